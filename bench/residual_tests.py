@@ -106,7 +106,7 @@ def judged(name: str, draw: Draw, n: int, outputs: int, k: int, draws: int, rng:
         e = np.stack([(draw if j == 0 else noise)(rng, n) for j in range(outputs)])
         r = (e - (e @ Q) @ Q.T).ravel()
         now = {**table, "normalised": r, "value": table["prediction"] - r}
-        found = diagnose(now, dof=r.size - k * outputs, known=False, hat=hat, by_experiment=False)
+        found = diagnose(now, dof=r.size - k * outputs, is_sigma_known=False, hat=hat, by_experiment=False)
         grades.append({check.grade for checks in found.outputs.values() for check in checks.checks.values()})
     shares = (float(np.mean([bool(g & claims) for g in grades])) for claims in ({SHOWN, SUSPECTED}, {SHOWN}))
     return JudgedDraws(name, n, outputs, k, *shares)

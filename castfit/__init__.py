@@ -260,10 +260,10 @@ def __getattr__(name: str) -> Any:
     if name in _RENAMED:
         _warn_renamed(f"castfit.{name}", f"castfit.{_RENAMED[name]}")
         return __getattr__(_RENAMED[name])
-    found = _door(name) or getattr(_home(name), name, None)
-    if found is None:
+    attribute = _door(name) or getattr(_home(name), name, None)
+    if attribute is None:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    return globals().setdefault(name, _published(found, __name__, name))
+    return globals().setdefault(name, _published(attribute, __name__, name))
 
 
 def _door(name: str) -> Any:

@@ -123,8 +123,8 @@ class Uniform:
         generator = np.random.default_rng(rng)
         limits: Array = np.array(list(self.limits.values()), dtype=float)
         ends: Array = np.log(limits) if self.log else limits
-        drawn: Array = generator.uniform(ends[:, 0], ends[:, 1])
-        values: Array = np.exp(drawn) if self.log else drawn
+        draws: Array = generator.uniform(ends[:, 0], ends[:, 1])
+        values: Array = np.exp(draws) if self.log else draws
         return dict(zip(self.limits, values.tolist(), strict=True))
 
     @classmethod
@@ -177,8 +177,8 @@ class Benchmark:
     def __post_init__(self) -> None:
         """Insert the problem's own guess as the first of the named starts."""
         guess = self.problem.to_natural(self.problem.guess).tolist()
-        own = {"reference": dict(zip(self.problem.names, guess, strict=True))}
-        object.__setattr__(self, "starts", {**own, **self.starts})
+        reference_start = {"reference": dict(zip(self.problem.names, guess, strict=True))}
+        object.__setattr__(self, "starts", {**reference_start, **self.starts})
 
 
 @dataclass(frozen=True)
@@ -271,8 +271,8 @@ def tables() -> dict[str, PublishedTable]:
 
 def names() -> tuple[str, ...]:
     """Return the names of all benchmarks, in alphabetical order."""
-    found = (module.name for module in pkgutil.iter_modules(_library().__path__) if not module.ispkg)
-    return tuple(sorted(name for name in found if not name.startswith("_")))
+    module_names = (module.name for module in pkgutil.iter_modules(_library().__path__) if not module.ispkg)
+    return tuple(sorted(name for name in module_names if not name.startswith("_")))
 
 
 def control_names() -> tuple[str, ...]:
@@ -295,9 +295,9 @@ def load_control(name: str) -> ControlBenchmark:
     InputError
         For an unknown name, naming the nearest valid one.
     """
-    known = control_names()
-    wrong = name not in known
-    check("problems.load_control", [f"no problem is named {text(name)}: {suggest(str(name), known)}"] if wrong else [])
+    valid_names = control_names()
+    is_unknown = name not in valid_names
+    check("problems.load_control", [f"no problem is named {text(name)}: {suggest(str(name), valid_names)}"] if is_unknown else [])
     return importlib.import_module(f"{_PACKAGE}.control.{name}").benchmark()
 
 
@@ -316,13 +316,13 @@ def load(name: str, **options: Any) -> Benchmark:
     InputError
         For an unknown name or option, naming the nearest valid one, or a value that the benchmark refuses.
     """
-    known = names()
+    valid_names = names()
     if not isinstance(cast("Any", name), str):
         check("problems.load", [f"name is {text(name)}; give the name of a problem, one of problems.names()"])
-    check("problems.load", [] if name in known else [f"no problem is named '{name}': {suggest(name, known)}"])
+    check("problems.load", [] if name in valid_names else [f"no problem is named '{name}': {suggest(name, valid_names)}"])
     build: Callable[..., Benchmark] = importlib.import_module(f"{_PACKAGE}.{name}").benchmark
-    valid = inspect.signature(build).parameters
-    check(f"problem '{name}'", [f"unknown option '{o}': {suggest(o, valid)}" for o in options if o not in valid])
+    valid_options = inspect.signature(build).parameters
+    check(f"problem '{name}'", [f"unknown option '{o}': {suggest(o, valid_options)}" for o in options if o not in valid_options])
     return build(**options)
 
 
@@ -367,13 +367,13 @@ def exact_trajectory(
     -------
     mapping from state to (n,) array
     """
-    given: Any = model
-    check("exact_trajectory", [] if isinstance(given, Model) else [f"model is {text(given)}; give a Model"])
+    argument: Any = model
+    check("exact_trajectory", [] if isinstance(argument, Model) else [f"model is {text(argument)}; give a Model"])
     system = model.system
     p = [parameters[name] for name in model.parameters]
     right = Buffered(system.function("right", ca.densify(system.ode)), ("o0",))
     slope = Buffered(system.function("slope", ca.densify(ca.jacobian(system.ode, system.x))), ("o0",))
-    at = np.asarray(times, dtype=float)
+    time_array = np.asarray(times, dtype=float)
     from scipy.integrate import solve_ivp  # imported where it is needed: it takes long
 
     def value(function: Buffered, t: float, x: Array) -> Array:
@@ -385,10 +385,10 @@ def exact_trajectory(
 
     solution = solve_ivp(
         lambda t, x: value(right, t, x).ravel(),
-        (at[0], at[-1]),
+        (time_array[0], time_array[-1]),
         [initial[name] for name in model.states],
         method="LSODA",
-        t_eval=at,
+        t_eval=time_array,
         jac=lambda t, x: value(slope, t, x),
         rtol=1e-11,
         atol=1e-13,
@@ -401,9 +401,9 @@ def beside(package: str, folder: str) -> ModuleType:
     """Import a package under its installed name, from the folder beside castfit/ if it is not installed."""
     if importlib.util.find_spec(package) is not None:
         return importlib.import_module(package)
-    place = Path(__file__).resolve().parents[1] / folder
+    folder_path = Path(__file__).resolve().parents[1] / folder
     spec = importlib.util.spec_from_file_location(
-        package, place / "__init__.py", submodule_search_locations=[str(place)]
+        package, folder_path / "__init__.py", submodule_search_locations=[str(folder_path)]
     )
     assert spec is not None
     assert spec.loader is not None

@@ -33,8 +33,8 @@ def reals(value: Any) -> NDArray[np.float64] | None:
     """
     if isinstance(value, np.ma.MaskedArray):
         masked = cast("np.ma.MaskedArray[Any, Any]", value)
-        plain = reals(np.asarray(masked.data))
-        return None if plain is None else np.where(np.ma.getmaskarray(masked), np.nan, plain)
+        unmasked = reals(np.asarray(masked.data))
+        return None if unmasked is None else np.where(np.ma.getmaskarray(masked), np.nan, unmasked)
     if isinstance(value, (Iterator, ValuesView)):
         value = list(cast("Iterator[Any]", value))
     if isinstance(value, (ca.SX, ca.MX)):
@@ -89,36 +89,36 @@ def plain_numbers(record: Any) -> None:
             vars(record)[f.name] = number
 
 
-def is_count(value: Any, least: float = 0, most: float = np.inf) -> bool:
-    """Check whether a value is an integer, not a bool, from `least` to `most`."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(least <= value <= most)
+def is_count(value: Any, lower: float = 0, upper: float = np.inf) -> bool:
+    """Check whether a value is an integer, not a bool, from `lower` to `upper`."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(lower <= value <= upper)
 
 
-def is_within(value: Any, least: float = -np.inf, most: float = np.inf, *, strictly: bool = False) -> bool:
-    """Check whether a value is a real number from `least` to `most`, or strictly between them."""
+def is_within(value: Any, lower: float = -np.inf, upper: float = np.inf, *, strictly: bool = False) -> bool:
+    """Check whether a value is a real number from `lower` to `upper`, or strictly between them."""
     number = real(value)
-    return number is not None and (least < number < most if strictly else least <= number <= most)
+    return number is not None and (lower < number < upper if strictly else lower <= number <= upper)
 
 
 def option_mistakes(*rules: tuple[str, Any, bool, str]) -> list[str]:
     """Find options that are not right, from rules (name, value, whether it is right, what to give instead)."""
-    return [f"{name} is {text(value)}; {remedy}" for name, value, right, remedy in rules if not right]
+    return [f"{name} is {text(value)}; {remedy}" for name, value, is_valid, remedy in rules if not is_valid]
 
 
-def within_reason(name: str, value: Any, most: int) -> tuple[str, Any, bool, str]:
-    """Return the rule that an option is from 1 to `most`: more than any machine has memory or time for is a slip."""
-    return name, value, is_count(value, 1, most), f"give at least 1, and at most {most}"
+def within_reason(name: str, value: Any, upper: int) -> tuple[str, Any, bool, str]:
+    """Return the rule that an option is from 1 to `upper`: more than any machine has memory or time for is a slip."""
+    return name, value, is_count(value, 1, upper), f"give at least 1, and at most {upper}"
 
 
-def level_rule(given: Any, level: Any) -> tuple[str, Any, bool, str]:
-    """Return the rule for a confidence level that is `level` where `given` was said."""
-    return "confidence_level", given, is_within(level, 0.0, 1.0, strictly=True), "it must be between 0 and 1"
+def level_rule(argument: Any, level: Any) -> tuple[str, Any, bool, str]:
+    """Return the rule for a confidence level that is `level` where `argument` was said."""
+    return "confidence_level", argument, is_within(level, 0.0, 1.0, strictly=True), "it must be between 0 and 1"
 
 
-def read_level(where: str, given: Any, usual: float) -> float:
+def read_level(where: str, argument: Any, default: float) -> float:
     """Return the confidence level that is asked for, by default the usual one; InputError if there is none such."""
-    level = usual if given is None else real(given)
-    check(where, option_mistakes(level_rule(given, level)))
+    level = default if argument is None else real(argument)
+    check(where, option_mistakes(level_rule(argument, level)))
     assert level is not None
     return level
 
@@ -148,13 +148,13 @@ class Door(ContextDecorator):
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind in (TypeError, AttributeError) and trace is not None:
-            called = trace.tb_frame.f_locals  # of contextlib's wrapper, which has the arguments
-            given = called.get("args", ()), called.get("kwds", {})
+            wrapper_locals = trace.tb_frame.f_locals  # of contextlib's wrapper, which has the arguments
+            call_arguments = wrapper_locals.get("args", ()), wrapper_locals.get("kwds", {})
             mistakes: list[str] = []
             if kind is TypeError:
                 views().names  # so that every public function has a door  # noqa: B018
-                mistakes = call_mistakes(self.function, self.name, *given, tuple(self.every.items()), error)
-            mistakes = mistakes or _kind_mistakes(self.function, *given)
+                mistakes = call_mistakes(self.function, self.name, *call_arguments, tuple(self.every.items()), error)
+            mistakes = mistakes or _kind_mistakes(self.function, *call_arguments)
             if mistakes:
                 raise InputError(self.name, mistakes) from None
 
@@ -167,8 +167,8 @@ def _kind_mistakes(function: Callable[..., Any], args: Any, kwargs: Any) -> list
     mistakes: list[str] = []
     for name, value in inspect.signature(function).bind(*args, **kwargs).arguments.items():
         asked = re.search(_KINDS.format(name), function.__doc__ or "", re.MULTILINE)
-        found = [c.__name__ for c in type(value).__mro__] + ["mapping"] * isinstance(value, Mapping)
-        if asked and not set(re.split(", | or ", asked[2])) & set(found):
+        kind_names = [c.__name__ for c in type(value).__mro__] + ["mapping"] * isinstance(value, Mapping)
+        if asked and not set(re.split(", | or ", asked[2])) & set(kind_names):
             mistakes.append(f"{name} is {refused(value, f'give {asked[1]}')}")
     return mistakes
 
@@ -204,8 +204,8 @@ def rng_mistakes(rng: Any) -> list[str]:
 
 def text(value: Any) -> str:
     """Return a value in one shortened line, for a message."""
-    shown = " ".join(repr(value).split())
-    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+    line = " ".join(repr(value).split())
+    return line if len(line) <= 60 else f"{line[:57]}..."
 
 
 def strange(value: Any) -> str:
@@ -215,12 +215,12 @@ def strange(value: Any) -> str:
     entries = items(value)
     if entries is None or getattr(value, "ndim", 1) != 1:
         return text(value)
-    column = hasattr(value, "iloc")  # of pandas, whose rows have labels
-    labels = value.index if column else range(len(entries))
-    odd = [f"{e!r} at index {at}" for at, e in zip(labels, entries, strict=True) if not reads_as_number(e)]
-    if not odd or len(odd) == len(entries):
-        return text(entries if column else value)
-    return ", ".join(odd[:3]) + (f", and {len(odd) - 3} more" if len(odd) > 3 else "")
+    is_series = hasattr(value, "iloc")  # of pandas, whose rows have labels
+    labels = value.index if is_series else range(len(entries))
+    invalid_entries = [f"{e!r} at index {label}" for label, e in zip(labels, entries, strict=True) if not reads_as_number(e)]
+    if not invalid_entries or len(invalid_entries) == len(entries):
+        return text(entries if is_series else value)
+    return ", ".join(invalid_entries[:3]) + (f", and {len(invalid_entries) - 3} more" if len(invalid_entries) > 3 else "")
 
 
 def reads_as_number(entry: Any) -> bool:
@@ -236,34 +236,34 @@ def refused(value: Any, remedy: str) -> str:
     return f"{text(value)}; {getattr(value, 'instead', remedy)}"
 
 
-def number_remedy(value: Any, usual: str) -> str:
-    """Return advice for a value that is not a number: how to convert dates and time differences; `usual` otherwise."""
-    first = (items(value) or [value])[0]
-    if isinstance(first, (date, np.datetime64)):  # datetime and pandas.Timestamp are dates
+def number_remedy(value: Any, default: str) -> str:
+    """Return advice for a value that is not a number: how to convert dates and time differences; `default` otherwise."""
+    first_entry = (items(value) or [value])[0]
+    if isinstance(first_entry, (date, np.datetime64)):  # datetime and pandas.Timestamp are dates
         return "count dates from the start of the experiment, such as (dates - start) / pandas.Timedelta('1h')"
-    if isinstance(first, (timedelta, np.timedelta64)):
+    if isinstance(first_entry, (timedelta, np.timedelta64)):
         return "divide by the model's unit of time, such as pandas.Timedelta('1h')"
-    return usual
+    return default
 
 
-def named(what: str, mapping: Any, mistakes: list[str]) -> dict[str, Any]:
+def named(label: str, mapping: Any, mistakes: list[str]) -> dict[str, Any]:
     """Read a mapping from names to anything; a CasADi symbol stands for its name, None for an empty mapping."""
     if mapping is None:
         return {}
     if not isinstance(mapping, Mapping):
         remedy = getattr(mapping, "instead", "give a mapping from names, {name: ...}")
-        mistakes.append(f"{what} is a {type(mapping).__name__}; {remedy}")
+        mistakes.append(f"{label} is a {type(mapping).__name__}; {remedy}")
         return {}
-    out: dict[str, Any] = {}
+    values_by_name: dict[str, Any] = {}
     for key, value in cast("Mapping[Any, Any]", mapping).items():
         name = name_of(key)
         if name is None:
-            mistakes.append(f"{what} has the key {text(key)}; give a name")
-        elif name in out:
-            mistakes.append(f"{what} names '{name}' twice")
+            mistakes.append(f"{label} has the key {text(key)}; give a name")
+        elif name in values_by_name:
+            mistakes.append(f"{label} names '{name}' twice")
         else:
-            out[name] = value
-    return out
+            values_by_name[name] = value
+    return values_by_name
 
 
 def name_of(key: Any) -> str | None:

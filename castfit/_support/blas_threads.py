@@ -56,13 +56,13 @@ def openblas() -> tuple[tuple[Callable[[], int], Callable[[int], None]], ...]:
 
 @cache
 def _of_packages(*packages: str) -> tuple[tuple[Callable[[], int], Callable[[int], None]], ...]:
-    found: list[tuple[Callable[[], int], Callable[[int], None]]] = []
+    thread_functions: list[tuple[Callable[[], int], Callable[[int], None]]] = []
     for package in packages:
         spec = util.find_spec(package)
         if spec is None or spec.origin is None:
             continue
-        home = Path(spec.origin).parent
-        for path in (*(home.parent / f"{package}.libs").glob("*openblas*"), *(home / ".dylibs").glob("*openblas*")):
+        package_folder = Path(spec.origin).parent
+        for path in (*(package_folder.parent / f"{package}.libs").glob("*openblas*"), *(package_folder / ".dylibs").glob("*openblas*")):
             with suppress(OSError):
                 library = ctypes.CDLL(str(path))
                 for prefix in ("scipy_openblas", "openblas"):
@@ -70,5 +70,5 @@ def _of_packages(*packages: str) -> tuple[tuple[Callable[[], int], Callable[[int
                         get = getattr(library, f"{prefix}_get_num_threads{suffix}", None)
                         put = getattr(library, f"{prefix}_set_num_threads{suffix}", None)
                         if get is not None and put is not None:
-                            found.append((get, put))
-    return tuple(found)
+                            thread_functions.append((get, put))
+    return tuple(thread_functions)

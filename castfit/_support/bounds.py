@@ -14,34 +14,34 @@ def both_bounds(where: str, lower: Any, upper: Any, bounds: Any) -> tuple[Any, A
     """Return the bounds, which may be given one by one or as a pair."""
     if bounds is None:
         return lower, upper
-    given = items(bounds)
-    twice = not (is_one_of(lower, -np.inf) and is_one_of(upper, np.inf))
-    mistakes = ["lower or upper cannot be combined with bounds; remove one of them"] if twice else []
-    if given is None or len(given) != 2:
+    pair = items(bounds)
+    is_duplicate = not (is_one_of(lower, -np.inf) and is_one_of(upper, np.inf))
+    mistakes = ["lower or upper cannot be combined with bounds; remove one of them"] if is_duplicate else []
+    if pair is None or len(pair) != 2:
         mistakes.append(f"bounds is {text(bounds)}; give (lower, upper), infinite for none")
     check(where, mistakes)
-    assert given is not None
-    return given[0], given[1]
+    assert pair is not None
+    return pair[0], pair[1]
 
 
-def bound_mistakes(what: str, guess: Any, lower: Any, upper: Any, scale: Any) -> list[str]:
+def bound_mistakes(label: str, guess: Any, lower: Any, upper: Any, scale: Any) -> list[str]:
     """Check a guess against its bounds and its scale."""
     mistakes: list[str] = []
     if not is_one_of(scale, "linear", "log"):
-        mistakes.append(f"{what}: scale is {text(scale)}; choose 'linear' or 'log'")
-    value, low, high, log = real(guess), real(lower), real(upper), is_one_of(scale, "log")
+        mistakes.append(f"{label}: scale is {text(scale)}; choose 'linear' or 'log'")
+    value, low, high, is_log = real(guess), real(lower), real(upper), is_one_of(scale, "log")
     if value is None or not np.isfinite(value):
-        mistakes.append(f"{what}: the guess is {text(guess)}; expected a finite number")
+        mistakes.append(f"{label}: the guess is {text(guess)}; expected a finite number")
     if low is None or high is None or np.isnan(low) or np.isnan(high):
-        mistakes.append(f"{what}: the bounds are {text(lower)} and {text(upper)}; give numbers, infinite for none")
+        mistakes.append(f"{label}: the bounds are {text(lower)} and {text(upper)}; give numbers, infinite for none")
     elif low > high:
-        mistakes.append(f"{what}: the bounds [{low:g}, {high:g}] are empty; swap or widen them")
-    elif log and -np.inf < low < 0:
-        mistakes.append(f"{what}: scale='log' needs a non-negative lower bound, got {low:g}")
+        mistakes.append(f"{label}: the bounds [{low:g}, {high:g}] are empty; swap or widen them")
+    elif is_log and -np.inf < low < 0:
+        mistakes.append(f"{label}: scale='log' needs a non-negative lower bound, got {low:g}")
     if mistakes or value is None or low is None or high is None:
         return mistakes
     if not low <= value <= high:
-        mistakes.append(f"{what}: the guess {value:g} is outside its bounds [{low:g}, {high:g}]; change one of them")
-    elif log and value <= 0:
-        mistakes.append(f"{what}: scale='log' needs a positive guess; it is {value:g}")
+        mistakes.append(f"{label}: the guess {value:g} is outside its bounds [{low:g}, {high:g}]; change one of them")
+    elif is_log and value <= 0:
+        mistakes.append(f"{label}: scale='log' needs a positive guess; it is {value:g}")
     return mistakes

@@ -40,7 +40,7 @@ def build_integrator(
     n_x, n_z, n_p, n_u = (graph.size1_in(i) for i in (1, 2, 3, 4))
     x, z, q = (ca.SX.sym(name, n) for name, n in (("x", n_x), ("z", n_z), ("q", n_p + 2)))
     tau, edge, cubics = ca.SX.sym("tau"), ca.SX.sym("edge"), ca.SX.sym("cubics", 4, n_u)
-    units = [ca.SX.sym(f"{of}_unit", n) for of, n in {"x": n_x, "z": n_z, "alg": n_z, "q": n_p + 2}.items()]
+    units = [ca.SX.sym(f"{prefix}_unit", n) for prefix, n in {"x": n_x, "z": n_z, "alg": n_z, "q": n_p + 2}.items()]
     units = units if backward else units[:-1]
     x_unit, z_unit, alg_unit, *q_unit = map(_held, units) if backward else units
     p, start, duration = ca.vertsplit(q_unit[0] * q if q_unit else q, [0, n_p, n_p + 1, n_p + 2])
@@ -161,16 +161,16 @@ class Mapped:
         self._sizes = [a.numel() for a in arguments]
         self._shape = rows, columns = expression.shape
         # CasADi stores by columns, so the transpose arrives by rows.
-        inside = ca.cse(expression.T)
-        least, part = _SPARSE
-        self._sparse = rows * columns >= least and 0 < expression.nnz() <= part * rows * columns
+        transposed = ca.cse(expression.T)
+        min_entries, max_density = _SPARSE
+        self._sparse = rows * columns >= min_entries and 0 < expression.nnz() <= max_density * rows * columns
         if not self._sparse:
-            inside = ca.densify(inside)
-        column, row = (np.array(of, dtype=np.intp) for of in inside.sparsity().get_triplet())
+            transposed = ca.densify(transposed)
+        column, row = (np.array(indices, dtype=np.intp) for indices in transposed.sparsity().get_triplet())
         self.places, self._flat = (row, column), row * columns + column
         names = [f"i{i}" for i in range(len(arguments))]
-        found: Any = ca.vertcat(*cast("list[ca.SX]", inside.nonzeros())) if self._sparse else inside
-        self._function = ca.Function(name, list(arguments), [found], names, ["out"])
+        output: Any = ca.vertcat(*cast("list[ca.SX]", transposed.nonzeros())) if self._sparse else transposed
+        self._function = ca.Function(name, list(arguments), [output], names, ["out"])
         self._buffered: dict[int, Buffered] = {}
         self._laid: dict[
             tuple[tuple[int, ...], ...], tuple[Buffered, list[tuple[int, NDArray[Any]]], NDArray[Any]]
@@ -184,50 +184,50 @@ class Mapped:
         """Return the matrices, (..., rows, columns), or their entries alone."""
         shapes = tuple([array.shape[:-1] for array in points])
         if not self._sparse and shapes in self._laid:
-            evaluate, views, found = self._laid[shapes]
+            evaluate, views, values = self._laid[shapes]
             for i, view in views:
                 view[...] = points[i]
             evaluate()
-            return found if whole else found.reshape(*found.shape[:-2], -1)
-        leading = np.broadcast_shapes(*shapes)
-        count = int(np.prod(leading))
-        most = max(1, min(_AT_ONCE, _ENTRIES // max(self._flat.size, 1)))
-        if count > most and count <= most * leading[0]:
-            return self._in_parts(points, leading, count, most, whole=whole)
-        if count not in self._buffered:
-            self._buffered[count] = Buffered(self._function.map(count), ("out",))
-        evaluate = self._buffered[count]
-        views = [(i, evaluate.arguments[f"i{i}"].reshape(*leading, n)) for i, n in enumerate(self._sizes) if n]
+            return values if whole else values.reshape(*values.shape[:-2], -1)
+        batch_shape = np.broadcast_shapes(*shapes)
+        n_points = int(np.prod(batch_shape))
+        max_points = max(1, min(_AT_ONCE, _ENTRIES // max(self._flat.size, 1)))
+        if n_points > max_points and n_points <= max_points * batch_shape[0]:
+            return self._in_parts(points, batch_shape, n_points, max_points, whole=whole)
+        if n_points not in self._buffered:
+            self._buffered[n_points] = Buffered(self._function.map(n_points), ("out",))
+        evaluate = self._buffered[n_points]
+        views = [(i, evaluate.arguments[f"i{i}"].reshape(*batch_shape, n)) for i, n in enumerate(self._sizes) if n]
         for i, view in views:
             view[...] = points[i]
         evaluate()
-        found = evaluate.results["out"].reshape(*leading, -1)
+        values = evaluate.results["out"].reshape(*batch_shape, -1)
         if not self._sparse:
             if len(self._laid) >= _LAID:
                 self._laid.clear()
-            self._laid[shapes] = evaluate, views, found.reshape(*leading, *self._shape)
+            self._laid[shapes] = evaluate, views, values.reshape(*batch_shape, *self._shape)
         if not whole:
-            return found
+            return values
         if self._sparse:
-            entries, found = found, np.zeros((*leading, self._shape[0] * self._shape[1]))
-            found[..., self._flat] = entries
-        return found.reshape(*leading, *self._shape)
+            entries, values = values, np.zeros((*batch_shape, self._shape[0] * self._shape[1]))
+            values[..., self._flat] = entries
+        return values.reshape(*batch_shape, *self._shape)
 
     def _in_parts(
-        self, points: Sequence[NDArray[np.float64]], leading: tuple[int, ...], count: int, most: int, *, whole: bool
+        self, points: Sequence[NDArray[np.float64]], batch_shape: tuple[int, ...], n_points: int, max_points: int, *, whole: bool
     ) -> NDArray[np.float64]:
         """Evaluate at many points, at most so many at once."""
         shape = self._shape if whole else self._flat.shape
-        out = np.empty((count, *shape))
+        values = np.empty((n_points, *shape))
         # What is the same at all points is not written out.
-        flat = [np.broadcast_to(a, (*leading, a.shape[-1])) for a in points]
-        first = leading[0]
-        rows = most * first // count
-        for k in range(0, first, rows):
-            parts = [a[k : k + rows] for a in flat]
-            size = count // first * parts[0].shape[0]
-            out[count // first * k :][:size] = self(*parts, whole=whole).reshape(size, *shape)
-        return out.reshape(*leading, *shape)
+        flat = [np.broadcast_to(a, (*batch_shape, a.shape[-1])) for a in points]
+        axis_length = batch_shape[0]
+        chunk_length = max_points * axis_length // n_points
+        for k in range(0, axis_length, chunk_length):
+            chunk = [a[k : k + chunk_length] for a in flat]
+            size = n_points // axis_length * chunk[0].shape[0]
+            values[n_points // axis_length * k :][:size] = self(*chunk, whole=whole).reshape(size, *shape)
+        return values.reshape(*batch_shape, *shape)
 
 
 class Built(threading.local, Generic[K, V]):
@@ -253,8 +253,8 @@ class Recent(threading.local, Generic[K, V]):
     most : how many are kept
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_size: int) -> None:
+        self._most = max_size
         self._of: OrderedDict[K, V] = OrderedDict()
 
     def get(self, key: K, build: Callable[[K], V]) -> V:

@@ -76,9 +76,9 @@ def _gamma_tails(a: float, x: float) -> tuple[float, float]:
     b, c = x + 1.0 - a, inf
     h = d = 1.0 / b
     for n in range(1, _MOST):
-        of, b = -n * (n - a), b + 2.0
-        d = 1.0 / (of * d + b or _TINY)
-        c = b + of / c or _TINY
+        a_n, b = -n * (n - a), b + 2.0
+        d = 1.0 / (a_n * d + b or _TINY)
+        c = b + a_n / c or _TINY
         h *= c * d
         if abs(c * d - 1.0) < _EPS:
             break
@@ -102,10 +102,10 @@ def chi2_quantile(dof: float, tail: float) -> float:
         return float(scipy.special.chdtri(dof, tail))
     a = 0.5 * dof
 
-    def at(x: float) -> tuple[float, float]:
+    def tail_and_density(x: float) -> tuple[float, float]:
         return _gamma_tails(a, x)[1], exp((a - 1.0) * log(x) - x - lgamma(a))
 
-    return 2.0 * _where(at, tail, a, positive=True)
+    return 2.0 * _where(tail_and_density, tail, a, positive=True)
 
 
 @lru_cache
@@ -128,13 +128,13 @@ def t_quantile(dof: float, p: float) -> float:
     tail, a = min(p, 1.0 - p), 0.5 * dof
     front = exp(lgamma(a + 0.5) - lgamma(a)) / sqrt(dof * pi)
 
-    def at(s: float) -> tuple[float, float]:
+    def tail_and_density(s: float) -> tuple[float, float]:
         t = exp(s)
         square = t * t
         x, y = dof / (dof + square), square / (dof + square)
         return 0.5 * _beta(a, 0.5, x, y), front * x ** (a + 0.5) * t
 
-    t = exp(_where(at, tail, log(-normal_quantile(tail))))
+    t = exp(_where(tail_and_density, tail, log(-normal_quantile(tail))))
     return t if p > 0.5 else -t
 
 
@@ -146,12 +146,12 @@ def f_median(n: float, m: float) -> float:
         return float(scipy.special.fdtri(n, m, 0.5))
     front = lgamma(a + b) - lgamma(a) - lgamma(b)
 
-    def at(s: float) -> tuple[float, float]:
+    def tail_and_density(s: float) -> tuple[float, float]:
         odds = n * exp(s) / m
         x, y = odds / (1.0 + odds), 1.0 / (1.0 + odds)
         return _beta(b, a, y, x), exp(front + a * log(x) + b * log(y))
 
-    return exp(_where(at, 0.5, 0.0))
+    return exp(_where(tail_and_density, 0.5, 0.0))
 
 
 def fair_binomial_cdf(k: int, n: int) -> float:
@@ -169,20 +169,20 @@ def log_normal_cdf(z: Array) -> Array:
     return np.array([log1p(-tail) if x > 0.0 else log(tail) for x, tail in tails])
 
 
-def _where(at: Callable[[float], tuple[float, float]], tail: float, start: float, *, positive: bool = False) -> float:
-    """Find the argument at which a tail probability equals `tail`; `at` returns this probability and the density."""
-    x, before = start, inf
+def _where(tail_and_density: Callable[[float], tuple[float, float]], tail: float, start: float, *, positive: bool = False) -> float:
+    """Find the argument at which a tail probability equals `tail`; `tail_and_density` returns this probability and the density."""
+    x, previous_step = start, inf
     for _ in range(_STEPS):
-        value, density = at(x)
+        value, density = tail_and_density(x)
         if not (value > 0.0 and density > 0.0):  # too far to the right
-            x -= 0.5 * min(before, _FARTHEST)
-            before *= 0.5
+            x -= 0.5 * min(previous_step, _FARTHEST)
+            previous_step *= 0.5
             continue
         step = log(value / tail) * value / density
         step = max(min(step, _FARTHEST * max(abs(x), 1.0)), -_FARTHEST * max(abs(x), 1.0))
-        after = x + step
-        after = 0.5 * x if positive and after <= 0.0 else after
-        if after == x or (abs(step) >= before and abs(step) <= 1e-14 * max(abs(x), 1.0)):
+        next_x = x + step
+        next_x = 0.5 * x if positive and next_x <= 0.0 else next_x
+        if next_x == x or (abs(step) >= previous_step and abs(step) <= 1e-14 * max(abs(x), 1.0)):
             return x
-        x, before = after, abs(step)
+        x, previous_step = next_x, abs(step)
     return x

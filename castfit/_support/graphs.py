@@ -13,26 +13,26 @@ Replace = Callable[[int, Sequence[ca.SX]], ca.SX | None]
 
 def rewritten(columns: Sequence[ca.SX], operations: Collection[int], replace: Replace) -> list[ca.SX]:
     """Return columns of expressions with other operations in the place of some of the given kinds."""
-    found = ca.symvar(ca.vertcat(*columns))
-    graph = ca.Function("graph", found, [ca.densify(c) for c in columns])
+    symbols = ca.symvar(ca.vertcat(*columns))
+    graph = ca.Function("graph", symbols, [ca.densify(c) for c in columns])
     instructions = range(graph.n_instructions())
     if not any(graph.instruction_id(k) in operations for k in instructions):
         return list(columns)
     work: dict[int, ca.SX] = {}
-    out = [list(_scalars(ca.densify(c))) for c in columns]
+    column_scalars = [list(_scalars(ca.densify(c))) for c in columns]
     for k in instructions:
-        op, taken, given = graph.instruction_id(k), graph.instruction_input(k), graph.instruction_output(k)
+        op, inputs, outputs = graph.instruction_id(k), graph.instruction_input(k), graph.instruction_output(k)
         if op == ca.OP_INPUT:
-            work[given[0]] = found[taken[0]]
+            work[outputs[0]] = symbols[inputs[0]]
         elif op == ca.OP_OUTPUT:
-            out[given[0]][given[1]] = work[taken[0]]
+            column_scalars[outputs[0]][outputs[1]] = work[inputs[0]]
         elif op == ca.OP_CONST:
-            work[given[0]] = ca.SX(graph.instruction_constant(k))
+            work[outputs[0]] = ca.SX(graph.instruction_constant(k))
         else:
-            arguments = [work[i] for i in taken]
-            new = replace(op, arguments) if op in operations else None
-            work[given[0]] = _operation(op, arguments) if new is None else new
-    return [ca.vertcat(*rows) if rows else ca.SX(0, 1) for rows in out]
+            arguments = [work[i] for i in inputs]
+            replacement = replace(op, arguments) if op in operations else None
+            work[outputs[0]] = _operation(op, arguments) if replacement is None else replacement
+    return [ca.vertcat(*rows) if rows else ca.SX(0, 1) for rows in column_scalars]
 
 
 def _operation(op: int, arguments: Sequence[ca.SX]) -> ca.SX:

@@ -39,43 +39,43 @@ def call_mistakes(
     name: str,
     args: Iterable[Any],
     kwargs: Mapping[str, Any],
-    every: Iterable[tuple[str, Callable[..., Any]]],
+    functions: Iterable[tuple[str, Callable[..., Any]]],
     raised: object,
 ) -> list[str]:
-    """Return error messages for a call that raised `raised`; `every` lists the public functions to suggest from."""
-    own = options_of(function)
-    strange = [key for key in kwargs if key not in own]
+    """Return error messages for a call that raised `raised`; `functions` lists the public functions to suggest from."""
+    valid_names = options_of(function)
+    unknown_names = [key for key in kwargs if key not in valid_names]
     try:
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError as error:
-        if not strange:
-            return [f"{error}; the arguments are {', '.join(own)}"]
+        if not unknown_names:
+            return [f"{error}; the arguments are {', '.join(valid_names)}"]
     else:  # **options were passed on to a function that has no such one
-        strange = [key for key in strange if f"unexpected keyword argument '{key}'" in str(raised)]
-    elsewhere: dict[str, list[str]] = {}
-    for owner, f in every if strange else ():
+        unknown_names = [key for key in unknown_names if f"unexpected keyword argument '{key}'" in str(raised)]
+    owners_by_argument: dict[str, list[str]] = {}
+    for owner, f in functions if unknown_names else ():
         if owner.count(".") == 1 and not owner.endswith("Result"):  # which users call: neither methods nor results
             for option in options_of(f):
-                elsewhere.setdefault(option, []).append(owner)
-    return [f"{name} has no argument '{key}'; {_instead(key, own, elsewhere)}" for key in strange]
+                owners_by_argument.setdefault(option, []).append(owner)
+    return [f"{name} has no argument '{key}'; {_instead(key, valid_names, owners_by_argument)}" for key in unknown_names]
 
 
 def options_of(function: Callable[..., Any]) -> list[str]:
     """Return the names of a function's arguments."""
     hidden = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-    of = inspect.signature(function).parameters
-    return [n for n, p in of.items() if p.kind not in hidden and n not in ("self", "cls")]
+    parameters = inspect.signature(function).parameters
+    return [n for n, p in parameters.items() if p.kind not in hidden and n not in ("self", "cls")]
 
 
-def _instead(key: str, own: list[str], elsewhere: Mapping[str, list[str]]) -> str:
+def _instead(key: str, valid_names: list[str], owners_by_argument: Mapping[str, list[str]]) -> str:
     """Return advice on the argument to use in place of an unknown one."""
-    meant = next((_MEANT[word] for word in difflib.get_close_matches(key.lower(), _MEANT, n=1, cutoff=0.88)), ())
-    here = [n for n in meant if n in own]
-    if here:
-        return f"here it is {' or '.join(here)}"
-    near = difflib.get_close_matches(key.lower(), dict.fromkeys((*own, *elsewhere)), n=1, cutoff=0.8)
-    there = [n for n in (*meant[:1], *([key] if key in elsewhere else []), *near) if n in elsewhere and n not in own]
-    if there and not (near and near[0] in own):
-        owners = elsewhere[there[0]]
-        return f"{there[0]} is an argument of {', '.join(owners[:4])}{' and others' if len(owners) > 4 else ''}"
-    return suggest(key, own)
+    intended_names = next((_MEANT[word] for word in difflib.get_close_matches(key.lower(), _MEANT, n=1, cutoff=0.88)), ())
+    own_matches = [n for n in intended_names if n in valid_names]
+    if own_matches:
+        return f"here it is {' or '.join(own_matches)}"
+    close_names = difflib.get_close_matches(key.lower(), dict.fromkeys((*valid_names, *owners_by_argument)), n=1, cutoff=0.8)
+    other_matches = [n for n in (*intended_names[:1], *([key] if key in owners_by_argument else []), *close_names) if n in owners_by_argument and n not in valid_names]
+    if other_matches and not (close_names and close_names[0] in valid_names):
+        owners = owners_by_argument[other_matches[0]]
+        return f"{other_matches[0]} is an argument of {', '.join(owners[:4])}{' and others' if len(owners) > 4 else ''}"
+    return suggest(key, valid_names)

@@ -46,22 +46,22 @@ class Stays:
 
 
 def _restored(cls: Any, state: dict[str, Any]) -> Any:
-    out: Any = object.__new__(cls)
-    out.__dict__.update(_unpacked(state))
-    return out
+    instance: Any = object.__new__(cls)
+    instance.__dict__.update(_unpacked(state))
+    return instance
 
 
 def _packed(value: Any) -> Any:
     if isinstance(value, ca.SX):
-        found = ca.symvar(value)
-        return _PackedExpression(ca.Function("value", found, [value]), tuple(s.name() for s in found))
+        symbols = ca.symvar(value)
+        return _PackedExpression(ca.Function("value", symbols, [value]), tuple(s.name() for s in symbols))
     return _within(value, _packed)
 
 
 def _unpacked(value: Any) -> Any:
     if isinstance(value, _PackedExpression):
-        found = ca.SX(value.function.call([ca.SX.sym(n) for n in value.names])[0])
-        return float(found) if found.is_constant() else found
+        expression = ca.SX(value.function.call([ca.SX.sym(n) for n in value.names])[0])
+        return float(expression) if expression.is_constant() else expression
     return _within(value, _unpacked)
 
 

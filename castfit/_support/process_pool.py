@@ -89,7 +89,7 @@ class Pool:
         limit: float = float("inf"),
         deadline: float = float("inf"),
         idle: Callable[[], None] = lambda: None,
-        settled: bool = False,
+        has_affinity: bool = False,
         expected: float = float("inf"),
     ) -> Outcomes:
         """Call ``function(*arguments)`` for every task; yield each key with the returned value, or with `Lost`.
@@ -100,7 +100,7 @@ class Pool:
         deadline : The end of everything, as `time.time` gives it.  Both limits are kept by the function itself; whoever
             exceeds them by `GRACE` is taken to hang, which cannot be seen from within this process.
         idle : called now and then while tasks are waited for; what it raises ends the round
-        settled : whether a worker that is free takes tasks of the keys first that it had before, as it has kept
+        has_affinity : whether a worker that is free takes tasks of the keys first that it had before, as it has kept
             something
         expected : seconds that a task is thought to take; as long as what is left takes less than `WORTH`, by what was
             seen so far, it is done in this process
@@ -108,10 +108,10 @@ class Pool:
         Raises InputError: if processes cannot be started.
         """
         if isinstance(self.workers, cf.Executor):
-            return _on_executor(function, tasks, self.workers, limit, deadline, idle, self._home(settled))
+            return _on_executor(function, tasks, self.workers, limit, deadline, idle, self._home(has_affinity))
         if self.workers == 1:
             return _here(function, tasks)
-        left_over = self._on_processes(function, tasks, self.workers, limit, deadline, idle, settled)
+        left_over = self._on_processes(function, tasks, self.workers, limit, deadline, idle, has_affinity)
         return _few_here(function, tasks, expected, left_over) if not self._staff else left_over
 
     @property
@@ -129,21 +129,21 @@ class Pool:
             return []
         return [address for address, threads in sorted(client.nthreads().items()) for _ in range(threads)]
 
-    def _home(self, settled: bool) -> Callable[[int], dict[str, Any]]:
+    def _home(self, has_affinity: bool) -> Callable[[int], dict[str, Any]]:
         """Return a function with Dask's placement options for a key: the previous worker, or the one with fewest
         keys.
         """
-        there = self._cluster if settled else []
+        addresses = self._cluster if has_affinity else []
 
-        def told(key: int) -> dict[str, Any]:
-            if not there:
+        def submit_options(key: int) -> dict[str, Any]:
+            if not addresses:
                 return {}
-            if self._homes.get(key) not in there:
+            if self._homes.get(key) not in addresses:
                 busy = Counter(self._homes.values())
-                self._homes[key] = min(there, key=lambda address: busy[address] / there.count(address))
+                self._homes[key] = min(addresses, key=lambda address: busy[address] / addresses.count(address))
             return {"workers": [self._homes[key]], "allow_other_workers": True, "pure": False}
 
-        return told
+        return submit_options
 
     def _on_processes(
         self,
@@ -153,37 +153,37 @@ class Pool:
         limit: float,
         deadline: float,
         idle: Callable[[], None],
-        settled: bool,
+        has_affinity: bool,
     ) -> Outcomes:
-        staff = self._staff
+        workers = self._staff
         deaths: Counter[int] = Counter()
-        fruitless = 0
+        n_failed_starts = 0
         try:
-            while tasks or any(worker.task for worker in staff):
-                busy = sum(worker.task is not None for worker in staff)
-                while len(staff) < min(count, busy + len(tasks)):
-                    staff.append(_Worker())
-                for worker in staff:
+            while tasks or any(worker.task for worker in workers):
+                busy = sum(worker.task is not None for worker in workers)
+                while len(workers) < min(count, busy + len(tasks)):
+                    workers.append(_Worker())
+                for worker in workers:
                     if worker.ready and worker.task is None and tasks:
-                        worker.give(function, _suited(tasks, worker, staff) if settled else tasks.popleft())
-                heard = connection.wait([worker.connection for worker in staff], _POLL)
+                        worker.give(function, _suited(tasks, worker, workers) if has_affinity else tasks.popleft())
+                ready_connections = connection.wait([worker.connection for worker in workers], _POLL)
                 idle()
-                for worker in list(staff):
+                for worker in list(workers):
                     task = worker.task
-                    if worker.connection in heard:
+                    if worker.connection in ready_connections:
                         outcome = worker.take()
                         if isinstance(outcome, Lost):
-                            staff.remove(worker)
+                            workers.remove(worker)
                             worker.end()
-                            fruitless = 0 if worker.ready else fruitless + 1
+                            n_failed_starts = 0 if worker.ready else n_failed_starts + 1
                         elif not worker.ready:
-                            worker.ready, fruitless = True, 0
+                            worker.ready, n_failed_starts = True, 0
                             continue
-                        if fruitless == _FRUITLESS:
+                        if n_failed_starts == _FRUITLESS:
                             raise InputError("workers", [_NOT_STARTED.format(_ending(worker.process.exitcode))])
                     elif task is not None and _late(worker.since, limit, deadline):
                         outcome = Lost("worker_hung", "The worker process hung and was terminated.")
-                        staff.remove(worker)
+                        workers.remove(worker)
                         worker.end()
                     else:
                         continue
@@ -198,21 +198,21 @@ class Pool:
                             continue
                     yield key, outcome
         finally:  # what a round that was left early has begun is of no use to the next one
-            for worker in [worker for worker in staff if worker.task is not None]:
-                staff.remove(worker)
+            for worker in [worker for worker in workers if worker.task is not None]:
+                workers.remove(worker)
                 worker.end()
 
 
-def _suited(tasks: Tasks, worker: _Worker, staff: list[_Worker]) -> Task:
+def _suited(tasks: Tasks, worker: _Worker, workers: list[_Worker]) -> Task:
     """Take the task that suits a worker best: one it had before, else one that nobody had, else any."""
-    theirs = {key for other in staff for key in other.had}
+    assigned_keys = {key for other in workers for key in other.had}
     keys = [key for key, _ in tasks]
-    at = next((i for i, key in enumerate(keys) if key in worker.had), None)
-    if at is None:
-        at = next((i for i, key in enumerate(keys) if key not in theirs), 0)
-    best = tasks[at]
-    del tasks[at]
-    return best
+    index = next((i for i, key in enumerate(keys) if key in worker.had), None)
+    if index is None:
+        index = next((i for i, key in enumerate(keys) if key not in assigned_keys), 0)
+    task = tasks[index]
+    del tasks[index]
+    return task
 
 
 def _here(function: Function, tasks: Tasks) -> Outcomes:
@@ -221,15 +221,15 @@ def _here(function: Function, tasks: Tasks) -> Outcomes:
         yield key, function(*arguments)
 
 
-def _few_here(function: Function, tasks: Tasks, expected: float, others: Outcomes) -> Outcomes:
+def _few_here(function: Function, tasks: Tasks, expected: float, outcomes: Outcomes) -> Outcomes:
     """Work here while all that is left is little, then let others do it."""
-    began, done = time.monotonic(), 0
+    start_time, n_done = time.monotonic(), 0
     while tasks and expected * len(tasks) <= WORTH:
         key, arguments = tasks.popleft()
         yield key, function(*arguments)
-        done += 1
-        expected = (time.monotonic() - began) / done
-    yield from others
+        n_done += 1
+        expected = (time.monotonic() - start_time) / n_done
+    yield from outcomes
 
 
 class _Worker:
@@ -237,11 +237,11 @@ class _Worker:
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self.connection, child_connection = context.Pipe()
+        self.process = context.Process(target=_serve, args=(child_connection,), daemon=True)
         with _environment(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1"):
             self.process.start()
-        theirs.close()
+        child_connection.close()
         self.ready = False
         self.task: Task | None = None
         self.since = 0.0
@@ -311,12 +311,12 @@ def _on_executor(
     limit: float,
     deadline: float,
     idle: Callable[[], None],
-    home: Callable[[int], dict[str, Any]],
+    submit_options: Callable[[int], dict[str, Any]],
 ) -> Outcomes:
     """Run on an executor that is not ours: it cannot be looked into, nor be repaired."""
     waiting: dict[cf.Future[Any], int] = {}
     broken = ""
-    heard = float("inf")  # a cluster may take long to begin
+    last_response_time = float("inf")  # a cluster may take long to begin
     try:
         while tasks or waiting:
             while tasks:
@@ -324,22 +324,22 @@ def _on_executor(
                 try:
                     if broken:
                         raise RuntimeError(broken)
-                    waiting[executor.submit(function, *arguments, **home(key))] = key
+                    waiting[executor.submit(function, *arguments, **submit_options(key))] = key
                 except RuntimeError as error:  # broken or shut down
                     broken = str(error)
                     yield key, Lost("not_run", f"The executor accepts no more tasks: {broken}")
-            done, _ = cf.wait(waiting, _POLL, cf.FIRST_COMPLETED)
+            completed, _ = cf.wait(waiting, _POLL, cf.FIRST_COMPLETED)
             idle()
-            if done or (heard == float("inf") and any(future.running() for future in waiting)):
-                heard = time.monotonic()
-            elif waiting and _late(heard, limit, deadline):
+            if completed or (last_response_time == float("inf") and any(future.running() for future in waiting)):
+                last_response_time = time.monotonic()
+            elif waiting and _late(last_response_time, limit, deadline):
                 # Every worker had time for a whole task since the last answer, so all that are left hang.
                 for future, key in list(waiting.items()):
                     del waiting[future]
-                    never = future.cancel() and future.cancelled() and not _may_run_unseen(executor)
-                    cause, what = ("not_run", "All workers hung.") if never else ("worker_hung", "Its worker hung.")
-                    yield key, Lost(cause, what)
-            for future in done:
+                    is_unstarted = future.cancel() and future.cancelled() and not _may_run_unseen(executor)
+                    cause, message = ("not_run", "All workers hung.") if is_unstarted else ("worker_hung", "Its worker hung.")
+                    yield key, Lost(cause, message)
+            for future in completed:
                 yield waiting.pop(future), _outcome(future)
     finally:
         for future in waiting:
@@ -361,12 +361,12 @@ def _outcome(future: cf.Future[Any]) -> Any:
 @contextmanager
 def _environment(**variables: str) -> Generator[None, None, None]:
     """Set environment variables, for processes that are started meanwhile."""
-    before = {name: os.environ.get(name) for name in variables}
+    saved_values = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name, value in saved_values.items():
             if value is None:
                 del os.environ[name]
             else:

@@ -32,14 +32,14 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5970 else f"{seconds / 3600:.1f} h"
 
 
-def time_left(seconds: float, done: int, left: int) -> str:
+def time_left(seconds: float, n_done: int, n_left: int) -> str:
     """Format the remaining time at the pace so far, as the end of a sentence; empty if nothing is left.
 
-    seconds : for which it has been going on, in which `done` pieces of work ended
+    seconds : for which it has been going on, in which `n_done` pieces of work ended
     """
-    if left <= 0 or done <= 0 or not math.isfinite(seconds):
+    if n_left <= 0 or n_done <= 0 or not math.isfinite(seconds):
         return ""
-    return f", about {duration(seconds / done * left)} left"
+    return f", about {duration(seconds / n_done * n_left)} left"
 
 
 class _Terminal:
@@ -132,12 +132,12 @@ class _Line:
     by here, and leaves Python's lock to others.
     """
 
-    def __init__(self, place: _Terminal | _Notebook, after: float) -> None:
+    def __init__(self, place: _Terminal | _Notebook, delay: float) -> None:
         self.parts: list[str] = []
         self.thread = threading.get_ident()
         self._place = place
         self._began = time.perf_counter()
-        self._due = self._began + after
+        self._due = self._began + delay
         self._visible = False
         self._lock = threading.RLock()
         self._closing = threading.Event()
@@ -152,11 +152,11 @@ class _Line:
     def renew(self, pause: float = 0.0) -> None:
         """Rewrite the line if it has been due for at least `pause` seconds."""
         with self._lock:
-            now = time.perf_counter()
-            if now < self._due + pause:
+            current_time = time.perf_counter()
+            if current_time < self._due + pause:
                 return
-            self._due, self._visible = now + _PACE, True
-            self._place.put(f"{duration(now - self._began)}: {'; '.join(filter(None, self.parts))}")
+            self._due, self._visible = current_time + _PACE, True
+            self._place.put(f"{duration(current_time - self._began)}: {'; '.join(filter(None, self.parts))}")
 
     def erase(self) -> None:
         """Erase the line before other output; it reappears at once afterwards."""
@@ -172,12 +172,12 @@ class _Line:
     def close(self, *, keep: bool) -> None:
         self._closing.set()
         self._ticker.join()
-        kept = keep and bool(self.parts[0])
-        if kept:
+        is_kept = keep and bool(self.parts[0])
+        if is_kept:
             self._place.put(self.parts[0])
         else:
             self.erase()
-        self._place.close(keep=kept)
+        self._place.close(keep=is_kept)
 
 
 _line: _Line | None = None
@@ -191,7 +191,7 @@ def renew() -> None:
 
 
 @contextmanager
-def live(*, keep: bool = True, after: float = 0.0) -> Generator[Callable[[str], None] | None, None, None]:
+def live(*, keep: bool = True, delay: float = 0.0) -> Generator[Callable[[str], None] | None, None, None]:
     """Yield a function that rewrites a line on the user's terminal or in a notebook; None if there is none.
 
     There is one line in a process, which appears after so many seconds: what reports inside of another one is added to
@@ -202,7 +202,7 @@ def live(*, keep: bool = True, after: float = 0.0) -> Generator[Callable[[str], 
         yield None
         return
     place = _place() if _line is None else None
-    owner = _line = _Line(place, after) if place is not None else _line
+    owner = _line = _Line(place, delay) if place is not None else _line
     if owner is None or owner.thread != threading.get_ident():
         yield None
         return
@@ -233,7 +233,7 @@ def _no_line() -> Generator[None, None, None]:
 def following(verbose: int | None, *, keep: bool) -> AbstractContextManager[Callable[[str], None] | None]:
     """Return the `live` line for a verbosity; for None it appears after a delay and disappears at the end."""
     if verbose is None:
-        return live(keep=False, after=_WAIT)
+        return live(keep=False, delay=_WAIT)
     return live(keep=keep) if verbose == 1 else _no_line()
 
 

@@ -21,29 +21,29 @@ def public(module: str, name: str | None = None) -> Callable[[type[T]], type[T]]
     return lambda cls: published(cls, module, name or cls.__name__)
 
 
-def publish(module: str, names: Iterable[str], found: MutableMapping[str, Any]) -> None:
+def publish(module: str, names: Iterable[str], namespace: MutableMapping[str, Any]) -> None:
     """Give classes and functions of castfit the address of the module that exports them by these names."""
     for name in names:
-        if name in found:
-            found[name] = published(found[name], module, name)
+        if name in namespace:
+            namespace[name] = published(namespace[name], module, name)
 
 
-def published(thing: Any, module: str, name: str) -> Any:
+def published(member: Any, module: str, name: str) -> Any:
     """Return a class or a function of castfit with its public address; anything else as it is.
 
     Impossible calls end in a sentence: functions have a door that users alone go through, constructors and methods
     one of their own.
     """
-    if not isinstance(thing, (type, FunctionType)) or not thing.__module__.startswith("castfit."):
-        return thing
-    called = f"{module.replace('castfit', 'cf', 1)}.{name}"
-    if isinstance(thing, FunctionType):
-        thing = _behind_door(thing, called)
+    if not isinstance(member, (type, FunctionType)) or not member.__module__.startswith("castfit."):
+        return member
+    public_name = f"{module.replace('castfit', 'cf', 1)}.{name}"
+    if isinstance(member, FunctionType):
+        member = _behind_door(member, public_name)
     else:
-        _with_doors(thing, called)
-    if thing.__module__ != "castfit":  # the shortest address stays, whichever module is imported last
-        thing.__module__, thing.__name__, thing.__qualname__ = module, name, name
-    return thing
+        _with_doors(member, public_name)
+    if member.__module__ != "castfit":  # the shortest address stays, whichever module is imported last
+        member.__module__, member.__name__, member.__qualname__ = module, name, name
+    return member
 
 
 def _behind_door(function: FunctionType, name: str) -> Any:
@@ -56,14 +56,14 @@ def _behind_door(function: FunctionType, name: str) -> Any:
 
 def _with_doors(cls: type, name: str) -> None:
     """Wrap the constructor and the public methods of a class in call guards."""
-    own: dict[str, Any] = dict(vars(cls))
-    if "__init__" in own:
-        own["__init__"] = getattr(cls, "__init__")  # noqa: B009 - which a record writes when it is asked for
-    for key, method in own.items():
+    members: dict[str, Any] = dict(vars(cls))
+    if "__init__" in members:
+        members["__init__"] = getattr(cls, "__init__")  # noqa: B009 - which a record writes when it is asked for
+    for key, method in members.items():
         kind = cast("Any", type(method))
         bound = kind in (classmethod, staticmethod)
-        inside = method.__func__ if bound else method
-        public = key == "__init__" or not key.startswith("_")
-        if public and isinstance(inside, FunctionType) and inside not in _doors:
-            call = _behind_door(inside, name if key == "__init__" else f"{name}.{key}")
+        plain_function = method.__func__ if bound else method
+        is_public = key == "__init__" or not key.startswith("_")
+        if is_public and isinstance(plain_function, FunctionType) and plain_function not in _doors:
+            call = _behind_door(plain_function, name if key == "__init__" else f"{name}.{key}")
             setattr(cls, key, kind(call) if bound else call)

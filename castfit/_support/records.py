@@ -34,35 +34,35 @@ class _Unwritten:
         self._cls, self._frozen = cls, frozen
         self._home = vars(sys.modules[cls.__module__])  # its public address may be another one
 
-    def __get__(self, thing: Any, owner: type | None = None) -> Any:
-        made: Any = _constructor(self._cls, self._home, frozen=self._frozen)
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        constructor: Any = _constructor(self._cls, self._home, frozen=self._frozen)
         if vars(self._cls)["__init__"] is self:
-            setattr(self._cls, "__init__", made)  # noqa: B010 - the checker knows no assignment to a method
-        return made if thing is None else made.__get__(thing, owner)
+            setattr(self._cls, "__init__", constructor)  # noqa: B010 - the checker knows no assignment to a method
+        return constructor if instance is None else constructor.__get__(instance, owner)
 
 
-def _constructor(cls: Any, home: dict[str, Any], *, frozen: bool) -> Callable[..., None]:
-    known: dict[str, Any] = {"_anew": _ANEW}
-    plain, named, given = ["self"], ["*"], list[str]()
+def _constructor(cls: Any, module_namespace: dict[str, Any], *, frozen: bool) -> Callable[..., None]:
+    closure_values: dict[str, Any] = {"_anew": _ANEW}
+    positional, keyword_only, assignments = ["self"], ["*"], list[str]()
     for f in fields(cls):
-        makes: Any = f.default_factory
-        default, made = f"_default_{f.name}", makes is not MISSING
-        known[default] = makes if made else f.default
+        factory: Any = f.default_factory
+        default, made = f"_default_{f.name}", factory is not MISSING
+        closure_values[default] = factory if made else f.default
         if f.init:
-            of = "=_anew" if made else "" if f.default is MISSING else f"={default}"
-            (named if f.kw_only else plain).append(f.name + of)
+            default_text = "=_anew" if made else "" if f.default is MISSING else f"={default}"
+            (keyword_only if f.kw_only else positional).append(f.name + default_text)
         if f.init or made:
             value = f"{default}() if {f.name} is _anew else {f.name}" if made and f.init else f.name
-            given.append(f"{f.name}={value if f.init else f'{default}()'}")
+            assignments.append(f"{f.name}={value if f.init else f'{default}()'}")
     # What is frozen is filled at once: a third of the time of one `object.__setattr__` a field.
-    lines = [f"self.__dict__.update({', '.join(given)})"] if frozen else [f"self.{of}" for of in given]
+    lines = [f"self.__dict__.update({', '.join(assignments)})"] if frozen else [f"self.{assignment}" for assignment in assignments]
     if hasattr(cls, "__post_init__"):
         lines.append("self.__post_init__()")
-    head = ", ".join(plain + (named if len(named) > 1 else []))
+    signature = ", ".join(positional + (keyword_only if len(keyword_only) > 1 else []))
     body = "\n  ".join(lines or ["pass"])
-    found: dict[str, Any] = {}
-    exec(f"def make({', '.join(known)}):\n def __init__({head}):\n  {body}\n return __init__", home, found)
-    made: Any = found["make"](**known)
+    definitions: dict[str, Any] = {}
+    exec(f"def make({', '.join(closure_values)}):\n def __init__({signature}):\n  {body}\n return __init__", module_namespace, definitions)
+    made: Any = definitions["make"](**closure_values)
     made.__qualname__ = f"{cls.__qualname__}.__init__"
     made.__annotations__ = {f.name: f.type for f in fields(cls) if f.init} | {"return": None}
     return made
@@ -71,15 +71,15 @@ def _constructor(cls: Any, home: dict[str, Any], *, frozen: bool) -> Callable[..
 def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
     if len(names) > 1:
         return attrgetter(*names)
-    return lambda thing: tuple(getattr(thing, name) for name in names)
+    return lambda instance: tuple(getattr(instance, name) for name in names)
 
 
-def _compared(cls: Any, of: dict[str, Any]) -> None:
+def _compared(cls: Any, methods: dict[str, Any]) -> None:
     """Give a class equality of its fields, and a hash where these cannot change."""
     values = _getter([f.name for f in fields(cls) if f.compare])
     hashed = _getter([f.name for f in fields(cls) if (f.compare if f.hash is None else f.hash)])
-    own: dict[str, Any] = {**vars(cls)}
-    hashes = own.get("__hash__") is not None or ("__hash__" in own and "__eq__" not in own)
+    members: dict[str, Any] = {**vars(cls)}
+    hashes = members.get("__hash__") is not None or ("__hash__" in members and "__eq__" not in members)
 
     def equals(self: Any, other: Any) -> Any:
         return values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented
@@ -87,13 +87,13 @@ def _compared(cls: Any, of: dict[str, Any]) -> None:
     def hash_of(self: Any) -> int:
         return hash(hashed(self))
 
-    if "__eq__" not in own:
-        of["__eq__"] = equals
+    if "__eq__" not in members:
+        methods["__eq__"] = equals
     if not hashes:
-        of["__hash__"] = hash_of if cls.__dataclass_params__.frozen else None
+        methods["__hash__"] = hash_of if cls.__dataclass_params__.frozen else None
 
 
-def _guarded(cls: Any, of: dict[str, Any]) -> None:
+def _guarded(cls: Any, methods: dict[str, Any]) -> None:
     """Make a class's fields read-only: assignment and deletion raise FrozenInstanceError."""
     names = frozenset(f.name for f in fields(cls))
 
@@ -107,40 +107,40 @@ def _guarded(cls: Any, of: dict[str, Any]) -> None:
             raise FrozenInstanceError(f"cannot delete field {name!r}")
         object.__delattr__(self, name)
 
-    of["__setattr__"], of["__delattr__"] = put, remove
+    methods["__setattr__"], methods["__delattr__"] = put, remove
 
 
-def _shown(cls: Any, of: dict[str, Any]) -> None:
+def _shown(cls: Any, methods: dict[str, Any]) -> None:
     names = [f.name for f in fields(cls) if f.repr]
 
     def represent(self: Any) -> str:
         return f"{type(self).__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
     if "__repr__" not in vars(cls):
-        of["__repr__"] = recursive_repr()(represent)
+        methods["__repr__"] = recursive_repr()(represent)
 
 
 def _made(cls: Any, *, init: bool, repr: bool, eq: bool, frozen: bool, kw_only: bool) -> Any:
     if any(dataclasses.is_dataclass(base) for base in cls.__mro__[1:]):
         return dataclasses.dataclass(init=init, repr=repr, eq=eq, frozen=frozen, kw_only=kw_only)(cls)
     cls.__doc__ = cls.__doc__ or cls.__name__  # for a signature constructors would be compiled
-    made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
-    params, of = made.__dataclass_params__, dict[str, Any]()
+    record_class: Any = dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
+    params, methods = record_class.__dataclass_params__, dict[str, Any]()
     params.init, params.repr, params.eq, params.frozen = init, repr, eq, frozen
-    if init and "__init__" not in vars(made):
-        setattr(made, "__init__", _Unwritten(made, frozen=frozen))  # noqa: B010
+    if init and "__init__" not in vars(record_class):
+        setattr(record_class, "__init__", _Unwritten(record_class, frozen=frozen))  # noqa: B010
     if repr:
-        _shown(made, of)
+        _shown(record_class, methods)
     if eq:
-        _compared(made, of)
+        _compared(record_class, methods)
     if frozen:
-        _guarded(made, of)
-    for name, method in of.items():
+        _guarded(record_class, methods)
+    for name, method in methods.items():
         if method is not None:
-            method.__name__, method.__qualname__ = name, f"{made.__qualname__}.{name}"
-            method.__module__ = made.__module__
-        setattr(made, name, method)
-    return made
+            method.__name__, method.__qualname__ = name, f"{record_class.__qualname__}.{name}"
+            method.__module__ = record_class.__module__
+        setattr(record_class, name, method)
+    return record_class
 
 
 if TYPE_CHECKING:
@@ -158,5 +158,5 @@ else:
         kw_only: bool = False,
     ) -> Any:
         """Make a dataclass, as ``dataclasses.dataclass`` does."""
-        given = {"init": init, "repr": repr, "eq": eq, "frozen": frozen, "kw_only": kw_only}
-        return (lambda made: _made(made, **given)) if cls is None else _made(cls, **given)
+        options = {"init": init, "repr": repr, "eq": eq, "frozen": frozen, "kw_only": kw_only}
+        return (lambda record_class: _made(record_class, **options)) if cls is None else _made(cls, **options)

@@ -44,8 +44,8 @@ def renamed(**names: str) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
 def renamed_attribute(old: str, new: str) -> Any:
     """Return a property that gives attribute `new` by its old name."""
 
-    def read(thing: Any) -> Any:
-        warn_renamed(f"{type(thing).__name__}.{old}", f"{type(thing).__name__}.{new}")
-        return getattr(thing, new)
+    def read(instance: Any) -> Any:
+        warn_renamed(f"{type(instance).__name__}.{old}", f"{type(instance).__name__}.{new}")
+        return getattr(instance, new)
 
     return property(read, doc=f"The old name of `{new}`.")

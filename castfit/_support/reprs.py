@@ -24,8 +24,8 @@ def brief(cls: type[T]) -> type[T]:
     """Give a dataclass a one-line repr, ``Name(field=value, ...)``, without fields at their defaults."""
 
     def represent(self: Any) -> str:
-        given = ((f, getattr(self, f.name)) for f in fields(self) if f.repr)
-        parts = [f"{f.name}={shown(value)}" for f, value in given if not _is_default(f, value)]
+        pairs = ((f, getattr(self, f.name)) for f in fields(self) if f.repr)
+        parts = [f"{f.name}={shown(value)}" for f, value in pairs if not _is_default(f, value)]
         return one_line(f"{type(self).__name__}({', '.join(parts)})")
 
     represent.__name__, represent.__qualname__ = "__repr__", f"{cls.__qualname__}.__repr__"
@@ -41,13 +41,13 @@ def one_line(text: str, width: int = LINE) -> str:
 
 def listed(names: Iterable[str], width: int = 60) -> str:
     """List as many names as fit, and count the rest."""
-    every = list(names)
-    kept: list[str] = []
-    for name in every:
-        if kept and len(", ".join([*kept, name])) > width:
-            return f"{', '.join(kept)} and {len(every) - len(kept)} more"
-        kept.append(name)
-    return ", ".join(kept)
+    all_names = list(names)
+    listed_names: list[str] = []
+    for name in all_names:
+        if listed_names and len(", ".join([*listed_names, name])) > width:
+            return f"{', '.join(listed_names)} and {len(all_names) - len(listed_names)} more"
+        listed_names.append(name)
+    return ", ".join(listed_names)
 
 
 def enumerated(names: Sequence[str]) -> str:

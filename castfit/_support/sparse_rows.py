@@ -45,8 +45,8 @@ class SparseRows:
     def __matmul__(self, x: Array | SparseRows) -> Array:
         """Return the product with a vector (n,), or, dense, with a matrix."""
         if isinstance(x, SparseRows) or x.ndim == 2:
-            of: Array = x.dense if isinstance(x, SparseRows) else x
-            return self.dense @ of
+            factor: Array = x.dense if isinstance(x, SparseRows) else x
+            return self.dense @ factor
         return np.bincount(self.row, self.entry * x[self.column], minlength=self.shape[0]).astype(float, copy=False)
 
     def __rmatmul__(self, r: Array) -> Array:
@@ -60,9 +60,9 @@ class SparseRows:
     @property
     def dense(self) -> Array:
         """The matrix itself."""
-        out = np.zeros(self.shape)
-        np.add.at(out, (self.row, self.column), self.entry)
-        return out
+        dense_matrix = np.zeros(self.shape)
+        np.add.at(dense_matrix, (self.row, self.column), self.entry)
+        return dense_matrix
 
     @cached_property
     def starts(self) -> Index:
@@ -83,9 +83,9 @@ class SparseRows:
         """Return some rows, by position."""
         counts = np.diff(self.starts)[rows]
         row = np.repeat(np.arange(rows.size), counts)
-        first = np.repeat(self.starts[:-1][rows] - np.concatenate([[0], np.cumsum(counts)[:-1]])[: rows.size], counts)
-        at = (first + np.arange(row.size)).astype(np.intp)
-        return SparseRows((rows.size, self.shape[1]), row, self.column[at], self.entry[at])
+        offsets = np.repeat(self.starts[:-1][rows] - np.concatenate([[0], np.cumsum(counts)[:-1]])[: rows.size], counts)
+        positions = (offsets + np.arange(row.size)).astype(np.intp)
+        return SparseRows((rows.size, self.shape[1]), row, self.column[positions], self.entry[positions])
 
     def widened(self, width: int) -> SparseRows:
         """Return the matrix with columns of zeros behind its own, `width` in all."""
@@ -99,45 +99,45 @@ class SparseRows:
         """Return  M^T M  of this matrix M as a dense one, (n, n), from its entries where they are few, else by rows."""
         m, n = self.shape
         if float(np.sum(np.diff(self.starts).astype(float) ** 2)) < _FEW * m * n**2:
-            found = self.product()
-            counted = np.bincount(found.row * n + found.column, found.entry, minlength=n * n)
-            return counted.astype(float).reshape(n, n)
-        out, rows = np.zeros((n, n)), max(1, _AT_ONCE // max(n, 1))
-        for first in range(0, m, rows):
-            part = self.taken(np.arange(first, min(first + rows, m))).dense
-            out += part.T @ part
-        return out
+            products = self.product()
+            sums = np.bincount(products.row * n + products.column, products.entry, minlength=n * n)
+            return sums.astype(float).reshape(n, n)
+        gram_matrix, rows = np.zeros((n, n)), max(1, _AT_ONCE // max(n, 1))
+        for start_row in range(0, m, rows):
+            block = self.taken(np.arange(start_row, min(start_row + rows, m))).dense
+            gram_matrix += block.T @ block
+        return gram_matrix
 
     def product(self) -> SparseRows:
         """Return  M^T M  of this matrix M, (n, n); places may come several times, and count together."""
         counts = np.diff(self.starts)
         pairs = counts**2
         owner = np.repeat(np.arange(counts.size), pairs)
-        within = np.arange(owner.size) - np.repeat(np.cumsum(pairs) - pairs, pairs)
-        one, other = np.divmod(within, np.maximum(counts[owner], 1))
-        first = self.starts[:-1][owner]
-        a, b = (first + one).astype(np.intp), (first + other).astype(np.intp)
+        pair_index = np.arange(owner.size) - np.repeat(np.cumsum(pairs) - pairs, pairs)
+        left_index, right_index = np.divmod(pair_index, np.maximum(counts[owner], 1))
+        row_starts = self.starts[:-1][owner]
+        a, b = (row_starts + left_index).astype(np.intp), (row_starts + right_index).astype(np.intp)
         n = self.shape[1]
         return SparseRows((n, n), self.column[a], self.column[b], self.entry[a] * self.entry[b])
 
 
-def sparse_rows(given: Array | SparseRows) -> SparseRows:
+def sparse_rows(matrix: Array | SparseRows) -> SparseRows:
     """Return a matrix as a sparse one."""
-    if isinstance(given, SparseRows):
-        return given
-    row, column = np.nonzero(given)
-    return SparseRows(cast("tuple[int, int]", given.shape), row, column, given[row, column])
+    if isinstance(matrix, SparseRows):
+        return matrix
+    row, column = np.nonzero(matrix)
+    return SparseRows(cast("tuple[int, int]", matrix.shape), row, column, matrix[row, column])
 
 
 def below(parts: Sequence[SparseRows], width: int) -> SparseRows:
     """Stack matrices of equal width vertically."""
     heights = [part.shape[0] for part in parts]
-    first = np.cumsum([0, *heights])[:-1]
-    rows = [part.row + start for part, start in zip(parts, first.tolist(), strict=True)]
-    none = np.empty(0, dtype=np.intp)
+    row_offsets = np.cumsum([0, *heights])[:-1]
+    rows = [part.row + start for part, start in zip(parts, row_offsets.tolist(), strict=True)]
+    empty = np.empty(0, dtype=np.intp)
     return SparseRows(
         (sum(heights), width),
-        np.concatenate([none, *rows]).astype(np.intp),
-        np.concatenate([none, *(part.column for part in parts)]).astype(np.intp),
+        np.concatenate([empty, *rows]).astype(np.intp),
+        np.concatenate([empty, *(part.column for part in parts)]).astype(np.intp),
         np.concatenate([np.empty(0), *(part.entry for part in parts)]),
     )

@@ -147,10 +147,10 @@ def suggest(name: str, valid: Iterable[str]) -> str:
     names = list(valid)
     if not names:
         return "there are none"
-    alike = [n for n in names if n.casefold() == name.casefold()]
-    near = alike or difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    case_matches = [n for n in names if n.casefold() == name.casefold()]
+    close_names = case_matches or difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     listing = ", ".join(names[:_LISTED]) + (f", and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
-    return f"did you mean '{near[0]}'? (valid: {listing})" if near else f"choose from {listing}"
+    return f"did you mean '{close_names[0]}'? (valid: {listing})" if close_names else f"choose from {listing}"
 
 
 def unknown_names(sentence: str, names: Iterable[str], valid: Collection[str]) -> list[str]:

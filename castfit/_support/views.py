@@ -12,9 +12,9 @@ from typing import Any
 _provided: list[Any] = []
 
 
-def provide(found: Any) -> None:
+def provide(root_views: Any) -> None:
     """Set the object that `views` returns."""
-    _provided[:] = [found]
+    _provided[:] = [root_views]
 
 
 def views() -> Any:

@@ -17,9 +17,9 @@ def write_whole(path: str | os.PathLike[str], parts: Iterable[bytes]) -> None:
 
     It is written beside its place and moved there, or, in a folder that takes no new files, in place.
     """
-    given: Any = path
-    if not isinstance(given, (str, os.PathLike)):
-        raise InputError("save", [f"path is {text(given)}; expected a file path"])
+    argument: Any = path
+    if not isinstance(argument, (str, os.PathLike)):
+        raise InputError("save", [f"path is {text(argument)}; expected a file path"])
     target = Path(path)
     if target.exists() and not target.is_file():
         return _write_to_device(target, parts)
@@ -27,17 +27,17 @@ def write_whole(path: str | os.PathLike[str], parts: Iterable[bytes]) -> None:
     target = target.resolve()
     content = b"".join(parts)  # whatever goes wrong with it does so before anything is touched
     try:
-        beside = tempfile.TemporaryDirectory(dir=target.parent, prefix=".castfit_")
+        temporary_folder = tempfile.TemporaryDirectory(dir=target.parent, prefix=".castfit_")
     except PermissionError:
         target.write_bytes(content)
         return None
-    with beside as folder:
-        new = Path(folder) / target.name
-        with new.open("wb") as file:
+    with temporary_folder as folder:
+        temporary_path = Path(folder) / target.name
+        with temporary_path.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        new.replace(target)
+        temporary_path.replace(target)
     return None
 
 

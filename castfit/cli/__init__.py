@@ -59,13 +59,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments : sequence of str, optional
         By default those of the process.
     """
-    chosen = _parser().parse_args(arguments)
+    namespace = _parser().parse_args(arguments)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # descriptions hold letters that a terminal may not have
             stream.reconfigure(errors="replace")
     try:
-        check_outputs(chosen)
-        return chosen.run(chosen)
+        check_outputs(namespace)
+        return namespace.run(namespace)
     except (CastfitError, OSError) as error:
         say(str(error) if isinstance(error, CastfitError) else f"castfit: {error}", sys.stderr)
         return MISUSE
@@ -82,13 +82,13 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
         examples = "\n  ".join(["examples:", *command.examples]) if command.examples else None
-        own = commands.add_parser(
+        subparser = commands.add_parser(
             command.name,
             help=command.summary,
             description=command.summary,
             epilog=examples,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        command.add_to(own)
-        own.set_defaults(run=command.run)
+        command.add_to(subparser)
+        subparser.set_defaults(run=command.run)
     return parser

@@ -29,19 +29,19 @@ def _bench(arguments: argparse.Namespace) -> int:
 
     KINDS = beside("castfit._bench", "bench").KINDS
 
-    known = {name: kind for kind in KINDS for name in kind.names()}
+    kinds_by_name = {name: kind for kind in KINDS for name in kind.names()}
     if arguments.list:
-        rows = sorted((name, kind.says(name)) for name, kind in known.items())
+        rows = sorted((name, kind.says(name)) for name, kind in kinds_by_name.items())
         sheet = Sheet.of(rows, ("table", lambda row: row[0]), ("what it repeats", lambda row: row[1]))
         screen.console().print(screen.shown(sheet))
         return 0
     name = arguments.table or ""
     check("bench", [] if name else ["TABLE is missing; castfit bench --list shows the tables"])
-    check("bench", [] if name in known else [f"unknown table '{name}': {suggest(name, known)}"])
-    kind, given = known[name], {o: value for o in _OPTIONS if (value := getattr(arguments, o)) is not None}
-    check("bench", [f"table '{name}' has no option {option(o)}; remove it" for o in given if o not in kind.takes])
+    check("bench", [] if name in kinds_by_name else [f"unknown table '{name}': {suggest(name, kinds_by_name)}"])
+    kind, options = kinds_by_name[name], {o: value for o in _OPTIONS if (value := getattr(arguments, o)) is not None}
+    check("bench", [f"table '{name}' has no option {option(o)}; remove it" for o in options if o not in kind.takes])
     with screen.progress() as show:
-        report = kind.run(name, show, **given)
+        report = kind.run(name, show, **options)
     screen.console(stderr=arguments.json == "-").print(screen.shown(*report.shown))
     write_json(report.record, arguments.json)
     return INTERRUPTED if report.record.get("stopped") == Status.INTERRUPTED.value else 0

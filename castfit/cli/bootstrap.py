@@ -37,25 +37,25 @@ def _bootstrap(arguments: argparse.Namespace) -> int:
     if not result.success:
         say(result.summary(), sys.stderr)
         return FAILED
-    drawn = castfit.bootstrap(
+    bootstrap_result = castfit.bootstrap(
         result,
         arguments.kind,
         transcription=method,
         solver=solver,
         **keywords(arguments, "samples", "seed", "workers", "max_time"),
     )
-    screen.tell(console, drawn.summary())
-    intervals = {"percentile": drawn.confidence_intervals(method="percentile"), "bca": drawn.confidence_intervals()}
-    figures = {"standard_errors": drawn.standard_errors, "bias": drawn.bias, "intervals": intervals}
-    counts = {"samples": len(drawn.rows), "fitted": len(drawn.solved), "failures": drawn.failures}
-    record = {"problem": source.name, "kind": drawn.kind, "level": result.confidence_level, **counts, **figures}
+    screen.tell(console, bootstrap_result.summary())
+    intervals = {"percentile": bootstrap_result.confidence_intervals(method="percentile"), "bca": bootstrap_result.confidence_intervals()}
+    figures = {"standard_errors": bootstrap_result.standard_errors, "bias": bootstrap_result.bias, "intervals": intervals}
+    counts = {"samples": len(bootstrap_result.rows), "fitted": len(bootstrap_result.solved), "failures": bootstrap_result.failures}
+    record = {"problem": source.name, "kind": bootstrap_result.kind, "level": result.confidence_level, **counts, **figures}
     write_json(finite(record), arguments.json)
-    if not drawn.solved:
+    if not bootstrap_result.solved:
         return FAILED
     if arguments.plot:
-        drawn.plot(arguments.plot)
+        bootstrap_result.plot(arguments.plot)
     if arguments.save:
-        drawn.save(arguments.save)
+        bootstrap_result.save(arguments.save)
     return 0
 
 

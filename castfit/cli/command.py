@@ -43,13 +43,13 @@ class Command:
             _add_problem(parser)
         self.configure(parser)
         for name, default in self.options.items():
-            reads, metavar, words = OPTIONS[name]
-            shown = "" if default is None else " (default: %(default)s)"
-            also = ["--rng"] if name == "seed" else []  # as the interface calls it
-            parser.add_argument(option(name), *also, metavar=metavar, type=reads, default=default, help=words + shown)
+            reader, metavar, help_text = OPTIONS[name]
+            default_text = "" if default is None else " (default: %(default)s)"
+            aliases = ["--rng"] if name == "seed" else []  # as the interface calls it
+            parser.add_argument(option(name), *aliases, metavar=metavar, type=reader, default=default, help=help_text + default_text)
             if name in _RENAMED:
                 hidden = argparse.SUPPRESS
-                parser.add_argument(option(_RENAMED[name]), dest=name, type=reads, default=hidden, help=hidden)
+                parser.add_argument(option(_RENAMED[name]), dest=name, type=reader, default=hidden, help=hidden)
 
 
 def say(text: str, stream: TextIO) -> None:
@@ -73,25 +73,25 @@ def keywords(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
     return {"rng" if name == "seed" else name: getattr(arguments, name) for name in names}
 
 
-def write_results(arguments: argparse.Namespace, record: Any, found: Any) -> None:
+def write_results(arguments: argparse.Namespace, record: Any, result: Any) -> None:
     """Write the files requested by ``--json``, ``--plot``, ``--save`` and ``--petab``."""
     write_json(record, arguments.json)
     if arguments.plot:
-        found.plot(arguments.plot)
+        result.plot(arguments.plot)
     if arguments.save:
-        found.save(arguments.save)
+        result.save(arguments.save)
     if getattr(arguments, "petab", None):
         from castfit.formats import petab
 
         folder = Path(arguments.petab)
         folder.mkdir(parents=True, exist_ok=True)
-        petab.save_parameters(found, folder / "parameters.tsv", like=arguments.name)
-        petab.save_simulations(folder / "simulations.tsv", arguments.name, found)
+        petab.save_parameters(result, folder / "parameters.tsv", like=arguments.name)
+        petab.save_simulations(folder / "simulations.tsv", arguments.name, result)
 
 
-def add_verbose(parser: argparse.ArgumentParser, what: str) -> None:
+def add_verbose(parser: argparse.ArgumentParser, subject: str) -> None:
     """Add -v, which may be given twice."""
-    parser.add_argument("-v", "--verbose", action="count", default=0, help=f"report {what}")
+    parser.add_argument("-v", "--verbose", action="count", default=0, help=f"report {subject}")
 
 
 def option(name: str) -> str:
@@ -111,9 +111,9 @@ def _add_problem(parser: argparse.ArgumentParser) -> None:
 
 def check_outputs(arguments: argparse.Namespace) -> None:
     """Refuse files that cannot be written, before a long fit rather than after it, and pictures without a format."""
-    given = {name: file for name in ("json", "csv", "html", "save", "plot") if (file := getattr(arguments, name, None))}
+    files = {name: file for name in ("json", "csv", "html", "save", "plot") if (file := getattr(arguments, name, None))}
     mistakes: list[str] = []
-    for name, file in given.items():
+    for name, file in files.items():
         path = Path(file)
         if name == "json" and file == "-":
             continue
@@ -137,12 +137,12 @@ def _pictures() -> Collection[str]:
     return FigureCanvasBase.get_supported_filetypes()
 
 
-def assignments(pairs: Sequence[str], where: str) -> dict[str, str]:
+def assignments(pairs: Sequence[str], option_name: str) -> dict[str, str]:
     """Split key=value pairs."""
-    split = {key.strip(): (mark, text.strip()) for key, mark, text in (pair.partition("=") for pair in pairs)}
-    empty = [key for key, (mark, text) in split.items() if not (mark and text)]
-    check(where, [f"'{key}' has no value; use {key}=value" for key in empty])
-    return {key: text for key, (_, text) in split.items()}
+    parts_by_key = {key.strip(): (mark, text.strip()) for key, mark, text in (pair.partition("=") for pair in pairs)}
+    empty = [key for key, (mark, text) in parts_by_key.items() if not (mark and text)]
+    check(option_name, [f"'{key}' has no value; use {key}=value" for key in empty])
+    return {key: text for key, (_, text) in parts_by_key.items()}
 
 
 def listed(text: str) -> list[str]:

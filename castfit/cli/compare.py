@@ -33,7 +33,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     mistakes += [f"--starts is {starts}; give at least 1"] if starts < 1 else []
     check("compare", mistakes)
     with screen.progress() as show:
-        found = castfit.compare(
+        comparison = castfit.compare(
             source.problem,
             methods,
             starts=drawn_starts(source.draw_start, starts, seed),
@@ -45,17 +45,17 @@ def _compare(arguments: argparse.Namespace) -> int:
             verbose=0,
         )
     console = screen.console(stderr=arguments.json == "-")
-    rows = found.sheet(f"{source.name}, {starts} starts, seed {seed}")
-    below = (legend(found.descriptions), correct_at(found.best_objective, merit=found.merit), found.message)
-    console.print(screen.shown(rows, "", *below))
-    write_json({"problem": source.name, "seed": seed, **found.record()}, arguments.json)
+    sheet = comparison.sheet(f"{source.name}, {starts} starts, seed {seed}")
+    footer = (legend(comparison.descriptions), correct_at(comparison.best_objective, merit=comparison.merit), comparison.message)
+    console.print(screen.shown(sheet, "", *footer))
+    write_json({"problem": source.name, "seed": seed, **comparison.record()}, arguments.json)
     if arguments.csv:
-        found.to_csv(Path(arguments.csv))
+        comparison.to_csv(Path(arguments.csv))
     if arguments.plot:
-        found.plot(arguments.plot)
-    if found.stopped is Status.INTERRUPTED:
+        comparison.plot(arguments.plot)
+    if comparison.stopped is Status.INTERRUPTED:
         return INTERRUPTED
-    return 0 if any(row.converged for row in found.rows) else FAILED
+    return 0 if any(row.converged for row in comparison.rows) else FAILED
 
 
 COMMAND = Command(

@@ -26,15 +26,15 @@ _WHOLE = 20  # letters of a cell that is not broken into lines
 
 def console(*, stderr: bool = False) -> Console:
     """Return a console as wide as the terminal, or wide enough for our tables in a file."""
-    shown = Console(stderr=stderr, highlight=False)
-    if not shown.is_terminal and "COLUMNS" not in os.environ:
-        shown.width = _WIDTH_IN_FILES
-    return shown
+    rich_console = Console(stderr=stderr, highlight=False)
+    if not rich_console.is_terminal and "COLUMNS" not in os.environ:
+        rich_console.width = _WIDTH_IN_FILES
+    return rich_console
 
 
-def tell(on: Console, text: str) -> None:
+def tell(console: Console, text: str) -> None:
     """Print sentences and tables as they are."""
-    on.print(text, markup=False, soft_wrap=True)
+    console.print(text, markup=False, soft_wrap=True)
 
 
 @contextmanager
@@ -89,12 +89,12 @@ def against_reference(result: Result, reference: Reference) -> tuple[str, Sheet]
     for name, expected in reference.parameters.items():
         value, tolerance = result.values[name], reference.parameter_tolerance
         rows.append(row(name, value, expected, tolerance, abs(value - expected) <= tolerance * (abs(expected) or 1.0)))
-    reached = reference.is_reached(result.chi2)
-    rows.append(row(*_in_measure(result, reference), reached))
+    is_reached = reference.is_reached(result.chi2)
+    rows.append(row(*_in_measure(result, reference), is_reached))
     sheet = Sheet(("", ">this fit", ">reference", ">difference", ">tolerance", ""), tuple(rows))
-    if reached and reference.is_matched(result.values):
+    if is_reached and reference.is_matched(result.values):
         return "The reference optimum is reached.", sheet
-    if reached:
+    if is_reached:
         return "The objective equals the reference, but the estimates differ.", sheet
     return "The reference optimum is not reached.", sheet
 
@@ -109,8 +109,8 @@ def _in_measure(result: Result, reference: Reference) -> tuple[str, float, float
         return CHI2, result.chi2, expected, tolerance
     if len(result.sigmas) > 1 or min(expected, result.chi2) <= 0.0:
         return "sum of squares", result.chi2, expected, tolerance
-    told = result.neg2loglik + result.n_data * math.log(expected / result.chi2)
-    return result.measure, result.objective, told, result.n_data * math.log1p(tolerance) / abs(told)
+    expected_objective = result.neg2loglik + result.n_data * math.log(expected / result.chi2)
+    return result.measure, result.objective, expected_objective, result.n_data * math.log1p(tolerance) / abs(expected_objective)
 
 
 def demonstration(results: Mapping[str, Mapping[str, Result]]) -> Sheet:
@@ -120,7 +120,7 @@ def demonstration(results: Mapping[str, Mapping[str, Result]]) -> Sheet:
         return " ".join(f"{name}={concise(v, result.standard_errors[name])}" for name, v in result.values.items())
 
     return Sheet.of(
-        [(problem, *fitted) for problem, group in results.items() for fitted in group.items()],
+        [(problem, *pair) for problem, group in results.items() for pair in group.items()],
         ("problem", lambda row: row[0]),
         ("transcription", lambda row: row[1]),
         ("ok", lambda row: "yes" if row[2].success else f"no: {row[2].status.value}"),
@@ -140,11 +140,11 @@ def _shown(sheet: Sheet) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.show_header, table.title = any(sheet.heads), escape(sheet.title) or None
     for j, head in enumerate(sheet.heads):
-        longest = max((len(row[j]) for row in sheet.rows), default=0)
-        if longest > _WHOLE:  # then no word is broken
-            longest = max(len(word) for row in sheet.rows for word in row[j].split())
+        min_width = max((len(row[j]) for row in sheet.rows), default=0)
+        if min_width > _WHOLE:  # then no word is broken
+            min_width = max(len(word) for row in sheet.rows for word in row[j].split())
         side = "right" if head.startswith(">") else "left"
-        table.add_column(head.removeprefix(">"), justify=side, min_width=longest)
+        table.add_column(head.removeprefix(">"), justify=side, min_width=min_width)
     for row in sheet.rows:
         table.add_row(*map(escape, row))
     return table
@@ -156,11 +156,11 @@ def concise(value: float, error: float) -> str:
         return f"{value:.4g}"
     if error > abs(value):
         return f"{value:.2g}({error:.1g})"
-    last = int(np.floor(np.log10(error))) - 1  # power of ten of the error's second digit
-    if error / 10.0**last >= 99.5:
-        last += 1
-    largest = int(np.floor(np.log10(abs(value))))
-    exponent = 0 if -3 <= largest < 6 and last <= 0 else largest
-    shown, digits = value / 10.0**exponent, max(exponent - last, 0)
-    bracket = round(error / 10.0**last)
-    return f"{shown:.{digits}f}({bracket})" + (f"e{exponent:+d}" if exponent else "")
+    last_power = int(np.floor(np.log10(error))) - 1  # power of ten of the error's second digit
+    if error / 10.0**last_power >= 99.5:
+        last_power += 1
+    leading_power = int(np.floor(np.log10(abs(value))))
+    exponent = 0 if -3 <= leading_power < 6 and last_power <= 0 else leading_power
+    mantissa, digits = value / 10.0**exponent, max(exponent - last_power, 0)
+    error_digits = round(error / 10.0**last_power)
+    return f"{mantissa:.{digits}f}({error_digits})" + (f"e{exponent:+d}" if exponent else "")

@@ -38,31 +38,31 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     """Fit unless told not to, and print the design."""
-    asked = FitCall.of(arguments)
-    problem, mistakes = asked.source.problem, list[str]()
+    fit_call = FitCall.of(arguments)
+    problem, mistakes = fit_call.source.problem, list[str]()
     candidate = _candidate(arguments, problem, mistakes)
-    over, estimated = _listed(arguments.over), problem.names
-    mistakes += [f"--over: '{n}' is not estimated: {suggest(n, estimated)}" for n in over or () if n not in estimated]
-    for what, value in (("--budget", arguments.budget), ("--price", arguments.price)):
+    quantity_names, estimated = _listed(arguments.over), problem.names
+    mistakes += [f"--over: '{n}' is not estimated: {suggest(n, estimated)}" for n in quantity_names or () if n not in estimated]
+    for option_name, value in (("--budget", arguments.budget), ("--price", arguments.price)):
         if value is not None and not 0.0 < value < math.inf:
-            mistakes.append(f"{what} is {value:g}; give a positive number")
+            mistakes.append(f"{option_name} is {value:g}; give a positive number")
     if arguments.budget is None and arguments.price is None:
         mistakes.append("the amount of data is not limited; set --budget or --price")
     check("castfit design", mistakes)
-    known = problem if arguments.guess else asked.run(max_time=arguments.max_time)
-    if isinstance(known, castfit.Result):
-        if known.status is Status.INTERRUPTED:
+    fit_or_problem = problem if arguments.guess else fit_call.run(max_time=arguments.max_time)
+    if isinstance(fit_or_problem, castfit.Result):
+        if fit_or_problem.status is Status.INTERRUPTED:
             raise KeyboardInterrupt
-        say(f"{known!r}", sys.stdout)
-    found = castfit.design(
-        known, candidate, budget=arguments.budget, price=arguments.price or 0.0, criterion=arguments.criterion,
-        over=over, rng=arguments.seed,
+        say(f"{fit_or_problem!r}", sys.stdout)
+    design = castfit.design(
+        fit_or_problem, candidate, budget=arguments.budget, price=arguments.price or 0.0, criterion=arguments.criterion,
+        over=quantity_names, rng=arguments.seed,
     )  # fmt: skip
-    say(found.summary(), sys.stdout)
+    say(design.summary(), sys.stdout)
     if arguments.plot:
-        found.plot(arguments.plot)
+        design.plot(arguments.plot)
     if arguments.petab:
-        found.save_petab(arguments.petab)
+        design.save_petab(arguments.petab)
     return 0
 
 
@@ -81,11 +81,11 @@ def _candidate(arguments: argparse.Namespace, problem: castfit.Problem, mistakes
     mistakes += [f"--outputs: '{o}' is none: {suggest(o, model.output_names)}" for o in unknown]
     condition = conditions.get(name) or next(iter(conditions.values()))
     times = _times(arguments.times, condition.start, condition.end, mistakes)
-    chosen = _choices(arguments.choose, model, mistakes)
+    choices = _choices(arguments.choose, model, mistakes)
     try:
         return castfit.Candidate(
             times, outputs, experiment=name, spacing=arguments.spacing, sigma=arguments.sigma, name="next",
-            initial=chosen["initial"], parameters=chosen["parameters"], inputs=chosen["inputs"],
+            initial=choices["initial"], parameters=choices["parameters"], inputs=choices["inputs"],
         )  # fmt: skip
     except InputError as error:
         mistakes += error.problems
@@ -95,23 +95,23 @@ def _candidate(arguments: argparse.Namespace, problem: castfit.Problem, mistakes
 def _times(text: str | None, start: float, end: float, mistakes: list[str]) -> np.ndarray:
     """Read a grid; the default leaves out the start, where nothing has moved yet."""
     try:
-        first, last, count = (text or "").split(":")
-        return np.linspace(float(first), float(last), int(count))
+        first_time, last_time, n_times = (text or "").split(":")
+        return np.linspace(float(first_time), float(last_time), int(n_times))
     except ValueError:
         mistakes += [] if text is None else [f"--times is '{text}'; give A:B:N, such as 0:20:201"]
         return np.linspace(start, end, _FINE)[1:]
 
 
-def _choices(given: list[str], model: castfit.Model, mistakes: list[str]) -> dict[str, dict[str, Any]]:
+def _choices(texts: list[str], model: castfit.Model, mistakes: list[str]) -> dict[str, dict[str, Any]]:
     """Read the design variables, grouped by inputs, parameters and initial states."""
-    found: dict[str, dict[str, Any]] = {"inputs": {}, "parameters": {}, "initial": {}}
-    every = dict(zip(found, (model.inputs, model.parameters, model.states), strict=True))
-    for text in given:
+    choices: dict[str, dict[str, Any]] = {"inputs": {}, "parameters": {}, "initial": {}}
+    names_by_section = dict(zip(choices, (model.inputs, model.parameters, model.states), strict=True))
+    for text in texts:
         name, _, bounds = text.partition("=")
-        where = next((where for where, names in every.items() if name in names), "")
-        if not where:
-            known = [n for names in every.values() for n in names]
-            mistakes.append(f"--choose: '{name}' is not an input, parameter or state: {suggest(name, known)}")
+        section = next((section for section, names in names_by_section.items() if name in names), "")
+        if not section:
+            known_names = [n for names in names_by_section.values() for n in names]
+            mistakes.append(f"--choose: '{name}' is not an input, parameter or state: {suggest(name, known_names)}")
         try:
             low, high, *pieces = bounds.split(":")
             numbers, (count,) = (float(low), float(high)), map(int, pieces or ["1"])
@@ -119,10 +119,10 @@ def _choices(given: list[str], model: castfit.Model, mistakes: list[str]) -> dic
             mistakes.append(f"--choose is '{text}'; give NAME=A:B or NAME=A:B:N, such as T=300:700:8")
             continue
         try:
-            found.get(where, {})[name] = castfit.choose(*numbers, pieces=count)
+            choices.get(section, {})[name] = castfit.choose(*numbers, pieces=count)
         except InputError as error:
             mistakes += [f"--choose {name}: {problem}" for problem in error.problems]
-    return found
+    return choices
 
 
 COMMAND = Command(

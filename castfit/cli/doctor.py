@@ -17,17 +17,17 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
     source = load(arguments.name, arguments.option)
     with screen.progress() as show:
-        found = castfit.doctor(
+        checkup = castfit.doctor(
             source.problem,
             *usual_parts(source),
             start=source.start,
             **keywords(arguments, "starts", "seed", "max_time"),
             callback=lambda name: show(f"{source.name}: {name}"),
         )
-    screen.tell(screen.console(stderr=arguments.json == "-"), str(found))
-    lines = [{"check": n.name, "fine": n.fine, "sentence": n.sentence, "advice": n.advice} for n in found.lines]
-    write_json(finite({"problem": source.name, "time": found.time, "checks": lines}), arguments.json)
-    return 0 if found.fine else FAILED
+    screen.tell(screen.console(stderr=arguments.json == "-"), str(checkup))
+    lines = [{"check": n.name, "fine": n.fine, "sentence": n.sentence, "advice": n.advice} for n in checkup.lines]
+    write_json(finite({"problem": source.name, "time": checkup.time, "checks": lines}), arguments.json)
+    return 0 if checkup.fine else FAILED
 
 
 COMMAND = Command(

@@ -22,19 +22,19 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     """Fit unless told not to, and write the page; where a fit fails, without an estimate."""
-    asked = FitCall.of(arguments)
-    name = Path(asked.source.name).name
+    fit_call = FitCall.of(arguments)
+    name = Path(fit_call.source.name).name
     stem = name.replace(".py", "").replace(".yaml", "").replace(".yml", "").replace(":", "-")
-    result = None if arguments.guess else asked.run(max_time=arguments.max_time)
+    result = None if arguments.guess else fit_call.run(max_time=arguments.max_time)
     if result is not None and result.status is Status.INTERRUPTED:
         raise KeyboardInterrupt
-    known = result is not None and result.success
+    is_fitted = result is not None and result.success
     if result is not None:
         say(f"{result!r}", sys.stdout)
     target = arguments.out or f"{stem}-model.html"
-    shown = result if result is not None and known else asked.source.problem
-    castfit.explore(shown, target, title=arguments.title or stem)
-    say(f"Created {target}{'' if known else ' (without estimates)'}.", sys.stdout)
+    fit_or_problem = result if result is not None and is_fitted else fit_call.source.problem
+    castfit.explore(fit_or_problem, target, title=arguments.title or stem)
+    say(f"Created {target}{'' if is_fitted else ' (without estimates)'}.", sys.stdout)
     return 0
 
 

@@ -44,18 +44,18 @@ class FitCall:
     def of(cls, arguments: argparse.Namespace) -> FitCall:
         """Read the options of the command. Missing options take the defaults of the kind of problem."""
         source = load(arguments.name, arguments.option)
-        given = ("transcription", "solver", *SETTINGS, "start")
-        said = [name for name in given if getattr(arguments, name, None) is not None]
+        option_names = ("transcription", "solver", *SETTINGS, "start")
+        passed_options = [name for name in option_names if getattr(arguments, name, None) is not None]
         if source.problem.posed.model.noises:
-            why = "has no effect for models with process noise, whose path is estimated by its likelihood; remove it"
-            check("options", [f"--{name} {why}" for name in said if name != "start"])
+            reason = "has no effect for models with process noise, whose path is estimated by its likelihood; remove it"
+            check("options", [f"--{name} {reason}" for name in passed_options if name != "start"])
         if getattr(arguments, "guess", False):
-            check("options", [f"--{name} sets how to fit, but --guess skips the fit; remove one of them" for name in said])
+            check("options", [f"--{name} sets how to fit, but --guess skips the fit; remove one of them" for name in passed_options])
         kind = arguments.transcription or source.transcription
         transcription = make_transcription(source, kind, vars(arguments))
-        noisy = bool(source.problem.posed.model.noises)  # whose random initial states are no quantities to start at
+        has_noises = bool(source.problem.posed.model.noises)  # whose random initial states are no quantities to start at
         start: Mapping[str, float] = dict[str, float]()
-        if not noisy or arguments.start is not None:
+        if not has_noises or arguments.start is not None:
             start = read_start(source, kind, arguments.start, arguments.seed)
         return cls(source, transcription, solver_name(source, kind, arguments.solver), start)
 
@@ -63,23 +63,23 @@ class FitCall:
         """Fit the problem, with progress on standard error; a model with noises gives a `PathResult`."""
         from castfit.cli import console as screen
 
-        noisy = bool(self.source.problem.posed.model.noises)
-        method = "path" if noisy else self.transcription.label
-        what = f"{self.source.name}, {method}"
+        has_noises = bool(self.source.problem.posed.model.noises)
+        method = "path" if has_noises else self.transcription.label
+        label = f"{self.source.name}, {method}"
 
-        def line(now: Iteration) -> str:
-            return f"{what}: iteration {now.iteration}, {now.measure} = {now.objective:.6g}"
+        def format_progress(iteration: Iteration) -> str:
+            return f"{label}: iteration {iteration.iteration}, {iteration.measure} = {iteration.objective:.6g}"
 
         # Lines of progress would spoil the moving one, and must not mix with JSON.
         with screen.progress(silent=verbose > 0) as show, contextlib.redirect_stdout(sys.stderr):
-            show(what)
+            show(label)
             return castfit.fit(
                 self.source.problem,
-                None if noisy else self.transcription,
-                None if noisy else make_solver(self.solver),
+                None if has_noises else self.transcription,
+                None if has_noises else make_solver(self.solver),
                 start=self.start,
                 max_time=max_time,
-                callback=lambda now: show(line(now)),
+                callback=lambda iteration: show(format_progress(iteration)),
                 verbose=verbose,
             )
 
@@ -105,9 +105,9 @@ def _fit(arguments: argparse.Namespace) -> int:
     """Fit one problem and compare with its reference optimum."""
     from castfit.cli import console as screen
 
-    asked = FitCall.of(arguments)
-    source = asked.source
-    result = asked.run(max_time=arguments.max_time, verbose=min(arguments.verbose, 2))
+    fit_call = FitCall.of(arguments)
+    source = fit_call.source
+    result = fit_call.run(max_time=arguments.max_time, verbose=min(arguments.verbose, 2))
     console = screen.console(stderr=arguments.json == "-")
     screen.tell(console, result.summary())
     if source.reference is not None and isinstance(result, castfit.Result) and math.isfinite(result.chi2):
@@ -115,18 +115,18 @@ def _fit(arguments: argparse.Namespace) -> int:
         console.print()
         console.print(screen.shown(table))
         console.print(sentence, markup=False)
-    noisy = isinstance(result, castfit.PathResult)
-    record = path_record(source.name, result) if noisy else fit_record(source.name, result)
+    is_path = isinstance(result, castfit.PathResult)
+    record = path_record(source.name, result) if is_path else fit_record(source.name, result)
     write_results(arguments, record, result)
     return exit_status([result])
 
 
 def read_start(source: Source, kind: str, text: str | None, seed: int) -> Mapping[str, float]:
     """Read a start: by default the problem's own for this transcription."""
-    own = source.start_of(kind)
+    default_start = source.start_of(kind)
     check("--seed", [f"the seed is {seed}; give a number that is not negative"] if seed < 0 else [])
     if text is None:
-        return own
+        return default_start
     if text == "random":
         import numpy as np
 
@@ -134,11 +134,11 @@ def read_start(source: Source, kind: str, text: str | None, seed: int) -> Mappin
     if text in source.starts:
         return source.starts[text]
     if "=" not in text:
-        known = [*source.starts, "random", "name=value,..."]
-        raise InputError("--start", [f"unknown start '{text}' of '{source.name}': {suggest(text, known)}"])
-    given = {name: literal(value) for name, value in assignments(text.split(","), "--start").items()}
-    check("--start", [f"'{n}' is {v!r}; give a number" for n, v in given.items() if not isinstance(v, (int, float))])
-    return {**own, **given}
+        start_names = [*source.starts, "random", "name=value,..."]
+        raise InputError("--start", [f"unknown start '{text}' of '{source.name}': {suggest(text, start_names)}"])
+    values = {name: literal(value) for name, value in assignments(text.split(","), "--start").items()}
+    check("--start", [f"'{n}' is {v!r}; give a number" for n, v in values.items() if not isinstance(v, (int, float))])
+    return {**default_start, **values}
 
 
 def fit_record(name: str, result: Result) -> dict[str, Any]:
@@ -173,9 +173,9 @@ def fit_record(name: str, result: Result) -> dict[str, Any]:
 
 def path_record(name: str, result: castfit.PathResult) -> dict[str, Any]:
     """Return the JSON record of a fit of a model with process noise."""
-    told = ("success", "described", "message", "standard_errors", "log_likelihood", "n_data", "iterations", "time")
-    known = {n: getattr(result, n) for n in told}
-    return finite({"problem": name, "status": result.status.value, "parameters": result.values, **known})
+    field_names = ("success", "described", "message", "standard_errors", "log_likelihood", "n_data", "iterations", "time")
+    values = {n: getattr(result, n) for n in field_names}
+    return finite({"problem": name, "status": result.status.value, "parameters": result.values, **values})
 
 
 def exit_status(results: Sequence[Any]) -> int:

@@ -56,18 +56,18 @@ def add_settings(parser: Any) -> None:
         parser.add_argument(option(name), choices=choices, help=words)
 
 
-def make_transcription(source: Source, kind: str, given: Mapping[str, Any]) -> Transcription:
+def make_transcription(source: Source, kind: str, options: Mapping[str, Any]) -> Transcription:
     """Make a transcription from what the user gave, what the library recommends, and defaults, in this order."""
-    chosen = {name: given[name] for name in SETTINGS if given.get(name) is not None}
+    settings = {name: options[name] for name in SETTINGS if options.get(name) is not None}
     accepted = [name for name in SETTINGS if name in inspect.signature(TRANSCRIPTIONS[kind]).parameters]
-    takes = f"it takes {', '.join(f'--{o}' for o in accepted)}" if accepted else "it has no such options"
-    check("options", [f"--transcription {kind} does not take --{o}; {takes}" for o in chosen if o not in accepted])
-    return TRANSCRIPTIONS[kind](**{**source.recommended.get(kind, {}), **chosen})
+    remedy = f"it takes {', '.join(f'--{o}' for o in accepted)}" if accepted else "it has no such options"
+    check("options", [f"--transcription {kind} does not take --{o}; {remedy}" for o in settings if o not in accepted])
+    return TRANSCRIPTIONS[kind](**{**source.recommended.get(kind, {}), **settings})
 
 
-def solver_name(source: Source, kind: str, given: str | None) -> str:
+def solver_name(source: Source, kind: str, requested_name: str | None) -> str:
     """Return a solver's name: the given one, else what suits the problem by this transcription."""
-    return given or (source.solver if kind == source.transcription else "gauss-newton")
+    return requested_name or (source.solver if kind == source.transcription else "gauss-newton")
 
 
 def make_solver(name: str) -> Solver:
@@ -78,5 +78,5 @@ def make_solver(name: str) -> Solver:
 def usual_parts(source: Source) -> tuple[Transcription | None, Solver | None]:
     """Return the default transcription and solver of a problem, each None for castfit's own default."""
     transcription = make_transcription(source, source.transcription, {})
-    own = source.transcription in source.recommended or source.transcription != Source.transcription
-    return transcription if own else None, None if source.solver == Source.solver else make_solver(source.solver)
+    has_own_transcription = source.transcription in source.recommended or source.transcription != Source.transcription
+    return transcription if has_own_transcription else None, None if source.solver == Source.solver else make_solver(source.solver)

@@ -35,29 +35,29 @@ def _run(arguments: argparse.Namespace) -> int:
     """Fit, and profile."""
     from castfit.cli import console as screen
 
-    asked = FitCall.of(arguments)
+    fit_call = FitCall.of(arguments)
     console = screen.console(stderr=arguments.json == "-")
-    result = asked.run(max_time=arguments.max_time)
+    result = fit_call.run(max_time=arguments.max_time)
     if not result.success:
         screen.tell(console, result.summary())
         return exit_status([result])
     with contextlib.redirect_stdout(sys.stderr):
-        found = castfit.profile(
+        profiles = castfit.profile(
             result,
             None if arguments.names is None else [name.strip() for name in arguments.names.split(",")],
-            asked.transcription,
-            make_solver(asked.solver),
+            fit_call.transcription,
+            make_solver(fit_call.solver),
             confidence_levels=[_number(level) for level in arguments.confidence_levels.split(",")],
             **keywords(arguments, "limits", "everywhere", "workers", "max_time", "checkpoint", "resume"),
             verbose=min(arguments.verbose, 2) or None,
         )
-    screen.tell(console, found.summary())
-    write_json(_record(asked.source.name, found), arguments.json)
-    if arguments.plot and len(found):
-        found.plot(arguments.plot)
+    screen.tell(console, profiles.summary())
+    write_json(_record(fit_call.source.name, profiles), arguments.json)
+    if arguments.plot and len(profiles):
+        profiles.plot(arguments.plot)
     if arguments.save:
-        found.save(arguments.save)
-    return 0 if found.complete else FAILED
+        profiles.save(arguments.save)
+    return 0 if profiles.complete else FAILED
 
 
 def _number(text: str) -> Any:
@@ -68,18 +68,18 @@ def _number(text: str) -> Any:
         return text
 
 
-def _record(name: str, found: Profiles) -> dict[str, Any]:
+def _record(name: str, profiles: Profiles) -> dict[str, Any]:
     """Return the record for ``--json``. Non-finite numbers become None."""
     return finite(
         {
             "problem": name,
-            "message": found.message,
-            "complete": found.complete,
-            "limits_by": found.by,
-            "improved": found.improved,
-            "time": found.time,
-            "fits": found.solves,
-            "optima": [{"values": dict(o.values), "objective": o.objective} for o in found.optima],
+            "message": profiles.message,
+            "complete": profiles.complete,
+            "limits_by": profiles.by,
+            "improved": profiles.improved,
+            "time": profiles.time,
+            "fits": profiles.solves,
+            "optima": [{"values": dict(o.values), "objective": o.objective} for o in profiles.optima],
             "profiles": {
                 n: {
                     "estimate": p.estimate,
@@ -89,7 +89,7 @@ def _record(name: str, found: Profiles) -> dict[str, Any]:
                     "values": p.values.tolist(),
                     "objective": p.objective.tolist(),
                 }
-                for n, p in found.items()
+                for n, p in profiles.items()
             },
         }
     )

@@ -27,16 +27,16 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     """Fit, and write the page; that of a fit that failed says why."""
-    asked = FitCall.of(arguments)
-    stem = asked.source.name.replace(".py", "").replace(".yaml", "").replace(".yml", "").replace(":", "-")
+    fit_call = FitCall.of(arguments)
+    stem = fit_call.source.name.replace(".py", "").replace(".yaml", "").replace(".yml", "").replace(":", "-")
     target = Path(arguments.out or f"{stem}.html")
-    wrong = [] if target.suffix.lower() in (".html", ".htm") else [f"'{target}' is no page; let --out end in .html"]
-    check("--out", wrong + folder_mistakes(target))
-    result: Any = asked.run(max_time=arguments.max_time)
+    suffix_mistakes = [] if target.suffix.lower() in (".html", ".htm") else [f"'{target}' is no page; let --out end in .html"]
+    check("--out", suffix_mistakes + folder_mistakes(target))
+    result: Any = fit_call.run(max_time=arguments.max_time)
     if result.status is Status.INTERRUPTED:
         raise KeyboardInterrupt
-    noisy = isinstance(result, castfit.PathResult)
-    check("--profiles", ["models with process noise have no profiles; remove --profiles"] * (noisy and arguments.profiles))
+    is_path = isinstance(result, castfit.PathResult)
+    check("--profiles", ["models with process noise have no profiles; remove --profiles"] * (is_path and arguments.profiles))
     result.report(
         target,
         title=arguments.title or stem,

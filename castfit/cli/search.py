@@ -22,8 +22,8 @@ def _estimate(arguments: argparse.Namespace) -> int:
     import castfit
 
     source = _source(arguments)
-    found = castfit.estimate(source.problem, **keywords(arguments, "max_time", "seed", "workers"))
-    return _told(arguments, source, found, lambda: {"story": found.story})
+    search_result = castfit.estimate(source.problem, **keywords(arguments, "max_time", "seed", "workers"))
+    return _told(arguments, source, search_result, lambda: {"story": search_result.story})
 
 
 def _multistart(arguments: argparse.Namespace) -> int:
@@ -34,13 +34,13 @@ def _multistart(arguments: argparse.Namespace) -> int:
     source = _source(arguments)
     kind = arguments.transcription or source.transcription
     transcription = make_transcription(source, kind, {})
-    found = castfit.multistart(
+    search_result = castfit.multistart(
         source.problem,
         transcription,
         make_solver(solver_name(source, kind, arguments.solver)),
         **keywords(arguments, "starts", "seed", "workers", "max_time", "fit_max_time"),
     )
-    return _told(arguments, source, found, dict[str, Any])
+    return _told(arguments, source, search_result, dict[str, Any])
 
 
 def _source(arguments: argparse.Namespace) -> Source:
@@ -48,15 +48,15 @@ def _source(arguments: argparse.Namespace) -> Source:
     return load(arguments.name, arguments.option)
 
 
-def _told(arguments: argparse.Namespace, source: Source, found: Any, more: Callable[[], dict[str, Any]]) -> int:
+def _told(arguments: argparse.Namespace, source: Source, search_result: Any, get_extra_fields: Callable[[], dict[str, Any]]) -> int:
     """Print the result of a search, write the requested files, and return the exit status."""
     from castfit.cli import console as screen
 
-    screen.tell(screen.console(stderr=arguments.json == "-"), str(found))
-    best: Result | None = found.best
+    screen.tell(screen.console(stderr=arguments.json == "-"), str(search_result))
+    best: Result | None = search_result.best
     if best is None:
         return FAILED
-    record = {**fit_record(source.name, best), "seed": arguments.seed, **more()}
+    record = {**fit_record(source.name, best), "seed": arguments.seed, **get_extra_fields()}
     write_results(arguments, record, best)
     return exit_status([best])
 

@@ -41,51 +41,51 @@ def _run(arguments: argparse.Namespace) -> int:
     file = Path(arguments.file)
     common = keywords(arguments, "seed", "workers", "max_time", "fit_max_time", "checkpoint", "resume")
     common |= {"verbose": min(arguments.verbose, 2) or None}
-    stated = {n: getattr(arguments, n) for n in _STATED if getattr(arguments, n) is not None}
+    options = {n: getattr(arguments, n) for n in _STATED if getattr(arguments, n) is not None}
     if file.suffix in _YAML:
-        check("select", [f"--{n} is what '{file}' says; leave it out" for n in stated])
-        found = castfit.petab.select(file, folder=arguments.folder, **common)
+        check("select", [f"--{n} is what '{file}' says; leave it out" for n in options])
+        selection = castfit.petab.select(file, folder=arguments.folder, **common)
     else:
         check("select", ["--folder is for PEtab Select problems; leave it out"] if arguments.folder else [])
         problems, choices = _defined(file)
-        found = castfit.select(problems, choices=choices, **stated, **common)
-    screen.tell(screen.console(stderr=arguments.json == "-"), found.summary())
-    write_json(_record(str(file), found), arguments.json)
+        selection = castfit.select(problems, choices=choices, **options, **common)
+    screen.tell(screen.console(stderr=arguments.json == "-"), selection.summary())
+    write_json(_record(str(file), selection), arguments.json)
     if arguments.plot:
-        found.plot(arguments.plot)
-    if arguments.save and found.best is not None:
-        found.best.save(arguments.save)
+        selection.plot(arguments.plot)
+    if arguments.save and selection.best is not None:
+        selection.best.save(arguments.save)
     if arguments.html:
-        found.report(arguments.html)
-    return 0 if found.complete and found.names else FAILED
+        selection.report(arguments.html)
+    return 0 if selection.complete and selection.names else FAILED
 
 
 def _defined(file: Path) -> tuple[Any, Any]:
     """Return the problems, or the problem and its choices, that a Python file defines."""
-    found = defined_in(file)
-    if "candidates" in found:
-        return found["candidates"], None
-    missing = [n for n in ("problem", "choices") if n not in found]
+    definitions = defined_in(file)
+    if "candidates" in definitions:
+        return definitions["candidates"], None
+    missing = [n for n in ("problem", "choices") if n not in definitions]
     remedy = "define candidates = {name: problem}, or problem and choices = {parameter: [0, castfit.estimated]}"
     check("file", [f"'{file}' does not define {' and '.join(missing)}; {remedy}"] if missing else [])
-    return found["problem"], found["choices"]
+    return definitions["problem"], definitions["choices"]
 
 
-def _record(name: str, found: Any) -> dict[str, Any]:
+def _record(name: str, selection: Any) -> dict[str, Any]:
     """Return the record for ``--json``. Non-finite numbers become None."""
     return finite(
         {
             "problem": name,
-            "message": found.message,
-            "complete": found.complete,
-            "criterion": found.criterion,
-            "method": found.method,
-            "candidates": {n: {"criterion": found.criteria[n], "weight": w, "values": found.fits[n].result.values}
-                           for n, w in found.weights.items()},
-            "failed": {n: row.message for n, row in found.fits.items() if n not in found.names},
-            "importance": found.importance,
-            "path": list(found.path),
-            "time": found.time,
+            "message": selection.message,
+            "complete": selection.complete,
+            "criterion": selection.criterion,
+            "method": selection.method,
+            "candidates": {n: {"criterion": selection.criteria[n], "weight": w, "values": selection.fits[n].result.values}
+                           for n, w in selection.weights.items()},
+            "failed": {n: row.message for n, row in selection.fits.items() if n not in selection.names},
+            "importance": selection.importance,
+            "path": list(selection.path),
+            "time": selection.time,
         }
     )  # fmt: skip
 

@@ -74,10 +74,10 @@ def load(name: str, options: Sequence[str]) -> Source:
         For an unknown name, options that the problem does not take, a file that cannot be run or has no problem, and
         mistakes in files of PEtab.
     """
-    path, wanted = _split(name)
+    path, object_name = _split(name)
     if path is not None:
         check("--option", [f"'{path}' is a file, which takes no options; leave --option out"] if options else [])
-        return _of_petab(path) if path.suffix in PETAB_FILES else _of_file(path, wanted)
+        return _of_petab(path) if path.suffix in PETAB_FILES else _of_file(path, object_name)
     from castfit.drive.search.compare.benchmarks import recommended
 
     benchmark = _benchmark(name, options)
@@ -90,11 +90,11 @@ def load(name: str, options: Sequence[str]) -> Source:
 def _benchmark(name: str, options: Sequence[str]) -> Benchmark:
     from castfit import problems
 
-    given = assignments(options, "--option")
+    option_texts = assignments(options, "--option")
     try:
-        return problems.load(name, **{key: literal(text) for key, text in given.items()})
+        return problems.load(name, **{key: literal(text) for key, text in option_texts.items()})
     except (TypeError, ValueError) as error:
-        if isinstance(error, InputError) or not given:
+        if isinstance(error, InputError) or not option_texts:
             raise
         raise InputError("--option", [f"problem '{name}' does not take {', '.join(options)}: {error}"]) from error
 
@@ -103,40 +103,40 @@ def _split(name: str) -> tuple[Path | None, str]:
     """Return a file, and the name of what it defines; None if a name is none of a file."""
     if name.endswith((".py", *PETAB_FILES)):
         return Path(name), _DEFAULT
-    path, mark, wanted = name.rpartition(".py:")
-    return (Path(f"{path}.py"), wanted or _DEFAULT) if mark else (None, "")
+    path, separator, object_name = name.rpartition(".py:")
+    return (Path(f"{path}.py"), object_name or _DEFAULT) if separator else (None, "")
 
 
-def _of_file(path: Path, wanted: str) -> Source:
+def _of_file(path: Path, object_name: str) -> Source:
     from castfit.problem.problem import Problem
     from castfit.result.result import Result
 
-    defined = defined_in(path)
-    found: Any = defined.get(wanted)
-    if callable(found) and not isinstance(found, (type, Problem)):
+    namespace = defined_in(path)
+    candidate: Any = namespace.get(object_name)
+    if callable(candidate) and not isinstance(candidate, (type, Problem)):
         with _mistakes_of(path):
-            found = found()
-    if isinstance(found, Result):
-        found = found.problem
-    if not isinstance(found, Problem):
-        known = [n for n, value in defined.items() if isinstance(value, Problem)]
-        what = "does not define" if wanted not in defined else "has no Problem called"
-        if known:
-            remedy = f"{suggest(wanted, known)}; write {path}:{known[0]}"
+            candidate = candidate()
+    if isinstance(candidate, Result):
+        candidate = candidate.problem
+    if not isinstance(candidate, Problem):
+        problem_names = [n for n, value in namespace.items() if isinstance(value, Problem)]
+        failure = "does not define" if object_name not in namespace else "has no Problem called"
+        if problem_names:
+            remedy = f"{suggest(object_name, problem_names)}; write {path}:{problem_names[0]}"
         else:
             remedy = f"give it {_DEFAULT} = cf.Problem(...), outside of if __name__ == '__main__'"
-        raise InputError("file", [f"'{path}' {what} '{wanted}': {remedy}"])
-    return _stated(path.name if wanted == _DEFAULT else f"{path.name}:{wanted}", found)
+        raise InputError("file", [f"'{path}' {failure} '{object_name}': {remedy}"])
+    return _stated(path.name if object_name == _DEFAULT else f"{path.name}:{object_name}", candidate)
 
 
 def _of_petab(path: Path) -> Source:
     from castfit.formats import petab as petab
 
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always", UserWarning)
         problem = petab.load(path)
-    for one in told:
-        sys.stderr.write(f"castfit: {one.message}\n")
+    for warning in caught_warnings:
+        sys.stderr.write(f"castfit: {warning.message}\n")
     return replace(_stated(path.name, problem), transcription="single", solver="box")
 
 
@@ -178,8 +178,8 @@ def _mistakes_of(path: Path) -> Generator[None, None, None]:
 
 def _stopped(path: Path, error: Exception) -> str:
     """Return a message with the file, the line of the failure if it is known, and the exception."""
-    own = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).name == path.name]
-    line = own[-1].lineno if own else getattr(error, "lineno", None)
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).name == path.name]
+    line = frames[-1].lineno if frames else getattr(error, "lineno", None)
     return f"'{path}' stopped{'' if line is None else f' in line {line}'}: {type(error).__name__}: {error}"
 
 
@@ -191,7 +191,7 @@ def _draws(problem: Problem) -> Callable[[int | np.random.Generator], Mapping[st
     def draw(rng: int | np.random.Generator) -> Mapping[str, float]:
         import numpy as np
 
-        generator, out = np.random.default_rng(rng), dict[str, float]()
+        generator, start = np.random.default_rng(rng), dict[str, float]()
         for q in problem.quantities:
             u = float(generator.uniform())
             finite = np.isfinite(q.lower) and np.isfinite(q.upper)
@@ -204,7 +204,7 @@ def _draws(problem: Problem) -> Callable[[int | np.random.Generator], Mapping[st
                 value = q.lower + u * (q.upper - q.lower)
             else:
                 value = q.guess * 10.0 ** (2 * u - 1) if q.guess != 0.0 else 2 * u - 1
-            out[q.name] = float(min(max(value, q.lower), q.upper))
-        return out
+            start[q.name] = float(min(max(value, q.lower), q.upper))
+        return start
 
     return draw

@@ -140,14 +140,14 @@ def control(
     >>> plan.success, round(plan.objective, 3)
     (True, -0.574)
     """
-    begun, mistakes = time.process_time(), list[str]()
-    how = _read_method(model, inputs, transcription, solver, starts, rng, max_time, mistakes)
+    start_time, mistakes = time.process_time(), list[str]()
+    solver_settings = _read_method(model, inputs, transcription, solver, starts, rng, max_time, mistakes)
     question = read_question(
         model, horizon, inputs, minimise, constraints, parameters, initial, start, scenarios, soft, mistakes
     )  # fmt: skip
     for name in question.unlimited:
         warnings.warn(unlimited(name), UserWarning, stacklevel=3)
-    return Planner(question, *how).plan(begun)
+    return Planner(question, *solver_settings).plan(start_time)
 
 
 def _grown(z: float) -> float:
@@ -162,16 +162,16 @@ def _read_method(
     method, elements, tolerance = StageMethod(), FIRST_ELEMENTS, 1e-7
     if isinstance(transcription, Collocation):
         method, tolerance = StageMethod(transcription.degree, transcription.scheme), transcription.tolerance
-        usual = is_one_of(transcription.states, "data"), transcription.integrator == Collocation().integrator
+        are_default = is_one_of(transcription.states, "data"), transcription.integrator == Collocation().integrator
         mistakes += [f"Collocation({name}=...) is for fits; leave it out"
-                     for name, so in zip(("states", "integrator"), usual, strict=True) if not so]  # fmt: skip
-        given = cast("Mapping[Any, Any]", inputs).values() if isinstance(inputs, Mapping) else ()
-        pieces = max((u.pieces for u in given if isinstance(u, FreeInput)), default=1)
+                     for name, is_default in zip(("states", "integrator"), are_default, strict=True) if not is_default]  # fmt: skip
+        input_values = cast("Mapping[Any, Any]", inputs).values() if isinstance(inputs, Mapping) else ()
+        n_pieces = max((u.pieces for u in input_values if isinstance(u, FreeInput)), default=1)
         if is_count(transcription.elements, 1):
             elements = int(transcription.elements)
-            if elements < pieces:
-                mistakes.append(f"Collocation has {elements} elements and an input {pieces} pieces, and no element may "
-                                f"hold a jump; give elements={pieces} or more, or fewer pieces")  # fmt: skip
+            if elements < n_pieces:
+                mistakes.append(f"Collocation has {elements} elements and an input {n_pieces} pieces, and no element may "
+                                f"hold a jump; give elements={n_pieces} or more, or fewer pieces")  # fmt: skip
         elif transcription.elements != "auto":
             mistakes.append("Collocation(elements=...) is neither a number nor 'auto'; there are no data here")
     elif transcription in ("multiple", "multiple shooting"):
@@ -218,22 +218,22 @@ class Planner(Stays):
         """Judge that integrates the model under a solution."""
         return PlanJudge(self.question)
 
-    def plan(self, begun: float) -> Plan:
+    def plan(self, start_time: float) -> Plan:
         """Solve from every start, and return the best plan."""
-        rng, found = np.random.default_rng(self.rng), list[FoundPlan]()
+        rng, solutions = np.random.default_rng(self.rng), list[FoundPlan]()
         with watched(self.max_time) as watch:
             for i in range(self.starts):
-                found.append(self._found_from(self._drawn(rng) if i else self._guess(), watch, drawn=i > 0))
+                solutions.append(self._found_from(self._drawn(rng) if i else self._guess(), watch, is_random=i > 0))
                 if watch.cause is not None:
                     break
-        plans = [told(f, self, begun) for f in found]
+        plans = [told(f, self, start_time) for f in solutions]
         best = min(plans, key=lambda p: (not p.success, p.objective if np.isfinite(p.objective) else np.inf))
         if len(plans) == 1:
             return best
-        good = [p for p in plans if p.success]
-        near = sum(abs(p.objective - best.objective) <= 1e-5 * max(abs(best.objective), 1e-12) for p in good)
-        said = f"{len(plans)} starts: {len(good)} found a feasible plan, {near} of them with this objective."
-        return replace(best, message=f"{best.message} {said}", seconds=time.process_time() - begun)
+        successful = [p for p in plans if p.success]
+        n_at_best = sum(abs(p.objective - best.objective) <= 1e-5 * max(abs(best.objective), 1e-12) for p in successful)
+        starts_message = f"{len(plans)} starts: {len(successful)} found a feasible plan, {n_at_best} of them with this objective."
+        return replace(best, message=f"{best.message} {starts_message}", seconds=time.process_time() - start_time)
 
     def _guess(self) -> PlanDecision:
         question = self.question
@@ -243,7 +243,7 @@ class Planner(Stays):
 
     def _drawn(self, rng: np.random.Generator) -> PlanDecision:
         """Draw a start: inputs with a few levels within their bounds, quantities within theirs."""
-        first, values, question = self._guess(), list[Any](), self.question
+        initial_decision, values, question = self._guess(), list[Any](), self.question
         for u in question.free_inputs.values():
             guess = u.first(question.start, question.horizon)
             size = max(float(np.abs(guess).max()), 1.0)
@@ -251,68 +251,68 @@ class Planner(Stays):
             high = u.upper if np.isfinite(u.upper) else max(u.lower, float(guess.max())) + size
             knots = rng.uniform(low, high, 5)
             values.append(np.interp(np.linspace(0.0, 4.0, u.size), np.arange(5), knots))
-        drawn: list[float] = []
-        for q, guess in zip(question.quantities, first.quantities, strict=True):
+        drawn_quantities: list[float] = []
+        for q, guess in zip(question.quantities, initial_decision.quantities, strict=True):
             finite = np.isfinite(q.lower) and np.isfinite(q.upper)
-            drawn.append(rng.uniform(q.lower, q.upper) if finite else float(np.clip(guess * rng.uniform(0.5, 2.0),
+            drawn_quantities.append(rng.uniform(q.lower, q.upper) if finite else float(np.clip(guess * rng.uniform(0.5, 2.0),
                                                                                     q.lower, q.upper)))  # fmt: skip
-        return PlanDecision(np.concatenate(values) if values else np.empty(0), np.array(drawn))
+        return PlanDecision(np.concatenate(values) if values else np.empty(0), np.array(drawn_quantities))
 
-    def _found_from(self, first: PlanDecision, watch: Watch, *, drawn: bool) -> FoundPlan:
+    def _found_from(self, initial_decision: PlanDecision, watch: Watch, *, is_random: bool) -> FoundPlan:
         """Solve from a start, and on finer grids from there, until the integrated model agrees."""
-        question, found = self.question, None
+        question, plan_solution = self.question, None
         initial = np.array([v if isinstance(v, float) else 0.0 for v in question.initial.values()])
         grid = StageGrid.of(question, self.elements)
-        on = TranscribedPlan(question, self.method, grid, None)
-        P = on.P(initial, question.scenarios)
-        p, x0 = on.first(first, P)
-        courses = self._courses(on, first, p, x0, ())
-        units = units_of(question, [c for c in courses if c is not None], p, on.carried)
-        method = self._method(courses, p, float(np.diff(on.times(first)[0]).max()), drawn=drawn)
-        on = TranscribedPlan(question, method, grid, units, on.graphs if method == self.method else None)
-        x, size = on.begun(first, courses, x0), 1.0
+        transcribed = TranscribedPlan(question, self.method, grid, None)
+        P = transcribed.P(initial, question.scenarios)
+        p, x0 = transcribed.first(initial_decision, P)
+        courses = self._courses(transcribed, initial_decision, p, x0, ())
+        units = units_of(question, [c for c in courses if c is not None], p, transcribed.carried)
+        method = self._method(courses, p, float(np.diff(transcribed.times(initial_decision)[0]).max()), is_random=is_random)
+        transcribed = TranscribedPlan(question, method, grid, units, transcribed.graphs if method == self.method else None)
+        x, size = transcribed.begun(initial_decision, courses, x0), 1.0
         for k in range(_ROUNDS + 1):
-            near = on.program.measure(x, P)
-            size = near if found is None or found.lost else size
-            before, found = found, self._found(on, self._solved(on, x, P, size, watch, warm=k > 0), P, size, found)
-            finer = self._finer(found, before) if k < _ROUNDS and watch.cause is None else None
-            if found.lost and k == 0 and finer is None:
-                finer = on.method, on.grid
-            if finer is None:
+            size_at_x = transcribed.program.measure(x, P)
+            size = size_at_x if plan_solution is None or plan_solution.lost else size
+            previous, plan_solution = plan_solution, self._found(transcribed, self._solved(transcribed, x, P, size, watch, warm=k > 0), P, size, plan_solution)
+            refinement = self._finer(plan_solution, previous) if k < _ROUNDS and watch.cause is None else None
+            if plan_solution.lost and k == 0 and refinement is None:
+                refinement = transcribed.method, transcribed.grid
+            if refinement is None:
                 break
-            if found.lost:
-                units = units_of(question, [c for c in found.courses if c is not None], found.p, on.carried)
-            new = TranscribedPlan(question, *finer, units, None if on.method.steps else on.graphs)
-            x = new.filled(found.decision, on.tables(found.solution.x, found.decision))
-            x[new.layout.slack] = found.solution.x[on.layout.slack]
-            on = new
-        assert found is not None
-        return found
+            if plan_solution.lost:
+                units = units_of(question, [c for c in plan_solution.courses if c is not None], plan_solution.p, transcribed.carried)
+            refined = TranscribedPlan(question, *refinement, units, None if transcribed.method.steps else transcribed.graphs)
+            x = refined.filled(plan_solution.decision, transcribed.tables(plan_solution.solution.x, plan_solution.decision))
+            x[refined.layout.slack] = plan_solution.solution.x[transcribed.layout.slack]
+            transcribed = refined
+        assert plan_solution is not None
+        return plan_solution
 
-    def _method(self, courses: Sequence[PlanCourse | None], p: Array, longest: float, *, drawn: bool) -> StageMethod:
+    def _method(self, courses: Sequence[PlanCourse | None], p: Array, longest_stage: float, *, is_random: bool) -> StageMethod:
         """Return the method, with so many Runge-Kutta steps in the longest stage that their errors do not grow."""
         if not self.method.steps:
             return self.method
-        fastest = max((self.judge.fastest(c, of) for c, of in zip(courses, p, strict=True) if c is not None), default=0)
+        fastest_rate = max((self.judge.fastest(c, parameters) for c, parameters in zip(courses, p, strict=True) if c is not None), default=0)
         steps = _FIRST_STEPS
-        while steps * np.log(_grown(longest * fastest / steps)) > np.log(_GROWTH) and (
-            steps < self.most_steps or not drawn
+        while steps * np.log(_grown(longest_stage * fastest_rate / steps)) > np.log(_GROWTH) and (
+            steps < self.most_steps or not is_random
         ):
             steps *= 2
-        check("control", [] if steps <= self.most_steps or drawn else [
-            f"the model is stiff: under the guess a component decays within {1 / fastest:.2g}, so the Runge-Kutta "
-            f"method would need {steps} steps in a stage of length {longest:.2g} (limit {self.most_steps}); choose "
+        check("control", [] if steps <= self.most_steps or is_random else [
+            f"the model is stiff: under the guess a component decays within {1 / fastest_rate:.2g}, so the Runge-Kutta "
+            f"method would need {steps} steps in a stage of length {longest_stage:.2g} (limit {self.most_steps}); choose "
             "transcription='collocation'"
         ])  # fmt: skip
         return replace(self.method, steps=steps)
 
     def _solved(
-        self, on: TranscribedPlan, x: Array, P: Array, size: float, watch: Watch, *, warm: bool
+        self, transcribed: TranscribedPlan, x: Array, P: Array, size: float, watch: Watch, *, warm: bool
     ) -> ProgramSolution:
         """Solve by Gauss and Newton's method where that is near enough to do it, else by IPOPT."""
-        solver, bounds = self.solver or Ipopt(), on.bounds()
-        if self.solver is None and (warm or on.program.linear) and on.squares is not None:
-            solution = on.squares.solve(x, P, *bounds, size, watch, _STEPS)
+        solver, bounds = self.solver or Ipopt(), transcribed.bounds()
+        if self.solver is None and (warm or transcribed.program.linear) and transcribed.squares is not None:
+            solution = transcribed.squares.solve(x, P, *bounds, size, watch, _STEPS)
             if solution is not None:
                 return solution
         options = {
@@ -320,100 +320,100 @@ class Planner(Stays):
             "obj_scaling_factor": 1.0 / size, "diverging_iterates_tol": _FAR, **solver.options,
             **(_WARM if warm else {}),
         }  # fmt: skip
-        left = max(watch.deadline - time.perf_counter(), 1e-3)
-        found, at = on.program.solve(x, P, *bounds, options, left), on.layout.inputs
-        if warm or found.iterations or not found.status.success or not at.size:
-            return found
-        moved = x.copy()  # the guess is stationary, and may be a maximum: inputs elsewhere tell
-        moved[at] += _ASIDE * on.program.scale[at]
-        other = on.program.solve(np.clip(moved, *bounds), P, *bounds, options, left)
-        lower = other.status.success and other.objective < found.objective
-        return other if lower or other.status is Status.DIVERGING else found
+        remaining_time = max(watch.deadline - time.perf_counter(), 1e-3)
+        ipopt_solution, input_indices = transcribed.program.solve(x, P, *bounds, options, remaining_time), transcribed.layout.inputs
+        if warm or ipopt_solution.iterations or not ipopt_solution.status.success or not input_indices.size:
+            return ipopt_solution
+        perturbed = x.copy()  # the guess is stationary, and may be a maximum: inputs elsewhere tell
+        perturbed[input_indices] += _ASIDE * transcribed.program.scale[input_indices]
+        alternative = transcribed.program.solve(np.clip(perturbed, *bounds), P, *bounds, options, remaining_time)
+        is_better = alternative.status.success and alternative.objective < ipopt_solution.objective
+        return alternative if is_better or alternative.status is Status.DIVERGING else ipopt_solution
 
     def _found(
-        self, on: TranscribedPlan, solution: ProgramSolution, P: Array, size: float, before: FoundPlan | None = None
+        self, transcribed: TranscribedPlan, solution: ProgramSolution, P: Array, size: float, previous: FoundPlan | None = None
     ) -> FoundPlan:
         """Integrate the model under the decided inputs and quantities, and evaluate its objective and constraints."""
-        decision = on.decided(solution.x)
-        p, x0 = on.first(decision, P)
-        courses = self._courses(on, decision, p, x0)
-        named_, horizon = decision.named(self.question), decision.horizon(self.question)
-        judged = [None if c is None else self.judge.judged(c, of, named_, horizon)
-                  for c, of in zip(courses, p, strict=True)]  # fmt: skip
-        iterations, solvers = (0, ()) if before is None else (before.iterations, before.solvers)
+        decision = transcribed.decided(solution.x)
+        p, x0 = transcribed.first(decision, P)
+        courses = self._courses(transcribed, decision, p, x0)
+        quantities_by_name, horizon = decision.named(self.question), decision.horizon(self.question)
+        integrated_values = [None if c is None else self.judge.judged(c, parameters, quantities_by_name, horizon)
+                  for c, parameters in zip(courses, p, strict=True)]  # fmt: skip
+        iterations, solvers = (0, ()) if previous is None else (previous.iterations, previous.solvers)
         solvers = tuple(dict.fromkeys([*solvers, solution.solver]))
-        return FoundPlan(on, solution, P, decision, p, courses, judged, size, iterations + solution.iterations, solvers)
+        return FoundPlan(transcribed, solution, P, decision, p, courses, integrated_values, size, iterations + solution.iterations, solvers)
 
     def _courses(
-        self, on: TranscribedPlan, decision: PlanDecision, p: Array, x0: Array, extra: tuple[float, ...] = BETWEEN
+        self, transcribed: TranscribedPlan, decision: PlanDecision, p: Array, x0: Array, extra_points: tuple[float, ...] = BETWEEN
     ) -> list[PlanCourse | None]:
         """Integrate every scenario; at edges and inner points of stages, and at some more parts of each."""
-        times, inputs = on.times(decision, extra)[0], decision.inputs(self.question)
-        return [self.judge.integrated(of, begin, inputs, times) for of, begin in zip(p, x0, strict=True)]
+        times, inputs = transcribed.times(decision, extra_points)[0], decision.inputs(self.question)
+        return [self.judge.integrated(parameters, initial_states, inputs, times) for parameters, initial_states in zip(p, x0, strict=True)]
 
-    def _finer(self, found: FoundPlan, before: FoundPlan | None) -> tuple[StageMethod, StageGrid] | None:
+    def _finer(self, plan_solution: FoundPlan, previous: FoundPlan | None) -> tuple[StageMethod, StageGrid] | None:
         """Return a finer discretisation, where errors or violations between points ask for it, and it helps."""
-        on, tolerance = found.on, self.tolerance
-        if not found.solution.status.success or any(c is None for c in found.courses):
+        transcribed, tolerance = plan_solution.on, self.tolerance
+        if not plan_solution.solution.status.success or any(c is None for c in plan_solution.courses):
             return None
-        moved = np.inf if before is None else abs(found.integrated - before.integrated)
-        still = moved <= tolerance * abs(found.integrated) and found.differs <= _STILL
-        near = _AGREEING * tolerance if before is None else _ALIKE  # states of unstable models never agree wholly
-        agrees = found.apart <= near and (still or found.differs <= tolerance)
-        if on.method.steps:
-            return None if agrees or on.method.steps >= self.most_steps else (
-                replace(on.method, steps=2 * on.method.steps), on.grid)  # fmt: skip
-        violated = found.violated()
+        objective_change = np.inf if previous is None else abs(plan_solution.integrated - previous.integrated)
+        is_converged = objective_change <= tolerance * abs(plan_solution.integrated) and plan_solution.differs <= _STILL
+        state_tolerance = _AGREEING * tolerance if previous is None else _ALIKE  # states of unstable models never agree wholly
+        is_accurate = plan_solution.apart <= state_tolerance and (is_converged or plan_solution.differs <= tolerance)
+        if transcribed.method.steps:
+            return None if is_accurate or transcribed.method.steps >= self.most_steps else (
+                replace(transcribed.method, steps=2 * transcribed.method.steps), transcribed.grid)  # fmt: skip
+        violated = plan_solution.violated()
         parts = np.where(violated, 2, 1)
-        if not agrees:
-            errors = on.errors(found.solution.x, found.P, max(abs(found.solution.objective), 1e-300))
+        if not is_accurate:
+            errors = transcribed.errors(plan_solution.solution.x, plan_solution.P, max(abs(plan_solution.solution.objective), 1e-300))
             limit = min(tolerance, _SHARPER * float(errors.max()))
-            limit /= 1 if before is None else on.grid.stages  # errors may add up
-            wanted = np.ceil(1.1 * (np.maximum(errors, 1e-300) / limit) ** (1.0 / on.method.order))
-            parts = np.where(errors > limit, np.maximum(parts, np.clip(wanted, 2, 4)), parts)
-            if found.apart > _NOT_ALIKE:  # so far from the model its errors say little: damped oscillations have none
+            limit /= 1 if previous is None else transcribed.grid.stages  # errors may add up
+            required_parts = np.ceil(1.1 * (np.maximum(errors, 1e-300) / limit) ** (1.0 / transcribed.method.order))
+            parts = np.where(errors > limit, np.maximum(parts, np.clip(required_parts, 2, 4)), parts)
+            if plan_solution.apart > _NOT_ALIKE:  # so far from the model its errors say little: damped oscillations have none
                 parts = np.maximum(parts, 2)
-        most = _FINEST * StageGrid.of(self.question, self.elements).stages
-        if not (parts > 1).any() or parts.sum() > most:
+        max_stages = _FINEST * StageGrid.of(self.question, self.elements).stages
+        if not (parts > 1).any() or parts.sum() > max_stages:
             return None
-        return on.method, on.grid.divided(parts.astype(np.intp))
+        return transcribed.method, transcribed.grid.divided(parts.astype(np.intp))
 
     def again(self, plan: Plan, initial: Any, parameters: Any, shift: Any, max_time: Any) -> Plan:
         """Solve the same program for other numbers, from the plan, so much later."""
-        begun, question = time.process_time(), self.question
-        found: FoundPlan = plan.found
+        start_time, question = time.process_time(), self.question
+        plan_solution: FoundPlan = plan.found
         mistakes: list[str] = []
-        later, limit = real(shift), real(max_time)
-        if later is None or not 0.0 <= later < plan.horizon:
+        shift_time, limit = real(shift), real(max_time)
+        if shift_time is None or not 0.0 <= shift_time < plan.horizon:
             mistakes.append(f"shift is {text(shift)}; give the time that has passed, less than the horizon")
         if limit is None or not limit > 0.0:
             mistakes.append(f"max_time is {text(max_time)}; give seconds")
-        own, model, P = len(question.model.own_states), question.model, found.P.copy()
-        given = {n: v for n, v in question.initial.items() if isinstance(v, float)}
-        for what, new, valid, places in (
-            ("initial", initial, [*given], {n: P.shape[1] - 1 - own + i for i, n in enumerate(model.own_states)}),
+        n_own_states, model, P = len(question.model.own_states), question.model, plan_solution.P.copy()
+        fixed_initial = {n: v for n, v in question.initial.items() if isinstance(v, float)}
+        for argument_name, new_values, valid, columns in (
+            ("initial", initial, [*fixed_initial], {n: P.shape[1] - 1 - n_own_states + i for i, n in enumerate(model.own_states)}),
             ("parameters", parameters, [n for n in model.parameters if question.place(n) is None],
              {n: i for i, n in enumerate(model.parameters)}),
         ):  # fmt: skip
-            for n, value in ({} if new is None else named(what, new, mistakes)).items():
+            for n, value in ({} if new_values is None else named(argument_name, new_values, mistakes)).items():
                 number = real(value)
                 if n not in valid:
-                    mistakes.append(f"{what} names '{n}', which no number of this plan is: {suggest(n, valid)}")
+                    mistakes.append(f"{argument_name} names '{n}', which no number of this plan is: {suggest(n, valid)}")
                 elif number is None or not np.isfinite(number):
-                    mistakes.append(f"{what} gives '{n}' as {text(value)}; give a finite number")
+                    mistakes.append(f"{argument_name} gives '{n}' as {text(value)}; give a finite number")
                 else:
-                    P[:, places[n]] = number
+                    P[:, columns[n]] = number
         check("Plan.again", mistakes)
-        on, x, passed = found.on, found.solution.x.copy(), later or 0.0
+        transcribed, x, elapsed = plan_solution.on, plan_solution.solution.x.copy(), shift_time or 0.0
         values = list[Any]()
         for n, u in question.free_inputs.items():
             edges = u.edges(question.start, plan.horizon)
-            at = edges if u.linear else 0.5 * (edges[1:] + edges[:-1])
-            values.append(plan.inputs[n](np.minimum(at + passed, edges[-1])))
-        first = replace(found.decision, values=np.concatenate(values) if values else np.empty(0))
-        later_on = [(t - passed, states) for t, states in on.tables(x, found.decision)]
-        begun_at = on.filled(first, later_on)
-        begun_at[on.layout.slack] = x[on.layout.slack]
+            times = edges if u.linear else 0.5 * (edges[1:] + edges[:-1])
+            values.append(plan.inputs[n](np.minimum(times + elapsed, edges[-1])))
+        initial_decision = replace(plan_solution.decision, values=np.concatenate(values) if values else np.empty(0))
+        shifted_tables = [(t - elapsed, states) for t, states in transcribed.tables(x, plan_solution.decision)]
+        initial_x = transcribed.filled(initial_decision, shifted_tables)
+        initial_x[transcribed.layout.slack] = x[transcribed.layout.slack]
         with watched(float(limit or np.inf)) as watch:
-            solution = self._solved(on, begun_at, P, found.size, watch, warm=True)
-        return told(self._found(on, solution, P, found.size), self, begun, looking=False)
+            solution = self._solved(transcribed, initial_x, P, plan_solution.size, watch, warm=True)
+        return told(self._found(transcribed, solution, P, plan_solution.size), self, start_time, check_determinacy=False)

@@ -33,29 +33,29 @@ def freedom(
     if not 0 < n_u <= _MOST:
         return None
     size = np.where(np.isfinite(upper - lower), upper - lower, program.scale)
-    near = np.minimum(x - lower, upper - x) < 1e-5 * size
+    is_at_bound = np.minimum(x - lower, upper - x) < 1e-5 * size
     H, G, g = program.derivatives(x, P, multipliers)
-    least, most = program.limits
-    tight = np.minimum(np.abs(g - least), np.abs(most - g)) < 1e-6
-    free = np.flatnonzero(~near)
+    row_lower, row_upper = program.limits
+    is_active_row = np.minimum(np.abs(g - row_lower), np.abs(row_upper - g)) < 1e-6
+    free = np.flatnonzero(~is_at_bound)
     u = free[free < n_u]
     if not u.size:
         return np.zeros(n_u)
-    A = G[np.flatnonzero(tight)]
+    A = G[np.flatnonzero(is_active_row)]
     # The null space of the active rows, by a bordered system that is regular if they are independent.
-    own = scipy.sparse.csc_matrix(H[np.ix_(free, free)])
+    free_hessian = scipy.sparse.csc_matrix(H[np.ix_(free, free)])
     rows = scipy.sparse.csc_matrix(A[:, free])
-    shift = _REGULAR * float(np.abs(own.data).max(initial=1.0))
+    shift = _REGULAR * float(np.abs(free_hessian.data).max(initial=1.0))
     m = rows.shape[0]
     K: Any = scipy.sparse.bmat(
-        [[own + shift * scipy.sparse.identity(free.size), rows.T], [rows, -1e-12 * scipy.sparse.identity(m)]],
+        [[free_hessian + shift * scipy.sparse.identity(free.size), rows.T], [rows, -1e-12 * scipy.sparse.identity(m)]],
         format="csc",
     )
-    right = np.zeros((free.size + m, u.size))
-    right[np.arange(u.size), np.arange(u.size)] = 1.0  # inputs come first among the free variables
+    rhs = np.zeros((free.size + m, u.size))
+    rhs[np.arange(u.size), np.arange(u.size)] = 1.0  # inputs come first among the free variables
     try:
         solve: Any = cast("Any", splu)(K).solve
-        inverse: Array = np.asarray(solve(right), dtype=float)[: u.size]
+        inverse: Array = np.asarray(solve(rhs), dtype=float)[: u.size]
     except RuntimeError:
         return None
     variance = np.diag(inverse)

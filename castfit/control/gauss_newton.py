@@ -40,7 +40,7 @@ class SquaresSolver:
         self._solver: Any = ca.conic("squares", "piqp", pattern, _OPTIONS)
 
     def solve(
-        self, x: Array, P: Array, lower: Array, upper: Array, size: float, watch: Watch, most: int
+        self, x: Array, P: Array, lower: Array, upper: Array, size: float, watch: Watch, max_steps: int
     ) -> ProgramSolution | None:
         """Take at most so many steps from x (n,); None where they do not end at a solution.
 
@@ -50,35 +50,35 @@ class SquaresSolver:
         low, high, (lbg, ubg) = lower / scale, upper / scale, program.limits
         y, mu = np.clip(x / scale, low, high), 0.0
         f, g = program.values(y * scale, P)
-        violated = _violations(g, lbg, ubg)
-        for i in range(most):
+        violations = _violations(g, lbg, ubg)
+        for i in range(max_steps):
             slope: Any = program.functions[1](y, p)[1]
             G: Any = program.functions[2](y, p)[1]
             B = program.curvature(y, p)
-            found: Any = self._solver(
+            qp_solution: Any = self._solver(
                 h=B / size, g=slope / size, a=G, lba=lbg - g, uba=ubg - g, lbx=low - y, ubx=high - y
             )
             if watch.cause is not None or not self._solver.stats()["success"]:
                 return None
-            d: Array = np.asarray(found["x"], dtype=float).ravel()
-            multipliers: Array = np.asarray(found["lam_a"], dtype=float).ravel()
-            promised = float(np.asarray(slope).ravel() @ d) / size
-            if violated.max(initial=0.0) <= _FEASIBLE and abs(promised) <= _PROMISED * max(abs(f) / size, _NOTHING):
-                further = np.clip(y + d, low, high)  # what is left falls by its square, however small the units make it
-                nearer = _violations(program.values(further * scale, P)[1], lbg, ubg).sum() < violated.sum()
-                end = (further if nearer else y) * scale
+            d: Array = np.asarray(qp_solution["x"], dtype=float).ravel()
+            multipliers: Array = np.asarray(qp_solution["lam_a"], dtype=float).ravel()
+            predicted_change = float(np.asarray(slope).ravel() @ d) / size
+            if violations.max(initial=0.0) <= _FEASIBLE and abs(predicted_change) <= _PROMISED * max(abs(f) / size, _NOTHING):
+                full_step = np.clip(y + d, low, high)  # what is left falls by its square, however small the units make it
+                is_more_feasible = _violations(program.values(full_step * scale, P)[1], lbg, ubg).sum() < violations.sum()
+                end = (full_step if is_more_feasible else y) * scale
                 return program.ended(end, P, size * multipliers, Status.CONVERGED, i, "Gauss-Newton")
             mu = max(mu, 1.1 * float(np.max(np.abs(multipliers), initial=0.0)))
-            merit, falls = f / size + mu * violated.sum(), promised - mu * violated.sum()
+            merit, merit_slope = f / size + mu * violations.sum(), predicted_change - mu * violations.sum()
             for halving in range(_HALVINGS):
-                part = 0.5**halving
-                f, g = program.values((y + part * d) * scale, P)
-                violated = _violations(g, lbg, ubg)
-                if f / size + mu * violated.sum() <= merit + 1e-4 * part * falls + 1e-12 * abs(merit):
+                step_length = 0.5**halving
+                f, g = program.values((y + step_length * d) * scale, P)
+                violations = _violations(g, lbg, ubg)
+                if f / size + mu * violations.sum() <= merit + 1e-4 * step_length * merit_slope + 1e-12 * abs(merit):
                     break
             else:
                 return None
-            y = y + part * d
+            y = y + step_length * d
         return None
 
 

@@ -24,17 +24,17 @@ class StageGrid:
     def of(cls, question: ControlQuestion, elements: int) -> StageGrid:
         """Take the ends of pieces, times of constraints, breakpoints of known inputs, and at least some elements."""
         length, start = question.horizon, question.start
-        marks = [np.array([0.0, 1.0])]
-        marks += [np.linspace(0.0, 1.0, u.pieces + 1) for u in question.free_inputs.values()]
+        boundaries = [np.array([0.0, 1.0])]
+        boundaries += [np.linspace(0.0, 1.0, u.pieces + 1) for u in question.free_inputs.values()]
         if not question.timed:
-            marks += [(np.array(c.times, dtype=float) - start) / length for c in question.points]
-            marks += [(u.breakpoints - start) / length for u in question.known_inputs.values()]
-        found = np.unique(np.concatenate(marks))
-        found = found[(found >= 0.0) & (found <= 1.0)]
-        found = found[np.concatenate([[True], np.diff(found) > _SAME])]
-        found[-1] = 1.0
-        parts = np.maximum(np.ceil(np.diff(found) * elements - 1e-6).astype(int), 1)
-        return cls(found).divided(parts)
+            boundaries += [(np.array(c.times, dtype=float) - start) / length for c in question.points]
+            boundaries += [(u.breakpoints - start) / length for u in question.known_inputs.values()]
+        edges = np.unique(np.concatenate(boundaries))
+        edges = edges[(edges >= 0.0) & (edges <= 1.0)]
+        edges = edges[np.concatenate([[True], np.diff(edges) > _SAME])]
+        edges[-1] = 1.0
+        parts = np.maximum(np.ceil(np.diff(edges) * elements - 1e-6).astype(int), 1)
+        return cls(edges).divided(parts)
 
     @property
     def stages(self) -> int:

@@ -45,18 +45,18 @@ class PlanPurpose:
     bounds: dict[str, tuple[float, ...]]
 
     @classmethod
-    def of(cls, asked: ControlQuestion) -> PlanPurpose:
+    def of(cls, question: ControlQuestion) -> PlanPurpose:
         """Describe a question: objective, free inputs and quantities, constraints, and bounds."""
-        inputs = ", ".join(f"{n} ({u.pieces} pieces)" for n, u in asked.free_inputs.items())
-        held = "; ".join(c.name for c in (*asked.path, *asked.points, *asked.whole))
-        chosen = [f"the inputs {inputs}"] if inputs else []
-        chosen += [", ".join(q.name for q in asked.quantities)] if asked.quantities else []
-        words = f"Minimise {asked.objective} by {' and '.join(chosen)}" + (f", so that {held}." if held else ".")
-        pairs = [(n, (u.lower, u.upper)) for n, u in asked.free_inputs.items()]
-        pairs += [(c.expression.name(), (c.lower, c.upper)) for c in asked.path if c.expression.is_symbolic()]
+        inputs = ", ".join(f"{n} ({u.pieces} pieces)" for n, u in question.free_inputs.items())
+        constraint_text = "; ".join(c.name for c in (*question.path, *question.points, *question.whole))
+        choices = [f"the inputs {inputs}"] if inputs else []
+        choices += [", ".join(q.name for q in question.quantities)] if question.quantities else []
+        text = f"Minimise {question.objective} by {' and '.join(choices)}" + (f", so that {constraint_text}." if constraint_text else ".")
+        pairs = [(n, (u.lower, u.upper)) for n, u in question.free_inputs.items()]
+        pairs += [(c.expression.name(), (c.lower, c.upper)) for c in question.path if c.expression.is_symbolic()]
         bounds = {name: tuple(float(b) for n, pair in pairs if n == name for b in pair if np.isfinite(b))
                   for name, _ in pairs}  # fmt: skip
-        return cls(words, asked.model.system.t.name(), asked.timed, tuple(asked.free_inputs), bounds)
+        return cls(text, question.model.system.t.name(), question.timed, tuple(question.free_inputs), bounds)
 
 
 @dataclass(frozen=True)
@@ -236,8 +236,8 @@ class Plan(Tabled):
 
     def save(self, path: str | Path) -> None:
         """Write everything but the program, from which `again` goes on, as JSON."""
-        held = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("planner", "found")}
-        write_whole(path, [(json.dumps({"castfit_plan": FORMAT, **plain(held)}, allow_nan=False) + "\n").encode()])
+        content = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("planner", "found")}
+        write_whole(path, [(json.dumps({"castfit_plan": FORMAT, **plain(content)}, allow_nan=False) + "\n").encode()])
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
@@ -288,28 +288,28 @@ class Plan(Tabled):
     @property
     def parts(self) -> Sequence[Sheet | str]:
         """The sheets and sentences, in their order."""
-        own = "free" if self.purpose.timed else "given"
-        first = (
+        horizon_kind = "free" if self.purpose.timed else "given"
+        overview = (
             f"objective {self.objective:.9g}; after integration {self.integrated:.9g}; horizon {self.horizon:.9g} "
-            f"({own}); {self.stages} stages, {self.iterations} iterations ({self.solver}), {self.seconds:.2f} s"
+            f"({horizon_kind}); {self.stages} stages, {self.iterations} iterations ({self.solver}), {self.seconds:.2f} s"
         )
-        out: list[Sheet | str] = [first, self.message]
+        sections: list[Sheet | str] = [overview, self.message]
         inputs = [(n, u.values) for n, u in self.free_inputs.items()]
         if inputs:
-            out.append(Sheet.of(inputs, ("input", lambda i: i[0]), (">values", lambda i: str(i[1].size)),
+            sections.append(Sheet.of(inputs, ("input", lambda i: i[0]), (">values", lambda i: str(i[1].size)),
                                 (">least", lambda i: f"{i[1].min():.6g}"),
                                 (">greatest", lambda i: f"{i[1].max():.6g}")))  # fmt: skip
         if self.parameters:
-            out.append(
+            sections.append(
                 Sheet.of(self.parameters.items(), ("decided", lambda i: i[0]), (">value", lambda i: f"{i[1]:.9g}"))
             )
         if self.constraints:
-            out.append(Sheet.of(
+            sections.append(Sheet.of(
                 self.constraints.values(), ("constraint", lambda c: c.name), (">least", lambda c: f"{c.least:.6g}"),
                 (">greatest", lambda c: f"{c.greatest:.6g}"), (">violated by", lambda c: f"{c.violation:.2g}"),
                 ("", lambda c: "active" if c.active else ""),
             ))  # fmt: skip
-        return out
+        return sections
 
     def __str__(self) -> str:
         return self.summary()

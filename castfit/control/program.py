@@ -52,15 +52,15 @@ class ProgramLayout:
 def lay_out(graphs: StageGraphs, used: Index, scenarios: int) -> ProgramLayout:
     """Lay variables out; used (K, n_v) are the places of a stage's values among those of all inputs."""
     sizes = int(used.max(initial=-1)) + 1, graphs.q.numel(), graphs.slack.numel()
-    K, width, shared = used.shape[0], graphs.n_s + graphs.n_w, sum(sizes)
-    inputs, quantities, slack = np.split(_range(shared), np.cumsum(sizes)[:-1])
-    of_each = width * K + graphs.n_s
-    begin = shared + of_each * _range(scenarios)[:, None, None] + width * _range(K + 1)[:, None]
+    K, width, n_shared = used.shape[0], graphs.n_s + graphs.n_w, sum(sizes)
+    inputs, quantities, slack = np.split(_range(n_shared), np.cumsum(sizes)[:-1])
+    n_per_scenario = width * K + graphs.n_s
+    begin = n_shared + n_per_scenario * _range(scenarios)[:, None, None] + width * _range(K + 1)[:, None]
     nodes, inner = begin + _range(graphs.n_s), begin[:, :-1] + graphs.n_s + _range(graphs.n_w)
     common = np.concatenate([used, np.tile(np.concatenate([quantities, slack]), (K, 1))], axis=1)
     common = np.broadcast_to(common, (scenarios, *common.shape))
-    at = np.concatenate([nodes[:, :-1], inner, common, nodes[:, 1:]], axis=2).astype(np.intp)
-    return ProgramLayout(shared + scenarios * of_each, at, inputs, quantities, slack, nodes, inner)
+    positions = np.concatenate([nodes[:, :-1], inner, common, nodes[:, 1:]], axis=2).astype(np.intp)
+    return ProgramLayout(n_shared + scenarios * n_per_scenario, positions, inputs, quantities, slack, nodes, inner)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,33 +101,33 @@ class Program:
         self._rows = [(r, (end - size + _range(size)).reshape(-1, r.graph.numel()))
                       for r, size, end in zip(rows, sizes, ends, strict=True)]  # fmt: skip
         x, p = ca.MX.sym("x", n), ca.MX.sym("p", n_P * S + self.count)
-        lam_f, lam_g, given, by = ca.MX.sym("lam_f"), ca.MX.sym("lam_g", self.count), p[: n_P * S], p[n_P * S :]
-        at, v, P = (layout.at, numbers), x * scale, ca.reshape(given, n_P, S)
-        f, gradient, bend, jacobian, squares = ca.MX(0), *(_Entries() for _ in range(4))
+        lam_f, lam_g, scenario_numbers, row_scale = ca.MX.sym("lam_f"), ca.MX.sym("lam_g", self.count), p[: n_P * S], p[n_P * S :]
+        stage_data, v, P = (layout.at, numbers), x * scale, ca.reshape(scenario_numbers, n_P, S)
+        f, gradient, hessian, jacobian, squares = ca.MX(0), *(_Entries() for _ in range(4))
         self.linear = True
         for term in terms:
-            of = _Mapped(graphs, term.graph / S, term.columns, *at, v, P)
-            f += ca.sum2(of.value)
-            gradient.add(of.slope, of.columns, np.zeros_like(of.columns), scale[of.columns])
-            bend.add_second(*of.bend(lam_f), scale)
+            mapped = _Mapped(graphs, term.graph / S, term.columns, *stage_data, v, P)
+            f += ca.sum2(mapped.value)
+            gradient.add(mapped.slope, mapped.columns, np.zeros_like(mapped.columns), scale[mapped.columns])
+            hessian.add_second(*mapped.bend(lam_f), scale)
         for term in curvature or ():
-            of = _Mapped(graphs, ca.SX(0, 1), term.columns, *at, v, P)
-            squares.add_second(*of.entries(term.graph / S), scale)
-        held = list[ca.MX]()
+            mapped = _Mapped(graphs, ca.SX(0, 1), term.columns, *stage_data, v, P)
+            squares.add_second(*mapped.entries(term.graph / S), scale)
+        row_values = list[ca.MX]()
         for row, places in self._rows:
-            of = _Mapped(graphs, row.graph, row.columns, *at, v, P)
-            held.append(ca.vec(of.value))
-            local: Index = places[:, of.local_rows].ravel()
-            jacobian.add(of.slope * by[local.tolist()], local, of.columns, scale[of.columns])
-            second = of.bend(ca.reshape((lam_g * by)[places.ravel().tolist()], *places.shape[::-1]))
-            bend.add_second(*second, scale)
+            mapped = _Mapped(graphs, row.graph, row.columns, *stage_data, v, P)
+            row_values.append(ca.vec(mapped.value))
+            local: Index = places[:, mapped.local_rows].ravel()
+            jacobian.add(mapped.slope * row_scale[local.tolist()], local, mapped.columns, scale[mapped.columns])
+            second = mapped.bend(ca.reshape((lam_g * row_scale)[places.ravel().tolist()], *places.shape[::-1]))
+            hessian.add_second(*second, scale)
             self.linear &= second[1].size == 0
-        g = ca.vertcat(*held) * by if held else ca.MX(0, 1)
+        g = ca.vertcat(*row_values) * row_scale if row_values else ca.MX(0, 1)
         self.functions: list[Any] = [
             ca.Function("nlp", [x, p], [f, g], ["x", "p"], ["f", "g"]),
             ca.Function("nlp_grad_f", [x, p], [f, ca.densify(gradient.matrix((n, 1)))], ["x", "p"], ["f", "grad_f_x"]),
             ca.Function("nlp_jac_g", [x, p], [g, jacobian.matrix((self.count, n))], ["x", "p"], ["g", "jac_g_x"]),
-            ca.Function("nlp_hess_l", [x, p, lam_f, lam_g], [bend.matrix((n, n), upper=True)],
+            ca.Function("nlp_hess_l", [x, p, lam_f, lam_g], [hessian.matrix((n, n), upper=True)],
                         ["x", "p", "lam_f", "lam_g"], ["triu_hess_gamma_x_x"]),
         ]  # fmt: skip
         self.curvature: Any = None if not curvature else ca.Function("curvature", [x, p], [squares.matrix((n, n))])
@@ -153,8 +153,8 @@ class Program:
 
         Near it, too: a sum of squares may have neither where everything is zero.
         """
-        moved, sizes = x.copy(), list[float]()
-        moved[self.layout.inputs] += self.scale[self.layout.inputs]
+        shifted, sizes = x.copy(), list[float]()
+        shifted[self.layout.inputs] += self.scale[self.layout.inputs]
         _, J, _ = self.derivatives(x, P, np.zeros(self.count))
         slopes = np.asarray(abs(J).max(axis=1).todense()).ravel() if J.nnz else np.zeros(self.count)
         slopes = np.where(np.isfinite(slopes), slopes, 0.0)
@@ -164,8 +164,8 @@ class Program:
             unit = np.where(unit > 0.0, unit, 1.0)
             self._by[places] = 1.0 / unit
             self.units[row.name] = max(float(unit.max(initial=0.0)), self.units.get(row.name, 0.0))
-        for at in (x, moved):
-            f, slope = self.functions[1](at / self.scale, self.numbers(P))
+        for point in (x, shifted):
+            f, slope = self.functions[1](point / self.scale, self.numbers(P))
             sizes += [abs(float(f)), float(np.abs(np.asarray(slope)).max(initial=0.0))]
         return max([s for s in sizes if np.isfinite(s)], default=0.0) or 1.0
 
@@ -174,13 +174,13 @@ class Program:
     ) -> ProgramSolution:
         """Solve by IPOPT from x (n,), within bounds of the variables (n,)."""
         self._errors[:] = []
-        chosen = {"print_level": 0, "sb": "yes", **options}
+        ipopt_options = {"print_level": 0, "sb": "yes", **options}
         lbg, ubg = self.limits
         with watched(max_time) as watch, captured() as log:
             self._watch = watch
-            solver = self._solver(chosen, log)
+            solver = self._solver(ipopt_options, log)
             try:
-                found: Any = solver(x0=x / self.scale, p=self.numbers(P), lbx=lower / self.scale,
+                result: Any = solver(x0=x / self.scale, p=self.numbers(P), lbx=lower / self.scale,
                                      ubx=upper / self.scale, lbg=lbg, ubg=ubg)  # fmt: skip
             except RuntimeError as error:
                 if self._errors:
@@ -190,9 +190,9 @@ class Program:
         code = str(stats["return_status"])
         status = watch.cause or IPOPT_STATUS.get(code, Status.SOLVER_ERROR)
         status = Status.MAX_TIME if code == "User_Requested_Stop" and watch.cause is None else status
-        end: Array = np.asarray(found["x"], dtype=float).ravel()
+        end: Array = np.asarray(result["x"], dtype=float).ravel()
         end = np.where(np.isfinite(end), end, x / self.scale) * self.scale
-        return self.ended(np.clip(end, lower, upper), P, np.asarray(found["lam_g"], dtype=float).ravel(), status,
+        return self.ended(np.clip(end, lower, upper), P, np.asarray(result["lam_g"], dtype=float).ravel(), status,
                           int(stats["iter_count"]))  # fmt: skip
 
     def ended(
@@ -203,9 +203,9 @@ class Program:
         lower, upper = self.limits
         excess = np.maximum(np.maximum(lower - g, g - upper), 0.0)
         excess = np.where(np.isfinite(excess), excess, np.inf)
-        asked = [(row.name, places) for row, places in self._rows[2:]]  # what comes first is the model
+        constraint_rows = [(row.name, places) for row, places in self._rows[2:]]  # what comes first is the model
         for sizes in (excess, np.abs(multipliers)) if excess.max(initial=0.0) >= 1e-6 else ():
-            worst, name = max(((float(sizes[at].max(initial=0.0)), name) for name, at in asked), default=(0.0, ""))
+            worst, name = max(((float(sizes[positions].max(initial=0.0)), name) for name, positions in constraint_rows), default=(0.0, ""))
             if worst >= 1e-6:
                 break
         else:
@@ -219,9 +219,9 @@ class Program:
 
     def derivatives(self, x: Array, P: Array, multipliers: Array) -> tuple[Any, Any, Array]:
         """Return the Hessian of the Lagrangian and the Jacobian of rows (SciPy), in units, and the rows' values."""
-        at = x / self.scale, self.numbers(P)
-        g, jacobian = self.functions[2](*at)
-        upper = self.functions[3](*at, 1.0, multipliers).sparse()
+        arguments = x / self.scale, self.numbers(P)
+        g, jacobian = self.functions[2](*arguments)
+        upper = self.functions[3](*arguments, 1.0, multipliers).sparse()
         full = upper + upper.T
         full.setdiag(upper.diagonal())
         return full.tocsr(), jacobian.sparse().tocsr(), np.asarray(g, dtype=float).ravel()
@@ -230,12 +230,12 @@ class Program:
         key = repr(sorted(options.items()))
         if key not in self._solvers:
             n, m, p = self.layout.size, self.count, self.functions[0].size1_in(1)
-            now = [(ca.nlpsol_out(i), ca.Sparsity.dense(size, 1)) for i, size in enumerate((n, 1, m, n, m, p))]
-            report = IpoptCallback("report", now, [("ret", ca.Sparsity.dense(1, 1))], self._report, self._errors)
+            report_inputs = [(ca.nlpsol_out(i), ca.Sparsity.dense(size, 1)) for i, size in enumerate((n, 1, m, n, m, p))]
+            report = IpoptCallback("report", report_inputs, [("ret", ca.Sparsity.dense(1, 1))], self._report, self._errors)
             self._solvers[key] = ipopt_solver([*self.functions, report], options, log), report
         return self._solvers[key][0]
 
-    def _report(self, *now: Array) -> Sequence[Any]:
+    def _report(self, *iterate: Array) -> Sequence[Any]:
         return [float(self._watch is not None and self._watch.cause is not None)]
 
 
@@ -246,12 +246,12 @@ class _Mapped:
     """
 
     def __init__(
-        self, graphs: StageGraphs, graph: ca.SX, columns: tuple[int, ...] | None, at: Index, numbers: Array, v: ca.MX,
+        self, graphs: StageGraphs, graph: ca.SX, columns: tuple[int, ...] | None, positions: Index, numbers: Array, v: ca.MX,
         P: ca.MX,
     ) -> None:  # fmt: skip
-        S, K, n_y = at.shape
+        S, K, n_y = positions.shape
         stages = _range(K) if columns is None else np.array(columns, dtype=np.intp) % K
-        self._at, self._graphs, self._graph = at[:, stages].reshape(-1, n_y), graphs, graph
+        self._at, self._graphs, self._graph = positions[:, stages].reshape(-1, n_y), graphs, graph
         self.count: int = S * stages.size
         self._arguments = [
             ca.reshape(v[self._at.ravel().tolist()], n_y, self.count), ca.DM(np.tile(numbers[stages], (S, 1)).T),
@@ -265,22 +265,22 @@ class _Mapped:
     def bend(self, multiplier: ca.MX) -> tuple[ca.MX, Index, Index]:
         """Return the entries of the second derivative, multiplied (m, 1 | count), and where they go in x."""
         lam = ca.SX.sym("lam", self._graph.numel())
-        wide = multiplier if multiplier.shape[1] == self.count else ca.repmat(multiplier, 1, self.count)
-        return self.entries(ca.hessian(ca.dot(lam, self._graph), self._graphs.y)[0], lam, wide)
+        multipliers = multiplier if multiplier.shape[1] == self.count else ca.repmat(multiplier, 1, self.count)
+        return self.entries(ca.hessian(ca.dot(lam, self._graph), self._graphs.y)[0], lam, multipliers)
 
     def entries(
         self, matrix: ca.SX, lam: ca.SX | None = None, value: ca.MX | None = None
     ) -> tuple[ca.MX, Index, Index]:
         """Return the entries of matrices (n_y, n_y) of all stages, and where they go in x."""
         row, column = (np.array(t, dtype=np.intp) for t in matrix.sparsity().get_triplet())
-        (found,) = self._map([_nonzeros(matrix)], lam, value)
-        return ca.vec(found), self._at[:, row].ravel(), self._at[:, column].ravel()
+        (values,) = self._map([_nonzeros(matrix)], lam, value)
+        return ca.vec(values), self._at[:, row].ravel(), self._at[:, column].ravel()
 
     def _map(self, expressions: Sequence[ca.SX], lam: ca.SX | None = None, value: ca.MX | None = None) -> list[ca.MX]:
         symbols = [self._graphs.y, self._graphs.e, self._graphs.P, *([] if lam is None else [lam])]
         function: Any = ca.Function("stage", symbols, list(expressions), {"cse": True})
-        found = function.map(self.count)(*self._arguments, *([] if value is None else [value]))
-        return list(cast("tuple[Any, ...]", found)) if isinstance(found, tuple) else [found]
+        mapped = function.map(self.count)(*self._arguments, *([] if value is None else [value]))
+        return list(cast("tuple[Any, ...]", mapped)) if isinstance(mapped, tuple) else [mapped]
 
 
 def _range(n: int) -> Index:
@@ -289,9 +289,9 @@ def _range(n: int) -> Index:
 
 def _nonzeros(matrix: ca.SX) -> ca.SX:
     """Return the entries of a sparse matrix, in CasADi's order."""
-    found: list[Any] = matrix.nonzeros()
+    entries: list[Any] = matrix.nonzeros()
     stacked: Any = ca.vertcat
-    return ca.SX(stacked(*found)) if found else ca.SX(0, 1)
+    return ca.SX(stacked(*entries)) if entries else ca.SX(0, 1)
 
 
 class _Entries:
@@ -313,7 +313,7 @@ class _Entries:
         if not self._values:
             return ca.MX(*shape)
         row, column = np.concatenate(self._rows), np.concatenate(self._columns)
-        kept = np.flatnonzero(row <= column) if upper else np.arange(row.size)
-        scatter = EntryScatter(row[kept], column[kept], shape)
+        indices = np.flatnonzero(row <= column) if upper else np.arange(row.size)
+        scatter = EntryScatter(row[indices], column[indices], shape)
         values = ca.vertcat(*self._values) * np.concatenate(self._units)
-        return scatter.graph(values[kept.tolist()] if upper else values)
+        return scatter.graph(values[indices.tolist()] if upper else values)

@@ -100,10 +100,10 @@ class ControlQuestion:
         integrals = [t.expression for t in self.terms if t.kind == INTEGRAL]
         for name, u in self.free_inputs.items():
             symbol, f = _symbol(self.model, name), ca.vertcat(system.ode, system.alg)
-            through = ca.vertcat(symbol, system.z if _depends(self.model, name, [system.alg]) else ca.SX(0, 1))
+            affected_symbols = ca.vertcat(symbol, system.z if _depends(self.model, name, [system.alg]) else ca.SX(0, 1))
             costs = ca.SX(ca.vertcat(*integrals, *(c.expression for c in (*self.path, *self.points))))
-            bent = ca.depends_on(ca.SX(ca.jacobian(f, symbol)), symbol) or ca.depends_on(costs, through)
-            if not bent and not np.isfinite([u.lower, u.upper]).any():
+            is_limited = ca.depends_on(ca.SX(ca.jacobian(f, symbol)), symbol) or ca.depends_on(costs, affected_symbols)
+            if not is_limited and not np.isfinite([u.lower, u.upper]).any():
                 out.append(name)
         return tuple(out)
 
@@ -137,36 +137,36 @@ def read_question(
     length = _read_horizon(horizon, quantities, mistakes)
     signals = _read_inputs(model, inputs, begin, length, bool(quantities), mistakes)
     numbers = _read_parameters(model, parameters, quantities, mistakes)
-    first = _read_initial(model, initial, quantities, mistakes)
-    guesses = [first.pop(n, 1.0) for n in model.algebraic_states]
-    chosen = any(isinstance(u, FreeInput) for u in signals.values()) or len(signals) < len(model.inputs)
-    if not chosen and not quantities:
-        told = "has no inputs" if not model.inputs else "has no free input"
-        mistakes.append(f"nothing can be decided: the model {told}; declare Model(..., inputs=[u]) and give "
+    initial_states = _read_initial(model, initial, quantities, mistakes)
+    guesses = [initial_states.pop(n, 1.0) for n in model.algebraic_states]
+    has_free_input = any(isinstance(u, FreeInput) for u in signals.values()) or len(signals) < len(model.inputs)
+    if not has_free_input and not quantities:
+        reason = "has no inputs" if not model.inputs else "has no free input"
+        mistakes.append(f"nothing can be decided: the model {reason}; declare Model(..., inputs=[u]) and give "
                         "inputs={'u': cf.Input.free(pieces=20)}, or let a parameter, an initial state or the horizon "
                         "be free")  # fmt: skip
     if scenarios not in ("mean", "worst"):
         mistakes.append(f"scenarios is {text(scenarios)}; choose 'mean' or 'worst'")
     if soft is not None and not (real(soft) or 0.0) > 0.0:
         mistakes.append(f"soft is {text(soft)}; give a positive price for each unit of a constraint's violation")
-    known = {*model.outputs, *model.parameters, *model.inputs, model.system.t.name(), *(q.name for q in quantities)}
-    objective = _read_objective(model, minimise, known, mistakes)
+    known_names = {*model.outputs, *model.parameters, *model.inputs, model.system.t.name(), *(q.name for q in quantities)}
+    objective = _read_objective(model, minimise, known_names, mistakes)
     if scenarios == "worst" and len(numbers) == 1:
         mistakes.append("the worst case is one among scenarios; give a list of parameters, or leave scenarios= out")
-    path, points, whole = _read_constraints(model, constraints, known, begin, length, bool(quantities) and
+    path, points, whole_horizon = _read_constraints(model, constraints, known_names, begin, length, bool(quantities) and
                                             quantities[0].name == HORIZON, mistakes)  # fmt: skip
     if soft is not None and not (path or mistakes):
         mistakes.append("soft= lets constraints along the horizon be violated, and there are none; leave it out, or "
                         "give constraints=[cf.along(...)]")  # fmt: skip
-    terms = terms_in([objective, *(c.expression for c in whole)])
+    terms = terms_in([objective, *(c.expression for c in whole_horizon)])
     terms = tuple(replace(t, expression=_told(model, t.expression)) for t in terms)
-    everywhere = [model.system.ode, model.system.alg, *(e.expression for e in (*terms, *path, *points))]
-    idle = [n for n, u in signals.items() if isinstance(u, FreeInput) and not _depends(model, n, everywhere)]
+    all_expressions = [model.system.ode, model.system.alg, *(e.expression for e in (*terms, *path, *points))]
+    idle = [n for n, u in signals.items() if isinstance(u, FreeInput) and not _depends(model, n, all_expressions)]
     mistakes += [f"input '{n}' is free and enters no equation, objective or constraint; give it a number" for n in idle]
     check("control", mistakes)
     return ControlQuestion(
         model, begin, length, signals, tuple(quantities), tuple(numbers), scenarios == "worst",
-        first, np.array(guesses, dtype=float), objective, terms, path, points, whole,
+        initial_states, np.array(guesses, dtype=float), objective, terms, path, points, whole_horizon,
         None if soft is None else float(soft),
     )  # fmt: skip
 
@@ -181,29 +181,29 @@ def _symbol(model: Model, name: str) -> ca.SX:
 
 def _told(model: Model, expression: ca.SX) -> ca.SX:
     """Write an expression over the symbols of the model's system; names of outputs stand for their expressions."""
-    own = {*model.states, *model.algebraic_states}
-    outputs = {n: e for n, e in model.outputs.items() if n not in own}
+    state_names = {*model.states, *model.algebraic_states}
+    outputs = {n: e for n, e in model.outputs.items() if n not in state_names}
     return by_name(exchanged(model.told(expression), outputs), model.system)
 
 
-def _free(what: str, name: str, of: Any, guess: Any, quantities: list[DecidedQuantity], mistakes: list[str]) -> bool:
+def _free(label: str, name: str, spec: Any, guess: Any, quantities: list[DecidedQuantity], mistakes: list[str]) -> bool:
     """Read a number that is decided; tell whether it can be."""
-    wrong = bound_mistakes(what, guess, of.lower, of.upper, of.scale)
-    if of.prior is not None or getattr(of, "local", False) or getattr(of, "starts", None) is not None:
-        wrong.append(f"{what} has a prior, starts, or is local; there are no data here, give a value and bounds only")
-    if not wrong and name == HORIZON and (guess <= 0.0 or of.lower < 0.0):
-        wrong.append("the horizon may become negative; give cf.free(guess, lower=...) with lower > 0")
-    mistakes += wrong
-    if not wrong:
-        lower = max(of.lower, 0.0) if name == HORIZON else of.lower
-        quantities.append(DecidedQuantity(name, float(guess), lower, of.upper, of.scale == "log"))
-    return not wrong
+    new_mistakes = bound_mistakes(label, guess, spec.lower, spec.upper, spec.scale)
+    if spec.prior is not None or getattr(spec, "local", False) or getattr(spec, "starts", None) is not None:
+        new_mistakes.append(f"{label} has a prior, starts, or is local; there are no data here, give a value and bounds only")
+    if not new_mistakes and name == HORIZON and (guess <= 0.0 or spec.lower < 0.0):
+        new_mistakes.append("the horizon may become negative; give cf.free(guess, lower=...) with lower > 0")
+    mistakes += new_mistakes
+    if not new_mistakes:
+        lower = max(spec.lower, 0.0) if name == HORIZON else spec.lower
+        quantities.append(DecidedQuantity(name, float(guess), lower, spec.upper, spec.scale == "log"))
+    return not new_mistakes
 
 
 def _read_horizon(horizon: Any, quantities: list[DecidedQuantity], mistakes: list[str]) -> float:
     if isinstance(horizon, Free):
-        fine = _free("the horizon", HORIZON, horizon, horizon.guess, quantities, mistakes)
-        return float(horizon.guess) if fine else 1.0
+        is_valid = _free("the horizon", HORIZON, horizon, horizon.guess, quantities, mistakes)
+        return float(horizon.guess) if is_valid else 1.0
     length = real(horizon)
     if length is None or not 0.0 < length < np.inf:
         mistakes.append(f"horizon is {text(horizon)}; give a positive number, or cf.free(2.0, lower=0.1) to choose it")
@@ -214,21 +214,21 @@ def _read_horizon(horizon: Any, quantities: list[DecidedQuantity], mistakes: lis
 def _read_inputs(
     model: Model, inputs: Any, start: float, length: float, timed: bool, mistakes: list[str]
 ) -> dict[str, FreeInput | Input]:
-    given = {} if inputs is None else named("inputs", inputs, mistakes)
-    mistakes += [f"'{n}' is no input: {suggest(n, model.inputs)}" for n in given if n not in model.inputs]
+    user_inputs = {} if inputs is None else named("inputs", inputs, mistakes)
+    mistakes += [f"'{n}' is no input: {suggest(n, model.inputs)}" for n in user_inputs if n not in model.inputs]
     out: dict[str, FreeInput | Input] = {}
     for n in model.inputs:
-        if n not in given:
+        if n not in user_inputs:
             mistakes.append(
                 f"input '{n}' is missing; give cf.Input.free(pieces=20, bounds=(...)), a number or an Input"
             )
             continue
-        value = given[n]
-        out[n] = found = value if isinstance(value, FreeInput) else as_input(n, value, mistakes)
-        if isinstance(found, FreeInput):
+        value = user_inputs[n]
+        out[n] = signal = value if isinstance(value, FreeInput) else as_input(n, value, mistakes)
+        if isinstance(signal, FreeInput):
             continue
-        low, high = found.span
-        if timed and found.kind != "constant":
+        low, high = signal.span
+        if timed and signal.kind != "constant":
             mistakes.append(f"input '{n}' varies in time and the horizon is free; give a constant, or fix the horizon")
         elif low > start + _SPAN * length or high < start + (1.0 - _SPAN) * length:
             mistakes.append(f"input '{n}' is known from {low:g} to {high:g} only; the horizon ends at "
@@ -236,23 +236,23 @@ def _read_inputs(
     return out
 
 
-def _read_parameters(model: Model, given: Any, quantities: list[DecidedQuantity], mistakes: list[str]) -> list[Array]:
+def _read_parameters(model: Model, parameters: Any, quantities: list[DecidedQuantity], mistakes: list[str]) -> list[Array]:
     """Return the parameters of each scenario; add those that are free to the quantities."""
-    listed = None if given is None or isinstance(given, (Mapping, Estimates)) else items(given)
-    one: list[Any] = [given]
-    every = [parameter_values(model, of, mistakes) for of in (one if listed is None else listed)]
-    if not every:
+    scenarios = None if parameters is None or isinstance(parameters, (Mapping, Estimates)) else items(parameters)
+    single: list[Any] = [parameters]
+    scenario_values = [parameter_values(model, scenario, mistakes) for scenario in (single if scenarios is None else scenarios)]
+    if not scenario_values:
         mistakes.append("parameters is an empty list; give one mapping for each scenario")
     freed: dict[str, Parameter] = {}
-    for values in every:
+    for values in scenario_values:
         for name, value in values.items():
             if isinstance(value, Parameter) and not value.fixed:
                 freed.setdefault(name, value)
     for name, value in freed.items():
         _free(f"parameter '{name}'", name, value, value.value, quantities, mistakes)
     out: list[Array] = []
-    for i, values in enumerate(every):
-        where = f" in scenario {i + 1}" if len(every) > 1 else ""
+    for i, values in enumerate(scenario_values):
+        scenario_text = f" in scenario {i + 1}" if len(scenario_values) > 1 else ""
         p = np.zeros(len(model.parameters))
         for j, name in enumerate(model.parameters):
             value = values.get(name)
@@ -260,7 +260,7 @@ def _read_parameters(model: Model, given: Any, quantities: list[DecidedQuantity]
             if name in freed or name in model.noises:
                 p[j] = 0.0 if number is None or name in model.noises else number
             elif number is None or not np.isfinite(number):
-                mistakes.append(f"parameter '{name}' has no value{where}; give a number, or "
+                mistakes.append(f"parameter '{name}' has no value{scenario_text}; give a number, or "
                                 "cf.Parameter(guess, bounds=...) to choose it")  # fmt: skip
             else:
                 p[j] = number
@@ -268,14 +268,14 @@ def _read_parameters(model: Model, given: Any, quantities: list[DecidedQuantity]
     return out
 
 
-def _read_initial(model: Model, given: Any, quantities: list[DecidedQuantity], mistakes: list[str]) -> dict[str, Any]:
-    own = {} if given is None else named("initial", given, mistakes)
-    known = (*model.own_states, *model.algebraic_states)
-    mistakes += [f"initial names '{n}', which is no state: {suggest(n, known)}" for n in own if n not in known]
+def _read_initial(model: Model, initial: Any, quantities: list[DecidedQuantity], mistakes: list[str]) -> dict[str, Any]:
+    user_values = {} if initial is None else named("initial", initial, mistakes)
+    state_names = (*model.own_states, *model.algebraic_states)
+    mistakes += [f"initial names '{n}', which is no state: {suggest(n, state_names)}" for n in user_values if n not in state_names]
     general = {n: float(v) if v.is_constant() else v for n, v in model.initial.items()}
-    every, out = {**general, **own}, dict[str, Any]()
-    for n in known:
-        value = every.get(n, 1.0 if n in model.algebraic_states else None)
+    initial_values, out = {**general, **user_values}, dict[str, Any]()
+    for n in state_names:
+        value = initial_values.get(n, 1.0 if n in model.algebraic_states else None)
         value = value.guess if isinstance(value, Consistent) else value
         if isinstance(value, Free) and n in model.own_states:
             _free(f"initial state '{n}'", f"{n}(0)", value, value.guess, quantities, mistakes)
@@ -285,8 +285,8 @@ def _read_initial(model: Model, given: Any, quantities: list[DecidedQuantity], m
         if isinstance(value, ca.SX) and value.is_constant():
             number = float(value)
         if isinstance(value, ca.SX) and number is None:
-            strange = [s.name() for s in ca.symvar(value) if s.name() not in model.parameters]
-            mistakes += [f"initial state '{n}' contains '{s}', which is no parameter" for s in strange]
+            unknown_names = [s.name() for s in ca.symvar(value) if s.name() not in model.parameters]
+            mistakes += [f"initial state '{n}' contains '{s}', which is no parameter" for s in unknown_names]
             out[n] = by_name(value, model.system)
         elif number is None or not np.isfinite(number):
             mistakes.append(f"initial state '{n}' is {text(value)}; give a number, an expression of parameters, or "
@@ -296,7 +296,7 @@ def _read_initial(model: Model, given: Any, quantities: list[DecidedQuantity], m
     return out
 
 
-def _read_objective(model: Model, minimise: Any, known: set[str], mistakes: list[str]) -> ca.SX:
+def _read_objective(model: Model, minimise: Any, known_names: set[str], mistakes: list[str]) -> ca.SX:
     number = real(minimise)
     if number is not None and np.isfinite(number):
         return ca.SX(number)
@@ -304,39 +304,39 @@ def _read_objective(model: Model, minimise: Any, known: set[str], mistakes: list
         mistakes.append(f"minimise is {text(minimise)}; give an expression such as cf.integral(x**2 + u**2), "
                         "-cf.at_end(x) or cf.final_time()")  # fmt: skip
         return ca.SX(0)
-    return _whole(model, "minimise", ca.densify(minimise), known, mistakes)
+    return _whole(model, "minimise", ca.densify(minimise), known_names, mistakes)
 
 
-def _whole(model: Model, what: str, expression: ca.SX, known: set[str], mistakes: list[str]) -> ca.SX:
+def _whole(model: Model, label: str, expression: ca.SX, known_names: set[str], mistakes: list[str]) -> ca.SX:
     """Read an expression of terms and quantities: what changes along the horizon may stand inside of terms only."""
     terms = terms_in([expression])
     for term in terms:
-        _check_names(f"{what}, {term.symbol}", term.expression, known, mistakes)
-    inside = {hash(t.symbol) for t in terms}
-    outer = [s for s in ca.symvar(expression) if hash(s) not in inside]
+        _check_names(f"{label}, {term.symbol}", term.expression, known_names, mistakes)
+    term_hashes = {hash(t.symbol) for t in terms}
+    outer_symbols = [s for s in ca.symvar(expression) if hash(s) not in term_hashes]
     varying = {*model.outputs, *model.inputs, model.system.t.name()}
-    for s in outer:
+    for s in outer_symbols:
         if s.name() in varying:
-            mistakes.append(f"{what} contains '{s.name()}', which changes along the horizon; say where: "
+            mistakes.append(f"{label} contains '{s.name()}', which changes along the horizon; say where: "
                             f"cf.at_end({s.name()}), cf.integral({s.name()}), or cf.along(...), cf.at(t, ...) of a "
                             "constraint")  # fmt: skip
-        elif s.name() not in known:
-            mistakes.append(f"{what} contains '{s.name()}': {suggest(s.name(), sorted(known))}")
+        elif s.name() not in known_names:
+            mistakes.append(f"{label} contains '{s.name()}': {suggest(s.name(), sorted(known_names))}")
     return exchanged(expression, {s.name(): s for s in ca.vertsplit(model.system.p)} if model.parameters else {})
 
 
-def _check_names(what: str, expression: ca.SX, known: set[str], mistakes: list[str]) -> None:
-    strange = sorted({s.name() for s in ca.symvar(expression)} - known)
-    mistakes += [f"{what} contains '{n}': {suggest(n, sorted(known))}" for n in strange]
+def _check_names(label: str, expression: ca.SX, known_names: set[str], mistakes: list[str]) -> None:
+    unknown_names = sorted({s.name() for s in ca.symvar(expression)} - known_names)
+    mistakes += [f"{label} contains '{n}': {suggest(n, sorted(known_names))}" for n in unknown_names]
 
 
 def _read_constraints(
-    model: Model, given: Any, known: set[str], start: float, length: float, timed: bool, mistakes: list[str]
+    model: Model, constraints: Any, known_names: set[str], start: float, length: float, timed: bool, mistakes: list[str]
 ) -> tuple[tuple[Constraint, ...], ...]:
-    every = () if given is None else read_constraints(given, mistakes)
-    mistakes += repeated_names(every)
-    path, points, whole = list[Any](), list[Any](), list[Any]()
-    for c in every:
+    all_constraints = () if constraints is None else read_constraints(constraints, mistakes)
+    mistakes += repeated_names(all_constraints)
+    path, points, whole_horizon = list[Any](), list[Any](), list[Any]()
+    for c in all_constraints:
         if c.of != "value":
             mistakes.append(f"constraint '{c.name}' is about how something changes, which control does not know; "
                             "make the rate a state or an output and bound it along")  # fmt: skip
@@ -344,13 +344,13 @@ def _read_constraints(
         if c.experiments:
             mistakes.append(f"constraint '{c.name}' names experiments; there are none here")
         if isinstance(c.times, tuple):
-            outside = [t for t in c.times if not start - _SPAN <= t <= start + length * (1 + _SPAN)]
+            outside_times = [t for t in c.times if not start - _SPAN <= t <= start + length * (1 + _SPAN)]
             if timed:
                 mistakes.append(
                     f"constraint '{c.name}' is at a time and the horizon is free; use cf.at_end or cf.along"
                 )
-            elif outside:
-                mistakes.append(f"constraint '{c.name}' is at t = {outside[0]:g}, outside of the horizon from "
+            elif outside_times:
+                mistakes.append(f"constraint '{c.name}' is at t = {outside_times[0]:g}, outside of the horizon from "
                                 f"{start:g} to {start + length:g}")  # fmt: skip
         if c.times == ALONG or isinstance(c.times, tuple):
             if terms_in([c.expression]):
@@ -358,9 +358,9 @@ def _read_constraints(
                     f"constraint '{c.name}' contains an integral or an end value; leave cf.along, cf.at out"
                 )
                 continue
-            _check_names(f"constraint '{c.name}'", c.expression, known, mistakes)
-            told = replace(c, expression=_told(model, c.expression))
-            (path if c.times == ALONG else points).append(told)
+            _check_names(f"constraint '{c.name}'", c.expression, known_names, mistakes)
+            rewritten = replace(c, expression=_told(model, c.expression))
+            (path if c.times == ALONG else points).append(rewritten)
         else:
-            whole.append(replace(c, expression=_whole(model, f"constraint '{c.name}'", c.expression, known, mistakes)))
-    return tuple(path), tuple(points), tuple(whole)
+            whole_horizon.append(replace(c, expression=_whole(model, f"constraint '{c.name}'", c.expression, known_names, mistakes)))
+    return tuple(path), tuple(points), tuple(whole_horizon)

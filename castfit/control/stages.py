@@ -111,7 +111,7 @@ class StageGraphs:
         self.n_s = self.n_x + len(self.carried)
         self.n_w = 0 if self.method.steps else self.method.degree * (self.n_s + self.n_z)
         free = question.free_inputs
-        self.n_v = sum(1 + of.linear for of in free.values())
+        self.n_v = sum(1 + variable.linear for variable in free.values())
         n_slack = int(question.worst) + (len(question.path) if question.soft is not None else 0)
         sizes = self.n_s, self.n_w, self.n_v, len(question.quantities), n_slack, self.n_s
         names = ("s", "w", "v", "q", "slack", "next")
@@ -120,8 +120,8 @@ class StageGraphs:
         self.e = ca.SX.sym("e", 2 + 2 * len(free) + 4 * len(question.known_inputs))
         n_p = system.p.numel()
         self.P = ca.SX.sym("P", n_p + len(question.model.own_states) + 1)
-        values = [ca.exp(self.q[i]) if of.log else self.q[i] for i, of in enumerate(question.quantities)]
-        self.named = {of.name: value for of, value in zip(question.quantities, values, strict=True)}
+        values = [ca.exp(self.q[i]) if variable.log else self.q[i] for i, variable in enumerate(question.quantities)]
+        self.named = {variable.name: value for variable, value in zip(question.quantities, values, strict=True)}
         self.horizon = self.named[HORIZON] if question.timed else self.P[-1]
         self.h = self.horizon * self.e[1]
         numbers = zip(question.model.parameters, ca.vertsplit(self.P[:n_p]) if n_p else [], strict=True)
@@ -138,20 +138,20 @@ class StageGraphs:
 
     def place(self, tau: float, x: ca.SX, z: ca.SX) -> StagePoint:
         """Return the point at a part tau of the stage, with states x and algebraic states z there."""
-        question, part, cubic = self.question, 2, 2 + 2 * len(self.question.free_inputs)
-        elapsed, used, u = tau * self.h, 0, list[ca.SX]()
+        question, edge_index, cubic_index = self.question, 2, 2 + 2 * len(self.question.free_inputs)
+        elapsed, value_index, u = tau * self.h, 0, list[ca.SX]()
         for name in question.model.inputs:
             if name not in question.free_inputs:
-                c = self.e[cubic : cubic + 4]
+                c = self.e[cubic_index : cubic_index + 4]
                 u.append(c[0] + elapsed * (c[1] + elapsed * (c[2] + elapsed * c[3])))
-                cubic += 4
+                cubic_index += 4
                 continue
             if question.free_inputs[name].linear:
-                at = self.e[part] + tau * (self.e[part + 1] - self.e[part])
-                u.append(self.v[used] + at * (self.v[used + 1] - self.v[used]))
+                fraction = self.e[edge_index] + tau * (self.e[edge_index + 1] - self.e[edge_index])
+                u.append(self.v[value_index] + fraction * (self.v[value_index + 1] - self.v[value_index]))
             else:
-                u.append(self.v[used])
-            part, used = part + 2, used + 1 + question.free_inputs[name].linear
+                u.append(self.v[value_index])
+            edge_index, value_index = edge_index + 2, value_index + 1 + question.free_inputs[name].linear
         t = question.start + self.horizon * (self.e[0] + tau * self.e[1])
         return StagePoint(t, x, z, ca.vertcat(*u) if u else ca.SX(0, 1))
 
@@ -164,8 +164,8 @@ class StageGraphs:
 
     def rates(self, place: StagePoint) -> tuple[ca.SX, ca.SX, ca.SX]:
         """Return the derivatives of the states, what algebraic equations leave, and the integrands that are summed."""
-        found: Any = self._rates(place.t, place.x[: self.n_x], place.z, self.p, place.u)
-        return found
+        values: Any = self._rates(place.t, place.x[: self.n_x], place.z, self.p, place.u)
+        return values
 
     def _rate(self, weight: Any, place: StagePoint) -> tuple[ca.SX, ca.SX]:
         """Return the derivatives and what algebraic equations leave at a point, and add its share of integrals up."""
@@ -175,35 +175,35 @@ class StageGraphs:
         return rate, residual
 
     def _collocated(self) -> tuple[ca.SX, ca.SX, list[StagePoint], StagePoint]:
-        chosen = self.method.table
-        assert chosen is not None
-        n, d = self.n_s + self.n_z, chosen.degree
-        every = [self.w[i * n : (i + 1) * n] for i in range(d)]
-        nodes = [self.s, *(of[: self.n_s] for of in every)]
-        algebraic = [ca.reshape(of[self.n_s :], self.n_z, 1) for of in every]  # of one state alone, a slice is a row
+        scheme = self.method.table
+        assert scheme is not None
+        n, d = self.n_s + self.n_z, scheme.degree
+        inner_nodes = [self.w[i * n : (i + 1) * n] for i in range(d)]
+        nodes = [self.s, *(node_values[: self.n_s] for node_values in inner_nodes)]
+        algebraic = [ca.reshape(node_values[self.n_s :], self.n_z, 1) for node_values in inner_nodes]  # of one state alone, a slice is a row
         defects = list[ca.SX]()
-        for i, of in enumerate(every):
-            place = self.place(float(chosen.points[i]), of[: self.n_s], algebraic[i])
-            rate, residual = self._rate(self.h * float(chosen.weights[i]), place)
-            slope = sum((float(c) * x for c, x in zip(chosen.derivative[i], nodes, strict=True)), ca.SX(self.n_s, 1))
+        for i, node_values in enumerate(inner_nodes):
+            place = self.place(float(scheme.points[i]), node_values[: self.n_s], algebraic[i])
+            rate, residual = self._rate(self.h * float(scheme.weights[i]), place)
+            slope = sum((float(c) * x for c, x in zip(scheme.derivative[i], nodes, strict=True)), ca.SX(self.n_s, 1))
             defects += [self.h * rate - slope, residual]
-        end = sum((float(c) * x for c, x in zip(chosen.end, nodes, strict=True) if c), ca.SX(self.n_s, 1))
-        z = sum((float(c) * of for c, of in zip(chosen.algebraic_basis(1.0), algebraic, strict=True)),
+        end = sum((float(c) * x for c, x in zip(scheme.end, nodes, strict=True) if c), ca.SX(self.n_s, 1))
+        z = sum((float(c) * node_values for c, node_values in zip(scheme.algebraic_basis(1.0), algebraic, strict=True)),
                 ca.SX(self.n_z, 1))  # fmt: skip
         return ca.vertcat(*defects), end, [place for _, place in self._nodes], self.place(1.0, end, z)
 
     def _runge_kutta(self) -> tuple[ca.SX, ca.SX, list[StagePoint], StagePoint]:
         """Take steps of the classical method."""
-        steps, none, x, h = self.method.steps, ca.SX(0, 1), self.s, self.h / self.method.steps
+        steps, empty, x, h = self.method.steps, ca.SX(0, 1), self.s, self.h / self.method.steps
         for i in range(steps):
             slopes, change = [ca.SX(self.n_s, 1)], ca.SX(self.n_s, 1)
             for tau, share in ((0.0, 6), (0.5, 3), (0.5, 3), (1.0, 6)):
-                place = self.place((i + tau) / steps, x + h * tau * slopes[-1], none)
+                place = self.place((i + tau) / steps, x + h * tau * slopes[-1], empty)
                 slopes.append(self._rate(h / share, place)[0])
                 change += h / share * slopes[-1]
             x = x + change
-        end = self.place(1.0, self.next, none)
-        return none, x, [end], end
+        end = self.place(1.0, self.next, empty)
+        return empty, x, [end], end
 
     def initial(self) -> StageRows:
         """Return the equations of the first stage's initial states."""
@@ -211,65 +211,65 @@ class StageGraphs:
 
     def decided(self, constraint: Constraint) -> bool:
         """Check whether the decision variables affect a path constraint at the start of the horizon."""
-        system, others = self.question.model.system, [of.name != HORIZON for of in self.question.quantities]
-        there = ca.SX(ca.substitute([self.at(self.begin, [constraint.expression])], [self.s], [self._first()])[0])
-        chosen = ca.vertcat(*(q for q, other in zip(ca.vertsplit(self.q), others, strict=True) if other))
-        return ca.depends_on(constraint.expression, system.u) or ca.depends_on(there, ca.SX(chosen))
+        system, is_not_horizon = self.question.model.system, [quantity.name != HORIZON for quantity in self.question.quantities]
+        value_at_start = ca.SX(ca.substitute([self.at(self.begin, [constraint.expression])], [self.s], [self._first()])[0])
+        decision_symbols = ca.vertcat(*(q for q, is_included in zip(ca.vertsplit(self.q), is_not_horizon, strict=True) if is_included))
+        return ca.depends_on(constraint.expression, system.u) or ca.depends_on(value_at_start, ca.SX(decision_symbols))
 
     def _first(self) -> ca.SX:
         """Return the values of the first stage's initial states, (n_s,)."""
         question, model = self.question, self.question.model
         n_p, values = model.system.p.numel(), dict[str, ca.SX]()
         for i, n in enumerate(model.own_states):
-            said = question.initial[n]
-            if said is None:
+            value = question.initial[n]
+            if value is None:
                 values[n] = self.named[f"{n}(0)"]
-            elif isinstance(said, ca.SX):
-                values[n] = self.at(self.begin, [said])
+            elif isinstance(value, ca.SX):
+                values[n] = self.at(self.begin, [value])
             else:
                 values[n] = self.P[n_p + i]
-        known = ca.vertcat(*values.values(), *ca.vertsplit(self.s)[len(values) : self.n_x])
+        initial_states = ca.vertcat(*values.values(), *ca.vertsplit(self.s)[len(values) : self.n_x])
         for line in model.lines:  # what a delay line holds at the start may contain the other states there
             for n in line.nodes:
-                values[n] = self.at(StagePoint(self.begin.t, known, self.begin.z, self.begin.u), [model.initial[n]])
+                values[n] = self.at(StagePoint(self.begin.t, initial_states, self.begin.z, self.begin.u), [model.initial[n]])
         return ca.SX(ca.vertcat(*(values[n] for n in model.states), ca.SX(len(self.carried), 1)))
 
     def objective(self) -> list[StageRows]:
         """Return the contributions of each stage and of the end of the horizon to the objective, with the cost of
         slacks.
         """
-        question, last = self.question, (-1,)
+        question, last_stage = self.question, (-1,)
         price = 0.0 if question.soft is None else question.soft * ca.sum1(self.slack[int(question.worst) :])
         if question.worst:
-            return [StageRows("objective", ca.densify(self.slack[0] + price), columns=last)]
-        factors, rest = self._parts()
-        end = StageRows("objective", ca.densify(self.of_whole(rest) + price), columns=last)
+            return [StageRows("objective", ca.densify(self.slack[0] + price), columns=last_stage)]
+        factors, remainder = self._parts()
+        end = StageRows("objective", ca.densify(self.of_whole(remainder) + price), columns=last_stage)
         per_stage = ca.densify(ca.mtimes(self.of_whole(factors), self.integrals))
         return [end, StageRows("objective", per_stage)] if self.summed else [end]
 
     def _parts(self) -> tuple[ca.SX, ca.SX]:
         """Return the coefficients of the summed integrals in the objective, (1, n), and the rest of the objective."""
         graph, sums = self.question.objective, ca.SX(ca.vertcat(*(t.symbol for t in self.summed)))
-        rest = ca.SX(ca.substitute([graph], [sums], [ca.SX.zeros(sums.numel())])[0]) if self.summed else graph
-        return ca.SX(ca.jacobian(graph, sums)), rest
+        remainder = ca.SX(ca.substitute([graph], [sums], [ca.SX.zeros(sums.numel())])[0]) if self.summed else graph
+        return ca.SX(ca.jacobian(graph, sums)), remainder
 
     def curvature(self) -> list[StageRows] | None:
         """Return the curvature of Gauss and Newton, (n_y, n_y), of each stage and of the end; None if there is none."""
-        question, (factors, rest) = self.question, self._parts()
+        question, (factors, remainder) = self.question, self._parts()
         if question.worst or question.timed or not factors.is_constant():
             return None
         running = ca.mtimes(factors, ca.vertcat(*(t.expression for t in self.summed))) if self.summed else ca.SX(0)
         ends = [t for t in question.terms if t.kind == END]
         if ends:
             symbols, values = ca.vertcat(*(t.symbol for t in ends)), ca.vertcat(*(t.expression for t in ends))
-            rest = ca.SX(ca.substitute([rest], [symbols], [values])[0])
-        own = {s.name() for s in ca.symvar(ca.vertcat(*question.model.system.arguments))}
-        if any(s.name() not in own for s in ca.symvar(rest)):
+            remainder = ca.SX(ca.substitute([remainder], [symbols], [values])[0])
+        model_names = {s.name() for s in ca.symvar(ca.vertcat(*question.model.system.arguments))}
+        if any(s.name() not in model_names for s in ca.symvar(remainder)):
             return None
-        every = [(running, self._nodes, None), (rest, [(ca.SX(1), self.end)], (-1,))]
-        found = [(self._squared(e, places), columns) for e, places, columns in every if not e.is_constant()]
-        return None if any(H is None for H, _ in found) or not found else [
-            StageRows("curvature", ca.SX(H), columns=columns) for H, columns in found if H is not None
+        contributions = [(running, self._nodes, None), (remainder, [(ca.SX(1), self.end)], (-1,))]
+        curvatures = [(self._squared(e, places), columns) for e, places, columns in contributions if not e.is_constant()]
+        return None if any(H is None for H, _ in curvatures) or not curvatures else [
+            StageRows("curvature", ca.SX(H), columns=columns) for H, columns in curvatures if H is not None
         ]  # fmt: skip
 
     def _squared(self, expression: ca.SX, places: Sequence[tuple[ca.SX, StagePoint]]) -> ca.SX | None:
@@ -311,11 +311,11 @@ class StageGraphs:
         """
         system, out = self.question.model.system, list[StageRows]()
         for i, c in enumerate(self.question.path):
-            known = not (self.n_z and ca.depends_on(c.expression, system.z))  # as algebraic states are not, at a begin
-            jumps = known and ca.depends_on(c.expression, system.u)
+            is_known_at_start = not (self.n_z and ca.depends_on(c.expression, system.z))  # as algebraic states are not, at a begin
+            jumps = is_known_at_start and ca.depends_on(c.expression, system.u)
             for place in (*self.inside, *([self.begin] if jumps else [])):
                 out += self._held(c, self.at(place, [c.expression]), i)
-            if known and not jumps and self.decided(c):
+            if is_known_at_start and not jumps and self.decided(c):
                 out += self._held(c, self.at(self.begin, [c.expression]), i, (0,))
         return out
 
@@ -343,17 +343,17 @@ class StageGraphs:
 
     def of_whole(self, expression: ca.SX) -> ca.SX:
         """Write an expression of terms over the variables of the last stage."""
-        old, new = list[ca.SX](), list[ca.SX]()
+        symbols, replacements = list[ca.SX](), list[ca.SX]()
         for term in self.question.terms:
-            old.append(term.symbol)
+            symbols.append(term.symbol)
             if term in self.carried:
-                new.append(self.end.x[self.n_x + self.carried.index(term)])
+                replacements.append(self.end.x[self.n_x + self.carried.index(term)])
             else:
-                new.append(self.at(self.end, [term.expression]) if term.kind == END else self.horizon)
-        found = ca.SX(ca.substitute([expression], [ca.vertcat(*old)], [ca.vertcat(*new)])[0]) if old else expression
+                replacements.append(self.at(self.end, [term.expression]) if term.kind == END else self.horizon)
+        substituted = ca.SX(ca.substitute([expression], [ca.vertcat(*symbols)], [ca.vertcat(*replacements)])[0]) if symbols else expression
         p = self.question.model.system.p
-        found = ca.SX(ca.substitute([found], [p], [self.p])[0]) if p.numel() else found
-        return exchanged(found, self.named)
+        substituted = ca.SX(ca.substitute([substituted], [p], [self.p])[0]) if p.numel() else substituted
+        return exchanged(substituted, self.named)
 
 
 def squares_in(expression: ca.SX) -> list[tuple[float, ca.SX]] | None:
@@ -365,21 +365,21 @@ def squares_in(expression: ca.SX) -> list[tuple[float, ca.SX]] | None:
         return [(1.0, expression.dep(0))]
     parts = [expression.dep(i) for i in range(expression.n_dep())]
     if op == ca.OP_ADD:
-        both = [squares_in(part) for part in parts]
-        return None if None in both else [row for of in both for row in of or ()]
-    at = next((i for i, part in enumerate(parts) if part.is_constant()), 0)
-    number = float(parts[at]) if len(parts) == 2 and parts[at].is_constant() else 0.0
-    over = 1.0 / number if number and at else 0.0
-    factor = {ca.OP_TWICE: 2.0, ca.OP_MUL: number, ca.OP_DIV: over}.get(op, 0.0)
-    rows = squares_in(parts[-1 if op == ca.OP_TWICE else 1 - at]) if factor > 0.0 else None
-    return None if rows is None else [(factor * of, row) for of, row in rows]
+        part_squares = [squares_in(part) for part in parts]
+        return None if None in part_squares else [row for inner in part_squares for row in inner or ()]
+    constant_index = next((i for i, part in enumerate(parts) if part.is_constant()), 0)
+    number = float(parts[constant_index]) if len(parts) == 2 and parts[constant_index].is_constant() else 0.0
+    inverse = 1.0 / number if number and constant_index else 0.0
+    factor = {ca.OP_TWICE: 2.0, ca.OP_MUL: number, ca.OP_DIV: inverse}.get(op, 0.0)
+    rows = squares_in(parts[-1 if op == ca.OP_TWICE else 1 - constant_index]) if factor > 0.0 else None
+    return None if rows is None else [(factor * inner, row) for inner, row in rows]
 
 
-def exchanged_vector(expressions: Sequence[ca.SX], named: dict[str, ca.SX], p: ca.SX) -> ca.SX:
+def exchanged_vector(expressions: Sequence[ca.SX], values_by_name: dict[str, ca.SX], p: ca.SX) -> ca.SX:
     """Stack expressions, with quantities that are no parameters in the place of their names."""
-    own = {s.name() for s in (ca.vertsplit(p) if p.numel() else [])}
-    others = {n: v for n, v in named.items() if n not in own}
-    return ca.densify(exchanged(ca.SX(ca.vertcat(*expressions)), others)) if expressions else ca.SX(0, 1)
+    parameter_names = {s.name() for s in (ca.vertsplit(p) if p.numel() else [])}
+    other_values = {n: v for n, v in values_by_name.items() if n not in parameter_names}
+    return ca.densify(exchanged(ca.SX(ca.vertcat(*expressions)), other_values)) if expressions else ca.SX(0, 1)
 
 
 def _split_integrals(

@@ -128,21 +128,21 @@ def terms_in(expressions: Iterable[ca.SX]) -> tuple[HorizonTerm, ...]:
     return tuple(_KNOWN[hash(s)] for s in symbols if hash(s) in _KNOWN)
 
 
-def _term(where: str, kind: str, given: Any) -> ca.SX:
-    graph = ca.densify(given) if isinstance(given, ca.SX) and given.numel() == 1 else None
+def _term(function_name: str, kind: str, argument: Any) -> ca.SX:
+    graph = ca.densify(argument) if isinstance(argument, ca.SX) and argument.numel() == 1 else None
     if graph is None:
-        number = real(given)
-        wrong = number is None or not np.isfinite(number)
-        check(where, [f"expression is {text(given)}; give a scalar expression of the model's symbols"] if wrong else [])
+        number = real(argument)
+        is_invalid = number is None or not np.isfinite(number)
+        check(function_name, [f"expression is {text(argument)}; give a scalar expression of the model's symbols"] if is_invalid else [])
         graph = ca.SX(number or 0.0)
     if terms_in([graph]):
-        check(where, ["expression contains cf.integral, cf.at_end or cf.final_time; these stand outside of each other"])
-    return _known(kind, f"{where}({expression_text(graph)[:60]})", graph).symbol
+        check(function_name, ["expression contains cf.integral, cf.at_end or cf.final_time; these stand outside of each other"])
+    return _known(kind, f"{function_name}({expression_text(graph)[:60]})", graph).symbol
 
 
 def _known(kind: str, name: str, graph: ca.SX) -> HorizonTerm:
     key = kind, 0 if kind == TIME else hash(graph)
     if key not in _SAID:
-        made = HorizonTerm(kind, ca.SX.sym(name), graph)
-        _SAID[key] = _KNOWN[hash(made.symbol)] = made
+        term = HorizonTerm(kind, ca.SX.sym(name), graph)
+        _SAID[key] = _KNOWN[hash(term.symbol)] = term
     return _SAID[key]

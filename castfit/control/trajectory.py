@@ -54,63 +54,63 @@ class PlanJudge:
             parameters=_split(system.p), inputs=_split(system.u), time=system.t,
         )  # fmt: skip
         # Quantities that are no parameters may stand in expressions, by name.
-        more = {q.name: ca.SX.sym(q.name) for q in question.quantities if q.name not in question.model.parameters}
-        self._more, q = tuple(more), ca.SX(ca.vertcat(*more.values()))
+        extra_symbols = {q.name: ca.SX.sym(q.name) for q in question.quantities if q.name not in question.model.parameters}
+        self._more, q = tuple(extra_symbols), ca.SX(ca.vertcat(*extra_symbols.values()))
 
         def over(expressions: Iterable[ca.SX]) -> ca.SX:
-            return ca.densify(exchanged(ca.SX(ca.vertcat(*expressions)), more))
+            return ca.densify(exchanged(ca.SX(ca.vertcat(*expressions)), extra_symbols))
 
-        along = [over(c.expression for c in of) for of in (question.path, question.points)]
-        self._along: Any = ca.Function("along", [*system.arguments, q], along)
+        point_expressions = [over(c.expression for c in constraints) for constraints in (question.path, question.points)]
+        self._along: Any = ca.Function("along", [*system.arguments, q], point_expressions)
         self._ends: Any = ca.Function("ends", [*system.arguments, q],
                                  [over(t.expression for t in question.terms if t.kind == END)])  # fmt: skip
         symbols = [ca.SX(ca.vertcat(*(t.symbol for t in question.terms if t.kind == kind)))
                    for kind in (INTEGRAL, END, TIME)]  # fmt: skip
-        whole = over([question.objective, *(c.expression for c in question.whole)])
-        self._whole: Any = ca.Function("whole", [*symbols, system.p, q], [whole])
+        horizon_expressions = over([question.objective, *(c.expression for c in question.whole)])
+        self._whole: Any = ca.Function("whole", [*symbols, system.p, q], [horizon_expressions])
 
     def integrated(
         self, p: Array, x0: Array, inputs: dict[str, Input], times: Array, tolerance: float = 1e-9
     ) -> PlanCourse | None:
         """Integrate from initial states x0 (n_x,); None where that is not possible."""
         question, model = self.question, self.question.model
-        first: dict[str, Any] = dict(zip(model.states, x0.tolist(), strict=True))
-        first |= dict.fromkeys(self.names, 0.0)
-        first |= dict(zip(model.algebraic_states, question.algebraic_guess.tolist(), strict=True))
+        initial_values: dict[str, Any] = dict(zip(model.states, x0.tolist(), strict=True))
+        initial_values |= dict.fromkeys(self.names, 0.0)
+        initial_values |= dict(zip(model.algebraic_states, question.algebraic_guess.tolist(), strict=True))
         options = IntegratorOptions(relative_tolerance=tolerance, absolute_tolerance=tolerance)
         values = dict(zip(model.parameters, p.tolist(), strict=True))
         try:
             with unwatched():  # what was found is to be judged, however little time is left
-                found = simulate(self.model, values, times, initial=first, inputs=inputs, start=question.start,
+                solution = simulate(self.model, values, times, initial=initial_values, inputs=inputs, start=question.start,
                                  integrator=options)  # fmt: skip
         except (SimulationError, InputError):
             return None
         empty = np.empty((times.size, 0))
         x, integrals, z = (
-            np.stack([found[n] for n in names], axis=1) if names else empty
+            np.stack([solution[n] for n in names], axis=1) if names else empty
             for names in (model.states, self.names, model.algebraic_states)
         )
-        before = np.concatenate([times[:1], 0.5 * (times[1:] + times[:-1])])
-        u = [inputs[n](before) if inputs[n].kind == "piecewise_constant" else inputs[n](times) for n in model.inputs]
+        input_times = np.concatenate([times[:1], 0.5 * (times[1:] + times[:-1])])
+        u = [inputs[n](input_times) if inputs[n].kind == "piecewise_constant" else inputs[n](times) for n in model.inputs]
         return PlanCourse(times, x, integrals, z, np.stack(u, axis=1) if u else empty)
 
     def fastest(self, course: PlanCourse, p: Array) -> float:
         """Return the size of the largest eigenvalue of what decays, at some points of a course."""
         system = self.question.model.system
         jacobian: Any = ca.Function("jacobian", system.arguments, [ca.densify(ca.jacobian(system.ode, system.x))])
-        every = np.linspace(0, course.t.size - 1, min(course.t.size, _LOOKED_AT)).astype(np.intp)
-        found = [np.array(jacobian(course.t[i], course.x[i], course.z[i], p, course.u[i])) for i in every.tolist()]
-        values = np.linalg.eigvals(np.array([of for of in found if np.isfinite(of).all()])).ravel()
+        indices = np.linspace(0, course.t.size - 1, min(course.t.size, _LOOKED_AT)).astype(np.intp)
+        jacobians = [np.array(jacobian(course.t[i], course.x[i], course.z[i], p, course.u[i])) for i in indices.tolist()]
+        values = np.linalg.eigvals(np.array([matrix for matrix in jacobians if np.isfinite(matrix).all()])).ravel()
         return float(np.abs(values[values.real < 0.0]).max(initial=0.0))
 
     def judged(self, course: PlanCourse, p: Array, quantities: dict[str, float], horizon: float) -> tuple[Array, ...]:
         """Return the objective and constraints of the whole, (1 + n,), then those along and at points, (times, n)."""
-        more = np.array([quantities[n] for n in self._more], dtype=float)
-        along = self._along(course.t[None], course.x.T, course.z.T, p, course.u.T, more)
-        ends = self._ends(course.t[-1], course.x[-1], course.z[-1], p, course.u[-1], more)
+        extra_values = np.array([quantities[n] for n in self._more], dtype=float)
+        point_values = self._along(course.t[None], course.x.T, course.z.T, p, course.u.T, extra_values)
+        ends = self._ends(course.t[-1], course.x[-1], course.z[-1], p, course.u[-1], extra_values)
         time = [horizon] * self._whole.size1_in(2)
-        whole = np.asarray(self._whole(course.integrals[-1], ends, time, p, more)).ravel()
-        return whole, *(np.asarray(f).T.reshape(course.t.size, -1) for f in along)
+        horizon_values = np.asarray(self._whole(course.integrals[-1], ends, time, p, extra_values)).ravel()
+        return horizon_values, *(np.asarray(f).T.reshape(course.t.size, -1) for f in point_values)
 
 
 def _split(column: ca.SX) -> list[ca.SX]:

@@ -101,19 +101,19 @@ class TranscribedPlan:
         """Return the bounds of all variables, (n,) each."""
         question, layout = self.question, self.layout
         low, high = np.full(layout.size, -np.inf), np.full(layout.size, np.inf)
-        for at, bound in ((low, "lower"), (high, "upper")):
-            values = [np.full(u.size, getattr(u, bound), dtype=float) for u in question.free_inputs.values()]
-            at[layout.inputs] = np.concatenate(values) if values else np.empty(0)
-            at[layout.quantities] = [
-                (np.log(max(getattr(q, bound), 1e-300)) if q.log else getattr(q, bound)) for q in question.quantities
+        for limits, side in ((low, "lower"), (high, "upper")):
+            values = [np.full(u.size, getattr(u, side), dtype=float) for u in question.free_inputs.values()]
+            limits[layout.inputs] = np.concatenate(values) if values else np.empty(0)
+            limits[layout.quantities] = [
+                (np.log(max(getattr(q, side), 1e-300)) if q.log else getattr(q, side)) for q in question.quantities
             ]
         low[layout.slack[int(question.worst) :]] = 0.0
         return low, high
 
     def P(self, initial: Array, scenarios: Sequence[Array]) -> Array:
         """Return numbers (scenarios, n_P) from initial states (n_x,), of which those that are given matter."""
-        own = len(self.question.model.own_states)
-        return np.array([[*p, *initial[:own], self.question.horizon] for p in scenarios])
+        n_own_states = len(self.question.model.own_states)
+        return np.array([[*p, *initial[:n_own_states], self.question.horizon] for p in scenarios])
 
     def sought(self, decision: PlanDecision) -> Array:
         """Return quantities as they are searched."""
@@ -122,10 +122,10 @@ class TranscribedPlan:
 
     def decided(self, x: Array) -> PlanDecision:
         """Extract the decision from the variables, with quantities in natural values, clipped to their bounds."""
-        sought = x[self.layout.quantities]
-        found = [np.exp(v) if q.log else v for q, v in zip(self.question.quantities, sought, strict=True)]
+        search_values = x[self.layout.quantities]
+        natural_values = [np.exp(v) if q.log else v for q, v in zip(self.question.quantities, search_values, strict=True)]
         bounds = [(q.lower, q.upper) for q in self.question.quantities]
-        clipped = [float(np.clip(v, low, high)) for v, (low, high) in zip(found, bounds, strict=True)]
+        clipped = [float(np.clip(v, low, high)) for v, (low, high) in zip(natural_values, bounds, strict=True)]
         return PlanDecision(x[self.layout.inputs].copy(), np.array(clipped))
 
     @cached_property
@@ -141,44 +141,44 @@ class TranscribedPlan:
         begin = graphs.n_s + graphs.n_w
         y[begin : begin + graphs.n_v] = decision.values[self.grid.used(self.question)[0]]
         y[begin + graphs.n_v :][: graphs.q.numel()] = self.sought(decision)
-        found: list[Any] = [evaluate(y, self.numbers[0], row) for row in P]
-        p: Array = np.array([np.asarray(f[1], dtype=float).ravel() for f in found]).reshape(P.shape[0], n_p)
-        first: Any = [np.asarray(f[0]).ravel()[: graphs.n_x] for f in found]
-        return p, np.array(first, dtype=float)
+        evaluations: list[Any] = [evaluate(y, self.numbers[0], row) for row in P]
+        p: Array = np.array([np.asarray(f[1], dtype=float).ravel() for f in evaluations]).reshape(P.shape[0], n_p)
+        initial_states: Any = [np.asarray(f[0]).ravel()[: graphs.n_x] for f in evaluations]
+        return p, np.array(initial_states, dtype=float)
 
-    def times(self, decision: PlanDecision, extra: Sequence[float] = ()) -> tuple[Array, Index]:
+    def times(self, decision: PlanDecision, extra_points: Sequence[float] = ()) -> tuple[Array, Index]:
         """Return the times of edges and inner points, and the indices of each stage's start, points and end among
         them.
         """
         question = self.question
         edges = self.grid.times(question.start, decision.horizon(question))
-        inner = np.sort([*(c for c in self.method.points if c < 1.0), *extra])
+        inner = np.sort([*(c for c in self.method.points if c < 1.0), *extra_points])
         between = edges[:-1, None] + np.diff(edges)[:, None] * inner
         K, m = between.shape
-        every = np.concatenate([np.concatenate([edges[:-1, None], between], axis=1).ravel(), edges[-1:]])
-        return every, np.arange(m + 2, dtype=np.intp)[None] + (m + 1) * np.arange(K, dtype=np.intp)[:, None]
+        all_times = np.concatenate([np.concatenate([edges[:-1, None], between], axis=1).ravel(), edges[-1:]])
+        return all_times, np.arange(m + 2, dtype=np.intp)[None] + (m + 1) * np.arange(K, dtype=np.intp)[:, None]
 
     def filled(self, decision: PlanDecision, tables: Sequence[tuple[Array, Array]]) -> Array:
         """Return variables with states from tables: times (n,), and states, integrals among them, (n, n_s + n_z)."""
-        layout, n_s, (times, place) = self.layout, self.graphs.n_s, self.times(decision)
+        layout, n_s, (times, point_indices) = self.layout, self.graphs.n_s, self.times(decision)
         x = np.zeros(layout.size)
         x[layout.inputs], x[layout.quantities] = decision.values, self.sought(decision)
-        chosen = place[:, 1:] if self.method.scheme == "radau" else place[:, 1:-1]  # the last point is the end
-        for i, (at, values) in enumerate(tables):
-            columns: list[Any] = [np.interp(times, at, column) for column in values.T]
-            every: Array = np.stack(columns, axis=1)
-            x[layout.nodes[i]] = every[np.append(place[:, 0], place[-1, -1])][:, :n_s]
+        inner_indices = point_indices[:, 1:] if self.method.scheme == "radau" else point_indices[:, 1:-1]  # the last point is the end
+        for i, (table_times, values) in enumerate(tables):
+            columns: list[Any] = [np.interp(times, table_times, column) for column in values.T]
+            states: Array = np.stack(columns, axis=1)
+            x[layout.nodes[i]] = states[np.append(point_indices[:, 0], point_indices[-1, -1])][:, :n_s]
             if self.graphs.n_w:
-                x[layout.inner[i]] = every[chosen].reshape(self.grid.stages, -1)
+                x[layout.inner[i]] = states[inner_indices].reshape(self.grid.stages, -1)
         return x
 
     def begun(self, decision: PlanDecision, courses: Sequence[PlanCourse | None], initial: Array) -> Array:
         """Return variables with states from courses; where there is none, with those at the start (scenarios, n_x)."""
         tables: list[tuple[Array, Array]] = []
         for course, x in zip(courses, initial, strict=True):
-            still = np.concatenate([x, np.zeros(len(self.carried)), self.question.algebraic_guess])
+            constant_states = np.concatenate([x, np.zeros(len(self.carried)), self.question.algebraic_guess])
             columns = [] if course is None else [course.x, course.integrals[:, self.carried], course.z]
-            tables.append((np.zeros(1), still[None]) if course is None else (course.t, np.concatenate(columns, axis=1)))
+            tables.append((np.zeros(1), constant_states[None]) if course is None else (course.t, np.concatenate(columns, axis=1)))
         return self.filled(decision, tables)
 
     def tables(self, x: Array, decision: PlanDecision) -> list[tuple[Array, Array]]:
@@ -189,21 +189,21 @@ class TranscribedPlan:
         out: list[tuple[Array, Array]] = []
         for nodes, inner in zip(x[self.layout.nodes], x[self.layout.inner], strict=True):
             w = inner.reshape(K, d, n_s + self.graphs.n_z)
-            first = np.concatenate([nodes[:-1], w[:, 0, n_s:]], axis=1) if d else nodes[:-1]
-            both = np.concatenate([first[:, None], w], axis=1)
-            last = np.concatenate([nodes[-1], both[-1, -1, n_s:]])
-            out.append((np.append(times, edges[-1]), np.concatenate([both.reshape(-1, last.size), last[None]])))
+            begin_states = np.concatenate([nodes[:-1], w[:, 0, n_s:]], axis=1) if d else nodes[:-1]
+            stage_states = np.concatenate([begin_states[:, None], w], axis=1)
+            end_state = np.concatenate([nodes[-1], stage_states[-1, -1, n_s:]])
+            out.append((np.append(times, edges[-1]), np.concatenate([stage_states.reshape(-1, end_state.size), end_state[None]])))
         return out
 
     def errors(self, x: Array, P: Array, unit: float) -> Array:
         """Return the relative error of each stage, (K,), as above; integrals in a unit of the objective."""
         graphs, K = self.graphs, self.grid.stages
         units = np.concatenate([self.units.states, np.full(len(graphs.summed), unit)])
-        worst = np.zeros(K)
-        for at, row in zip(self.layout.at, P, strict=True):
-            found = self._errors.map(K)(x[at].T, self.numbers.T, np.tile(row[:, None], (1, K)))
-            worst = np.maximum(worst, np.max(np.abs(np.asarray(found)) / units[:, None], axis=0, initial=0.0))
-        return worst
+        max_errors = np.zeros(K)
+        for positions, row in zip(self.layout.at, P, strict=True):
+            stage_errors = self._errors.map(K)(x[positions].T, self.numbers.T, np.tile(row[:, None], (1, K)))
+            max_errors = np.maximum(max_errors, np.max(np.abs(np.asarray(stage_errors)) / units[:, None], axis=0, initial=0.0))
+        return max_errors
 
     @cached_property
     def _errors(self) -> Any:
@@ -212,9 +212,9 @@ class TranscribedPlan:
         nodes, weights = np.polynomial.legendre.leggauss(table.degree + _FINER)
         n, total = graphs.n_s + graphs.n_z, ca.SX(graphs.n_s + len(graphs.summed), 1)
         inner = ca.reshape(graphs.w, n, table.degree)
-        every = ca.horzcat(graphs.s, inner[: graphs.n_s, :])
+        node_states = ca.horzcat(graphs.s, inner[: graphs.n_s, :])
         for tau, weight in zip(0.5 * (1 + nodes), 0.5 * weights, strict=True):
-            state = ca.mtimes(every, ca.DM(table.state_basis(tau)))
+            state = ca.mtimes(node_states, ca.DM(table.state_basis(tau)))
             z = ca.mtimes(inner[graphs.n_s :, :], ca.DM(table.algebraic_basis(tau)))
             rate, _, integrand = graphs.rates(graphs.place(float(tau), state, z))
             total += float(weight) * graphs.h * ca.vertcat(rate, integrand)

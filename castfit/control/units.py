@@ -60,12 +60,12 @@ def units_of(
         elif courses:
             inputs[i] = max(float(np.abs(c.u[:, i]).max()) for c in courses)
     slopes = _slopes(question, courses, parameters)
-    both = _spread(np.concatenate([states, inputs]), slopes, horizon)
-    states, inputs = both[:n_x], both[n_x:]
-    more = integrals[list(carried)] if courses else np.zeros(len(carried))
+    all_sizes = _spread(np.concatenate([states, inputs]), slopes, horizon)
+    states, inputs = all_sizes[:n_x], all_sizes[n_x:]
+    carried_sizes = integrals[list(carried)] if courses else np.zeros(len(carried))
     values = [np.full(u.size, inputs[question.model.inputs.index(n)]) for n, u in question.free_inputs.items()]
     return PlanUnits(
-        np.concatenate([states, _positive(more)]), _positive(algebraic),
+        np.concatenate([states, _positive(carried_sizes)]), _positive(algebraic),
         np.concatenate(values) if values else np.empty(0), np.array([_size(q) for q in question.quantities]),
     )  # fmt: skip
 
@@ -90,8 +90,8 @@ def _slopes(question: ControlQuestion, courses: Sequence[PlanCourse], parameters
     out = np.zeros((system.x.numel(), y.numel()))
     for course, p in zip(courses, parameters, strict=False):
         for k in np.unique(np.linspace(0, course.t.size - 1, 5).astype(int)):
-            found = np.abs(np.asarray(slope(course.t[k], course.x[k], course.z[k], p, course.u[k]), dtype=float))
-            out = np.maximum(out, np.where(np.isfinite(found), found, 0.0))
+            magnitudes = np.abs(np.asarray(slope(course.t[k], course.x[k], course.z[k], p, course.u[k]), dtype=float))
+            out = np.maximum(out, np.where(np.isfinite(magnitudes), magnitudes, 0.0))
     return out
 
 
@@ -102,14 +102,14 @@ def _spread(sizes: Array, slopes: Array, horizon: float) -> Array:
         unknown = sizes == 0.0
         if not unknown.any():
             break
-        new = sizes.copy()
+        updated = sizes.copy()
         for j in np.flatnonzero(unknown):
-            into = [sizes[i] / (horizon * slopes[i, j]) for i in range(n) if slopes[i, j] > 0.0 and sizes[i] > 0.0]
-            moved = horizon * float(np.max(slopes[j] * sizes, initial=0.0)) if j < n else 0.0
-            new[j] = min(into) if into else moved
-        if np.array_equal(new, sizes):
+            candidates = [sizes[i] / (horizon * slopes[i, j]) for i in range(n) if slopes[i, j] > 0.0 and sizes[i] > 0.0]
+            implied_size = horizon * float(np.max(slopes[j] * sizes, initial=0.0)) if j < n else 0.0
+            updated[j] = min(candidates) if candidates else implied_size
+        if np.array_equal(updated, sizes):
             break
-        sizes = new
+        sizes = updated
     return _positive(sizes)
 
 

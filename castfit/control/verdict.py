@@ -73,24 +73,24 @@ class FoundPlan(Stays):
     @cached_property
     def integrated(self) -> float:
         """The objective as the integrated model has it; NaN where it could not be integrated."""
-        each = [np.nan if of is None else float(of[0][0]) for of in self.judged]
-        return float(np.max(each) if self.on.question.worst else np.mean(each))
+        objectives = [np.nan if values is None else float(values[0][0]) for values in self.judged]
+        return float(np.max(objectives) if self.on.question.worst else np.mean(objectives))
 
     @cached_property
     def differs(self) -> float:
         """By how much both differ, relative to the larger one."""
         largest = max(abs(self.objective), abs(self.integrated), _NOTHING * self.size)
-        apart = abs(self.objective - self.integrated) / largest
-        return apart if np.isfinite(apart) else np.inf
+        difference = abs(self.objective - self.integrated) / largest
+        return difference if np.isfinite(difference) else np.inf
 
     @cached_property
     def apart(self) -> float:
         """By how much nodes and the integrated states are apart, at most, in the states' units."""
-        on, n_x = self.on, self.on.question.model.system.x.numel()
-        _, place = on.times(self.decision, BETWEEN)
-        edges, nodes = np.append(place[:, 0], place[-1, -1]), self.solution.x[on.layout.nodes][:, :, :n_x]
+        transcribed, n_x = self.on, self.on.question.model.system.x.numel()
+        _, point_indices = transcribed.times(self.decision, BETWEEN)
+        edges, nodes = np.append(point_indices[:, 0], point_indices[-1, -1]), self.solution.x[transcribed.layout.nodes][:, :, :n_x]
         gaps = [np.abs(c.x[edges] - s) for c, s in zip(self.courses, nodes, strict=True) if c is not None]
-        return float(np.max(gaps / on.units.states[:n_x], initial=0.0))
+        return float(np.max(gaps / transcribed.units.states[:n_x], initial=0.0))
 
     @cached_property
     def lost(self) -> bool:
@@ -102,52 +102,52 @@ class FoundPlan(Stays):
 
     def violated(self) -> Mask:
         """Return a mask of the stages in which a path constraint is violated between its points."""
-        on, out = self.on, np.zeros(self.on.grid.stages, dtype=np.bool_)
-        _, place = on.times(self.decision, BETWEEN)
-        for of in self.judged if on.question.soft is None else ():
-            for c, values in zip(on.question.path, of[1].T if of is not None else (), strict=of is not None):
-                excess = np.maximum(c.lower - values, values - c.upper) > 1e-6 * on.program.units[c.name]
-                out |= excess[place[:, 1:]].any(axis=1)
+        transcribed, out = self.on, np.zeros(self.on.grid.stages, dtype=np.bool_)
+        _, point_indices = transcribed.times(self.decision, BETWEEN)
+        for scenario_values in self.judged if transcribed.question.soft is None else ():
+            for c, values in zip(transcribed.question.path, scenario_values[1].T if scenario_values is not None else (), strict=scenario_values is not None):
+                excess = np.maximum(c.lower - values, values - c.upper) > 1e-6 * transcribed.program.units[c.name]
+                out |= excess[point_indices[:, 1:]].any(axis=1)
         return out
 
     def constraints(self) -> dict[str, PlanConstraint]:
         """Return all constraints as the integrated model keeps them, over all scenarios."""
-        question, held = self.on.question, dict[str, list[Any]]()
-        every = (*question.path, *question.points, *question.whole)
-        for course, of in zip(self.courses, self.judged, strict=True):
-            if course is None or of is None:
+        question, values_by_name = self.on.question, dict[str, list[Any]]()
+        all_constraints = (*question.path, *question.points, *question.whole)
+        for course, scenario_values in zip(self.courses, self.judged, strict=True):
+            if course is None or scenario_values is None:
                 continue
-            whole, path, points = of
-            for c, values in zip(every, (*path.T, *points.T, *whole[1:, None]), strict=True):
+            horizon_values, path, points = scenario_values
+            for c, values in zip(all_constraints, (*path.T, *points.T, *horizon_values[1:, None]), strict=True):
                 if c in question.path:  # of the given initial states nothing is decided
-                    chosen = values[int(not self.on.graphs.decided(c)) :]
+                    selected = values[int(not self.on.graphs.decided(c)) :]
                 elif isinstance(c.times, tuple):
-                    chosen = values[[int(np.argmin(np.abs(course.t - t))) for t in c.times]]
+                    selected = values[[int(np.argmin(np.abs(course.t - t))) for t in c.times]]
                 else:
-                    chosen = values
-                held.setdefault(c.name, []).append(chosen)
-        return {c.name: _kept(c, np.concatenate(held[c.name])) for c in every if c.name in held}
+                    selected = values
+                values_by_name.setdefault(c.name, []).append(selected)
+        return {c.name: _kept(c, np.concatenate(values_by_name[c.name])) for c in all_constraints if c.name in values_by_name}
 
     def undetermined(self, sentences: list[str]) -> dict[str, Array]:
         """Return by how much values of inputs can change that are hardly determined; say where these are."""
-        question, on, solution, offset = self.on.question, self.on, self.solution, 0
+        question, transcribed, solution, offset = self.on.question, self.on, self.solution, 0
         eps, out = LITTLE * max(abs(solution.objective), _NOTHING * self.size), dict[str, Any]()
-        every = freedom(on.program, solution.x, self.P, solution.multipliers, eps, *on.bounds())
-        if every is None:
+        possible_changes = freedom(transcribed.program, solution.x, self.P, solution.multipliers, eps, *transcribed.bounds())
+        if possible_changes is None:
             return out
         for name, u in question.free_inputs.items():
-            values = every[offset : offset + u.size]
-            own = solution.x[offset : offset + u.size]
-            span = u.upper - u.lower if np.isfinite(u.upper - u.lower) else float(np.ptp(own))
-            loose = np.flatnonzero(values > _LOOSE * span) if span > 0.0 else np.empty(0, dtype=np.intp)
+            values = possible_changes[offset : offset + u.size]
+            input_values = solution.x[offset : offset + u.size]
+            span = u.upper - u.lower if np.isfinite(u.upper - u.lower) else float(np.ptp(input_values))
+            loose_indices = np.flatnonzero(values > _LOOSE * span) if span > 0.0 else np.empty(0, dtype=np.intp)
             offset += u.size
-            if loose.size:
+            if loose_indices.size:
                 out[name] = np.minimum(values, span)
                 edges = u.edges(question.start, self.decision.horizon(question))
-                first, last = edges[loose[0]], edges[min(loose[-1] + 1, edges.size - 1)]
+                first_time, last_time = edges[loose_indices[0]], edges[min(loose_indices[-1] + 1, edges.size - 1)]
                 sentences.append(
-                    f"'{name}' is nearly undetermined: {loose.size} of its {u.size} values, between {first:.4g} and "
-                    f"{last:.4g}, can change by more than 5 % of their range while the objective changes by 1e-8 of "
+                    f"'{name}' is nearly undetermined: {loose_indices.size} of its {u.size} values, between {first_time:.4g} and "
+                    f"{last_time:.4g}, can change by more than 5 % of their range while the objective changes by 1e-8 of "
                     "its size (second-order estimate). The objective is reliable there; the shape of the input is not."
                 )
         return out
@@ -162,56 +162,56 @@ def unlimited(name: str) -> str:
     )
 
 
-def told(found: FoundPlan, planner: Any, begun: float, *, looking: bool = True) -> Plan:
+def told(plan_solution: FoundPlan, planner: Any, start_time: float, *, check_determinacy: bool = True) -> Plan:
     """Return the plan, with what the integrated model says of it; where inputs are loose only if it is looking."""
-    on, solution, decision = found.on, found.solution, found.decision
-    question, model, status = on.question, on.question.model, solution.status
-    held, differs = found.constraints(), found.differs
+    transcribed, solution, decision = plan_solution.on, plan_solution.solution, plan_solution.decision
+    question, model, status = transcribed.question, transcribed.question.model, solution.status
+    constraints, differs = plan_solution.constraints(), plan_solution.differs
     sentences = [_SENTENCES.get(status, status.sentence)]
-    if status is Status.INFEASIBLE and on.method.steps:
+    if status is Status.INFEASIBLE and transcribed.method.steps:
         sentences = [f"{sentences[0]} The Runge-Kutta steps may also have been too long: try 'collocation'."]
     if status is Status.INFEASIBLE and solution.worst:
         sentences = [f"No feasible inputs were found. Largest violation: {solution.worst}. Relax the constraints, or "
                      "set soft=."]  # fmt: skip
     elif status is Status.EVALUATION_FAILED and solution.iterations == 0:
-        what = "The objective or a constraint is not finite" if all(found.courses) else "The model cannot be integrated"
-        sentences = [f"{what} at the starting point; pass another guess, cf.Input.free(..., guess=...)."]
+        reason = "The objective or a constraint is not finite" if all(plan_solution.courses) else "The model cannot be integrated"
+        sentences = [f"{reason} at the starting point; pass another guess, cf.Input.free(..., guess=...)."]
     if status is Status.DIVERGING and not question.unlimited:
         sentences.append("Set bounds on the inputs, cf.Input.free(..., bounds=...), or add their cost to the objective.")
     sentences += [unlimited(name) for name in question.unlimited]
     soft = {c.name for c in question.path} if question.soft is not None else set[str]()
-    broken = [c.name for c in held.values() if c.violation > _CONFIRMED * on.program.units[c.name]]
-    if soft.intersection(broken):
+    violated_names = [c.name for c in constraints.values() if c.violation > _CONFIRMED * transcribed.program.units[c.name]]
+    if soft.intersection(violated_names):
         sentences.append("Soft constraints are violated; see the table.")
     if status.success:
-        said, hard = len(sentences), [name for name in broken if name not in soft]
-        if any(c is None for c in found.courses):
+        n_sentences, hard_violations = len(sentences), [name for name in violated_names if name not in soft]
+        if any(c is None for c in plan_solution.courses):
             sentences.append("The model could not be integrated with these inputs.")
         elif differs > _CONFIRMED:
-            sentences.append(f"The integrated model gives the objective {found.integrated:.6g} instead of {found.objective:.6g}.")
-        if hard:
-            sentences.append(f"The integrated model violates {', '.join(hard)}.")
-        if len(sentences) > said:
+            sentences.append(f"The integrated model gives the objective {plan_solution.integrated:.6g} instead of {plan_solution.objective:.6g}.")
+        if hard_violations:
+            sentences.append(f"The integrated model violates {', '.join(hard_violations)}.")
+        if len(sentences) > n_sentences:
             status = Status.INACCURATE
             sentences.append("Use more elements, cf.Collocation(elements=...), or a tighter tolerance.")
         else:
-            kept = " and satisfies the constraints" if held and not broken else ""
+            constraints_text = " and satisfies the constraints" if constraints and not violated_names else ""
             sentences.append("Integrating the model with these inputs reproduces the objective to a relative accuracy "
-                             f"of {max(differs, 1e-15):.0e}{kept}.")  # fmt: skip
-    undetermined = found.undetermined(sentences) if status.success and looking else {}
-    courses, states = [c for c in found.courses if c is not None], dict[str, Any]()
-    for names, each in ((model.states, [c.x for c in courses]), (model.algebraic_states, [c.z for c in courses])):
-        states |= {n: np.squeeze(np.stack([of[:, i] for of in each]), 0) if len(each) == 1 else
-                   np.stack([of[:, i] for of in each]) for i, n in enumerate(names) if each}  # fmt: skip
+                             f"of {max(differs, 1e-15):.0e}{constraints_text}.")  # fmt: skip
+    undetermined = plan_solution.undetermined(sentences) if status.success and check_determinacy else {}
+    courses, states = [c for c in plan_solution.courses if c is not None], dict[str, Any]()
+    for names, tables in ((model.states, [c.x for c in courses]), (model.algebraic_states, [c.z for c in courses])):
+        states |= {n: np.squeeze(np.stack([table[:, i] for table in tables]), 0) if len(tables) == 1 else
+                   np.stack([table[:, i] for table in tables]) for i, n in enumerate(names) if tables}  # fmt: skip
     return Plan(
-        status, " ".join(sentences), found.objective, found.integrated, decision.horizon(question),
-        decision.inputs(question), courses[0].t if courses else on.times(decision)[0], states,
-        {n: v for n, v in decision.named(question).items() if n != HORIZON}, held, undetermined, on.grid.stages,
-        found.iterations, ", then ".join(found.solvers), time.process_time() - begun, PlanPurpose.of(question), planner,
-        found,
+        status, " ".join(sentences), plan_solution.objective, plan_solution.integrated, decision.horizon(question),
+        decision.inputs(question), courses[0].t if courses else transcribed.times(decision)[0], states,
+        {n: v for n, v in decision.named(question).items() if n != HORIZON}, constraints, undetermined, transcribed.grid.stages,
+        plan_solution.iterations, ", then ".join(plan_solution.solvers), time.process_time() - start_time, PlanPurpose.of(question), planner,
+        plan_solution,
     )  # fmt: skip
 
 
 def _kept(c: Constraint, values: Array) -> PlanConstraint:
-    least, greatest = float(values.min()), float(values.max())
-    return PlanConstraint(c.name, c.lower, c.upper, least, greatest, max(c.lower - least, greatest - c.upper, 0.0))
+    min_value, max_value = float(values.min()), float(values.max())
+    return PlanConstraint(c.name, c.lower, c.upper, min_value, max_value, max(c.lower - min_value, max_value - c.upper, 0.0))

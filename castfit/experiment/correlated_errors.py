@@ -31,28 +31,28 @@ if TYPE_CHECKING:
 def is_dependent(sigma: Any, series: Mapping[str, TimeSeries]) -> bool:
     """Check whether `sigma`, of all outputs or of some, specifies errors that depend on each other."""
     if isinstance(sigma, Mapping):
-        given = cast("Mapping[Any, Any]", sigma)
-        return any(_says(given[name], own, 1) for name, own in series.items() if name in given)
-    return any(_says(sigma, own, len(series)) for own in series.values())
+        sigma_by_output = cast("Mapping[Any, Any]", sigma)
+        return any(_says(sigma_by_output[name], output_series, 1) for name, output_series in series.items() if name in sigma_by_output)
+    return any(_says(sigma, output_series, len(series)) for output_series in series.values())
 
 
-def _says(given: Any, own: TimeSeries, outputs: int) -> bool:
-    return isinstance(given, (Correlated, ErrorCovariance)) or _is_joint(given) or _is_matrix(given, own, outputs)
+def _says(sigma: Any, series: TimeSeries, n_outputs: int) -> bool:
+    return isinstance(sigma, (Correlated, ErrorCovariance)) or _is_joint(sigma) or _is_matrix(sigma, series, n_outputs)
 
 
-def _is_joint(given: Any) -> TypeGuard[Unknown]:
-    return isinstance(given, Unknown) and is_one_of(given.name, JOINT)
+def _is_joint(sigma: Any) -> TypeGuard[Unknown]:
+    return isinstance(sigma, Unknown) and is_one_of(sigma.name, JOINT)
 
 
-def _is_matrix(given: Any, own: TimeSeries, outputs: int) -> bool:
+def _is_matrix(sigma: Any, series: TimeSeries, n_outputs: int) -> bool:
     """Distinguish a covariance matrix from an array of deviations, (n_times, n_outputs or n_replicates)."""
-    if not isinstance(given, (list, tuple, np.ndarray)):
+    if not isinstance(sigma, (list, tuple, np.ndarray)):
         return False
-    array = reals(given)
+    array = reals(sigma)
     if array is None or array.ndim != 2 or len(array) < 2 or array.shape[0] != array.shape[1]:
         return False
-    return len(array) == (own.times.size if outputs == 1 else outputs) and array.shape not in (
-        own.values.shape, own.shape, (own.times.size, outputs),
+    return len(array) == (series.times.size if n_outputs == 1 else n_outputs) and array.shape not in (
+        series.values.shape, series.shape, (series.times.size, n_outputs),
     )  # fmt: skip
 
 
@@ -60,78 +60,78 @@ def read_dependence(
     sigma: Any, series: Mapping[str, TimeSeries], mistakes: list[str]
 ) -> tuple[dict[str, Any], dict[str, Correlation]]:
     """Split `sigma` into the standard deviations and the correlations of the errors, both by output."""
-    found: dict[str, Correlation] = {}
-    several, whole = len(series) > 1 and not isinstance(sigma, Mapping), cast("Any", sigma)
-    if several and (isinstance(sigma, ErrorCovariance) or _is_matrix(sigma, next(iter(series.values())), len(series))):
-        C = matrix_of("the covariance of all outputs", getattr(whole, "matrix", whole), mistakes)
+    correlations: dict[str, Correlation] = {}
+    is_shared, untyped_sigma = len(series) > 1 and not isinstance(sigma, Mapping), cast("Any", sigma)
+    if is_shared and (isinstance(sigma, ErrorCovariance) or _is_matrix(sigma, next(iter(series.values())), len(series))):
+        C = matrix_of("the covariance of all outputs", getattr(untyped_sigma, "matrix", untyped_sigma), mistakes)
         if C is None or len(C) != len(series):
-            one = "" if C is None else f"the covariance of all outputs has {len(C)} rows for {len(series)} outputs"
-            mistakes += [f"{one}; give one row each, or a mapping from outputs to matrices"] if one else []
-            return dict.fromkeys(series, 1.0), found
+            size_fault = "" if C is None else f"the covariance of all outputs has {len(C)} rows for {len(series)} outputs"
+            mistakes += [f"{size_fault}; give one row each, or a mapping from outputs to matrices"] if size_fault else []
+            return dict.fromkeys(series, 1.0), correlations
         deviation = np.sqrt(np.diag(C))
         P = C / np.outer(deviation, deviation)
         return dict(zip(series, deviation.tolist(), strict=True)), dict.fromkeys(series, Across(tuple(series), P))
-    given = named("sigma", sigma, mistakes) if isinstance(sigma, Mapping) else dict.fromkeys(series, sigma)
-    rest, joint = dict(given), list[str]()
-    for name, value in given.items():
-        own, what = series.get(name), f"sigma of '{name}'"
-        if own is None:
+    sigma_by_output = named("sigma", sigma, mistakes) if isinstance(sigma, Mapping) else dict.fromkeys(series, sigma)
+    remaining_sigma, joint = dict(sigma_by_output), list[str]()
+    for name, value in sigma_by_output.items():
+        output_series, subject = series.get(name), f"sigma of '{name}'"
+        if output_series is None:
             continue
         if isinstance(value, Correlated):
-            wrong = time_mistakes(what, value.time)
-            mistakes += wrong + _repeated(name, own)
-            rest[name] = Unknown() if value.sigma is None else value.sigma
+            time_faults = time_mistakes(subject, value.time)
+            mistakes += time_faults + _repeated(name, output_series)
+            remaining_sigma[name] = Unknown() if value.sigma is None else value.sigma
             unknown = isinstance(value.time, Unknown)
             label = (value.time.name or name) if unknown else ""
-            found[name] = InTime(label, None if unknown or wrong else float(value.time))
-        elif isinstance(value, ErrorCovariance) or _is_matrix(value, own, 1):
-            rest[name] = 1.0
-            of_own = matrix_of(f"the covariance of '{name}'", getattr(value, "matrix", value), mistakes)
-            if of_own is not None and len(of_own) != own.times.size:
-                mistakes.append(f"the covariance of '{name}' has {len(of_own)} rows for {own.times.size} values")
-            elif of_own is not None:
-                mistakes += _repeated(name, own)
-                rest[name] = deviation = np.sqrt(np.diag(of_own))
-                found[name] = Within(of_own / np.outer(deviation, deviation), own.times.copy())
+            correlations[name] = InTime(label, None if unknown or time_faults else float(value.time))
+        elif isinstance(value, ErrorCovariance) or _is_matrix(value, output_series, 1):
+            remaining_sigma[name] = 1.0
+            covariance = matrix_of(f"the covariance of '{name}'", getattr(value, "matrix", value), mistakes)
+            if covariance is not None and len(covariance) != output_series.times.size:
+                mistakes.append(f"the covariance of '{name}' has {len(covariance)} rows for {output_series.times.size} values")
+            elif covariance is not None:
+                mistakes += _repeated(name, output_series)
+                remaining_sigma[name] = deviation = np.sqrt(np.diag(covariance))
+                correlations[name] = Within(covariance / np.outer(deviation, deviation), output_series.times.copy())
         elif _is_joint(value):
             joint.append(name)
-            more = "unknown('joint') takes nothing else: the covariance of the outputs is estimated as a whole"
-            mistakes += [] if value.plain else [f"{what}: {more}"]
+            restriction = "unknown('joint') takes nothing else: the covariance of the outputs is estimated as a whole"
+            mistakes += [] if value.plain else [f"{subject}: {restriction}"]
     if len(joint) == 1:
         mistakes.append(
             f"sigma of '{joint[0]}' is unknown('joint'), the covariance between outputs, but no other output has it; "
             "give it to another one, or leave the name out"
         )
-    found |= dict.fromkeys(joint, Across(tuple(joint), None, unknown=True))
-    return rest, found
+    correlations |= dict.fromkeys(joint, Across(tuple(joint), None, unknown=True))
+    return remaining_sigma, correlations
 
 
-def _repeated(name: str, own: TimeSeries) -> list[str]:
+def _repeated(name: str, series: TimeSeries) -> list[str]:
     """Refuse several values at a time, whose errors would be the same."""
-    known = np.isfinite(own.values)
-    times = np.repeat(own.times, own.values.shape[1])[known.ravel()]
-    same = times[1:][np.diff(times) == 0.0]
-    said = "has several values, whose errors would be one; give their mean, or an experiment for each replicate"
-    return [f"at t = {same[0]:g} '{name}' {said}"] if same.size else []
+    is_measured = np.isfinite(series.values)
+    times = np.repeat(series.times, series.values.shape[1])[is_measured.ravel()]
+    repeated_times = times[1:][np.diff(times) == 0.0]
+    message = "has several values, whose errors would be one; give their mean, or an experiment for each replicate"
+    return [f"at t = {repeated_times[0]:g} '{name}' {message}"] if repeated_times.size else []
 
 
 def misplaced(model: Noise) -> bool:
     """Check whether a noise model was given a correlation that only `sigma` of an experiment can specify."""
-    said = getattr(model, "correlation", None)
-    if said is not None and not isinstance(said, Correlation):
+    correlation = getattr(model, "correlation", None)
+    if correlation is not None and not isinstance(correlation, Correlation):
         return True
-    return isinstance(model.sigma, (Correlated, ErrorCovariance)) or (_is_joint(model.sigma) and said is None)
+    return isinstance(model.sigma, (Correlated, ErrorCovariance)) or (_is_joint(model.sigma) and correlation is None)
 
 
-def with_dependence(noise: dict[str, Noise], found: Mapping[str, Correlation], mistakes: list[str]) -> dict[str, Noise]:
+def with_dependence(noise: dict[str, Noise], correlations: Mapping[str, Correlation], mistakes: list[str]) -> dict[str, Noise]:
     """Return noise models that know how errors depend on each other."""
-    out = dict(noise)
-    for name, correlation in found.items():
+    dependent_noise = dict(noise)
+    for name, correlation in correlations.items():
         model = noise.get(name, Gaussian())
         if not isinstance(model, (Gaussian, LogNormal)) or model.censored:
-            what = "a limit of detection" if isinstance(model, (Gaussian, LogNormal)) else type(model).__name__
+            noise_kind = "a limit of detection" if isinstance(model, (Gaussian, LogNormal)) else type(model).__name__
             mistakes.append(
-                f"errors of '{name}' depend on each other, which {what} does not go with; use Gaussian() or LogNormal()"
+                f"errors of '{name}' depend on each other, which {noise_kind} does not go with; use Gaussian() or LogNormal()"
             )
             continue
         if model.sigma is not None and not (isinstance(model.sigma, Unknown) and model.sigma.plain):
@@ -140,5 +140,5 @@ def with_dependence(noise: dict[str, Noise], found: Mapping[str, Correlation], m
                 "prior; give numbers, or unknown() with nothing but a name"
             )
             continue
-        out[name] = replace(model, correlation=correlation)
-    return out
+        dependent_noise[name] = replace(model, correlation=correlation)
+    return dependent_noise

@@ -63,9 +63,9 @@ class EstimatedInput:
         if t is None or t.ndim != 1 or not np.isfinite(t).all():
             mistakes.append(f"knots is {text(self.knots)}; give the times between which the input is interpolated")
             t = None
-        least = KINDS.get(str(self.kind), 1)
-        if t is not None and t.size < least:
-            mistakes.append(f"{t.size} knots given; this kind needs at least {least}")
+        min_knots = KINDS.get(str(self.kind), 1)
+        if t is not None and t.size < min_knots:
+            mistakes.append(f"{t.size} knots given; this kind needs at least {min_knots}")
         if t is not None and (np.diff(t) <= 0).any():
             mistakes.append(f"knots must increase strictly; look at t = {t[1:][np.diff(t) <= 0][0]:g}")
         y = self._read_guess(t, mistakes)
@@ -92,27 +92,27 @@ class EstimatedInput:
             object.__setattr__(self, field, value)
 
     def _read_guess(self, knots: Array | None, mistakes: list[str]) -> Array | None:
-        given: Any = self.guess
-        y = reals(given)
-        if given is None:
+        guess: Any = self.guess
+        y = reals(guess)
+        if guess is None:
             mistakes.append("guess is missing; say where the search begins, a number or one for each knot")
             return None
         if y is None or y.ndim > 1 or not np.isfinite(y).all():
-            mistakes.append(f"guess is {text(given)}; give a finite number, or one for each knot")
+            mistakes.append(f"guess is {text(guess)}; give a finite number, or one for each knot")
             return None
         if y.ndim == 1 and knots is not None and y.size != knots.size:
             mistakes.append(f"guess has {y.size} numbers for {knots.size} knots; give one, or one for each knot")
             return None
         values = np.unique(y).tolist()
-        found = [m for v in values for m in bound_mistakes("the input", v, self.lower, self.upper, self.scale)]
-        mistakes += list(dict.fromkeys(found))
+        faults = [m for v in values for m in bound_mistakes("the input", v, self.lower, self.upper, self.scale)]
+        mistakes += list(dict.fromkeys(faults))
         return np.array(np.broadcast_to(y, (1 if knots is None else knots.size,)))
 
     @property
     def span(self) -> tuple[float, float]:
         """The first and the last time at which the input is defined."""
-        last = np.inf if self.kind == "piecewise_constant" else float(self.knots[-1])
-        return float(self.knots[0]), last
+        end_time = np.inf if self.kind == "piecewise_constant" else float(self.knots[-1])
+        return float(self.knots[0]), end_time
 
     @property
     def log(self) -> bool:
@@ -125,17 +125,17 @@ class EstimatedInput:
         same = (self.kind, self.lower, self.upper, self.scale, self.smoothness, self.order, self.per_experiment)
         return (*same, *self.knots.tolist(), *([] if self.per_experiment else self.guess.tolist()))
 
-    def label(self, called: str) -> str:
+    def label(self, input_name: str) -> str:
         """Return the name of the function, of an input that the model calls so."""
-        return self.name or called
+        return self.name or input_name
 
-    def names(self, called: str) -> tuple[str, ...]:
+    def names(self, input_name: str) -> tuple[str, ...]:
         """Return the names of its values, such as ``u(3)``, (n,)."""
         for digits in (6, 12, 17):
-            shown = [f"{t:.{digits}g}" for t in self.knots.tolist()]
-            if len(set(shown)) == len(shown):
+            time_texts = [f"{t:.{digits}g}" for t in self.knots.tolist()]
+            if len(set(time_texts)) == len(time_texts):
                 break
-        return tuple(f"{self.label(called)}({t})" for t in shown)
+        return tuple(f"{self.label(input_name)}({t})" for t in time_texts)
 
     def interpolation(self, times: Any) -> Array:
         """Return B (m, n): what the values at the knots contribute to g at times (m,) within the span."""
@@ -174,5 +174,5 @@ class EstimatedInput:
              np.sqrt(h / 6)[:, None] * (bend[:-1] + bend[1:])]
         )  # fmt: skip
         _, size, rows = np.linalg.svd(root, full_matrices=False)
-        kept = size > _NONE * size[0]
-        return size[kept, None] * rows[kept]
+        is_significant = size > _NONE * size[0]
+        return size[is_significant, None] * rows[is_significant]

@@ -125,16 +125,16 @@ class Event(Picklable):
         forbidden: str = "",
     ) -> None:
         mistakes: list[str] = []
-        new = {
+        new_values = {
             n: _value(f"the new value of '{n}'", v, mistakes) for n, v in named("changes", changes, mistakes).items()
         }
-        if not new and not mistakes:
+        if not new_values and not mistakes:
             mistakes.append("nothing changes; give the new values of states, as in {x: x + dose}")
-        at: Value = np.inf
+        event_time: Value = np.inf
         if (time is None) == (when is None):
             mistakes.append("give either a time or when=, an expression that passes zero")
         elif when is None:
-            at = _value("time", time, mistakes)
+            event_time = _value("time", time, mistakes)
         elif not isinstance(_value("when", when, mistakes), ca.SX):
             mistakes.append(f"when is {text(when)}; give an expression of states that passes zero")
         mistakes += _side_mistakes(measured)
@@ -160,10 +160,10 @@ class Event(Picklable):
             mistakes.append(f"forbidden is {text(forbidden)}; say in words why it must not happen")
         ordered = rank is not None or persistent is not True or rng is not None or not is_one_of(forbidden, "")
         if ordered and not condition:
-            said = "priority, persistent, rng and forbidden are those of a condition"
-            mistakes.append(f"{said}; write for example when=x > 3")
+            option_names = "priority, persistent, rng and forbidden are those of a condition"
+            mistakes.append(f"{option_names}; write for example when=x > 3")
         check("Event", mistakes)
-        vars(self).update(time=at, changes=new, measured=measured, when=when, direction=direction, at_start=at_start)
+        vars(self).update(time=event_time, changes=new_values, measured=measured, when=when, direction=direction, at_start=at_start)
         vars(self).update(count=1 if when is None else count, priority=rank, persistent=persistent)
         vars(self).update(rng=rng, forbidden=forbidden)
 
@@ -255,18 +255,18 @@ class Doses(Picklable):
             mistakes.append("count is the number of repeated doses; give every= too")
         elif len(amounts) not in (1, len(when)):
             mistakes.append(f"{len(amounts)} amounts are given for {len(when)} times; give one, or one for each")
-        long = None if duration is None else _value("duration", duration, mistakes)
-        if isinstance(long, float) and long <= 0:
-            mistakes.append(f"duration is {long:g}; it must be positive; without duration= a dose is given at once")
-        late, part = _value("lag", lag, mistakes), _value("bioavailability", bioavailability, mistakes)
-        if isinstance(late, float) and late < 0:
-            mistakes.append(f"lag is {late:g}; it must not be negative")
+        infusion_duration = None if duration is None else _value("duration", duration, mistakes)
+        if isinstance(infusion_duration, float) and infusion_duration <= 0:
+            mistakes.append(f"duration is {infusion_duration:g}; it must be positive; without duration= a dose is given at once")
+        dose_lag, fraction = _value("lag", lag, mistakes), _value("bioavailability", bioavailability, mistakes)
+        if isinstance(dose_lag, float) and dose_lag < 0:
+            mistakes.append(f"lag is {dose_lag:g}; it must not be negative")
         mistakes += _side_mistakes(measured)
-        if long is not None and is_one_of(measured, "after"):
+        if infusion_duration is not None and is_one_of(measured, "after"):
             mistakes.append("measured is for doses at once, and an infusion changes nothing at once; leave it out")
         check("Doses", mistakes)
         vars(self).update(into=name, amount=amounts, times=when, every=None if every is None else float(every))
-        vars(self).update(count=count, duration=long, lag=late, bioavailability=part, measured=measured)
+        vars(self).update(count=count, duration=infusion_duration, lag=dose_lag, bioavailability=fraction, measured=measured)
 
     @property
     def endless(self) -> bool:
@@ -309,16 +309,16 @@ class Occurrence:
 
 def occurrences(events: Iterable[Happening], end: float) -> list[Occurrence]:
     """List everything that happens, in the order in which it was said; repeated doses without a count up to `end`."""
-    found: list[Occurrence] = []
+    scheduled_events: list[Occurrence] = []
     for event in events:
         if isinstance(event, Event):
-            by = None if event.when is None else event
-            found += [Occurrence("the event", event.time, event.measured, event.changes, when=by)] * event.count
+            trigger = None if event.when is None else event
+            scheduled_events += [Occurrence("the event", event.time, event.measured, event.changes, when=trigger)] * event.count
         elif isinstance(event, ParameterSwitch):
-            found.append(Occurrence("the knot", event.time, event.measured, values=event.values))
+            scheduled_events.append(Occurrence("the knot", event.time, event.measured, values=event.values))
         else:
-            found += _doses(event, end)
-    return found
+            scheduled_events += _doses(event, end)
+    return scheduled_events
 
 
 def too_late(event: Happening, end: float) -> bool:
@@ -328,24 +328,24 @@ def too_late(event: Happening, end: float) -> bool:
 
 
 def _doses(doses: Doses, end: float) -> list[Occurrence]:
-    first, times = doses.times[0], list(doses.times)
+    first_time, times = doses.times[0], list(doses.times)
     if doses.every is not None:
         count = doses.count
         if count is None:
-            known = first if isinstance(first, float) else 0.0
-            count = int(np.clip(np.floor((end - known) / doses.every + _ROUNDING) + 1, 1, _MOST))
-        times = [first + i * doses.every for i in range(count)]
+            reference_time = first_time if isinstance(first_time, float) else 0.0
+            count = int(np.clip(np.floor((end - reference_time) / doses.every + _ROUNDING) + 1, 1, _MOST))
+        times = [first_time + i * doses.every for i in range(count)]
     amounts = doses.amount if len(doses.amount) > 1 else doses.amount * len(times)
-    found: list[Occurrence] = []
+    scheduled_events: list[Occurrence] = []
     for time, amount in zip(times, amounts, strict=True):
-        given = amount if is_one_of(doses.bioavailability, 1.0) else doses.bioavailability * amount
-        begin = time if is_one_of(doses.lag, 0.0) else time + doses.lag
+        effective_amount = amount if is_one_of(doses.bioavailability, 1.0) else doses.bioavailability * amount
+        start_time = time if is_one_of(doses.lag, 0.0) else time + doses.lag
         if doses.duration is None:
-            found.append(Occurrence(f"the dose into '{doses.into}'", begin, doses.measured, None, doses.into, given))
+            scheduled_events.append(Occurrence(f"the dose into '{doses.into}'", start_time, doses.measured, None, doses.into, effective_amount))
         else:
-            what, rate, stop = f"the infusion into '{doses.into}'", given / doses.duration, begin + doses.duration
-            found.append(Occurrence(what, begin, doses.measured, None, doses.into, rate, stop))
-    return found
+            label, rate, end_time = f"the infusion into '{doses.into}'", effective_amount / doses.duration, start_time + doses.duration
+            scheduled_events.append(Occurrence(label, start_time, doses.measured, None, doses.into, rate, end_time))
+    return scheduled_events
 
 
 def input_jumps(inputs: Iterable[Input], start: float, end: float) -> list[Occurrence]:
@@ -391,16 +391,16 @@ def _expressions(event: Happening) -> list[ca.SX]:
     return [v for v in values if isinstance(v, ca.SX)]
 
 
-def read_events(given: Any, mistakes: list[str]) -> tuple[Happening, ...]:
+def read_events(argument: Any, mistakes: list[str]) -> tuple[Happening, ...]:
     """Read the events of an experiment."""
-    if _happens(given):
-        return (given,)
-    every = [] if given is None else items(given)
-    if every is None:
-        mistakes.append(f"events is {text(given)}; give a list of Event(...) and Doses(...)")
+    if _happens(argument):
+        return (argument,)
+    entries = [] if argument is None else items(argument)
+    if entries is None:
+        mistakes.append(f"events is {text(argument)}; give a list of Event(...) and Doses(...)")
         return ()
-    mistakes += [f"events contains {text(e)}; give Event(...) or Doses(...)" for e in every if not _happens(e)]
-    return tuple(e for e in every if _happens(e))
+    mistakes += [f"events contains {text(e)}; give Event(...) or Doses(...)" for e in entries if not _happens(e)]
+    return tuple(e for e in entries if _happens(e))
 
 
 def _happens(event: Any) -> bool:
@@ -411,21 +411,21 @@ def _side_mistakes(measured: Any) -> list[str]:
     return [] if is_one_of(measured, *_SIDES) else [f"measured is {text(measured)}; choose 'before' or 'after'"]
 
 
-def _value(what: str, value: Any, mistakes: list[str]) -> Value:
+def _value(label: str, value: Any, mistakes: list[str]) -> Value:
     remedy = number_remedy(value, "give a finite number or a scalar SX expression")
-    return number_or_expression(what, value, remedy, mistakes)
+    return number_or_expression(label, value, remedy, mistakes)
 
 
-def _values(what: str, given: Any, mistakes: list[str]) -> tuple[Value, ...]:
+def _values(label: str, argument: Any, mistakes: list[str]) -> tuple[Value, ...]:
     """Read one or several numbers or expressions."""
-    if isinstance(given, ca.SX):
-        parts = list(ca.vertsplit(ca.vec(given))) if given.numel() != 1 else [given]
-        return tuple(_value(what, v, mistakes) for v in parts)
-    array = reals(given)
-    every: Sequence[Any] | None = array.ravel().tolist() if array is not None and array.ndim <= 1 else items(given)
-    usual = "give a number, an expression, or a list of them"
-    remedy = number_remedy(given, usual)
-    if not every or remedy != usual:
-        mistakes.append(f"{what} is {text(given)}; {remedy}")
-        return (np.nan,) * len(every or [given])
-    return tuple(_value(what, v, mistakes) for v in every)
+    if isinstance(argument, ca.SX):
+        parts = list(ca.vertsplit(ca.vec(argument))) if argument.numel() != 1 else [argument]
+        return tuple(_value(label, v, mistakes) for v in parts)
+    array = reals(argument)
+    entries: Sequence[Any] | None = array.ravel().tolist() if array is not None and array.ndim <= 1 else items(argument)
+    default_remedy = "give a number, an expression, or a list of them"
+    remedy = number_remedy(argument, default_remedy)
+    if not entries or remedy != default_remedy:
+        mistakes.append(f"{label} is {text(argument)}; {remedy}")
+        return (np.nan,) * len(entries or [argument])
+    return tuple(_value(label, v, mistakes) for v in entries)

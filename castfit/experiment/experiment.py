@@ -286,40 +286,40 @@ class Experiment(Picklable):
     ) -> None:
         mistakes = index_mistakes(data, time, sigma, noise)
         data, time, start, origin = counted(data, time, start, time_unit, mistakes)
-        begin = 0.0 if start is None else real(start)
-        if begin is None or not np.isfinite(begin):
-            dated = "; a date goes with times that are dates" if begin is None else ""
-            mistakes.append(f"start is {text(start)}; give a finite number{dated}")
-            begin = None
+        start_time = 0.0 if start is None else real(start)
+        if start_time is None or not np.isfinite(start_time):
+            date_hint = "; a date goes with times that are dates" if start_time is None else ""
+            mistakes.append(f"start is {text(start)}; give a finite number{date_hint}")
+            start_time = None
         label: Any = name
         if not isinstance(label, str):
             mistakes.append(f"name is {text(label)}; give text")
             label = ""
-        series, settled = _brought_to_rest(read_series(data, time, mistakes), begin, mistakes)
-        stated = read_noise(of_read(sigma, data, series), of_read(noise, data, series), time, series, mistakes)
-        mistakes += series_mistakes(series, begin)
-        if not mistakes and begin is not None:
-            mistakes += scale_mistakes(series, stated.deviations, begin, given=start is not None)
+        series, is_at_infinity = _brought_to_rest(read_series(data, time, mistakes), start_time, mistakes)
+        noise_spec = read_noise(of_read(sigma, data, series), of_read(noise, data, series), time, series, mistakes)
+        mistakes += series_mistakes(series, start_time)
+        if not mistakes and start_time is not None:
+            mistakes += scale_mistakes(series, noise_spec.deviations, start_time, is_start_given=start is not None)
         given_inputs = named("inputs", inputs, mistakes)
         signals = {n: u if isinstance(u, EstimatedInput) else as_input(n, u, mistakes) for n, u in given_inputs.items()}
-        happens = read_events(events, mistakes)
-        given: Any = initial
-        if settled:
-            given = _resting(initial, signals, mistakes)
-            mistakes += ["events happen, but the data are at infinity; leave the events out"] if happens else []
-        states = {n: _initial_value(n, v, mistakes) for n, v in named("initial", given, mistakes).items()}
-        own = {n: own_parameter(n, v, mistakes) for n, v in named("parameters", parameters, mistakes).items()}
+        happenings = read_events(events, mistakes)
+        initial_spec: Any = initial
+        if is_at_infinity:
+            initial_spec = _resting(initial, signals, mistakes)
+            mistakes += ["events happen, but the data are at infinity; leave the events out"] if happenings else []
+        states = {n: _initial_value(n, v, mistakes) for n, v in named("initial", initial_spec, mistakes).items()}
+        local_parameters = {n: own_parameter(n, v, mistakes) for n, v in named("parameters", parameters, mistakes).items()}
         check(f"Experiment '{label}'" if label else "Experiment", mistakes)
         vars(self).update(
             data={n: (s.times, s.values) for n, s in series.items()},
             time=None,
-            sigma=stated.deviations or None,
-            noise=stated.noise,
-            initial=replace(given, replace=states) if isinstance(given, SteadyStart) else states,
-            parameters=own,
+            sigma=noise_spec.deviations or None,
+            noise=noise_spec.noise,
+            initial=replace(initial_spec, replace=states) if isinstance(initial_spec, SteadyStart) else states,
+            parameters=local_parameters,
             inputs=signals,
-            events=happens,
-            start=begin,
+            events=happenings,
+            start=start_time,
             name=name,
             time_unit=time_unit,
             origin=origin,
@@ -353,15 +353,15 @@ class Experiment(Picklable):
         end = real(horizon)
         if end is None or np.isnan(end):
             raise InputError("Experiment.until", [f"the horizon is {text(horizon)}; give a time"])
-        kept: dict[str, Any] = {}
+        remaining_data: dict[str, Any] = {}
         sigma: dict[str, Any] = {}
         for name, (t, y) in self.data.items():
-            keep = t <= horizon
-            if np.isfinite(y[keep]).any():
-                kept[name] = (t[keep], y[keep])
+            is_before = t <= horizon
+            if np.isfinite(y[is_before]).any():
+                remaining_data[name] = (t[is_before], y[is_before])
                 if self.sigma is not None and name in self.sigma:
-                    sigma[name] = self.sigma[name][keep]
-        return self._measuring(kept, sigma or None, up_to(self.events, end)) if kept else None
+                    sigma[name] = self.sigma[name][is_before]
+        return self._measuring(remaining_data, sigma or None, up_to(self.events, end)) if remaining_data else None
 
     def with_values(self, values: Mapping[str, Array]) -> Experiment:
         """Return the experiment with other values where it has values, for instance simulated ones.
@@ -371,15 +371,15 @@ class Experiment(Picklable):
         values : mapping from output name to (n_times,) or (n_times, n_replicates) array
         """
         mistakes: list[str] = []
-        given = named("values", values, mistakes)
-        mistakes += unknown_names("'{}' is not measured", given, self.data)
+        values_by_name = named("values", values, mistakes)
+        mistakes += unknown_names("'{}' is not measured", values_by_name, self.data)
         data: dict[str, Any] = {}
         for name, (t, y) in self.data.items():
-            new = reals(given.get(name))
-            if new is None or new.size != y.size or new.shape[:1] != y.shape[:1]:
-                mistakes.append(f"'{name}' needs an array of shape {y.shape}; it is {text(given.get(name))}")
+            new_values = reals(values_by_name.get(name))
+            if new_values is None or new_values.size != y.size or new_values.shape[:1] != y.shape[:1]:
+                mistakes.append(f"'{name}' needs an array of shape {y.shape}; it is {text(values_by_name.get(name))}")
             else:
-                data[name] = (t, np.where(np.isfinite(y), new.reshape(y.shape), np.nan))
+                data[name] = (t, np.where(np.isfinite(y), new_values.reshape(y.shape), np.nan))
         check("Experiment.with_values", mistakes)
         return self._measuring(data, self.sigma, self.events)
 
@@ -394,10 +394,10 @@ class Experiment(Picklable):
         row = self._rows(measured=True)
         data: dict[str, Any] = {}
         for name, (times, y) in self.data.items():
-            at = [row.get(slot, -1) for slot in zip(*_slots(times, y), strict=True)]
-            new = np.where(np.isfinite(y), values[at, list(outputs).index(name)].reshape(y.shape), np.nan)
-            if np.isfinite(new).any():
-                data[name] = (times, new)
+            row_indices = [row.get(slot, -1) for slot in zip(*_slots(times, y), strict=True)]
+            new_values = np.where(np.isfinite(y), values[row_indices, list(outputs).index(name)].reshape(y.shape), np.nan)
+            if np.isfinite(new_values).any():
+                data[name] = (times, new_values)
         return self.with_changes(data=data)
 
     def robust(self, model: Noise) -> Experiment:
@@ -407,11 +407,11 @@ class Experiment(Picklable):
         """
         noise = dict(self.noise)
         for name in self.data:
-            given = noise.get(name)
-            if given is not None and not (isinstance(given, Gaussian) and given.plain):
+            noise_model = noise.get(name)
+            if noise_model is not None and not (isinstance(noise_model, Gaussian) and noise_model.plain):
                 continue
-            silent = given is None and (self.sigma is None or name not in self.sigma)
-            noise[name] = replace(model, sigma=Unknown("all") if silent else None if given is None else given.sigma)
+            is_unspecified = noise_model is None and (self.sigma is None or name not in self.sigma)
+            noise[name] = replace(model, sigma=Unknown("all") if is_unspecified else None if noise_model is None else noise_model.sigma)
         return self if noise == self.noise else self.with_changes(noise=noise)
 
     def _measuring(self, data: Mapping[str, Any], sigma: Any, events: Sequence[Happening]) -> Experiment:
@@ -442,12 +442,12 @@ class Experiment(Picklable):
         """Conditions before an experiment that begins at a steady state, as an `Experiment`."""
         if self.steady is None:
             raise AttributeError("nothing is said of what holds before an experiment that does not begin at rest")
-        held = {
+        constant_inputs = {
             n: u if isinstance(u, EstimatedInput) else Input.constant(float(u(self.start)))
             for n, u in self.inputs.items()
         }
         parameters = {**self.parameters, **self.steady.parameters}
-        inputs = {**held, **self.steady.inputs}
+        inputs = {**constant_inputs, **self.steady.inputs}
         return self.with_changes(events=(), initial=self.steady.initial, parameters=parameters, inputs=inputs)
 
     def called(self, name: str) -> Experiment:
@@ -471,19 +471,19 @@ class Experiment(Picklable):
         InputError
             For unknown fields, and for what a new `Experiment` would have to read first.
         """
-        known, wrong = vars(self), list[str]()
+        own_fields, mistakes = vars(self), list[str]()
         for key, value in changes.items():
-            if key not in known:
-                wrong.append(f"'{key}' is no field of an experiment: {suggest(key, known)}")
-            elif isinstance(known[key], Mapping) and not isinstance(value, (Mapping, type(None))):
-                wrong.append(
+            if key not in own_fields:
+                mistakes.append(f"'{key}' is no field of an experiment: {suggest(key, own_fields)}")
+            elif isinstance(own_fields[key], Mapping) and not isinstance(value, (Mapping, type(None))):
+                mistakes.append(
                     f"{key} is {text(value)}, but kept as a mapping from names, as experiment.{key} shows; give such a "
                     f"mapping, or make a new Experiment(..., {key}=...)"
                 )
-        check("Experiment.with_changes", wrong)
-        out = Experiment.__new__(Experiment)
-        vars(out).update({**known, **changes})
-        return out
+        check("Experiment.with_changes", mistakes)
+        changed_experiment = Experiment.__new__(Experiment)
+        vars(changed_experiment).update({**own_fields, **changes})
+        return changed_experiment
 
     def points(self, outputs: Sequence[str]) -> Points:
         """Arrange the measurements on points, with one column for each of `outputs`."""
@@ -539,27 +539,27 @@ class Points:
 def _slots(times: Array, values: Array) -> tuple[Array, NDArray[np.intp]]:
     """Return each value's time and its number among those at that time, which make it unique in a series."""
     flat = np.repeat(times, values.shape[1])
-    first = np.searchsorted(flat, flat, side="left")
-    return flat, np.arange(flat.size) - first
+    first_index = np.searchsorted(flat, flat, side="left")
+    return flat, np.arange(flat.size) - first_index
 
 
 def _brought_to_rest(
-    series: dict[str, TimeSeries], begin: float | None, mistakes: list[str]
+    series: dict[str, TimeSeries], start_time: float | None, mistakes: list[str]
 ) -> tuple[dict[str, TimeSeries], bool]:
     """Move times at infinity to a finite time, as the model begins and stays at steady state.
 
     Return also whether all are infinite.
     """
     infinite = [np.isposinf(s.times) for s in series.values()]
-    if not any(at.any() for at in infinite):
+    if not any(is_infinite.any() for is_infinite in infinite):
         return series, False
-    if not all(at.all() for at in infinite):
+    if not all(is_infinite.all() for is_infinite in infinite):
         mistakes.append("values at infinity stand beside others; give those at infinity as an experiment of their own")
-        finite = {n: np.where(at, np.nanmax(s.times, where=~at, initial=begin or 0.0), s.times)
-                  for (n, s), at in zip(series.items(), infinite, strict=True)}  # fmt: skip
+        finite = {n: np.where(is_infinite, np.nanmax(s.times, where=~is_infinite, initial=start_time or 0.0), s.times)
+                  for (n, s), is_infinite in zip(series.items(), infinite, strict=True)}  # fmt: skip
         return {n: TimeSeries(finite[n], s.values, s.shape) for n, s in series.items()}, False
-    still = (begin or 0.0) + max(abs(begin or 0.0), 1.0)
-    return {n: TimeSeries(np.full_like(s.times, still), s.values, s.shape) for n, s in series.items()}, True
+    steady_time = (start_time or 0.0) + max(abs(start_time or 0.0), 1.0)
+    return {n: TimeSeries(np.full_like(s.times, steady_time), s.values, s.shape) for n, s in series.items()}, True
 
 
 def _resting(initial: Any, signals: Mapping[str, Input | EstimatedInput], mistakes: list[str]) -> SteadyStart:
@@ -580,8 +580,8 @@ def _resting(initial: Any, signals: Mapping[str, Input | EstimatedInput], mistak
         if u.kind != "constant"
     ]
     # From a steady state before it, or from initial states, the model comes to rest, again or at all.
-    begin = replace(initial, replace=states) if isinstance(initial, SteadyStart) else states
-    return SteadyStart({}, {}, begin, {}, settled=True)
+    steady_start = replace(initial, replace=states) if isinstance(initial, SteadyStart) else states
+    return SteadyStart({}, {}, steady_start, {}, settled=True)
 
 
 def as_input(name: str, value: Any, mistakes: list[str]) -> Input:
@@ -607,18 +607,18 @@ def as_input(name: str, value: Any, mistakes: list[str]) -> Input:
 def _initial_value(name: str, value: Any, mistakes: list[str]) -> InitialValue:
     """Read one entry of `initial`."""
     if isinstance(value, Normal):
-        wrong = prior_mistakes(f"initial state '{name}'", value)
-        if not wrong and value.on != "value":
-            wrong = [f"initial state '{name}' is {text(value)}; give Normal(mean, deviation) of the value itself"]
-        mistakes += wrong
-        return Free(np.nan if wrong else float(value.mean), prior=value, random=True)
+        prior_faults = prior_mistakes(f"initial state '{name}'", value)
+        if not prior_faults and value.on != "value":
+            prior_faults = [f"initial state '{name}' is {text(value)}; give Normal(mean, deviation) of the value itself"]
+        mistakes += prior_faults
+        return Free(np.nan if prior_faults else float(value.mean), prior=value, random=True)
     if isinstance(value, Free):
-        what = f"free initial state '{name}'"
-        found = bound_mistakes(what, value.guess, value.lower, value.upper, value.scale)
-        wrong = prior_mistakes(what, value.prior)
-        found += wrong or ([] if found else contradictions(what, value.guess, value.lower, value.upper, value.prior))
-        mistakes += found
-        if found:
+        label = f"free initial state '{name}'"
+        faults = bound_mistakes(label, value.guess, value.lower, value.upper, value.scale)
+        prior_faults = prior_mistakes(label, value.prior)
+        faults += prior_faults or ([] if faults else contradictions(label, value.guess, value.lower, value.upper, value.prior))
+        mistakes += faults
+        if faults:
             return value
         return replace(value, guess=float(value.guess), lower=float(value.lower), upper=float(value.upper))
     if isinstance(value, Consistent):

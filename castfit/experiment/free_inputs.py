@@ -52,9 +52,9 @@ class FreeInput:
             elif values.ndim == 1 and not mistakes and values.size != self.size:
                 mistakes.append(f"guess has {values.size} numbers for {self.size} values; give one, or one for each")
             else:
-                found = [m for v in np.unique(values).tolist() for m in bound_mistakes("the input", v, low, high,
+                faults = [m for v in np.unique(values).tolist() for m in bound_mistakes("the input", v, low, high,
                                                                                          "linear")]  # fmt: skip
-                mistakes += list(dict.fromkeys(found))
+                mistakes += list(dict.fromkeys(faults))
         check("Input.free", mistakes)
         plain_numbers(self)
 
@@ -85,14 +85,14 @@ class FreeInput:
         """Return the values at which the search begins, (size,)."""
         if callable(self.guess):
             edges = self.edges(start, horizon)
-            at = edges if self.linear else 0.5 * (edges[1:] + edges[:-1])
+            times = edges if self.linear else 0.5 * (edges[1:] + edges[:-1])
             try:
-                found = reals(self.guess(at))
+                guess_values = reals(self.guess(times))
             except (TypeError, ValueError) as error:
                 raise InputError("Input.free", [f"guess cannot be called with times: {error}"]) from error
-            if found is None or found.shape not in ((), at.shape) or not np.isfinite(found).all():
+            if guess_values is None or guess_values.shape not in ((), times.shape) or not np.isfinite(guess_values).all():
                 check("Input.free", ["guess, called with times, does not return one finite number for each"])
-                return at
-            return np.clip(np.broadcast_to(found, at.shape), self.lower, self.upper)
+                return times
+            return np.clip(np.broadcast_to(guess_values, times.shape), self.lower, self.upper)
         value = self._middle() if self.guess is None else np.asarray(self.guess, dtype=float)
         return np.array(np.broadcast_to(value, (self.size,)))

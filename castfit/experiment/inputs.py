@@ -65,11 +65,11 @@ class Pieces:
         """Evaluate at times t, of any shape."""
         piece = np.clip(np.searchsorted(self.x, t, side="right") - 1, 0, self.x.size - 2)
         s = np.reshape(t - self.x[piece], (*np.shape(t), *[1] * (self.c.ndim - 2)))
-        out, power = self.c[-1, piece], 1.0
+        total, power = self.c[-1, piece], 1.0
         for coefficient in self.c[-2::-1]:
             power = power * s
-            out = out + coefficient[piece] * power
-        return out
+            total = total + coefficient[piece] * power
+        return total
 
 
 def _end_slope(h0: Array, h1: Array, m0: Array, m1: Array) -> Array:
@@ -237,8 +237,8 @@ class Input:
         """
         low, high = both_bounds("Input.estimated", lower, upper, bounds)
         weight: Any = 0.0 if smoothness is None else smoothness
-        given: Any = knots
-        return EstimatedInput(kind, given, cast("Any", guess), low, high, scale, weight, order, name, per_experiment)
+        untyped_knots: Any = knots
+        return EstimatedInput(kind, untyped_knots, cast("Any", guess), low, high, scale, weight, order, name, per_experiment)
 
     @classmethod
     def free(
@@ -284,8 +284,8 @@ class Input:
     @property
     def span(self) -> tuple[float, float]:
         """The first and the last time at which the input is defined."""
-        last = np.inf if self.kind in ("constant", "piecewise_constant") else float(self.times[-1])
-        return float(self.times[0]), last
+        end_time = np.inf if self.kind in ("constant", "piecewise_constant") else float(self.times[-1])
+        return float(self.times[0]), end_time
 
     @property
     def breakpoints(self) -> Array:
@@ -306,10 +306,10 @@ class Input:
 
     def __call__(self, t: ArrayLike) -> Array:
         """Evaluate at times t; piecewise constants are continuous from the right."""
-        at = np.asarray(t, dtype=float)
+        times = np.asarray(t, dtype=float)
         if self.kind in ("constant", "piecewise_constant"):
-            return self.values[np.maximum(np.searchsorted(self.times, at, side="right") - 1, 0)]
-        return np.asarray(self._polynomial(at), dtype=float)
+            return self.values[np.maximum(np.searchsorted(self.times, times, side="right") - 1, 0)]
+        return np.asarray(self._polynomial(times), dtype=float)
 
     def cubics(self, edges: Array) -> Array:
         """Return the signal between edges as local cubics, u(t) = sum_c out[j, c] (t - edges[j])**c.
@@ -323,21 +323,21 @@ class Input:
         -------
         (n, 4) array
         """
-        left, right = edges[:-1], edges[1:]
-        out = np.zeros((left.size, 4))
-        middle = 0.5 * (left + right)
+        interval_starts, interval_ends = edges[:-1], edges[1:]
+        cubic_table = np.zeros((interval_starts.size, 4))
+        middle = 0.5 * (interval_starts + interval_ends)
         if self.kind in ("constant", "piecewise_constant"):
-            out[:, 0] = self(middle)
-            return out
+            cubic_table[:, 0] = self(middle)
+            return cubic_table
         # Expanding about the middle's own piece keeps an edge that is off by a rounding error on the right piece.
         polynomial = self._polynomial
         piece = np.clip(np.searchsorted(polynomial.x, middle, side="right") - 1, 0, polynomial.x.size - 2)
         coefficients = polynomial.c[::-1, piece].T  # (n, degree + 1), ascending, about the piece's own left end
-        shift = left - polynomial.x[piece]
+        shift = interval_starts - polynomial.x[piece]
         for c in range(coefficients.shape[1] - 1, -1, -1):  # Horner's scheme of the shifted polynomial
-            out[:, 1:] = out[:, 1:] * shift[:, None] + out[:, :-1]
-            out[:, 0] = out[:, 0] * shift + coefficients[:, c]
-        return out
+            cubic_table[:, 1:] = cubic_table[:, 1:] * shift[:, None] + cubic_table[:, :-1]
+            cubic_table[:, 0] = cubic_table[:, 0] * shift + coefficients[:, c]
+        return cubic_table
 
 
 @dataclass(frozen=True, eq=False)
@@ -351,9 +351,9 @@ class Placeholder(Input):
     called: str
 
     @classmethod
-    def of(cls, said: EstimatedInput, called: str) -> Placeholder:
+    def of(cls, spec: EstimatedInput, name: str) -> Placeholder:
         """Stand for an input that the model calls so."""
-        return cls("constant", np.array([-np.inf]), np.zeros(1), said, called)
+        return cls("constant", np.array([-np.inf]), np.zeros(1), spec, name)
 
     @property
     def span(self) -> tuple[float, float]:

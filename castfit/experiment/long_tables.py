@@ -80,46 +80,46 @@ def experiments_from(
     ... )
     [Experiment('A': 2 values of blood, times 1 to 4), Experiment('B': 2 values of blood, times 1 to 4)]
     """
-    of_one = each is None or callable(each)
+    is_valid_each = each is None or callable(each)
     columns = {"value": value, "output": output, "time": time}
     columns |= {} if experiment is None else {"experiment": experiment}
-    asked = [(what, c, isinstance(cast("Any", c), str), "give the name of a column") for what, c in columns.items()]
-    asked += [("each", each, of_one, "give a function of an experiment's name")]
-    check("experiments_from", option_mistakes(*asked))
-    frame = _read(table, [c for what, c in columns.items() if what in ("output", "experiment")])
+    option_rules = [(role, c, isinstance(cast("Any", c), str), "give the name of a column") for role, c in columns.items()]
+    option_rules += [("each", each, is_valid_each, "give a function of an experiment's name")]
+    check("experiments_from", option_mistakes(*option_rules))
+    frame = _read(table, [c for role, c in columns.items() if role in ("output", "experiment")])
     columns |= {"sigma": sigma} if isinstance(sigma, str) else {}
-    known = [str(c) for c in frame.columns]
-    frame = frame.set_axis(known, axis=1)
+    column_names = [str(c) for c in frame.columns]
+    frame = frame.set_axis(column_names, axis=1)
     mistakes = [
-        f"{what}='{c}' is no column of the table: {suggest(c, known)}" for what, c in columns.items() if c not in known
+        f"{role}='{c}' is no column of the table: {suggest(c, column_names)}" for role, c in columns.items() if c not in column_names
     ]
-    twice = [c for c in dict.fromkeys(known) if known.count(c) > 1]
-    mistakes += [f"the table has several columns '{c}'; rename them, or leave all but one out" for c in twice]
+    repeated_names = [c for c in dict.fromkeys(column_names) if column_names.count(c) > 1]
+    mistakes += [f"the table has several columns '{c}'; rename them, or leave all but one out" for c in repeated_names]
     check("experiments_from", mistakes)
     frame = frame[frame[value].notna()]
     mistakes += [] if len(frame) else [f"column '{value}' holds no value"]
-    for what in ("output", "time", "experiment"):  # pandas would leave such rows out without a word
-        empty: list[Any] = list(frame.index[frame[columns[what]].isna()]) if what in columns else []
-        if len(empty):
-            place = f"index {empty[0]}" + (f", and {len(empty) - 1} more" if len(empty) > 1 else "")
-            mistakes.append(f"column '{columns[what]}' is empty at {place}, where a value is; fill it, or drop the row")
+    for role in ("output", "time", "experiment"):  # pandas would leave such rows out without a word
+        empty_rows: list[Any] = list(frame.index[frame[columns[role]].isna()]) if role in columns else []
+        if len(empty_rows):
+            place = f"index {empty_rows[0]}" + (f", and {len(empty_rows) - 1} more" if len(empty_rows) > 1 else "")
+            mistakes.append(f"column '{columns[role]}' is empty at {place}, where a value is; fill it, or drop the row")
     check("experiments_from", mistakes)
     numbers = {c: _but_odd(frame[c]) for c in (value, time, *([sigma] if isinstance(sigma, str) else []))}
     frame = frame.assign(**numbers)
     groups = [("", frame)] if experiment is None else list(frame.groupby(experiment, sort=False))
-    made: list[Experiment] = []
+    experiments: list[Experiment] = []
     for name, rows in groups:
         label = str(name)
-        chosen = {**options, **(named(f"each({label!r})", each(label), mistakes) if each is not None else {})}
+        experiment_options = {**options, **(named(f"each({label!r})", each(label), mistakes) if each is not None else {})}
         for key in _BY_NAME:
-            if key in chosen and isinstance(chosen[key], Mapping):
-                chosen[key] = _looked_up(key, chosen[key], rows, known, label, mistakes)
+            if key in experiment_options and isinstance(experiment_options[key], Mapping):
+                experiment_options[key] = _looked_up(key, experiment_options[key], rows, column_names, label, mistakes)
         try:
-            made.append(_experiment(rows, columns, sigma, {"name": label, **chosen}))
+            experiments.append(_experiment(rows, columns, sigma, {"name": label, **experiment_options}))
         except InputError as error:
             mistakes += [f"{label}: {m}" if label else m for m in error.problems]
     check("experiments_from", mistakes)
-    return made
+    return experiments
 
 
 def _read(table: Any, names: Sequence[str]) -> Any:
@@ -149,26 +149,26 @@ def _but_odd(column: Any) -> Any:
 
 
 def _looked_up(
-    key: str, given: Mapping[Any, Any], rows: Any, known: list[str], label: str, mistakes: list[str]
+    key: str, entries: Mapping[Any, Any], rows: Any, column_names: list[str], label: str, mistakes: list[str]
 ) -> dict[str, Any]:
     """Replace names of columns by what these hold in an experiment."""
-    out: dict[str, Any] = {}
-    for name, entry in named(key, given, mistakes).items():
-        out[name] = entry
+    resolved: dict[str, Any] = {}
+    for name, entry in named(key, entries, mistakes).items():
+        resolved[name] = entry
         if not isinstance(entry, str):
             continue
         place = f"{key} of '{name}'" + (f" in {label}" if label else "")
-        if entry not in known:
-            mistakes.append(f"{place} is '{entry}', which is no column of the table: {suggest(entry, known)}")
-            del out[name]
+        if entry not in column_names:
+            mistakes.append(f"{place} is '{entry}', which is no column of the table: {suggest(entry, column_names)}")
+            del resolved[name]
             continue
         values = rows[entry].unique()
         if len(values) > 1:
             mistakes.append(
                 f"{place}: column '{entry}' holds several values, {text(values[:3].tolist())}; it needs one"
             )
-        out[name] = values[0].item() if hasattr(values[0], "item") else values[0]
-    return out
+        resolved[name] = values[0].item() if hasattr(values[0], "item") else values[0]
+    return resolved
 
 
 def _experiment(rows: Any, columns: Mapping[str, str], sigma: Any, options: dict[str, Any]) -> Experiment:
@@ -183,7 +183,7 @@ def _experiment(rows: Any, columns: Mapping[str, str], sigma: Any, options: dict
         data[str(name)] = (ordered[columns["time"]], ordered[columns["value"]])
         if "sigma" in columns:
             deviations[str(name)] = cast("Any", np.asarray(ordered[columns["sigma"]]))
-    twice = [n for n in ("data", "time", *(["sigma"] if "sigma" in columns else [])) if n in options]
-    check("experiments_from", [f"{n} is what the table holds; leave it out of the options" for n in twice])
-    given: dict[str, Any] = {"sigma": deviations if "sigma" in columns else sigma, **options}
-    return Experiment(data, **given)
+    repeated_options = [n for n in ("data", "time", *(["sigma"] if "sigma" in columns else [])) if n in options]
+    check("experiments_from", [f"{n} is what the table holds; leave it out of the options" for n in repeated_options])
+    all_options: dict[str, Any] = {"sigma": deviations if "sigma" in columns else sigma, **options}
+    return Experiment(data, **all_options)

@@ -68,32 +68,32 @@ def index_mistakes(data: Any, time: Any, sigma: Any, noise: Any) -> list[str]:
     Where they stand in another order pandas would align them, so that it cannot be told what is meant.
     """
 
-    def parts(given: Any) -> dict[str | None, Any]:
-        of = cast("Mapping[Any, Any]", given) if isinstance(given, Mapping) else {None: given}
-        return {name_of(n): v for n, v in of.items()}
+    def parts(argument: Any) -> dict[str | None, Any]:
+        mapping = cast("Mapping[Any, Any]", argument) if isinstance(argument, Mapping) else {None: argument}
+        return {name_of(n): v for n, v in mapping.items()}
 
-    values, others = dict[str | None, Any](), list[tuple[str, str | None, Any]]()
+    values, related_values = dict[str | None, Any](), list[tuple[str, str | None, Any]]()
     for name, value in parts(data).items():
         pair = cast("tuple[Any, ...]", value) if isinstance(value, tuple) else ()
-        own, values[name] = pair if len(pair) == 2 else (time, value)
-        others.append(("the times", name, own))
-    others += [("sigma", name, s) for name, s in parts(sigma).items()]
-    others += [("sigma", name, getattr(model, "sigma", None)) for name, model in parts(noise).items()]
+        series_times, values[name] = pair if len(pair) == 2 else (time, value)
+        related_values.append(("the times", name, series_times))
+    related_values += [("sigma", name, s) for name, s in parts(sigma).items()]
+    related_values += [("sigma", name, getattr(model, "sigma", None)) for name, model in parts(noise).items()]
     remedy = "give .loc[values.index], or .to_numpy() if the order is the same"
-    found = [
-        f"{what}{f' of {name!r}' if name else ''} and the values have different labels (index); {remedy}"
-        for what, name, other in others
+    messages = [
+        f"{role}{f' of {name!r}' if name else ''} and the values have different labels (index); {remedy}"
+        for role, name, other in related_values
         for n, value in values.items()
         if (n == name or None in (n, name)) and hasattr(value, "iloc") and hasattr(other, "iloc")
         if not value.index.equals(other.index)
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(messages))
 
 
 def _columns(frame: Any, mistakes: list[str]) -> dict[str, Any]:
     names = [str(c) for c in frame.columns]
-    twice = [n for n in dict.fromkeys(names) if names.count(n) > 1]
-    mistakes += [f"the DataFrame has several columns '{n}'; rename them, or leave all but one out" for n in twice]
+    repeated_names = [n for n in dict.fromkeys(names) if names.count(n) > 1]
+    mistakes += [f"the DataFrame has several columns '{n}'; rename them, or leave all but one out" for n in repeated_names]
     return {n: frame.iloc[:, i] for i, n in enumerate(names)}
 
 
@@ -134,8 +134,8 @@ def read_series(data: Any, time: Any, mistakes: list[str]) -> dict[str, TimeSeri
                 f"the times of '{name}' contain something that is no real number: {strange(value[0])}; {_TIMES}"
             )
         if y is None:
-            odd = strange(value[1] if own else value)
-            mistakes.append(f"'{name}' contains something that is no real number: {odd}; {_NUMBERS}")
+            value_text = strange(value[1] if own else value)
+            mistakes.append(f"'{name}' contains something that is no real number: {value_text}; {_NUMBERS}")
         elif t is None:
             continue  # which is told already
         elif y.ndim > 0 and y.size == 0:
@@ -154,18 +154,18 @@ def read_series(data: Any, time: Any, mistakes: list[str]) -> dict[str, TimeSeri
 
 def _kind(value: object) -> str:
     """Name a class; there are frames other than those of pandas."""
-    of = type(value)
-    return of.__name__ if of.__module__ == "builtins" else f"{of.__module__.split('.')[0]}.{of.__name__}"
+    value_class = type(value)
+    return value_class.__name__ if value_class.__module__ == "builtins" else f"{value_class.__module__.split('.')[0]}.{value_class.__name__}"
 
 
-def of_read(given: Any, data: Any, series: Mapping[str, TimeSeries]) -> Any:
+def of_read(argument: Any, data: Any, series: Mapping[str, TimeSeries]) -> Any:
     """Return the settings per output without outputs whose values could not be read, which is reported already."""
-    if not isinstance(given, Mapping):
-        return given
-    said = cast("Mapping[Any, Any]", given)
+    if not isinstance(argument, Mapping):
+        return argument
+    entries = cast("Mapping[Any, Any]", argument)
     columns: list[Any] = list(cast("Any", data)) if isinstance(data, Mapping) or is_frame(data) else []
     unread = {name_of(key) for key in columns} - {*series}
-    return {key: value for key, value in said.items() if name_of(key) not in unread}
+    return {key: value for key, value in entries.items() if name_of(key) not in unread}
 
 
 def _are_arrays(pair: tuple[Any, ...]) -> bool:
@@ -181,8 +181,8 @@ def series_mistakes(series: Mapping[str, TimeSeries], start: float | None) -> li
         if not np.isfinite(t).all():
             mistakes.append(f"the times of '{name}' contain NaN or infinity; leave such rows out")
         elif (np.diff(t) < 0).any():
-            late = t[1:][np.diff(t) < 0][0]
-            mistakes.append(f"the times of '{name}' are not sorted (look at t = {late:g}); sort the rows by time")
+            misplaced_time = t[1:][np.diff(t) < 0][0]
+            mistakes.append(f"the times of '{name}' are not sorted (look at t = {misplaced_time:g}); sort the rows by time")
         elif start is not None and t[0] < start:
             mistakes.append(f"'{name}' has a time {t[0]:g} before the start {start:g}; set start=, or remove the row")
         if np.isinf(y).any():
@@ -193,12 +193,12 @@ def series_mistakes(series: Mapping[str, TimeSeries], start: float | None) -> li
 
 
 def scale_mistakes(
-    series: Mapping[str, TimeSeries], deviations: Mapping[str, Array], start: float, *, given: bool
+    series: Mapping[str, TimeSeries], deviations: Mapping[str, Array], start: float, *, is_start_given: bool
 ) -> list[str]:
     """Find times and values with which floating-point numbers cannot reckon, and a start that was hardly meant."""
     measured = [s.times[np.isfinite(s.values).any(axis=1)] for s in series.values()]
-    first, last = min(float(t[0]) for t in measured), max(float(t[-1]) for t in measured)
-    mistakes = time_mistakes(first, last, start, given=given)
+    first_time, last_time = min(float(t[0]) for t in measured), max(float(t[-1]) for t in measured)
+    mistakes = time_mistakes(first_time, last_time, start, is_start_given=is_start_given)
     for name, s in series.items():
         y = np.abs(s.values[np.isfinite(s.values)])
         if y.max(initial=0.0) > _LARGEST:
@@ -213,23 +213,23 @@ def scale_mistakes(
     return mistakes
 
 
-def time_mistakes(first: float, last: float, start: float, *, given: bool) -> list[str]:
+def time_mistakes(first_time: float, last_time: float, start: float, *, is_start_given: bool) -> list[str]:
     """Find times with which floating-point numbers cannot reckon, and a start, if none was given, that is hardly meant.
 
-    first, last : of the wanted or measured times
+    first_time, last_time : of the wanted or measured times
     """
-    length, largest = last - start, max(abs(start), abs(last))
+    length, largest = last_time - start, max(abs(start), abs(last_time))
     if largest > _LARGEST or 0 < length < 1 / _LARGEST:
-        return [f"the times reach from {start:g} to {last:g}; give them in another unit"]
+        return [f"the times reach from {start:g} to {last_time:g}; give them in another unit"]
     if 0 < length < _RESOLVED * largest:
         return [
-            f"the times from {start!r} to {last!r} are too close to each other for numbers of this size; "
+            f"the times from {start!r} to {last_time!r} are too close to each other for numbers of this size; "
             f"count them from {start:g}"
         ]
-    if not given and first > _FAR * (last - first) > 0:
+    if not is_start_given and first_time > _FAR * (last_time - first_time) > 0:
         return [
-            f"the times, from {first:g} to {last:g}, are far from 0, and the time of the initial states is not set; "
-            f"set start={first:g} or start=0"
+            f"the times, from {first_time:g} to {last_time:g}, are far from 0, and the time of the initial states is not set; "
+            f"set start={first_time:g} or start=0"
         ]
     return []
 
@@ -245,13 +245,13 @@ def counted(data: Any, time: Any, start: Any, unit: Any, mistakes: list[str]) ->
     """
     zoned: set[bool] = set()
     times = _times(data, time)
-    found = {key: stamps for key, value in times.items() if (stamps := _stamps(value, zoned)) is not None}
+    stamps_by_key = {key: stamps for key, value in times.items() if (stamps := _stamps(value, zoned)) is not None}
     origin = None if start is None or items(start) is not None else _stamps(start, zoned)
     origin = None if origin is None else origin[()]  # a scalar, of an array without axes
-    if not found and origin is not None:
+    if not stamps_by_key and origin is not None:
         mistakes.append(f"start is {text(start)}, but the times are no dates; give a number, or dates as times, too")
         return data, time, None, None
-    if not found:
+    if not stamps_by_key:
         if unit is not None and all(value is None or reals(value) is not None for value in times.values()):
             mistakes.append(
                 "time_unit is given, but the times are no dates; leave it out, numbers have the model's unit"
@@ -262,24 +262,24 @@ def counted(data: Any, time: Any, start: Any, unit: Any, mistakes: list[str]) ->
         unit = "s"  # so that other mistakes are found as well
     if len(zoned) > 1:
         mistakes.append("some dates (start is one) have a time zone and others have none; give one to all of them")
-    kinds = {stamps.dtype.kind for stamps in [*found.values(), *([] if origin is None else [origin])]}
+    kinds = {stamps.dtype.kind for stamps in [*stamps_by_key.values(), *([] if origin is None else [origin])]}
     if len(kinds) > 1:
         mistakes.append("some times are dates and others are lengths of time; give dates only, or lengths only")
-        found = {key: stamps.astype("M8[ns]") for key, stamps in found.items()}
+        stamps_by_key = {key: stamps.astype("M8[ns]") for key, stamps in stamps_by_key.items()}
         kinds, origin = {"M"}, None
     elif kinds == {"M"} and start is not None and (origin is None or np.isnat(origin)):
         mistakes.append(f"start is {text(start)}; give a date, as the times are dates")
         origin = None
-    others = (reals(value) for key, value in times.items() if value is not None and key not in found)
-    if any(numbers is not None and np.isfinite(numbers).any() for numbers in others):
+    numeric_times = (reals(value) for key, value in times.items() if value is not None and key not in stamps_by_key)
+    if any(numbers is not None and np.isfinite(numbers).any() for numbers in numeric_times):
         mistakes.append("some times are dates, or lengths of time, and others are numbers; give one kind")
     second = np.timedelta64(UNITS[unit], "s")
     if kinds == {"m"}:
-        numbers = {key: stamps / second for key, stamps in found.items()}
+        numbers = {key: stamps / second for key, stamps in stamps_by_key.items()}
         start, origin = start if origin is None else float(origin / second), None
     else:
-        origin = min(np.nanmin(stamps) for stamps in found.values()) if origin is None else origin
-        numbers = {key: (stamps - origin) / second for key, stamps in found.items()}
+        origin = min(np.nanmin(stamps) for stamps in stamps_by_key.values()) if origin is None else origin
+        numbers = {key: (stamps - origin) / second for key, stamps in stamps_by_key.items()}
         start = 0.0
     for key, value in numbers.items():
         data, time = _with_times(data, time, key, value)
@@ -294,11 +294,11 @@ def _times(data: Any, time: Any) -> dict[str | None, Any]:
             common = data.index
         elif isinstance(time, str):
             common = data[time] if list(data.columns).count(time) == 1 else None
-    own: dict[str | None, Any] = {}
+    times_by_name: dict[str | None, Any] = {}
     if isinstance(data, Mapping):
         series = cast("Mapping[Any, Any]", data)
-        own = {n: v[0] for n, v in series.items() if isinstance(v, tuple) and len(cast("tuple[Any, ...]", v)) == 2}
-    return {None: common, **own}
+        times_by_name = {n: v[0] for n, v in series.items() if isinstance(v, tuple) and len(cast("tuple[Any, ...]", v)) == 2}
+    return {None: common, **times_by_name}
 
 
 def _with_times(data: Any, time: Any, key: str | None, numbers: NDArray[np.float64]) -> tuple[Any, Any]:
@@ -322,10 +322,10 @@ def _stamps(value: Any, zoned: set[bool]) -> NDArray[Any] | None:
     kind, days = getattr(dtype, "kind", None), str(dtype).startswith(("date32", "date64"))  # of pyarrow
     if (kind == "O" or days) and getattr(value, "ndim", 0) == 1:
         value = list(value)
-    dated = kind in ("M", None) and not days
-    own: Any = getattr(value, "dt", value) if dated else None  # of a Series, an Index has it itself
-    if getattr(own, "tz", None) is not None:
-        value = own.tz_convert(None)
+    is_date_like = kind in ("M", None) and not days
+    date_accessor: Any = getattr(value, "dt", value) if is_date_like else None  # of a Series, an Index has it itself
+    if getattr(date_accessor, "tz", None) is not None:
+        value = date_accessor.tz_convert(None)
         zoned.add(True)
     elif kind == "M":
         zoned.add(False)
@@ -333,13 +333,13 @@ def _stamps(value: Any, zoned: set[bool]) -> NDArray[Any] | None:
         entries = cast("list[Any]", value)
         if not entries or not all(isinstance(e, (date, timedelta, np.datetime64, np.timedelta64)) for e in entries):
             return None
-        of = [e for e in entries if e == e]  # pandas.NaT is none
-        zones = [getattr(e, "tzinfo", None) is not None for e in of]
-        zoned.update(has for e, has in zip(of, zones, strict=True) if not isinstance(e, (timedelta, np.timedelta64)))
-        of = [e.astimezone(timezone.utc).replace(tzinfo=None) if has else e for e, has in zip(of, zones, strict=True)]
-        kind = "m8[ns]" if of and isinstance(of[0], (timedelta, np.timedelta64)) else "M8[ns]"
+        valid_entries = [e for e in entries if e == e]  # pandas.NaT is none
+        zones = [getattr(e, "tzinfo", None) is not None for e in valid_entries]
+        zoned.update(has for e, has in zip(valid_entries, zones, strict=True) if not isinstance(e, (timedelta, np.timedelta64)))
+        valid_entries = [e.astimezone(timezone.utc).replace(tzinfo=None) if has else e for e, has in zip(valid_entries, zones, strict=True)]
+        kind = "m8[ns]" if valid_entries and isinstance(valid_entries[0], (timedelta, np.timedelta64)) else "M8[ns]"
         value = np.full(len(entries), "NaT", dtype=kind)
-        value[[e == e for e in entries]] = np.array(of, dtype=kind)
+        value[[e == e for e in entries]] = np.array(valid_entries, dtype=kind)
     array: NDArray[Any] = np.asarray(value) if hasattr(value, "dtype") else np.zeros(0)
     return array.astype(f"{array.dtype.kind}8[ns]") if array.dtype.kind in "mM" else None
 
@@ -367,56 +367,56 @@ def read_noise(sigma: Any, noise: Any, time: Any, series: Mapping[str, TimeSerie
         sigma, dependent = read_dependence(sigma, series, mistakes)
     spreads = {n: m.sigma for n, m in models.items() if _is_spread(m.sigma)}
     numbers = {n: m.sigma for n, m in models.items() if m.sigma is not None and not _is_spread(m.sigma)}
-    twice = {*spreads, *numbers}
+    names_with_spread = {*spreads, *numbers}
     if _is_spread(sigma):
         spreads = {**dict.fromkeys(series, sigma), **spreads}
-        sigma, given = None, set(series)
+        sigma, names_with_sigma = None, set(series)
     elif isinstance(sigma, Mapping) or is_frame(sigma):
         mapping = named("sigma", sigma, mistakes) if isinstance(sigma, Mapping) else None
-        given = set(mapping or ())
+        names_with_sigma = set(mapping or ())
         if mapping is not None:
             spreads = {**{n: s for n, s in mapping.items() if _is_spread(s)}, **spreads}
             sigma = {n: s for n, s in mapping.items() if not _is_spread(s)} or None
             mistakes += unknown_names("sigma names '{}', which is not in data", spreads, series)
     else:
-        given = set[str]()
+        names_with_sigma = set[str]()
     mistakes += [
-        f"sigma of '{n}' is given twice, as sigma= and in noise=; leave one out" for n in sorted(twice & given)
+        f"sigma of '{n}' is given twice, as sigma= and in noise=; leave one out" for n in sorted(names_with_spread & names_with_sigma)
     ]
-    without = {n for n, m in models.items() if not m.has_spread}
+    names_without_spread = {n for n, m in models.items() if not m.has_spread}
     if sigma is not None and not isinstance(sigma, Mapping) and not is_frame(sigma):
-        wanted = {n: s for n, s in series.items() if n not in (*spreads, *numbers, *without)}
-        deviations = read_sigma(sigma, time, wanted, mistakes) if wanted else {}
-        if series and not wanted:
+        remaining_series = {n: s for n, s in series.items() if n not in (*spreads, *numbers, *names_without_spread)}
+        deviations = read_sigma(sigma, time, remaining_series, mistakes) if remaining_series else {}
+        if series and not remaining_series:
             mistakes.append("sigma is given, but noise= says it of every output, or needs none; leave sigma out")
     else:
-        deviations = read_sigma(sigma, time, series, mistakes, elsewhere={*spreads, *models})
-    deviations |= read_sigma(numbers or None, time, series, mistakes, elsewhere=set(series))
+        deviations = read_sigma(sigma, time, series, mistakes, optional_names={*spreads, *models})
+    deviations |= read_sigma(numbers or None, time, series, mistakes, optional_names=set(series))
     mistakes += [
-        f"{type(models[n]).__name__} of '{n}' takes no sigma; leave it out" for n in without if n in deviations
+        f"{type(models[n]).__name__} of '{n}' takes no sigma; leave it out" for n in names_without_spread if n in deviations
     ]
-    out: dict[str, Noise] = {}
+    noise_by_output: dict[str, Noise] = {}
     for name in series:
         model, spread = models.get(name), spreads.get(name)
         if isinstance(spread, Unknown):
             mistakes += spread.mistakes(f"sigma of '{name}'")
         if model is None and spread is None:
             continue
-        if model is not None and spread is None and name not in deviations and name not in without:
+        if model is not None and spread is None and name not in deviations and name not in names_without_spread:
             spread = Unknown()
         if spread is not None and model is not None:
             mistakes += [f"noise of '{name}': {m}" for m in model.spread_mistakes()]
-        out[name] = replace(Gaussian() if model is None else model, sigma=spread)
-    return NoiseSpec(deviations, with_dependence(out, dependent, mistakes) if dependent else out)
+        noise_by_output[name] = replace(Gaussian() if model is None else model, sigma=spread)
+    return NoiseSpec(deviations, with_dependence(noise_by_output, dependent, mistakes) if dependent else noise_by_output)
 
 
 def _models(noise: Any, series: Mapping[str, TimeSeries], mistakes: list[str]) -> dict[str, Noise]:
     """Read noise models by output, and check them and the values they are for."""
     if noise is None:
         return {}
-    given = named("noise", noise, mistakes) if isinstance(noise, Mapping) else dict.fromkeys(series, noise)
-    found: dict[str, Noise] = {}
-    for name, model in given.items():
+    models_by_output = named("noise", noise, mistakes) if isinstance(noise, Mapping) else dict.fromkeys(series, noise)
+    valid_models: dict[str, Noise] = {}
+    for name, model in models_by_output.items():
         if name not in series:
             mistakes.append(f"noise names '{name}', which is not in data: {suggest(name, series)}")
         elif not isinstance(model, Noise):
@@ -424,13 +424,13 @@ def _models(noise: Any, series: Mapping[str, TimeSeries], mistakes: list[str]) -
             mistakes.append(f"noise of '{name}' is {text(model)}; give {write}")
         elif misplaced(model):
             mistakes.append(f"noise of '{name}': errors that depend on each other are said by sigma= of the experiment")
-        elif wrong := model.option_mistakes():
-            mistakes += [f"noise of '{name}': {m}" for m in wrong]
+        elif faults := model.option_mistakes():
+            mistakes += [f"noise of '{name}': {m}" for m in faults]
         else:
             values = series[name].values
             mistakes += [f"'{name}': {m}" for m in model.value_mistakes(values[np.isfinite(values)])]
-            found[name] = model
-    return found
+            valid_models[name] = model
+    return valid_models
 
 
 def _is_spread(sigma: Any) -> bool:
@@ -439,37 +439,37 @@ def _is_spread(sigma: Any) -> bool:
 
 
 def read_sigma(
-    sigma: Any, time: Any, series: Mapping[str, TimeSeries], mistakes: list[str], *, elsewhere: Collection[str] = ()
+    sigma: Any, time: Any, series: Mapping[str, TimeSeries], mistakes: list[str], *, optional_names: Collection[str] = ()
 ) -> dict[str, Array]:
-    """Expand every accepted form of sigma to one array per series; sigma may be missing for the series `elsewhere`."""
+    """Expand every accepted form of sigma to one array per series; sigma may be missing for the series `optional_names`."""
     if sigma is None or not series:
         return {}
-    given: dict[str, Any]
+    sigma_by_output: dict[str, Any]
     if isinstance(sigma, Mapping) or is_frame(sigma):
-        given = _columns(sigma, mistakes) if is_frame(sigma) else named("sigma", sigma, mistakes)
+        sigma_by_output = _columns(sigma, mistakes) if is_frame(sigma) else named("sigma", sigma, mistakes)
         if isinstance(time, str) and time not in series:
-            given.pop(time, None)
-        mistakes += unknown_names("sigma names '{}', which is not in data", given, series)
-        mistakes += [f"sigma is missing for '{n}'" for n in series if given.get(n) is None and n not in elsewhere]
-        given = {n: s for n, s in given.items() if s is not None}
+            sigma_by_output.pop(time, None)
+        mistakes += unknown_names("sigma names '{}', which is not in data", sigma_by_output, series)
+        mistakes += [f"sigma is missing for '{n}'" for n in series if sigma_by_output.get(n) is None and n not in optional_names]
+        sigma_by_output = {n: s for n, s in sigma_by_output.items() if s is not None}
     elif isinstance(sigma, Relative) or real(sigma) is not None:
-        given = dict.fromkeys(series, sigma)
+        sigma_by_output = dict.fromkeys(series, sigma)
     else:
         table = reals(sigma)
         if table is not None and all(table.shape == (s.times.size, len(series)) for s in series.values()):
-            given = {n: table[:, j] for j, n in enumerate(series)}
+            sigma_by_output = {n: table[:, j] for j, n in enumerate(series)}
         elif table is not None and len(series) == 1:
-            given = dict.fromkeys(series, table)
+            sigma_by_output = dict.fromkeys(series, table)
         else:
-            shown = text(sigma) if table is None else f"an array of shape {table.shape}"
-            mistakes.append(f"sigma is {shown}; give a number, a mapping per output, or an array (n_times, n_outputs)")
+            value_text = text(sigma) if table is None else f"an array of shape {table.shape}"
+            mistakes.append(f"sigma is {value_text}; give a number, a mapping per output, or an array (n_times, n_outputs)")
             return {}
-    out: dict[str, Array] = {}
-    for name, own in series.items():
-        value = _deviations(name, given[name], own, mistakes) if name in given else None
+    deviations_by_output: dict[str, Array] = {}
+    for name, output_series in series.items():
+        value = _deviations(name, sigma_by_output[name], output_series, mistakes) if name in sigma_by_output else None
         if value is not None:
-            out[name] = value
-    return out
+            deviations_by_output[name] = value
+    return deviations_by_output
 
 
 def _deviations(name: str, sigma: Any, series: TimeSeries, mistakes: list[str]) -> Array | None:
@@ -477,23 +477,23 @@ def _deviations(name: str, sigma: Any, series: TimeSeries, mistakes: list[str]) 
     if isinstance(sigma, Relative):
         fraction, floor = real(sigma.fraction), real(sigma.floor)
         if fraction is None or floor is None or not (0 <= fraction < np.inf and 0 <= floor < np.inf):
-            shown = f"({text(sigma.fraction)}, floor={text(sigma.floor)})"
-            mistakes.append(f"sigma of '{name}' is relative{shown}; give a fraction and a floor that are not negative")
+            value_text = f"({text(sigma.fraction)}, floor={text(sigma.floor)})"
+            mistakes.append(f"sigma of '{name}' is relative{value_text}; give a fraction and a floor that are not negative")
             return None
-        wide = np.maximum(fraction * np.abs(np.where(measured, series.values, 1.0)), floor)
+        deviations = np.maximum(fraction * np.abs(np.where(measured, series.values, 1.0)), floor)
         remedy = "give relative(..., floor=...) a positive floor"
     else:
-        given = reals(sigma)
-        if given is None or given.shape not in ((), shape[:1], series.shape, shape):
+        sigma_array = reals(sigma)
+        if sigma_array is None or sigma_array.shape not in ((), shape[:1], series.shape, shape):
             mistakes.append(
                 f"sigma of '{name}' is {text(sigma)}; give a number, one per time, or an array of shape {series.shape}"
             )
             return None
-        wide = np.array(np.broadcast_to(given[:, None] if given.ndim == 1 else given, shape))
+        deviations = np.array(np.broadcast_to(sigma_array[:, None] if sigma_array.ndim == 1 else sigma_array, shape))
         remedy = "standard deviations must be positive; omit sigma if it is unknown"
-    bad = measured & ~(np.isfinite(wide) & (wide > 0))
-    if bad.any():
-        at = series.times[np.argwhere(bad)[0][0]]
-        mistakes.append(f"sigma of '{name}' is {wide[bad][0]:g} at t = {at:g}; {remedy}")
+    is_invalid = measured & ~(np.isfinite(deviations) & (deviations > 0))
+    if is_invalid.any():
+        invalid_time = series.times[np.argwhere(is_invalid)[0][0]]
+        mistakes.append(f"sigma of '{name}' is {deviations[is_invalid][0]:g} at t = {invalid_time:g}; {remedy}")
         return None
-    return wide
+    return deviations

@@ -100,13 +100,13 @@ class Attempt(Solved):
     def nodes(self) -> list[Nodes]:
         """The trajectory, one per experiment."""
         v = self.solution.v
-        known = zip(self.staged.times(v), self.staged.node_states(v), strict=True)
-        return [Nodes(times[:-1], states) for times, states in known]
+        times_and_states = zip(self.staged.times(v), self.staged.node_states(v), strict=True)
+        return [Nodes(times[:-1], states) for times, states in times_and_states]
 
     def ending(self, status: Status, detail: str | None = None) -> Attempt:
         """Return a copy with another status."""
-        said = self.solution.detail if detail is None else detail
-        return replace(self, solution=replace(self.solution, status=status, detail=said))
+        new_detail = self.solution.detail if detail is None else detail
+        return replace(self, solution=replace(self.solution, status=status, detail=new_detail))
 
     @property
     def good(self) -> bool:
@@ -153,9 +153,9 @@ class Attempt(Solved):
         """Whether this describes the data and the other does not, or is a solution, or better by more than rounding."""
         if self.plausible != other.plausible:
             return self.plausible
-        ours, theirs = self.solution.status.success, other.solution.status.success
-        if ours != theirs:
-            return ours
+        is_success, is_other_success = self.solution.status.success, other.solution.status.success
+        if is_success != is_other_success:
+            return is_success
         margin = _BETTER * other.linear.half_square if other.linear.ok else 0.0
         return bool(self.linear.cost < other.linear.cost - margin)
 
@@ -208,13 +208,13 @@ class FitRun:
     def attempt(self, staging: SolveStaging, *, exchanged: bool = True) -> Attempt:
         """Solve, refine, solve again, then judge; `exchanged`: until constraints are kept between points, too."""
         elements = FinerElements(self)
-        found = self._judged(elements.finished(self.solve(elements.begun(staging)), self.solve))
+        attempt = self._judged(elements.finished(self.solve(elements.begun(staging)), self.solve))
         if exchanged:
-            again = partial(self.attempt, exchanged=False)
-            found = ImpliedEquations(self).finished(found, again)
-            found = PathConstraints(self).finished(found, again)
-        self.met.append(MetPoint(self.problem, found.theta.copy(), found.linear.cost, found.joined))
-        return found
+            solve_again = partial(self.attempt, exchanged=False)
+            attempt = ImpliedEquations(self).finished(attempt, solve_again)
+            attempt = PathConstraints(self).finished(attempt, solve_again)
+        self.met.append(MetPoint(self.problem, attempt.theta.copy(), attempt.linear.cost, attempt.joined))
+        return attempt
 
     def solve(self, staging: SolveStaging) -> Solved:
         """Solve a staged problem, and add the counts and history of the solution to the run."""
@@ -222,8 +222,8 @@ class FitRun:
         solution = (staging.solver or self.solver).solve(staging.staged, control, warm=staging.warm)
         self.evaluations.update(solution.evaluations)
         self.failures.update(solution.failures)
-        extra = {"refinement": staging.refinement} | ({"try": self.tries} if self.tries else {})
-        self.history += [{**entry, **extra} for entry in solution.history]
+        entry_fields = {"refinement": staging.refinement} | ({"try": self.tries} if self.tries else {})
+        self.history += [{**entry, **entry_fields} for entry in solution.history]
         self.iterations += solution.iterations
         return Solved(staging, solution)
 
@@ -233,13 +233,13 @@ class FitRun:
         if report is None:
             return None
         objective = objective_function(self.problem, layout)
-        return lambda now: report(replace(now, objective=objective(now.v, now.cost, now.chi2), measure=measure))
+        return lambda iteration: report(replace(iteration, objective=objective(iteration.v, iteration.cost, iteration.chi2), measure=measure))
 
     def _judged(self, solved: Solved) -> Attempt:
         staging, solution = solved.staging, solved.solution
-        left = self.remaining
+        seconds_left = self.remaining
         with unwatched():  # this takes an evaluation or two; cut off it would lose the work that was done
-            solution, linear = judge(staging.staged, started_exactly(staging.staged, solution), left, self.rough)
+            solution, linear = judge(staging.staged, started_exactly(staging.staged, solution), seconds_left, self.rough)
             solution = _naming(staging.staged, solution, linear)
             verification = None
             if self.verify:
@@ -266,18 +266,18 @@ class FinerElements(Refinement[SolveStaging, Solved]):
         if not solution.status.success:
             return None
         try:
-            finer = staging.transcription.refine(self.run.problem, staging.staged, solution.v)
-        except Stopped as stopped:
-            self.ended = stopped.status, "The accuracy of the elements was not checked."
+            finer_staged = staging.transcription.refine(self.run.problem, staging.staged, solution.v)
+        except Stopped as stop_reason:
+            self.ended = stop_reason.status, "The accuracy of the elements was not checked."
             return None
         count = staging.refinement
-        if finer is None or count == _MAX_REFINEMENTS:
-            still = f"After {count} mesh refinements the solution still differs from the integrator; use more elements."
-            self.ended = None if finer is None else (Status.ACCEPTABLE, still)
+        if finer_staged is None or count == _MAX_REFINEMENTS:
+            message = f"After {count} mesh refinements the solution still differs from the integrator; use more elements."
+            self.ended = None if finer_staged is None else (Status.ACCEPTABLE, message)
             return None
-        finer = _in_units(finer)
-        self.run.say(f"refined to {finer.layout.n_v} variables")
-        return replace(staging, staged=finer, second_start=None, warm=True, refinement=count + 1)
+        finer_staged = _in_units(finer_staged)
+        self.run.say(f"refined to {finer_staged.layout.n_v} variables")
+        return replace(staging, staged=finer_staged, second_start=None, warm=True, refinement=count + 1)
 
     def concluded(self, answer: Solved) -> Solved:
         """Set status and detail if the elements are not accurate enough or were not checked."""
@@ -308,8 +308,8 @@ class ImpliedEquations(Refinement[SolveStaging, Attempt]):
         run.say(f"{', '.join(follow)} is implied by other constraints; solving without it")
         try:
             return SolveStaging(transcription, transcription.transcribe(run.problem, answer.theta), answer.staging.what)
-        except Stopped as stopped:
-            self.stopped = stopped.status
+        except Stopped as stop_reason:
+            self.stopped = stop_reason.status
             return None
 
     def concluded(self, answer: Attempt) -> Attempt:
@@ -320,8 +320,8 @@ class ImpliedEquations(Refinement[SolveStaging, Attempt]):
             return answer
         problem = self.run.problem
         natural = problem.to_natural(answer.theta)
-        left = [m for r in problem.implied for m in r.contradictions(natural)]
-        return answer.ending(Status.INACCURATE, "; ".join(left)) if left else answer
+        contradictions = [m for r in problem.implied for m in r.contradictions(natural)]
+        return answer.ending(Status.INACCURATE, "; ".join(contradictions)) if contradictions else answer
 
 
 class PathConstraints(Refinement[SolveStaging, Attempt]):
@@ -336,30 +336,30 @@ class PathConstraints(Refinement[SolveStaging, Attempt]):
     def refined(self, answer: Attempt) -> SolveStaging | None:
         """Return the problem with the worst violations held as well, from where the last search ended."""
         run, staging = self.run, answer.staging
-        along = any(c.times == ALONG for c in run.problem.path)
-        if not (along and answer.solution.status.success and run.verify):
+        has_path_constraints = any(c.times == ALONG for c in run.problem.path)
+        if not (has_path_constraints and answer.solution.status.success and run.verify):
             return None
         from castfit.fit.constraint_exchange import lapse
 
         try:
-            missed = lapse(run.problem, answer.staged, answer.solution.v, staging.transcription.integrator)
-            if missed is None or self.exchanges == _EXCHANGES:
-                self.ended = None if missed is None else (Status.INACCURATE, missed.sentence)
+            violation = lapse(run.problem, answer.staged, answer.solution.v, staging.transcription.integrator)
+            if violation is None or self.exchanges == _EXCHANGES:
+                self.ended = None if violation is None else (Status.INACCURATE, violation.sentence)
                 return None
             self.exchanges += 1
-            run.problem = run.problem.watching(missed.times)
-            run.say(f"{missed.sentence} The constraint is now also enforced there.")
-            near = started_from(run.problem, staging.transcription, answer.theta, answer.nodes)
-            return SolveStaging(near, near.transcribe(run.problem, answer.theta), staging.what, warm=True)
+            run.problem = run.problem.watching(violation.times)
+            run.say(f"{violation.sentence} The constraint is now also enforced there.")
+            transcription = started_from(run.problem, staging.transcription, answer.theta, answer.nodes)
+            return SolveStaging(transcription, transcription.transcribe(run.problem, answer.theta), staging.what, warm=True)
         except SimulationError as error:
             self.ended = Status.INACCURATE, str(error)
-        except Stopped as stopped:
-            self.ended = stopped.status, None
+        except Stopped as stop_reason:
+            self.ended = stop_reason.status, None
         return None
 
-    def joined(self, before: Attempt, after: Attempt) -> Attempt:
+    def joined(self, previous_answer: Attempt, new_answer: Attempt) -> Attempt:
         """Return the later one, with the transcription that was asked for."""
-        return replace(after, staging=replace(after.staging, transcription=before.staging.transcription))
+        return replace(new_answer, staging=replace(new_answer.staging, transcription=previous_answer.staging.transcription))
 
     def concluded(self, answer: Attempt) -> Attempt:
         """Set the status if a path constraint is still violated or could not be checked."""
@@ -393,32 +393,32 @@ def with_states(transcription: Transcription, states: States) -> Transcription:
 
 def dependent(layout: Layout, linear: Evaluation, scale: Array) -> tuple[str, ...]:
     """Return the names of equations whose gradients are nearly linear combinations of earlier gradients."""
-    equal = np.flatnonzero(layout.relations.lower == layout.relations.upper)
-    if equal.size < 2 or not linear.ok:
+    equality_indices = np.flatnonzero(layout.relations.lower == layout.relations.upper)
+    if equality_indices.size < 2 or not linear.ok:
         return ()
-    rows = linear.related_jacobian[equal] * scale[: layout.n_theta]
+    rows = linear.related_jacobian[equality_indices] * scale[: layout.n_theta]
     lengths = np.linalg.norm(rows, axis=1)
-    basis, out = np.empty((0, layout.n_theta)), list[str]()
-    for i, row, length in zip(equal, rows, lengths, strict=True):
+    basis, redundant_names = np.empty((0, layout.n_theta)), list[str]()
+    for i, row, length in zip(equality_indices, rows, lengths, strict=True):
         unit = row / length if length > 0.0 else row
-        left = unit - basis.T @ (basis @ unit)
-        size = float(np.linalg.norm(left))
+        remainder = unit - basis.T @ (basis @ unit)
+        size = float(np.linalg.norm(remainder))
         if size <= _DEPENDENT:
-            out.append(layout.relations.names[i])
+            redundant_names.append(layout.relations.names[i])
         else:
-            basis = np.vstack([basis, left / size])
-    return tuple(out)
+            basis = np.vstack([basis, remainder / size])
+    return tuple(redundant_names)
 
 
 def _naming(staged: StagedProblem, solution: Solution, linear: Evaluation) -> Solution:
     """Name the constraints that a failed search leaves violated, the worst first."""
     if solution.status.success or not linear.ok or "Worst violated" in solution.detail:
         return solution
-    worst = violated(staged.layout, linear, _VIOLATED)[:3]
-    if not worst:
+    worst_violations = violated(staged.layout, linear, _VIOLATED)[:3]
+    if not worst_violations:
         return solution
-    named = "; ".join(f"{name} by {by:.2g}" for name, by in worst)
-    return replace(solution, detail=f"{solution.detail} Worst violated: {named}.".strip())
+    listing = "; ".join(f"{name} by {amount:.2g}" for name, amount in worst_violations)
+    return replace(solution, detail=f"{solution.detail} Worst violated: {listing}.".strip())
 
 
 def started_exactly(staged: StagedProblem, solution: Solution) -> Solution:
@@ -428,28 +428,28 @@ def started_exactly(staged: StagedProblem, solution: Solution) -> Solution:
     """
     if not solution.status.success:
         return solution
-    v, moved = solution.v.copy(), False
-    for chain, of in zip(staged.layout.chains, staged.evaluate(solution.v).values, strict=True):
-        if chain.n_s and (np.abs(of.a - v[chain.nodes[0]]) > _ROUNDING * np.abs(of.a)).any():
-            v[chain.nodes[0]], moved = of.a, True
-    return replace(solution, v=v) if moved and staged.evaluate(v).ok else solution
+    v, is_changed = solution.v.copy(), False
+    for chain, chain_values in zip(staged.layout.chains, staged.evaluate(solution.v).values, strict=True):
+        if chain.n_s and (np.abs(chain_values.a - v[chain.nodes[0]]) > _ROUNDING * np.abs(chain_values.a)).any():
+            v[chain.nodes[0]], is_changed = chain_values.a, True
+    return replace(solution, v=v) if is_changed and staged.evaluate(v).ok else solution
 
 
 def judge(
-    staged: StagedProblem, solution: Solution, left: float = np.inf, rough: float = 0.0
+    staged: StagedProblem, solution: Solution, seconds_left: float = np.inf, low_accuracy_rtol: float = 0.0
 ) -> tuple[Solution, Evaluation]:
     """Linearize at the end, or at least evaluate, and withdraw a solution that is none.
 
     Rounding errors would spoil it, or the fit could still be improved from there.  Where that is expected to take far
     more than the seconds that are left, it is only evaluated, and said not to be judged.  What is only a start may
-    leave the part `rough` of half the squares to be gained, as its search did (`Control.rough`).
+    leave the part `low_accuracy_rtol` of half the squares to be gained, as its search did (`Control.low_accuracy_rtol`).
     """
-    known, solution = solution.local, replace(solution, local=None)  # it is as large as the derivatives
-    expected = staged.seconds_to_linearize(solution.v)
-    if expected > max(left, _PATIENCE):
+    cached_local, solution = solution.local, replace(solution, local=None)  # it is as large as the derivatives
+    expected_seconds = staged.seconds_to_linearize(solution.v)
+    if expected_seconds > max(seconds_left, _PATIENCE):
         status = Status.MAX_TIME if solution.status.success else solution.status
-        said = "" if _NOT_JUDGED in solution.detail else f"{_NOT_JUDGED}, which takes about {expected:.2g} s."
-        detail = f"{solution.detail} {said}".strip()
+        note = "" if _NOT_JUDGED in solution.detail else f"{_NOT_JUDGED}, which takes about {expected_seconds:.2g} s."
+        detail = f"{solution.detail} {note}".strip()
         return replace(solution, status=status, detail=detail), staged.evaluate(solution.v)
     linear = staged.linearize(solution.v)
     if not linear.ok:
@@ -457,26 +457,26 @@ def judge(
     if solution.status in (Status.INTERRUPTED, Status.STOPPED_BY_CALLBACK):
         return solution, linear
     theta = np.maximum(np.abs(staged.layout.theta(solution.v)), 1e-300)
-    worst, what = 0.0, ""
+    largest_shift, label = 0.0, ""
     for chain, blocks in zip(staged.layout.chains, linear.jacobians, strict=True):
         if chain.n_s == 0 and blocks.R_q.size:
-            moved = np.abs(blocks.R_q).max(axis=(0, 1)) * theta[chain.theta] * np.finfo(float).eps
-            j = int(np.argmax(moved))
-            if moved[j] > worst:
-                worst, what = float(moved[j]), f"{staged.layout.names[chain.theta[j]]} ({chain.name})"
-    if worst > _AMPLIFIED_ROUNDING:
-        detail = f"Rounding errors of {what} alone change a residual by {worst:.1g} standard deviations."
+            residual_shifts = np.abs(blocks.R_q).max(axis=(0, 1)) * theta[chain.theta] * np.finfo(float).eps
+            j = int(np.argmax(residual_shifts))
+            if residual_shifts[j] > largest_shift:
+                largest_shift, label = float(residual_shifts[j]), f"{staged.layout.names[chain.theta[j]]} ({chain.name})"
+    if largest_shift > _AMPLIFIED_ROUNDING:
+        detail = f"Rounding errors of {label} alone change a residual by {largest_shift:.1g} standard deviations."
         return replace(solution, status=Status.UNRESOLVABLE, detail=detail), linear
     if not solution.status.success:
         return solution, linear
-    same = known is not None and known.linearization is linear
-    local = known.unheld if known is not None and same else local_problem(staged, linear)
-    if rough > 0.0 and small(staged, linear, local.promise, rough):
+    is_same_point = cached_local is not None and cached_local.linearization is linear
+    local = cached_local.unheld if cached_local is not None and is_same_point else local_problem(staged, linear)
+    if low_accuracy_rtol > 0.0 and small(staged, linear, local.promise, low_accuracy_rtol):
         return solution, linear
     solution, local = finished(solution, local)
-    linear, falling = local.linearization, still_falls(local)
-    if falling:
-        detail = f"The objective still decreases along {', '.join(falling)}."
+    linear, falling_names = local.linearization, still_falls(local)
+    if falling_names:
+        detail = f"The objective still decreases along {', '.join(falling_names)}."
         return replace(solution, status=Status.STEP_TOO_SMALL, detail=detail), linear
     return solution, linear
 
@@ -486,13 +486,13 @@ def _verified(
 ) -> tuple[Solution, Verification | None]:
     if not solution.status.success or not linear.ok:
         return solution, None
-    staged, by = staging.staged, staging.transcription
-    found = verify(problem, staged, linear, by.integrator, by.accuracy)
-    if found.reproduced:
-        return solution, found
+    staged, transcription = staging.staged, staging.transcription
+    verification = verify(problem, staged, linear, transcription.integrator, transcription.accuracy)
+    if verification.reproduced:
+        return solution, verification
     return replace(
-        solution, status=Status.INACCURATE, detail=f"{found.sentence} {solution.detail or _remedy(staged)}"
-    ), found
+        solution, status=Status.INACCURATE, detail=f"{verification.sentence} {solution.detail or _remedy(staged)}"
+    ), verification
 
 
 def _remedy(staged: StagedProblem) -> str:

@@ -108,35 +108,35 @@ class Probe:
 
     def solve(self, staged: StagedProblem, control: Control, *, warm: bool = False) -> Solution:
         """Solve. If the result is poor, solve from the second start as well and return the better end."""
-        began = time.perf_counter()
-        first = self._down(staged, control, warm=warm)
-        if not self.twice or control.second_start is None or first.status.cut_off or not _poor(staged, first):
-            return first
-        other = staged.restricted()
+        start_time = time.perf_counter()
+        first_solution = self._down(staged, control, warm=warm)
+        if not self.twice or control.second_start is None or first_solution.status.cut_off or not _poor(staged, first_solution):
+            return first_solution
+        second_problem = staged.restricted()
         with suppress(Stopped):  # the next solver will notice
-            other.start = within_bounds(other, control.second_start())
-            if not _cost(other, other.start) < _CLEARLY * _cost(staged, first.v):
-                return first
-            left = control.max_time - (time.perf_counter() - began)
-            return _joined(staged, first, self._down(other, replace(control, max_time=left)))
-        return first
+            second_problem.start = within_bounds(second_problem, control.second_start())
+            if not _cost(second_problem, second_problem.start) < _CLEARLY * _cost(staged, first_solution.v):
+                return first_solution
+            seconds_left = control.max_time - (time.perf_counter() - start_time)
+            return _joined(staged, first_solution, self._down(second_problem, replace(control, max_time=seconds_left)))
+        return first_solution
 
     def _down(self, staged: StagedProblem, control: Control, *, warm: bool = False) -> Solution:
         """Minimise from the start of the problem. A search that is given up ends with status MAX_ITERATIONS."""
-        lowest: list[float] = []
-        given_up, (past, part) = False, self.patience
+        lowest_costs: list[float] = []
+        given_up, (window, min_decrease) = False, self.patience
 
-        def report(now: Iteration) -> bool:
+        def report(iteration: Iteration) -> bool:
             nonlocal given_up
-            if control.callback is not None and control.callback(now):
+            if control.callback is not None and control.callback(iteration):
                 return True
-            lowest.append(min([now.cost, *lowest[-1:]]))
-            far = lowest[-1] > FAR * self.values
-            given_up = far and len(lowest) > past and lowest[-1] > (1.0 - part) * lowest[-1 - past]
+            lowest_costs.append(min([iteration.cost, *lowest_costs[-1:]]))
+            is_far = lowest_costs[-1] > FAR * self.values
+            given_up = is_far and len(lowest_costs) > window and lowest_costs[-1] > (1.0 - min_decrease) * lowest_costs[-1 - window]
             return given_up
 
-        known = staged.layout.n_groups == 0  # where sigmas are estimated costs are logarithms
-        solution = self.by.solve(staged, replace(control, callback=report) if known else control, warm=warm)
+        has_known_sigmas = staged.layout.n_groups == 0  # where sigmas are estimated costs are logarithms
+        solution = self.by.solve(staged, replace(control, callback=report) if has_known_sigmas else control, warm=warm)
         given_up &= solution.status is Status.STOPPED_BY_CALLBACK
         return replace(solution, status=Status.MAX_ITERATIONS) if given_up else solution
 
@@ -147,19 +147,19 @@ def _poor(staged: StagedProblem, solution: Solution) -> bool:
 
 
 def _cost(staged: StagedProblem, v: Array) -> float:
-    at = staged.evaluate(v)
-    return at.cost if at.ok else np.inf
+    evaluation = staged.evaluate(v)
+    return evaluation.cost if evaluation.ok else np.inf
 
 
-def _joined(staged: StagedProblem, first: Solution, second: Solution) -> Solution:
+def _joined(staged: StagedProblem, first_solution: Solution, second_solution: Solution) -> Solution:
     """Return the better of two solutions, with the counts and history of both."""
-    better = not _poor(staged, second) or _cost(staged, second.v) < _cost(staged, first.v)
+    is_second_better = not _poor(staged, second_solution) or _cost(staged, second_solution.v) < _cost(staged, first_solution.v)
     return replace(
-        second if better else first,
-        iterations=first.iterations + second.iterations,
-        evaluations=dict(Counter(first.evaluations) + Counter(second.evaluations)),
-        failures=dict(Counter(first.failures) + Counter(second.failures)),
-        history=(*first.history, *({**e, "iteration": e["iteration"] + first.iterations} for e in second.history)),
+        second_solution if is_second_better else first_solution,
+        iterations=first_solution.iterations + second_solution.iterations,
+        evaluations=dict(Counter(first_solution.evaluations) + Counter(second_solution.evaluations)),
+        failures=dict(Counter(first_solution.failures) + Counter(second_solution.failures)),
+        history=(*first_solution.history, *({**e, "iteration": e["iteration"] + first_solution.iterations} for e in second_solution.history)),
     )
 
 
@@ -200,32 +200,32 @@ class Prospect:
     def of(cls, problem: Posed, theta: Array, staged: ShootingProblem | None = None) -> Prospect:
         """Look at a problem from a start theta (n_theta,), from where it may be staged by single shooting already."""
         staged, steps = staged or SingleShooting().transcribe(problem, theta), 0
-        reached = described = False
+        is_simulated = fits_data = False
         with suppress(Stopped):  # no time to simulate: the solver will notice
-            at = staged.evaluate(staged.start)
-            reached, steps = at.ok, staged.steps(staged.start)
-            described = at.ok and not suspicious(staged, at)
+            evaluation = staged.evaluate(staged.start)
+            is_simulated, steps = evaluation.ok, staged.steps(staged.start)
+            fits_data = evaluation.ok and not suspicious(staged, evaluation)
         n_x, n_z = len(problem.model.states), len(problem.model.algebraic_states)
         integrator = staged.groups[0].integrator
         products, entries = integrator.factorization
-        times = [np.unique(c.times).size for c in problem.conditions]
-        marks = [np.unique(np.concatenate([[c.start], c.times, c.breakpoints])).size for c in problem.conditions]
+        n_times = [np.unique(c.times).size for c in problem.conditions]
+        n_boundaries = [np.unique(np.concatenate([[c.start], c.times, c.breakpoints])).size for c in problem.conditions]
         return cls(
             n_x=n_x,
             n_z=n_z,
             n_q=max(c.theta.size for c in problem.conditions),
             experiments=len(problem.conditions),
-            points=sum(times),
+            points=sum(n_times),
             rows=problem.n_data,
-            elements=sum(marks) + FIRST_ELEMENTS * len(marks),
-            steps=steps or _UNKNOWN_STEPS * len(marks),
+            elements=sum(n_boundaries) + FIRST_ELEMENTS * len(n_boundaries),
+            steps=steps or _UNKNOWN_STEPS * len(n_boundaries),
             products=products,
             entries=entries,
             method=integrator.method,
             measured=every_state_measured(problem),
             stiff=n_z > 0,
-            reached=reached,
-            described=described,
+            reached=is_simulated,
+            described=fits_data,
         )
 
     def with_stiffness(self, problem: Posed, staged: ShootingProblem) -> Prospect:
@@ -257,7 +257,7 @@ def features(prospect: Prospect) -> dict[str, tuple[tuple[float, ...], tuple[flo
     n, n_q, K = o.n_x + o.n_z, o.n_q, o.elements
     m = _DEGREE * n
     single = "single, SUNDIALS" if o.method in SUNDIALS else "single"
-    found: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    feature_vectors: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
         single: (
             (1.0, o.experiments, o.points, o.rows * n_q, o.steps * n, o.steps * o.products, o.steps * n_q * o.entries),
             (1.0, o.points * n * n_q, o.rows * n_q),
@@ -268,13 +268,13 @@ def features(prospect: Prospect) -> dict[str, tuple[tuple[float, ...], tuple[flo
         ),
     }
     if single == "single":
-        stages, n_d = _STAGES * o.experiments, o.n_x + n_q
-        found["multiple"] = (
-            (1.0, o.experiments, stages * n, o.rows * n_d, o.steps * n, o.steps * o.products, o.steps * n_d * o.entries,
-             stages * o.n_x**2 * n_d),
-            (1.0, stages * o.n_x * n_d, o.rows * n_d),
+        n_stages, n_d = _STAGES * o.experiments, o.n_x + n_q
+        feature_vectors["multiple"] = (
+            (1.0, o.experiments, n_stages * n, o.rows * n_d, o.steps * n, o.steps * o.products, o.steps * n_d * o.entries,
+             n_stages * o.n_x**2 * n_d),
+            (1.0, n_stages * o.n_x * n_d, o.rows * n_d),
         )  # fmt: skip
-    return found
+    return feature_vectors
 
 
 @cache
@@ -286,13 +286,13 @@ def measured_costs() -> Mapping[str, Any]:
 def prices(prospect: Prospect) -> dict[str, Price]:
     """Predict what fits take, by transcription."""
     costs = measured_costs()
-    found: dict[str, Price] = {}
-    for name, (of_time, of_memory) in features(prospect).items():
+    predicted_costs: dict[str, Price] = {}
+    for name, (time_features, memory_features) in features(prospect).items():
         kind = name.partition(",")[0]
         iterations = costs["iterations"][kind][prospect.kind]
-        seconds = float(np.dot(costs["seconds"][name], of_time))
-        found[kind] = Price(iterations * seconds, float(np.dot(costs["bytes"][kind], of_memory)))
-    return found
+        seconds = float(np.dot(costs["seconds"][name], time_features))
+        predicted_costs[kind] = Price(iterations * seconds, float(np.dot(costs["bytes"][kind], memory_features)))
+    return predicted_costs
 
 
 @dataclass(frozen=True)
@@ -329,78 +329,78 @@ def choose(
     bound : whether it may not, whatever the start: the solver is the user's, or the start is only one of many
     """
     if problem.triggered:
-        why = "castfit chose single shooting: collocation does not support state-triggered events."
-        return Choice(SingleShooting(), None, None, why)
+        reason = "castfit chose single shooting: collocation does not support state-triggered events."
+        return Choice(SingleShooting(), None, None, reason)
     bound = bound or bool(problem.path or problem.relations)
     staged = SingleShooting().transcribe(problem, theta)
-    prospect, how = Prospect.of(problem, theta, staged), {"states": states, "workers": workers, "straight": straight}
-    found = chosen(prospect, bound=bound, **how)
-    if isinstance(found.first, Collocation):  # what is stiff only takes it longer
-        found = chosen(prospect.with_stiffness(problem, staged), bound=bound, **how)
-    return replace(found, simulated=staged)
+    prospect, options = Prospect.of(problem, theta, staged), {"states": states, "workers": workers, "straight": straight}
+    choice = chosen(prospect, bound=bound, **options)
+    if isinstance(choice.first, Collocation):  # what is stiff only takes it longer
+        choice = chosen(prospect.with_stiffness(problem, staged), bound=bound, **options)
+    return replace(choice, simulated=staged)
 
 
 def chosen(
     prospect: Prospect, *, states: bool = False, workers: bool = False, straight: bool = True, bound: bool = False
 ) -> Choice:
     """Choose by a prospect; see `choose`."""
-    many, straight, astray = not straight, straight and not bound, bound or not prospect.described
-    single, elements, there = SingleShooting(), Collocation(), available_memory()
-    of = prices(prospect)
-    one, other = of["single"], of["collocation"]
-    if other.memory > there:
-        size = f"it needs about {size_of(other.memory)}, but {size_of(there)} are available"
-        why = f"castfit chose single shooting without trying collocation: {size}."
-        return Choice(single, DOWN if straight else None, None, why)
-    ratio = other.seconds / one.seconds
+    has_many_starts, straight, has_poor_start = not straight, straight and not bound, bound or not prospect.described
+    single, collocation, memory_limit = SingleShooting(), Collocation(), available_memory()
+    costs = prices(prospect)
+    single_cost, collocation_cost = costs["single"], costs["collocation"]
+    if collocation_cost.memory > memory_limit:
+        size = f"it needs about {size_of(collocation_cost.memory)}, but {size_of(memory_limit)} are available"
+        reason = f"castfit chose single shooting without trying collocation: {size}."
+        return Choice(single, DOWN if straight else None, None, reason)
+    ratio = collocation_cost.seconds / single_cost.seconds
     if workers:
-        why = "castfit chose single shooting, because workers divide its integrations."
-        return Choice(single, Probe(prospect.rows) if straight else None, elements if straight else None, why)
+        reason = "castfit chose single shooting, because workers divide its integrations."
+        return Choice(single, Probe(prospect.rows) if straight else None, collocation if straight else None, reason)
     if not (prospect.reached or straight):
-        why = "castfit chose collocation: the model cannot be integrated to the end from the starting point."
-        return Choice(elements, None, None, why)
+        reason = "castfit chose collocation: the model cannot be integrated to the end from the starting point."
+        return Choice(collocation, None, None, reason)
     # Where the data are described already, every way is short.
-    patient = other.seconds < _LONG if many and not states else states or not straight
-    cheaper = ratio > (_MUCH if astray and patient else 1 / _ALIKE)
-    taken, left = ("Single shooting", "collocation") if cheaper else ("Collocation", "single shooting")
-    times, size = (ratio, other.memory) if cheaper else (1 / ratio, one.memory)
-    much = (
+    is_patient = collocation_cost.seconds < _LONG if has_many_starts and not states else states or not straight
+    is_single_cheaper = ratio > (_MUCH if has_poor_start and is_patient else 1 / _ALIKE)
+    chosen_name, other_name = ("Single shooting", "collocation") if is_single_cheaper else ("Collocation", "single shooting")
+    times, size = (ratio, collocation_cost.memory) if is_single_cheaper else (1 / ratio, single_cost.memory)
+    ratio_text = (
         "about as long"
         if 1 / _ALIKE < ratio < _ALIKE
         else f"about {f'{times:.2g}' if times < 10.0 else f'{times:.0f}'} times as long"
     )
-    memory = f", and {size_of(size)}" if size > _MATTERS else ""
-    more = "" if cheaper or ratio < _ALIKE else "it converges more often from starting points far from the data; "
-    why = f"{taken} was chosen: {more}{left} takes {much}{memory}."
-    if not cheaper:
-        return Choice(elements, None, None, why)
+    memory_text = f", and {size_of(size)}" if size > _MATTERS else ""
+    optimum_note = "" if is_single_cheaper or ratio < _ALIKE else "it converges more often from starting points far from the data; "
+    reason = f"{chosen_name} was chosen: {optimum_note}{other_name} takes {ratio_text}{memory_text}."
+    if not is_single_cheaper:
+        return Choice(collocation, None, None, reason)
     if not straight:
-        return Choice(single, None, None, why)
+        return Choice(single, None, None, reason)
     if not prospect.measured:
-        return Choice(single, Probe(prospect.rows), elements, why)
-    nodes = of.get("multiple")  # which data start as well, and which then needs fewer iterations than from afar
-    dear = _DEAR * one.seconds
-    near = nodes if nodes is not None and nodes.seconds < max(dear, other.seconds) else None
-    then, least = (elements, other) if near is None else (MultipleShooting(), near)
-    brief = least.seconds < dear
-    twice = prospect.elements <= prospect.steps  # otherwise it takes as long to match parameters as to integrate
-    return Choice(single, Probe(prospect.rows, _BRIEF if brief else _PATIENT, twice), then, why, back=not brief)
+        return Choice(single, Probe(prospect.rows), collocation, reason)
+    multiple_cost = costs.get("multiple")  # which data start as well, and which then needs fewer iterations than from afar
+    expensive_seconds = _DEAR * single_cost.seconds
+    useful_multiple_cost = multiple_cost if multiple_cost is not None and multiple_cost.seconds < max(expensive_seconds, collocation_cost.seconds) else None
+    fallback, fallback_cost = (collocation, collocation_cost) if useful_multiple_cost is None else (MultipleShooting(), useful_multiple_cost)
+    is_brief = fallback_cost.seconds < expensive_seconds
+    tries_second_start = prospect.elements <= prospect.steps  # otherwise it takes as long to match parameters as to integrate
+    return Choice(single, Probe(prospect.rows, _BRIEF if is_brief else _PATIENT, tries_second_start), fallback, reason, back=not is_brief)
 
 
 def available_memory() -> float:
     """Return the available memory in bytes; inf if the system does not report it."""
-    found = [np.inf]
+    limits = [np.inf]
     with suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        found.append(1024.0 * float(next(line for line in lines if line.startswith("MemAvailable")).split()[1]))
+        limits.append(1024.0 * float(next(line for line in lines if line.startswith("MemAvailable")).split()[1]))
     with suppress(ImportError, OSError, ValueError):
         import resource
 
-        most, _ = resource.getrlimit(resource.RLIMIT_AS)
-        if most != resource.RLIM_INFINITY:
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if limit != resource.RLIM_INFINITY:
             pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
-            found.append(most - float(pages) * resource.getpagesize())
-    return max(min(found), 0.0)
+            limits.append(limit - float(pages) * resource.getpagesize())
+    return max(min(limits), 0.0)
 
 
 def _stiffness(problem: Posed, staged: ShootingProblem) -> float:
@@ -408,9 +408,9 @@ def _stiffness(problem: Posed, staged: ShootingProblem) -> float:
     longest = max(_longest_element(c) for c in problem.conditions[:_EXPERIMENTS])
     slopes: Any = _SLOPES.get(problem.model, _slopes)
     points = islice(staged.visited(staged.start, _LOOKED_AT), _LOOKED_AT * _EXPERIMENTS)
-    columns = [np.stack(np.atleast_1d(*of), axis=-1) for of in zip(*points, strict=True)]
-    found = np.array(slopes(*columns), dtype=float)  # (n, N n)
-    matrices = found.reshape(len(found), -1, len(found)).swapaxes(0, 1)
+    columns = [np.stack(np.atleast_1d(*values), axis=-1) for values in zip(*points, strict=True)]
+    jacobians = np.array(slopes(*columns), dtype=float)  # (n, N n)
+    matrices = jacobians.reshape(len(jacobians), -1, len(jacobians)).swapaxes(0, 1)
     finite = np.isfinite(matrices).all(axis=(1, 2))
     return longest * -float(np.linalg.eigvals(matrices[finite]).real.min(initial=0.0))
 

@@ -50,47 +50,47 @@ class Lapse:
         )
 
 
-def lapse(posed: Posed, staged: StagedProblem, v: Array, integrator: IntegratorOptions) -> Lapse | None:
+def lapse(compiled_problem: Posed, staged: StagedProblem, v: Array, integrator: IntegratorOptions) -> Lapse | None:
     """Find the worst violation of path constraints between points at v; None if there is none.
 
     Raises SimulationError if the model cannot be integrated.
     """
-    chosen = [j for j, c in enumerate(posed.path) if c.times == ALONG]
-    if not chosen:
+    constraint_indices = [j for j, c in enumerate(compiled_problem.path) if c.times == ALONG]
+    if not constraint_indices:
         return None
-    system, layout = posed.model.system, staged.layout
-    function = system.function("path", *(graph_of(posed.path[j], posed.model) for j in chosen))
+    system, layout = compiled_problem.model.system, staged.layout
+    function = system.function("path", *(graph_of(compiled_problem.path[j], compiled_problem.model) for j in constraint_indices))
     theta = layout.theta(v)
     nodes = [Nodes(t[:-1], s) for t, s in zip(staged.times(v), staged.node_states(v), strict=True)]
-    worst: tuple[float, str, str, float, float] | None = None
-    wanted: list[Array] = []
-    for condition, known, chain in zip(posed.conditions, nodes, layout.chains, strict=True):
-        more: list[float] = []
+    worst_peak: tuple[float, str, str, float, float] | None = None
+    violation_times: list[Array] = []
+    for condition, trajectory, chain in zip(compiled_problem.conditions, nodes, layout.chains, strict=True):
+        peak_times: list[float] = []
         if not condition.settled:
             table = condition.timetable(condition.link.natural(theta[condition.theta]))
-            happens = np.empty(0) if table is None else table.times
-            inside = happens[(happens > condition.start) & (happens < condition.end)]
-            times = _fine(np.concatenate([condition.times, condition.breakpoints, inside]), condition.start)
-            x, z, p, _ = states_at(posed, condition, theta, known, times, integrator)
+            event_times = np.empty(0) if table is None else table.times
+            inner_event_times = event_times[(event_times > condition.start) & (event_times < condition.end)]
+            times = _fine(np.concatenate([condition.times, condition.breakpoints, inner_event_times]), condition.start)
+            x, z, p, _ = states_at(compiled_problem, condition, theta, trajectory, times, integrator)
             u = np.array([signal(times) for signal in condition.inputs]).reshape(-1, times.size)
             values = function.map(times.size)(times[None], x.T, z.T, p.T, u)
-            found = [values] if len(chosen) == 1 else list(values)
-            for j, value in zip(chosen, found, strict=True):
-                c = posed.path[j]
+            constraint_values = [values] if len(constraint_indices) == 1 else list(values)
+            for j, value in zip(constraint_indices, constraint_values, strict=True):
+                c = compiled_problem.path[j]
                 if c.experiments and condition.name not in c.experiments:
                     continue
                 unit = float(chain.constraint_unit[0, j])
                 g = np.asarray(value, dtype=float).ravel()
                 excess = np.maximum(c.lower - g, g - c.upper)
                 peaks = _peaks(times, excess, _KEPT * unit)
-                more += [t for t, _ in peaks]
-                top = max(((e, t) for t, e in peaks), default=None)
-                if top is not None and (worst is None or top[0] / unit > worst[0]):
-                    worst = (top[0] / unit, c.name, condition.name, top[1], top[0])
-        wanted.append(np.array(more))
-    if worst is None:
+                peak_times += [t for t, _ in peaks]
+                highest_peak = max(((e, t) for t, e in peaks), default=None)
+                if highest_peak is not None and (worst_peak is None or highest_peak[0] / unit > worst_peak[0]):
+                    worst_peak = (highest_peak[0] / unit, c.name, condition.name, highest_peak[1], highest_peak[0])
+        violation_times.append(np.array(peak_times))
+    if worst_peak is None:
         return None
-    return Lapse(worst[1], worst[2], worst[3], worst[4], tuple(wanted))
+    return Lapse(worst_peak[1], worst_peak[2], worst_peak[3], worst_peak[4], tuple(violation_times))
 
 
 def _fine(times: Array, start: float) -> Array:
@@ -101,19 +101,19 @@ def _fine(times: Array, start: float) -> Array:
     return np.append(inner, marks[-1])
 
 
-def _peaks(times: Array, excess: Array, least: float) -> Sequence[tuple[float, float]]:
-    """Return times and heights of the local maxima above `least`, by parabolas through three grid points."""
-    out: list[tuple[float, float]] = []
+def _peaks(times: Array, excess: Array, threshold: float) -> Sequence[tuple[float, float]]:
+    """Return times and heights of the local maxima above `threshold`, by parabolas through three grid points."""
+    peaks: list[tuple[float, float]] = []
     for k in range(times.size):
-        before, after = max(k - 1, 0), min(k + 1, times.size - 1)
-        if not excess[k] > least or excess[k] < excess[before] or excess[k] < excess[after]:
+        previous_index, next_index = max(k - 1, 0), min(k + 1, times.size - 1)
+        if not excess[k] > threshold or excess[k] < excess[previous_index] or excess[k] < excess[next_index]:
             continue
         time = float(times[k])
-        if before < k < after:
-            a, b = times[k] - times[before], times[after] - times[k]
-            rise, fall = (excess[k] - excess[before]) / a, (excess[k] - excess[after]) / b
+        if previous_index < k < next_index:
+            a, b = times[k] - times[previous_index], times[next_index] - times[k]
+            rise, fall = (excess[k] - excess[previous_index]) / a, (excess[k] - excess[next_index]) / b
             if rise + fall > 0.0:
                 time += 0.5 * float((rise * b - fall * a) / (rise + fall))
-                time = float(np.clip(time, times[before] + _APART * a, times[after] - _APART * b))
-        out.append((time, float(excess[k])))
-    return out
+                time = float(np.clip(time, times[previous_index] + _APART * a, times[next_index] - _APART * b))
+        peaks.append((time, float(excess[k])))
+    return peaks

@@ -58,8 +58,8 @@ class CorrelatedErrors(RefinedFit):
 
     def __init__(self, question: FitQuestion) -> None:
         self.problem = question.problem
-        posed = self.problem.posed
-        self.said = posed.correlations
+        compiled_problem = self.problem.posed
+        self.said = compiled_problem.correlations
         self.labels = tuple(dict.fromkeys(c.label for c in self.said if isinstance(c, InTime) and c.label))
         self.joint = tuple(dict.fromkeys(n for c in self.said if isinstance(c, Across) and c.unknown for n in c.names))
         self.found: CorrelationEstimates | None = None
@@ -74,44 +74,44 @@ class CorrelatedErrors(RefinedFit):
 
     def refined(self, answer: Result) -> FitQuestion | None:
         """Return the problem at likelier numbers, unless they stay."""
-        first = self.found is None  # and answers another question than that of errors that depend on each other
-        led = not answer.status.cut_off and answer.status not in _NOWHERE
-        if not (answer.success or (first and led)) or self.rounds == _ROUNDS:
+        is_first_fit = self.found is None  # and answers another question than that of errors that depend on each other
+        is_informative = not answer.status.cut_off and answer.status not in _NOWHERE
+        if not (answer.success or (is_first_fit and is_informative)) or self.rounds == _ROUNDS:
             return None
         self.rounds += 1
-        posed = self.problem.posed
-        self.residuals = residuals = _Residuals.of(answer, posed.with_errors(self.found))
-        new = estimated(posed, self.labels, self.joint, residuals, self.found)
-        if self.joint and _least_correlation(new) < _SINGULAR:
-            alike = f"The errors of {', '.join(self.joint)} are so strongly correlated that their covariance matrix"
-            self.notes = [f"{alike} is singular: some combination of outputs is fitted exactly. Remove one of these outputs."]
+        compiled_problem = self.problem.posed
+        self.residuals = residuals = _Residuals.of(answer, compiled_problem.with_errors(self.found))
+        estimates = estimated(compiled_problem, self.labels, self.joint, residuals, self.found)
+        if self.joint and _least_correlation(estimates) < _SINGULAR:
+            message = f"The errors of {', '.join(self.joint)} are so strongly correlated that their covariance matrix"
+            self.notes = [f"{message} is singular: some combination of outputs is fitted exactly. Remove one of these outputs."]
             return None
-        if self.found is not None and _moved(self.found, new) <= _STILL:
+        if self.found is not None and _moved(self.found, estimates) <= _STILL:
             self.settled = True
             return None
-        self.found = new
-        return FitQuestion(posed.with_errors(new), answer, near=True)
+        self.found = estimates
+        return FitQuestion(compiled_problem.with_errors(estimates), answer, near=True)
 
     def concluded(self, answer: Result) -> Result:
         """Return the result with the estimated error correlations."""
-        said = list(self.notes)
+        messages = list(self.notes)
         if self.found is None or self.notes:
-            said += ["The errors were still treated as independent."] if not answer.success else []
+            messages += ["The errors were still treated as independent."] if not answer.success else []
         elif answer.success and not self.settled:
-            said.append("The error correlation did not converge: the last iteration still changed it.")
-        found = self.found or CorrelationEstimates({})
-        if not answer.success and (found.times or found.joint):
-            said.append("The error correlation is that of an intermediate iteration.")
+            messages.append("The error correlation did not converge: the last iteration still changed it.")
+        estimates = self.found or CorrelationEstimates({})
+        if not answer.success and (estimates.times or estimates.joint):
+            messages.append("The error correlation is that of an intermediate iteration.")
         status = Status.DIVERGING if self.notes and answer.success else answer.status
-        more = len(self.labels) + (len(self.joint) * (len(self.joint) + 1) // 2 - 1 if self.joint else 0)
-        n = np.log(answer.n_data)
-        ended = answer.ended(status, " ".join([answer.message, *said, *(told(found) if answer.success else ())]))
+        n_extra = len(self.labels) + (len(self.joint) * (len(self.joint) + 1) // 2 - 1 if self.joint else 0)
+        log_n_data = np.log(answer.n_data)
+        result = answer.ended(status, " ".join([answer.message, *messages, *(told(estimates) if answer.success else ())]))
         if self.settled and self.residuals is not None:
             for label in self.labels:
-                ended = widened(ended, self.problem.posed, label, found, self.residuals)
+                result = widened(result, self.problem.posed, label, estimates, self.residuals)
         return replace(
-            ended, errors=found, n_estimated=answer.n_estimated + more, aic=answer.aic + 2.0 * more,
-            bic=answer.bic + more * float(n),
+            result, errors=estimates, n_estimated=answer.n_estimated + n_extra, aic=answer.aic + 2.0 * n_extra,
+            bic=answer.bic + n_extra * float(log_n_data),
         )  # fmt: skip
 
 
@@ -136,78 +136,78 @@ class _Residuals:
     priors: Array
 
     @classmethod
-    def of(cls, answer: Result, posed: Posed) -> _Residuals:
+    def of(cls, answer: Result, compiled_problem: Posed) -> _Residuals:
         """Build the residuals and Jacobians from a fit, whose Jacobian is that of independent errors."""
-        sizes = [int(c.points.mask.sum()) for c in posed.conditions]
+        sizes = [int(c.points.mask.sum()) for c in compiled_problem.conditions]
         free = np.array([name not in answer.active for name in answer.names], dtype=np.bool_)
         J = scipy.sparse.csr_array(answer.jacobian).toarray()[:, free]
-        own, slopes = np.split(answer.residuals, np.cumsum(sizes)[:-1]), np.split(J, np.cumsum(sizes))
-        for i, condition in enumerate(posed.conditions):
-            found = condition.whitening(posed.outputs)
-            if found is not None and slopes[i].size:
-                slopes[i] = found.coloured(slopes[i]).reshape(slopes[i].shape)
-        return cls(own, slopes[:-1], slopes[-1])
+        experiment_residuals, slopes = np.split(answer.residuals, np.cumsum(sizes)[:-1]), np.split(J, np.cumsum(sizes))
+        for i, condition in enumerate(compiled_problem.conditions):
+            whitening = condition.whitening(compiled_problem.outputs)
+            if whitening is not None and slopes[i].size:
+                slopes[i] = whitening.coloured(slopes[i]).reshape(slopes[i].shape)
+        return cls(experiment_residuals, slopes[:-1], slopes[-1])
 
-    def at(self, moved: Array) -> _Residuals:
+    def at(self, theta_step: Array) -> _Residuals:
         """Return the residuals after a change of theta, to first order."""
-        return replace(self, r=[r + J @ moved for r, J in zip(self.r, self.J, strict=True)])
+        return replace(self, r=[r + J @ theta_step for r, J in zip(self.r, self.J, strict=True)])
 
 
-def _likeliest_time(posed: Posed, label: str, times: dict[str, float], residuals: _Residuals) -> tuple[float, float]:
+def _likeliest_time(compiled_problem: Posed, label: str, times: dict[str, float], residuals: _Residuals) -> tuple[float, float]:
     """Return a time constant, the others given, and the standard error of its logarithm."""
-    own = [
+    measurement_times = [
         c.points.times[c.points.mask[:, j]]
-        for c in posed.conditions
+        for c in compiled_problem.conditions
         for j, o in enumerate(c.observed)
         if o is not None and getattr(getattr(o.noise, "correlation", None), "label", "") == label
     ]
-    shortest = min((float(np.diff(t).min()) for t in own if t.size > 1), default=1.0)
-    longest = max((float(t[-1] - t[0]) for t in own), default=1.0) or shortest
+    shortest = min((float(np.diff(t).min()) for t in measurement_times if t.size > 1), default=1.0)
+    longest = max((float(t[-1] - t[0]) for t in measurement_times), default=1.0) or shortest
 
     def cost(log_time: float) -> float:
-        return _cost(posed, {**times, label: float(np.exp(log_time))}, residuals)
+        return _cost(compiled_problem, {**times, label: float(np.exp(log_time))}, residuals)
 
-    first, last = float(np.log(_SHORT * shortest)), float(np.log(_LONG * longest))
-    grid = [first + (last - first) * k / (_GRID - 1) for k in range(_GRID)]
+    log_min, log_max = float(np.log(_SHORT * shortest)), float(np.log(_LONG * longest))
+    grid = [log_min + (log_max - log_min) * k / (_GRID - 1) for k in range(_GRID)]
     k = int(np.argmin([cost(x) for x in grid]))
     low, high = grid[max(k - 1, 0)], grid[min(k + 1, _GRID - 1)]
     x = float(scipy.optimize.minimize_scalar(cost, bounds=(low, high), method="bounded", options={"xatol": 1e-9}).x)
-    bend = (cost(x + _STEP) - 2.0 * cost(x) + cost(x - _STEP)) / _STEP**2
-    return float(np.exp(x)), float(bend**-0.5) if bend > _STEP else np.inf
+    curvature = (cost(x + _STEP) - 2.0 * cost(x) + cost(x - _STEP)) / _STEP**2
+    return float(np.exp(x)), float(curvature**-0.5) if curvature > _STEP else np.inf
 
 
-def widened(answer: Result, posed: Posed, label: str, found: CorrelationEstimates, residuals: _Residuals) -> Result:
+def widened(answer: Result, compiled_problem: Posed, label: str, estimates: CorrelationEstimates, residuals: _Residuals) -> Result:
     """Return the result with the uncertainty of a time constant included in its covariance."""
     free = np.flatnonzero([name not in answer.active for name in answer.names])
     if not free.size or len(answer.names) > WRITTEN_OUT:
         return answer
     covariance: Array = np.array(answer.covariance, dtype=float)
-    own = covariance[np.ix_(free, free)]
-    if not np.isfinite(own).all():
+    free_covariance = covariance[np.ix_(free, free)]
+    if not np.isfinite(free_covariance).all():
         return answer
-    slope = posed.natural_slope(answer.theta)[free]
-    best = _Weighted.at(posed, found.times, residuals)
-    unbiased = float(np.mean(np.diag(own) / (slope**2 * np.diag(best.covariance))))
+    slope = compiled_problem.natural_slope(answer.theta)[free]
+    best = _Weighted.at(compiled_problem, estimates.times, residuals)
+    unbiased = float(np.mean(np.diag(free_covariance) / (slope**2 * np.diag(best.covariance))))
     sides: list[tuple[float, Array]] = []
     for sign in (1.0, -1.0):
-        reach = min(found.errors[label], 1.0)
+        half_width = min(estimates.errors[label], 1.0)
         for _ in range(_TRIES):
-            times = {**found.times, label: found.times[label] * float(np.exp(sign * reach))}
-            near = _Weighted.at(posed, times, residuals)
-            moved = near.covariance @ (best.gradient - near.gradient)
-            there = _Weighted.at(posed, times, residuals.at(moved))
-            fall = float(np.sqrt(max(there.cost - best.cost, 1e-12) / 0.5))
-            if 1.0 / _NEAR < fall < _NEAR or reach == _FAR:
-                scale = fall if fall < _NEAR and reach < _FAR else max(fall, 1.0)
-                more = unbiased * (there.covariance - best.covariance) + np.outer(moved, moved)
-                sides.append((reach / scale, more / scale**2))
+            times = {**estimates.times, label: estimates.times[label] * float(np.exp(sign * half_width))}
+            perturbed = _Weighted.at(compiled_problem, times, residuals)
+            theta_step = perturbed.covariance @ (best.gradient - perturbed.gradient)
+            refitted = _Weighted.at(compiled_problem, times, residuals.at(theta_step))
+            n_deviations = float(np.sqrt(max(refitted.cost - best.cost, 1e-12) / 0.5))
+            if 1.0 / _NEAR < n_deviations < _NEAR or half_width == _FAR:
+                scale = n_deviations if n_deviations < _NEAR and half_width < _FAR else max(n_deviations, 1.0)
+                increase = unbiased * (refitted.covariance - best.covariance) + np.outer(theta_step, theta_step)
+                sides.append((half_width / scale, increase / scale**2))
                 break
-            reach = min(reach / fall, 4.0 * reach, _FAR)
-    whole = sum(width for width, _ in sides)
-    added = sum((width / whole * more for width, more in sides), np.zeros_like(own))
-    values, vectors = np.linalg.eigh(added)  # what is unsure makes nothing surer
-    own = own + (vectors * np.maximum(values, 0.0)) @ vectors.T * np.outer(slope, slope)
-    covariance[np.ix_(free, free)] = own
+            half_width = min(half_width / n_deviations, 4.0 * half_width, _FAR)
+    total_width = sum(width for width, _ in sides)
+    covariance_increase = sum((width / total_width * term for width, term in sides), np.zeros_like(free_covariance))
+    values, vectors = np.linalg.eigh(covariance_increase)  # what is unsure makes nothing surer
+    free_covariance = free_covariance + (vectors * np.maximum(values, 0.0)) @ vectors.T * np.outer(slope, slope)
+    covariance[np.ix_(free, free)] = free_covariance
     deviation = np.sqrt(np.diag(covariance))
     errors = {answer.names[j]: float(deviation[j]) for j in free.tolist()}
     return replace(
@@ -229,97 +229,97 @@ class _Weighted:
     cost: float
 
     @classmethod
-    def at(cls, posed: Posed, times: Mapping[str, float], residuals: _Residuals) -> _Weighted:
+    def at(cls, compiled_problem: Posed, times: Mapping[str, float], residuals: _Residuals) -> _Weighted:
         """Whiten the data and weight them."""
-        given, total = posed.with_errors(CorrelationEstimates(times)), 0.0
+        correlated_problem, cost = compiled_problem.with_errors(CorrelationEstimates(times)), 0.0
         rows: list[Array] = []
-        for condition, r, J in zip(given.conditions, residuals.r, residuals.J, strict=True):
-            both, whitening = np.column_stack([r, J]), condition.whitening(given.outputs)
-            rows.append(both if whitening is None else whitening.W @ both)
-            total += 0.0 if whitening is None else 0.5 * whitening.log_det
-        every, group = np.concatenate(rows), groups(given)
-        sizes = np.bincount(group[group >= 0], minlength=len(given.groups))
-        squares = np.bincount(group + 1, every[:, 0] ** 2, minlength=len(given.groups) + 1)
+        for condition, r, J in zip(correlated_problem.conditions, residuals.r, residuals.J, strict=True):
+            residuals_and_slopes, whitening = np.column_stack([r, J]), condition.whitening(correlated_problem.outputs)
+            rows.append(residuals_and_slopes if whitening is None else whitening.W @ residuals_and_slopes)
+            cost += 0.0 if whitening is None else 0.5 * whitening.log_det
+        all_rows, group = np.concatenate(rows), groups(correlated_problem)
+        sizes = np.bincount(group[group >= 0], minlength=len(correlated_problem.groups))
+        squares = np.bincount(group + 1, all_rows[:, 0] ** 2, minlength=len(correlated_problem.groups) + 1)
         variance = np.maximum(squares[1:] / np.maximum(sizes, 1), np.finfo(float).tiny)
-        total += 0.5 * float(np.sum(sizes * np.log(variance))) + 0.5 * float(squares[0])
-        every = every / np.sqrt(np.append(variance, 1.0))[group][:, None]
-        slopes = np.concatenate([every[:, 1:], residuals.priors])
-        _, size, right = np.linalg.svd(slopes, full_matrices=False)
-        kept = size > _RANK * size[:1].sum()
-        root = right[kept].T / size[kept]
-        return cls(root @ root.T, every[:, 1:].T @ every[:, 0], total + float(np.sum(np.log(size[kept]))))
+        cost += 0.5 * float(np.sum(sizes * np.log(variance))) + 0.5 * float(squares[0])
+        all_rows = all_rows / np.sqrt(np.append(variance, 1.0))[group][:, None]
+        slopes = np.concatenate([all_rows[:, 1:], residuals.priors])
+        _, singular_values, right_vectors = np.linalg.svd(slopes, full_matrices=False)
+        is_significant = singular_values > _RANK * singular_values[:1].sum()
+        root = right_vectors[is_significant].T / singular_values[is_significant]
+        return cls(root @ root.T, all_rows[:, 1:].T @ all_rows[:, 0], cost + float(np.sum(np.log(singular_values[is_significant]))))
 
 
-def _cost(posed: Posed, times: Mapping[str, float], residuals: _Residuals) -> float:
-    return _Weighted.at(posed, times, residuals).cost
+def _cost(compiled_problem: Posed, times: Mapping[str, float], residuals: _Residuals) -> float:
+    return _Weighted.at(compiled_problem, times, residuals).cost
 
 
 def _joint_covariance(
-    posed: Posed, joint: tuple[str, ...], residuals: list[Array], before: CorrelationEstimates | None
+    compiled_problem: Posed, joint: tuple[str, ...], residuals: list[Array], previous: CorrelationEstimates | None
 ) -> Array:
     """Return the likeliest covariance of the errors of `joint` outputs."""
     rows: list[Array] = []
-    at = posed.with_errors(before)
-    for condition, r in zip(at.conditions, residuals, strict=True):
+    correlated_problem = compiled_problem.with_errors(previous)
+    for condition, r in zip(correlated_problem.conditions, residuals, strict=True):
         table = np.full(condition.points.mask.shape, np.nan)
         table[condition.points.mask] = r
-        own = table * condition.points.sigma  # in the unit of the data
-        rows.append(own[:, [at.outputs.index(n) for n in joint]])
-    every = np.concatenate(rows)
-    R = every[np.isfinite(every).any(axis=1)]
-    S = np.array(before.covariance) if before else np.diag(np.nanmean(R**2, axis=0))
+        data_residuals = table * condition.points.sigma  # in the unit of the data
+        rows.append(data_residuals[:, [correlated_problem.outputs.index(n) for n in joint]])
+    all_residuals = np.concatenate(rows)
+    R = all_residuals[np.isfinite(all_residuals).any(axis=1)]
+    S = np.array(previous.covariance) if previous else np.diag(np.nanmean(R**2, axis=0))
     for _ in range(1 if np.isfinite(R).all() else 500):
-        new = np.zeros_like(S)
+        new_sum = np.zeros_like(S)
         for pattern in np.unique(np.isfinite(R), axis=0):
-            here = R[(np.isfinite(R) == pattern).all(axis=1)]
-            full = np.zeros((len(here), len(joint)))
-            full[:, pattern] = here[:, pattern]
+            pattern_rows = R[(np.isfinite(R) == pattern).all(axis=1)]
+            completed_rows = np.zeros((len(pattern_rows), len(joint)))
+            completed_rows[:, pattern] = pattern_rows[:, pattern]
             slope = np.linalg.solve(S[np.ix_(pattern, pattern)], S[np.ix_(pattern, ~pattern)])
-            full[:, ~pattern] = here[:, pattern] @ slope
-            new += full.T @ full
-            new[np.ix_(~pattern, ~pattern)] += len(here) * (
+            completed_rows[:, ~pattern] = pattern_rows[:, pattern] @ slope
+            new_sum += completed_rows.T @ completed_rows
+            new_sum[np.ix_(~pattern, ~pattern)] += len(pattern_rows) * (
                 S[np.ix_(~pattern, ~pattern)] - S[np.ix_(~pattern, pattern)] @ slope
             )
-        moved = np.abs(new / len(R) - S).max()
-        S[:] = new / len(R)
-        if moved <= _EXACT * np.abs(S).max():
+        change = np.abs(new_sum / len(R) - S).max()
+        S[:] = new_sum / len(R)
+        if change <= _EXACT * np.abs(S).max():
             break
     return 0.5 * (S + S.T)
 
 
-def _least_correlation(found: CorrelationEstimates) -> float:
-    S = np.array(found.covariance)
+def _least_correlation(estimates: CorrelationEstimates) -> float:
+    S = np.array(estimates.covariance)
     deviation = np.sqrt(np.diag(S))
-    ok = (deviation > 0.0).all()
-    return float(np.linalg.eigvalsh(S / np.outer(deviation, deviation))[0]) if ok else 0.0
+    is_regular = (deviation > 0.0).all()
+    return float(np.linalg.eigvalsh(S / np.outer(deviation, deviation))[0]) if is_regular else 0.0
 
 
-def _moved(before: CorrelationEstimates, after: CorrelationEstimates) -> float:
+def _moved(previous: CorrelationEstimates, current: CorrelationEstimates) -> float:
     """Return the largest relative change; of a covariance in units of its deviations."""
-    moved = [abs(np.log(after.times[n] / t)) if n in after.times else np.inf for n, t in before.times.items()]
-    if after.joint:
-        S = np.array(after.covariance)
-        old = np.array(before.covariance) if before.covariance else np.zeros_like(S)
+    changes = [abs(np.log(current.times[n] / t)) if n in current.times else np.inf for n, t in previous.times.items()]
+    if current.joint:
+        S = np.array(current.covariance)
+        previous_S = np.array(previous.covariance) if previous.covariance else np.zeros_like(S)
         deviation = np.sqrt(np.diag(S))
-        moved.append(float((np.abs(S - old) / np.outer(deviation, deviation)).max()))
-    return max(moved, default=0.0)
+        changes.append(float((np.abs(S - previous_S) / np.outer(deviation, deviation)).max()))
+    return max(changes, default=0.0)
 
 
-def told(found: CorrelationEstimates) -> Iterable[str]:
+def told(estimates: CorrelationEstimates) -> Iterable[str]:
     """Describe the estimated error correlations, one sentence each."""
-    for name, time in found.times.items():
-        error = found.errors.get(name, np.inf)
+    for name, time in estimates.times.items():
+        error = estimates.errors.get(name, np.inf)
         if np.isfinite(error) and error < 1.0:
             low, high = time * np.exp(-1.96 * error), time * np.exp(1.96 * error)
             yield f"Correlation time of the errors of {name}: {time:.3g} (95 % interval {low:.3g} to {high:.3g})."
         else:
             yield f"The correlation time of the errors of {name} is not identifiable (most likely value {time:.3g})."
-    if found.joint:
-        S = np.array(found.covariance)
+    if estimates.joint:
+        S = np.array(estimates.covariance)
         deviation = np.sqrt(np.diag(S))
-        each = ", ".join(f"{d:.3g} of {n}" for n, d in zip(found.joint, deviation.tolist(), strict=True))
+        deviations_text = ", ".join(f"{d:.3g} of {n}" for n, d in zip(estimates.joint, deviation.tolist(), strict=True))
         pairs = [(i, j) for i in range(len(S)) for j in range(i)]
         i, j = max(pairs, key=lambda p: abs(S[p] / deviation[p[0]] / deviation[p[1]]))
         r = S[i, j] / deviation[i] / deviation[j]
-        most = "" if len(pairs) == 1 else ", the strongest"
-        yield f"Error standard deviations: {each}; correlation of {found.joint[j]} and {found.joint[i]}: {r:.2f}{most}."
+        suffix = "" if len(pairs) == 1 else ", the strongest"
+        yield f"Error standard deviations: {deviations_text}; correlation of {estimates.joint[j]} and {estimates.joint[i]}: {r:.2f}{suffix}."

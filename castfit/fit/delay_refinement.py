@@ -38,43 +38,43 @@ class DelayNodes(RefinedFit):
         if self.said or not answer.success:
             return None
         order = next((n for n in LADDER if n > self.orders[-1]), None)
-        finer = None if order is None else with_nodes(self.problem, order)
-        if order is None or finer is None:
+        finer_problem = None if order is None else with_nodes(self.problem, order)
+        if order is None or finer_problem is None:
             self.said = f"{_of(answer)}; whether they suffice was not tested."
             return None
         self.orders.append(order)
-        return FitQuestion(finer, answer.values)
+        return FitQuestion(finer_problem, answer.values)
 
-    def joined(self, before: Result, after: Result) -> Result:
+    def joined(self, previous_answer: Result, new_answer: Result) -> Result:
         """Compare estimates with fewer and with more nodes."""
-        fewer, more = self.orders[-2:]
-        if not after.success:
-            ended = after.message if after.status is not Status.MAX_TIME else "no time was left"
-            self.said = f"{_of(before)}; whether they are enough is unknown: with {more}, {ended}"
-            return before
-        moved = _STILL * movement(before, after)
-        if moved <= _STILL:
-            how = f"with {fewer} the estimates change by at most {moved:.1g} standard errors"
-            self.said = f"{_of(after)}; {how}."
-        elif more == max(LADDER):
-            still = f"not converged: the estimates change by {moved:.2g} standard errors from {fewer} nodes on"
-            self.said = f"{_of(after)}, and {still}."
-        return super().joined(before, after)
+        previous_order, order = self.orders[-2:]
+        if not new_answer.success:
+            failure = new_answer.message if new_answer.status is not Status.MAX_TIME else "no time was left"
+            self.said = f"{_of(previous_answer)}; whether they are enough is unknown: with {order}, {failure}"
+            return previous_answer
+        change = _STILL * movement(previous_answer, new_answer)
+        if change <= _STILL:
+            comparison = f"with {previous_order} the estimates change by at most {change:.1g} standard errors"
+            self.said = f"{_of(new_answer)}; {comparison}."
+        elif order == max(LADDER):
+            note = f"not converged: the estimates change by {change:.2g} standard errors from {previous_order} nodes on"
+            self.said = f"{_of(new_answer)}, and {note}."
+        return super().joined(previous_answer, new_answer)
 
     def concluded(self, answer: Result) -> Result:
         """Append to the message how many nodes there are and whether they suffice."""
         return answer.ended(answer.status, f"{answer.message} {self.said}") if self.said else answer
 
 
-def movement(before: Result, after: Result) -> float:
+def movement(previous: Result, current: Result) -> float:
     """Return the largest difference of two results' estimates, in units of what counts as none."""
-    worst = 0.0
-    for name, value in after.values.items():
-        error = after.standard_errors[name]
-        still = max(_STILL * error if np.isfinite(error) else 0.0, _ROUNDING * abs(value), np.finfo(float).tiny)
-        if np.isfinite(error) or name in after.active or np.isnan(error):
-            worst = max(worst, abs(value - before.values[name]) / still)
-    return worst
+    largest_ratio = 0.0
+    for name, value in current.values.items():
+        error = current.standard_errors[name]
+        tolerance = max(_STILL * error if np.isfinite(error) else 0.0, _ROUNDING * abs(value), np.finfo(float).tiny)
+        if np.isfinite(error) or name in current.active or np.isnan(error):
+            largest_ratio = max(largest_ratio, abs(value - previous.values[name]) / tolerance)
+    return largest_ratio
 
 
 def _order(problem: Posable) -> int:
@@ -83,5 +83,5 @@ def _order(problem: Posable) -> int:
 
 def _of(result: Result) -> str:
     assert result.problem is not None
-    named = [f"{line.name} has {line.order} nodes" for line in result.problem.posed.model.lines if line.adaptive]
-    return f"The delay line of {', that of '.join(named)}"
+    descriptions = [f"{line.name} has {line.order} nodes" for line in result.problem.posed.model.lines if line.adaptive]
+    return f"The delay line of {', that of '.join(descriptions)}"

@@ -152,95 +152,95 @@ def fit(
     castfit.InputError: start: 1 mistake found
       - 'k3' is not estimated: did you mean 'k2'? (valid: k1, k2)
     """
-    began = time.perf_counter()
-    of_loss: list[str] = []
+    start_time = time.perf_counter()
+    loss_mistakes: list[str] = []
     if not (is_one_of(loss, "linear") and is_within(f_scale, 1.0, 1.0)):
         if isinstance(problem, Problem):
             try:
                 problem = problem.robust(loss, f_scale)
             except InputError as error:
-                of_loss += error.problems
+                loss_mistakes += error.problems
         else:
-            of_loss.append("loss is for a Problem; give the problem problem.robust(loss)")
-    callable_ = callback is None or callable(callback)
+            loss_mistakes.append("loss is for a Problem; give the problem problem.robust(loss)")
+    is_callable = callback is None or callable(callback)
     known: Any = problem
-    noisy = isinstance(known, (Problem, Posed)) and bool(known.posed.model.noises)
-    given = {
+    has_noises = isinstance(known, (Problem, Posed)) and bool(known.posed.model.noises)
+    is_given = {
         "transcription": transcription is not None, "solver": solver is not None, "workers": not is_one_of(workers, 1),
         "absolute_sigma": absolute_sigma is not None, "second_start": not is_one_of(second_start, True),
         "retry": not is_one_of(retry, True), "verify": not is_one_of(verify, True),
     }  # fmt: skip
-    mistakes = _noisy_mistakes(given, start) if noisy else kind_mistakes(problem, may_be_fixed=True)
-    mistakes += of_loss
-    mistakes += option_mistakes(("callback", callback, callable_, "give a function of one Iteration"))
-    asked, by = given_parts(None, None, mistakes) if noisy else given_parts(transcription, solver, mistakes)
-    level, limit = real(confidence_level), real(max_time)
+    mistakes = _noisy_mistakes(is_given, start) if has_noises else kind_mistakes(problem, may_be_fixed=True)
+    mistakes += loss_mistakes
+    mistakes += option_mistakes(("callback", callback, is_callable, "give a function of one Iteration"))
+    requested_transcription, requested_solver = given_parts(None, None, mistakes) if has_noises else given_parts(transcription, solver, mistakes)
+    level, time_limit = real(confidence_level), real(max_time)
     known = absolute_sigma is None or is_one_of(absolute_sigma, True, False)
     mistakes += option_mistakes(
         level_rule(confidence_level, level),
-        ("max_time", max_time, limit is not None and limit > 0.0, "give a positive number of seconds"),
+        ("max_time", max_time, time_limit is not None and time_limit > 0.0, "give a positive number of seconds"),
         ("absolute_sigma", absolute_sigma, known, "give True, False or None"),
         ("verbose", verbose, verbose is None or is_one_of(verbose, 0, 1, 2), "choose 0, 1 or 2"),
     )
     mistakes += flag_mistakes(second_start=second_start, retry=retry, verify=verify)
-    mistakes += _worker_mistakes(workers, asked)
-    if mistakes and not noisy and isinstance(start, Mapping):
+    mistakes += _worker_mistakes(workers, requested_transcription)
+    if mistakes and not has_noises and isinstance(start, Mapping):
         mistakes += start_mistakes(problem, start)
     check("fit", mistakes)
     assert level is not None
-    assert limit is not None
-    if noisy:
+    assert time_limit is not None
+    if has_noises:
         from castfit.fit.noisy_fit import fit_noisy  # which other fits do not need
 
-        begin = cast("Any", start)
+        start_values = cast("Any", start)
         return cast(
             "Any",
-            fit_noisy(problem, start=begin, max_time=limit, callback=callback, confidence_level=level, verbose=verbose),
+            fit_noisy(problem, start=start_values, max_time=time_limit, callback=callback, confidence_level=level, verbose=verbose),
         )
     if isinstance(start, Result):
         problem = start.answering(problem).problem or problem  # with as many nodes in delay lines as there
-    once = _Fit(
-        asked, by, began + limit, callback, verbose, level, absolute_sigma,
+    single_fit = _Fit(
+        requested_transcription, requested_solver, start_time + time_limit, callback, verbose, level, absolute_sigma,
         second_start=second_start, retry=retry, verify=verify, divided=isinstance(workers, Executor) or workers != 1,
     )  # fmt: skip
     question, refinements = FitQuestion(problem, start), _refinements(problem.posed, verify=verify)
     with Interrupt(), lanes_divided(workers), _line_of(verbose):
-        return solved(question, refinements, once.fit) if refinements else once.fit(question)
+        return solved(question, refinements, single_fit.fit) if refinements else single_fit.fit(question)
 
 
 plain_fit = cast("Callable[..., Result]", fit)
 """`fit` of problems whose model has no noises, as drivers know that they are."""
 
 
-def _noisy_mistakes(given: Mapping[str, bool], start: Any) -> list[str]:
+def _noisy_mistakes(is_given: Mapping[str, bool], start: Any) -> list[str]:
     """List the arguments that have no effect for a model with noises, and an unsuitable start."""
-    why = "has no effect for models with process noise, whose path is estimated by its likelihood; remove it"
-    found = [f"{name} {why}" for name, said in given.items() if said]
-    known = start is None or isinstance(start, Mapping) or type(start).__name__ == "PathResult"
-    return found + ([] if known else [f"start is {text(start)}; expected values by name, or a result of the same model"])
+    reason = "has no effect for models with process noise, whose path is estimated by its likelihood; remove it"
+    mistakes = [f"{name} {reason}" for name, is_set in is_given.items() if is_set]
+    is_valid_start = start is None or isinstance(start, Mapping) or type(start).__name__ == "PathResult"
+    return mistakes + ([] if is_valid_start else [f"start is {text(start)}; expected values by name, or a result of the same model"])
 
 
 def _refinements(problem: Posed, *, verify: bool) -> list[type[RefinedFit]]:
     """Return the refinements that repeat the whole fit, the outermost first."""
-    found: list[type[RefinedFit]] = []
+    refinements: list[type[RefinedFit]] = []
     if problem.model.adaptive and verify:
         from castfit.fit.delay_refinement import DelayNodes
 
-        found.append(DelayNodes)
+        refinements.append(DelayNodes)
     if problem.correlations:
         from castfit.fit.correlated_errors import CorrelatedErrors
 
-        found.append(CorrelatedErrors)
+        refinements.append(CorrelatedErrors)
     if any(term.chosen for term in problem.smooth):
         from castfit.fit.smoothing_weights import SmoothnessWeights
 
-        found.append(SmoothnessWeights)
+        refinements.append(SmoothnessWeights)
     if problem.every_prior:
         from castfit.fit.laplace_kinks import LaplaceKinks, kinks_of
 
         if kinks_of(problem):
-            found.append(LaplaceKinks)
-    return found
+            refinements.append(LaplaceKinks)
+    return refinements
 
 
 @dataclass(frozen=True)
@@ -261,84 +261,84 @@ class _Fit:
 
     def fit(self, question: FitQuestion) -> Result:
         """Fit once, with the delay lines, weights of smoothness and signs that the question has."""
-        began = time.perf_counter()
-        problem, start, asked, choice = question.problem, question.start, self.asked or Collocation(), None
-        limit = self.deadline - began
-        with watched(limit), _line_of(self.verbose) as line:
+        start_time = time.perf_counter()
+        problem, start, transcription, choice = question.problem, question.start, self.asked or Collocation(), None
+        seconds_left = self.deadline - start_time
+        with watched(seconds_left), _line_of(self.verbose) as line:
             if line is not None:
                 line("before the first iteration")
-            posed = problem.posed.assuming(absolute_sigma=self.absolute_sigma)
-            origin = _origin(posed, asked, start, limit)
-            nodes = nodes_of(posed, start) if isinstance(start, Result) else origin.nodes
+            compiled_problem = problem.posed.assuming(absolute_sigma=self.absolute_sigma)
+            origin = _origin(compiled_problem, transcription, start, seconds_left)
+            nodes = nodes_of(compiled_problem, start) if isinstance(start, Result) else origin.nodes
             if self.asked is None:
                 choice = choose(
-                    posed,
+                    compiled_problem,
                     origin.theta,
                     states=bool(nodes),
                     workers=self.divided,
                     straight=self.retry or question.near,
                     bound=self.given is not None,
                 )
-                asked = choice.first
+                transcription = choice.first
             with suppress(Stopped):  # the solver will notice
-                if nodes and isinstance(asked.states, str):
-                    asked = started_from(posed, asked, origin.theta, nodes)
+                if nodes and isinstance(transcription.states, str):
+                    transcription = started_from(compiled_problem, transcription, origin.theta, nodes)
                     if choice is not None and choice.then is not None:
-                        choice = replace(choice, then=started_from(posed, choice.then, origin.theta, nodes))
-            tell: Callable[[str], None] = say if self.verbose else lambda _: None
+                        choice = replace(choice, then=started_from(compiled_problem, choice.then, origin.theta, nodes))
+            report_note: Callable[[str], None] = say if self.verbose else lambda _: None
             if origin.note:
-                tell(origin.note)
-            if self.verbose and getattr(asked, "integrates", True) and asked.integrator.method == "auto":
+                report_note(origin.note)
+            if self.verbose and getattr(transcription, "integrates", True) and transcription.integrator.method == "auto":
                 _mention(wanted_compiler())
-            deadline = began + limit if origin.ended is None else began
+            deadline = start_time + seconds_left if origin.ended is None else start_time
             run = FitRun(
-                posed,
+                compiled_problem,
                 self.given or GaussNewton(),
                 deadline,
                 _reporter(self.callback, self.verbose, line, deadline),
-                tell,
+                report_note,
                 verify=self.verify,
                 second_start=self.second_start and not question.near,
                 retry=self.retry and not question.near,
                 choice=choice,
-                simulated=choice and choice.simulated and (posed, origin.theta.copy(), choice.simulated),
+                simulated=choice and choice.simulated and (compiled_problem, origin.theta.copy(), choice.simulated),
             )
-            if posed.least_squares:
-                ended = search(run, asked, origin.theta)
+            if compiled_problem.least_squares:
+                search_end = search(run, transcription, origin.theta)
             else:
                 from castfit.fit.maximum_likelihood import most_likely
 
-                ended = most_likely(run, asked, origin.theta)
-            ended = lowest_met(run, ended, asked)
-            ended = never_above_start(run, ended, asked, origin.theta)
-        found = ended.attempt if origin.ended is None else ended.attempt.ending(origin.ended)
-        solution, success, staged = found.solution, found.solution.status.success, found.staged
-        rounding = reproduced(run.problem, staged, found.linear, solution.active) if success else ""
+                search_end = most_likely(run, transcription, origin.theta)
+            search_end = lowest_met(run, search_end, transcription)
+            search_end = never_above_start(run, search_end, transcription, origin.theta)
+        attempt = search_end.attempt if origin.ended is None else search_end.attempt.ending(origin.ended)
+        solution, success, staged = attempt.solution, attempt.solution.status.success, attempt.staged
+        rounding = reproduced(run.problem, staged, attempt.linear, solution.active) if success else ""
         remark = staged.remark(solution.v) if success else ""
-        parts = (
+        sentences = (
             *(solution.status.sentence, solution.detail, rounding, origin.note, choice.sentence if choice else ""),
-            *(*ended.notes, told_of_gaps(run, found), remark, solution.status.remedy),
+            *(*search_end.notes, told_of_gaps(run, attempt), remark, solution.status.remedy),
         )
-        message, seconds = " ".join(f"{part.removesuffix('.')}." for part in parts if part), time.perf_counter() - began
+        message, seconds = " ".join(f"{part.removesuffix('.')}." for part in sentences if part), time.perf_counter() - start_time
         level = self.confidence_level
-        result = estimate(problem, found, run, message=message, time=seconds, confidence_level=level)
+        result = estimate(problem, attempt, run, message=message, time=seconds, confidence_level=level)
         if self.verbose:
-            said = f"{solution.status.value} after {run.iterations} iterations, {seconds:.2f} s"
-            poor = ", a poor optimum" if result.success and not result.described else ""
-            say(f"{said}: {result.measure} = {result.objective:.8g}{poor}")
+            summary = f"{solution.status.value} after {run.iterations} iterations, {seconds:.2f} s"
+            quality_note = ", a poor optimum" if result.success and not result.described else ""
+            say(f"{summary}: {result.measure} = {result.objective:.8g}{quality_note}")
         return result
 
 
-def _worker_mistakes(workers: Any, asked: Transcription | None) -> list[str]:
+def _worker_mistakes(workers: Any, transcription: Transcription | None) -> list[str]:
     """List the mistakes in `workers`, including a transcription that integrates nothing."""
-    wrong = worker_mistakes(workers)
-    alone = not isinstance(workers, Executor) and workers == 1
+    mistakes = worker_mistakes(workers)
+    is_serial = not isinstance(workers, Executor) and workers == 1
     if (
-        wrong or alone or asked is None or getattr(asked, "integrates", True)
+        mistakes or is_serial or transcription is None or getattr(transcription, "integrates", True)
     ):  # a transcription of the user's own need not say so
-        return wrong
+        return mistakes
     remedy = "use SingleShooting() or MultipleShooting(), or remove workers"
-    return [f"workers is {text(workers)}, but {asked.label} has no integrations to divide; {remedy}"]
+    return [f"workers is {text(workers)}, but {transcription.label} has no integrations to divide; {remedy}"]
 
 
 def _origin(
@@ -378,29 +378,29 @@ def refitted_by(result: Result) -> tuple[Transcription, Solver]:
     Fits begin at its trajectory anyway.
     """
     if result.found_by is None:
-        posed = result.problem and result.problem.posed
-        return choose(posed, result.theta, straight=False).first if posed else Collocation(), GaussNewton()
+        compiled_problem = result.problem and result.problem.posed
+        return choose(compiled_problem, result.theta, straight=False).first if compiled_problem else Collocation(), GaussNewton()
     transcription, solver = result.found_by
-    begun = has_states(transcription) and not isinstance(transcription.states, str)
-    return with_states(transcription, "data") if begun else transcription, solver
+    has_start_nodes = has_states(transcription) and not isinstance(transcription.states, str)
+    return with_states(transcription, "data") if has_start_nodes else transcription, solver
 
 
-def at_trajectory(problem: Posed, asked: Transcription, theta: Array, start: Result) -> Transcription:
+def at_trajectory(problem: Posed, transcription: Transcription, theta: Array, start: Result) -> Transcription:
     """Return the transcription with its states started at a result's nodes, if these are of the same experiments."""
     nodes = nodes_of(problem, start)
-    return started_from(problem, asked, theta, nodes) if nodes and isinstance(asked.states, str) else asked
+    return started_from(problem, transcription, theta, nodes) if nodes and isinstance(transcription.states, str) else transcription
 
 
 def nodes_of(problem: Posed, result: Result) -> list[Nodes]:
     """Return a result's trajectory, per experiment, where it is one of this problem, else nothing."""
     nodes = list(result.trajectories.values())
-    fits = list(result.trajectories) == [c.name for c in problem.conditions] and all(
-        known.states.shape[1] == len(problem.model.states)
-        and known.times[-1] <= c.end
-        and bool(np.isfinite(known.states).all())
-        for known, c in zip(nodes, problem.conditions, strict=True)
+    matches_problem = list(result.trajectories) == [c.name for c in problem.conditions] and all(
+        trajectory.states.shape[1] == len(problem.model.states)
+        and trajectory.times[-1] <= c.end
+        and bool(np.isfinite(trajectory.states).all())
+        for trajectory, c in zip(nodes, problem.conditions, strict=True)
     )
-    return nodes if fits else []
+    return nodes if matches_problem else []
 
 
 def _line_of(verbose: int | None) -> AbstractContextManager[Callable[[str], None] | None]:
@@ -417,22 +417,22 @@ def _reporter(
     """Return the function called after each iteration, which reports objective, time per iteration and time limit."""
     if verbose != 2 and line is None:
         return callback
-    began = time.perf_counter()
+    start_time = time.perf_counter()
 
-    def report(now: Iteration) -> Any:
-        clock = time.perf_counter()
-        off = f" (infeasible by {now.infeasibility:.1g})" if now.infeasibility > _CLOSED else ""
-        at = f"iteration {now.iteration}: {now.measure} = {now.objective:.6g}{off}"
+    def report(iteration: Iteration) -> Any:
+        current_time = time.perf_counter()
+        infeasibility_text = f" (infeasible by {iteration.infeasibility:.1g})" if iteration.infeasibility > _CLOSED else ""
+        progress = f"iteration {iteration.iteration}: {iteration.measure} = {iteration.objective:.6g}{infeasibility_text}"
         if verbose is None and line is not None:
-            line(at)
+            line(progress)
         elif line is not None:
-            pace = f", {duration((clock - began) / now.iteration)} an iteration" if now.iteration else ""
-            most = f", at most {duration(max(deadline - clock, 0.0))} left" if np.isfinite(deadline) else ""
-            line(f"{at}; {clock - began:.0f} s{pace}{most}")
+            pace_text = f", {duration((current_time - start_time) / iteration.iteration)} an iteration" if iteration.iteration else ""
+            limit_text = f", at most {duration(max(deadline - current_time, 0.0))} left" if np.isfinite(deadline) else ""
+            line(f"{progress}; {current_time - start_time:.0f} s{pace_text}{limit_text}")
         else:
-            told = f"{now.measure} {now.objective:14.8g}  infeasibility {now.infeasibility:9.2e}  {now.seconds:7.2f} s"
-            say(f"{now.iteration:5d}  {told}")
-        return callback(now) if callback is not None else None
+            values_text = f"{iteration.measure} {iteration.objective:14.8g}  infeasibility {iteration.infeasibility:9.2e}  {iteration.seconds:7.2f} s"
+            say(f"{iteration.iteration:5d}  {values_text}")
+        return callback(iteration) if callback is not None else None
 
     return report
 

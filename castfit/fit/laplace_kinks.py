@@ -81,13 +81,13 @@ class KinkSide:
 
 def kinks_of(problem: Posed) -> tuple[Kink, ...]:
     """Find the Laplace priors of a problem."""
-    found: list[Kink] = []
+    kinks: list[Kink] = []
     for i, term in enumerate(problem.every_prior):
         if isinstance(term, (QuantityPrior, ExpressionPrior)):
             prior = laplace_of(term.prior)
             if prior is not None:
-                found.append(Kink(i, term, prior, _only_side(problem, term, prior)))
-    return tuple(found)
+                kinks.append(Kink(i, term, prior, _only_side(problem, term, prior)))
+    return tuple(kinks)
 
 
 def _only_side(problem: Posed, term: QuantityPrior | ExpressionPrior, prior: LaplacePrior) -> float:
@@ -106,10 +106,10 @@ class LaplaceKinks(RefinedFit):
     what = "kinks of Laplace priors"
 
     def __init__(self, question: FitQuestion) -> None:
-        self.problem, posed = question.problem, question.problem.posed
-        self.kinks = kinks_of(posed)
-        rounded: dict[int, KinkSide | None] = {k.at: KinkSide(k.side, 0.0, 0.0) if k.side else None for k in self.kinks}
-        self.smooth = _arranged(posed, self.kinks, rounded)
+        self.problem, compiled_problem = question.problem, question.problem.posed
+        self.kinks = kinks_of(compiled_problem)
+        initial_sides: dict[int, KinkSide | None] = {k.at: KinkSide(k.side, 0.0, 0.0) if k.side else None for k in self.kinks}
+        self.smooth = _arranged(compiled_problem, self.kinks, initial_sides)
         self.seen: list[tuple[float, ...]] = []
         self.settled = False
 
@@ -119,22 +119,22 @@ class LaplaceKinks(RefinedFit):
 
     def refined(self, answer: Result) -> FitQuestion | None:
         """Return the problem with the signs that follow from the answer, unless these are known."""
-        seen = self.seen
-        if not _usable(answer) or (seen and not answer.success) or len(seen) == _ROUNDS:
+        seen_signs = self.seen
+        if not _usable(answer) or (seen_signs and not answer.success) or len(seen_signs) == _ROUNDS:
             return None
-        places = _places(answer, self.smooth, self.kinks)
-        signs = tuple(place.sign for place in places.values())
-        self.settled = bool(seen) and signs == seen[-1]
-        if signs in seen:
+        kink_sides = _places(answer, self.smooth, self.kinks)
+        signs = tuple(kink_side.sign for kink_side in kink_sides.values())
+        self.settled = bool(seen_signs) and signs == seen_signs[-1]
+        if signs in seen_signs:
             return None
-        seen.append(signs)
-        self.smooth = _arranged(self.problem.posed, self.kinks, places)
+        seen_signs.append(signs)
+        self.smooth = _arranged(self.problem.posed, self.kinks, kink_sides)
         return FitQuestion(self.smooth, _moved(answer, self.smooth), near=True)
 
     def concluded(self, answer: Result) -> Result:
         """Return the answer as one of the problem with kinks."""
         signs = self.seen[-1] if self.seen else ()
-        return _as_asked(self.problem, self.smooth, answer, self.kinks, signs, settled=self.settled)
+        return _as_asked(self.problem, self.smooth, answer, self.kinks, signs, is_converged=self.settled)
 
 
 def _usable(result: Result) -> bool:
@@ -143,21 +143,21 @@ def _usable(result: Result) -> bool:
     return bool(finite) and not result.status.cut_off
 
 
-def _arranged(problem: Posed, kinks: Sequence[Kink], places: Mapping[int, KinkSide | None]) -> Posed:
+def _arranged(problem: Posed, kinks: Sequence[Kink], kink_sides: Mapping[int, KinkSide | None]) -> Posed:
     """Return the problem with smooth costs in place of kinks: parabolas where the place is not known."""
     terms, quantities = list(problem.every_prior), [replace(q, prior=None) for q in problem.quantities]
     for kink in kinks:
-        place, of = places[kink.at], kink.prior
+        kink_side, laplace_prior = kink_sides[kink.at], kink.prior
         smooth: PriorDistribution
-        if place is None:
-            smooth = rounded_off(of, _guess(problem, kink))
-        elif place.sign:
-            smooth = OneSided(of.mean, of.scale, place.sign, _GENTLE * place.curvature, on=of.on)
+        if kink_side is None:
+            smooth = rounded_off(laplace_prior, _guess(problem, kink))
+        elif kink_side.sign:
+            smooth = OneSided(laplace_prior.mean, laplace_prior.scale, kink_side.sign, _GENTLE * kink_side.curvature, on=laplace_prior.on)
         elif isinstance(kink.term, QuantityPrior):
-            smooth, j = AtKink(of.mean, of.scale, on=of.on), kink.term.at
-            quantities[j] = replace(quantities[j], guess=of.kink, lower=of.kink, upper=of.kink)
+            smooth, j = AtKink(laplace_prior.mean, laplace_prior.scale, on=laplace_prior.on), kink.term.at
+            quantities[j] = replace(quantities[j], guess=laplace_prior.kink, lower=laplace_prior.kink, upper=laplace_prior.kink)
         else:
-            smooth = Pinned(of.mean, of.scale, place.multiplier, _STEEP * place.curvature, on=of.on)
+            smooth = Pinned(laplace_prior.mean, laplace_prior.scale, kink_side.multiplier, _STEEP * kink_side.curvature, on=laplace_prior.on)
         terms[kink.at] = replace(kink.term, prior=smooth)
     return replace(problem, quantities=tuple(quantities), prior_terms=tuple(terms))
 
@@ -171,11 +171,11 @@ def _guess(problem: Posed, kink: Kink) -> float:
 
 def _moved(result: Result, problem: Posed) -> Result:
     """Return a result as the start of a problem in which some quantities are fixed."""
-    fixed = {q.name: q.guess for q in problem.quantities if q.lower == q.upper}
+    fixed_values = {q.name: q.guess for q in problem.quantities if q.lower == q.upper}
     return replace(
         result,
-        parameters={n: fixed.get(n, v) for n, v in result.parameters.items()},
-        initial_states={n: fixed.get(n, v) for n, v in result.initial_states.items()},
+        parameters={n: fixed_values.get(n, v) for n, v in result.parameters.items()},
+        initial_states={n: fixed_values.get(n, v) for n, v in result.initial_states.items()},
     )
 
 
@@ -183,34 +183,34 @@ def _places(result: Result, problem: Posed, kinks: Sequence[Kink]) -> dict[int, 
     """Solve the problem linearized at a result, and say where each quantity is relative to its kink."""
     theta = result.theta
     natural, slope = problem.to_natural(theta), problem.natural_slope(theta)
-    found = problem.priors(theta)
+    prior_values = problem.priors(theta)
     curvature, gradient = np.array(result.information), result.gradient.copy()
-    first = np.cumsum([0, *(term.curved.size for term in problem.every_prior)])
-    jacobian = found.jacobian.dense
+    offsets = np.cumsum([0, *(term.curved.size for term in problem.every_prior)])
+    jacobian = prior_values.jacobian.dense
     for kink in kinks:
-        own = slice(first[kink.at], first[kink.at + 1])
-        gradient -= found.rows[own] @ jacobian[own]
-        slopes = jacobian[own] * found.curved[own, None]
+        rows = slice(offsets[kink.at], offsets[kink.at + 1])
+        gradient -= prior_values.rows[rows] @ jacobian[rows]
+        slopes = jacobian[rows] * prior_values.curved[rows, None]
         curvature -= slopes.T @ slopes
     pairs = [kink.distance(natural) for kink in kinks]
     u, A = np.array([distance for distance, _ in pairs]), np.array([by_n * slope for _, by_n in pairs])
-    open_ = np.array([q.lower == q.upper or q.name not in result.active for q in problem.quantities], dtype=np.bool_)
+    is_free = np.array([q.lower == q.upper or q.name not in result.active for q in problem.quantities], dtype=np.bool_)
     size = np.sqrt(np.maximum(np.diag(curvature), 0.0))
     largest = np.max(np.abs(A), axis=0)
-    unit = np.where(size > 0.0, size, np.where(largest > 0.0, largest, 1.0))[open_]
-    L = _lower_root(curvature[np.ix_(open_, open_)] / unit[:, None] / unit)
+    unit = np.where(size > 0.0, size, np.where(largest > 0.0, largest, 1.0))[is_free]
+    L = _lower_root(curvature[np.ix_(is_free, is_free)] / unit[:, None] / unit)
     c, Q = (scipy.linalg.solve_triangular(L, right / unit[:, None], lower=True) for right in (
-        gradient[open_, None], A[:, open_].T))  # fmt: skip
+        gradient[is_free, None], A[:, is_free].T))  # fmt: skip
     weight = np.array([1.0 / kink.prior.scale for kink in kinks])
     multiplier = weight * _dual(Q * weight, c[:, 0], u * weight, [kink.side for kink in kinks])
     squares = np.sum(Q**2, axis=0)  # 0 where bounds hold all that u depends on
-    along = np.where(squares > 0.0, 1.0 / np.where(squares > 0.0, squares, 1.0), weight**2)
-    places: dict[int, KinkSide] = {}
+    curvature_along = np.where(squares > 0.0, 1.0 / np.where(squares > 0.0, squares, 1.0), weight**2)
+    kink_sides: dict[int, KinkSide] = {}
     for i, kink in enumerate(kinks):
-        inside = abs(multiplier[i]) < (1.0 - _INSIDE) * weight[i] and not kink.side
-        sign = 0.0 if inside else float(np.sign(multiplier[i]))
-        places[kink.at] = KinkSide(sign, float(multiplier[i]), float(along[i]))
-    return places
+        is_at_kink = abs(multiplier[i]) < (1.0 - _INSIDE) * weight[i] and not kink.side
+        sign = 0.0 if is_at_kink else float(np.sign(multiplier[i]))
+        kink_sides[kink.at] = KinkSide(sign, float(multiplier[i]), float(curvature_along[i]))
+    return kink_sides
 
 
 def _lower_root(H: Array) -> Array:
@@ -231,59 +231,59 @@ def _dual(Q: Array, c: Array, u: Array, sides: Sequence[float]) -> Array:
     x = np.where(lower == upper, lower, 0.0)
     free = lower < upper
     if free.any():
-        left = target - square[:, ~free] @ x[~free]
-        x[free] = scipy.optimize.lsq_linear(square[:, free], left, (-1.0, 1.0), method="bvls", tol=1e-14).x
+        reduced_target = target - square[:, ~free] @ x[~free]
+        x[free] = scipy.optimize.lsq_linear(square[:, free], reduced_target, (-1.0, 1.0), method="bvls", tol=1e-14).x
     return x
 
 
 def _as_asked(
-    problem: Posable, smooth: Posed, found: Result, kinks: Sequence[Kink], signs: Sequence[float], *, settled: bool
+    problem: Posable, smooth: Posed, result: Result, kinks: Sequence[Kink], signs: Sequence[float], *, is_converged: bool
 ) -> Result:
     """Return a fit of the smooth problem as one of the problem with kinks, and say which quantities are at them."""
-    posed = problem.posed
+    compiled_problem = problem.posed
     with np.errstate(all="ignore"):
-        ours, theirs = posed.priors(found.theta).cost, smooth.priors(found.theta).cost
-    more = ours - theirs if found.success or np.isfinite(ours) else 0.0
-    twice = 2.0 * (more + posed.prior_constant - smooth.prior_constant)
-    asked = posed.assuming(absolute_sigma=found.absolute_sigma)
-    held = [kink for kink, sign in zip(kinks, signs, strict=False) if sign == 0.0]
-    names = {posed.names[kink.term.at]: kink.prior.kink for kink in held if isinstance(kink.term, QuantityPrior)}
-    said = ""
-    if found.success:
-        apart = [k.term.what for k, sign in zip(kinks, signs, strict=False) if sign]
-        said = _said([k.term.what for k in held], apart)
-    status = found.status
-    if found.success and not settled:
+        kinked_cost, smooth_cost = compiled_problem.priors(result.theta).cost, smooth.priors(result.theta).cost
+    cost_change = kinked_cost - smooth_cost if result.success or np.isfinite(kinked_cost) else 0.0
+    neg2log_change = 2.0 * (cost_change + compiled_problem.prior_constant - smooth.prior_constant)
+    assumed_problem = compiled_problem.assuming(absolute_sigma=result.absolute_sigma)
+    active_kinks = [kink for kink, sign in zip(kinks, signs, strict=False) if sign == 0.0]
+    names = {compiled_problem.names[kink.term.at]: kink.prior.kink for kink in active_kinks if isinstance(kink.term, QuantityPrior)}
+    note = ""
+    if result.success:
+        labels_off_kink = [k.term.what for k, sign in zip(kinks, signs, strict=False) if sign]
+        note = _said([k.term.what for k in active_kinks], labels_off_kink)
+    status = result.status
+    if result.success and not is_converged:
         status = Status.ACCEPTABLE
-        said = f"{said} The set of quantities at kinks of their priors did not converge; try other starting points."
-    chi2 = found.chi2 + 2.0 * more if asked.least_squares and not asked.groups else found.chi2
+        note = f"{note} The set of quantities at kinks of their priors did not converge; try other starting points."
+    chi2 = result.chi2 + 2.0 * cost_change if assumed_problem.least_squares and not assumed_problem.groups else result.chi2
     return replace(
-        found,
+        result,
         status=status,
-        message=f"{found.message} {said}".strip(),
-        cost=found.cost + more,
+        message=f"{result.message} {note}".strip(),
+        cost=result.cost + cost_change,
         chi2=chi2,
-        active={n: "kink" if n in names else side for n, side in found.active.items()},
-        neg2loglik=found.neg2loglik + twice,
-        neg2logprior=found.neg2logprior + twice,
-        aic=found.aic + twice,
-        bic=found.bic + twice,
-        identifiability=_judged(found.identifiability, names),
+        active={n: "kink" if n in names else side for n, side in result.active.items()},
+        neg2loglik=result.neg2loglik + neg2log_change,
+        neg2logprior=result.neg2logprior + neg2log_change,
+        aic=result.aic + neg2log_change,
+        bic=result.bic + neg2log_change,
+        identifiability=_judged(result.identifiability, names),
         problem=problem,
     )
 
 
-def _said(held: Sequence[str], apart: Sequence[str]) -> str:
-    parts = [f"{label}: {', '.join(names)}." for label, names in (
-        ("At the kink of the prior", held), ("Off it", apart)) if names]  # fmt: skip
-    return " ".join(parts)
+def _said(labels_at_kink: Sequence[str], labels_off_kink: Sequence[str]) -> str:
+    sentences = [f"{label}: {', '.join(names)}." for label, names in (
+        ("At the kink of the prior", labels_at_kink), ("Off it", labels_off_kink)) if names]  # fmt: skip
+    return " ".join(sentences)
 
 
-def _judged(found: Identifiability, names: Mapping[str, float]) -> Identifiability:
+def _judged(identifiability: Identifiability, names: Mapping[str, float]) -> Identifiability:
     if not names:
-        return found
+        return identifiability
     verdicts = tuple(
         Verdict(v.name, AT_KINK, f"at the kink of its prior, {names[v.name]:g}") if v.name in names else v
-        for v in found.verdicts
+        for v in identifiability.verdicts
     )
-    return replace(found, verdicts=verdicts, sentence=overall(verdicts, ""))
+    return replace(identifiability, verdicts=verdicts, sentence=overall(verdicts, ""))

@@ -31,37 +31,37 @@ _KEPT = 0.25  # of the time: least squares that take longer are followed by the 
 _ROUGH = 1e-4  # of half the squares: what least squares may be off where they are only a start
 
 
-def most_likely(run: FitRun, asked: Transcription, theta: Array) -> SearchEnd:
+def most_likely(run: FitRun, requested_transcription: Transcription, theta: Array) -> SearchEnd:
     """Search by least squares, then maximise the likelihood."""
     problem = run.problem
-    plain = surrogate(problem)
-    places = [problem.names.index(name) for name in plain.names]
-    squares = replace(run, problem=plain, verify=False, rough=_ROUGH)
-    squares.deadline = run.deadline - _KEPT * max(run.remaining, 0.0) if np.isfinite(run.deadline) else run.deadline
-    with watched(squares.remaining):
-        first = lowest_met(squares, search(squares, asked, theta[places]), asked)
-    run.iterations, run.tries = squares.iterations, squares.tries + 1
-    near = first.attempt
-    at = completed(problem, plain, near.theta, theta)
+    surrogate_problem = surrogate(problem)
+    positions = [problem.names.index(name) for name in surrogate_problem.names]
+    least_squares_run = replace(run, problem=surrogate_problem, verify=False, rough=_ROUGH)
+    least_squares_run.deadline = run.deadline - _KEPT * max(run.remaining, 0.0) if np.isfinite(run.deadline) else run.deadline
+    with watched(least_squares_run.remaining):
+        least_squares_end = lowest_met(least_squares_run, search(least_squares_run, requested_transcription, theta[positions]), requested_transcription)
+    run.iterations, run.tries = least_squares_run.iterations, least_squares_run.tries + 1
+    least_squares_attempt = least_squares_end.attempt
+    start_theta = completed(problem, surrogate_problem, least_squares_attempt.theta, theta)
     if run.choice is not None:
-        asked = near.transcription  # by which it was found
-    transcription = asked
+        requested_transcription = least_squares_attempt.transcription  # by which it was found
+    transcription = requested_transcription
     with suppress(Stopped):  # the solver will notice
-        transcription = started_from(problem, asked, at, near.nodes)
-    staged = _spread(run, transcription, at)
-    if near.solution.status in (Status.INTERRUPTED, Status.STOPPED_BY_CALLBACK) or run.remaining <= 0:
-        solution = replace(near.solution, v=staged.start, active=np.zeros(staged.layout.n_v, dtype=np.int8))
+        transcription = started_from(problem, requested_transcription, start_theta, least_squares_attempt.nodes)
+    staged = _spread(run, transcription, start_theta)
+    if least_squares_attempt.solution.status in (Status.INTERRUPTED, Status.STOPPED_BY_CALLBACK) or run.remaining <= 0:
+        solution = replace(least_squares_attempt.solution, v=staged.start, active=np.zeros(staged.layout.n_v, dtype=np.int8))
         with unwatched():  # it takes an evaluation or two
             solution, linear = judge(staged, solution, run.remaining)
-        return SearchEnd(Attempt(SolveStaging(transcription, staged), solution, linear, None), first.notes)
+        return SearchEnd(Attempt(SolveStaging(transcription, staged), solution, linear, None), least_squares_end.notes)
     with suppress(Stopped):
-        found = staged.evaluate(staged.start)
-        whole = _spread(run, SingleShooting(asked.integrator), theta)
-        begun = whole.evaluate(whole.start)
-        if begun.ok and begun.cost < found.cost:
-            transcription = with_states(asked, "simulation") if has_states(asked) else asked
-            staged = transcription.transcribe(problem, whole.layout.theta(whole.start))
-    return SearchEnd(run.attempt(SolveStaging(transcription, staged, warm=True)), first.notes)
+        evaluation = staged.evaluate(staged.start)
+        simulated_problem = _spread(run, SingleShooting(requested_transcription.integrator), theta)
+        start_evaluation = simulated_problem.evaluate(simulated_problem.start)
+        if start_evaluation.ok and start_evaluation.cost < evaluation.cost:
+            transcription = with_states(requested_transcription, "simulation") if has_states(requested_transcription) else requested_transcription
+            staged = transcription.transcribe(problem, simulated_problem.layout.theta(simulated_problem.start))
+    return SearchEnd(run.attempt(SolveStaging(transcription, staged, warm=True)), least_squares_end.notes)
 
 
 def _spread(run: FitRun, transcription: Transcription, theta: Array) -> StagedProblem:
@@ -71,9 +71,9 @@ def _spread(run: FitRun, transcription: Transcription, theta: Array) -> StagedPr
     """
     staged = transcription.transcribe(run.problem, theta)
     with unwatched():
-        moved = with_spreads(run.problem, staged, staged.start)
-        other = transcription.transcribe(run.problem, staged.layout.theta(moved))
-        before, after = staged.evaluate(staged.start), other.evaluate(other.start)
-        if after.ok and not (before.ok and before.cost < after.cost):
-            staged = other
+        new_start = with_spreads(run.problem, staged, staged.start)
+        new_staged = transcription.transcribe(run.problem, staged.layout.theta(new_start))
+        evaluation, new_evaluation = staged.evaluate(staged.start), new_staged.evaluate(new_staged.start)
+        if new_evaluation.ok and not (evaluation.ok and evaluation.cost < new_evaluation.cost):
+            staged = new_staged
     return staged

@@ -104,13 +104,13 @@ def parts_from(
 
     What is not given is that of `default`, or else Collocation() and GaussNewton().
     """
-    first, second = given_parts(transcription, solver, mistakes)
-    usual = (Collocation(), GaussNewton()) if default is None else default
-    if first is None and second is not None:
-        mistakes += mismatches(usual[0], second)
-    if first is not None and second is None and mismatches(first, usual[1]):
-        return first, GaussNewton()
-    return first or usual[0], second or usual[1]
+    given_transcription, given_solver = given_parts(transcription, solver, mistakes)
+    defaults = (Collocation(), GaussNewton()) if default is None else default
+    if given_transcription is None and given_solver is not None:
+        mistakes += mismatches(defaults[0], given_solver)
+    if given_transcription is not None and given_solver is None and mismatches(given_transcription, defaults[1]):
+        return given_transcription, GaussNewton()
+    return given_transcription or defaults[0], given_solver or defaults[1]
 
 
 def given_parts(
@@ -128,15 +128,15 @@ def given_parts(
     """
     if isinstance(transcription, str) and "/" in transcription and solver is None:
         transcription, solver = transcription.split("/", 1)
-    made = {name: partial(make, **(settings or {}).get(name, {})) for name, make in TRANSCRIPTIONS.items()}
+    makers = {name: partial(make, **(settings or {}).get(name, {})) for name, make in TRANSCRIPTIONS.items()}
     remedy = "SingleShooting(), MultipleShooting() or Collocation()"
-    first = _part("transcription", transcription, "transcribe", made, [*made, *also], remedy, mistakes)
-    second = _part("solver", solver, "solve", SOLVERS, SOLVERS, "GaussNewton(), Ipopt() or Sqp()", mistakes)
-    demand = _demand(first)
-    if second is None and demand is not None:
-        return first, demand.solver()
-    mistakes += mismatches(first, second)
-    return first, second
+    chosen_transcription = _part("transcription", transcription, "transcribe", makers, [*makers, *also], remedy, mistakes)
+    chosen_solver = _part("solver", solver, "solve", SOLVERS, SOLVERS, "GaussNewton(), Ipopt() or Sqp()", mistakes)
+    solver_requirement = _demand(chosen_transcription)
+    if chosen_solver is None and solver_requirement is not None:
+        return chosen_transcription, solver_requirement.solver()
+    mistakes += mismatches(chosen_transcription, chosen_solver)
+    return chosen_transcription, chosen_solver
 
 
 @dataclass(frozen=True)
@@ -168,35 +168,35 @@ DEMANDS: dict[type, Demand] = {
 
 
 def _demand(transcription: Any) -> Demand | None:
-    """Return the requirement of a transcription, or None. A user's transcription need not define `gives`."""
-    gives = getattr(transcription, "gives", (Linearization,))
-    return None if Linearization in gives else DEMANDS[gives[0]]
+    """Return the requirement of a transcription, or None. A user's transcription need not define `capabilities`."""
+    capabilities = getattr(transcription, "gives", (Linearization,))
+    return None if Linearization in capabilities else DEMANDS[capabilities[0]]
 
 
 def mismatches(transcription: Any, solver: Any) -> list[str]:
     """List the mismatches between the output of a transcription and the input of a solver."""
-    demand = _demand(transcription)
-    if demand is not None and not set(transcription.gives) & set(getattr(solver, "takes", (Linearization,))):
-        return [f"{demand.what}, which {type(solver).__name__} does not support; {demand.remedy}"]
+    solver_requirement = _demand(transcription)
+    if solver_requirement is not None and not set(transcription.gives) & set(getattr(solver, "takes", (Linearization,))):
+        return [f"{solver_requirement.what}, which {type(solver).__name__} does not support; {solver_requirement.remedy}"]
     return []
 
 
 def _part(
-    what: str,
-    given: Any,
+    label: str,
+    value: Any,
     method: str,
-    known: Mapping[str, Callable[[], _T]],
-    meant: Iterable[str],
+    makers: Mapping[str, Callable[[], _T]],
+    suggestions: Iterable[str],
     remedy: str,
     mistakes: list[str],
 ) -> _T | None:
-    if isinstance(given, str):
-        name = given.replace("-", "_")
-        if name in known:
-            return known[name]()
-        mistakes.append(f"{what} is '{given}': {suggest(name, meant)}; or give {remedy}")
-    elif given is not None and (isinstance(given, type) or not callable(getattr(given, method, None))):
-        mistakes.append(f"{what} is {text(given)}; give {remedy}")
+    if isinstance(value, str):
+        name = value.replace("-", "_")
+        if name in makers:
+            return makers[name]()
+        mistakes.append(f"{label} is '{value}': {suggest(name, suggestions)}; or give {remedy}")
+    elif value is not None and (isinstance(value, type) or not callable(getattr(value, method, None))):
+        mistakes.append(f"{label} is {text(value)}; give {remedy}")
     else:
-        return cast("_T | None", given)
+        return cast("_T | None", value)
     return None

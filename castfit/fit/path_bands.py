@@ -46,39 +46,39 @@ class PathBands:
 
         covariance : of y, (n_y, n_y); NaN for what a bound holds, what may be 0, or all of it
         """
-        own = self._tracks(self.at)
-        total = [d**2 for _, d in own]
+        tracks = self._tracks(self.at)
+        total = [d**2 for _, d in tracks]
         for column in _root(self.at.y, covariance, self.log):
             sides = [self._side(sign * column) for sign in (1.0, -1.0)]
-            found = [side for side in sides if side is not None]
-            whole = sum(width for width, _, _ in found)
-            for width, scale, there in found:
-                if there is None:
+            existing_sides = [side for side in sides if side is not None]
+            total_width = sum(width for width, _, _ in existing_sides)
+            for width, scale, evaluation in existing_sides:
+                if evaluation is None:
                     return None
-                for t, (x, d), (was, least) in zip(total, self._tracks(there), own, strict=True):
-                    t += width / whole / scale**2 * (d**2 - least**2 + (x - was) ** 2)
-        return [np.maximum(t, d**2) for t, (_, d) in zip(total, own, strict=True)]  # what is unsure makes nothing surer
+                for t, (x, d), (central_x, central_d) in zip(total, self._tracks(evaluation), tracks, strict=True):
+                    t += width / total_width / scale**2 * (d**2 - central_d**2 + (x - central_x) ** 2)
+        return [np.maximum(t, d**2) for t, (_, d) in zip(total, tracks, strict=True)]  # what is unsure makes nothing surer
 
     def _side(self, column: Array) -> tuple[float, float, PathEvaluation | None] | None:
         """Return a width, by how many of it a point is off, and that point; None where none is found."""
         length = 1.0
         for _ in range(_TRIES):
             y = np.clip(_moved(self.at.y, length * column, self.log), *self.limits)
-            there = self.evaluate(y)
-            if there is None:
+            evaluation = self.evaluate(y)
+            if evaluation is None:
                 return length, 1.0, None
-            fall = float(np.sqrt(max(there.value - self.at.value, 1e-12) / _FALL))
-            ends = bool(np.any(((y <= self.limits[0]) | (y >= self.limits[1])) & (column != 0.0)))
-            if there.modes and ends and fall < 1.0:
-                return (length, 1.0, there) if np.any(y != self.at.y) else None
-            if there.modes and 1.0 / _NEAR < fall < _NEAR:
-                return length / fall, fall, there
-            length *= min(1.0 / fall, _FURTHER if fall > _UNSEEN else _LEAP) if there.modes else 0.5
+            n_deviations = float(np.sqrt(max(evaluation.value - self.at.value, 1e-12) / _FALL))
+            is_at_bound = bool(np.any(((y <= self.limits[0]) | (y >= self.limits[1])) & (column != 0.0)))
+            if evaluation.modes and is_at_bound and n_deviations < 1.0:
+                return (length, 1.0, evaluation) if np.any(y != self.at.y) else None
+            if evaluation.modes and 1.0 / _NEAR < n_deviations < _NEAR:
+                return length / n_deviations, n_deviations, evaluation
+            length *= min(1.0 / n_deviations, _FURTHER if n_deviations > _UNSEEN else _LEAP) if evaluation.modes else 0.5
         return None
 
-    def _tracks(self, there: PathEvaluation) -> list[tuple[Array, Array]]:
+    def _tracks(self, evaluation: PathEvaluation) -> list[tuple[Array, Array]]:
         """Return values and deviations along the path of each experiment."""
-        return [each.track(mode)[1:] for each, mode in zip(self.chains, there.modes, strict=True)]
+        return [chain_likelihood.track(mode)[1:] for chain_likelihood, mode in zip(self.chains, evaluation.modes, strict=True)]
 
 
 def _root(y: Array, covariance: Array, log: Mask) -> list[Array]:
@@ -92,11 +92,11 @@ def _root(y: Array, covariance: Array, log: Mask) -> list[Array]:
     root = np.linalg.cholesky(covariance[np.ix_(order, order)]) if order.size else np.empty((0, 0))
     columns = np.zeros((order.size, y.size))
     columns[:, order] = root.T
-    alone = np.diag(_FIRST * sizes)[~free]
-    return [*columns, *alone]
+    independent_columns = np.diag(_FIRST * sizes)[~free]
+    return [*columns, *independent_columns]
 
 
-def _moved(y: Array, by: Array, log: Mask) -> Array:
+def _moved(y: Array, shift: Array, log: Mask) -> Array:
     """Return y moved along a straight line of the other quantities and the squares of positive ones."""
     with np.errstate(divide="ignore"):
-        return np.where(log, y + 0.5 * np.log(np.maximum(1.0 + 2.0 * np.where(log, by, 0.0), 0.0)), y + by)
+        return np.where(log, y + 0.5 * np.log(np.maximum(1.0 + 2.0 * np.where(log, shift, 0.0), 0.0)), y + shift)

@@ -47,9 +47,9 @@ class Refinement(ABC, Generic[Q, A]):
     def refined(self, answer: A) -> Q | None:
         """Return the next question to solve, or None if the answer is good enough or cannot be improved."""
 
-    def joined(self, before: A, after: A) -> A:
+    def joined(self, previous_answer: A, new_answer: A) -> A:
         """Return the answer after a finer question was solved."""
-        return after
+        return new_answer
 
     def concluded(self, answer: A) -> A:
         """Return the answer to the original question, with remarks on the refinement."""
@@ -57,8 +57,8 @@ class Refinement(ABC, Generic[Q, A]):
 
     def finished(self, answer: A, solve: Callable[[Q], A]) -> A:
         """Go on from a first answer until nothing finer is asked for."""
-        while (finer := self.refined(answer)) is not None:
-            answer = self.joined(answer, solve(finer))
+        while (finer_question := self.refined(answer)) is not None:
+            answer = self.joined(answer, solve(finer_question))
         return self.concluded(answer)
 
 
@@ -67,9 +67,9 @@ def solved(question: Q, refinements: Sequence[Callable[[Q], Refinement[Q, A]]], 
     if not refinements:
         return solve(question)
     make, *inner = refinements
-    within = partial(solved, refinements=inner, solve=solve)
+    solve_inner = partial(solved, refinements=inner, solve=solve)
     refinement = make(question)
-    return refinement.finished(within(refinement.begun(question)), within)
+    return refinement.finished(solve_inner(refinement.begun(question)), solve_inner)
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,9 @@ class FitQuestion:
 class RefinedFit(Refinement[FitQuestion, "Result"]):
     """One that repeats a whole fit."""
 
-    def joined(self, before: Result, after: Result) -> Result:
+    def joined(self, previous_answer: Result, new_answer: Result) -> Result:
         """Return the later result with the work of both."""
-        a, b = before, after
+        a, b = previous_answer, new_answer
         return replace(
             b,
             iterations=a.iterations + b.iterations,

@@ -77,15 +77,15 @@ class SmoothnessWeights(RefinedFit):
 
     @property
     def _weighed(self) -> Posed:
-        found = self.problem.posed.smoothed(self.weights)
-        return found if self.sigma is None else found.with_sigma(self.sigma)
+        weighted_problem = self.problem.posed.smoothed(self.weights)
+        return weighted_problem if self.sigma is None else weighted_problem.with_sigma(self.sigma)
 
     def _collapsed(self, answer: Result) -> bool:
         """Check whether the data are met nearly exactly, so that the only unknown sigma tends to 0."""
-        posed, n = self.problem.posed, answer.n_data
-        priors = len(posed.every_prior) > len(posed.smooth)
-        alone = len(posed.groups) == 1 and all(o is None or o.group == 0 for c in posed.conditions for o in c.observed)
-        return self.sigma is None and alone and not priors and sum(answer.effective.values()) > (1.0 - _MET) * n
+        compiled_problem, n = self.problem.posed, answer.n_data
+        has_other_priors = len(compiled_problem.every_prior) > len(compiled_problem.smooth)
+        is_single_sigma = len(compiled_problem.groups) == 1 and all(o is None or o.group == 0 for c in compiled_problem.conditions for o in c.observed)
+        return self.sigma is None and is_single_sigma and not has_other_priors and sum(answer.effective.values()) > (1.0 - _MET) * n
 
     def begun(self, question: FitQuestion) -> FitQuestion:
         """Return the problem at the first weights."""
@@ -103,33 +103,33 @@ class SmoothnessWeights(RefinedFit):
             self.weights = {term.label: term.weight for term in self.problem.posed.smooth if term.chosen}
             return FitQuestion(self._weighed, None)
         model = LocalModel.of(answer, self._weighed, self.labels, joint=self.sigma is not None)
-        new = model.likeliest()
-        moved = np.abs(model.effective(new) - model.effective(model.now))
-        self.notes = dict(zip(self.labels, model.notes(new), strict=True))
-        factor = model.sigma(new)
-        if moved.max() <= _STILL and abs(np.log(factor)) <= _STILL / 10.0:
+        log_weights = model.likeliest()
+        dof_changes = np.abs(model.effective(log_weights) - model.effective(model.now))
+        self.notes = dict(zip(self.labels, model.notes(log_weights), strict=True))
+        factor = model.sigma(log_weights)
+        if dof_changes.max() <= _STILL and abs(np.log(factor)) <= _STILL / 10.0:
             self.settled = True
             return None
         self.sigma = self.sigma and self.sigma * factor
-        self.weights = dict(zip(self.labels, (model.inflation / factor**2 * np.exp(new)).tolist(), strict=True))
+        self.weights = dict(zip(self.labels, (model.inflation / factor**2 * np.exp(log_weights)).tolist(), strict=True))
         return FitQuestion(self._weighed, answer, near=True)
 
     def concluded(self, answer: Result) -> Result:
         """Return the result with its weights set in its problem, so that later computations use them."""
         if not answer.success:
-            said = [f"The smoothness of {', '.join(answer.smoothness)} did not converge."]
+            messages = [f"The smoothness of {', '.join(answer.smoothness)} did not converge."]
         else:
-            said = [f"{name} {note}." for name, note in self.notes.items() if note]
-            said += [] if self.settled else ["The smoothness did not converge: the last iteration still changed the weights."]
-        found = with_smoothness(self.problem, answer.smoothness)
+            messages = [f"{name} {note}." for name, note in self.notes.items() if note]
+            messages += [] if self.settled else ["The smoothness did not converge: the last iteration still changed the weights."]
+        final_problem = with_smoothness(self.problem, answer.smoothness)
         if self.sigma is not None:
-            said.append(f"sigma = {self.sigma:.6g} was estimated together with the smoothness by maximum likelihood.")
-            found = found.posed.with_sigma(self.sigma)
-        ended = answer.ended(answer.status, " ".join([answer.message, *said]))
+            messages.append(f"sigma = {self.sigma:.6g} was estimated together with the smoothness by maximum likelihood.")
+            final_problem = final_problem.posed.with_sigma(self.sigma)
+        result = answer.ended(answer.status, " ".join([answer.message, *messages]))
         if self.sigma is None:
-            return replace(ended, problem=found)
+            return replace(result, problem=final_problem)
         return replace(
-            ended, problem=found, errors=CorrelationEstimates({}, sigma=self.sigma),
+            result, problem=final_problem, errors=CorrelationEstimates({}, sigma=self.sigma),
             n_estimated=answer.n_estimated + 1.0, aic=answer.aic + 2.0, bic=answer.bic + float(np.log(answer.n_data)),
         )  # fmt: skip
 
@@ -184,19 +184,19 @@ class LocalModel:
     def _minimum(self, rho: Array) -> tuple[float, float]:
         """Return the penalised minimum D, of f but for a constant if sigma is not chosen, and V, but for one."""
         root = self._root(rho)
-        pull = self.g + sum(np.exp(p) * (J.T @ r) for p, (r, J) in zip(rho.tolist(), self.rows, strict=True))
-        step = -scipy.linalg.cho_solve((root, False), pull)
+        gradient = self.g + sum(np.exp(p) * (J.T @ r) for p, (r, J) in zip(rho.tolist(), self.rows, strict=True))
+        step = -scipy.linalg.cho_solve((root, False), gradient)
         value = float(self.g @ step + 0.5 * step @ self.H @ step)
         for p, (r, J) in zip(rho.tolist(), self.rows, strict=True):
-            left = r + J @ step
-            value += 0.5 * float(np.exp(p) * (left @ left))
-        fixed = float(np.sum(np.log(np.abs(np.diag(root))))) - 0.5 * sum(
+            row_residuals = r + J @ step
+            value += 0.5 * float(np.exp(p) * (row_residuals @ row_residuals))
+        log_det_term = float(np.sum(np.log(np.abs(np.diag(root))))) - 0.5 * sum(
             r.size * p for p, (r, _) in zip(rho.tolist(), self.rows, strict=True)
         )
         if self.data is None:
-            return value, value + fixed
-        least = max(self.data[1] + value, np.finfo(float).tiny)
-        return least, 0.5 * self._rest * float(np.log(least)) + fixed
+            return value, value + log_det_term
+        penalized_minimum = max(self.data[1] + value, np.finfo(float).tiny)
+        return penalized_minimum, 0.5 * self._rest * float(np.log(penalized_minimum)) + log_det_term
 
     @property
     def _rest(self) -> int:
@@ -214,10 +214,10 @@ class LocalModel:
     def effective(self, rho: Array) -> Array:
         """Return per input how many of its penalised directions the data determine, (n,)."""
         root = self._root(rho)
-        out = np.empty(rho.size)
+        n_determined = np.empty(rho.size)
         for i, (p, (r, J)) in enumerate(zip(rho.tolist(), self.rows, strict=True)):
-            out[i] = r.size - np.exp(p) * float(np.sum(scipy.linalg.solve_triangular(root, J.T, trans="T") ** 2))
-        return out
+            n_determined[i] = r.size - np.exp(p) * float(np.sum(scipy.linalg.solve_triangular(root, J.T, trans="T") ** 2))
+        return n_determined
 
     def likeliest(self) -> Array:
         """Return the log weights (n,) that minimise V, not too far from those of the fit."""
@@ -236,12 +236,12 @@ class LocalModel:
         def left_open(p: float) -> float:
             return float(self.effective(np.where(np.arange(rho.size) == i, p, rho))[i])
 
-        most = self.rows[i][0].size - _EDGE
-        now = float(self.now[i])
-        every = [now + _REACH * (2 * k / _STEPS - 1) for k in range(_STEPS + 1)]
-        grid = np.array([p for p in every if _EDGE <= left_open(p) <= most])
+        max_dof = self.rows[i][0].size - _EDGE
+        current = float(self.now[i])
+        candidates = [current + _REACH * (2 * k / _STEPS - 1) for k in range(_STEPS + 1)]
+        grid = np.array([p for p in candidates if _EDGE <= left_open(p) <= max_dof])
         if not grid.size:  # all of it on one side: go there as far as makes a difference
-            return now + (_REACH if left_open(now) > most else -_REACH)
+            return current + (_REACH if left_open(current) > max_dof else -_REACH)
         j = int(np.argmin([value(p) for p in grid.tolist()]))
         low, high = grid[max(j - 1, 0)], grid[min(j + 1, grid.size - 1)]
         if j in (0, grid.size - 1):
@@ -252,9 +252,9 @@ class LocalModel:
 
     def notes(self, rho: Array) -> list[str]:
         """Return a note for each input that is as smooth or as rough as possible; otherwise an empty string."""
-        found: list[str] = []
-        for left, (r, _) in zip(self.effective(rho).tolist(), self.rows, strict=True):
-            smooth = "is maximally smooth: the data support no more than the part that is not penalised"
-            rough = "is not smoothed: the penalty has no effect"
-            found.append(smooth if left < 2 * _EDGE else rough if left > r.size - 2 * _EDGE else "")
-        return found
+        notes: list[str] = []
+        for dof, (r, _) in zip(self.effective(rho).tolist(), self.rows, strict=True):
+            smooth_note = "is maximally smooth: the data support no more than the part that is not penalised"
+            rough_note = "is not smoothed: the penalty has no effect"
+            notes.append(smooth_note if dof < 2 * _EDGE else rough_note if dof > r.size - 2 * _EDGE else "")
+        return notes

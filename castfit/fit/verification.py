@@ -81,81 +81,81 @@ class Verification:
 
 
 def verify(
-    problem: Posed, staged: StagedProblem, at: Evaluation, options: IntegratorOptions, accuracy: float
+    problem: Posed, staged: StagedProblem, evaluation: Evaluation, options: IntegratorOptions, accuracy: float
 ) -> Verification:
     """Integrate the model anew from a solution, and compare.
 
     `options` are those of the search, `accuracy` is to which it solves the model over a piece: here both are tighter.
     """
     n_x, n_z = len(problem.model.states), len(problem.model.algebraic_states)
-    tight, local = tighter(options, accuracy, n_z), max(_LOCAL, 10 * accuracy)
-    if tight.method == "cvodes" and isinstance(staged, ShootingProblem) and staged.explicit_share >= _NOT_STIFF:
-        found = _verified_by(_by_adams(tight), problem, staged, at, local)
-        if found.reproduced:
-            return found
-    found = _verified_by(tight, problem, staged, at, local)
-    evaluated = np.isfinite(found.chi2) or found.defects is not None
-    if evaluated:
-        return found
-    own = replace(tight, method=options.method)
+    tight_options, local_tolerance = tighter(options, accuracy, n_z), max(_LOCAL, 10 * accuracy)
+    if tight_options.method == "cvodes" and isinstance(staged, ShootingProblem) and staged.explicit_share >= _NOT_STIFF:
+        verification = _verified_by(_by_adams(tight_options), problem, staged, evaluation, local_tolerance)
+        if verification.reproduced:
+            return verification
+    verification = _verified_by(tight_options, problem, staged, evaluation, local_tolerance)
+    is_evaluated = np.isfinite(verification.chi2) or verification.defects is not None
+    if is_evaluated:
+        return verification
+    user_options = replace(tight_options, method=options.method)
     system = problem.model.system
-    if method_of(own, n_x, n_z, system.function("system", system.ode, system.alg)) not in STEPPED:
-        return found
+    if method_of(user_options, n_x, n_z, system.function("system", system.ode, system.alg)) not in STEPPED:
+        return verification
     # Time scales 1e15 apart are too many for SUNDIALS.
-    again = _verified_by(own, problem, staged, at, local)
-    return again if again.reproduced else found
+    second_verification = _verified_by(user_options, problem, staged, evaluation, local_tolerance)
+    return second_verification if second_verification.reproduced else verification
 
 
 def _verified_by(
-    tight: IntegratorOptions, problem: Posed, staged: StagedProblem, at: Evaluation, local: float
+    tight_options: IntegratorOptions, problem: Posed, staged: StagedProblem, evaluation: Evaluation, local_tolerance: float
 ) -> Verification:
     """Integrate by one method, over the whole, else piece by piece."""
-    theta = staged.layout.theta(at.v)
-    whole = _shooting(problem, staged, at, tight)
-    simulated = _compare(problem, staged, at, whole.layout, whole.evaluate(theta))
+    theta = staged.layout.theta(evaluation.v)
+    single_shooting = _shooting(problem, staged, evaluation, tight_options)
+    simulated = _compare(problem, staged, evaluation, single_shooting.layout, single_shooting.evaluate(theta))
     if simulated.reproduced:
         return simulated
     if staged.layout.chains[0].n_s == 0:  # there is but one piece
-        return replace(simulated, sentence=_says(problem, simulated, staged, at))
-    few = _at_data(problem, staged)
-    if few is not None:
-        found = _piecewise(problem, staged, at, tight, local, simulated, few)
-        if found.reproduced:
-            return found
-    every = tuple(np.arange(chain.n_stages) for chain in staged.layout.chains)
-    return _piecewise(problem, staged, at, tight, local, simulated, every)
+        return replace(simulated, sentence=_says(problem, simulated, staged, evaluation))
+    measured_stages = _at_data(problem, staged)
+    if measured_stages is not None:
+        verification = _piecewise(problem, staged, evaluation, tight_options, local_tolerance, simulated, measured_stages)
+        if verification.reproduced:
+            return verification
+    all_stages = tuple(np.arange(chain.n_stages) for chain in staged.layout.chains)
+    return _piecewise(problem, staged, evaluation, tight_options, local_tolerance, simulated, all_stages)
 
 
 def _shooting(
     problem: Posed,
     staged: StagedProblem,
-    at: Evaluation,
+    evaluation: Evaluation,
     options: IntegratorOptions,
-    begins: tuple[Index, ...] | None = None,
+    start_stages: tuple[Index, ...] | None = None,
 ) -> ShootingProblem:
     """Return the problem as single shooting, or as multiple shooting from some of its stages, with its units."""
-    chains, theta = staged.layout.chains, staged.layout.theta(at.v)
-    all_ = begins is None or all(k.size == c.n_stages for k, c in zip(begins, chains, strict=True))
-    same = bool(chains[0].n_s) == (begins is not None) and not chains[0].n_w  # nothing is relaxed here
-    if isinstance(staged, ShootingProblem) and all_ and same:
+    chains, theta = staged.layout.chains, staged.layout.theta(evaluation.v)
+    is_every_stage = start_stages is None or all(k.size == c.n_stages for k, c in zip(start_stages, chains, strict=True))
+    is_same_form = bool(chains[0].n_s) == (start_stages is not None) and not chains[0].n_w  # nothing is relaxed here
+    if isinstance(staged, ShootingProblem) and is_every_stage and is_same_form:
         return staged.explicit().integrated_by(options)
-    times = staged.times(at.v)
-    algebraic = staged.algebraic_states(at.v)
+    times = staged.times(evaluation.v)
+    algebraic = staged.algebraic_states(evaluation.v)
     tables = [
         (t, np.vstack([s, s[-1:]]), np.vstack([z, z[-1:]]))
-        for t, s, z in zip(times, staged.node_states(at.v), algebraic, strict=True)
+        for t, s, z in zip(times, staged.node_states(evaluation.v), algebraic, strict=True)
     ]
     if isinstance(staged, ShootingProblem):
-        held = Trajectory(tuple(tables), staged.units)
+        trajectory = Trajectory(tuple(tables), staged.units)
     else:
-        held = trajectory_through(problem, theta, tables)
-    if all_ and begins is not None and isinstance(staged, (CollocationProblem, ShootingProblem)):
+        trajectory = trajectory_through(problem, theta, tables)
+    if is_every_stage and start_stages is not None and isinstance(staged, (CollocationProblem, ShootingProblem)):
         divisions = list(staged.divisions)
     else:
-        kept = begins or tuple(np.zeros(1, dtype=np.intp) for _ in chains)
-        divisions = divided(problem, [np.append(t[k], t[-1]) for t, k in zip(times, kept, strict=True)], theta)
-    found = ShootingProblem(problem, divisions, nodes=begins is not None, theta=theta, trajectory=held, options=options)
-    return found.explicit()  # what is estimated is verified as it is, not fitted again
+        first_stages = start_stages or tuple(np.zeros(1, dtype=np.intp) for _ in chains)
+        divisions = divided(problem, [np.append(t[k], t[-1]) for t, k in zip(times, first_stages, strict=True)], theta)
+    shooting_problem = ShootingProblem(problem, divisions, nodes=start_stages is not None, theta=theta, trajectory=trajectory, options=options)
+    return shooting_problem.explicit()  # what is estimated is verified as it is, not fitted again
 
 
 def _at_data(problem: Posed, staged: StagedProblem) -> tuple[Index, ...] | None:
@@ -166,14 +166,14 @@ def _at_data(problem: Posed, staged: StagedProblem) -> tuple[Index, ...] | None:
     """
     if any(condition.schedule.instants for condition in problem.conditions):
         return None  # stages end at events
-    found: list[Index] = []
+    stages: list[Index] = []
     for chain, condition in zip(staged.layout.chains, problem.conditions, strict=True):
-        marks = snap(np.concatenate([condition.points.times, condition.breakpoints]), chain.times)
-        if not np.isin(marks, chain.times).all():
+        boundaries = snap(np.concatenate([condition.points.times, condition.breakpoints]), chain.times)
+        if not np.isin(boundaries, chain.times).all():
             return None
-        found.append(np.flatnonzero(np.isin(chain.times[:-1], np.append(marks, chain.times[0]))))
-    few = _FEW * sum(chain.n_stages for chain in staged.layout.chains)
-    return tuple(found) if sum(k.size for k in found) <= few else None
+        stages.append(np.flatnonzero(np.isin(chain.times[:-1], np.append(boundaries, chain.times[0]))))
+    max_pieces = _FEW * sum(chain.n_stages for chain in staged.layout.chains)
+    return tuple(stages) if sum(k.size for k in stages) <= max_pieces else None
 
 
 @cache
@@ -187,8 +187,8 @@ def tighter(options: IntegratorOptions, accuracy: float, n_z: int) -> Integrator
 
 
 @cache
-def _by_adams(tight: IntegratorOptions) -> IntegratorOptions:
-    return _to(replace(tight, method="adams"), _TIGHTER * tight.relative_tolerance)
+def _by_adams(tight_options: IntegratorOptions) -> IntegratorOptions:
+    return _to(replace(tight_options, method="adams"), _TIGHTER * tight_options.relative_tolerance)
 
 
 def _to(options: IntegratorOptions, tolerance: float) -> IntegratorOptions:
@@ -198,122 +198,122 @@ def _to(options: IntegratorOptions, tolerance: float) -> IntegratorOptions:
     return replace(options, relative_tolerance=relative, absolute_tolerance=absolute)
 
 
-def _compare(problem: Posed, staged: StagedProblem, at: Evaluation, layout: Layout, other: Evaluation) -> Verification:
+def _compare(problem: Posed, staged: StagedProblem, evaluation: Evaluation, layout: Layout, other_evaluation: Evaluation) -> Verification:
     """Compare the residuals with those of another integration, those of each unknown sigma by themselves.
 
     They are compared before they are divided by unknown sigmas: in units of the most likely sigma of each integration
     the squares are n in both, whatever the model does, and at the least sigma they are errors of integration.
     """
-    ours = weighted_residuals(staged.layout, at)
-    if not other.ok:
-        return Verification(False, np.inf, np.full(ours.size, np.nan), sentence=other.failures[0].detail)
-    theirs, chains = weighted_residuals(layout, other), staged.layout.chains
+    residuals = weighted_residuals(staged.layout, evaluation)
+    if not other_evaluation.ok:
+        return Verification(False, np.inf, np.full(residuals.size, np.nan), sentence=other_evaluation.failures[0].detail)
+    other_residuals, chains = weighted_residuals(layout, other_evaluation), staged.layout.chains
     group = np.concatenate([chain.group[chain.row_mask] for chain in chains])
     sizes = np.concatenate([s[chain.row_mask] for s, chain in zip(staged.data_sizes(), chains, strict=True)])
-    same = True
+    is_same = True
     for g in np.unique(group):
         rows = np.flatnonzero(group == g)
-        least = _IMMATERIAL if g < 0 else staged.least_sigma[g]
-        beyond = 0.0
+        min_sigma = _IMMATERIAL if g < 0 else staged.least_sigma[g]
+        prior_excess = 0.0
         if g < 0:  # priors are the same in both
-            rows = np.append(rows, np.arange(group.size, ours.size))
-            beyond = 2.0 * at.prior_excess
-        allowed = max(_RESOLVED * float(np.linalg.norm(sizes[group == g])), least * np.sqrt(rows.size))
-        before, anew = (float(r[rows] @ r[rows]) + beyond for r in (ours, theirs))
-        same &= (
-            abs(anew - before) <= max(_SAME, _SMALL_SAMPLE / rows.size) * before
-            or abs(np.sqrt(anew) - np.sqrt(before)) <= allowed
+            rows = np.append(rows, np.arange(group.size, residuals.size))
+            prior_excess = 2.0 * evaluation.prior_excess
+        tolerance = max(_RESOLVED * float(np.linalg.norm(sizes[group == g])), min_sigma * np.sqrt(rows.size))
+        square, other_square = (float(r[rows] @ r[rows]) + prior_excess for r in (residuals, other_residuals))
+        is_same &= (
+            abs(other_square - square) <= max(_SAME, _SMALL_SAMPLE / rows.size) * square
+            or abs(np.sqrt(other_square) - np.sqrt(square)) <= tolerance
         )
-    chi2, objective = weighted_squares(layout, other, at.sigma), objective_of(problem, layout, other)
-    return Verification(bool(same), chi2, theirs - ours, objective=objective)
+    chi2, objective = weighted_squares(layout, other_evaluation, evaluation.sigma), objective_of(problem, layout, other_evaluation)
+    return Verification(bool(is_same), chi2, other_residuals - residuals, objective=objective)
 
 
 def _piecewise(
     problem: Posed,
     staged: StagedProblem,
-    at: Evaluation,
+    evaluation: Evaluation,
     options: IntegratorOptions,
-    local: float,
+    local_tolerance: float,
     simulated: Verification,
-    begins: tuple[Index, ...],
+    start_stages: tuple[Index, ...],
 ) -> Verification:
     """Integrate from the beginnings of some stages to the next, as multiple shooting does."""
-    nodes = tuple(s[k] for s, k in zip(staged.node_states(at.v), begins, strict=True))
-    pieces = _shooting(problem, staged, at, options, begins)
-    inner = tuple(np.empty((k.size, 0)) for k in begins)
-    v = pieces.layout.pack(staged.layout.theta(at.v), nodes, inner)
-    here = pieces.evaluate(v)
-    found, defects = _compare(problem, staged, at, pieces.layout, here), gaps(pieces.layout, here)
-    if not here.ok:
-        return replace(found, sentence=_says(problem, simulated, staged, at))
-    worst, where = 0.0, ""
+    nodes = tuple(s[k] for s, k in zip(staged.node_states(evaluation.v), start_stages, strict=True))
+    pieces = _shooting(problem, staged, evaluation, options, start_stages)
+    inner = tuple(np.empty((k.size, 0)) for k in start_stages)
+    v = pieces.layout.pack(staged.layout.theta(evaluation.v), nodes, inner)
+    piece_evaluation = pieces.evaluate(v)
+    verification, defects = _compare(problem, staged, evaluation, pieces.layout, piece_evaluation), gaps(pieces.layout, piece_evaluation)
+    if not piece_evaluation.ok:
+        return replace(verification, sentence=_says(problem, simulated, staged, evaluation))
+    worst_excess, location = 0.0, ""
     floors = [_FLOOR * np.abs(s).max(axis=0) for s in nodes]
     sizes = [
         np.vstack([np.abs(values.a), np.abs(values.x[:-1])]) + floor
-        for values, floor in zip(here.values, floors, strict=True)
+        for values, floor in zip(piece_evaluation.values, floors, strict=True)
     ]
     # Most gaps are small compared to the states themselves; for the others sensitivities say how large errors may be.
-    open_ = [(np.abs(gap) > local * size).any(axis=1) for gap, size in zip(defects, sizes, strict=True)]
-    if found.reproduced and any(which.any() for which in open_):
-        strengths = pieces.node_sensitivities(v, [which | np.append(which[1:], False) for which in open_])
+    open_masks = [(np.abs(gap) > local_tolerance * size).any(axis=1) for gap, size in zip(defects, sizes, strict=True)]
+    if verification.reproduced and any(mask.any() for mask in open_masks):
+        strengths = pieces.node_sensitivities(v, [mask | np.append(mask[1:], False) for mask in open_masks])
         if strengths is None:
-            return replace(found, reproduced=False, sentence=_says(problem, simulated, staged, at))
-        for chain, times, which, defect, values, X_s, s, floor in zip(
-            pieces.layout.chains, pieces.times(v), open_, defects, here.values, strengths, nodes, floors, strict=True
+            return replace(verification, reproduced=False, sentence=_says(problem, simulated, staged, evaluation))
+        for chain, times, mask, defect, values, X_s, s, floor in zip(
+            pieces.layout.chains, pieces.times(v), open_masks, defects, piece_evaluation.values, strengths, nodes, floors, strict=True
         ):
             strength = np.abs(X_s)
             size = np.abs(values.x) + (strength @ np.abs(s)[:, :, None])[:, :, 0]
-            before = np.abs(defect) / _positive(np.vstack([np.abs(values.a), size[:-1]]) + floor)
-            carried = (strength @ np.abs(defect)[:, :, None])[:, :, 0] / _positive(size + floor)
-            excess = np.where(which, np.minimum(before.max(axis=1), carried.max(axis=1)) / local, 0.0)
+            relative_gap = np.abs(defect) / _positive(np.vstack([np.abs(values.a), size[:-1]]) + floor)
+            carried_gap = (strength @ np.abs(defect)[:, :, None])[:, :, 0] / _positive(size + floor)
+            excess = np.where(mask, np.minimum(relative_gap.max(axis=1), carried_gap.max(axis=1)) / local_tolerance, 0.0)
             k = int(np.argmax(excess))
-            if excess[k] > worst:
-                i, worst = int(np.argmax(before[k])), float(excess[k])
+            if excess[k] > worst_excess:
+                i, worst_excess = int(np.argmax(relative_gap[k])), float(excess[k])
                 jump = f"{chain.state_names[i]} jumps by {abs(defect[k, i]):.2g}"
-                where = f"{jump} at t = {times[k]:.6g} ({chain.name})"
-    if found.reproduced and worst <= 1.0:
-        return replace(found, defects=_spread(staged, begins, defects))
-    first = _says(problem, simulated, staged, at)
+                location = f"{jump} at t = {times[k]:.6g} ({chain.name})"
+    if verification.reproduced and worst_excess <= 1.0:
+        return replace(verification, defects=_spread(staged, start_stages, defects))
+    summary = _says(problem, simulated, staged, evaluation)
     cause = (
-        f"The shooting segments do not match: {where}, more than integration errors explain."
-        if found.reproduced
-        else f"Integrated segment by segment from its nodes, the model has {problem.measure} = {found.objective:.6g}."
+        f"The shooting segments do not match: {location}, more than integration errors explain."
+        if verification.reproduced
+        else f"Integrated segment by segment from its nodes, the model has {problem.measure} = {verification.objective:.6g}."
     )
-    spread = _spread(staged, begins, defects)
-    return replace(found, reproduced=False, chi2=simulated.chi2, defects=spread, sentence=f"{first} {cause}")
+    spread = _spread(staged, start_stages, defects)
+    return replace(verification, reproduced=False, chi2=simulated.chi2, defects=spread, sentence=f"{summary} {cause}")
 
 
-def _spread(staged: StagedProblem, begins: tuple[Index, ...], defects: tuple[Array, ...]) -> tuple[Array, ...]:
+def _spread(staged: StagedProblem, start_stages: tuple[Index, ...], defects: tuple[Array, ...]) -> tuple[Array, ...]:
     """Return defects for all stages, zero where no piece begins."""
-    out = tuple(np.zeros((chain.n_stages, chain.n_s)) for chain in staged.layout.chains)
-    for full, k, found in zip(out, begins, defects, strict=True):
-        full[k] = found
-    return out
+    all_defects = tuple(np.zeros((chain.n_stages, chain.n_s)) for chain in staged.layout.chains)
+    for chain_defects, k, stage_defects in zip(all_defects, start_stages, defects, strict=True):
+        chain_defects[k] = stage_defects
+    return all_defects
 
 
-def objective_of(problem: Posed, layout: Layout, at: Evaluation) -> float:
+def objective_of(problem: Posed, layout: Layout, evaluation: Evaluation) -> float:
     """Return the number that fits of a problem are told by, `Posed.measure`, at a point."""
-    return objective_function(problem, layout)(at.v, at.cost, weighted_squares(layout, at))
+    return objective_function(problem, layout)(evaluation.v, evaluation.cost, weighted_squares(layout, evaluation))
 
 
 def objective_function(problem: Posed, layout: Layout) -> Callable[[Array, float, float], float]:
     """Return a function that computes `Posed.measure` from variables (n_v,), their cost and chi2."""
-    squares = problem.measure == CHI2
-    missing = 0.0 if squares else constant(problem) + problem.prior_constant
-    share, unknown = 0.5 if problem.measure == PETAB else 1.0, int(layout.group_sizes.sum())
+    is_chi2 = problem.measure == CHI2
+    constant_term = 0.0 if is_chi2 else constant(problem) + problem.prior_constant
+    share, n_unknown = 0.5 if problem.measure == PETAB else 1.0, int(layout.group_sizes.sum())
 
     def objective(v: Array, cost: float, chi2: float) -> float:
-        rough = sum(term.rows(problem.to_natural(layout.theta(v)))[2] for term in problem.smooth)
-        return chi2 - 2.0 * rough if squares else share * neg2loglik(cost - rough, missing, n_unknown=unknown)
+        roughness_cost = sum(term.rows(problem.to_natural(layout.theta(v)))[2] for term in problem.smooth)
+        return chi2 - 2.0 * roughness_cost if is_chi2 else share * neg2loglik(cost - roughness_cost, constant_term, n_unknown=n_unknown)
 
     return objective
 
 
-def _says(problem: Posed, simulated: Verification, staged: StagedProblem, at: Evaluation) -> str:
-    claimed = f"instead of {objective_of(problem, staged.layout, at):.6g} in the search"
+def _says(problem: Posed, simulated: Verification, staged: StagedProblem, evaluation: Evaluation) -> str:
+    claim = f"instead of {objective_of(problem, staged.layout, evaluation):.6g} in the search"
     if np.isfinite(simulated.chi2):
-        found = f"{problem.measure} = {simulated.objective:.6g}"
-        return f"Simulated from the estimated initial states, the model has {found} {claimed}."
+        measure_text = f"{problem.measure} = {simulated.objective:.6g}"
+        return f"Simulated from the estimated initial states, the model has {measure_text} {claim}."
     return f"The model cannot be simulated from the estimated initial states ({simulated.sentence})."
 
 

@@ -19,5 +19,5 @@ def library(name: str, where: str = "petab") -> Any:
         return import_module(name)
     except ImportError as error:
         package = name.partition(".")[0].replace("_", "-")
-        named = package if package in _ALONE else "'castfit[petab]'"
-        raise InputError(where, [f"{package} is not installed; pip install {named}"]) from error
+        requirement = package if package in _ALONE else "'castfit[petab]'"
+        raise InputError(where, [f"{package} is not installed; pip install {requirement}"]) from error

@@ -48,36 +48,36 @@ class AlgebraicEquations:
         blocks = [ca.densify(ca.jacobian(alg, v)) for v in (z, x, p, t, u)]
         self._blocks = ca.Function("blocks", arguments, blocks)
 
-    def solve(self, at: AlgebraicPoints, guess: Array, unit: Array) -> tuple[Array, Mask]:
+    def solve(self, points: AlgebraicPoints, guess: Array, unit: Array) -> tuple[Array, Mask]:
         """Solve for z (N, n_z) by damped Newton steps from a guess; also return which points were solved.
 
         unit (N, n_z) is what the absolute tolerance is relative to.
         """
         z = np.array(guess)
-        solved = np.zeros(z.shape[0], dtype=bool)
+        is_solved = np.zeros(z.shape[0], dtype=bool)
         if self.n_z == 0:
-            return z, ~solved
+            return z, ~is_solved
         relative, absolute = self._tolerances
-        open_: Rows = np.arange(z.shape[0], dtype=np.intp)
+        unsolved: Rows = np.arange(z.shape[0], dtype=np.intp)
         for _ in range(_MAX_ITERATIONS):
-            here = at[open_]
-            g, g_z = self._evaluate(self._newton, here, z[open_])
+            unsolved_points = points[unsolved]
+            g, g_z = self._evaluate(self._newton, unsolved_points, z[unsolved])
             step = -_solve(g_z, g)[..., 0]
-            allowed = absolute * unit[open_] + relative * np.abs(z[open_])
-            small = (np.abs(step) <= allowed).all(axis=1)  # False where NaN
-            far = ~small
-            step[far] = self._damped(here[far], z[open_[far]], step[far], np.abs(g[far, :, 0]).max(axis=1))
-            moved = z[open_] + step
-            usable = np.isfinite(moved).all(axis=1)
-            z[open_[usable]] = moved[usable]
-            solved[open_[small]] = True
-            open_ = open_[usable & ~small]
-            if open_.size == 0:
+            allowed = absolute * unit[unsolved] + relative * np.abs(z[unsolved])
+            is_small = (np.abs(step) <= allowed).all(axis=1)  # False where NaN
+            is_large = ~is_small
+            step[is_large] = self._damped(unsolved_points[is_large], z[unsolved[is_large]], step[is_large], np.abs(g[is_large, :, 0]).max(axis=1))
+            trial = z[unsolved] + step
+            is_usable = np.isfinite(trial).all(axis=1)
+            z[unsolved[is_usable]] = trial[is_usable]
+            is_solved[unsolved[is_small]] = True
+            unsolved = unsolved[is_usable & ~is_small]
+            if unsolved.size == 0:
                 break
-        return z, solved
+        return z, is_solved
 
     def differentiate(
-        self, at: AlgebraicPoints, z: Array, dx: Array, dp: Array, dt: Array | None = None, du: Array | None = None
+        self, points: AlgebraicPoints, z: Array, dx: Array, dp: Array, dt: Array | None = None, du: Array | None = None
     ) -> Array:
         """Return dz (N, n_z, n_d) along directions dx (N, n_x, n_d), dp (N, n_p, n_d).
 
@@ -85,56 +85,56 @@ class AlgebraicEquations:
         """
         if self.n_z == 0:
             return np.zeros((z.shape[0], 0, dx.shape[-1]))
-        g_z, g_x, g_p, g_t, g_u = self.slopes(at, z)
+        g_z, g_x, g_p, g_t, g_u = self.slopes(points, z)
         with np.errstate(invalid="ignore", over="ignore"):  # lanes that failed hold NaN
-            right = g_x @ dx + g_p @ dp
+            rhs = g_x @ dx + g_p @ dp
             if dt is not None and du is not None:
-                right = right + g_t @ dt + g_u @ du
-            return -_solve(g_z, right)  # g_x dx + g_z dz + g_p dp + g_t dt + g_u du = 0
+                rhs = rhs + g_t @ dt + g_u @ du
+            return -_solve(g_z, rhs)  # g_x dx + g_z dz + g_p dp + g_t dt + g_u du = 0
 
-    def pull(self, at: AlgebraicPoints, z: Array, z_bar: Array) -> tuple[Array, Array]:
+    def pull(self, points: AlgebraicPoints, z: Array, z_bar: Array) -> tuple[Array, Array]:
         """Return the gradients of  sum z_bar (N, n_z) * z  by x and p, (N, n_x) and (N, n_p)."""
         if self.n_z == 0:
-            return np.zeros(at.x.shape), np.zeros(at.p.shape)
-        g_z, g_x, g_p, *_ = self._evaluate(self._blocks, at, z)
+            return np.zeros(points.x.shape), np.zeros(points.p.shape)
+        g_z, g_x, g_p, *_ = self._evaluate(self._blocks, points, z)
         with np.errstate(invalid="ignore", over="ignore"):  # lanes that failed hold NaN
             mu = -_solve(g_z.transpose(0, 2, 1), z_bar[:, :, None])
             return (g_x.transpose(0, 2, 1) @ mu)[..., 0], (g_p.transpose(0, 2, 1) @ mu)[..., 0]
 
-    def sizes(self, at: AlgebraicPoints, z: Array, unit: Array) -> Array:
+    def sizes(self, points: AlgebraicPoints, z: Array, unit: Array) -> Array:
         """Return the largest change of each equation by a unit change of an algebraic state.
 
         Unit (N, n_z), result (N, n_z).
         """
         if self.n_z == 0:
             return np.ones(z.shape)
-        moved = np.abs(self._evaluate(self._newton, at, z)[1] * unit[:, None]).max(axis=2)
-        return np.where(np.isfinite(moved) & (moved > 0.0), moved, 1.0)
+        change = np.abs(self._evaluate(self._newton, points, z)[1] * unit[:, None]).max(axis=2)
+        return np.where(np.isfinite(change) & (change > 0.0), change, 1.0)
 
-    def residual(self, at: AlgebraicPoints, z: Array) -> Array:
+    def residual(self, points: AlgebraicPoints, z: Array) -> Array:
         """Return alg (N, n_z)."""
-        return self._evaluate(self._residual, at, z)[0][..., 0]
+        return self._evaluate(self._residual, points, z)[0][..., 0]
 
-    def slopes(self, at: AlgebraicPoints, z: Array) -> list[Array]:
+    def slopes(self, points: AlgebraicPoints, z: Array) -> list[Array]:
         """Return the derivatives of alg by z, x, p, t, u, (N, n_z, ...) each."""
-        return self._evaluate(self._blocks, at, z)
+        return self._evaluate(self._blocks, points, z)
 
-    def _damped(self, at: AlgebraicPoints, z: Array, step: Array, size: Array) -> Array:
+    def _damped(self, points: AlgebraicPoints, z: Array, step: Array, size: Array) -> Array:
         """Halve each point's step until the residual, of maximum norm `size` (N,), becomes smaller."""
         if step.size == 0:
             return step
         for _ in range(_MAX_HALVINGS):
-            worse = ~(np.abs(self.residual(at, z + step)).max(axis=1) < size)  # NaN is worse
-            if not worse.any():
+            is_worse = ~(np.abs(self.residual(points, z + step)).max(axis=1) < size)  # NaN is worse
+            if not is_worse.any():
                 break
-            step = np.where(worse[:, None], 0.5 * step, step)
+            step = np.where(is_worse[:, None], 0.5 * step, step)
         return step
 
     @staticmethod
-    def _evaluate(function: ca.Function, at: AlgebraicPoints, z: Array) -> list[Array]:
+    def _evaluate(function: ca.Function, points: AlgebraicPoints, z: Array) -> list[Array]:
         """Evaluate at all points: CasADi maps a function over columns by itself; matrices come out side by side."""
         n = z.shape[0]
-        columns: list[Any] = [at.t[None, :], at.x.T, z.T, at.p.T, at.u.T]
+        columns: list[Any] = [points.t[None, :], points.x.T, z.T, points.p.T, points.u.T]
         results = function.call([ca.DM(c) if c.size else ca.DM(c.shape[0], n) for c in columns])
         return [_unstack(np.asarray(r, dtype=float), n) for r in results]
 

@@ -91,8 +91,8 @@ def compiled_path(source: str, flags: tuple[str, ...]) -> Path:
 def shipped(source: str, folder: Path, stem: str) -> ctypes.CDLL | None:
     """Return the library that was built with castfit of this very source; None if there is none that can be loaded."""
     name = f"{stem}-{hashlib.sha256(source.encode()).hexdigest()[:32]}"
-    newer = {"avx2", "bmi2", "fma"} <= set(_machine().split())
-    for path in (*([folder / f"{name}-v3.so"] if newer else []), folder / f"{name}.so", folder / f"{name}.dll"):
+    supports_avx2 = {"avx2", "bmi2", "fma"} <= set(_machine().split())
+    for path in (*([folder / f"{name}-v3.so"] if supports_avx2 else []), folder / f"{name}.so", folder / f"{name}.dll"):
         if path.exists():
             with suppress(OSError):
                 return ctypes.CDLL(str(path))
@@ -138,10 +138,10 @@ def cache_folder() -> Path:
 
     Libraries by relative paths would be sought elsewhere.
     """
-    given = os.environ.get("CASTFIT_CACHE", "")
+    configured_folder = os.environ.get("CASTFIT_CACHE", "")
     try:
-        if given:
-            return Path(given).expanduser().absolute()
+        if configured_folder:
+            return Path(configured_folder).expanduser().absolute()
         home = os.environ.get("XDG_CACHE_HOME", "") or os.environ.get("LOCALAPPDATA", "")
         return Path(home).absolute() / "castfit" if home else Path.home().absolute() / ".cache" / "castfit"
     except (RuntimeError, OSError):  # no home, or the current folder is gone
@@ -152,8 +152,8 @@ def _is_ours(path: Path) -> bool:
     """Whether nobody else owns a folder or a file, nor may write to it, where the system tells."""
     if not hasattr(os, "geteuid"):
         return True
-    found = path.stat()
-    return found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    file_status = path.stat()
+    return file_status.st_uid == os.geteuid() and not file_status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 @cache
@@ -174,8 +174,8 @@ def _checksum(path: Path) -> Path:
 def _is_sound(path: Path) -> bool:
     """Whether a library is the one that was compiled."""
     try:
-        ours = _is_ours(path) and _is_ours(_checksum(path))
-        return ours and _digest(path) == _checksum(path).read_bytes()
+        is_owned = _is_ours(path) and _is_ours(_checksum(path))
+        return is_owned and _digest(path) == _checksum(path).read_bytes()
     except OSError:
         return False
 
@@ -191,12 +191,12 @@ def _compile(compiler: str, source: str, flags: tuple[str, ...], path: Path) -> 
         c.write_text(source, encoding="utf-8")
         command = [compiler, *flags, "-shared", "-fPIC", "-o", str(out), str(c), "-lm"]
         try:
-            done = _ask(command, _TIME_LIMIT)
+            process = _ask(command, _TIME_LIMIT)
         except subprocess.TimeoutExpired as error:
             raise CompilationError(f"{compiler} took more than {_TIME_LIMIT:g} s") from error
-        if done.returncode != 0:
-            said = [line for line in done.stderr.splitlines() if line.strip()]
-            raise CompilationError(f"{compiler} failed: {'; '.join(said[-2:])}")
+        if process.returncode != 0:
+            error_lines = [line for line in process.stderr.splitlines() if line.strip()]
+            raise CompilationError(f"{compiler} failed: {'; '.join(error_lines[-2:])}")
         sums = _checksum(out)
         sums.write_bytes(_digest(out))
         out.chmod(0o700)
@@ -251,31 +251,31 @@ def compiled(build: Callable[[dict[str, Any]], ca.Function], kind: str, count: i
 
     Raises CompilationError: if compiling fails.
     """
-    plain = build({})
-    if plain.class_name() == "Rosenbrock":
-        whole = derived(plain, kind, count)
+    integrator = build({})
+    if integrator.class_name() == "Rosenbrock":
+        derivative = derived(integrator, kind, count)
         # On the way back it generates no code, and asks for derivatives that compiled functions do not have.
-        return whole if kind == "reverse" else ca.external(whole.name(), _library([whole]))
-    own = {"cache": _functions(plain)}
+        return derivative if kind == "reverse" else ca.external(derivative.name(), _library([derivative]))
+    options = {"cache": _functions(integrator)}
     if kind == "values":
-        return build(own)
-    parts = derived(plain, kind, count).find_functions(1)
-    augmented = next(part for part in parts if part.class_name() == plain.class_name())
-    return derived(build({**own, "augmented_options": {"cache": _functions(augmented)}}), kind, count)
+        return build(options)
+    parts = derived(integrator, kind, count).find_functions(1)
+    augmented = next(part for part in parts if part.class_name() == integrator.class_name())
+    return derived(build({**options, "augmented_options": {"cache": _functions(augmented)}}), kind, count)
 
 
 def _functions(integrator: ca.Function) -> dict[str, ca.Function]:
     """Return the functions that an integrator evaluates, compiled, by their names."""
-    wanted = {name: integrator.get_function(name) for name in integrator.get_function() if not name.endswith("dae")}
+    functions = {name: integrator.get_function(name) for name in integrator.get_function() if not name.endswith("dae")}
     # CasADi asks a compiled function for one derivative before it believes that there are more.
-    every = wanted | {f"fwd1_{name}": wanted[name].forward(1) for name in _MOVED if name in wanted}
-    path = _library(every.values())
-    forward = {name: ca.external(name, path) for name in every if name.startswith("fwd")}
+    all_functions = functions | {f"fwd1_{name}": functions[name].forward(1) for name in _MOVED if name in functions}
+    path = _library(all_functions.values())
+    forward = {name: ca.external(name, path) for name in all_functions if name.startswith("fwd")}
 
     def loaded(name: str) -> ca.Function:
         return ca.external(name, path, {"cache": {key: f for key, f in forward.items() if key.endswith(f"_{name}")}})
 
-    return {name: loaded(name) for name in wanted}
+    return {name: loaded(name) for name in functions}
 
 
 def _library(functions: Iterable[ca.Function]) -> str:

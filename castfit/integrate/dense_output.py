@@ -76,64 +76,64 @@ class DenseOutput:
 
     def part(self, time: float) -> int:
         """Return between which times a time lies."""
-        last = self.times.size - 2
-        return min(max(int(self.times.searchsorted(time, side="right")) - 1, 0), last) if last else 0
+        last_index = self.times.size - 2
+        return min(max(int(self.times.searchsorted(time, side="right")) - 1, 0), last_index) if last_index else 0
 
 
 def _basis(theta: float) -> tuple[Array, Array]:
     """Return Bernstein's polynomials of degree 4 and their derivatives at theta, (5,) each."""
-    rest = 1.0 - theta
-    values = np.array([rest**4, 4 * theta * rest**3, 6 * theta**2 * rest**2, 4 * theta**3 * rest, theta**4])
-    three = np.array([0.0, rest**3, 3 * theta * rest**2, 3 * theta**2 * rest, theta**3, 0.0])
-    return values, 4.0 * (three[:-1] - three[1:])
+    complement = 1.0 - theta
+    values = np.array([complement**4, 4 * theta * complement**3, 6 * theta**2 * complement**2, 4 * theta**3 * complement, theta**4])
+    cubic_basis = np.array([0.0, complement**3, 3 * theta * complement**2, 3 * theta**2 * complement, theta**3, 0.0])
+    return values, 4.0 * (cubic_basis[:-1] - cubic_basis[1:])
 
 
 def dense_output(
-    model: Integrable, options: IntegratorOptions, lanes: Lanes, least: int, inputs: Callable[[Array], Array]
+    model: Integrable, options: IntegratorOptions, lanes: Lanes, min_parts: int, inputs: Callable[[Array], Array]
 ) -> DenseOutput | None:
     """Integrate one lane, and return its states as polynomials; None if integration fails.
 
     inputs : times (m + 1,) -> the inputs between them as local cubics (m, n_u, 4);  those of the lane are for all of it
-    least : parts into which time is divided at least where steps are not known
+    min_parts : parts into which time is divided at least where steps are not known
     """
-    by = integrator_of(model, [1.0], options)
-    if by.stepping is not None:
-        found = by.values(lanes, keep=True)
-        if found.failures:
+    integrator = integrator_of(model, [1.0], options)
+    if integrator.stepping is not None:
+        trajectories = integrator.values(lanes, keep=True)
+        if trajectories.failures:
             return None
-        steps = None if found.kept is None or found.rescued else found.kept.of_only_lane()
+        steps = None if trajectories.kept is None or trajectories.rescued else trajectories.kept.of_only_lane()
         if steps is not None:
-            tau, y, first, last, bends = steps
+            tau, y, first_rates, last_rates, bend_terms = steps
             times = lanes.start[0] + lanes.duration[0] * tau
-            x, z = np.concatenate([y[:, : by.n_x], found.x[0]]), np.concatenate([y[:, by.n_x :], found.z[0]])
-            ends = np.stack([x[:-1], *(k[:, : by.n_x] for k in (first, last, bends))], axis=1)
+            x, z = np.concatenate([y[:, : integrator.n_x], trajectories.x[0]]), np.concatenate([y[:, integrator.n_x :], trajectories.z[0]])
+            ends = np.stack([x[:-1], *(k[:, : integrator.n_x] for k in (first_rates, last_rates, bend_terms))], axis=1)
             ends = np.insert(ends, 2, x[1:], axis=1)
             ends[:, [1, 3, 4]] *= np.diff(times)[:, None, None]
             return DenseOutput(times, x, z, ends)
-    return _through_parts(model, options, lanes, least, inputs)
+    return _through_parts(model, options, lanes, min_parts, inputs)
 
 
 def _through_parts(
-    model: Integrable, options: IntegratorOptions, lanes: Lanes, least: int, inputs: Callable[[Array], Array]
+    model: Integrable, options: IntegratorOptions, lanes: Lanes, n_parts: int, inputs: Callable[[Array], Array]
 ) -> DenseOutput | None:
     start, duration = float(lanes.start[0]), float(lanes.duration[0])
     unit = lanes.units[0][0]
     while True:
-        grid = np.arange(1, 2 * least + 1) / (2 * least)
-        every = start + duration * np.append(0.0, grid)
-        cubics = inputs(every)
-        by = integrator_of(model, grid, options)
-        found = by.values(replace(lanes, u=cubics[None]))
-        if found.failures:
+        grid = np.arange(1, 2 * n_parts + 1) / (2 * n_parts)
+        times = start + duration * np.append(0.0, grid)
+        cubics = inputs(times)
+        integrator = integrator_of(model, grid, options)
+        trajectories = integrator.values(replace(lanes, u=cubics[None]))
+        if trajectories.failures:
             return None
-        x, z = (np.concatenate([a[None, 0], b]) for a, b in ((lanes.x0, found.x[0]), (lanes.z0, found.z[0])))
-        u = np.concatenate([cubics[:, :, 0], cubics[-1:] @ (every[-1] - every[-2]) ** np.arange(4)])
-        p = np.repeat(lanes.p, every.size, axis=0)
-        f = np.asarray(by.graph.map(every.size)(every[None], x.T, z.T, p.T, u.T)[0], dtype=float).T
-        width = duration / least
+        x, z = (np.concatenate([a[None, 0], b]) for a, b in ((lanes.x0, trajectories.x[0]), (lanes.z0, trajectories.z[0])))
+        u = np.concatenate([cubics[:, :, 0], cubics[-1:] @ (times[-1] - times[-2]) ** np.arange(4)])
+        p = np.repeat(lanes.p, times.size, axis=0)
+        f = np.asarray(integrator.graph.map(times.size)(times[None], x.T, z.T, p.T, u.T)[0], dtype=float).T
+        width = duration / n_parts
         ends = np.stack([x[:-1:2], width * f[:-1:2], x[2::2], width * f[2::2]], axis=1)
-        off = x[1::2] - np.einsum("j,kjn->kn", _AT_MIDDLE, ends)
-        if least >= _MOST or (np.abs(off) <= _NEAR * unit).all():
-            ends = np.concatenate([ends, 16.0 * off[:, None]], axis=1)
-            return DenseOutput(every[::2], x[::2], z[::2], ends)
-        least *= 2
+        deviations = x[1::2] - np.einsum("j,kjn->kn", _AT_MIDDLE, ends)
+        if n_parts >= _MOST or (np.abs(deviations) <= _NEAR * unit).all():
+            ends = np.concatenate([ends, 16.0 * deviations[:, None]], axis=1)
+            return DenseOutput(times[::2], x[::2], z[::2], ends)
+        n_parts *= 2

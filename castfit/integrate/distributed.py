@@ -86,16 +86,16 @@ class Workers:
     @contextmanager
     def resting(self) -> Generator[None, None, None]:
         """Note how long a block takes in which workers have nothing to do."""
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         yield
-        self.spent += time.perf_counter() - began
+        self.spent += time.perf_counter() - start_time
 
     def shares(self, size: int) -> list[slice]:
         """Divide lanes into pieces."""
-        known = self.pool.known
-        return [slice(*ends) for ends in _pieces(size, min(_ON_EXECUTORS if known is None else _SHARES * known, size))]
+        n_workers = self.pool.known
+        return [slice(*ends) for ends in _pieces(size, min(_ON_EXECUTORS if n_workers is None else _SHARES * n_workers, size))]
 
-    def run(self, asked: Sequence[RemoteCall]) -> list[Any]:
+    def run(self, calls: Sequence[RemoteCall]) -> list[Any]:
         """Do calls of methods of what workers keep, and return their answers; `Lost` where a worker was.
 
         What stands at the same place from round to round is given to the same worker, as long as there is one.
@@ -103,19 +103,19 @@ class Workers:
         Raises InputError: if workers cannot be started, or cannot do this at all.
         Raises castfit._support.time_limit.Stopped: when it is time to stop.
         """
-        tasks: Tasks = deque((k, (of.key, *call, None)) for k, (of, *call) in enumerate(asked))
-        out: list[Any] = [None] * len(tasks)
-        for k, found in self.pool.run(_call, tasks, idle=look, settled=True):
-            if isinstance(found, _Unknown):
-                of, *call = asked[k]
-                tasks.appendleft((k, (of.key, *call, (of.make, of.frozen))))
-            elif isinstance(found, InputError):
-                raise found
-            elif isinstance(found, Lost) and found.cause == "not_run":
-                raise InputError("workers", [found.message])
+        tasks: Tasks = deque((k, (worker_object.key, *call, None)) for k, (worker_object, *call) in enumerate(calls))
+        answers: list[Any] = [None] * len(tasks)
+        for k, answer in self.pool.run(_call, tasks, idle=look, has_affinity=True):
+            if isinstance(answer, _Unknown):
+                worker_object, *call = calls[k]
+                tasks.appendleft((k, (worker_object.key, *call, (worker_object.make, worker_object.frozen))))
+            elif isinstance(answer, InputError):
+                raise answer
+            elif isinstance(answer, Lost) and answer.cause == "not_run":
+                raise InputError("workers", [answer.message])
             else:
-                out[k] = found
-        return out
+                answers[k] = answer
+        return answers
 
 
 @dataclass(frozen=True)
@@ -133,14 +133,14 @@ class _Kept(threading.local):  # CasADi's functions are not shared between threa
 _kept = _Kept()
 
 
-def _call(key: str, method: str, arguments: tuple[Any, ...], given: tuple[Callable[..., Any], bytes] | None) -> Any:
+def _call(key: str, method: str, arguments: tuple[Any, ...], constructor: tuple[Callable[..., Any], bytes] | None) -> Any:
     """Do a task, wherever this is."""
     try:
         with one_blas_thread, np.errstate(all="ignore"):
             if key not in _kept.of:
-                if given is None:
+                if constructor is None:
                     return _Unknown()
-                make, frozen = given
+                make, frozen = constructor
                 _kept.of[key] = make(*pickle.loads(frozen))
             _kept.of.move_to_end(key)
             while len(_kept.of) > _KEPT:
@@ -168,18 +168,18 @@ class Threads:
     def run(self, function: Callable[[int, int], object], size: int) -> None:
         """Call a function for all pieces of lanes; when it is time to stop, for those that have begun."""
         shares = _pieces(size, min(_SHARES * self.count, size // _LEAST))
-        waiting = [self.pool.submit(function, *share) for share in shares]
+        pending = [self.pool.submit(function, *share) for share in shares]
         try:
-            while waiting:
+            while pending:
                 look()
-                done, rest = wait(waiting, _LOOK, FIRST_COMPLETED)
-                for future in done:
+                finished, unfinished = wait(pending, _LOOK, FIRST_COMPLETED)
+                for future in finished:
                     future.result()
-                waiting = list(rest)
+                pending = list(unfinished)
         finally:
-            for future in waiting:
+            for future in pending:
                 future.cancel()
-            wait(waiting)
+            wait(pending)
 
 
 class _CurrentDivision(threading.local):
@@ -207,11 +207,11 @@ def lanes_divided(workers: int | Executor) -> Generator[None, None, None]:
     A number means threads for compiled integration, which does not hold the interpreter's lock, and processes for all
     other, which are started once that has taken as long as their start takes, and end with the block.
     """
-    before, beside = _current.workers, _current.threads
+    previous_workers, previous_threads = _current.workers, _current.threads
     if not isinstance(workers, Executor) and int(workers) == 1:
         yield
         return
-    if before is not None and before.pool.workers == workers:  # those of the call around
+    if previous_workers is not None and previous_workers.pool.workers == workers:  # those of the call around
         yield
         return
     count = None if isinstance(workers, Executor) else int(workers)
@@ -222,7 +222,7 @@ def lanes_divided(workers: int | Executor) -> Generator[None, None, None]:
         try:
             yield
         finally:
-            _current.workers, _current.threads = before, beside
+            _current.workers, _current.threads = previous_workers, previous_threads
 
 
 def worker_mistakes(workers: Any) -> list[str]:

@@ -105,8 +105,8 @@ class Tableau:
         out = np.zeros((s, s))
         for i in range(1, s if gamma else 0):
             for j in range(i):
-                others = np.delete(self.c[:i], j)
-                out[i, j] = np.prod((self.c[i] - others) / (self.c[j] - others))
+                other_nodes = np.delete(self.c[:i], j)
+                out[i, j] = np.prod((self.c[i] - other_nodes) / (self.c[j] - other_nodes))
         return out
 
 
@@ -116,10 +116,10 @@ def _esdirk4() -> Tableau:
     a[1, :2] = 1 / 4
     a[2, :3] = (1 - r) / 8, (1 - r) / 8, 1 / 4
     a[3, :4] = (5 - 7 * r) / 64, (5 - 7 * r) / 64, 7 * (1 + r) / 32, 1 / 4
-    first = (-13796 - 54539 * r) / 125000
-    a[4, :5] = first, first, (506605 + 132109 * r) / 437500, 166 * (-97 + 376 * r) / 109375, 1 / 4
-    first = (1181 - 987 * r) / 13782
-    a[5, :3] = first, first, 47 * (-267 + 1783 * r) / 273343
+    coefficient = (-13796 - 54539 * r) / 125000
+    a[4, :5] = coefficient, coefficient, (506605 + 132109 * r) / 437500, 166 * (-97 + 376 * r) / 109375, 1 / 4
+    coefficient = (1181 - 987 * r) / 13782
+    a[5, :3] = coefficient, coefficient, 47 * (-267 + 1783 * r) / 273343
     a[5, 3:] = -16 * (-22922 + 3525 * r) / 571953, -15625 * (97 + 376 * r) / 90749876, 1 / 4
     bhat = [
         -480923228411 / 4982971448372,
@@ -142,15 +142,15 @@ def _esdirk5() -> Tableau:
     g = 23 / 125
     a[1, :2] = g
     a[2, :3] = 791020047304 / 3561426431547, 791020047304 / 3561426431547, g
-    first = -158159076358 / 11257294102345
-    a[3, :4] = first, first, -85517644447 / 5003708988389, g
-    first = -1653327111580 / 4048416487981
-    a[4, :5] = first, first, 1514767744496 / 9099671765375, 14283835447591 / 12247432691556, g
-    first = -4540011970825 / 8418487046959
-    a[5, :3] = first, first, -1790937573418 / 7393406387169
+    coefficient = -158159076358 / 11257294102345
+    a[3, :4] = coefficient, coefficient, -85517644447 / 5003708988389, g
+    coefficient = -1653327111580 / 4048416487981
+    a[4, :5] = coefficient, coefficient, 1514767744496 / 9099671765375, 14283835447591 / 12247432691556, g
+    coefficient = -4540011970825 / 8418487046959
+    a[5, :3] = coefficient, coefficient, -1790937573418 / 7393406387169
     a[5, 3:6] = 10819093665085 / 7266595846747, 4109463131231 / 7386972500302, g
-    first = -188593204321 / 4778616380481
-    a[6, :4] = first, first, 2809310203510 / 10304234040467, 1021729336898 / 2364210264653
+    coefficient = -188593204321 / 4778616380481
+    a[6, :4] = coefficient, coefficient, 2809310203510 / 10304234040467, 1021729336898 / 2364210264653
     a[6, 4:] = 870612361811 / 2470410392208, -1307970675534 / 8059683598661, g
     bhat = [
         -582099335757 / 7214068459310,
@@ -271,12 +271,12 @@ def _partners(n: int, n_x: int, pattern: list[set[int]]) -> list[int] | None:
     """Return the column of each row's pivot; None where the matrix is singular whatever its entries."""
     if n == n_x:
         return list(range(n))
-    own = [[j - n_x for j in pattern[i] if j >= n_x] for i in range(n_x, n)]
-    indices = np.array([j for of in own for j in of], dtype=np.int32)  # what older versions of SciPy's matching take
-    begins = np.concatenate([[0], np.cumsum([len(of) for of in own])]).astype(np.int32)
+    algebraic_columns = [[j - n_x for j in pattern[i] if j >= n_x] for i in range(n_x, n)]
+    indices = np.array([j for columns in algebraic_columns for j in columns], dtype=np.int32)  # what older versions of SciPy's matching take
+    begins = np.concatenate([[0], np.cumsum([len(columns) for columns in algebraic_columns])]).astype(np.int32)
     matrix: Any = scipy.sparse.csr_array((np.ones(len(indices)), indices, begins), shape=(n - n_x, n - n_x))
-    found = np.asarray(scipy.sparse.csgraph.maximum_bipartite_matching(matrix, perm_type="column"))
-    return None if (found < 0).any() else [*range(n_x), *(int(j) + n_x for j in found)]
+    matching = np.asarray(scipy.sparse.csgraph.maximum_bipartite_matching(matrix, perm_type="column"))
+    return None if (matching < 0).any() else [*range(n_x), *(int(j) + n_x for j in matching)]
 
 
 def _filled(pattern: list[set[int]], partner: list[int]) -> tuple[list[set[int]] | None, list[int], int]:
@@ -285,61 +285,61 @@ def _filled(pattern: list[set[int]], partner: list[int]) -> tuple[list[set[int]]
     Last, how many rows are eliminated before what is left counts as dense.
     """
     n = len(pattern)
-    rows = [set(of) for of in pattern]  # with what is left, then with what elimination leaves there
-    holding: list[set[int]] = [set() for _ in range(n)]  # rows still to come, per column
-    for i, of in enumerate(rows):
-        for j in of:
-            holding[j].add(i)
-    width = [len(of) for of in rows]  # columns still to come, per row
-    left = sum(width)
+    rows = [set(columns) for columns in pattern]  # with what is left, then with what elimination leaves there
+    rows_by_column: list[set[int]] = [set() for _ in range(n)]  # rows still to come, per column
+    for i, columns in enumerate(rows):
+        for j in columns:
+            rows_by_column[j].add(i)
+    width = [len(columns) for columns in rows]  # columns still to come, per row
+    n_entries = sum(width)
     owner = [0] * n  # of each column, the row whose pivot lies there
     for i, j in enumerate(partner):
         owner[j] = i
     order, operations = list[int](), 0
-    done, taken = set[int](), set[int]()  # columns and rows
+    eliminated_columns, eliminated_rows = set[int](), set[int]()  # columns and rows
     limit = (n**3 / 3 + 10 * n**2) / _EACH
 
-    price = [0] * n
+    costs = [0] * n
     for i in range(n):
-        price[i] = (width[i] - 1) * (len(holding[partner[i]]) - 1)
-    waiting = list(zip(price, range(n), strict=True))
-    heapify(waiting)
+        costs[i] = (width[i] - 1) * (len(rows_by_column[partner[i]]) - 1)
+    queue = list(zip(costs, range(n), strict=True))
+    heapify(queue)
     while len(order) < n:
-        rest = n - len(order)
-        if rest >= _TAIL and left >= _FULL * rest**2:
+        remaining = n - len(order)
+        if remaining >= _TAIL and n_entries >= _FULL * remaining**2:
             break
-        due, k = heappop(waiting)
-        if k in taken or due != price[k]:  # it was put there again when its price changed
+        cost, k = heappop(queue)
+        if k in eliminated_rows or cost != costs[k]:  # it was put there again when its price changed
             continue
-        taken.add(k)
+        eliminated_rows.add(k)
         order.append(k)
-        left -= width[k]
+        n_entries -= width[k]
         column = partner[k]
-        ahead = rows[k] - done
-        for j in ahead:
-            holding[j].discard(k)
-        done.add(column)
-        ahead.discard(column)
-        operations += len(holding[column]) * len(ahead)
+        later_columns = rows[k] - eliminated_columns
+        for j in later_columns:
+            rows_by_column[j].discard(k)
+        eliminated_columns.add(column)
+        later_columns.discard(column)
+        operations += len(rows_by_column[column]) * len(later_columns)
         if operations > limit:
             return None, order, 0
-        for i in holding[column]:
-            new = ahead - rows[i]
-            rows[i] |= new
-            width[i] += len(new) - 1
-            left += len(new) - 1
-            for j in new:
-                holding[j].add(i)
-        for i in holding[column] | {owner[j] for j in ahead}:
-            price[i] = (width[i] - 1) * (len(holding[partner[i]]) - 1)
-            heappush(waiting, (price[i], i))
+        for i in rows_by_column[column]:
+            fill = later_columns - rows[i]
+            rows[i] |= fill
+            width[i] += len(fill) - 1
+            n_entries += len(fill) - 1
+            for j in fill:
+                rows_by_column[j].add(i)
+        for i in rows_by_column[column] | {owner[j] for j in later_columns}:
+            costs[i] = (width[i] - 1) * (len(rows_by_column[partner[i]]) - 1)
+            heappush(queue, (costs[i], i))
     tail = len(order)
     if operations + sum(k * k for k in range(n - tail)) > limit:  # which may search for pivots too
         return None, order, 0
-    rest = [i for i in range(n) if i not in taken]
-    for i in rest:
-        rows[i].update(partner[k] for k in rest)
-    return rows, [*order, *rest], tail
+    remaining = [i for i in range(n) if i not in eliminated_rows]
+    for i in remaining:
+        rows[i].update(partner[k] for k in remaining)
+    return rows, [*order, *remaining], tail
 
 
 def _listed(
@@ -355,17 +355,17 @@ def _listed(
     n = len(order)
     columns, turn, rank = np.array(partner)[order], np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
     turn[order] = rank[columns] = np.arange(n)
-    within = [np.sort(rank[np.fromiter(filled[i], np.int64, len(filled[i]))]) for i in order]  # ranks, row by row
-    begin = np.concatenate([[0], np.cumsum([len(of) for of in within])])
-    pivot = begin[:-1] + np.array([np.searchsorted(of, k) for k, of in enumerate(within)])
-    earlier = np.concatenate(within)
+    row_ranks = [np.sort(rank[np.fromiter(filled[i], np.int64, len(filled[i]))]) for i in order]  # ranks, row by row
+    begin = np.concatenate([[0], np.cumsum([len(positions) for positions in row_ranks])])
+    pivot = begin[:-1] + np.array([np.searchsorted(positions, k) for k, positions in enumerate(row_ranks)])
+    earlier = np.concatenate(row_ranks)
     keys = np.repeat(np.arange(n), np.diff(begin)) * n + earlier  # which ascend
     upper = [earlier[pivot[k] + 1 : begin[k + 1]] for k in range(tail)]
     place = np.empty(n, dtype=np.int64)
     targets = [np.empty(0, dtype=np.int64)]
-    for k, of in enumerate(within):
-        place[of] = np.arange(begin[k], begin[k + 1])
-        targets += [place[upper[i]] for i in cast("list[int]", of[of < min(k, tail)].tolist())]
+    for k, ranks in enumerate(row_ranks):
+        place[ranks] = np.arange(begin[k], begin[k + 1])
+        targets += [place[upper[i]] for i in cast("list[int]", ranks[ranks < min(k, tail)].tolist())]
     lists = (
         np.array(order),
         columns,
@@ -377,4 +377,4 @@ def _listed(
         np.searchsorted(keys, turn[:n_x] * n + rank[:n_x]),
         np.concatenate(targets),
     )
-    return Elimination(*(of.astype(np.int32) for of in lists), tail=tail)
+    return Elimination(*(positions.astype(np.int32) for positions in lists), tail=tail)

@@ -168,20 +168,20 @@ class StoredSteps(Stays):
     it.  `room` is what such an integration took before; more than all steps may take together is not kept.
     """
 
-    def __init__(self, lanes: Lanes, how: tuple[Any, ...], model: NativeModel, room: int = 0) -> None:
-        self._of, self._how, self._free = _what(lanes), how, model.free
-        kept, room = np.zeros(2 * lanes.size + 1, dtype=np.int64), int(_SPARE * room)
+    def __init__(self, lanes: Lanes, settings: tuple[Any, ...], model: NativeModel, room: int = 0) -> None:
+        self._of, self._how, self._free = _what(lanes), settings, model.free
+        step_index, room = np.zeros(2 * lanes.size + 1, dtype=np.int64), int(_SPARE * room)
         self.held: tuple[Array, Integers]
         """pool and kept, at once: who reads them keeps them, others may give the steps up meanwhile."""
         if _ROOM < room <= _MOST_ROOM:
             model.make_room(room)
-            self.held = np.empty(room), kept
+            self.held = np.empty(room), step_index
             model.large.append(ref(self))
             return
         try:
-            self.held = self._free.pop(), kept
+            self.held = self._free.pop(), step_index
         except IndexError:
-            self.held = np.empty(_ROOM), kept
+            self.held = np.empty(_ROOM), step_index
 
     @property
     def count(self) -> Integers:
@@ -206,20 +206,20 @@ class StoredSteps(Stays):
         times = np.append(steps[:, 0], steps[-1, 2])
         y, k = steps[:, _HEAD : _HEAD + n].copy(), steps[:, _HEAD + n :].reshape(count, stages, n)
         explicit = steps[:, 5] != 0.0
-        last, bends = np.empty_like(y), np.empty_like(y)
-        for of, which in ((method, ~explicit), (pair or method, explicit)):
-            if which.any():
-                last[which] = k[which, of.stages - 1]
-                bends[which] = np.einsum("j,kjn->kn", of.dense, k[which, : of.stages])
-        return times, y, k[:, 0].copy(), last, bends
+        last_rates, bend_terms = np.empty_like(y), np.empty_like(y)
+        for tableau, mask in ((method, ~explicit), (pair or method, explicit)):
+            if mask.any():
+                last_rates[mask] = k[mask, tableau.stages - 1]
+                bend_terms[mask] = np.einsum("j,kjn->kn", tableau.dense, k[mask, : tableau.stages])
+        return times, y, k[:, 0].copy(), last_rates, bend_terms
 
     def give_up(self) -> None:
         """Release the storage for other integrations; a user of these steps then has to integrate again."""
         self.held = np.empty(0), np.full_like(self.held[1], -1)
 
-    def belongs(self, lanes: Lanes, how: tuple[Any, ...]) -> bool:
+    def belongs(self, lanes: Lanes, settings: tuple[Any, ...]) -> bool:
         """Check whether the steps were taken for the very same arrays with the same settings."""
-        return all(map(is_, (*self._of, *self._how), (*_what(lanes), *how)))
+        return all(map(is_, (*self._of, *self._how), (*_what(lanes), *settings)))
 
     def __del__(self) -> None:
         """Return the storage to the pool for reuse."""
@@ -349,21 +349,21 @@ class NativeModel:
     def _known(self) -> bool:
         return is_compiled(self._source, _MODEL_FLAGS)
 
-    def count(self, counts: Integers, stages: int, *, along: bool) -> int:
+    def count(self, counts: Integers, stages: int, *, has_directions: bool) -> int:
         """Add the evaluations in counts (L, 5) of an integration to `evaluated`, and return its number of steps."""
-        taken, _, evaluations, *_ = np.add.reduce(counts).tolist()
+        n_steps, _, evaluations, *_ = np.add.reduce(counts).tolist()
         rates, jacobian, slopes = self._lengths
-        self._back = taken * (stages - 1) * slopes  # of the same steps along directions, or on the way back
-        self.evaluated += evaluations * rates + (self._back if along else taken * jacobian)
-        return taken
+        self._back = n_steps * (stages - 1) * slopes  # of the same steps along directions, or on the way back
+        self.evaluated += evaluations * rates + (self._back if has_directions else n_steps * jacobian)
+        return n_steps
 
     def make_room(self, room: int) -> None:
         """Give up the oldest steps in large pools until there is room for so many numbers."""
         with _LOCK:
-            alive = [steps for of in self.large if (steps := of()) is not None]
-            while alive and sum(steps.held[0].size for steps in alive) + room > _MOST_ROOM:
-                alive.pop(0).give_up()
-            self.large = [ref(steps) for steps in alive]
+            live_steps = [steps for reference in self.large if (steps := reference()) is not None]
+            while live_steps and sum(steps.held[0].size for steps in live_steps) + room > _MOST_ROOM:
+                live_steps.pop(0).give_up()
+            self.large = [ref(steps) for steps in live_steps]
 
     def integrate(
         self,
@@ -392,58 +392,58 @@ class NativeModel:
         n_d = 0 if dx0 is None else dx0.shape[2]
         x, z = np.full((size, m, self.n_x), np.nan), np.full((size, m, self.n_z), np.nan)
         dx = None if dx0 is None else np.full((size, m, self.n_x, n_d), np.nan)
-        code, which, where = np.zeros(size, dtype=np.int64), np.full(size, -1, dtype=np.int64), np.zeros(size)
+        code, failed_equations, failure_times = np.zeros(size, dtype=np.int64), np.full(size, -1, dtype=np.int64), np.zeros(size)
         counts, steps = np.zeros((size, 5), dtype=np.int64), np.zeros(control.max_steps if size == 1 else 0)
         unit = np.ones((size, self.n_x + self.n_z)) if lanes.unit is None else lanes.unit
-        quiet = np.zeros((size, m), dtype=np.int8) if stops is None else stops
-        out = np.zeros(size, dtype=np.int8) if skip is None else skip.astype(np.int8)
+        input_stops = np.zeros((size, m), dtype=np.int8) if stops is None else stops
+        skipped = np.zeros(size, dtype=np.int8) if skip is None else skip.astype(np.int8)
         of_time = (None, None) if spans is None else (spans[0], spans[1])
-        given = [np.ascontiguousarray(a, dtype=np.float64) for a in
+        lane_arrays = [np.ascontiguousarray(a, dtype=np.float64) for a in
                  (grid, lanes.start, lanes.duration, lanes.x0, lanes.z0, lanes.p, lanes.u, unit)]  # fmt: skip
-        moves = [None if a is None else np.ascontiguousarray(a, dtype=np.float64) for a in (dx0, dp, *of_time)]
-        quiet = np.ascontiguousarray(quiet)
+        direction_arrays = [None if a is None else np.ascontiguousarray(a, dtype=np.float64) for a in (dx0, dp, *of_time)]
+        input_stops = np.ascontiguousarray(input_stops)
         table, call = _table(method), integrator().castfit_integrate
-        replay, here = control.replay, threads() is None or size == 1
-        how, kept = (self, grid, method, pair, control), None
+        replay, is_single_threaded = control.replay, threads() is None or size == 1
+        settings, stored_steps = (self, grid, method, pair, control), None
         explicit = None if pair is None else ctypes.addressof(_table(pair)[0])
-        if here and directions is None:
-            kept = StoredSteps(lanes, how, self, self._taken.get((grid.tobytes(), size), 0) if keep else 0)
-        elif here and follow is not None and follow.belongs(lanes, how):
-            kept = follow
+        if is_single_threaded and directions is None:
+            stored_steps = StoredSteps(lanes, settings, self, self._taken.get((grid.tobytes(), size), 0) if keep else 0)
+        elif is_single_threaded and follow is not None and follow.belongs(lanes, settings):
+            stored_steps = follow
 
-        def pieces(first: int, last: int) -> Iterator[None]:
+        def pieces(first_lane: int, end_lane: int) -> Iterator[None]:
             """Integrate some of the lanes; before each piece of work it is time to look at the watch."""
-            part, held = slice(first, last), None if kept is None else kept.held
-            store = _NO_STORE if held is None else (
-                _address(held[0]), held[0].size, int(directions is not None), _address(held[1])
+            lane_slice, storage = slice(first_lane, end_lane), None if stored_steps is None else stored_steps.held
+            store = _NO_STORE if storage is None else (
+                _address(storage[0]), storage[0].size, int(directions is not None), _address(storage[1])
             )  # fmt: skip
-            own = self.workspace()
-            of: tuple[Any, ...] = *given[1:], quiet, *moves, out
-            to: tuple[Any, ...] = x, z, dx, code, which, counts, where
-            if last - first < size:
-                of, to = (tuple([None if a is None else a[part] for a in arrays]) for arrays in (of, to))
+            workspace = self.workspace()
+            inputs: tuple[Any, ...] = *lane_arrays[1:], input_stops, *direction_arrays, skipped
+            outputs: tuple[Any, ...] = x, z, dx, code, failed_equations, counts, failure_times
+            if end_lane - first_lane < size:
+                inputs, outputs = (tuple([None if a is None else a[lane_slice] for a in arrays]) for arrays in (inputs, outputs))
             task = _Task(
-                last - first, m, n_d, control.max_steps, control.relative, control.absolute, control.newton,
-                control.watch, *map(_address, (given[0], *of)), explicit, *map(_address, (replay, steps)), steps.size,
-                *store, *map(_address, to),
+                end_lane - first_lane, m, n_d, control.max_steps, control.relative, control.absolute, control.newton,
+                control.watch, *map(_address, (lane_arrays[0], *inputs)), explicit, *map(_address, (replay, steps)), steps.size,
+                *store, *map(_address, outputs),
             )  # fmt: skip
-            lane, addresses = 0, (ctypes.addressof(own.model), ctypes.addressof(table[0]), ctypes.addressof(task))
-            while lane < last - first:
+            lane, addresses = 0, (ctypes.addressof(workspace.model), ctypes.addressof(table[0]), ctypes.addressof(task))
+            while lane < end_lane - first_lane:
                 yield
                 lane = call(*addresses, lane, _BUDGET)
 
         self.grow()
         self.workspace()  # so that it is not made further down
-        began = thread_time()
+        start_time = thread_time()
         for _ in self._turns(pieces, size):
             look()
-        self.spent += thread_time() - began
+        self.spent += thread_time() - start_time
         stages = max(method.stages, 0 if pair is None else pair.stages)
-        taken = self.count(counts, stages, along=dx is not None)
+        n_steps = self.count(counts, stages, has_directions=dx is not None)
         key = grid.tobytes(), size
-        room = taken * (_HEAD + (stages + 1) * (self.n_x + self.n_z))
+        room = n_steps * (_HEAD + (stages + 1) * (self.n_x + self.n_z))
         self._taken[key] = max(room, int(_FADING * self._taken.get(key, 0)))  # others have the same key
-        return IntegrationOutcome(x, z, dx, code, where, which, counts, steps[: counts[0, 0]] if size else steps, kept)
+        return IntegrationOutcome(x, z, dx, code, failure_times, failed_equations, counts, steps[: counts[0, 0]] if size else steps, stored_steps)
 
     def pull(
         self,
@@ -466,54 +466,54 @@ class NativeModel:
         x0, p, start, duration = (
             np.full(shape, np.nan) for shape in ((size, self.n_x, n_a), (size, self.n_p, n_a), (size, n_a), (size, n_a))
         )
-        code, which, where = np.zeros(size, dtype=np.int64), np.full(size, -1, dtype=np.int64), np.zeros(size)
-        given: dict[str, NDArray[Any]] = {
+        code, failed_equations, failure_times = np.zeros(size, dtype=np.int64), np.full(size, -1, dtype=np.int64), np.zeros(size)
+        lane_arrays: dict[str, NDArray[Any]] = {
             **{name: getattr(lanes, name) for name in ("start", "duration", "x0", "z0", "p", "u")},
             "unit": np.ones((size, self.n_x + self.n_z)) if lanes.unit is None else lanes.unit,
         }
-        given = {name: np.ascontiguousarray(a, dtype=np.float64) for name, a in given.items()}
-        given["stops"] = np.ascontiguousarray(np.zeros((size, m), dtype=np.int8) if stops is None else stops)
-        given["skip"] = np.zeros(size, dtype=np.int8) if skip is None else skip.astype(np.int8)
-        here = threads() is None or size == 1
-        kept = (
+        lane_arrays = {name: np.ascontiguousarray(a, dtype=np.float64) for name, a in lane_arrays.items()}
+        lane_arrays["stops"] = np.ascontiguousarray(np.zeros((size, m), dtype=np.int8) if stops is None else stops)
+        lane_arrays["skip"] = np.zeros(size, dtype=np.int8) if skip is None else skip.astype(np.int8)
+        is_single_threaded = threads() is None or size == 1
+        stored_steps = (
             follow
-            if here and follow is not None and follow.belongs(lanes, (self, grid, method, pair, control))
+            if is_single_threaded and follow is not None and follow.belongs(lanes, (self, grid, method, pair, control))
             else None
         )
         grid, seeds = (np.ascontiguousarray(a, dtype=np.float64) for a in (grid, seeds))
         table, explicit = _table(method)[0], None if pair is None else ctypes.addressof(_table(pair)[0])
 
-        def pieces(first: int, last: int) -> Iterator[None]:
-            part, count = slice(first, last), last - first
-            rest = {  # what the lane is integrated into if there are no steps
+        def pieces(first_lane: int, end_lane: int) -> Iterator[None]:
+            lane_slice, count = slice(first_lane, end_lane), end_lane - first_lane
+            scratch_arrays = {  # what the lane is integrated into if there are no steps
                 "x": np.empty((count, m, self.n_x)),
                 "z": np.empty((count, m, self.n_z)),
                 "counts": np.zeros((count, 5), dtype=np.int64),
             }
-            arrays = {name: a[part] for name, a in (given | {"code": code, "which": which, "where": where}).items()}
-            at = {name: _address(a) for name, a in (arrays | rest).items()}
+            arrays = {name: a[lane_slice] for name, a in (lane_arrays | {"code": code, "which": failed_equations, "where": failure_times}).items()}
+            pointers = {name: _address(a) for name, a in (arrays | scratch_arrays).items()}
             task = _Task(
                 lanes=count, m=m, max_steps=control.max_steps, relative=control.relative, absolute=control.absolute,
-                newton=control.newton, grid=_address(grid), pair=explicit, **at,
+                newton=control.newton, grid=_address(grid), pair=explicit, **pointers,
             )  # fmt: skip
-            held = None if kept is None else kept.held
-            if held is not None:
-                task.pool, task.room, task.kept = _address(held[0]), held[0].size, _address(held[1])
-            sums = _Sums(n_a, *(_address(a[part]) for a in (seeds, x0, p, start, duration)), _MOST_KEPT)
-            lane, own = 0, self.workspace()
+            storage = None if stored_steps is None else stored_steps.held
+            if storage is not None:
+                task.pool, task.room, task.kept = _address(storage[0]), storage[0].size, _address(storage[1])
+            sums = _Sums(n_a, *(_address(a[lane_slice]) for a in (seeds, x0, p, start, duration)), _MOST_KEPT)
+            lane, workspace = 0, self.workspace()
             while lane < count:
                 yield
-                addresses = (ctypes.addressof(of) for of in (own.model, table, task, sums))
+                addresses = (ctypes.addressof(structure) for structure in (workspace.model, table, task, sums))
                 lane = integrator().castfit_pull(*addresses, lane, _BUDGET)
 
         self.grow()
         self.workspace()  # so that it is not made further down
-        began = thread_time()
+        start_time = thread_time()
         for _ in self._turns(pieces, size):
             look()
-        self.spent += thread_time() - began
+        self.spent += thread_time() - start_time
         self.evaluated += self._back
-        return PulledSums(x0, p, start, duration, code, where, which)
+        return PulledSums(x0, p, start, duration, code, failure_times, failed_equations)
 
     def grow(self) -> None:
         """Compile the functions where that pays by now."""
@@ -526,11 +526,11 @@ class NativeModel:
 
     def workspace(self) -> _Workspace:
         """Return this thread's, of the compiled functions where they are compiled by now."""
-        own = getattr(self._local, "workspace", None)
-        if own is None or own.library is not self.library:
+        workspace = getattr(self._local, "workspace", None)
+        if workspace is None or workspace.library is not self.library:
             with _LOCK:  # CasADi counts references without one
-                own = self._local.workspace = _Workspace(self)
-        return own
+                workspace = self._local.workspace = _Workspace(self)
+        return workspace
 
     @staticmethod
     def _turns(pieces: Callable[[int, int], Iterator[None]], size: int) -> Iterator[None]:
@@ -538,7 +538,7 @@ class NativeModel:
         shared = threads()
         if shared is None or size == 1:
             return pieces(0, size)
-        shared.run(lambda first, last: deque(pieces(first, last), 0), size)  # whose owner looks at the watch
+        shared.run(lambda first_lane, end_lane: deque(pieces(first_lane, end_lane), 0), size)  # whose owner looks at the watch
         return iter(())
 
 
@@ -554,57 +554,57 @@ def native_model(graph: ca.Function, compilation: str) -> NativeModel:
     Raises CompilationError: if they must be compiled and that fails.
     """
     with _LOCK:
-        known = _MODELS.setdefault(graph, {})
-        at_once = compilation in ("auto", "always")
-        wanted = "auto" if at_once else compilation
-        if wanted not in known:
+        models = _MODELS.setdefault(graph, {})
+        compiles_now = compilation in ("auto", "always")
+        mode = "auto" if compiles_now else compilation
+        if mode not in models:
             try:
-                known[wanted] = NativeModel(graph, compiled=at_once, may_compile=compilation == "deserved")
+                models[mode] = NativeModel(graph, compiled=compiles_now, may_compile=compilation == "deserved")
             except CompilationError:
                 if compilation == "always":
                     raise
-                known[wanted] = NativeModel(graph, compiled=False)
-        if compilation == "always" and not known[wanted].compiled:
-            known[wanted] = NativeModel(graph, compiled=True)
-        return known[wanted]
+                models[mode] = NativeModel(graph, compiled=False)
+        if compilation == "always" and not models[mode].compiled:
+            models[mode] = NativeModel(graph, compiled=True)
+        return models[mode]
 
 
 class _Workspace:
     """Input and output arrays of a model's functions, for one thread."""
 
-    def __init__(self, of: NativeModel) -> None:
-        patterns, library, order = of.patterns, of.library, of.elimination
+    def __init__(self, model: NativeModel) -> None:
+        patterns, library, order = model.patterns, model.library, model.elimination
         self.library = library
-        n, entries, slopes = of.n_x + of.n_z, patterns[0].size, patterns[2].size
-        t, y, p, u, du = (np.zeros(max(k, 1)) for k in (1, n, of.n_p, of.n_u, of.n_u))
+        n, entries, slopes = model.n_x + model.n_z, patterns[0].size, patterns[2].size
+        t, y, p, u, du = (np.zeros(max(k, 1)) for k in (1, n, model.n_p, model.n_u, model.n_u))
         f, j, slope_j, by_p, by_t = (np.zeros(max(k, 1)) for k in (n, entries, entries, slopes, n))
-        read, written = [t, y[: of.n_x], y[of.n_x :], p, u, du], ([f], [j], [slope_j, by_p, by_t])
-        self._kept: list[Any] = [*read, y, *(a for arrays in written for a in arrays), patterns, library, order]
-        made: list[_CFunction] = []
-        for function, arrays in zip(of.functions, written, strict=True):
+        input_arrays, output_arrays = [t, y[: model.n_x], y[model.n_x :], p, u, du], ([f], [j], [slope_j, by_p, by_t])
+        self._kept: list[Any] = [*input_arrays, y, *(a for arrays in output_arrays for a in arrays), patterns, library, order]
+        c_functions: list[_CFunction] = []
+        for function, arrays in zip(model.functions, output_arrays, strict=True):
             if library is None:
-                made.append(self._buffered(function, read, arrays))
+                c_functions.append(self._buffered(function, input_arrays, arrays))
             else:
-                made.append(self._linked(function, library, read, arrays))
+                c_functions.append(self._linked(function, library, input_arrays, arrays))
         lists: list[Integers | None] = []
         for name in _ORDER:
             lists.append(None if order is None else getattr(order, name))
         self.model = _Model(
-            of.n_x, of.n_z, of.n_p, of.n_u, entries, slopes, *map(_address, patterns), *made,
+            model.n_x, model.n_z, model.n_p, model.n_u, entries, slopes, *map(_address, patterns), *c_functions,
             *map(_address, (t, y, p, u, du, f, j, slope_j, by_p, by_t)),
-            int(of.timed),
+            int(model.timed),
             *((0, 0) if order is None else (order.at.size, order.tail)),
             *map(_address, lists),
         )  # fmt: skip
 
-    def _buffered(self, function: ca.Function, read: list[Array], written: list[Array]) -> _CFunction:
+    def _buffered(self, function: ca.Function, input_arrays: list[Array], output_arrays: list[Array]) -> _CFunction:
         """Set up a function to be evaluated by CasADi."""
-        made: Any = function.buffer()
-        buffer = made[0]
+        handle: Any = function.buffer()
+        buffer = handle[0]
         for i in range(function.n_in()):
             if function.nnz_in(i):
-                buffer.set_arg(i, memoryview(cast("Any", read[i])))
-        for i, array in enumerate(written):
+                buffer.set_arg(i, memoryview(cast("Any", input_arrays[i])))
+        for i, array in enumerate(output_arrays):
             if function.nnz_out(i):
                 buffer.set_res(i, memoryview(cast("Any", array)))
         self._kept.append(buffer)
@@ -613,12 +613,12 @@ class _Workspace:
         return _CFunction(None, None, None, None, None, _evaluation(), address(buffer._self(), None))
 
     def _linked(
-        self, function: ca.Function, library: ctypes.CDLL, read: list[Array], written: list[Array]
+        self, function: ca.Function, library: ctypes.CDLL, input_arrays: list[Array], output_arrays: list[Array]
     ) -> _CFunction:
         """Call a compiled function."""
         arguments, results = (
             (ctypes.c_void_p * max(size, len(arrays)))(*map(_address, arrays))
-            for size, arrays in ((function.sz_arg(), read), (function.sz_res(), written))
+            for size, arrays in ((function.sz_arg(), input_arrays), (function.sz_res(), output_arrays))
         )
         integers, work = np.zeros(function.sz_iw() + 1, dtype=np.int64), np.zeros(function.sz_w() + 1)
         self._kept += [arguments, results, integers, work]
@@ -639,16 +639,16 @@ class TaskLaid:
     counts (L, 5) : as of an `IntegrationOutcome`, of the last call;  stops (L, m) as of `NativeModel.integrate`
     """
 
-    def __init__(self, by: Stepping, grid: Array, still: Lanes, stops: NDArray[np.int8] | None) -> None:
-        self.by, control, size = by, by.control, still.size
-        self.how = by.model, grid, by.method, by.pair, control
+    def __init__(self, stepper: Stepping, grid: Array, lanes: Lanes, stops: NDArray[np.int8] | None) -> None:
+        self.by, control, size = stepper, stepper.control, lanes.size
+        self.how = stepper.model, grid, stepper.method, stepper.pair, control
         self.counts = np.zeros((size, 5), dtype=np.int64)
         self._code, self._which, self._where = np.zeros(size, dtype=np.int64), np.full(size, -1), np.zeros(size)
-        self._z = np.empty((size, grid.size, by.model.n_z))
-        arrays: dict[str, NDArray[Any]] = {name: getattr(still, name) for name in ("start", "duration", "z0", "u")}
+        self._z = np.empty((size, grid.size, stepper.model.n_z))
+        arrays: dict[str, NDArray[Any]] = {name: getattr(lanes, name) for name in ("start", "duration", "z0", "u")}
         arrays |= {
             "grid": grid,
-            "unit": np.ones((size, by.model.n_x + by.model.n_z)) if still.unit is None else still.unit,
+            "unit": np.ones((size, stepper.model.n_x + stepper.model.n_z)) if lanes.unit is None else lanes.unit,
             "stops": np.zeros((size, grid.size), dtype=np.int8) if stops is None else stops,
             "skip": np.zeros(size, dtype=np.int8),
         }
@@ -657,50 +657,50 @@ class TaskLaid:
         self._task = _Task(
             lanes=size, m=grid.size, max_steps=control.max_steps, relative=control.relative,
             absolute=control.absolute, newton=control.newton, watch=control.watch,
-            pair=None if by.pair is None else ctypes.addressof(_table(by.pair)[0]),
+            pair=None if stepper.pair is None else ctypes.addressof(_table(stepper.pair)[0]),
             **{name: _address(a) for name, a in arrays.items()},
         )  # fmt: skip
-        self._arrays, self._addresses = arrays, (ctypes.addressof(_table(by.method)[0]), ctypes.addressof(self._task))
+        self._arrays, self._addresses = arrays, (ctypes.addressof(_table(stepper.method)[0]), ctypes.addressof(self._task))
         self._call = integrator().castfit_integrate
 
     def run(
-        self, x0: Array, p: Array, x: Array, kept: StoredSteps | None, directions: tuple[Array, Array, Array] | None
+        self, x0: Array, p: Array, x: Array, stored_steps: StoredSteps | None, directions: tuple[Array, Array, Array] | None
     ) -> bool:
         """Integrate from x0 (L, n_x) with p (L, n_p) into x (L, m, n_x); tell whether no lane fails.
 
         Steps are kept, and followed along directions: dx0 (L, n_x, n_d) and dp (L, n_p, n_d), into dx
         (L, m, n_x, n_d).
         """
-        task, out = self._task, [x]
+        task, outputs = self._task, [x]
         task.x0, task.p, task.x = _address(x0), _address(p), _address(x)
         task.pool = task.kept = task.dx = None
-        task.n_d, task.follow = 0, int(kept is not None and directions is not None)
-        held = None if kept is None else kept.held
-        if held is not None:
-            task.pool, task.room, task.kept = _address(held[0]), held[0].size, _address(held[1])
+        task.n_d, task.follow = 0, int(stored_steps is not None and directions is not None)
+        storage = None if stored_steps is None else stored_steps.held
+        if storage is not None:
+            task.pool, task.room, task.kept = _address(storage[0]), storage[0].size, _address(storage[1])
         if directions is not None:
             task.dx0, task.dp, task.dx = map(_address, directions)
             task.n_d = directions[0].shape[2]
-            out.append(directions[2])
+            outputs.append(directions[2])
         self.by.model.grow()
-        own, call, lane, size = self.by.model.workspace(), self._call, 0, x.shape[0]
-        addresses = (ctypes.addressof(own.model), *self._addresses)
+        workspace, call, lane, size = self.by.model.workspace(), self._call, 0, x.shape[0]
+        addresses = (ctypes.addressof(workspace.model), *self._addresses)
         self._code.fill(FINE)
         self.counts.fill(0)
-        began = thread_time()
+        start_time = thread_time()
         while lane < size:
             look()
             lane = call(*addresses, lane, _BUDGET)
-        self.by.model.spent += thread_time() - began
-        self.by.model.count(self.counts, self.by.method.stages, along=directions is not None)
+        self.by.model.spent += thread_time() - start_time
+        self.by.model.count(self.counts, self.by.method.stages, has_directions=directions is not None)
         if np.logical_or.reduce(self._code):
             return False
-        return all([np.logical_and.reduce(np.isfinite(array), axis=None) for array in out])
+        return all([np.logical_and.reduce(np.isfinite(array), axis=None) for array in outputs])
 
-    def outcome(self, x: Array, kept: StoredSteps | None) -> IntegrationOutcome:
+    def outcome(self, x: Array, stored_steps: StoredSteps | None) -> IntegrationOutcome:
         """Return the outcome of the last call."""
-        told = self._code.copy(), self._where.copy(), self._which.copy(), self.counts.copy()
-        return IntegrationOutcome(x, self._z, None, *told, np.empty(0), kept)
+        status_arrays = self._code.copy(), self._where.copy(), self._which.copy(), self.counts.copy()
+        return IntegrationOutcome(x, self._z, None, *status_arrays, np.empty(0), stored_steps)
 
 
 @cache
@@ -786,19 +786,19 @@ class Stepping:
         self.method = method_for(options.relative_tolerance)
         self.pair = TSITOURAS5 if explicit and not self.model.n_z else None
 
-    def explain(self, found: IntegrationOutcome | PulledSums, skip: Mask, failures: dict[int, LaneFailure]) -> None:
+    def explain(self, outcome: IntegrationOutcome | PulledSums, skip: Mask, failures: dict[int, LaneFailure]) -> None:
         """Add the reasons of failed lanes to `failures`, non-finite results included."""
-        for lane in np.flatnonzero(found.code != FINE).tolist():
-            code, which = int(found.code[lane]), int(found.which[lane])
+        for lane in np.flatnonzero(outcome.code != FINE).tolist():
+            code, equation = int(outcome.code[lane]), int(outcome.which[lane])
             cause, detail = _CAUSES[code]
-            if code == NOT_FINITE and which >= 0:
-                detail = f"NaN or Inf in the equation of {self._names[which]}"
-            failures[lane] = LaneFailure(lane, cause, f"{detail}, at t = {found.where[lane]:g}")
-        parts = found.arrays
+            if code == NOT_FINITE and equation >= 0:
+                detail = f"NaN or Inf in the equation of {self._names[equation]}"
+            failures[lane] = LaneFailure(lane, cause, f"{detail}, at t = {outcome.where[lane]:g}")
+        parts = outcome.arrays
         if not all(np.isfinite(part).all() for part in parts):
             flat = [part.reshape(skip.size, -1) for part in parts]
-            bad = ~np.logical_and.reduce([np.isfinite(part).all(axis=1) for part in flat]) & ~skip
-            for lane in np.flatnonzero(bad).tolist():
+            is_bad = ~np.logical_and.reduce([np.isfinite(part).all(axis=1) for part in flat]) & ~skip
+            for lane in np.flatnonzero(is_bad).tolist():
                 failures.setdefault(lane, LaneFailure(lane, "not_finite", "the result is not finite"))
 
 
@@ -824,6 +824,6 @@ def stops_of(lanes: Lanes, grid: Array) -> NDArray[np.int8]:
     if grid.size < 2:
         return out
     widths = lanes.duration[:, None] * np.diff(grid, prepend=0.0)
-    differs = changes_of(lanes.u, widths)
-    out[:, :-1] = np.where(differs[..., 0].any(axis=2), 2, differs.any(axis=(2, 3)))
+    is_changed = changes_of(lanes.u, widths)
+    out[:, :-1] = np.where(is_changed[..., 0].any(axis=2), 2, is_changed.any(axis=(2, 3)))
     return out

@@ -46,9 +46,9 @@ _REMEDY = (
 def diagnose(error: str, log: list[str], start: float, duration: float, integrator: Integrator) -> tuple[str, str]:
     """Return cause and detail of a failure from CasADi's error and the lines it printed."""
     printed = "\n".join(log)
-    found = (cause for text in (error, printed) for cause, pattern in _CAUSES if re.search(pattern, text))
+    causes = (cause for text in (error, printed) for cause, pattern in _CAUSES if re.search(pattern, text))
     # CasADi's Rosenbrock integrator says nothing when it runs out of steps or they become too short.
-    cause = next(found, "step_size" if integrator.method == "rosenbrock" else "solver")
+    cause = next(causes, "step_size" if integrator.method == "rosenbrock" else "solver")
     details: list[str] = []
     place = re.search(r"(NaN|Inf) detected for output (?:\w*_)?(ode|alg), at \(row (\d+)", error + printed)
     if cause == "not_finite" and place:
@@ -84,26 +84,26 @@ def locate(probe: Integrator, lane: Lanes, grid: Array, failure: LaneFailure) ->
 def _creep(probe: Integrator, interval: Lanes, tries: int) -> tuple[Lanes, int]:
     """Integrate in pieces, halved at every failure; return a lane of zero duration at the stop and the tries left."""
     begin, width = interval.start, interval.duration
-    here, piece = interval, width
+    current_lane, piece = interval, width
     while tries > 0 and piece[0] > _RESOLUTION * width[0]:
         tries -= 1
-        u = shift_cubics(interval.u, (here.start - begin)[:, None, None])
-        end = probe.values(replace(here, duration=piece, u=u))
+        u = shift_cubics(interval.u, (current_lane.start - begin)[:, None, None])
+        end = probe.values(replace(current_lane, duration=piece, u=u))
         if end.failures:
-            if end.failures[0].cause == "consistent_initialisation" and not _begins(probe, replace(here, u=u)):
+            if end.failures[0].cause == "consistent_initialisation" and not _begins(probe, replace(current_lane, u=u)):
                 break  # no shorter piece will
             piece = 0.5 * piece
             continue
-        here = replace(here, start=here.start + piece, x0=end.x[:, -1], z0=end.z[:, -1])
-        piece = np.minimum(piece, begin + width - here.start)
-    u = shift_cubics(interval.u, (here.start - begin)[:, None, None])
-    return replace(here, duration=np.zeros(1), u=u), tries
+        current_lane = replace(current_lane, start=current_lane.start + piece, x0=end.x[:, -1], z0=end.z[:, -1])
+        piece = np.minimum(piece, begin + width - current_lane.start)
+    u = shift_cubics(interval.u, (current_lane.start - begin)[:, None, None])
+    return replace(current_lane, duration=np.zeros(1), u=u), tries
 
 
 def _begins(probe: Integrator, lane: Lanes) -> bool:
     """Whether the algebraic equations have a solution near their guess where a lane starts."""
-    at = AlgebraicPoints(lane.start, lane.x0, lane.p, lane.u[:, 0, :, 0])
-    return bool(probe.algebra.solve(at, lane.z0, lane.units[1])[1].all())
+    points = AlgebraicPoints(lane.start, lane.x0, lane.p, lane.u[:, 0, :, 0])
+    return bool(probe.algebra.solve(points, lane.z0, lane.units[1])[1].all())
 
 
 def _explain(probe: Integrator, stop: Lanes, failure: LaneFailure) -> Stop:
@@ -112,24 +112,24 @@ def _explain(probe: Integrator, stop: Lanes, failure: LaneFailure) -> Stop:
     rate, residual = (np.asarray(f, dtype=float).ravel() for f in cast("list[Any]", probe.graph(time, x, z, p, u)))
     reason = REASONS.get(failure.cause, failure.detail)
     detail = f" ({failure.detail})" if failure.detail != reason else ""
-    stopped = f"Integration stopped at t = {time:.5g}: {reason}{detail}."
+    summary = f"Integration stopped at t = {time:.5g}: {reason}{detail}."
     if failure.cause in ("consistent_initialisation", "algebraic_equations"):
-        at = AlgebraicPoints(stop.start, stop.x0, stop.p, stop.u[:, 0, :, 0])
-        gain = probe.algebra.slopes(at, stop.z0)[0][0] * stop.units[1][0]  # by each state's magnitude
+        points = AlgebraicPoints(stop.start, stop.x0, stop.p, stop.u[:, 0, :, 0])
+        gain = probe.algebra.slopes(points, stop.z0)[0][0] * stop.units[1][0]  # by each state's magnitude
         size = np.abs(gain).sum(axis=1)
         i = _largest(np.divide(residual, size, out=np.full_like(residual, np.inf), where=size > 0.0))
         name = probe.algebraic_names[i]
         remedy = (
             f"The equation of {name} is off by {residual[i]:.2g} there; give closer guesses of the algebraic states."
         )
-        still = [probe.algebraic_names[j] for j in _undetermined(gain)]
-        if still:
-            remedy += f" At the guess dg/dz is singular: {', '.join(still)} can move without changing any equation."
-        return Stop(time, name, float(z[i]), f"{stopped} {remedy}")
+        undetermined_names = [probe.algebraic_names[j] for j in _undetermined(gain)]
+        if undetermined_names:
+            remedy += f" At the guess dg/dz is singular: {', '.join(undetermined_names)} can move without changing any equation."
+        return Stop(time, name, float(z[i]), f"{summary} {remedy}")
     i = _largest(rate / (np.abs(x) + probe.options.absolute_tolerance * stop.units[0][0]))
     name = probe.state_names[i]
-    there = f"There {name} = {x[i]:.3g} changes fastest, by {rate[i]:.2g} per unit of time."
-    return Stop(time, name, float(x[i]), f"{stopped} {there} {_REMEDY}")
+    fastest_state = f"There {name} = {x[i]:.3g} changes fastest, by {rate[i]:.2g} per unit of time."
+    return Stop(time, name, float(x[i]), f"{summary} {fastest_state} {_REMEDY}")
 
 
 def _undetermined(gain: Array) -> list[int]:

@@ -81,8 +81,8 @@ class Integrator:
 
     def __init__(self, system: System, grid: ArrayLike, options: IntegratorOptions | None = None) -> None:
         graph = system.function("system", ca.densify(system.ode), ca.densify(system.alg))
-        at = np.array(grid, dtype=float)
-        self.__setstate__((graph, system.state_names, system.algebraic_names, at, options or IntegratorOptions()))
+        times = np.array(grid, dtype=float)
+        self.__setstate__((graph, system.state_names, system.algebraic_names, times, options or IntegratorOptions()))
 
     @classmethod
     def of(
@@ -90,9 +90,9 @@ class Integrator:
         options: IntegratorOptions,
     ) -> Integrator:  # fmt: skip
         """Return an integrator of a function (t, x, z, p, u) -> (ode, alg) of variables with these names."""
-        made = cls.__new__(cls)
-        made.__setstate__((graph, states, algebraic, grid, options))
-        return made
+        integrator = cls.__new__(cls)
+        integrator.__setstate__((graph, states, algebraic, grid, options))
+        return integrator
 
     def __getstate__(self) -> _State:
         """Return the arguments from which the integrator is rebuilt; bare SX does not pickle, functions do."""
@@ -147,7 +147,7 @@ class Integrator:
         twin._place(np.array(grid, dtype=float))
         return twin
 
-    def _place(self, grid: Array, others: Sequence[str] = ()) -> None:
+    def _place(self, grid: Array, other_mistakes: Sequence[str] = ()) -> None:
         """Take the grid, or refuse."""
         self.grid, mistakes = grid, list[str]()
         if grid.ndim != 1 or grid.size == 0 or not (grid[0] >= 0.0 and grid[-1] == 1.0 and (np.diff(grid) > 0.0).all()):
@@ -155,28 +155,28 @@ class Integrator:
         if self.n_z and self.method in ("cvodes", "adams"):
             valid = "'auto', 'esdirk', 'idas' or 'rosenbrock'"
             mistakes.append(f"method '{self.method}' cannot integrate algebraic equations; use {valid}")
-        check("Integrator", [*mistakes, *others])
+        check("Integrator", [*mistakes, *other_mistakes])
         self._skip = int(grid[0] == 0.0)  # an empty first interval is not integrated
         self._edges = np.append(0.0, grid[self._skip :])
 
-    def values(self, lanes: Lanes, *, keep: bool = False, begun: IntegrationOutcome | None = None) -> Trajectories:
+    def values(self, lanes: Lanes, *, keep: bool = False, previous_outcome: IntegrationOutcome | None = None) -> Trajectories:
         """Integrate all lanes; those that the method gives up, by another one.
 
-        Steps are kept if `adjoint` is to go back over them, as far as the method can; `begun` is what the compiled
+        Steps are kept if `adjoint` is to go back over them, as far as the method can; `previous_outcome` is what the compiled
         method made of the lanes, if it has integrated them.
         """
-        by, spans = self._workers(lanes), self._spans(lanes)
-        if by is not None:
+        worker_pool, spans = self._workers(lanes), self._spans(lanes)
+        if worker_pool is not None:
             shapes = {name: (self.grid.size, n) for name, n in (("x", self.n_x), ("z", self.n_z))}
-            found = self._divided(
-                by, "values_over", lanes.size, lambda part: (lanes[part], spans), Trajectories, shapes
+            trajectories = self._divided(
+                worker_pool, "values_over", lanes.size, lambda part: (lanes[part], spans), Trajectories, shapes
             )
         elif self.stepping is not None:
-            found, _ = self._stepped(self.stepping, lanes, {}, keep=keep, begun=begun)
+            trajectories, _ = self._stepped(self.stepping, lanes, {}, keep=keep, previous_outcome=previous_outcome)
         else:
             with self._resting():
-                found = self._by_spans(lanes, spans)
-        return _with_rescued(found, self._rescuable(found.failures), lambda lost: self._rescuer.values(lanes[lost]))
+                trajectories = self._by_spans(lanes, spans)
+        return _with_rescued(trajectories, self._rescuable(trajectories.failures), lambda failed_lanes: self._rescuer.values(lanes[failed_lanes]))
 
     def _rescuable(self, failures: tuple[LaneFailure, ...]) -> list[int]:
         """Return the lanes with which another integrator may have more success.
@@ -187,13 +187,13 @@ class Integrator:
         if self.rescued_by == "":
             return []
         causes = ("step_size", "too_many_steps") if self.options.watch_sensitivities else ("step_size",)
-        tried = [f for f in failures if f.cause in causes or "IDA" in f.detail or "no memory" in f.detail]
-        return [f.lane for f in tried if "CV_ERR_FAILURE" not in f.detail and "the error test" not in f.detail]
+        candidates = [f for f in failures if f.cause in causes or "IDA" in f.detail or "no memory" in f.detail]
+        return [f.lane for f in candidates if "CV_ERR_FAILURE" not in f.detail and "the error test" not in f.detail]
 
-    def _lost(self, at: Trajectories, failures: tuple[LaneFailure, ...]) -> list[int]:
+    def _lost(self, trajectories: Trajectories, failures: tuple[LaneFailure, ...]) -> list[int]:
         """Return the lanes to be differentiated by another integrator: it integrated them, or this one gives up."""
-        known = {failure.lane for failure in at.failures}
-        return sorted({*at.rescued, *(lane for lane in self._rescuable(failures) if lane not in known)})
+        failed_lanes = {failure.lane for failure in trajectories.failures}
+        return sorted({*trajectories.rescued, *(lane for lane in self._rescuable(failures) if lane not in failed_lanes)})
 
     @property
     def rescued_by(self) -> str:
@@ -214,19 +214,19 @@ class Integrator:
 
     def _workers(self, lanes: Lanes) -> Workers | None:
         """Return the workers among which lanes are divided, None if they are integrated here."""
-        by = workers()
-        if by is None or lanes.size < 2 or not by.pays or (self.stepping is not None and not by.elsewhere):
+        worker_pool = workers()
+        if worker_pool is None or lanes.size < 2 or not worker_pool.pays or (self.stepping is not None and not worker_pool.elsewhere):
             return None
-        return by
+        return worker_pool
 
     def _resting(self) -> AbstractContextManager[None]:
         """Return a context that records the duration of work done in this process although workers exist."""
-        by = workers()
-        return nullcontext() if by is None or self.stepping is not None else by.resting()
+        worker_pool = workers()
+        return nullcontext() if worker_pool is None or self.stepping is not None else worker_pool.resting()
 
     def _divided(
         self,
-        by: Workers,
+        worker_pool: Workers,
         method: str,
         size: int,
         arguments: Callable[[slice], tuple[Any, ...]],
@@ -237,17 +237,17 @@ class Integrator:
         if not self._sent:
             # Elsewhere "auto" may be another method.
             self._sent.append(held(_Family, self._twin(self.grid, replace(self.options, method=self.method))))
-        parts = by.shares(size)
-        found = by.run([(self._sent[0], "call", (self.grid, method, *arguments(part))) for part in parts])
+        parts = worker_pool.shares(size)
+        answers = worker_pool.run([(self._sent[0], "call", (self.grid, method, *arguments(part))) for part in parts])
         arrays = {name: np.full((size, *shape), np.nan) for name, shape in shapes.items()}
         failures: list[LaneFailure] = []
-        for part, own in zip(parts, found, strict=True):
-            if isinstance(own, Lost):
-                failures += [LaneFailure(lane, "solver", own.message) for lane in range(part.start, part.stop)]
+        for part, answer in zip(parts, answers, strict=True):
+            if isinstance(answer, Lost):
+                failures += [LaneFailure(lane, "solver", answer.message) for lane in range(part.start, part.stop)]
                 continue
             for name, array in arrays.items():
-                array[part] = getattr(own, name)
-            failures += [replace(failure, lane=part.start + failure.lane) for failure in own.failures]
+                array[part] = getattr(answer, name)
+            failures += [replace(failure, lane=part.start + failure.lane) for failure in answer.failures]
         return make(**arrays, failures=tuple(failures))
 
     def values_over(self, lanes: Lanes, spans: list[slice]) -> Trajectories:
@@ -265,15 +265,15 @@ class Integrator:
         with captured():
             guess = lanes.z0
             for span in spans:
-                at, guess = self._begin(lanes, span, x, guess, failures)
+                begin, guess = self._begin(lanes, span, x, guess, failures)
                 if span.start == 0:
                     x[:, : self._skip], z[:, : self._skip] = lanes.x0[:, None], guess[:, None]
-                given = {
-                    "x0": at.x[:, None] / x_unit,
+                inputs = {
+                    "x0": begin.x[:, None] / x_unit,
                     "z0": guess[:, None] / z_unit,
-                    "p": np.hstack([self._arguments(lanes, span), self._units(lanes, at, guess)])[:, None],
+                    "p": np.hstack([self._arguments(lanes, span), self._units(lanes, begin, guess)])[:, None],
                 }
-                out = self._run("values", lanes, span, given, failures)
+                out = self._run("values", lanes, span, inputs, failures)
                 outputs = self._outputs(span)
                 x[:, outputs] = self._or_still(lanes, out["xf"] * x_unit, lanes.x0[:, None])
                 z[:, outputs] = self._or_still(lanes, out["zf"] * z_unit, guess[:, None])
@@ -292,7 +292,7 @@ class Integrator:
         follow: StoredSteps | None = None,
         *,
         keep: bool = False,
-        begun: IntegrationOutcome | None = None,
+        previous_outcome: IntegrationOutcome | None = None,
     ) -> tuple[Trajectories, Sensitivities | None]:
         """Integrate by the compiled method; with sensitivities along dx0, dp and spans, or None, if asked for."""
         guess, scale, directions = lanes.z0, np.ones(1), None
@@ -305,108 +305,108 @@ class Integrator:
         skip = lanes.duration == 0.0
         skip[list(failures)] = True
         stops = stops_of(lanes, self.grid) if self.n_u else None
-        found = begun or stepping.model.integrate(
+        outcome = previous_outcome or stepping.model.integrate(
             replace(lanes, z0=guess) if self.n_z else lanes, self.grid, stepping.method, stepping.control,
             stops=stops, skip=skip, directions=directions, keep=keep or stepping.control.watch == 0.0, follow=follow,
             pair=stepping.pair,
         )  # fmt: skip
-        stepping.explain(found, skip, failures)
-        x = self._or_still(lanes, found.x, lanes.x0[:, None])
-        z = self._or_still(lanes, found.z, guess[:, None]) if self.n_z else found.z
+        stepping.explain(outcome, skip, failures)
+        x = self._or_still(lanes, outcome.x, lanes.x0[:, None])
+        z = self._or_still(lanes, outcome.z, guess[:, None]) if self.n_z else outcome.z
         self._polish(lanes, x, z, failures)
         for lane in failures:
             x[lane] = z[lane] = np.nan
-        out = Trajectories(x, z, _in_order(failures), kept=found.kept, steps=int(found.counts[:, 0].sum()))
-        if directions is None or found.dx is None:
-            return out, None
-        still, dp, spans = directions
+        trajectories = Trajectories(x, z, _in_order(failures), kept=outcome.kept, steps=int(outcome.counts[:, 0].sum()))
+        if directions is None or outcome.dx is None:
+            return trajectories, None
+        initial_dx, dp, spans = directions
         if spans is not None and (lanes.duration == 0.0).any() and spans[1].any():
             rates = self._rates(*self._begin(lanes, slice(0, 1), x, lanes.z0, failures))
-            still = still + rates[:, :, None] * spans[1][:, None]
-        dx = self._or_still(lanes, found.dx, still[:, None])
-        taken = tuple(found.counts[:, [0, 4]].sum(axis=0).tolist())
-        return out, replace(self._slopes(lanes, out, dx, dp, scale, failures), steps=taken)
+            initial_dx = initial_dx + rates[:, :, None] * spans[1][:, None]
+        dx = self._or_still(lanes, outcome.dx, initial_dx[:, None])
+        step_counts = tuple(outcome.counts[:, [0, 4]].sum(axis=0).tolist())
+        return trajectories, replace(self._slopes(lanes, trajectories, dx, dp, scale, failures), steps=step_counts)
 
     def _slopes(
-        self, lanes: Lanes, at: Trajectories, dx: Array, dp: Array, scale: Array, failures: dict[int, LaneFailure]
+        self, lanes: Lanes, trajectories: Trajectories, dx: Array, dp: Array, scale: Array, failures: dict[int, LaneFailure]
     ) -> Sensitivities:
         """Return sensitivities from those of the states (L, m, n_x, n_d) along seeds that were scaled."""
-        dz = self.algebraic_slopes(lanes, at, dx, dp)
+        dz = self.algebraic_slopes(lanes, trajectories, dx, dp)
         for lane in failures:
             dx[lane] = dz[lane] = np.nan
         return Sensitivities(dx / scale[:, None], dz / scale[:, None], _in_order(failures))
 
     def sensitivities(
-        self, lanes: Lanes, at: Trajectories, dx0: Array, dp: Array, spans: Array | None = None
+        self, lanes: Lanes, trajectories: Trajectories, dx0: Array, dp: Array, spans: Array | None = None
     ) -> Sensitivities:
-        """Differentiate the trajectories `at`, which `values` returned for these lanes.
+        """Differentiate the trajectories `trajectories`, which `values` returned for these lanes.
 
-        at : lanes that failed in it are not tried again
+        trajectories : lanes that failed in it are not tried again
         dx0 (L, n_x, n_d)
         dp (L, n_p, n_d) : directions: the derivatives of x0 and p with respect to n_d quantities
         spans (2, L, n_d) : The derivatives of start and duration.  Outputs stay where they are relative to them; inputs
             that vary do not, so lanes that move must have one interval where there are any.
         """
-        mine, by, runs = _without_rescued(at), self._workers(lanes), self._spans(lanes)
-        moved = np.zeros((2, lanes.size, dx0.shape[2])) if spans is None else spans
-        moves = bool(moved.any())
+        valid_trajectories, worker_pool, runs = _without_rescued(trajectories), self._workers(lanes), self._spans(lanes)
+        span_slopes = np.zeros((2, lanes.size, dx0.shape[2])) if spans is None else spans
+        has_moving_lanes = bool(span_slopes.any())
 
         def share(part: slice) -> tuple[Any, ...]:
-            return lanes[part], mine[range(part.start, part.stop)], dx0[part], dp[part], moved[:, part], moves, runs
+            return lanes[part], valid_trajectories[range(part.start, part.stop)], dx0[part], dp[part], span_slopes[:, part], has_moving_lanes, runs
 
-        def again(lost: list[int]) -> Sensitivities:
-            some, by = lanes[lost], self._rescuer
-            return by.sensitivities(some, by.values(some), dx0[lost], dp[lost], moved[:, lost])
+        def rescue(failed_lanes: list[int]) -> Sensitivities:
+            subset, rescuer = lanes[failed_lanes], self._rescuer
+            return rescuer.sensitivities(subset, rescuer.values(subset), dx0[failed_lanes], dp[failed_lanes], span_slopes[:, failed_lanes])
 
-        if by is not None:
+        if worker_pool is not None:
             shapes = {name: (self.grid.size, n, dx0.shape[2]) for name, n in (("dx", self.n_x), ("dz", self.n_z))}
-            found = self._divided(by, "sensitivities_over", lanes.size, share, Sensitivities, shapes)
+            sensitivities = self._divided(worker_pool, "sensitivities_over", lanes.size, share, Sensitivities, shapes)
         elif self.stepping is not None and dx0.shape[2]:
-            failures = {failure.lane: failure for failure in mine.failures}
-            _, slopes = self._stepped(self.stepping, lanes, failures, (dx0, dp, moved if moves else None), mine.kept)
+            failures = {failure.lane: failure for failure in valid_trajectories.failures}
+            _, slopes = self._stepped(self.stepping, lanes, failures, (dx0, dp, span_slopes if has_moving_lanes else None), valid_trajectories.kept)
             assert slopes is not None
-            found = slopes
+            sensitivities = slopes
         else:
             with self._resting():
-                found = self._slopes_by_spans(lanes, mine, dx0, dp, moved, runs)
-        return _with_rescued(found, self._lost(at, found.failures), again)
+                sensitivities = self._slopes_by_spans(lanes, valid_trajectories, dx0, dp, span_slopes, runs)
+        return _with_rescued(sensitivities, self._lost(trajectories, sensitivities.failures), rescue)
 
     def differentiated(self, lanes: Lanes, dx0: Array, dp: Array) -> tuple[Trajectories, Sensitivities]:
         """Return the results of `values` and `sensitivities`, by one integration if the method allows it."""
         if self.stepping is not None and dx0.shape[2] and self._workers(lanes) is None:
-            found, slopes = self._stepped(self.stepping, lanes, {}, (dx0, dp, None))
-            if slopes is not None and not found.failures:
-                return found, slopes
-        found = self.values(lanes)
-        return found, self.sensitivities(lanes, found, dx0, dp)
+            trajectories, slopes = self._stepped(self.stepping, lanes, {}, (dx0, dp, None))
+            if slopes is not None and not trajectories.failures:
+                return trajectories, slopes
+        trajectories = self.values(lanes)
+        return trajectories, self.sensitivities(lanes, trajectories, dx0, dp)
 
     def sensitivities_over(
-        self, lanes: Lanes, at: Trajectories, dx0: Array, dp: Array, spans: Array, moves: bool, runs: list[slice]
+        self, lanes: Lanes, trajectories: Trajectories, dx0: Array, dp: Array, spans: Array, has_moving_lanes: bool, runs: list[slice]
     ) -> Sensitivities:
-        """Differentiate over runs of intervals, here and by this method alone; `moves` tells whether any lane moves."""
+        """Differentiate over runs of intervals, here and by this method alone; `has_moving_lanes` tells whether any lane moves."""
         if self.stepping is not None and dx0.shape[2]:
-            failures = {failure.lane: failure for failure in at.failures}
-            seeds = dx0, dp, spans if moves else None
-            _, found = self._stepped(self.stepping, lanes, failures, seeds, at.kept)
-            assert found is not None
-            return found
-        return self._slopes_by_spans(lanes, at, dx0, dp, spans, runs)
+            failures = {failure.lane: failure for failure in trajectories.failures}
+            seeds = dx0, dp, spans if has_moving_lanes else None
+            _, sensitivities = self._stepped(self.stepping, lanes, failures, seeds, trajectories.kept)
+            assert sensitivities is not None
+            return sensitivities
+        return self._slopes_by_spans(lanes, trajectories, dx0, dp, spans, runs)
 
     def _slopes_by_spans(
-        self, lanes: Lanes, at: Trajectories, dx0: Array, dp: Array, spans: Array, runs: list[slice]
+        self, lanes: Lanes, trajectories: Trajectories, dx0: Array, dp: Array, spans: Array, runs: list[slice]
     ) -> Sensitivities:
         """Differentiate by one of CasADi's integrators, one run of intervals after the other."""
         n_d = dx0.shape[2]
         scale = seed_scale(lanes, dx0, dp, spans[1])
         dx0_, dp_, (d_start, d_duration) = dx0 * scale, dp * scale, spans * scale[:, 0]
         dx = np.full((lanes.size, self.grid.size, self.n_x, n_d), np.nan)
-        failures = {failure.lane: failure for failure in at.failures}
+        failures = {failure.lane: failure for failure in trajectories.failures}
         x_unit, z_unit = (unit[:, None] for unit in lanes.units)
         with captured():
             dx[:, : self._skip] = dx0_[:, None]
             for span in runs if n_d else []:
                 previous = self._skip + span.start - 1
-                begin, z = self._begin(lanes, span, at.x, lanes.z0 if span.start == 0 else at.z[:, previous], failures)
+                begin, z = self._begin(lanes, span, trajectories.x, lanes.z0 if span.start == 0 else trajectories.z[:, previous], failures)
                 dx_begin = dx0_ if span.start == 0 else dx[:, previous]
                 seeds = {
                     "x0": begin.x[:, None] / x_unit,
@@ -418,125 +418,125 @@ class Integrator:
                     begins = d_start + self._edges[span.start] * d_duration
                     du = shift_slopes(lanes.u[:, self._skip + span.start])[:, None] * begins[:, :, None, None]
                     seeds["fwd_u"] = self._control_seeds(du, span, n_d)
-                    moved = begins[:, None], du[..., 0].transpose(0, 2, 1)
+                    point_slopes = begins[:, None], du[..., 0].transpose(0, 2, 1)
                     seeds["z0"] = z[:, None] / z_unit
                     seeds["fwd_z0"] = (
-                        self.algebra.differentiate(begin, z, dx_begin, dp_, *moved).transpose(0, 2, 1) / z_unit
+                        self.algebra.differentiate(begin, z, dx_begin, dp_, *point_slopes).transpose(0, 2, 1) / z_unit
                     )
                 out = self._run("forward", lanes, span, seeds, failures, n_d)["fwd_xf"]
                 ahead = out.reshape(lanes.size, n_d, -1, self.n_x).transpose(0, 2, 3, 1) * x_unit[..., None]
-                still = dx0_
+                initial_dx = dx0_
                 if (lanes.duration == 0.0).any() and d_duration.any():
-                    still = dx0_ + self._rates(begin, z)[:, :, None] * d_duration[:, None]
-                dx[:, self._outputs(span)] = self._or_still(lanes, ahead, still[:, None])
-        return self._slopes(lanes, at, dx, dp_, scale, failures)
+                    initial_dx = dx0_ + self._rates(begin, z)[:, :, None] * d_duration[:, None]
+                dx[:, self._outputs(span)] = self._or_still(lanes, ahead, initial_dx[:, None])
+        return self._slopes(lanes, trajectories, dx, dp_, scale, failures)
 
-    def adjoint(self, lanes: Lanes, at: Trajectories, seeds: Array) -> Adjoints:
-        """Differentiate sums over the trajectories `at`, which `values` returned for these lanes, by x0 and p.
+    def adjoint(self, lanes: Lanes, trajectories: Trajectories, seeds: Array) -> Adjoints:
+        """Differentiate sums over the trajectories `trajectories`, which `values` returned for these lanes, by x0 and p.
 
         One backward integration per lane, whatever the number of parameters; n_a sums share it.
 
-        at : lanes that failed in it are not tried again
+        trajectories : lanes that failed in it are not tried again
         seeds (L, n_a, m, n_x) : the sums are  sum over outputs and states of seeds * x
         """
         # IDAS does not make the adjoint algebraic states consistent where a seed enters between.
-        alone = self.method == "idas" and self.n_z > 0
-        by, spans = self._workers(lanes), self._every_interval() if alone else self._spans(lanes)
-        mine, n_a = _without_rescued(at), seeds.shape[1]
+        needs_single_intervals = self.method == "idas" and self.n_z > 0
+        worker_pool, spans = self._workers(lanes), self._every_interval() if needs_single_intervals else self._spans(lanes)
+        valid_trajectories, n_a = _without_rescued(trajectories), seeds.shape[1]
 
         def share(part: slice) -> tuple[Any, ...]:
-            return lanes[part], mine[range(part.start, part.stop)], seeds[part], spans
+            return lanes[part], valid_trajectories[range(part.start, part.stop)], seeds[part], spans
 
-        def again(lost: list[int]) -> Adjoints:
-            some, by = lanes[lost], self._rescuer
-            return by.adjoint(some, by.values(some), seeds[lost])
+        def rescue(failed_lanes: list[int]) -> Adjoints:
+            subset, rescuer = lanes[failed_lanes], self._rescuer
+            return rescuer.adjoint(subset, rescuer.values(subset), seeds[failed_lanes])
 
-        if by is None:
+        if worker_pool is None:
             with self._resting():
-                found = self.adjoint_over(lanes, mine, seeds, spans)
+                adjoints = self.adjoint_over(lanes, valid_trajectories, seeds, spans)
         else:
             shapes = {"x0": (n_a, self.n_x), "p": (n_a, self.n_p), "start": (n_a,), "duration": (n_a,)}
-            found = self._divided(by, "adjoint_over", lanes.size, share, Adjoints, shapes)
-        return _with_rescued(found, self._lost(at, found.failures), again)
+            adjoints = self._divided(worker_pool, "adjoint_over", lanes.size, share, Adjoints, shapes)
+        return _with_rescued(adjoints, self._lost(trajectories, adjoints.failures), rescue)
 
-    def adjoint_over(self, lanes: Lanes, at: Trajectories, seeds: Array, spans: list[slice]) -> Adjoints:
+    def adjoint_over(self, lanes: Lanes, trajectories: Trajectories, seeds: Array, spans: list[slice]) -> Adjoints:
         """Differentiate backwards over runs of intervals, here and by this method alone."""
         count, n_a = seeds.shape[:2]
         if self.stepping is not None and n_a:
-            return self._pulled(self.stepping, lanes, at, seeds)
+            return self._pulled(self.stepping, lanes, trajectories, seeds)
         scale = _adjoint_scale(lanes, seeds)
         seeds = seeds * scale[:, :, None, None]
         x0_bar, p_bar = np.zeros((count, n_a, self.n_x)), np.zeros((count, n_a, self.n_p))
         start_bar, duration_bar = np.zeros((count, n_a)), np.zeros((count, n_a))
-        failures = {failure.lane: failure for failure in at.failures}
+        failures = {failure.lane: failure for failure in trajectories.failures}
         x_unit, z_unit = (unit[:, None] for unit in lanes.units)
         with captured():
             for span in spans[::-1] if n_a else []:
                 previous = self._skip + span.start - 1
-                begin, z = self._begin(lanes, span, at.x, lanes.z0 if span.start == 0 else at.z[:, previous], failures)
-                own = seeds[:, :, self._outputs(span)].copy()
-                own[:, :, -1] += x0_bar
-                enters = (own * x_unit[:, None]).reshape(count, -1, self.n_x)
+                begin, z = self._begin(lanes, span, trajectories.x, lanes.z0 if span.start == 0 else trajectories.z[:, previous], failures)
+                span_seeds = seeds[:, :, self._outputs(span)].copy()
+                span_seeds[:, :, -1] += x0_bar
+                enters = (span_seeds * x_unit[:, None]).reshape(count, -1, self.n_x)
                 q_unit = self._scales(lanes, span)
                 p = np.hstack([self._arguments(lanes, span) / q_unit, self._units(lanes, begin, z), q_unit])
-                given = {
+                inputs = {
                     "x0": begin.x[:, None] / x_unit,
                     "z0": z[:, None] / z_unit,
                     "p": p[:, None],
                     "adj2_xf": enters,
                 }
-                out = self._run("reverse", lanes, span, given, failures, n_a)
-                still = own.sum(axis=2)
+                out = self._run("reverse", lanes, span, inputs, failures, n_a)
+                seed_sum = span_seeds.sum(axis=2)
                 by_q = out["adj2_p"][..., : self.n_p + 2] / q_unit[:, None]
                 by_q = self._or_still(lanes, by_q, np.zeros_like(by_q))
                 # The span begins at start + left * duration and lasts (right - left) * duration.
                 left, right = self._edges[span.start], self._edges[span.stop]
                 by_begin, by_length = by_q[..., self.n_p], by_q[..., self.n_p + 1]
                 if (lanes.duration == 0.0).any():
-                    rates = np.einsum("lai,li->la", still, self._rates(begin, z))
+                    rates = np.einsum("lai,li->la", seed_sum, self._rates(begin, z))
                     by_length = self._or_still(lanes, by_length, rates)
-                x0_bar = self._or_still(lanes, out["adj2_x0"] / x_unit, still)
+                x0_bar = self._or_still(lanes, out["adj2_x0"] / x_unit, seed_sum)
                 p_bar += by_q[..., : self.n_p]
                 start_bar += by_begin
                 duration_bar += left * by_begin + (right - left) * by_length
         x0_bar += seeds[:, :, : self._skip].sum(axis=2)
-        found = Adjoints(
+        adjoints = Adjoints(
             x0_bar / scale[..., None],
             p_bar / scale[..., None],
             start_bar / scale,
             duration_bar / scale,
             _in_order(failures),
         )
-        for bar in found.bars:
+        for bar in adjoints.bars:
             bar[list(failures)] = np.nan
-        return found
+        return adjoints
 
-    def _pulled(self, stepping: Stepping, lanes: Lanes, at: Trajectories, seeds: Array) -> Adjoints:
+    def _pulled(self, stepping: Stepping, lanes: Lanes, trajectories: Trajectories, seeds: Array) -> Adjoints:
         """Differentiate the compiled method's steps, from their end to their beginning."""
-        failures = {failure.lane: failure for failure in at.failures}
+        failures = {failure.lane: failure for failure in trajectories.failures}
         guess = lanes.z0
         if self.n_z:
             _, guess = self._begin(lanes, slice(0, 1), lanes.x0[:, None], lanes.z0, failures)
-        still = lanes.duration == 0.0
-        skip = still.copy()
+        has_zero_duration = lanes.duration == 0.0
+        skip = has_zero_duration.copy()
         skip[list(failures)] = True
-        found = stepping.model.pull(
+        sums = stepping.model.pull(
             replace(lanes, z0=guess), self.grid, stepping.method, stepping.control, np.moveaxis(seeds, 1, 3),
-            stops=stops_of(lanes, self.grid) if self.n_u else None, skip=skip, follow=at.kept,
+            stops=stops_of(lanes, self.grid) if self.n_u else None, skip=skip, follow=trajectories.kept,
             pair=stepping.pair,
         )  # fmt: skip
-        bars = [np.moveaxis(found.x0, 2, 1).copy(), np.moveaxis(found.p, 2, 1).copy(), found.start, found.duration]
-        if still.any():
-            total = seeds[still].sum(axis=2)
-            rates = self._rates(*self._begin(lanes, slice(0, 1), lanes.x0[:, None], guess, failures))[still]
-            for bar, here in zip(bars, (total, 0.0, 0.0, np.einsum("lai,li->la", total, rates)), strict=True):
-                bar[still] = here
-        stepping.explain(found, skip, failures)
+        bars = [np.moveaxis(sums.x0, 2, 1).copy(), np.moveaxis(sums.p, 2, 1).copy(), sums.start, sums.duration]
+        if has_zero_duration.any():
+            total = seeds[has_zero_duration].sum(axis=2)
+            rates = self._rates(*self._begin(lanes, slice(0, 1), lanes.x0[:, None], guess, failures))[has_zero_duration]
+            for bar, gradient in zip(bars, (total, 0.0, 0.0, np.einsum("lai,li->la", total, rates)), strict=True):
+                bar[has_zero_duration] = gradient
+        stepping.explain(sums, skip, failures)
         for bar in bars:
             bar[list(failures)] = np.nan
         return Adjoints(bars[0], bars[1], bars[2], bars[3], _in_order(failures))
 
-    def algebraic_slopes(self, lanes: Lanes, at: Trajectories, dx: Array, dp: Array) -> Array:
+    def algebraic_slopes(self, lanes: Lanes, trajectories: Trajectories, dx: Array, dp: Array) -> Array:
         """Return the derivatives of the algebraic states at the outputs, (L, m, n_z, n_d), for dx (L, m, n_x, n_d)
         and dp.
 
@@ -546,14 +546,14 @@ class Integrator:
         if not self.n_z:
             return np.zeros(shape)
         flat = dx.reshape(-1, self.n_x, dx.shape[3]), np.repeat(dp, self.grid.size, axis=0)
-        points = self._output_points(lanes, at.x)
-        return self.algebra.differentiate(points, at.z.reshape(-1, self.n_z), *flat).reshape(shape)
+        points = self._output_points(lanes, trajectories.x)
+        return self.algebra.differentiate(points, trajectories.z.reshape(-1, self.n_z), *flat).reshape(shape)
 
-    def algebraic_products(self, lanes: Lanes, at: Trajectories, z_bar: Array) -> tuple[Array, Array]:
+    def algebraic_products(self, lanes: Lanes, trajectories: Trajectories, z_bar: Array) -> tuple[Array, Array]:
         """Return the gradients of  sum z_bar (L, m, n_z) * z  by the states there (L, m, n_x), and by p (L, n_p)."""
-        count, outputs = at.x.shape[:2]
+        count, outputs = trajectories.x.shape[:2]
         flat = z_bar.reshape(-1, self.n_z)
-        by_x, by_p = self.algebra.pull(self._output_points(lanes, at.x), at.z.reshape(-1, self.n_z), flat)
+        by_x, by_p = self.algebra.pull(self._output_points(lanes, trajectories.x), trajectories.z.reshape(-1, self.n_z), flat)
         return by_x.reshape(count, outputs, -1), by_p.reshape(count, outputs, -1).sum(axis=1)
 
     def locate_failure(self, lanes: Lanes, lane: int) -> Stop:
@@ -586,12 +586,12 @@ class Integrator:
         self, lanes: Lanes, span: slice, x: Array, guess: Array, failures: dict[int, LaneFailure]
     ) -> tuple[AlgebraicPoints, Array]:
         """Return the points at which a span of intervals begins, with consistent algebraic states (L, n_z)."""
-        first = self._skip + span.start
+        interval_index = self._skip + span.start
         begin = AlgebraicPoints(
             lanes.start + lanes.duration * self._edges[span.start],
-            lanes.x0 if span.start == 0 else x[:, first - 1],
+            lanes.x0 if span.start == 0 else x[:, interval_index - 1],
             lanes.p,
-            lanes.u[:, first, :, 0],
+            lanes.u[:, interval_index, :, 0],
         )
         if not self.n_z:
             return begin, guess
@@ -627,51 +627,51 @@ class Integrator:
         return slice(self._skip + span.start, self._skip + span.stop)
 
     @staticmethod
-    def _or_still(lanes: Lanes, moved: Array, still: Array) -> Array:
-        """Take `still` for lanes of zero duration, where nothing happens."""
-        stays = lanes.duration == 0.0
-        return np.where(stays.reshape(-1, *[1] * (moved.ndim - 1)), still, moved) if stays.any() else moved
+    def _or_still(lanes: Lanes, values: Array, initial_values: Array) -> Array:
+        """Take `initial_values` for lanes of zero duration, where nothing happens."""
+        has_zero_duration = lanes.duration == 0.0
+        return np.where(has_zero_duration.reshape(-1, *[1] * (values.ndim - 1)), initial_values, values) if has_zero_duration.any() else values
 
     def _run(
         self,
         kind: str,
         lanes: Lanes,
         span: slice,
-        given: dict[str, Array],
+        inputs: dict[str, Array],
         failures: dict[int, LaneFailure],
         n_d: int = 0,
     ) -> dict[str, Array]:
         """Evaluate a CasADi function lane by lane: arrays (L, columns, rows), NaN where it failed or was skipped."""
         call = self._buffered(kind, n_d, self._relative(span))
         start, duration = self._arguments(lanes, span)[:, self.n_p :].T
-        batch = given | ({"u": self._controls(lanes, span)} if self.n_u else {})
+        batch = inputs | ({"u": self._controls(lanes, span)} if self.n_u else {})
         batch = {name: array for name, array in batch.items() if name in call.arguments}
         out = {name: np.full((lanes.size, *array.shape), np.nan) for name, array in call.results.items()}
-        filled = [(call.arguments[name], array) for name, array in batch.items()]
-        read = [(array, out[name]) for name, array in call.results.items()]
-        going = [lane for lane in np.flatnonzero(lanes.duration != 0.0).tolist() if lane not in failures]
+        argument_pairs = [(call.arguments[name], array) for name, array in batch.items()]
+        result_pairs = [(array, out[name]) for name, array in call.results.items()]
+        active_lanes = [lane for lane in np.flatnonzero(lanes.duration != 0.0).tolist() if lane not in failures]
         with captured() as log:
-            for lane in going:
+            for lane in active_lanes:
                 look()
-                for argument, array in filled:
+                for argument, array in argument_pairs:
                     argument[...] = array[lane]
                 try:
                     call()
                 except RuntimeError as error:
-                    said = log.tail(20)
+                    log_lines = log.tail(20)
                     log.restart()
-                    if "KeyboardInterrupt" in f"{error} {said}":  # CasADi makes an error of it
+                    if "KeyboardInterrupt" in f"{error} {log_lines}":  # CasADi makes an error of it
                         raise KeyboardInterrupt from None
-                    failures[lane] = LaneFailure(lane, *diagnose(str(error), said, start[lane], duration[lane], self))
+                    failures[lane] = LaneFailure(lane, *diagnose(str(error), log_lines, start[lane], duration[lane], self))
                     continue
-                for result, to in read:
-                    to[lane] = result
-        if all(np.isfinite(to).all() for to in out.values()):
+                for result, target in result_pairs:
+                    target[lane] = result
+        if all(np.isfinite(target).all() for target in out.values()):
             return out
-        finite = np.logical_and.reduce([np.isfinite(to).reshape(lanes.size, -1).all(axis=1) for to in out.values()])
-        for lane in [lane for lane in going if not finite[lane] and lane not in failures]:
-            for to in out.values():
-                to[lane] = np.nan
+        finite = np.logical_and.reduce([np.isfinite(target).reshape(lanes.size, -1).all(axis=1) for target in out.values()])
+        for lane in [lane for lane in active_lanes if not finite[lane] and lane not in failures]:
+            for target in out.values():
+                target[lane] = np.nan
             failures[lane] = LaneFailure(lane, "not_finite", "the result is not finite")
         return out
 
@@ -696,12 +696,12 @@ class Integrator:
         time = np.exp2(np.round(np.log2(np.where(duration > 0.0, duration, 1.0))))
         return np.hstack([np.where(lanes.p == 0.0, 1.0, np.abs(lanes.p)), time[:, None], time[:, None]])
 
-    def _rates(self, at: AlgebraicPoints, z: Array) -> Array:
+    def _rates(self, points: AlgebraicPoints, z: Array) -> Array:
         """Return the right-hand sides at points, (L, n_x)."""
-        if not at.t.size:
+        if not points.t.size:
             return np.zeros((0, self.n_x))
-        found: Any = self.graph.map(at.t.size)(at.t[None], at.x.T, z.T, at.p.T, at.u.T)
-        return np.asarray(found[0], dtype=float).T
+        outputs: Any = self.graph.map(points.t.size)(points.t[None], points.x.T, z.T, points.p.T, points.u.T)
+        return np.asarray(outputs[0], dtype=float).T
 
     def _parameter_seeds(self, lanes: Lanes, span: slice, dp: Array, d_start: Array, d_duration: Array) -> Array:
         """Return the derivatives of parameters, start and duration of a span, at constant units, (L, n_d, rows)."""
@@ -747,9 +747,9 @@ class Integrator:
             widths = lanes.duration[:, None] * np.diff(self._edges)
             jumps = changes_of(lanes.u[:, self._skip :], widths).any(axis=(0, 2, 3))
             ends = np.union1d(ends, np.flatnonzero(jumps) + 1)
-        runs = [slice(first, last) for first, last in pairwise([0, *ends.tolist()])]
-        most = max(_MAX_GRIDS, n // _WORTH_BUILDING)
-        return runs if len({self._relative(run) for run in runs}) <= most else self._every_interval()
+        runs = [slice(begin, end) for begin, end in pairwise([0, *ends.tolist()])]
+        max_grids = max(_MAX_GRIDS, n // _WORTH_BUILDING)
+        return runs if len({self._relative(run) for run in runs}) <= max_grids else self._every_interval()
 
     @cached_property
     def _ends(self) -> NDArray[np.intp]:
@@ -757,12 +757,12 @@ class Integrator:
         its run.
         """
         ends: list[int] = []
-        first, shortest = 0, np.inf
+        run_begin, shortest = 0, np.inf
         for j, (left, right) in enumerate(pairwise(self._edges.tolist())):
             shortest = min(shortest, right - left)
-            if shortest < _SHORTEST_INTERVAL * (right - self._edges[first]):
+            if shortest < _SHORTEST_INTERVAL * (right - self._edges[run_begin]):
                 ends.append(j)
-                first, shortest = j, right - left
+                run_begin, shortest = j, right - left
         return np.array([*ends, self._edges.size - 1], dtype=np.intp)
 
     def _every_interval(self) -> list[slice]:
@@ -788,8 +788,8 @@ class Integrator:
                     if not self._compiles:
                         raise
                     if self.options.compile == "always":
-                        what = "; ".join([*log.tail(2), str(error).splitlines()[-1]])
-                        raise InputError("Integrator", [f"compile='always', but compiling failed: {what}"]) from error
+                        message = "; ".join([*log.tail(2), str(error).splitlines()[-1]])
+                        raise InputError("Integrator", [f"compile='always', but compiling failed: {message}"]) from error
                     self._compiles = False
                     self._built[key] = self._derive(*key)
         return self._built[key]
@@ -797,14 +797,14 @@ class Integrator:
     def _derive(self, kind: str, n_d: int, grid: _Grid) -> Buffered:
         backward = kind == "reverse"
         if self._compiles:
-            function = compiled(lambda more: self._build(grid, backward, more), kind, n_d)
+            function = compiled(lambda extra_options: self._build(grid, backward, extra_options), kind, n_d)
         else:
             if (grid, backward) not in self._integrators:
                 self._integrators[grid, backward] = self._build(grid, backward, {})
             function = derived(self._integrators[grid, backward], kind, n_d)
         return Buffered(function, _RESULTS[kind])
 
-    def _build(self, grid: _Grid, backward: bool, more: dict[str, Any]) -> ca.Function:
+    def _build(self, grid: _Grid, backward: bool, extra_options: dict[str, Any]) -> ca.Function:
         options = plugin_options(
             self.method,
             dae=self.n_z > 0,
@@ -815,15 +815,15 @@ class Integrator:
             backward=backward,
             watched=self.options.watch_sensitivities,
         )
-        return build_integrator(self.graph, self.method, grid, options | more, backward=backward)
+        return build_integrator(self.graph, self.method, grid, options | extra_options, backward=backward)
 
 
 class _Family:
     """An integrator as workers keep it, and those of the same system over other grids that they are asked for."""
 
-    def __init__(self, first: Integrator) -> None:
-        self._known = {first.grid.tobytes(): first}
-        self._first = first
+    def __init__(self, integrator: Integrator) -> None:
+        self._known = {integrator.grid.tobytes(): integrator}
+        self._first = integrator
 
     def call(self, grid: Array, method: str, *arguments: Any) -> Any:
         """Call a method of the integrator over a grid."""
@@ -852,8 +852,8 @@ def scale_of_seeds(values: Array, seeds: Array) -> Array:
     ratio = np.empty(size.shape)
     ratio.fill(np.inf)
     np.divide(np.abs(values)[:, :, None], size, out=ratio, where=size > 0.0)
-    least = np.maximum(np.minimum.reduce(ratio, axis=1, initial=np.inf), 1.0)
-    return np.where(np.isfinite(least), least, 1.0)[:, None]
+    min_ratio = np.maximum(np.minimum.reduce(ratio, axis=1, initial=np.inf), 1.0)
+    return np.where(np.isfinite(min_ratio), min_ratio, 1.0)[:, None]
 
 
 def _adjoint_scale(lanes: Lanes, seeds: Array) -> Array:
@@ -862,27 +862,27 @@ def _adjoint_scale(lanes: Lanes, seeds: Array) -> Array:
     return np.where((size > 0.0) & np.isfinite(size), 1.0 / np.where(size > 0.0, size, 1.0), 1.0)
 
 
-def _without_rescued(at: Trajectories) -> Trajectories:
+def _without_rescued(trajectories: Trajectories) -> Trajectories:
     """Count lanes that another integrator has integrated among those that failed."""
-    rescued = (LaneFailure(lane, "rescued", "") for lane in at.rescued)
-    return replace(at, failures=(*at.failures, *rescued)) if at.rescued else at
+    rescued = (LaneFailure(lane, "rescued", "") for lane in trajectories.rescued)
+    return replace(trajectories, failures=(*trajectories.failures, *rescued)) if trajectories.rescued else trajectories
 
 
-def _with_rescued(found: _Found, lost: list[int], rescue: Callable[[list[int]], _Found]) -> _Found:
-    """Merge the results of a rescue of the `lost` lanes, if there are any, into the results.
+def _with_rescued(result: _Found, failed_lanes: list[int], rescue: Callable[[list[int]], _Found]) -> _Found:
+    """Merge the results of a rescue of the `failed_lanes` lanes, if there are any, into the results.
 
     A failure that remains keeps its first reason: it is the better explained one.
     """
-    if not lost:
-        return found
-    again = rescue(lost)
-    arrays: dict[str, Any] = {n: part.copy() for n, part in vars(found).items() if isinstance(part, np.ndarray)}
+    if not failed_lanes:
+        return result
+    rescued_result = rescue(failed_lanes)
+    arrays: dict[str, Any] = {n: part.copy() for n, part in vars(result).items() if isinstance(part, np.ndarray)}
     for name, part in arrays.items():
-        part[lost] = getattr(again, name)
-    dead = {lost[failure.lane] for failure in again.failures}
-    rescued = tuple(lane for lane in lost if lane not in dead)
-    failures = tuple(failure for failure in found.failures if failure.lane not in rescued)
-    return type(found)(**arrays, failures=failures, rescued=rescued)
+        part[failed_lanes] = getattr(rescued_result, name)
+    unrescued_lanes = {failed_lanes[failure.lane] for failure in rescued_result.failures}
+    rescued = tuple(lane for lane in failed_lanes if lane not in unrescued_lanes)
+    failures = tuple(failure for failure in result.failures if failure.lane not in rescued)
+    return type(result)(**arrays, failures=failures, rescued=rescued)
 
 
 def _in_order(failures: dict[int, LaneFailure]) -> tuple[LaneFailure, ...]:
@@ -916,6 +916,6 @@ def integrator_of(model: Integrable, grid: ArrayLike, options: IntegratorOptions
     built = _BUILT.get(model, lambda _: {})
     key = (tuple(times.tolist()), options)
     if key not in built:
-        like = next((known for (_, chosen), known in built.items() if chosen == options), None)
-        built[key] = like.on(times) if like else Integrator(model.system, times, options)
+        similar = next((integrator for (_, chosen), integrator in built.items() if chosen == options), None)
+        built[key] = similar.on(times) if similar else Integrator(model.system, times, options)
     return built[key]

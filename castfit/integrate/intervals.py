@@ -40,7 +40,7 @@ class Enclosure:
     def __call__(self, low: Array, high: Array) -> tuple[Array, Array, Mask]:
         """Return bounds (N, m) for arguments between low and high (N, n), and where something may jump, (N,)."""
         count = low.shape[0]
-        found = np.empty((2, count, self.size))
+        bounds = np.empty((2, count, self.size))
         jumps = np.zeros(count, dtype=np.bool_)
         work: list[Bounds] = [(low[:, 0], low[:, 0])] * self._work if low.shape[1] else [_EMPTY] * self._work
         with np.errstate(all="ignore"):
@@ -51,18 +51,18 @@ class Enclosure:
                 elif op == ca.OP_INPUT:
                     work[outputs[0]] = low[:, inputs[1]], high[:, inputs[1]]
                 elif op == ca.OP_OUTPUT:
-                    found[0, :, outputs[1]], found[1, :, outputs[1]] = work[inputs[0]]
+                    bounds[0, :, outputs[1]], bounds[1, :, outputs[1]] = work[inputs[0]]
                 else:
                     a = work[inputs[0]]
                     b = work[inputs[1]] if len(inputs) > 1 else a
                     (lo, hi), jump = _applied(op, a, b)
                     if jump is not None:
                         jumps |= jump
-                    none = np.isnan(lo) | np.isnan(hi)
-                    if none.any():
-                        lo, hi = np.where(none, -np.inf, lo), np.where(none, np.inf, hi)
+                    is_nan = np.isnan(lo) | np.isnan(hi)
+                    if is_nan.any():
+                        lo, hi = np.where(is_nan, -np.inf, lo), np.where(is_nan, np.inf, hi)
                     work[outputs[0]] = lo, hi
-        return found[0], found[1], jumps
+        return bounds[0], bounds[1], jumps
 
 
 _EMPTY: Bounds = (np.empty(0), np.empty(0))
@@ -79,13 +79,13 @@ def _applied(op: int, a: Bounds, b: Bounds) -> tuple[Bounds, Mask | None]:
         out = _JUMPING[op](a, b)
         return out, out[0] != out[1]
     if op in (ca.OP_FMOD, ca.OP_REMAINDER):
-        whole = np.trunc if op == ca.OP_FMOD else np.round
+        round_quotient = np.trunc if op == ca.OP_FMOD else np.round
         q = _divide(a, b)
-        known = (whole(q[0]) == whole(q[1])) & (b[0] == b[1])
-        turns = whole(q[0])
-        rest = _subtract(a, _multiply((turns, turns), b))
+        is_exact = (round_quotient(q[0]) == round_quotient(q[1])) & (b[0] == b[1])
+        turns = round_quotient(q[0])
+        remainder = _subtract(a, _multiply((turns, turns), b))
         reach = np.maximum(np.abs(b[0]), np.abs(b[1]))
-        return (np.where(known, rest[0], -reach), np.where(known, rest[1], reach)), ~known
+        return (np.where(is_exact, remainder[0], -reach), np.where(is_exact, remainder[1], reach)), ~is_exact
     if op == ca.OP_COPYSIGN:
         size, sign = _magnitude(a, a), _JUMPING[ca.OP_SIGN](b, b)
         return _multiply(size, sign), sign[0] != sign[1]
@@ -94,8 +94,8 @@ def _applied(op: int, a: Bounds, b: Bounds) -> tuple[Bounds, Mask | None]:
         corners = [np.arctan2(y, x) for y in a for x in b]
         low, high = np.minimum.reduce(corners), np.maximum.reduce(corners)
         return (np.where(crossing, -np.pi, low), np.where(crossing, np.pi, high)), crossing & ~_point(a, b)
-    nowhere = np.full_like(a[0], np.inf)
-    return (-nowhere, nowhere), np.ones(a[0].shape, dtype=np.bool_)
+    infinite = np.full_like(a[0], np.inf)
+    return (-infinite, infinite), np.ones(a[0].shape, dtype=np.bool_)
 
 
 def _point(a: Bounds, b: Bounds) -> Mask:
@@ -118,20 +118,20 @@ def _multiply(a: Bounds, b: Bounds) -> Bounds:
 
 def _invert(a: Bounds, _: Bounds) -> Bounds:
     low, high = 1.0 / a[1], 1.0 / a[0]
-    around = (a[0] <= 0) & (a[1] >= 0)
-    return np.where(around, -np.inf, low), np.where(around, np.inf, high)
+    contains_zero = (a[0] <= 0) & (a[1] >= 0)
+    return np.where(contains_zero, -np.inf, low), np.where(contains_zero, np.inf, high)
 
 
 def _divide(a: Bounds, b: Bounds) -> Bounds:
-    exact = _point(a, b)
+    is_exact = _point(a, b)
     low, high = _multiply(a, _invert(b, b))
-    return np.where(exact, a[0] / b[0], low), np.where(exact, a[0] / b[0], high)
+    return np.where(is_exact, a[0] / b[0], low), np.where(is_exact, a[0] / b[0], high)
 
 
 def _magnitude(a: Bounds, _: Bounds) -> Bounds:
-    around = (a[0] <= 0) & (a[1] >= 0)
-    one, other = np.abs(a[0]), np.abs(a[1])
-    return np.where(around, 0.0, np.minimum(one, other)), np.maximum(one, other)
+    contains_zero = (a[0] <= 0) & (a[1] >= 0)
+    low_size, high_size = np.abs(a[0]), np.abs(a[1])
+    return np.where(contains_zero, 0.0, np.minimum(low_size, high_size)), np.maximum(low_size, high_size)
 
 
 def _square(a: Bounds, b: Bounds) -> Bounds:
@@ -151,18 +151,18 @@ def _even(f: Callable[[Array], Array]) -> Callable[[Bounds, Bounds], Bounds]:
 
 def _power(a: Bounds, b: Bounds) -> Bounds:
     """Return the bounds of a^b, infinite for a pole, or for a negative base whose power is not one integer."""
-    whole = (b[0] == b[1]) & (b[0] == np.round(b[0]))
-    exact = _point(a, b)
+    is_integer = (b[0] == b[1]) & (b[0] == np.round(b[0]))
+    is_exact = _point(a, b)
     corners = [x**y for x in a for y in b]
     low, high = np.minimum.reduce(corners), np.maximum.reduce(corners)
-    even = whole & (b[0] % 2 == 0)
-    around = (a[0] <= 0) & (a[1] >= 0)
-    low = np.where(even & around & (b[0] > 0), 0.0, low)
-    pole = around & (b[0] < 0)
+    is_even = is_integer & (b[0] % 2 == 0)
+    contains_zero = (a[0] <= 0) & (a[1] >= 0)
+    low = np.where(is_even & contains_zero & (b[0] > 0), 0.0, low)
+    pole = contains_zero & (b[0] < 0)
     low, high = np.where(pole, -np.inf, low), np.where(pole, np.inf, high)
-    undefined = ~whole & (a[0] < 0) & ~exact
+    undefined = ~is_integer & (a[0] < 0) & ~is_exact
     low, high = np.where(undefined, -np.inf, low), np.where(undefined, np.inf, high)
-    return np.where(exact, a[0] ** b[0], low), np.where(exact, a[0] ** b[0], high)
+    return np.where(is_exact, a[0] ** b[0], low), np.where(is_exact, a[0] ** b[0], high)
 
 
 def _sine(a: Bounds, _: Bounds) -> Bounds:
@@ -175,13 +175,13 @@ def _cosine(a: Bounds, _: Bounds) -> Bounds:
 
 def _wave(a: Bounds, f: Callable[[Array], Array], crest: float) -> Bounds:
     """Return the bounds of a wave with a crest there and every whole turn from it."""
-    one, other = f(a[0]), f(a[1])
+    low_value, high_value = f(a[0]), f(a[1])
 
-    def within(at: float) -> Mask:
-        return np.floor((a[1] - at) / (2 * np.pi)) > np.floor((a[0] - at) / (2 * np.pi))
+    def contains_turn(position: float) -> Mask:
+        return np.floor((a[1] - position) / (2 * np.pi)) > np.floor((a[0] - position) / (2 * np.pi))
 
-    low = np.where(within(crest + np.pi), -1.0, np.minimum(one, other))
-    return low, np.where(within(crest), 1.0, np.maximum(one, other))
+    low = np.where(contains_turn(crest + np.pi), -1.0, np.minimum(low_value, high_value))
+    return low, np.where(contains_turn(crest), 1.0, np.maximum(low_value, high_value))
 
 
 def _tangent(a: Bounds, _: Bounds) -> Bounds:
@@ -195,10 +195,10 @@ def _truth(sure: Mask, possible: Mask) -> Bounds:
 
 def _chosen(a: Bounds, b: Bounds) -> Bounds:
     """Return b where a is true, and else 0."""
-    sure, never = (a[0] > 0) | (a[1] < 0), (a[0] == 0) & (a[1] == 0)
-    low = np.where(sure, b[0], np.minimum(b[0], 0.0))
-    high = np.where(sure, b[1], np.maximum(b[1], 0.0))
-    return np.where(never, 0.0, low), np.where(never, 0.0, high)
+    is_true, is_false = (a[0] > 0) | (a[1] < 0), (a[0] == 0) & (a[1] == 0)
+    low = np.where(is_true, b[0], np.minimum(b[0], 0.0))
+    high = np.where(is_true, b[1], np.maximum(b[1], 0.0))
+    return np.where(is_false, 0.0, low), np.where(is_false, 0.0, high)
 
 
 def _same(a: Bounds, b: Bounds) -> tuple[Mask, Mask]:

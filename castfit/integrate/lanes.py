@@ -150,11 +150,11 @@ class Stop:
     sentence: str
 
 
-def shift_cubics(cubics: Array, by: Array) -> Array:
-    """Expand cubics (..., 4) about a point that lies `by` (...) to the right of the old one."""
+def shift_cubics(cubics: Array, shift: Array) -> Array:
+    """Expand cubics (..., 4) about a point that lies `shift` (...) to the right of the old one."""
     c0, c1, c2, c3 = np.moveaxis(cubics, -1, 0)
     return np.stack(
-        [c0 + by * (c1 + by * (c2 + by * c3)), c1 + by * (2 * c2 + by * 3 * c3), c2 + by * 3 * c3, c3 + 0 * by], axis=-1
+        [c0 + shift * (c1 + shift * (c2 + shift * c3)), c1 + shift * (2 * c2 + shift * 3 * c3), c2 + shift * 3 * c3, c3 + 0 * shift], axis=-1
     )
 
 
@@ -186,18 +186,18 @@ def snap(times: Array, edges: Array, reach: float = 0.0) -> Array:
         if edges.size == 0:
             return times
         edges = np.repeat(edges, 2)
-    near = np.clip(np.searchsorted(edges, times), 1, edges.size - 1)
-    near = np.where(np.abs(edges[near - 1] - times) < np.abs(edges[near] - times), near - 1, near)
-    close = np.abs(edges[near] - times) <= np.maximum(rounding(times, edges[0]), reach)
-    return np.where(close, edges[near], times)
+    nearest = np.clip(np.searchsorted(edges, times), 1, edges.size - 1)
+    nearest = np.where(np.abs(edges[nearest - 1] - times) < np.abs(edges[nearest] - times), nearest - 1, nearest)
+    is_close = np.abs(edges[nearest] - times) <= np.maximum(rounding(times, edges[0]), reach)
+    return np.where(is_close, edges[nearest], times)
 
 
 def merge(*groups: Array) -> Array:
     """Sort and unite times, treating times that differ by rounding only as one."""
-    every = np.unique(np.concatenate(groups))
+    times = np.unique(np.concatenate(groups))
     # Half of what `snap` bridges, so that whatever is dropped here is still found there.
-    keep = np.concatenate([[True], np.diff(every) > 0.5 * rounding(every[1:], every[0])])
-    return every[keep]
+    is_distinct = np.concatenate([[True], np.diff(times) > 0.5 * rounding(times[1:], times[0])])
+    return times[is_distinct]
 
 
 class SharedGrids:
@@ -212,9 +212,9 @@ class SharedGrids:
         grid: Array = (times[1:] - left) / (right - left)
         slack = rounding(times[1:], left) / (right - left) + rounding(grid)
         digits = int(np.clip(np.floor(-np.log10(slack.max())) - 2, 0, _DIGITS))
-        like = self._known.setdefault((digits, *np.round(grid, digits).tolist()), [])
-        for known in like:
-            if (np.abs(known - grid) <= slack).all():
-                return tuple(known.tolist())
-        like.append(grid)
+        candidates = self._known.setdefault((digits, *np.round(grid, digits).tolist()), [])
+        for candidate in candidates:
+            if (np.abs(candidate - grid) <= slack).all():
+                return tuple(candidate.tolist())
+        candidates.append(grid)
         return tuple(grid.tolist())

@@ -116,9 +116,9 @@ class IntegratorOptions:
         ]
         mistakes += flag_mistakes(watch_sensitivities=self.watch_sensitivities)
         mistakes += [
-            f"{name} is {text(value)}; it must be a positive integer, at most {most}"
-            for name, most in (("max_steps", 10**9), ("elements", _MOST_ELEMENTS))
-            if not is_count(value := getattr(self, name), 1, most)
+            f"{name} is {text(value)}; it must be a positive integer, at most {max_value}"
+            for name, max_value in (("max_steps", 10**9), ("elements", _MOST_ELEMENTS))
+            if not is_count(value := getattr(self, name), 1, max_value)
         ]
         if is_one_of(self.method, "collocation") and is_one_of(self.compile, "always"):
             mistakes.append(
@@ -137,8 +137,8 @@ def method_of(
     """
     if options.method != "auto":
         return options.method
-    fine = options.relative_tolerance < _FINEST
-    if fine or obstacle() or not _suits(n_x, n_z, graph, directions):
+    is_tight = options.relative_tolerance < _FINEST
+    if is_tight or obstacle() or not _suits(n_x, n_z, graph, directions):
         return sundials(n_z)
     return "esdirk" if n_z or n_x > _SMALL else "explicit"
 
@@ -152,14 +152,14 @@ def _suits(n_x: int, n_z: int, graph: ca.Function | None, directions: int) -> bo
     n = n_x + n_z
     if n <= _SMALL:
         return True
-    many = directions >= _MANY
+    has_many_directions = directions >= _MANY
     if graph is None or n > (_LARGEST_ALONG if directions else _LARGEST):
         return False
     if graph not in _PRICES:
-        found = elimination(n, n_x, *pattern(graph))
-        _PRICES[graph] = np.inf if found is None else found.products
+        sparse_elimination = elimination(n, n_x, *pattern(graph))
+        _PRICES[graph] = np.inf if sparse_elimination is None else sparse_elimination.products
     price = _PRICES[graph]
-    if not many:
+    if not has_many_directions:
         return price <= _PRODUCTS * n
     return min(price, n**3 / 12) <= _PRODUCTS_PER_DIRECTION * directions * n
 
@@ -167,10 +167,10 @@ def _suits(n_x: int, n_z: int, graph: ca.Function | None, directions: int) -> bo
 def pattern(graph: ca.Function) -> tuple[np.ndarray, np.ndarray]:
     """Return rows and columns of the entries of the Jacobian of (ode, alg) by (x, z)."""
     n_x = graph.size1_in(1)
-    found = [
+    blocks = [
         np.array(graph.jac_sparsity(i, j, False).get_triplet(), dtype=np.int64) + np.array([[i * n_x], [(j - 1) * n_x]])
         for i in (0, 1)
         for j in (1, 2)
     ]
-    rows, columns = np.concatenate(found, axis=1)
+    rows, columns = np.concatenate(blocks, axis=1)
     return rows, columns

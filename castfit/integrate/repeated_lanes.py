@@ -24,55 +24,55 @@ if TYPE_CHECKING:
 class RepeatedLanes:
     """Lanes like `still`, whose x0 (L, n_x) and p (L, n_p) are those of each call, by the integrator `by`."""
 
-    def __init__(self, by: Integrator, still: Lanes) -> None:
-        self._by, self._still = by, still
-        self._shape = still.size, by.grid.size, by.n_x
+    def __init__(self, integrator: Integrator, lanes: Lanes) -> None:
+        self._by, self._still = integrator, lanes
+        self._shape = lanes.size, integrator.grid.size, integrator.n_x
         self._z = np.empty((*self._shape[:2], 0))
-        self._may = by.stepping is not None and not by.n_z and bool(still.size) and bool((still.duration != 0.0).all())
+        self._may = integrator.stepping is not None and not integrator.n_z and bool(lanes.size) and bool((lanes.duration != 0.0).all())
         self._laid: TaskLaid | None = None
 
-    def integrated_by(self, by: Integrator) -> RepeatedLanes:
+    def integrated_by(self, integrator: Integrator) -> RepeatedLanes:
         """Return a copy that uses another integrator."""
-        return RepeatedLanes(by, self._still)
+        return RepeatedLanes(integrator, self._still)
 
     def _here(self) -> TaskLaid | None:
-        by, still = self._by, self._still
-        if not self._may or by.stepping is None or workers() is not None or threads() is not None:
+        integrator, lanes = self._by, self._still
+        if not self._may or integrator.stepping is None or workers() is not None or threads() is not None:
             return None
         if self._laid is None:
-            self._laid = TaskLaid(by.stepping, by.grid, still, stops_of(still, by.grid) if by.n_u else None)
+            self._laid = TaskLaid(integrator.stepping, integrator.grid, lanes, stops_of(lanes, integrator.grid) if integrator.n_u else None)
         return self._laid
 
     def lanes(self, x0: Array, p: Array) -> Lanes:
         """Return the lanes of a call."""
-        still = self._still
-        return Lanes(still.start, still.duration, x0, p, still.u, still.z0, still.unit)
+        template = self._still
+        return Lanes(template.start, template.duration, x0, p, template.u, template.z0, template.unit)
 
     def values(self, lanes: Lanes) -> Trajectories:
         """Integrate, as `Integrator.values` does."""
-        laid = self._here()
-        if laid is None:
+        task = self._here()
+        if task is None:
             return self._by.values(lanes)
         x = np.empty(self._shape)
-        kept = StoredSteps(lanes, laid.how, laid.by.model)
-        if laid.run(lanes.x0, lanes.p, x, kept, None):
-            return Trajectories(x, self._z, (), kept=kept, steps=int(laid.counts[:, 0].sum()))
-        return self._by.values(lanes, begun=laid.outcome(x, kept))
+        stored_steps = StoredSteps(lanes, task.how, task.by.model)
+        if task.run(lanes.x0, lanes.p, x, stored_steps, None):
+            return Trajectories(x, self._z, (), kept=stored_steps, steps=int(task.counts[:, 0].sum()))
+        return self._by.values(lanes, previous_outcome=task.outcome(x, stored_steps))
 
     def differentiated(
-        self, lanes: Lanes, seeds: Array, at: Trajectories | None = None
+        self, lanes: Lanes, seeds: Array, trajectories: Trajectories | None = None
     ) -> tuple[Trajectories, Sensitivities]:
         """Return trajectories as `values` does, and sensitivities as `Integrator` does; seeds (L, n_p + n_x, n_d)."""
-        laid, n_p, n_d = self._here(), lanes.p.shape[1], seeds.shape[2]
-        if laid is not None and n_d and (at is None or not (at.failures or at.rescued)):
+        task, n_p, n_d = self._here(), lanes.p.shape[1], seeds.shape[2]
+        if task is not None and n_d and (trajectories is None or not (trajectories.failures or trajectories.rescued)):
             scale = scale_of_seeds(np.concatenate([lanes.p, lanes.units[0]], axis=1), seeds)
             scaled, x, dx = seeds * scale, np.empty(self._shape), np.empty((*self._shape, n_d))
-            moves = scaled[:, n_p:].copy(), scaled[:, :n_p].copy(), dx
-            if laid.run(lanes.x0, lanes.p, x, None if at is None else at.kept, moves):
+            directions = scaled[:, n_p:].copy(), scaled[:, :n_p].copy(), dx
+            if task.run(lanes.x0, lanes.p, x, None if trajectories is None else trajectories.kept, directions):
                 dx /= scale[:, None]
-                steps = laid.counts.sum(axis=0).tolist()
-                found = Sensitivities(dx, np.empty((*self._shape[:2], 0, n_d)), (), steps=(steps[0], steps[4]))
-                return Trajectories(x, self._z, (), steps=steps[0]) if at is None else at, found
+                steps = task.counts.sum(axis=0).tolist()
+                sensitivities = Sensitivities(dx, np.empty((*self._shape[:2], 0, n_d)), (), steps=(steps[0], steps[4]))
+                return Trajectories(x, self._z, (), steps=steps[0]) if trajectories is None else trajectories, sensitivities
         dx0, dp = seeds[:, n_p:], seeds[:, :n_p]
-        return self._by.differentiated(lanes, dx0, dp) if at is None else (
-            at, self._by.sensitivities(lanes, at, dx0, dp))  # fmt: skip
+        return self._by.differentiated(lanes, dx0, dp) if trajectories is None else (
+            trajectories, self._by.sensitivities(lanes, trajectories, dx0, dp))  # fmt: skip

@@ -42,43 +42,43 @@ class Comparisons:
     @classmethod
     def of(cls, condition: ca.SX) -> Comparisons:
         """Take a condition apart."""
-        out = cls()
-        out.truth = out._truth(condition)
-        return out
+        comparisons = cls()
+        comparisons.truth = comparisons._truth(condition)
+        return comparisons
 
-    def becomes_true(self, axis: int, way: int) -> bool | None:
+    def becomes_true(self, axis: int, direction: int) -> bool | None:
         """Check whether the condition becomes true right at the zero of a difference, as in ``x >= 1``, rather than
         beyond it.
 
-        way : 1 where the difference rises, -1 where it falls, 0 for either
+        direction : 1 where the difference rises, -1 where it falls, 0 for either
 
         Returns None where it never makes the condition true.
         """
-        known = self._everywhere((-1.0, 0.0, 1.0))
-        if known is None:
+        truth_values = self._everywhere((-1.0, 0.0, 1.0))
+        if truth_values is None:
             return True
-        below, here, above = np.moveaxis(known, axis, 0)
-        ways = [(below, above)] * (way >= 0) + [(above, below)] * (way <= 0)
-        if any((here & ~earlier).any() for earlier, _ in ways):
+        truth_below, truth_at_zero, truth_above = np.moveaxis(truth_values, axis, 0)
+        changes = [(truth_below, truth_above)] * (direction >= 0) + [(truth_above, truth_below)] * (direction <= 0)
+        if any((truth_at_zero & ~earlier).any() for earlier, _ in changes):
             return True
-        return False if any((later & ~earlier).any() for earlier, later in ways) else None
+        return False if any((later & ~earlier).any() for earlier, later in changes) else None
 
     def holds_between(self) -> bool:
         """Check whether the condition is true for all nonzero differences.
 
         Return True also if there are too many cases to try.
         """
-        known = self._everywhere((-1.0, 1.0))
-        return known is None or bool(known.all())
+        truth_values = self._everywhere((-1.0, 1.0))
+        return truth_values is None or bool(truth_values.all())
 
     def _everywhere(self, values: tuple[float, ...]) -> Array | None:
         """Return the truth for all signs among some values, one axis for each; None if these are too many."""
-        count = len(self.signs)
-        if count > _MOST:
+        n_signs = len(self.signs)
+        if n_signs > _MOST:
             return None
-        truth = self.function().map(len(values) ** count)
-        every = np.array(list(product(values, repeat=count))).reshape(-1, count)
-        return np.asarray(cast("Any", truth)(every.T), dtype=float).reshape((len(values),) * count) != 0.0
+        truth = self.function().map(len(values) ** n_signs)
+        sign_combinations = np.array(list(product(values, repeat=n_signs))).reshape(-1, n_signs)
+        return np.asarray(cast("Any", truth)(sign_combinations.T), dtype=float).reshape((len(values),) * n_signs) != 0.0
 
     def function(self) -> ca.Function:
         """Return the truth as a function of all signs (n,)."""
@@ -109,11 +109,11 @@ class Comparisons:
 
     def _sign(self, one: ca.SX, other: ca.SX) -> ca.SX:
         """Return the sign of a difference, whichever way round it is known already."""
-        difference, turned = one - other, other - one
-        for known, sign in zip(self.differences, self.signs, strict=True):
-            if ca.is_equal(known, difference, 20):
+        difference, opposite = one - other, other - one
+        for recorded_difference, sign in zip(self.differences, self.signs, strict=True):
+            if ca.is_equal(recorded_difference, difference, 20):
                 return sign
-            if ca.is_equal(known, turned, 20):
+            if ca.is_equal(recorded_difference, opposite, 20):
                 return -sign
         self.differences.append(difference)
         self.signs.append(ca.SX.sym(f"s{len(self.signs)}"))

@@ -49,26 +49,26 @@ def unmatched_parts(contains: Mask) -> Parts:
     pairs: Any = scipy.sparse.csgraph.maximum_bipartite_matching(scipy.sparse.csr_matrix(contains), perm_type="column")
     state_of: list[int] = [int(j) for j in pairs]  # of each equation; -1 if it is left over
     equation_of = {j: i for i, j in enumerate(state_of) if j >= 0}
-    loose = [i for i, j in enumerate(state_of) if j < 0]
-    free = [j for j in range(contains.shape[1]) if j not in equation_of]
+    unmatched_equations = [i for i, j in enumerate(state_of) if j < 0]
+    unmatched_states = [j for j in range(contains.shape[1]) if j not in equation_of]
     return Parts(
-        *_reached(loose, contains, equation_of),
-        *reversed(_reached(free, contains.T, {i: j for i, j in enumerate(state_of) if j >= 0})),
+        *_reached(unmatched_equations, contains, equation_of),
+        *reversed(_reached(unmatched_states, contains.T, {i: j for i, j in enumerate(state_of) if j >= 0})),
     )
 
 
 def _reached(
-    first: Sequence[int], contains: Mask, partner: Mapping[int, int]
+    start_rows: Sequence[int], contains: Mask, partner: Mapping[int, int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Follow alternating paths from some rows; return the rows and columns that they reach."""
-    rows, columns, ahead = set(first), set[int](), list(first)
-    while ahead:
-        for j in np.flatnonzero(contains[ahead.pop()]).tolist():
+    rows, columns, queue = set(start_rows), set[int](), list(start_rows)
+    while queue:
+        for j in np.flatnonzero(contains[queue.pop()]).tolist():
             columns.add(j)
             i = partner.get(j)
             if i is not None and i not in rows:
                 rows.add(i)
-                ahead.append(i)
+                queue.append(i)
     return tuple(sorted(rows)), tuple(sorted(columns))
 
 
@@ -86,28 +86,28 @@ def index_mistakes(alg: ca.SX, z: ca.SX, arguments: Sequence[ca.SX], names: Sequ
 
 
 def _of_structure(parts: Parts, contains: Mask, names: Sequence[str]) -> list[str]:
-    found: list[str] = []
-    without = [i for i in parts.over_equations if not contains[i].any()]
-    if without:
-        verb = "contain" if len(without) > 1 else "contains"
-        found.append(
-            f"{_equations(without, names)} {verb} no algebraic state, {_INDEX}; "
+    mistakes: list[str] = []
+    empty_equations = [i for i in parts.over_equations if not contains[i].any()]
+    if empty_equations:
+        verb = "contain" if len(empty_equations) > 1 else "contains"
+        mistakes.append(
+            f"{_equations(empty_equations, names)} {verb} no algebraic state, {_INDEX}; "
             "differentiate such an equation until an algebraic state appears"
         )
-    many = [i for i in parts.over_equations if i not in without]
-    if many:
-        found.append(
-            f"{_equations(many, names)} contain only {_states(parts.over_states, names)}, {len(many)} equations for "
+    excess_equations = [i for i in parts.over_equations if i not in empty_equations]
+    if excess_equations:
+        mistakes.append(
+            f"{_equations(excess_equations, names)} contain only {_states(parts.over_states, names)}, {len(excess_equations)} equations for "
             f"{len(parts.over_states)}, {_INDEX}; differentiate one of them, or take one away"
         )
     if parts.under_equations:
-        what = f"{_states(parts.under_states, names)} appear in {_equations(parts.under_equations, names)} only"
-        found.append(f"{what}, too few to determine them; add an equation that contains one of them")
-    absent = [j for j in parts.under_states if not contains[:, j].any()]
-    if absent and not without:
-        verb = "appears" if len(absent) == 1 else "appear"
-        found.append(f"{_states(absent, names)} {verb} in no algebraic equation; add one that contains it")
-    return found
+        description = f"{_states(parts.under_states, names)} appear in {_equations(parts.under_equations, names)} only"
+        mistakes.append(f"{description}, too few to determine them; add an equation that contains one of them")
+    absent_states = [j for j in parts.under_states if not contains[:, j].any()]
+    if absent_states and not empty_equations:
+        verb = "appears" if len(absent_states) == 1 else "appear"
+        mistakes.append(f"{_states(absent_states, names)} {verb} in no algebraic equation; add one that contains it")
+    return mistakes
 
 
 def _of_rank(jacobian: ca.SX, z: ca.SX, arguments: Sequence[ca.SX], names: Sequence[str]) -> list[str]:
@@ -117,20 +117,20 @@ def _of_rank(jacobian: ca.SX, z: ca.SX, arguments: Sequence[ca.SX], names: Seque
     function: Any = ca.Function("slopes", symbols, [ca.densify(jacobian)])
     slopes: list[Array] = []
     for _ in range(_POINTS):
-        found = np.asarray(function(*(np.exp(rng.standard_normal(s.numel())) for s in symbols)), dtype=float)
-        if np.isfinite(found).all():
-            slopes.append(_balanced(found))
+        sample = np.asarray(function(*(np.exp(rng.standard_normal(s.numel())) for s in symbols)), dtype=float)
+        if np.isfinite(sample).all():
+            slopes.append(_balanced(sample))
     if len(slopes) < _ENOUGH:
         return []
-    left, right = np.zeros(len(names), dtype=np.bool_), np.zeros(len(names), dtype=np.bool_)
+    is_dependent_equation, is_undetermined_state = np.zeros(len(names), dtype=np.bool_), np.zeros(len(names), dtype=np.bool_)
     for matrix in slopes:
         u, singular, v = np.linalg.svd(matrix)
-        null = singular <= _ROUNDING * singular[0]
-        if not null.any():  # one point with full rank shows that it is not singular
+        is_null = singular <= _ROUNDING * singular[0]
+        if not is_null.any():  # one point with full rank shows that it is not singular
             return []
-        left |= (np.abs(u[:, null]) > _SHARE).any(axis=1)
-        right |= (np.abs(v[null]) > _SHARE).any(axis=0)
-    equations, states = np.flatnonzero(left).tolist(), np.flatnonzero(right).tolist()
+        is_dependent_equation |= (np.abs(u[:, is_null]) > _SHARE).any(axis=1)
+        is_undetermined_state |= (np.abs(v[is_null]) > _SHARE).any(axis=0)
+    equations, states = np.flatnonzero(is_dependent_equation).tolist(), np.flatnonzero(is_undetermined_state).tolist()
     return [
         f"{_equations(equations, names)} are not independent: dg/dz is singular whatever the values, and leaves "
         f"{_states(states, names)} undetermined, {_INDEX}; replace one of them, or differentiate the combination from "
@@ -140,17 +140,17 @@ def _of_rank(jacobian: ca.SX, z: ca.SX, arguments: Sequence[ca.SX], names: Seque
 
 def _balanced(matrix: Array) -> Array:
     """Divide rows and columns by their largest entries, so that units do not matter."""
-    out = matrix.copy()
+    balanced = matrix.copy()
     for _ in range(3):
         for axis in (1, 0):
-            largest = np.abs(out).max(axis=axis, keepdims=True)
-            out = out / np.where(largest > 0.0, largest, 1.0)
-    return out
+            largest = np.abs(balanced).max(axis=axis, keepdims=True)
+            balanced = balanced / np.where(largest > 0.0, largest, 1.0)
+    return balanced
 
 
-def _equations(which: Sequence[int], names: Sequence[str]) -> str:
-    return f"the equation{'s' if len(which) > 1 else ''} of {enumerated([names[i] for i in which])}"
+def _equations(indices: Sequence[int], names: Sequence[str]) -> str:
+    return f"the equation{'s' if len(indices) > 1 else ''} of {enumerated([names[i] for i in indices])}"
 
 
-def _states(which: Sequence[int], names: Sequence[str]) -> str:
-    return enumerated([names[j] for j in which])
+def _states(indices: Sequence[int], names: Sequence[str]) -> str:
+    return enumerated([names[j] for j in indices])

@@ -111,29 +111,29 @@ def delay(
     array([0.1 , 1.53, 1.5 ])
     """
     mistakes: list[str] = []
-    what = _graph("expression", expression, mistakes)
-    if what is not None and not ca.symvar(what):
+    value_graph = _graph("expression", expression, mistakes)
+    if value_graph is not None and not ca.symvar(value_graph):
         mistakes.append(f"expression is {text(expression)}, a number; delay what changes in time")
-    length = _graph("tau", tau, mistakes)
-    if length is not None and length.is_constant() and not 0.0 < float(length) < np.inf:
-        mistakes.append(f"tau is {float(length):g}; a delay is positive")
-    before = None if history is None else _graph("history", history, mistakes)
+    tau_graph = _graph("tau", tau, mistakes)
+    if tau_graph is not None and tau_graph.is_constant() and not 0.0 < float(tau_graph) < np.inf:
+        mistakes.append(f"tau is {float(tau_graph):g}; a delay is positive")
+    history_graph = None if history is None else _graph("history", history, mistakes)
     if not is_one_of(method, *METHODS):
         mistakes.append(f"method is {text(method)}; choose 'spectral' or 'chain'")
     adaptive = is_one_of(order, "auto")
     if adaptive and is_one_of(method, "chain"):
         mistakes.append("a chain needs order=, its number of stages: it is part of the model, not an accuracy")
-    least = 2 if is_one_of(method, "spectral") else 1
-    if not adaptive and not is_count(order, least, _LARGEST_ORDER):
-        mistakes.append(f"order is {text(order)}; give a number from {least} to {_LARGEST_ORDER}, or 'auto'")
+    min_order = 2 if is_one_of(method, "spectral") else 1
+    if not adaptive and not is_count(order, min_order, _LARGEST_ORDER):
+        mistakes.append(f"order is {text(order)}; give a number from {min_order} to {_LARGEST_ORDER}, or 'auto'")
     check("delay", mistakes)
-    assert what is not None
-    assert length is not None
-    number = LADDER[0] if adaptive else int(order)
-    said = (_key(what), _key(length), None if before is None else _key(before), method, number, adaptive)
-    if said not in _SAID:  # the same value, asked for twice, needs one line only
-        _SAID[said] = _register(what, length, before, method, number, adaptive)
-    return _SAID[said].symbol
+    assert value_graph is not None
+    assert tau_graph is not None
+    n_nodes = LADDER[0] if adaptive else int(order)
+    cache_key = (_key(value_graph), _key(tau_graph), None if history_graph is None else _key(history_graph), method, n_nodes, adaptive)
+    if cache_key not in _SAID:  # the same value, asked for twice, needs one line only
+        _SAID[cache_key] = _register(value_graph, tau_graph, history_graph, method, n_nodes, adaptive)
+    return _SAID[cache_key].symbol
 
 
 def _key(expression: ca.SX) -> tuple[str, float]:
@@ -142,36 +142,36 @@ def _key(expression: ca.SX) -> tuple[str, float]:
 
 
 def _register(expression: ca.SX, tau: ca.SX, history: ca.SX | None, method: str, order: int, adaptive: bool) -> Delayed:
-    made = Delayed(ca.SX.sym("delayed"), expression, tau, history, method, order, adaptive)
-    _KNOWN[hash(made.symbol)] = made
-    return made
+    delayed_value = Delayed(ca.SX.sym("delayed"), expression, tau, history, method, order, adaptive)
+    _KNOWN[hash(delayed_value.symbol)] = delayed_value
+    return delayed_value
 
 
-def _graph(what: str, value: Any, mistakes: list[str]) -> ca.SX | None:
+def _graph(label: str, value: Any, mistakes: list[str]) -> ca.SX | None:
     """Read a number or a scalar expression."""
     if isinstance(value, ca.SX) and value.numel() == 1:
         return ca.densify(value)
     number = real(value)
     if number is not None and np.isfinite(number):
         return ca.SX(number)
-    mistakes.append(f"{what} is {text(value)}; give a scalar SX expression or a finite number")
+    mistakes.append(f"{label} is {text(value)}; give a scalar SX expression or a finite number")
     return None
 
 
 def delays_in(expressions: Iterable[ca.SX]) -> tuple[Delayed, ...]:
     """Return the delayed values in expressions, those within others first."""
-    found: dict[int, Delayed] = {}
+    delays: dict[int, Delayed] = {}
 
     def collect(expression: ca.SX) -> None:
         for symbol in ca.symvar(expression):
             key = hash(symbol)
-            if key in _KNOWN and key not in found:
+            if key in _KNOWN and key not in delays:
                 for part in _KNOWN[key].parts:
                     collect(part)
-                found[key] = _KNOWN[key]
+                delays[key] = _KNOWN[key]
 
     collect(ca.SX(ca.vertcat(*expressions)))
-    return tuple(found.values())
+    return tuple(delays.values())
 
 
 @dataclass(frozen=True)
@@ -226,8 +226,8 @@ def lay_out(delayed: Sequence[Delayed], time: ca.SX) -> Lines:
         symbols.append([ca.SX.sym(n) for n in nodes])
     rates: list[ca.SX] = []
     initial: list[ca.SX] = []
-    for d, own in zip(delayed, symbols, strict=True):
-        w = [d.expression, *own]
+    for d, node_symbols in zip(delayed, symbols, strict=True):
+        w = [d.expression, *node_symbols]
         # exp(-log) is NaN where 1 / tau would turn a negative delay into growth that looks like a solution.
         rate = ca.exp(-ca.log(d.tau))
         if d.method == "spectral":
@@ -235,69 +235,69 @@ def lay_out(delayed: Sequence[Delayed], time: ca.SX) -> Lines:
             rates += [rate * ca.dot(ca.DM(row), ca.vertcat(*w)) for row in matrix[1:]]
         else:
             ages = np.arange(d.order + 1) / d.order
-            rates += [d.order * rate * (before - after) for before, after in itertools.pairwise(w)]
+            rates += [d.order * rate * (younger - older) for younger, older in itertools.pairwise(w)]
         for age in ages[1:].tolist():
-            then = time - age * d.tau
-            known = d.expression if d.history is None else substituted([d.history], [time], [then])[0]
-            initial.append(known)
+            delayed_time = time - age * d.tau
+            initial_value = d.expression if d.history is None else substituted([d.history], [time], [delayed_time])[0]
+            initial.append(initial_value)
     flat = tuple(itertools.chain.from_iterable(symbols))
     names = [n for line in lines for n in line.nodes]
-    made = Lines(tuple(lines), {}, {}, flat, tuple(delayed))
-    started = _at_start(initial, delayed, symbols)
+    delay_lines = Lines(tuple(lines), {}, {}, flat, tuple(delayed))
+    initial_values = _at_start(initial, delayed, symbols)
     return replace(
-        made, rates=made.without(dict(zip(names, rates, strict=True))), initial=dict(zip(names, started, strict=True))
+        delay_lines, rates=delay_lines.without(dict(zip(names, rates, strict=True))), initial=dict(zip(names, initial_values, strict=True))
     )
 
 
 def _at_start(initial: list[ca.SX], delayed: Sequence[Delayed], symbols: list[list[ca.SX]]) -> list[ca.SX]:
     """Replace a delayed value within the initial values of another one by the initial value of its last node."""
-    out = list(initial)
+    values = list(initial)
     end = -1
     for d, _ in zip(delayed, symbols, strict=True):  # inner ones come first
         end += d.order
-        out[end + 1 :] = substituted(out[end + 1 :], [d.symbol], [out[end]])
-    return out
+        values[end + 1 :] = substituted(values[end + 1 :], [d.symbol], [values[end]])
+    return values
 
 
 def _names(delayed: Sequence[Delayed]) -> list[str]:
     """Name delayed values by what they are; a second one of the same name gets a number."""
-    called: dict[int, str] = {}
+    names_by_hash: dict[int, str] = {}
     for d in delayed:
-        inner = [s for s in ca.symvar(d.expression) if hash(s) in called]
-        shown = substituted([d.expression], inner, [ca.SX.sym(called[hash(s)]) for s in inner])[0]
-        name = f"{_shortened(str(shown))}(t - {_shortened(str(d.tau))})"
-        again = sum(n == name or n.startswith(f"{name} #") for n in called.values())
-        called[hash(d.symbol)] = f"{name} #{again + 1}" if again else name
-    return list(called.values())
+        inner = [s for s in ca.symvar(d.expression) if hash(s) in names_by_hash]
+        expression = substituted([d.expression], inner, [ca.SX.sym(names_by_hash[hash(s)]) for s in inner])[0]
+        name = f"{_shortened(str(expression))}(t - {_shortened(str(d.tau))})"
+        n_same = sum(n == name or n.startswith(f"{name} #") for n in names_by_hash.values())
+        names_by_hash[hash(d.symbol)] = f"{name} #{n_same + 1}" if n_same else name
+    return list(names_by_hash.values())
 
 
-def _shortened(shown: str) -> str:
-    return shown if len(shown) <= 30 else f"{shown[:27]}..."
+def _shortened(label: str) -> str:
+    return label if len(label) <= 30 else f"{label[:27]}..."
 
 
 def restated(
-    delayed: Sequence[Delayed], orders: Sequence[int], known: Sequence[ca.SX] = (), put: Sequence[ca.SX] = ()
+    delayed: Sequence[Delayed], orders: Sequence[int], replaced_symbols: Sequence[ca.SX] = (), replacements: Sequence[ca.SX] = ()
 ) -> tuple[Delayed, ...]:
-    """Rebuild delayed values on new symbols, with other orders, and with the symbols `known` replaced by `put`."""
-    out: list[Delayed] = []
+    """Rebuild delayed values on new symbols, with other orders, and with the symbols `replaced_symbols` replaced by `replacements`."""
+    delays: list[Delayed] = []
     for d, order in zip(delayed, orders, strict=True):
-        old, new = [o.symbol for o in delayed[: len(out)]], [n.symbol for n in out]
-        parts = substituted(d.parts, [*old, *known], [*new, *put])
-        before = parts[2] if d.history is not None else None
-        out.append(_register(parts[0], parts[1], before, d.method, order, d.adaptive))
-    return tuple(out)
+        old, new = [o.symbol for o in delayed[: len(delays)]], [n.symbol for n in delays]
+        parts = substituted(d.parts, [*old, *replaced_symbols], [*new, *replacements])
+        history = parts[2] if d.history is not None else None
+        delays.append(_register(parts[0], parts[1], history, d.method, order, d.adaptive))
+    return tuple(delays)
 
 
 def revived(
     symbols: Sequence[ca.SX], parts: Sequence[Sequence[ca.SX]], kinds: Sequence[tuple[str, int, bool]]
 ) -> tuple[Delayed, ...]:
     """Make the records of symbols anew, after unpickling; a history is missing where there are two parts."""
-    out: list[Delayed] = []
-    for symbol, own, kind in zip(symbols, parts, kinds, strict=True):
-        made = Delayed(symbol, own[0], own[1], own[2] if len(own) > 2 else None, *kind)
-        _KNOWN[hash(symbol)] = made
-        out.append(made)
-    return tuple(out)
+    delays: list[Delayed] = []
+    for symbol, graphs, kind in zip(symbols, parts, kinds, strict=True):
+        delayed_value = Delayed(symbol, graphs[0], graphs[1], graphs[2] if len(graphs) > 2 else None, *kind)
+        _KNOWN[hash(symbol)] = delayed_value
+        delays.append(delayed_value)
+    return tuple(delays)
 
 
 def substituted(expressions: list[ca.SX], old: Sequence[ca.SX], new: Sequence[ca.SX]) -> list[ca.SX]:

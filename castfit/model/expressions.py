@@ -30,33 +30,33 @@ def holds_nan(expression: ca.SX) -> bool:
     return any(np.isnan(graph.instruction_constant(k)) for k in constants)
 
 
-def number_or_expression(what: str, value: Any, remedy: str, mistakes: list[str]) -> float | ca.SX:
+def number_or_expression(label: str, value: Any, remedy: str, mistakes: list[str]) -> float | ca.SX:
     """Read a finite number or a scalar expression; a constant one is a number."""
-    single = isinstance(value, ca.SX) and value.numel() == 1
-    if single and not value.is_constant():
+    is_expression = isinstance(value, ca.SX) and value.numel() == 1
+    if is_expression and not value.is_constant():
         if not holds_nan(value):
             return value
-        mistakes.append(f"{what} {NOT_A_NUMBER}")
+        mistakes.append(f"{label} {NOT_A_NUMBER}")
         return np.nan
-    number = float(value) if single else real(value)
+    number = float(value) if is_expression else real(value)
     if number is not None and np.isfinite(number):
         return number
-    mistakes.append(f"{what} is {text(value)}; {remedy}")
+    mistakes.append(f"{label} is {text(value)}; {remedy}")
     return np.nan
 
 
 def exchanged(expression: ca.SX, values: Mapping[str, Any]) -> ca.SX:
     """Replace symbols by numbers or expressions, by name. Other symbols stay."""
-    found = [s for s in ca.symvar(expression) if s.name() in values]
-    if not found:
+    symbols = [s for s in ca.symvar(expression) if s.name() in values]
+    if not symbols:
         return expression
-    new = ca.vertcat(*(ca.SX(values[s.name()]) for s in found))
-    return ca.SX(ca.substitute([expression], [ca.vertcat(*found)], [new])[0])
+    replacements = ca.vertcat(*(ca.SX(values[s.name()]) for s in symbols))
+    return ca.SX(ca.substitute([expression], [ca.vertcat(*symbols)], [replacements])[0])
 
 
 def pattern(sparsity: ca.Sparsity) -> Mask:
     """Return the mask of the structural nonzeros of a matrix."""
-    out = np.zeros(sparsity.shape, dtype=np.bool_)
+    mask = np.zeros(sparsity.shape, dtype=np.bool_)
     rows, columns = sparsity.get_triplet()
-    out[rows, columns] = True
-    return out
+    mask[rows, columns] = True
+    return mask

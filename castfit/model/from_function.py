@@ -36,10 +36,10 @@ class SymbolArray(np.ndarray[Any, Any]):
         return super().__getitem__(names.index(key))
 
 
-def asked(function: Callable[..., Any], what: str, arguments: Sequence[Any]) -> Any:
+def asked(function: Callable[..., Any], label: str, arguments: Sequence[Any]) -> Any:
     """Call a function of the user with symbols; what it raises is told with the usual causes."""
     if not callable(function):
-        raise InputError(_WHERE, [f"{what} is {text(function)}; give a function of t, x and p"])
+        raise InputError(_WHERE, [f"{label} is {text(function)}; give a function of t, x and p"])
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "(?s).*numpy function was called on a casadi value", FutureWarning)
@@ -48,9 +48,9 @@ def asked(function: Callable[..., Any], what: str, arguments: Sequence[Any]) -> 
         raise
     except Exception as error:  # whatever a user's function raises
         remedy = _CONDITION if "truth value" in str(error) else _ARITHMETIC
-        signature = f"{what}({', '.join('txpu'[: len(arguments)])})"
-        said = f"{signature} cannot be called with symbols ({type(error).__name__}: {str(error).strip()}); {remedy}"
-        raise InputError(_WHERE, [said]) from error
+        signature = f"{label}({', '.join('txpu'[: len(arguments)])})"
+        message = f"{signature} cannot be called with symbols ({type(error).__name__}: {str(error).strip()}); {remedy}"
+        raise InputError(_WHERE, [message]) from error
 
 
 def rates(returned: Any, states: Sequence[str]) -> list[Any]:
@@ -64,11 +64,11 @@ def rates(returned: Any, states: Sequence[str]) -> list[Any]:
                      if name not in by_name]  # fmt: skip
         check(_WHERE, mistakes)
         return [by_name[name] for name in states]
-    found = list(_flat(returned))
-    if len(found) != len(states):
-        said = f"f returns {len(found)} derivatives for {len(states)} states ({', '.join(states)})"
-        raise InputError(_WHERE, [f"{said}; return one for each, in their order, or by name"])
-    return found
+    derivatives = list(_flat(returned))
+    if len(derivatives) != len(states):
+        message = f"f returns {len(derivatives)} derivatives for {len(states)} states ({', '.join(states)})"
+        raise InputError(_WHERE, [f"{message}; return one for each, in their order, or by name"])
+    return derivatives
 
 
 def _flat(value: Any) -> Iterable[Any]:

@@ -142,26 +142,26 @@ Examples
 
 def _documented(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of CasADi with a docstring, a signature and a sentence for what it cannot take."""
-    call, value, what, note = _SAID[name]
+    call, value, summary, note = _SAID[name]
     arguments = _ARGUMENTS.get(name, ("x",))
 
-    def documented(*values: Any) -> Any:
+    def call_function(*values: Any) -> Any:
         try:
-            answer = function(*values)
+            result = function(*values)
         except (NotImplementedError, TypeError, SystemError):  # of CasADi: types of C++, or nothing
-            answer = NotImplemented
-        if answer is NotImplemented:
-            given = ", ".join(repr(value) for value in values) or "nothing"
-            raise InputError(f"cf.{name}", [f"({', '.join(arguments)}) are symbols, numbers or arrays, not {given}"])
-        return answer
+            result = NotImplemented
+        if result is NotImplemented:
+            shown_values = ", ".join(repr(value) for value in values) or "nothing"
+            raise InputError(f"cf.{name}", [f"({', '.join(arguments)}) are symbols, numbers or arrays, not {shown_values}"])
+        return result
 
-    described: Any = documented
-    described.__module__, described.__name__, described.__qualname__ = "castfit", name, name
-    described.__signature__ = Signature([Parameter(a, Parameter.POSITIONAL_ONLY) for a in arguments])
-    described.__doc__ = _DOCSTRING.format(
-        what=what, note=note, arguments=", ".join(arguments), name=name, call=call, value=value
+    wrapper: Any = call_function
+    wrapper.__module__, wrapper.__name__, wrapper.__qualname__ = "castfit", name, name
+    wrapper.__signature__ = Signature([Parameter(a, Parameter.POSITIONAL_ONLY) for a in arguments])
+    wrapper.__doc__ = _DOCSTRING.format(
+        what=summary, note=note, arguments=", ".join(arguments), name=name, call=call, value=value
     )
-    return described
+    return wrapper
 
 
 globals().update({name: _documented(name, globals()[name]) for name in __all__})

@@ -49,21 +49,21 @@ def with_powers(columns: Sequence[ca.SX], states: ca.SX) -> list[ca.SX]:
     Concerns what has the sign of one state, such as  x**n  and  (x / K)**n,  where the exponent is no number.
     """
 
-    def replaced(op: int, arguments: Sequence[ca.SX]) -> ca.SX | None:
+    def replace_power(op: int, arguments: Sequence[ca.SX]) -> ca.SX | None:
         base, exponent = arguments
         if exponent.is_constant() or ca.depends_on(exponent, states) or not _is_share(base, states):
             return None
         return power(base, exponent)
 
-    return rewritten(columns, (ca.OP_POW,), replaced)
+    return rewritten(columns, (ca.OP_POW,), replace_power)
 
 
 def power(x: ca.SX, n: ca.SX) -> ca.SX:
     """Return x**n as above."""
-    whole = n == ca.floor(n)
-    mirrored = ca.logic_and(whole, x < 0)
-    factor = ca.if_else(x > 0, 1, ca.if_else(mirrored, ca.cos(ca.pi * n), n <= 0))
-    return factor * ca.exp(n * ca.log(ca.fmax(ca.if_else(mirrored, -x, x), TINY)))
+    is_integer = n == ca.floor(n)
+    is_mirrored = ca.logic_and(is_integer, x < 0)
+    factor = ca.if_else(x > 0, 1, ca.if_else(is_mirrored, ca.cos(ca.pi * n), n <= 0))
+    return factor * ca.exp(n * ca.log(ca.fmax(ca.if_else(is_mirrored, -x, x), TINY)))
 
 
 def _is_share(base: ca.SX, states: ca.SX) -> bool:
@@ -100,16 +100,16 @@ class _Finder:
     def replaced(self, op: int, arguments: Sequence[ca.SX]) -> ca.SX | None:
         """Return an operation with its switch; None if it stays."""
         a, b = arguments if len(arguments) == 2 else (arguments[0], ca.SX(0))
-        after = self._positive(a - b)  # [a > b]
-        if after is None:
+        indicator = self._positive(a - b)  # [a > b]
+        if indicator is None:
             return None
         if op in _COMPARISONS:
-            return 1 - after
+            return 1 - indicator
         if op == ca.OP_SIGN:
-            return 2 * after - 1
+            return 2 * indicator - 1
         if op == ca.OP_FABS:
-            return (2 * after - 1) * a
-        return b + (a - b) * after if op == ca.OP_FMAX else a - (a - b) * after
+            return (2 * indicator - 1) * a
+        return b + (a - b) * indicator if op == ca.OP_FMAX else a - (a - b) * indicator
 
     def _positive(self, g: ca.SX) -> ca.SX | None:
         """Return [g > 0] by a switch, if g changes its sign at one time that parameters tell."""
@@ -128,11 +128,11 @@ class _Finder:
         return symbol if float(slope) > 0.0 else 1 - symbol
 
 
-def switched(columns: Sequence[ca.SX], t: ca.SX, others: ca.SX) -> tuple[list[ca.SX], tuple[Switch, ...]]:
+def switched(columns: Sequence[ca.SX], t: ca.SX, other_symbols: ca.SX) -> tuple[list[ca.SX], tuple[Switch, ...]]:
     """Return columns of expressions with switches in place of what jumps or kinks at a time t, and the switches.
 
-    `others` are states and inputs: what depends on them is no time.
+    `other_symbols` are states and inputs: what depends on them is no time.
     """
-    finder = _Finder(t, others)
-    out = rewritten(columns, _SWITCHING, finder.replaced)
-    return out, tuple(finder.found.values())
+    finder = _Finder(t, other_symbols)
+    replaced_columns = rewritten(columns, _SWITCHING, finder.replaced)
+    return replaced_columns, tuple(finder.found.values())

@@ -128,11 +128,11 @@ def relative_to_first(expression: Any) -> Remembered:
     return _remembered("relative_to_first", "relative", "expression", expression)
 
 
-def _remembered(where: str, kind: str, what: str, given: Any) -> Remembered:
+def _remembered(function_name: str, kind: str, label: str, value: Any) -> Remembered:
     mistakes: list[str] = []
-    read = number_or_expression(what, given, "give a scalar SX expression of the model's symbols", mistakes)
-    check(where, mistakes)
-    return Remembered(kind, read)
+    expression = number_or_expression(label, value, "give a scalar SX expression of the model's symbols", mistakes)
+    check(function_name, mistakes)
+    return Remembered(kind, expression)
 
 
 @dataclass(frozen=True)
@@ -155,23 +155,23 @@ def reduced(outputs: Mapping[str, Any]) -> Reduced:
         if not isinstance(output, Remembered):
             ordinary[name] = output
             continue
-        held = ca.SX.sym(f"{name} {'at first' if output.kind == 'relative' else 'so far'}")
-        states = [held]
+        memory_symbol = ca.SX.sym(f"{name} {'at first' if output.kind == 'relative' else 'so far'}")
+        states = [memory_symbol]
         if output.kind == "relative":
-            known = ca.SX.sym(f"{name} begun")  # 0 until the first measurement, then 1
-            rates |= {held: 0, known: 0}
-            initial |= {held.name(): 1.0, known.name(): 0.0}
-            states.append(known)
+            start_flag = ca.SX.sym(f"{name} begun")  # 0 until the first measurement, then 1
+            rates |= {memory_symbol: 0, start_flag: 0}
+            initial |= {memory_symbol.name(): 1.0, start_flag.name(): 0.0}
+            states.append(start_flag)
             ordinary[f"{name} itself"] = output.expression
-            ordinary[name] = ca.if_else(known > 0.5, output.expression / held, 1)
+            ordinary[name] = ca.if_else(start_flag > 0.5, output.expression / memory_symbol, 1)
         else:
-            rates[held], initial[held.name()] = output.expression, 0.0
-            ordinary[name] = held
+            rates[memory_symbol], initial[memory_symbol.name()] = output.expression, 0.0
+            ordinary[name] = memory_symbol
         if output.kind == "mean":
-            length = ca.SX.sym(f"{name} since")
-            rates[length], initial[length.name()] = 1, 0.0
-            states.append(length)
+            elapsed_time = ca.SX.sym(f"{name} since")
+            rates[elapsed_time], initial[elapsed_time.name()] = 1, 0.0
+            states.append(elapsed_time)
             # Before anything is gathered the mean is the value itself.
-            ordinary[name] = ca.if_else(length > 0, held / ca.if_else(length > 0, length, 1), output.expression)
+            ordinary[name] = ca.if_else(elapsed_time > 0, memory_symbol / ca.if_else(elapsed_time > 0, elapsed_time, 1), output.expression)
         memories.append(IntervalMemory(name, output.kind, tuple(s.name() for s in states)))
     return Reduced(ordinary, rates, initial, tuple(memories))

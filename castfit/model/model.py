@@ -61,16 +61,16 @@ def symbols(names: str | Iterable[str]) -> Any:
     >>> cells
     (SX(u0), SX(u1), SX(u2))
     """
-    given: Any = names
-    parts = given.replace(",", " ").split() if isinstance(given, str) else items(given) or []
+    argument: Any = names
+    parts = argument.replace(",", " ").split() if isinstance(argument, str) else items(argument) or []
     mistakes = [f"{text(name)} is no name" for name in parts if not isinstance(name, str) or not name.strip()]
-    known = [name for name in parts if isinstance(name, str)]
-    mistakes += [f"the name '{name}' is given twice" for name, times in Counter(known).items() if times > 1]
+    valid_names = [name for name in parts if isinstance(name, str)]
+    mistakes += [f"the name '{name}' is given twice" for name, times in Counter(valid_names).items() if times > 1]
     if not parts:
-        mistakes.append(f"{text(given)} contains no name; write for example symbols('x y')")
+        mistakes.append(f"{text(argument)} contains no name; write for example symbols('x y')")
     check("symbols", mistakes)
-    made = tuple(ca.SX.sym(name) for name in parts)
-    return made[0] if len(made) == 1 and isinstance(given, str) else made
+    scalars = tuple(ca.SX.sym(name) for name in parts)
+    return scalars[0] if len(scalars) == 1 and isinstance(argument, str) else scalars
 
 
 @brief
@@ -180,17 +180,17 @@ class Model:
         initial: Mapping[ca.SX | str, Expression] | None = None,
     ) -> None:
         mistakes: list[str] = []
-        said, scalings, of_scales = read_scaled(named("outputs", outputs, mistakes), mistakes)
-        remembering = reduced(said)
-        memories = remembering.memories
-        given: Any = ode
-        if memories and isinstance(given, Mapping):
-            ode = {**ode, **remembering.rates}
-            initial = {**(initial or {}), **remembering.initial}
+        unscaled_outputs, scalings, scale_symbols = read_scaled(named("outputs", outputs, mistakes), mistakes)
+        reduced_outputs = reduced(unscaled_outputs)
+        memories = reduced_outputs.memories
+        ode_argument: Any = ode
+        if memories and isinstance(ode_argument, Mapping):
+            ode = {**ode, **reduced_outputs.rates}
+            initial = {**(initial or {}), **reduced_outputs.initial}
         declared = {
             "state": _keys("ode", ode, mistakes),
             "algebraic state": _keys("algebraic", {} if algebraic is None else algebraic, mistakes),
-            "parameter": [*_as_list("parameters", parameters, mistakes), *of_scales.values()],
+            "parameter": [*_as_list("parameters", parameters, mistakes), *scale_symbols.values()],
             "input": _as_list("inputs", inputs, mistakes),
             "noise": _as_list("noises", noises, mistakes),
             "time": [] if time is None else [time],
@@ -199,21 +199,21 @@ class Model:
         check("Model", mistakes)  # without symbols there is nothing more to say
         mistakes += _repeated(declared)
         names = {kind: tuple(symbol.name() for symbol in symbols_) for kind, symbols_ in declared.items()}
-        taken = names["state"] + names["algebraic state"]
+        state_names = names["state"] + names["algebraic state"]
 
         right = _scalars("ode of", dict(zip(names["state"], ode.values(), strict=True)), mistakes)
         equations = zip(names["algebraic state"], (algebraic or {}).values(), strict=True)
         residual = _scalars("equation of", {name: _residual(e) for name, e in equations}, mistakes)
-        extra = rescaled(_scalars("output", remembering.outputs, mistakes), scalings, of_scales)
+        extra = rescaled(_scalars("output", reduced_outputs.outputs, mistakes), scalings, scale_symbols)
         start = _scalars("initial value of", named("initial", initial, mistakes), mistakes)
         delayed = delays_in([*right.values(), *residual.values(), *extra.values()])
-        everything = [symbol for group in declared.values() for symbol in group]
-        mistakes += _delay_mistakes(delayed, declared, everything)
-        everything += [d.symbol for d in delayed]
-        for what, expressions in (("ode of", right), ("equation of", residual), ("output", extra)):
-            mistakes += _undeclared({f"{what} '{name}'": e for name, e in expressions.items()}, everything)
+        all_symbols = [symbol for group in declared.values() for symbol in group]
+        mistakes += _delay_mistakes(delayed, declared, all_symbols)
+        all_symbols += [d.symbol for d in delayed]
+        for label, expressions in (("ode of", right), ("equation of", residual), ("output", extra)):
+            mistakes += _undeclared({f"{label} '{name}'": e for name, e in expressions.items()}, all_symbols)
         mistakes += _initial_mistakes(start, names["state"], declared["parameter"])
-        mistakes += _output_mistakes(extra, taken)
+        mistakes += _output_mistakes(extra, state_names)
         mistakes += _noise_mistakes(declared["noise"], right, residual, extra, delayed)
         if not ode:
             mistakes.append("ode is empty; give the right-hand side of at least one state")
@@ -222,12 +222,12 @@ class Model:
         declared["parameter"] = [*declared["parameter"], *declared["noise"]]
         names["parameter"] += names["noise"]
         if residual:
-            others = [s for s in everything if s.name() not in names["algebraic state"]]
+            other_symbols = [s for s in all_symbols if s.name() not in names["algebraic state"]]
             z = _vector(declared["algebraic state"])
-            check("Model", index_mistakes(_vector(residual.values()), z, [_vector(others)], list(residual)))
+            check("Model", index_mistakes(_vector(residual.values()), z, [_vector(other_symbols)], list(residual)))
 
-        t = _default_time([symbol.name() for symbol in everything]) if time is None else time
-        stated = Said(right, residual, extra, start, delayed, memories)
+        t = _default_time([symbol.name() for symbol in all_symbols]) if time is None else time
+        definition = Said(right, residual, extra, start, delayed, memories)
         delay_lines: tuple[DelayLine, ...] = ()
         if delayed:
             lines = lay_out(delayed, t)
@@ -239,7 +239,7 @@ class Model:
         x = _vector(declared["state"])
         columns = with_powers([_vector(right.values()), _vector(residual.values()), _vector(extra.values())], x)
         extra = dict(zip(extra, _split(columns[2]), strict=True))
-        own = {s.name(): s for s in declared["state"] + declared["algebraic state"]}
+        symbol_by_name = {s.name(): s for s in declared["state"] + declared["algebraic state"]}
         vars(self).update(
             system=System(
                 t,
@@ -254,11 +254,11 @@ class Model:
                 names["parameter"],
                 names["input"],
             ),
-            outputs={**{n: own[n] for n in taken}, **extra},
+            outputs={**{n: symbol_by_name[n] for n in state_names}, **extra},
             initial=start,
             scalings=scalings,
             memories=memories,
-            said=stated,
+            said=definition,
             switches=(),
             noises=names["noise"],
             generated=frozenset(names["noise"]),
@@ -281,10 +281,10 @@ class Model:
         """
         valid = ("x", "ode", "z", "alg", "p", "u", "t")
         mistakes: list[str] = []
-        given = named("dae", dae, mistakes)
-        mistakes += unknown_names("unknown key '{}'", given, valid)
-        mistakes += [f"key '{key}' is missing" for key in ("x", "ode") if key not in given]
-        pieces = {key: _column(key, value, mistakes) for key, value in given.items()}
+        dae_entries = named("dae", dae, mistakes)
+        mistakes += unknown_names("unknown key '{}'", dae_entries, valid)
+        mistakes += [f"key '{key}' is missing" for key in ("x", "ode") if key not in dae_entries]
+        pieces = {key: _column(key, value, mistakes) for key, value in dae_entries.items()}
         for left, right in (("x", "ode"), ("z", "alg")):
             rows, equations = len(pieces.get(left, [])), len(pieces.get(right, []))
             if rows != equations:
@@ -298,7 +298,7 @@ class Model:
             parameters=pieces.get("p", []),
             inputs=pieces.get("u", []),
             outputs=outputs,
-            time=given.get("t"),
+            time=dae_entries.get("t"),
             initial=initial,
         )
 
@@ -366,10 +366,10 @@ class Model:
     @cached_property
     def settling(self) -> System:
         """The equations by which it comes to rest: what gathers from measurement to measurement stands still."""
-        held = [self.states.index(state) for memory in self.memories for state in memory.states]
+        memory_indices = [self.states.index(state) for memory in self.memories for state in memory.states]
         ode = ca.SX(ca.densify(self.system.ode))
-        ode[held] = 0.0
-        return replace(self.system, ode=ode) if held else self.system
+        ode[memory_indices] = 0.0
+        return replace(self.system, ode=ode) if memory_indices else self.system
 
     @property
     def adaptive(self) -> bool:
@@ -379,8 +379,8 @@ class Model:
     @property
     def is_extended(self) -> bool:
         """Whether parameters or outputs were added to those that the model was given, as for infusions and noise."""
-        said = (*self.own_states, *self.algebraic_states, *self.said.extra)
-        return tuple(self.outputs) != said or bool(self.generated)
+        original_outputs = (*self.own_states, *self.algebraic_states, *self.said.extra)
+        return tuple(self.outputs) != original_outputs or bool(self.generated)
 
     def delays(self, p: Any) -> list[float]:
         """Return each line's tau at parameters p (n_p,)."""
@@ -392,9 +392,9 @@ class Model:
         if not self.adaptive:
             return self
         if order not in self._with_order:
-            said = self.said
-            delayed = restated(said.delayed, [order if d.adaptive else d.order for d in said.delayed])
-            self._with_order[order] = self._restated(said.over(said.groups, delayed))
+            definition = self.said
+            delayed = restated(definition.delayed, [order if d.adaptive else d.order for d in definition.delayed])
+            self._with_order[order] = self._restated(definition.over(definition.groups, delayed))
         return self._with_order[order]
 
     @cached_property
@@ -446,64 +446,64 @@ class Model:
         p = _vector([*_split(system.p), *(ca.SX.sym(n) for n in parameters)])
         extended = replace(system, p=p, parameter_names=(*system.parameter_names, *parameters))
         states = {*self.states, *self.algebraic_states}
-        known = {n: graph for n, graph in self.outputs.items() if n not in states}
-        new = {n: by_name(exchanged(self.told(given), known), extended) for n, given in outputs.items()}
-        said = replace(self.said, extra={**self.said.extra, **new})
-        return self.with_parts(system=extended, outputs={**self.outputs, **new}, said=said)
+        output_graphs = {n: graph for n, graph in self.outputs.items() if n not in states}
+        new = {n: by_name(exchanged(self.told(expression), output_graphs), extended) for n, expression in outputs.items()}
+        definition = replace(self.said, extra={**self.said.extra, **new})
+        return self.with_parts(system=extended, outputs={**self.outputs, **new}, said=definition)
 
     def with_parts(self, **changes: Any) -> Model:
         """Return a model with other parts on the same symbols; `copy` would pickle it, and so make new ones."""
-        out = Model.__new__(Model)
-        vars(out).update({f.name: getattr(self, f.name) for f in fields(self)} | changes)
-        return out
+        model = Model.__new__(Model)
+        vars(model).update({f.name: getattr(self, f.name) for f in fields(self)} | changes)
+        return model
 
     @cached_property
     def flow_parameters(self) -> NDArray[np.bool_]:
         """Mask of the parameters that the differential and algebraic equations contain, (n_p,)."""
         system = self.system
-        found = pattern(ca.jacobian(ca.vertcat(system.ode, system.alg), system.p).sparsity())
-        return np.logical_or.reduce(found, axis=0)
+        is_nonzero = pattern(ca.jacobian(ca.vertcat(system.ode, system.alg), system.p).sparsity())
+        return np.logical_or.reduce(is_nonzero, axis=0)
 
     def with_rates(self, names: Sequence[str]) -> Model:
         """Return the model with a rate into each of the named states as one more parameter, after its own."""
         names = [n for n in names if f"rate into {n}" not in self.parameters]
         if not names:
             return self
-        said = self.said
+        definition = self.said
         rates = {n: ca.SX.sym(f"rate into {n}") for n in names}
-        right = {n: ode + rates[n] if n in rates else ode for n, ode in said.right.items()}
-        return self._restated(replace(said, right=right), list(rates.values()))
+        right = {n: ode + rates[n] if n in rates else ode for n, ode in definition.right.items()}
+        return self._restated(replace(definition, right=right), list(rates.values()))
 
     def with_added_inputs(self, values: Mapping[str, ca.SX], parameters: Sequence[ca.SX]) -> Model:
         """Return the model in which expressions of time and of more parameters are added to some inputs, by name."""
-        said, u = self.said, dict(zip(self.inputs, _split(self.system.u), strict=True))
+        definition, u = self.said, dict(zip(self.inputs, _split(self.system.u), strict=True))
         old, new = [u[n] for n in values], [u[n] + value for n, value in values.items()]
-        orders = [d.order for d in said.delayed]
-        delayed = restated(said.delayed, orders, old, new) if said.delayed else ()
-        groups = [dict(zip(group, substituted(list(group.values()), old, new), strict=True)) for group in said.groups]
-        return self._restated(said.over(groups, delayed), parameters).with_parts(added=dict(values))
+        orders = [d.order for d in definition.delayed]
+        delayed = restated(definition.delayed, orders, old, new) if definition.delayed else ()
+        groups = [dict(zip(group, substituted(list(group.values()), old, new), strict=True)) for group in definition.groups]
+        return self._restated(definition.over(groups, delayed), parameters).with_parts(added=dict(values))
 
     def told(self, expression: ca.SX) -> ca.SX:
         """Return an expression of the model's symbols, matched by name, with the additions to the inputs included."""
-        meant = {s.name(): s for s in ca.symvar(expression) if s.name() in self.added}
-        return exchanged(expression, {n: s + self.added[n] for n, s in meant.items()})
+        changed_inputs = {s.name(): s for s in ca.symvar(expression) if s.name() in self.added}
+        return exchanged(expression, {n: s + self.added[n] for n, s in changed_inputs.items()})
 
     @cached_property
     def with_switches(self) -> Model:
         """The model with a parameter, 0 or 1, for everything in it that changes at a time; itself without any."""
-        said, system = self.said, self.system
-        others = ca.vertcat(system.x, system.z, system.u, *(d.symbol for d in said.delayed))
-        columns, found = switched([_vector(g.values()) for g in said.groups], system.t, others)
-        if not found:
+        definition, system = self.said, self.system
+        other_symbols = ca.vertcat(system.x, system.z, system.u, *(d.symbol for d in definition.delayed))
+        columns, switches = switched([_vector(g.values()) for g in definition.groups], system.t, other_symbols)
+        if not switches:
             return self
-        groups = [dict(zip(old, _split(new), strict=True)) for old, new in zip(said.groups, columns, strict=True)]
-        return self._restated(said.over(groups, said.delayed), [s.symbol for s in found], found)
+        groups = [dict(zip(old, _split(new), strict=True)) for old, new in zip(definition.groups, columns, strict=True)]
+        return self._restated(definition.over(groups, definition.delayed), [s.symbol for s in switches], switches)
 
-    def _restated(self, said: Said, parameters: Sequence[ca.SX] = (), switches: tuple[Switch, ...] = ()) -> Model:
+    def _restated(self, definition: Said, parameters: Sequence[ca.SX] = (), switches: tuple[Switch, ...] = ()) -> Model:
         """Return the model of which something else was said, with more parameters after its own."""
         system, n = self.system, len(self.own_states)
         p = [*_split(system.p), *parameters]
-        return _stated(said, _split(system.x)[:n], _split(system.z), p, _split(system.u), system.t).with_parts(
+        return _stated(definition, _split(system.x)[:n], _split(system.z), p, _split(system.u), system.t).with_parts(
             scalings=self.scalings,
             switches=(*self.switches, *switches),
             noises=self.noises,
@@ -514,8 +514,8 @@ class Model:
     @property
     def delayed_states(self) -> frozenset[str]:
         """Names of the states of which delayed values are taken."""
-        inside = {s.name() for d in self.said.delayed for s in ca.symvar(d.expression)}
-        return frozenset(n for n in self.own_states if n in inside)
+        delayed_names = {s.name() for d in self.said.delayed for s in ca.symvar(d.expression)}
+        return frozenset(n for n in self.own_states if n in delayed_names)
 
     def _repr_html_(self) -> str:
         return views().reports.card(self)
@@ -523,26 +523,26 @@ class Model:
     def __repr__(self) -> str:
         kind = "DAE" if self.algebraic_states else "ODE"
         delays = f"; delays {', '.join(map(str, self.lines))}" if self.lines else ""
-        own = [n for n in self.parameters if n not in self.noises]
-        named = f"states {listed(self.own_states, 45)}; parameters {listed(own, 45) or 'none'}"
+        parameter_names = [n for n in self.parameters if n not in self.noises]
+        contents = f"states {listed(self.own_states, 45)}; parameters {listed(parameter_names, 45) or 'none'}"
         noises = f"; noises {', '.join(self.noises)}" if self.noises else ""
-        return one_line(f"Model({kind}: {named}{noises}{delays})")
+        return one_line(f"Model({kind}: {contents}{noises}{delays})")
 
     def __reduce__(self) -> Any:
         """Pickle through a CasADi function, since bare SX does not pickle."""
-        said, system = self.said, self.system
-        groups = (*said.groups, said.initial)
-        parts = [part for d in said.delayed for part in d.parts]
-        own = _vector(_split(system.x)[: len(self.own_states)])
-        arguments = [system.t, own, system.z, system.p, system.u, _vector(d.symbol for d in said.delayed)]
+        definition, system = self.said, self.system
+        groups = (*definition.groups, definition.initial)
+        parts = [part for d in definition.delayed for part in d.parts]
+        state_symbols = _vector(_split(system.x)[: len(self.own_states)])
+        arguments = [system.t, state_symbols, system.z, system.p, system.u, _vector(d.symbol for d in definition.delayed)]
         graph = ca.Function("model", arguments, [*(_vector(g.values()) for g in groups), _vector(parts)])
-        kinds = tuple((d.method, d.order, d.adaptive, len(d.parts)) for d in said.delayed)
+        kinds = tuple((d.method, d.order, d.adaptive, len(d.parts)) for d in definition.delayed)
         names = (self.own_states, self.algebraic_states, self.parameters, self.inputs)
         times = ca.Function("times", [system.p], [_vector(s.time for s in self.switches)])
         added = ca.Function("added", [system.t, system.p], [_vector(self.added.values())])
         switches = tuple(s.name for s in self.switches)
-        given = (graph, names, tuple(tuple(g) for g in groups), kinds, system.t.name(), said.memories, self.scalings)
-        return _restore, (*given, self.noises, self.generated, switches, times, tuple(self.added), added)
+        definition_parts = (graph, names, tuple(tuple(g) for g in groups), kinds, system.t.name(), definition.memories, self.scalings)
+        return _restore, (*definition_parts, self.noises, self.generated, switches, times, tuple(self.added), added)
 
 
 @brief
@@ -572,20 +572,20 @@ class Said:
 
 
 def _stated(
-    said: Said, x: Sequence[ca.SX], z: Sequence[ca.SX], p: Sequence[ca.SX], u: Sequence[ca.SX], t: ca.SX
+    definition: Said, x: Sequence[ca.SX], z: Sequence[ca.SX], p: Sequence[ca.SX], u: Sequence[ca.SX], t: ca.SX
 ) -> Model:
     """Build a model from its definition, on given symbols."""
     model = Model(
-        dict(zip(x, said.right.values(), strict=True)),
-        algebraic=dict(zip(z, said.residual.values(), strict=True)),
+        dict(zip(x, definition.right.values(), strict=True)),
+        algebraic=dict(zip(z, definition.residual.values(), strict=True)),
         parameters=p,
         inputs=u,
-        outputs=said.extra,
+        outputs=definition.extra,
         time=t,
-        initial={**said.initial},
+        initial={**definition.initial},
     )
     # The states of memories are among those that were said; what is missing is when to set them.
-    return model.with_parts(memories=said.memories, said=replace(model.said, memories=said.memories))
+    return model.with_parts(memories=definition.memories, said=replace(model.said, memories=definition.memories))
 
 
 def by_name(expression: ca.SX, system: System) -> ca.SX:
@@ -611,18 +611,18 @@ def _restore(
     """Rebuild a pickled model on fresh symbols."""
     x, z, p, u = ([ca.SX.sym(n) for n in group] for group in names)
     t, symbols = ca.SX.sym(time), [ca.SX.sym("delayed") for _ in kinds]
-    made: list[ca.SX] = graph.call([t, *map(_vector, (x, z, p, u, symbols))])
-    *groups, flat = (_split(e) for e in made)
-    rest = iter(flat)
-    parts = [[next(rest) for _ in range(n)] for *_, n in kinds]
+    graphs: list[ca.SX] = graph.call([t, *map(_vector, (x, z, p, u, symbols))])
+    *groups, flat = (_split(e) for e in graphs)
+    remaining = iter(flat)
+    parts = [[next(remaining) for _ in range(n)] for *_, n in kinds]
     delayed = revived(symbols, parts, [(method, order, adaptive) for method, order, adaptive, _ in kinds])
     right, residual, extra, initial = (
         dict(zip(key, group, strict=True)) for key, group in zip(keys, groups, strict=True)
     )
-    system = (out := _stated(Said(right, residual, extra, initial, delayed, memories), x, z, p, u, t)).system
+    system = (model := _stated(Said(right, residual, extra, initial, delayed, memories), x, z, p, u, t)).system
     symbol = {s.name(): s for s in p}
     times = _split(ca.SX(switch_times.call([system.p])[0]))
-    return out.with_parts(
+    return model.with_parts(
         scalings=dict(scalings),
         noises=noises,
         generated=generated,
@@ -643,10 +643,10 @@ def _split(matrix: ca.SX) -> list[ca.SX]:
     return list(ca.vertsplit(ca.vec(matrix))) if matrix.numel() else []
 
 
-def _default_time(taken: Sequence[str]) -> ca.SX:
+def _default_time(used_names: Sequence[str]) -> ca.SX:
     """Make the symbol of time under a name that is still free."""
     name = "t"
-    while name in taken:
+    while name in used_names:
         name += "_"
     return ca.SX.sym(name)
 
@@ -657,25 +657,25 @@ def _named_symbols(names: str | Iterable[str]) -> list[ca.SX]:
     return list(symbols(parts)) if items(parts) != [] else []
 
 
-def _keys(what: str, mapping: Any, mistakes: list[str]) -> list[Any]:
+def _keys(label: str, mapping: Any, mistakes: list[str]) -> list[Any]:
     if isinstance(mapping, Mapping):
         return list(cast("Mapping[Any, Any]", mapping))
     if callable(mapping):
-        mistakes.append(f"{what} is a function; write Model.from_function(f, states=[...], parameters=[...])")
+        mistakes.append(f"{label} is a function; write Model.from_function(f, states=[...], parameters=[...])")
         return []
-    mistakes.append(f"{what} is a {type(mapping).__name__}; give a mapping from symbols to expressions, {{x: ...}}")
+    mistakes.append(f"{label} is a {type(mapping).__name__}; give a mapping from symbols to expressions, {{x: ...}}")
     return []
 
 
-def _as_list(what: str, group: Any, mistakes: list[str]) -> list[Any]:
+def _as_list(label: str, group: Any, mistakes: list[str]) -> list[Any]:
     """Convert a sequence of scalars and symbolic vectors, or a single one, to a flat list."""
     if isinstance(group, ca.SX):
         return _split(group)
-    given = items(group)
-    if given is None:
-        mistakes.append(f"{what} is {text(group)}; give a list of SX symbols, created with castfit.symbols")
+    entries = items(group)
+    if entries is None:
+        mistakes.append(f"{label} is {text(group)}; give a list of SX symbols, created with castfit.symbols")
         return []
-    return [s for item in given for s in (_split(item) if isinstance(item, ca.SX) else [item])]
+    return [s for item in entries for s in (_split(item) if isinstance(item, ca.SX) else [item])]
 
 
 def _column(key: str, value: Any, mistakes: list[str]) -> list[ca.SX]:
@@ -695,9 +695,9 @@ def _residual(equation: Any) -> Any:
     return equation.dep(0) - equation.dep(1) if is_equation else equation
 
 
-def _scalars(what: str, expressions: Mapping[str, Any], mistakes: list[str]) -> dict[str, ca.SX]:
+def _scalars(label: str, expressions: Mapping[str, Any], mistakes: list[str]) -> dict[str, ca.SX]:
     """Return the expressions that are scalars."""
-    out: dict[str, ca.SX] = {}
+    scalars: dict[str, ca.SX] = {}
     for name, expression in expressions.items():
         try:
             number = real(expression)  # not every type of number is one of CasADi's
@@ -705,16 +705,16 @@ def _scalars(what: str, expressions: Mapping[str, Any], mistakes: list[str]) -> 
         except (RuntimeError, TypeError, ValueError):
             value = None
         if value is None or isinstance(expression, (bool, np.bool_)):
-            mistakes.append(f"{what} '{name}' is {text(expression)}; give a CasADi SX expression or a number")
+            mistakes.append(f"{label} '{name}' is {text(expression)}; give a CasADi SX expression or a number")
         elif value.numel() != 1:
-            mistakes.append(f"{what} '{name}' has shape {value.shape}; it must be a scalar")
+            mistakes.append(f"{label} '{name}' has shape {value.shape}; it must be a scalar")
         elif holds_nan(value):
-            mistakes.append(f"{what} '{name}' {NOT_A_NUMBER}")
+            mistakes.append(f"{label} '{name}' {NOT_A_NUMBER}")
         elif value.is_constant() and not np.isfinite(float(value)):
-            mistakes.append(f"{what} '{name}' is {float(value)}; it must be finite")
+            mistakes.append(f"{label} '{name}' is {float(value)}; it must be finite")
         else:
-            out[name] = value
-    return out
+            scalars[name] = value
+    return scalars
 
 
 def _no_symbols(declared: Mapping[str, Sequence[Any]]) -> list[str]:
@@ -729,14 +729,14 @@ def _no_symbols(declared: Mapping[str, Sequence[Any]]) -> list[str]:
 
 def _repeated(declared: Mapping[str, Sequence[ca.SX]]) -> list[str]:
     """Find names that are declared twice."""
-    seen: dict[str, str] = {}
+    kind_by_name: dict[str, str] = {}
     mistakes: list[str] = []
     for kind, group in declared.items():
         for symbol in group:
             name = symbol.name()
-            if name in seen:
-                mistakes.append(f"the name '{name}' is declared twice, as {seen[name]} and as {kind}")
-            seen[name] = kind
+            if name in kind_by_name:
+                mistakes.append(f"the name '{name}' is declared twice, as {kind_by_name[name]} and as {kind}")
+            kind_by_name[name] = kind
     return mistakes
 
 
@@ -745,27 +745,27 @@ def _undeclared(expressions: Mapping[str, ca.SX], declared: Sequence[ca.SX], *, 
 
     A second symbol of a known name is a trap of its own.
     """
-    known = {hash(symbol): symbol.name() for symbol in declared}
-    if all(hash(symbol) in known for symbol in ca.symvar(_vector(expressions.values()))):
+    names_by_hash = {hash(symbol): symbol.name() for symbol in declared}
+    if all(hash(symbol) in names_by_hash for symbol in ca.symvar(_vector(expressions.values()))):
         return []
-    names, mistakes = known.values(), list[str]()
-    for where, expression in expressions.items():
-        for name in (symbol.name() for symbol in ca.symvar(expression) if hash(symbol) not in known):
+    names, mistakes = names_by_hash.values(), list[str]()
+    for location, expression in expressions.items():
+        for name in (symbol.name() for symbol in ca.symvar(expression) if hash(symbol) not in names_by_hash):
             if only:
-                mistakes.append(f"{where} contains '{name}', but only {only} may appear there: {suggest(name, names)}")
+                mistakes.append(f"{location} contains '{name}', but only {only} may appear there: {suggest(name, names)}")
             elif name in names:
                 mistakes.append(
-                    f"{where} contains a second symbol named '{name}'; create each symbol once and reuse it"
+                    f"{location} contains a second symbol named '{name}'; create each symbol once and reuse it"
                 )
             else:
-                mistakes.append(f"{where} contains '{name}', which is declared nowhere: {suggest(name, names)}")
+                mistakes.append(f"{location} contains '{name}', which is declared nowhere: {suggest(name, names)}")
     return mistakes
 
 
 def _initial_mistakes(initial: Mapping[str, ca.SX], states: Sequence[str], parameters: Sequence[ca.SX]) -> list[str]:
     """Return error messages for initial values of unknown states, or with symbols other than parameters."""
-    own = set(states)
-    mistakes = [f"initial names '{n}', which is no state: {suggest(n, states)}" for n in initial if n not in own]
+    state_names = set(states)
+    mistakes = [f"initial names '{n}', which is no state: {suggest(n, states)}" for n in initial if n not in state_names]
     values = {f"initial value of '{name}'": e for name, e in initial.items()}
     return mistakes + _undeclared(values, parameters, only="parameters")
 
@@ -794,12 +794,12 @@ def _noise_mistakes(
         return []
     noises = list({s.name(): s for s in noises}.values())  # one that is declared twice is a mistake of its own
     w, mistakes = _vector(noises), list[str]()
-    held = {s.name() for graph in right.values() for s in ca.symvar(graph)}
+    used_names = {s.name() for graph in right.values() for s in ca.symvar(graph)}
     mistakes += [
         f"noise '{s.name()}' enters no right-hand side; write it into one, as in x: -k * x + s * {s.name()}, or leave "
         "it out"
         for s in noises
-        if s.name() not in held
+        if s.name() not in used_names
     ]
     mistakes += [
         f"ode of '{name}' is not linear in the noise; white noise has no square, write its intensity as a factor"
@@ -807,21 +807,21 @@ def _noise_mistakes(
         if ca.depends_on(ca.jacobian(graph, w), w)
     ]
     remedy = "white noise has no value at a time; write it into the right-hand side of a state"
-    for what, graphs in (("the equation of", residual), ("output", outputs)):
-        mistakes += [f"{what} '{n}' holds noise; {remedy}" for n, graph in graphs.items() if ca.depends_on(graph, w)]
+    for label, graphs in (("the equation of", residual), ("output", outputs)):
+        mistakes += [f"{label} '{n}' holds noise; {remedy}" for n, graph in graphs.items() if ca.depends_on(graph, w)]
     if delayed and any(ca.depends_on(part, w) for d in delayed for part in d.parts):
         mistakes.append(f"a delayed value holds noise; {remedy}")
     return mistakes
 
 
 def _delay_mistakes(
-    delayed: Sequence[Delayed], declared: Mapping[str, Sequence[ca.SX]], everything: Sequence[ca.SX]
+    delayed: Sequence[Delayed], declared: Mapping[str, Sequence[ca.SX]], all_symbols: Sequence[ca.SX]
 ) -> list[str]:
     """Find symbols that may not stand in a delayed value, its delay or its history."""
     mistakes: list[str] = []
     for d in delayed:
-        known = [*everything, *(other.symbol for other in delayed)]
-        mistakes += _undeclared({"a delayed expression": d.expression}, known)
+        known_symbols = [*all_symbols, *(other.symbol for other in delayed)]
+        mistakes += _undeclared({"a delayed expression": d.expression}, known_symbols)
         mistakes += _undeclared({"a delay tau": d.tau}, declared["parameter"], only="parameters")
         if d.history is not None:
             allowed = [*declared["parameter"], *declared["time"]]

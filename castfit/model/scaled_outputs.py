@@ -121,11 +121,11 @@ class OutputScaling:
     prior: PriorDistribution | None
 
     @classmethod
-    def named(cls, output: str, said: Scaled) -> OutputScaling:
+    def named(cls, output: str, scaled_output: Scaled) -> OutputScaling:
         """Name the parameters of an output."""
-        label = said.name or output
-        offset = f"offset({label})" if said.offset else ""
-        return cls(f"scale({label})", offset, said.per_experiment, said.guess, said.lower, said.upper, said.prior)
+        label = scaled_output.name or output
+        offset = f"offset({label})" if scaled_output.offset else ""
+        return cls(f"scale({label})", offset, scaled_output.per_experiment, scaled_output.guess, scaled_output.lower, scaled_output.upper, scaled_output.prior)
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -135,8 +135,8 @@ class OutputScaling:
     @property
     def says_more(self) -> bool:
         """Whether a guess, a bound or a prior is given."""
-        bounded = self.lower > -np.inf or self.upper < np.inf
-        return self.guess is not None or bounded or self.prior is not None
+        is_bounded = self.lower > -np.inf or self.upper < np.inf
+        return self.guess is not None or is_bounded or self.prior is not None
 
     @property
     def said(self) -> tuple[Any, ...]:
@@ -148,37 +148,37 @@ def read_scaled(
     outputs: Mapping[str, Any], mistakes: list[str]
 ) -> tuple[dict[str, Any], dict[str, OutputScaling], dict[str, ca.SX]]:
     """Return outputs before they are scaled, their scalings by output, and symbols of the new parameters by name."""
-    plain: dict[str, Any] = {}
+    unscaled_outputs: dict[str, Any] = {}
     scalings: dict[str, OutputScaling] = {}
     symbols: dict[str, ca.SX] = {}
-    for output, said in outputs.items():
-        if not isinstance(said, Scaled):
-            plain[output] = said
+    for output, value in outputs.items():
+        if not isinstance(value, Scaled):
+            unscaled_outputs[output] = value
             continue
-        wrong = _mistakes(said)
-        mistakes += [f"output '{output}': scaled(...) {m}" for m in wrong]
-        plain[output] = said.expression
-        if not wrong:
-            scalings[output] = OutputScaling.named(output, said)
+        scaling_mistakes = _mistakes(value)
+        mistakes += [f"output '{output}': scaled(...) {m}" for m in scaling_mistakes]
+        unscaled_outputs[output] = value.expression
+        if not scaling_mistakes:
+            scalings[output] = OutputScaling.named(output, value)
             symbols |= {n: ca.SX.sym(n) for n in scalings[output].parameters if n not in symbols}
     for name in symbols:
         kinds = {s.said for s in scalings.values() if s.scale == name}
         if len(kinds) > 1:
             mistakes.append(f"'{name}' is given in {len(kinds)} different ways; say the same wherever it is named")
-    return plain, scalings, symbols
+    return unscaled_outputs, scalings, symbols
 
 
 def rescaled(
     graphs: Mapping[str, ca.SX], scalings: Mapping[str, OutputScaling], symbols: Mapping[str, ca.SX]
 ) -> dict[str, ca.SX]:
     """Return the graphs of outputs in the units in which they are measured."""
-    out = dict(graphs)
+    scaled_graphs = dict(graphs)
     for output in graphs.keys() & scalings.keys():
         scaling = scalings[output]
-        out[output] = symbols[scaling.scale] * graphs[output]
+        scaled_graphs[output] = symbols[scaling.scale] * graphs[output]
         if scaling.offset:
-            out[output] += symbols[scaling.offset]
-    return out
+            scaled_graphs[output] += symbols[scaling.offset]
+    return scaled_graphs
 
 
 def measured_with(scalings: Mapping[str, OutputScaling], measured: Iterable[str]) -> frozenset[str]:
@@ -186,17 +186,17 @@ def measured_with(scalings: Mapping[str, OutputScaling], measured: Iterable[str]
     return frozenset(n for output in measured if output in scalings for n in scalings[output].parameters)
 
 
-def _mistakes(said: Scaled) -> list[str]:
-    found: list[str] = []
-    name: Any = said.name
+def _mistakes(scaled_output: Scaled) -> list[str]:
+    mistakes: list[str] = []
+    name: Any = scaled_output.name
     if not isinstance(name, str):
-        found.append(f"is named {text(name)}; give text")
-    for what, flag in (("offset", said.offset), ("per_experiment", said.per_experiment)):
+        mistakes.append(f"is named {text(name)}; give text")
+    for flag_name, flag in (("offset", scaled_output.offset), ("per_experiment", scaled_output.per_experiment)):
         if not is_one_of(flag, True, False, np.True_, np.False_):
-            found.append(f"has {what}={text(flag)}; give True or False")
-    lower, upper = real(said.lower), real(said.upper)
+            mistakes.append(f"has {flag_name}={text(flag)}; give True or False")
+    lower, upper = real(scaled_output.lower), real(scaled_output.upper)
     if lower is None or upper is None or not lower <= upper:
-        found.append(f"has the bounds {text(said.lower)} and {text(said.upper)}; give lower <= upper")
-    if said.guess is not None and real(said.guess) in (None, 0.0):
-        found.append(f"has the guess {text(said.guess)}; give a number other than 0")
-    return found
+        mistakes.append(f"has the bounds {text(scaled_output.lower)} and {text(scaled_output.upper)}; give lower <= upper")
+    if scaled_output.guess is not None and real(scaled_output.guess) in (None, 0.0):
+        mistakes.append(f"has the guess {text(scaled_output.guess)}; give a number other than 0")
+    return mistakes

@@ -69,15 +69,15 @@ def tidy_panels(canvas: Canvas, rows: int, columns: int, **shared: Any) -> Axes:
     return panels
 
 
-def tiled(count: int, most: int, size: tuple[float, float], above: tuple[float, float]) -> tuple[Canvas, Axes]:
-    """Make a figure of so many panels, `most` in a row, each of a size in inches, with some room besides.
+def tiled(count: int, max_columns: int, size: tuple[float, float], above: tuple[float, float]) -> tuple[Canvas, Axes]:
+    """Make a figure of so many panels, `max_columns` in a row, each of a size in inches, with some room besides.
 
     Returns
     -------
     figure, axes
         With axes (rows, columns), of which those that are too many are hidden.
     """
-    columns = max(1, min(most, count))
+    columns = max(1, min(max_columns, count))
     rows = max(1, -(-count // columns))
     figure = new_figure(columns * size[0] + above[0], rows * size[1] + above[1])
     panels = tidy_panels(figure, rows, columns)
@@ -103,10 +103,10 @@ def labels(axes: Axes, x: str = "", y: str = "", *, size: float = 9, **place: fl
             name(words, fontsize=size, color=INK, **place)
 
 
-def time_axis(axes: Axes, posed: Posed, conditions: Sequence[Condition], *, shown: bool = True, **look: Any) -> None:
+def time_axis(axes: Axes, compiled_problem: Posed, conditions: Sequence[Condition], *, has_labels: bool = True, **look: Any) -> None:
     """Label the time axis of experiments: with dates if times were given as dates, else with the unit of time.
 
-    shown : whether it has labels, and not one below it
+    has_labels : whether it has labels, and not one below it
     """
     units, origins = {c.time_unit for c in conditions}, {c.origin for c in conditions}
     unit, origin = (units.pop(), origins.pop()) if len(units) == len(origins) == 1 else (None, None)
@@ -115,10 +115,10 @@ def time_axis(axes: Axes, posed: Posed, conditions: Sequence[Condition], *, show
 
         axes.set_xscale("linear")
         with_dates(axes.xaxis, origin, np.timedelta64(UNITS[unit], "s"))
-        axes.xaxis.offsetText.set(visible=shown, size=8, color=INK)
-    if shown:
-        told = posed.label("time")
-        in_unit = told if unit is None or told != "time" else f"time ({unit})"
+        axes.xaxis.offsetText.set(visible=has_labels, size=8, color=INK)
+    if has_labels:
+        axis_label = compiled_problem.label("time")
+        in_unit = axis_label if unit is None or axis_label != "time" else f"time ({unit})"
         label = in_unit if origin is None else "date"
         labels(axes, plain(label), **look)
 
@@ -138,9 +138,9 @@ def legend(axes: Axes, *, size: float = 8, **place: Any) -> None:
     axes.legend(fontsize=size, frameon=False, labelcolor=INK, **place)
 
 
-def legend_above(canvas: Canvas, handles: Mapping[str, Any], *, most: int = 100, title: str = "", **look: Any) -> None:
-    """Add a legend above all panels, with at most `most` entries per row, below a title."""
-    place = {"loc": "outside upper left", "ncols": min(len(handles), most), "fontsize": 8, "frameon": False}
+def legend_above(canvas: Canvas, handles: Mapping[str, Any], *, max_columns: int = 100, title: str = "", **look: Any) -> None:
+    """Add a legend above all panels, with at most `max_columns` entries per row, below a title."""
+    place = {"loc": "outside upper left", "ncols": min(len(handles), max_columns), "fontsize": 8, "frameon": False}
     legend = canvas.legend(handles.values(), map(plain, handles), **place, **look)
     if title:
         legend.set_title(title, prop={"size": 9})
@@ -172,11 +172,11 @@ def plain(text: str) -> str:
 
 def log_spaced(values: Iterable[ArrayLike]) -> bool:
     """Check whether values spread over decades rather than evenly, so that a logarithmic axis shows them better."""
-    every = np.unique(np.concatenate([np.ravel(np.asarray(v, dtype=float)) for v in values]))
-    every = every[np.isfinite(every)]
-    if every.size < 4 or every[0] <= 0.0:
+    finite_values = np.unique(np.concatenate([np.ravel(np.asarray(v, dtype=float)) for v in values]))
+    finite_values = finite_values[np.isfinite(finite_values)]
+    if finite_values.size < 4 or finite_values[0] <= 0.0:
         return False
-    return bool(every[-1] >= _DECADES * every[0] and np.median(every) <= _LOW * every[-1])
+    return bool(finite_values[-1] >= _DECADES * finite_values[0] and np.median(finite_values) <= _LOW * finite_values[-1])
 
 
 def finish(figure: Canvas, path: str | Path | None) -> Figure:
@@ -185,12 +185,12 @@ def finish(figure: Canvas, path: str | Path | None) -> Figure:
     What was written is at hand already: pyplot is not given it, so that a loop that writes many need not close them.
     """
     if path is not None:
-        given = cast("Any", path)
-        named = isinstance(given, (str, PathLike))
-        if not named and not hasattr(given, "write"):
-            said = f"path is {text(given)}; give the path of a file, such as 'fit.png', and all else by its name"
-            raise InputError("plot", [said])
-        check("plot", folder_mistakes(path) if named else [])
+        target = cast("Any", path)
+        is_path = isinstance(target, (str, PathLike))
+        if not is_path and not hasattr(target, "write"):
+            message = f"path is {text(target)}; give the path of a file, such as 'fit.png', and all else by its name"
+            raise InputError("plot", [message])
+        check("plot", folder_mistakes(path) if is_path else [])
         figure.savefig(path)
     elif not _unseen.get():
         figure.give_to_pyplot()

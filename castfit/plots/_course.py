@@ -47,8 +47,8 @@ class OutputRow:
         low, high = float(self.values.min()), float(self.values.max())
         span = high - low or abs(high) or 1.0
         curves = [piece.values[:, self.output] for pieces in snapshots for piece in pieces[self.experiment]]
-        seen = np.clip(np.concatenate([self.values, *curves]), low - _BEYOND * span, high + _BEYOND * span)
-        low, high = float(np.nanmin(seen)), float(np.nanmax(seen))
+        clipped = np.clip(np.concatenate([self.values, *curves]), low - _BEYOND * span, high + _BEYOND * span)
+        low, high = float(np.nanmin(clipped)), float(np.nanmax(clipped))
         return low - 0.05 * (high - low), high + 0.05 * (high - low)
 
 
@@ -68,29 +68,29 @@ class SolveCourse:
         cls, states: Iterable[GaussNewtonState], problem: Posable, transcription: Transcription | StagedProblem
     ) -> SolveCourse:
         """Collect the states; one that only says how the solve ended replaces the one before it."""
-        given = tuple(states)
+        all_states = tuple(states)
         staged = (
             transcription
             if isinstance(transcription, StagedProblem)
             else transcription.transcribe(problem, problem.guess)
         )
         layout = staged.layout
-        mistakes = [] if given else ["there are no states; give list(GaussNewton().iterate(...))"]
+        mistakes = [] if all_states else ["there are no states; give list(GaussNewton().iterate(...))"]
         mistakes += [
             f"states have {size} variables, the transcription has {layout.n_v}; give the one that was iterated"
-            for size in sorted({state.v.size for state in given} - {layout.n_v})
+            for size in sorted({state.v.size for state in all_states} - {layout.n_v})
         ]
         check("plots", mistakes)
-        kept = [
-            here
-            for here, there in zip(given, [*given[1:], None], strict=True)
-            if there is None or here.iteration != there.iteration or not np.array_equal(here.v, there.v)
+        distinct_states = [
+            current
+            for current, successor in zip(all_states, [*all_states[1:], None], strict=True)
+            if successor is None or current.iteration != successor.iteration or not np.array_equal(current.v, successor.v)
         ]
         rows = _rows(problem)
         note = f"{_MOST_ROWS} of {len(rows)} measured outputs are shown." if len(rows) > _MOST_ROWS else ""
-        gaps = np.array([infeasibility(layout, staged.scale, state.evaluation) for state in kept])
+        gaps = np.array([infeasibility(layout, staged.scale, state.evaluation) for state in distinct_states])
         trajectories = StageIntegrator(problem, [chain.times for chain in layout.chains])
-        return cls(tuple(kept), staged, tuple(rows[:_MOST_ROWS]), note, trajectories, gaps)
+        return cls(tuple(distinct_states), staged, tuple(rows[:_MOST_ROWS]), note, trajectories, gaps)
 
     def chosen(self, choose: Sequence[int] | None) -> list[int]:
         """Return the positions of the states to show."""
@@ -117,12 +117,12 @@ class SolveCourse:
         """Return the heading of a state: iteration, status, cost and largest gap."""
         state = self.states[k]
         count = state.iteration
-        when = "start" if count == 0 else f"after {count} iteration{'s' if count > 1 else ''}"
+        moment = "start" if count == 0 else f"after {count} iteration{'s' if count > 1 else ''}"
         if not state.evaluation.ok:
-            return f"{when}: cannot be integrated to the end"
-        ended = f", {state.status.value.replace('_', ' ')}" if state.status is not None else ""
+            return f"{moment}: cannot be integrated to the end"
+        status_text = f", {state.status.value.replace('_', ' ')}" if state.status is not None else ""
         gap = f", largest gap {_short(self.gaps[k])}" if self.has_gaps else ""
-        return f"{when}{ended}\ncost {_short(0.5 * self.chi2(k))}{gap}"
+        return f"{moment}{status_text}\ncost {_short(0.5 * self.chi2(k))}{gap}"
 
     def chi2(self, k: int) -> float:
         """Return the sum of squared weighted residuals of the k-th state."""
@@ -135,14 +135,14 @@ class SolveCourse:
 
 
 def _rows(problem: Posable) -> list[OutputRow]:
-    names, several = problem.model.output_names, len(problem.conditions) > 1
+    names, has_several = problem.model.output_names, len(problem.conditions) > 1
     rows: list[OutputRow] = []
     for i, condition in enumerate(problem.conditions):
         points = condition.points
         for j, output in enumerate(problem.outputs):
             measured = points.mask[:, j]
             if measured.any():
-                label = f"{output}, {condition.name}" if several else output
+                label = f"{output}, {condition.name}" if has_several else output
                 data = points.times[measured], points.values[measured, j]
                 rows.append(OutputRow(i, condition, names.index(output), label, *data))
     return rows
@@ -197,17 +197,17 @@ class OutputTrace:
 
     def show(self, pieces: Sequence[Sequence[StagePiece]]) -> None:
         """Show this output, with gaps where one piece ends and the next one begins."""
-        j, own = self.row.output, pieces[self.row.experiment]
-        self.curve.set_data(*_broken([(piece.times, piece.values[:, j]) for piece in own]))
+        j, stage_pieces = self.row.output, pieces[self.row.experiment]
+        self.curve.set_data(*_broken([(piece.times, piece.values[:, j]) for piece in stage_pieces]))
         jumps = [
-            (there.times[[0, 0]], np.array([here.values[-1, j], there.values[0, j]]))
-            for here, there in pairwise(own)
-            if here.complete and there.times.size
+            (successor.times[[0, 0]], np.array([current.values[-1, j], successor.values[0, j]]))
+            for current, successor in pairwise(stage_pieces)
+            if current.complete and successor.times.size
         ]
         self.gaps.set_data(*_broken(jumps))
         if self.nodes is not None:
-            begun = [piece for piece in own if piece.times.size]  # where algebraic states are consistent
-            self.nodes.set_data([piece.times[0] for piece in begun], [piece.values[0, j] for piece in begun])
+            nonempty_pieces = [piece for piece in stage_pieces if piece.times.size]  # where algebraic states are consistent
+            self.nodes.set_data([piece.times[0] for piece in nonempty_pieces], [piece.values[0, j] for piece in nonempty_pieces])
 
 
 def _broken(lines: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
@@ -231,7 +231,7 @@ class Curves:
     def on(cls, canvas: Canvas, course: SolveCourse) -> Curves:
         """Draw the curves, with the softened problems of a homotopy shaded."""
         states = course.states
-        at = [state.iteration for state in states]
+        iteration_numbers = [state.iteration for state in states]
         # A step's factor is drawn where the step arrived; none arrives at the start.
         curves = {
             "cost, ½ Σ r²": np.array([0.5 * course.chi2(k) for k in range(len(states))]),
@@ -240,12 +240,12 @@ class Curves:
         }
         if not course.has_gaps:
             del curves["largest gap"]
-        many = tidy_panels(canvas, 1, len(curves))[0]
+        panels = tidy_panels(canvas, 1, len(curves))[0]
         handles: dict[str, Any] = {}
-        for axes, (title, heights) in zip(many, curves.items(), strict=True):
+        for axes, (title, heights) in zip(panels, curves.items(), strict=True):
             heading(axes, title, pad=4)
             labels(axes, "iteration", size=8, labelpad=1)
-            axes.set_xlim(-0.03 * max(at[-1], 1), 1.03 * max(at[-1], 1))
+            axes.set_xlim(-0.03 * max(iteration_numbers[-1], 1), 1.03 * max(iteration_numbers[-1], 1))
             axes.xaxis.get_major_locator().set_params(integer=True)
             if title.startswith("damping"):
                 axes.set_ylim(-0.05, 1.1)
@@ -255,10 +255,10 @@ class Curves:
                 if np.nanmax(heights, initial=0) > 10 * np.nanmin(heights, initial=np.inf):
                     axes.set_yscale("log")
                     axes.minorticks_off()
-            axes.plot(at, heights, "-o", color=SOFT, linewidth=1.0, markersize=2.0, zorder=3)
-            for first, last in _softened(states):
-                handles["softened problem"] = axes.axvspan(first, last, color=_SOFTENED, linewidth=0, zorder=0)
-        return cls(tuple(many), tuple(curves.values()), at, handles)
+            axes.plot(iteration_numbers, heights, "-o", color=SOFT, linewidth=1.0, markersize=2.0, zorder=3)
+            for first_iteration, last_iteration in _softened(states):
+                handles["softened problem"] = axes.axvspan(first_iteration, last_iteration, color=_SOFTENED, linewidth=0, zorder=0)
+        return cls(tuple(panels), tuple(curves.values()), iteration_numbers, handles)
 
     def mark(self, k: int) -> list[Any]:
         """Mark the k-th state."""
@@ -278,9 +278,9 @@ class Curves:
 def _softened(states: Sequence[GaussNewtonState]) -> list[tuple[int, int]]:
     """Return the first and last iterations of every ladder of softened problems."""
     spans: list[tuple[int, int]] = []
-    for here, there in pairwise(states):
-        if here.soft:
-            joined = bool(spans) and spans[-1][1] == here.iteration
-            first = spans.pop()[0] if joined else here.iteration
-            spans.append((first, there.iteration))
+    for current, successor in pairwise(states):
+        if current.soft:
+            joined = bool(spans) and spans[-1][1] == current.iteration
+            first_iteration = spans.pop()[0] if joined else current.iteration
+            spans.append((first_iteration, successor.iteration))
     return spans

@@ -30,9 +30,9 @@ class Picture(Figure):
     @classmethod
     def of(cls, width: float, height: float, dots_per_inch: float) -> Picture:
         """Make a figure of the given size in inches."""
-        made: Any = cls((width, height), dots_per_inch, layout="constrained")
-        FigureCanvasAgg(made)
-        return made
+        figure: Any = cls((width, height), dots_per_inch, layout="constrained")
+        FigureCanvasAgg(figure)
+        return figure
 
     def give_to_pyplot(self) -> None:
         """Register the figure with pyplot, so that ``plt.show()`` shows it and ``plt.close()`` closes it.
@@ -81,10 +81,10 @@ class Picture(Figure):
         return f'<img alt="figure" style="{style}" src="data:image/png;base64,{data}">'
 
     def _drawn(self) -> bytes:
-        out = io.BytesIO()
+        buffer = io.BytesIO()
         untyped: Any = self
-        untyped.savefig(out, format="png", facecolor="white")
-        return out.getvalue()
+        untyped.savefig(buffer, format="png", facecolor="white")
+        return buffer.getvalue()
 
     def __repr__(self) -> str:
         width, height = self.get_size_inches()
@@ -146,17 +146,17 @@ def _reaching(axes: Any, measure: Any) -> Callable[..., Any]:
 
     Margins are reused while there is room for as many ticks.
     """
-    known: dict[tuple[int, ...], Any] = {}
+    margins: dict[tuple[int, ...], Any] = {}
 
     def around(*arguments: Any, **options: Any) -> Any:
-        room = tuple(min(axis.get_tick_space(), _MOST_TICKS) for axis in (axes.xaxis, axes.yaxis))
-        inside = axes.get_window_extent().extents
-        if room in known:
-            return Bbox.from_extents(*(inside + known[room]))
-        found = measure(*arguments, **options)
-        if found is not None:
-            known[room] = found.extents - inside
-        return found
+        tick_room = tuple(min(axis.get_tick_space(), _MOST_TICKS) for axis in (axes.xaxis, axes.yaxis))
+        axes_extent = axes.get_window_extent().extents
+        if tick_room in margins:
+            return Bbox.from_extents(*(axes_extent + margins[tick_room]))
+        extent = measure(*arguments, **options)
+        if extent is not None:
+            margins[tick_room] = extent.extents - axes_extent
+        return extent
 
     return around
 
@@ -168,14 +168,14 @@ def ticks_once(figure: Any) -> Generator[None, None, None]:
     For a layout and a drawing matplotlib does so five times, and makes every tick twice: as the axis says, and like the
     first one.  Here it is a copy of that, for the same page.
     """
-    every = [axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)]
-    for axis in every:
+    all_axes = [axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)]
+    for axis in all_axes:
         axis._update_ticks, axis._get_ticklabel_bboxes = _once(axis, axis._update_ticks, axis._get_ticklabel_bboxes)
         axis._get_tick, axis._copy_tick_props = _copying(axis, axis._get_tick), _nothing
     try:
         yield
     finally:
-        for axis in every:
+        for axis in all_axes:
             del axis._update_ticks, axis._get_ticklabel_bboxes, axis._get_tick, axis._copy_tick_props
 
 
@@ -187,47 +187,47 @@ def _copying(axis: Any, make: Any) -> Callable[[bool], Any]:
     """Return a function that makes ticks of an axis: copies of the first one, which share its invisible parts."""
 
     def tick(major: bool) -> Any:  # matplotlib gives it by name
-        made: Any = axis.__dict__.get("majorTicks" if major else "minorTicks")
-        if not made:
+        existing_ticks: Any = axis.__dict__.get("majorTicks" if major else "minorTicks")
+        if not existing_ticks:
             return make(major)
-        found = _copied(made[0])
+        new_tick = _copied(existing_ticks[0])
         for name in ("gridline", "tick1line", "tick2line", "label1", "label2"):
-            part = getattr(found, name)
-            setattr(found, name, _copied(part) if part.get_visible() else part)
-        return found
+            part = getattr(new_tick, name)
+            setattr(new_tick, name, _copied(part) if part.get_visible() else part)
+        return new_tick
 
     return tick
 
 
 def _copied(artist: Any) -> Any:
-    found: Any = object.__new__(artist.__class__)
-    found.__dict__.update(artist.__dict__)
-    return found
+    duplicate: Any = object.__new__(artist.__class__)
+    duplicate.__dict__.update(artist.__dict__)
+    return duplicate
 
 
 def _once(axis: Any, update: Any, boxes: Any) -> tuple[Callable[[], Any], Callable[[Any, Any], Any]]:
-    known: dict[str, Any] = {}
+    cache: dict[str, Any] = {}
 
     def stands() -> bool:
         place = axis.axes.bbox.bounds, tuple(axis.get_view_interval())
-        if known.get("place") != place:
-            known.clear()
-            known["place"] = place
+        if cache.get("place") != place:
+            cache.clear()
+            cache["place"] = place
             return False
         return True
 
     def ticks() -> Any:
-        if not stands() or "ticks" not in known:
-            known["ticks"] = update()
-        return known["ticks"]
+        if not stands() or "ticks" not in cache:
+            cache["ticks"] = update()
+        return cache["ticks"]
 
-    def of_labels(some: Any, renderer: Any) -> Any:
-        if some is not known.get("ticks"):
-            return boxes(some, renderer)
-        if "boxes" not in known:
-            known["boxes"] = boxes(some, renderer)
-        one, other = known["boxes"]
-        return list(one), list(other)
+    def of_labels(tick_list: Any, renderer: Any) -> Any:
+        if tick_list is not cache.get("ticks"):
+            return boxes(tick_list, renderer)
+        if "boxes" not in cache:
+            cache["boxes"] = boxes(tick_list, renderer)
+        first_boxes, second_boxes = cache["boxes"]
+        return list(first_boxes), list(second_boxes)
 
     return ticks, of_labels
 
@@ -241,6 +241,6 @@ def _in_letters(label: str) -> str:
     """Convert a power of ten from mathtext to plain characters. Other labels stay unchanged."""
     if not (label.startswith("$") and label.endswith("$")):
         return label
-    plain = _UPRIGHT.sub(r"\1", label[1:-1]).replace(r"\times", "×")
-    plain = _POWER.sub(lambda power: power[1].translate(_RAISED), plain)
-    return label if set(plain) & set("\\{}^$") else plain
+    unicode_label = _UPRIGHT.sub(r"\1", label[1:-1]).replace(r"\times", "×")
+    unicode_label = _POWER.sub(lambda power: power[1].translate(_RAISED), unicode_label)
+    return label if set(unicode_label) & set("\\{}^$") else unicode_label

@@ -48,15 +48,15 @@ class Grid:
         conditions, outputs = problem.conditions, range(len(problem.outputs))
         measured = [(c, j) for c in conditions for j in outputs if c.points.mask[:, j].any()]
         if len(conditions) == 1 or len(outputs) == 1:
-            shown = measured[:_MOST_PANELS]
-            rows = -(-len(shown) // _MOST_COLUMNS)
-            columns = -(-len(shown) // (3 if len(conditions) == 1 else rows))
-            panels = [Panel(*divmod(i, columns), *what) for i, what in enumerate(shown)]
+            visible_pairs = measured[:_MOST_PANELS]
+            rows = -(-len(visible_pairs) // _MOST_COLUMNS)
+            columns = -(-len(visible_pairs) // (3 if len(conditions) == 1 else rows))
+            panels = [Panel(*divmod(i, columns), *pair) for i, pair in enumerate(visible_pairs)]
         else:
             columns = min(len(conditions), _MOST_COLUMNS)
             column = {c.name: i for i, c in enumerate(conditions[:columns])}
-            seen = sorted({j for c, j in measured if c.name in column})[: _MOST_PANELS // columns]
-            panels = [Panel(seen.index(j), column[c.name], c, j) for c, j in measured if c.name in column and j in seen]
+            visible_outputs = sorted({j for c, j in measured if c.name in column})[: _MOST_PANELS // columns]
+            panels = [Panel(visible_outputs.index(j), column[c.name], c, j) for c, j in measured if c.name in column and j in visible_outputs]
         note = f"{len(panels)} of {len(measured)} panels are shown." if len(panels) < len(measured) else ""
         return cls(tuple(panels), 1 + max(panel.row for panel in panels), columns, note)
 
@@ -101,28 +101,28 @@ def alike(grid: Grid) -> set[int]:
 
 def panels(canvas: Canvas, grid: Grid, problem: Posable, shared: set[int]) -> list[Pair]:
     """Make the axes: panels of one experiment share their times, panels of a shared output their values."""
-    posed = problem.posed
+    compiled_problem = problem.posed
     cells = canvas.add_gridspec(2 * grid.rows, grid.columns, height_ratios=[2.8, 1] * grid.rows)
     pairs: list[Pair] = []
     for panel in grid.panels:
         name, output = panel.condition.name, problem.outputs[panel.output]
         time = next((p.above for p in pairs if p.panel.condition is panel.condition), None)
-        same = panel.output in shared
-        value = next((p.above for p in pairs if same and p.panel.output == panel.output), None)
+        is_shared = panel.output in shared
+        value = next((p.above for p in pairs if is_shared and p.panel.output == panel.output), None)
         above = canvas.add_subplot(cells[2 * panel.row, panel.column], sharex=time, sharey=value)
         residual = pairs[0].below if pairs else None
         below = canvas.add_subplot(cells[2 * panel.row + 1, panel.column], sharex=above, sharey=residual)
-        several = len(problem.conditions) > 1
-        label = f"{posed.label(output)}, {name}" if several else posed.label(output)
+        has_several = len(problem.conditions) > 1
+        label = f"{compiled_problem.label(output)}, {name}" if has_several else compiled_problem.label(output)
         folded = textwrap.fill(plain(label), int(_LETTERS * grid.width / grid.columns))
         heading(above, folded, pad=4)
         for axes in (above, below):
             tidy(axes)
         above.tick_params(axis="x", length=0)
-        above.tick_params(labelbottom=False, labelleft=grid.shows_values(panel) or not same)
+        above.tick_params(labelbottom=False, labelleft=grid.shows_values(panel) or not is_shared)
         below.tick_params(labelbottom=grid.shows_time(panel), labelleft=panel.column == 0)
-        time_axis(above, posed, [panel.condition], shown=False)
-        time_axis(below, posed, [panel.condition], shown=grid.shows_time(panel), size=8, labelpad=1)
+        time_axis(above, compiled_problem, [panel.condition], has_labels=False)
+        time_axis(below, compiled_problem, [panel.condition], has_labels=grid.shows_time(panel), size=8, labelpad=1)
         if panel.column == 0:
             labels(below, y="residual / σ", size=7.5)
         stripe(below, 2)

@@ -74,60 +74,60 @@ class StageIntegrator:
             for c, edges, states in zip(self._problem.conditions, self._edges, nodes, strict=True)
         ]
 
-    def _pieces(self, condition: Condition, at: Natural, edges: Array, states: Array) -> list[StagePiece]:
+    def _pieces(self, condition: Condition, natural: Natural, edges: Array, states: Array) -> list[StagePiece]:
         z, model = condition.z_guess, self._problem.posed.model
         table = (edges[:-1], states, np.repeat(z[None], states.shape[0], axis=0))
-        unit = units_of(model, condition.inputs, at.p, float(edges[-1] - edges[0]), table)
-        at = triggered(model, condition, at, unit, _ACCURACY, float(edges[-1]))
-        course = IntegrationCase(model, condition.inputs, at.p, z, unit, _ACCURACY, condition.timetable(at))
+        unit = units_of(model, condition.inputs, natural.p, float(edges[-1] - edges[0]), table)
+        natural = triggered(model, condition, natural, unit, _ACCURACY, float(edges[-1]))
+        course = IntegrationCase(model, condition.inputs, natural.p, z, unit, _ACCURACY, condition.timetable(natural))
         inner = np.linspace(edges[:-1], edges[1:], self._points, axis=1)[:, 1:-1].ravel()
-        kinks, after = condition.breakpoints, _AFTER * float(edges[-1] - edges[0])
-        times = np.unique(np.concatenate([inner, edges[1:], kinks + after]))
-        found = march(course, edges[:-1], states, times)
+        kinks, offset = condition.breakpoints, _AFTER * float(edges[-1] - edges[0])
+        times = np.unique(np.concatenate([inner, edges[1:], kinks + offset]))
+        stretches = march(course, edges[:-1], states, times)
         pieces: list[StagePiece] = []
         for k, x in enumerate(states):
-            own = [self._piece(course, stretch, x) for stretch in found if stretch.node == k]
-            if course.timetable is not None and k + 1 < states.shape[0] and own[-1].complete:
-                own += self._leap(course, course.timetable, found, k, float(edges[k + 1]))
+            stage_pieces = [self._piece(course, stretch, x) for stretch in stretches if stretch.node == k]
+            if course.timetable is not None and k + 1 < states.shape[0] and stage_pieces[-1].complete:
+                stage_pieces += self._leap(course, course.timetable, stretches, k, float(edges[k + 1]))
             pieces.append(
                 StagePiece(
-                    snap(np.concatenate([piece.times for piece in own]), kinks, 2 * after),
-                    np.concatenate([piece.values for piece in own]),
-                    own[-1].complete,
+                    snap(np.concatenate([piece.times for piece in stage_pieces]), kinks, 2 * offset),
+                    np.concatenate([piece.values for piece in stage_pieces]),
+                    stage_pieces[-1].complete,
                 )
             )
         return pieces
 
     def _leap(
-        self, course: IntegrationCase, table: Timetable, found: Sequence[Stretch], k: int, end: float
+        self, course: IntegrationCase, table: Timetable, stretches: Sequence[Stretch], k: int, end: float
     ) -> list[StagePiece]:
         """Return the state after an event at the end of a stage, as a further piece, so that only the remaining jump
         is a gap.
         """
-        last = [stretch for stretch in found if stretch.node == k][-1]
+        last_stretch = [stretch for stretch in stretches if stretch.node == k][-1]
         slack = float(rounding(np.array([end]), table.start)[0])
-        here = [
+        event_indices = [
             j for j, t in enumerate(table.times.tolist()) if abs(t - end) <= slack and table.crossings[j] is not None
         ]
-        if not here or last.times[-1] < end - slack:
+        if not event_indices or last_stretch.times[-1] < end - slack:
             return []
-        x = last.x[-1]
-        for j in here:
+        x = last_stretch.x[-1]
+        for j in event_indices:
             crossing = table.crossings[j]
             assert crossing is not None
-            x = crossing.values(x, table.e, last.u[-1])
-        leapt = replace(last, times=last.times[-1:], x=x[None], z=last.z[-1:], u=last.u[-1:], reached=1)
+            x = crossing.values(x, table.e, last_stretch.u[-1])
+        leapt = replace(last_stretch, times=last_stretch.times[-1:], x=x[None], z=last_stretch.z[-1:], u=last_stretch.u[-1:], reached=1)
         return [self._piece(course, leapt, x)]
 
     def _piece(self, course: IntegrationCase, stretch: Stretch, x: Array) -> StagePiece:
         """Evaluate the outputs of a stage, up to just before it stops."""
         stop = stretch.stop()
         if stop is not None:
-            begin = stretch.times[0]
-            times = begin + np.linspace(0, _SHORT_OF_STOP, self._points)[1:] * (stop.time - begin)
-            begun = stretch.x[0] if stretch.reached else x
+            start_time = stretch.times[0]
+            times = start_time + np.linspace(0, _SHORT_OF_STOP, self._points)[1:] * (stop.time - start_time)
+            start_state = stretch.x[0] if stretch.reached else x
             course = replace(course, p=stretch.p, timetable=None)
-            (stretch,) = march(course, stretch.times[:1], begun[None], times[times > begin])
+            (stretch,) = march(course, stretch.times[:1], start_state[None], times[times > start_time])
         m = stretch.reached
         if m == 0:  # there are no consistent algebraic states at the node
             return StagePiece(np.empty(0), np.empty((0, self._observe.size1_out(0))), False)

@@ -34,20 +34,20 @@ def deviations(result: Result) -> Array:
     """Return the standard deviations of the data, (n_data,); NaN where they are not known."""
     if result.deviations.size == result.n_data:
         return result.deviations
-    given = np.concatenate([c.points.sigma[c.points.mask] for c in owner(result).conditions])
-    return given * (1.0 if result.absolute_sigma else result.noise)  # saved by an earlier version
+    sigma = np.concatenate([c.points.sigma[c.points.mask] for c in owner(result).conditions])
+    return sigma * (1.0 if result.absolute_sigma else result.noise)  # saved by an earlier version
 
 
 def on_points(result: Result, values: Array) -> dict[str, Array]:
     """Arrange values of all measurements, (n_data,), on each experiment's points, (n_points, n_outputs)."""
     conditions = owner(result).conditions
     ends = np.cumsum([c.points.mask.sum() for c in conditions])
-    out: dict[str, Array] = {}
-    for condition, own in zip(conditions, np.split(values, ends[:-1]), strict=True):
+    values_by_condition: dict[str, Array] = {}
+    for condition, condition_values in zip(conditions, np.split(values, ends[:-1]), strict=True):
         table = np.full(condition.points.mask.shape, np.nan)
-        table[condition.points.mask] = own
-        out[condition.name] = table
-    return out
+        table[condition.points.mask] = condition_values
+        values_by_condition[condition.name] = table
+    return values_by_condition
 
 
 def curves(result: Result, conditions: Sequence[Condition]) -> tuple[Prediction, list[str]]:
@@ -63,18 +63,18 @@ def curves(result: Result, conditions: Sequence[Condition]) -> tuple[Prediction,
                 curves.update(result.predict({name: t}))
             except SimulationError as stop:
                 stops.append(str(stop))
-                before = t[t < stop.time][:-1]
+                earlier_times = t[t < stop.time][:-1]
                 with suppress(SimulationError):
-                    curves.update(result.predict({name: before}) if before.size > 1 else {})
+                    curves.update(result.predict({name: earlier_times}) if earlier_times.size > 1 else {})
         return curves, stops
 
 
 def curve_times(result: Result, conditions: Sequence[Condition], count: int) -> dict[str, Array]:
     """Return times of curves by experiment, measured ones among them where anything is known of intervals only."""
-    found = {c.name: dense(c, count) for c in conditions}
+    times_by_name = {c.name: dense(c, count) for c in conditions}
     if not owner(result).posed.model.memories:
-        return found
-    return {c.name: np.unique(np.concatenate([found[c.name], c.points.times])) for c in conditions}
+        return times_by_name
+    return {c.name: np.unique(np.concatenate([times_by_name[c.name], c.points.times])) for c in conditions}
 
 
 def intervals(result: Result, condition: Condition, output: int, times: Array, *columns: Array) -> list[Array] | None:
@@ -86,20 +86,20 @@ def intervals(result: Result, condition: Condition, output: int, times: Array, *
     kinds = {m.output: m.kind for m in owner(result).posed.model.memories}
     if kinds.get(name, "relative") == "relative":
         return None
-    at = np.isin(times, condition.points.times[condition.points.mask[:, output]]) & (times > condition.start)
-    if not at.any():
+    is_interval_end = np.isin(times, condition.points.times[condition.points.mask[:, output]]) & (times > condition.start)
+    if not is_interval_end.any():
         return None
-    return [np.append(condition.start, times[at]), *(np.append(column[at][0], column[at]) for column in columns)]
+    return [np.append(condition.start, times[is_interval_end]), *(np.append(column[is_interval_end][0], column[is_interval_end]) for column in columns)]
 
 
 def dense(condition: Condition, count: int) -> Array:
     """Return times of a curve: evenly spaced, and where measurements are spread over decades so as well."""
     times: Array = np.linspace(condition.start, condition.end, count)
-    first = condition.points.times[0]
+    first_time = condition.points.times[0]
     if not log_spaced([condition.points.times]) or condition.start < 0.0:
         return times
-    begin, end = float(np.log(max(0.5 * float(first), condition.start))), float(np.log(condition.end))
-    decades: Array = np.exp(np.linspace(begin, end, count))
+    log_start, log_end = float(np.log(max(0.5 * float(first_time), condition.start))), float(np.log(condition.end))
+    decades: Array = np.exp(np.linspace(log_start, log_end, count))
     return np.unique(np.clip(np.concatenate([times, decades]), condition.start, condition.end))
 
 
@@ -107,19 +107,19 @@ def logarithmic(pairs: Sequence[Pair], log: bool | str, shared: set[int]) -> Non
     """Make axes logarithmic, where data allow it."""
     for pair in pairs:
         points, j = pair.panel.condition.points, pair.panel.output
-        own = points.mask[:, j]
-        times = points.times[own]
-        dated = pair.panel.condition.origin is not None
-        if times[0] > 0.0 and not dated and (log in (True, "x") or (log == "auto" and log_spaced([points.times]))):
+        is_measured = points.mask[:, j]
+        times = points.times[is_measured]
+        has_dates = pair.panel.condition.origin is not None
+        if times[0] > 0.0 and not has_dates and (log in (True, "x") or (log == "auto" and log_spaced([points.times]))):
             for axes in (pair.above, pair.below):
                 axes.set_xscale("log")
             pair.above.set_xlim(0.6 * float(points.times[0]), 1.6 * float(points.times[-1]))
         group = [p for p in pairs if p.panel.output == j] if j in shared else [pair]
-        every = np.concatenate([p.panel.condition.points.values[:, j] for p in group])
-        every = every[np.isfinite(every)]
-        if every.min() > 0.0 and (log in (True, "y") or (log == "auto" and log_spaced([every]))):
+        finite_values = np.concatenate([p.panel.condition.points.values[:, j] for p in group])
+        finite_values = finite_values[np.isfinite(finite_values)]
+        if finite_values.min() > 0.0 and (log in (True, "y") or (log == "auto" and log_spaced([finite_values]))):
             pair.above.set_yscale("log")
-            pair.above.set_ylim(0.6 * float(every.min()), 1.6 * float(every.max()))
+            pair.above.set_ylim(0.6 * float(finite_values.min()), 1.6 * float(finite_values.max()))
 
 
 def limit(pairs: Sequence[Pair], results: Sequence[Result], curves: Sequence[Prediction], shared: set[int]) -> None:
@@ -131,15 +131,15 @@ def limit(pairs: Sequence[Pair], results: Sequence[Result], curves: Sequence[Pre
     for group in (g for g in groups if g):
         j = group[0].panel.output
         points = [pair.panel.condition.points for pair in group]
-        away = on_points(result, np.nan_to_num(deviations(result)))
+        errors_by_name = on_points(result, np.nan_to_num(deviations(result)))
         names = [pair.panel.condition.name for pair in group]
-        ends = [p.values[:, j] + sign * away[n][:, j] for p, n in zip(points, names, strict=True) for sign in (-1, 1)]
+        ends = [p.values[:, j] + sign * errors_by_name[n][:, j] for p, n in zip(points, names, strict=True) for sign in (-1, 1)]
         low, high = np.nanmin(np.concatenate(ends)), np.nanmax(np.concatenate(ends))
         span = high - low or abs(high) or 1.0
-        shown = set(names)
-        heights = [curve[name][outputs[j]] for curve in curves for name in shown & curve.keys()]
-        reach = np.clip(np.concatenate([*heights, [low, high]]), low - span, high + span)
-        low, high = np.nanmin(reach), np.nanmax(reach)
+        visible_names = set(names)
+        heights = [curve[name][outputs[j]] for curve in curves for name in visible_names & curve.keys()]
+        clipped_heights = np.clip(np.concatenate([*heights, [low, high]]), low - span, high + span)
+        low, high = np.nanmin(clipped_heights), np.nanmax(clipped_heights)
         group[0].above.set_ylim(low - 0.06 * (high - low), high + 0.06 * (high - low))
     sizes = np.concatenate([np.abs(r.normalised_residuals) for r in results])
     largest = 1.15 * max(2.6, np.max(sizes[np.isfinite(sizes)], initial=0.0))

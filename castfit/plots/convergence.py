@@ -75,12 +75,12 @@ def iterations(
     >>> figure = cf.plots.iterations(states, problem, multiple, choose=[0, states[-1].iteration])
     """
     course = SolveCourse.of(states, problem, transcription)
-    shown = course.chosen(choose)
-    snapshots = [course.pieces(k) for k in shown]
-    figure, above, curves = _sheet(course, _WIDTH * max(len(shown), 2) + 0.4, _HEIGHT * len(course.rows))
-    cells = above.subplots(len(course.rows), len(shown), squeeze=False, sharex=_shared(course), sharey="row")
+    shown_iterations = course.chosen(choose)
+    snapshots = [course.pieces(k) for k in shown_iterations]
+    figure, above, curves = _sheet(course, _WIDTH * max(len(shown_iterations), 2) + 0.4, _HEIGHT * len(course.rows))
+    cells = above.subplots(len(course.rows), len(shown_iterations), squeeze=False, sharex=_shared(course), sharey="row")
     handles: dict[str, Any] = {}
-    for column, k, pieces in zip(cells.T, shown, snapshots, strict=True):
+    for column, k, pieces in zip(cells.T, shown_iterations, snapshots, strict=True):
         for axes, row in zip(column, course.rows, strict=True):
             trace = OutputTrace.on(axes, row, len(pieces[row.experiment]))
             trace.show(pieces)
@@ -90,7 +90,7 @@ def iterations(
     for axes, row in zip(cells[:, 0], course.rows, strict=True):
         labels(axes, y=row.label)
         axes.set_ylim(*row.limits(snapshots))
-    for k in shown:
+    for k in shown_iterations:
         curves.mark(k)
     legend_above(above, {**handles, **curves.handles})
     if course.note:
@@ -223,20 +223,20 @@ def history(result: Result, path: str | Path | None = None) -> Figure:
     """
     rows = [row for row in result.history if np.isfinite(row["cost"])]
     check("plots.history", [] if rows else ["the result knows no iterations; there is nothing to show"])
-    cost, apart = (np.array([row[key] for row in rows]) for key in ("cost", "infeasibility"))
-    at = np.arange(len(rows))
-    gaps = bool(np.max(apart) > _LEAST)
-    figure: Any = new_figure(6.4, 3.6 if gaps else 2.2)
-    panels = tidy_panels(figure, 2 if gaps else 1, 1, sharex=True)[:, 0]
+    cost, largest_gaps = (np.array([row[key] for row in rows]) for key in ("cost", "infeasibility"))
+    iteration_numbers = np.arange(len(rows))
+    has_gaps = bool(np.max(largest_gaps) > _LEAST)
+    figure: Any = new_figure(6.4, 3.6 if has_gaps else 2.2)
+    panels = tidy_panels(figure, 2 if has_gaps else 1, 1, sharex=True)[:, 0]
     above = np.maximum(cost - min(float(cost.min()), result.cost), 0.0)
     floor = max(_LEAST, 1e-12 * float(above.max(initial=1.0)))
-    for axes, values, what, colour, marker in zip(
-        panels, (above, apart), ("objective above its lowest", "largest gap"), (BLUE, RED), ("o", "s"), strict=False
+    for axes, values, title, colour, marker in zip(
+        panels, (above, largest_gaps), ("objective above its lowest", "largest gap"), (BLUE, RED), ("o", "s"), strict=False
     ):
-        axes.plot(at, np.where(values > floor, values, np.nan), "-", marker=marker, color=colour, markersize=3.5)
+        axes.plot(iteration_numbers, np.where(values > floor, values, np.nan), "-", marker=marker, color=colour, markersize=3.5)
         if np.any(values > floor):
             axes.set_yscale("log")
-        heading(axes, what, pad=4)
+        heading(axes, title, pad=4)
     labels(panels[-1], "iteration", size=8)
     panels[-1].xaxis.get_major_locator().set_params(integer=True)
     return finish(figure, path)

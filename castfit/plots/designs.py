@@ -53,17 +53,17 @@ def design(found: Design, path: str | Path | None = None) -> Figure:
     >>> figure = cf.plots.design(proposed)
     """
     panels, inputs = _panels(found), _chosen(found)
-    alone = found.bought.at.line.size == 1  # nothing is chosen among: there is no certificate to draw
-    first, inputs = (inputs[:1], inputs[1:]) if alone else ([], inputs)
+    is_single_line = found.bought.at.line.size == 1  # nothing is chosen among: there is no certificate to draw
+    first_inputs, inputs = (inputs[:1], inputs[1:]) if is_single_line else ([], inputs)
     columns, rows = max(len(panels), 3, len(inputs)), 2 + bool(inputs)
     figure: Any = new_figure(columns * _WIDTH, rows * _HEIGHT)
     cells = figure.add_gridspec(rows, columns)
     for place, (k, j) in enumerate(panels):
-        wide = cells[0, place:] if place == len(panels) - 1 else cells[0, place]  # the last one takes what is left
-        _prediction(_panel(figure, wide), found, k, j)
-    if not alone:
+        cell = cells[0, place:] if place == len(panels) - 1 else cells[0, place]  # the last one takes what is left
+        _prediction(_panel(figure, cell), found, k, j)
+    if not is_single_line:
         _certificate(_panel(figure, cells[1, 0]), found)
-    for k, name in first:
+    for k, name in first_inputs:
         _steps(_panel(figure, cells[1, 0]), found, k, name)
     _ellipses(_panel(figure, cells[1, 1]), found)
     _budgets(_panel(figure, cells[1, 2]), found)
@@ -72,50 +72,50 @@ def design(found: Design, path: str | Path | None = None) -> Figure:
     return finish(figure, path)
 
 
-def predicted(found: Design, k: int, times: Array, outputs: list[str]) -> tuple[Array, dict[str, Array]]:
+def predicted(proposal: Design, k: int, times: Array, outputs: list[str]) -> tuple[Array, dict[str, Array]]:
     """Return predictions of candidate k (n, q), and what 95 % reach "before" and "after", where that is known."""
-    mu, slopes = found.known.slopes(found.known.labels[k], times, outputs)
+    mu, slopes = proposal.known.slopes(proposal.known.labels[k], times, outputs)
     bands: dict[str, Array] = {}
-    for when, covariance in zip(("before", "after"), _covariances(found), strict=True):
+    for when, covariance in zip(("before", "after"), _covariances(proposal), strict=True):
         if np.sqrt(np.diag(covariance).max()) < _KNOWN:
             squares = np.einsum("tqi,ij,tqj->tq", slopes, covariance, slopes)
             bands[when] = _TWO * np.sqrt(np.maximum(squares, 0.0))
     return mu, bands
 
 
-def _panels(found: Design) -> list[tuple[int, int]]:
+def _panels(proposal: Design) -> list[tuple[int, int]]:
     """Return candidates and outputs that are measured; of several schedules of a group the first."""
-    if found.known.subjects:
-        first = {_schedules_with(found, int(k))[0][0]: None for k in np.flatnonzero(found.counts > 0)}
-        return [(k, j) for k in first for j in range(len(found.bought.values[0][k].outputs))][:_MOST]
+    if proposal.known.subjects:
+        first_schedules = {_schedules_with(proposal, int(k))[0][0]: None for k in np.flatnonzero(proposal.counts > 0)}
+        return [(k, j) for k in first_schedules for j in range(len(proposal.bought.values[0][k].outputs))][:_MOST]
     return [
         (k, j)
-        for k, values in enumerate(found.bought.values[0])
+        for k, values in enumerate(proposal.bought.values[0])
         for j in range(len(values.outputs))
-        if np.any(found.table["output"][found.table["candidate"] == found.known.labels[k]] == values.outputs[j])
+        if np.any(proposal.table["output"][proposal.table["candidate"] == proposal.known.labels[k]] == values.outputs[j])
     ][:_MOST]
 
 
-def _chosen(found: Design) -> list[tuple[int, str]]:
+def _chosen(proposal: Design) -> list[tuple[int, str]]:
     """Return candidates and inputs of which pieces were chosen."""
-    every = [
-        (found.known.labels.index(label), n) for label, of in found.chosen.items() for n, v in of.items() if np.ndim(v)
+    chosen_inputs = [
+        (proposal.known.labels.index(label), n) for label, inputs in proposal.chosen.items() for n, v in inputs.items() if np.ndim(v)
     ]
-    return every[:_MOST]
+    return chosen_inputs[:_MOST]
 
 
-def _steps(axes: Any, found: Design, k: int, name: str) -> None:
-    values = np.asarray(found.chosen[found.known.labels[k]][name], dtype=float)
-    start, last = found.known.condition(k).start, float(found.bought.values[0][k].times[-1])
-    axes.stairs(values, np.linspace(start, last, values.size + 1), baseline=None, color=INK, linewidth=1.2)
+def _steps(axes: Any, proposal: Design, k: int, name: str) -> None:
+    values = np.asarray(proposal.chosen[proposal.known.labels[k]][name], dtype=float)
+    start, end_time = proposal.known.condition(k).start, float(proposal.bought.values[0][k].times[-1])
+    axes.stairs(values, np.linspace(start, end_time, values.size + 1), baseline=None, color=INK, linewidth=1.2)
     heading(axes, plain(f"{name}, as chosen"), pad=4)
-    labels(axes, plain(found.known.posed.label("time")), size=8, labelpad=1)
+    labels(axes, plain(proposal.known.posed.label("time")), size=8, labelpad=1)
 
 
-def _covariances(found: Design) -> list[Array]:
+def _covariances(proposal: Design) -> list[Array]:
     """Return the covariance matrices before and after the designed measurements, (n_u, n_u)."""
-    offers = found.bought.offers
-    return [np.linalg.inv(M[0]) for M in (offers.M0, offers.information(found.counts))]
+    offers = proposal.bought.offers
+    return [np.linalg.inv(M[0]) for M in (offers.M0, offers.information(proposal.counts))]
 
 
 def _panel(figure: Any, cell: Any) -> Any:
@@ -124,38 +124,38 @@ def _panel(figure: Any, cell: Any) -> Any:
     return axes
 
 
-def _prediction(axes: Any, found: Design, k: int, j: int) -> None:
-    values, known = found.bought.values[0][k], found.known
-    label, output = known.labels[k], values.outputs[j]
-    rows = _schedules_with(found, k) if known.subjects else []
-    start, last = known.condition(k).start, max(float(values.times[-1]), *(t.max() for _, _, t, _ in rows), -np.inf)
-    times = np.linspace(start, last, _POINTS) if last > start else values.times
-    mu, bands = predicted(found, k, times, [output])
+def _prediction(axes: Any, proposal: Design, k: int, j: int) -> None:
+    values, information = proposal.bought.values[0][k], proposal.known
+    label, output = information.labels[k], values.outputs[j]
+    rows = _schedules_with(proposal, k) if information.subjects else []
+    start, end_time = information.condition(k).start, max(float(values.times[-1]), *(t.max() for _, _, t, _ in rows), -np.inf)
+    times = np.linspace(start, end_time, _POINTS) if end_time > start else values.times
+    mu, bands = predicted(proposal, k, times, [output])
     middle = mu[:, 0]
     for (when, reach), alpha in zip(bands.items(), SHADES[2 - len(bands) :], strict=True):
         low, high = middle - reach[:, 0], middle + reach[:, 0]
         axes.fill_between(times, low, high, color=BLUE, alpha=alpha, linewidth=0, label=when)
     axes.plot(times, middle, color=INK, linewidth=1.0)
-    name = output if len(known.labels) == 1 else f"{output}, {label}"
-    if known.subjects:
-        name = plain(f"{output}, {known.experiment(k).name}")
-        reach = _TWO * known.values(k, times).deviation[:, j]
+    name = output if len(information.labels) == 1 else f"{output}, {label}"
+    if information.subjects:
+        name = plain(f"{output}, {information.experiment(k).name}")
+        reach = _TWO * information.values(k, times).deviation[:, j]
         axes.fill_between(times, middle - reach, middle + reach, color=INK, alpha=0.08, linewidth=0)
         _rows(axes, rows)
-    here = (found.table["candidate"] == label) & (found.table["output"] == output) & (not known.subjects)
-    for t, count, y in zip(*(found.table[c][here] for c in ("time", "count", "prediction")), strict=True):
+    is_shown = (proposal.table["candidate"] == label) & (proposal.table["output"] == output) & (not information.subjects)
+    for t, count, y in zip(*(proposal.table[c][is_shown] for c in ("time", "count", "prediction")), strict=True):
         axes.axvline(t, color=RED, linewidth=0.9, ymax=0.08)
         axes.plot([t], [y], "o", color=RED, markersize=3.5)
         axes.annotate(f"{count:.3g}", (t, 0.09), xycoords=("data", "axes fraction"), ha="center", fontsize=7, color=RED)
     heading(axes, plain(name), pad=4)
-    labels(axes, plain(known.extended.label("time")), size=8, labelpad=1)
+    labels(axes, plain(information.extended.label("time")), size=8, labelpad=1)
 
 
-def _schedules_with(found: Design, k: int) -> list[tuple[int, int, Array, float]]:
+def _schedules_with(proposal: Design, k: int) -> list[tuple[int, int, Array, float]]:
     """Return the schedules of the group of schedule k: which, its place among all, times, subjects."""
-    used = np.flatnonzero(found.counts > 0).tolist()
-    same = [(i, place) for place, i in enumerate(used) if found.known.experiment(i) is found.known.experiment(k)]
-    return [(i, place, found.bought.values[0][i].times, float(found.counts[i])) for i, place in same]
+    used = np.flatnonzero(proposal.counts > 0).tolist()
+    group_schedules = [(i, place) for place, i in enumerate(used) if proposal.known.experiment(i) is proposal.known.experiment(k)]
+    return [(i, place, proposal.bought.values[0][i].times, float(proposal.counts[i])) for i, place in group_schedules]
 
 
 def _rows(axes: Any, schedules: list[tuple[int, int, Array, float]]) -> None:
@@ -170,81 +170,81 @@ def _rows(axes: Any, schedules: list[tuple[int, int, Array, float]]) -> None:
     axes.annotate(" subjects", (1.0, low + 0.5 * step), xycoords=("axes fraction", "data"), va="center", fontsize=7)
 
 
-def _certificate(axes: Any, found: Design) -> None:
-    bought = found.bought
+def _certificate(axes: Any, proposal: Design) -> None:
+    bought = proposal.bought
     axes.axhline(1.0, color=RED, linewidth=0.9)
     heading(axes, "worth over price: nothing above 1", pad=4)
-    labels(axes, plain(found.known.extended.label("time")), size=8, labelpad=1)
-    if found.known.subjects:
-        _schedules(axes, found)
+    labels(axes, plain(proposal.known.extended.label("time")), size=8, labelpad=1)
+    if proposal.known.subjects:
+        _schedules(axes, proposal)
         return
     with np.errstate(divide="ignore", invalid="ignore"):
         price = bought.offers.price  # of which the sensitivity is what is left
-        share = (found.relaxed.sensitivity + price) / (found.relaxed.y @ bought.offers.A + price)
+        share = (proposal.relaxed.sensitivity + price) / (proposal.relaxed.y @ bought.offers.A + price)
     free = share[~np.isfinite(bought.offers.u) & np.isfinite(share)]
     share = share / max(1.0, float(free.max(initial=0.0)))  # prices are as high as the certificate takes them
     for line in np.unique(bought.at.line):
-        own = np.flatnonzero(bought.at.line == line)
-        mark = "o" if own.size == 1 else ""
-        axes.plot(bought.at.time[own], share[own], color=INK, linewidth=1.0, marker=mark)
+        line_indices = np.flatnonzero(bought.at.line == line)
+        mark = "o" if line_indices.size == 1 else ""
+        axes.plot(bought.at.time[line_indices], share[line_indices], color=INK, linewidth=1.0, marker=mark)
 
 
-def _schedules(axes: Any, found: Design) -> None:
+def _schedules(axes: Any, proposal: Design) -> None:
     """Draw what subjects are worth of whom one time is moved."""
     from castfit.drive.design.populations import PopulationKnowledge, worth_of_times
 
-    assert isinstance(found.known, PopulationKnowledge)
-    known = found.known
-    asked = known, found.bought, found.goal, found.relaxed, found.counts
-    every = [] if found.reordered else worth_of_times(*asked)  # by the criterion
-    if not every:
+    assert isinstance(proposal.known, PopulationKnowledge)
+    information = proposal.known
+    worth_arguments = information, proposal.bought, proposal.goal, proposal.relaxed, proposal.counts
+    worth_curves = [] if proposal.reordered else worth_of_times(*worth_arguments)  # by the criterion
+    if not worth_curves:
         axes.axis("off")
         return
-    names = [known.labels[k] for k in np.flatnonzero(found.counts > 0)]
-    for name, times, worth in every:
+    names = [information.labels[k] for k in np.flatnonzero(proposal.counts > 0)]
+    for name, times, worth in worth_curves:
         axes.plot(times, worth, color=f"C{names.index(name)}", linewidth=1.0, label=name)
     heading(axes, "worth over price, one time moved", pad=4)
-    if len(every) > 1:
+    if len(worth_curves) > 1:
         axes.legend(fontsize=7, frameon=False)
 
 
-def _ellipses(axes: Any, found: Design) -> None:
-    known = found.known
-    if len(known.of) < 2:
+def _ellipses(axes: Any, proposal: Design) -> None:
+    information = proposal.known
+    if len(information.of) < 2:
         axes.axis("off")
         return
-    pair = known.of[:2]
+    pair = information.of[:2]
     angle = np.linspace(0, 2 * np.pi, _POINTS)
     circle = np.stack([np.cos(angle), np.sin(angle)])
-    for covariance, colour in zip(_covariances(found), (SOFT, BLUE), strict=True):
+    for covariance, colour in zip(_covariances(proposal), (SOFT, BLUE), strict=True):
         part = covariance[np.ix_(pair, pair)]
         if np.sqrt(np.diag(part).max()) < _KNOWN:
             x, y = 100 * np.sqrt(5.991) * np.linalg.cholesky(part) @ circle
             axes.plot(x, y, color=colour, linewidth=1.3)
     heading(axes, "before and after (95 %)" if len(axes.lines) > 1 else "after (95 %)", pad=4)
-    labels(axes, plain(f"{known.names[pair[0]]} (%)"), plain(f"{known.names[pair[1]]} (%)"), size=8, labelpad=1)
+    labels(axes, plain(f"{information.names[pair[0]]} (%)"), plain(f"{information.names[pair[1]]} (%)"), size=8, labelpad=1)
 
 
-def _budgets(axes: Any, found: Design) -> None:
-    offers, known = found.bought.offers, found.known
+def _budgets(axes: Any, proposal: Design) -> None:
+    offers, information = proposal.bought.offers, proposal.known
     sizes: list[float] = []
     errors: list[Array] = []
-    priced = found.bought.price > 0.0 and not found.bought.limited
-    for factor in _BUDGETS if found.criterion != "T" and len(offers.J) == 1 and (offers.b.size or priced) else ():
-        other = replace(offers, price=offers.price * factor) if priced else replace(offers, b=offers.b * factor)
-        best = relaxed(found.goal, other, 1e-5) if not found.reordered else None
-        if best is not None:
-            covariance = np.asarray(np.linalg.inv(offers.information(best.w)[0]), dtype=float)
+    priced = proposal.bought.price > 0.0 and not proposal.bought.limited
+    for factor in _BUDGETS if proposal.criterion != "T" and len(offers.J) == 1 and (offers.b.size or priced) else ():
+        scaled_offers = replace(offers, price=offers.price * factor) if priced else replace(offers, b=offers.b * factor)
+        relaxed_optimum = relaxed(proposal.goal, scaled_offers, 1e-5) if not proposal.reordered else None
+        if relaxed_optimum is not None:
+            covariance = np.asarray(np.linalg.inv(offers.information(relaxed_optimum.w)[0]), dtype=float)
             sizes.append(factor)
-            errors.append(100 * np.sqrt(np.diag(covariance))[known.of])
+            errors.append(100 * np.sqrt(np.diag(covariance))[information.of])
     if not sizes:
         axes.axis("off")
         return
-    for name, of in zip(known.quantities, np.array(errors).T, strict=True):
-        axes.plot(range(len(sizes)), of, marker="o", markersize=3, linewidth=1.0, label=name)
+    for name, error_curve in zip(information.quantities, np.array(errors).T, strict=True):
+        axes.plot(range(len(sizes)), error_curve, marker="o", markersize=3, linewidth=1.0, label=name)
     axes.set_xticks(range(len(sizes)), [f"{size:g}" for size in sizes])
-    many = len(known.quantities) > _ONE_COLUMN
-    axes.set_ylim(0, (1.6 if many else 1.1) * np.max(errors))  # room for the names
-    axes.legend(fontsize=6 if many else 7, frameon=False, ncols=2 if many else 1, loc="upper right")
+    has_many = len(information.quantities) > _ONE_COLUMN
+    axes.set_ylim(0, (1.6 if has_many else 1.1) * np.max(errors))  # room for the names
+    axes.legend(fontsize=6 if has_many else 7, frameon=False, ncols=2 if has_many else 1, loc="upper right")
     heading(axes, "standard deviation (%)", pad=4)
     labels(axes, "price, times this one" if priced else "budget, times this one", size=8, labelpad=1)

@@ -71,65 +71,65 @@ def residuals(result: Result, path: str | Path | None = None) -> Figure:
     >>> result = cf.fit(problem)
     >>> figure = cf.plots.residuals(result)
     """
-    found, table = result.diagnostics, result.residual_table()
+    diagnostics, table = result.diagnostics, result.residual_table()
     residual = whitened(owner(result).posed, result.normalised_residuals)
-    posed = owner(result).posed
-    outputs = [output for output in posed.outputs if output in found.outputs][:_MOST_OUTPUTS]
+    compiled_problem = owner(result).posed
+    outputs = [output for output in compiled_problem.outputs if output in diagnostics.outputs][:_MOST_OUTPUTS]
     experiments = list(dict.fromkeys(table["experiment"].tolist()))
     place = {name: k for k, name in enumerate(experiments)}
     of_experiment = np.array([place[name] for name in table["experiment"].tolist()])
-    far = {(o.experiment, o.output, o.time, o.replicate) for o in found.outliers}
+    outlier_keys = {(o.experiment, o.output, o.time, o.replicate) for o in diagnostics.outliers}
     keys = zip(*(table[name].tolist() for name in ("experiment", "output", "time", "replicate")), strict=True)
-    ringed = np.array([key in far for key in keys])
+    is_outlier = np.array([key in outlier_keys for key in keys])
     figure = new_figure(4 * _PANEL[0], len(outputs) * _PANEL[1] + 0.7)
     panels = tidy_panels(figure, len(outputs), 4)
     handles: dict[str, Any] = {}
     for row, output in zip(panels, outputs, strict=True):
-        own = np.flatnonzero((table["output"] == output) & np.isfinite(residual))
+        output_rows = np.flatnonzero((table["output"] == output) & np.isfinite(residual))
         labels(row[0], y=plain(f"{output}, residual / σ"), size=8)
-        checks = found.outputs[output].checks
-        apart = np.split(own, np.flatnonzero(np.diff(of_experiment[own])) + 1)  # by experiment, as the table stands
-        for at in filter(len, apart if len(experiments) <= _MOST_EXPERIMENTS else [own]):
-            i = int(of_experiment[at[0]])
-            shown = experiments[i] if at is not own else "residuals"
+        checks = diagnostics.outputs[output].checks
+        rows_by_experiment = np.split(output_rows, np.flatnonzero(np.diff(of_experiment[output_rows])) + 1)  # by experiment, as the table stands
+        for group_rows in filter(len, rows_by_experiment if len(experiments) <= _MOST_EXPERIMENTS else [output_rows]):
+            i = int(of_experiment[group_rows[0]])
+            series_name = experiments[i] if group_rows is not output_rows else "residuals"
             colour, marker = (BLUE, *BEHIND)[i % (1 + len(BEHIND))], MARKERS[i % len(MARKERS)]
-            circled = at[ringed[at]]
-            for axes, along in zip(row[:2], (table["time"], np.abs(table["prediction"])), strict=True):
+            outlier_rows = group_rows[is_outlier[group_rows]]
+            for axes, abscissa in zip(row[:2], (table["time"], np.abs(table["prediction"])), strict=True):
                 shape = {"marker": marker, "linestyle": "none", "markersize": 3.4, "markeredgewidth": 0}
-                (handles[shown],) = axes.plot(along[at], residual[at], color=colour, **shape)
+                (handles[series_name],) = axes.plot(abscissa[group_rows], residual[group_rows], color=colour, **shape)
                 red = {"color": "none", "markeredgecolor": RED, "markersize": 8}
-                (ring,) = axes.plot(along[circled], residual[circled], "o", **red)
-                figure.called(shown, handles[shown])
-                if circled.size:
+                (ring,) = axes.plot(abscissa[outlier_rows], residual[outlier_rows], "o", **red)
+                figure.called(series_name, handles[series_name])
+                if outlier_rows.size:
                     handles["outlier"] = ring
-        for axes, values in zip(row[:2], (table["time"][own], np.abs(table["prediction"][own])), strict=True):
+        for axes, values in zip(row[:2], (table["time"][output_rows], np.abs(table["prediction"][output_rows])), strict=True):
             stripe(axes, 2)
             if log_spaced([values]):
                 axes.set_xscale("log")
-        _quantiles(row[2], residual[own])
-        _autocorrelation(row[3], [residual[at[~ringed[at]]] for at in apart])
+        _quantiles(row[2], residual[output_rows])
+        _autocorrelation(row[3], [residual[group_rows[~is_outlier[group_rows]]] for group_rows in rows_by_experiment])
         for axes, test in zip(row, ("runs", "with_prediction", "normality", "autocorrelation"), strict=True):
             _verdict(axes, checks[test])
     for axes, title in zip(panels[0], _TITLES, strict=True):
         heading(axes, title, pad=4)
     for k, axes in enumerate(panels[:, 0], 1):
-        time_axis(axes, posed, posed.conditions, shown=k == len(panels), size=8, labelpad=1)
-    hidden = len(found.outputs) - len(outputs)
-    note = f" {len(outputs)} of {len(found.outputs)} outputs are shown." if hidden else ""
-    said, colour = textwrap.fill(plain(found.sentence + note), 150), RED if found.suspicious else SOFT
-    remark(figure, said, colour)
+        time_axis(axes, compiled_problem, compiled_problem.conditions, has_labels=k == len(panels), size=8, labelpad=1)
+    hidden = len(diagnostics.outputs) - len(outputs)
+    note = f" {len(outputs)} of {len(diagnostics.outputs)} outputs are shown." if hidden else ""
+    caption, colour = textwrap.fill(plain(diagnostics.sentence + note), 150), RED if diagnostics.suspicious else SOFT
+    remark(figure, caption, colour)
     if len(handles) > 1:
-        legend_above(figure, handles, most=6)
+        legend_above(figure, handles, max_columns=6)
     return finish(figure, path)
 
 
-def _verdict(axes: Axes, found: Check) -> None:
+def _verdict(axes: Axes, test: Check) -> None:
     """Write the p-value of a test in the corner of a panel, above the data."""
     low, high = axes.get_ylim()
     axes.set_ylim(low, high + 0.12 * (high - low))
-    if np.isfinite(found.p_value):
-        chance = f"p = {found.p_value:.2g}" if found.p_value >= 1e-3 else "p < 0.001"
-        style = {"color": RED, "weight": "bold"} if found.found else {"color": SOFT}
+    if np.isfinite(test.p_value):
+        chance = f"p = {test.p_value:.2g}" if test.p_value >= 1e-3 else "p < 0.001"
+        style = {"color": RED, "weight": "bold"} if test.found else {"color": SOFT}
         axes.text(0.98, 0.98, chance, ha="right", va="top", fontsize=7, transform=axes.transAxes, **style)
 
 

@@ -68,12 +68,12 @@ def histograms(draws: DrawsResult, path: str | Path | None = None, *, names: Seq
         log = _is_log(draws, name)
         _bars(axes, draws.values[name], log=log, colour="0.8")
         handles["estimate"] = axes.axvline(draws.result.values[name], color=INK, linewidth=1.2)
-        every = {**draws.limits, "linear": draws.result.confidence_intervals()}
+        limits_by_method = {**draws.limits, "linear": draws.result.confidence_intervals()}
         colours = (BLUE, RED, BEHIND[3])
-        for (what, pairs), colour, style in zip(every.items(), colours, _STYLES, strict=False):
+        for (method, pairs), colour, style in zip(limits_by_method.items(), colours, _STYLES, strict=False):
             for end in pairs[name]:
                 if np.isfinite(end) and not (log and end <= 0.0):
-                    handles[f"{what}, {level}"] = axes.axvline(end, color=colour, linewidth=1.2, linestyle=style)
+                    handles[f"{method}, {level}"] = axes.axvline(end, color=colour, linewidth=1.2, linestyle=style)
         heading(axes, name, pad=3)
         axes.set_yticks([])
         axes.grid(visible=False, axis="y")
@@ -139,8 +139,8 @@ def _pair(axes: Axes, draws: DrawsResult, horizontal: str, vertical: str) -> Non
     step = max(1, x.size // _DOTS)
     axes.plot(x[::step], y[::step], "o", color=BLUE, markersize=1.6, alpha=0.35, markeredgewidth=0, zorder=2)
     result = draws.result
-    at = [result.names.index(horizontal), result.names.index(vertical)]
-    covariance = result.covariance[np.ix_(at, at)]
+    indices = [result.names.index(horizontal), result.names.index(vertical)]
+    covariance = result.covariance[np.ix_(indices, indices)]
     centre = np.array([result.values[horizontal], result.values[vertical]])
     axes.plot(*centre, "+", color=INK, markersize=7, zorder=4)
     if not np.isfinite(covariance).all():
@@ -177,10 +177,10 @@ def _locator() -> Any:
 
 
 def _chosen(where: str, draws: DrawsResult, names: Sequence[str] | None) -> list[str]:
-    known, names = list(draws.values), kept(names)
-    if not known or not draws.values[known[0]].size:
+    available_names, names = list(draws.values), kept(names)
+    if not available_names or not draws.values[available_names[0]].size:
         raise InputError(f"plots.{where}", ["there are no draws to show; see what failed"])
-    wrong = [n for n in names or () if n not in known]
-    if wrong:
-        raise InputError(f"plots.{where}", [f"'{n}' is none of {', '.join(known)}" for n in wrong])
-    return known if names is None else list(names)
+    unknown_names = [n for n in names or () if n not in available_names]
+    if unknown_names:
+        raise InputError(f"plots.{where}", [f"'{n}' is none of {', '.join(available_names)}" for n in unknown_names])
+    return available_names if names is None else list(names)

@@ -57,41 +57,41 @@ def rows(result: Result) -> int:
 
 def _shown(result: Result) -> list[tuple[str, Placeholder]]:
     assert result.problem is not None
-    found: dict[tuple[str, str], tuple[str, Placeholder]] = {}
+    inputs_by_name: dict[tuple[str, str], tuple[str, Placeholder]] = {}
     for condition in result.problem.conditions:
         for u in condition.inputs:
             if isinstance(u, Placeholder):
                 owner = condition.name if u.said.per_experiment else ""
-                found.setdefault((u.said.label(u.called), owner), (condition.name, u))
-    return list(found.values())[:_MOST]
+                inputs_by_name.setdefault((u.said.label(u.called), owner), (condition.name, u))
+    return list(inputs_by_name.values())[:_MOST]
 
 
 def draw(canvas: Canvas, result: Result) -> None:
     """Fill a figure, or a part of one."""
     curves = result.estimated_inputs()
     assert result.problem is not None
-    posed = result.problem.posed
-    shown, several = _shown(result), len(posed.conditions) > 1
-    columns = min(len(shown), _COLUMNS)
-    axes = tidy_panels(canvas, -(-len(shown) // columns), columns).ravel()
-    for own, (experiment, u) in zip(axes, shown, strict=False):
+    compiled_problem = result.problem.posed
+    shown_inputs, has_several = _shown(result), len(compiled_problem.conditions) > 1
+    columns = min(len(shown_inputs), _COLUMNS)
+    axes = tidy_panels(canvas, -(-len(shown_inputs) // columns), columns).ravel()
+    for panel, (experiment, u) in zip(axes, shown_inputs, strict=False):
         table = curves[experiment]
         t, y = table["time"], table[u.called]
         low, high = table[f"{u.called} lower"], table[f"{u.called} upper"]
         step = {"step": "post"} if u.said.kind == "piecewise_constant" else {}
-        own.fill_between(t, low, high, color=BLUE, alpha=0.2, linewidth=0, **step)
-        own.plot(t, y, color=BLUE, linewidth=1.6, **({"drawstyle": "steps-post"} if step else {}))
+        panel.fill_between(t, low, high, color=BLUE, alpha=0.2, linewidth=0, **step)
+        panel.plot(t, y, color=BLUE, linewidth=1.6, **({"drawstyle": "steps-post"} if step else {}))
         knots = u.said.knots[(u.said.knots >= t[0]) & (u.said.knots <= t[-1])]
-        own.plot(knots, np.interp(knots, t, y), "o", color=BLUE, markersize=2.5)
+        panel.plot(knots, np.interp(knots, t, y), "o", color=BLUE, markersize=2.5)
         span = float(np.ptp(y)) or float(np.abs(y).max()) or 1.0
         bottom, top = float(y.min()) - _BAND * span, float(y.max()) + _BAND * span
         ends = np.nan_to_num(np.concatenate([low, high, y]), nan=float(y.mean()), posinf=top, neginf=bottom)
-        own.set_ylim(max(bottom, float(ends.min()) - 0.05 * span), min(top, float(ends.max()) + 0.05 * span))
+        panel.set_ylim(max(bottom, float(ends.min()) - 0.05 * span), min(top, float(ends.max()) + 0.05 * span))
         label = u.said.label(u.called)
-        where = f", {experiment}" if several and u.said.per_experiment else ""
+        experiment_text = f", {experiment}" if has_several and u.said.per_experiment else ""
         free = result.effective.get(label)
-        said = "" if free is None else f": {free:.3g} effective degrees of freedom"
-        heading(own, f"{label}{where}{said}", pad=4)
-        time_axis(own, posed, [c for c in posed.conditions if c.name == experiment], size=8, labelpad=1)
-    for own in axes[len(shown) :]:
-        own.axis("off")
+        freedom_text = "" if free is None else f": {free:.3g} effective degrees of freedom"
+        heading(panel, f"{label}{experiment_text}{freedom_text}", pad=4)
+        time_axis(panel, compiled_problem, [c for c in compiled_problem.conditions if c.name == experiment], size=8, labelpad=1)
+    for panel in axes[len(shown_inputs) :]:
+        panel.axis("off")

@@ -69,43 +69,43 @@ def paths(
     >>> cf.plots.paths(result)
     <Picture of ... x ... inches with 2 axes>
     """
-    posed = result.owner("plots.paths").posed
-    known = {c.name: c for c in posed.conditions}
-    where = list(known)[:_MOST] if experiments is None else list(experiments)
+    compiled_problem = result.owner("plots.paths").posed
+    conditions_by_name = {c.name: c for c in compiled_problem.conditions}
+    experiment_names = list(conditions_by_name)[:_MOST] if experiments is None else list(experiments)
     measured = dict.fromkeys(n for name in result.tracks for n in result.innovations[name].outputs)
-    shown = list(dict.fromkeys((*measured, *posed.model.own_states))) if outputs is None else list(outputs)
+    shown_outputs = list(dict.fromkeys((*measured, *compiled_problem.model.own_states))) if outputs is None else list(outputs)
     names = next(iter(result.tracks.values())).names if result.tracks else ()
-    mistakes = [f"'{n}' is no experiment: {suggest(n, known)}" for n in where if n not in result.tracks]
-    mistakes += [f"'{n}' is no state or output: {suggest(n, names)}" for n in shown if n not in names]
+    mistakes = [f"'{n}' is no experiment: {suggest(n, conditions_by_name)}" for n in experiment_names if n not in result.tracks]
+    mistakes += [f"'{n}' is no state or output: {suggest(n, names)}" for n in shown_outputs if n not in names]
     check("plots.paths", mistakes)
-    rows = len(shown) + innovations
-    figure = new_figure(WIDTH * max(len(where), 1), HEIGHT * rows + 0.3)
-    panels, drawn = tidy_panels(figure, rows, max(len(where), 1), sharex="col"), dict[str, Any]()
-    for column, name in enumerate(where):
-        seen, condition = result.innovations[name], known[name]
-        for row, output in enumerate(shown):
+    rows = len(shown_outputs) + innovations
+    figure = new_figure(WIDTH * max(len(experiment_names), 1), HEIGHT * rows + 0.3)
+    panels, handles = tidy_panels(figure, rows, max(len(experiment_names), 1), sharex="col"), dict[str, Any]()
+    for column, name in enumerate(experiment_names):
+        innovation_series, condition = result.innovations[name], conditions_by_name[name]
+        for row, output in enumerate(shown_outputs):
             axes, band = panels[row, column], result.path(output, name, confidence_level=confidence_level)
-            drawn["band of the path"] = axes.fill_between(
+            handles["band of the path"] = axes.fill_between(
                 band.times, band.lower, band.upper, color=BLUE, alpha=0.2, linewidth=0
             )
-            drawn["most probable path"] = axes.plot(band.times, band.values, color=BLUE, linewidth=1.3)[0]
-            if output in seen.outputs:
-                values = seen.values[:, seen.outputs.index(output)]
-                drawn["data"] = axes.plot(seen.times, values, "o", color=RED, markersize=2.5)[0]
+            handles["most probable path"] = axes.plot(band.times, band.values, color=BLUE, linewidth=1.3)[0]
+            if output in innovation_series.outputs:
+                values = innovation_series.values[:, innovation_series.outputs.index(output)]
+                handles["data"] = axes.plot(innovation_series.times, values, "o", color=RED, markersize=2.5)[0]
             if column == 0:
-                labels(axes, y=plain(posed.label(output)), size=8)
-            if row == 0 and len(known) > 1:
+                labels(axes, y=plain(compiled_problem.label(output)), size=8)
+            if row == 0 and len(conditions_by_name) > 1:
                 heading(axes, plain(name), size=8, pad=3)
         if innovations:
             axes = panels[-1, column]
             stripe(axes, _REACH)
-            for j, output in enumerate(seen.outputs):
-                axes.plot(seen.times, seen.standardised[:, j], MARKERS[j % len(MARKERS)], markersize=2.5, color=BLUE,
+            for j, output in enumerate(innovation_series.outputs):
+                axes.plot(innovation_series.times, innovation_series.standardised[:, j], MARKERS[j % len(MARKERS)], markersize=2.5, color=BLUE,
                           label=plain(output))  # fmt: skip
-            if len(seen.outputs) > 1 and column == 0:
-                legend(axes, size=7, ncols=len(seen.outputs))
+            if len(innovation_series.outputs) > 1 and column == 0:
+                legend(axes, size=7, ncols=len(innovation_series.outputs))
             if column == 0:
                 labels(axes, y="innovation", size=8)
-        time_axis(panels[-1, column], posed, [condition], size=8)
-    legend_above(figure, drawn)
+        time_axis(panels[-1, column], compiled_problem, [condition], size=8)
+    legend_above(figure, handles)
     return finish(figure, path)

@@ -49,16 +49,16 @@ def plan(found: Plan, path: str | Path | None = None, *, names: Sequence[str] | 
     >>> cf.plots.plan(found)
     <Picture of ... x ... inches with 2 axes>
     """
-    known = [*found.states, *found.inputs]
-    shown = [*found.states, *found.free_inputs] if names is None else list(names)
-    check("plots.plan", [f"'{n}' is no state or input: {suggest(n, known)}" for n in shown if n not in known])
-    columns = 1 if len(shown) <= _ONE_BELOW_THE_OTHER else 2
-    rows = -(-len(shown) // columns)
+    available_names = [*found.states, *found.inputs]
+    shown_names = [*found.states, *found.free_inputs] if names is None else list(names)
+    check("plots.plan", [f"'{n}' is no state or input: {suggest(n, available_names)}" for n in shown_names if n not in available_names])
+    columns = 1 if len(shown_names) <= _ONE_BELOW_THE_OTHER else 2
+    rows = -(-len(shown_names) // columns)
     figure = new_figure(WIDTH * (1 + 0.5 * (columns - 1)), HEIGHT * rows + 0.3)
     panels = tidy_panels(figure, rows, columns, sharex="col").T.ravel()
-    for empty in panels[len(shown) :]:
-        empty.set_visible(False)
-    for axes, name in zip(panels, shown, strict=False):
+    for unused_axes in panels[len(shown_names) :]:
+        unused_axes.set_visible(False)
+    for axes, name in zip(panels, shown_names, strict=False):
         labels(axes, y=plain(name), size=8)
         if name in found.states:
             for values in np.atleast_2d(found.states[name]):
@@ -69,7 +69,7 @@ def plan(found: Plan, path: str | Path | None = None, *, names: Sequence[str] | 
             axes.plot(found.times, values, color=RED, linewidth=1.4)
         for bound in found.bounds_of(name):
             axes.axhline(bound, color="0.5", linestyle=":", linewidth=1.0)
-    for last in {min(rows, len(shown)) - 1, len(shown) - 1}:
-        labels(panels[last], x=found.time_name, size=8)
-        panels[last].tick_params(labelbottom=True)
+    for panel_index in {min(rows, len(shown_names)) - 1, len(shown_names) - 1}:
+        labels(panels[panel_index], x=found.time_name, size=8)
+        panels[panel_index].tick_params(labelbottom=True)
     return finish(figure, path)

@@ -52,41 +52,41 @@ def individuals(
     >>> cf.plots.individuals(result)
     <Picture of ... x ... inches with 4 axes>
     """
-    posed = result.question.problem
-    known = {c.name: c for c in posed.conditions}
-    wanted = list(individuals) if individuals is not None else list(known)[:_MOST]
+    compiled_problem = result.question.problem
+    conditions_by_name = {c.name: c for c in compiled_problem.conditions}
+    selected_names = list(individuals) if individuals is not None else list(conditions_by_name)[:_MOST]
     check(
         "plots.individuals",
-        [f"'{n}' is no individual: {suggest(n, list(known)[:20])}" for n in wanted if n not in known],
+        [f"'{n}' is no individual: {suggest(n, list(conditions_by_name)[:20])}" for n in selected_names if n not in conditions_by_name],
     )
-    outputs = [n for j, n in enumerate(posed.outputs) if any(known[w].points.mask[:, j].any() for w in wanted)]
-    cells = [(name, output) for output in outputs for name in wanted]
-    columns = min(_COLUMNS, len(wanted))
-    rows = -(-len(wanted) // columns) * len(outputs)
+    outputs = [n for j, n in enumerate(compiled_problem.outputs) if any(conditions_by_name[w].points.mask[:, j].any() for w in selected_names)]
+    cells = [(name, output) for output in outputs for name in selected_names]
+    columns = min(_COLUMNS, len(selected_names))
+    rows = -(-len(selected_names) // columns) * len(outputs)
     figure = new_figure(2.4 * columns, 1.9 * rows + 0.4)
     grid = tidy_panels(figure, rows, columns, sharey=len(outputs) == 1)
-    times = {n: _times(known[n].start, known[n].end) for n in wanted}
-    own, typical = (result.predict(times, individuals=wanted, typical=t) for t in (False, True))
-    per_output = -(-len(wanted) // columns)
+    times = {n: _times(conditions_by_name[n].start, conditions_by_name[n].end) for n in selected_names}
+    individual_curves, typical_curves = (result.predict(times, individuals=selected_names, typical=t) for t in (False, True))
+    per_output = -(-len(selected_names) // columns)
     for place, (name, output) in enumerate(cells):
-        k, i = divmod(place, len(wanted))
+        k, i = divmod(place, len(selected_names))
         axes = grid[k * per_output + i // columns][i % columns]
-        c, j = known[name], posed.outputs.index(output)
-        axes.plot(typical[name]["time"], typical[name][output], color=SOFT, linewidth=1.0, linestyle="--",
+        c, j = conditions_by_name[name], compiled_problem.outputs.index(output)
+        axes.plot(typical_curves[name]["time"], typical_curves[name][output], color=SOFT, linewidth=1.0, linestyle="--",
                   label="typical" if place == 0 else None)  # fmt: skip
-        axes.plot(own[name]["time"], own[name][output], color=BLUE, linewidth=1.4,
+        axes.plot(individual_curves[name]["time"], individual_curves[name][output], color=BLUE, linewidth=1.4,
                   label="individual" if place == 0 else None)  # fmt: skip
-        shown = c.points.values[:, j]
-        axes.plot(c.points.times, shown, "o", color=RED, markersize=3, label="data" if place == 0 else None)
+        measured = c.points.values[:, j]
+        axes.plot(c.points.times, measured, "o", color=RED, markersize=3, label="data" if place == 0 else None)
         title = name if len(outputs) == 1 else f"{output}, {name}"
         heading(axes, plain(title), size=8, pad=3)
         if i % columns == 0:
-            labels(axes, y=plain(posed.label(output)), size=8)
-        time_axis(axes, posed, [c], shown=i + columns >= len(wanted) or c.origin is not None, size=8)
+            labels(axes, y=plain(compiled_problem.label(output)), size=8)
+        time_axis(axes, compiled_problem, [c], has_labels=i + columns >= len(selected_names) or c.origin is not None, size=8)
     for axes in grid.ravel():
         if not axes.has_data():
             axes.remove()
-    note = "" if len(wanted) == len(known) else f"{len(wanted)} of {len(known)} individuals are shown."
+    note = "" if len(selected_names) == len(conditions_by_name) else f"{len(selected_names)} of {len(conditions_by_name)} individuals are shown."
     figure.legend(loc="outside upper right", ncols=3, fontsize=8, frameon=False, labelcolor=INK)
     if note:
         figure.suptitle(note, fontsize=8, color=SOFT, x=0.01, ha="left")

@@ -55,44 +55,44 @@ def profiles(found: Profiles, path: str | Path | None = None) -> Figure:
     if not rows:
         raise InputError("plots.profiles", ["nothing was followed, so there is nothing to draw"])
     figure, panels = tiled(len(rows), _COLUMNS, _PANEL, (0.4, 0.4))
-    for axes, one in zip(panels.ravel(), rows, strict=False):
-        _panel(axes, one)
+    for axes, profile in zip(panels.ravel(), rows, strict=False):
+        _panel(axes, profile)
     for axes in panels[:, 0]:
         labels(axes, y="-2 log L above the best", size=8)
     return finish(figure, path)
 
 
-def _panel(axes: Axes, one: Profile) -> None:
-    top = _ABOVE * one.threshold()
-    values = one.values
-    if one.scale == "log":
+def _panel(axes: Axes, profile: Profile) -> None:
+    top = _ABOVE * profile.threshold()
+    values = profile.values
+    if profile.scale == "log":
         axes.set_xscale("log")
     if values.size > 1:
-        spaced = np.geomspace if one.scale == "log" else np.linspace
-        even: Array = spaced(float(values[0]), float(values[-1]), _CURVE_POINTS)
-        grid = np.sort(np.concatenate([even, values]))
-        axes.plot(grid, np.minimum(one.approximation(grid), 10 * top), "--", color=SOFT, linewidth=1.0)
-        axes.plot(grid, np.minimum(one.at(grid), 10 * top), "-", color=BLUE, linewidth=1.5)
-        for k in range(1, len(one.branches)):
-            own = one.branches[k]
-            c = np.exp(own.c) if one.scale == "log" else own.c
+        spaced = np.geomspace if profile.scale == "log" else np.linspace
+        even_grid: Array = spaced(float(values[0]), float(values[-1]), _CURVE_POINTS)
+        grid = np.sort(np.concatenate([even_grid, values]))
+        axes.plot(grid, np.minimum(profile.approximation(grid), 10 * top), "--", color=SOFT, linewidth=1.0)
+        axes.plot(grid, np.minimum(profile.at(grid), 10 * top), "-", color=BLUE, linewidth=1.5)
+        for k in range(1, len(profile.branches)):
+            branch = profile.branches[k]
+            c = np.exp(branch.c) if profile.scale == "log" else branch.c
             colour = BEHIND[(k - 1) % len(BEHIND)]
-            axes.plot(c, own.delta, linestyle=_DASHES[k % len(_DASHES)], color=colour, linewidth=1.0, zorder=1)
-    axes.plot(values, one.objective, "o", color=BLUE, markersize=3)
-    axes.plot([one.estimate], [0.0], "D", color=RED, markersize=4)
-    for level in one.confidence_levels:
-        height = one.threshold(level)
+            axes.plot(c, branch.delta, linestyle=_DASHES[k % len(_DASHES)], color=colour, linewidth=1.0, zorder=1)
+    axes.plot(values, profile.objective, "o", color=BLUE, markersize=3)
+    axes.plot([profile.estimate], [0.0], "D", color=RED, markersize=4)
+    for level in profile.confidence_levels:
+        height = profile.threshold(level)
         axes.axhline(height, color=SOFT, linewidth=0.7, zorder=0)
         axes.annotate(f"{100 * level:g} %", (0.5, height), xycoords=("axes fraction", "data"), fontsize=6,
                       color=SOFT, ha="center", va="bottom")  # fmt: skip
-        ends = [end for region in one.regions(level) for end in region if np.isfinite(end)]
+        ends = [end for region in profile.regions(level) for end in region if np.isfinite(end)]
         axes.plot(ends, [height] * len(ends), "|", color=INK, markersize=9)
     axes.set_ylim(-0.05 * top, top)
-    inside = values[one.objective <= top]
-    if inside.size > 1 and inside[-1] > inside[0]:
-        axes.set_xlim(*_widened(float(inside[0]), float(inside[-1]), one.scale == "log"))
-    _label_few(axes, one.scale == "log")
-    labels(axes, one.name)
+    visible_values = values[profile.objective <= top]
+    if visible_values.size > 1 and visible_values[-1] > visible_values[0]:
+        axes.set_xlim(*_widened(float(visible_values[0]), float(visible_values[-1]), profile.scale == "log"))
+    _label_few(axes, profile.scale == "log")
+    labels(axes, profile.name)
 
 
 def _label_few(axes: Axes, log: bool) -> None:

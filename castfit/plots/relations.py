@@ -64,9 +64,9 @@ def correlation(result: Result, path: str | Path | None = None) -> Figure:
     axes = figure.subplots()
     # The matrix is symmetric: rows from the second, columns up to the last, and only what lies below the diagonal.
     below = np.tri(count - 1, dtype=bool)
-    shown = result.correlation[1:, :-1]
+    coefficients = result.correlation[1:, :-1]
     axes.imshow(np.where(below, 0.0, np.nan), cmap="Greys", vmin=-1.0, vmax=12.0)
-    picture = axes.imshow(np.where(below, shown, np.nan), cmap="RdBu_r", vmin=-1.0, vmax=1.0)
+    picture = axes.imshow(np.where(below, coefficients, np.nan), cmap="RdBu_r", vmin=-1.0, vmax=1.0)
     axes.set_xticks(range(count - 1), list(map(plain, names[:-1])), rotation=90 if max(map(len, names)) > 5 else 0)
     axes.set_yticks(range(count - 1), list(map(plain, names[1:])))
     axes.tick_params(length=0, labelsize=9)
@@ -75,10 +75,10 @@ def correlation(result: Result, path: str | Path | None = None) -> Figure:
     axes.set_yticks(np.arange(count) - 0.5, minor=True)
     axes.grid(which="minor", color="white", linewidth=2)
     axes.tick_params(which="minor", length=0)
-    for i, j in zip(*np.nonzero(below & np.isfinite(shown)), strict=True):
-        colour = "white" if abs(shown[i, j]) > 0.6 else INK
-        number = f"{shown[i, j]:.2f}".replace("-", "−")
-        sign = "" if abs(shown[i, j]) < _WEAK else "+" if shown[i, j] > 0 else "−"  # both ends are dark in grey
+    for i, j in zip(*np.nonzero(below & np.isfinite(coefficients)), strict=True):
+        colour = "white" if abs(coefficients[i, j]) > 0.6 else INK
+        number = f"{coefficients[i, j]:.2f}".replace("-", "−")
+        sign = "" if abs(coefficients[i, j]) < _WEAK else "+" if coefficients[i, j] > 0 else "−"  # both ends are dark in grey
         written = number if count <= _MOST_WRITTEN else sign
         axes.text(j, i, written, ha="center", va="center", color=colour, fontsize=8)
     bar = figure.colorbar(picture, ax=axes, shrink=0.7, aspect=24, ticks=[-1, -0.5, 0, 0.5, 1])
@@ -133,8 +133,8 @@ def directions(result: Result, path: str | Path | None = None, *, most: int = 6)
         axes.set_yticks(range(len(names)), map(plain, names), fontsize=8 if longest < 16 else 7)
         axes.invert_yaxis()
         axes.set_xlim(-1.05, 1.05)
-        said = plain(textwrap.shorten(axis.sentence, 100, placeholder=" ..."))
-        axes.set_title(said, loc="left", fontsize=9, color=RED if unbounded else INK, pad=3)
+        title_text = plain(textwrap.shorten(axis.sentence, 100, placeholder=" ..."))
+        axes.set_title(title_text, loc="left", fontsize=9, color=RED if unbounded else INK, pad=3)
     labels(panels[-1], "weight in the combination, as relative change", size=8)
     return finish(figure, path)
 
@@ -178,20 +178,20 @@ def ellipses(
     """
     region = result.confidence_region(confidence_level)
     finite = [n for n, e in zip(region.names, region.standard_errors, strict=True) if np.isfinite(e) and e > 0.0]
-    given = finite if names is None else list(names)
-    mistakes = [f"'{n}' was not estimated: {suggest(str(n), region.names)}" for n in given if n not in region.names]
-    mistakes += [f"'{n}' has no standard error; leave it out" for n in given if n in region.names and n not in finite]
+    selected_names = finite if names is None else list(names)
+    mistakes = [f"'{n}' was not estimated: {suggest(str(n), region.names)}" for n in selected_names if n not in region.names]
+    mistakes += [f"'{n}' has no standard error; leave it out" for n in selected_names if n in region.names and n not in finite]
     lines = contours if isinstance(contours, Mapping) else {c.names: tuple(c.lines.values()) for c in contours}
-    absent = [pair for pair in lines if not {*pair} <= {*given}]
+    absent = [pair for pair in lines if not {*pair} <= {*selected_names}]
     mistakes += [f"contours hold {' and '.join(map(str, pair))}, which are not among names" for pair in absent]
     check("plots.ellipses", mistakes)
-    if names is None and len(given) > _MOST_PAIRED:
+    if names is None and len(selected_names) > _MOST_PAIRED:
         strongest = np.nanmax(np.where(np.eye(len(region.names)) > 0, 0.0, np.abs(region.correlation)), axis=1)
-        order = sorted(given, key=lambda n: -strongest[region.names.index(n)])[:_MOST_PAIRED]
-        given = [n for n in given if n in order]
-    if len(given) < 2:
+        order = sorted(selected_names, key=lambda n: -strongest[region.names.index(n)])[:_MOST_PAIRED]
+        selected_names = [n for n in selected_names if n in order]
+    if len(selected_names) < 2:
         return _nothing(new_figure(4.4, 2.2), "There are no pairs of quantities with standard errors.", path)
-    return _pairs(result, region, given, lines, path)
+    return _pairs(result, region, selected_names, lines, path)
 
 
 def _pairs(
@@ -207,8 +207,8 @@ def _pairs(
     figure = new_figure(0.6 + max(count * size, 3.4), 0.8 + max(count * size, 2.6))
     cells, panels = figure.add_gridspec(count, count), dict[tuple[int, int], Axes]()
     handles: dict[str, Any] = {}
-    posed = None if result.problem is None else result.problem.posed
-    together = f"both together, {100 * region.confidence_level:g} %"
+    compiled_problem = None if result.problem is None else result.problem.posed
+    joint_label = f"both together, {100 * region.confidence_level:g} %"
     for (i, row), (j, column) in product(enumerate(names[1:]), enumerate(names[:-1])):
         if j > i:
             continue
@@ -217,18 +217,18 @@ def _pairs(
         axes.label_outer()
         tidy(axes)
         axes.tick_params(labelsize=7)
-        at = [region.names.index(column), region.names.index(row)]
-        errors = region.standard_errors[at]
-        C = region.correlation[np.ix_(at, at)] * np.outer(errors, errors)
+        indices = [region.names.index(column), region.names.index(row)]
+        errors = region.standard_errors[indices]
+        C = region.correlation[np.ix_(indices, indices)] * np.outer(errors, errors)
         circle = confidence_ellipse(C)
         for label, radius, style in (
             ("one by itself", region.factor, {"color": BLUE, "linewidth": 1.4}),
-            (together, region.radius_of(2), {"color": SOFT, "linewidth": 1.0, "linestyle": "--"}),
+            (joint_label, region.radius_of(2), {"color": SOFT, "linewidth": 1.0, "linestyle": "--"}),
         ):
-            x, y = (_natural(region, k, radius * part) for k, part in zip(at, circle, strict=True))
+            x, y = (_natural(region, k, radius * part) for k, part in zip(indices, circle, strict=True))
             (handles[label],) = axes.plot(x, y, **style)
             figure.called(label, handles[label])
-        axes.plot(region.values[at[0]], region.values[at[1]], "+", color=INK, markersize=6)
+        axes.plot(region.values[indices[0]], region.values[indices[1]], "+", color=INK, markersize=6)
         for pair, flip in (((column, row), 1), ((row, column), -1)):
             for curve in contours.get(pair, ()):
                 x, y = np.asarray(curve, dtype=float).T[::flip]
@@ -239,18 +239,18 @@ def _pairs(
         axes.yaxis.get_offset_text().set_fontsize(7)
         axes.locator_params(nbins=4)
         if i == count - 1:
-            labels(axes, plain(column if posed is None else posed.label(column)), size=8)
+            labels(axes, plain(column if compiled_problem is None else compiled_problem.label(column)), size=8)
         if j == 0:
-            labels(axes, y=plain(row if posed is None else posed.label(row)), size=8)
+            labels(axes, y=plain(row if compiled_problem is None else compiled_problem.label(row)), size=8)
     legend_above(figure, handles)
     return finish(figure, path)
 
 
-def _natural(region: ConfidenceRegion, k: int, away: NDArray[np.float64]) -> NDArray[np.float64]:
+def _natural(region: ConfidenceRegion, k: int, offset: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return natural values of a quantity so far from its estimate in search scale."""
     value = region.values[k]
     with np.errstate(over="ignore"):  # of what the data leave open
-        return value * np.exp(away) if region.log[k] else value + away
+        return value * np.exp(offset) if region.log[k] else value + offset
 
 
 def _nothing(figure: Any, reason: str, path: str | Path | None) -> Figure:

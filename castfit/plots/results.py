@@ -104,9 +104,9 @@ def fit(
     >>> result = cf.fit(problem)
     >>> figure = cf.plots.fit(result, bands="linear")
     """
-    given: Any = result
+    argument: Any = result
     noisy = ["the result is that of a model with noises; use plots.paths(result)"]
-    check("plots.fit", noisy if isinstance(given, PathResult) else [])
+    check("plots.fit", noisy if isinstance(argument, PathResult) else [])
     band: dict[str, Any] = {"bands": bands, "noise": noise, "confidence_level": confidence_level, "rng": rng}
     banded = bands is not None or noise is not False or confidence_level is not None
     mistakes = option_mistakes(
@@ -122,10 +122,10 @@ def fit(
     if below:
         above, beneath = figure.subfigures(2, 1, height_ratios=[height, below])
         draw_inputs(beneath, result)
-    how = f"{result.transcription}, {result.solver}"
-    title = f"{how}: no success"
+    method_text = f"{result.transcription}, {result.solver}"
+    title = f"{method_text}: no success"
     if result.success:
-        title = f"{symbol(result.measure)} = {result.objective:.5g} from {result.n_data} data; {how}"
+        title = f"{symbol(result.measure)} = {result.objective:.5g} from {result.n_data} data; {method_text}"
     shaded = None if bands is None else band
     _draw(above, grid, {"model": result}, title, nodes=nodes, band=shaded, log=log, share=share)
     return finish(figure, path)
@@ -135,8 +135,8 @@ def _shaded(result: Result, conditions: Sequence[Condition], band: Mapping[str, 
     """Return the description and the limits of the band about a curve; `band` holds options of `Result.predict`."""
     level = result.confidence_level if band["confidence_level"] is None else band["confidence_level"]
     count = CURVE_POINTS // 3 if isinstance(band["bands"], str) else _BAND_POINTS
-    found = result.predict(curve_times(result, conditions, count), **band)
-    return f"{100 * level:g} % of {'new values' if band['noise'] else 'the curve'}", found
+    band_limits = result.predict(curve_times(result, conditions, count), **band)
+    return f"{100 * level:g} % of {'new values' if band['noise'] else 'the curve'}", band_limits
 
 
 def comparison(results: Mapping[str, Result], path: str | Path | None = None) -> Figure:
@@ -156,8 +156,8 @@ def comparison(results: Mapping[str, Result], path: str | Path | None = None) ->
     return gallery({"": results}, path)
 
 
-def _are_results(given: Any) -> bool:
-    results = list(cast("Mapping[str, Any]", given).values()) if isinstance(given, Mapping) else []
+def _are_results(argument: Any) -> bool:
+    results = list(cast("Mapping[str, Any]", argument).values()) if isinstance(argument, Mapping) else []
     return bool(results) and all(hasattr(r, "problem") for r in results)
 
 
@@ -218,24 +218,24 @@ def _draw(
     share: bool | str = "auto",
 ) -> None:
     """Fill a figure or a part of one: data, curves and residuals, with a title, a legend and notes."""
-    first = next(iter(results.values()))
+    first_result = next(iter(results.values()))
     shared = alike(grid) if share == "auto" else {panel.output for panel in grid.panels if share}
-    pairs = panels(canvas, grid, owner(first), shared)
+    pairs = panels(canvas, grid, owner(first_result), shared)
     figure = pairs[0].above.figure.get_figure(root=True)
     handles: dict[str, Any] = {}
     for pair in pairs:
-        handles["data"] = container = _plot_data(pair, first)
+        handles["data"] = container = _plot_data(pair, first_result)
         figure.called("data", *container.get_children())
         for label, marks in _plot_limits(pair):
             handles[label] = marks
             figure.called(label, marks)
-    drawn: list[Prediction] = []
+    drawn_curves: list[Prediction] = []
     troubles: list[str] = []
     if band is not None:
         with suppress(SimulationError):
-            label, limits = _shaded(first, grid.conditions, band)
+            label, limits = _shaded(first_result, grid.conditions, band)
             for pair in pairs:
-                handles[label] = _plot_band(pair, first, limits)
+                handles[label] = _plot_band(pair, first_result, limits)
                 figure.called(label, handles[label])
     for label, result, style in zip(results, results.values(), Style.series(len(results)), strict=True):
         curve, stops = curves(result, grid.conditions)
@@ -243,13 +243,13 @@ def _draw(
             handles[label], dots = _plot_model(pair, result, curve, style)
             figure.called(label, handles[label])
             figure.called(f"residuals of {label}" if len(results) > 1 else "residuals", dots)
-        drawn.append(curve)
+        drawn_curves.append(curve)
         prefix = f"{label}: " if len(results) > 1 else ""
         troubles += [prefix + sentence for sentence in (stops if result.success else [result.message])]
-    limit(pairs, list(results.values()), drawn, shared)
+    limit(pairs, list(results.values()), drawn_curves, shared)
     logarithmic(pairs, log, shared)
     for pair in pairs if nodes else []:
-        times = first.trajectories[pair.panel.condition.name].times
+        times = first_result.trajectories[pair.panel.condition.name].times
         if pair.above.get_xscale() == "log":  # which begins behind the first nodes
             times = times[times >= pair.above.get_xlim()[0]]
         if 1 < times.size <= _MOST_NODES:
@@ -267,17 +267,17 @@ def _plot_data(pair: Pair, result: Result) -> Any:
     points, j = pair.panel.condition.points, pair.panel.output
     measured = points.mask[:, j] & (_beyond(pair) == 0)
     deviation = on_points(result, deviations(result))[pair.panel.condition.name][measured, j]
-    many = np.count_nonzero(measured) > _MANY_POINTS
+    has_many = np.count_nonzero(measured) > _MANY_POINTS
     return pair.above.errorbar(
         points.times[measured],
         points.values[measured, j],
         yerr=deviation if np.isfinite(deviation).all() else None,
         fmt="o",
-        markersize=1.8 if many else 3.2,
+        markersize=1.8 if has_many else 3.2,
         color=INK,
         ecolor="0.6",
-        elinewidth=0.6 if many else 0.9,
-        zorder=2.5 if many else 5,
+        elinewidth=0.6 if has_many else 0.9,
+        zorder=2.5 if has_many else 5,
     )
 
 
@@ -292,28 +292,28 @@ def _beyond(pair: Pair) -> Array:
 def _plot_limits(pair: Pair) -> list[tuple[str, Any]]:
     """Plot values beyond a limit of detection as arrows to where the true ones are."""
     points, j, side = pair.panel.condition.points, pair.panel.output, _beyond(pair)
-    out: list[tuple[str, Any]] = []
+    artists: list[tuple[str, Any]] = []
     for sign, marker, word in ((-1, "v", "below"), (1, "^", "above")):
-        at = points.mask[:, j] & (side == sign)
-        if at.any():
+        is_on_side = points.mask[:, j] & (side == sign)
+        if is_on_side.any():
             look = {"markersize": 4.5, "markerfacecolor": "none", "markeredgecolor": INK, "linestyle": "none"}
-            (marks,) = pair.above.plot(points.times[at], points.values[at, j], marker, zorder=5, **look)
-            out.append((f"{word} the limit of detection", marks))
-    return out
+            (marks,) = pair.above.plot(points.times[is_on_side], points.values[is_on_side, j], marker, zorder=5, **look)
+            artists.append((f"{word} the limit of detection", marks))
+    return artists
 
 
 def _plot_band(pair: Pair, result: Result, limits: Prediction) -> Any:
     """Shade where the curve lies; its edges are seen in grey, too."""
     output = owner(result).outputs[pair.panel.output]
-    own = limits[pair.panel.condition.name]
-    low, high = (np.asarray(own[f"{output} {side}"], dtype=float) for side in ("lower", "upper"))
-    times, step = np.asarray(own["time"], dtype=float), None
-    held = intervals(result, pair.panel.condition, pair.panel.output, times, low, high)
-    if held is not None:
-        (times, low, high), step = held, "pre"
-    known = np.isfinite(low) & np.isfinite(high)
+    band_table = limits[pair.panel.condition.name]
+    low, high = (np.asarray(band_table[f"{output} {side}"], dtype=float) for side in ("lower", "upper"))
+    times, step = np.asarray(band_table["time"], dtype=float), None
+    step_values = intervals(result, pair.panel.condition, pair.panel.output, times, low, high)
+    if step_values is not None:
+        (times, low, high), step = step_values, "pre"
+    is_finite = np.isfinite(low) & np.isfinite(high)
     shade = {"facecolor": BLUE, "alpha": 0.2, "edgecolor": BLUE, "linewidth": 0.6, "zorder": 2}
-    return pair.above.fill_between(times, low, high, where=known, step=step, **shade)
+    return pair.above.fill_between(times, low, high, where=is_finite, step=step, **shade)
 
 
 def _plot_model(pair: Pair, result: Result, curves: Prediction, style: Style) -> tuple[Any, Any]:
@@ -321,9 +321,9 @@ def _plot_model(pair: Pair, result: Result, curves: Prediction, style: Style) ->
     condition, j = pair.panel.condition, pair.panel.output
     curve = curves.get(condition.name, {"time": [np.nan]})
     times, heights = (np.asarray(curve.get(n, [np.nan]), dtype=float) for n in ("time", owner(result).outputs[j]))
-    held = intervals(result, condition, j, times, heights)
-    (times, heights), drawn = ((times, heights), "default") if held is None else (held, "steps-pre")
-    line_style = {"color": style.colour, "linewidth": style.width, "drawstyle": drawn}
+    step_values = intervals(result, condition, j, times, heights)
+    (times, heights), draw_style = ((times, heights), "default") if step_values is None else (step_values, "steps-pre")
+    line_style = {"color": style.colour, "linewidth": style.width, "drawstyle": draw_style}
     (line,) = pair.above.plot(times, heights, zorder=3, **line_style)
     residuals = on_points(result, result.normalised_residuals)[condition.name][:, j]
     size = style.size * (0.6 if np.count_nonzero(np.isfinite(residuals)) > _MANY_POINTS else 1.0)

@@ -59,10 +59,10 @@ def waterfall(result: MultistartResult, path: str | Path | None = None) -> Figur
     figure, axes = single(6.4, 3.6)
     colours = _colours(result)
     for k, optimum in enumerate(result.optima):
-        at = [i for i, row in enumerate(rows) if row.index in optimum.starts]
-        label = f"{symbol(result.measure)} = {optimum.objective:.6g}: {_count(len(at))}" if k < _NAMED else None
+        positions = [i for i, row in enumerate(rows) if row.index in optimum.starts]
+        label = f"{symbol(result.measure)} = {optimum.objective:.6g}: {_count(len(positions))}" if k < _NAMED else None
         marker = MARKERS[k % len(MARKERS)]
-        (dots,) = axes.plot(at, [rows[i].chi2 for i in at], marker, color=colours[k], markersize=4.5, label=label)
+        (dots,) = axes.plot(positions, [rows[i].chi2 for i in positions], marker, color=colours[k], markersize=4.5, label=label)
         figure.called(label or "further optima", dots)
     failed = [i for i, row in enumerate(rows) if not row.success]
     if failed:
@@ -119,19 +119,19 @@ def parameters(result: MultistartResult, path: str | Path | None = None) -> Figu
     axes.grid(visible=False, axis="y")
     axes.spines[["left", "bottom"]].set_visible(False)
     colours = _colours(result)
-    at = np.arange(len(names))
-    for x in at:
+    positions = np.arange(len(names))
+    for x in positions:
         axes.axvline(x, color=FAINT, linewidth=1.5, zorder=0)
     for k in reversed(range(len(result.optima))):  # the best on top
         for i in result.optima[k].starts:
             heights = [spans[name].height(rows[i].values[name]) for name in names]
-            wide = {"linewidth": 1.6, "alpha": 0.9} if k == 0 else {"linewidth": 0.9, "alpha": 0.6}
-            axes.plot(at, heights, "-", marker=MARKERS[k % len(MARKERS)], color=colours[k], markersize=3.5, **wide)
+            line_options = {"linewidth": 1.6, "alpha": 0.9} if k == 0 else {"linewidth": 0.9, "alpha": 0.6}
+            axes.plot(positions, heights, "-", marker=MARKERS[k % len(MARKERS)], color=colours[k], markersize=3.5, **line_options)
     axes.set_yticks([])
     axes.set_xlim(-0.5, len(names) - 0.5)
     axes.set_ylim(-0.14, 1.14)
     turned = 90 if len(names) > 12 or max(map(len, names)) > 8 else 0
-    axes.set_xticks(at, [plain(f"{name} (log)" if spans[name].log else name) for name in names], rotation=turned)
+    axes.set_xticks(positions, [plain(f"{name} (log)" if spans[name].log else name) for name in names], rotation=turned)
     for x, name in enumerate(names):
         for height, value, side in spans[name].ends:
             axes.text(x, height, f"{value:.3g}", ha="center", va=side, fontsize=7, color=SOFT)
@@ -159,8 +159,8 @@ class _Span:
         """Map a value to 0 ... 1; all to the middle if they are equal."""
         if self.single:
             return 0.5
-        low, high, at = np.log([self.low, self.high, value]) if self.log else (self.low, self.high, value)
-        return float((at - low) / (high - low))
+        low, high, position = np.log([self.low, self.high, value]) if self.log else (self.low, self.high, value)
+        return float((position - low) / (high - low))
 
 
 def _count(number: int) -> str:
@@ -171,15 +171,15 @@ def _colours(result: MultistartResult) -> list[str]:
     return [_PALETTE[k] if k < len(_PALETTE) else _OTHER for k in range(len(result.optima))]
 
 
-def _title(axes: Axes, result: MultistartResult, missing: int, what: str) -> None:
-    lowest = result.optima[0] if result.optima else None
+def _title(axes: Axes, result: MultistartResult, missing: int, missing_reason: str) -> None:
+    best_optimum = result.optima[0] if result.optima else None
     total = len(result.starts)
-    found = "none succeeded"
-    if lowest is not None:
-        found = f"best {symbol(result.measure)} = {lowest.objective:.6g} found {len(lowest.starts)} times"
-    rest = f", {missing} {what}" if missing else ""
+    best_text = "none succeeded"
+    if best_optimum is not None:
+        best_text = f"best {symbol(result.measure)} = {best_optimum.objective:.6g} found {len(best_optimum.starts)} times"
+    missing_text = f", {missing} {missing_reason}" if missing else ""
     width = axes.figure.get_figure(root=True).get_size_inches()[0]  # which is narrow where quantities are few
-    heading(axes, textwrap.fill(f"{total} starts: {found}{rest}", int(_LETTERS * width)), size=10)
+    heading(axes, textwrap.fill(f"{total} starts: {best_text}{missing_text}", int(_LETTERS * width)), size=10)
 
 
 def success(result: ComparisonResult, path: str | Path | None = None) -> Figure:
@@ -205,21 +205,21 @@ def success(result: ComparisonResult, path: str | Path | None = None) -> Figure:
     times = {row.method: np.sort([t.time for t in result.trials
                                   if t.method == row.method and result.category(t) == "correct"])
              for row in result.rows}  # fmt: skip
-    found = np.concatenate([own for own in times.values()])
-    first, last = (float(found.min()), float(found.max())) if found.size else (0.1, 10.0)
+    all_times = np.concatenate([method_times for method_times in times.values()])
+    shortest_time, longest_time = (float(all_times.min()), float(all_times.max())) if all_times.size else (0.1, 10.0)
     figure, axes = single(6.4, 3.8)
     for k, row in enumerate(result.rows):
-        own = times[row.method]
-        shares = 100 * np.arange(own.size + 1) / max(row.starts, 1)
+        method_times = times[row.method]
+        shares = 100 * np.arange(method_times.size + 1) / max(row.starts, 1)
         (curve,) = axes.step(
-            np.append(own[:1], own),
-            shares[: own.size + 1] if own.size else [],
+            np.append(method_times[:1], method_times),
+            shares[: method_times.size + 1] if method_times.size else [],
             where="post",
             color=_METHODS[k % len(_METHODS)],
             linestyle=STYLES[k % len(STYLES)],
             linewidth=1.8,
             marker=MARKERS[k % len(MARKERS)],
-            markevery=[-1] if own.size else [],  # curves end at their success rates, without covering each other
+            markevery=[-1] if method_times.size else [],  # curves end at their success rates, without covering each other
             markersize=5,
             label=plain(f"{row.method}: {row.correct} of {row.starts}"),
         )
@@ -229,7 +229,7 @@ def success(result: ComparisonResult, path: str | Path | None = None) -> Figure:
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter("{x:g}")
     axes.tick_params(which="minor", labelsize=8, labelcolor=INK)
-    axes.set_xlim(first / _ROOM, last * _ROOM)
+    axes.set_xlim(shortest_time / _ROOM, longest_time * _ROOM)
     axes.set_ylim(-3, 103)
     labels(axes, "time per start in s", "found the global optimum in %")
     legend(axes, loc="center left", bbox_to_anchor=(1.0, 0.5))
@@ -286,28 +286,28 @@ def curves(
     squares = measures == {CHI2}
     figure = new_figure(8.4, 3.6)
     panels = tidy_panels(figure, 1, 2, sharey=True)[0]
-    for axes, what, last in zip(panels, ("simulations", "seconds"), ("simulations", "time"), strict=True):
+    for axes, progress_field, total_field in zip(panels, ("simulations", "seconds"), ("simulations", "time"), strict=True):
         for k, (name, group) in enumerate(searches.items()):
             for i, search in enumerate(s for s in group if s.history):
-                at, values = _steps(search, what, float(getattr(search, last)))
+                positions, values = _steps(search, progress_field, float(getattr(search, total_field)))
                 label = name if i == 0 and len(searches) > 1 else None
                 colour = _PALETTE[k % len(_PALETTE)]
-                axes.step(at, values, where="post", color=colour, linewidth=1.2, alpha=0.85, label=label)
+                axes.step(positions, values, where="post", color=colour, linewidth=1.2, alpha=0.85, label=label)
         if target is not None and (target > 0 or not squares):
             axes.axhline(target, color=SOFT, linewidth=0.8, linestyle="--")
         axes.set_xscale("log")
         if squares:
             axes.set_yscale("log")
-        labels(axes, what)
+        labels(axes, progress_field)
     labels(panels[0], y=f"best {symbol(next(iter(measures)) if len(measures) == 1 else 'objective')}")
     if len(searches) > 1:
         legend(panels[1])
     return finish(figure, path)
 
 
-def _steps(search: SearchHistory, what: str, last: float) -> tuple[Array, Array]:
+def _steps(search: SearchHistory, progress_field: str, end: float) -> tuple[Array, Array]:
     """Return the positions and values at which the objective decreased, extended to the end of the search."""
-    at = [float(getattr(moment, what)) for moment in search.history]
+    positions = [float(getattr(moment, progress_field)) for moment in search.history]
     floor = _FLOOR if search.measure == CHI2 else -np.inf
     values = [max(moment.objective, floor) for moment in search.history]
-    return np.array([*at, max(last, at[-1])]), np.array([*values, values[-1]])
+    return np.array([*positions, max(end, positions[-1])]), np.array([*values, values[-1]])

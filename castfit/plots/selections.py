@@ -50,22 +50,22 @@ def selection(found: SelectionResult, path: str | Path | None = None) -> Figure:
     sizes = {n: found.size(n) for n in delta}
     (dots,) = left.plot([sizes[n] for n in delta], list(delta.values()), "o", color=SOFT, markersize=4)
     figure.called("candidates", dots)
-    along = [n for n in found.path if n in delta]
-    left.plot([sizes[n] for n in along], [delta[n] for n in along], "-o", color=BLUE, markersize=4, label="best so far")
+    path_names = [n for n in found.path if n in delta]
+    left.plot([sizes[n] for n in path_names], [delta[n] for n in path_names], "-o", color=BLUE, markersize=4, label="best so far")
     if found.names and found.names[0] in delta:
         left.plot(sizes[found.names[0]], 0.0, "o", color=RED, markersize=6, label="best")
     left.set_yscale("symlog", linthresh=_LINEAR)
     left.set_ylim(bottom=-0.05 * _LINEAR)
     left.xaxis.get_major_locator().set_params(integer=True)
     labels(left, "estimated", f"{found.criterion}, less the best")
-    if along:
+    if path_names:
         legend(left)
-    for axes, bars, what in ((middle, importance, "importance"), (right, weights, "weight")):
-        at = np.arange(len(bars))[::-1]
-        axes.barh(at, list(bars.values()), color=BLUE, height=0.6)
-        axes.set_yticks(at, [plain(n if len(n) <= _LONG else f"{n[: _LONG - 3]}...") for n in bars], color=INK)
+    for axes, bars, title in ((middle, importance, "importance"), (right, weights, "weight")):
+        positions = np.arange(len(bars))[::-1]
+        axes.barh(positions, list(bars.values()), color=BLUE, height=0.6)
+        axes.set_yticks(positions, [plain(n if len(n) <= _LONG else f"{n[: _LONG - 3]}...") for n in bars], color=INK)
         axes.set_xlim(0.0, 1.02)
         axes.grid(visible=False, axis="y")
-        labels(axes, what)
+        labels(axes, title)
     heading(left, f"{len(found.names)} candidates")
     return finish(figure, path)

@@ -52,27 +52,27 @@ def sensitivities(result: Result, path: str | Path | None = None) -> Figure:
     >>> result = cf.fit(problem)
     >>> figure = cf.plots.sensitivities(result)
     """
-    posed = owner(result).posed
-    grid = Grid.of(posed)
+    compiled_problem = owner(result).posed
+    grid = Grid.of(compiled_problem)
     figure: Any = new_figure(grid.width, grid.rows * _HEIGHT + _HEADING)
     values = np.array(list(result.values.values()))
-    unit = np.where(posed.log, 1.0, np.where(values != 0.0, np.abs(values), 1.0))  # d theta of a relative change of 1
-    times = {c.name: dense(c, _POINTS) for c in posed.conditions if any(p.condition is c for p in grid.panels)}
-    found = {
-        c.name: slopes(result.theta, posed, c, times[c.name], result.integrator) * unit
-        for c in posed.conditions
+    unit = np.where(compiled_problem.log, 1.0, np.where(values != 0.0, np.abs(values), 1.0))  # d theta of a relative change of 1
+    times = {c.name: dense(c, _POINTS) for c in compiled_problem.conditions if any(p.condition is c for p in grid.panels)}
+    slopes_by_name = {
+        c.name: slopes(result.theta, compiled_problem, c, times[c.name], result.integrator) * unit
+        for c in compiled_problem.conditions
         if c.name in times
     }
-    names, outputs = result.names, posed.model.output_names
-    peaks = np.max([np.max(np.abs(s), axis=(0, 1)) / max(float(np.abs(s).max()), 1e-300) for s in found.values()], 0)
+    names, outputs = result.names, compiled_problem.model.output_names
+    peaks = np.max([np.max(np.abs(s), axis=(0, 1)) / max(float(np.abs(s).max()), 1e-300) for s in slopes_by_name.values()], 0)
     chosen = sorted(np.argsort(-peaks, kind="stable")[:_MOST_LINES].tolist())
     cells = figure.add_gridspec(grid.rows, grid.columns)
     handles: dict[str, Any] = {}
     for panel in grid.panels:
         axes = figure.add_subplot(cells[panel.row, panel.column])
         tidy(axes)
-        output = posed.outputs[panel.output]
-        S, t = found[panel.condition.name][:, outputs.index(output)], times[panel.condition.name]
+        output = compiled_problem.outputs[panel.output]
+        S, t = slopes_by_name[panel.condition.name][:, outputs.index(output)], times[panel.condition.name]
         axes.axhline(0, color=SOFT, linewidth=0.6)
         for k, j in enumerate(chosen):
             style = {"color": _PALETTE[k % len(_PALETTE)], "linestyle": STYLES[k % len(STYLES)], "linewidth": 1.4}
@@ -80,11 +80,11 @@ def sensitivities(result: Result, path: str | Path | None = None) -> Figure:
             figure.called(names[j], handles[names[j]])
         measured = panel.condition.points.times[panel.condition.points.mask[:, panel.output]]
         axes.plot(measured, np.zeros(measured.size), "o", color=INK, markersize=2.5, clip_on=False)
-        title = f"{posed.label(output)}, {panel.condition.name}" if len(posed.conditions) > 1 else posed.label(output)
+        title = f"{compiled_problem.label(output)}, {panel.condition.name}" if len(compiled_problem.conditions) > 1 else compiled_problem.label(output)
         heading(axes, plain(title), pad=4)
-        labels(axes, plain(posed.label("time")), size=8, labelpad=1)
+        labels(axes, plain(compiled_problem.label("time")), size=8, labelpad=1)
     hidden = len(names) - len(chosen)
-    more = f" (the {len(chosen)} largest of {len(names)})" if hidden else ""
-    said = f"change of the output for a relative change of 1{more}"
-    legend_above(figure, handles, most=8, title=said, handlelength=2.6)
+    selection_text = f" (the {len(chosen)} largest of {len(names)})" if hidden else ""
+    legend_title = f"change of the output for a relative change of 1{selection_text}"
+    legend_above(figure, handles, max_columns=8, title=legend_title, handlelength=2.6)
     return finish(figure, path)

@@ -75,12 +75,12 @@ class Condition:
 
     def whitening(self, outputs: Sequence[str]) -> WhitenedErrors | None:
         """Return the whitening transform of correlated errors by time and output; None if all are independent."""
-        of = [None if o is None else getattr(o.noise, "correlation", None) for o in self.observed]
-        if not any(of):
+        correlations = [None if o is None else getattr(o.noise, "correlation", None) for o in self.observed]
+        if not any(correlations):
             return None
         from castfit.densities.noise.correlation import whitening
 
-        return whitening(self.points.times, self.points.mask, outputs, of)
+        return whitening(self.points.times, self.points.mask, outputs, correlations)
 
     @cached_property
     def times(self) -> Array:
@@ -93,38 +93,38 @@ class Condition:
         if not self.watched.size:
             return self.points
         order = np.argsort(np.concatenate([self.points.times, self.watched]), kind="stable")
-        nothing = np.full((self.watched.size, self.points.values.shape[1]), np.nan)
-        values, sigma = (np.concatenate([known, nothing])[order] for known in (self.points.values, self.points.sigma))
+        padding = np.full((self.watched.size, self.points.values.shape[1]), np.nan)
+        values, sigma = (np.concatenate([array, padding])[order] for array in (self.points.values, self.points.sigma))
         return Points(self.times, values, sigma)
 
     @cached_property
     def breakpoints(self) -> Array:
         """Times strictly inside the horizon at which an input or one of its derivatives may jump; events are apart."""
-        found = [u.breakpoints for u in self.inputs]
-        every = np.unique(np.concatenate(found)) if found else np.empty(0)
-        return every[(every > self.start) & (every < self.end)]
+        breakpoint_arrays = [u.breakpoints for u in self.inputs]
+        unique_times = np.unique(np.concatenate(breakpoint_arrays)) if breakpoint_arrays else np.empty(0)
+        return unique_times[(unique_times > self.start) & (unique_times < self.end)]
 
-    def timetable(self, at: Natural) -> Timetable | None:
+    def timetable(self, natural: Natural) -> Timetable | None:
         """Return the timetable of the scheduled instants at a point; None if nothing is scheduled."""
-        return Timetable.of(self.schedule, self.start, at.p, at.e) if self.schedule.instants else None
+        return Timetable.of(self.schedule, self.start, natural.p, natural.e) if self.schedule.instants else None
 
-    def failure(self, q: Array, at: Natural, *, slopes: bool = False) -> str:
+    def failure(self, q: Array, natural: Natural, *, slopes: bool = False) -> str:
         """Describe the parameters, initial states, derivatives or events that are not defined at q; empty if none."""
-        wrong = self.link.failure(q, at, slopes=slopes)
-        return wrong or (self.schedule.impossible(at.e, self.start) if self.schedule.instants else "")
+        message = self.link.failure(q, natural, slopes=slopes)
+        return message or (self.schedule.impossible(natural.e, self.start) if self.schedule.instants else "")
 
 
 def conditions_of(
     observations: Observations, outputs: Sequence[str], quantities: Sequence[Quantity]
 ) -> tuple[Condition, ...]:
     """Compile all experiments; expressions that several of them share become one function."""
-    graphs, said = _Graphs(), observations.said
-    places: dict[str | None, list[int]] = {}
+    graphs, statement = _Graphs(), observations.said
+    indices_by_experiment: dict[str | None, list[int]] = {}
     for j, quantity in enumerate(quantities):
-        places.setdefault(quantity.experiment, []).append(j)
+        indices_by_experiment.setdefault(quantity.experiment, []).append(j)
     return tuple(
-        _condition(said, e, tuple(of.get(n) for n in outputs), outputs, quantities, places, graphs)
-        for e, of in zip(said.experiments, observations.observed, strict=True)
+        _condition(statement, e, tuple(observed.get(n) for n in outputs), outputs, quantities, indices_by_experiment, graphs)
+        for e, observed in zip(statement.experiments, observations.observed, strict=True)
     )
 
 
@@ -135,73 +135,73 @@ def resolved(expression: ca.SX, overrides: Mapping[str, Any]) -> ca.SX:
     a RecursionError.
     """
     names = {s.name() for s in ca.symvar(expression)}
-    own = {n: v for n, v in overrides.items() if n in names and isinstance(v, ca.SX)}
-    return exchanged(expression, {n: resolved(v, overrides) for n, v in own.items()})
+    local_expressions = {n: v for n, v in overrides.items() if n in names and isinstance(v, ca.SX)}
+    return exchanged(expression, {n: resolved(v, overrides) for n, v in local_expressions.items()})
 
 
 def _condition(
-    said: Statement,
+    statement: Statement,
     experiment: Experiment,
     observed: tuple[ObservedOutput | None, ...],
     outputs: Sequence[str],
     quantities: Sequence[Quantity],
-    places: Mapping[str | None, list[int]],
+    indices_by_experiment: Mapping[str | None, list[int]],
     graphs: _Graphs,
 ) -> Condition:
-    model, initial = said.model, initial_values(said.model, experiment)
+    model, initial = statement.model, initial_values(statement.model, experiment)
     happens = _Happens(model, graphs)
     for switch in model.switches:
         happens.switch(switch)
     for occurrence in [*occurrences(experiment.events, experiment.end), *jumps_seen(model, experiment)]:
         happens.add(occurrence)
     plans = [_GraphPlan.of(model, experiment, graphs, tuple(happens.values), tuple(happens.what))]
-    rests = [experiment]  # what begins at rest, each before the last
-    while rests[-1].steady is not None:
-        rests.append(rests[-1].before)
-        plans.append(_GraphPlan.of(model, rests[-1], graphs))
-    follow = tuple(n for n in model.own_states if isinstance(initial.get(n), Consistent))
-    given = tuple(n for n in model.algebraic_states if n in initial and not isinstance(initial[n], Consistent))
-    if follow:
-        what = tuple(f"the initial value of '{n}'" for n in given)
-        plans.append(_GraphPlan.of(model, experiment, graphs, tuple(initial[n] for n in given), what))
-    own = [
+    resting_experiments = [experiment]  # what begins at rest, each before the last
+    while resting_experiments[-1].steady is not None:
+        resting_experiments.append(resting_experiments[-1].before)
+        plans.append(_GraphPlan.of(model, resting_experiments[-1], graphs))
+    consistent_states = tuple(n for n in model.own_states if isinstance(initial.get(n), Consistent))
+    fixed_algebraic = tuple(n for n in model.algebraic_states if n in initial and not isinstance(initial[n], Consistent))
+    if consistent_states:
+        labels = tuple(f"the initial value of '{n}'" for n in fixed_algebraic)
+        plans.append(_GraphPlan.of(model, experiment, graphs, tuple(initial[n] for n in fixed_algebraic), labels))
+    indices = [
         j
-        for j in sorted([*places.get(None, ()), *places.get(experiment.name, ())])
+        for j in sorted([*indices_by_experiment.get(None, ()), *indices_by_experiment.get(experiment.name, ())])
         for q in [quantities[j]]
         if q.kind == "initial state" or any(q.of in plan.seen for plan in plans)
     ]
-    known = [quantities[j] for j in own]
-    link = plans[0].link(said, known)
+    local_quantities = [quantities[j] for j in indices]
+    link = plans[0].link(statement, local_quantities)
     if experiment.steady is not None:
-        link = replace(link, parts=(*link.parts, _at_rest(said, experiment, plans[1:], known, graphs)))
+        link = replace(link, parts=(*link.parts, _at_rest(statement, experiment, plans[1:], local_quantities, graphs)))
     z_guess = np.array([_guess(initial.get(n, 1.0)) for n in model.algebraic_states])
-    if follow:
-        inner = plans[1].link(said, known, algebraic=given)
-        guess = [*(initial[n].guess for n in follow), *z_guess[[n not in given for n in model.algebraic_states]]]
+    if consistent_states:
+        algebraic_link = plans[1].link(statement, local_quantities, algebraic=fixed_algebraic)
+        guess = [*(initial[n].guess for n in consistent_states), *z_guess[[n not in fixed_algebraic for n in model.algebraic_states]]]
         inputs = np.array([float(experiment.inputs[n](experiment.start)) for n in model.inputs])
         part = ConsistentStart.of(
             model.system,
-            inner,
+            algebraic_link,
             time=experiment.start,
             u=inputs,
-            open_states=follow,
-            given=given,
+            open_states=consistent_states,
+            fixed_states=fixed_algebraic,
             guess=np.array(guess, dtype=float),
         )
         link = replace(link, parts=(*link.parts, part))
-    endless = any(isinstance(event, Doses) and event.endless for event in experiment.events)
+    is_endless = any(isinstance(event, Doses) and event.endless for event in experiment.events)
     return Condition(
         experiment.name,
         experiment.start,
         experiment.points(outputs),
         observed,
         tuple(experiment.inputs[n] for n in model.inputs),
-        np.array(own, dtype=np.intp),
+        np.array(indices, dtype=np.intp),
         link,
         z_guess,
-        happens.schedule(link, experiment.end if endless else np.inf),
+        happens.schedule(link, experiment.end if is_endless else np.inf),
         experiment.settled,
-        np.empty(0) if experiment.end > experiment.start else np.array([experiment.start + _moment(said)]),
+        np.empty(0) if experiment.end > experiment.start else np.array([experiment.start + _moment(statement)]),
         experiment.time_unit,
         experiment.origin,
     )
@@ -209,13 +209,13 @@ def _condition(
 
 def jumps_seen(model: Model, experiment: Experiment) -> list[Occurrence]:
     """List jumps of inputs after which anything is measured, where algebraic states jump with them."""
-    late = [u for u in experiment.inputs.values() if isinstance(u, Input) and u.measured == "after"]
-    return input_jumps(late, experiment.start, experiment.end) if model.algebraic_states else []
+    late_inputs = [u for u in experiment.inputs.values() if isinstance(u, Input) and u.measured == "after"]
+    return input_jumps(late_inputs, experiment.start, experiment.end) if model.algebraic_states else []
 
 
-def _moment(said: Statement) -> float:
+def _moment(statement: Statement) -> float:
     """Return for how long experiments run of which nothing but the start is measured: any time would do."""
-    return min((e.end - e.start for e in said.experiments if e.end > e.start), default=1.0)
+    return min((e.end - e.start for e in statement.experiments if e.end > e.start), default=1.0)
 
 
 def _guess(value: Any) -> float:
@@ -226,32 +226,32 @@ def _guess(value: Any) -> float:
 
 
 def _at_rest(
-    said: Statement, experiment: Experiment, plans: Sequence[_GraphPlan], known: Sequence[Quantity], graphs: _Graphs
+    statement: Statement, experiment: Experiment, plans: Sequence[_GraphPlan], local_quantities: Sequence[Quantity], graphs: _Graphs
 ) -> AtRest:
     """Return the part of a link that is the steady state before an experiment; that may follow from one before it."""
-    model, before = said.model, experiment.before
-    inner = plans[0].link(said, known, before=True)
-    if before.steady is not None:
-        inner = replace(inner, parts=(*inner.parts, _at_rest(said, before, plans[1:], known, graphs)))
-    at = inner.natural(np.array([q.guess for q in known], dtype=float))
-    vary = np.zeros(len(model.parameters), dtype=np.bool_)
-    vary[inner.free] = True
-    inputs = np.array([float(before.inputs[n](before.start)) for n in model.inputs])
-    guess = np.array([float(before.initial.get(n, 1.0)) for n in model.algebraic_states])
-    p, a = (np.where(np.isfinite(v), v, 1.0) for v in (at.p, at.a))
-    rest = graphs.rest(model, inputs, guess, p, a, vary, inner.given & (at.a == 0.0))
+    model, previous = statement.model, experiment.before
+    steady_link = plans[0].link(statement, local_quantities, is_preceding=True)
+    if previous.steady is not None:
+        steady_link = replace(steady_link, parts=(*steady_link.parts, _at_rest(statement, previous, plans[1:], local_quantities, graphs)))
+    natural = steady_link.natural(np.array([q.guess for q in local_quantities], dtype=float))
+    is_varying = np.zeros(len(model.parameters), dtype=np.bool_)
+    is_varying[steady_link.free] = True
+    inputs = np.array([float(previous.inputs[n](previous.start)) for n in model.inputs])
+    guess = np.array([float(previous.initial.get(n, 1.0)) for n in model.algebraic_states])
+    p, a = (np.where(np.isfinite(v), v, 1.0) for v in (natural.p, natural.a))
+    steady_solver = graphs.rest(model, inputs, guess, p, a, is_varying, steady_link.given & (natural.a == 0.0))
     states = np.array([i for i, n in enumerate(model.states) if n not in experiment.initial], dtype=np.intp)
-    return AtRest(states + len(model.parameters), states, rest, inner, model.parameters)
+    return AtRest(states + len(model.parameters), states, steady_solver, steady_link, model.parameters)
 
 
-def _value(said: Statement, name: str, experiment: Experiment) -> float:
+def _value(statement: Statement, name: str, experiment: Experiment) -> float:
     """Return a parameter's value in an experiment; NaN for a scale or offset that its data do not determine."""
-    parameter, scalings = said.parameters.get(name), said.model.scalings
+    parameter, scalings = statement.parameters.get(name), statement.model.scalings
     if parameter is None or not parameter.fixed:
-        unseen = measured_with(scalings, scalings) - measured_with(scalings, experiment.measured)
-        if name in unseen:
+        unmeasured_scales = measured_with(scalings, scalings) - measured_with(scalings, experiment.measured)
+        if name in unmeasured_scales:
             return np.nan
-    return fixed_value(said.parameters[name], experiment.name)
+    return fixed_value(statement.parameters[name], experiment.name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,50 +276,50 @@ class _GraphPlan:
         experiment: Experiment,
         graphs: _Graphs,
         events: tuple[Any, ...] = (),
-        what: tuple[str, ...] = (),
+        event_labels: tuple[str, ...] = (),
     ) -> _GraphPlan:
         initial = initial_values(model, experiment)
-        named: list[tuple[str, Any]] = [(n, experiment.parameters.get(n)) for n in model.parameters]
-        named += [(n, initial.get(n, 0.0)) for n in model.states]
-        named += [("", value) for value in events]
-        said = (
+        named_values: list[tuple[str, Any]] = [(n, experiment.parameters.get(n)) for n in model.parameters]
+        named_values += [(n, initial.get(n, 0.0)) for n in model.states]
+        named_values += [("", value) for value in events]
+        labels = (
             *(f"parameter '{n}'" for n in model.parameters),
             *(f"the initial value of '{n}'" for n in model.states),
-            *what,
+            *event_labels,
         )
-        computed = [i for i, (_, value) in enumerate(named) if isinstance(value, ca.SX)]
-        graph = graphs.get([named[i][1] for i in computed], experiment.parameters) if computed else None
-        return cls(experiment, model, tuple(named), said, len(events), tuple(computed), graph)
+        computed = [i for i, (_, value) in enumerate(named_values) if isinstance(value, ca.SX)]
+        graph = graphs.get([named_values[i][1] for i in computed], experiment.parameters) if computed else None
+        return cls(experiment, model, tuple(named_values), labels, len(events), tuple(computed), graph)
 
     @property
     def seen(self) -> set[str]:
         """The parameters whose values matter."""
-        inside = () if self.graph is None else self.graph.names
-        return {*self.model.parameters, *inside} - {*self.experiment.parameters}
+        graph_names = () if self.graph is None else self.graph.names
+        return {*self.model.parameters, *graph_names} - {*self.experiment.parameters}
 
     def link(
-        self, said: Statement, known: Sequence[Quantity], *, before: bool = False, algebraic: tuple[str, ...] = ()
+        self, statement: Statement, local_quantities: Sequence[Quantity], *, is_preceding: bool = False, algebraic: tuple[str, ...] = ()
     ) -> Link:
         """Return the link from quantities q.
 
-        What holds `before` an experiment depends on none of its initial states, and is a function of natural values;
+        What holds `is_preceding` an experiment depends on none of its initial states, and is a function of natural values;
         so is one whose last rows are initial values of `algebraic` states.
         """
         model, experiment = self.model, self.experiment
         n_p = len(model.parameters)
         row_of = {("parameter", n): i for i, n in enumerate(model.parameters) if n not in experiment.parameters}
-        row_of |= {} if before else {("initial state", n): n_p + i for i, n in enumerate(model.states)}
+        row_of |= {} if is_preceding else {("initial state", n): n_p + i for i, n in enumerate(model.states)}
         row_of |= {("initial state", n): n_p + len(model.states) + k for k, n in enumerate(algebraic)}
-        of = np.array([row_of.get((q.kind, q.of), -1) for q in known], dtype=np.intp)
+        rows = np.array([row_of.get((q.kind, q.of), -1) for q in local_quantities], dtype=np.intp)
         # Of initial states too: delay lines may begin at them.
-        entry = {q.of: i for i, q in enumerate(known) if q.kind == "parameter" or not before}
+        entry = {q.of: i for i, q in enumerate(local_quantities) if q.kind == "parameter" or not is_preceding}
         entry = {n: i for n, i in entry.items() if n not in experiment.parameters}
         number = {n: float(v) for n, v in experiment.parameters.items() if not isinstance(v, ca.SX)}
         of_scales = measured_with(model.scalings, model.scalings)
         number |= {
-            n: _value(said, n, experiment)
+            n: _value(statement, n, experiment)
             for n in self.seen
-            if n not in entry and (n in said.parameters or n in of_scales)
+            if n not in entry and (n in statement.parameters or n in of_scales)
         }
         base = np.zeros(len(self.named))
         for i, (name, value) in enumerate(self.named):
@@ -327,31 +327,31 @@ class _GraphPlan:
                 base[i] = number.get(name, 0.0)
             elif not isinstance(value, (ca.SX, Free, Consistent)):
                 base[i] = float(value)
-        parts = () if self.graph is None else (self.graph.part(self.computed, self.what, entry, number, len(known)),)
-        log = np.array([q.scale == "log" and not (before or algebraic) for q in known], dtype=bool)
-        return Link(n_p, base, of, log, parts, model.flow_parameters, self.n_e)
+        parts = () if self.graph is None else (self.graph.part(self.computed, self.what, entry, number, len(local_quantities)),)
+        log = np.array([q.scale == "log" and not (is_preceding or algebraic) for q in local_quantities], dtype=bool)
+        return Link(n_p, base, rows, log, parts, model.flow_parameters, self.n_e)
 
 
 _IN_TIME: Built[Model, dict[tuple[str, ...], Model]] = Built()
 """Models with switches, and rates into some states, so that their functions are built once."""
 
 
-def in_time(said: Statement) -> Statement:
+def in_time(statement: Statement) -> Statement:
     """Return the statement with parameters for whatever changes in its model at certain times.
 
     These are switches where the model jumps or kinks, a rate into every state into which anything is infused, and what
     estimated inputs are between their knots.
     """
-    said = with_pieces(said)
-    into = {o.into for e in said.experiments for o in occurrences(e.events, e.end) if o.until is not None}
-    names = tuple(n for n in said.model.states if n in into)
-    built = _IN_TIME.get(said.model, lambda _: {})
-    if names not in built:
-        found = said.model.with_switches.with_rates(names)
-        if found is said.model:
-            return said
-        built[names] = found
-    return replace(said, model=built[names])
+    statement = with_pieces(statement)
+    into = {o.into for e in statement.experiments for o in occurrences(e.events, e.end) if o.until is not None}
+    names = tuple(n for n in statement.model.states if n in into)
+    models_by_names = _IN_TIME.get(statement.model, lambda _: {})
+    if names not in models_by_names:
+        extended_model = statement.model.with_switches.with_rates(names)
+        if extended_model is statement.model:
+            return statement
+        models_by_names[names] = extended_model
+    return replace(statement, model=models_by_names[names])
 
 
 class _Happens:
@@ -379,46 +379,46 @@ class _Happens:
             self._instants.append(replace(self._instants[-1], time=row))
             return
         self._last = occurrence if occurrence.when is not None else None
-        what, after = occurrence.what, occurrence.measured == "after"
+        label, is_after_measurement = occurrence.what, occurrence.measured == "after"
         trigger = None if occurrence.when is None else self._trigger(occurrence.when)
-        time = self._row(f"the time of {what}", NEVER if trigger is not None else occurrence.time)
+        time = self._row(f"the time of {label}", NEVER if trigger is not None else occurrence.time)
         if occurrence.until is not None:
             parameter = self._model.parameters.index(f"rate into {occurrence.into}")
-            end = self._row(f"the end of {what}", occurrence.until)
-            height = self._row(f"the rate of {what}", occurrence.amount)
-            on = len(self._instants)
-            self._instants += [Instant(what, time), Instant(what, end)]
-            self._levels.append(Level(parameter, on, on + 1, height))
+            end = self._row(f"the end of {label}", occurrence.until)
+            height = self._row(f"the rate of {label}", occurrence.amount)
+            start_index = len(self._instants)
+            self._instants += [Instant(label, time), Instant(label, end)]
+            self._levels.append(Level(parameter, start_index, start_index + 1, height))
             return
         changes = occurrence.changes
         if changes is None and not self._varying(occurrence.amount):
-            rows = [self._row(f"the amount of {what}", occurrence.amount)]
+            rows = [self._row(f"the amount of {label}", occurrence.amount)]
             change = self._graphs.addition(self._model, occurrence.into)
         else:
             if changes is None:
                 changes = {occurrence.into: ca.SX.sym(occurrence.into) + occurrence.amount}
             names = self._parameters(changes)
-            rows = [self._parameter(what, n) for n in names]
+            rows = [self._parameter(label, n) for n in names]
             change = self._graphs.change(self._model, changes, names)
-        instant = Instant(what, time, False, change, np.array(rows, dtype=np.intp), after, trigger)
+        instant = Instant(label, time, False, change, np.array(rows, dtype=np.intp), is_after_measurement, trigger)
         self._instants.append(instant)
 
     def _set(self, occurrence: Occurrence, values: Mapping[str, Any]) -> None:
         """Give parameters other values from a time on; each row that is the same expression stands there once."""
-        on = len(self._instants)
+        start_index = len(self._instants)
         time = self._row("the time of a knot", occurrence.time)
-        after = occurrence.measured == "after"
-        same = self._graphs.change(self._model, {}, ()) if after else None  # what jumps parts what is measured there
-        self._instants.append(Instant(occurrence.what, time, change=same, after=after))
+        is_after_measurement = occurrence.measured == "after"
+        no_change = self._graphs.change(self._model, {}, ()) if is_after_measurement else None  # what jumps parts what is measured there
+        self._instants.append(Instant(occurrence.what, time, change=no_change, after=is_after_measurement))
         for name, value in values.items():
             if name in self._setting:
-                last = self._setting[name]
-                self._levels[last] = replace(self._levels[last], off=on)
+                level_index = self._setting[name]
+                self._levels[level_index] = replace(self._levels[level_index], off=start_index)
             key = (True, hash(value)) if isinstance(value, ca.SX) else (False, float(value))
             if key not in self._heights:
                 self._heights[key] = self._row(name, value)
             self._setting[name] = len(self._levels)
-            self._levels.append(Level(self._model.parameters.index(name), on, -1, self._heights[key], sets=True))
+            self._levels.append(Level(self._model.parameters.index(name), start_index, -1, self._heights[key], sets=True))
 
     def _trigger(self, event: Event) -> Trigger:
         """Return when an event happens, the same for all its occurrences."""
@@ -428,9 +428,9 @@ class _Happens:
             names = self._parameters({"when": event.when})
             rows = np.array([self._parameter("when an event happens", n) for n in names], dtype=np.intp)
             function, truth = self._graphs.trigger(self._model, event.when, names)
-            what = _shortened(str(event.when) + ("" if truth is not None else " = 0"))
+            label = _shortened(str(event.when) + ("" if truth is not None else " = 0"))
             self._triggers[key] = Trigger(
-                what, function, rows, DIRECTIONS[event.direction], truth, event.at_start, self._priority(event),
+                label, function, rows, DIRECTIONS[event.direction], truth, event.at_start, self._priority(event),
                 event.persistent, event.rng, event.forbidden,
             )  # fmt: skip
         return self._triggers[key]
@@ -446,26 +446,26 @@ class _Happens:
 
     def switch(self, switch: Switch) -> None:
         """Add a parameter that is 1 from a time on."""
-        what = f"what comes {switch.name}"
+        label = f"what comes {switch.name}"
         value = float(switch.time) if switch.time.is_constant() else switch.time
-        time, height = self._row(f"the time of {what}", value), self._row(f"the size of {what}", 1.0)
+        time, height = self._row(f"the time of {label}", value), self._row(f"the size of {label}", 1.0)
         self._levels.append(Level(self._model.parameters.index(switch.name), len(self._instants), -1, height))
-        self._instants.append(Instant(what, time))
+        self._instants.append(Instant(label, time))
 
     def schedule(self, link: Link, known_until: float) -> Schedule:
         """Return the schedule; the link determines which instants depend on estimated quantities."""
-        known = self._instants
-        instants = (replace(i, moves=i.trigger is not None or bool(link.moving_events[i.time])) for i in known)
+        raw_instants = self._instants
+        instants = (replace(i, moves=i.trigger is not None or bool(link.moving_events[i.time])) for i in raw_instants)
         return Schedule(tuple(instants), tuple(self._levels), len(self.values), known_until)
 
-    def _row(self, what: str, value: Any) -> int:
+    def _row(self, label: str, value: Any) -> int:
         self.values.append(value)
-        self.what.append(what)
+        self.what.append(label)
         return len(self.values) - 1
 
-    def _parameter(self, what: str, name: str) -> int:
+    def _parameter(self, label: str, name: str) -> int:
         if name not in self._named:
-            self._named[name] = self._row(f"'{name}' in {what}", ca.SX.sym(name))
+            self._named[name] = self._row(f"'{name}' in {label}", ca.SX.sym(name))
         return self._named[name]
 
     def _varying(self, value: Any) -> bool:
@@ -478,8 +478,8 @@ class _Happens:
         return {*model.states, *model.algebraic_states, *model.inputs, model.system.t.name()}
 
     def _parameters(self, changes: Mapping[str, Any]) -> tuple[str, ...]:
-        found = (s.name() for v in changes.values() if isinstance(v, ca.SX) for s in ca.symvar(v))
-        return tuple(n for n in dict.fromkeys(found) if n not in self._no_parameters)
+        symbol_names = (s.name() for v in changes.values() if isinstance(v, ca.SX) for s in ca.symvar(v))
+        return tuple(n for n in dict.fromkeys(symbol_names) if n not in self._no_parameters)
 
 
 @dataclass(frozen=True, eq=False)
@@ -503,17 +503,17 @@ class Graph:
         weight = ca.SX.sym("weight", len(texts))
         hessian, gradient = ca.hessian(ca.dot(weight, column), x)
         jacobian = ca.jacobian(column, x)
-        first = ca.Function("link", [x], [column, ca.densify(jacobian)])
-        second = ca.Function("link_curvature", [x, weight], [ca.densify(gradient.T), ca.densify(hessian)])
-        return cls(texts, names, first, second, pattern(jacobian.sparsity()))
+        value_function = ca.Function("link", [x], [column, ca.densify(jacobian)])
+        curvature_function = ca.Function("link_curvature", [x, weight], [ca.densify(gradient.T), ca.densify(hessian)])
+        return cls(texts, names, value_function, curvature_function, pattern(jacobian.sparsity()))
 
     def part(
-        self, rows: Sequence[int], what: Sequence[str], entry: Mapping[str, int], number: Mapping[str, float], n_q: int
+        self, rows: Sequence[int], labels: Sequence[str], entry: Mapping[str, int], number: Mapping[str, float], n_q: int
     ) -> MappedExpressions:
         """Return the functions as a part of a link: arguments are entries of q, or numbers."""
         return MappedExpressions(
             np.array(rows, dtype=np.intp),
-            tuple(f"{what[i]} = {text}" for i, text in zip(rows, self.texts, strict=True)),
+            tuple(f"{labels[i]} = {text}" for i, text in zip(rows, self.texts, strict=True)),
             self.names,
             np.array([entry.get(n, -1) for n in self.names], dtype=np.intp),
             np.array([number.get(n, 0.0) for n in self.names]),
@@ -535,11 +535,11 @@ class _Graphs:
     kept: list[Any] = field(default_factory=list[Any])  # so that no other graph takes the place of a node
 
     def get(self, expressions: Sequence[ca.SX], overrides: Mapping[str, Any]) -> Graph:
-        own = {n: v for n, v in overrides.items() if isinstance(v, ca.SX)}
-        key = tuple(hash(e) for e in (*expressions, *own.values()))  # of the graph's node, not of its form
+        local_expressions = {n: v for n, v in overrides.items() if isinstance(v, ca.SX)}
+        key = tuple(hash(e) for e in (*expressions, *local_expressions.values()))  # of the graph's node, not of its form
         if key not in self.made:
-            self.kept.extend([*expressions, *own.values()])
-            self.made[key] = Graph.of(expressions, own)
+            self.kept.extend([*expressions, *local_expressions.values()])
+            self.made[key] = Graph.of(expressions, local_expressions)
         return self.made[key]
 
     def rest(self, model: Model, u: Array, z_guess: Array, p: Array, a: Array, vary: Mask, zero: Mask) -> Rest:
@@ -555,10 +555,10 @@ class _Graphs:
         """Return the change that adds a row of e to one state."""
         if (name,) not in self.changes:
             system, amount = model.system, ca.SX.sym("amount")
-            new = ca.SX(system.x)
+            new_states = ca.SX(system.x)
             row = model.states.index(name)
-            new[row] += amount
-            self.changes[(name,)] = StateChange.of([system.t, system.x, system.u, amount], new, [row])
+            new_states[row] += amount
+            self.changes[(name,)] = StateChange.of([system.t, system.x, system.u, amount], new_states, [row])
         return self.changes[(name,)]
 
     def change(self, model: Model, changes: Mapping[str, Any], names: Sequence[str]) -> StateChange:
@@ -566,33 +566,33 @@ class _Graphs:
         key = (*((n, hash(v) if isinstance(v, ca.SX) else v) for n, v in changes.items()), names)
         if key not in self.changes:
             self.kept.extend(changes.values())
-            arguments, known = self._arguments(model, names)
-            values = exchanged(ca.SX(ca.vertcat(*(ca.SX(v) for v in changes.values()))), known)
-            new, rows = ca.SX(model.system.x), [model.states.index(name) for name in changes]
+            arguments, symbols_by_name = self._arguments(model, names)
+            values = exchanged(ca.SX(ca.vertcat(*(ca.SX(v) for v in changes.values()))), symbols_by_name)
+            new_states, rows = ca.SX(model.system.x), [model.states.index(name) for name in changes]
             for row, value in zip(rows, ca.vertsplit(values), strict=True):
-                new[row] = value
-            self.changes[key] = StateChange.of(arguments, new, rows)
+                new_states[row] = value
+            self.changes[key] = StateChange.of(arguments, new_states, rows)
         return self.changes[key]
 
     def trigger(self, model: Model, when: ca.SX, names: Sequence[str]) -> tuple[StateChange, ca.Function | None]:
         """Return a trigger's zero-crossing functions as rows, and the truth of a condition as a function of signs."""
         key = ("when", hash(when), names)
-        parts = Comparisons.of(when) if is_condition(when) else None
+        comparisons = Comparisons.of(when) if is_condition(when) else None
         if key not in self.changes:
             self.kept.append(when)
-            rows = when if parts is None else ca.vertcat(*parts.differences)
-            arguments, known = self._arguments(model, names)
-            self.changes[key] = StateChange.of(arguments, exchanged(ca.SX(rows), known))
-        return self.changes[key], None if parts is None else parts.function()
+            rows = when if comparisons is None else ca.vertcat(*comparisons.differences)
+            arguments, symbols_by_name = self._arguments(model, names)
+            self.changes[key] = StateChange.of(arguments, exchanged(ca.SX(rows), symbols_by_name))
+        return self.changes[key], None if comparisons is None else comparisons.function()
 
     def _arguments(self, model: Model, names: Sequence[str]) -> tuple[list[ca.SX], dict[str, ca.SX]]:
         """Return the arguments (t, x, u, c) of changes with these parameters, and what each name means."""
         key = tuple(names)
         if key not in self.arguments:
             system, c = model.system, ca.SX.sym("c", len(key))
-            known = {s.name(): s for v in (system.t, system.x, system.u) for s in ca.vertsplit(v) if v.numel()}
-            known |= {n: c[j] for j, n in enumerate(key)}
-            self.arguments[key] = [system.t, system.x, system.u, c], known
+            symbols_by_name = {s.name(): s for v in (system.t, system.x, system.u) for s in ca.vertsplit(v) if v.numel()}
+            symbols_by_name |= {n: c[j] for j, n in enumerate(key)}
+            self.arguments[key] = [system.t, system.x, system.u, c], symbols_by_name
         return self.arguments[key]
 
 

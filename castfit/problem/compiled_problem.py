@@ -215,16 +215,16 @@ class Posed:
     def every_prior(self) -> tuple[Term, ...]:
         """The priors on one quantity each, in their order, then those on expressions and on several together."""
         n = len(self.quantities)
-        plain = [QuantityPrior(q.name, q.prior, j, n) for j, q in enumerate(self.quantities) if q.prior is not None]
-        return (*plain, *self.prior_terms)
+        quantity_priors = [QuantityPrior(q.name, q.prior, j, n) for j, q in enumerate(self.quantities) if q.prior is not None]
+        return (*quantity_priors, *self.prior_terms)
 
     @cached_property
     def informed(self) -> NDArray[np.bool_]:
         """Return the mask of the quantities on which a prior is informative, bounds apart, (n_theta,)."""
-        found = np.zeros(len(self.quantities), dtype=np.bool_)
+        is_informed = np.zeros(len(self.quantities), dtype=np.bool_)
         for term in self.every_prior:
-            found |= term.informs
-        return found
+            is_informed |= term.informs
+        return is_informed
 
     @property
     def smooth(self) -> tuple[Smooth, ...]:
@@ -235,8 +235,8 @@ class Posed:
     def penalties(self) -> NDArray[np.bool_]:
         """Return the mask of the rows of priors that are penalties on estimated inputs, (n_prior,)."""
         none = np.empty(0, dtype=np.bool_)
-        of = [np.full(term.curved.size, isinstance(term, Smooth), dtype=np.bool_) for term in self.every_prior]
-        return np.concatenate([none, *of])
+        masks = [np.full(term.curved.size, isinstance(term, Smooth), dtype=np.bool_) for term in self.every_prior]
+        return np.concatenate([none, *masks])
 
     @property
     def prior_constant(self) -> float:
@@ -256,29 +256,29 @@ class Posed:
     @cached_property
     def varying(self) -> frozenset[str]:
         """The model's parameters that may differ between experiments."""
-        several = len(self.experiments) > 1
-        own = {n for e in self.experiments for n in e.parameters}
-        local = {n for n, p in self.parameters.items() if p.local}
-        return frozenset((own | local) & {*self.model.parameters}) if several else frozenset()
+        has_many_experiments = len(self.experiments) > 1
+        overridden_names = {n for e in self.experiments for n in e.parameters}
+        local_names = {n for n, p in self.parameters.items() if p.local}
+        return frozenset((overridden_names | local_names) & {*self.model.parameters}) if has_many_experiments else frozenset()
 
     def initial_values(self, experiment: Experiment) -> dict[str, Any]:
         """Return the value or specification of each initial state: the experiment's own, else the model's."""
         return initial_values(self.model, experiment)
 
-    def theta_from(self, values: Mapping[str, float], what: str = "start") -> Array:
+    def theta_from(self, values: Mapping[str, float], label: str = "start") -> Array:
         """Return theta with the named quantities at the given natural values, the rest at their guess.
 
         An unknown name or a value outside its bounds is an InputError.
         """
         mistakes: list[str] = []
         theta, (lower, upper) = self.guess.copy(), self.bounds
-        place = {name: j for j, name in enumerate(self.names)}
-        for given, value in named(what, values, mistakes).items():
-            name = called_now(given, place)
-            if name not in place:
+        index_by_name = {name: j for j, name in enumerate(self.names)}
+        for raw_name, value in named(label, values, mistakes).items():
+            name = called_now(raw_name, index_by_name)
+            if name not in index_by_name:
                 mistakes.append(f"'{name}' is not estimated: {suggest(name, self.names)}")
                 continue
-            j = place[name]
+            j = index_by_name[name]
             q, number = self.quantities[j], real(value)
             if number is not None and np.isfinite(number) and (q.scale != "log" or number > 0):
                 # A result at a bound of a logarithm comes back with a rounding error.
@@ -286,8 +286,8 @@ class Posed:
                 theta[j] = np.clip(search, lower[j], upper[j])
                 if abs(theta[j] - search) <= 1e-12 * max(1.0, abs(search)):
                     continue
-            mistakes += bound_mistakes(f"{what} of '{name}'", value, q.lower, q.upper, q.scale)
-        check(what, mistakes)
+            mistakes += bound_mistakes(f"{label} of '{name}'", value, q.lower, q.upper, q.scale)
+        check(label, mistakes)
         return theta
 
     def unit(self, name: str) -> str:
@@ -295,10 +295,10 @@ class Posed:
 
         An initial state has the unit of its state, a value of one experiment that of its parameter.
         """
-        of = self._of.get(name, name)
+        base_name = self._of.get(name, name)
         if name.startswith("sigma(") and name not in self.units:
-            of = name[len("sigma(") : -1]
-        return self.units.get(name, self.units.get(of, ""))
+            base_name = name[len("sigma(") : -1]
+        return self.units.get(name, self.units.get(base_name, ""))
 
     @cached_property
     def _of(self) -> dict[str, str]:
@@ -328,37 +328,37 @@ class Posed:
         if end is None or np.isnan(end):
             raise InputError("until", [f"the horizon is {text(horizon)}; give a time"])
         end += _ROUNDING * abs(end) if np.isfinite(end) else 0.0
-        kept = [
+        remaining_pairs = [
             (e, c)
             for e, c in zip(self.experiments, self.conditions, strict=True)
             if ((c.points.times > c.start) & (c.points.times <= end)).any()
         ]
-        if not kept:
-            first = min(float(c.points.times[c.points.times > c.start][0]) for c in self.conditions)
+        if not remaining_pairs:
+            first_time = min(float(c.points.times[c.points.times > c.start][0]) for c in self.conditions)
             raise InputError(
-                "until", [f"nothing is measured up to {horizon:g}; the first time after a start is {first:g}"]
+                "until", [f"nothing is measured up to {horizon:g}; the first time after a start is {first_time:g}"]
             )
 
-        def shorter(c: Condition) -> Condition:
+        def truncate(c: Condition) -> Condition:
             t, values, sigma = (
                 part[c.points.times <= end] for part in (c.points.times, c.points.values, c.points.sigma)
             )
             watched = c.watched[(c.watched <= end) | (end >= c.points.times[-1])]
             return replace(c, points=Points(t, values, sigma), watched=watched)
 
-        experiments = (e.until(end) for e, _ in kept)
+        experiments = (e.until(end) for e, _ in remaining_pairs)
         return replace(
             self,
             experiments=tuple(e for e in experiments if e is not None),
-            conditions=tuple(shorter(c) for _, c in kept),
+            conditions=tuple(truncate(c) for _, c in remaining_pairs),
         )
 
     def within(self, lower: Array, upper: Array, guess: Array | None = None) -> Posed:
         """Return the problem with other bounds (n_theta,) in search scale, and the guess moved between them."""
         mistakes: list[str] = []
         low, high = self._theta("lower", lower, mistakes), self._theta("upper", upper, mistakes)
-        first, last = self._possible
-        low, high = np.maximum(low, first), np.minimum(high, last)
+        support_lower, support_upper = self._possible
+        low, high = np.maximum(low, support_lower), np.minimum(high, support_upper)
         start = self.guess if guess is None else self._theta("guess", guess, mistakes)
         crossed = [] if mistakes else np.flatnonzero(low > high).tolist()
         mistakes += [f"the bounds of '{self.names[j]}' are [{low[j]:g}, {high[j]:g}]; swap them" for j in crossed]
@@ -412,31 +412,31 @@ class Posed:
             ),
         )
 
-    def with_errors(self, found: CorrelationEstimates | None) -> Posed:
+    def with_errors(self, estimates: CorrelationEstimates | None) -> Posed:
         """Return the problem with numbers for the unknown parameters of the error correlations.
 
         Without any, errors are independent.
         """
         from castfit.densities.noise.correlation import known
 
-        def numbers(c: Condition) -> Condition:
+        def fix_errors(c: Condition) -> Condition:
             sigma, observed = c.points.sigma.copy(), list(c.observed)
-            for j, (name, of) in enumerate(zip(self.outputs, c.observed, strict=True)):
-                correlation = None if of is None else getattr(of.noise, "correlation", None)
-                if of is None or correlation is None:
+            for j, (name, observable) in enumerate(zip(self.outputs, c.observed, strict=True)):
+                correlation = None if observable is None else getattr(observable.noise, "correlation", None)
+                if observable is None or correlation is None:
                     continue
-                observed[j] = replace(of, noise=replace(of.noise, correlation=found and known(correlation, found)))
-                if getattr(correlation, "unknown", False) and found:
-                    sigma[:, j] = found.deviation(name)
+                observed[j] = replace(observable, noise=replace(observable.noise, correlation=estimates and known(correlation, estimates)))
+                if getattr(correlation, "unknown", False) and estimates:
+                    sigma[:, j] = estimates.deviation(name)
             return replace(c, observed=tuple(observed), points=replace(c.points, sigma=sigma))
 
-        return replace(self, conditions=tuple(numbers(c) for c in self.conditions))
+        return replace(self, conditions=tuple(fix_errors(c) for c in self.conditions))
 
     @cached_property
     def correlations(self) -> tuple[Any, ...]:
         """Return the error correlations of all outputs in all experiments that have one."""
-        said = (getattr(o.noise, "correlation", None) for c in self.conditions for o in c.observed if o is not None)
-        return tuple(one for one in said if one is not None)
+        correlations = (getattr(o.noise, "correlation", None) for c in self.conditions for o in c.observed if o is not None)
+        return tuple(correlation for correlation in correlations if correlation is not None)
 
     def starting_at(self, values: Mapping[str, float] | Array) -> Posed:
         """Return the problem with another guess: natural values by name, or theta (n_theta,) in search scale."""
@@ -454,39 +454,39 @@ class Posed:
         several quantities, or on an expression, goes on for the others.
         """
         mistakes: list[str] = []
-        given = named("names", names, mistakes) if isinstance(names, Mapping) else {}
-        listed = list(given) or _listed("names", names, self.names, mistakes)
-        mistakes += unknown_names("'{}' is not estimated", given, self.names)
+        values_by_name = named("names", names, mistakes) if isinstance(names, Mapping) else {}
+        listed = list(values_by_name) or _listed("names", names, self.names, mistakes)
+        mistakes += unknown_names("'{}' is not estimated", values_by_name, self.names)
         check("fix", mistakes)
-        gone = {*listed}
-        theta = self.theta_from(given, "names")
-        keep = np.array([j for j, n in enumerate(self.names) if n not in gone], dtype=np.intp)
-        place = np.full(len(self.names), -1, dtype=np.intp)
-        place[keep] = np.arange(keep.size)
+        fixed_names = {*listed}
+        theta = self.theta_from(values_by_name, "names")
+        keep = np.array([j for j, n in enumerate(self.names) if n not in fixed_names], dtype=np.intp)
+        new_positions = np.full(len(self.names), -1, dtype=np.intp)
+        new_positions[keep] = np.arange(keep.size)
 
         natural = self.to_natural(theta)
-        left = [term.kept(keep, natural) for term in self.prior_terms]
+        remaining_terms = [term.kept(keep, natural) for term in self.prior_terms]
         relations = [relation.kept(keep, natural) for relation in self.relations]
         decided = [r for r, shorter in zip(self.relations, relations, strict=True) if shorter is None]
         check("fix", [m for r in decided for m in r.contradictions(natural)])
 
-        def shortened(c: Condition) -> Condition:
-            own = np.flatnonzero(place[c.theta] >= 0)
-            return replace(c, theta=place[c.theta[own]], link=c.link.kept(own, theta[c.theta]))
+        def shorten(c: Condition) -> Condition:
+            rows = np.flatnonzero(new_positions[c.theta] >= 0)
+            return replace(c, theta=new_positions[c.theta[rows]], link=c.link.kept(rows, theta[c.theta]))
 
         return replace(
             self,
-            quantities=tuple(q for q in self.quantities if q.name not in gone),
-            prior_terms=tuple(term for term in left if term is not None),
+            quantities=tuple(q for q in self.quantities if q.name not in fixed_names),
+            prior_terms=tuple(term for term in remaining_terms if term is not None),
             relations=tuple(relation for relation in relations if relation is not None),
             implied=tuple(r for r in (relation.kept(keep, natural) for relation in self.implied) if r is not None),
-            conditions=tuple(shortened(c) for c in self.conditions),
+            conditions=tuple(shorten(c) for c in self.conditions),
         )
 
     def restated(self, quantities: Sequence[Quantity]) -> Posed:
         """Return the problem with other guesses, bounds, scales and priors of the same quantities in the same order."""
-        given = items(quantities) or []
-        if not all(isinstance(q, Quantity) for q in given) or tuple(q.name for q in given) != self.names:
+        quantity_list = items(quantities) or []
+        if not all(isinstance(q, Quantity) for q in quantity_list) or tuple(q.name for q in quantity_list) != self.names:
             raise InputError("restated", [f"give the quantities {', '.join(self.names)}, in this order"])
         mistakes = [m for q in quantities for m in bound_mistakes(f"'{q.name}'", q.guess, q.lower, q.upper, q.scale)]
         check("restated", mistakes)
@@ -511,29 +511,29 @@ class Posed:
         An unknown name, or a weight that is not positive, is an InputError.
         """
         mistakes: list[str] = []
-        given, known = named("weights", weights, mistakes), {term.label for term in self.smooth}
-        mistakes += unknown_names("'{}' is no estimated input that is smooth", given, known)
-        numbers = {n: real(w) for n, w in given.items()}
-        wrong = [n for n, w in numbers.items() if w is None or not 0.0 < w < np.inf]
-        mistakes += [f"the weight of '{n}' is {text(given[n])}; give a positive number" for n in wrong]
+        weights_by_name, labels = named("weights", weights, mistakes), {term.label for term in self.smooth}
+        mistakes += unknown_names("'{}' is no estimated input that is smooth", weights_by_name, labels)
+        numbers = {n: real(w) for n, w in weights_by_name.items()}
+        invalid_names = [n for n, w in numbers.items() if w is None or not 0.0 < w < np.inf]
+        mistakes += [f"the weight of '{n}' is {text(weights_by_name[n])}; give a positive number" for n in invalid_names]
         check("smoothed", mistakes)
 
-        def weighed(term: Term) -> Term:
-            if not isinstance(term, Smooth) or term.label not in given:
+        def with_weight(term: Term) -> Term:
+            if not isinstance(term, Smooth) or term.label not in weights_by_name:
                 return term
-            return replace(term, weight=float(given[term.label]), chosen=False)
+            return replace(term, weight=float(weights_by_name[term.label]), chosen=False)
 
-        return replace(self, prior_terms=tuple(weighed(term) for term in self.prior_terms))
+        return replace(self, prior_terms=tuple(with_weight(term) for term in self.prior_terms))
 
     def only(self, experiments: Iterable[str]) -> Posed:
         """Return the problem of some experiments, by name, with the same theta."""
         mistakes: list[str] = []
-        wanted = _listed("experiments", experiments, [c.name for c in self.conditions], mistakes)
-        check("only", mistakes if wanted or mistakes else ["no experiment is named; give at least one"])
+        selected_names = _listed("experiments", experiments, [c.name for c in self.conditions], mistakes)
+        check("only", mistakes if selected_names or mistakes else ["no experiment is named; give at least one"])
         return replace(
             self,
-            experiments=tuple(e for e in self.experiments if e.name in wanted),
-            conditions=tuple(c for c in self.conditions if c.name in wanted),
+            experiments=tuple(e for e in self.experiments if e.name in selected_names),
+            conditions=tuple(c for c in self.conditions if c.name in selected_names),
         )
 
     def measuring(self, values: Sequence[Array]) -> Posed:
@@ -545,18 +545,18 @@ class Posed:
         mistakes: list[str] = []
         for c, v in zip(self.conditions, values, strict=True):
             if np.shape(v) != c.points.values.shape:
-                given, wanted = np.shape(v), c.points.values.shape
-                mistakes.append(f"the values of '{c.name}' have the shape {given}; give an array {wanted}")
+                shape, expected_shape = np.shape(v), c.points.values.shape
+                mistakes.append(f"the values of '{c.name}' have the shape {shape}; give an array {expected_shape}")
             elif not np.isfinite(v[c.points.mask]).all():
-                what = f"the values of '{c.name}' are not finite everywhere"
-                mistakes.append(f"{what}; give numbers wherever something was measured")
+                subject = f"the values of '{c.name}' are not finite everywhere"
+                mistakes.append(f"{subject}; give numbers wherever something was measured")
         check("measuring", mistakes)
-        new = [np.where(c.points.mask, v, np.nan) for c, v in zip(self.conditions, values, strict=True)]
+        new_values = [np.where(c.points.mask, v, np.nan) for c, v in zip(self.conditions, values, strict=True)]
         return replace(
             self,
-            experiments=tuple(e.with_points(self.outputs, v) for e, v in zip(self.experiments, new, strict=True)),
+            experiments=tuple(e.with_points(self.outputs, v) for e, v in zip(self.experiments, new_values, strict=True)),
             conditions=tuple(
-                replace(c, points=replace(c.points, values=v)) for c, v in zip(self.conditions, new, strict=True)
+                replace(c, points=replace(c.points, values=v)) for c, v in zip(self.conditions, new_values, strict=True)
             ),
         )
 
@@ -567,20 +567,20 @@ class Posed:
     def without(self, experiment: str, point: int, output: str) -> Posed:
         """Return the problem without one measured value, in the row `point` of its experiment's points."""
         j = self.outputs.index(output)
-        kept: list[tuple[Experiment, Condition]] = []
+        remaining_pairs: list[tuple[Experiment, Condition]] = []
         for e, c in zip(self.experiments, self.conditions, strict=True):
             if c.name == experiment:
                 values = c.points.values.copy()
                 values[point, j] = np.nan
-                left = np.isfinite(values).any(axis=1)
-                if not left.any():
+                is_remaining = np.isfinite(values).any(axis=1)
+                if not is_remaining.any():
                     continue
                 e = e.with_points(self.outputs, values)
-                c = replace(c, points=Points(c.points.times[left], values[left], c.points.sigma[left]))
-            kept.append((e, c))
-        if not kept:
+                c = replace(c, points=Points(c.points.times[is_remaining], values[is_remaining], c.points.sigma[is_remaining]))
+            remaining_pairs.append((e, c))
+        if not remaining_pairs:
             raise InputError("without", ["nothing else is measured"])
-        return replace(self, experiments=tuple(e for e, _ in kept), conditions=tuple(c for _, c in kept))
+        return replace(self, experiments=tuple(e for e, _ in remaining_pairs), conditions=tuple(c for _, c in remaining_pairs))
 
     def with_order(self, order: int) -> Posed | None:
         """Return the problem with so many nodes in each delay line.
@@ -590,7 +590,7 @@ class Posed:
         """
         if self.model.is_extended or self.spreads or self.noise_parameters:
             return None
-        said = Statement(
+        statement = Statement(
             self.model.with_order(order),
             self.experiments,
             self.parameters,
@@ -599,12 +599,12 @@ class Posed:
             unguessed=self.unguessed,
             units=self.units,
         )
-        anew = compose(said)
-        if anew.names != self.names:
+        new_problem = compose(statement)
+        if new_problem.names != self.names:
             return None
-        anew = anew.holding(self.constraints)
-        given = anew.restated(self.quantities).assuming(absolute_sigma=self.absolute_sigma)
-        return replace(given, prior_terms=self.prior_terms, format_measure=self.format_measure)
+        new_problem = new_problem.holding(self.constraints)
+        restated_problem = new_problem.restated(self.quantities).assuming(absolute_sigma=self.absolute_sigma)
+        return replace(restated_problem, prior_terms=self.prior_terms, format_measure=self.format_measure)
 
     def constrained(self, constraints: Any) -> Posed:
         """Return the problem with more constraints, as `Problem` takes them.
@@ -613,29 +613,29 @@ class Posed:
         ``cf.along(...)``, ``cf.monotone(...)``, ``cf.conserved(...)``.  What is wrong with them is an InputError.
         """
         mistakes: list[str] = []
-        given = read_constraints(constraints, mistakes, taken=[c.name for c in self.constraints])
-        check("constrained", mistakes + repeated_names((*self.constraints, *given)))
-        check("constrained", held_mistakes(self, given))
-        found = self.holding(given)
-        check("constrained", constant_mistakes(found, found.guess) + found.contradictions)
-        return found
+        new_constraints = read_constraints(constraints, mistakes, taken_names=[c.name for c in self.constraints])
+        check("constrained", mistakes + repeated_names((*self.constraints, *new_constraints)))
+        check("constrained", held_mistakes(self, new_constraints))
+        new_problem = self.holding(new_constraints)
+        check("constrained", constant_mistakes(new_problem, new_problem.guess) + new_problem.contradictions)
+        return new_problem
 
     def holding(self, constraints: Sequence[Constraint]) -> Posed:
         """Return the problem with more constraints, in which there must be no mistake (see `constrained`)."""
         if not constraints:
             return self
-        found = hold(self, constraints)
-        relations = (*self.relations, *found.relations)
-        follow = redundant(relations, self.to_natural(self.guess), *self._natural_bounds)
-        anew = replace(
+        compiled_constraints = hold(self, constraints)
+        relations = (*self.relations, *compiled_constraints.relations)
+        redundant_indices = redundant(relations, self.to_natural(self.guess), *self._natural_bounds)
+        new_problem = replace(
             self,
             constraints=(*self.constraints, *constraints),
             relations=relations,
-            path=(*self.path, *found.path),
-            conditions=tuple(replace(c, watched=w) for c, w in zip(self.conditions, found.watched, strict=True)),
+            path=(*self.path, *compiled_constraints.path),
+            conditions=tuple(replace(c, watched=w) for c, w in zip(self.conditions, compiled_constraints.watched, strict=True)),
         )
         # What follows from a contradiction is found before anything is solved, so that nothing is lost here.
-        return anew.releasing(relations[i].name for i in follow) if follow and not anew.contradictions else anew
+        return new_problem.releasing(relations[i].name for i in redundant_indices) if redundant_indices and not new_problem.contradictions else new_problem
 
     @property
     def contradictions(self) -> list[str]:
@@ -649,60 +649,60 @@ class Posed:
 
     def releasing(self, names: Iterable[str]) -> Posed:
         """Return the problem in which some relations, by name, are not held since they follow from others."""
-        gone = set(names)
+        released_names = set(names)
         return replace(
             self,
-            relations=tuple(r for r in self.relations if r.name not in gone),
-            implied=(*self.implied, *(r for r in self.relations if r.name in gone)),
+            relations=tuple(r for r in self.relations if r.name not in released_names),
+            implied=(*self.implied, *(r for r in self.relations if r.name in released_names)),
         )
 
     def watching(self, times: Sequence[Array]) -> Posed:
         """Return the problem in which constraints along the path are held at more times, per condition (n,)."""
         return replace(
-            self, conditions=tuple(watching(c, more) for c, more in zip(self.conditions, times, strict=True))
+            self, conditions=tuple(watching(c, new_times) for c, new_times in zip(self.conditions, times, strict=True))
         )
 
-    def _theta(self, what: str, given: Any, mistakes: list[str]) -> Array:
+    def _theta(self, label: str, values: Any, mistakes: list[str]) -> Array:
         """Read an array in search scale; infinite bounds are allowed."""
-        array = reals(given)
+        array = reals(values)
         if array is not None and array.shape == (len(self.names),) and not np.isnan(array).any():
             return array
-        mistakes.append(f"{what} is {text(given)}; give {len(self.names)} numbers, one for each quantity")
+        mistakes.append(f"{label} is {text(values)}; give {len(self.names)} numbers, one for each quantity")
         return np.zeros(len(self.names))
 
 
-def described(kind: str, posed: Posed) -> str:
+def described(kind: str, compiled_problem: Posed) -> str:
     """Describe the measured outputs and the estimated quantities in one line."""
-    count = f"{len(posed.conditions)} experiment{'' if len(posed.conditions) == 1 else 's'}"
-    measured = f"{posed.n_data} values of {listed(posed.outputs, 40)}"
-    return one_line(f"{kind}({count}, {measured}; estimates {listed(posed.names, 56) or 'nothing'})")
+    count = f"{len(compiled_problem.conditions)} experiment{'' if len(compiled_problem.conditions) == 1 else 's'}"
+    measured = f"{compiled_problem.n_data} values of {listed(compiled_problem.outputs, 40)}"
+    return one_line(f"{kind}({count}, {measured}; estimates {listed(compiled_problem.names, 56) or 'nothing'})")
 
 
-def _listed(what: str, given: Any, known: Sequence[str], mistakes: list[str]) -> list[str]:
+def _listed(label: str, names: Any, known_names: Sequence[str], mistakes: list[str]) -> list[str]:
     """Read names of which each must be known."""
-    found = items({} if given is None else given)
-    if isinstance(given, Mapping) and not given:
+    name_list = items({} if names is None else names)
+    if isinstance(names, Mapping) and not names:
         return []
-    if found is None:
-        mistakes.append(f"{what} is {text(given)}; give a list of names")
+    if name_list is None:
+        mistakes.append(f"{label} is {text(names)}; give a list of names")
         return []
-    mistakes += [f"{what} holds {text(n)}: {suggest(str(n), known)}" for n in found if not is_one_of(n, *known)]
-    return found
+    mistakes += [f"{label} holds {text(n)}: {suggest(str(n), known_names)}" for n in name_list if not is_one_of(n, *known_names)]
+    return name_list
 
 
-def compose(said: Statement) -> Posed:
+def compose(statement: Statement) -> Posed:
     """Compile a statement, apart from its constraints; it must contain no mistake (see castfit.problem.validation)."""
-    said = in_time(said)
-    measured = {name for e in said.experiments for name in e.measured}
-    outputs = tuple(n for n in said.model.output_names if n in measured)
-    observations = work_out(said)
-    whole = observations.said
-    quantities = quantities_of(whole)
+    statement = in_time(statement)
+    measured = {name for e in statement.experiments for name in e.measured}
+    outputs = tuple(n for n in statement.model.output_names if n in measured)
+    observations = work_out(statement)
+    full_statement = observations.said
+    quantities = quantities_of(full_statement)
     return Posed(
-        whole.model,
-        whole.experiments,
-        dict(whole.parameters),
-        dict(whole.state_bounds),
+        full_statement.model,
+        full_statement.experiments,
+        dict(full_statement.parameters),
+        dict(full_statement.state_bounds),
         (),
         outputs,
         quantities,
@@ -710,7 +710,7 @@ def compose(said: Statement) -> Posed:
         observations.groups,
         observations.spreads,
         observations.noise_parameters,
-        terms_of(whole, quantities),
-        unguessed=said.unguessed,
-        units=said.units,
+        terms_of(full_statement, quantities),
+        unguessed=statement.unguessed,
+        units=statement.units,
     )

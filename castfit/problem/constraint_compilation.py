@@ -68,8 +68,8 @@ class Relation:
 
     def kept(self, keep: Index, n: Array) -> Relation | None:
         """Return the relation as a function of the entries `keep` of n, the others fixed; None if it is constant."""
-        shorter = self.expression.kept(keep, n)
-        return replace(self, expression=shorter) if shorter.pattern.any() else None
+        expression = self.expression.kept(keep, n)
+        return replace(self, expression=expression) if expression.pattern.any() else None
 
     def contradictions(self, n: Array) -> list[str]:
         """Describe by how much the relation is violated at natural values n (n_theta,); empty if it is satisfied."""
@@ -114,73 +114,73 @@ class CompiledConstraints:
     watched: tuple[Array, ...]
 
 
-def hold(posed: Posed, constraints: Sequence[Constraint]) -> CompiledConstraints:
+def hold(compiled_problem: Posed, constraints: Sequence[Constraint]) -> CompiledConstraints:
     """Work out constraints in which there is no mistake (see `held_mistakes`)."""
     relations: list[Relation] = []
     path: list[Constraint] = []
-    for constraint in (part for c in constraints for part in _parts(posed, c)):
-        found = _relations(posed, constraint)
-        relations += found
-        if not found:
+    for constraint in (part for c in constraints for part in _parts(compiled_problem, c)):
+        new_relations = _relations(compiled_problem, constraint)
+        relations += new_relations
+        if not new_relations:
             path.append(constraint)
-    watched = tuple(_watched(posed.conditions[i], path) for i in range(len(posed.conditions)))
+    watched = tuple(_watched(compiled_problem.conditions[i], path) for i in range(len(compiled_problem.conditions)))
     return CompiledConstraints(tuple(relations), tuple(path), watched)
 
 
-def _parts(posed: Posed, c: Constraint) -> list[Constraint]:
+def _parts(compiled_problem: Posed, c: Constraint) -> list[Constraint]:
     """Split a conserved sum into parameter equations and its total at the start; keep other constraints unchanged."""
     if c.of == "value" and c.times == ALONG and c.lower == c.upper:
-        found = conservation(value_of(c, posed.model), posed.model)
-        happens = any(x.schedule.instants for x in posed.conditions)
-        if not found.never and not found.equations and not happens:
-            return _at_start(posed, c)  # the model keeps it: copies of one equation would tell nothing new
+        conserved_sum = conservation(value_of(c, compiled_problem.model), compiled_problem.model)
+        has_events = any(x.schedule.instants for x in compiled_problem.conditions)
+        if not conserved_sum.never and not conserved_sum.equations and not has_events:
+            return _at_start(compiled_problem, c)  # the model keeps it: copies of one equation would tell nothing new
     if c.of != "total":
         return [c]
-    found = conservation(value_of(c, posed.model), posed.model)
-    out: list[Constraint] = []
-    for equation in found.equations:
+    conserved_sum = conservation(value_of(c, compiled_problem.model), compiled_problem.model)
+    constraints: list[Constraint] = []
+    for equation in conserved_sum.equations:
         name = f"{c.name}: {expression_text(equation)} == 0"
-        out.append(Constraint(equation, 0.0, 0.0, name, QUANTITIES, c.experiments, shown=name))
-    return [*out, *(_at_start(posed, c) if np.isfinite(c.lower) else [])]
+        constraints.append(Constraint(equation, 0.0, 0.0, name, QUANTITIES, c.experiments, shown=name))
+    return [*constraints, *(_at_start(compiled_problem, c) if np.isfinite(c.lower) else [])]
 
 
-def _at_start(posed: Posed, c: Constraint) -> list[Constraint]:
+def _at_start(compiled_problem: Posed, c: Constraint) -> list[Constraint]:
     """Return a constraint as one at the start of every experiment that it is about."""
-    about = [x for x in posed.conditions if not c.experiments or x.name in c.experiments]
-    starts = dict.fromkeys(x.start for x in about)
+    relevant_conditions = [x for x in compiled_problem.conditions if not c.experiments or x.name in c.experiments]
+    starts = dict.fromkeys(x.start for x in relevant_conditions)
     return [
-        replace(c, times=(start,), experiments=tuple(x.name for x in about if x.start == start), of="value")
+        replace(c, times=(start,), experiments=tuple(x.name for x in relevant_conditions if x.start == start), of="value")
         for start in starts
     ]
 
 
 def _watched(condition: Condition, path: Sequence[Constraint]) -> Array:
     """Return the times at which something is held but nothing measured, with those that are watched already."""
-    wanted: list[Array] = [condition.watched]
+    time_arrays: list[Array] = [condition.watched]
     for c in path:
         if c.experiments and condition.name not in c.experiments:
             continue
         if isinstance(c.times, tuple) and not condition.settled:
-            wanted.append(np.array(c.times))
+            time_arrays.append(np.array(c.times))
         elif c.times == ALONG and not condition.settled:
-            wanted.append(np.linspace(condition.start, condition.end, _GRID + 1))
-    every = np.unique(np.concatenate(wanted))
-    if every.size == 0:
-        return every
-    return every[~_among(every, condition.points.times)]
+            time_arrays.append(np.linspace(condition.start, condition.end, _GRID + 1))
+    times = np.unique(np.concatenate(time_arrays))
+    if times.size == 0:
+        return times
+    return times[~_among(times, condition.points.times)]
 
 
-def _among(times: Array, known: Array) -> Mask:
-    """Check which times (n,) are among the sorted `known` ones, up to rounding."""
-    after = np.clip(np.searchsorted(known, times), 0, known.size - 1)
-    gap = np.minimum(np.abs(known[after] - times), np.abs(known[np.maximum(after - 1, 0)] - times))
-    return gap <= _SAME * np.spacing(np.maximum(np.abs(times), abs(float(known[-1]))))
+def _among(times: Array, sorted_times: Array) -> Mask:
+    """Check which times (n,) are among the sorted `sorted_times` ones, up to rounding."""
+    right_indices = np.clip(np.searchsorted(sorted_times, times), 0, sorted_times.size - 1)
+    gap = np.minimum(np.abs(sorted_times[right_indices] - times), np.abs(sorted_times[np.maximum(right_indices - 1, 0)] - times))
+    return gap <= _SAME * np.spacing(np.maximum(np.abs(times), abs(float(sorted_times[-1]))))
 
 
 def watching(condition: Condition, times: Array) -> Condition:
     """Return the condition with more watched times, of which some may be known."""
-    every = np.unique(np.concatenate([condition.watched, times]))
-    return replace(condition, watched=every[~_among(every, condition.points.times)])
+    all_times = np.unique(np.concatenate([condition.watched, times]))
+    return replace(condition, watched=all_times[~_among(all_times, condition.points.times)])
 
 
 def _means(name: str, quantity: Quantity, experiment: str) -> bool:
@@ -188,28 +188,28 @@ def _means(name: str, quantity: Quantity, experiment: str) -> bool:
     return quantity.experiment == experiment and (of_parameter or quantity.name == f"{name}[{experiment}]")
 
 
-def _relations(posed: Posed, constraint: Constraint) -> list[Relation]:
+def _relations(compiled_problem: Posed, constraint: Constraint) -> list[Relation]:
     """Return a constraint as relations of quantities, one per experiment that it is about; none if it is no such."""
     if constraint.of != "value" or constraint.times not in (None, QUANTITIES):
         return []
     names = tuple(dict.fromkeys(s.name() for s in ca.symvar(constraint.expression)))
-    if any(n in {*posed.model.states, *posed.model.algebraic_states, *posed.model.inputs} for n in names):
+    if any(n in {*compiled_problem.model.states, *compiled_problem.model.algebraic_states, *compiled_problem.model.inputs} for n in names):
         return []
-    own = {n for e in posed.experiments for n in e.parameters}
-    about = [e.name for e in posed.experiments if not constraint.experiments or e.name in constraint.experiments]
-    found = meanings(names, about, posed.parameters, posed.quantities, _means, own=own)
-    if not found:
+    overridden_names = {n for e in compiled_problem.experiments for n in e.parameters}
+    experiment_names = [e.name for e in compiled_problem.experiments if not constraint.experiments or e.name in constraint.experiments]
+    name_meanings = meanings(names, experiment_names, compiled_problem.parameters, compiled_problem.quantities, _means, local_names=overridden_names)
+    if not name_meanings:
         return []
     graph = Graph.of([constraint.expression], {})
-    several = len(posed.experiments) > 1
-    out: list[Relation] = []
-    for m in found:
-        told = several and m.experiment and constraint.experiments != (m.experiment,)
-        name = f"{constraint.name} ({m.experiment})" if told else constraint.name
-        part = graph.part([0], [name], m.entry, m.number, len(posed.quantities))
+    has_many_experiments = len(compiled_problem.experiments) > 1
+    relations: list[Relation] = []
+    for m in name_meanings:
+        needs_label = has_many_experiments and m.experiment and constraint.experiments != (m.experiment,)
+        name = f"{constraint.name} ({m.experiment})" if needs_label else constraint.name
+        part = graph.part([0], [name], m.entry, m.number, len(compiled_problem.quantities))
         if part.pattern.any():
-            out.append(Relation(name, constraint, m.experiment, constraint.lower, constraint.upper, part))
-    return out
+            relations.append(Relation(name, constraint, m.experiment, constraint.lower, constraint.upper, part))
+    return relations
 
 
 # Which rows vary, and what else can be told from the structure
@@ -227,31 +227,31 @@ class Support:
 _SUPPORT: Built[Any, Support] = Built()
 
 
-def support_of(posed: Posed) -> Support:
+def support_of(compiled_problem: Posed) -> Support:
     """Return the dependences of the constraints at points on states, algebraic states and parameters."""
 
-    def build(given: Posed) -> Support:
-        system = given.model.system
-        column = ca.vertcat(ca.SX(0, 1), *(graph_of(c, given.model) for c in given.path))
+    def build(problem: Posed) -> Support:
+        system = problem.model.system
+        column = ca.vertcat(ca.SX(0, 1), *(graph_of(c, problem.model) for c in problem.path))
         by_x, by_z, by_p = (_dependence(column, v) for v in (system.x, system.z, system.p))
         return Support(by_x, np.logical_or.reduce(by_z, axis=1), by_p)
 
-    return _SUPPORT.get(posed, build)
+    return _SUPPORT.get(compiled_problem, build)
 
 
-def constant_at_start(posed: Posed, i: int) -> Mask:
+def constant_at_start(compiled_problem: Posed, i: int) -> Mask:
     """Check which constraints at points are constant at the start of experiment i, whatever is estimated."""
-    link, on = posed.conditions[i].link, support_of(posed)
-    free = np.zeros(on.p.shape[1], dtype=np.bool_)
-    free[link.free] = True
-    moved = np.logical_or.reduce(on.x & ~link.given, axis=1) | np.logical_or.reduce(on.p & free, axis=1)
-    return np.logical_not(moved | on.z)
+    link, dependencies = compiled_problem.conditions[i].link, support_of(compiled_problem)
+    is_free = np.zeros(dependencies.p.shape[1], dtype=np.bool_)
+    is_free[link.free] = True
+    is_moved = np.logical_or.reduce(dependencies.x & ~link.given, axis=1) | np.logical_or.reduce(dependencies.p & is_free, axis=1)
+    return np.logical_not(is_moved | dependencies.z)
 
 
-def _dependence(column: ca.SX, by: ca.SX) -> Mask:
-    if not (column.numel() and by.numel()):
-        return np.zeros((column.numel(), by.numel()), dtype=np.bool_)
-    return pattern(ca.jacobian_sparsity(column, by))
+def _dependence(column: ca.SX, variables: ca.SX) -> Mask:
+    if not (column.numel() and variables.numel()):
+        return np.zeros((column.numel(), variables.numel()), dtype=np.bool_)
+    return pattern(ca.jacobian_sparsity(column, variables))
 
 
 # What can be wrong
@@ -264,13 +264,13 @@ def shape_mistakes(constraint: Constraint) -> list[str]:
     mistakes: list[str] = []
     if not is_one_of(constraint.of, "total"):
         if lower is None or upper is None or not (lower <= upper and lower < np.inf and upper > -np.inf):
-            shown = f"{text(constraint.lower)} and {text(constraint.upper)}"
-            mistakes.append(f"{name} has the bounds {shown}; give lower <= upper, infinite for none")
+            bounds_text = f"{text(constraint.lower)} and {text(constraint.upper)}"
+            mistakes.append(f"{name} has the bounds {bounds_text}; give lower <= upper, infinite for none")
         elif np.isinf(lower) and np.isinf(upper):
             mistakes.append(f"{name} has no bound; give lower=, upper= or both")
-    given: Any = expression
-    if not isinstance(given, ca.SX) or given.numel() != 1 or not ca.symvar(given):
-        return [*mistakes, f"{name} is {text(given)}; give a scalar SX expression of the model's symbols"]
+    argument: Any = expression
+    if not isinstance(argument, ca.SX) or argument.numel() != 1 or not ca.symvar(argument):
+        return [*mistakes, f"{name} is {text(argument)}; give a scalar SX expression of the model's symbols"]
     if holds_nan(expression):
         mistakes.append(f"{name} {NOT_A_NUMBER}")
     if not expression.is_symbolic() and expression.op() in _COMPARISONS:
@@ -278,73 +278,73 @@ def shape_mistakes(constraint: Constraint) -> list[str]:
     return mistakes
 
 
-def symbol_mistakes(constraint: Constraint, model: Model, others: Iterable[str]) -> list[str]:
+def symbol_mistakes(constraint: Constraint, model: Model, other_names: Iterable[str]) -> list[str]:
     """Find symbols that are neither in the model nor among the names of quantities."""
-    given: Any = constraint.expression
-    if not isinstance(given, ca.SX) or given.numel() != 1:
+    argument: Any = constraint.expression
+    if not isinstance(argument, ca.SX) or argument.numel() != 1:
         return []
-    known = {*symbols_in(model), *model.outputs, *others}
-    found = [s.name() for s in ca.symvar(given)]
-    return unknown_names(f"{constraint.name} contains '{{}}', which is not in the model", found, known)
+    known_names = {*symbols_in(model), *model.outputs, *other_names}
+    symbol_names = [s.name() for s in ca.symvar(argument)]
+    return unknown_names(f"{constraint.name} contains '{{}}', which is not in the model", symbol_names, known_names)
 
 
-def held_mistakes(posed: Posed, constraints: Sequence[Constraint]) -> list[str]:
+def held_mistakes(compiled_problem: Posed, constraints: Sequence[Constraint]) -> list[str]:
     """Find mistakes of constraints that depend on this problem."""
     mistakes: list[str] = []
-    labels = [q.name.partition("[")[0] for q in posed.quantities]
-    names = [c.name for c in posed.conditions]
+    labels = [q.name.partition("[")[0] for q in compiled_problem.quantities]
+    names = [c.name for c in compiled_problem.conditions]
     for c in constraints:
-        wrong = shape_mistakes(c)
-        wrong = wrong or symbol_mistakes(
-            c, posed.model, (*(q.name for q in posed.quantities), *labels, *posed.parameters)
+        constraint_mistakes = shape_mistakes(c)
+        constraint_mistakes = constraint_mistakes or symbol_mistakes(
+            c, compiled_problem.model, (*(q.name for q in compiled_problem.quantities), *labels, *compiled_problem.parameters)
         )
-        wrong += unknown_names(f"{c.name} is about '{{}}'", c.experiments, names)
-        mistakes += wrong or _place_mistakes(posed, c)
+        constraint_mistakes += unknown_names(f"{c.name} is about '{{}}'", c.experiments, names)
+        mistakes += constraint_mistakes or _place_mistakes(compiled_problem, c)
     return mistakes
 
 
-def _place_mistakes(posed: Posed, c: Constraint) -> list[str]:
+def _place_mistakes(compiled_problem: Posed, c: Constraint) -> list[str]:
     """Find constraints that are said of quantities but contain more, or at times that do not exist."""
-    if _relations(posed, c):
+    if _relations(compiled_problem, c):
         return []
-    model = posed.model
-    inside = {s.name() for s in ca.symvar(c.expression)}
-    varying = inside & {*model.states, *model.algebraic_states, *model.inputs, model.system.t.name(), *model.outputs}
+    model = compiled_problem.model
+    symbol_names = {s.name() for s in ca.symvar(c.expression)}
+    varying = symbol_names & {*model.states, *model.algebraic_states, *model.inputs, model.system.t.name(), *model.outputs}
     if c.times == QUANTITIES:
         if varying:
-            some = sorted(varying)[0]
-            remedy = f"say when: cf.at(time, ...), or cf.along(...) for all times{_initial(posed, some)}"
-            return [f"{c.name} contains '{some}', which changes in time; {remedy}"]
-        held = ", ".join(sorted(inside))
-        return [f"{c.name} contains nothing that is estimated: {held} are given; leave it out"]
-    strange = [n for n in inside if n not in {*symbols_in(model), *model.outputs}]
-    if strange:
+            varying_name = sorted(varying)[0]
+            remedy = f"say when: cf.at(time, ...), or cf.along(...) for all times{_initial(compiled_problem, varying_name)}"
+            return [f"{c.name} contains '{varying_name}', which changes in time; {remedy}"]
+        fixed_names = ", ".join(sorted(symbol_names))
+        return [f"{c.name} contains nothing that is estimated: {fixed_names} are given; leave it out"]
+    unknown_symbols = [n for n in symbol_names if n not in {*symbols_in(model), *model.outputs}]
+    if unknown_symbols:
         return [
-            f"{c.name} contains '{strange[0]}' beside what changes in time; use the symbol of the model's parameter or "
+            f"{c.name} contains '{unknown_symbols[0]}' beside what changes in time; use the symbol of the model's parameter or "
             "state instead"
         ]
     if c.of == "total":
-        return _conserved_mistakes(posed, c)
+        return _conserved_mistakes(compiled_problem, c)
     if c.of == "rate" and _jumps(value_of(c, model), model):
         return [f"{c.name}: it contains an input, whose rate is not known; choose an expression of states"]
     mistakes: list[str] = []
-    for i, condition in enumerate(posed.conditions):
+    for i, condition in enumerate(compiled_problem.conditions):
         if c.experiments and condition.name not in c.experiments:
             continue
-        mistakes += [f"{c.name}: {m}" for m in _time_mistakes(posed, i, c)]
+        mistakes += [f"{c.name}: {m}" for m in _time_mistakes(compiled_problem, i, c)]
     return mistakes
 
 
-def _conserved_mistakes(posed: Posed, c: Constraint) -> list[str]:
-    found = conservation(value_of(c, posed.model), posed.model)
-    if found.never:
-        return [f"{c.name}: {found.never}"]
-    return [m for part in _parts(posed, c) if part.times == QUANTITIES for m in _place_mistakes(posed, part)]
+def _conserved_mistakes(compiled_problem: Posed, c: Constraint) -> list[str]:
+    conserved_sum = conservation(value_of(c, compiled_problem.model), compiled_problem.model)
+    if conserved_sum.never:
+        return [f"{c.name}: {conserved_sum.never}"]
+    return [m for part in _parts(compiled_problem, c) if part.times == QUANTITIES for m in _place_mistakes(compiled_problem, part)]
 
 
-def _initial(posed: Posed, name: str) -> str:
-    found = [q.name.partition("[")[0] for q in posed.quantities if q.kind == "initial state" and q.of == name]
-    return f"; the initial value is cf.quantity('{found[0]}')" if found else ""
+def _initial(compiled_problem: Posed, name: str) -> str:
+    labels = [q.name.partition("[")[0] for q in compiled_problem.quantities if q.kind == "initial state" and q.of == name]
+    return f"; the initial value is cf.quantity('{labels[0]}')" if labels else ""
 
 
 def _jumps(value: ca.SX, model: Model) -> bool:
@@ -354,14 +354,14 @@ def _jumps(value: ca.SX, model: Model) -> bool:
     return bool(ca.depends_on(value, s.u) or (s.z.numel() and ca.depends_on(value, s.z) and ca.depends_on(s.alg, s.u)))
 
 
-def _time_mistakes(posed: Posed, i: int, c: Constraint) -> list[str]:
+def _time_mistakes(compiled_problem: Posed, i: int, c: Constraint) -> list[str]:
     """Find times outside an experiment."""
-    condition, experiment = posed.conditions[i], posed.experiments[i]
+    condition, experiment = compiled_problem.conditions[i], compiled_problem.experiments[i]
     if not isinstance(c.times, tuple):
         return []
     if condition.settled:
-        wrong = [t for t in c.times if np.isfinite(t)]
-        return [f"{condition.name} is observed at rest only; give the time np.inf"] if wrong else []
+        finite_times = [t for t in c.times if np.isfinite(t)]
+        return [f"{condition.name} is observed at rest only; give the time np.inf"] if finite_times else []
     mistakes: list[str] = []
     for t in c.times:
         if not np.isfinite(t):
@@ -376,19 +376,19 @@ def _time_mistakes(posed: Posed, i: int, c: Constraint) -> list[str]:
                 )
             mistakes += [
                 f"input '{n}' of {condition.name} is given up to {u.span[1]:g} only, t = {t:g} lies behind; extend it"
-                for n, u in zip(posed.model.inputs, condition.inputs, strict=True)
+                for n, u in zip(compiled_problem.model.inputs, condition.inputs, strict=True)
                 if u.span[1] < t - 1e-9 * abs(t - condition.start)
             ]
             if experiment.events and not mistakes:
-                mistakes += _later_events(posed, i, t)
+                mistakes += _later_events(compiled_problem, i, t)
     return mistakes
 
 
-def _later_events(posed: Posed, i: int, t: float) -> list[str]:
+def _later_events(compiled_problem: Posed, i: int, t: float) -> list[str]:
     """Refuse times behind the end where events of the experiment may lie between."""
-    condition, experiment = posed.conditions[i], posed.experiments[i]
-    before, after = (len(tuple(occurrences(experiment.events, end))) for end in (condition.end, t))
-    if before == after:
+    condition, experiment = compiled_problem.conditions[i], compiled_problem.experiments[i]
+    n_before, n_after = (len(tuple(occurrences(experiment.events, end))) for end in (condition.end, t))
+    if n_before == n_after:
         return []
     return [
         f"t = {t:g} lies behind the end {condition.end:g} of {condition.name}, with events between; add a row of NaN "
@@ -396,22 +396,22 @@ def _later_events(posed: Posed, i: int, t: float) -> list[str]:
     ]
 
 
-def constant_mistakes(posed: Posed, theta: Array) -> list[str]:
+def constant_mistakes(compiled_problem: Posed, theta: Array) -> list[str]:
     """Find constraints that given initial values contradict whatever is estimated."""
     mistakes: list[str] = []
-    if not posed.path:
+    if not compiled_problem.path:
         return mistakes
-    system = posed.model.system
-    column = ca.vertcat(*(graph_of(c, posed.model) for c in posed.path))
+    system = compiled_problem.model.system
+    column = ca.vertcat(*(graph_of(c, compiled_problem.model) for c in compiled_problem.path))
     function = system.function("path", column)
-    for i, condition in enumerate(posed.conditions):
-        constant = constant_at_start(posed, i)
-        at = condition.link.natural(theta[condition.theta])
+    for i, condition in enumerate(compiled_problem.conditions):
+        constant = constant_at_start(compiled_problem, i)
+        natural = condition.link.natural(theta[condition.theta])
         u = [float(signal(condition.start)) for signal in condition.inputs]
-        values = np.asarray(function(condition.start, at.a, condition.z_guess, at.p, u)).ravel()
-        for c, fixed, value in zip(posed.path, constant, values.tolist(), strict=True):
-            begins = c.times == ALONG or (isinstance(c.times, tuple) and condition.start in c.times)
-            if not fixed or not begins or (c.experiments and condition.name not in c.experiments):
+        values = np.asarray(function(condition.start, natural.a, condition.z_guess, natural.p, u)).ravel()
+        for c, fixed, value in zip(compiled_problem.path, constant, values.tolist(), strict=True):
+            applies_at_start = c.times == ALONG or (isinstance(c.times, tuple) and condition.start in c.times)
+            if not fixed or not applies_at_start or (c.experiments and condition.name not in c.experiments):
                 continue
             slack = _MET * (1.0 + abs(value))
             if not c.lower - slack <= value <= c.upper + slack:
@@ -422,34 +422,34 @@ def constant_mistakes(posed: Posed, theta: Array) -> list[str]:
     return mistakes
 
 
-def applies_at(posed: Posed, i: int, times: Array, measured: Mask, own: Mask, varying: frozenset[str]) -> Mask:
+def applies_at(compiled_problem: Posed, i: int, times: Array, measured: Mask, is_distinct: Mask, varying: frozenset[str]) -> Mask:
     """Return a mask of where the constraints at points apply in condition i, (K, M, n_h), of points at times (K, M).
 
-    measured, own : (K, M) where something is measured; what is neither padding nor a replicate of the point before
+    measured, is_distinct : (K, M) where something is measured; what is neither padding nor a replicate of the point before
     varying : parameters that may differ between experiments
     """
-    condition = posed.conditions[i]
-    out = np.repeat(own[:, :, None], len(posed.path), axis=2)
-    at_start = own & (times == condition.start)
-    for j, c in enumerate(posed.path):
+    condition = compiled_problem.conditions[i]
+    is_applied = np.repeat(is_distinct[:, :, None], len(compiled_problem.path), axis=2)
+    at_start = is_distinct & (times == condition.start)
+    for j, c in enumerate(compiled_problem.path):
         if c.experiments and condition.name not in c.experiments:
-            out[:, :, j] = False
+            is_applied[:, :, j] = False
         elif c.times is None:
             names = {symbol.name() for symbol in ca.symvar(c.expression)}
-            out[:, :, j] &= measured
-            if names <= {*posed.model.parameters}:  # once: copies of an equation leave an optimizer no freedom
-                once = (np.cumsum(out[:, :, j]) == 1).reshape(own.shape)
-                out[:, :, j] &= once & (i == 0 or bool(names & varying))
+            is_applied[:, :, j] &= measured
+            if names <= {*compiled_problem.model.parameters}:  # once: copies of an equation leave an optimizer no freedom
+                is_first = (np.cumsum(is_applied[:, :, j]) == 1).reshape(is_distinct.shape)
+                is_applied[:, :, j] &= is_first & (i == 0 or bool(names & varying))
         elif isinstance(c.times, tuple):
-            out[:, :, j] = own & _nearest(condition, times, c.times)
-    if posed.path and at_start.any():
-        held = [c.times is not None for c in posed.path]
-        out[at_start] &= ~(constant_at_start(posed, i) & np.array(held))
-    return out
+            is_applied[:, :, j] = is_distinct & _nearest(condition, times, c.times)
+    if compiled_problem.path and at_start.any():
+        is_timed = [c.times is not None for c in compiled_problem.path]
+        is_applied[at_start] &= ~(constant_at_start(compiled_problem, i) & np.array(is_timed))
+    return is_applied
 
 
-def _nearest(condition: Condition, times: Array, wanted: Sequence[float]) -> Mask:
+def _nearest(condition: Condition, times: Array, target_times: Sequence[float]) -> Mask:
     """Return a mask of the points at the wanted times; wanted times without a point are ignored."""
     if condition.settled:
-        wanted = [float(condition.points.times[-1])]
-    return _among(times.ravel(), np.unique(wanted)).reshape(times.shape)
+        target_times = [float(condition.points.times[-1])]
+    return _among(times.ravel(), np.unique(target_times)).reshape(times.shape)

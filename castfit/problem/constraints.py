@@ -122,9 +122,9 @@ def quantity(name: str) -> Any:
         ...
     builtins.KeyError: 'a(0)'
     """
-    chosen = name_of(name)
-    check("quantity", [] if chosen else [f"name is {text(name)}; give the name of an estimated quantity"])
-    return ca.SX.sym(str(chosen))
+    quantity_name = name_of(name)
+    check("quantity", [] if quantity_name else [f"name is {text(name)}; give the name of an estimated quantity"])
+    return ca.SX.sym(str(quantity_name))
 
 
 def at(time: Any, relation: Any, *, experiment: Any = None, name: str = "") -> Constraint:
@@ -163,14 +163,14 @@ def at(time: Any, relation: Any, *, experiment: Any = None, name: str = "") -> C
     if times is None or times.ndim > 1 or times.size == 0 or np.isnan(times).any():
         mistakes.append(f"time is {text(time)}; give a number, or a list of numbers")
         times = np.zeros(1)
-    found = _read("relation", relation, mistakes)
-    chosen = _experiments(experiment, mistakes)
+    constraint = _read("relation", relation, mistakes)
+    experiment_names = _experiments(experiment, mistakes)
     check("at", mistakes)
-    assert found is not None
+    assert constraint is not None
     instants = tuple(float(t) for t in np.unique(times))
-    shown = ", ".join(f"{t:g}" for t in instants) if len(instants) <= 3 else f"{len(instants)} times"
-    where, called = f"{found.shown} at t = {shown}", found.name if is_one_of(name, "") else name
-    return replace(found, times=instants, experiments=chosen, shown=where, name=called)
+    times_text = ", ".join(f"{t:g}" for t in instants) if len(instants) <= 3 else f"{len(instants)} times"
+    description, constraint_name = f"{constraint.shown} at t = {times_text}", constraint.name if is_one_of(name, "") else name
+    return replace(constraint, times=instants, experiments=experiment_names, shown=description, name=constraint_name)
 
 
 def along(relation: Any, *, experiment: Any = None, name: str = "") -> Constraint:
@@ -204,11 +204,11 @@ def along(relation: Any, *, experiment: Any = None, name: str = "") -> Constrain
     True
     """
     mistakes: list[str] = []
-    found, chosen = _read("relation", relation, mistakes), _experiments(experiment, mistakes)
+    constraint, experiment_names = _read("relation", relation, mistakes), _experiments(experiment, mistakes)
     check("along", mistakes)
-    assert found is not None
-    called = found.name if is_one_of(name, "") else name
-    return replace(found, times=ALONG, experiments=chosen, shown=f"{found.shown} along", name=called)
+    assert constraint is not None
+    constraint_name = constraint.name if is_one_of(name, "") else name
+    return replace(constraint, times=ALONG, experiments=experiment_names, shown=f"{constraint.shown} along", name=constraint_name)
 
 
 def between(lower: float, expression: Any, upper: float, *, name: str = "") -> Constraint:
@@ -235,8 +235,8 @@ def between(lower: float, expression: Any, upper: float, *, name: str = "") -> C
     assert low is not None
     assert high is not None
     assert graph is not None
-    shown = f"{low:g} <= {expression_text(graph)} <= {high:g}"
-    return Constraint(graph, low, high, name, times=QUANTITIES, shown=shown)
+    description = f"{low:g} <= {expression_text(graph)} <= {high:g}"
+    return Constraint(graph, low, high, name, times=QUANTITIES, shown=description)
 
 
 def monotone(what: Any, increasing: bool = True, *, experiment: Any = None, name: str = "") -> Constraint:
@@ -266,14 +266,14 @@ def monotone(what: Any, increasing: bool = True, *, experiment: Any = None, name
     Constraint(expression=total, upper=0, times='along', of='rate', shown='total never rises')
     """
     mistakes: list[str] = []
-    graph, chosen = _named_expression("what", what, mistakes), _experiments(experiment, mistakes)
+    graph, experiment_names = _named_expression("what", what, mistakes), _experiments(experiment, mistakes)
     if not is_one_of(increasing, True, False, np.True_, np.False_):
         mistakes.append(f"increasing is {text(increasing)}; give True or False")
     check("monotone", mistakes)
     assert graph is not None
-    shown = f"{expression_text(graph)} never {'falls' if increasing else 'rises'}"
+    description = f"{expression_text(graph)} never {'falls' if increasing else 'rises'}"
     bounds = (0.0, np.inf) if increasing else (-np.inf, 0.0)
-    return Constraint(graph, *bounds, name, times=ALONG, experiments=chosen, of="rate", shown=shown)
+    return Constraint(graph, *bounds, name, times=ALONG, experiments=experiment_names, of="rate", shown=description)
 
 
 def conserved(what: Any, total: float | None = None, *, experiment: Any = None, name: str = "") -> Constraint:
@@ -304,134 +304,134 @@ def conserved(what: Any, total: float | None = None, *, experiment: Any = None, 
     Constraint(expression=(a+b), lower=1, upper=1, times='along', of='total', shown='a+b is conserved at 1')
     """
     mistakes: list[str] = []
-    graph, chosen = _named_expression("what", what, mistakes), _experiments(experiment, mistakes)
+    graph, experiment_names = _named_expression("what", what, mistakes), _experiments(experiment, mistakes)
     value = np.nan if total is None else real(total)
     if value is None or np.isinf(value):
         mistakes.append(f"total is {text(total)}; give a number")
     check("conserved", mistakes)
     assert graph is not None
     assert value is not None
-    shown = f"{expression_text(graph)} is conserved" + (f" at {value:g}" if np.isfinite(value) else "")
-    return Constraint(graph, value, value, name, times=ALONG, experiments=chosen, of="total", shown=shown)
+    description = f"{expression_text(graph)} is conserved" + (f" at {value:g}" if np.isfinite(value) else "")
+    return Constraint(graph, value, value, name, times=ALONG, experiments=experiment_names, of="total", shown=description)
 
 
-def read_constraints(given: Any, mistakes: list[str], *, taken: Iterable[str] = ()) -> tuple[Constraint, ...]:
-    """Read the argument as constraints, and name unnamed ones with names that are not in `taken`."""
-    if isinstance(given, (Constraint, ca.SX)):
-        given = [given]
-    listed = items(given)
+def read_constraints(argument: Any, mistakes: list[str], *, taken_names: Iterable[str] = ()) -> tuple[Constraint, ...]:
+    """Read the argument as constraints, and name unnamed ones with names that are not in `taken_names`."""
+    if isinstance(argument, (Constraint, ca.SX)):
+        argument = [argument]
+    listed = items(argument)
     if listed is None:
-        mistakes.append(f"constraints is {text(given)}; give a list of relations such as k1 + k2 <= 1")
+        mistakes.append(f"constraints is {text(argument)}; give a list of relations such as k1 + k2 <= 1")
         return ()
-    found = [(i, _read("constraints", item, mistakes, within=True)) for i, item in enumerate(listed)]
-    parts: list[tuple[int, Any]] = [(i, part) for i, c in found if c is not None for part in (c.name, c.shown)]
-    wrong = {i: part for i, part in parts if not isinstance(part, str)}
-    mistakes += [f"constraint {i + 1} is named {text(part)}; give text" for i, part in wrong.items()]
-    found = [(i, c) for i, c in found if i not in wrong]
-    names, out = set(taken), list[Constraint]()
-    names |= {c.name for _, c in found if c is not None and c.name}
-    for i, constraint in found:
+    indexed_constraints = [(i, _read("constraints", item, mistakes, is_in_list=True)) for i, item in enumerate(listed)]
+    parts: list[tuple[int, Any]] = [(i, part) for i, c in indexed_constraints if c is not None for part in (c.name, c.shown)]
+    invalid_names = {i: part for i, part in parts if not isinstance(part, str)}
+    mistakes += [f"constraint {i + 1} is named {text(part)}; give text" for i, part in invalid_names.items()]
+    indexed_constraints = [(i, c) for i, c in indexed_constraints if i not in invalid_names]
+    names, constraints = set(taken_names), list[Constraint]()
+    names |= {c.name for _, c in indexed_constraints if c is not None and c.name}
+    for i, constraint in indexed_constraints:
         if constraint is None:
             continue
-        chosen = constraint.name
-        if not chosen:
-            about = _experiments(constraint.experiments or None, [])
-            base = (constraint.shown or f"constraint {i + 1}") + (f" ({', '.join(about)})" if about else "")
-            chosen = next(n for n in (base, *(f"{base} ({k})" for k in range(2, len(names) + 3))) if n not in names)
-            names.add(chosen)
-        out.append(_placed(replace(constraint, name=chosen), mistakes))
-    return tuple(out)
+        constraint_name = constraint.name
+        if not constraint_name:
+            experiment_names = _experiments(constraint.experiments or None, [])
+            base = (constraint.shown or f"constraint {i + 1}") + (f" ({', '.join(experiment_names)})" if experiment_names else "")
+            constraint_name = next(n for n in (base, *(f"{base} ({k})" for k in range(2, len(names) + 3))) if n not in names)
+            names.add(constraint_name)
+        constraints.append(_placed(replace(constraint, name=constraint_name), mistakes))
+    return tuple(constraints)
 
 
 def _placed(constraint: Constraint, mistakes: list[str]) -> Constraint:
     """Return a constraint with its times and experiments as tuples, and note what these cannot be."""
     times: Any = constraint.times
     if not is_one_of(times, ALONG, QUANTITIES) and times is not None:
-        found = reals(times)
-        if found is None or found.ndim > 1 or found.size == 0 or np.isnan(found).any():
+        time_values = reals(times)
+        if time_values is None or time_values.ndim > 1 or time_values.size == 0 or np.isnan(time_values).any():
             remedy = f"give None, '{ALONG}', '{QUANTITIES}', or a tuple of numbers"
             mistakes.append(f"{constraint.name} has the times {text(times)}; {remedy}")
         else:
-            times = tuple(float(t) for t in np.unique(found))
+            times = tuple(float(t) for t in np.unique(time_values))
     if not is_one_of(constraint.of, *_KINDS):
         mistakes.append(f"{constraint.name} has of={text(constraint.of)}: {suggest(str(constraint.of), _KINDS)}")
-    about: Any = constraint.experiments
-    return replace(constraint, times=times, experiments=_experiments(None if is_one_of(about, ()) else about, mistakes))
+    experiment_names: Any = constraint.experiments
+    return replace(constraint, times=times, experiments=_experiments(None if is_one_of(experiment_names, ()) else experiment_names, mistakes))
 
 
 def repeated_names(constraints: Sequence[Constraint]) -> list[str]:
     """Find constraints of one name."""
-    called = [c.name for c in constraints]
-    return [f"two constraints are named '{n}'; names must differ" for n in dict.fromkeys(called) if called.count(n) > 1]
+    names = [c.name for c in constraints]
+    return [f"two constraints are named '{n}'; names must differ" for n in dict.fromkeys(names) if names.count(n) > 1]
 
 
-def _read(what: str, given: Any, mistakes: list[str], *, within: bool = False) -> Constraint | None:
+def _read(label: str, value: Any, mistakes: list[str], *, is_in_list: bool = False) -> Constraint | None:
     """Read a relation, or take a constraint as it is."""
-    if isinstance(given, Constraint):
-        return given
-    verb = "contains" if within else "is"
-    if is_one_of(given, True, False, np.True_, np.False_):
-        mistakes.append(f"{what} {verb} {given}, no relation; compare an expression of symbols; {_CHAIN}")
+    if isinstance(value, Constraint):
+        return value
+    verb = "contains" if is_in_list else "is"
+    if is_one_of(value, True, False, np.True_, np.False_):
+        mistakes.append(f"{label} {verb} {value}, no relation; compare an expression of symbols; {_CHAIN}")
         return None
     remedy = "give Constraint(...), or a relation such as k1 + k2 <= 1"
-    if not isinstance(given, ca.SX):
-        mistakes.append(f"{what} {verb} {text(given)}; {remedy}")
+    if not isinstance(value, ca.SX):
+        mistakes.append(f"{label} {verb} {text(value)}; {remedy}")
         return None
-    if not given.is_scalar(True):
-        mistakes.append(f"{what} {verb} a matrix of shape {given.shape}; give one scalar relation for each entry")
+    if not value.is_scalar(True):
+        mistakes.append(f"{label} {verb} a matrix of shape {value.shape}; give one scalar relation for each entry")
         return None
-    if given.is_constant():
+    if value.is_constant():
         mistakes.append(
-            f"{what} {verb} a comparison that is {bool(float(given))} whatever the symbols; compare what varies"
+            f"{label} {verb} a comparison that is {bool(float(value))} whatever the symbols; compare what varies"
         )
         return None
-    if given.is_symbolic() or given.n_dep() != 2 or given.op() not in (*_LESS, ca.OP_EQ):
-        if not given.is_symbolic() and given.op() in _NO_RELATION:
+    if value.is_symbolic() or value.n_dep() != 2 or value.op() not in (*_LESS, ca.OP_EQ):
+        if not value.is_symbolic() and value.op() in _NO_RELATION:
             remedy = "give one relation by <=, >= or == for each entry of the list"
-        mistakes.append(f"{what} {verb} {text(given)}; {remedy}")
+        mistakes.append(f"{label} {verb} {text(value)}; {remedy}")
         return None
-    left, right = given.dep(0), given.dep(1)
-    equal = given.op() == ca.OP_EQ
+    left, right = value.dep(0), value.dep(1)
+    equal = value.op() == ca.OP_EQ
     if right.is_constant() or left.is_constant():
         graph, number = (left, float(right)) if right.is_constant() else (right, float(left))
         sign = "==" if equal else "<=" if right.is_constant() else ">="
         if np.isnan(number) or (equal and np.isinf(number)):
-            mistakes.append(f"{what} {verb} {text(given)}; compare with a finite number")
+            mistakes.append(f"{label} {verb} {text(value)}; compare with a finite number")
             return None
         lower = number if sign in ("==", ">=") else -np.inf
         upper = number if sign in ("==", "<=") else np.inf
         return Constraint(graph, lower, upper, times=QUANTITIES, shown=f"{expression_text(graph)} {sign} {number:.12g}")
-    shown = f"{expression_text(left)} {'==' if equal else '<='} {expression_text(right)}"
-    return Constraint(left - right, 0.0 if equal else -np.inf, 0.0, times=QUANTITIES, shown=shown)
+    description = f"{expression_text(left)} {'==' if equal else '<='} {expression_text(right)}"
+    return Constraint(left - right, 0.0 if equal else -np.inf, 0.0, times=QUANTITIES, shown=description)
 
 
-def _expression(what: str, given: Any, mistakes: list[str]) -> ca.SX | None:
-    if isinstance(given, ca.SX) and given.is_scalar(True) and not given.is_constant():
-        return given
-    mistakes.append(f"{what} is {text(given)}; give a scalar expression of symbols")
+def _expression(label: str, value: Any, mistakes: list[str]) -> ca.SX | None:
+    if isinstance(value, ca.SX) and value.is_scalar(True) and not value.is_constant():
+        return value
+    mistakes.append(f"{label} is {text(value)}; give a scalar expression of symbols")
     return None
 
 
-def _named_expression(what: str, given: Any, mistakes: list[str]) -> ca.SX | None:
-    return ca.SX.sym(given) if isinstance(given, str) and given else _expression(what, given, mistakes)
+def _named_expression(label: str, value: Any, mistakes: list[str]) -> ca.SX | None:
+    return ca.SX.sym(value) if isinstance(value, str) and value else _expression(label, value, mistakes)
 
 
-def _experiments(given: Any, mistakes: list[str]) -> tuple[str, ...]:
-    if given is None:
+def _experiments(value: Any, mistakes: list[str]) -> tuple[str, ...]:
+    if value is None:
         return ()
-    listed: Sequence[Any] = [given] if isinstance(given, str) else items(given) or []
-    if not listed or not all(isinstance(n, str) and n for n in listed):
-        mistakes.append(f"experiment is {text(given)}; give the name of an experiment, or a list of names")
+    names: Sequence[Any] = [value] if isinstance(value, str) else items(value) or []
+    if not names or not all(isinstance(n, str) and n for n in names):
+        mistakes.append(f"experiment is {text(value)}; give the name of an experiment, or a list of names")
         return ()
-    return tuple(cast("Sequence[str]", listed))
+    return tuple(cast("Sequence[str]", names))
 
 
 def expression_text(graph: ca.SX) -> str:
     """Write an expression without its outer parentheses."""
-    found = str(graph)
+    full_text = str(graph)
     depth = 0
-    for i, letter in enumerate(found):
+    for i, letter in enumerate(full_text):
         depth += (letter == "(") - (letter == ")")
-        if depth == 0 and i < len(found) - 1:
-            return found
-    return found[1:-1] if found.startswith("(") and found.endswith(")") else found
+        if depth == 0 and i < len(full_text) - 1:
+            return full_text
+    return full_text[1:-1] if full_text.startswith("(") and full_text.endswith(")") else full_text

@@ -47,9 +47,9 @@ class StateChange:
     rows: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, arguments: Sequence[ca.SX], new: ca.SX, rows: Sequence[int] = ()) -> StateChange:
+    def of(cls, arguments: Sequence[ca.SX], new_states: ca.SX, rows: Sequence[int] = ()) -> StateChange:
         """Build the function of a column of new states (n_x, 1) over arguments (t, x, u, c)."""
-        return cls(ca.Function("change", list(arguments), [ca.densify(new)]), tuple(rows))
+        return cls(ca.Function("change", list(arguments), [ca.densify(new_states)]), tuple(rows))
 
     def _symbols(self) -> tuple[list[ca.SX], ca.SX]:
         """Return new symbols for the arguments, and the new states over them."""
@@ -60,9 +60,9 @@ class StateChange:
     def first(self) -> ca.Function:
         """(t, x, u, c) -> (new states, their Jacobian by (t, x, u, c))."""
         with _LOCK:
-            arguments, new = self._symbols()
-            jacobian = ca.jacobian(new, ca.vertcat(*arguments))
-            return ca.Function("change_slopes", arguments, [new, ca.densify(jacobian)])
+            arguments, new_states = self._symbols()
+            jacobian = ca.jacobian(new_states, ca.vertcat(*arguments))
+            return ca.Function("change_slopes", arguments, [new_states, ca.densify(jacobian)])
 
     @cached_property
     def second(self) -> ca.Function:
@@ -78,30 +78,30 @@ class StateChange:
             return self._curvature()[1].nnz() == 0
 
     def _curvature(self) -> tuple[list[ca.SX], ca.SX]:
-        arguments, new = self._symbols()
-        weight = ca.SX.sym("weight", new.numel())
-        return [*arguments, weight], ca.hessian(ca.dot(weight, new), ca.vertcat(*arguments))[0]
+        arguments, new_states = self._symbols()
+        weight = ca.SX.sym("weight", new_states.numel())
+        return [*arguments, weight], ca.hessian(ca.dot(weight, new_states), ca.vertcat(*arguments))[0]
 
     @cached_property
     def entries(self) -> tuple[Index, Index]:
         """Return the structurally nonzero pairs (new state, argument) of the change: rows and columns."""
         with _LOCK:
-            arguments, new = self._symbols()
-            rows, columns = ca.jacobian_sparsity(new, ca.vertcat(*arguments)).get_triplet()
+            arguments, new_states = self._symbols()
+            rows, columns = ca.jacobian_sparsity(new_states, ca.vertcat(*arguments)).get_triplet()
         return np.array(rows, dtype=np.intp), np.array(columns, dtype=np.intp)
 
     @property
     def support(self) -> Mask:
         """Return the dependence of each new state on each argument as a matrix, (n_x, 1 + n_x + n_u + n_c)."""
-        out = np.zeros((self.graph.size1_out(0), self._n_arguments), dtype=np.bool_)
-        out[self.entries] = True
-        return out
+        matrix = np.zeros((self.graph.size1_out(0), self._n_arguments), dtype=np.bool_)
+        matrix[self.entries] = True
+        return matrix
 
-    def needed(self, by: Mask | None = None) -> Mask:
+    def needed(self, state_mask: Mask | None = None) -> Mask:
         """Return on which arguments any new state depends, or any of some (n_x,)."""
-        (rows, columns), out = self.entries, np.zeros(self._n_arguments, dtype=np.bool_)
-        out[columns if by is None else columns[by[rows]]] = True
-        return out
+        (rows, columns), is_needed = self.entries, np.zeros(self._n_arguments, dtype=np.bool_)
+        is_needed[columns if state_mask is None else columns[state_mask[rows]]] = True
+        return is_needed
 
     @property
     def _n_arguments(self) -> int:
@@ -110,12 +110,12 @@ class StateChange:
     @cached_property
     def changed(self) -> Mask:
         """Return the mask of the states that change, (n_x,)."""
-        out = np.zeros(self.graph.size1_out(0), dtype=np.bool_)
+        is_changed = np.zeros(self.graph.size1_out(0), dtype=np.bool_)
         with _LOCK:
-            (_, x, _, _), new = self._symbols()
+            (_, x, _, _), new_states = self._symbols()
             for k in self.rows:
-                out[k] = not ca.is_equal(new[k], x[k], 1)
-        return out
+                is_changed[k] = not ca.is_equal(new_states[k], x[k], 1)
+        return is_changed
 
     @classmethod
     def united(cls, changes: Sequence[StateChange]) -> StateChange:
@@ -126,12 +126,12 @@ class StateChange:
         sizes = [change.graph.size1_in(3) for change in changes]
         t, x, u = (ca.SX.sym(n, changes[0].graph.size1_in(i)) for i, n in enumerate("txu"))
         c = [ca.SX.sym("c", size) for size in sizes]
-        new = ca.SX(x)
-        for change, own in zip(changes, c, strict=True):
-            states = change.graph.call([t, x, u, own])[0]
+        new_states = ca.SX(x)
+        for change, c_part in zip(changes, c, strict=True):
+            states = change.graph.call([t, x, u, c_part])[0]
             for j in np.flatnonzero(change.changed).tolist():
-                new[j] = states[j]
-        return cls.of([t, x, u, ca.vertcat(*c)], new, sorted({k for change in changes for k in change.rows}))
+                new_states[j] = states[j]
+        return cls.of([t, x, u, ca.vertcat(*c)], new_states, sorted({k for change in changes for k in change.rows}))
 
     @classmethod
     def stacked(cls, functions: Sequence[StateChange]) -> StateChange:
@@ -139,28 +139,28 @@ class StateChange:
         sizes = [function.graph.size1_in(3) for function in functions]
         t, x, u = (ca.SX.sym(n, functions[0].graph.size1_in(i)) for i, n in enumerate("txu"))
         c = [ca.SX.sym("c", size) for size in sizes]
-        rows = [function.graph.call([t, x, u, own])[0] for function, own in zip(functions, c, strict=True)]
+        rows = [function.graph.call([t, x, u, c_part])[0] for function, c_part in zip(functions, c, strict=True)]
         return cls.of([t, x, u, ca.vertcat(*c)], ca.vertcat(*rows))
 
-    def values(self, *at: float | Array) -> Array:
+    def values(self, *arguments: float | Array) -> Array:
         """Return the new states (n_x,) at (t, x, u, c)."""
-        return self._called(self.graph, at)["o0"][0].copy()
+        return self._called(self.graph, arguments)["o0"][0].copy()
 
-    def evaluate(self, *at: float | Array) -> tuple[Array, Array]:
+    def evaluate(self, *arguments: float | Array) -> tuple[Array, Array]:
         """Return the new states (n_x,) and their Jacobian (n_x, 1 + n_x + n_u + n_c) at (t, x, u, c)."""
-        found = self._called(self.first, at)
-        return found["o0"][0].copy(), found["o1"].T.copy()
+        outputs = self._called(self.first, arguments)
+        return outputs["o0"][0].copy(), outputs["o1"].T.copy()
 
-    def _called(self, function: ca.Function, at: Sequence[float | Array]) -> dict[str, Array]:
+    def _called(self, function: ca.Function, arguments: Sequence[float | Array]) -> dict[str, Array]:
         call, arrays = _buffered(function)
         for i, array in arrays:
-            array[...] = at[i]
+            array[...] = arguments[i]
         call()
         return call.results
 
-    def bend(self, *at: float | Array) -> Array:
+    def bend(self, *arguments: float | Array) -> Array:
         """Return the Hessian at (t, x, u, c, weight)."""
-        return np.asarray(cast("Any", self.second)(*at), dtype=float)
+        return np.asarray(cast("Any", self.second)(*arguments), dtype=float)
 
 
 class _Buffers(threading.local):
@@ -177,13 +177,13 @@ def _buffered(function: ca.Function) -> tuple[Buffered, list[tuple[int, Array]]]
 
     With it those of its arguments that are not empty, by position.
     """
-    known = _BUFFERS.known
-    if id(function) not in known:
+    cache = _BUFFERS.known
+    if id(function) not in cache:
         call = Buffered(function, tuple(function.name_out()))
-        known[id(function)] = function, call, [(function.index_in(n), a) for n, a in call.arguments.items()]
-        if len(known) > _KEPT:
-            known.popitem(last=False)
-    return known[id(function)][1:]
+        cache[id(function)] = function, call, [(function.index_in(n), a) for n, a in call.arguments.items()]
+        if len(cache) > _KEPT:
+            cache.popitem(last=False)
+    return cache[id(function)][1:]
 
 
 NEVER = 1e300
@@ -223,8 +223,8 @@ class Trigger:
         if self.priority is None:
             return -np.inf
         function, rows = self.priority
-        found = self._fixed[0] if self._fixed else float(function.values(t, x, u, e[rows])[0])
-        return -np.inf if np.isnan(found) else found
+        priority = self._fixed[0] if self._fixed else float(function.values(t, x, u, e[rows])[0])
+        return -np.inf if np.isnan(priority) else priority
 
     @cached_property
     def _fixed(self) -> list[float]:
@@ -240,18 +240,18 @@ class Trigger:
 
     def rates(self, t: float, x: Array, u: Array, e: Array, f: Array, du: Array) -> tuple[Array, Array, Array]:
         """Return g, g' (n,) and dg/dx (n, n_x), where states and inputs change by f (n_x,) and du (n_u,)."""
-        g, found = self.function.evaluate(t, x, u, e[self.parameters])
-        by_x = found[:, 1 : 1 + x.size]
-        return g, found[:, 0] + by_x @ f + found[:, 1 + x.size : 1 + x.size + u.size] @ du, by_x
+        g, jacobian = self.function.evaluate(t, x, u, e[self.parameters])
+        by_x = jacobian[:, 1 : 1 + x.size]
+        return g, jacobian[:, 0] + by_x @ f + jacobian[:, 1 + x.size : 1 + x.size + u.size] @ du, by_x
 
     def passing(self, t: float, x: Array, u: Array, e: Array, f: Array, du: Array) -> tuple[float, Array, Array]:
         """Return the rate of the row that passes zero here, and its derivatives by x (n_x,) and c (n_c,)."""
-        g, found = self.function.evaluate(t, x, u, e[self.parameters])
+        g, jacobian = self.function.evaluate(t, x, u, e[self.parameters])
         _, rate, _ = self.rates(t, x, u, e, f, du)
         with np.errstate(divide="ignore", invalid="ignore"):
-            away = np.abs(g / rate)  # the time to zero
-        row = int(np.argmin(np.where(np.isnan(away), np.inf, away)))
-        by_x, _, by_c = np.split(found[row, 1:], [x.size, x.size + u.size])
+            time_to_zero = np.abs(g / rate)  # the time to zero
+        row = int(np.argmin(np.where(np.isnan(time_to_zero), np.inf, time_to_zero)))
+        by_x, _, by_c = np.split(jacobian[row, 1:], [x.size, x.size + u.size])
         return float(rate[row]), by_x, by_c
 
     def holds(self, signs: Array) -> bool:
@@ -315,18 +315,18 @@ _TOGETHER: Recent[tuple[StateChange, ...], StateChange] = Recent(256)
 _ULPS = 4096  # that are one time for what follows an event at once
 
 
-def follows(last: float, time: float) -> bool:
+def follows(previous_time: float, time: float) -> bool:
     """Check whether a triggered event at a time follows immediately, within a few ulps, on the last event."""
-    return bool(time - last <= _ULPS * np.spacing(abs(last)))
+    return bool(time - previous_time <= _ULPS * np.spacing(abs(previous_time)))
 
 
 def at_once(instants: Sequence[Instant], e: Array) -> tuple[Instant, ...]:
     """Return instants, in order, in which those of exactly the same time are united."""
-    out: list[Instant] = []
+    merged_instants: list[Instant] = []
     for time, group in groupby(instants, key=lambda instant: float(e[instant.time])):
         members = list(group)
-        out += united(members) if time < NEVER else members
-    return tuple(out)
+        merged_instants += united(members) if time < NEVER else members
+    return tuple(merged_instants)
 
 
 @dataclass(frozen=True, eq=False)
@@ -345,8 +345,8 @@ class Schedule:
     moves: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        found = {id(i.trigger): i.trigger for i in self.instants if i.trigger is not None}
-        object.__setattr__(self, "triggers", tuple(found.values()))
+        triggers_by_id = {id(i.trigger): i.trigger for i in self.instants if i.trigger is not None}
+        object.__setattr__(self, "triggers", tuple(triggers_by_id.values()))
         object.__setattr__(self, "moves", any(instant.moves for instant in self.instants))
 
     @cached_property
@@ -365,24 +365,24 @@ class Schedule:
 
     @cached_property
     def _by_trigger(self) -> dict[Trigger, list[int]]:  # not by id: what is pickled has others
-        found: dict[Trigger, list[int]] = {}
+        rows_by_trigger: dict[Trigger, list[int]] = {}
         for instant in self.instants:
             if instant.trigger is not None:
-                found.setdefault(instant.trigger, []).append(instant.time)
-        return found
+                rows_by_trigger.setdefault(instant.trigger, []).append(instant.time)
+        return rows_by_trigger
 
     @cached_property
     def _positions(self) -> dict[int, list[int]]:
         """The instants whose time is a row of e, by position."""
-        found: dict[int, list[int]] = {}
+        positions_by_row: dict[int, list[int]] = {}
         for i, instant in enumerate(self.instants):
-            found.setdefault(instant.time, []).append(i)
-        return found
+            positions_by_row.setdefault(instant.time, []).append(i)
+        return positions_by_row
 
     def crossing_at(self, rows: Sequence[int]) -> Crossing:
         """Return the state change of all events at the times in `rows` of e, as one crossing."""
-        found = sorted(i for row in rows for i in self._positions.get(row, ()))
-        return Crossing(united([self.instants[i] for i in found]))
+        positions = sorted(i for row in rows for i in self._positions.get(row, ()))
+        return Crossing(united([self.instants[i] for i in positions]))
 
     @cached_property
     def known(self) -> Index:
@@ -401,20 +401,20 @@ class Schedule:
     @cached_property
     def _alike(self) -> list[tuple[Instant, list[int]]]:
         """One instant of each kind, and the rows of e that are the times of all of its kind."""
-        found: dict[tuple[int, int, bytes], tuple[Instant, list[int]]] = {}
+        instants_by_kind: dict[tuple[int, int, bytes], tuple[Instant, list[int]]] = {}
         for instant in self.instants:
             key = id(instant.change), id(instant.trigger), instant.parameters.tobytes()
-            found.setdefault(key, (instant, []))[1].append(instant.time)
-        return list(found.values())
+            instants_by_kind.setdefault(key, (instant, []))[1].append(instant.time)
+        return list(instants_by_kind.values())
 
-    def reaching(self, reached: Mask, parameters: Mask) -> tuple[Mask, Mask]:
+    def reaching(self, is_reached: Mask, parameters: Mask) -> tuple[Mask, Mask]:
         """Return masks of the states (n_x,) and rows of e (n_e,) on which reached states and parameters depend."""
-        n_x = reached.size
+        n_x = is_reached.size
         states, rows = np.zeros(n_x, dtype=np.bool_), np.zeros(self.n_e, dtype=np.bool_)
         for instant, times in self._alike:
             if instant.change is None:
                 continue
-            changed = reached & instant.change.changed
+            changed = is_reached & instant.change.changed
             if changed.any():
                 used = instant.change.needed(changed)
                 rows[times] = True
@@ -477,9 +477,9 @@ class Crossing:
         by_x, by_e = np.eye(x.size), np.zeros((x.size, e.size))
         for instant in self.instants:
             assert instant.change is not None
-            new, jacobian = instant.change.evaluate(e[instant.time], x, u, e[instant.parameters])
-            own_x, own_e = self._split(instant, jacobian, x.size, u.size, e.size, du)
-            by_x, by_e, x = own_x @ by_x, own_x @ by_e + own_e, new
+            new_states, jacobian = instant.change.evaluate(e[instant.time], x, u, e[instant.parameters])
+            step_x, step_e = self._split(instant, jacobian, x.size, u.size, e.size, du)
+            by_x, by_e, x = step_x @ by_x, step_x @ by_e + step_e, new_states
         return x, by_x, by_e
 
     @staticmethod
@@ -494,24 +494,24 @@ class Crossing:
     def curvature(self, x: Array, e: Array, u: Array, du: Array, ddu: Array, weight: Array) -> Array:
         """Return the Hessian of  weight . states after the changes  by (x, e), (n_x + n_e, n_x + n_e)."""
         n_x, n_u, n_e = x.size, u.size, e.size
-        path: list[tuple[Array, Array]] = []  # before each change: the states, and their derivatives by (x, e)
-        moved = np.hstack([np.eye(n_x), np.zeros((n_x, n_e))])
+        states_before: list[tuple[Array, Array]] = []  # before each change: the states, and their derivatives by (x, e)
+        derivatives = np.hstack([np.eye(n_x), np.zeros((n_x, n_e))])
         steps: list[tuple[Array, Array]] = []
         for instant in self.instants:
             assert instant.change is not None
-            path.append((x, moved))
-            new, jacobian = instant.change.evaluate(e[instant.time], x, u, e[instant.parameters])
-            own_x, own_e = self._split(instant, jacobian, n_x, n_u, n_e, du)
-            steps.append((own_x, jacobian[:, 1 + n_x : 1 + n_x + n_u]))
-            moved = own_x @ moved
-            moved[:, n_x:] += own_e
-            x = new
+            states_before.append((x, derivatives))
+            new_states, jacobian = instant.change.evaluate(e[instant.time], x, u, e[instant.parameters])
+            step_x, step_e = self._split(instant, jacobian, n_x, n_u, n_e, du)
+            steps.append((step_x, jacobian[:, 1 + n_x : 1 + n_x + n_u]))
+            derivatives = step_x @ derivatives
+            derivatives[:, n_x:] += step_e
+            x = new_states
         out = np.zeros((n_x + n_e, n_x + n_e))
-        for instant, (at, slope), (own_x, own_u) in zip(
-            reversed(self.instants), reversed(path), reversed(steps), strict=True
+        for instant, (state_before, slope), (step_x, step_u) in zip(
+            reversed(self.instants), reversed(states_before), reversed(steps), strict=True
         ):
             assert instant.change is not None
-            bend = instant.change.bend(e[instant.time], at, u, e[instant.parameters], weight)
+            bend = instant.change.bend(e[instant.time], state_before, u, e[instant.parameters], weight)
             # (t, x, u, c) as functions of (x, e): u moves with t
             inner = np.zeros((bend.shape[0], n_x + n_e))
             inner[0, n_x + instant.time] = 1.0
@@ -520,8 +520,8 @@ class Crossing:
             rows = 1 + n_x + n_u + np.arange(instant.parameters.size)
             inner[rows, n_x + instant.parameters] = 1.0
             out += inner.T @ bend @ inner
-            out[n_x + instant.time, n_x + instant.time] += weight @ (own_u @ ddu)
-            weight = own_x.T @ weight
+            out[n_x + instant.time, n_x + instant.time] += weight @ (step_u @ ddu)
+            weight = step_x.T @ weight
         return out
 
 
@@ -548,8 +548,8 @@ class RoundsCrossing(Crossing):
     def values(self, x: Array, e: Array, u: Array) -> Array:
         """Return the states after the changes, (n_x,)."""
         x = x if self.first is None else self.first.values(x, e, u)
-        for of in self.rounds:
-            x = of.crossing.at(of.time, x, e, u)
+        for event_round in self.rounds:
+            x = event_round.crossing.at(event_round.time, x, e, u)
         return x
 
 
@@ -571,59 +571,59 @@ class Timetable:
     @classmethod
     def of(cls, schedule: Schedule, start: float, p: Array, e: Array) -> Timetable:
         """Work a schedule out for parameters p (n_p,) and rows e (n_e,)."""
-        groups: dict[float, list[int]] = {}
-        last = np.nan
+        positions_by_time: dict[float, list[int]] = {}
+        group_time = np.nan
         for i in schedule.order(e):
             time = float(e[schedule.instants[i].time])
             if time >= NEVER:
                 break  # as all that follow
             # What one event makes true follows it in the next numbers.                  (castfit.transcribe.triggers)
-            together = schedule.instants[i].trigger is not None and follows(last, time)
-            last = last if together else time
-            groups.setdefault(last, []).append(i)
-        ended: set[int] = set()
-        found: list[Array] = [p]
+            is_immediate = schedule.instants[i].trigger is not None and follows(group_time, time)
+            group_time = group_time if is_immediate else time
+            positions_by_time.setdefault(group_time, []).append(i)
+        past_instants: set[int] = set()
+        parameter_rows: list[Array] = [p]
         crossings: list[Crossing | None] = []
-        after: list[bool] = []
-        for members in groups.values():
-            ended |= set(members)
-            now = p.copy()
+        after_flags: list[bool] = []
+        for positions in positions_by_time.values():
+            past_instants |= set(positions)
+            current_p = p.copy()
             for level in schedule.levels:
-                if level.on in ended and level.off not in ended:
-                    now[level.parameter] = e[level.height] + (0.0 if level.sets else now[level.parameter])
-            found.append(now)
-            jumps = at_once([schedule.instants[i] for i in members if schedule.instants[i].change is not None], e)
+                if level.on in past_instants and level.off not in past_instants:
+                    current_p[level.parameter] = e[level.height] + (0.0 if level.sets else current_p[level.parameter])
+            parameter_rows.append(current_p)
+            jumps = at_once([schedule.instants[i] for i in positions if schedule.instants[i].change is not None], e)
             crossings.append(Crossing(jumps) if jumps else None)
-            first = e[jumps[0].time] if jumps else NEVER  # what follows at once is seen where its cause is
-            after.append(any(instant.after for instant in jumps if e[instant.time] == first))
-        times = np.array(list(groups))
-        return cls(start, times, tuple(crossings), np.array(after, dtype=bool), np.array(found), e)
+            cause_time = e[jumps[0].time] if jumps else NEVER  # what follows at once is seen where its cause is
+            after_flags.append(any(instant.after for instant in jumps if e[instant.time] == cause_time))
+        times = np.array(list(positions_by_time))
+        return cls(start, times, tuple(crossings), np.array(after_flags, dtype=bool), np.array(parameter_rows), e)
 
     def with_rounds(self, rounds: Sequence[Round]) -> Timetable:
         """Return the timetable with the rounds of state-triggered events inserted in order of time."""
-        members: list[tuple[float, int, list[Round]]] = []  # time, the known entry with it or -1, rounds
-        known, last = 0, np.nan
+        entries: list[tuple[float, int, list[Round]]] = []  # time, the known entry with it or -1, rounds
+        next_index, previous_time = 0, np.nan
         for of in rounds:
-            while known < self.times.size and self.times[known] <= of.time:
-                last = float(self.times[known])
-                members.append((last, known, []))
-                known += 1
-            if not follows(last, of.time):
-                last = of.time
-                members.append((last, -1, []))
-            members[-1][2].append(of)
-        members += [(float(self.times[k]), k, []) for k in range(known, self.times.size)]
+            while next_index < self.times.size and self.times[next_index] <= of.time:
+                previous_time = float(self.times[next_index])
+                entries.append((previous_time, next_index, []))
+                next_index += 1
+            if not follows(previous_time, of.time):
+                previous_time = of.time
+                entries.append((previous_time, -1, []))
+            entries[-1][2].append(of)
+        entries += [(float(self.times[k]), k, []) for k in range(next_index, self.times.size)]
         crossings: list[Crossing | None] = []
-        after, p, now = list[bool](), [self.p[0]], 0
-        for time, k, of in members:
-            own = None if k < 0 else self.crossings[k]
-            crossings.append(RoundsCrossing((), own, tuple(of)) if of else own)
-            cause = of[0].after if of and own is None else k >= 0 and bool(self.after[k])
-            after.append(cause or any(r.after for r in of if r.time == time))
-            now += k >= 0
-            p.append(self.p[now])
-        times = np.array([time for time, _, _ in members])
-        return Timetable(self.start, times, tuple(crossings), np.array(after, dtype=bool), np.array(p), self.e)
+        after_flags, p, p_row = list[bool](), [self.p[0]], 0
+        for time, k, of in entries:
+            known_crossing = None if k < 0 else self.crossings[k]
+            crossings.append(RoundsCrossing((), known_crossing, tuple(of)) if of else known_crossing)
+            cause = of[0].after if of and known_crossing is None else k >= 0 and bool(self.after[k])
+            after_flags.append(cause or any(r.after for r in of if r.time == time))
+            p_row += k >= 0
+            p.append(self.p[p_row])
+        times = np.array([time for time, _, _ in entries])
+        return Timetable(self.start, times, tuple(crossings), np.array(after_flags, dtype=bool), np.array(p), self.e)
 
     @property
     def wanted_after(self) -> Array:

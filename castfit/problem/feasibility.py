@@ -48,21 +48,21 @@ def _linear(relations: Sequence[Relation], guess: Array, lower: Array, upper: Ar
     rows: list[Array] = []
     low: list[float] = []
     high: list[float] = []
-    of: list[int] = []
+    positions: list[int] = []
     for i, relation in enumerate(relations):
-        found = [relation.expression.values(p) for p in points]
-        value, slope = found[0][0][0], found[0][1][0]
+        evaluations = [relation.expression.values(p) for p in points]
+        value, slope = evaluations[0][0][0], evaluations[0][1][0]
         size = float(np.linalg.norm(slope * unit))
         if not (np.isfinite(value) and size > 0.0):
             continue
-        if any(not np.abs((s[0] - slope) * unit).max() <= _SAME * size for _, s in found[1:]):
+        if any(not np.abs((s[0] - slope) * unit).max() <= _SAME * size for _, s in evaluations[1:]):
             continue
         constant = float(value - slope @ guess)
         rows.append(slope * unit / size)
         low.append((relation.lower - constant) / size)
         high.append((relation.upper - constant) / size)
-        of.append(i)
-    return _Linear(np.array(rows).reshape(-1, guess.size), np.array(low), np.array(high), tuple(of))
+        positions.append(i)
+    return _Linear(np.array(rows).reshape(-1, guess.size), np.array(low), np.array(high), tuple(positions))
 
 
 def contradictions(relations: Sequence[Relation], guess: Array, lower: Array, upper: Array) -> list[str]:
@@ -72,32 +72,32 @@ def contradictions(relations: Sequence[Relation], guess: Array, lower: Array, up
     unit = np.where(guess != 0.0, np.abs(guess), 1.0)
     linear, box = _linear(relations, guess, lower, upper), (lower / unit, upper / unit)
     if not _solvable(linear, range(len(linear.of)), *box):
-        kept = list(range(len(linear.of)))
-        for row in list(kept):
-            fewer = [r for r in kept if r != row]
+        conflicting_rows = list(range(len(linear.of)))
+        for row in list(conflicting_rows):
+            fewer = [r for r in conflicting_rows if r != row]
             if not _solvable(linear, fewer, *box):
-                kept = fewer
-        names = [f"'{relations[linear.of[r]].name}'" for r in kept]
+                conflicting_rows = fewer
+        names = [f"'{relations[linear.of[r]].name}'" for r in conflicting_rows]
         if len(names) == 1:
             return [f"the constraint {names[0]} contradicts the bounds of the quantities; change one of them"]
         return [f"the constraints {enumerated(names)} contradict each other; leave one of them out"]
-    rest = [i for i in range(len(relations)) if i not in linear.of]
-    if not rest:
+    nonlinear_indices = [i for i in range(len(relations)) if i not in linear.of]
+    if not nonlinear_indices:
         return []
     low, high = _box(linear, *box)
-    out: list[str] = []
-    for i in rest:
+    messages: list[str] = []
+    for i in nonlinear_indices:
         relation = relations[i]
-        least, most = _range(relation, low * unit, high * unit)
+        min_value, max_value = _range(relation, low * unit, high * unit)
         slack = _ROUNDING * (
             1.0 + max((abs(b) for b in (relation.lower, relation.upper) if np.isfinite(b)), default=0.0)
         )
-        if least > relation.upper + slack or most < relation.lower - slack:
-            out.append(
+        if min_value > relation.upper + slack or max_value < relation.lower - slack:
+            messages.append(
                 f"the constraint '{relation.name}' cannot hold: bounds and the other constraints leave "
-                f"{least:.4g} to {most:.4g} for what it bounds; change one of them"
+                f"{min_value:.4g} to {max_value:.4g} for what it bounds; change one of them"
             )
-    return out
+    return messages
 
 
 def redundant(relations: Sequence[Relation], guess: Array, lower: Array, upper: Array) -> tuple[int, ...]:
@@ -106,26 +106,26 @@ def redundant(relations: Sequence[Relation], guess: Array, lower: Array, upper: 
     if len(equal) < 2:
         return ()
     linear = _linear([relations[i] for i in equal], guess, lower, upper)
-    basis, out = np.empty((0, guess.size)), list[int]()
+    basis, redundant_positions = np.empty((0, guess.size)), list[int]()
     for row, i in zip(linear.A, linear.of, strict=True):
-        left = row - basis.T @ (basis @ row)
-        length = float(np.linalg.norm(left))
+        remainder = row - basis.T @ (basis @ row)
+        length = float(np.linalg.norm(remainder))
         if length <= _SAME:
-            out.append(equal[i])
+            redundant_positions.append(equal[i])
         else:
-            basis = np.vstack([basis, left / length])
-    return tuple(out)
+            basis = np.vstack([basis, remainder / length])
+    return tuple(redundant_positions)
 
 
 def _solvable(linear: _Linear, rows: Sequence[int], lower: Array, upper: Array) -> bool:
-    found = _solve(linear, rows, np.zeros(lower.size), lower, upper)
-    return found.status != 2  # only what is known to have no solution is a contradiction
+    solution = _solve(linear, rows, np.zeros(lower.size), lower, upper)
+    return solution.status != 2  # only what is known to have no solution is a contradiction
 
 
 def _solve(linear: _Linear, rows: Sequence[int], cost: Array, lower: Array, upper: Array) -> Any:
     """Minimise a linear cost within some of the relations and the bounds."""
-    chosen = np.array(list(rows), dtype=np.intp)
-    A, low, high = linear.A[chosen], linear.lower[chosen], linear.upper[chosen]
+    row_indices = np.array(list(rows), dtype=np.intp)
+    A, low, high = linear.A[row_indices], linear.lower[row_indices], linear.upper[row_indices]
     equal = low == high
     above, below = np.isfinite(high) & ~equal, np.isfinite(low) & ~equal
     program: Any = scipy.optimize.linprog
@@ -144,12 +144,12 @@ def _box(linear: _Linear, lower: Array, upper: Array) -> tuple[Array, Array]:
     """Return the smallest box about what linear relations leave."""
     low, high = lower.copy(), upper.copy()
     for j in np.flatnonzero(linear.A.any(axis=0)):
-        for sign, ends in ((1.0, low), (-1.0, high)):
+        for sign, limits in ((1.0, low), (-1.0, high)):
             cost = np.zeros(lower.size)
             cost[j] = sign
-            found = _solve(linear, range(len(linear.of)), cost, lower, upper)
-            if found.status == 0:
-                ends[j] = sign * float(found.fun)
+            solution = _solve(linear, range(len(linear.of)), cost, lower, upper)
+            if solution.status == 0:
+                limits[j] = sign * float(solution.fun)
     return low, high
 
 
@@ -164,17 +164,17 @@ def _range(relation: Relation, low: Array, high: Array) -> tuple[float, float]:
     result: tuple[float, float] = (-np.inf, np.inf)
     f = part.first
     for k in range(f.n_instructions()):
-        op, to, of = f.instruction_id(k), list(f.instruction_output(k)), list(f.instruction_input(k))
+        op, targets, operands = f.instruction_id(k), list(f.instruction_output(k)), list(f.instruction_input(k))
         if op == ca.OP_OUTPUT:
-            if to[0] == 0:
-                result = work[of[0]]
+            if targets[0] == 0:
+                result = work[operands[0]]
         elif op == ca.OP_INPUT:
-            work[to[0]] = n[of[1]]
+            work[targets[0]] = n[operands[1]]
         elif op == ca.OP_CONST:
             number = float(f.instruction_constant(k))
-            work[to[0]] = number, number
+            work[targets[0]] = number, number
         else:
-            work[to[0]] = _apply(op, [work[i] for i in of])
+            work[targets[0]] = _apply(op, [work[i] for i in operands])
     return result
 
 

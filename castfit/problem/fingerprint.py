@@ -51,9 +51,9 @@ def fingerprint(problem: Posable) -> dict[str, Any]:
     return {**question(problem), **quantities, **terms}
 
 
-def changed(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+def changed(hashes: Mapping[str, Any], expected_hashes: Mapping[str, Any]) -> list[str]:
     """Return the keys of the entries that differ between two fingerprints."""
-    return [key for key in dict.fromkeys((*wanted, *found)) if found.get(key) != wanted.get(key)]
+    return [key for key in dict.fromkeys((*expected_hashes, *hashes)) if hashes.get(key) != expected_hashes.get(key)]
 
 
 def digest(*parts: Any) -> str:
@@ -68,25 +68,25 @@ def digest(*parts: Any) -> str:
     return f"sha256:{hashed.hexdigest()[:24]}"
 
 
-def _question(posed: Posed) -> dict[str, str]:
-    model, system = posed.model, posed.model.system
-    equations = system.function("equations", system.ode, system.alg, posed.observed)
-    bound = [(n, *map(float, pair)) for n, pair in sorted(posed.state_bounds.items())]
+def _question(compiled_problem: Posed) -> dict[str, str]:
+    model, system = compiled_problem.model, compiled_problem.model.system
+    equations = system.function("equations", system.ode, system.alg, compiled_problem.observed)
+    bound = [(n, *map(float, pair)) for n, pair in sorted(compiled_problem.state_bounds.items())]
     constraints = [
-        (c.name, float(c.lower), float(c.upper), *_held(c), *_expression(c.expression)) for c in posed.constraints
+        (c.name, float(c.lower), float(c.upper), *_held(c), *_expression(c.expression)) for c in compiled_problem.constraints
     ]
-    names = (model.states, model.algebraic_states, model.parameters, model.inputs, posed.outputs)
-    unknown = ("sigma unknown",) if posed.experiments[0].sigma is None else ()
+    names = (model.states, model.algebraic_states, model.parameters, model.inputs, compiled_problem.outputs)
+    unknown = ("sigma unknown",) if compiled_problem.experiments[0].sigma is None else ()
     graphs: dict[int, list[Any]] = {}  # of noise models, which thousands of experiments may share
     return {
         "model": digest(names, *_graph(equations)),
         **{
             f"data of '{c.name}'": digest(
-                c.points.times, c.points.values, _sigma(c), *unknown, *_noise(posed, c, graphs)
+                c.points.times, c.points.values, _sigma(c), *unknown, *_noise(compiled_problem, c, graphs)
             )
-            for c in posed.conditions
+            for c in compiled_problem.conditions
         },
-        **{f"inputs, initial and fixed values of '{c.name}'": _condition(c) for c in posed.conditions},
+        **{f"inputs, initial and fixed values of '{c.name}'": _condition(c) for c in compiled_problem.conditions},
         **({"state_bounds": digest(bound)} if bound else {}),
         **({"constraints": digest(constraints)} if constraints else {}),
     }
@@ -98,23 +98,23 @@ def _sigma(condition: Condition) -> Any:
     return np.where(joint, 1.0, condition.points.sigma) if any(joint) else condition.points.sigma
 
 
-def _noise(posed: Posed, condition: Condition, graphs: dict[int, list[Any]]) -> list[Any]:
+def _noise(compiled_problem: Posed, condition: Condition, graphs: dict[int, list[Any]]) -> list[Any]:
     """List the identifying parts of an experiment's noise beyond standard deviations; `graphs` is a cache."""
-    parts: list[Any] = []
-    for name, of in zip(posed.outputs, condition.observed, strict=True):
-        correlation = None if of is None else getattr(of.noise, "correlation", None)
+    entries: list[Any] = []
+    for name, observable in zip(compiled_problem.outputs, condition.observed, strict=True):
+        correlation = None if observable is None else getattr(observable.noise, "correlation", None)
         if correlation is not None:  # not the numbers that were estimated
-            parts += [name, "correlated", getattr(correlation, "label", "") or repr(correlation)]
-        if of is None or (of.weighted and (of.group < 0 or posed.groups[of.group] == "")):
+            entries += [name, "correlated", getattr(correlation, "label", "") or repr(correlation)]
+        if observable is None or (observable.weighted and (observable.group < 0 or compiled_problem.groups[observable.group] == "")):
             continue
-        if id(of.noise) not in graphs:
+        if id(observable.noise) not in graphs:
             mu, s, m = (ca.SX.sym(n) for n in ("mu", "s", "m"))
-            density = of.noise.density(mu, s, m)
-            others = [e for e in ca.symvar(density.cost) if not any(ca.is_equal(e, own) for own in (mu, s, m))]
-            graphs[id(of.noise)] = _graph(ca.Function("cost", [mu, s, m, *others], [density.cost]))
-        group = posed.groups[of.group] if of.group >= 0 else None
-        parts += [name, of.predicted, group, *graphs[id(of.noise)]]
-    return parts
+            density = observable.noise.density(mu, s, m)
+            other_symbols = [e for e in ca.symvar(density.cost) if not any(ca.is_equal(e, symbol) for symbol in (mu, s, m))]
+            graphs[id(observable.noise)] = _graph(ca.Function("cost", [mu, s, m, *other_symbols], [density.cost]))
+        group = compiled_problem.groups[observable.group] if observable.group >= 0 else None
+        entries += [name, observable.predicted, group, *graphs[id(observable.noise)]]
+    return entries
 
 
 def _condition(condition: Condition) -> str:
@@ -134,45 +134,45 @@ def _condition(condition: Condition) -> str:
 
 def _parts(link: Link) -> list[Any]:
     """List what the parts of a link are made of."""
-    out: list[Any] = []
+    entries: list[Any] = []
     for part in link.parts:
         if isinstance(part, MappedExpressions):
-            out += [part.rows, part.names, part.source, part.numbers, *_graph(part.first)]
+            entries += [part.rows, part.names, part.source, part.numbers, *_graph(part.first)]
         if isinstance(part, AtRest):
             inner = part.inner
-            out += [part.rows, part.rest.u, part.rest.z_guess, inner.base, inner.of, *_parts(inner)]
+            entries += [part.rows, part.rest.u, part.rest.z_guess, inner.base, inner.of, *_parts(inner)]
         if isinstance(part, ConsistentStart):
             inner = part.inner
-            out += [part.rows, part.guess, inner.base, inner.of, *_graph(part.equations), *_parts(inner)]
-    return out
+            entries += [part.rows, part.guess, inner.base, inner.of, *_graph(part.equations), *_parts(inner)]
+    return entries
 
 
 def _events(condition: Condition) -> list[Any]:
     schedule = condition.schedule
-    found: list[Any] = []
+    entries: list[Any] = []
     for instant in schedule.instants:
         change = () if instant.change is None else _graph(instant.change.first)
-        found += [instant.time, instant.parameters, instant.after, *change]
+        entries += [instant.time, instant.parameters, instant.after, *change]
         if instant.trigger is not None:
             trigger = instant.trigger
-            found += [trigger.direction, trigger.parameters, *_graph(trigger.function.first)]
-            found += [] if trigger.truth is None else [trigger.at_start, *_graph(trigger.truth)]
+            entries += [trigger.direction, trigger.parameters, *_graph(trigger.function.first)]
+            entries += [] if trigger.truth is None else [trigger.at_start, *_graph(trigger.truth)]
             if trigger.ordered:
-                found += [trigger.persistent, trigger.rng]
+                entries += [trigger.persistent, trigger.rng]
             if trigger.priority is not None:
-                found += [trigger.priority[1], *_graph(trigger.priority[0].first)]
-    return [*found, *((x.parameter, x.on, x.off, x.height, *([True] if x.sets else [])) for x in schedule.levels)]
+                entries += [trigger.priority[1], *_graph(trigger.priority[0].first)]
+    return [*entries, *((x.parameter, x.on, x.off, x.height, *([True] if x.sets else [])) for x in schedule.levels)]
 
 
 def _held(constraint: Constraint) -> tuple[Any, ...]:
     """List where a constraint holds; nothing where it is at every measured time, as results of format 1 have it."""
-    plain = constraint.times is None and not constraint.experiments
-    return () if plain else (constraint.times, constraint.experiments, constraint.of)
+    is_default = constraint.times is None and not constraint.experiments
+    return () if is_default else (constraint.times, constraint.experiments, constraint.of)
 
 
 def _expression(expression: ca.SX) -> list[Any]:
-    found = ca.symvar(expression)
-    return [tuple(s.name() for s in found), *_graph(ca.Function("expression", found, [expression]))]
+    symbols = ca.symvar(expression)
+    return [tuple(s.name() for s in symbols), *_graph(ca.Function("expression", symbols, [expression]))]
 
 
 def _graph(function: ca.Function) -> list[Any]:

@@ -152,18 +152,18 @@ class Loaded:
 
     def numbers(self, start: Start) -> dict[str, Any]:
         """Return the values of all parameters at a start, those that follow from others worked out."""
-        known = {**self.parameters, **{n: v for n, v in start.parameters.items() if not isinstance(v, ca.SX)}}
-        open_ = {n: v for n, v in start.parameters.items() if isinstance(v, ca.SX)}
+        values_by_name = {**self.parameters, **{n: v for n, v in start.parameters.items() if not isinstance(v, ca.SX)}}
+        expressions = {n: v for n, v in start.parameters.items() if isinstance(v, ca.SX)}
 
         def number(name: str) -> Any:
-            value = open_.get(name)
-            if value is None or any(s.name() not in {*known, *open_} for s in ca.symvar(value)):
-                return value if name in open_ else known[name]
+            value = expressions.get(name)
+            if value is None or any(s.name() not in {*values_by_name, *expressions} for s in ca.symvar(value)):
+                return value if name in expressions else values_by_name[name]
             symbols = ca.symvar(value)
-            at: Any = ca.Function("number", symbols, [value]).call([number(s.name()) for s in symbols])[0]
-            return float(at)
+            result: Any = ca.Function("number", symbols, [value]).call([number(s.name()) for s in symbols])[0]
+            return float(result)
 
-        return known | {n: number(n) for n in open_}
+        return values_by_name | {n: number(n) for n in expressions}
 
     def __repr__(self) -> str:
         events = f"; {len(self.events)} events" if self.events else ""

@@ -52,14 +52,14 @@ class Form:
     def names(self) -> dict[str, str]:
         """The parameters that the model needs, by what they are."""
         u = self.called
-        every = {"a": f"{u} at the left knot"}
+        labels = {"a": f"{u} at the left knot"}
         if self.degree:
-            every |= {"b": f"{u} at the right knot", "t": f"left knot of {u}", "r": f"rate between knots of {u}"}
+            labels |= {"b": f"{u} at the right knot", "t": f"left knot of {u}", "r": f"rate between knots of {u}"}
         if self.degree == 3:
-            every |= {"d": f"slope of {u} at the left knot", "e": f"slope of {u} at the right knot"}
+            labels |= {"d": f"slope of {u} at the left knot", "e": f"slope of {u} at the right knot"}
         if len(self.ways) > 1:
-            every |= {way: f"{u} is estimated{', logarithm' * (way == 'log')}" for way in self.ways if way != "known"}
-        return every
+            labels |= {way: f"{u} is estimated{', logarithm' * (way == 'log')}" for way in self.ways if way != "known"}
+        return labels
 
     def value(self, symbols: Mapping[str, ca.SX], t: ca.SX) -> ca.SX:
         """Return the term added to the known input, as an expression of the symbols of its parameters and time."""
@@ -80,9 +80,9 @@ class Form:
         """Return the parameters where the input is known."""
         return dict.fromkeys(self.names.values(), 0.0)
 
-    def choice(self, said: EstimatedInput) -> dict[str, float]:
+    def choice(self, spec: EstimatedInput) -> dict[str, float]:
         """Return the factors that choose between the ways, by name."""
-        return {name: float(way == said.scale) for way, name in self.names.items() if way in self.ways}
+        return {name: float(way == spec.scale) for way, name in self.names.items() if way in self.ways}
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,9 +94,9 @@ class _Curve:
     theta: ca.SX
 
     @classmethod
-    def of(cls, form: Form, said: EstimatedInput) -> _Curve:
-        values = [ca.SX.sym(n) for n in said.names(form.called)]
-        return cls(form, said, ca.vertcat(*(ca.log(v) if said.log else v for v in values)))
+    def of(cls, form: Form, spec: EstimatedInput) -> _Curve:
+        values = [ca.SX.sym(n) for n in spec.names(form.called)]
+        return cls(form, spec, ca.vertcat(*(ca.log(v) if spec.log else v for v in values)))
 
     def at(self, time: float) -> ca.SX:
         """Return g at a number."""
@@ -112,42 +112,42 @@ class _Curve:
     def piece(self, k: int) -> dict[str, Any]:
         """Return the parameters between knots k and k + 1."""
         t, n = self.said.knots, self.said.knots.size
-        last = min(k + 1, n - 1)
-        a, b = self.theta[k], self.theta[last]
+        right_knot = min(k + 1, n - 1)
+        a, b = self.theta[k], self.theta[right_knot]
         constant = self.said.kind == "piecewise_constant"
-        h = float(t[last] - t[k]) if last > k else 1.0
-        found: dict[str, Any] = {"a": a, "b": a if constant else b, "t": float(t[k]), "r": 0.0 if constant else 1.0 / h}
+        h = float(t[right_knot] - t[k]) if right_knot > k else 1.0
+        piece_values: dict[str, Any] = {"a": a, "b": a if constant else b, "t": float(t[k]), "r": 0.0 if constant else 1.0 / h}
         if self.form.degree == 3:
             if self.said.kind == "cubic_spline":
-                found |= {"d": _combined(h * self.said.slopes[k], self.theta)}
-                found |= {"e": _combined(h * self.said.slopes[last], self.theta)}
+                piece_values |= {"d": _combined(h * self.said.slopes[k], self.theta)}
+                piece_values |= {"e": _combined(h * self.said.slopes[right_knot], self.theta)}
             else:
-                found |= dict.fromkeys("de", 0.0 if constant else b - a)
+                piece_values |= dict.fromkeys("de", 0.0 if constant else b - a)
         names = self.form.names
-        return {names[what]: value for what, value in found.items() if what in names}
+        return {names[key]: value for key, value in piece_values.items() if key in names}
 
     def first(self, start: float) -> int:
         """Return the piece on which an experiment begins."""
         t = self.said.knots
-        last = t.size - 1 if self.said.kind == "piecewise_constant" else t.size - 2
-        return int(np.clip(np.searchsorted(t, start, side="right") - 1, 0, last))
+        last_piece = t.size - 1 if self.said.kind == "piecewise_constant" else t.size - 2
+        return int(np.clip(np.searchsorted(t, start, side="right") - 1, 0, last_piece))
 
     def settings(self, start: float) -> list[ParameterSwitch]:
         """Return the parameter switches at the knots after the start."""
         t = self.said.knots
         n = t.size if self.said.kind == "piecewise_constant" else t.size - 1
-        found: list[ParameterSwitch] = []
-        now = self.piece(self.first(start))
+        switches: list[ParameterSwitch] = []
+        current_piece = self.piece(self.first(start))
         for k in range(self.first(start) + 1, n):
-            new = self.piece(k)
-            found.append(ParameterSwitch(float(t[k]), {n: v for n, v in new.items() if not _same(v, now[n])}))
-            now = new
-        return found
+            next_piece = self.piece(k)
+            switches.append(ParameterSwitch(float(t[k]), {n: v for n, v in next_piece.items() if not _same(v, current_piece[n])}))
+            current_piece = next_piece
+        return switches
 
     def held(self, start: float) -> dict[str, Any]:
         """Return the parameters of an input that stands at its value at the start."""
-        still = self.form.known() | self.form.choice(self.said)
-        return still | {self.form.names["a"]: self.at(start)} | self._flat(self.at(start))
+        constant_values = self.form.known() | self.form.choice(self.said)
+        return constant_values | {self.form.names["a"]: self.at(start)} | self._flat(self.at(start))
 
     def _flat(self, value: ca.SX) -> dict[str, Any]:
         return {self.form.names["b"]: value} if self.form.degree else {}
@@ -161,45 +161,45 @@ def _combined(weights: Any, theta: ca.SX) -> ca.SX:
     return sum((float(weights[j]) * theta[j] for j in used), ca.SX(0))
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(first_value: Any, second_value: Any) -> bool:
     """Whether two values are the same number or expression."""
-    if isinstance(one, ca.SX) and isinstance(other, ca.SX):
-        return bool(ca.is_equal(one, other, 2))
-    return not isinstance(one, ca.SX) and not isinstance(other, ca.SX) and one == other
+    if isinstance(first_value, ca.SX) and isinstance(second_value, ca.SX):
+        return bool(ca.is_equal(first_value, second_value, 2))
+    return not isinstance(first_value, ca.SX) and not isinstance(second_value, ca.SX) and first_value == second_value
 
 
 _REDUCED: Built[Model, dict[tuple[Form, ...], Model]] = Built()
 """Models without estimated inputs, so that their functions are built once."""
 
 
-def with_pieces(said: Statement) -> Statement:
+def with_pieces(statement: Statement) -> Statement:
     """Return the statement with parameters that change at knots in place of estimated inputs."""
-    forms = _forms(said)
+    forms = _forms(statement)
     if not forms:
-        return said
-    model = said.model
-    symbols = {f.called: {what: ca.SX.sym(n) for what, n in f.names.items()} for f in forms}
-    built = _REDUCED.get(model, lambda _: {})
+        return statement
+    model = statement.model
+    symbols = {f.called: {key: ca.SX.sym(n) for key, n in f.names.items()} for f in forms}
+    models_by_forms = _REDUCED.get(model, lambda _: {})
     values = {f.called: f.value(symbols[f.called], model.system.t) for f in forms}
     added = [s for f in forms for s in symbols[f.called].values()]
-    if forms not in built:
-        built[forms] = model.with_added_inputs(values, added)
+    if forms not in models_by_forms:
+        models_by_forms[forms] = model.with_added_inputs(values, added)
     return replace(
-        said,
-        model=built[forms],
-        experiments=tuple(_reduced(e, forms) for e in said.experiments),
+        statement,
+        model=models_by_forms[forms],
+        experiments=tuple(_reduced(e, forms) for e in statement.experiments),
     )
 
 
-def _forms(said: Statement) -> tuple[Form, ...]:
+def _forms(statement: Statement) -> tuple[Form, ...]:
     forms: list[Form] = []
-    for called in said.model.inputs:
-        given = [e.inputs[called] for e in said.experiments]
-        given += [e.steady.inputs[called] for e in said.experiments if e.steady and called in e.steady.inputs]
-        found = [u for u in given if isinstance(u, EstimatedInput)]
-        if found:
-            ways = {u.scale for u in found} | ({"known"} if len(found) < len(given) else set[str]())
-            forms.append(Form(called, max(_DEGREE[u.kind] for u in found), tuple(sorted(ways))))
+    for input_name in statement.model.inputs:
+        inputs = [e.inputs[input_name] for e in statement.experiments]
+        inputs += [e.steady.inputs[input_name] for e in statement.experiments if e.steady and input_name in e.steady.inputs]
+        estimated_sources = [u for u in inputs if isinstance(u, EstimatedInput)]
+        if estimated_sources:
+            ways = {u.scale for u in estimated_sources} | ({"known"} if len(estimated_sources) < len(inputs) else set[str]())
+            forms.append(Form(input_name, max(_DEGREE[u.kind] for u in estimated_sources), tuple(sorted(ways))))
     return tuple(forms)
 
 
@@ -207,23 +207,23 @@ def _reduced(experiment: Experiment, forms: Iterable[Form]) -> Experiment:
     """Return an experiment in which estimated inputs are parameters that change."""
     inputs, parameters, settings = dict(experiment.inputs), dict(experiment.parameters), list[ParameterSwitch]()
     curves: dict[str, _Curve] = {}
-    before: dict[str, Any] = {}
+    steady_parameters: dict[str, Any] = {}
     steady = experiment.steady
     for form in forms:
-        given = inputs[form.called]
-        if not isinstance(given, EstimatedInput):
+        source = inputs[form.called]
+        if not isinstance(source, EstimatedInput):
             parameters |= form.known()
             continue
-        curve = curves[form.called] = _Curve.of(form, given)
-        inputs[form.called] = Placeholder.of(given, form.called)
-        parameters |= {**form.choice(given), **curve.piece(curve.first(experiment.start))}
+        curve = curves[form.called] = _Curve.of(form, source)
+        inputs[form.called] = Placeholder.of(source, form.called)
+        parameters |= {**form.choice(source), **curve.piece(curve.first(experiment.start))}
         settings += curve.settings(experiment.start)
         if steady is not None:
-            before |= form.known() if form.called in steady.inputs else curve.held(experiment.start)
+            steady_parameters |= form.known() if form.called in steady.inputs else curve.held(experiment.start)
     events = [_exchanged_event(event, curves) for event in experiment.events]
     changes: dict[str, Any] = {"inputs": inputs, "parameters": parameters, "events": (*events, *settings)}
     if steady is not None:
-        changes["initial"] = replace(steady, parameters={**steady.parameters, **before})
+        changes["initial"] = replace(steady, parameters={**steady.parameters, **steady_parameters})
     return experiment.with_changes(**changes)
 
 
@@ -236,5 +236,5 @@ def _exchanged_event(event: Any, curves: Mapping[str, _Curve]) -> Any:
     values = {s.name(): s + curves[s.name()].before(time) for s in symbols if s.name() in curves}  # a known one adds
     if not values:
         return event
-    new = {n: exchanged(v, values) if isinstance(v, ca.SX) else v for n, v in event.changes.items()}
-    return Event(time, new, measured=event.measured)
+    new_changes = {n: exchanged(v, values) if isinstance(v, ca.SX) else v for n, v in event.changes.items()}
+    return Event(time, new_changes, measured=event.measured)

@@ -35,8 +35,8 @@ def graph_of(constraint: Constraint, model: Model) -> ca.SX:
 
 def value_of(constraint: Constraint, model: Model) -> ca.SX:
     """Return a constraint's expression over the model's symbols."""
-    own = symbols_in(model)
-    outputs = {n: graph for n, graph in model.outputs.items() if n not in own}
+    model_symbols = symbols_in(model)
+    outputs = {n: graph for n, graph in model.outputs.items() if n not in model_symbols}
     return by_name(exchanged(model.told(constraint.expression), outputs), model.system)
 
 
@@ -50,8 +50,8 @@ def rate_of(value: ca.SX, model: Model) -> ca.SX:
     s = model.system
     rate = ca.jtimes(value, s.x, s.ode) + ca.jacobian(value, s.t)
     if s.z.numel() and ca.depends_on(value, s.z):
-        right = ca.jtimes(s.alg, s.x, s.ode) + ca.jacobian(s.alg, s.t)
-        rate -= ca.mtimes(ca.jacobian(value, s.z), ca.solve(ca.jacobian(s.alg, s.z), right))
+        right_side = ca.jtimes(s.alg, s.x, s.ode) + ca.jacobian(s.alg, s.t)
+        rate -= ca.mtimes(ca.jacobian(value, s.z), ca.solve(ca.jacobian(s.alg, s.z), right_side))
     return ca.densify(rate)
 
 
@@ -75,23 +75,23 @@ def conservation(value: ca.SX, model: Model) -> Conservation:
     n_p = s.p.numel()
     linear = bool(ca.is_linear(rate, s.p)) if n_p else True
     by_p = ca.jacobian(rate, s.p)
-    rest = ca.substitute(rate, s.p, ca.DM.zeros(n_p)) if n_p and linear else rate
-    function = s.function("rate", rate, terms, ca.densify(by_p), rest)
+    constant_part = ca.substitute(rate, s.p, ca.DM.zeros(n_p)) if n_p and linear else rate
+    function = s.function("rate", rate, terms, ca.densify(by_p), constant_part)
     rng = np.random.default_rng(0)  # where a function is looked at, no part of any answer
     size = _SAMPLES * (n_p + 2)
     sizes = [a.numel() for a in s.arguments]
     rows: list[Array] = []
-    moves = False
+    is_variable = False
     for _ in range(size):
-        at = [np.exp(rng.uniform(-1.0, 1.0, n)) for n in sizes]
-        found = [np.asarray(part, dtype=float).ravel() for part in function(*at)]
-        if not all(np.isfinite(part).all() for part in found):
+        point = [np.exp(rng.uniform(-1.0, 1.0, n)) for n in sizes]
+        outputs = [np.asarray(part, dtype=float).ravel() for part in function(*point)]
+        if not all(np.isfinite(part).all() for part in outputs):
             continue
-        moves |= bool(np.abs(found[0][0]) > _ZERO * max(float(found[1][0]), np.finfo(float).tiny))
-        rows.append(np.concatenate([found[2], found[3]]))
+        is_variable |= bool(np.abs(outputs[0][0]) > _ZERO * max(float(outputs[1][0]), np.finfo(float).tiny))
+        rows.append(np.concatenate([outputs[2], outputs[3]]))
     if not rows:
         return Conservation(never="its rate cannot be computed")
-    if not moves:
+    if not is_variable:
         return Conservation()
     if not linear:
         return Conservation(never="its rate is not linear in the parameters; state the relation of these itself")
@@ -108,21 +108,21 @@ def conservation(value: ca.SX, model: Model) -> Conservation:
 
 def _reduced(rows: Array) -> Array:
     """Return the independent rows in reduced echelon form, each with the leading entry 1."""
-    left = rows / np.maximum(np.abs(rows).max(axis=1, keepdims=True), np.finfo(float).tiny)
-    rank = int(np.linalg.matrix_rank(left, tol=_ZERO * np.linalg.norm(left)))
-    _, _, basis = np.linalg.svd(left)
-    left, row = basis[:rank].copy(), 0
-    for column in range(left.shape[1]):
+    reduced_rows = rows / np.maximum(np.abs(rows).max(axis=1, keepdims=True), np.finfo(float).tiny)
+    rank = int(np.linalg.matrix_rank(reduced_rows, tol=_ZERO * np.linalg.norm(reduced_rows)))
+    _, _, basis = np.linalg.svd(reduced_rows)
+    reduced_rows, row = basis[:rank].copy(), 0
+    for column in range(reduced_rows.shape[1]):
         if row == rank:
             break
-        pivot = row + int(np.argmax(np.abs(left[row:, column])))
-        if abs(left[pivot, column]) < 1e-8:
+        pivot = row + int(np.argmax(np.abs(reduced_rows[row:, column])))
+        if abs(reduced_rows[pivot, column]) < 1e-8:
             continue
-        left[[row, pivot]] = left[[pivot, row]]
-        left[row] /= left[row, column]
-        others = np.arange(rank) != row
-        left[others] -= left[others, column, None] * left[row]
+        reduced_rows[[row, pivot]] = reduced_rows[[pivot, row]]
+        reduced_rows[row] /= reduced_rows[row, column]
+        other_rows = np.arange(rank) != row
+        reduced_rows[other_rows] -= reduced_rows[other_rows, column, None] * reduced_rows[row]
         row += 1
-    left[np.abs(left) < 1e-9] = 0.0
-    near = np.round(left)
-    return np.where(np.abs(left - near) < 1e-9, near, left)
+    reduced_rows[np.abs(reduced_rows) < 1e-9] = 0.0
+    rounded_rows = np.round(reduced_rows)
+    return np.where(np.abs(reduced_rows - rounded_rows) < 1e-9, rounded_rows, reduced_rows)

@@ -67,35 +67,35 @@ class ScaleBlock:
 _BLOCKS: Built[Posed, tuple[ScaleBlock, ...]] = Built()
 
 
-def blocks_of(posed: Posed) -> tuple[ScaleBlock, ...]:
+def blocks_of(compiled_problem: Posed) -> tuple[ScaleBlock, ...]:
     """Return the scales and offsets that can be eliminated, in the smallest groups that have no data in common."""
-    return _BLOCKS.get(posed, _found)
+    return _BLOCKS.get(compiled_problem, _found)
 
 
-def entries_of(posed: Posed) -> NDArray[np.intp]:
+def entries_of(compiled_problem: Posed) -> NDArray[np.intp]:
     """Return the entries of theta that are eliminated: no search moves them."""
-    return np.array(sorted(j for block in blocks_of(posed) for j in block.entries), dtype=np.intp)
+    return np.array(sorted(j for block in blocks_of(compiled_problem) for j in block.entries), dtype=np.intp)
 
 
-def _found(posed: Posed) -> tuple[ScaleBlock, ...]:
-    if not any(output in posed.model.scalings for output in posed.outputs):
+def _found(compiled_problem: Posed) -> tuple[ScaleBlock, ...]:
+    if not any(output in compiled_problem.model.scalings for output in compiled_problem.outputs):
         return ()
-    candidates = list(_uses(posed))
-    allowed = _allowed(posed, candidates)
-    left = [_kept(use, allowed) for use in candidates]
-    return tuple(_components([use for use in left if use.entries]))
+    candidates = list(_uses(compiled_problem))
+    allowed = _allowed(compiled_problem, candidates)
+    restricted_uses = [_kept(use, allowed) for use in candidates]
+    return tuple(_components([use for use in restricted_uses if use.entries]))
 
 
-def _uses(posed: Posed) -> Iterable[Use]:
+def _uses(compiled_problem: Posed) -> Iterable[Use]:
     """List all uses of scales and offsets that are entries of theta, whether or not they can be eliminated."""
-    place = {n: i for i, n in enumerate(posed.model.parameters)}
-    for i, condition in enumerate(posed.conditions):
+    index_by_name = {n: i for i, n in enumerate(compiled_problem.model.parameters)}
+    for i, condition in enumerate(compiled_problem.conditions):
         of_row = {int(row): int(j) for j, row in zip(condition.theta, condition.link.of, strict=True) if row >= 0}
         for j, observed in enumerate(condition.observed):
-            scaling = posed.model.scalings.get(posed.outputs[j])
+            scaling = compiled_problem.model.scalings.get(compiled_problem.outputs[j])
             if scaling is None or observed is None:
                 continue
-            scale, offset = place[scaling.scale], place[scaling.offset] if scaling.offset else -1
+            scale, offset = index_by_name[scaling.scale], index_by_name[scaling.offset] if scaling.offset else -1
             yield Use(i, j, of_row.get(scale, -1), of_row.get(offset, -1), scale, offset, _unit(observed))
 
 
@@ -112,40 +112,40 @@ def _unit(observed: ObservedOutput) -> float:
     return np.nan
 
 
-def _allowed(posed: Posed, uses: Sequence[Use]) -> frozenset[int]:
+def _allowed(compiled_problem: Posed, uses: Sequence[Use]) -> frozenset[int]:
     """Return the entries of theta that enter nothing but data in which they are linear."""
-    own: dict[int, list[Use]] = {}
+    uses_by_entry: dict[int, list[Use]] = {}
     for use in uses:
         for j in use.entries:
-            own.setdefault(j, []).append(use)
-    return frozenset(j for j, of in own.items() if _free(posed, j) and _linear(posed, j, of) and _alone(posed, j, of))
+            uses_by_entry.setdefault(j, []).append(use)
+    return frozenset(j for j, entry_uses in uses_by_entry.items() if _free(compiled_problem, j) and _linear(compiled_problem, j, entry_uses) and _alone(compiled_problem, j, entry_uses))
 
 
-def _free(posed: Posed, j: int) -> bool:
+def _free(compiled_problem: Posed, j: int) -> bool:
     """Check whether a quantity has no bounds and no informative prior; a logarithm may have the lower bound 0."""
-    quantity = posed.quantities[j]
+    quantity = compiled_problem.quantities[j]
     lower = quantity.lower if quantity.scale != "log" else -np.inf if quantity.lower <= 0.0 else quantity.lower
-    return bool(lower == -np.inf and quantity.upper == np.inf and not posed.informed[j])
+    return bool(lower == -np.inf and quantity.upper == np.inf and not compiled_problem.informed[j])
 
 
-def _linear(posed: Posed, j: int, uses: Sequence[Use]) -> bool:
+def _linear(compiled_problem: Posed, j: int, uses: Sequence[Use]) -> bool:
     """Whether all data that a quantity moves are linear in it, of one kind, and have one sigma, or known ones."""
     kinds = {use.unit > 0.0 for use in uses}
-    groups = {_group(posed, use) for use in uses}
+    groups = {_group(compiled_problem, use) for use in uses}
     if len(kinds) > 1 or len(groups) > 1 or any(np.isnan(use.unit) for use in uses):
         return False
     if kinds == {True}:
         return all(use.offset_row < 0 for use in uses)
-    return posed.quantities[j].scale == "linear"
+    return compiled_problem.quantities[j].scale == "linear"
 
 
-def _group(posed: Posed, use: Use) -> int:
-    observed = posed.conditions[use.condition].observed[use.output]
+def _group(compiled_problem: Posed, use: Use) -> int:
+    observed = compiled_problem.conditions[use.condition].observed[use.output]
     assert observed is not None
     return observed.group
 
 
-def _alone(posed: Posed, j: int, uses: Sequence[Use]) -> bool:
+def _alone(compiled_problem: Posed, j: int, uses: Sequence[Use]) -> bool:
     """Whether a quantity moves the parameter that it is, in its own outputs only."""
     rows = {
         row for use in uses for row, entry in ((use.scale_row, use.scale), (use.offset_row, use.offset)) if entry == j
@@ -153,18 +153,18 @@ def _alone(posed: Posed, j: int, uses: Sequence[Use]) -> bool:
     if len(rows) != 1:
         return False
     row = rows.pop()
-    for condition in posed.conditions:
-        moved = condition.link.pattern[:, condition.theta == j]
-        if not set(np.flatnonzero(moved.any(axis=1)).tolist()) <= {row}:
+    for condition in compiled_problem.conditions:
+        is_moved = condition.link.pattern[:, condition.theta == j]
+        if not set(np.flatnonzero(is_moved.any(axis=1)).tolist()) <= {row}:
             return False
-    name = posed.model.parameters[row]
-    if any(relation.involved[j] for relation in posed.relations):
+    name = compiled_problem.model.parameters[row]
+    if any(relation.involved[j] for relation in compiled_problem.relations):
         return False
-    inside = {s.name() for c in posed.path for s in ca.symvar(graph_of(c, posed.model))}
-    mine = {n for n, s in posed.model.scalings.items() if name in s.parameters}
-    seen = (*posed.outputs, *posed.spreads)
-    depends = ca.jacobian_sparsity(posed.observed, posed.model.system.p[row]).get_triplet()[0]
-    return name not in inside and all(seen[k] in mine for k in depends)
+    symbol_names = {s.name() for c in compiled_problem.path for s in ca.symvar(graph_of(c, compiled_problem.model))}
+    scaled_outputs = {n for n, s in compiled_problem.model.scalings.items() if name in s.parameters}
+    output_names = (*compiled_problem.outputs, *compiled_problem.spreads)
+    output_rows = ca.jacobian_sparsity(compiled_problem.observed, compiled_problem.model.system.p[row]).get_triplet()[0]
+    return name not in symbol_names and all(output_names[k] in scaled_outputs for k in output_rows)
 
 
 def _kept(use: Use, allowed: frozenset[int]) -> Use:
@@ -174,11 +174,11 @@ def _kept(use: Use, allowed: frozenset[int]) -> Use:
 
 def _components(uses: Sequence[Use]) -> Iterable[ScaleBlock]:
     """Collect uses that are linked through common entries."""
-    left = list(uses)
-    while left:
-        inside, entries = [left.pop(0)], set[int]()
-        while inside:
-            entries |= {j for use in inside for j in use.entries}
-            inside = [use for use in left if entries & {*use.entries}]
-            left = [use for use in left if use not in inside]
+    remaining = list(uses)
+    while remaining:
+        linked_uses, entries = [remaining.pop(0)], set[int]()
+        while linked_uses:
+            entries |= {j for use in linked_uses for j in use.entries}
+            linked_uses = [use for use in remaining if entries & {*use.entries}]
+            remaining = [use for use in remaining if use not in linked_uses]
         yield ScaleBlock(tuple(sorted(entries)), tuple(use for use in uses if entries & {*use.entries}))

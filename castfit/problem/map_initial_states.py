@@ -62,34 +62,34 @@ class AtRest:
 
     def values(self, n: Array) -> tuple[Array, Array]:
         """Return the states (m,) and their derivatives by n (m, n_q); NaN where there is no steady state."""
-        given = self.inner.natural(n)
-        found = self.rest.solve(given.p, given.a)
-        if not found.ok:
+        natural = self.inner.natural(n)
+        steady_state = self.rest.solve(natural.p, natural.a)
+        if not steady_state.ok:
             return np.full(self.rows.size, np.nan), np.full((self.rows.size, n.size), np.nan)
-        slopes = self.rest.slopes(found, given.p, given.dp, given.da)
-        return found.w[self.states], slopes[self.states]
+        slopes = self.rest.slopes(steady_state, natural.p, natural.dp, natural.da)
+        return steady_state.w[self.states], slopes[self.states]
 
     def curvature(self, n: Array, weight: Array) -> tuple[Array, Array]:
         """Return the weighted sums of first and second derivatives by n."""
-        given = self.inner.natural(n)
-        found = self.rest.solve(given.p, given.a)
-        if not found.ok:
+        natural = self.inner.natural(n)
+        steady_state = self.rest.solve(natural.p, natural.a)
+        if not steady_state.ok:
             return np.full(n.size, np.nan), np.full((n.size, n.size), np.nan)
-        slopes = self.rest.slopes(found, given.p, given.dp, given.da)
-        on = np.zeros(found.w.size)
-        np.add.at(on, self.states, weight)
-        on_p, on_a, bend = self.rest.adjoint(found, given.p, on)
-        along = np.concatenate([slopes, given.dp])
-        return on @ slopes, along.T @ bend @ along + self.inner.curvature(n, on_p, on_a)
+        slopes = self.rest.slopes(steady_state, natural.p, natural.dp, natural.da)
+        state_weights = np.zeros(steady_state.w.size)
+        np.add.at(state_weights, self.states, weight)
+        p_weights, a_weights, bend = self.rest.adjoint(steady_state, natural.p, state_weights)
+        derivatives = np.concatenate([slopes, natural.dp])
+        return state_weights @ slopes, derivatives.T @ bend @ derivatives + self.inner.curvature(n, p_weights, a_weights)
 
     def reason(self, n: Array, row: int) -> tuple[str, str]:
         """Describe the state without a steady-state value, the parameters, and the reason."""
-        given = self.inner.natural(n)
-        wrong = self.inner.failure(n, given)
-        found = self.rest.solve(given.p, given.a)
+        natural = self.inner.natural(n)
+        failure = self.inner.failure(n, natural)
+        steady_state = self.rest.solve(natural.p, natural.a)
         name = self.rest.states[int(self.states[row])]
-        why = wrong or found.reason
-        where = f"{_shown(self.names, given.p)}{f' ({why})' if why else ''}"
+        why = failure or steady_state.reason
+        where = f"{_shown(self.names, natural.p)}{f' ({why})' if why else ''}"
         return f"the steady state of '{name}' before the experiment", where
 
     def kept(self, keep: Index, n: Array) -> AtRest:
@@ -123,20 +123,20 @@ class ConsistentStart:
         time: float,
         u: Array,
         open_states: Sequence[str],
-        given: Sequence[str],
+        fixed_states: Sequence[str],
         guess: Array,
     ) -> ConsistentStart:
-        """Set up the equations at a time with inputs u (n_u,); `given` are algebraic states, in the order of rows e."""
-        at = [system.state_names.index(n) for n in open_states]
-        open_z = [j for j, n in enumerate(system.algebraic_names) if n not in given]
-        w, P = ca.SX.sym("w", len(at) + len(open_z)), ca.SX.sym("P", inner.base.size)
+        """Set up the equations at a time with inputs u (n_u,); `fixed_states` are algebraic states, in the order of rows e."""
+        indices = [system.state_names.index(n) for n in open_states]
+        open_z = [j for j, n in enumerate(system.algebraic_names) if n not in fixed_states]
+        w, P = ca.SX.sym("w", len(indices) + len(open_z)), ca.SX.sym("P", inner.base.size)
         n_p, n_x = system.p.numel(), system.x.numel()
         x, z = ca.SX(P[n_p : n_p + n_x]), ca.SX(system.z)
-        for k, i in enumerate(at):
+        for k, i in enumerate(indices):
             x[i] = w[k]
         for k, j in enumerate(open_z):
-            z[j] = w[len(at) + k]
-        for k, n in enumerate(given):
+            z[j] = w[len(indices) + k]
+        for k, n in enumerate(fixed_states):
             z[system.algebraic_names.index(n)] = P[n_p + n_x + k]
         function = system.function("alg", ca.densify(system.alg))
         (g,) = function.call([ca.SX(time), x, z, P[:n_p], ca.SX(ca.DM(u))])
@@ -144,14 +144,14 @@ class ConsistentStart:
         weight = ca.SX.sym("lambda", g.numel())
         hessian, _ = ca.hessian(ca.dot(weight, g), ca.vertcat(w, P))
         return cls(
-            np.array(at, dtype=np.intp) + n_p,
+            np.array(indices, dtype=np.intp) + n_p,
             tuple(open_states),
             inner,
             ca.Function("equations", [w, P], [ca.densify(g), *slopes]),
             ca.Function("second", [w, P, weight], [ca.densify(hessian)]),
             guess,
             system.algebraic_names,
-            (*system.parameter_names, *(f"{n}(0)" for n in given)),
+            (*system.parameter_names, *(f"{n}(0)" for n in fixed_states)),
         )
 
     @property
@@ -162,51 +162,51 @@ class ConsistentStart:
     def values(self, n: Array) -> tuple[Array, Array]:
         """Return the states (m,) and their derivatives by n (m, n_q); NaN where nothing consistent was found."""
         P, dP = self._given(n)
-        w, found = self._solve(P)
-        if not found:
+        w, is_converged = self._solve(P)
+        if not is_converged:
             return np.full(self.rows.size, np.nan), np.full((self.rows.size, n.size), np.nan)
         return w[: self.rows.size], self._slopes(w, P, dP)[: self.rows.size]
 
     def curvature(self, n: Array, weight: Array) -> tuple[Array, Array]:
         """Return the weighted sums of first and second derivatives by n."""
         P, dP = self._given(n)
-        w, found = self._solve(P)
-        if not found:
+        w, is_converged = self._solve(P)
+        if not is_converged:
             return np.full(n.size, np.nan), np.full((n.size, n.size), np.nan)
         dw = self._slopes(w, P, dP)
         _, by_w, by_P = self._evaluate(w, P)
-        on = np.append(weight, np.zeros(w.size - weight.size))
-        multiplier: Array = _solve(by_w.T, on)
+        state_weights = np.append(weight, np.zeros(w.size - weight.size))
+        multiplier: Array = _solve(by_w.T, state_weights)
         second: Any = self.second(w, P, multiplier)
-        along, on_P = np.concatenate([dw, dP]), -by_P.T @ multiplier
+        derivatives, P_weights = np.concatenate([dw, dP]), -by_P.T @ multiplier
         n_p, n_a = self.inner.n_p, P.size - self.inner.n_e
-        inner = self.inner.curvature(n, on_P[:n_p], on_P[n_p:n_a], on_P[n_a:])
-        return on @ dw, -along.T @ np.asarray(second, dtype=float) @ along + inner
+        inner = self.inner.curvature(n, P_weights[:n_p], P_weights[n_p:n_a], P_weights[n_a:])
+        return state_weights @ dw, -derivatives.T @ np.asarray(second, dtype=float) @ derivatives + inner
 
     def reason(self, n: Array, row: int) -> tuple[str, str]:
         """Describe the state without a consistent value, the parameters, and the equation with the largest residual."""
         P, _ = self._given(n)
-        own = np.append(P[: self.inner.n_p], P[P.size - self.inner.n_e :])
-        where = _shown(self.parameter_names, own)
-        what = f"the initial value of '{self.states[row]}' that is consistent with the algebraic equations"
+        parameter_values = np.append(P[: self.inner.n_p], P[P.size - self.inner.n_e :])
+        where = _shown(self.parameter_names, parameter_values)
+        subject = f"the initial value of '{self.states[row]}' that is consistent with the algebraic equations"
         w, _ = self._solve(P)
         g, by_w, _ = self._evaluate(w, P)
         size = self._sizes(by_w, w)
         i = int(np.argmax(np.where(np.isfinite(g), np.abs(g) / size, np.inf)))
-        off = f"near its guess, the equation of {self.equation_names[i]} stays off by {g[i]:.2g}"
-        return what, f"{where} ({self.inner.failure(n, self.inner.natural(n)) or off})"
+        residual_text = f"near its guess, the equation of {self.equation_names[i]} stays off by {g[i]:.2g}"
+        return subject, f"{where} ({self.inner.failure(n, self.inner.natural(n)) or residual_text})"
 
     def kept(self, keep: Index, n: Array) -> ConsistentStart:
         """Return the part as a function of the entries `keep` of n, the others held at their value."""
         return replace(self, inner=self.inner.kept(keep, n))
 
     def _given(self, n: Array) -> tuple[Array, Array]:
-        at = self.inner.natural(n)
-        return np.concatenate([at.p, at.a, at.e]), np.concatenate([at.dp, at.da, at.de.reshape(at.e.size, n.size)])
+        natural = self.inner.natural(n)
+        return np.concatenate([natural.p, natural.a, natural.e]), np.concatenate([natural.dp, natural.da, natural.de.reshape(natural.e.size, n.size)])
 
     def _evaluate(self, w: Array, P: Array) -> tuple[Array, Array, Array]:
-        found: Any = self.equations(w, P)
-        g, by_w, by_P = (np.asarray(f, dtype=float) for f in found)
+        outputs: Any = self.equations(w, P)
+        g, by_w, by_P = (np.asarray(f, dtype=float) for f in outputs)
         return g[:, 0], by_w, by_P
 
     def _sizes(self, by_w: Array, w: Array) -> Array:
@@ -229,9 +229,9 @@ class ConsistentStart:
                 if (np.abs(step) <= _EXACT * np.maximum(np.abs(w), _EXACT * np.abs(self.guess))).all():
                     return w + step, True
                 sizes = self._sizes(by_w, w)
-                before = np.abs(g / sizes).max()
+                previous_norm = np.abs(g / sizes).max()
                 for _ in range(_HALVINGS):
-                    if np.abs(self._evaluate(w + step, P)[0] / sizes).max() < before:
+                    if np.abs(self._evaluate(w + step, P)[0] / sizes).max() < previous_norm:
                         break
                     step = 0.5 * step
                 w = w + step
@@ -245,5 +245,5 @@ class ConsistentStart:
 
 def _shown(names: Sequence[str], values: Array) -> str:
     """Show the first of some values, for a message."""
-    shown = [f"{k} = {v:.6g}" for k, v in zip(names, values.tolist(), strict=True)]
-    return ", ".join([*shown[:_SHOWN], *(["..."] if len(shown) > _SHOWN else [])])
+    value_texts = [f"{k} = {v:.6g}" for k, v in zip(names, values.tolist(), strict=True)]
+    return ", ".join([*value_texts[:_SHOWN], *(["..."] if len(value_texts) > _SHOWN else [])])

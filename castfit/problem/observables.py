@@ -50,8 +50,8 @@ class ObservedOutput:
     weighted: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        plain = isinstance(self.noise, Gaussian) and self.noise.plain and len(self.predicted) == 1
-        object.__setattr__(self, "weighted", plain)
+        is_weighted = isinstance(self.noise, Gaussian) and self.noise.plain and len(self.predicted) == 1
+        object.__setattr__(self, "weighted", is_weighted)
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,8 @@ class _ObservablePlan:
 
     def spread(self, output: str, expression: ca.SX) -> str:
         """Name a computed spread; equal graphs share one name."""
-        for name, known in self.spreads.items():
-            if ca.is_equal(known, expression, 10):
+        for name, graph in self.spreads.items():
+            if ca.is_equal(graph, expression, 10):
                 return name
         names = (f"sigma of {output}{'' if k == 1 else f' ({k})'}" for k in range(1, len(self.spreads) + 2))
         name = next(n for n in names if n not in self.spreads)
@@ -114,8 +114,8 @@ def parameter_of(noise: Noise, name: str) -> str:
 
 def called_now(name: str, names: Container[str]) -> str:
     """Return the name of a quantity among `names`, which earlier versions may have called otherwise: dispersions."""
-    now = name.replace("sigma(", "dispersion(", 1) if name.startswith("sigma(") else name
-    return now if name not in names and now in names else name
+    current_name = name.replace("sigma(", "dispersion(", 1) if name.startswith("sigma(") else name
+    return current_name if name not in names and current_name in names else name
 
 
 def unknowns(experiments: Iterable[Experiment]) -> Iterable[tuple[str, str, Noise, Unknown]]:
@@ -126,47 +126,47 @@ def unknowns(experiments: Iterable[Experiment]) -> Iterable[tuple[str, str, Nois
                 yield label(output, noise.sigma), output, noise, noise.sigma
 
 
-def work_out(said: Statement) -> Observations:
+def work_out(statement: Statement) -> Observations:
     """Compile the noise models of a statement, which must contain no mistake."""
-    uses = list(unknowns(said.experiments))
+    uses = list(unknowns(statement.experiments))
     eliminated: dict[str, bool] = {}
     for name, _, noise, sigma in uses:
         eliminated[name] = eliminated.get(name, True) and noise.plain and sigma.plain
     plan = _ObservablePlan(eliminated)
-    observed = tuple({n: _observed(e, n, plan) for n in e.measured} for e in said.experiments)
+    observed = tuple({n: _observed(e, n, plan) for n in e.measured} for e in statement.experiments)
     if not plan.spreads:
-        return Observations(said, observed, tuple(plan.groups), (), frozenset())
+        return Observations(statement, observed, tuple(plan.groups), (), frozenset())
     names = {s.name() for graph in plan.spreads.values() for s in ca.symvar(graph)}
-    known = {*every_parameter(said.model, said.parameters), *plan.parameters}
-    inside = [n for n in dict.fromkeys((*said.parameters, *plan.parameters)) if n in names & known]
-    added = [n for n in inside if n not in said.model.parameters]
-    model = _extended(said.model, added, plan.spreads)
-    whole = replace(said, model=model, parameters={**said.parameters, **plan.parameters})
-    given = (v for e in said.experiments for v in (*e.parameters.values(), *e.initial.values()))
-    elsewhere = {s.name() for v in given if isinstance(v, ca.SX) for s in ca.symvar(v)}
-    elsewhere = elsewhere.union(*(symbols_of(e.events) for e in said.experiments))
-    measured = (said.model.outputs[n] for e in said.experiments for n in e.measured)
-    graphs = (said.model.system.ode, said.model.system.alg, *said.model.initial.values(), *measured)
-    only = frozenset(inside).difference(elsewhere, (s.name() for graph in graphs for s in ca.symvar(graph)))
-    return Observations(whole, observed, tuple(plan.groups), tuple(plan.spreads), only)
+    parameter_names = {*every_parameter(statement.model, statement.parameters), *plan.parameters}
+    noise_parameters = [n for n in dict.fromkeys((*statement.parameters, *plan.parameters)) if n in names & parameter_names]
+    added = [n for n in noise_parameters if n not in statement.model.parameters]
+    model = _extended(statement.model, added, plan.spreads)
+    full_statement = replace(statement, model=model, parameters={**statement.parameters, **plan.parameters})
+    values = (v for e in statement.experiments for v in (*e.parameters.values(), *e.initial.values()))
+    other_symbols = {s.name() for v in values if isinstance(v, ca.SX) for s in ca.symvar(v)}
+    other_symbols = other_symbols.union(*(symbols_of(e.events) for e in statement.experiments))
+    measured = (statement.model.outputs[n] for e in statement.experiments for n in e.measured)
+    graphs = (statement.model.system.ode, statement.model.system.alg, *statement.model.initial.values(), *measured)
+    noise_only = frozenset(noise_parameters).difference(other_symbols, (s.name() for graph in graphs for s in ca.symvar(graph)))
+    return Observations(full_statement, observed, tuple(plan.groups), tuple(plan.spreads), noise_only)
 
 
 def _observed(experiment: Experiment, output: str, plan: _ObservablePlan) -> ObservedOutput:
     noise = experiment.noise.get(output)
     if noise is None:
-        known = experiment.sigma is not None and output in experiment.sigma
-        return ObservedOutput(Gaussian(), -1 if known else plan.group(""), (output,))
-    sigma, bare = noise.sigma, plan.bare(noise)
+        has_sigma = experiment.sigma is not None and output in experiment.sigma
+        return ObservedOutput(Gaussian(), -1 if has_sigma else plan.group(""), (output,))
+    sigma, bare_noise = noise.sigma, plan.bare(noise)
     if isinstance(sigma, Unknown):
         name = label(output, sigma)
         if plan.eliminated[name]:
-            return ObservedOutput(bare, plan.group(name), (output,))
+            return ObservedOutput(bare_noise, plan.group(name), (output,))
         parameter = parameter_of(noise, name)
         plan.parameters[parameter] = _parameter(experiment, output, noise, sigma)
         sigma = _symbol(parameter)
-    own = [plan.spread(output, symbol) for symbol in noise.symbols]
+    extra_names = [plan.spread(output, symbol) for symbol in noise.symbols]
     computed = [] if sigma is None else [plan.spread(output, sigma)]  # else a number, or none is needed
-    return ObservedOutput(bare, -1, (output, *computed, *own), bool(computed))
+    return ObservedOutput(bare_noise, -1, (output, *computed, *extra_names), bool(computed))
 
 
 @cache
@@ -188,8 +188,8 @@ _EXTENDED: Built[Model, dict[tuple[object, ...], tuple[Mapping[str, ca.SX], Mode
 
 
 def _extended(model: Model, parameters: Sequence[str], spreads: Mapping[str, ca.SX]) -> Model:
-    known = _EXTENDED.get(model, lambda _: {})
+    models_by_key = _EXTENDED.get(model, lambda _: {})
     key = (*parameters, *spreads, *(hash(graph) for graph in spreads.values()))
-    if key not in known:
-        known[key] = (spreads, model.extended(parameters, spreads))
-    return known[key][1]
+    if key not in models_by_key:
+        models_by_key[key] = (spreads, model.extended(parameters, spreads))
+    return models_by_key[key][1]

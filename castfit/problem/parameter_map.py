@@ -88,23 +88,23 @@ class MappedExpressions:
         """Return the weighted sums of first and second derivatives by n."""
         slope, bend = self.second(self._arguments(n), weight)
         gradient, hessian = np.zeros(self.n_q), np.zeros((self.n_q, self.n_q))
-        at = self.source[self._known]
-        gradient[at] = slope.full()[0, self._known]
-        hessian[at[:, None], at] = bend.full()[self._known[:, None], self._known]
+        indices = self.source[self._known]
+        gradient[indices] = slope.full()[0, self._known]
+        hessian[indices[:, None], indices] = bend.full()[self._known[:, None], self._known]
         return gradient, hessian
 
     def reason(self, n: Array, row: int) -> tuple[str, str]:
         """Return the description of a row, and the values of its arguments."""
-        used = np.flatnonzero(self.support[row])
+        used_columns = np.flatnonzero(self.support[row])
         arguments = self._arguments(n)
-        where = ", ".join(f"{self.names[j]} = {arguments[j]:.6g}" for j in used)
+        where = ", ".join(f"{self.names[j]} = {arguments[j]:.6g}" for j in used_columns)
         return self.what[row], where
 
     def kept(self, keep: Index, n: Array) -> MappedExpressions:
         """Return the part as a function of the entries `keep` of n, the others held at their value."""
-        place = np.full(self.n_q + 1, -1, dtype=np.intp)  # the last entry is that of numbers
-        place[keep] = np.arange(keep.size)
-        source = place[self.source]
+        new_positions = np.full(self.n_q + 1, -1, dtype=np.intp)  # the last entry is that of numbers
+        new_positions[keep] = np.arange(keep.size)
+        source = new_positions[self.source]
         numbers = np.where(source >= 0, 0.0, self._arguments(n))
         return replace(self, source=source, numbers=numbers, n_q=keep.size)
 
@@ -175,18 +175,18 @@ class Link:
         p, a, e = self.n_p, self._states, self._events
         return Natural(y[:p], dy[:p], y[a], dy[a], y[e], dy[e])
 
-    def failure(self, q: Array, at: Natural, *, slopes: bool = False) -> str:
+    def failure(self, q: Array, natural: Natural, *, slopes: bool = False) -> str:
         """Describe the first row that is not finite at q, or whose derivative is not; empty if all are finite."""
         if not self.parts:
             return ""
-        y, dy = np.concatenate([at.p, at.a, at.e]), np.concatenate([at.dp, at.da, at.de.reshape(at.e.size, q.size)])
+        y, dy = np.concatenate([natural.p, natural.a, natural.e]), np.concatenate([natural.dp, natural.da, natural.de.reshape(natural.e.size, q.size)])
         for part in self.parts:
-            good = np.isfinite(dy[part.rows]).all(axis=1) if slopes else np.isfinite(y[part.rows])
-            if not good.all():
-                worst = int(np.argmin(good))
-                what, where = part.reason(natural_value(q, self.log), worst)
-                value = "not finite" if slopes else str(y[part.rows][worst])
-                return f"{'the derivative of ' if slopes else ''}{what} is {value} at {where}"
+            is_computed = np.isfinite(dy[part.rows]).all(axis=1) if slopes else np.isfinite(y[part.rows])
+            if not is_computed.all():
+                row = int(np.argmin(is_computed))
+                subject, where = part.reason(natural_value(q, self.log), row)
+                value = "not finite" if slopes else str(y[part.rows][row])
+                return f"{'the derivative of ' if slopes else ''}{subject} is {value} at {where}"
         return ""
 
     def curvature(self, q: Array, weight_p: Array, weight_a: Array, weight_e: Array | None = None) -> Array:
@@ -265,8 +265,8 @@ class Link:
         """Return the link as a function of the entries `keep` of q, the others held at their value."""
         n = natural_value(q, self.log)
         entries, rows = self._direct
-        held = ~np.isin(entries, keep)
+        is_fixed = ~np.isin(entries, keep)
         base = self.base.copy()
-        base[rows[held]] = n[entries[held]]
+        base[rows[is_fixed]] = n[entries[is_fixed]]
         parts = tuple(part.kept(keep, n) for part in self.parts)
         return Link(self.n_p, base, self.of[keep], self.log[keep], parts, self.flow, self.n_e)

@@ -122,24 +122,24 @@ class Statement:
 
 
 def with_scales(
-    model: Model, experiments: Iterable[Experiment], given: Mapping[str, Parameter]
+    model: Model, experiments: Iterable[Experiment], parameters: Mapping[str, Parameter]
 ) -> tuple[dict[str, Parameter], frozenset[str]]:
     """Return the parameters, completed by those of measured scaled outputs, and the names of these without a guess.
 
-    What is `given` may hold scales and offsets already.
+    What is `parameters` may hold scales and offsets already.
     """
-    out = dict(given)
+    completed_parameters = dict(parameters)
     for output, scaling in model.scalings.items():
         users = [e for e in experiments if output in e.measured]
         for name in scaling.parameters:
-            if name in out or all(name in e.parameters for e in users):
+            if name in completed_parameters or all(name in e.parameters for e in users):
                 continue
             if name == scaling.offset:
-                out[name] = Parameter(0.0, local=scaling.per_experiment)
+                completed_parameters[name] = Parameter(0.0, local=scaling.per_experiment)
                 continue
             positive = scaling.lower >= 0.0
             guess = np.clip(1.0, scaling.lower, scaling.upper) if scaling.guess is None else scaling.guess
-            out[name] = Parameter(
+            completed_parameters[name] = Parameter(
                 float(guess),
                 scaling.lower,
                 scaling.upper,
@@ -148,23 +148,23 @@ def with_scales(
                 prior=scaling.prior,
             )
     unguessed = (n for s in model.scalings.values() if s.guess is None for n in s.parameters)
-    return out, frozenset(n for n in unguessed if n in out and n not in given)
+    return completed_parameters, frozenset(n for n in unguessed if n in completed_parameters and n not in parameters)
 
 
-def with_knots(experiments: Iterable[Experiment], given: Mapping[str, Parameter]) -> dict[str, Parameter]:
+def with_knots(experiments: Iterable[Experiment], parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
     """Return the parameters, completed by the values of estimated inputs at their knots."""
-    out = dict(given)
+    completed_parameters = dict(parameters)
     for e in experiments:
-        for called, said in estimated_inputs(e).items():
-            for name, guess in zip(said.names(called), said.guess.tolist(), strict=True):
-                if name in given:
+        for input_name, spec in estimated_inputs(e).items():
+            for name, guess in zip(spec.names(input_name), spec.guess.tolist(), strict=True):
+                if name in parameters:
                     continue
                 value: float | Mapping[str, float] = guess
-                if said.per_experiment:
-                    known = out[name].value if name in out else 0.0
-                    value = {**known, e.name: guess} if isinstance(known, Mapping) else {e.name: guess}
-                out[name] = Parameter(value, said.lower, said.upper, said.scale, local=said.per_experiment)
-    return out
+                if spec.per_experiment:
+                    previous_value = completed_parameters[name].value if name in completed_parameters else 0.0
+                    value = {**previous_value, e.name: guess} if isinstance(previous_value, Mapping) else {e.name: guess}
+                completed_parameters[name] = Parameter(value, spec.lower, spec.upper, spec.scale, local=spec.per_experiment)
+    return completed_parameters
 
 
 def with_resets(model: Model, experiment: Experiment) -> Experiment:
@@ -177,9 +177,9 @@ def with_resets(model: Model, experiment: Experiment) -> Experiment:
     data = dict(experiment.data)
     for output in (m.output for m in model.memories if m.kind == "relative" and m.output in experiment.measured):
         times, values = data[output]
-        first, *later = measured_times(experiment, output)
-        if later:  # else that is a mistake
-            data[output] = times, np.where((times == first)[:, None], np.nan, values)
+        first_time, *later_times = measured_times(experiment, output)
+        if later_times:  # else that is a mistake
+            data[output] = times, np.where((times == first_time)[:, None], np.nan, values)
     return experiment.with_changes(events=(*experiment.events, *events), data=data) if events else experiment
 
 
@@ -189,8 +189,8 @@ def _resets(model: Model, experiment: Experiment) -> Iterator[Event]:
             continue
         times = measured_times(experiment, memory.output)
         if memory.kind == "relative":
-            held, begun = memory.states
-            yield Event(float(times[0]), {held: model.outputs[memory.value], begun: 1.0})
+            reference_state, flag_state = memory.states
+            yield Event(float(times[0]), {reference_state: model.outputs[memory.value], flag_state: 1.0})
         else:
             for t in times:
                 yield Event(float(t), dict.fromkeys(memory.states, 0.0))
@@ -215,11 +215,11 @@ def initial_values(model: Model, experiment: Experiment) -> dict[str, Any]:
     """
     if experiment.steady is not None:
         return dict(experiment.initial)
-    general = {n: float(v) if v.is_constant() else v for n, v in model.initial.items()}
-    every = {**general, **experiment.initial}
+    model_values = {n: float(v) if v.is_constant() else v for n, v in model.initial.items()}
+    values_by_name = {**model_values, **experiment.initial}
     for line in model.lines:
-        every |= {n: at_start(general[n], model, experiment.start, experiment.inputs, every) for n in line.nodes}
-    return every
+        values_by_name |= {n: at_start(model_values[n], model, experiment.start, experiment.inputs, values_by_name) for n in line.nodes}
+    return values_by_name
 
 
 def at_start(
@@ -229,8 +229,8 @@ def at_start(
     if not isinstance(value, ca.SX):
         return value
     system = model.system
-    known: dict[str, Any] = {system.t.name(): start}
-    known |= {n: float(u(start)) for n, u in inputs.items() if not isinstance(u, EstimatedInput)}
-    known |= {n: v for n, v in states.items() if n in model.own_states and isinstance(v, (float, int, ca.SX))}
-    value = exchanged(value, known)
+    values_by_name: dict[str, Any] = {system.t.name(): start}
+    values_by_name |= {n: float(u(start)) for n, u in inputs.items() if not isinstance(u, EstimatedInput)}
+    values_by_name |= {n: v for n, v in states.items() if n in model.own_states and isinstance(v, (float, int, ca.SX))}
+    value = exchanged(value, values_by_name)
     return float(value) if value.is_constant() else value

@@ -30,32 +30,32 @@ _BELOW = 1e-9  # relative to the other rates of the trial
 _POSITIVE: Built[Posed, Mask] = Built()
 
 
-def positive_states(posed: Posed) -> Mask:
+def positive_states(compiled_problem: Posed) -> Mask:
     """Return the mask of the differential states that start nonnegative and stay so in all trials, (n_x,)."""
-    return _POSITIVE.get(posed, _found)
+    return _POSITIVE.get(compiled_problem, _found)
 
 
-def _found(posed: Posed) -> Mask:
-    system = posed.model.system
+def _found(compiled_problem: Posed) -> Mask:
+    system = compiled_problem.model.system
     n_x = system.x.numel()
     rates = system.function("rates", ca.densify(system.ode))
     rng = np.random.default_rng(_SEED)
     positive = np.ones(n_x, dtype=np.bool_)
-    for condition in posed.conditions:
-        a = condition.link.natural(posed.guess[condition.theta]).a
+    for condition in compiled_problem.conditions:
+        a = condition.link.natural(compiled_problem.guess[condition.theta]).a
         positive &= ~(a < 0.0)
-    again = True
-    while again and positive.any():
-        again = False
-        for condition in posed.conditions:
+    has_changed = True
+    while has_changed and positive.any():
+        has_changed = False
+        for condition in compiled_problem.conditions:
             for j in np.flatnonzero(positive):
-                if _driven_below(posed, condition, rates, int(j), positive, rng):
-                    positive[j], again = False, True
+                if _driven_below(compiled_problem, condition, rates, int(j), positive, rng):
+                    positive[j], has_changed = False, True
     return positive
 
 
 def _driven_below(
-    posed: Posed,
+    compiled_problem: Posed,
     condition: Condition,
     rates: ca.Function,
     j: int,
@@ -66,13 +66,13 @@ def _driven_below(
     x = 10.0 ** rng.uniform(-_DECADES, _DECADES, (positive.size, _TRIALS))
     x *= np.where(positive[:, None], 1.0, rng.choice([-1.0, 1.0], x.shape))
     x[j] = 0.0
-    lower, upper = posed.bounds
-    theta = posed.guess[:, None] + _SPREAD * rng.standard_normal((posed.guess.size, _TRIALS))
+    lower, upper = compiled_problem.bounds
+    theta = compiled_problem.guess[:, None] + _SPREAD * rng.standard_normal((compiled_problem.guess.size, _TRIALS))
     theta = np.clip(theta, lower[:, None], upper[:, None])[condition.theta]
     p = np.array([condition.link.natural(column).p for column in theta.T]).T
     t = rng.uniform(condition.start, condition.end, _TRIALS)
     u = np.array([signal(t) for signal in condition.inputs]).reshape(len(condition.inputs), _TRIALS)
     z = np.repeat(condition.z_guess[:, None], _TRIALS, axis=1)
-    found = np.asarray(rates(t[None], x, z, p.reshape(-1, _TRIALS), u), dtype=float)
-    size = np.abs(np.where(np.isfinite(found), found, 0.0)).max(axis=0)
-    return bool((found[j] < -_BELOW * size).any())
+    rate_values = np.asarray(rates(t[None], x, z, p.reshape(-1, _TRIALS), u), dtype=float)
+    size = np.abs(np.where(np.isfinite(rate_values), rate_values, 0.0)).max(axis=0)
+    return bool((rate_values[j] < -_BELOW * size).any())

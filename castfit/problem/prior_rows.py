@@ -73,24 +73,24 @@ class QuantityPrior(_OnOneNumber):
     @property
     def informs(self) -> Mask:
         """Return the mask of the quantities on which the prior is informative."""
-        out = np.zeros(self.n_theta, dtype=np.bool_)
-        out[self.at] = self.prior.rows > 0
-        return out
+        is_informed = np.zeros(self.n_theta, dtype=np.bool_)
+        is_informed[self.at] = self.prior.rows > 0
+        return is_informed
 
     def rows(self, n: Array) -> tuple[Array, SparseRows, float, str]:
         """Return r (m,), J (m, n_theta), the cost, and a failure message, empty if the cost is finite."""
         m, x = self.prior.rows, float(n[self.at])
         if m == 0:
             return np.zeros(0), in_columns(np.zeros((0, 1)), np.array([self.at]), self.n_theta), 0.0, ""
-        found = self.prior.row(x)
-        jacobian = in_columns(np.full((m, 1), found.j), np.array([self.at]), self.n_theta)
-        wrong = "" if np.isfinite(found.cost) else f"the prior's density of {self.what} is 0 at {self.what} = {x:.6g}"
-        return np.array([found.r]), jacobian, found.cost, wrong
+        row = self.prior.row(x)
+        jacobian = in_columns(np.full((m, 1), row.j), np.array([self.at]), self.n_theta)
+        failure = "" if np.isfinite(row.cost) else f"the prior's density of {self.what} is 0 at {self.what} = {x:.6g}"
+        return np.array([row.r]), jacobian, row.cost, failure
 
     def kept(self, keep: Index, n: Array) -> QuantityPrior | None:
         """Return the term with another position of its quantity."""
-        place = np.flatnonzero(keep == self.at)
-        return replace(self, at=int(place[0]), n_theta=keep.size) if place.size else None
+        positions = np.flatnonzero(keep == self.at)
+        return replace(self, at=int(positions[0]), n_theta=keep.size) if positions.size else None
 
     def identity(self) -> tuple[Any, ...]:
         """Return the parts that identify the prior."""
@@ -112,18 +112,18 @@ class ExpressionPrior(_OnOneNumber):
         """Return r (m,), J (m, n_theta), the cost, and a failure message, empty if cost and derivatives are finite."""
         values, slopes = self.expression.values(n)
         x = float(values[0])
-        found = self.prior.row(x)
-        wrong = ""
-        if not (np.isfinite(found.cost) and np.isfinite(slopes).all()):
+        row = self.prior.row(x)
+        failure = ""
+        if not (np.isfinite(row.cost) and np.isfinite(slopes).all()):
             where = self.expression.reason(n, 0)[1]
-            wrong = f"the prior's density of {self.what} = {x:.6g} is 0, or cannot be computed, at {where}"
+            failure = f"the prior's density of {self.what} = {x:.6g} is 0, or cannot be computed, at {where}"
         with np.errstate(invalid="ignore"):  # where that is so
-            return np.array([found.r]), found.j * slopes, found.cost, wrong
+            return np.array([row.r]), row.j * slopes, row.cost, failure
 
     def kept(self, keep: Index, n: Array) -> ExpressionPrior | None:
         """Return the term as one of the entries `keep` of n, the others held."""
-        shorter = self.expression.kept(keep, n)
-        return replace(self, expression=shorter) if shorter.pattern.any() else None
+        expression = self.expression.kept(keep, n)
+        return replace(self, expression=expression) if expression.pattern.any() else None
 
     def identity(self) -> tuple[Any, ...]:
         """Return the parts that identify the prior."""
@@ -160,9 +160,9 @@ class _NormalRows:
     @property
     def informs(self) -> Mask:
         """Return the mask of the quantities on which the prior is informative."""
-        out = np.zeros(self.n_theta, dtype=np.bool_)
-        out[self.at] = np.any(self.root != 0.0, axis=0)
-        return out
+        is_informed = np.zeros(self.n_theta, dtype=np.bool_)
+        is_informed[self.at] = np.any(self.root != 0.0, axis=0)
+        return is_informed
 
     def rows(self, n: Array) -> tuple[Array, SparseRows, float, str]:
         """Return r (m,), J (m, n_theta), the cost, and a failure message, empty if r and J are finite."""
@@ -178,19 +178,19 @@ class _NormalRows:
 
     def kept(self, keep: Index, n: Array) -> Self | None:
         """Return the term as one of the entries `keep` of n, the others held: the distribution given their values."""
-        place = {int(j): i for i, j in enumerate(keep)}
-        left = np.array([int(j) in place for j in self.at], dtype=np.bool_)
-        if not left.any():
+        new_positions = {int(j): i for i, j in enumerate(keep)}
+        is_kept = np.array([int(j) in new_positions for j in self.at], dtype=np.bool_)
+        if not is_kept.any():
             return None
-        held = n[self.at[~left]]
-        z = np.where(self.log[~left], np.log(np.where(self.log[~left], held, 1.0)), held)
+        fixed_values = n[self.at[~is_kept]]
+        z = np.where(self.log[~is_kept], np.log(np.where(self.log[~is_kept], fixed_values, 1.0)), fixed_values)
         return replace(
             self,
-            at=np.array([place[int(j)] for j in self.at[left]], dtype=np.intp),
-            log=self.log[left],
-            mean=self.mean[left],
-            root=self.root[:, left],
-            offset=self.offset + self.root[:, ~left] @ (z - self.mean[~left]),
+            at=np.array([new_positions[int(j)] for j in self.at[is_kept]], dtype=np.intp),
+            log=self.log[is_kept],
+            mean=self.mean[is_kept],
+            root=self.root[:, is_kept],
+            offset=self.offset + self.root[:, ~is_kept] @ (z - self.mean[~is_kept]),
             n_theta=keep.size,
         )
 
@@ -233,32 +233,32 @@ Term = QuantityPrior | ExpressionPrior | Joint | Smooth
 """A prior on something that is computed from the quantities."""
 
 
-def in_columns(block: Array, at: Index, width: int) -> SparseRows:
+def in_columns(block: Array, columns: Index, width: int) -> SparseRows:
     """Return rows (m, k) that live in some columns of a matrix, (m, width)."""
     m = len(block)
-    return SparseRows((m, width), np.repeat(np.arange(m), at.size), np.tile(at, m), block.ravel())
+    return SparseRows((m, width), np.repeat(np.arange(m), columns.size), np.tile(columns, m), block.ravel())
 
 
 def _sparse(term: Term, jacobian: Array | SparseRows) -> SparseRows:
     """Return a term's derivatives with the same entries at every point, zeros among them."""
     if isinstance(jacobian, SparseRows):
         return jacobian
-    at = np.flatnonzero(term.informs | jacobian.any(axis=0))
-    return in_columns(jacobian[:, at], at, jacobian.shape[1])
+    columns = np.flatnonzero(term.informs | jacobian.any(axis=0))
+    return in_columns(jacobian[:, columns], columns, jacobian.shape[1])
 
 
 def prior_rows(terms: Sequence[Term], natural: Array, slope: Array) -> PriorRows:
     """Gather the rows of all terms at natural values (n_theta,), whose slopes by theta are `slope` (n_theta,)."""
-    found = [term.rows(natural) for term in terms]
-    rows = np.concatenate([np.empty(0), *(r for r, _, _, _ in found)])
+    term_rows = [term.rows(natural) for term in terms]
+    rows = np.concatenate([np.empty(0), *(r for r, _, _, _ in term_rows)])
     with np.errstate(invalid="ignore", over="ignore"):
-        parts = [_sparse(term, of[1]) for term, of in zip(terms, found, strict=True)]
+        parts = [_sparse(term, term_row[1]) for term, term_row in zip(terms, term_rows, strict=True)]
         jacobian = below(parts, slope.size).scaled(columns=slope)
-    failure = next((wrong for _, _, _, wrong in found if wrong), "")
+    failure = next((message for _, _, _, message in term_rows if message), "")
     if not failure and not np.isfinite(jacobian.entry).all():
         failure = "the derivative of a prior is not finite"
     curved = np.concatenate([np.empty(0, dtype=np.bool_), *(term.curved for term in terms)])
-    costs = [cost for _, _, cost, _ in found]
+    costs = [cost for _, _, cost, _ in term_rows]
     straight = [cost for term, cost in zip(terms, costs, strict=True) if not term.curved.all()]
     cost = float(sum(costs))
     return PriorRows(rows, jacobian, cost, curved, failure, float(sum(straight)), cost - 0.5 * float(rows @ rows))

@@ -39,103 +39,103 @@ if TYPE_CHECKING:
 _BEND = 30.0  # second derivative, in the size of the values and their span, that is expected before anything is known
 
 
-def terms_of(said: Statement, quantities: Sequence[Quantity]) -> tuple[Term, ...]:
+def terms_of(statement: Statement, quantities: Sequence[Quantity]) -> tuple[Term, ...]:
     """Work out penalties on estimated inputs, and priors on expressions and on several quantities.
 
     Those on one quantity are with the quantities already.
     """
-    return tuple(_terms(said, quantities))
+    return tuple(_terms(statement, quantities))
 
 
-def _terms(said: Statement, quantities: Sequence[Quantity]) -> Iterable[Term]:
-    yield from _smooth_terms(said, quantities)
-    for entry in said.priors:
+def _terms(statement: Statement, quantities: Sequence[Quantity]) -> Iterable[Term]:
+    yield from _smooth_terms(statement, quantities)
+    for entry in statement.priors:
         if isinstance(entry, JointNormal):
             yield _joint(entry, quantities)
         elif isinstance(entry, Penalty):
             yield from _pulls(entry, quantities)
         elif isinstance(entry.what, ca.SX):
-            yield from _of_expression(entry, entry.what, said, quantities)
+            yield from _of_expression(entry, entry.what, statement, quantities)
 
 
-def _smooth_terms(said: Statement, quantities: Sequence[Quantity]) -> tuple[Smooth, ...]:
+def _smooth_terms(statement: Statement, quantities: Sequence[Quantity]) -> tuple[Smooth, ...]:
     """Return the penalties on estimated inputs, each function once."""
-    place = {(q.of, q.experiment): j for j, q in enumerate(quantities)}
-    found: dict[tuple[Any, ...], Smooth] = {}
-    several = len({q.experiment for q in quantities if q.experiment is not None}) > 1
-    for e in said.experiments:
+    index_by_quantity = {(q.of, q.experiment): j for j, q in enumerate(quantities)}
+    penalties: dict[tuple[Any, ...], Smooth] = {}
+    has_many_experiments = len({q.experiment for q in quantities if q.experiment is not None}) > 1
+    for e in statement.experiments:
         for u in e.inputs.values():
             if not isinstance(u, Placeholder) or u.said.smoothness == 0.0 or not u.said.roughness.size:
                 continue
             names, label = u.said.names(u.called), u.said.label(u.called)
-            values = np.array([fixed_value(said.parameters[n], e.name) for n in names])
+            values = np.array([fixed_value(statement.parameters[n], e.name) for n in names])
             owner = e.name if u.said.per_experiment else None
-            if (label, owner) in found:
+            if (label, owner) in penalties:
                 continue
-            term = _smooth_term(u.said, label, values, [place.get((n, owner), -1) for n in names], len(quantities))
+            term = _smooth_term(u.said, label, values, [index_by_quantity.get((n, owner), -1) for n in names], len(quantities))
             if term is not None:
-                where = f" in {e.name}" if owner is not None and several else ""
-                found[label, owner] = replace(term, what=f"the smoothness of {label}{where}")
-    return tuple(found.values())
+                where = f" in {e.name}" if owner is not None and has_many_experiments else ""
+                penalties[label, owner] = replace(term, what=f"the smoothness of {label}{where}")
+    return tuple(penalties.values())
 
 
-def _smooth_term(said: EstimatedInput, label: str, values: Array, at: Sequence[int], n_theta: int) -> Smooth | None:
-    """Return the penalty on values at positions `at`, numbers where that is -1; None if all are."""
-    free = np.array(at) >= 0
-    if not free.any():
+def _smooth_term(spec: EstimatedInput, label: str, values: Array, positions: Sequence[int], n_theta: int) -> Smooth | None:
+    """Return the penalty on values at positions `positions`, numbers where that is -1; None if all are."""
+    is_free = np.array(positions) >= 0
+    if not is_free.any():
         return None
-    z = np.log(values) if said.log else values
-    size = 1.0 if said.log else float(np.abs(z).max()) or 1.0
-    chosen = said.smoothness == AUTO
-    weight = (_BEND * size) ** -2.0 if isinstance(said.smoothness, str) else said.smoothness
-    k = int(free.sum())
-    root, offset = said.roughness[:, free], said.roughness[:, ~free] @ z[~free]
-    places = np.array(at, dtype=np.intp)[free]
-    return Smooth("", places, np.full(k, said.log), np.zeros(k), root, offset, 0.0, n_theta, label, weight, chosen)
+    z = np.log(values) if spec.log else values
+    size = 1.0 if spec.log else float(np.abs(z).max()) or 1.0
+    is_chosen = spec.smoothness == AUTO
+    weight = (_BEND * size) ** -2.0 if isinstance(spec.smoothness, str) else spec.smoothness
+    k = int(is_free.sum())
+    root, offset = spec.roughness[:, is_free], spec.roughness[:, ~is_free] @ z[~is_free]
+    free_positions = np.array(positions, dtype=np.intp)[is_free]
+    return Smooth("", free_positions, np.full(k, spec.log), np.zeros(k), root, offset, 0.0, n_theta, label, weight, is_chosen)
 
 
 def _joint(entry: JointNormal, quantities: Sequence[Quantity]) -> Joint:
     names = [q.name for q in quantities]
-    at = np.array([names.index(n) for n in entry.names], dtype=np.intp)
+    positions = np.array([names.index(n) for n in entry.names], dtype=np.intp)
     log = np.asarray(entry.log, dtype=np.bool_)
-    return Joint(entry.label, at, log, entry.mean, entry.root, entry.offset, entry.constant, len(names))
+    return Joint(entry.label, positions, log, entry.mean, entry.root, entry.offset, entry.constant, len(names))
 
 
 def _pulls(entry: Penalty, quantities: Sequence[Quantity]) -> Iterable[Term]:
     """Return one prior per quantity, or on how the values of a local parameter differ."""
     n, deviation = len(quantities), entry.weight**-0.5
     for name in entry.names:
-        meant = _meant(name, quantities)
+        indices = _meant(name, quantities)
         if entry.towards == "equal" and entry.absolute:
-            yield from _differences(entry, meant, quantities)
+            yield from _differences(entry, indices, quantities)
             continue
         if entry.towards == "equal":
-            k = len(meant)
+            k = len(indices)
             root = scipy.linalg.helmert(k) / deviation  # root^T root = (1 - ones / k) weight, in k - 1 rows
             log = np.full(k, entry.on == "log", dtype=np.bool_)
-            at = np.array(meant, dtype=np.intp)
-            yield Joint(entry.label, at, log, np.zeros(k), root, np.zeros(k - 1), 0.0, n)
+            positions = np.array(indices, dtype=np.intp)
+            yield Joint(entry.label, positions, log, np.zeros(k), root, np.zeros(k - 1), 0.0, n)
             continue
-        for j in meant:
-            centre = quantities[j].guess if isinstance(entry.towards, str) else entry.towards[name]
+        for j in indices:
+            center = quantities[j].guess if isinstance(entry.towards, str) else entry.towards[name]
             if entry.on == "log":
-                centre = float(np.log(centre))
-            prior: PriorDistribution = Normal(centre, deviation, on=entry.on)
+                center = float(np.log(center))
+            prior: PriorDistribution = Normal(center, deviation, on=entry.on)
             if entry.absolute:
-                prior = LaplacePrior(centre, 1.0 / entry.weight, on=entry.on)
+                prior = LaplacePrior(center, 1.0 / entry.weight, on=entry.on)
             yield QuantityPrior(quantities[j].name, prior, j, n)
 
 
-def _differences(entry: Penalty, meant: Sequence[int], quantities: Sequence[Quantity]) -> Iterable[ExpressionPrior]:
+def _differences(entry: Penalty, indices: Sequence[int], quantities: Sequence[Quantity]) -> Iterable[ExpressionPrior]:
     """Return a Laplace prior on the difference, or the ratio, of each value of a local parameter to the first one."""
     n = len(quantities)
-    for j in meant[1:]:
-        first, other = (quantities[i].name for i in (meant[0], j))
-        a, b = ca.SX.sym(first), ca.SX.sym(other)
+    for j in indices[1:]:
+        first_name, other_name = (quantities[i].name for i in (indices[0], j))
+        a, b = ca.SX.sym(first_name), ca.SX.sym(other_name)
         graph = Graph.of([b / a if entry.on == "log" else b - a], {})
-        what = f"{other} {'/' if entry.on == 'log' else '-'} {first}"
+        label = f"{other_name} {'/' if entry.on == 'log' else '-'} {first_name}"
         prior = LaplacePrior(0.0, 1.0 / entry.weight, on=entry.on)
-        yield ExpressionPrior(what, prior, graph.part([0], [what], {first: meant[0], other: j}, {}, n))
+        yield ExpressionPrior(label, prior, graph.part([0], [label], {first_name: indices[0], other_name: j}, {}, n))
 
 
 def _meant(name: str, quantities: Sequence[Quantity]) -> list[int]:
@@ -144,33 +144,33 @@ def _meant(name: str, quantities: Sequence[Quantity]) -> list[int]:
     return exactly or [j for j, q in enumerate(quantities) if q.of == name and q.experiment is not None]
 
 
-def _readings(names: Sequence[str], said: Statement, quantities: Sequence[Quantity]) -> list[SymbolMeanings]:
+def _readings(names: Sequence[str], statement: Statement, quantities: Sequence[Quantity]) -> list[SymbolMeanings]:
     def means(name: str, quantity: Quantity, experiment: str) -> bool:
         return quantity.experiment == experiment and quantity.of == name
 
-    return meanings(names, [e.name for e in said.experiments], said.parameters, quantities, means)
+    return meanings(names, [e.name for e in statement.experiments], statement.parameters, quantities, means)
 
 
 def _of_expression(
-    entry: Belief, expression: ca.SX, said: Statement, quantities: Sequence[Quantity]
+    entry: Belief, expression: ca.SX, statement: Statement, quantities: Sequence[Quantity]
 ) -> Iterable[ExpressionPrior]:
     graph = Graph.of([expression], {})
-    for reading in _readings(graph.names, said, quantities):
-        where = f" in {reading.experiment}" if reading.experiment and len(said.experiments) > 1 else ""
-        what = f"{entry.label}{where}"
+    for reading in _readings(graph.names, statement, quantities):
+        where = f" in {reading.experiment}" if reading.experiment and len(statement.experiments) > 1 else ""
+        label = f"{entry.label}{where}"
         yield ExpressionPrior(
-            what, entry.prior, graph.part([0], [what], reading.entry, reading.number, len(quantities))
+            label, entry.prior, graph.part([0], [label], reading.entry, reading.number, len(quantities))
         )
 
 
-def entry_mistakes(said: Statement, quantities: Sequence[Quantity]) -> list[str]:
+def entry_mistakes(statement: Statement, quantities: Sequence[Quantity]) -> list[str]:
     """Find mistakes in priors on expressions, on several quantities, and by name."""
     mistakes: list[str] = []
     names = [q.name for q in quantities]
-    known = tuple(dict.fromkeys((*names, *(q.of for q in quantities))))
-    for entry in said.priors:
+    known_names = tuple(dict.fromkeys((*names, *(q.of for q in quantities))))
+    for entry in statement.priors:
         if isinstance(entry, Belief):
-            mistakes += _belief_mistakes(entry, said, quantities)
+            mistakes += _belief_mistakes(entry, statement, quantities)
         elif isinstance(entry, JointNormal):
             mistakes += [
                 f"{entry.label} names '{n}', which is not estimated: {suggest(n, names)}; choose by names="
@@ -184,44 +184,44 @@ def entry_mistakes(said: Statement, quantities: Sequence[Quantity]) -> list[str]
                 if log and n in negative
             ]
         else:
-            mistakes += _penalty_mistakes(entry, quantities, known)
+            mistakes += _penalty_mistakes(entry, quantities, known_names)
     return mistakes
 
 
-def _belief_mistakes(entry: Belief, said: Statement, quantities: Sequence[Quantity]) -> list[str]:
-    known = tuple(dict.fromkeys((*(q.name for q in quantities), *(q.of for q in quantities))))
+def _belief_mistakes(entry: Belief, statement: Statement, quantities: Sequence[Quantity]) -> list[str]:
+    known_names = tuple(dict.fromkeys((*(q.name for q in quantities), *(q.of for q in quantities))))
     if isinstance(entry.what, str):
-        meant = [quantities[j] for j in _meant(entry.what, quantities)]
-        if not meant:
-            return [f"priors names {entry.label}, which is not estimated: {suggest(entry.what, known)}"]
-        if any(q.prior is not entry.prior for q in meant):
+        matching_quantities = [quantities[j] for j in _meant(entry.what, quantities)]
+        if not matching_quantities:
+            return [f"priors names {entry.label}, which is not estimated: {suggest(entry.what, known_names)}"]
+        if any(q.prior is not entry.prior for q in matching_quantities):
             return [f"{entry.label} has two priors; leave one of them out"]
-        return [m for q in meant for m in contradictions(f"'{q.name}'", q.guess, q.lower, q.upper, entry.prior)]
+        return [m for q in matching_quantities for m in contradictions(f"'{q.name}'", q.guess, q.lower, q.upper, entry.prior)]
     symbols = list(dict.fromkeys(s.name() for s in ca.symvar(entry.what)))
-    fixed = [n for n in every_parameter(said.model, said.parameters) if n in said.parameters]
-    strange = [n for n in symbols if n not in known and n not in fixed]
-    if strange:
+    fixed = [n for n in every_parameter(statement.model, statement.parameters) if n in statement.parameters]
+    unknown_symbols = [n for n in symbols if n not in known_names and n not in fixed]
+    if unknown_symbols:
         where = f"the prior on {entry.label}"
-        return [f"{where} contains '{n}', which is not estimated: {suggest(n, known)}" for n in strange]
+        return [f"{where} contains '{n}', which is not estimated: {suggest(n, known_names)}" for n in unknown_symbols]
     if entry.prior.rows == 0 or isinstance(entry.prior, Truncated):
         remedy = "give Constraint(expression, lower=, upper=), or bounds of the quantities"
         return [f"{entry.prior!r} on {entry.label} means bounds of an expression; {remedy}"]
-    if not any(n in known for n in symbols):
+    if not any(n in known_names for n in symbols):
         return [f"the prior on {entry.label} contains nothing that is estimated; leave it out"]
-    if not _readings(symbols, said, quantities):
+    if not _readings(symbols, statement, quantities):
         return [f"no experiment has all of {', '.join(symbols)}, which the prior on {entry.label} contains"]
     return []
 
 
-def _penalty_mistakes(entry: Penalty, quantities: Sequence[Quantity], known: Sequence[str]) -> list[str]:
+def _penalty_mistakes(entry: Penalty, quantities: Sequence[Quantity], known_names: Sequence[str]) -> list[str]:
     mistakes: list[str] = []
     for name in entry.names:
-        meant = [quantities[j] for j in _meant(name, quantities)]
-        if not meant:
-            mistakes.append(f"{entry.label} names '{name}', which is not estimated: {suggest(name, known)}")
-        elif entry.towards == "equal" and len(meant) < 2:
+        matching_quantities = [quantities[j] for j in _meant(name, quantities)]
+        if not matching_quantities:
+            mistakes.append(f"{entry.label} names '{name}', which is not estimated: {suggest(name, known_names)}")
+        elif entry.towards == "equal" and len(matching_quantities) < 2:
             remedy = "name a parameter that is local to several experiments, or give towards= a number"
             mistakes.append(f"{entry.label}: '{name}' has one value only, which is equal to itself; {remedy}")
-        elif entry.on == "log" and any(q.guess <= 0.0 for q in meant):
+        elif entry.on == "log" and any(q.guess <= 0.0 for q in matching_quantities):
             mistakes.append(f"{entry.label} is on the logarithm of '{name}', whose guess is not positive")
     return mistakes

@@ -150,10 +150,10 @@ class Problem:
         units: Mapping[str, str] | None = None,
     ) -> None:
         mistakes: list[str] = []
-        given = _items("experiments", experiments, Experiment, mistakes)
-        labelled = [e if e.name else e.called(f"experiment {i + 1}") for i, e in enumerate(given)]
+        experiment_list = _items("experiments", experiments, Experiment, mistakes)
+        labeled_experiments = [e if e.name else e.called(f"experiment {i + 1}") for i, e in enumerate(experiment_list)]
         self._model = model
-        self.experiments: tuple[Experiment, ...] = tuple(labelled)
+        self.experiments: tuple[Experiment, ...] = tuple(labeled_experiments)
         self.parameters: dict[str, Parameter] = {
             n: v if isinstance(v, Parameter) else Parameter(v)
             for n, v in named("parameters", parameters, mistakes).items()
@@ -164,17 +164,17 @@ class Problem:
         self.constraints: tuple[Constraint, ...] = read_constraints(constraints, mistakes)
         self.given_priors: tuple[Entry, ...] = read_entries(priors, mistakes)
         self.units: dict[str, str] = named("units", units, mistakes)
-        chosen: Any = model
-        if not isinstance(chosen, Model):
-            check("Problem", [f"model is {text(chosen)}; give a Model", *mistakes])
-        mistakes += [f"{e.name}: {m}" for e in labelled for m in reset_mistakes(model, e)]
+        argument: Any = model
+        if not isinstance(argument, Model):
+            check("Problem", [f"model is {text(argument)}; give a Model", *mistakes])
+        mistakes += [f"{e.name}: {m}" for e in labeled_experiments for m in reset_mistakes(model, e)]
         mistakes += _unit_mistakes(self.units, model, self.parameters)
-        every, unguessed = with_scales(model, self.experiments, self.parameters)
-        every = with_knots(self.experiments, every)
-        said = Statement(
+        all_parameters, unguessed = with_scales(model, self.experiments, self.parameters)
+        all_parameters = with_knots(self.experiments, all_parameters)
+        statement = Statement(
             model,
-            tuple(with_resets(model, e) for e in labelled),
-            every,
+            tuple(with_resets(model, e) for e in labeled_experiments),
+            all_parameters,
             self.state_bounds,
             self.constraints,
             self.given_priors,
@@ -183,17 +183,17 @@ class Problem:
         )
         mistakes += scale_mistakes(model, self.parameters)
         mistakes += local_mistakes(model, self.experiments, self.parameters)
-        check("Problem", mistakes + statement_mistakes(said))
-        check("Problem", entry_mistakes(said, quantities_of(said)))
-        posed = compose(said)
-        check("Problem", name_mistakes(posed) or held_mistakes(posed, self.constraints))
-        posed = posed.holding(self.constraints)
-        unmeasured = support_mistakes(posed)
-        others = guess_mistakes(posed) + constant_mistakes(posed, posed.guess) + posed.contradictions
-        check("Problem", [*unmeasured.values(), *others] if others else [])
+        check("Problem", mistakes + statement_mistakes(statement))
+        check("Problem", entry_mistakes(statement, quantities_of(statement)))
+        compiled_problem = compose(statement)
+        check("Problem", name_mistakes(compiled_problem) or held_mistakes(compiled_problem, self.constraints))
+        compiled_problem = compiled_problem.holding(self.constraints)
+        unmeasured = support_mistakes(compiled_problem)
+        other_mistakes = guess_mistakes(compiled_problem) + constant_mistakes(compiled_problem, compiled_problem.guess) + compiled_problem.contradictions
+        check("Problem", [*unmeasured.values(), *other_mistakes] if other_mistakes else [])
         if unmeasured:
             raise UnmeasuredError("Problem", unmeasured)
-        self.posed: Posed = posed
+        self.posed: Posed = compiled_problem
         """What follows from all this: what transcriptions, solvers and drivers work with."""
 
     def smoothed(self, weights: Mapping[str, float]) -> Problem:
@@ -206,11 +206,11 @@ class Problem:
         """
         self.posed.smoothed(weights)  # says what is wrong
         changed = (
-            {n: replace(u, smoothness=float(weights[u.label(n)])) for n, u in of.items() if u.label(n) in weights}
-            for of in map(estimated_inputs, self.experiments)
+            {n: replace(u, smoothness=float(weights[u.label(n)])) for n, u in inputs_by_name.items() if u.label(n) in weights}
+            for inputs_by_name in map(estimated_inputs, self.experiments)
         )
         pairs = zip(self.experiments, changed, strict=True)
-        return self.replace(experiments=tuple(e.with_changes(inputs={**e.inputs, **new}) for e, new in pairs))
+        return self.replace(experiments=tuple(e.with_changes(inputs={**e.inputs, **new_inputs}) for e, new_inputs in pairs))
 
     def with_nodes(self, order: int) -> Problem:
         """Return the problem with so many nodes in each delay line of its model."""
@@ -279,28 +279,28 @@ class Problem:
             check("loss", [] if is_within(f_scale, 1.0, 1.0) else [of_none])
             return self
         model = LOSSES[loss](f_scale=f_scale)
-        unknown = (isinstance(n.sigma, Unknown) for e in self.experiments for n in e.noise.values())
-        open_ = any(e.sigma is None for e in self.experiments) or any(unknown)
-        check("loss", model.option_mistakes() + (model.spread_mistakes() if open_ else []))
+        unknown_flags = (isinstance(n.sigma, Unknown) for e in self.experiments for n in e.noise.values())
+        has_unknown_sigma = any(e.sigma is None for e in self.experiments) or any(unknown_flags)
+        check("loss", model.option_mistakes() + (model.spread_mistakes() if has_unknown_sigma else []))
         experiments = tuple(e.robust(model) for e in self.experiments)
-        if all(e is old for e, old in zip(experiments, self.experiments, strict=True)):
+        if all(e is original for e, original in zip(experiments, self.experiments, strict=True)):
             check("loss", ["no output has normal errors, to be made robust; leave loss out"])
         return self.replace(experiments=experiments)
 
     def replace(self, **changes: Any) -> Problem:
         """Return the problem with other arguments of its constructor, by name."""
-        same = self._arguments
-        check("Problem.replace", unknown_names("unknown argument '{}'", changes, same))
-        return Problem(**{**same, **changes}).measured_by(self.posed.format_measure)
+        arguments = self._arguments
+        check("Problem.replace", unknown_names("unknown argument '{}'", changes, arguments))
+        return Problem(**{**arguments, **changes}).measured_by(self.posed.format_measure)
 
     def measured_by(self, format_measure: str) -> Problem:
         """Return the problem as read from files of a format that has a number of its own for fits; empty if not."""
         if format_measure == self.posed.format_measure:
             return self
-        found = object.__new__(Problem)  # `copy` would build everything anew
-        found.__dict__ |= self.__dict__
-        found.posed = replace(self.posed, format_measure=format_measure)
-        return found
+        problem = object.__new__(Problem)  # `copy` would build everything anew
+        problem.__dict__ |= self.__dict__
+        problem.posed = replace(self.posed, format_measure=format_measure)
+        return problem
 
     @property
     def _arguments(self) -> dict[str, Any]:
@@ -335,16 +335,16 @@ Posable = Problem | Posed
 
 def with_smoothness(problem: Posable, weights: Mapping[str, float]) -> Posable:
     """Return the problem with weights of the roughness of inputs, where these were to be chosen."""
-    open_ = {term.label for term in problem.posed.smooth if term.chosen}
-    found = {n: w for n, w in weights.items() if n in open_}
-    return problem.smoothed(found) if found else problem
+    free_labels = {term.label for term in problem.posed.smooth if term.chosen}
+    chosen_weights = {n: w for n, w in weights.items() if n in free_labels}
+    return problem.smoothed(chosen_weights) if chosen_weights else problem
 
 
-def with_correlations(problem: Posable, found: CorrelationEstimates | None) -> Posable:
+def with_correlations(problem: Posable, estimates: CorrelationEstimates | None) -> Posable:
     """Return the problem with numbers for how errors depend on each other, where these were to be estimated."""
-    if found is None or not (found.times or found.joint or found.sigma):
+    if estimates is None or not (estimates.times or estimates.joint or estimates.sigma):
         return problem
-    return problem.posed.with_errors(found) if found.sigma is None else problem.posed.with_sigma(found.sigma)
+    return problem.posed.with_errors(estimates) if estimates.sigma is None else problem.posed.with_sigma(estimates.sigma)
 
 
 def kind_mistakes(problem: Any, *, may_be_fixed: bool = False) -> list[str]:
@@ -366,8 +366,8 @@ def start_mistakes(problem: Any, start: Any) -> list[str]:
     """Describe mistakes in the start values of a search; empty if `problem` is not a problem."""
     if not isinstance(problem, (Problem, Posed)):
         return []
-    found = told(lambda: problem.posed.theta_from(start))
-    return [said if said.startswith("start") else f"start: {said}" for said in found]
+    messages = told(lambda: problem.posed.theta_from(start))
+    return [message if message.startswith("start") else f"start: {message}" for message in messages]
 
 
 def with_nodes(problem: Posable, order: int) -> Posable | None:
@@ -379,35 +379,35 @@ def with_nodes(problem: Posable, order: int) -> Posable | None:
 
 def _unit_mistakes(units: Mapping[str, Any], model: Model, parameters: Mapping[str, Any]) -> list[str]:
     """Find units of what does not exist, and units that are no text."""
-    known = dict.fromkeys(("time", *model.output_names, *model.parameters, *parameters, *model.inputs))
-    unknown = unknown_names("units names '{}', which is unknown", units, known)
-    wrong = [
+    known_names = dict.fromkeys(("time", *model.output_names, *model.parameters, *parameters, *model.inputs))
+    unknown_name_mistakes = unknown_names("units names '{}', which is unknown", units, known_names)
+    type_mistakes = [
         f"the unit of '{name}' is {text(unit)}; give text such as 'mmol/L'"
         for name, unit in units.items()
         if not isinstance(unit, str)
     ]
-    return unknown + wrong
+    return unknown_name_mistakes + type_mistakes
 
 
-def _items(what: str, given: Any, kind: type[_T], mistakes: list[str]) -> list[_T]:
+def _items(label: str, value: Any, kind: type[_T], mistakes: list[str]) -> list[_T]:
     """Read one or several things of a kind."""
-    if isinstance(given, kind):
-        return [given]
-    every = items(given)
-    if every is None:
-        mistakes.append(f"{what} is {text(given)}; give a list of {kind.__name__}")
+    if isinstance(value, kind):
+        return [value]
+    entries = items(value)
+    if entries is None:
+        mistakes.append(f"{label} is {text(value)}; give a list of {kind.__name__}")
         return []
-    wrong = [item for item in every if not isinstance(item, kind)]
-    mistakes += [f"{what} contains {text(item)}; give {kind.__name__}(...)" for item in wrong]
-    return [item for item in every if isinstance(item, kind)]
+    invalid_entries = [item for item in entries if not isinstance(item, kind)]
+    mistakes += [f"{label} contains {text(item)}; give {kind.__name__}(...)" for item in invalid_entries]
+    return [item for item in entries if isinstance(item, kind)]
 
 
-def _bounds(name: str, given: Any, mistakes: list[str]) -> tuple[float, float]:
+def _bounds(name: str, value: Any, mistakes: list[str]) -> tuple[float, float]:
     """Read the bounds of a state."""
-    pair = reals(given)
+    pair = reals(value)
     if pair is None or pair.shape != (2,) or not pair[0] <= pair[1]:
         mistakes.append(
-            f"state_bounds of '{name}' are {text(given)}; give (lower, upper) with lower <= upper, infinite for none"
+            f"state_bounds of '{name}' are {text(value)}; give (lower, upper) with lower <= upper, infinite for none"
         )
         return -np.inf, np.inf
     return float(pair[0]), float(pair[1])

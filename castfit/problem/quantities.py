@@ -61,18 +61,18 @@ def names_used(model: Model, experiment: Experiment) -> frozenset[str]:
     It does not need the scales of outputs that it does not measure.
     """
     values = (*initial_values(model, experiment).values(), *experiment.parameters.values())
-    before = experiment
-    while before.steady is not None:
-        before = before.before
-        values = (*values, *initial_values(model, before).values(), *before.parameters.values())
-    inside = (symbol.name() for v in values if isinstance(v, ca.SX) for symbol in ca.symvar(v))
+    previous = experiment
+    while previous.steady is not None:
+        previous = previous.before
+        values = (*values, *initial_values(model, previous).values(), *previous.parameters.values())
+    expression_names = (symbol.name() for v in values if isinstance(v, ca.SX) for symbol in ca.symvar(v))
     no_parameters = {*model.states, *model.algebraic_states, *model.inputs, model.system.t.name()}
-    of_events = symbols_of(experiment.events) - no_parameters
-    given = (u.names(n) for n, u in estimated_inputs(experiment).items())
-    at_knots = (name for names in given for name in names)
-    elsewhere = measured_with(model.scalings, model.scalings) - measured_with(model.scalings, experiment.measured)
-    own = (n for n in model.parameters if n not in elsewhere)
-    return frozenset((*own, *inside, *at_knots, *of_events, *noise_names(model, experiment)))
+    event_names = symbols_of(experiment.events) - no_parameters
+    knot_names = (u.names(n) for n, u in estimated_inputs(experiment).items())
+    at_knots = (name for names in knot_names for name in names)
+    unmeasured_scales = measured_with(model.scalings, model.scalings) - measured_with(model.scalings, experiment.measured)
+    model_names = (n for n in model.parameters if n not in unmeasured_scales)
+    return frozenset((*model_names, *expression_names, *at_knots, *event_names, *noise_names(model, experiment)))
 
 
 def noise_names(model: Model, experiment: Experiment) -> Iterator[str]:
@@ -107,56 +107,56 @@ def meanings(
     quantities: Sequence[Quantity],
     means: Callable[[str, Quantity, str], bool],
     *,
-    own: Collection[str] = (),
+    local_names: Collection[str] = (),
 ) -> list[SymbolMeanings]:
     """Return the meanings of names: one if all names are shared, else one for every experiment that has all of them.
 
     ``means(name, quantity, experiment)`` tells whether a name is that of a quantity there; parameters of which some
-    experiment has its `own` value are not shared.
+    experiment has its `local_names` value are not shared.
     """
-    shared = {q.name: j for j, q in enumerate(quantities) if not (q.experiment is None and q.of in own)}
-    fixed = {n: p for n, p in parameters.items() if p.fixed and n not in own}
+    shared = {q.name: j for j, q in enumerate(quantities) if not (q.experiment is None and q.of in local_names)}
+    fixed = {n: p for n, p in parameters.items() if p.fixed and n not in local_names}
     entry = {n: shared[n] for n in names if n in shared}
     number = {n: fixed_value(fixed[n], "") for n in names if n in fixed and not isinstance(fixed[n].value, Mapping)}
-    left = [n for n in names if n not in entry and n not in number]
-    if not left:
+    remaining = [n for n in names if n not in entry and n not in number]
+    if not remaining:
         return [SymbolMeanings("", entry, number)]
-    found: list[SymbolMeanings] = []
+    symbol_meanings: list[SymbolMeanings] = []
     for e in experiments:
-        here = {n: j for n in left for j, q in enumerate(quantities) if means(n, q, e)}
-        given = {n: fixed[n].value for n in left if n in fixed}
-        numbers = {n: float(v[e]) for n, v in given.items() if isinstance(v, Mapping) and e in v}
-        if all(n in here or n in numbers for n in left):
-            found.append(SymbolMeanings(e, {**entry, **here}, {**number, **numbers}))
-    return found
+        local_entries = {n: j for n in remaining for j, q in enumerate(quantities) if means(n, q, e)}
+        fixed_values = {n: fixed[n].value for n in remaining if n in fixed}
+        numbers = {n: float(v[e]) for n, v in fixed_values.items() if isinstance(v, Mapping) and e in v}
+        if all(n in local_entries or n in numbers for n in remaining):
+            symbol_meanings.append(SymbolMeanings(e, {**entry, **local_entries}, {**number, **numbers}))
+    return symbol_meanings
 
 
-def quantities_of(said: Statement) -> tuple[Quantity, ...]:
+def quantities_of(statement: Statement) -> tuple[Quantity, ...]:
     """List the estimated quantities: shared parameters, then per experiment local parameters and initial states."""
-    found: list[Quantity] = []
-    several = len(said.experiments) > 1
-    stated = {n: said.parameters.get(n) for n in every_parameter(said.model, said.parameters)}
-    free = {n: p for n, p in stated.items() if p is not None and not p.fixed}
-    by_name = {b.what: b.prior for b in said.priors if isinstance(b, Belief) and isinstance(b.what, str)}
-    for name, p in free.items():
+    quantities: list[Quantity] = []
+    has_many_experiments = len(statement.experiments) > 1
+    parameters_by_name = {n: statement.parameters.get(n) for n in every_parameter(statement.model, statement.parameters)}
+    free_parameters = {n: p for n, p in parameters_by_name.items() if p is not None and not p.fixed}
+    by_name = {b.what: b.prior for b in statement.priors if isinstance(b, Belief) and isinstance(b.what, str)}
+    for name, p in free_parameters.items():
         if not p.local:
             assert not isinstance(p.value, Mapping)
             prior = p.prior or by_name.get(name)
             limits = within_support(p.lower, p.upper, prior)
-            found.append(Quantity(name, "parameter", name, None, float(p.value), *limits, p.scale, prior, p.starts))
-    for e in said.experiments:
-        suffix = f"[{e.name}]" if several else ""
-        used = names_used(said.model, e) - {*e.parameters}
-        for name, p in free.items():
-            if p.local and name in used:
+            quantities.append(Quantity(name, "parameter", name, None, float(p.value), *limits, p.scale, prior, p.starts))
+    for e in statement.experiments:
+        suffix = f"[{e.name}]" if has_many_experiments else ""
+        used_names = names_used(statement.model, e) - {*e.parameters}
+        for name, p in free_parameters.items():
+            if p.local and name in used_names:
                 guess, label = fixed_value(p, e.name), f"{name}{suffix}"
                 prior = p.prior or by_name.get(label) or by_name.get(name)
                 limits = within_support(p.lower, p.upper, prior)
-                found.append(Quantity(label, "parameter", name, e.name, guess, *limits, p.scale, prior, p.starts))
-        for name, value in initial_values(said.model, e).items():
+                quantities.append(Quantity(label, "parameter", name, e.name, guess, *limits, p.scale, prior, p.starts))
+        for name, value in initial_values(statement.model, e).items():
             if isinstance(value, Free):
-                found.append(_initial_state(name, value, e, suffix, by_name))
-    return tuple(found)
+                quantities.append(_initial_state(name, value, e, suffix, by_name))
+    return tuple(quantities)
 
 
 def _initial_state(

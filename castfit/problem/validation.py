@@ -43,143 +43,143 @@ if TYPE_CHECKING:
     from castfit.problem.compiled_problem import Posed
 
 
-def statement_mistakes(said: Statement) -> list[str]:
+def statement_mistakes(statement: Statement) -> list[str]:
     """Find every mistake that concerns names, values and coverage."""
-    model = said.model
+    model = statement.model
     mistakes: list[str] = []
-    if not said.experiments:
+    if not statement.experiments:
         mistakes.append("no experiment given; estimation needs measurements")
-    names = [e.name for e in said.experiments]
+    names = [e.name for e in statement.experiments]
     repeated = [n for n, count in Counter(names).items() if count > 1]
     mistakes += [f"two experiments are named '{n}'; names must differ" for n in repeated]
-    silent = [e.sigma is None and not e.noise for e in said.experiments]
-    if any(silent) and any(e.sigma is not None for e in said.experiments):
+    lacks_noise = [e.sigma is None and not e.noise for e in statement.experiments]
+    if any(lacks_noise) and any(e.sigma is not None for e in statement.experiments):
         mistakes.append("some experiments have sigma and some not; give it for all or for none, or say unknown()")
-    mistakes += _unknown_sigma_mistakes(said)
-    used = [names_used(model, e) for e in said.experiments]
-    taken = dict.fromkeys((*model.states, *model.algebraic_states), "a state") | dict.fromkeys(model.inputs, "an input")
-    taken[model.system.t.name()] = "the time"
-    mistakes += _noise_mistakes(said)
-    for name in said.parameters:
-        if name in taken:
-            mistakes.append(f"'{name}' is no parameter but {taken[name]} of the model; choose another name")
-        elif name not in model.parameters and not any(name in within for within in used):
+    mistakes += _unknown_sigma_mistakes(statement)
+    names_by_experiment = [names_used(model, e) for e in statement.experiments]
+    reserved_names = dict.fromkeys((*model.states, *model.algebraic_states), "a state") | dict.fromkeys(model.inputs, "an input")
+    reserved_names[model.system.t.name()] = "the time"
+    mistakes += _noise_mistakes(statement)
+    for name in statement.parameters:
+        if name in reserved_names:
+            mistakes.append(f"'{name}' is no parameter but {reserved_names[name]} of the model; choose another name")
+        elif name not in model.parameters and not any(name in used_names for used_names in names_by_experiment):
             mistakes.append(f"'{name}' is no parameter of the model: {suggest(name, model.parameters)}")
     of_scales = measured_with(model.scalings, model.scalings)
-    for name in (n for n in every_parameter(model, said.parameters) if n not in model.generated):
-        users = [e for e, within in zip(said.experiments, used, strict=True) if name in within]
-        needing = [e.name for e in users if name not in e.parameters]
-        if name not in said.parameters:
-            if needing or not (users or name in of_scales):
+    for name in (n for n in every_parameter(model, statement.parameters) if n not in model.generated):
+        users = [e for e, used_names in zip(statement.experiments, names_by_experiment, strict=True) if name in used_names]
+        needing_names = [e.name for e in users if name not in e.parameters]
+        if name not in statement.parameters:
+            if needing_names or not (users or name in of_scales):
                 mistakes.append(f"parameter '{name}' has no guess; add it to parameters={{...}}")
             continue
-        if users and not needing:
+        if users and not needing_names:
             mistakes.append(f"every experiment has its own value of '{name}'; leave it out of the problem's parameters")
-        mistakes += _parameter_mistakes(name, said.parameters[name], names, needing)
-    mistakes += unknown_names("state_bounds names '{}', which is no state", said.state_bounds, model.own_states)
-    mistakes += repeated_names(said.constraints)
-    for constraint in said.constraints:
+        mistakes += _parameter_mistakes(name, statement.parameters[name], names, needing_names)
+    mistakes += unknown_names("state_bounds names '{}', which is no state", statement.state_bounds, model.own_states)
+    mistakes += repeated_names(statement.constraints)
+    for constraint in statement.constraints:
         mistakes += shape_mistakes(constraint)
-        given: Any = constraint.expression
-        inside = ca.symvar(given) if isinstance(given, ca.SX) else []
-        generated = [s.name() for s in inside if s.name().endswith((")", "]"))]  # names of quantities: looked up later
-        mistakes += symbol_mistakes(constraint, model, (*said.parameters, *generated))
-    mistakes += _input_mistakes(said)
-    for entry in said.priors:
+        expression: Any = constraint.expression
+        symbols = ca.symvar(expression) if isinstance(expression, ca.SX) else []
+        generated = [s.name() for s in symbols if s.name().endswith((")", "]"))]  # names of quantities: looked up later
+        mistakes += symbol_mistakes(constraint, model, (*statement.parameters, *generated))
+    mistakes += _input_mistakes(statement)
+    for entry in statement.priors:
         mistakes += prior_mistakes(entry.label, entry.prior) if isinstance(entry, Belief) else []
-    for experiment in said.experiments:
-        mistakes += [f"{experiment.name}: {m}" for m in _experiment_mistakes(said, experiment)]
+    for experiment in statement.experiments:
+        mistakes += [f"{experiment.name}: {m}" for m in _experiment_mistakes(statement, experiment)]
     return mistakes
 
 
-def _noise_mistakes(said: Statement) -> list[str]:
+def _noise_mistakes(statement: Statement) -> list[str]:
     """Find values that are given to white noise, and events that hold it."""
-    noises, remedy = {*said.model.noises}, "it has no value at a time; leave it out"
-    mistakes = [f"'{n}' is white noise of the model, not a parameter: {remedy}" for n in said.parameters if n in noises]
-    for e in said.experiments if noises else ():
+    noises, remedy = {*statement.model.noises}, "it has no value at a time; leave it out"
+    mistakes = [f"'{n}' is white noise of the model, not a parameter: {remedy}" for n in statement.parameters if n in noises]
+    for e in statement.experiments if noises else ():
         graphs = [v for v in (*(m.sigma for m in e.noise.values()), *e.initial.values()) if isinstance(v, ca.SX)]
-        inside = {s.name() for graph in graphs for s in ca.symvar(graph)}
-        held = noises & {*e.parameters, *symbols_of(e.events), *inside}
+        symbol_names = {s.name() for graph in graphs for s in ca.symvar(graph)}
+        assigned_noises = noises & {*e.parameters, *symbols_of(e.events), *symbol_names}
         where = "parameters, events, initial values and sigma"
-        mistakes += [f"{e.name}: '{n}' is white noise: {remedy} of {where}" for n in sorted(held)]
+        mistakes += [f"{e.name}: '{n}' is white noise: {remedy} of {where}" for n in sorted(assigned_noises)]
     return mistakes
 
 
-def _unknown_sigma_mistakes(said: Statement) -> list[str]:
+def _unknown_sigma_mistakes(statement: Statement) -> list[str]:
     """Find unknown sigmas of which different things are said, or whose parameter's name is taken."""
-    meant: dict[str, set[tuple[Any, ...]]] = {}
-    every, taken = every_parameter(said.model, said.parameters), dict[str, None]()
-    for name, _, noise, s in unknowns(said.experiments):
-        taken |= dict.fromkeys({parameter_of(noise, name)} & {*every})
-        meant.setdefault(name, set()).add((s.guess, s.lower, s.upper, repr(s.prior)))
+    variants: dict[str, set[tuple[Any, ...]]] = {}
+    parameter_names, clashing_names = every_parameter(statement.model, statement.parameters), dict[str, None]()
+    for name, _, noise, s in unknowns(statement.experiments):
+        clashing_names |= dict.fromkeys({parameter_of(noise, name)} & {*parameter_names})
+        variants.setdefault(name, set()).add((s.guess, s.lower, s.upper, repr(s.prior)))
     return [
         f"the unknown sigma '{name}' is given in {len(kinds)} different ways; say the same wherever it is named"
-        for name, kinds in meant.items()
+        for name, kinds in variants.items()
         if len(kinds) > 1
-    ] + [f"the name '{name}' is that of an unknown sigma; rename the parameter" for name in taken]
+    ] + [f"the name '{name}' is that of an unknown sigma; rename the parameter" for name in clashing_names]
 
 
 def scale_mistakes(model: Model, given: Mapping[str, Parameter]) -> list[str]:
     """Find scales of outputs of which both the model and the problem's parameters say something."""
-    found: list[str] = []
+    mistakes: list[str] = []
     for scaling in {s.scale: s for s in model.scalings.values()}.values():
         if scaling.says_more and scaling.scale in given:
-            found.append(
+            mistakes.append(
                 f"'{scaling.scale}' is described by scaled(...) and in parameters={{...}}; leave one of them out"
             )
         local = [n for n in scaling.parameters if n in given and not is_one_of(given[n].local, True, np.True_)]
         if scaling.per_experiment and local:
-            found.append(f"'{local[0]}' differs between experiments by scaled(per_experiment=True); add local=True")
-    return found
+            mistakes.append(f"'{local[0]}' differs between experiments by scaled(per_experiment=True); add local=True")
+    return mistakes
 
 
 def _parameter_mistakes(
     name: str, parameter: Parameter, experiments: Sequence[str], needing: Sequence[str]
 ) -> list[str]:
     """Find mistakes in a parameter whose value the experiments `needing` use."""
-    value, what = parameter.value, f"parameter '{name}'"
+    value, label = parameter.value, f"parameter '{name}'"
     mistakes = [
-        f"{what}: {flag} is {text(choice)}; give True or False"
+        f"{label}: {flag} is {text(choice)}; give True or False"
         for flag, choice in (("fixed", parameter.fixed), ("local", parameter.local))
         if not is_one_of(choice, True, False, np.True_, np.False_)
     ]
     if isinstance(value, Mapping):
         if not is_one_of(parameter.local, True, np.True_):
-            return [*mistakes, f"{what} has a value per experiment but is not local; add local=True"]
-        given = named(what, value, mistakes)
-        mistakes += unknown_names(f"{what} has a value for '{{}}'", given, experiments)
-        mistakes += [f"local {what} has no value for '{e}'" for e in needing if e not in given]
+            return [*mistakes, f"{label} has a value per experiment but is not local; add local=True"]
+        values_by_experiment = named(label, value, mistakes)
+        mistakes += unknown_names(f"{label} has a value for '{{}}'", values_by_experiment, experiments)
+        mistakes += [f"local {label} has no value for '{e}'" for e in needing if e not in values_by_experiment]
         mistakes += [
-            f"{what} has a value for '{e}', which has its own or does not use it; leave one of them out"
-            for e in given
+            f"{label} has a value for '{e}', which has its own or does not use it; leave one of them out"
+            for e in values_by_experiment
             if e in experiments and e not in needing
         ]
-        values = [(f"{what}, {e}", v) for e, v in given.items()]
+        values = [(f"{label}, {e}", v) for e, v in values_by_experiment.items()]
     else:
-        values = [(what, value)]
+        values = [(label, value)]
     bounds = (parameter.lower, parameter.upper)
-    found = [m for where, v in values for m in bound_mistakes(where, v, *bounds, parameter.scale)]
-    wrong = prior_mistakes(what, parameter.prior) + start_mistakes(what, parameter.starts, *bounds)
+    value_mistakes = [m for where, v in values for m in bound_mistakes(where, v, *bounds, parameter.scale)]
+    distribution_mistakes = prior_mistakes(label, parameter.prior) + start_mistakes(label, parameter.starts, *bounds)
     if parameter.starts is not None and is_one_of(parameter.fixed, True, np.True_):
-        wrong.append(f"{what} is fixed, so that no starts of it are drawn; leave starts= out")
-    if not found and not wrong and not is_one_of(parameter.fixed, True, np.True_):
-        wrong = [m for where, v in values for m in contradictions(where, float(v), *bounds, parameter.prior)]
-    return mistakes + found + wrong
+        distribution_mistakes.append(f"{label} is fixed, so that no starts of it are drawn; leave starts= out")
+    if not value_mistakes and not distribution_mistakes and not is_one_of(parameter.fixed, True, np.True_):
+        distribution_mistakes = [m for where, v in values for m in contradictions(where, float(v), *bounds, parameter.prior)]
+    return mistakes + value_mistakes + distribution_mistakes
 
 
-def _experiment_mistakes(said: Statement, experiment: Experiment) -> list[str]:
-    model, start, end = said.model, experiment.start, experiment.end
+def _experiment_mistakes(statement: Statement, experiment: Experiment) -> list[str]:
+    model, start, end = statement.model, experiment.start, experiment.end
     neither = "'{}' is measured but is neither a state nor an output"
     mistakes = unknown_names(neither, experiment.measured, model.output_names)
     within_lines = {*model.states} - {*model.own_states}
     initial = {n: v for n, v in initial_values(model, experiment).items() if n not in within_lines}
-    parameters = every_parameter(model, said.parameters)
+    parameters = every_parameter(model, statement.parameters)
     mistakes += unknown_names("'{}' has its own value but is no parameter", experiment.parameters, parameters)
-    own = {n: v for n, v in experiment.parameters.items() if isinstance(v, ca.SX)}
-    mistakes += _unknown("parameter '{}'", own, parameters)
+    local_expressions = {n: v for n, v in experiment.parameters.items() if isinstance(v, ca.SX)}
+    mistakes += _unknown("parameter '{}'", local_expressions, parameters)
     neither = "sigma contains '{}', which is neither in the model nor among the problem's parameters"
     mistakes += unknown_names(neither, dict.fromkeys(noise_names(model, experiment)), parameters)
-    mistakes += _circles(own)
+    mistakes += _circles(local_expressions)
     known = (*model.own_states, *model.algebraic_states)
     mistakes += unknown_names("initial names '{}', which is no state", initial, known)
     mistakes += _consistency_mistakes(model, experiment, initial)
@@ -191,8 +191,8 @@ def _experiment_mistakes(said: Statement, experiment: Experiment) -> list[str]:
     for name, value in initial.items():
         if isinstance(value, ca.SX):
             mistakes += _unknown("the initial value of '{}'", {name: value}, parameters)
-        elif not isinstance(value, (Free, Consistent)) and name in said.state_bounds:
-            lower, upper = said.state_bounds[name]
+        elif not isinstance(value, (Free, Consistent)) and name in statement.state_bounds:
+            lower, upper = statement.state_bounds[name]
             if not lower <= value <= upper:
                 mistakes.append(
                     f"the initial value {value:g} of '{name}' lies outside its state_bounds [{lower:g}, {upper:g}]"
@@ -203,53 +203,53 @@ def _experiment_mistakes(said: Statement, experiment: Experiment) -> list[str]:
         if name not in experiment.inputs:
             mistakes.append(f"input '{name}' is missing; give a number or an Input")
             continue
-        first, last = experiment.inputs[name].span
-        if first > start + rounding or last < end - rounding:
+        first_time, last_time = experiment.inputs[name].span
+        if first_time > start + rounding or last_time < end - rounding:
             mistakes.append(
-                f"input '{name}' is given on [{first:g}, {last:g}] but the experiment runs over "
+                f"input '{name}' is given on [{first_time:g}, {last_time:g}] but the experiment runs over "
                 f"[{start:g}, {end:g}]; extend it"
             )
-    mistakes += _event_mistakes(said, experiment, parameters)
+    mistakes += _event_mistakes(statement, experiment, parameters)
     mistakes += [] if experiment.steady is None else _steady_mistakes(model, experiment, parameters)
-    shown = [model.outputs[n] for n in experiment.measured if n in model.outputs]
-    known = ca.depends_on(ca.vertcat(*shown), model.system.p) if shown and model.parameters else False
-    if end <= start and not known and all(e.end <= e.start for e in said.experiments):
+    output_graphs = [model.outputs[n] for n in experiment.measured if n in model.outputs]
+    known = ca.depends_on(ca.vertcat(*output_graphs), model.system.p) if output_graphs and model.parameters else False
+    if end <= start and not known and all(e.end <= e.start for e in statement.experiments):
         mistakes.append(f"nothing is measured after the start {start:g}; estimation needs later times")
     return mistakes
 
 
 def _consistency_mistakes(model: Model, experiment: Experiment, initial: Mapping[str, Any]) -> list[str]:
     """Find mistakes in initial values of algebraic states, and of differential ones that follow from them."""
-    follow = [n for n in model.own_states if isinstance(initial.get(n), Consistent)]
-    given = [n for n in model.algebraic_states if n in initial and not isinstance(initial[n], Consistent)]
-    if not follow:
+    consistent_states = [n for n in model.own_states if isinstance(initial.get(n), Consistent)]
+    fixed_states = [n for n in model.algebraic_states if n in initial and not isinstance(initial[n], Consistent)]
+    if not consistent_states:
         return [
             f"the initial value of the algebraic state '{n}' follows from the equations; give at most a guess, a "
             "number, or say consistent(guess) of a differential state that follows from it"
-            for n in given
+            for n in fixed_states
             if isinstance(initial[n], (Free, ca.SX))
         ]
-    listed = " and ".join(f"'{n}'" for n in follow)
+    listed = " and ".join(f"'{n}'" for n in consistent_states)
     if experiment.steady is not None:
         return [f"the initial value of {listed} cannot be consistent(...) beside a steady state; leave one of them out"]
     if model.lines:
         return [f"the initial value of {listed} cannot be consistent(...) in a model with delays; give a number"]
-    if len(given) != len(follow):
-        have = ", ".join(f"'{n}'" for n in given) or "none"
+    if len(fixed_states) != len(consistent_states):
+        fixed_text = ", ".join(f"'{n}'" for n in fixed_states) or "none"
         return [
-            f"the initial value of {listed} is to follow from the algebraic equations, so {len(follow)} algebraic "
-            f"{'state needs a value' if len(follow) == 1 else 'states need values'}, but {have} has; give as many"
+            f"the initial value of {listed} is to follow from the algebraic equations, so {len(consistent_states)} algebraic "
+            f"{'state needs a value' if len(consistent_states) == 1 else 'states need values'}, but {fixed_text} has; give as many"
         ]
     system = model.system
-    unknown = [s for s in ca.vertsplit(system.x) if s.name() in follow]
-    unknown += [s for s in ca.vertsplit(system.z) if s.name() not in given]
-    parts = unmatched_parts(_dependence(system.alg, ca.vertcat(*unknown)))
+    unknown_symbols = [s for s in ca.vertsplit(system.x) if s.name() in consistent_states]
+    unknown_symbols += [s for s in ca.vertsplit(system.z) if s.name() not in fixed_states]
+    parts = unmatched_parts(_dependence(system.alg, ca.vertcat(*unknown_symbols)))
     if not parts.over_equations:
         return []
-    which = ", ".join(model.algebraic_states[i] for i in parts.over_equations)
-    free = ", ".join(unknown[j].name() for j in parts.under_states)
+    equation_names = ", ".join(model.algebraic_states[i] for i in parts.over_equations)
+    undetermined_names = ", ".join(unknown_symbols[j].name() for j in parts.under_states)
     return [
-        f"the algebraic equations do not determine the initial value of {free}, and the equations of {which} have too "
+        f"the algebraic equations do not determine the initial value of {undetermined_names}, and the equations of {equation_names} have too "
         "few unknowns; let other states be consistent(...), or give other algebraic states a value"
     ]
 
@@ -257,64 +257,64 @@ def _consistency_mistakes(model: Model, experiment: Experiment, initial: Mapping
 def _steady_mistakes(model: Model, experiment: Experiment, parameters: Sequence[str]) -> list[str]:
     """Find mistakes in the steady state before an experiment."""
     assert experiment.steady is not None
-    said = experiment.steady
+    steady_start = experiment.steady
     mistakes: list[str] = []
     switched = model.with_switches.system  # before the experiment nothing has switched
     if ca.depends_on(ca.vertcat(switched.ode, switched.alg), switched.t):
         mistakes.append("there is no steady state: the model's equations contain the time")
-    known = (*model.own_states, *model.algebraic_states)
-    mistakes += unknown_names("steady_state: initial names '{}', which is no state", said.initial, known)
-    mistakes += unknown_names("steady_state: '{}' is no input of the model", said.inputs, model.inputs)
-    mistakes += unknown_names("steady_state: '{}' is no parameter", said.parameters, parameters)
-    mistakes += _unknown("steady_state: parameter '{}'", said.parameters, parameters)
-    own, before = (
+    state_names = (*model.own_states, *model.algebraic_states)
+    mistakes += unknown_names("steady_state: initial names '{}', which is no state", steady_start.initial, state_names)
+    mistakes += unknown_names("steady_state: '{}' is no input of the model", steady_start.inputs, model.inputs)
+    mistakes += unknown_names("steady_state: '{}' is no parameter", steady_start.parameters, parameters)
+    mistakes += _unknown("steady_state: parameter '{}'", steady_start.parameters, parameters)
+    circles, previous_circles = (
         _circles({n: v for n, v in group.items() if isinstance(v, ca.SX)})
         for group in (experiment.parameters, experiment.before.parameters)
     )
-    mistakes += [] if own else [f"steady_state: {m}" for m in before]
-    mistakes += _unknown("steady_state: the initial value of '{}'", said.initial, parameters)
-    if isinstance(said.initial, SteadyStart):
+    mistakes += [] if circles else [f"steady_state: {m}" for m in previous_circles]
+    mistakes += _unknown("steady_state: the initial value of '{}'", steady_start.initial, parameters)
+    if isinstance(steady_start.initial, SteadyStart):
         return [*mistakes, *_steady_mistakes(model, experiment.before, parameters)]
-    first = {**model.initial, **said.initial}
+    start_values = {**model.initial, **steady_start.initial}
     mistakes += [
         f"steady_state: state '{n}' has no value from which to come to rest; give initial={{'{n}': ...}}, which also "
         "tells conserved sums"
         for n in model.own_states
-        if n not in first
+        if n not in start_values
     ]
     return mistakes
 
 
-def _unknown(what: str, values: Mapping[str, Any], parameters: Sequence[str]) -> list[str]:
+def _unknown(template: str, values: Mapping[str, Any], parameters: Sequence[str]) -> list[str]:
     """Find the symbols in expressions that are no parameters; {} stands for the name of the value."""
     return [
         mistake
         for name, value in values.items()
         for mistake in unknown_names(
-            f"{what.format(name)} contains '{{}}', which is no parameter", _names([value]), parameters
+            f"{template.format(name)} contains '{{}}', which is no parameter", _names([value]), parameters
         )
     ]
 
 
-def _circles(own: Mapping[str, ca.SX]) -> list[str]:
+def _circles(expressions: Mapping[str, ca.SX]) -> list[str]:
     """Find parameters whose value in an experiment depends on itself, each circle once."""
-    inside = {n: [s.name() for s in ca.symvar(v) if s.name() in own] for n, v in own.items()}
-    found: dict[frozenset[str], list[str]] = {}
+    dependencies = {n: [s.name() for s in ca.symvar(v) if s.name() in expressions] for n, v in expressions.items()}
+    circles: dict[frozenset[str], list[str]] = {}
 
     def follow(path: list[str]) -> None:
-        for name in inside[path[-1]]:
+        for name in dependencies[path[-1]]:
             if name in path:
                 circle = path[path.index(name) :]
-                found.setdefault(frozenset(circle), [*circle, name])
+                circles.setdefault(frozenset(circle), [*circle, name])
             else:
                 follow([*path, name])
 
-    for name in own:
+    for name in expressions:
         follow([name])
     return [
         f"parameter '{circle[0]}' depends on itself ({' -> '.join(circle)}), since names mean values in this "
         f"experiment; give the common value a name of its own, such as '{circle[0]}_ref', in the problem's parameters"
-        for circle in found.values()
+        for circle in circles.values()
     ]
 
 
@@ -323,13 +323,13 @@ def _circles(own: Mapping[str, ca.SX]) -> list[str]:
 
 def reset_mistakes(model: Model, experiment: Experiment) -> list[str]:
     """Find values of an interval without length, and values that are relative to themselves alone."""
-    alone = [
+    single_value_mistakes = [
         f"'{m.output}' is relative to its first value, and no other is measured; leave it out"
         for m in model.memories
         if m.kind == "relative" and m.output in experiment.measured
         if measured_times(experiment, m.output).size == 1
     ]
-    return alone + [
+    return single_value_mistakes + [
         f"'{m.output}' is measured at the start, where its first interval has no length; leave that row out, or give "
         "another start"
         for m in model.memories
@@ -338,42 +338,42 @@ def reset_mistakes(model: Model, experiment: Experiment) -> list[str]:
     ]
 
 
-def _input_mistakes(said: Statement) -> list[str]:
+def _input_mistakes(statement: Statement) -> list[str]:
     """Find every mistake in the specification of estimated inputs."""
     mistakes: list[str] = []
-    meant: dict[str, list[tuple[str, EstimatedInput, Experiment]]] = {}
-    for e in said.experiments:
-        for called, u in estimated_inputs(e).items():
-            meant.setdefault(u.label(called), []).append((called, u, e))
-            mistakes += [f"{e.name}: {m}" for m in _elsewhere(called, e)]
-    taken = {*said.model.parameters, *said.model.states, *said.model.algebraic_states}
-    for label, uses in meant.items():
+    uses_by_label: dict[str, list[tuple[str, EstimatedInput, Experiment]]] = {}
+    for e in statement.experiments:
+        for input_name, u in estimated_inputs(e).items():
+            uses_by_label.setdefault(u.label(input_name), []).append((input_name, u, e))
+            mistakes += [f"{e.name}: {m}" for m in _elsewhere(input_name, e)]
+    model_names = {*statement.model.parameters, *statement.model.states, *statement.model.algebraic_states}
+    for label, uses in uses_by_label.items():
         if len({u.said for _, u, _ in uses}) > 1:
             mistakes.append(
                 f"the estimated input '{label}' is given in different ways; say the same wherever it is named, or give "
                 "names, name=, or per_experiment=True with the same knots"
             )
             continue
-        called, u, _ = uses[0]
+        input_name, u, _ = uses[0]
         mistakes += [
             f"'{n}' is a value of the estimated input '{label}' and a name in the model; rename one of them"
-            for n in u.names(called)
-            if n in taken
+            for n in u.names(input_name)
+            if n in model_names
         ]
         groups = [[e] for *_, e in uses] if u.per_experiment else [[e for *_, e in uses]]
         mistakes += [m for group in groups for m in _useless(label, u, group)]
     return mistakes
 
 
-def local_mistakes(model: Model, experiments: Iterable[Experiment], given: Mapping[str, Parameter]) -> list[str]:
+def local_mistakes(model: Model, experiments: Iterable[Experiment], parameters: Mapping[str, Parameter]) -> list[str]:
     """Find values of an input that differs between experiments of which the parameters say otherwise."""
     return [
         f"'{n}' differs between experiments by Input.estimated(per_experiment=True); add local=True"
         for e in experiments
-        for called, u in estimated_inputs(e).items()
-        if u.per_experiment and called in model.inputs
-        for n in u.names(called)
-        if n in given and not is_one_of(given[n].local, True, np.True_)
+        for input_name, u in estimated_inputs(e).items()
+        if u.per_experiment and input_name in model.inputs
+        for n in u.names(input_name)
+        if n in parameters and not is_one_of(parameters[n].local, True, np.True_)
     ]
 
 
@@ -382,62 +382,62 @@ def _useless(label: str, u: EstimatedInput, experiments: list[Experiment]) -> li
     start, end = min(e.start for e in experiments), max(e.end for e in experiments)
     t = u.knots
     steps = u.kind == "piecewise_constant"
-    late = t >= end if steps else np.append(False, t[:-1] >= end)
-    early = np.append(t[1:] <= start, False)
-    found: list[str] = []
-    if late.any():
-        found.append(
-            f"the knot {t[late][-1]:g} of '{label}' lies behind the last measurement at {end:g}"
+    is_late = t >= end if steps else np.append(False, t[:-1] >= end)
+    is_early = np.append(t[1:] <= start, False)
+    mistakes: list[str] = []
+    if is_late.any():
+        mistakes.append(
+            f"the knot {t[is_late][-1]:g} of '{label}' lies behind the last measurement at {end:g}"
             f"{', and a value holds from its knot on' if steps else ''}; nothing depends on it, leave it out"
         )
-    if early.any():
-        found.append(
-            f"the knot {t[early][0]:g} of '{label}' lies before the start {start:g}, and so does the next one; "
+    if is_early.any():
+        mistakes.append(
+            f"the knot {t[is_early][0]:g} of '{label}' lies before the start {start:g}, and so does the next one; "
             "nothing depends on it, leave it out"
         )
-    return found
+    return mistakes
 
 
-def _elsewhere(called: str, experiment: Experiment) -> list[str]:
+def _elsewhere(input_name: str, experiment: Experiment) -> list[str]:
     """Find values, events and sigmas of an experiment in which an estimated input cannot be used."""
-    found = [
-        f"'{n}', a value of the input '{called}', is given by the experiment; fix it in the problem's parameters"
-        for n in estimated_inputs(experiment)[called].names(called)
+    mistakes = [
+        f"'{n}', a value of the input '{input_name}', is given by the experiment; fix it in the problem's parameters"
+        for n in estimated_inputs(experiment)[input_name].names(input_name)
         if n in experiment.parameters
     ]
     for i, event in enumerate(experiment.events):
         simple = isinstance(event, Event) and not isinstance(event.time, ca.SX) and event.when is None
-        if not simple and called in symbols_of([event]):
-            found.append(
-                f"event {i + 1} contains the input '{called}', which is estimated; that is possible for an Event at a "
+        if not simple and input_name in symbols_of([event]):
+            mistakes.append(
+                f"event {i + 1} contains the input '{input_name}', which is estimated; that is possible for an Event at a "
                 "known time only"
             )
     for output, noise in experiment.noise.items():
         graphs: list[Any] = [*noise.symbols, noise.sigma]
-        if any(s.name() == called for g in graphs if isinstance(g, ca.SX) for s in ca.symvar(g)):
-            found.append(
-                f"sigma of '{output}' contains the input '{called}', which is estimated; add an output of the model "
+        if any(s.name() == input_name for g in graphs if isinstance(g, ca.SX) for s in ca.symvar(g)):
+            mistakes.append(
+                f"sigma of '{output}' contains the input '{input_name}', which is estimated; add an output of the model "
                 "that equals it, and write sigma with the output's name"
             )
-    return found
+    return mistakes
 
 
-def _event_mistakes(said: Statement, experiment: Experiment, parameters: Sequence[str]) -> list[str]:
+def _event_mistakes(statement: Statement, experiment: Experiment, parameters: Sequence[str]) -> list[str]:
     """Find every mistake in the events of an experiment; `parameters` are the names of all that there are."""
-    model, start, end = said.model, experiment.start, experiment.end
+    model, start, end = statement.model, experiment.start, experiment.end
     mistakes: list[str] = []
-    given = (event for event in experiment.events if not isinstance(event, ParameterSwitch))
-    for i, event in enumerate(given):
-        what = f"event {i + 1}"
-        mistakes += _name_mistakes(what, event, model, parameters)
+    events = (event for event in experiment.events if not isinstance(event, ParameterSwitch))
+    for i, event in enumerate(events):
+        label = f"event {i + 1}"
+        mistakes += _name_mistakes(label, event, model, parameters)
         happens = occurrences([event], end)
         times = [o.time for o in happens if isinstance(o.time, float) and o.when is None]
         early = [t for t in times if t < start]
         if early:
-            mistakes.append(f"{what} happens at t = {early[0]:g}, before the start {start:g}; events come after it")
+            mistakes.append(f"{label} happens at t = {early[0]:g}, before the start {start:g}; events come after it")
         elif too_late(event, end):
             mistakes.append(
-                f"{what} happens at t = {min(times):g}, after the last measurement at {end:g}; no data can show it"
+                f"{label} happens at t = {min(times):g}, after the last measurement at {end:g}; no data can show it"
             )
     happens = occurrences(experiment.events, end)
     signals = [u for u in experiment.inputs.values() if isinstance(u, Input)]
@@ -446,42 +446,42 @@ def _event_mistakes(said: Statement, experiment: Experiment, parameters: Sequenc
     return mistakes + _side_mistakes(happens)
 
 
-def _name_mistakes(what: str, event: Event | Doses, model: Model, parameters: Sequence[str]) -> list[str]:
+def _name_mistakes(label: str, event: Event | Doses, model: Model, parameters: Sequence[str]) -> list[str]:
     """Find names that an event must not use."""
     mistakes: list[str] = []
     changed = tuple(event.changes) if isinstance(event, Event) else (event.into,)
     for name in changed:
         if name in model.algebraic_states:
             mistakes.append(
-                f"{what} changes the algebraic state '{name}', which follows from the equations; change states"
+                f"{label} changes the algebraic state '{name}', which follows from the equations; change states"
             )
         elif name not in model.own_states:
-            mistakes.append(f"{what} changes '{name}', which is no state: {suggest(name, model.own_states)}")
+            mistakes.append(f"{label} changes '{name}', which is no state: {suggest(name, model.own_states)}")
         elif name in model.delayed_states and not (isinstance(event, Doses) and event.duration is not None):
             mistakes.append(
-                f"{what} changes '{name}', whose past the model needs: no delay line holds a jump; give an infusion"
+                f"{label} changes '{name}', whose past the model needs: no delay line holds a jump; give an infusion"
             )
     anything = {*parameters, *model.states, *model.inputs, model.system.t.name()}
     if isinstance(event, Event):
-        free, fixed = [*event.changes.values(), event.when, event.priority], [("its time", event.time)]
+        state_expressions, parameter_expressions = [*event.changes.values(), event.when, event.priority], [("its time", event.time)]
     else:
-        given = [*event.amount, event.bioavailability]
-        free = [] if event.duration is not None else given
-        fixed = [("the amount of an infusion", v) for v in given] if event.duration is not None else []
-        fixed += [("its times", v) for v in event.times]
-        fixed += [("its duration", event.duration), ("its lag", event.lag)]
-    for name in _names(free):
+        amounts = [*event.amount, event.bioavailability]
+        state_expressions = [] if event.duration is not None else amounts
+        parameter_expressions = [("the amount of an infusion", v) for v in amounts] if event.duration is not None else []
+        parameter_expressions += [("its times", v) for v in event.times]
+        parameter_expressions += [("its duration", event.duration), ("its lag", event.lag)]
+    for name in _names(state_expressions):
         if name in model.algebraic_states:
-            mistakes.append(f"{what} contains the algebraic state '{name}'; write it in terms of states")
+            mistakes.append(f"{label} contains the algebraic state '{name}'; write it in terms of states")
         elif name not in anything:
-            mistakes.append(f"{what} contains '{name}', which is not in the model: {suggest(name, sorted(anything))}")
-    for where, value in fixed:
+            mistakes.append(f"{label} contains '{name}', which is not in the model: {suggest(name, sorted(anything))}")
+    for where, value in parameter_expressions:
         for name in _names([value]):
             if name in anything and name not in parameters:
-                mistakes.append(f"{what}: {where} contains '{name}'; only parameters may appear there")
+                mistakes.append(f"{label}: {where} contains '{name}'; only parameters may appear there")
             elif name not in parameters:
                 mistakes.append(
-                    f"{what}: {where} contains '{name}', which is no parameter: {suggest(name, parameters)}"
+                    f"{label}: {where} contains '{name}', which is no parameter: {suggest(name, parameters)}"
                 )
     return list(dict.fromkeys(mistakes))
 
@@ -498,24 +498,24 @@ def _side_mistakes(happens: Sequence[Occurrence]) -> list[str]:
             sides.setdefault(o.time, set()).add(o.measured)
     return [
         f"at t = {t:g} one event or jump is measured 'before' and another 'after'; give all of one time the same"
-        for t, of in sides.items()
-        if len(of) > 1
+        for t, time_sides in sides.items()
+        if len(time_sides) > 1
     ]
 
 
 # What can be told only of the problem that follows
 
 
-def name_mistakes(posed: Posed) -> list[str]:
+def name_mistakes(compiled_problem: Posed) -> list[str]:
     """Find quantities of one name: a parameter may be called as castfit calls an initial state or a local value."""
-    meant: dict[str, list[str]] = {}
-    for q in posed.quantities:
+    descriptions_by_name: dict[str, list[str]] = {}
+    for q in compiled_problem.quantities:
         kind = f"{'local' if q.experiment is not None else 'shared'} parameter" if q.kind == "parameter" else q.kind
-        meant.setdefault(q.name, []).append(f"the {kind} '{q.of}'")
+        descriptions_by_name.setdefault(q.name, []).append(f"the {kind} '{q.of}'")
     return [
-        f"the name '{name}' would mean {' and '.join(what)}; rename the parameter, the state or the experiment"
-        for name, what in meant.items()
-        if len(what) > 1
+        f"the name '{name}' would mean {' and '.join(descriptions)}; rename the parameter, the state or the experiment"
+        for name, descriptions in descriptions_by_name.items()
+        if len(descriptions) > 1
     ]
 
 
@@ -530,39 +530,39 @@ class UnmeasuredError(InputError):
         return type(self), (self.where, dict(zip(self.names, self.problems, strict=True)))
 
 
-def support_mistakes(posed: Posed) -> dict[str, str]:
+def support_mistakes(compiled_problem: Posed) -> dict[str, str]:
     """Find estimated quantities that no measurement can depend on, by the structure of the graph."""
-    system = posed.model.system
+    system = compiled_problem.model.system
     x, z, p = system.x, system.z, system.p
-    unknown = ca.vertcat(x, z)
+    unknown_symbols = ca.vertcat(x, z)
     equations = ca.vertcat(system.ode, _matched(system))
-    flow = _dependence(equations, unknown)  # flow[i, j]: equation i contains unknown j
+    flow = _dependence(equations, unknown_symbols)  # flow[i, j]: equation i contains unknown j
     by_parameter = _dependence(equations, p)
-    observe, observe_p = _dependence(posed.observed, unknown), _dependence(posed.observed, p)
+    observe, observe_p = _dependence(compiled_problem.observed, unknown_symbols), _dependence(compiled_problem.observed, p)
     supported: set[int] = set()
-    for condition in posed.conditions:
-        seen = (*posed.outputs, *posed.spreads)
-        columns = [seen.index(n) for of in condition.observed if of is not None for n in of.predicted]
-        reached, n_x, schedule = _any(observe[columns]), x.numel(), condition.schedule
-        for _ in range(unknown.numel()):
-            reached = reached | _any(flow[reached])
-            jumped, _rows = schedule.reaching(reached[:n_x], np.zeros(p.numel(), dtype=np.bool_))
-            reached[:n_x] |= jumped
-        parameters = _any(observe_p[columns]) | _any(by_parameter[reached])
-        _, of_events = schedule.reaching(reached[:n_x], parameters)
-        rows = np.concatenate([parameters, reached[:n_x], of_events])
+    for condition in compiled_problem.conditions:
+        output_names = (*compiled_problem.outputs, *compiled_problem.spreads)
+        columns = [output_names.index(n) for observable in condition.observed if observable is not None for n in observable.predicted]
+        is_reached, n_x, schedule = _any(observe[columns]), x.numel(), condition.schedule
+        for _ in range(unknown_symbols.numel()):
+            is_reached = is_reached | _any(flow[is_reached])
+            jumped, _rows = schedule.reaching(is_reached[:n_x], np.zeros(p.numel(), dtype=np.bool_))
+            is_reached[:n_x] |= jumped
+        parameters = _any(observe_p[columns]) | _any(by_parameter[is_reached])
+        _, of_events = schedule.reaching(is_reached[:n_x], parameters)
+        rows = np.concatenate([parameters, is_reached[:n_x], of_events])
         supported.update(condition.theta[_any(condition.link.pattern[rows])].tolist())
     return {
         quantity.name: f"no measurement depends on the free {quantity.kind} '{quantity.name}'; "
         f"{'give it a value' if quantity.kind == 'initial state' else 'fix it (fixed=True)'}"
-        for j, quantity in enumerate(posed.quantities)
-        if j not in supported and not posed.informed[j] and not _bound_up(posed, j)
+        for j, quantity in enumerate(compiled_problem.quantities)
+        if j not in supported and not compiled_problem.informed[j] and not _bound_up(compiled_problem, j)
     }
 
 
-def _bound_up(posed: Posed, j: int) -> bool:
+def _bound_up(compiled_problem: Posed, j: int) -> bool:
     """Whether an equation of quantities, or a constraint at points, may determine a quantity that nothing measures."""
-    return bool(posed.path) or any(r.lower == r.upper and r.involved[j] for r in posed.relations)
+    return bool(compiled_problem.path) or any(r.lower == r.upper and r.involved[j] for r in compiled_problem.relations)
 
 
 def _matched(system: System) -> ca.SX:
@@ -573,25 +573,25 @@ def _matched(system: System) -> ca.SX:
     return ca.vertcat(*(system.alg[rows[columns.index(j)]] for j in range(len(columns))))
 
 
-def guess_mistakes(posed: Posed) -> list[str]:
+def guess_mistakes(compiled_problem: Posed) -> list[str]:
     """Find initial values and parameters that cannot be computed at the guess."""
-    wrong = posed.priors(posed.guess).failure
-    mistakes = [f"{wrong}, the guess; change prior or guess"] if wrong else []
-    return mistakes + point_mistakes(posed, posed.guess, "the guess") + _event_guess_mistakes(posed)
+    failure = compiled_problem.priors(compiled_problem.guess).failure
+    mistakes = [f"{failure}, the guess; change prior or guess"] if failure else []
+    return mistakes + point_mistakes(compiled_problem, compiled_problem.guess, "the guess") + _event_guess_mistakes(compiled_problem)
 
 
-def _event_guess_mistakes(posed: Posed) -> list[str]:
+def _event_guess_mistakes(compiled_problem: Posed) -> list[str]:
     """Find events that cannot happen at the guess."""
     mistakes: list[str] = []
-    for condition in posed.conditions:
-        schedule, at = condition.schedule, condition.link.natural(posed.guess[condition.theta])
-        if not schedule.instants or not np.isfinite(at.e).all():  # reported with the other expressions
+    for condition in compiled_problem.conditions:
+        schedule, natural = condition.schedule, condition.link.natural(compiled_problem.guess[condition.theta])
+        if not schedule.instants or not np.isfinite(natural.e).all():  # reported with the other expressions
             continue
-        reason = schedule.impossible(at.e, condition.start)
+        reason = schedule.impossible(natural.e, condition.start)
         if reason:
             mistakes.append(f"{condition.name}: {reason}, at the guess; change the guess or the expression")
-        late = [i for i in schedule.instants if i.moves and at.e[i.time] < condition.end]
-        if any(i.moves and i.trigger is None for i in schedule.instants) and not late:
+        visible_instants = [i for i in schedule.instants if i.moves and natural.e[i.time] < condition.end]
+        if any(i.moves and i.trigger is None for i in schedule.instants) and not visible_instants:
             mistakes.append(
                 f"{condition.name}: at the guess all estimated times lie after the last measurement at "
                 f"{condition.end:g}, where no data show them; change the guess"
@@ -599,30 +599,30 @@ def _event_guess_mistakes(posed: Posed) -> list[str]:
     return mistakes
 
 
-def point_mistakes(posed: Posed, theta: Array, called: str = "") -> list[str]:
+def point_mistakes(compiled_problem: Posed, theta: Array, point_name: str = "") -> list[str]:
     """Find initial values, parameters and delays that cannot be computed at theta (n_theta,).
 
-    Where it is `called` something, messages say so; else times of events that cannot be are mistakes, too.
+    Where it is `point_name` something, messages say so; else times of events that cannot be are mistakes, too.
     """
-    names = [f"the initial value of '{n}'" for n in posed.model.states]
-    where, remedy = (f", {called}", "expression or guess") if called else ("", "expression or values")
+    names = [f"the initial value of '{n}'" for n in compiled_problem.model.states]
+    where, remedy = (f", {point_name}", "expression or guess") if point_name else ("", "expression or values")
     mistakes: list[str] = []
-    for condition in posed.conditions:
+    for condition in compiled_problem.conditions:
         q = theta[condition.theta]
-        at = condition.link.natural(q)
-        reason = condition.link.failure(q, at)
+        natural = condition.link.natural(q)
+        reason = condition.link.failure(q, natural)
         if reason:
             mistakes.append(f"{condition.name}: {reason}{where}; change {remedy}")
         else:
-            at_point = f"at {called}" if called else "at these values"
+            at_point = f"at {point_name}" if point_name else "at these values"
             mistakes += [
                 f"{condition.name}: {name} is {value} {at_point}; change it"
-                for name, value in zip(names, at.a, strict=True)
+                for name, value in zip(names, natural.a, strict=True)
                 if not np.isfinite(value)
             ]
-            happens = "" if called else condition.schedule.impossible(at.e, condition.start)
+            happens = "" if point_name else condition.schedule.impossible(natural.e, condition.start)
             mistakes += [f"{condition.name}: {happens}; change the values"] if happens else []
-        mistakes += [f"{condition.name}: {found}" for found in tau_mistakes(posed.model, at.p)]
+        mistakes += [f"{condition.name}: {message}" for message in tau_mistakes(compiled_problem.model, natural.p)]
     return mistakes
 
 

@@ -27,94 +27,94 @@ _STYLE = Markup(
 )
 
 
-def card(thing: Result | SearchResult | Tabled | Problem | Posed | Model) -> str:
+def card(subject: Result | SearchResult | Tabled | Problem | Posed | Model) -> str:
     """Return HTML for a notebook.
 
     Parameters
     ----------
-    thing : Result, MultistartResult, ComparisonResult, any other result of a driver, Problem or Model
+    subject : Result, MultistartResult, ComparisonResult, any other result of a driver, Problem or Model
         Or anything else that consists of tables and sentences.
     """
-    content = _content(thing)
+    content = _content(subject)
     return tag("div", tag("style", _STYLE), content, class_="castfit")
 
 
-def _content(thing: Result | SearchResult | Tabled | Problem | Posed | Model) -> Markup:
-    if isinstance(thing, Result):
-        return _result(thing)
-    if isinstance(thing, MultistartResult):
-        return _multistart(thing)
-    if isinstance(thing, ComparisonResult):
-        return _comparison(thing)
-    if isinstance(thing, SearchResult):
-        return _found(thing)
-    if isinstance(thing, Tabled):
-        return joined(sheet(part) if isinstance(part, Sheet) else tag("p", part) for part in thing.parts)
-    return _model(thing) if isinstance(thing, Model) else _problem(thing)
+def _content(subject: Result | SearchResult | Tabled | Problem | Posed | Model) -> Markup:
+    if isinstance(subject, Result):
+        return _result(subject)
+    if isinstance(subject, MultistartResult):
+        return _multistart(subject)
+    if isinstance(subject, ComparisonResult):
+        return _comparison(subject)
+    if isinstance(subject, SearchResult):
+        return _found(subject)
+    if isinstance(subject, Tabled):
+        return joined(sheet(part) if isinstance(part, Sheet) else tag("p", part) for part in subject.parts)
+    return _model(subject) if isinstance(subject, Model) else _problem(subject)
 
 
-def _headline(bold: str, *rest: Content) -> Markup:
-    return tag("p", tag("b", bold), *rest)
+def _headline(bold: str, *content: Content) -> Markup:
+    return tag("p", tag("b", bold), *content)
 
 
-def _result(found: Result) -> Markup:
-    level = f"{100 * found.confidence_level:g} %"
+def _result(result: Result) -> Markup:
+    level = f"{100 * result.confidence_level:g} %"
     heads = ("", "?unit", ">value", ">std. error", f"{level} interval", "remark")
     rows: list[list[Content]] = []
-    for name, one in result_sections.estimated(found):
-        error = one.standard_error
-        cells = (f"{error:.2g}", result_sections.interval(one)) if np.isfinite(error) else ("–", "–")
-        rows.append([name, one.unit, rounded(one.value, error), *cells, one.verdict])
-    how = f"{found.transcription}, {found.solver}: {found.iterations} iterations, {found.time:.2f} s"
-    number = f"{symbol(found.measure)} = {found.objective:.6g}"
-    facts = f": {number} from {found.n_data} data, {found.dof} degrees of freedom"
-    kind = "Result" if found.success else "No solution"
+    for name, estimate in result_sections.estimated(result):
+        error = estimate.standard_error
+        cells = (f"{error:.2g}", result_sections.interval(estimate)) if np.isfinite(error) else ("–", "–")
+        rows.append([name, estimate.unit, rounded(estimate.value, error), *cells, estimate.verdict])
+    method_text = f"{result.transcription}, {result.solver}: {result.iterations} iterations, {result.time:.2f} s"
+    number = f"{symbol(result.measure)} = {result.objective:.6g}"
+    facts = f": {number} from {result.n_data} data, {result.dof} degrees of freedom"
+    kind = "Result" if result.success else "No solution"
     return joined(
         _headline(kind, facts),
         table(heads, rows),
-        tag("p", result_sections.verdict(found)),
-        tag("p", tag("small", how)),
+        tag("p", result_sections.verdict(result)),
+        tag("p", tag("small", method_text)),
     )
 
 
-def _best(found: SearchResult) -> Markup | None:
-    if found.best is None:
+def _best(result: SearchResult) -> Markup | None:
+    if result.best is None:
         return None
-    return joined(tag("h3", "The best fit" if found.success else "The best point"), _result(found.best))
+    return joined(tag("h3", "The best fit" if result.success else "The best point"), _result(result.best))
 
 
-def _multistart(found: MultistartResult) -> Markup:
-    above = run_sections.multistart_lead(found, "", "")
+def _multistart(result: MultistartResult) -> Markup:
+    above = run_sections.multistart_lead(result, "", "")
     return joined(
-        _headline("Multistart", f": {len(found.starts)} starts"),
+        _headline("Multistart", f": {len(result.starts)} starts"),
         tag("p", above.verdict),
-        run_sections.optima(found.optima, len(found.starts), found.measure),
-        _best(found),
+        run_sections.optima(result.optima, len(result.starts), result.measure),
+        _best(result),
     )
 
 
-def _comparison(found: ComparisonResult) -> Markup:
-    above, rows = run_sections.comparison_lead(found, "", ""), found.sheet()
-    best = f"{symbol(found.measure)} = {found.best_objective:.6g}"
+def _comparison(result: ComparisonResult) -> Markup:
+    above, rows = run_sections.comparison_lead(result, "", ""), result.sheet()
+    best = f"{symbol(result.measure)} = {result.best_objective:.6g}"
     return joined(
-        _headline("Comparison", f": {len(found.rows)} methods from {len(found.drawn)} starts, {best}"),
+        _headline("Comparison", f": {len(result.rows)} methods from {len(result.drawn)} starts, {best}"),
         tag("p", above.verdict),
         table(rows.heads, rows.rows),
     )
 
 
-def _found(found: SearchResult) -> Markup:
-    return joined(tag("p", repr(found)), (tag("p", text) for text in found.misfit()), _best(found))
+def _found(result: SearchResult) -> Markup:
+    return joined(tag("p", repr(result)), (tag("p", text) for text in result.misfit()), _best(result))
 
 
-def _model(asked: Model) -> Markup:
-    kind = "Differential-algebraic equations" if asked.algebraic_states else "Ordinary differential equations"
-    own = [name for name in asked.parameters if name not in asked.noises]
-    named = f" with the parameters {', '.join(own)}" if own else " without parameters"
-    inputs = f" and the inputs {', '.join(asked.inputs)}" if asked.inputs else ""
-    noises = f", driven by white noise {', '.join(asked.noises)}" if asked.noises else ""
-    return joined(_headline(kind, named, inputs, noises), problem_sections.model(asked))
+def _model(model: Model) -> Markup:
+    kind = "Differential-algebraic equations" if model.algebraic_states else "Ordinary differential equations"
+    parameter_names = [name for name in model.parameters if name not in model.noises]
+    parameter_text = f" with the parameters {', '.join(parameter_names)}" if parameter_names else " without parameters"
+    inputs = f" and the inputs {', '.join(model.inputs)}" if model.inputs else ""
+    noises = f", driven by white noise {', '.join(model.noises)}" if model.noises else ""
+    return joined(_headline(kind, parameter_text, inputs, noises), problem_sections.model(model))
 
 
-def _problem(asked: Problem | Posed) -> Markup:
-    return joined(_headline("Problem"), problem_sections.question(asked))
+def _problem(problem: Problem | Posed) -> Markup:
+    return joined(_headline("Problem"), problem_sections.question(problem))

@@ -101,9 +101,9 @@ class Typesetter:
                 uses[j] += 1
         for i, node in enumerate(self._nodes):
             sizes[i] += sum(sizes[j] for j in node.arguments)
-        taken = {look(node.symbol) for node in self._nodes if node.symbol is not None}
+        used_symbols = {look(node.symbol) for node in self._nodes if node.symbol is not None}
         numbers = range(1, len(self._nodes) + 1)
-        letter = next(a for a in _LETTERS if not any(look(name(f"{a}{k}")) in taken for k in numbers))
+        letter = next(a for a in _LETTERS if not any(look(name(f"{a}{k}")) in used_symbols for k in numbers))
         for i, node in enumerate(self._nodes):
             if uses[i] > 1 and sizes[i] >= _LONG and node.op != ca.OP_IF_ELSE_ZERO:
                 terms = tuple(self._terms(i))
@@ -116,13 +116,13 @@ class Typesetter:
 
     def _terms(self, i: int) -> list[Markup]:
         """Return the terms of a sum, each with its sign; of anything else itself."""
-        found: list[Markup] = []
+        terms: list[Markup] = []
         for sign, j in self._summands(i):
-            shown = self._at_least(j, _PRODUCT) if sign < 0 or found else self._written(j)[0]
-            form = "infix" if found else "prefix"
-            mark = tag("mo", "−" if sign < 0 else "+", form=form) if sign < 0 or found else None
-            found.append(tag("mrow", mark, shown))
-        return found
+            term = self._at_least(j, _PRODUCT) if sign < 0 or terms else self._written(j)[0]
+            form = "infix" if terms else "prefix"
+            mark = tag("mo", "−" if sign < 0 else "+", form=form) if sign < 0 or terms else None
+            terms.append(tag("mrow", mark, term))
+        return terms
 
     def _summands(self, i: int, sign: int = 1) -> list[tuple[int, int]]:
         """Return the summands of a node with their signs."""
@@ -131,13 +131,13 @@ class Typesetter:
             return [(sign, i)]
         if node.op == ca.OP_NEG:
             return self._summands(node.arguments[0], -sign)
-        first, second = node.arguments
-        return [*self._summands(first, sign), *self._summands(second, -sign if node.op == ca.OP_SUB else sign)]
+        left, right = node.arguments
+        return [*self._summands(left, sign), *self._summands(right, -sign if node.op == ca.OP_SUB else sign)]
 
-    def _at_least(self, i: int, firmness: int) -> Markup:
+    def _at_least(self, i: int, min_precedence: int) -> Markup:
         """Typeset a node, in brackets if it holds together less firmly."""
-        shown, own = self._written(i)
-        return shown if own >= firmness else _bracketed(shown)
+        markup, precedence = self._written(i)
+        return markup if precedence >= min_precedence else _bracketed(markup)
 
     def _written(self, i: int) -> tuple[Markup, int]:
         """Typeset a node; return how firmly it holds together, too."""
@@ -148,8 +148,8 @@ class Typesetter:
             assert node.symbol is not None
             return node.symbol, _ATOM
         if node.op == ca.OP_CONST:
-            shown = number(node.constant)
-            return tag("mrow", shown), _SUM if node.constant < 0 else _PRODUCT if "msup" in shown else _ATOM
+            number_markup = number(node.constant)
+            return tag("mrow", number_markup), _SUM if node.constant < 0 else _PRODUCT if "msup" in number_markup else _ATOM
         if node.op in _SUMS:
             cases = self._cases(node)
             return (_braces(cases), _SUM) if cases else (tag("mrow", self._terms(i)), _SUM)
@@ -181,16 +181,16 @@ class Typesetter:
             left, right = _BETWEEN[op]
             return tag("mrow", tag("mo", left), self._written(arguments[0])[0], tag("mo", right)), _ATOM
         if op == ca.OP_LOG1P:
-            inside = _bracketed(joined(tag("mn", "1"), tag("mo", "+"), self._written(arguments[0])[0]))
-            return tag("mrow", tag("mi", "ln"), inside), _POWER
+            bracketed_sum = _bracketed(joined(tag("mn", "1"), tag("mo", "+"), self._written(arguments[0])[0]))
+            return tag("mrow", tag("mi", "ln"), bracketed_sum), _POWER
         if op == ca.OP_IF_ELSE_ZERO:
             condition, value = arguments
             return _braces([(self._written(value)[0], self._if(condition)), (tag("mn", "0"), _OTHERWISE)]), _SUM
         if op in _RELATIONS or op in _LOGIC or op == ca.OP_NOT:  # as a number: 1 where it holds, else 0
             return tag("mrow", tag("mo", "["), self._holds(i), tag("mo", "]")), _ATOM
-        listed = [part for j in arguments for part in (tag("mo", ","), self._written(j)[0])][1:]
-        called = _FUNCTIONS.get(op, f"f{op}")
-        return tag("mrow", tag("mi", called, mathvariant="normal"), _bracketed(joined(listed))), _POWER
+        argument_list = [part for j in arguments for part in (tag("mo", ","), self._written(j)[0])][1:]
+        function_name = _FUNCTIONS.get(op, f"f{op}")
+        return tag("mrow", tag("mi", function_name, mathvariant="normal"), _bracketed(joined(argument_list))), _POWER
 
     def _factors(self, i: int) -> list[int]:
         node = self._nodes[i]
@@ -200,17 +200,17 @@ class Typesetter:
 
     def _product(self, factors: Sequence[int]) -> list[Markup]:
         """Typeset a product: letters beside each other, a dot where that could be misread."""
-        out: list[Markup] = []
-        last = ""
+        markups: list[Markup] = []
+        previous_kind = ""
         for j in factors:
             kind = self._kind(j)
-            if out:
-                close = "bracket" in (last, kind) or (kind == "letter" and last in ("letter", "number"))
+            if markups:
+                close = "bracket" in (previous_kind, kind) or (kind == "letter" and previous_kind in ("letter", "number"))
                 thin = close and kind != "number"
-                out.append(tag("mspace", width="0.17em") if thin else tag("mo", "·"))
-            out.append(self._at_least(j, _PRODUCT))
-            last = kind
-        return out
+                markups.append(tag("mspace", width="0.17em") if thin else tag("mo", "·"))
+            markups.append(self._at_least(j, _PRODUCT))
+            previous_kind = kind
+        return markups
 
     def _kind(self, i: int) -> str:
         """Classify the appearance of a factor: a letter, a number, brackets, or anything else."""
@@ -234,8 +234,8 @@ class Typesetter:
         denied = self._nodes[no.arguments[0]]
         if denied.op != ca.OP_NOT or denied.arguments[0] != yes.arguments[0]:
             return []
-        first = (self._written(yes.arguments[1])[0], self._if(yes.arguments[0]))
-        return [first, (self._written(no.arguments[1])[0], _OTHERWISE)]
+        first_case = (self._written(yes.arguments[1])[0], self._if(yes.arguments[0]))
+        return [first_case, (self._written(no.arguments[1])[0], _OTHERWISE)]
 
     def _if(self, i: int) -> Markup:
         return tag("mrow", tag("mtext", "if\u00a0"), self._holds(i))
@@ -249,23 +249,23 @@ class Typesetter:
                 return self._related(inner, _DENIED[inner.op])
             return tag("mrow", tag("mtext", "not\u00a0"), self._holds(node.arguments[0]))
         if node.op in _LOGIC:
-            first, second = (self._holds(j) for j in node.arguments)
-            return tag("mrow", first, tag("mtext", f"\u00a0{_LOGIC[node.op]}\u00a0"), second)
+            left, right = (self._holds(j) for j in node.arguments)
+            return tag("mrow", left, tag("mtext", f"\u00a0{_LOGIC[node.op]}\u00a0"), right)
         return self._related(node, _RELATIONS[node.op]) if node.op in _RELATIONS else self._written(i)[0]
 
     def _related(self, node: _Node, sign: str) -> Markup:
-        first, second = (self._written(j)[0] for j in node.arguments)
+        left, right = (self._written(j)[0] for j in node.arguments)
         if sign in _TURNED and self._nodes[node.arguments[0]].op == ca.OP_CONST:  # 1 < x is x > 1
-            first, second, sign = second, first, _TURNED[sign]
-        return tag("mrow", first, tag("mo", sign), second)
+            left, right, sign = right, left, _TURNED[sign]
+        return tag("mrow", left, tag("mo", sign), right)
 
 
 _OTHERWISE = tag("mtext", "otherwise")
 
 
-def _bracketed(inside: Markup) -> Markup:
-    tall = None if "<mfrac>" in inside or "<mtable>" in inside else "false"  # as fonts differ, only where it must be
-    return tag("mrow", tag("mo", "(", stretchy=tall), inside, tag("mo", ")", stretchy=tall))
+def _bracketed(content: Markup) -> Markup:
+    tall = None if "<mfrac>" in content or "<mtable>" in content else "false"  # as fonts differ, only where it must be
+    return tag("mrow", tag("mo", "(", stretchy=tall), content, tag("mo", ")", stretchy=tall))
 
 
 def _braces(cases: Iterable[tuple[Markup, Markup]]) -> Markup:
@@ -306,15 +306,15 @@ def _read(
     work: dict[int, int] = {}
     ends = [0] * len(expressions)
     for k in range(graph.n_instructions()):
-        op, taken, given = graph.instruction_id(k), graph.instruction_input(k), graph.instruction_output(k)
+        op, inputs, outputs = graph.instruction_id(k), graph.instruction_input(k), graph.instruction_output(k)
         if op == ca.OP_OUTPUT:
-            ends[given[1]] = work[taken[0]]
+            ends[outputs[1]] = work[inputs[0]]
             continue
         if op == ca.OP_INPUT:
-            symbol = free[taken[0]]
-            shown = symbols.get(hash(symbol))
-            letter = shown is None and is_letter(symbol.name())
-            node = _Node(op, symbol=spell(symbol.name()) if shown is None else shown, letter=letter)
+            symbol = free[inputs[0]]
+            symbol_markup = symbols.get(hash(symbol))
+            letter = symbol_markup is None and is_letter(symbol.name())
+            node = _Node(op, symbol=spell(symbol.name()) if symbol_markup is None else symbol_markup, letter=letter)
         elif op == ca.OP_CONST:
             value = float(graph.instruction_constant(k))
             node = _Node(op, constant=abs(value))
@@ -323,19 +323,19 @@ def _read(
                 node = _Node(ca.OP_NEG, (len(nodes) - 1,))
         elif op in (ca.OP_TWICE, ca.OP_INV):  # 2 x and 1 / x
             nodes.append(_Node(ca.OP_CONST, constant=2.0 if op == ca.OP_TWICE else 1.0))
-            node = _Node(ca.OP_MUL if op == ca.OP_TWICE else ca.OP_DIV, (len(nodes) - 1, work[taken[0]]))
+            node = _Node(ca.OP_MUL if op == ca.OP_TWICE else ca.OP_DIV, (len(nodes) - 1, work[inputs[0]]))
         elif op == ca.OP_ASSIGN:
-            work[given[0]] = work[taken[0]]
+            work[outputs[0]] = work[inputs[0]]
             continue
         else:
-            arguments = [work[j] for j in taken]
+            arguments = [work[j] for j in inputs]
             signs = [nodes[j].op == ca.OP_NEG for j in arguments] if op in (ca.OP_MUL, ca.OP_DIV) else []
-            bare = [nodes[j].arguments[0] if s else j for j, s in zip(arguments, signs, strict=False)] or arguments
-            node = _Node(op, tuple(bare))
+            unsigned_arguments = [nodes[j].arguments[0] if s else j for j, s in zip(arguments, signs, strict=False)] or arguments
+            node = _Node(op, tuple(unsigned_arguments))
             if sum(signs) == 1:  # the sign of a product stands before it
                 nodes.append(node)
                 node = _Node(ca.OP_NEG, (len(nodes) - 1,))
-        work[given[0]] = len(nodes)
+        work[outputs[0]] = len(nodes)
         nodes.append(node)
         power = _exponential(nodes, len(nodes) - 1)
         if power is not None:

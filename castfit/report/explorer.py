@@ -70,50 +70,50 @@ def explore(found: Problem | Result, path: str | Path, *, title: str = "") -> Pa
     'model.html'
     """
     mistakes: list[str] = []
-    thing: Any = found
-    if not isinstance(thing, (Problem, Result)):
-        mistakes.append(f"the first argument is {refused(thing, 'give a Problem or a Result')}")
-    place: Any = path
-    if not isinstance(place, (str, Path)) or Path(place).suffix.lower() not in (".html", ".htm"):
-        mistakes.append(f"path is {text(place)}; give the name of a file that ends in .html")
+    argument: Any = found
+    if not isinstance(argument, (Problem, Result)):
+        mistakes.append(f"the first argument is {refused(argument, 'give a Problem or a Result')}")
+    path_argument: Any = path
+    if not isinstance(path_argument, (str, Path)) or Path(path_argument).suffix.lower() not in (".html", ".htm"):
+        mistakes.append(f"path is {text(path_argument)}; give the name of a file that ends in .html")
     else:
-        mistakes += folder_mistakes(place)
+        mistakes += folder_mistakes(path_argument)
     if not isinstance(title, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         mistakes.append(f"title is {text(title)}; give text")
-    known = found.problem if isinstance(found, Result) else found
-    if known is None:
+    problem = found.problem if isinstance(found, Result) else found
+    if problem is None:
         mistakes.append("a loaded result does not know its model; use result.with_problem(problem) first")
     check("explore", mistakes)
-    assert known is not None
-    posed, result = known.posed, found if isinstance(found, Result) else None
-    check("explore", _obstacles(posed))
+    assert problem is not None
+    compiled_problem, result = problem.posed, found if isinstance(found, Result) else None
+    check("explore", _obstacles(compiled_problem))
     target = Path(path)
-    write_whole(target, [_page(posed, result, title or "A model to play with").encode()])
+    write_whole(target, [_page(compiled_problem, result, title or "A model to play with").encode()])
     return target
 
 
-def _obstacles(posed: Posed) -> list[str]:
+def _obstacles(compiled_problem: Posed) -> list[str]:
     """Return the features of a problem that a page cannot show, as messages."""
-    model = posed.model
-    what = [f"'{n}' is an algebraic state, which the page cannot solve for" for n in model.algebraic_states]
-    what += [f"'{n}' is white noise, which the page does not draw" for n in model.noises]
+    model = compiled_problem.model
+    obstacles = [f"'{n}' is an algebraic state, which the page cannot solve for" for n in model.algebraic_states]
+    obstacles += [f"'{n}' is white noise, which the page does not draw" for n in model.noises]
     if len(model.states) > _LARGEST:
-        what.append(f"the model has {len(model.states)} states; a page integrates up to {_LARGEST}")
-    for c in posed.conditions:
+        obstacles.append(f"the model has {len(model.states)} states; a page integrates up to {_LARGEST}")
+    for c in compiled_problem.conditions:
         if c.settled or any(not isinstance(part, MappedExpressions) for part in c.link.parts):
-            what.append(f"{c.name} is at rest before it starts or is measured there, which the page cannot find")
+            obstacles.append(f"{c.name} is at rest before it starts or is measured there, which the page cannot find")
         if c.schedule.triggers:
-            what.append(f"states trigger events in {c.name}, which the page does not watch for")
-    graph = [*model.system.arguments], [model.system.ode, *(model.outputs[n] for n in _shown(posed)[0])]
+            obstacles.append(f"states trigger events in {c.name}, which the page does not watch for")
+    graph = [*model.system.arguments], [model.system.ode, *(model.outputs[n] for n in _shown(compiled_problem)[0])]
     unknown = unknown_operations(ca.Function("graph", *graph))
-    return [*what, *(f"the model contains '{name}', for which there is no JavaScript here" for name in unknown)]
+    return [*obstacles, *(f"the model contains '{name}', for which there is no JavaScript here" for name in unknown)]
 
 
-def _shown(posed: Posed) -> tuple[list[str], list[str]]:
+def _shown(compiled_problem: Posed) -> tuple[list[str], list[str]]:
     """Return the names of the drawn variables, measured outputs and own states, and of others that densities need."""
-    drawn = [*posed.outputs, *(n for n in posed.model.own_states if n not in posed.outputs)]
-    wanted = (n for c in posed.conditions for of in c.observed if of is not None for n in of.predicted)
-    return drawn, [n for n in dict.fromkeys(wanted) if n not in drawn]
+    drawn_outputs = [*compiled_problem.outputs, *(n for n in compiled_problem.model.own_states if n not in compiled_problem.outputs)]
+    predicted_outputs = (n for c in compiled_problem.conditions for observable in c.observed if observable is not None for n in observable.predicted)
+    return drawn_outputs, [n for n in dict.fromkeys(predicted_outputs) if n not in drawn_outputs]
 
 
 class _PageFunctions:
@@ -126,14 +126,14 @@ class _PageFunctions:
     def add(self, function: ca.Function, name: str = "") -> str:
         """Add a function, and return what the page calls it."""
         code = script(function)
-        known = name or self._names.setdefault(code, f"g{len(self._names)}")
-        self.code[known] = code
-        return known
+        function_name = name or self._names.setdefault(code, f"g{len(self._names)}")
+        self.code[function_name] = code
+        return function_name
 
 
-def _page(posed: Posed, result: Result | None, title: str) -> str:
+def _page(compiled_problem: Posed, result: Result | None, title: str) -> str:
     functions = _PageFunctions()
-    spec = json.dumps(_specification(posed, result, functions), allow_nan=False, separators=(",", ":"))
+    spec = json.dumps(_specification(compiled_problem, result, functions), allow_nan=False, separators=(",", ":"))
     model = ",\n".join(f"{name}:{code}" for name, code in functions.code.items())
     code = f"const SPEC={spec};\nconst MODEL={{\n{model}\n}};\n".replace("</", "<\\/")
     body = [
@@ -145,32 +145,32 @@ def _page(posed: Posed, result: Result | None, title: str) -> str:
     return frame(title, asset("explorer.css"), joined(*body))
 
 
-def _specification(posed: Posed, result: Result | None, functions: _PageFunctions) -> dict[str, Any]:
+def _specification(compiled_problem: Posed, result: Result | None, functions: _PageFunctions) -> dict[str, Any]:
     """Return the numbers of a page, and add its functions."""
-    model, system = posed.model, posed.model.system
-    drawn, more = _shown(posed)
+    model, system = compiled_problem.model, compiled_problem.model.system
+    drawn_outputs, further_outputs = _shown(compiled_problem)
     t, x, _, p, u = system.arguments
     slope, du = ca.jacobian(system.ode, x), ca.SX.sym("du", u.numel())
     in_time = ca.densify(ca.jacobian(system.ode, t) + ca.mtimes(ca.jacobian(system.ode, u), du))
-    outputs = ca.densify(ca.vertcat(*(model.outputs[n] for n in [*drawn, *more])))
+    outputs = ca.densify(ca.vertcat(*(model.outputs[n] for n in [*drawn_outputs, *further_outputs])))
     functions.add(ca.Function("f", [t, x, p, u], [ca.densify(system.ode)]), "f")
     functions.add(ca.Function("slope", [t, x, p, u, du], [slope, in_time]), "slope")
     functions.add(ca.Function("outputs", [t, x, p, u], [outputs]), "outputs")
-    place = {n: i for i, n in enumerate([*drawn, *more])}
-    sizes = _sizes(posed)
-    known = posed.absolute_sigma and all(of is None or of.weighted for c in posed.conditions for of in c.observed)
+    place = {n: i for i, n in enumerate([*drawn_outputs, *further_outputs])}
+    sizes = _sizes(compiled_problem)
+    has_known_sigma = compiled_problem.absolute_sigma and all(observable is None or observable.weighted for c in compiled_problem.conditions for observable in c.observed)
     return {
-        "quantities": [_slider(q) for q in posed.quantities],
+        "quantities": [_slider(q) for q in compiled_problem.quantities],
         "parameters": len(model.parameters),
         "pattern": [list(part) for part in slope.sparsity().get_triplet()],
-        "outputs": drawn,
-        "units": {n: posed.units[n] for n in ("time", *drawn) if n in posed.units},
-        "extra": len(more),
-        "groups": list(posed.groups),
-        "measure": "chi2" if known else "-2 log L",
+        "outputs": drawn_outputs,
+        "units": {n: compiled_problem.units[n] for n in ("time", *drawn_outputs) if n in compiled_problem.units},
+        "extra": len(further_outputs),
+        "groups": list(compiled_problem.groups),
+        "measure": "chi2" if has_known_sigma else "-2 log L",
         "tolerance": _TOLERANCE,
-        "experiments": [_experiment(posed, c, place, functions) | {"size": sizes[c.name]} for c in posed.conditions],
-        "estimate": None if result is None else _estimate(posed, result),
+        "experiments": [_experiment(compiled_problem, c, place, functions) | {"size": sizes[c.name]} for c in compiled_problem.conditions],
+        "estimate": None if result is None else _estimate(compiled_problem, result),
         "notes": [
             f"{line} here, so that curves follow the sliders; cf.simulate takes as many as are needed."
             for line in model.lines
@@ -179,16 +179,16 @@ def _specification(posed: Posed, result: Result | None, functions: _PageFunction
     }
 
 
-def _sizes(posed: Posed) -> dict[str, list[float]]:
+def _sizes(compiled_problem: Posed) -> dict[str, list[float]]:
     """Return the largest magnitudes of states at the guess, per experiment; 1 if no magnitude can be computed."""
-    sizes = {c.name: [1.0] * len(posed.model.states) for c in posed.conditions}
-    times = {c.name: np.linspace(c.start, c.end, 21) for c in posed.conditions}
-    asked = Asked("explore", None, times, None, None, None, [])
+    sizes = {c.name: [1.0] * len(compiled_problem.model.states) for c in compiled_problem.conditions}
+    times = {c.name: np.linspace(c.start, c.end, 21) for c in compiled_problem.conditions}
+    request = Asked("explore", None, times, None, None, None, [])
     try:
-        found = paths(posed, asked, IntegratorOptions())[1]
+        simulated_paths = paths(compiled_problem, request, IntegratorOptions())[1]
     except CastfitError:  # sliders may lead to where it can
         return sizes
-    largest = {path.name: np.abs(path.x).max(axis=0) for path in found}
+    largest = {path.name: np.abs(path.x).max(axis=0) for path in simulated_paths}
     return sizes | {name: np.where(size > 0.0, size, 1.0).tolist() for name, size in largest.items()}
 
 
@@ -201,12 +201,12 @@ def _slider(q: Quantity) -> dict[str, Any]:
     return {"name": q.name, "value": q.guess, "low": low, "high": high, "log": log and low > 0.0}
 
 
-def _experiment(posed: Posed, c: Condition, place: dict[str, int], functions: _PageFunctions) -> dict[str, Any]:
+def _experiment(compiled_problem: Posed, c: Condition, place: dict[str, int], functions: _PageFunctions) -> dict[str, Any]:
     """Return an experiment: its rows, inputs, events and data."""
     link, end = c.link, c.end
     kinks = [signal.breakpoints for signal in c.inputs]
-    inside = np.unique(np.concatenate([*kinks, [c.start, end]]))
-    edges = inside[(inside >= c.start) & (inside <= end)]
+    edge_candidates = np.unique(np.concatenate([*kinks, [c.start, end]]))
+    edges = edge_candidates[(edge_candidates >= c.start) & (edge_candidates <= end)]
     times = np.unique(c.points.times)
     return {
         "name": c.name,
@@ -235,7 +235,7 @@ def _experiment(posed: Posed, c: Condition, place: dict[str, int], functions: _P
         ],
         "times": times.tolist(),
         "grid": np.linspace(c.start, end, _GRID).tolist(),
-        "data": [d for j in range(len(posed.outputs)) for d in _series(c, j, times, place, functions)],
+        "data": [d for j in range(len(compiled_problem.outputs)) for d in _series(c, j, times, place, functions)],
     }
 
 
@@ -258,20 +258,20 @@ def _series(
     c: Condition, j: int, times: Array, place: dict[str, int], functions: _PageFunctions
 ) -> list[dict[str, Any]]:
     """Return the data of an output, in a list that is empty where there are none."""
-    of, mask = c.observed[j], c.points.mask[:, j]
-    if of is None or not mask.any():
+    observable, mask = c.observed[j], c.points.mask[:, j]
+    if observable is None or not mask.any():
         return []
     mu, s, m = (ca.SX.sym(name) for name in ("mu", "s", "m"))
-    density = of.noise.density(mu, s, m)
-    others = [e for e in ca.vertsplit(density.eta) if not (ca.is_equal(e, mu) or ca.is_equal(e, s))]
-    graph = ca.Function("density", [mu, s, m, ca.vertcat(*others)], [density.cost, density.residual])
+    density = observable.noise.density(mu, s, m)
+    other_symbols = [e for e in ca.vertsplit(density.eta) if not (ca.is_equal(e, mu) or ca.is_equal(e, s))]
+    graph = ca.Function("density", [mu, s, m, ca.vertcat(*other_symbols)], [density.cost, density.residual])
     sigma = np.where(np.isfinite(c.points.sigma[mask, j]), c.points.sigma[mask, j], 1.0)
     return [
         {
-            "output": place[of.predicted[0]],
-            "more": [place[n] for n in of.predicted[1:]],
-            "computed": of.computed,
-            "group": of.group,
+            "output": place[observable.predicted[0]],
+            "more": [place[n] for n in observable.predicted[1:]],
+            "computed": observable.computed,
+            "group": observable.group,
             "density": functions.add(graph),
             "rows": np.searchsorted(times, c.points.times[mask]).tolist(),
             "values": c.points.values[mask, j].tolist(),
@@ -280,15 +280,15 @@ def _series(
     ]
 
 
-def _estimate(posed: Posed, result: Result) -> dict[str, Any]:
+def _estimate(compiled_problem: Posed, result: Result) -> dict[str, Any]:
     """Return the estimate, and its covariance in search scale, by which ellipses of 95 % are drawn."""
     covariance = np.asarray(result.covariance, dtype=float)
     freedom = result.dof
-    size = -2.0 * np.log(0.05) if posed.absolute_sigma else 2.0 * fdtri(2, max(freedom, 1), 0.95)  # chi-square, F
+    size = -2.0 * np.log(0.05) if compiled_problem.absolute_sigma else 2.0 * fdtri(2, max(freedom, 1), 0.95)  # chi-square, F
     drawable = np.isfinite(covariance).all() and freedom > 0
     return {
-        "values": [float(result.values[n]) for n in posed.names],
-        "log": posed.log.tolist(),
+        "values": [float(result.values[n]) for n in compiled_problem.names],
+        "log": compiled_problem.log.tolist(),
         "covariance": covariance.tolist() if drawable else None,
         "size": float(size),
         "objective": float(result.objective),

@@ -34,9 +34,9 @@ def figure(picture: Figure, number: int, caption: Content) -> Markup:
         Its number in the page; what is inside is told apart from that of other figures by it.
     caption : str or Markup
     """
-    drawn: Any = picture
-    width, _ = drawn.get_size_inches()
-    return framed(_vector(drawn, number) or _image(drawn), width * _PIXELS, _names(drawn), number, caption)
+    matplotlib_figure: Any = picture
+    width, _ = matplotlib_figure.get_size_inches()
+    return framed(_vector(matplotlib_figure, number) or _image(matplotlib_figure), width * _PIXELS, _names(matplotlib_figure), number, caption)
 
 
 def framed(graphic: Markup, width: float, series: Mapping[str, str], number: int, caption: Content) -> Markup:
@@ -46,8 +46,8 @@ def framed(graphic: Markup, width: float, series: Mapping[str, str], number: int
         for name, key in series.items()
     ]
     buttons = [
-        tag("button", sign, type="button", data_zoom=what, title=title, aria_label=title)
-        for sign, what, title in (("+", "in", "enlarge"), ("−", "out", "reduce"), ("⟲", "reset", "as it was"))
+        tag("button", sign, type="button", data_zoom=action, title=title, aria_label=title)
+        for sign, action, title in (("+", "in", "enlarge"), ("−", "out", "reduce"), ("⟲", "reset", "as it was"))
     ]
     tools = tag(
         "div",
@@ -61,9 +61,9 @@ def framed(graphic: Markup, width: float, series: Mapping[str, str], number: int
     return tag("figure", tools, view, about, id=f"figure-{number}", style=size)
 
 
-def is_picture(thing: object) -> bool:
+def is_picture(candidate: object) -> bool:
     """Check whether an object is a figure, of castfit or of matplotlib."""
-    return any(kind.__module__ == "matplotlib.figure" and kind.__name__ == "Figure" for kind in type(thing).__mro__)
+    return any(kind.__module__ == "matplotlib.figure" and kind.__name__ == "Figure" for kind in type(candidate).__mro__)
 
 
 def _names(picture: Any) -> dict[str, str]:
@@ -79,30 +79,30 @@ def _vector(picture: Any, number: int) -> Markup | None:
     if _OF_MARK * sum(len(line.get_xdata()) for line in lines) > _LARGEST:  # before all of it is written
         return None
     library: Any = import_module("matplotlib")
-    out = io.StringIO()
+    buffer = io.StringIO()
     with ticks_once(picture), library.rc_context({"svg.fonttype": "none", "svg.hashsalt": "castfit"}):
         arrange(picture)
-        picture.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Type": None, "Format": None})
-    text = out.getvalue()
+        picture.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Type": None, "Format": None})
+    text = buffer.getvalue()
     if len(text) > _LARGEST:
         return None
     text = _STYLE.sub("", text[text.index("<svg") :])
     series = set(_names(picture).values())
 
-    def renamed(found: re.Match[str]) -> str:
-        attribute, mark, name = found.groups()
+    def number_attribute(match: re.Match[str]) -> str:
+        attribute, mark, name = match.groups()
         if attribute == "id" and name in series:  # several parts may show the same
             return f'class="f{number}-{name}"'
-        return f'{attribute}="{mark}f{number}-{name}"' if mark or attribute == "id" else found[0]
+        return f'{attribute}="{mark}f{number}-{name}"' if mark or attribute == "id" else match[0]
 
-    text = _LABELLED.sub(renamed, text)
+    text = _LABELLED.sub(number_attribute, text)
     text = text.replace("url(#", f"url(#f{number}-")
-    head, rest = text.split(">", 1)
-    head = re.sub(r' (width|height)="[^"]*"', "", head)
-    return Markup(f'{head} role="img" preserveAspectRatio="xMidYMid meet">{rest}')
+    opening_tag, body = text.split(">", 1)
+    opening_tag = re.sub(r' (width|height)="[^"]*"', "", opening_tag)
+    return Markup(f'{opening_tag} role="img" preserveAspectRatio="xMidYMid meet">{body}')
 
 
 def _image(picture: Any) -> Markup:
-    out = io.BytesIO()
-    picture.savefig(out, format="png", dpi=_FINE, facecolor="white")
-    return tag("img", alt="figure", src=f"data:image/png;base64,{base64.b64encode(out.getvalue()).decode()}")
+    buffer = io.BytesIO()
+    picture.savefig(buffer, format="png", dpi=_FINE, facecolor="white")
+    return tag("img", alt="figure", src=f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}")

@@ -28,8 +28,8 @@ _MEANING = {**_UNARY, **_BINARY}
 
 def unknown_operations(function: ca.Function) -> list[str]:
     """Name the operations of a function that there is no JavaScript for, each once."""
-    known = {*_MEANING, *_INPUTS, ca.OP_CONST, ca.OP_OUTPUT}
-    codes = {function.instruction_id(k) for k in range(function.n_instructions())} - known
+    supported = {*_MEANING, *_INPUTS, ca.OP_CONST, ca.OP_OUTPUT}
+    codes = {function.instruction_id(k) for k in range(function.n_instructions())} - supported
     names = {getattr(ca, name): name[3:].lower() for name in dir(ca) if name.startswith("OP_")}
     return sorted(str(names.get(code, code)) for code in codes)
 
@@ -45,19 +45,19 @@ def script(function: ca.Function) -> str:
     lines: list[str] = []
     used: set[int] = set()
     for k in range(function.n_instructions()):
-        code, at = function.instruction_id(k), function.instruction_output(k)
+        code, slots = function.instruction_id(k), function.instruction_output(k)
         arguments = function.instruction_input(k)
         if code == ca.OP_OUTPUT:
-            lines.append(f"o{at[0]}[{at[1]}]=w{arguments[0]};")
+            lines.append(f"o{slots[0]}[{slots[1]}]=w{arguments[0]};")
             continue
-        used.add(at[0])
+        used.add(slots[0])
         if code == ca.OP_CONST:
             value = _number(function.instruction_constant(k))
         elif code in _INPUTS:
             value = f"i{arguments[0]}[{arguments[1]}]"
         else:
             value = _MEANING[code].format(*(f"w{i}" for i in arguments))
-        lines.append(f"w{at[0]}={value};")
+        lines.append(f"w{slots[0]}={value};")
     takes = ",".join(f"i{k}" for k in range(function.n_in()))
     outputs = "".join(f"const o{k}=new Float64Array({function.nnz_out(k)});" for k in range(function.n_out()))
     names = f"let {','.join(f'w{i}' for i in sorted(used))};" if used else ""

@@ -24,17 +24,17 @@ def escaped(text: object) -> Markup:
 
 def joined(*parts: Content) -> Markup:
     """Return parts one after the other, escaping those that are plain text."""
-    out: list[str] = []
+    pieces: list[str] = []
     for part in parts:
         if part is None:
             continue
         if isinstance(part, Markup):
-            out.append(str.__str__(part))
+            pieces.append(str.__str__(part))
         elif isinstance(part, str):
-            out.append(str.__str__(escaped(part)))
+            pieces.append(str.__str__(escaped(part)))
         else:
-            out += [str.__str__(joined(inner)) for inner in part]
-    return Markup("".join(out))
+            pieces += [str.__str__(joined(inner)) for inner in part]
+    return Markup("".join(pieces))
 
 
 def tag(element: str, /, *content: Content, **attributes: object) -> Markup:
@@ -49,11 +49,11 @@ def tag(element: str, /, *content: Content, **attributes: object) -> Markup:
         ``class_`` and ``for_`` stand for words that Python keeps; an underscore is a hyphen; None and False leave an
         attribute out, True gives it no value.
     """
-    given: list[str] = []
+    attribute_texts: list[str] = []
     for key, value in attributes.items():
         if value is None or value is False:
             continue
         word = key.rstrip("_").replace("_", "-")
-        given.append(f" {word}" if value is True else f' {word}="{escaped(value)}"')
-    opened = f"<{element}{''.join(given)}>"
+        attribute_texts.append(f" {word}" if value is True else f' {word}="{escaped(value)}"')
+    opened = f"<{element}{''.join(attribute_texts)}>"
     return Markup(opened if element in _EMPTY else f"{opened}{joined(*content)}</{element}>")

@@ -23,17 +23,17 @@ Spelling = Callable[[str], Markup]
 
 def spelling(names: Iterable[str]) -> Spelling:
     """Return a function that typesets names: k_1 stays as it is written if there is a k1 as well."""
-    shown: dict[str, str] = {}
-    plain: dict[str, Markup] = {}
+    name_by_key: dict[str, str] = {}
+    upright_names: dict[str, Markup] = {}
     for text in sorted(dict.fromkeys(names), key=lambda n: (n.count("_"), n)):
-        if shown.setdefault(look(name(text)), text) != text:
-            plain[text] = tag("mi", text, mathvariant="normal")
-    return lambda text: plain.get(text) or name(text)
+        if name_by_key.setdefault(look(name(text)), text) != text:
+            upright_names[text] = tag("mi", text, mathvariant="normal")
+    return lambda text: upright_names.get(text) or name(text)
 
 
-def look(shown: Markup) -> str:
+def look(markup: Markup) -> str:
     """Return a key that is equal for markup of equal appearance."""
-    return re.sub(r"</?mrow>", "", shown)
+    return re.sub(r"</?mrow>", "", markup)
 
 
 def name(text: str) -> Markup:

@@ -34,10 +34,10 @@ def measured_next(result: Result, figures: Figures) -> Markup:
         return tag("p", "It cannot be said here: the fit does not know its problem.")
     large = len(result.names) * len(problem.own_model.states) > _MOST_SLOPES
     if large or len(problem.experiments) > _MOST_EXPERIMENTS:
-        asked = tag("code", "cf.design(result, cf.Candidate(times), budget=...)")
-        return tag("p", "Of a problem of this size it is not worked out for a page; ask ", asked, ".")
+        call_markup = tag("code", "cf.design(result, cf.Candidate(times), budget=...)")
+        return tag("p", "Of a problem of this size it is not worked out for a page; ask ", call_markup, ".")
     try:
-        found = _proposal(result, problem)
+        proposal = _proposal(result, problem)
     except InputError as reason:
         return tag("p", f"It cannot be said here: {'; '.join(reason.problems)}.")
     except (SimulationError, CastfitError) as reason:
@@ -47,58 +47,58 @@ def measured_next(result: Result, figures: Figures) -> Markup:
         "The model's curve with its bands of 95 % before (light) and after; the marks are where to measure, with how "
         "often."
     )
-    return joined(tag("p", _told(result, problem, found)), figures.sketched(_panels(found), caption))
+    return joined(tag("p", _told(result, problem, proposal)), figures.sketched(_panels(proposal), caption))
 
 
 def _proposal(result: Result, problem: Problem) -> Design:
     from castfit.drive.design.candidate import Candidate
     from castfit.drive.design.design import design
 
-    first = problem.experiments[0]
-    times = np.linspace(first.start, first.end, _TIMES + 1)[1:]
-    whole = {memory.output for memory in problem.own_model.memories}  # of which single values are no offer
-    outputs = [n for n in first.measured if n not in whole] or None
-    return design(result, Candidate(times, outputs, same=True, name=f"more of {first.name}"), budget=_VALUES)
+    first_experiment = problem.experiments[0]
+    times = np.linspace(first_experiment.start, first_experiment.end, _TIMES + 1)[1:]
+    interval_outputs = {memory.output for memory in problem.own_model.memories}  # of which single values are no offer
+    outputs = [n for n in first_experiment.measured if n not in interval_outputs] or None
+    return design(result, Candidate(times, outputs, same=True, name=f"more of {first_experiment.name}"), budget=_VALUES)
 
 
-def _panels(found: Design) -> list[SketchPanel]:
+def _panels(proposal: Design) -> list[SketchPanel]:
     """Return the predictions that are measured, their bands before and after, and the times with how often."""
     from castfit.plots._canvas import plain
     from castfit.plots.designs import SHADES, predicted
     from castfit.report.sketch import SketchPanel
 
-    known, table = found.known, found.table
-    (values,) = found.bought.values[0]
+    information, table = proposal.known, proposal.table
+    (values,) = proposal.bought.values[0]
     panels: list[SketchPanel] = []
-    times = np.linspace(float(known.condition(0).start), float(values.times[-1]), _POINTS)
+    times = np.linspace(float(information.condition(0).start), float(values.times[-1]), _POINTS)
     measured = [o for o in values.outputs if o in table["output"]]
-    mu, bands = predicted(found, 0, times, measured)
-    axis = plain(known.extended.label("time"))
+    mu, bands = predicted(proposal, 0, times, measured)
+    axis = plain(information.extended.label("time"))
     for j, name in enumerate(measured[:_MOST_PANELS]):
-        own = table["output"] == name
+        is_output = table["output"] == name
         marks = [(float(t), float(y), f"{n}") for t, y, n in
-                 zip(*(table[c][own] for c in ("time", "prediction", "count")), strict=True)]  # fmt: skip
-        shown = [
+                 zip(*(table[c][is_output] for c in ("time", "prediction", "count")), strict=True)]  # fmt: skip
+        band_layers = [
             (reach[:, j], alpha) for (_, reach), alpha in zip(bands.items(), SHADES[2 - len(bands) :], strict=True)
         ]
-        panels.append(SketchPanel(plain(name), axis, times, mu[:, j], shown, marks))
+        panels.append(SketchPanel(plain(name), axis, times, mu[:, j], band_layers, marks))
     return panels
 
 
-def _told(result: Result, problem: Problem, found: Design) -> str:
-    instruction = found.summary().splitlines()[0]
+def _told(result: Result, problem: Problem, proposal: Design) -> str:
+    instruction = proposal.summary().splitlines()[0]
     changes = [
-        f"{name} from ±{100 * before:.3g} % to ±{100 * found.after[name]:.3g} %"
-        for name, before in found.before.items()
-        if before < _HARDLY and found.after[name] < _HARDLY and result.values[name] != 0.0
+        f"{name} from ±{100 * error_before:.3g} % to ±{100 * proposal.after[name]:.3g} %"
+        for name, error_before in proposal.before.items()
+        if error_before < _HARDLY and proposal.after[name] < _HARDLY and result.values[name] != 0.0
     ]
-    where = f" of {problem.experiments[0].name}" if len(problem.experiments) > 1 else ""
-    told = [
-        f"If {_VALUES} more values{where} could be measured, as accurate as those that were and within their times, "
+    experiment_text = f" of {problem.experiments[0].name}" if len(problem.experiments) > 1 else ""
+    sentences = [
+        f"If {_VALUES} more values{experiment_text} could be measured, as accurate as those that were and within their times, "
         f"these would tell most of all quantities together (D): {instruction[0].lower()}{instruction[1:]}",
         f"The standard deviations would change as follows: {listed(changes)}." if changes else "",
-        f"The efficiency of this design is at least {np.floor(1000 * found.efficiency) / 10:g} %.",
-        *found.remarks,
+        f"The efficiency of this design is at least {np.floor(1000 * proposal.efficiency) / 10:g} %.",
+        *proposal.remarks,
         "These predictions assume that the model is correct, but the residual tests reject it." if result.refuted else "",
     ]
-    return " ".join(part for part in told if part)
+    return " ".join(part for part in sentences if part)

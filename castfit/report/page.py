@@ -53,7 +53,7 @@ def page(lead: Lead, sections: Sequence[Section]) -> str:
 
 def frame(title: str, style: str, body: Markup) -> str:
     """Return a file of HTML."""
-    head = [
+    head_elements = [
         tag("meta", charset="utf-8"),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="generator", content=f"castfit {__version__}"),
@@ -61,8 +61,8 @@ def frame(title: str, style: str, body: Markup) -> str:
         tag("style", Markup(style)),
         tag("link", rel="icon", href="data:,"),  # so that a browser asks nobody for one
     ]
-    inside = joined(tag("head", head), "\n", tag("body", body))
-    return f'<!DOCTYPE html>\n<html lang="en">\n{inside}\n</html>\n'
+    document = joined(tag("head", head_elements), "\n", tag("body", body))
+    return f'<!DOCTYPE html>\n<html lang="en">\n{document}\n</html>\n'
 
 
 def write(path: str | Path, lead: Lead, sections: Sequence[Section]) -> Path:

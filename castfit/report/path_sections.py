@@ -18,50 +18,50 @@ if TYPE_CHECKING:
     from castfit.result.path_result import PathResult
 
 
-def lead(found: PathResult, title: str, notes: str) -> Lead:
+def lead(result: PathResult, title: str, notes: str) -> Lead:
     """Return the head of the page."""
-    mood = "good" if found.described else "doubtful" if found.success else "bad"
-    shown = (
-        ("log likelihood", f"{found.log_likelihood:.6g} from {found.n_data} data"),
-        ("estimated quantities", f"{len(found.names)}"),
-        ("stages of the path", f"{found.stages}"),
-        ("time", f"{found.time:.2g} s"),
+    mood = "good" if result.described else "doubtful" if result.success else "bad"
+    key_figures = (
+        ("log likelihood", f"{result.log_likelihood:.6g} from {result.n_data} data"),
+        ("estimated quantities", f"{len(result.names)}"),
+        ("stages of the path", f"{result.stages}"),
+        ("time", f"{result.time:.2g} s"),
     )
-    return Lead(title, "Parameters and path", mood, f"{found.message} {found.white}", shown, notes)
+    return Lead(title, "Parameters and path", mood, f"{result.message} {result.white}", key_figures, notes)
 
 
-def sections(found: PathResult, figures: Figures, command: str = "", source: str = "") -> list[Section]:
+def sections(result: PathResult, figures: Figures, command: str = "", source: str = "") -> list[Section]:
     """Return the story in its order."""
-    parts = [sheet(part) if isinstance(part, Sheet) else tag("p", part) for part in found.parts]
-    tests = table(("tested", ">figure", ">p"), [[what, f"{x:.3g}", f"{p:.2g}"] for what, x, p in found.whiteness])
-    told: list[Section] = []
-    if found.problem is not None:
-        told.append(Section("question", "The question", question(found.problem)))
+    parts = [sheet(part) if isinstance(part, Sheet) else tag("p", part) for part in result.parts]
+    tests = table(("tested", ">figure", ">p"), [[test_name, f"{x:.3g}", f"{p:.2g}"] for test_name, x, p in result.whiteness])
+    chapters: list[Section] = []
+    if result.problem is not None:
+        chapters.append(Section("question", "The question", question(result.problem)))
         caption = "Most probable path given all data, with pointwise bands, and the innovations."
-        told.append(Section("path", "Data and path", figures.add(lambda: plots.paths(found), caption)))
-    told.append(Section("estimates", "Estimates", joined(*parts)))
-    told.append(Section("residuals", "Innovations", joined(tag("p", found.white), tests), "Innovations"))
-    way = facts(
+        chapters.append(Section("path", "Data and path", figures.add(lambda: plots.paths(result), caption)))
+    chapters.append(Section("estimates", "Estimates", joined(*parts)))
+    chapters.append(Section("residuals", "Innovations", joined(tag("p", result.white), tests), "Innovations"))
+    solution_facts = facts(
         (
-            ("status", found.status.sentence),
-            ("iterations", f"{found.iterations}"),
-            ("evaluations of the likelihood", f"{found.evaluations}"),
+            ("status", result.status.sentence),
+            ("iterations", f"{result.iterations}"),
+            ("evaluations of the likelihood", f"{result.evaluations}"),
             (
                 "log L moved at the last refinement by",
-                "no refinement" if np.isnan(found.refined) else f"{abs(found.refined):.2g}",
+                "no refinement" if np.isnan(result.refined) else f"{abs(result.refined):.2g}",
             ),
         )
     )
     return [
-        *told,
-        Section("solution", "How it was solved", way),
-        Section("repeat", "How to repeat it", _repeat(found, command, source)),
+        *chapters,
+        Section("solution", "How it was solved", solution_facts),
+        Section("repeat", "How to repeat it", _repeat(result, command, source)),
     ]
 
 
-def _repeat(found: PathResult, command: str, source: str) -> Markup:
+def _repeat(result: PathResult, command: str, source: str) -> Markup:
     """Return the command and the script that produced the page, and the fingerprints of model and data."""
-    marks = facts((what, tag("code", mark)) for what, mark in found.question.items())
+    marks = facts((label, tag("code", mark)) for label, mark in result.question.items())
     return joined(
         tag("p", "This page was written by the command ", tag("code", command)) if command else None,
         tag("details", tag("summary", "The script that states the problem"), tag("pre", source)) if source else None,

@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from castfit.control.plan import Plan
 
 
-def plan_report(found: Plan, path: Any, *, title: str = "A plan", notes: str = "") -> Path:
+def plan_report(plan: Plan, path: Any, *, title: str = "A plan", notes: str = "") -> Path:
     """Write the page; see `Plan.report`."""
     mistakes = [] if isinstance(path, (str, Path)) else [f"path is {text(path)}; give the path of a file"]
     if not mistakes and Path(path).suffix.lower() not in (".html", ".htm"):
         mistakes.append(f"'{path}' is no name of a page; let it end in .html")
     check("report", mistakes)
-    figures, mood = Figures(), "good" if found.success else "bad"
+    figures, mood = Figures(), "good" if plan.success else "bad"
     numbers = (
-        ("objective", f"{found.objective:.8g}"), ("integrated", f"{found.integrated:.8g}"),
-        ("horizon", f"{found.horizon:.6g}"), ("stages", f"{found.stages}"), ("iterations", f"{found.iterations}"),
+        ("objective", f"{plan.objective:.8g}"), ("integrated", f"{plan.integrated:.8g}"),
+        ("horizon", f"{plan.horizon:.6g}"), ("stages", f"{plan.stages}"), ("iterations", f"{plan.iterations}"),
     )  # fmt: skip
-    picture = figures.add(lambda: plots.plan(found), "States and chosen inputs over time; dotted lines are bounds.")
-    tables = joined(sheet(part) for part in found.parts if isinstance(part, Sheet))
+    picture = figures.add(lambda: plots.plan(plan), "States and chosen inputs over time; dotted lines are bounds.")
+    tables = joined(sheet(part) for part in plan.parts if isinstance(part, Sheet))
     chapters = [
         Section("plan", "The plan", picture),
         Section("numbers", "In numbers", tables),
-        Section("question", "The question", tag("p", found.question)),
+        Section("question", "The question", tag("p", plan.question)),
     ]
-    return write(path, Lead(title, "Optimal control", mood, found.message, numbers, notes), chapters)
+    return write(path, Lead(title, "Optimal control", mood, plan.message, numbers, notes), chapters)

@@ -31,45 +31,45 @@ _LISTED = 6  # names in a sentence
 
 def question(problem: Posable) -> Markup:
     """Return the section on the model, the experiments, and the estimated quantities."""
-    posed = problem.posed
+    compiled_problem = problem.posed
     return joined(
-        tag("p", _summary(posed)),
+        tag("p", _summary(compiled_problem)),
         model(problem.own_model),
         tag("h3", "Experiments"),
-        experiments(posed),
+        experiments(compiled_problem),
         tag("h3", "Estimated quantities"),
-        quantities(posed),
-        _fixed(posed),
-        _limits(posed),
+        quantities(compiled_problem),
+        _fixed(compiled_problem),
+        _limits(compiled_problem),
     )
 
 
-def model(asked: Model) -> Markup:
+def model(source_model: Model) -> Markup:
     """Return the equations of a model, under the names of their kinds."""
-    found = system(asked)
+    system_equations = system(source_model)
     groups = (
-        ("Model", found.rates),
-        ("Algebraic equations", found.algebraic),
-        ("where", found.definitions),
-        ("Outputs", found.outputs),
-        ("Initial values", found.initial),
+        ("Model", system_equations.rates),
+        ("Algebraic equations", system_equations.algebraic),
+        ("where", system_equations.definitions),
+        ("Outputs", system_equations.outputs),
+        ("Initial values", system_equations.initial),
     )
-    shown = [tag("div", tag("h3", title), _scrolled(equations(group))) for title, group in groups if group]
-    return tag("div", shown, class_="groups")
+    blocks = [tag("div", tag("h3", title), _scrolled(equations(group))) for title, group in groups if group]
+    return tag("div", blocks, class_="groups")
 
 
 def _scrolled(content: Markup) -> Markup:
     return tag("div", content, class_="scroll")
 
 
-def _summary(posed: Posed) -> str:
-    count = len(posed.conditions)
-    model = posed.own_model
+def _summary(compiled_problem: Posed) -> str:
+    count = len(compiled_problem.conditions)
+    model = compiled_problem.own_model
     kind = "differential-algebraic equations" if model.algebraic_states else "ordinary differential equations"
     experiments = f"{count} experiment{'' if count == 1 else 's'}"
-    estimated = f"{len(posed.names)} quantit{'y is' if len(posed.names) == 1 else 'ies are'}"
+    estimated = f"{len(compiled_problem.names)} quantit{'y is' if len(compiled_problem.names) == 1 else 'ies are'}"
     return (
-        f"{estimated} estimated from {posed.n_data} measured values of {some(posed.outputs)} in {experiments}, "
+        f"{estimated} estimated from {compiled_problem.n_data} measured values of {some(compiled_problem.outputs)} in {experiments}, "
         f"with a model of {len(model.own_states)} {kind}."
     ).replace("a model of 1 ordinary differential equations", "a model of one ordinary differential equation")
 
@@ -81,25 +81,25 @@ def some(names: Sequence[str]) -> str:
     return f"{', '.join(names[:_LISTED])} and {len(names) - _LISTED} more"
 
 
-def experiments(posed: Posed) -> Markup:
+def experiments(compiled_problem: Posed) -> Markup:
     """Return a table of the experiments; of initial states only where they are not the model's own."""
-    unit = posed.unit("time")
-    spell = spelling([*posed.names, *posed.parameters, *posed.own_model.own_states, *posed.own_model.output_names])
-    starts = [_initial(posed, e) for e in posed.experiments]
+    unit = compiled_problem.unit("time")
+    spell = spelling([*compiled_problem.names, *compiled_problem.parameters, *compiled_problem.own_model.own_states, *compiled_problem.own_model.output_names])
+    starts = [_initial(compiled_problem, e) for e in compiled_problem.experiments]
     heads = ["experiment", "measured", ">values", f"times{f' ({unit})' if unit else ''}", "noise"]
     heads += ["?initial states", "?inputs", "?events", "?own parameters"]
-    given = {e.name: (e, start) for e, start in zip(posed.experiments, starts, strict=True)}
+    experiments_by_name = {e.name: (e, start) for e, start in zip(compiled_problem.experiments, starts, strict=True)}
     rows: list[list[Content]] = []
-    for condition in posed.conditions:
-        (experiment, start), points = given[condition.name], condition.points
+    for condition in compiled_problem.conditions:
+        (experiment, start), points = experiments_by_name[condition.name], condition.points
         times = "at rest" if condition.settled else f"{points.times.min():g} to {points.times.max():g}"
         rows.append(
             [
                 condition.name,
-                ", ".join(n for j, n in enumerate(posed.outputs) if points.mask[:, j].any()),
+                ", ".join(n for j, n in enumerate(compiled_problem.outputs) if points.mask[:, j].any()),
                 str(int(points.mask.sum())),
                 times,
-                _noise(posed, condition),
+                _noise(compiled_problem, condition),
                 _values(start, spell) if isinstance(start, dict) else start,
                 _inputs(experiment.inputs),
                 str(len(experiment.events) or ""),
@@ -109,10 +109,10 @@ def experiments(posed: Posed) -> Markup:
     return table(heads, rows)
 
 
-def _noise(posed: Posed, condition: Condition) -> Markup:
+def _noise(compiled_problem: Posed, condition: Condition) -> Markup:
     """Describe the noise of each output; outputs with equal noise share a line."""
-    said: dict[str, list[str]] = {}
-    for j, (output, observed) in enumerate(zip(posed.outputs, condition.observed, strict=True)):
+    outputs_by_noise: dict[str, list[str]] = {}
+    for j, (output, observed) in enumerate(zip(compiled_problem.outputs, condition.observed, strict=True)):
         if observed is None:
             continue
         sigma = condition.points.sigma[condition.points.mask[:, j], j]
@@ -124,29 +124,29 @@ def _noise(posed: Posed, condition: Condition) -> Markup:
             spread = f"sigma {sigma[0]:g}"
         else:
             spread = f"sigma {sigma.min():.3g} to {sigma.max():.3g}"
-        said.setdefault(f"{type(observed.noise).__name__}, {spread}", []).append(output)
-    if len(said) == 1:
-        return joined(next(iter(said)))
-    lines = [f"{', '.join(outputs)}: {text}" for text, outputs in said.items()]
+        outputs_by_noise.setdefault(f"{type(observed.noise).__name__}, {spread}", []).append(output)
+    if len(outputs_by_noise) == 1:
+        return joined(next(iter(outputs_by_noise)))
+    lines = [f"{', '.join(outputs)}: {text}" for text, outputs in outputs_by_noise.items()]
     return joined(lines[0], *((tag("br"), line) for line in lines[1:]))
 
 
-def _initial(posed: Posed, experiment: Experiment) -> dict[str, Any] | str:
+def _initial(compiled_problem: Posed, experiment: Experiment) -> dict[str, Any] | str:
     """Return the initial states of an experiment that are not those that the model shows, or say that it rests."""
     if experiment.steady is not None:
         return "steady state"
-    model = posed.own_model.said.initial
-    known = {n: v for n, v in posed.initial_values(experiment).items() if n in posed.own_model.own_states}
-    return {n: v for n, v in known.items() if isinstance(v, Free) or n not in model or not _same(v, model[n])}
+    model = compiled_problem.own_model.said.initial
+    initial_values = {n: v for n, v in compiled_problem.initial_values(experiment).items() if n in compiled_problem.own_model.own_states}
+    return {n: v for n, v in initial_values.items() if isinstance(v, Free) or n not in model or not _same(v, model[n])}
 
 
 def _same(one: Any, other: Any) -> bool:
     return bool(ca.is_equal(ca.SX(one), ca.SX(other), 20))
 
 
-def _values(known: Mapping[str, Any], spell: Spelling) -> Markup:
+def _values(values_by_name: Mapping[str, Any], spell: Spelling) -> Markup:
     parts: list[Content] = []
-    for name, value in known.items():
+    for name, value in values_by_name.items():
         parts += [", "] if parts else []
         if isinstance(value, Free):
             parts.append([tag("math", spell(name)), " free"])
@@ -157,21 +157,21 @@ def _values(known: Mapping[str, Any], spell: Spelling) -> Markup:
     return joined(*parts)
 
 
-def _inputs(given: Mapping[str, Input]) -> str:
+def _inputs(inputs_by_name: Mapping[str, Input]) -> str:
     return ", ".join(
         f"{n} = {u.values[0]:g}" if u.kind == "constant" else f"{n} ({u.kind.replace('_', ' ')}, {u.times.size} points)"
-        for n, u in given.items()
+        for n, u in inputs_by_name.items()
     )
 
 
-def quantities(posed: Posed) -> Markup:
+def quantities(compiled_problem: Posed) -> Markup:
     """Return a table of guesses, bounds, scales and priors."""
 
     def row(q: Quantity) -> list[Content]:
         prior = "" if q.prior is None else repr(q.prior)
-        return [q.name, posed.unit(q.name), f"{q.guess:g}", _between(q.lower, q.upper), q.scale, prior]
+        return [q.name, compiled_problem.unit(q.name), f"{q.guess:g}", _between(q.lower, q.upper), q.scale, prior]
 
-    return table(("quantity", "?unit", ">guess", "bounds", "scale", "?prior"), map(row, posed.quantities))
+    return table(("quantity", "?unit", ">guess", "bounds", "scale", "?prior"), map(row, compiled_problem.quantities))
 
 
 def _between(low: float, high: float) -> str:
@@ -180,28 +180,28 @@ def _between(low: float, high: float) -> str:
     return f"{low:g} to {high:g}"
 
 
-def _fixed(posed: Posed) -> Markup:
+def _fixed(compiled_problem: Posed) -> Markup:
     """List the fixed parameters with their values."""
-    known = {n: p.value for n, p in posed.parameters.items() if p.fixed}
-    if not known:
+    fixed_values = {n: p.value for n, p in compiled_problem.parameters.items() if p.fixed}
+    if not fixed_values:
         return Markup("")
-    shown = [
+    value_texts = [
         (n, ", ".join(f"{e}: {v:g}" for e, v in value.items()) if isinstance(value, Mapping) else f"{value:g}")
-        for n, value in known.items()
+        for n, value in fixed_values.items()
     ]
-    units = [(f"{n} ({posed.unit(n)})" if posed.unit(n) else n, text) for n, text in shown]
+    units = [(f"{n} ({compiled_problem.unit(n)})" if compiled_problem.unit(n) else n, text) for n, text in value_texts]
     return joined(tag("h3", "Given values"), facts(units))
 
 
-def _limits(posed: Posed) -> Markup:
+def _limits(compiled_problem: Posed) -> Markup:
     """List bounds of states, constraints, and priors on several quantities."""
     parts: list[Content] = []
-    for n, (low, high) in posed.state_bounds.items():
+    for n, (low, high) in compiled_problem.state_bounds.items():
         parts.append(tag("li", f"{low:g} ≤ {n} ≤ {high:g}"))
-    for c in posed.constraints:
+    for c in compiled_problem.constraints:
         equal = c.lower == c.upper
         low = "" if equal or np.isinf(c.lower) else f"{c.lower:g} ≤ "
         high = f" = {c.upper:g}" if equal else "" if np.isinf(c.upper) else f" ≤ {c.upper:g}"
         parts.append(tag("li", f"{c.name}: {low}", formula(c.expression), high))
-    parts += [tag("li", f"prior on {term.what}") for term in posed.prior_terms]
+    parts += [tag("li", f"prior on {term.what}") for term in compiled_problem.prior_terms]
     return joined(tag("h3", "Constraints and joint priors"), tag("ul", parts)) if parts else Markup("")

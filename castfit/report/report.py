@@ -72,23 +72,23 @@ def report(
     InputError
         If there is nothing to report, or the path is no place for a page.
     """
-    given = {"title": title, "notes": notes, "command": command, "source": source}
-    mistakes = option_mistakes(*((name, value, _is_text(value), "give text") for name, value in given.items()))
-    thing: Any = found
-    if not isinstance(thing, Reportable):
-        mistakes.append(f"{text(thing)} has no story; give a result, a multistart, a comparison or a search")
-    place: Any = path
-    if not isinstance(place, (str, Path)):
-        mistakes.append(f"path is {text(place)}; give the path of a file")
-    elif Path(place).suffix.lower() not in (".html", ".htm"):
-        mistakes.append(f"'{place}' is no name of a page; let it end in .html")
+    text_options = {"title": title, "notes": notes, "command": command, "source": source}
+    mistakes = option_mistakes(*((name, value, _is_text(value), "give text") for name, value in text_options.items()))
+    argument: Any = found
+    if not isinstance(argument, Reportable):
+        mistakes.append(f"{text(argument)} has no story; give a result, a multistart, a comparison or a search")
+    path_argument: Any = path
+    if not isinstance(path_argument, (str, Path)):
+        mistakes.append(f"path is {text(path_argument)}; give the path of a file")
+    elif Path(path_argument).suffix.lower() not in (".html", ".htm"):
+        mistakes.append(f"'{path_argument}' is no name of a page; let it end in .html")
     else:
-        mistakes += folder_mistakes(place)
-    more = named("further", further, mistakes)
+        mistakes += folder_mistakes(path_argument)
+    further_content = named("further", further, mistakes)
     mistakes += [
-        f"'{name}' in further is {text(thing)}; give text, a figure, or something with a summary and a plot"
-        for name, thing in more.items()
-        if not (_is_text(thing) or is_picture(thing) or _tells(thing))
+        f"'{name}' in further is {text(entry)}; give text, a figure, or something with a summary and a plot"
+        for name, entry in further_content.items()
+        if not (_is_text(entry) or is_picture(entry) or _tells(entry))
     ]
     check("report", mistakes)
     figures = Figures()
@@ -98,8 +98,8 @@ def report(
             chapters = path_sections.sections(found, figures, command, source)
         else:
             above, chapters = _story(found, figures, title, notes)
-        at = next((k for k, s in enumerate(chapters) if s.mark == "residuals"), len(chapters))
-        chapters[at:at] = [_chapter(k, name, thing, figures) for k, (name, thing) in enumerate(more.items(), 1)]
+        insert_index = next((k for k, s in enumerate(chapters) if s.mark == "residuals"), len(chapters))
+        chapters[insert_index:insert_index] = [_chapter(k, name, entry, figures) for k, (name, entry) in enumerate(further_content.items(), 1)]
     best = None if isinstance(found, PathResult) else found if isinstance(found, Result) else found.best
     if best is not None:
         chapters.append(result_sections.repeat(best, command, source))
@@ -127,55 +127,55 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def _tells(thing: Any) -> bool:
+def _tells(candidate: Any) -> bool:
     """Whether something tells of itself in words and in a picture."""
-    return hasattr(thing, "summary") and hasattr(thing, "plot")
+    return hasattr(candidate, "summary") and hasattr(candidate, "plot")
 
 
-def _chapter(k: int, name: str, thing: Any, figures: Figures) -> Section:
+def _chapter(k: int, name: str, subject: Any, figures: Figures) -> Section:
     """Return a chapter of something else that is to be told."""
-    if is_picture(thing):
-        content = figures.add(lambda: thing, name)
-    elif _is_text(thing):
-        content = joined(tag("p", paragraph) for paragraph in thing.split("\n\n"))
+    if is_picture(subject):
+        content = figures.add(lambda: subject, name)
+    elif _is_text(subject):
+        content = joined(tag("p", paragraph) for paragraph in subject.split("\n\n"))
     else:
-        content = joined(figures.add(thing.plot, name), tag("pre", thing.summary()))
+        content = joined(figures.add(subject.plot, name), tag("pre", subject.summary()))
     return Section(f"further-{k}", name, content)
 
 
-def _story(found: Told, figures: Figures, title: str, notes: str) -> tuple[Lead, list[Section]]:
-    if isinstance(found, Result):
-        return result_sections.lead(found, title or "A fit", notes), result_sections.sections(found, figures)
-    if isinstance(found, IncrementalResult):
-        above = result_sections.lead(found.result, title or "An incremental fit", notes)
-        first, *rest = _of_best(found, figures)
-        return above, [first, run_sections.horizons(found), *rest]
-    if isinstance(found, MultistartResult):
-        above = run_sections.multistart_lead(found, title or "A multistart", notes)
-        own = run_sections.multistart(found, figures)
-    elif isinstance(found, ComparisonResult):
-        above = run_sections.comparison_lead(found, title or "A comparison", notes)
-        own = run_sections.comparison(found, figures)
-    elif isinstance(found, SelectionResult):
-        above = run_sections.selection_lead(found, title or "A selection of models", notes)
-        own = run_sections.selection(found, figures)
-    elif isinstance(found, PortfolioResult):
-        above, own = run_sections.portfolio_lead(found, title or "An estimate", notes), run_sections.portfolio(found)
+def _story(result: Told, figures: Figures, title: str, notes: str) -> tuple[Lead, list[Section]]:
+    if isinstance(result, Result):
+        return result_sections.lead(result, title or "A fit", notes), result_sections.sections(result, figures)
+    if isinstance(result, IncrementalResult):
+        above = result_sections.lead(result.result, title or "An incremental fit", notes)
+        first_section, *remaining_sections = _of_best(result, figures)
+        return above, [first_section, run_sections.horizons(result), *remaining_sections]
+    if isinstance(result, MultistartResult):
+        above = run_sections.multistart_lead(result, title or "A multistart", notes)
+        run_chapters = run_sections.multistart(result, figures)
+    elif isinstance(result, ComparisonResult):
+        above = run_sections.comparison_lead(result, title or "A comparison", notes)
+        run_chapters = run_sections.comparison(result, figures)
+    elif isinstance(result, SelectionResult):
+        above = run_sections.selection_lead(result, title or "A selection of models", notes)
+        run_chapters = run_sections.selection(result, figures)
+    elif isinstance(result, PortfolioResult):
+        above, run_chapters = run_sections.portfolio_lead(result, title or "An estimate", notes), run_sections.portfolio(result)
     else:
-        above = run_sections.search_lead(found, title or "A scatter search", notes)
-        own = run_sections.search(found, figures)
-    problem = None if found.best is None else found.best.problem
-    asked = [] if problem is None else [Section("question", "The question", question(problem))]
-    best = [s for s in _of_best(found, figures) if s.mark != "question"]
-    return above, [*asked, own[0], *best, *own[1:]]
+        above = run_sections.search_lead(result, title or "A scatter search", notes)
+        run_chapters = run_sections.search(result, figures)
+    problem = None if result.best is None else result.best.problem
+    question_sections = [] if problem is None else [Section("question", "The question", question(problem))]
+    best = [s for s in _of_best(result, figures) if s.mark != "question"]
+    return above, [*question_sections, run_chapters[0], *best, *run_chapters[1:]]
 
 
-def _of_best(found: SearchResult, figures: Figures) -> list[Section]:
+def _of_best(result: SearchResult, figures: Figures) -> list[Section]:
     """Return the sections of the best fit, under titles that say so."""
-    if found.best is None:
+    if result.best is None:
         return []
     titles = {"fit": "The best fit", "solution": "How the best fit was solved"}
     return [
         Section(s.mark, titles.get(s.mark, s.title), s.content, s.short or titles.get(s.mark, ""))
-        for s in result_sections.sections(found.best, figures)
+        for s in result_sections.sections(result.best, figures)
     ]

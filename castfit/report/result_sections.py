@@ -61,8 +61,8 @@ class Figures:
 
 def lead(result: Result, title: str, notes: str) -> Lead:
     """Return the head of the page."""
-    sure = result.success and result.goodness.described
-    mood = "good" if sure and not _doubts(result) else "doubtful" if result.success else "bad"
+    is_described = result.success and result.goodness.described
+    mood = "good" if is_described and not _doubts(result) else "doubtful" if result.success else "bad"
     criteria = f"{result.objective:.6g} from {result.n_data} data"
     return Lead(
         title,
@@ -90,8 +90,8 @@ def verdict(result: Result) -> str:
 
 def _doubts(result: Result) -> bool:
     unlikely = result.goodness.grade != NOTHING
-    known = all(verdict.kind == WELL_DETERMINED for verdict in result.identifiability.verdicts)
-    return unlikely or bool(_suspicions(result)) or not known
+    is_determined = all(verdict.kind == WELL_DETERMINED for verdict in result.identifiability.verdicts)
+    return unlikely or bool(_suspicions(result)) or not is_determined
 
 
 def _suspicions(result: Result) -> tuple[str, ...]:
@@ -100,21 +100,21 @@ def _suspicions(result: Result) -> tuple[str, ...]:
 
 def sections(result: Result, figures: Figures, bands: str | None = "linear") -> list[Section]:
     """Return the story of a fit in its order; a loaded result without its problem tells less."""
-    known = result.problem is not None
-    found: list[Section] = []
+    has_problem = result.problem is not None
+    chapters: list[Section] = []
     if result.problem is not None:
-        found.append(Section("question", "The question", question(result.problem)))
-        found.append(Section("fit", "Data and fit", data_and_fit(result, figures, bands)))
-    found.append(Section("estimates", "Estimates", estimates(result)))
+        chapters.append(Section("question", "The question", question(result.problem)))
+        chapters.append(Section("fit", "Data and fit", data_and_fit(result, figures, bands)))
+    chapters.append(Section("estimates", "Estimates", estimates(result)))
     if result.success:
-        found.append(
+        chapters.append(
             Section("determined", "Precision of the estimates", determined(result, figures), "What is determined")
         )
-    if known and result.success:
-        found.append(Section("residuals", "Residual tests", residuals(result, figures), "Residuals"))
-        found.append(Section("next", "Suggested measurements", measured_next(result, figures)))
-    found.append(Section("solution", "Solver", solved(result, figures)))
-    return found
+    if has_problem and result.success:
+        chapters.append(Section("residuals", "Residual tests", residuals(result, figures), "Residuals"))
+        chapters.append(Section("next", "Suggested measurements", measured_next(result, figures)))
+    chapters.append(Section("solution", "Solver", solved(result, figures)))
+    return chapters
 
 
 def data_and_fit(result: Result, figures: Figures, bands: str | None) -> Markup:
@@ -139,20 +139,20 @@ def estimates(result: Result) -> Markup:
     heads = ("quantity", "?unit", ">value", ">standard error", f"{level} interval", "", verdicts)
     logs = dict(zip(result.names, result.log, strict=True))
     rows: list[list[Content]] = []
-    for name, one in estimated(result):
-        error = one.standard_error
+    for name, estimate in estimated(result):
+        error = estimate.standard_error
         cells = ("inf", "∞") if error > 0 else ("–", "none")
         if np.isfinite(error):
-            cells = (f"{error:.2g}", interval(one))
-        remark = one.verdict + (" (log scale)" if logs.get(name) else "")
-        whisker = _whisker(one.value, *one.interval)
-        rows.append([name, one.unit, rounded(one.value, error), *cells, whisker, remark])
+            cells = (f"{error:.2g}", interval(estimate))
+        remark = estimate.verdict + (" (log scale)" if logs.get(name) else "")
+        whisker = _whisker(estimate.value, *estimate.interval)
+        rows.append([name, estimate.unit, rounded(estimate.value, error), *cells, whisker, remark])
     noise = "" if result.absolute_sigma or np.isnan(result.noise) else f" Estimated noise: {result.noise:.3g}."
-    how = "the normal distribution" if result.absolute_sigma else f"Student's t with {result.dof} degrees of freedom"
+    distribution = "the normal distribution" if result.absolute_sigma else f"Student's t with {result.dof} degrees of freedom"
     bars = "Drawn are intervals relative to their values: the whole width is from −100 % to +100 %."
     return joined(
         table(heads, rows),
-        tag("p", f"Intervals are linear approximations at the optimum, by {how}. {bars}{noise}"),
+        tag("p", f"Intervals are linear approximations at the optimum, by {distribution}. {bars}{noise}"),
         tag("p", "Held by bounds: " + ", ".join(f"{n} ({side})" for n, side in result.active.items()) + ".")
         if result.active
         else None,
@@ -165,9 +165,9 @@ def estimated(result: Result) -> list[tuple[str, Estimate]]:
     return [(name, result[name]) for name in (*result.names, *noises)]
 
 
-def interval(one: Estimate) -> str:
+def interval(estimate: Estimate) -> str:
     """Write an interval with as many digits as the standard error deserves."""
-    return f"[{', '.join(rounded(end, one.standard_error) for end in one.interval)}]"
+    return f"[{', '.join(rounded(end, estimate.standard_error) for end in estimate.interval)}]"
 
 
 def _whisker(value: float, low: float, high: float) -> Markup:
@@ -187,11 +187,11 @@ def determined(result: Result, figures: Figures) -> Markup:
     if not result.names:
         return joined(tag("p", result.determination))
     region = result.confidence_region()
-    said = [*map(str, result.identifiability.combinations), *region.sentences]
-    several = len(result.names) > 1
+    messages = [*map(str, result.identifiability.combinations), *region.sentences]
+    has_several = len(result.names) > 1
     parts: list[Content] = [
         tag("p", result.determination),
-        tag("ul", (tag("li", s) for s in dict.fromkeys(said)), class_="said") if said else None,
+        tag("ul", (tag("li", s) for s in dict.fromkeys(messages)), class_="said") if messages else None,
         tag("h3", "How well each is known"),
         sheet(region.limits),
         tag(
@@ -201,7 +201,7 @@ def determined(result: Result, figures: Figures) -> Markup:
             "quantities both are wider than an interval of one.",
         ),
     ]
-    if several:
+    if has_several:
         parts += [
             tag("h3", "Which combinations are known"),
             sheet(region.combinations),
@@ -216,7 +216,7 @@ def determined(result: Result, figures: Figures) -> Markup:
                 "quantity's own interval; the dashed one holds both together.",
             ),
         ]
-    if several and len(result.names) <= _MOST_CORRELATED:
+    if has_several and len(result.names) <= _MOST_CORRELATED:
         parts.append(figures.add(lambda: plots.correlation(result), "Correlations of the estimates."))
     if result.problem is not None:
         parts += [
@@ -232,15 +232,15 @@ def determined(result: Result, figures: Figures) -> Markup:
 
 def residuals(result: Result, figures: Figures) -> Markup:
     """Return the tests of the residuals, outliers, and criteria for comparing models."""
-    found = result.diagnostics
+    diagnostics = result.diagnostics
     outliers = [
         [o.experiment, o.output, f"{o.time:g}", f"{o.value:.5g}", f"{o.prediction:.5g}", f"{o.residual:.2f}"]
-        for o in found.outliers
+        for o in diagnostics.outliers
     ]
     heads = ("experiment", "output", ">time", ">measured", ">model", ">residual / σ")
     chance = f"{result.goodness.p_value:.2g}" if np.isfinite(result.goodness.p_value) else ""
     return joined(
-        tag("p", f"{found.sentence} {found.remedy}".strip()),
+        tag("p", f"{diagnostics.sentence} {diagnostics.remedy}".strip()),
         figures.add(
             lambda: plots.residuals(result),
             "Residuals in time, against the size of the prediction, against the quantiles of a normal distribution, "
@@ -248,7 +248,7 @@ def residuals(result: Result, figures: Figures) -> Markup:
             "this; red ones are suspected, all tests together.",
         ),
         tag("h3", "Tests"),
-        _tests(found, result.goodness.chi2_per_datum),
+        _tests(diagnostics, result.goodness.chi2_per_datum),
         (tag("h3", "Outliers"), table(heads, outliers)) if outliers else None,
         tag("h3", "Figures for comparing models"),
         facts(
@@ -257,8 +257,8 @@ def residuals(result: Result, figures: Figures) -> Markup:
                 ("degrees of freedom", f"{result.dof}"),
                 ("p of χ²", chance),
                 *(
-                    (name, f"{of:.6g}")
-                    for name, of in (("AIC", result.aic), ("BIC", result.bic))
+                    (name, f"{criterion:.6g}")
+                    for name, criterion in (("AIC", result.aic), ("BIC", result.bic))
                     if result.has_criteria
                 ),
             )
@@ -266,12 +266,12 @@ def residuals(result: Result, figures: Figures) -> Markup:
     )
 
 
-def _tests(found: Diagnostics, order: Mapping[str, Any]) -> Markup:
+def _tests(diagnostics: Diagnostics, order: Mapping[str, Any]) -> Markup:
     """Return the table of all tests, outputs in the order of the problem."""
-    outputs = sorted(found.outputs.values(), key=lambda c: list(order).index(c.output) if c.output in order else -1)
-    single = list(found.series.values()) if found.several else []
-    some = [s for s in single if any(c.found for c in s.checks.values())] if len(single) > _MOST_SERIES else single
-    every = [*outputs, *some]
+    outputs = sorted(diagnostics.outputs.values(), key=lambda c: list(order).index(c.output) if c.output in order else -1)
+    single = list(diagnostics.series.values()) if diagnostics.several else []
+    shown_series = [s for s in single if any(c.found for c in s.checks.values())] if len(single) > _MOST_SERIES else single
+    shown_checks = [*outputs, *shown_series]
     rows = [
         (
             checks.output,
@@ -282,14 +282,14 @@ def _tests(found: Diagnostics, order: Mapping[str, Any]) -> Markup:
             f"{c.adjusted:.2g}" if np.isfinite(c.adjusted) else "",
             c.sentence,
         )
-        for checks in every
+        for checks in shown_checks
         for name, c in checks.checks.items()
         if np.isfinite(c.p_value)
     ]
-    shown = table(("output", "experiment", "test", ">number", ">p", ">p of all together", "in words"), rows)
-    tests = shown if len(every) <= 4 else tag("details", tag("summary", f"{len(rows)} tests"), shown)
-    left = f"Of {len(single)} outputs of single experiments {len(some)} are shown: those in which something was found."
-    return joined(tests, tag("p", left) if len(some) < len(single) else None)
+    test_table = table(("output", "experiment", "test", ">number", ">p", ">p of all together", "in words"), rows)
+    tests = test_table if len(shown_checks) <= 4 else tag("details", tag("summary", f"{len(rows)} tests"), test_table)
+    omission_text = f"Of {len(single)} outputs of single experiments {len(shown_series)} are shown: those in which something was found."
+    return joined(tests, tag("p", omission_text) if len(shown_series) < len(single) else None)
 
 
 def solved(result: Result, figures: Figures) -> Markup:
@@ -322,9 +322,9 @@ def solved(result: Result, figures: Figures) -> Markup:
 
 def repeat(result: Result, command: str = "", source: str = "") -> Section:
     """Return versions, fingerprints, and the result itself to be loaded again."""
-    plain = result.to_plain()
-    marks: Mapping[str, Any] = plain.get("question") or result.question
-    saved = json.dumps(plain, allow_nan=False)
+    serialized = result.to_plain()
+    marks: Mapping[str, Any] = serialized.get("question") or result.question
+    saved = json.dumps(serialized, allow_nan=False)
     parts: list[Content] = []
     if command:
         parts += [tag("p", "This page was written by the command"), tag("pre", command)]
@@ -332,10 +332,10 @@ def repeat(result: Result, command: str = "", source: str = "") -> Section:
         parts.append(tag("details", tag("summary", "The script that states the problem"), tag("pre", source)))
     parts += [tag("h3", "Versions"), facts(result.versions.items())]
     if marks:
-        shown = facts((what, tag("code", mark)) for what, mark in marks.items())
+        fingerprint_facts = facts((label, tag("code", mark)) for label, mark in marks.items())
         parts += [
             tag("p", "A problem is the one of this page if its fingerprints are these:"),
-            tag("details", tag("summary", f"{len(marks)} fingerprints of model and data"), shown),
+            tag("details", tag("summary", f"{len(marks)} fingerprints of model and data"), fingerprint_facts),
         ]
     if len(saved) <= _MOST_EMBEDDED:
         link = _file("the result as a file", "application/json", saved, "result.json")

@@ -35,96 +35,96 @@ _MOST_OPTIMA = 20
 
 
 def lead(
-    found: SearchResult, title: str, kind: str, said: str, figures: Sequence[tuple[str, Content]], notes: str
+    result: SearchResult, title: str, kind: str, summary: str, figures: Sequence[tuple[str, Content]], notes: str
 ) -> Lead:
     """Return the head of a page of many fits."""
-    right = found.best is not None and found.success and not found.best.goodness.amiss
-    mood = "good" if right else "doubtful" if found.success else "bad"
-    return Lead(title, kind, mood, " ".join(part for part in (said, *found.misfit()) if part), figures, notes)
+    is_sound = result.best is not None and result.success and not result.best.goodness.amiss
+    mood = "good" if is_sound else "doubtful" if result.success else "bad"
+    return Lead(title, kind, mood, " ".join(part for part in (summary, *result.misfit()) if part), figures, notes)
 
 
-def multistart_lead(found: MultistartResult, title: str, notes: str) -> Lead:
+def multistart_lead(result: MultistartResult, title: str, notes: str) -> Lead:
     """Return the head of a multistart's page."""
-    lowest = found.optima[0] if found.optima else None
-    total = len(found.starts)
-    best = "" if lowest is None else f"{len(lowest.starts)} of {total} starts found the best optimum. "
+    best_optimum = result.optima[0] if result.optima else None
+    total = len(result.starts)
+    best = "" if best_optimum is None else f"{len(best_optimum.starts)} of {total} starts found the best optimum. "
     figures = (
-        (f"best {symbol(found.measure)}", "none" if lowest is None else f"{lowest.objective:.6g}"),
+        (f"best {symbol(result.measure)}", "none" if best_optimum is None else f"{best_optimum.objective:.6g}"),
         ("starts", f"{total}"),
-        ("optima", f"{len(found.optima)}"),
-        ("without success", f"{sum(not row.success for row in found.starts)}"),
-        ("time", f"{found.time:.1f} s" if np.isfinite(found.time) else ""),
+        ("optima", f"{len(result.optima)}"),
+        ("without success", f"{sum(not row.success for row in result.starts)}"),
+        ("time", f"{result.time:.1f} s" if np.isfinite(result.time) else ""),
     )
-    return lead(found, title, "Multistart", f"{best}{found.outlook.sentence}", figures, notes)
+    return lead(result, title, "Multistart", f"{best}{result.outlook.sentence}", figures, notes)
 
 
-def multistart(found: MultistartResult, figures: Figures) -> list[Section]:
+def multistart(result: MultistartResult, figures: Figures) -> list[Section]:
     """Return the sections on the starts: objectives, optima, estimates, and a table of all starts."""
     waterfall = figures.add(
-        lambda: plots.waterfall(found),
-        f"{symbol(found.measure)} of all starts, the lowest first: a flat step is an optimum that many starts found; "
+        lambda: plots.waterfall(result),
+        f"{symbol(result.measure)} of all starts, the lowest first: a flat step is an optimum that many starts found; "
         "crosses ended without success.",
     )
     estimates = None
-    if found.optima:
+    if result.optima:
         estimates = figures.add(
-            lambda: plots.parameters(found),
+            lambda: plots.parameters(result),
             "The estimates of all successful starts, one line each, by optimum. Where lines of one optimum fan out, "
             "the data leave the quantity open.",
         )
-    trouble = [("ended without success", counts(found.statuses)), ("failed evaluations", counts(found.failures))]
-    lowest = optima(found.optima, len(found.starts), found.measure)
-    content = joined(tag("p", found.message), waterfall, lowest, estimates)
-    how = joined(
-        facts((("transcription", found.transcription), ("solver", found.solver), *trouble)),
-        tag("details", tag("summary", f"All {len(found.starts)} starts"), _columns(found.table)),
+    trouble = [("ended without success", counts(result.statuses)), ("failed evaluations", counts(result.failures))]
+    optima_table = optima(result.optima, len(result.starts), result.measure)
+    content = joined(tag("p", result.message), waterfall, optima_table, estimates)
+    details = joined(
+        facts((("transcription", result.transcription), ("solver", result.solver), *trouble)),
+        tag("details", tag("summary", f"All {len(result.starts)} starts"), _columns(result.table)),
     )
     return [
         Section("starts", "Optima found", content, "Starts and optima"),
-        Section("every-start", "Every start", how),
+        Section("every-start", "Every start", details),
     ]
 
 
-def selection_lead(found: SelectionResult, title: str, notes: str) -> Lead:
+def selection_lead(result: SelectionResult, title: str, notes: str) -> Lead:
     """Return the head of the page of a model selection."""
-    first = found.names[0] if found.names else ""
+    best_name = result.names[0] if result.names else ""
     figures = (
-        ("best candidate", first or "none"),
-        (found.criterion, f"{found.criteria[first]:.3f}" if first else ""),
-        ("its weight", f"{found.weights[first]:.3f}" if first else ""),
-        ("candidates fitted", f"{len(found.names)}"),
-        ("time", f"{found.time:.1f} s"),
+        ("best candidate", best_name or "none"),
+        (result.criterion, f"{result.criteria[best_name]:.3f}" if best_name else ""),
+        ("its weight", f"{result.weights[best_name]:.3f}" if best_name else ""),
+        ("candidates fitted", f"{len(result.names)}"),
+        ("time", f"{result.time:.1f} s"),
     )
-    return lead(found, title, "Model selection", found.sentences[0], figures, notes)
+    return lead(result, title, "Model selection", result.sentences[0], figures, notes)
 
 
-def selection(found: SelectionResult, figures: Figures) -> list[Section]:
+def selection(result: SelectionResult, figures: Figures) -> list[Section]:
     """Return the sections on the candidates: criteria, weights, messages, and a table of all candidates."""
     picture = figures.add(
-        lambda: plots.selection(found),
-        f"{found.criterion} of all candidates against what they estimate, with those that were best so far; the weight "
+        lambda: plots.selection(result),
+        f"{result.criterion} of all candidates against what they estimate, with those that were best so far; the weight "
         "of the candidates that estimate a quantity; the weights of candidates.",
     )
-    said = joined(*(tag("p", sentence) for sentence in found.sentences))
-    content = joined(tag("p", found.message), sheet(found.sheet), said, picture)
-    every = tag("details", tag("summary", f"All {len(found.fits)} candidates"), _columns(found.table))
-    return [Section("candidates", "Which model", content), Section("every-candidate", "Every candidate", every)]
+    paragraphs = joined(*(tag("p", sentence) for sentence in result.sentences))
+    content = joined(tag("p", result.message), sheet(result.sheet), paragraphs, picture)
+    all_candidates = tag("details", tag("summary", f"All {len(result.fits)} candidates"), _columns(result.table))
+    return [Section("candidates", "Which model", content), Section("every-candidate", "Every candidate", all_candidates)]
 
 
-def counts(found: Mapping[str, int]) -> str:
+def counts(counts_by_name: Mapping[str, int]) -> str:
     """Write counts by their names."""
-    return ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in found.items())
+    return ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts_by_name.items())
 
 
-def optima(found: Sequence[Optimum], total: int, measure: str) -> Markup | None:
+def optima(optimum_list: Sequence[Optimum], total: int, measure: str) -> Markup | None:
     """Return the table of optima; estimates that differ between fits of one optimum are not determined there."""
-    if not found:
+    if not optimum_list:
         return None
-    unit = abs(found[0].objective) or 1.0 if measure == CHI2 else np.nan
+    unit = abs(optimum_list[0].objective) or 1.0 if measure == CHI2 else np.nan
 
     def above(o: Optimum) -> str:  # a likelihood has no zero: only its differences mean something
-        more = o.objective - found[0].objective
-        return f"{more:.3g}" if np.isnan(unit) else f"{100 * more / unit:.3g} %"
+        excess = o.objective - optimum_list[0].objective
+        return f"{excess:.3g}" if np.isnan(unit) else f"{100 * excess / unit:.3g} %"
 
     rows = [
         (
@@ -134,111 +134,111 @@ def optima(found: Sequence[Optimum], total: int, measure: str) -> Markup | None:
             f"{len(o.starts)} of {total}",
             ", ".join(o.varying),
         )
-        for k, o in enumerate(found[:_MOST_OPTIMA])
+        for k, o in enumerate(optimum_list[:_MOST_OPTIMA])
     ]
-    what = symbol(measure)
-    heads = (">optimum", f">{what}", ">above the best", ">found by", f"estimates that differ at equal {what}")
-    shown = table(heads, rows)
-    more = len(found) - _MOST_OPTIMA
-    rest = tag("p", f"And {more} more, up to {what} = {found[-1].objective:.6g}.") if more > 0 else None
-    return joined(tag("h3", "Optima"), shown, rest)
+    objective_label = symbol(measure)
+    heads = (">optimum", f">{objective_label}", ">above the best", ">found by", f"estimates that differ at equal {objective_label}")
+    optima_table = table(heads, rows)
+    n_remaining = len(optimum_list) - _MOST_OPTIMA
+    remainder = tag("p", f"And {n_remaining} more, up to {objective_label} = {optimum_list[-1].objective:.6g}.") if n_remaining > 0 else None
+    return joined(tag("h3", "Optima"), optima_table, remainder)
 
 
-def comparison_lead(found: ComparisonResult, title: str, notes: str) -> Lead:
+def comparison_lead(result: ComparisonResult, title: str, notes: str) -> Lead:
     """Return the head of a comparison's page."""
-    fair = [row for row in found.rows if row.starts]
-    sure = max(fair, key=lambda row: (row.success_rate, -row.expected_time), default=None)
-    fast = min(fair, key=lambda row: row.expected_time, default=None)
-    said = found.message
-    if sure is not None and fast is not None and sure.correct:
-        said = f"{sure.method} found the best optimum most often, from {sure.correct} of {sure.starts} starts"
-        quick = f"{fast.expected_time:.2g} s expected until it is found"
-        said += f"; it is also the fastest: {quick}." if fast is sure else f"; {fast.method} is the fastest: {quick}."
+    tested_rows = [row for row in result.rows if row.starts]
+    most_reliable = max(tested_rows, key=lambda row: (row.success_rate, -row.expected_time), default=None)
+    fastest = min(tested_rows, key=lambda row: row.expected_time, default=None)
+    verdict = result.message
+    if most_reliable is not None and fastest is not None and most_reliable.correct:
+        verdict = f"{most_reliable.method} found the best optimum most often, from {most_reliable.correct} of {most_reliable.starts} starts"
+        fastest_text = f"{fastest.expected_time:.2g} s expected until it is found"
+        verdict += f"; it is also the fastest: {fastest_text}." if fastest is most_reliable else f"; {fastest.method} is the fastest: {fastest_text}."
     figures = (
-        (f"best {symbol(found.measure)}", f"{found.best_objective:.6g}"),
-        ("methods", f"{len(found.rows)}"),
-        ("starts", f"{len(found.drawn)}"),
-        ("time", f"{found.time:.1f} s" if np.isfinite(found.time) else ""),
+        (f"best {symbol(result.measure)}", f"{result.best_objective:.6g}"),
+        ("methods", f"{len(result.rows)}"),
+        ("starts", f"{len(result.drawn)}"),
+        ("time", f"{result.time:.1f} s" if np.isfinite(result.time) else ""),
     )
-    return lead(found, title, "Comparison of methods", said, figures, notes)
+    return lead(result, title, "Comparison of methods", verdict, figures, notes)
 
 
-def comparison(found: ComparisonResult, figures: Figures) -> list[Section]:
+def comparison(result: ComparisonResult, figures: Figures) -> list[Section]:
     """Return the sections on the compared methods: success rates, times, and a table of all fits."""
-    what = joined(
-        tag("p", found.message),
-        sheet(found.sheet()),
+    content = joined(
+        tag("p", result.message),
+        sheet(result.sheet()),
         tag(
             "p",
-            f"Correct: {symbol(found.measure)} = {found.best_objective:.6g} within {within(found.merit)}. "
+            f"Correct: {symbol(result.measure)} = {result.best_objective:.6g} within {within(result.merit)}. "
             "Wrong: converged elsewhere. "
             "Integration: the model could not be integrated. Expected: the mean time per start divided by the success "
             "rate, which is how long one waits for the optimum.",
         ),
         figures.add(
-            lambda: plots.success(found),
+            lambda: plots.success(result),
             "From what share of the starts each method has found the best optimum, against the time that it had. A "
             "curve that rises early is fast, one that ends high is reliable.",
         ),
         tag("h3", "The methods"),
-        facts(found.descriptions.items()),
+        facts(result.descriptions.items()),
     )
-    every = tag("details", tag("summary", f"All {len(found.trials)} fits"), _columns(found.table))
-    return [Section("methods", "Performance of the methods", what, "Methods"), Section("every-fit", "Every fit", every)]
+    all_fits = tag("details", tag("summary", f"All {len(result.trials)} fits"), _columns(result.table))
+    return [Section("methods", "Performance of the methods", content, "Methods"), Section("every-fit", "Every fit", all_fits)]
 
 
-def search_lead(found: ScatterResult, title: str, notes: str) -> Lead:
+def search_lead(result: ScatterResult, title: str, notes: str) -> Lead:
     """Return the head of a scatter search's page."""
     figures = (
-        ("best χ²" if found.best is None else f"best {symbol(found.best.measure)}", f"{found.objective:.6g}"),
-        ("simulations", f"{found.simulations}"),
-        ("local searches", f"{len(found.searches)}"),
-        ("generations", f"{found.generations}"),
-        ("time", f"{found.time:.1f} s"),
+        ("best χ²" if result.best is None else f"best {symbol(result.best.measure)}", f"{result.objective:.6g}"),
+        ("simulations", f"{result.simulations}"),
+        ("local searches", f"{len(result.searches)}"),
+        ("generations", f"{result.generations}"),
+        ("time", f"{result.time:.1f} s"),
     )
-    return lead(found, title, "Scatter search", found.message, figures, notes)
+    return lead(result, title, "Scatter search", result.message, figures, notes)
 
 
-def search(found: ScatterResult, figures: Figures) -> list[Section]:
+def search(result: ScatterResult, figures: Figures) -> list[Section]:
     """Return the course of a scatter search."""
     content = joined(
         figures.add(
-            lambda: curves({"scatter search": [found]}),
-            f"The best {symbol(found.measure)} after so many simulations, and after so many seconds.",
+            lambda: curves({"scatter search": [result]}),
+            f"The best {symbol(result.measure)} after so many simulations, and after so many seconds.",
         ),
-        optima(found.optima, len(found.searches), found.measure),
+        optima(result.optima, len(result.searches), result.measure),
         facts(
             (
-                ("transcription of local searches", found.transcription),
-                ("solver of local searches", found.solver),
-                ("searched in the logarithm", ", ".join(found.logarithmic)),
-                ("failed simulations", counts(found.failures)),
+                ("transcription of local searches", result.transcription),
+                ("solver of local searches", result.solver),
+                ("searched in the logarithm", ", ".join(result.logarithmic)),
+                ("failed simulations", counts(result.failures)),
             )
         ),
     )
     return [Section("search", "The search", content)]
 
 
-def portfolio_lead(found: PortfolioResult, title: str, notes: str) -> Lead:
+def portfolio_lead(result: PortfolioResult, title: str, notes: str) -> Lead:
     """Return the head of the page of an estimate."""
     figures = (
-        (f"best {symbol(found.measure)}", "" if found.best is None else f"{found.objective:.6g}"),
-        ("found", f"{found.finds} times"),
-        ("candidates", f"{len(found.candidates)}"),
-        ("time", f"{found.time:.1f} s"),
+        (f"best {symbol(result.measure)}", "" if result.best is None else f"{result.objective:.6g}"),
+        ("found", f"{result.finds} times"),
+        ("candidates", f"{len(result.candidates)}"),
+        ("time", f"{result.time:.1f} s"),
     )
-    return lead(found, title, "Portfolio of searches", " ".join(found.story[:2]), figures, notes)
+    return lead(result, title, "Portfolio of searches", " ".join(result.story[:2]), figures, notes)
 
 
-def portfolio(found: PortfolioResult) -> list[Section]:
+def portfolio(result: PortfolioResult) -> list[Section]:
     """Return the section on a portfolio of searches: its messages and its table."""
-    told = (tag("p", line) for line in found.story)
-    return [Section("search", "The search", joined(told, sheet(found.sheet())))]
+    paragraphs = (tag("p", line) for line in result.story)
+    return [Section("search", "The search", joined(paragraphs, sheet(result.sheet())))]
 
 
-def horizons(found: IncrementalResult) -> Section:
+def horizons(result: IncrementalResult) -> Section:
     """Return the table of an incremental fit's horizons."""
-    names = found.result.names
+    names = result.result.names
     rows = [
         (
             f"{h.horizon:g}",
@@ -249,31 +249,31 @@ def horizons(found: IncrementalResult) -> Section:
             h.status.value.replace("_", " "),
             h.fallback,
         )
-        for h in found.horizons
+        for h in result.horizons
     ]
     heads = (
         ">horizon",
         ">data",
         *(f">{n}" for n in names),
-        f">{symbol(found.result.measure)}",
+        f">{symbol(result.result.measure)}",
         ">iterations",
         "status",
         "fallback",
     )
-    effort = f"{found.iterations} iterations, equivalent to {found.equivalent_iterations:.2f} on the whole horizon."
-    said = "The fit began with the first measurements and went on to longer horizons, each from the estimates before."
+    effort = f"{result.iterations} iterations, equivalent to {result.equivalent_iterations:.2f} on the whole horizon."
+    explanation = "The fit began with the first measurements and went on to longer horizons, each from the estimates before."
     return Section(
-        "horizons", "Horizon by horizon", joined(tag("p", f"{said} {effort}"), table(heads, rows)), "Horizons"
+        "horizons", "Horizon by horizon", joined(tag("p", f"{explanation} {effort}"), table(heads, rows)), "Horizons"
     )
 
 
-def _columns(found: Mapping[str, NDArray[Any]]) -> Markup:
+def _columns(values_by_column: Mapping[str, NDArray[Any]]) -> Markup:
     """Return columns as a table; so many rows that a browser stays quick."""
-    columns = {name: values.tolist() for name, values in found.items()}
+    columns = {name: values.tolist() for name, values in values_by_column.items()}
     rows = list(zip(*columns.values(), strict=True))[:_MOST_STARTS]
     cells = [[f"{v:.6g}" if isinstance(v, float) else f"{v}" for v in row] for row in rows]
-    text = {name for name, values in found.items() if values.dtype.kind not in "iuf"}
+    text = {name for name, values in values_by_column.items() if values.dtype.kind not in "iuf"}
     heads = [name if name in text else f">{name}" for name in columns]
-    left = max((values.size for values in found.values()), default=0) - len(rows)
-    rest = tag("p", f"And {left} more.") if left > 0 else None
-    return joined(table([symbol(h) for h in heads], cells), rest)
+    n_omitted = max((values.size for values in values_by_column.values()), default=0) - len(rows)
+    remainder = tag("p", f"And {n_omitted} more.") if n_omitted > 0 else None
+    return joined(table([symbol(h) for h in heads], cells), remainder)

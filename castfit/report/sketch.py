@@ -36,41 +36,41 @@ class SketchPanel:
         """Return the parts of the panel, moved to the right."""
         ends = np.concatenate([self.y, *(self.y + sign * reach for reach, _ in self.bands for sign in (-1, 1))])
         low, high = float(ends.min()), float(ends.max())
-        room = _ROOM * ((high - low) or abs(high) or 1.0)
-        low, high, first, last = low - room, high + room, float(self.x[0]), float(self.x[-1])
-        wide, high_, left = WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM, offset + _LEFT
+        margin = _ROOM * ((high - low) or abs(high) or 1.0)
+        low, high, first_x, last_x = low - margin, high + margin, float(self.x[0]), float(self.x[-1])
+        plot_width, plot_height, left_edge = WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM, offset + _LEFT
 
         def across(x: Array | float) -> Array:
-            return left + wide * (np.asarray(x, dtype=float) - first) / ((last - first) or 1.0)
+            return left_edge + plot_width * (np.asarray(x, dtype=float) - first_x) / ((last_x - first_x) or 1.0)
 
         def down(y: Array | float) -> Array:
-            return _TOP + high_ * (high - np.asarray(y, dtype=float)) / (high - low)
+            return _TOP + plot_height * (high - np.asarray(y, dtype=float)) / (high - low)
 
         def path(x: Array, y: Array) -> str:
             return " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(across(x), down(y), strict=True))
 
         bottom, parts = _HEIGHT - _BOTTOM, list[Markup]()
         for reach, opacity in self.bands:
-            around = path(np.append(self.x, self.x[::-1]), np.append(self.y + reach, (self.y - reach)[::-1]))
-            parts.append(tag("polygon", points=around, fill=BLUE, fill_opacity=opacity))
+            outline = path(np.append(self.x, self.x[::-1]), np.append(self.y + reach, (self.y - reach)[::-1]))
+            parts.append(tag("polygon", points=outline, fill=BLUE, fill_opacity=opacity))
         parts.append(tag("polyline", points=path(self.x, self.y), fill="none", stroke=_DARK))
         for x, y, text in self.marks:
-            at = f"{float(across(x)):.1f}"
-            parts += [tag("circle", cx=at, cy=f"{float(down(y)):.1f}", r=3.5, fill=RED),
-                      tag("line", x1=at, x2=at, y1=bottom, y2=bottom - 14, stroke=RED),
-                      tag("text", text, x=at, y=bottom - 18, text_anchor="middle", fill=RED)]  # fmt: skip
-        for tick in ticks(first, last):
-            at = f"{float(across(tick)):.1f}"
-            parts += [tag("line", x1=at, x2=at, y1=bottom, y2=bottom + 4, stroke=_DARK),
-                      tag("text", f"{tick:.6g}", x=at, y=bottom + 16, text_anchor="middle")]  # fmt: skip
+            position = f"{float(across(x)):.1f}"
+            parts += [tag("circle", cx=position, cy=f"{float(down(y)):.1f}", r=3.5, fill=RED),
+                      tag("line", x1=position, x2=position, y1=bottom, y2=bottom - 14, stroke=RED),
+                      tag("text", text, x=position, y=bottom - 18, text_anchor="middle", fill=RED)]  # fmt: skip
+        for tick in ticks(first_x, last_x):
+            position = f"{float(across(tick)):.1f}"
+            parts += [tag("line", x1=position, x2=position, y1=bottom, y2=bottom + 4, stroke=_DARK),
+                      tag("text", f"{tick:.6g}", x=position, y=bottom + 16, text_anchor="middle")]  # fmt: skip
         for tick in ticks(low, high):
-            at = float(down(tick))
-            parts += [tag("line", x1=left - 4, x2=left, y1=f"{at:.1f}", y2=f"{at:.1f}", stroke=_DARK),
-                      tag("text", f"{tick:.4g}", x=left - 7, y=f"{at + 4:.1f}", text_anchor="end")]  # fmt: skip
-        frame = f"{left},{_TOP} {left},{bottom} {left + wide},{bottom}"
+            position = float(down(tick))
+            parts += [tag("line", x1=left_edge - 4, x2=left_edge, y1=f"{position:.1f}", y2=f"{position:.1f}", stroke=_DARK),
+                      tag("text", f"{tick:.4g}", x=left_edge - 7, y=f"{position + 4:.1f}", text_anchor="end")]  # fmt: skip
+        frame = f"{left_edge},{_TOP} {left_edge},{bottom} {left_edge + plot_width},{bottom}"
         parts += [tag("polyline", points=frame, fill="none", stroke=_DARK),
-                  tag("text", self.title, x=left, y=_TOP - 10, font_size=13),
-                  tag("text", self.axis, x=left + wide / 2, y=_HEIGHT - 6, text_anchor="middle")]  # fmt: skip
+                  tag("text", self.title, x=left_edge, y=_TOP - 10, font_size=13),
+                  tag("text", self.axis, x=left_edge + plot_width / 2, y=_HEIGHT - 6, text_anchor="middle")]  # fmt: skip
         return parts
 
 
@@ -79,8 +79,8 @@ def ticks(low: float, high: float) -> Array:
     raw = (high - low) / _TICKS or 1.0
     size = float(10.0 ** np.floor(np.log10(raw)))
     step = size * next(k for k in (1.0, 2.0, 2.5, 5.0, 10.0) if k * size >= raw * (1 - 1e-9))
-    found = step * np.arange(int(np.ceil(low / step - 1e-9)), int(np.floor(high / step + 1e-9)) + 1, dtype=float)
-    return np.where(np.abs(found) < 1e-9 * step, 0.0, found)
+    positions = step * np.arange(int(np.ceil(low / step - 1e-9)), int(np.floor(high / step + 1e-9)) + 1, dtype=float)
+    return np.where(np.abs(positions) < 1e-9 * step, 0.0, positions)
 
 
 def sketch(panels: Sequence[SketchPanel]) -> Markup:

@@ -26,21 +26,21 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[Content]], *, caption: C
     caption : str or Markup, optional
     """
     body = [list(row) for row in rows]
-    shown = [k for k, head in enumerate(heads) if not head.startswith("?") or any(row[k] for row in body)]
-    heads = [heads[k].removeprefix("?") for k in shown]
+    visible_columns = [k for k, head in enumerate(heads) if not head.startswith("?") or any(row[k] for row in body)]
+    heads = [heads[k].removeprefix("?") for k in visible_columns]
     numeric = [head.startswith(">") for head in heads]
     top = [
         tag("th", tag("button", head.removeprefix(">"), type="button"), class_="number" if right else None, scope="col")
         for head, right in zip(heads, numeric, strict=True)
     ]
-    lines = [tag("tr", (_cell(row[k], right) for k, right in zip(shown, numeric, strict=True))) for row in body]
-    inside = [tag("caption", caption) if caption else None, tag("thead", tag("tr", top)), tag("tbody", lines)]
-    return tag("div", tag("table", inside, class_="sortable"), class_="scroll")
+    lines = [tag("tr", (_cell(row[k], right) for k, right in zip(visible_columns, numeric, strict=True))) for row in body]
+    table_parts = [tag("caption", caption) if caption else None, tag("thead", tag("tr", top)), tag("tbody", lines)]
+    return tag("div", tag("table", table_parts, class_="sortable"), class_="scroll")
 
 
-def sheet(found: Sheet) -> Markup:
+def sheet(text_table: Sheet) -> Markup:
     """Convert a terminal table to HTML."""
-    return table(found.heads, found.rows, caption=found.title or None)
+    return table(text_table.heads, text_table.rows, caption=text_table.title or None)
 
 
 def facts(pairs: Iterable[tuple[str, Content]]) -> Markup:
@@ -53,12 +53,12 @@ def _cell(content: Content, numeric: bool) -> Markup:
     """Return a cell with the number that it is sorted by, if it begins with one."""
     sort = None
     if isinstance(content, str) and not isinstance(content, Markup):
-        found = _NUMBER.match(content.strip().lstrip("[("))
+        number_match = _NUMBER.match(content.strip().lstrip("[("))
         words = {"inf": "1e308", "-inf": "-1e308", "never": "1e308"}
-        sort = found[0].replace("−", "-") if found else words.get(content.strip())
-    shown = joined(_shown(content))
-    kind = "number" if numeric else "text" if len(re.sub(r"<[^>]*>", "", shown)) > _LONG else None
-    return tag("td", shown, class_=kind, data_sort=sort)
+        sort = number_match[0].replace("−", "-") if number_match else words.get(content.strip())
+    cell_markup = joined(_shown(content))
+    kind = "number" if numeric else "text" if len(re.sub(r"<[^>]*>", "", cell_markup)) > _LONG else None
+    return tag("td", cell_markup, class_=kind, data_sort=sort)
 
 
 def _shown(content: Content) -> Content:

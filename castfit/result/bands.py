@@ -65,25 +65,25 @@ def bands_mistakes(bands: Any, names: Sequence[str]) -> list[str]:
 def read_outputs(outputs: Any, model: Model) -> tuple[dict[str, ca.SX], list[str]]:
     """Parse the expressions to be predicted; also return the list of mistakes in them."""
     mistakes: list[str] = []
-    found: dict[str, ca.SX] = {}
-    known = {s.name() for vector in model.system.arguments for s in ca.vertsplit(vector) if vector.numel()}
-    known |= {*model.outputs}
+    expressions: dict[str, ca.SX] = {}
+    known_names = {s.name() for vector in model.system.arguments for s in ca.vertsplit(vector) if vector.numel()}
+    known_names |= {*model.outputs}
     for name, value in named("outputs", outputs, mistakes).items():
         if name in model.output_names or name == "time":
             mistakes.append(f"outputs: '{name}' is an output already; choose another name")
         elif not isinstance(value, ca.SX) or value.numel() != 1:
             mistakes.append(f"outputs: '{name}' is {text(value)}; give a scalar SX expression of the model's symbols")
         else:
-            strange = [s.name() for s in ca.symvar(value) if s.name() not in known]
-            mistakes += [f"outputs: '{name}' contains '{s}': {suggest(s, sorted(known))}" for s in strange]
-            found[name] = value
-    return ({} if mistakes else found), mistakes
+            unknown_names = [s.name() for s in ca.symvar(value) if s.name() not in known_names]
+            mistakes += [f"outputs: '{name}' contains '{s}': {suggest(s, sorted(known_names))}" for s in unknown_names]
+            expressions[name] = value
+    return ({} if mistakes else expressions), mistakes
 
 
 def linear_bands(
     theta: Array,
     covariance: Array,
-    posed: Posed,
+    compiled_problem: Posed,
     prediction: Mapping[str, Columns],
     options: IntegratorOptions,
     factor: float,
@@ -95,82 +95,82 @@ def linear_bands(
     factor : half the width of a band in standard deviations
     noise : the standard deviation (n,) of a new value, for bands of such values: NaN where it is not known
     """
-    out: dict[str, dict[str, Any]] = {}
-    by_name = {c.name: c for c in posed.conditions}
+    bands: dict[str, dict[str, Any]] = {}
+    by_name = {c.name: c for c in compiled_problem.conditions}
     for name, columns in prediction.items():
         condition = by_name[name]
-        variance = _variance(theta, covariance, posed, condition, columns["time"], options)
-        out[name] = {"time": columns["time"]}
-        for j, output in enumerate(posed.model.output_names):
-            value, spread = np.asarray(columns[output]), variance[:, j]
+        variance = _variance(theta, covariance, compiled_problem, condition, columns["time"], options)
+        bands[name] = {"time": columns["time"]}
+        for j, output in enumerate(compiled_problem.model.output_names):
+            value, output_variance = np.asarray(columns[output]), variance[:, j]
             if noise is not None:
-                spread = spread + noise(condition, output, columns) ** 2
-            reach = factor * np.sqrt(spread)
-            out[name] |= {output: value, f"{output} lower": value - reach, f"{output} upper": value + reach}
-    return out
+                output_variance = output_variance + noise(condition, output, columns) ** 2
+            half_width = factor * np.sqrt(output_variance)
+            bands[name] |= {output: value, f"{output} lower": value - half_width, f"{output} upper": value + half_width}
+    return bands
 
 
 def _variance(
-    theta: Array, covariance: Array, posed: Posed, condition: Condition, times: Array, options: IntegratorOptions
+    theta: Array, covariance: Array, compiled_problem: Posed, condition: Condition, times: Array, options: IntegratorOptions
 ) -> Array:
     """Return the variances of all outputs at times, (n, n_outputs), by the covariance of the estimates."""
-    n_outputs = len(posed.model.output_names)
-    G = sensitivities(theta, posed, condition, times, options).reshape(times.size * n_outputs, theta.size)
-    at = np.flatnonzero((G != 0.0).any(axis=0))  # the others, as those of other experiments, move nothing
-    return _propagated(G[:, at], covariance, at, posed.natural_slope(theta)[at]).reshape(times.size, n_outputs)
+    n_outputs = len(compiled_problem.model.output_names)
+    G = sensitivities(theta, compiled_problem, condition, times, options).reshape(times.size * n_outputs, theta.size)
+    indices = np.flatnonzero((G != 0.0).any(axis=0))  # the others, as those of other experiments, move nothing
+    return _propagated(G[:, indices], covariance, indices, compiled_problem.natural_slope(theta)[indices]).reshape(times.size, n_outputs)
 
 
-def _propagated(slopes: Array, covariance: Array, at: Index, unit: Array) -> Array:
+def _propagated(slopes: Array, covariance: Array, indices: Index, unit: Array) -> Array:
     """Return the variances (r,) of what moves by slopes (r, k) with the estimates at k positions.
 
     unit (k,) : of the covariance, in that by which the slopes are
     """
-    size = covariance.diagonal()[at]
-    free = np.isfinite(size)
-    determined = covariance[np.ix_(at[free], at[free])] / np.outer(unit[free], unit[free])
-    variance: Array = np.einsum("ri,ij,rj->r", slopes[:, free], determined, slopes[:, free])
-    variance[(slopes[:, np.isinf(size)] != 0.0).any(axis=1)] = np.inf
+    variances = covariance.diagonal()[indices]
+    is_finite = np.isfinite(variances)
+    determined = covariance[np.ix_(indices[is_finite], indices[is_finite])] / np.outer(unit[is_finite], unit[is_finite])
+    variance: Array = np.einsum("ri,ij,rj->r", slopes[:, is_finite], determined, slopes[:, is_finite])
+    variance[(slopes[:, np.isinf(variances)] != 0.0).any(axis=1)] = np.inf
     return variance
 
 
-def sensitivities(theta: Array, posed: Posed, condition: Condition, times: Array, options: IntegratorOptions) -> Array:
+def sensitivities(theta: Array, compiled_problem: Posed, condition: Condition, times: Array, options: IntegratorOptions) -> Array:
     """Return d y / d theta of outputs at times along the model's equations: (n, n_outputs, n_theta), search scale."""
-    names = posed.model.output_names
-    staged = simulated(posed, condition, times, theta, options, names)
+    names = compiled_problem.model.output_names
+    staged = simulated(compiled_problem, condition, times, theta, options, names)
     slopes = slopes_of(staged, staged.linearize(theta), theta)
     return slopes.reshape(times.size, len(names), theta.size)
 
 
-def deviation(sigmas: Mapping[str, float], posed: Posed, condition: Condition, output: str, columns: Columns) -> Array:
+def deviation(sigmas: Mapping[str, float], compiled_problem: Posed, condition: Condition, output: str, columns: Columns) -> Array:
     """Return the standard deviation of a new value of an output, (n,); NaN if no noise is specified for the output.
 
     sigmas : unbiased estimates of those that are unknown, by name
     """
     mu = np.asarray(columns[output], dtype=float)
-    said = _noise_of(sigmas, posed, condition, output, columns)
-    return np.full(mu.size, np.nan) if said is None else said[0].deviation(mu, said[1])
+    noise_and_spread = _noise_of(sigmas, compiled_problem, condition, output, columns)
+    return np.full(mu.size, np.nan) if noise_and_spread is None else noise_and_spread[0].deviation(mu, noise_and_spread[1])
 
 
 def _noise_of(
-    sigmas: Mapping[str, float], posed: Posed, condition: Condition, output: str, columns: Columns
+    sigmas: Mapping[str, float], compiled_problem: Posed, condition: Condition, output: str, columns: Columns
 ) -> tuple[Noise, Array] | None:
     """Return the noise of an output and its spreads (n,) at the times of a prediction, or None if none is specified.
 
     Spreads that are given are interpolated between measured times.
     """
-    j = posed.outputs.index(output) if output in posed.outputs else -1
-    of = condition.observed[j] if j >= 0 else None
-    if of is None:
+    j = compiled_problem.outputs.index(output) if output in compiled_problem.outputs else -1
+    observable = condition.observed[j] if j >= 0 else None
+    if observable is None:
         return None
-    if of.computed:
-        spread = np.asarray(columns[of.predicted[1]], dtype=float)
+    if observable.computed:
+        spread = np.asarray(columns[observable.predicted[1]], dtype=float)
     else:
-        at, points = condition.points.mask[:, j], condition.points
-        spread = np.interp(np.asarray(columns["time"], dtype=float), points.times[at], points.sigma[at, j])
-    if of.group >= 0:
-        name = posed.groups[of.group]
+        is_measured, points = condition.points.mask[:, j], condition.points
+        spread = np.interp(np.asarray(columns["time"], dtype=float), points.times[is_measured], points.sigma[is_measured, j])
+    if observable.group >= 0:
+        name = compiled_problem.groups[observable.group]
         spread = spread * sigmas[f"sigma({name})" if name else "sigma"]
-    return of.noise, spread
+    return observable.noise, spread
 
 
 @runtime_checkable
@@ -196,7 +196,7 @@ class ParameterDraws(Protocol):
 def bands_from_draws(
     draws: ParameterDraws,
     theta: Array,
-    posed: Posed,
+    compiled_problem: Posed,
     prediction: Mapping[str, Columns],
     options: IntegratorOptions,
     level: float,
@@ -212,61 +212,61 @@ def bands_from_draws(
     Raises InputError: if the model is so unstable that simulations from the initial states say nothing.
     """
     times = {name: columns["time"] for name, columns in prediction.items()}
-    _require_stable(posed, theta, prediction, times, options)
-    chosen = np.unique(np.linspace(0, len(draws.thetas) - 1, min(len(draws.thetas), _MOST)).astype(int))
-    drawn: dict[str, list[Mapping[str, Any] | None]] = {name: [] for name in prediction}
-    for i in chosen:
-        for name, at in times.items():
-            drawn[name].append(_simulated(posed, draws.thetas[i], name, at, options))
-    out: dict[str, dict[str, Any]] = {}
+    _require_stable(compiled_problem, theta, prediction, times, options)
+    draw_indices = np.unique(np.linspace(0, len(draws.thetas) - 1, min(len(draws.thetas), _MOST)).astype(int))
+    simulations: dict[str, list[Mapping[str, Any] | None]] = {name: [] for name in prediction}
+    for i in draw_indices:
+        for name, experiment_times in times.items():
+            simulations[name].append(_simulated(compiled_problem, draws.thetas[i], name, experiment_times, options))
+    bands: dict[str, dict[str, Any]] = {}
     for name, columns in prediction.items():
-        condition = next(c for c in posed.conditions if c.name == name)
-        failed = sum(d is None for d in drawn[name])
-        out[name] = {"time": columns["time"]}
-        for output in posed.model.output_names:
-            values = np.array([d[output] for d in drawn[name] if d is not None]).reshape(-1, times[name].size)
+        condition = next(c for c in compiled_problem.conditions if c.name == name)
+        failed = sum(d is None for d in simulations[name])
+        bands[name] = {"time": columns["time"]}
+        for output in compiled_problem.model.output_names:
+            values = np.array([d[output] for d in simulations[name] if d is not None]).reshape(-1, times[name].size)
             if unbiased is not None:
-                parts: list[Array] = []
-                for i, d in zip(chosen.tolist(), drawn[name], strict=True):
+                samples: list[Array] = []
+                for i, d in zip(draw_indices.tolist(), simulations[name], strict=True):
                     if d is not None:
-                        sigmas = {s: float(each[i]) * unbiased.get(s, 1.0) for s, each in draws.sigmas.items()}
-                        said = _noise_of(sigmas, posed, condition, output, d)
-                        parts.append(_measured(said, np.asarray(d[output], dtype=float), rng))
-                values = np.concatenate(parts) if parts else values
+                        sigmas = {s: float(sigma_draws[i]) * unbiased.get(s, 1.0) for s, sigma_draws in draws.sigmas.items()}
+                        noise_and_spread = _noise_of(sigmas, compiled_problem, condition, output, d)
+                        samples.append(_measured(noise_and_spread, np.asarray(d[output], dtype=float), rng))
+                values = np.concatenate(samples) if samples else values
             low, high = _limits(values, failed * (1 if unbiased is None else _VALUES), level)
-            out[name] |= {output: np.asarray(columns[output]), f"{output} lower": low, f"{output} upper": high}
-    return out
+            bands[name] |= {output: np.asarray(columns[output]), f"{output} lower": low, f"{output} upper": high}
+    return bands
 
 
 def _simulated(
-    posed: Posed, theta: Array, name: str, times: Array, options: IntegratorOptions
+    compiled_problem: Posed, theta: Array, name: str, times: Array, options: IntegratorOptions
 ) -> Mapping[str, Any] | None:
     try:
-        found = predict(posed, theta, first_nodes(posed, theta), times={name: times}, integrator=options)[name]
+        prediction = predict(compiled_problem, theta, first_nodes(compiled_problem, theta), times={name: times}, integrator=options)[name]
     except SimulationError:
         return None
-    return found if all(np.isfinite(found[o]).all() for o in posed.model.output_names) else None
+    return prediction if all(np.isfinite(prediction[o]).all() for o in compiled_problem.model.output_names) else None
 
 
 def _require_stable(
-    posed: Posed, theta: Array, prediction: Mapping[str, Any], times: Mapping[str, Array], options: IntegratorOptions
+    compiled_problem: Posed, theta: Array, prediction: Mapping[str, Any], times: Mapping[str, Array], options: IntegratorOptions
 ) -> None:
     """Refuse a model whose simulation from the initial states leaves that from all nodes."""
-    for name, at in times.items():
-        whole = _simulated(posed, theta, name, at, options)
-        for output in posed.model.output_names:
+    for name, experiment_times in times.items():
+        simulation = _simulated(compiled_problem, theta, name, experiment_times, options)
+        for output in compiled_problem.model.output_names:
             expected = np.asarray(prediction[name][output])
-            size = float(np.abs(expected).max(initial=0.0))
-            if whole is None or float(np.abs(whole[output] - expected).max(initial=0.0)) > _ASTRAY * (size or 1.0):
-                said = f"'{name}' is unstable: samples cannot be simulated from the initial states"
-                raise InputError("predict", [f"{said}; use bands='linear' or shorter times"])
+            scale = float(np.abs(expected).max(initial=0.0))
+            if simulation is None or float(np.abs(simulation[output] - expected).max(initial=0.0)) > _ASTRAY * (scale or 1.0):
+                message = f"'{name}' is unstable: samples cannot be simulated from the initial states"
+                raise InputError("predict", [f"{message}; use bands='linear' or shorter times"])
 
 
-def _measured(said: tuple[Noise, Array] | None, mu: Array, rng: np.random.Generator) -> Array:
+def _measured(noise_and_spread: tuple[Noise, Array] | None, mu: Array, rng: np.random.Generator) -> Array:
     """Draw new measured values about predictions (n,), (_VALUES, n); NaN if no noise is specified."""
-    if said is None:
+    if noise_and_spread is None:
         return np.full((_VALUES, mu.size), np.nan)
-    noise, spread = said
+    noise, spread = noise_and_spread
     return noise.sample(rng, np.broadcast_to(mu, (_VALUES, mu.size)), np.broadcast_to(spread, (_VALUES, mu.size)))
 
 
@@ -280,7 +280,7 @@ def _limits(values: Array, failed: int, level: float) -> tuple[Array, Array]:
 
 
 def input_bands(
-    theta: Array, log: Array, covariance: Array, posed: Posed, times: Any, factor: float
+    theta: Array, log: Array, covariance: Array, compiled_problem: Posed, times: Any, factor: float
 ) -> dict[str, dict[str, Array]]:
     """Return per experiment ``{"time": (n,), u: (n,), "u lower": (n,), "u upper": (n,)}`` for every estimated input u.
 
@@ -288,46 +288,46 @@ def input_bands(
     times (n,), or by experiment : by default evenly from the start of each experiment to its end, and the knots
     factor : half the width of a band in standard deviations; NaN where they are not known
     """
-    here = {c.name: [u for u in c.inputs if isinstance(u, Placeholder)] for c in posed.conditions}
+    inputs_by_experiment = {c.name: [u for u in c.inputs if isinstance(u, Placeholder)] for c in compiled_problem.conditions}
     mistakes: list[str] = []
-    if not any(here.values()):
+    if not any(inputs_by_experiment.values()):
         mistakes.append("the problem has no estimated input; set Input.estimated(...) in an experiment")
-    given = times if hasattr(times, "keys") else dict.fromkeys(here, times)
-    asked = named("times", given, mistakes)
+    times_argument = times if hasattr(times, "keys") else dict.fromkeys(inputs_by_experiment, times)
+    requested_times = named("times", times_argument, mistakes)
     mistakes += [
-        f"times has the unknown experiment '{n}': {suggest(n, here)}" for n in asked if n not in here
+        f"times has the unknown experiment '{n}': {suggest(n, inputs_by_experiment)}" for n in requested_times if n not in inputs_by_experiment
     ]
-    chosen: dict[str, Array] = {}
-    for condition in posed.conditions:
-        if condition.name in asked and here[condition.name]:
-            own = asked[condition.name]
-            chosen[condition.name] = _times(condition, here[condition.name], own, mistakes)
+    band_times: dict[str, Array] = {}
+    for condition in compiled_problem.conditions:
+        if condition.name in requested_times and inputs_by_experiment[condition.name]:
+            experiment_times = requested_times[condition.name]
+            band_times[condition.name] = _times(condition, inputs_by_experiment[condition.name], experiment_times, mistakes)
     check("estimated_inputs", mistakes)
-    out: dict[str, dict[str, Array]] = {}
-    for condition in posed.conditions:
-        if condition.name in chosen:
-            t = chosen[condition.name]
-            out[condition.name] = {"time": t}
-            for placeholder in here[condition.name]:
-                out[condition.name] |= _curve(placeholder, condition, t, theta, log, covariance, posed, factor)
-    return out
+    bands: dict[str, dict[str, Array]] = {}
+    for condition in compiled_problem.conditions:
+        if condition.name in band_times:
+            t = band_times[condition.name]
+            bands[condition.name] = {"time": t}
+            for placeholder in inputs_by_experiment[condition.name]:
+                bands[condition.name] |= _curve(placeholder, condition, t, theta, log, covariance, compiled_problem, factor)
+    return bands
 
 
-def _times(condition: Condition, inputs: list[Placeholder], given: Any, mistakes: list[str]) -> Array:
-    first, last = max(u.said.span[0] for u in inputs), min(u.said.span[1] for u in inputs)
-    if given is None:
-        even = np.linspace(condition.start, condition.end, _POINTS + 1)
+def _times(condition: Condition, inputs: list[Placeholder], requested_times: Any, mistakes: list[str]) -> Array:
+    first_time, last_time = max(u.said.span[0] for u in inputs), min(u.said.span[1] for u in inputs)
+    if requested_times is None:
+        grid = np.linspace(condition.start, condition.end, _POINTS + 1)
         knots = np.concatenate([u.said.knots for u in inputs])
-        return np.unique(np.concatenate([even, knots[(knots >= condition.start) & (knots <= condition.end)]]))
-    t = reals(given)
-    what = f"the times of '{condition.name}'"
+        return np.unique(np.concatenate([grid, knots[(knots >= condition.start) & (knots <= condition.end)]]))
+    t = reals(requested_times)
+    label = f"the times of '{condition.name}'"
     if t is None or t.ndim > 1 or not t.size or not np.isfinite(t).all():
-        mistakes.append(f"{what} are {text(given)}; give finite numbers")
+        mistakes.append(f"{label} are {text(requested_times)}; give finite numbers")
         return np.zeros(1)
     t = np.atleast_1d(t)
-    if t.min() < first or t.max() > last:
+    if t.min() < first_time or t.max() > last_time:
         mistakes.append(
-            f"{what} range from {t.min():g} to {t.max():g}, but the knots from {first:g} to {last:g}; pass times within the knots"
+            f"{label} range from {t.min():g} to {t.max():g}, but the knots from {first_time:g} to {last_time:g}; pass times within the knots"
         )
     return t
 
@@ -339,29 +339,29 @@ def _curve(
     theta: Array,
     log: Array,
     covariance: Array,
-    posed: Posed,
+    compiled_problem: Posed,
     factor: float,
 ) -> dict[str, Array]:
     """Return an estimated input of one experiment with its limits, (n,) each."""
-    said, place = placeholder.said, {(q.of, q.experiment): j for j, q in enumerate(posed.quantities)}
-    names = said.names(placeholder.called)
-    at = np.array([place.get((n, condition.name), place.get((n, None), -1)) for n in names], dtype=np.intp)
+    spec, index_by_quantity = placeholder.said, {(q.of, q.experiment): j for j, q in enumerate(compiled_problem.quantities)}
+    names = spec.names(placeholder.called)
+    indices = np.array([index_by_quantity.get((n, condition.name), index_by_quantity.get((n, None), -1)) for n in names], dtype=np.intp)
     check("estimated_inputs", [
         f"'{n}' was fixed in the posed problem, which does not tell its value; take the result of the Problem"
-        for n, j in zip(names, at, strict=True) if j < 0 and not posed.parameters[n].fixed
+        for n, j in zip(names, indices, strict=True) if j < 0 and not compiled_problem.parameters[n].fixed
     ])  # fmt: skip
-    free = at >= 0  # the others are numbers
-    j = at[free]
-    values = np.array([fixed_value(posed.parameters[n], condition.name) for n in names])
+    is_estimated = indices >= 0  # the others are numbers
+    j = indices[is_estimated]
+    values = np.array([fixed_value(compiled_problem.parameters[n], condition.name) for n in names])
     with np.errstate(divide="ignore", invalid="ignore"):
-        values = np.log(values) if said.log else values
-        other = np.log(theta[j]) if said.log else np.exp(theta[j])
-    values[free] = np.where(log[j] == said.log, theta[j], other)
-    basis = said.interpolation(times)
+        values = np.log(values) if spec.log else values
+        converted_values = np.log(theta[j]) if spec.log else np.exp(theta[j])
+    values[is_estimated] = np.where(log[j] == spec.log, theta[j], converted_values)
+    basis = spec.interpolation(times)
     g = basis @ values
-    slopes = basis[:, free] / (posed.to_natural(theta)[j] if said.log else 1.0)  # by the covariance's natural values
-    reach = factor * np.sqrt(_propagated(slopes, covariance, j, np.ones(j.size)))
+    slopes = basis[:, is_estimated] / (compiled_problem.to_natural(theta)[j] if spec.log else 1.0)  # by the covariance's natural values
+    half_width = factor * np.sqrt(_propagated(slopes, covariance, j, np.ones(j.size)))
     with np.errstate(over="ignore"):
-        low, middle, high = (np.exp(v) if said.log else v for v in (g - reach, g, g + reach))
+        low, middle, high = (np.exp(v) if spec.log else v for v in (g - half_width, g, g + half_width))
     name = placeholder.called
     return {name: middle, f"{name} lower": low, f"{name} upper": high}

@@ -123,57 +123,57 @@ class BlockMatrix(NDArrayOperatorsMixin):
         in_common[self.common], in_own[self.own] = np.arange(self.common.size), np.arange(self.own.size)
         return in_common, in_own
 
-    def _sides(self, at: Index) -> tuple[Array, Array]:
+    def _sides(self, indices: Index) -> tuple[Array, Array]:
         """Return L and X of any quantities, (k, n_b); of a shared one the row of the identity, and zero."""
         in_common, in_own = self._places
-        left, more = np.zeros((at.size, self.common.size)), np.zeros((at.size, self.common.size))
-        mine = in_own[at] >= 0
-        left[mine], more[mine] = self.L[in_own[at][mine]], self.X[in_own[at][mine]]
-        left[np.flatnonzero(~mine), in_common[at][~mine]] = 1.0
-        return left, more
+        L_rows, X_rows = np.zeros((indices.size, self.common.size)), np.zeros((indices.size, self.common.size))
+        is_local = in_own[indices] >= 0
+        L_rows[is_local], X_rows[is_local] = self.L[in_own[indices][is_local]], self.X[in_own[indices][is_local]]
+        L_rows[np.flatnonzero(~is_local), in_common[indices][~is_local]] = 1.0
+        return L_rows, X_rows
 
     def diagonal(self) -> Array:
         """Return the diagonal, (n,)."""
-        out = np.empty(len(self))
-        out[self.common] = np.diagonal(self.C)
-        each = np.arange(self.own.size)
+        values = np.empty(len(self))
+        values[self.common] = np.diagonal(self.C)
+        rows = np.arange(self.own.size)
         products = np.einsum("ij,ij->i", self.L @ self.C + 2.0 * self.X, self.L)
-        out[self.own] = products + (self.P[each, self.position] if self.own.size else 0.0)
-        out *= self.factor**2
+        values[self.own] = products + (self.P[rows, self.position] if self.own.size else 0.0)
+        values *= self.factor**2
         if self.further.size:
-            out += np.sum(self.further**2, axis=1)
-        out[self.held] = np.nan
-        out[self.open] = np.inf
-        return out
+            values += np.sum(self.further**2, axis=1)
+        values[self.held] = np.nan
+        values[self.open] = np.inf
+        return values
 
     def entries(self, rows: Index, columns: Index) -> Array:
         """Return the rows and columns at some positions, (k, l)."""
         (L_i, X_i), (L_j, X_j) = self._sides(rows), self._sides(columns)
-        out = (L_i @ self.C + X_i) @ L_j.T + L_i @ X_j.T
+        block = (L_i @ self.C + X_i) @ L_j.T + L_i @ X_j.T
         _, in_own = self._places
         i, j = np.nonzero(self._chains[rows][:, None] == self._chains[columns])
-        both = (self._chains[rows][i] >= 0) if i.size else np.zeros(0, dtype=np.bool_)
-        i, j = i[both], j[both]
-        out[i, j] += self.P[in_own[rows[i]], self.position[in_own[columns[j]]]]
-        out *= self.factor[rows][:, None] * self.factor[columns]
+        is_local_pair = (self._chains[rows][i] >= 0) if i.size else np.zeros(0, dtype=np.bool_)
+        i, j = i[is_local_pair], j[is_local_pair]
+        block[i, j] += self.P[in_own[rows[i]], self.position[in_own[columns[j]]]]
+        block *= self.factor[rows][:, None] * self.factor[columns]
         if self.further.size:
-            out += self.further[rows] @ self.further[columns].T
-        nothing = (self.held | self.open)[rows][:, None] | (self.held | self.open)[columns]
-        out[nothing] = np.nan
-        out[(rows[:, None] == columns) & self.open[rows][:, None]] = np.inf
-        return out
+            block += self.further[rows] @ self.further[columns].T
+        is_undefined = (self.held | self.open)[rows][:, None] | (self.held | self.open)[columns]
+        block[is_undefined] = np.nan
+        block[(rows[:, None] == columns) & self.open[rows][:, None]] = np.inf
+        return block
 
     @cached_property
     def _chains(self) -> Index:
         """Experiment index of every quantity, -1 for shared ones, (n,)."""
-        out = np.full(len(self), -1)
-        out[self.own] = self.chain
-        return out
+        chains = np.full(len(self), -1)
+        chains[self.own] = self.chain
+        return chains
 
     def family(self, j: int) -> Index:
         """Return the positions of the shared quantities and of the own quantities of quantity j's experiment."""
-        same = self.own[self.chain == self._chains[j]] if self._chains[j] >= 0 else self.own[:0]
-        return np.concatenate([self.common, same])
+        local_indices = self.own[self.chain == self._chains[j]] if self._chains[j] >= 0 else self.own[:0]
+        return np.concatenate([self.common, local_indices])
 
     def of(self, *names: str) -> Array:
         """Return the block of some quantities, (k, k), in their order.
@@ -183,26 +183,26 @@ class BlockMatrix(NDArrayOperatorsMixin):
         InputError
             For an unknown name.
         """
-        place = {name: j for j, name in enumerate(self.names)}
-        check("BlockMatrix.of", [f"'{n}' is not estimated: {suggest(n, self.names)}" for n in names if n not in place])
-        at = np.array([place[name] for name in names], dtype=np.intp)
-        return self.entries(at, at)
+        index_by_name = {name: j for j, name in enumerate(self.names)}
+        check("BlockMatrix.of", [f"'{n}' is not estimated: {suggest(n, self.names)}" for n in names if n not in index_by_name])
+        indices = np.array([index_by_name[name] for name in names], dtype=np.intp)
+        return self.entries(indices, indices)
 
     def times(self, x: Array) -> Array:
         """Return the product with x (n,), without the held and open quantities."""
-        given = np.where(self.held | self.open, 0.0, x) * self.factor
-        b, o = given[self.common], given[self.own]
+        scaled_x = np.where(self.held | self.open, 0.0, x) * self.factor
+        b, o = scaled_x[self.common], scaled_x[self.own]
         of_border = b + self.L.T @ o
-        out = np.zeros(len(self))
-        out[self.common] = self.C @ of_border + self.X.T @ o
-        out[self.own] = self.L @ out[self.common] + self.X @ of_border
+        product = np.zeros(len(self))
+        product[self.common] = self.C @ of_border + self.X.T @ o
+        product[self.own] = self.L @ product[self.common] + self.X @ of_border
         for k, i, j in self._neighbours():
-            out[self.own[i]] += self.P[i, k] * o[j]
-        out *= self.factor
+            product[self.own[i]] += self.P[i, k] * o[j]
+        product *= self.factor
         if self.further.size:
-            out += self.further @ (self.further.T @ np.where(self.held | self.open, 0.0, x))
-        out[self.held | self.open] = 0.0
-        return out
+            product += self.further @ (self.further.T @ np.where(self.held | self.open, 0.0, x))
+        product[self.held | self.open] = 0.0
+        return product
 
     @cached_property
     def _first(self) -> Index:
@@ -211,12 +211,12 @@ class BlockMatrix(NDArrayOperatorsMixin):
 
     def _neighbours(self) -> Iterator[tuple[int, Index, Index]]:
         """Yield, for every column k of P, the own quantities i and the k-th ones j of their experiments."""
-        each = np.arange(self.own.size)
+        rows = np.arange(self.own.size)
         for k in range(self.P.shape[1]):
-            there = self._first + k
-            valid = there < self.own.size
-            valid[valid] = self.chain[there[valid]] == self.chain[valid]
-            yield k, each[valid], there[valid]
+            partners = self._first + k
+            valid = partners < self.own.size
+            valid[valid] = self.chain[partners[valid]] == self.chain[valid]
+            yield k, rows[valid], partners[valid]
 
     def half(self, rows: Any) -> tuple[Array, Array]:
         """Return (k, n_b) and (k, w) that are half of  rows M rows^T  of sparse rows (k, n), each of one experiment.
@@ -224,16 +224,16 @@ class BlockMatrix(NDArrayOperatorsMixin):
         The first times their transpose, and the second times theirs where two rows are of the same experiment, add up
         to it; what is held or open is left out, and so are X and what is further, which errors of integration cause.
         """
-        free = np.where(self.held | self.open, 0.0, np.nan_to_num(self.factor))
-        scaled = rows.multiply(free).tocsc()
-        own = scaled[:, self.own].tocsr()
+        finite_factor = np.where(self.held | self.open, 0.0, np.nan_to_num(self.factor))
+        scaled = rows.multiply(finite_factor).tocsc()
+        local_columns = scaled[:, self.own].tocsr()
         roots = np.zeros_like(self.P)
         sizes = np.bincount(self.chain, minlength=1)[self.chain]
         for size in np.unique(sizes):
-            first = np.flatnonzero((sizes == size) & (self.position == 0))
-            at = first[:, None] + np.arange(int(size))
-            roots[at, :size] = _root(self.P[at, :size])
-        return (scaled[:, self.common].toarray() + own @ self.L) @ _root(self.C), np.asarray(own @ roots)
+            first_rows = np.flatnonzero((sizes == size) & (self.position == 0))
+            block_rows = first_rows[:, None] + np.arange(int(size))
+            roots[block_rows, :size] = _root(self.P[block_rows, :size])
+        return (scaled[:, self.common].toarray() + local_columns @ self.L) @ _root(self.C), np.asarray(local_columns @ roots)
 
     def strongest(self) -> tuple[Index, Array]:
         """Return per row the other column with the entry of largest magnitude, and that entry, (n,) each.
@@ -248,28 +248,28 @@ class BlockMatrix(NDArrayOperatorsMixin):
         of_common = self.C * factor[self.common][:, None] * factor[self.common]
         of_common = of_common + further[self.common] @ further[self.common].T
         np.fill_diagonal(of_common, 0.0)
-        width, each = self.P.shape[1], np.arange(n_o)
-        same = np.zeros((n_o, width))
+        width, local_indices = self.P.shape[1], np.arange(n_o)
+        neighbor_entries = np.zeros((n_o, width))
         for k, i, j in self._neighbours():
             value = np.einsum("ib,ib->i", self.L[i] @ self.C + self.X[i], self.L[j])
             value += np.einsum("ib,ib->i", self.L[i], self.X[j]) + self.P[i, k]
             value *= factor[self.own[i]] * factor[self.own[j]]
             value += np.einsum("ir,ir->i", further[self.own[i]], further[self.own[j]])
-            same[i, k] = np.where(i == j, 0.0, value)
+            neighbor_entries[i, k] = np.where(i == j, 0.0, value)
         partner, value = np.zeros(n, dtype=np.intp), np.zeros(n)
         if n_o and n_b + width:
-            both = np.concatenate([mixed, same], axis=1)
-            best = np.argmax(np.abs(both), axis=1)
-            place = np.where(best < n_b, 0, self._first + best - n_b)
-            mine = self.own[np.clip(place, 0, n_o - 1)]
-            shared = self.common[np.minimum(best, n_b - 1)] if n_b else mine
-            partner[self.own], value[self.own] = np.where(best < n_b, shared, mine), both[each, best]
+            row_entries = np.concatenate([mixed, neighbor_entries], axis=1)
+            best_columns = np.argmax(np.abs(row_entries), axis=1)
+            positions = np.where(best_columns < n_b, 0, self._first + best_columns - n_b)
+            local_partners = self.own[np.clip(positions, 0, n_o - 1)]
+            shared_partners = self.common[np.minimum(best_columns, n_b - 1)] if n_b else local_partners
+            partner[self.own], value[self.own] = np.where(best_columns < n_b, shared_partners, local_partners), row_entries[local_indices, best_columns]
         if n_b:
-            both = np.concatenate([of_common, mixed.T], axis=1)
-            best = np.argmax(np.abs(both), axis=1)
-            of_own = self.own[np.clip(best - n_b, 0, n_o - 1)] if n_o else self.common[best]
-            partner[self.common] = np.where(best < n_b, self.common[np.minimum(best, n_b - 1)], of_own)
-            value[self.common] = both[np.arange(n_b), best]
+            row_entries = np.concatenate([of_common, mixed.T], axis=1)
+            best_columns = np.argmax(np.abs(row_entries), axis=1)
+            of_own = self.own[np.clip(best_columns - n_b, 0, n_o - 1)] if n_o else self.common[best_columns]
+            partner[self.common] = np.where(best_columns < n_b, self.common[np.minimum(best_columns, n_b - 1)], of_own)
+            value[self.common] = row_entries[np.arange(n_b), best_columns]
         return partner, value
 
     def scaled(self, factor: Array) -> BlockMatrix:
@@ -297,28 +297,28 @@ class BlockMatrix(NDArrayOperatorsMixin):
             raise InputError(
                 "BlockMatrix", [f"a matrix of {n} quantities needs {8e-9 * n * n:.2g} gigabytes; {remedy}"]
             )
-        every = np.arange(n)
-        return self.entries(every, every)
+        indices = np.arange(n)
+        return self.entries(indices, indices)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> NDArray[Any]:
         out = self.dense
         return out if dtype is None else out.astype(dtype)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        given = [x.dense if isinstance(x, BlockMatrix) else x for x in inputs]
-        return getattr(ufunc, method)(*given, **options)
+        arrays = [x.dense if isinstance(x, BlockMatrix) else x for x in inputs]
+        return getattr(ufunc, method)(*arrays, **options)
 
     def __getitem__(self, key: Any) -> Any:
         """Return entries, as an array would: by position, slice, mask, or ``numpy.ix_`` of two lists."""
         rows, columns = cast("tuple[Any, Any]", key) if isinstance(key, tuple) else (key, slice(None))
-        every = np.arange(len(self))
-        whole = isinstance(rows, (int, np.integer, slice)) or isinstance(columns, (int, np.integer, slice))
-        i, j = every[rows], every[columns]
-        if whole or (np.ndim(i) == 2 and np.ndim(j) == 2):
+        indices = np.arange(len(self))
+        is_sliced = isinstance(rows, (int, np.integer, slice)) or isinstance(columns, (int, np.integer, slice))
+        i, j = indices[rows], indices[columns]
+        if is_sliced or (np.ndim(i) == 2 and np.ndim(j) == 2):
             block = self.entries(np.ravel(i), np.ravel(j))
-            shape = (*np.shape(i), *np.shape(j)) if whole else (np.size(i), np.size(j))
-            found = block.reshape(shape)
-            return float(found) if found.ndim == 0 else found
+            shape = (*np.shape(i), *np.shape(j)) if is_sliced else (np.size(i), np.size(j))
+            values = block.reshape(shape)
+            return float(values) if values.ndim == 0 else values
         i, j = np.broadcast_arrays(i, j)
         return np.array([self.entries(i[k : k + 1], j[k : k + 1])[0, 0] for k in range(i.size)])
 

@@ -40,23 +40,23 @@ def normalised(information: Array) -> Array:
 
 def collinearity(information: Array, subset: Sequence[int] | Index) -> float:
     """Return gamma_K; inf if the quantities are indistinguishable or one has no effect."""
-    at = np.asarray(subset, dtype=np.intp)
-    if at.size == 0:
+    indices = np.asarray(subset, dtype=np.intp)
+    if indices.size == 0:
         return 1.0
-    return float(_gammas(normalised(information)[np.ix_(at, at)][None])[0])
+    return float(_gammas(normalised(information)[np.ix_(indices, indices)][None])[0])
 
 
 def _gammas(matrices: Array) -> Array:
-    least = np.linalg.eigvalsh(matrices)[:, 0]
-    return np.where(least > _ZERO, 1.0 / np.sqrt(np.maximum(least, _ZERO)), np.inf)
+    min_eigenvalues = np.linalg.eigvalsh(matrices)[:, 0]
+    return np.where(min_eigenvalues > _ZERO, 1.0 / np.sqrt(np.maximum(min_eigenvalues, _ZERO)), np.inf)
 
 
 def most_collinear(information: Array, size: int, count: int) -> list[tuple[Index, float]]:
     """Return the `count` most collinear subsets of a size, the worst first; none where there are too many to try."""
-    moving = np.flatnonzero(np.diag(information) > 0.0)
-    if not 1 < size <= moving.size or comb(moving.size, size) > _MANY:
+    sensitive_indices = np.flatnonzero(np.diag(information) > 0.0)
+    if not 1 < size <= sensitive_indices.size or comb(sensitive_indices.size, size) > _MANY:
         return []
-    subsets, gammas = _all(normalised(information), moving, size)
+    subsets, gammas = _all(normalised(information), sensitive_indices, size)
     order = np.argsort(-gammas, kind="stable")[:count]
     return [(subsets[i], float(gammas[i])) for i in order]
 
@@ -67,47 +67,47 @@ def largest_subset(information: Array, magnitudes: Array) -> Index:
     rho_K counts changes in units of `magnitudes` (n,).  Among more than 20,000 subsets of a size not all are tried:
     quantities are then added one by one, the one that is farthest from what the others do first.
     """
-    moving = np.flatnonzero(np.diag(information) > 0.0)
+    sensitive_indices = np.flatnonzero(np.diag(information) > 0.0)
     S = normalised(information)
-    for size in range(moving.size, 0, -1):
-        if comb(moving.size, size) > _MANY:
-            return _greedy(S, moving[np.argsort(-magnitudes[moving] * np.sqrt(np.diag(information)[moving]))])
-        subsets, gammas = _all(S, moving, size)
-        good = subsets[gammas <= POOR]
-        if good.size:
+    for size in range(sensitive_indices.size, 0, -1):
+        if comb(sensitive_indices.size, size) > _MANY:
+            return _greedy(S, sensitive_indices[np.argsort(-magnitudes[sensitive_indices] * np.sqrt(np.diag(information)[sensitive_indices]))])
+        subsets, gammas = _all(S, sensitive_indices, size)
+        valid_subsets = subsets[gammas <= POOR]
+        if valid_subsets.size:
             # det(S_K^T S_K) with columns in units of the magnitudes; the logarithm adds up.
-            lengths = np.log(magnitudes[good]) + 0.5 * np.log(np.diag(information)[good])
-            determinants = np.linalg.slogdet(S[good[:, :, None], good[:, None, :]])[1]
-            return good[int(np.argmax(lengths.sum(axis=1) + 0.5 * determinants))]
+            lengths = np.log(magnitudes[valid_subsets]) + 0.5 * np.log(np.diag(information)[valid_subsets])
+            determinants = np.linalg.slogdet(S[valid_subsets[:, :, None], valid_subsets[:, None, :]])[1]
+            return valid_subsets[int(np.argmax(lengths.sum(axis=1) + 0.5 * determinants))]
     return np.empty(0, dtype=np.intp)
 
 
-def _all(S: Array, moving: Index, size: int) -> tuple[Index, Array]:
-    subsets = moving[np.array(list(itertools.combinations(range(moving.size), size)), dtype=np.intp)]
-    parts = [subsets[i : i + _BATCH] for i in range(0, subsets.shape[0], _BATCH)]
-    return subsets, np.concatenate([_gammas(S[k[:, :, None], k[:, None, :]]) for k in parts])
+def _all(S: Array, sensitive_indices: Index, size: int) -> tuple[Index, Array]:
+    subsets = sensitive_indices[np.array(list(itertools.combinations(range(sensitive_indices.size), size)), dtype=np.intp)]
+    batches = [subsets[i : i + _BATCH] for i in range(0, subsets.shape[0], _BATCH)]
+    return subsets, np.concatenate([_gammas(S[k[:, :, None], k[:, None, :]]) for k in batches])
 
 
-def _greedy(S: Array, moving: Index) -> Index:
+def _greedy(S: Array, sensitive_indices: Index) -> Index:
     """Add the most orthogonal quantity to the subset repeatedly, while gamma does not exceed POOR (Yao et al. 2003).
 
-    The first of `moving` is where it begins.
+    The first of `sensitive_indices` is where it begins.
     """
-    order: list[int] = [int(j) for j in moving]
-    chosen: list[int] = order[:1]
-    left: list[int] = order[1:]
-    rest = dict.fromkeys(left, 1.0)
-    while left:
-        known = S[np.ix_(chosen, chosen)]
-        for j in left:
-            across = S[np.ix_(chosen, [j])][:, 0]
-            rest[j] = float(S[j, j] - across @ np.linalg.lstsq(known, across)[0])
-        best = max(left, key=lambda j: rest[j])
-        wider = [*chosen, best]
+    order: list[int] = [int(j) for j in sensitive_indices]
+    selected_indices: list[int] = order[:1]
+    remaining: list[int] = order[1:]
+    unexplained_parts = dict.fromkeys(remaining, 1.0)
+    while remaining:
+        chosen_block = S[np.ix_(selected_indices, selected_indices)]
+        for j in remaining:
+            couplings = S[np.ix_(selected_indices, [j])][:, 0]
+            unexplained_parts[j] = float(S[j, j] - couplings @ np.linalg.lstsq(chosen_block, couplings)[0])
+        best = max(remaining, key=lambda j: unexplained_parts[j])
+        wider = [*selected_indices, best]
         if _gammas(S[np.ix_(wider, wider)][None])[0] > POOR:
             break
-        chosen, left = wider, [j for j in left if j != best]
-    return np.sort(np.array(chosen, dtype=np.intp))
+        selected_indices, remaining = wider, [j for j in remaining if j != best]
+    return np.sort(np.array(selected_indices, dtype=np.intp))
 
 
 def sensitivities(information: Array, magnitudes: Array, n_data: int) -> Array:

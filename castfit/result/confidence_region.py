@@ -199,10 +199,10 @@ class ConfidenceRegion:
             quantity by itself, as in ``result.confidence_intervals()``.
         """
         check("intervals", [f"kind is '{kind}': {suggest(str(kind), KINDS)}"] if kind not in KINDS else [])
-        reach: Array = getattr(self, kind)
+        half_widths: Array = getattr(self, kind)
         with np.errstate(over="ignore", invalid="ignore"):
-            low: Array = np.where(self.log, self.values * np.exp(-reach), self.values - reach)
-            high: Array = np.where(self.log, self.values * np.exp(reach), self.values + reach)
+            low: Array = np.where(self.log, self.values * np.exp(-half_widths), self.values - half_widths)
+            high: Array = np.where(self.log, self.values * np.exp(half_widths), self.values + half_widths)
         return {name: (float(low[j]), float(high[j])) for j, name in enumerate(self.names)}
 
     def contains(self, values: Mapping[str, float]) -> bool:
@@ -214,15 +214,15 @@ class ConfidenceRegion:
                     if n not in self.names]  # fmt: skip
         mistakes += [f"'{n}' is missing; pass values of all quantities" for n in self.names if n not in values]
         check("contains", mistakes)
-        given = np.array([float(values[n]) for n in self.names])
+        point = np.array([float(values[n]) for n in self.names])
         with np.errstate(divide="ignore", invalid="ignore"):
-            moved = np.where(self.log, self.values * np.log(given / self.values), given - self.values) / self.magnitudes
-        held = np.isnan(self.standard_errors)
-        if not np.isfinite(moved).all() or (np.abs(moved[held]) > _ZERO).any():
+            changes = np.where(self.log, self.values * np.log(point / self.values), point - self.values) / self.magnitudes
+        is_at_bound = np.isnan(self.standard_errors)
+        if not np.isfinite(changes).all() or (np.abs(changes[is_at_bound]) > _ZERO).any():
             return False
-        parts = [(np.array([a.weights.get(n, 0.0) for n in self.names]) @ moved, a.standard_error) for a in self.axes
+        components = [(np.array([a.weights.get(n, 0.0) for n in self.names]) @ changes, a.standard_error) for a in self.axes
                  if np.isfinite(a.standard_error)]  # fmt: skip
-        return bool(sum((along / error) ** 2 for along, error in parts) <= self.radius**2)
+        return bool(sum((component / error) ** 2 for component, error in components) <= self.radius**2)
 
     def pair(self, first: str, second: str) -> tuple[Axis, Axis]:
         """Return the axes of the marginal ellipse of two quantities: the best and the worst determined direction.
@@ -237,15 +237,15 @@ class ConfidenceRegion:
         mistakes = [f"unknown quantity '{n}': {suggest(str(n), self.names)}" for n in (first, second)
                     if n not in self.names]  # fmt: skip
         check("pair", mistakes or ([f"'{first}' was passed twice; pass two different quantities"] if first == second else []))
-        at = np.array([self.names.index(first), self.names.index(second)])
-        check("pair", [f"'{self.names[j]}' has no standard error" for j in at.tolist()
+        indices = np.array([self.names.index(first), self.names.index(second)])
+        check("pair", [f"'{self.names[j]}' has no standard error" for j in indices.tolist()
                        if not np.isfinite(self.standard_errors[j])])  # fmt: skip
-        errors = self.standard_errors[at] * self.per_theta[at]
-        C = self.correlation[np.ix_(at, at)] * np.outer(errors, errors)
+        errors = self.standard_errors[indices] * self.per_theta[indices]
+        C = self.correlation[np.ix_(indices, indices)] * np.outer(errors, errors)
         size, V = np.linalg.eigh(C)
-        root, both = V * np.sqrt(np.maximum(size, 0.0)), np.ones(2, dtype=np.bool_)
-        own = (self.magnitudes[at], self.logarithmic[at], 2, self.radius_of(2), self.factor)
-        best, worst = _axes((first, second), root, np.empty((0, 2)), both, *own)
+        root, is_free = V * np.sqrt(np.maximum(size, 0.0)), np.ones(2, dtype=np.bool_)
+        axis_arguments = (self.magnitudes[indices], self.logarithmic[indices], 2, self.radius_of(2), self.factor)
+        best, worst = _axes((first, second), root, np.empty((0, 2)), is_free, *axis_arguments)
         return best, worst
 
     def radius_of(self, rank: int) -> float:
@@ -271,22 +271,22 @@ class ConfidenceRegion:
         """Sentences about the region that supplement its table."""
         if np.isnan(self.root).any():
             return ("The confidence region is undefined: no degrees of freedom are left to estimate the noise. Pass sigma.",)
-        found: list[str] = []
+        sentences: list[str] = []
         for i, j, value in self._pairs(CORRELATED):
             between = " and ".join(axis.sentence for axis in self.pair(self.names[i], self.names[j]))
-            found.append(f"{self.names[i]} and {self.names[j]} are correlated {three_digits(value)}: {between}.")
+            sentences.append(f"{self.names[i]} and {self.names[j]} are correlated {three_digits(value)}: {between}.")
         for name, (other, value) in self.freed.items():
             if abs(value) >= CORRELATED:
                 strength = three_digits(value)
-                found.append(
+                sentences.append(
                     f"{name} is at its bound. Without the bound it would be correlated with {other} ({strength})."
                 )
-        told = {(i, j) for i, j, _ in self._pairs(CORRELATED)}
+        listed_pairs = {(i, j) for i, j, _ in self._pairs(CORRELATED)}
         for i, j, value in self._pairs(CORRELATED, self.unbounded) if self.freed else ():
-            if (i, j) not in told and not {self.names[i], self.names[j]} & {*self.freed}:
+            if (i, j) not in listed_pairs and not {self.names[i], self.names[j]} & {*self.freed}:
                 pair = f"{self.names[i]} and {self.names[j]}"
-                found.append(f"Without the bounds, {pair} would be correlated ({three_digits(value)}).")
-        found += [f"{axis.sentence}." for axis in self.axes if np.isinf(axis.standard_error)]
+                sentences.append(f"Without the bounds, {pair} would be correlated ({three_digits(value)}).")
+        sentences += [f"{axis.sentence}." for axis in self.axes if np.isinf(axis.standard_error)]
         gains = np.nan_to_num(np.where(np.isfinite(self.gains), self.gains, 0.0))
         if gains.size > 1 and gains.max(initial=0.0) >= _FLAT:
             j = int(np.argmax(gains))
@@ -296,34 +296,34 @@ class ConfidenceRegion:
             poor = error * quantile(0.95, self.dof) > POOR * abs(self.values[j])  # as the verdicts have it
             flat = poor or abs(row[i]) >= CORRELATED
             valley = "The objective has a flat valley: " if flat else ""
-            found.append(
+            sentences.append(
                 f"{valley}the standard error of {self.names[j]} would be {gains[j]:.2g} times smaller if the other "
                 f"quantities were known. The strongest correlation is with {self.names[i]} ({three_digits(row[i])})."
             )
-        return tuple(found)
+        return tuple(sentences)
 
-    def _pairs(self, least: float, correlation: Array | None = None) -> list[tuple[int, int, float]]:
+    def _pairs(self, min_correlation: float, correlation: Array | None = None) -> list[tuple[int, int, float]]:
         """List pairs of quantities by their correlation, the largest first."""
         rows, columns = np.triu_indices(len(self.names), 1)
         values = np.nan_to_num((self.correlation if correlation is None else correlation)[rows, columns])
         order = np.argsort(-np.abs(values), kind="stable")
-        return [(int(rows[i]), int(columns[i]), float(values[i])) for i in order if abs(values[i]) >= least]
+        return [(int(rows[i]), int(columns[i]), float(values[i])) for i in order if abs(values[i]) >= min_correlation]
 
     @property
     def limits(self) -> Sheet:
         """The table of intervals: name, estimate, standard error, one by itself, all together, others known."""
         level = f"{100 * self.confidence_level:g} %"
-        each = {kind: self.intervals(kind) for kind in KINDS}
+        intervals_by_kind = {kind: self.intervals(kind) for kind in KINDS}
         errors = np.where(self.log, np.abs(self.values) * self.standard_errors, self.standard_errors)
 
         def cells(name: str) -> tuple[str, ...]:
             j = self.names.index(name)
             value, error = float(self.values[j]), float(errors[j])
-            shown = "inf" if np.isinf(error) else "-" if np.isnan(error) else f"{error:.2g}"
-            return name, rounded(value, error), shown, *(_interval(each[kind][name], value) for kind in KINDS)
+            error_text = "inf" if np.isinf(error) else "-" if np.isnan(error) else f"{error:.2g}"
+            return name, rounded(value, error), error_text, *(_interval(intervals_by_kind[kind][name], value) for kind in KINDS)
 
-        heads = ("", ">value", ">std. error", f"{level}, by itself", "all together", "others fixed at their estimates")
-        return Sheet(heads, tuple(cells(name) for name in self.names))
+        headers = ("", ">value", ">std. error", f"{level}, by itself", "all together", "others fixed at their estimates")
+        return Sheet(headers, tuple(cells(name) for name in self.names))
 
     @property
     def combinations(self) -> Sheet:
@@ -336,12 +336,12 @@ class ConfidenceRegion:
         listed = ["", "correlations: " + "; ".join(pairs)] if pairs else []
         count = f"{self.rank} direction{'' if self.rank == 1 else 's'}"
         level = f"{100 * self.confidence_level:g} %"
-        reach = f"radius {self.radius:.3g} standard errors" if self.axes else "radius unknown"
-        head = f"{level} confidence region (linear): {count}, {reach}"
+        radius_text = f"radius {self.radius:.3g} standard errors" if self.axes else "radius unknown"
+        head = f"{level} confidence region (linear): {count}, {radius_text}"
         axes = self.combinations.lines if self.axes else []
         if len(axes) - 2 > _ENDS[0] + _ENDS[1] + 1:
-            first, last = 2 + _ENDS[0], len(axes) - _ENDS[1]
-            axes = [*axes[:first], f"... {last - first} more in result.confidence_region().axes", *axes[last:]]
+            cut_start, cut_end = 2 + _ENDS[0], len(axes) - _ENDS[1]
+            axes = [*axes[:cut_start], f"... {cut_end - cut_start} more in result.confidence_region().axes", *axes[cut_end:]]
         return "\n".join([head, *self.limits.lines, "", *axes, *listed, *self.sentences])
 
 
@@ -349,38 +349,38 @@ def confidence_region(result: Result, confidence_level: float) -> ConfidenceRegi
     """Work out the confidence region of a fit that succeeded."""
     names, log, dof = result.names, result.log, np.inf if result.absolute_sigma else result.dof
     values = np.array(list(result.values.values()))
-    held = np.array([name in result.active for name in names])
+    is_at_bound = np.array([name in result.active for name in names])
     information, root, undetermined = np.asarray(result.information), result.root, result.undetermined
     slope = np.where(log, values, 1.0)
-    wider = result.errors is not None and bool(result.errors.times)  # by time constants of errors, unlike the root
-    if values.size and (root.size == 0 or wider):  # of many experiments, or saved by an earlier version
+    is_inflated = result.errors is not None and bool(result.errors.times)  # by time constants of errors, unlike the root
+    if values.size and (root.size == 0 or is_inflated):  # of many experiments, or saved by an earlier version
         root, undetermined = _from_covariance(np.asarray(result.covariance), slope)
-    rank = int(np.count_nonzero(~held)) - undetermined.shape[0] if result.rank < 0 else result.rank
+    rank = int(np.count_nonzero(~is_at_bound)) - undetermined.shape[0] if result.rank < 0 else result.rank
     radius, factor = _radius(confidence_level, rank, dof), quantile(confidence_level, dof)
     errors = np.sqrt(np.sum(root**2, axis=1))
-    open_ = np.isinf(result.covariance.diagonal())
-    errors = np.where(held, np.nan, np.where(open_, np.inf, errors))
+    is_undetermined = np.isinf(result.covariance.diagonal())
+    errors = np.where(is_at_bound, np.nan, np.where(is_undetermined, np.inf, errors))
     with np.errstate(divide="ignore"):
-        alone = 1.0 / np.sqrt(np.maximum(information.diagonal(), 0.0))  # errors if all others were known ...
+        conditional_errors = 1.0 / np.sqrt(np.maximum(information.diagonal(), 0.0))  # errors if all others were known ...
         numerical = np.array([result.numerical_errors[name] for name in names]) / np.abs(slope)
     numerical = np.where(np.isfinite(numerical), numerical, 0.0)  # ... the integration's stay
-    alone = np.fmin(np.hypot(alone, numerical), np.where(errors > 0.0, errors, np.inf))
-    either = np.zeros(values.size, dtype=np.bool_)  # whether bounds say that a quantity may have either sign
+    conditional_errors = np.fmin(np.hypot(conditional_errors, numerical), np.where(errors > 0.0, errors, np.inf))
+    may_change_sign = np.zeros(values.size, dtype=np.bool_)  # whether bounds say that a quantity may have either sign
     if result.bounds.shape[0] == values.size:
         low, high = result.bounds.T
-        either = np.isfinite(low) & (low < 0.0) & (high > 0.0)
-    magnitudes, logarithmic = _magnitudes(values, slope, log, errors, alone, factor, either)
+        may_change_sign = np.isfinite(low) & (low < 0.0) & (high > 0.0)
+    magnitudes, logarithmic = _magnitudes(values, slope, log, errors, conditional_errors, factor, may_change_sign)
     weight = slope / magnitudes
-    free = ~held & (slope != 0.0)
+    is_free = ~is_at_bound & (slope != 0.0)
     root, undetermined = root * weight[:, None], undetermined * weight
     axes: list[Axis] = []
     if not np.isnan(root).any():  # as they are where no degrees of freedom are left to estimate the noise
-        axes = _axes(names, root, undetermined, free, magnitudes, logarithmic, rank, radius, factor)
+        axes = _axes(names, root, undetermined, is_free, magnitudes, logarithmic, rank, radius, factor)
     return ConfidenceRegion(
         *(names, values, log, confidence_level, float(dof), rank, radius, factor),
-        *(errors, factor * errors, radius * errors, radius * alone, magnitudes, logarithmic, tuple(axes)),
+        *(errors, factor * errors, radius * errors, radius * conditional_errors, magnitudes, logarithmic, tuple(axes)),
         correlation=np.asarray(result.correlation),
-        freed=_freed(names, information, held),
+        freed=_freed(names, information, is_at_bound),
         unbounded=_unbounded(information),
         root=root,
         undetermined=undetermined,
@@ -389,11 +389,11 @@ def confidence_region(result: Result, confidence_level: float) -> ConfidenceRegi
 
 def _from_covariance(covariance: Array, slope: Array) -> tuple[Array, Array]:
     """Return root and open directions where only the covariance is known: the latter then lie along quantities."""
-    open_ = np.isinf(np.diag(covariance))
+    is_undetermined = np.isinf(np.diag(covariance))
     scale = np.where(slope != 0.0, slope, 1.0)
     C = np.where(np.isfinite(covariance), covariance, 0.0) / np.outer(scale, scale)
     S, V = np.linalg.eigh(C)
-    return V * np.sqrt(np.maximum(S, 0.0)), np.eye(slope.size)[open_]
+    return V * np.sqrt(np.maximum(S, 0.0)), np.eye(slope.size)[is_undetermined]
 
 
 def _radius(level: float, rank: int, dof: float) -> float:
@@ -405,27 +405,27 @@ def _radius(level: float, rank: int, dof: float) -> float:
 
 
 def _magnitudes(
-    values: Array, slope: Array, log: Mask, errors: Array, alone: Array, factor: float, either: Mask
+    values: Array, slope: Array, log: Mask, errors: Array, conditional_errors: Array, factor: float, may_change_sign: Mask
 ) -> tuple[Array, Mask]:
     """Return magnitudes, and which quantities have a sign: it would be known if all others were.
 
     Errors are in search scale, slope is d value / d theta.
     """
     size = np.abs(values)
-    own = np.abs(slope) * np.where(np.isfinite(alone), alone, 0.0)
-    reach = own * (factor if np.isfinite(factor) else 1.0)
-    sure = size > np.where(either, _SIGN * np.abs(slope) * np.nan_to_num(errors, posinf=np.inf), reach)
-    known = (values != 0.0) & (sure | log)
-    spread = np.where(np.isfinite(errors), np.abs(slope) * np.nan_to_num(errors, posinf=0.0), own)
-    magnitudes = np.where(known, size, np.maximum(size, spread))
-    return np.where(magnitudes > 0.0, magnitudes, 1.0), known
+    natural_errors = np.abs(slope) * np.where(np.isfinite(conditional_errors), conditional_errors, 0.0)
+    conditional_widths = natural_errors * (factor if np.isfinite(factor) else 1.0)
+    is_significant = size > np.where(may_change_sign, _SIGN * np.abs(slope) * np.nan_to_num(errors, posinf=np.inf), conditional_widths)
+    is_sign_known = (values != 0.0) & (is_significant | log)
+    spread = np.where(np.isfinite(errors), np.abs(slope) * np.nan_to_num(errors, posinf=0.0), natural_errors)
+    magnitudes = np.where(is_sign_known, size, np.maximum(size, spread))
+    return np.where(magnitudes > 0.0, magnitudes, 1.0), is_sign_known
 
 
 def _axes(
     names: Sequence[str],
     root: Array,
     N: Array,
-    free: Mask,
+    is_free: Mask,
     magnitudes: Array,
     logarithmic: Mask,
     rank: int,
@@ -434,70 +434,70 @@ def _axes(
 ) -> list[Axis]:
     """Find the axes in relative changes, from root (n, n) and open directions N (k, n) there."""
     n = len(names)
-    basis = np.eye(n)[:, free]
-    along = N[(N[:, free] != 0.0).any(axis=1)]
-    if along.shape[0]:
-        along = along / np.linalg.norm(along, axis=1, keepdims=True)
-        _, sizes, Vt = np.linalg.svd(along[:, free])
+    basis = np.eye(n)[:, is_free]
+    open_directions = N[(N[:, is_free] != 0.0).any(axis=1)]
+    if open_directions.shape[0]:
+        open_directions = open_directions / np.linalg.norm(open_directions, axis=1, keepdims=True)
+        _, sizes, Vt = np.linalg.svd(open_directions[:, is_free])
         basis = basis @ Vt[int(np.count_nonzero(_ZERO * sizes[0] < sizes)) :].T
 
     def error(h: Array) -> float:
-        if along.shape[0] and (np.abs(along @ h) > _ZERO * np.linalg.norm(h)).any():
+        if open_directions.shape[0] and (np.abs(open_directions @ h) > _ZERO * np.linalg.norm(h)).any():
             return np.inf
         return float(np.linalg.norm(h @ root))
 
     V, S, _ = np.linalg.svd(basis.T @ root, full_matrices=False)
     determined = [basis @ V[:, i] for i in range(min(rank, S.size))]
-    found: list[Axis] = []
-    for g in [*reversed(determined), *along]:
+    axes: list[Axis] = []
+    for g in [*reversed(determined), *open_directions]:
         clean = np.where(np.abs(g) > _ZERO, g, 0.0)
-        own = error(clean)
+        axis_error = error(clean)
         linear = not logarithmic[clean != 0.0].any()  # then what is written are sums in the quantities' own units
         h = rounded_direction(clean, error, magnitudes if linear else np.ones(n))
         if h is None:
             g = h = clean * np.sign(clean[np.argmax(np.abs(clean))])
-            text, unit, known_to, relative = mixture(names, clean), 1.0, factor * own, True
+            text, unit, known_to, relative = mixture(names, clean), 1.0, factor * axis_error, True
         else:
             g, (text, unit) = clean * np.sign(clean @ h), written(names, h, logarithmic, magnitudes)
-            known_to = factor * (own if np.isinf(own) else error(h) * unit)
+            known_to = factor * (axis_error if np.isinf(axis_error) else error(h) * unit)
             relative = bool(logarithmic[h != 0.0].all())
-        said = f"{text} is not determined"
+        sentence = f"{text} is not determined"
         if np.isfinite(known_to):
-            said = f"{text} is known to {half_width(known_to, relative=relative)}"
+            sentence = f"{text} is known to {half_width(known_to, relative=relative)}"
         elif np.isnan(known_to):
-            said = f"the standard error of {text} is not available"
-        weights, form = ({q: float(w) for q, w in zip(names, of.tolist(), strict=True) if w != 0.0} for of in (g, h))
-        found.append(Axis(weights, own, radius * own, text, known_to, said, form, unit, relative))
-    return found
+            sentence = f"the standard error of {text} is not available"
+        weights, form = ({q: float(w) for q, w in zip(names, direction.tolist(), strict=True) if w != 0.0} for direction in (g, h))
+        axes.append(Axis(weights, axis_error, radius * axis_error, text, known_to, sentence, form, unit, relative))
+    return axes
 
 
-def _freed(names: Sequence[str], information: Array, held: Mask) -> dict[str, tuple[str, float]]:
+def _freed(names: Sequence[str], information: Array, is_at_bound: Mask) -> dict[str, tuple[str, float]]:
     """Return the strongest correlation of each quantity at a bound, from Fisher's information without bounds."""
-    out: dict[str, tuple[str, float]] = {}
-    moving = np.flatnonzero(np.diag(information) > 0.0)
-    for j in map(int, moving[held[moving]]):
-        kept = moving[(moving == j) | ~held[moving]]
-        row = _unbounded(information, kept)[j, kept]
-        row[kept == j] = 0.0
+    correlations: dict[str, tuple[str, float]] = {}
+    sensitive_indices = np.flatnonzero(np.diag(information) > 0.0)
+    for j in map(int, sensitive_indices[is_at_bound[sensitive_indices]]):
+        indices = sensitive_indices[(sensitive_indices == j) | ~is_at_bound[sensitive_indices]]
+        row = _unbounded(information, indices)[j, indices]
+        row[indices == j] = 0.0
         if row.size > 1 and np.isfinite(row).all():
             partner = int(np.argmax(np.abs(row)))
-            out[names[j]] = (names[int(kept[partner])], float(row[partner]))
-    return out
+            correlations[names[j]] = (names[int(indices[partner])], float(row[partner]))
+    return correlations
 
 
-def _unbounded(information: Array, kept: NDArray[np.intp] | None = None) -> Array:
+def _unbounded(information: Array, indices: NDArray[np.intp] | None = None) -> Array:
     """Return the correlation of some quantities by Fisher's information alone, (n, n); NaN where it is singular."""
-    out = np.full(information.shape, np.nan)
-    moving = np.flatnonzero(np.diag(information) > 0.0) if kept is None else kept
-    if moving.size == 0 or not np.isfinite(information).all():
-        return out
-    d = np.sqrt(np.diag(information)[moving])
-    size, V = np.linalg.eigh(information[np.ix_(moving, moving)] / np.outer(d, d))
-    if size[0] > moving.size * np.finfo(float).eps * size[-1]:
+    correlation = np.full(information.shape, np.nan)
+    sensitive_indices = np.flatnonzero(np.diag(information) > 0.0) if indices is None else indices
+    if sensitive_indices.size == 0 or not np.isfinite(information).all():
+        return correlation
+    d = np.sqrt(np.diag(information)[sensitive_indices])
+    size, V = np.linalg.eigh(information[np.ix_(sensitive_indices, sensitive_indices)] / np.outer(d, d))
+    if size[0] > sensitive_indices.size * np.finfo(float).eps * size[-1]:
         C = V / size @ V.T
         errors = np.sqrt(np.diag(C))
-        out[np.ix_(moving, moving)] = C / np.outer(errors, errors)
-    return out
+        correlation[np.ix_(sensitive_indices, sensitive_indices)] = C / np.outer(errors, errors)
+    return correlation
 
 
 def half_width(half: float, *, relative: bool) -> str:
@@ -521,8 +521,8 @@ def _number(value: float) -> str:
 
 def _weights(axis: Axis) -> str:
     largest = sorted(axis.weights.items(), key=lambda pair: -abs(pair[1]))
-    shown = [f"{w:+.2f} {n}" for n, w in largest if abs(w) >= 0.05][:6]
-    return " ".join(shown) + (" ..." if sum(abs(w) >= 0.05 for w in axis.weights.values()) > 6 else "")
+    terms = [f"{w:+.2f} {n}" for n, w in largest if abs(w) >= 0.05][:6]
+    return " ".join(terms) + (" ..." if sum(abs(w) >= 0.05 for w in axis.weights.values()) > 6 else "")
 
 
 def _interval(ends: tuple[float, float], value: float) -> str:

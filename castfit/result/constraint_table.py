@@ -118,87 +118,87 @@ class _ConstraintRows:
     implied: bool = False
 
 
-def constraint_table(posed: Posed, staged: StagedProblem, at: Linearization, *, success: bool) -> ConstraintTable:
+def constraint_table(compiled_problem: Posed, staged: StagedProblem, linearization: Linearization, *, success: bool) -> ConstraintTable:
     """Work out what constraints cost at the end of a fit."""
     n_c = staged.layout.path_limits[0].size
     mu, sides = np.full(n_c, np.nan), np.zeros(n_c)
     if success:
         with np.errstate(over="ignore", invalid="ignore"):
-            local = local_problem(staged, at, regularisation=_REGULARISATION)
+            local = local_problem(staged, linearization, regularisation=_REGULARISATION)
             if local.finite:
                 step = local.direction()
                 mu, sides = step.path_multipliers, step.active.path.astype(float)
-    known = posed.least_squares and posed.absolute_sigma
-    what = "chi2" if known else "-2 log likelihood"
-    return ConstraintTable(tuple(_held(rows, what) for rows in _gathered(posed, staged, at, mu, sides)), what)
+    is_chi2 = compiled_problem.least_squares and compiled_problem.absolute_sigma
+    objective_name = "chi2" if is_chi2 else "-2 log likelihood"
+    return ConstraintTable(tuple(_held(rows, objective_name) for rows in _gathered(compiled_problem, staged, linearization, mu, sides)), objective_name)
 
 
 def _gathered(
-    posed: Posed, staged: StagedProblem, at: Linearization, mu: Array, sides: Array
+    compiled_problem: Posed, staged: StagedProblem, linearization: Linearization, mu: Array, sides: Array
 ) -> Iterator[_ConstraintRows]:
     """Yield the rows of every constraint, in every experiment that it is about."""
-    layout, first = staged.layout, 0
-    several = len(layout.chains) > 1
-    for chain, values in zip(layout.chains, at.values, strict=True):
+    layout, offset = staged.layout, 0
+    has_many_experiments = len(layout.chains) > 1
+    for chain, values in zip(layout.chains, linearization.values, strict=True):
         shape = (-1, max(len(chain.kinds), 1))
-        own = slice(first, first + chain.constraint_lower.size)
-        first = own.stop
+        row_range = slice(offset, offset + chain.constraint_lower.size)
+        offset = row_range.stop
         c, lower, upper, unit, m, s = (
-            of.reshape(shape)
-            for of in (
-                values.c, chain.constraint_lower, chain.constraint_upper, chain.constraint_unit, mu[own], sides[own]
+            array.reshape(shape)
+            for array in (
+                values.c, chain.constraint_lower, chain.constraint_upper, chain.constraint_unit, mu[row_range], sides[row_range]
             )
         )  # fmt: skip
         times = chain.point_times.ravel()
-        for j, constraint in enumerate(posed.path):
-            here = np.flatnonzero(np.isfinite(lower[:, j]) | np.isfinite(upper[:, j]))
-            if here.size:
-                told = several and constraint.experiments != (chain.name,)  # one that is about this one alone says so
-                name = f"{constraint.name} ({chain.name})" if told else constraint.name
-                at_rows = (here, np.full(here.size, j))
+        for j, constraint in enumerate(compiled_problem.path):
+            indices = np.flatnonzero(np.isfinite(lower[:, j]) | np.isfinite(upper[:, j]))
+            if indices.size:
+                needs_label = has_many_experiments and constraint.experiments != (chain.name,)  # one that is about this one alone says so
+                name = f"{constraint.name} ({chain.name})" if needs_label else constraint.name
+                at_rows = (indices, np.full(indices.size, j))
                 yield _ConstraintRows(
                     name,
                     c[at_rows],
                     constraint.lower,
                     constraint.upper,
-                    times[here],
+                    times[indices],
                     m[at_rows],
                     s[at_rows],
                     float(unit[0, j]),
                 )
-    known = {relation.name: relation for relation in (*posed.relations, *posed.implied)}
+    relations_by_name = {relation.name: relation for relation in (*compiled_problem.relations, *compiled_problem.implied)}
     for i, name in enumerate(layout.relations.names):
-        relation = known.pop(name)
-        k = slice(first + i, first + i + 1)
+        relation = relations_by_name.pop(name)
+        k = slice(offset + i, offset + i + 1)
         unit = float(layout.relations.unit[i])
-        value = at.related[i : i + 1]
+        value = linearization.related[i : i + 1]
         yield _ConstraintRows(relation.name, value, relation.lower, relation.upper, np.empty(0), mu[k], sides[k], unit)
-    natural = posed.to_natural(layout.theta(at.v))
-    for relation in known.values():
-        value, none = relation.expression.values(natural)[0], np.zeros(1)
+    natural = compiled_problem.to_natural(layout.theta(linearization.v))
+    for relation in relations_by_name.values():
+        value, zero = relation.expression.values(natural)[0], np.zeros(1)
         yield _ConstraintRows(
-            relation.name, value, relation.lower, relation.upper, np.empty(0), none, none, 1.0, implied=True
+            relation.name, value, relation.lower, relation.upper, np.empty(0), zero, zero, 1.0, implied=True
         )
 
 
-def _held(rows: _ConstraintRows, what: str) -> HeldConstraint:
+def _held(rows: _ConstraintRows, objective_name: str) -> HeldConstraint:
     slack = np.minimum(rows.c - rows.lower, rows.upper - rows.c)
-    worst = int(np.argmin(slack))
-    equation, pressing = rows.lower == rows.upper, rows.sides != 0.0
-    total = -2.0 * float(np.sum(rows.mu)) if equation else -2.0 * float(np.sum(rows.mu[pressing]))
+    worst_row = int(np.argmin(slack))
+    equation, is_active = rows.lower == rows.upper, rows.sides != 0.0
+    total = -2.0 * float(np.sum(rows.mu)) if equation else -2.0 * float(np.sum(rows.mu[is_active]))
     side = "equal" if equation else ""
-    if pressing.any() and not equation:
+    if is_active.any() and not equation:
         side = "lower" if float(np.sum(rows.sides)) < 0.0 else "upper"
-    chosen = rows.times if equation or not rows.times.size else rows.times[pressing]
-    times = tuple(float(t) for t in (chosen if side else rows.times[worst : worst + 1]))
+    active_times = rows.times if equation or not rows.times.size else rows.times[is_active]
+    times = tuple(float(t) for t in (active_times if side else rows.times[worst_row : worst_row + 1]))
     multiplier = np.nan if np.isnan(rows.mu).all() else total + 0.0 if side else 0.0
-    sentence = _sentence(rows, side, multiplier, float(slack[worst]), what)
+    sentence = _sentence(rows, side, multiplier, float(slack[worst_row]), objective_name)
     return HeldConstraint(
         rows.name,
-        float(rows.c[worst]),
+        float(rows.c[worst_row]),
         rows.lower,
         rows.upper,
-        float(slack[worst]),
+        float(slack[worst_row]),
         side,
         multiplier,
         times,
@@ -206,7 +206,7 @@ def _held(rows: _ConstraintRows, what: str) -> HeldConstraint:
     )
 
 
-def _sentence(rows: _ConstraintRows, side: str, multiplier: float, slack: float, what: str) -> str:
+def _sentence(rows: _ConstraintRows, side: str, multiplier: float, slack: float, objective_name: str) -> str:
     """Describe the effect of a multiplier by a change of the bound so small that the effect is about linear."""
     if np.isnan(multiplier):
         return f"The multiplier of '{rows.name}' is not available: the fit failed."
@@ -221,5 +221,5 @@ def _sentence(rows: _ConstraintRows, side: str, multiplier: float, slack: float,
     change = abs(multiplier) * step
     if side == "equal":
         verb = "raises" if multiplier > 0.0 else "lowers"
-        return f"Increasing the right side of '{rows.name}' by {step:.3g} {verb} {what} by about {change:.3g}."
-    return f"Relaxing '{rows.name}' by {step:.3g} reduces {what} by about {change:.3g}."
+        return f"Increasing the right side of '{rows.name}' by {step:.3g} {verb} {objective_name} by about {change:.3g}."
+    return f"Relaxing '{rows.name}' by {step:.3g} reduces {objective_name} by about {change:.3g}."

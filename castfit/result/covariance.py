@@ -129,30 +129,30 @@ def statistics(
     condensed = choose(layout, linearization, scale)
     rows = residuals(layout, linearization)
     with np.errstate(over="ignore", invalid="ignore"):  # condensing a violently unstable system overflows
-        plain = condensed if condensed.n_x == n else condense(layout, linearization, scale)
-        gradient = plain.rows.transposed(rows)
-    straight = _straight(linearization, rows.size)  # they move the estimates, but hold no information
-    informing = condensed
-    if straight.any():
-        informing = replace(condensed, rows=condensed.rows.scaled(np.where(straight, 0.0, 1.0)))
+        full_condensed = condensed if condensed.n_x == n else condense(layout, linearization, scale)
+        gradient = full_condensed.rows.transposed(rows)
+    is_linear_prior = _straight(linearization, rows.size)  # they move the estimates, but hold no information
+    informative_condensed = condensed
+    if is_linear_prior.any():
+        informative_condensed = replace(condensed, rows=condensed.rows.scaled(np.where(is_linear_prior, 0.0, 1.0)))
     information_of = _information(layout, linearization)
-    finder = _RankFinder.of_solution(condensed, informing, _times(information_of, informing.rows), active)
+    finder = _RankFinder.of_solution(condensed, informative_condensed, _times(information_of, informative_condensed.rows), active)
     tolerance = max(RANK_TOLERANCE, DERIVATIVE_ERROR * relative_tolerance)
-    found = finder.found(tolerance)
+    solution = finder.found(tolerance)
     kinds = _RowKinds.of(layout, linearization)
-    penalised = np.zeros(rows.size, dtype=np.bool_)
+    is_penalty = np.zeros(rows.size, dtype=np.bool_)
     if penalty is not None:
-        penalised[rows.size - penalty.size :] = penalty
-    free = (
+        is_penalty[rows.size - penalty.size :] = penalty
+    dof_by_kind = (
         kinds.sizes
-        - np.bincount(kinds.kind + 1, found.known.leverage * kinds.datum, minlength=kinds.sizes.size + 1)[1:]
+        - np.bincount(kinds.kind + 1, solution.known.leverage * kinds.datum, minlength=kinds.sizes.size + 1)[1:]
     )
-    ratio = kinds.unbiased(rows, free)
-    weighed = bool(np.isfinite(ratio).all()) and np.unique(kinds.kind).size > 1
+    ratio = kinds.unbiased(rows, dof_by_kind)
+    is_weighted = bool(np.isfinite(ratio).all()) and np.unique(kinds.kind).size > 1
     unit = np.append(ratio, 1.0)[kinds.kind]
-    unit[penalised] = ratio[0] if ratio.size == 1 else 1.0
-    if weighed:  # rows of different kind are weighed against each other
-        found = finder.weighed(1.0 / unit).found(tolerance)
+    unit[is_penalty] = ratio[0] if ratio.size == 1 else 1.0
+    if is_weighted:  # rows of different kind are weighed against each other
+        solution = finder.weighed(1.0 / unit).found(tolerance)
         spread = 1.0
     else:
         spread = float(ratio[0]) if ratio.size else 1.0
@@ -161,35 +161,35 @@ def statistics(
     )
     shift = None
     if row_errors is not None and np.isfinite(row_errors).all():
-        units = kinds.sigma * (unit if weighed else 1.0)
-        shift = found.response(_of_rows(information_of, row_errors / units))
-    n_straight = int(straight.sum())
-    dof = rows.size - n_straight - found.known.rank
-    counted = kinds.datum & ~penalised
-    if not counted.all():  # rows of computed spreads, and penalties, are no data
-        dof = round(float(np.sum((1.0 - found.known.leverage)[counted]))) - n_straight
-    whole = found.combined(spread, errors_of_gaps, shift, finder.held[:n])
-    unit = unit if weighed else np.full(rows.size, spread)
-    rate = np.where(np.isfinite(unit) & (unit > 0.0), 1.0 / np.where(unit > 0.0, unit, 1.0), 1.0) * ~straight
+        units = kinds.sigma * (unit if is_weighted else 1.0)
+        shift = solution.response(_of_rows(information_of, row_errors / units))
+    n_linear_priors = int(is_linear_prior.sum())
+    dof = rows.size - n_linear_priors - solution.known.rank
+    is_datum = kinds.datum & ~is_penalty
+    if not is_datum.all():  # rows of computed spreads, and penalties, are no data
+        dof = round(float(np.sum((1.0 - solution.known.leverage)[is_datum]))) - n_linear_priors
+    covariance_parts = solution.combined(spread, errors_of_gaps, shift, finder.held[:n])
+    unit = unit if is_weighted else np.full(rows.size, spread)
+    rate = np.where(np.isfinite(unit) & (unit > 0.0), 1.0 / np.where(unit > 0.0, unit, 1.0), 1.0) * ~is_linear_prior
     return Statistics(
-        information=found.squares(_times(information_of, plain.rows).scaled(rate)),
-        jacobian=found.written(plain.rows.scaled(np.where(straight, 0.0, kinds.sigma)), kinds.datum),
+        information=solution.squares(_times(information_of, full_condensed.rows).scaled(rate)),
+        jacobian=solution.written(full_condensed.rows.scaled(np.where(is_linear_prior, 0.0, kinds.sigma)), kinds.datum),
         gradient=gradient,
         noise=ratio[: layout.n_groups] * linearization.sigma,
-        noise_errors=linearization.sigma / np.sqrt(2.0 * np.where(free > 0.0, free, np.nan))[: layout.n_groups],
+        noise_errors=linearization.sigma / np.sqrt(2.0 * np.where(dof_by_kind > 0.0, dof_by_kind, np.nan))[: layout.n_groups],
         dof=dof,
-        covariance=whole.covariance,
-        correlation=whole.correlation,
-        standard_errors=whole.errors,
-        numerical_errors=np.where(np.isfinite(whole.errors), np.sqrt(whole.numerical), whole.errors),
-        condition=found.known.condition,
-        directions=found.known.directions,
-        scale=found.known.scale,
-        rank=found.known.rank,
-        root=whole.root,
-        leverage=found.known.leverage[kinds.datum & (np.arange(rows.size) < rows.size - linearization.prior.size)],
-        by_priors=float(np.sum(found.known.leverage[rows.size - linearization.prior.size :])),
-        held_back=found.known.leverage[penalised],
+        covariance=covariance_parts.covariance,
+        correlation=covariance_parts.correlation,
+        standard_errors=covariance_parts.errors,
+        numerical_errors=np.where(np.isfinite(covariance_parts.errors), np.sqrt(covariance_parts.numerical), covariance_parts.errors),
+        condition=solution.known.condition,
+        directions=solution.known.directions,
+        scale=solution.known.scale,
+        rank=solution.known.rank,
+        root=covariance_parts.root,
+        leverage=solution.known.leverage[kinds.datum & (np.arange(rows.size) < rows.size - linearization.prior.size)],
+        by_priors=float(np.sum(solution.known.leverage[rows.size - linearization.prior.size :])),
+        held_back=solution.known.leverage[is_penalty],
         inflation=float(ratio[0]) ** 2 if ratio.size == 1 and np.isfinite(ratio[0]) else 1.0,
     )
 
@@ -219,18 +219,18 @@ class _Dense:
         """Compute the response of theta to errors (m,) of the rows, (n,)."""
         return self.known.response @ du
 
-    def combined(self, spread: float, errors_of_gaps: tuple[Array, ...], shift: Array | None, held: Mask) -> _Whole:
+    def combined(self, spread: float, errors_of_gaps: tuple[Array, ...], shift: Array | None, is_at_bound: Mask) -> _Whole:
         """Add what the noise causes, of a standard deviation `spread`, and the integration: gaps and a known error."""
-        of = self.finder
-        numerical = numerical_error(response_to_gaps(of.condensed, self.known, of.bounded, of.path), errors_of_gaps)
+        finder = self.finder
+        numerical = numerical_error(response_to_gaps(finder.condensed, self.known, finder.bounded, finder.path), errors_of_gaps)
         if shift is not None:
             numerical = numerical + shift[:, None] * shift
         covariance = spread**2 * self.known.inverse + numerical
-        open_ = self.known.undetermined
+        is_undetermined = self.known.undetermined
         compact = _compact(spread * self.known.root, numerical)
-        covariance[held] = covariance[:, held] = np.nan
-        covariance[open_] = covariance[:, open_] = np.nan
-        covariance[open_, open_] = np.inf
+        covariance[is_at_bound] = covariance[:, is_at_bound] = np.nan
+        covariance[is_undetermined] = covariance[:, is_undetermined] = np.nan
+        covariance[is_undetermined, is_undetermined] = np.inf
         errors = np.sqrt(np.diag(covariance))
         with np.errstate(invalid="ignore", divide="ignore"):
             correlation = covariance / errors[:, None] / errors
@@ -241,9 +241,9 @@ class _Dense:
         """Return E^T E of some rows."""
         return rows.dense.T @ rows.dense
 
-    def written(self, rows: BlockRows, chosen: Mask) -> Array:
+    def written(self, rows: BlockRows, is_selected: Mask) -> Array:
         """Return some of the rows as a matrix."""
-        return rows.dense[chosen]
+        return rows.dense[is_selected]
 
 
 @dataclass(frozen=True)
@@ -260,16 +260,16 @@ class _Blocks:
     def response(self, du: Array) -> Array:
         return self.known.response(du)
 
-    def combined(self, spread: float, errors_of_gaps: tuple[Array, ...], shift: Array | None, held: Mask) -> _Whole:
-        of = self.finder
-        numerical = self.known.numerical(of.condensed, errors_of_gaps, of.bounded, of.path, shift)
-        open_ = self.known.undetermined
-        covariance = replace(self.known.inverse.plus(numerical, spread**2), held=held & ~open_, open=open_)
+    def combined(self, spread: float, errors_of_gaps: tuple[Array, ...], shift: Array | None, is_at_bound: Mask) -> _Whole:
+        finder = self.finder
+        numerical = self.known.numerical(finder.condensed, errors_of_gaps, finder.bounded, finder.path, shift)
+        is_undetermined = self.known.undetermined
+        covariance = replace(self.known.inverse.plus(numerical, spread**2), held=is_at_bound & ~is_undetermined, open=is_undetermined)
         errors = np.sqrt(covariance.diagonal())
         with np.errstate(invalid="ignore", divide="ignore"):
             rate = np.where(np.isfinite(errors) & (errors > 0.0), 1.0 / errors, np.nan)
-        none = np.zeros(errors.size, dtype=np.bool_)
-        correlation = replace(covariance, held=held | open_, open=none).scaled(rate)
+        no_rows = np.zeros(errors.size, dtype=np.bool_)
+        correlation = replace(covariance, held=is_at_bound | is_undetermined, open=no_rows).scaled(rate)
         parts = (errors, numerical.diagonal())
         if not self._few:  # what stands for arrays, and does what arrays do
             return _Whole(cast("Array", covariance), cast("Array", correlation), *parts, np.empty((0, 0)))
@@ -281,14 +281,14 @@ class _Blocks:
         from castfit.result.fisher_information_arrow import of_squares
         from castfit.solve.arrow import arrow
 
-        found = of_squares(arrow(rows, np.ones(rows.width)), self.known.inverse.names)
-        return found.dense if self._few else cast("Array", found)
+        matrix = of_squares(arrow(rows, np.ones(rows.width)), self.known.inverse.names)
+        return matrix.dense if self._few else cast("Array", matrix)
 
-    def written(self, rows: BlockRows, chosen: Mask) -> Array:
+    def written(self, rows: BlockRows, is_selected: Mask) -> Array:
         if self._few:
-            return rows.dense[chosen]
-        places, values = rows.places
-        matrix = scipy.sparse.csr_array((values, places), shape=(rows.height, rows.width))[np.flatnonzero(chosen)]
+            return rows.dense[is_selected]
+        positions, values = rows.places
+        matrix = scipy.sparse.csr_array((values, positions), shape=(rows.height, rows.width))[np.flatnonzero(is_selected)]
         return cast("Array", matrix)
 
 
@@ -318,22 +318,22 @@ class _RankFinder:
     ) -> _RankFinder:
         """Find out what holds as equations; own quantities of chains with such are not eliminated."""
         d = _effects(informing)
-        held = active[condensed.positions] != 0
+        is_at_bound = active[condensed.positions] != 0
         bounds = _bound_rows(condensed, active, d)
-        of = None
+        arrow_rows = None
         if rows.own_count > FEW:
             from castfit.solve.arrow import arrow
 
             lower, upper = condensed.layout.path_limits
-            near = np.flatnonzero(_near(condensed)[0] | _near(condensed)[1] | (lower == upper))
-            found = arrow(rows, 1.0 / d, _tied(condensed, bounds.positions, near))
-            of = None if found.trivial else found
-        border = None if of is None else of.border
-        every = slice(None) if border is None else border
-        closure = np.vstack([condensed.closure.dense, bounds.rows])[:, every]
-        path = _path_rows(condensed, held[every], closure, d[every], border)
-        equations = np.vstack([closure, condensed.path.taken(path)[:, every]])
-        return cls(condensed, rows, held, bounds.positions, path, of, equations, d)
+            near_indices = np.flatnonzero(_near(condensed)[0] | _near(condensed)[1] | (lower == upper))
+            candidate_arrow = arrow(rows, 1.0 / d, _tied(condensed, bounds.positions, near_indices))
+            arrow_rows = None if candidate_arrow.trivial else candidate_arrow
+        border = None if arrow_rows is None else arrow_rows.border
+        columns = slice(None) if border is None else border
+        closure = np.vstack([condensed.closure.dense, bounds.rows])[:, columns]
+        path = _path_rows(condensed, is_at_bound[columns], closure, d[columns], border)
+        equations = np.vstack([closure, condensed.path.taken(path)[:, columns]])
+        return cls(condensed, rows, is_at_bound, bounds.positions, path, arrow_rows, equations, d)
 
     def weighed(self, factors: Array) -> _RankFinder:
         """Return a copy with the rows multiplied by factors."""
@@ -349,34 +349,34 @@ class _RankFinder:
         n = self.condensed.layout.n_theta
         if self.of is None:
             E = self.rows.dense
-            known = information(E, self.equations, self.held, n_theta=n, scale=self.d, rank_tolerance=tolerance)
-            return _Dense(self, known)
+            fisher_information = information(E, self.equations, self.held, n_theta=n, scale=self.d, rank_tolerance=tolerance)
+            return _Dense(self, fisher_information)
         from castfit.result.fisher_information_arrow import own_information
 
         scaled, names = self.equations * self.of.scale[self.of.border], self.condensed.layout.names
         return _Blocks(self, own_information(self.rows, self.of, scaled, self.held, names, rank_tolerance=tolerance))
 
 
-def _compact(root: Array, more: Array) -> Array:
+def _compact(root: Array, correction: Array) -> Array:
     """Return an (n, n) root of  root root^T + more,  where more (n, n) is small.
 
     The sum itself would lose the combinations that are known best beside those that are known worst.
     """
-    if not (np.isfinite(root).all() and np.isfinite(more).all()):  # as where nothing is left to estimate the noise
-        return np.full(more.shape, np.nan)
-    size = np.sqrt(np.maximum(np.diag(more), 0.0))
-    S, V = np.linalg.eigh(more / np.outer(positive(size), positive(size)))
-    both = np.hstack([root, size[:, None] * V * np.sqrt(np.maximum(S, 0.0))])
-    triangular = upper_factor(both.T)
+    if not (np.isfinite(root).all() and np.isfinite(correction).all()):  # as where nothing is left to estimate the noise
+        return np.full(correction.shape, np.nan)
+    size = np.sqrt(np.maximum(np.diag(correction), 0.0))
+    S, V = np.linalg.eigh(correction / np.outer(positive(size), positive(size)))
+    stacked_roots = np.hstack([root, size[:, None] * V * np.sqrt(np.maximum(S, 0.0))])
+    triangular = upper_factor(stacked_roots.T)
     return triangular[: root.shape[0]].T
 
 
 def _straight(linearization: Linearization, m: int) -> Mask:
     """Return a mask of the rows, (m,), of priors whose cost is linear."""
-    out = np.zeros(m, dtype=np.bool_)
+    is_linear = np.zeros(m, dtype=np.bool_)
     if linearization.prior_curved is not None:
-        out[m - linearization.prior.size :] = ~linearization.prior_curved
-    return out
+        is_linear[m - linearization.prior.size :] = ~linearization.prior_curved
+    return is_linear
 
 
 def _information(layout: Layout, linearization: Linearization) -> list[Array]:
@@ -386,11 +386,11 @@ def _information(layout: Layout, linearization: Linearization) -> list[Array]:
     """
     blocks: list[Array] = []
     if linearization.information is not None:
-        for chain, of in zip(layout.chains, linearization.information(), strict=True):
-            if of.ndim == 2:
-                blocks.append(of[chain.row_mask])
+        for chain, chain_information in zip(layout.chains, linearization.information(), strict=True):
+            if chain_information.ndim == 2:
+                blocks.append(chain_information[chain.row_mask])
             else:
-                blocks += [m[np.ix_(rows, rows)] for m, rows in zip(of, chain.row_mask, strict=True)]
+                blocks += [m[np.ix_(rows, rows)] for m, rows in zip(chain_information, chain.row_mask, strict=True)]
     return [block for block in blocks if len(block)]
 
 
@@ -398,28 +398,28 @@ def _times(blocks: list[Array], rows: BlockRows) -> BlockRows:
     """Multiply rows by blocks."""
     if not blocks:
         return rows
-    out: list[Array] = []
-    taken = 0
-    for own in rows.blocks:
+    products: list[Array] = []
+    n_used = 0
+    for chain_rows in rows.blocks:
         pieces: list[Array] = []
-        first = 0
-        while first < len(own):
-            by = blocks[taken]
-            part = own[first : first + len(by)]
-            pieces.append(by[:, None] * part if by.ndim == 1 else by @ part)
-            first, taken = first + len(by), taken + 1
-        out.append(np.concatenate([own[:0], *pieces]))
-    return BlockRows(rows.columns, tuple(out), rows.tail)
+        offset = 0
+        while offset < len(chain_rows):
+            block = blocks[n_used]
+            part = chain_rows[offset : offset + len(block)]
+            pieces.append(block[:, None] * part if block.ndim == 1 else block @ part)
+            offset, n_used = offset + len(block), n_used + 1
+        products.append(np.concatenate([chain_rows[:0], *pieces]))
+    return BlockRows(rows.columns, tuple(products), rows.tail)
 
 
 def _of_rows(blocks: list[Array], u: Array) -> Array:
     """Multiply values of rows (m,) by blocks."""
-    out, first = u.copy(), 0
+    products, offset = u.copy(), 0
     for block in blocks:
-        own = slice(first, first + len(block))
-        out[own] = block * u[own] if block.ndim == 1 else block @ u[own]
-        first = own.stop
-    return out
+        row_range = slice(offset, offset + len(block))
+        products[row_range] = block * u[row_range] if block.ndim == 1 else block @ u[row_range]
+        offset = row_range.stop
+    return products
 
 
 @dataclass(frozen=True)
@@ -445,24 +445,24 @@ class _RowKinds:
         group = np.concatenate([*(c.group[c.row_mask] for c in layout.chains), priors])
         spread = np.concatenate([*(c.spread[c.row_mask] for c in layout.chains), priors])
         datum = np.concatenate([*(c.datum_mask[c.row_mask] for c in layout.chains), priors < 0])
-        spreads, place = np.unique(spread[spread >= 0], return_inverse=True)
+        spreads, spread_index = np.unique(spread[spread >= 0], return_inverse=True)
         kind = group.copy()
-        kind[spread >= 0] = layout.n_groups + place
+        kind[spread >= 0] = layout.n_groups + spread_index
         sizes = np.bincount(kind[datum] + 1, minlength=1 + layout.n_groups + spreads.size)[1:].astype(float)
         return cls(kind, sizes, layout.n_groups, np.append(linearization.sigma, 1.0)[group], datum)
 
-    def unbiased(self, rows: Array, free: Array) -> Array:
+    def unbiased(self, rows: Array, dof_by_kind: Array) -> Array:
         """Return the unbiased estimates of sigmas and spreads, in units of the most likely ones, (number of kinds,).
 
         free (number of kinds,) is n - tr H.
         """
         n = self.sizes.size
-        own = self.datum & (self.kind >= 0)
-        squares = np.bincount(self.kind[own], rows[own] ** 2, minlength=n)
+        is_counted = self.datum & (self.kind >= 0)
+        squares = np.bincount(self.kind[is_counted], rows[is_counted] ** 2, minlength=n)
         squares = np.where(np.arange(n) < self.n_groups, squares, self.sizes)
-        known = free > ROUNDING * self.sizes
-        ratio = np.sqrt(squares / np.where(known, free, 1.0))
-        return np.where(known, ratio, np.where(self.sizes == 0.0, 1.0, np.nan))
+        is_determined = dof_by_kind > ROUNDING * self.sizes
+        ratio = np.sqrt(squares / np.where(is_determined, dof_by_kind, 1.0))
+        return np.where(is_determined, ratio, np.where(self.sizes == 0.0, 1.0, np.nan))
 
 
 def residuals(layout: Layout, evaluation: Evaluation) -> Array:
@@ -491,8 +491,8 @@ def numerical_error(response: tuple[Array, ...], errors: tuple[Array, ...]) -> A
     scaled = [
         (rows * size[:, :, None]).reshape(size.size, rows.shape[2]) for rows, size in zip(response, errors, strict=True)
     ]
-    every = np.concatenate(scaled)
-    return every.T @ every
+    scaled_rows = np.concatenate(scaled)
+    return scaled_rows.T @ scaled_rows
 
 
 def gap_errors(
@@ -511,20 +511,20 @@ def gap_errors(
     """
     scale = np.ones(layout.n_v) if scale is None else scale
     sizes: list[Array] = []
-    found = gaps(layout, linearization)
-    known = found if defects is None else defects
+    solution_gaps = gaps(layout, linearization)
+    model_gaps = solution_gaps if defects is None else defects
     for chain, gap, defect, values, j in zip(
-        layout.chains, found, known, linearization.values, linearization.jacobians, strict=True
+        layout.chains, solution_gaps, model_gaps, linearization.values, linearization.jacobians, strict=True
     ):
-        grown = (np.abs(j.X_s) @ np.abs(linearization.v[chain.nodes])[:, :, None])[:, :, 0]
+        propagated_sizes = (np.abs(j.X_s) @ np.abs(linearization.v[chain.nodes])[:, :, None])[:, :, 0]
         size = np.maximum(np.abs(gap), np.abs(defect))
-        size[1:] += relative * (np.abs(values.x[:-1]) + grown[:-1]) + absolute * scale[chain.nodes[1:]]
+        size[1:] += relative * (np.abs(values.x[:-1]) + propagated_sizes[:-1]) + absolute * scale[chain.nodes[1:]]
         sizes.append(size)
     return tuple(sizes)
 
 
 def response_to_gaps(
-    condensed: Condensed, found: Information, bounded: NDArray[np.intp], path: NDArray[np.intp]
+    condensed: Condensed, fisher_information: Information, bounded: NDArray[np.intp], path: NDArray[np.intp]
 ) -> tuple[Array, ...]:
     """Return d theta / d(initial and matching conditions), per chain (K, n_s, n).
 
@@ -532,11 +532,11 @@ def response_to_gaps(
     multipliers, with theta in the place of the cost, are the derivatives.  The rows of e are those of the closure, of
     active bounds of v[bounded], and of active path constraints.
     """
-    n, n_e = found.inverse.shape[0], condensed.e.size
-    closure, bound, constraint = np.split(found.closure_response.T, [n_e, n_e + bounded.size])
+    n, n_e = fisher_information.inverse.shape[0], condensed.e.size
+    closure, bound, constraint = np.split(fisher_information.closure_response.T, [n_e, n_e + bounded.size])
     bounds, paths = np.zeros((condensed.layout.n_v, n)), np.zeros((condensed.c.size, n))
     bounds[bounded], paths[path] = bound, constraint
-    response = adjoint(condensed, found.response.T, bounds, paths, closure)
+    response = adjoint(condensed, fisher_information.response.T, bounds, paths, closure)
     return tuple(np.concatenate([m.initial[None], m.matching]) for m in response)
 
 
@@ -557,14 +557,14 @@ def _bound_rows(condensed: Condensed, active: NDArray[np.int8], d: Array) -> _Bo
     for part in condensed.chains:
         inner = part.inner()[1] if eliminated[part.chain.inner].any() else np.empty((0, 0, 0))
         for places, derivative in ((part.chain.nodes, part.G), (part.chain.inner, inner)):
-            hit = eliminated[places]
-            if not hit.any():
+            is_eliminated = eliminated[places]
+            if not is_eliminated.any():
                 continue
             effect = np.linalg.norm(derivative / d[part.columns], axis=2)
-            hit &= effect > NEGLIGIBLE * effect.max(axis=0)
-            full = np.zeros((int(hit.sum()), d.size))
-            full[:, part.columns] = derivative[hit]
-            positions.append(places[hit])
+            is_eliminated &= effect > NEGLIGIBLE * effect.max(axis=0)
+            full = np.zeros((int(is_eliminated.sum()), d.size))
+            full[:, part.columns] = derivative[is_eliminated]
+            positions.append(places[is_eliminated])
             rows.append(full)
     return _BoundRows(np.concatenate(positions), np.vstack(rows))
 
@@ -578,47 +578,47 @@ def _near(condensed: Condensed) -> tuple[Mask, Mask]:
 
 def _tied(condensed: Condensed, bounded: NDArray[np.intp], path: NDArray[np.intp]) -> Mask:
     """Return a mask of the chains with equations that own quantities may enter, (number of chains,)."""
-    tied = np.array([part.e.size > 0 for part in condensed.chains], dtype=np.bool_)
-    of = condensed.path
-    tied[np.unique(np.searchsorted(of.starts, path[path < of.starts[-1]], side="right") - 1)] = True
-    tail = of.tail.taken(path[path >= of.starts[-1]] - of.starts[-1])
-    variables = np.zeros(condensed.layout.n_v, dtype=np.bool_)
-    variables[bounded] = True
-    moved = np.zeros(of.width, dtype=np.bool_)
-    moved[tail.column] = True
-    seen = np.zeros(of.width, dtype=np.intp)
+    is_coupled = np.array([part.e.size > 0 for part in condensed.chains], dtype=np.bool_)
+    path_rows = condensed.path
+    is_coupled[np.unique(np.searchsorted(path_rows.starts, path[path < path_rows.starts[-1]], side="right") - 1)] = True
+    tail = path_rows.tail.taken(path[path >= path_rows.starts[-1]] - path_rows.starts[-1])
+    is_bounded = np.zeros(condensed.layout.n_v, dtype=np.bool_)
+    is_bounded[bounded] = True
+    is_private = np.zeros(path_rows.width, dtype=np.bool_)
+    is_private[tail.column] = True
+    chain_counts = np.zeros(path_rows.width, dtype=np.intp)
     for part in condensed.chains:
-        seen[part.columns] += 1
-    moved &= seen == 1
-    for i, part in enumerate(condensed.chains) if variables.any() or moved.any() else ():
-        tied[i] |= bool(variables[part.chain.nodes].any() or variables[part.chain.inner].any())
-        tied[i] |= bool(moved[part.columns].any())
-    return tied
+        chain_counts[part.columns] += 1
+    is_private &= chain_counts == 1
+    for i, part in enumerate(condensed.chains) if is_bounded.any() or is_private.any() else ():
+        is_coupled[i] |= bool(is_bounded[part.chain.nodes].any() or is_bounded[part.chain.inner].any())
+        is_coupled[i] |= bool(is_private[part.columns].any())
+    return is_coupled
 
 
 def _path_rows(
-    condensed: Condensed, held: Mask, equations: Array, d: Array, border: NDArray[np.intp] | None
+    condensed: Condensed, is_at_bound: Mask, equations: Array, d: Array, border: NDArray[np.intp] | None
 ) -> NDArray[np.intp]:
     """Find the path constraints that hold as equations: equal bounds, or a bound that holds the optimum back.
 
     Which inequalities do, among those near a bound, is read off multipliers lambda >= 0 that make the gradient vanish.
-    Equations, d and `held` are of all unknowns, or of those in a border.
+    Equations, d and `is_at_bound` are of all unknowns, or of those in a border.
     """
     lower, upper = condensed.layout.path_limits
     equal = lower == upper
     below, above = _near(condensed)
-    near = np.flatnonzero((below | above) & ~equal)
-    if near.size == 0:
+    near_indices = np.flatnonzero((below | above) & ~equal)
+    if near_indices.size == 0:
         return np.flatnonzero(equal)
-    every = slice(None) if border is None else border
-    pinned, C = condensed.path.taken(np.flatnonzero(equal))[:, every], condensed.path.taken(near)[:, every]
-    Z, _ = free_basis(np.vstack([equations, pinned]) / d, held)
-    gradient = condensed.rows.transposed(condensed.u)[every] / d @ Z
-    outward = np.where(below[near], -1.0, 1.0)[:, None] * C / d @ Z
+    columns = slice(None) if border is None else border
+    pinned, C = condensed.path.taken(np.flatnonzero(equal))[:, columns], condensed.path.taken(near_indices)[:, columns]
+    Z, _ = free_basis(np.vstack([equations, pinned]) / d, is_at_bound)
+    gradient = condensed.rows.transposed(condensed.u)[columns] / d @ Z
+    outward = np.where(below[near_indices], -1.0, 1.0)[:, None] * C / d @ Z
     outward /= positive(np.linalg.norm(outward, axis=1))[:, None]
     pressure, _ = scipy.optimize.nnls(outward.T, -gradient)
-    holding = pressure > NEAR * np.linalg.norm(condensed.u)  # columns of E / d have length 1
-    return np.sort(np.concatenate([np.flatnonzero(equal), near[holding]]))
+    is_active = pressure > NEAR * np.linalg.norm(condensed.u)  # columns of E / d have length 1
+    return np.sort(np.concatenate([np.flatnonzero(equal), near_indices[is_active]]))
 
 
 def _effects(condensed: Condensed) -> Array:

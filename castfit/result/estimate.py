@@ -67,10 +67,10 @@ class Estimate(float):
         unit: str = "",
     ) -> Estimate:
         """Create an estimate from a value, its uncertainty and its verdict."""
-        made = super().__new__(cls, value)
-        made.name, made.standard_error, made.interval = name, standard_error, interval
-        made.confidence_level, made.verdict, made.unit = confidence_level, verdict, unit
-        return made
+        estimate = super().__new__(cls, value)
+        estimate.name, estimate.standard_error, estimate.interval = name, standard_error, interval
+        estimate.confidence_level, estimate.verdict, estimate.unit = confidence_level, verdict, unit
+        return estimate
 
     @property
     def value(self) -> float:
@@ -105,5 +105,5 @@ def frame_of(estimates: Sequence[Estimate]) -> Any:
     return pandas.DataFrame(rows, pandas.Index([e.name for e in estimates], name="name"), heads)
 
 
-def _made(value: float, known: dict[str, Any]) -> Estimate:
-    return Estimate(value, **known)
+def _made(value: float, attributes: dict[str, Any]) -> Estimate:
+    return Estimate(value, **attributes)

@@ -67,14 +67,14 @@ class _Candidate:
     to_halve: float
 
 
-def _to_halve(before: float, across: float, own: float) -> float:
+def _to_halve(current_variance: float, squared_covariance: float, response_variance: float) -> float:
     """Return n with  before - n across / (1 + n own) = before / 4."""
-    rest = across - 0.75 * before * own
-    return 0.75 * before / rest if rest > 1e-9 * across > 0.0 else np.inf
+    denominator = squared_covariance - 0.75 * current_variance * response_variance
+    return 0.75 * current_variance / denominator if denominator > 1e-9 * squared_covariance > 0.0 else np.inf
 
 
 def suggestions(
-    posed: Posed, theta: Array, region: ConfidenceRegion, table: Mapping[str, Any], options: IntegratorOptions
+    compiled_problem: Posed, theta: Array, region: ConfidenceRegion, table: Mapping[str, Any], options: IntegratorOptions
 ) -> tuple[Suggestion, ...]:
     """Suggest one more value for the combination with the largest uncertainty.
 
@@ -87,39 +87,39 @@ def suggestions(
     C, scale = _covariance(region)
     h = np.array([axis.form.get(name, 0.0) for name in region.names])
     Ch = C @ h
-    before = float(h @ Ch)
+    current_variance = float(h @ Ch)
     best: dict[bool, _Candidate] = {}
-    for condition in posed.conditions:
-        found = responses(posed, condition, dense_times(condition), theta, options)
-        if found is None:
+    for condition in compiled_problem.conditions:
+        condition_responses = responses(compiled_problem, condition, dense_times(condition), theta, options)
+        if condition_responses is None:
             continue
-        own = {n for n, of in zip(posed.outputs, condition.observed, strict=True) if of is not None}
-        for j, name in enumerate(found.names):
-            if name in _internal(posed):
+        observed_names = {n for n, observable in zip(compiled_problem.outputs, condition.observed, strict=True) if observable is not None}
+        for j, name in enumerate(condition_responses.names):
+            if name in _internal(compiled_problem):
                 continue
-            sigma = _deviations(table, found, j, condition.name)
+            sigma = _deviations(table, condition_responses, j, condition.name)
             with np.errstate(divide="ignore", invalid="ignore"):
-                s = found.slopes[:, j] / np.where(region.per_theta != 0.0, region.per_theta, np.inf) / sigma[:, None]
-            across, own_variance = (s @ Ch) ** 2, np.einsum("ij,jk,ik->i", s, C, s)
-            gain = across / (1.0 + own_variance)
+                s = condition_responses.slopes[:, j] / np.where(region.per_theta != 0.0, region.per_theta, np.inf) / sigma[:, None]
+            squared_covariance, response_variance = (s @ Ch) ** 2, np.einsum("ij,jk,ik->i", s, C, s)
+            gain = squared_covariance / (1.0 + response_variance)
             gain = np.where(np.isfinite(gain), gain, 0.0)
             i = int(np.argmax(gain))
-            after = max(before - float(gain[i]), 0.0)
-            if (name in own) not in best or after < best[name in own].variance:
-                time = np.inf if condition.settled else float(found.times[i])
-                count = _to_halve(before, float(across[i]), float(own_variance[i]))
-                best[name in own] = _Candidate(after, name, condition.name, time, count)
-    every = [_suggestion(axis, kind, found, scale, region) for kind, found in sorted(best.items(), reverse=True)]
-    useful = [s for s in every if s.after < s.before]
+            remaining_variance = max(current_variance - float(gain[i]), 0.0)
+            if (name in observed_names) not in best or remaining_variance < best[name in observed_names].variance:
+                time = np.inf if condition.settled else float(condition_responses.times[i])
+                count = _to_halve(current_variance, float(squared_covariance[i]), float(response_variance[i]))
+                best[name in observed_names] = _Candidate(remaining_variance, name, condition.name, time, count)
+    all_suggestions = [_suggestion(axis, kind, candidate, scale, region) for kind, candidate in sorted(best.items(), reverse=True)]
+    useful = [s for s in all_suggestions if s.after < s.before]
     if len(useful) == 2 and useful[1].after >= _HELPS * useful[0].after:
         useful.pop()
     return tuple(useful)
 
 
-def _internal(posed: Posed) -> set[str]:
+def _internal(compiled_problem: Posed) -> set[str]:
     """Return outputs that nobody can measure: spreads of the noise, and what states remember."""
-    remembered = {state for memory in posed.model.memories for state in memory.states}
-    return {*posed.spreads, *remembered, *(memory.value for memory in posed.model.memories)}
+    remembered = {state for memory in compiled_problem.model.memories for state in memory.states}
+    return {*compiled_problem.spreads, *remembered, *(memory.value for memory in compiled_problem.model.memories)}
 
 
 def _covariance(region: ConfidenceRegion) -> tuple[Array, float]:
@@ -133,40 +133,40 @@ def _covariance(region: ConfidenceRegion) -> tuple[Array, float]:
     return finite, scale
 
 
-def _deviations(table: Mapping[str, Any], found: Responses, j: int, experiment: str) -> Array:
+def _deviations(table: Mapping[str, Any], condition_responses: Responses, j: int, experiment: str) -> Array:
     """Return the standard deviation of new values of an output, (n,): that of the measured ones, or as accurate."""
-    name, deviation = found.names[j], np.asarray(table["deviation"], dtype=float)
+    name, deviation = condition_responses.names[j], np.asarray(table["deviation"], dtype=float)
     usable = np.isfinite(deviation) & (deviation > 0.0)
-    own = usable & (table["output"] == name)
-    here = own & (table["experiment"] == experiment)
-    if here.any():
-        order = np.argsort(table["time"][here], kind="stable")
-        return np.interp(found.times, table["time"][here][order], deviation[here][order])
-    size = float(np.sqrt(np.mean(found.values[:, j] ** 2))) or 1.0
-    like = own if own.any() else usable
+    is_output = usable & (table["output"] == name)
+    is_same_series = is_output & (table["experiment"] == experiment)
+    if is_same_series.any():
+        order = np.argsort(table["time"][is_same_series], kind="stable")
+        return np.interp(condition_responses.times, table["time"][is_same_series][order], deviation[is_same_series][order])
+    size = float(np.sqrt(np.mean(condition_responses.values[:, j] ** 2))) or 1.0
+    is_reference = is_output if is_output.any() else usable
     predicted = np.asarray(table["prediction"], dtype=float)
     relative = [
-        float(np.median(deviation[at])) / float(np.sqrt(np.mean(predicted[at] ** 2)))
-        for at in (like & (table["output"] == n) for n in dict.fromkeys(table["output"][like].tolist()))
-        if np.any(predicted[at])
+        float(np.median(deviation[rows])) / float(np.sqrt(np.mean(predicted[rows] ** 2)))
+        for rows in (is_reference & (table["output"] == n) for n in dict.fromkeys(table["output"][is_reference].tolist()))
+        if np.any(predicted[rows])
     ]
-    return np.full(found.times.size, size * (float(np.median(relative)) if relative else _NOISE))
+    return np.full(condition_responses.times.size, size * (float(np.median(relative)) if relative else _NOISE))
 
 
-def _suggestion(axis: Axis, measured: bool, found: _Candidate, scale: float, region: ConfidenceRegion) -> Suggestion:
-    error = float(np.sqrt(found.variance))
-    known = error < _DETERMINED * scale or np.isfinite(axis.known_to)
-    after = region.factor * axis.unit * error if known else np.inf
-    where = f"{found.output} in {found.experiment} {_when(found.time)}"
+def _suggestion(axis: Axis, measured: bool, candidate: _Candidate, scale: float, region: ConfidenceRegion) -> Suggestion:
+    error = float(np.sqrt(candidate.variance))
+    is_determined = error < _DETERMINED * scale or np.isfinite(axis.known_to)
+    width_after = region.factor * axis.unit * error if is_determined else np.inf
+    where = f"{candidate.output} in {candidate.experiment} {_when(candidate.time)}"
     accuracy = "with the accuracy of the existing measurements there" if measured else "not measured there yet; assumed as accurate as the others"
-    said = f"To determine {axis.combination} more accurately, measure {where} ({accuracy})"
-    if np.isfinite(after):
-        now = half_width(axis.known_to, relative=axis.relative) if np.isfinite(axis.known_to) else "not determined"
-        said += f": one additional measurement reduces the half-width to {half_width(after, relative=axis.relative)} (now {now})"
-    if np.isfinite(axis.known_to) and 1.5 < found.to_halve < 1e4:
-        said += f", {int(np.ceil(found.to_halve))} halve it"
-    at = (found.output, found.experiment, found.time, measured)
-    return Suggestion(axis.combination, *at, axis.known_to, after, f"{said}.")
+    sentence = f"To determine {axis.combination} more accurately, measure {where} ({accuracy})"
+    if np.isfinite(width_after):
+        current_text = half_width(axis.known_to, relative=axis.relative) if np.isfinite(axis.known_to) else "not determined"
+        sentence += f": one additional measurement reduces the half-width to {half_width(width_after, relative=axis.relative)} (now {current_text})"
+    if np.isfinite(axis.known_to) and 1.5 < candidate.to_halve < 1e4:
+        sentence += f", {int(np.ceil(candidate.to_halve))} halve it"
+    measurement = (candidate.output, candidate.experiment, candidate.time, measured)
+    return Suggestion(axis.combination, *measurement, axis.known_to, width_after, f"{sentence}.")
 
 
 def _when(time: float) -> str:

@@ -72,7 +72,7 @@ class Information:
 def information(
     E: Array,
     F: Array,
-    held: Mask,
+    is_at_bound: Mask,
     *,
     n_theta: int | None = None,
     scale: Array | None = None,
@@ -95,14 +95,14 @@ def information(
     m = E.shape[0]
     d = positive(np.linalg.norm(E, axis=0) if scale is None else scale)
     n = d.size if n_theta is None else n_theta
-    free, F_inverse = free_basis(F / d, held)
-    Z = free if metric is None else _of_unit_length(free, metric)
+    free_directions, F_inverse = free_basis(F / d, is_at_bound)
+    Z = free_directions if metric is None else _of_unit_length(free_directions, metric)
     f = Z.shape[1]
     # Rows of zeros make the SVD return all f directions where there are fewer data than that.
     padded = np.vstack([E / d @ Z, np.zeros((max(f - m, 0), f))])
     U, S, Vt = np.linalg.svd(padded, full_matrices=False)
-    first = max(largest, float(S[0]) if f else 0.0)
-    rank = int(np.count_nonzero(rank_tolerance * first < S)) if first > 0 else 0
+    max_singular_value = max(largest, float(S[0]) if f else 0.0)
+    rank = int(np.count_nonzero(rank_tolerance * max_singular_value < S)) if max_singular_value > 0 else 0
     W, N = Z @ Vt[:rank].T, Z[:n] @ Vt[rank:].T
     half = W / S[:rank] / d[:, None]
     response = -half @ U[:m, :rank].T
@@ -140,18 +140,18 @@ def positive(lengths: Array) -> Array:
     return np.where(lengths > 0.0, lengths, 1.0)
 
 
-def free_basis(F: Array, held: Mask) -> tuple[Array, Array]:
-    """Return an orthonormal basis (n, f) of what F x = 0 and `held` leave free, and the pseudo-inverse of F there."""
-    free = np.eye(held.size)[:, ~held]
+def free_basis(F: Array, is_at_bound: Mask) -> tuple[Array, Array]:
+    """Return an orthonormal basis (n, f) of what F x = 0 and `is_at_bound` leave free, and the pseudo-inverse of F there."""
+    free_columns = np.eye(is_at_bound.size)[:, ~is_at_bound]
     if not len(F):
-        return free, np.empty((held.size, 0))
-    rows = F @ free
+        return free_columns, np.empty((is_at_bound.size, 0))
+    rows = F @ free_columns
     lengths = np.linalg.norm(rows, axis=1)
     weight = np.where(lengths > ROUNDING * lengths.max(initial=0.0), 1.0 / positive(lengths), 0.0)
     U, S, Vt = np.linalg.svd(rows * weight[:, None], full_matrices=True)
     rank = int(np.count_nonzero(S > NEGLIGIBLE))
     inverse = Vt[:rank].T / S[:rank] @ U[:, :rank].T * weight
-    return free @ Vt[rank:].T, free @ inverse
+    return free_columns @ Vt[rank:].T, free_columns @ inverse
 
 
 def sparse_basis(N: Array) -> Array:

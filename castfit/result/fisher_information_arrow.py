@@ -78,17 +78,17 @@ class OwnInformation:
     def root(self) -> Array:
         """A matrix (n, n_x) whose product with its transpose is the inverse; for few quantities."""
         raw, n = self.raw, self.scale.size
-        alone = np.zeros((self.arrow.scale.size, raw.own.size))
-        first = 0
+        local_root = np.zeros((self.arrow.scale.size, raw.own.size))
+        offset = 0
         for batch, root in zip(self.arrow.batches, self.roots, strict=True):
-            for own, block in zip(batch.own, root, strict=True):
-                alone[own[:, None], first + np.arange(batch.o)] = block
-                first += batch.o
-        both = np.hstack([_followed(self.border.root, raw), alone])
+            for indices, block in zip(batch.own, root, strict=True):
+                local_root[indices[:, None], offset + np.arange(batch.o)] = block
+                offset += batch.o
+        full_root = np.hstack([_followed(self.border.root, raw), local_root])
         if self.border.null.size:  # nothing along what is undetermined
             N = _followed(self.border.null, raw)
-            both = both - N @ (N.T @ both)
-        return (both * self.arrow.scale[:, None])[:n]
+            full_root = full_root - N @ (N.T @ full_root)
+        return (full_root * self.arrow.scale[:, None])[:n]
 
     def response(self, du: Array) -> Array:
         """Compute the response of theta to errors (m,) of the residuals, (n,)."""
@@ -104,53 +104,53 @@ class OwnInformation:
         bounded, path : active bounds of eliminated variables (positions in v), and active path constraints
         shift (n,) : a known error of theta
         """
-        of, raw = self.arrow, self.raw
-        n_b, theta = of.n_b, self.scale.size
+        arrow, raw = self.arrow, self.raw
+        n_b, theta = arrow.n_b, self.scale.size
         shared, X, P = np.zeros((n_b, n_b)), np.zeros_like(raw.X), np.zeros_like(raw.P)
-        place = np.full(of.place.size, -1, dtype=np.intp)  # of own unknowns, among them
-        place[raw.own] = np.arange(raw.own.size)
+        position_of = np.full(arrow.place.size, -1, dtype=np.intp)  # of own unknowns, among them
+        position_of[raw.own] = np.arange(raw.own.size)
         n_e = condensed.e.size
         closure, bound, constraint = np.split(self.border.closure_response.T, [n_e, n_e + bounded.size])
-        unknown = first_path = 0
+        closure_offset = path_offset = 0
         for i, (part, error) in enumerate(zip(condensed.chains, errors, strict=True)):
-            block = self.rows.blocks[i] * of.scale[part.columns]
-            count, own_closure = len(block), slice(unknown, unknown + part.e.size)
-            own_path = slice(first_path, first_path + part.chain.n_stages * part.chain.n_c)
-            unknown, first_path = own_closure.stop, own_path.stop
+            block = self.rows.blocks[i] * arrow.scale[part.columns]
+            count, own_closure = len(block), slice(closure_offset, closure_offset + part.e.size)
+            own_path = slice(path_offset, path_offset + part.chain.n_stages * part.chain.n_c)
+            closure_offset, path_offset = own_closure.stop, own_path.stop
             if not error.size:
                 continue
-            mine = of.place[part.columns] < 0
-            if mine.any():
-                found = chain_adjoint(part, block) * error[:, :, None]
-                both = found.reshape(error.size, -1)
-                at, seen = place[part.columns[mine]], of.place[part.columns[~mine]]
-                of_own, of_border = both[:, mine], np.zeros((error.size, n_b))
-                of_border[:, seen] = both[:, ~mine]
-                of_border += of_own @ raw.L[at]
-                direct = of_own @ raw.P[at][:, : at.size].T
-                moved = of_border @ raw.C
-                P[at, : at.size] += direct.T @ direct
-                X[at] += direct.T @ moved
-                shared += moved.T @ moved
+            is_local = arrow.place[part.columns] < 0
+            if is_local.any():
+                adjoints = chain_adjoint(part, block) * error[:, :, None]
+                flat_adjoints = adjoints.reshape(error.size, -1)
+                local_indices, border_indices = position_of[part.columns[is_local]], arrow.place[part.columns[~is_local]]
+                local_adjoints, border_adjoints = flat_adjoints[:, is_local], np.zeros((error.size, n_b))
+                border_adjoints[:, border_indices] = flat_adjoints[:, ~is_local]
+                border_adjoints += local_adjoints @ raw.L[local_indices]
+                direct = local_adjoints @ raw.P[local_indices][:, : local_indices.size].T
+                border_response = border_adjoints @ raw.C
+                P[local_indices, : local_indices.size] += direct.T @ direct
+                X[local_indices] += direct.T @ border_response
+                shared += border_response.T @ border_response
                 continue
-            wide = np.zeros((count, n_b))
-            wide[:, of.place[part.columns]] = block
-            given = np.zeros((condensed.layout.n_v if bounded.size else 0, n_b))
-            given[bounded] = bound
+            border_block = np.zeros((count, n_b))
+            border_block[:, arrow.place[part.columns]] = block
+            bound_multipliers = np.zeros((condensed.layout.n_v if bounded.size else 0, n_b))
+            bound_multipliers[bounded] = bound
             paths = np.zeros((condensed.c.size, n_b))
             paths[path] = constraint
-            found = chain_adjoint(part, -wide @ raw.C, given, paths[own_path], closure[own_closure])
-            rows = (found * error[:, :, None]).reshape(error.size, n_b)
+            adjoints = chain_adjoint(part, -border_block @ raw.C, bound_multipliers, paths[own_path], closure[own_closure])
+            rows = (adjoints * error[:, :, None]).reshape(error.size, n_b)
             shared += rows.T @ rows
-        total = _of_theta(replace(raw, C=shared, X=X, P=P), of, self.inverse.names, theta)
+        total = _of_theta(replace(raw, C=shared, X=X, P=P), arrow, self.inverse.names, theta)
         return total if shift is None else replace(total, further=shift[:, None])
 
 
 def own_information(
     rows: BlockRows,
-    of: Arrow,
+    arrow: Arrow,
     equations: Array,
-    held: Mask,
+    is_at_bound: Mask,
     names: tuple[str, ...],
     *,
     rank_tolerance: float = RANK_TOLERANCE,
@@ -158,159 +158,159 @@ def own_information(
     """Decide the rank chain by chain and of the border, and invert what can be inverted.
 
     rows : derivatives of the residuals
-    of : the same, in unknowns scaled by 1/d
+    arrow : the same, in unknowns scaled by 1/d
     equations (k, n_b) : derivatives of equations by the scaled border
     held (n_x,) : unknowns that a bound holds
     """
-    largest, n_b, n_x = of.largest, of.n_b, of.scale.size
+    largest, n_b, n_x = arrow.largest, arrow.n_b, arrow.scale.size
     limit = rank_tolerance * largest
     parts: list[_Part] = []
-    border = [of.rest]
-    factors = of.compressed(np.zeros(rows.height)).factors
-    least, rank, free = np.inf, 0, 0
-    for batch, R in zip(of.batches, factors, strict=True):
-        o, still = batch.o, held[batch.own]
-        own, B = np.where(still[:, None, :], 0.0, R[:, :o, :o]), R[:, :o, o:-1]
-        fixing = np.eye(o) * (still * max(largest, 1.0))[:, :, None]
-        U, w, Vt = np.linalg.svd(np.concatenate([own, fixing], axis=1), full_matrices=False)
-        counts = w > limit
-        inverse_w = np.where(counts, 1.0 / np.where(counts, w, 1.0), 0.0)
-        root = np.where(still[:, :, None], 0.0, Vt.swapaxes(1, 2) * inverse_w[:, None, :])
+    border = [arrow.rest]
+    factors = arrow.compressed(np.zeros(rows.height)).factors
+    min_singular_value, rank, n_free = np.inf, 0, 0
+    for batch, R in zip(arrow.batches, factors, strict=True):
+        o, batch_at_bound = batch.o, is_at_bound[batch.own]
+        local_block, B = np.where(batch_at_bound[:, None, :], 0.0, R[:, :o, :o]), R[:, :o, o:-1]
+        fixing = np.eye(o) * (batch_at_bound * max(largest, 1.0))[:, :, None]
+        U, w, Vt = np.linalg.svd(np.concatenate([local_block, fixing], axis=1), full_matrices=False)
+        is_determined = w > limit
+        inverse_w = np.where(is_determined, 1.0 / np.where(is_determined, w, 1.0), 0.0)
+        root = np.where(batch_at_bound[:, :, None], 0.0, Vt.swapaxes(1, 2) * inverse_w[:, None, :])
         inverse = root @ U[:, :o].swapaxes(1, 2)
-        parts.append(_Part(inverse, root, -(inverse @ B), np.where(counts[:, None, :], 0.0, Vt.swapaxes(1, 2))))
+        parts.append(_Part(inverse, root, -(inverse @ B), np.where(is_determined[:, None, :], 0.0, Vt.swapaxes(1, 2))))
         border.append(at_border(R[:, o:, o:], batch.seen, n_b)[:, :-1])
-        if still.any() or not counts.all():
-            left = np.concatenate([B + own @ parts[-1].response, np.zeros((*B.shape[:2], 1))], axis=2)
-            border.append(at_border(left, batch.seen, n_b)[:, :-1])
-        rank += int(counts.sum()) - int(still.sum())
-        free += int((~still).sum())
-        least = min(least, float(w.min(initial=np.inf)))
+        if batch_at_bound.any() or not is_determined.all():
+            remaining_rows = np.concatenate([B + local_block @ parts[-1].response, np.zeros((*B.shape[:2], 1))], axis=2)
+            border.append(at_border(remaining_rows, batch.seen, n_b)[:, :-1])
+        rank += int(is_determined.sum()) - int(batch_at_bound.sum())
+        n_free += int((~batch_at_bound).sum())
+        min_singular_value = min(min_singular_value, float(w.min(initial=np.inf)))
     metric = np.eye(n_b)
-    for batch, part in zip(of.batches, parts, strict=True):
+    for batch, part in zip(arrow.batches, parts, strict=True):
         products = part.response.swapaxes(1, 2) @ part.response
         np.add.at(metric, (batch.seen[:, :, None], batch.seen[:, None, :]), products)
-    of_border = information(
+    border_information = information(
         triangle(np.concatenate(border)),
         equations,
-        held[of.border],
+        is_at_bound[arrow.border],
         scale=np.ones(n_b),
         rank_tolerance=rank_tolerance,
         metric=metric,
         largest=largest,
     )
-    deficient = rank < free or of_border.rank < of_border.singular_values.size
-    least = min(least, float(of_border.singular_values.min(initial=np.inf)))
-    raw = _raw(of, parts, of_border.inverse, n_x)
-    d = 1.0 / of.scale
-    directions, undetermined = _open(of, parts, of_border, raw, len(names))
+    deficient = rank < n_free or border_information.rank < border_information.singular_values.size
+    min_singular_value = min(min_singular_value, float(border_information.singular_values.min(initial=np.inf)))
+    raw = _raw(arrow, parts, border_information.inverse, n_x)
+    d = 1.0 / arrow.scale
+    directions, undetermined = _open(arrow, parts, border_information, raw, len(names))
     return OwnInformation(
-        of,
-        of_border,
+        arrow,
+        border_information,
         raw,
-        _of_theta(raw, of, names, len(names)),
-        rank + of_border.rank,
-        np.inf if deficient else float(largest / least) if np.isfinite(least) else 1.0,
+        _of_theta(raw, arrow, names, len(names)),
+        rank + border_information.rank,
+        np.inf if deficient else float(largest / min_singular_value) if np.isfinite(min_singular_value) else 1.0,
         directions,
         d[: len(names)],
         undetermined,
-        _leverage(of, parts, of_border, rows.height),
+        _leverage(arrow, parts, border_information, rows.height),
         rows,
         tuple(part.root for part in parts),
     )
 
 
-def of_squares(of: Arrow, names: tuple[str, ...]) -> BlockMatrix:
+def of_squares(arrow: Arrow, names: tuple[str, ...]) -> BlockMatrix:
     """Return E^T E of an arrow in its own units, over theta."""
-    own, chain, position, width = _order(of)
-    n_b = of.n_b
-    C, X, P = of.rest.T @ of.rest, np.zeros((own.size, n_b)), np.zeros((own.size, width))
-    first = 0
-    for batch in of.batches:
+    local_indices, chain, position, width = _order(arrow)
+    n_b = arrow.n_b
+    C, X, P = arrow.rest.T @ arrow.rest, np.zeros((local_indices.size, n_b)), np.zeros((local_indices.size, width))
+    offset = 0
+    for batch in arrow.batches:
         o, count = batch.o, batch.own.size
         products = batch.E.swapaxes(1, 2) @ batch.E
-        mine = slice(first, first + count)
-        P[mine, :o] = products[:, :o, :o].reshape(-1, o)
-        np.put_along_axis(X[mine], np.repeat(batch.seen, o, axis=0), products[:, :o, o:].reshape(count, -1), axis=1)
+        row_range = slice(offset, offset + count)
+        P[row_range, :o] = products[:, :o, :o].reshape(-1, o)
+        np.put_along_axis(X[row_range], np.repeat(batch.seen, o, axis=0), products[:, :o, o:].reshape(count, -1), axis=1)
         np.add.at(C, (batch.seen[:, :, None], batch.seen[:, None, :]), products[:, o:, o:])
-        first += count
-    none = np.zeros(of.scale.size, dtype=np.bool_)
-    return BlockMatrix(names, of.border, own, chain, position, C, np.zeros_like(X), X, P, 1.0 / of.scale, none, none)
+        offset += count
+    no_rows = np.zeros(arrow.scale.size, dtype=np.bool_)
+    return BlockMatrix(names, arrow.border, local_indices, chain, position, C, np.zeros_like(X), X, P, 1.0 / arrow.scale, no_rows, no_rows)
 
 
-def _order(of: Arrow) -> tuple[Index, Index, Index, int]:
+def _order(arrow: Arrow) -> tuple[Index, Index, Index, int]:
     """Return own unknowns chain by chain: positions, chains, as which of their chain's; and the most of a chain."""
     none = np.empty(0, dtype=np.intp)
-    own = np.concatenate([none, *(batch.own.ravel() for batch in of.batches)])
-    chain = np.concatenate([none, *(np.repeat(batch.chains, batch.o) for batch in of.batches)])
-    position = np.concatenate([none, *(np.tile(np.arange(batch.o), len(batch.own)) for batch in of.batches)])
-    return own, chain, position, max((batch.o for batch in of.batches), default=0)
+    local_indices = np.concatenate([none, *(batch.own.ravel() for batch in arrow.batches)])
+    chain = np.concatenate([none, *(np.repeat(batch.chains, batch.o) for batch in arrow.batches)])
+    position = np.concatenate([none, *(np.tile(np.arange(batch.o), len(batch.own)) for batch in arrow.batches)])
+    return local_indices, chain, position, max((batch.o for batch in arrow.batches), default=0)
 
 
-def _raw(of: Arrow, parts: Sequence[_Part], C: Array, n_x: int) -> BlockMatrix:
+def _raw(arrow: Arrow, parts: Sequence[_Part], C: Array, n_x: int) -> BlockMatrix:
     """Return the inverse over all scaled unknowns."""
-    own, chain, position, width = _order(of)
-    L, P = np.zeros((own.size, of.n_b)), np.zeros((own.size, width))
-    first = 0
-    for batch, part in zip(of.batches, parts, strict=True):
-        mine = slice(first, first + batch.own.size)
+    local_indices, chain, position, width = _order(arrow)
+    L, P = np.zeros((local_indices.size, arrow.n_b)), np.zeros((local_indices.size, width))
+    offset = 0
+    for batch, part in zip(arrow.batches, parts, strict=True):
+        row_range = slice(offset, offset + batch.own.size)
         response = part.response.reshape(batch.own.size, -1)
-        np.put_along_axis(L[mine], np.repeat(batch.seen, batch.o, axis=0), response, axis=1)
-        P[mine, : batch.o] = (part.root @ part.root.swapaxes(1, 2)).reshape(-1, batch.o)
-        first += batch.own.size
-    none = np.zeros(n_x, dtype=np.bool_)
-    every = tuple(map(str, range(n_x)))
-    return BlockMatrix(every, of.border, own, chain, position, C, L, np.zeros_like(L), P, np.ones(n_x), none, none)
+        np.put_along_axis(L[row_range], np.repeat(batch.seen, batch.o, axis=0), response, axis=1)
+        P[row_range, : batch.o] = (part.root @ part.root.swapaxes(1, 2)).reshape(-1, batch.o)
+        offset += batch.own.size
+    no_rows = np.zeros(n_x, dtype=np.bool_)
+    names = tuple(map(str, range(n_x)))
+    return BlockMatrix(names, arrow.border, local_indices, chain, position, C, L, np.zeros_like(L), P, np.ones(n_x), no_rows, no_rows)
 
 
-def _of_theta(raw: BlockMatrix, of: Arrow, names: tuple[str, ...], n: int) -> BlockMatrix:
+def _of_theta(raw: BlockMatrix, arrow: Arrow, names: tuple[str, ...], n: int) -> BlockMatrix:
     """Leave out nodes that stayed unknown, and return to units of theta."""
-    kept = of.border < n
-    none = np.zeros(n, dtype=np.bool_)
+    is_theta = arrow.border < n
+    no_rows = np.zeros(n, dtype=np.bool_)
     return replace(
         raw,
         names=names,
-        common=raw.common[kept],
-        C=raw.C[np.ix_(kept, kept)],
-        L=raw.L[:, kept],
-        X=raw.X[:, kept],
-        factor=of.scale[:n],
-        held=none,
-        open=none,
+        common=raw.common[is_theta],
+        C=raw.C[np.ix_(is_theta, is_theta)],
+        L=raw.L[:, is_theta],
+        X=raw.X[:, is_theta],
+        factor=arrow.scale[:n],
+        held=no_rows,
+        open=no_rows,
     )
 
 
-def _open(of: Arrow, parts: Sequence[_Part], border: Information, raw: BlockMatrix, n: int) -> tuple[Array, Mask]:
+def _open(arrow: Arrow, parts: Sequence[_Part], border: Information, raw: BlockMatrix, n: int) -> tuple[Array, Mask]:
     """Return the undetermined directions of theta, scaled, as far as they are listed, and who takes part in any."""
     shared = _followed(border.null, raw)
     squares = np.sum(shared**2, axis=1)
-    found: list[Array] = []
-    for batch, part in zip(of.batches, parts, strict=True):
+    directions: list[Array] = []
+    for batch, part in zip(arrow.batches, parts, strict=True):
         squares[batch.own] += np.sum(part.null**2, axis=2)
-        some = np.flatnonzero(part.null.any(axis=(1, 2)))
-        for c in some[: max(MOST - len(found), 0)].tolist():
+        undetermined_chains = np.flatnonzero(part.null.any(axis=(1, 2)))
+        for c in undetermined_chains[: max(MOST - len(directions), 0)].tolist():
             vectors = part.null[c][:, part.null[c].any(axis=0)]
             for direction in sparse_basis(vectors):
-                whole = np.zeros(n)
-                whole[batch.own[c]] = direction
-                found.append(whole)
+                full_direction = np.zeros(n)
+                full_direction[batch.own[c]] = direction
+                directions.append(full_direction)
     if border.null.size:
-        found += list(sparse_basis(shared[:n]))
-    return np.array(found).reshape(-1, n), np.sqrt(squares[:n]) > PARTICIPATION
+        directions += list(sparse_basis(shared[:n]))
+    return np.array(directions).reshape(-1, n), np.sqrt(squares[:n]) > PARTICIPATION
 
 
 def _followed(border: Array, raw: BlockMatrix) -> Array:
     """Return directions (n_b, k) of the border with the resulting changes of own unknowns, (n_x, k)."""
-    whole = np.zeros((len(raw), border.shape[1]))
-    whole[raw.common], whole[raw.own] = border, raw.L @ border
-    return whole
+    directions = np.zeros((len(raw), border.shape[1]))
+    directions[raw.common], directions[raw.own] = border, raw.L @ border
+    return directions
 
 
-def _leverage(of: Arrow, parts: Sequence[_Part], border: Information, m: int) -> Array:
+def _leverage(arrow: Arrow, parts: Sequence[_Part], border: Information, m: int) -> Array:
     """Compute the leverage of every row: |E_o R^+|^2 + |(E_b + E_o L) C^1/2|^2."""
-    out = np.zeros(m + 1)
-    for batch, part in zip(of.batches, parts, strict=True):
+    leverage = np.zeros(m + 1)
+    for batch, part in zip(arrow.batches, parts, strict=True):
         E_o, E_b = batch.E[:, :, : batch.o], batch.E[:, :, batch.o :]
         shared = (E_b + E_o @ part.response) @ border.root[batch.seen]
-        out[batch.rows] = np.sum((E_o @ part.root) ** 2, axis=2) + np.sum(shared**2, axis=2)
-    out[of.at] = np.sum((of.rest @ border.root) ** 2, axis=1)
-    return out[:m]
+        leverage[batch.rows] = np.sum((E_o @ part.root) ** 2, axis=2) + np.sum(shared**2, axis=2)
+    leverage[arrow.at] = np.sum((arrow.rest @ border.root) ** 2, axis=1)
+    return leverage[:m]

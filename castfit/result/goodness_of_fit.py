@@ -88,16 +88,16 @@ class Goodness:
     def doubtful(self) -> tuple[str, ...]:
         """Outputs with a large unexplained part: the fit is poor if their residuals are shown not to be noise."""
         open_to_doubt = self.described and np.isnan(self.p_value)
-        return tuple(name for name, left in self.unexplained.items() if left > LARGE) if open_to_doubt else ()
+        return tuple(name for name, share in self.unexplained.items() if share > LARGE) if open_to_doubt else ()
 
     def with_dependence(self, outputs: Collection[str]) -> Goodness:
         """Return the judgement where the model is shown to miss something of some outputs."""
-        worst = max((name for name in self.doubtful if name in outputs), key=self.unexplained.__getitem__, default="")
-        if not worst:
+        worst_output = max((name for name in self.doubtful if name in outputs), key=self.unexplained.__getitem__, default="")
+        if not worst_output:
             return self
-        left = f"{left_by_model(worst, self.unexplained[worst])}, and the residuals show a pattern"
-        said = f"The model does not fit the data: it leaves {left}. Another starting point may give a better fit."
-        return replace(self, described=False, sentence=said)
+        remainder_text = f"{left_by_model(worst_output, self.unexplained[worst_output])}, and the residuals show a pattern"
+        sentence = f"The model does not fit the data: it leaves {remainder_text}. Another starting point may give a better fit."
+        return replace(self, described=False, sentence=sentence)
 
 
 NO_OPTIMUM = "This point is not an optimum, so the model is not assessed."
@@ -114,48 +114,48 @@ def goodness(series: Sequence[ResidualSeries], chi2: float, dof: int, *, absolut
     if not np.isfinite(chi2) or (dof > 0 and not series):
         return UNKNOWN
     outputs = dict.fromkeys(s.output for s in series)
-    of = {name: [s for s in series if s.output == name] for name in outputs}
-    mean_square = {name: _mean_square(group) for name, group in of.items()}
-    unexplained = {name: _unexplained(group) for name, group in of.items()}
-    runs = {name: signs([s.residuals for s in group]).p_value for name, group in of.items()}
-    judged = absolute_sigma and dof > 0
-    p_value = chi2_tail(dof, chi2) if judged else np.nan
+    series_by_output = {name: [s for s in series if s.output == name] for name in outputs}
+    mean_square = {name: _mean_square(group) for name, group in series_by_output.items()}
+    unexplained = {name: _unexplained(group) for name, group in series_by_output.items()}
+    runs = {name: signs([s.residuals for s in group]).p_value for name, group in series_by_output.items()}
+    is_tested = absolute_sigma and dof > 0
+    p_value = chi2_tail(dof, chi2) if is_tested else np.nan
     if dof <= 0:
-        described, said = True, "No degrees of freedom are left, so the goodness of fit cannot be tested."
+        described, sentence = True, "No degrees of freedom are left, so the goodness of fit cannot be tested."
     elif absolute_sigma:
-        described, said = _by_chi2(series, chi2, dof, p_value)
+        described, sentence = _by_chi2(series, chi2, dof, p_value)
     else:
-        flat = all(np.unique(s.times).size < 2 for s in series)
-        n = {name: sum(s.residuals.size for s in group) for name, group in of.items()}
-        described, said = _by_variance(unexplained, n, dof if flat else 0)
-        aside = sum(s.residuals.size - np.count_nonzero(s.counted) for s in series)
-        if aside:
-            said += f" {aside} outlier{' is' if aside == 1 else 's are'} excluded here, as the noise model downweights them."
-    return Goodness(described, p_value, mean_square, unexplained, runs, said)
+        is_constant_in_time = all(np.unique(s.times).size < 2 for s in series)
+        n = {name: sum(s.residuals.size for s in group) for name, group in series_by_output.items()}
+        described, sentence = _by_variance(unexplained, n, dof if is_constant_in_time else 0)
+        n_set_aside = sum(s.residuals.size - np.count_nonzero(s.counted) for s in series)
+        if n_set_aside:
+            sentence += f" {n_set_aside} outlier{' is' if n_set_aside == 1 else 's are'} excluded here, as the noise model downweights them."
+    return Goodness(described, p_value, mean_square, unexplained, runs, sentence)
 
 
 def _by_chi2(series: Sequence[ResidualSeries], chi2: float, dof: int, p_value: float) -> tuple[bool, str]:
     """Judge by the distribution of chi2."""
     ratio = f"chi2/n = {chi2 / sum(s.residuals.size for s in series):.3g}"
-    parts = [float(s.residuals @ s.residuals) for s in series]
-    worst = series[int(np.argmax(parts))]
-    many = len({s.experiment for s in series}) > 1
-    place = f"{worst.output} in {worst.experiment}" if many else worst.output
-    look = f"{place} contributes {100 * max(parts) / max(sum(parts), np.finfo(float).tiny):.0f} % of chi2"
+    square_sums = [float(s.residuals @ s.residuals) for s in series]
+    worst_series = series[int(np.argmax(square_sums))]
+    has_many_experiments = len({s.experiment for s in series}) > 1
+    label = f"{worst_series.output} in {worst_series.experiment}" if has_many_experiments else worst_series.output
+    advice = f"{label} contributes {100 * max(square_sums) / max(sum(square_sums), np.finfo(float).tiny):.0f} % of chi2"
     claim = grade(p_value)
     if claim == SHOWN and chi2 > _POOR**2 * dof:
         remedy = "Try other starting points, or check whether sigma is too small."
-        return False, f"The model does not fit the data: {ratio}; {look}. {remedy}"
+        return False, f"The model does not fit the data: {ratio}; {advice}. {remedy}"
     if claim == SHOWN:
         remedy = "The model may be incomplete, another starting point may be better, or sigma may be too small."
-        return True, f"The residuals are larger than sigma implies: {ratio}, p = {p_value:.1g}; {look}. {remedy}"
+        return True, f"The residuals are larger than sigma implies: {ratio}, p = {p_value:.1g}; {advice}. {remedy}"
     if grade(chi2_cdf(dof, chi2)) == SHOWN:
         factor = np.sqrt(dof / chi2) if chi2 > 0 else np.inf
-        much = f"too large by a factor of about {factor:.2g}" if np.isfinite(factor) else "too large"
-        return True, f"The residuals are smaller than sigma implies: {ratio}. Sigma, and with it the standard errors, seems {much}."
+        size_text = f"too large by a factor of about {factor:.2g}" if np.isfinite(factor) else "too large"
+        return True, f"The residuals are smaller than sigma implies: {ratio}. Sigma, and with it the standard errors, seems {size_text}."
     if claim != NOTHING:
-        said = f"The residuals are somewhat large for these sigmas: {ratio}, p = {p_value:.2g}"
-        return True, f"{said}: 1 of {1 / p_value:.0f} data sets has residuals this large by chance."
+        sentence = f"The residuals are somewhat large for these sigmas: {ratio}, p = {p_value:.2g}"
+        return True, f"{sentence}: 1 of {1 / p_value:.0f} data sets has residuals this large by chance."
     return True, f"The residuals are consistent with sigma (chi-squared test): {ratio}, p = {p_value:.2g}."
 
 
@@ -164,24 +164,24 @@ def _by_variance(unexplained: dict[str, float], n: dict[str, int], dof: int) -> 
 
     `dof` is 0 unless data without a time course are compared with a constant.
     """
-    known = {name: u for name, u in unexplained.items() if np.isfinite(u)}
-    if not known:
+    finite_parts = {name: u for name, u in unexplained.items() if np.isfinite(u)}
+    if not finite_parts:
         return True, f"The measurements of {listed(unexplained)} are constant, so the explained variance is undefined."
-    worst = max(known, key=lambda name: known[name])
-    left = left_by_model(worst, known[worst])
-    if known[worst] > 1.0:
-        rest, constant = dof * n[worst] / sum(n.values()), n[worst] - 1  # degrees of freedom of model and constant
-        if dof and grade(float(scipy.special.fdtrc(rest, constant, known[worst] * constant / rest))) != SHOWN:
-            return True, f"The measurements of {worst} differ too little between experiments to test the fit."
-        return False, f"The model does not fit the data: it leaves {left}. Another starting point may give a better fit."
-    return True, f"The model leaves {left}{', most of it' if known[worst] > _MOST else ''}."
+    worst_output = max(finite_parts, key=lambda name: finite_parts[name])
+    remainder_text = left_by_model(worst_output, finite_parts[worst_output])
+    if finite_parts[worst_output] > 1.0:
+        model_dof, constant_dof = dof * n[worst_output] / sum(n.values()), n[worst_output] - 1  # degrees of freedom of model and constant
+        if dof and grade(float(scipy.special.fdtrc(model_dof, constant_dof, finite_parts[worst_output] * constant_dof / model_dof))) != SHOWN:
+            return True, f"The measurements of {worst_output} differ too little between experiments to test the fit."
+        return False, f"The model does not fit the data: it leaves {remainder_text}. Another starting point may give a better fit."
+    return True, f"The model leaves {remainder_text}{', most of it' if finite_parts[worst_output] > _MOST else ''}."
 
 
-def left_by_model(output: str, part: float) -> str:
+def left_by_model(output: str, share: float) -> str:
     """Describe the part of an output's variance that a model leaves unexplained, also if it exceeds the whole."""
-    if part <= 1.0:
-        return f"{100 * part:.3g} % of the variance of {output} unexplained"
-    return f"{part:.3g} times the variance of {output} unexplained: more than a constant model"
+    if share <= 1.0:
+        return f"{100 * share:.3g} % of the variance of {output} unexplained"
+    return f"{share:.3g} times the variance of {output} unexplained: more than a constant model"
 
 
 def _mean_square(group: Sequence[ResidualSeries]) -> float:
@@ -219,10 +219,10 @@ class Criteria:
     @property
     def aicc(self) -> float:
         """Akaike's criterion, corrected for few data (Hurvich and Tsai 1989); inf where n <= k + 1."""
-        rest = self.n - self.k - 1
-        if np.isnan(rest):
+        n_remaining = self.n - self.k - 1
+        if np.isnan(n_remaining):
             return np.nan
-        return self.aic + 2 * self.k * (self.k + 1) / rest if rest > 0 else np.inf
+        return self.aic + 2 * self.k * (self.k + 1) / n_remaining if n_remaining > 0 else np.inf
 
     @property
     def bic(self) -> float:

@@ -144,8 +144,8 @@ def judge(
         elif unknown:
             verdicts.append(Verdict(name, UNKNOWN, unknown))
         else:
-            known = names[int(partners[j])], float(strengths[j])
-            verdicts.append(_verdict(j, names, values, errors, reach, statistics, known))
+            strongest = names[int(partners[j])], float(strengths[j])
+            verdicts.append(_verdict(j, names, values, errors, reach, statistics, strongest))
     return Identifiability(tuple(verdicts), combinations, statistics.condition, overall(verdicts, unknown))
 
 
@@ -157,13 +157,13 @@ def no_verdict(names: Sequence[str], reason: str) -> Identifiability:
 
 def _strongest(correlation: Array) -> tuple[NDArray[np.intp], Array]:
     """Return with which other quantity each is correlated most, and how much; of blocks as these say."""
-    given: Any = correlation
-    if isinstance(given, BlockMatrix):
-        return given.strongest()
-    known = np.nan_to_num(correlation)
-    np.fill_diagonal(known, 0.0)
-    partners = np.argmax(np.abs(known), axis=1) if known.size else np.zeros(0, dtype=np.intp)
-    return partners, known[np.arange(len(known)), partners]
+    matrix: Any = correlation
+    if isinstance(matrix, BlockMatrix):
+        return matrix.strongest()
+    finite_correlation = np.nan_to_num(correlation)
+    np.fill_diagonal(finite_correlation, 0.0)
+    partners = np.argmax(np.abs(finite_correlation), axis=1) if finite_correlation.size else np.zeros(0, dtype=np.intp)
+    return partners, finite_correlation[np.arange(len(finite_correlation)), partners]
 
 
 def _verdict(
@@ -191,18 +191,18 @@ def _verdict(
     return Verdict(name, kind, "; ".join(remarks))
 
 
-def overall(verdicts: Sequence[Verdict], unknown: str) -> str:
+def overall(verdicts: Sequence[Verdict], reason: str) -> str:
     """Count the verdicts, the worst first."""
-    if not verdicts and not unknown:
+    if not verdicts and not reason:
         return "Nothing is estimated; the model was only evaluated."
     if all(v.kind == UNKNOWN for v in verdicts):
-        return f"Identifiability is not assessed: {unknown}."
+        return f"Identifiability is not assessed: {reason}."
     total = len(verdicts)
     parts: list[str] = []
     for kind in (NOT_IDENTIFIABLE, UNKNOWN, POORLY_DETERMINED, AT_BOUND, AT_KINK, CORRELATED_WITH):
-        found = [v.name for v in verdicts if v.kind == kind]
-        if found:
-            parts.append(f"{len(found)} of {total} {kind} ({_some(found)})")
+        matching_names = [v.name for v in verdicts if v.kind == kind]
+        if matching_names:
+            parts.append(f"{len(matching_names)} of {total} {kind} ({_some(matching_names)})")
     if not parts:
         return "All quantities are well determined." if total != 1 else f"{verdicts[0].name} is well determined."
     if any(v.kind == WELL_DETERMINED for v in verdicts):
@@ -212,8 +212,8 @@ def overall(verdicts: Sequence[Verdict], unknown: str) -> str:
 
 def _some(names: Sequence[str]) -> str:
     """List names, of very many the first."""
-    shown = ", ".join(names[:_MANY])
-    return shown if len(names) <= _MANY else f"{shown} and {len(names) - _MANY:,} more"
+    names_text = ", ".join(names[:_MANY])
+    return names_text if len(names) <= _MANY else f"{names_text} and {len(names) - _MANY:,} more"
 
 
 def combinations_of(
@@ -228,26 +228,26 @@ def combinations_of(
     scale (n_theta,)
     """
     natural = directions / scale * slopes  # changes of the natural values
-    found: list[Combination] = []
+    combinations: list[Combination] = []
     for rows in _groups(directions != 0.0):
-        members: list[int] = np.flatnonzero((directions[rows] != 0.0).any(axis=0)).tolist()
-        own = tuple(names[j] for j in members)
-        moves = tuple({names[j]: float(y[j]) for j in members if y[j] != 0.0} for y in directions[rows])
-        changes = natural[np.ix_(rows, members)]
-        found.append(Combination(own, moves, _sentence(own, values[members], changes)))
-    return tuple(found)
+        indices: list[int] = np.flatnonzero((directions[rows] != 0.0).any(axis=0)).tolist()
+        member_names = tuple(names[j] for j in indices)
+        moves = tuple({names[j]: float(y[j]) for j in indices if y[j] != 0.0} for y in directions[rows])
+        changes = natural[np.ix_(rows, indices)]
+        combinations.append(Combination(member_names, moves, _sentence(member_names, values[indices], changes)))
+    return tuple(combinations)
 
 
 def _groups(takes_part: NDArray[np.bool_]) -> Iterable[list[int]]:
     """Collect directions (rows) that are linked through shared quantities (columns)."""
-    left = list(range(takes_part.shape[0]))
-    while left:
-        group, reached = [left.pop(0)], takes_part[[0]].any(axis=0)
-        reached = takes_part[group].any(axis=0)
-        while linked := [i for i in left if (takes_part[i] & reached).any()]:
+    remaining = list(range(takes_part.shape[0]))
+    while remaining:
+        group, is_reached = [remaining.pop(0)], takes_part[[0]].any(axis=0)
+        is_reached = takes_part[group].any(axis=0)
+        while linked := [i for i in remaining if (takes_part[i] & is_reached).any()]:
             group += linked
-            left = [i for i in left if i not in linked]
-            reached = takes_part[group].any(axis=0)
+            remaining = [i for i in remaining if i not in linked]
+            is_reached = takes_part[group].any(axis=0)
         yield sorted(group)
 
 
@@ -259,26 +259,26 @@ def _sentence(names: Sequence[str], values: Array, changes: Array) -> str:
     sums = [_sum(names, signs) for signs in _integers(changes, largest=1)]
     # Values of simple ratios make a sum look like a product of higher powers, too.
     products = [product(names, powers) for powers in _integers(relative, largest=1 if sums else LARGEST_POWER)]
-    named = [enumerated(_few(terms)) for terms in (products, sums) if terms]
-    if not named:
+    combination_texts = [enumerated(_few(terms)) for terms in (products, sums) if terms]
+    if not combination_texts:
         return f"only a combination of {enumerated(_few(names))} is identifiable"
-    return f"only {' or '.join(named)} enter{'s' if len(names) == changes.shape[0] + 1 else ''}"
+    return f"only {' or '.join(combination_texts)} enter{'s' if len(names) == changes.shape[0] + 1 else ''}"
 
 
 def _integers(changes: Array, *, largest: int) -> Array:
     """Return integer vectors that span the complement of the changes (r, g) (g - r, g); no rows if there are none."""
     r, g = changes.shape
-    none = np.zeros((0, g), dtype=int)
+    no_rows = np.zeros((0, g), dtype=int)
     if not np.isfinite(changes).all():
-        return none
+        return no_rows
     complement = _null_space(changes / np.abs(changes).max(axis=1, keepdims=True))
     if complement.shape[0] != g - r or np.linalg.cond(complement[:, r:]) > 1.0 / EXACT:
-        return none
+        return no_rows
     rows = np.linalg.solve(complement[:, r:], complement)
     sizes = np.where(np.abs(rows) > EXACT, np.abs(rows), np.inf).min(axis=1, keepdims=True)
     rows = rows / sizes * np.sign(rows[np.arange(g - r), np.argmax(np.abs(rows) > EXACT, axis=1)])[:, None]
-    whole = np.rint(rows)
-    return whole.astype(int) if (np.abs(rows - whole) < EXACT).all() and np.abs(whole).max() <= largest else none
+    rounded_rows = np.rint(rows)
+    return rounded_rows.astype(int) if (np.abs(rows - rounded_rows) < EXACT).all() and np.abs(rounded_rows).max() <= largest else no_rows
 
 
 def _null_space(rows: Array) -> Array:
@@ -297,9 +297,9 @@ def _sum(names: Sequence[str], signs: Array) -> str:
 
 def _signed(weights: dict[str, float]) -> str:
     """Write a direction; of many weights the largest."""
-    few = weights if len(weights) <= _LISTED else sorted(weights, key=lambda name: -abs(weights[name]))[:3]
-    rest = f" and {len(weights) - 3} others" if len(weights) > _LISTED else ""
-    return " ".join(f"{weights[name]:+.2f} {name}" for name in few) + rest
+    listed_names = weights if len(weights) <= _LISTED else sorted(weights, key=lambda name: -abs(weights[name]))[:3]
+    suffix = f" and {len(weights) - 3} others" if len(weights) > _LISTED else ""
+    return " ".join(f"{weights[name]:+.2f} {name}" for name in listed_names) + suffix
 
 
 def _few(terms: Sequence[str]) -> Sequence[str]:

@@ -65,8 +65,8 @@ class Influential:
         return f"removing {value} would change {self.quantity} by {self.shift:+.2g} standard errors"
 
     def __str__(self) -> str:
-        said = self.named()
-        return f"{said[0].upper()}{said[1:]} (leverage {self.leverage:.2g}, Cook's distance {self.distance:.2g})."
+        text = self.named()
+        return f"{text[0].upper()}{text[1:]} (leverage {self.leverage:.2g}, Cook's distance {self.distance:.2g})."
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,11 +101,11 @@ def influence(residuals: Array, jacobian: Array, root: Array, leverage: Array, r
     dof : degrees of freedom of the noise, inf where it is known
     """
     h = np.clip(leverage, 0.0, 1.0)
-    rest = np.where(h < _ALONE, 1.0 - h, np.nan)
+    leverage_complement = np.where(h < _ALONE, 1.0 - h, np.nan)
     with np.errstate(invalid="ignore", divide="ignore"):
-        distance = residuals**2 * h / (max(rank, 1) * rest**2)
+        distance = residuals**2 * h / (max(rank, 1) * leverage_complement**2)
         errors = np.sqrt(np.sum(root**2, axis=1))
-        shifts = (jacobian @ root @ root.T) * (residuals / rest)[:, None] / np.where(errors > 0.0, errors, np.nan)
+        shifts = (jacobian @ root @ root.T) * (residuals / leverage_complement)[:, None] / np.where(errors > 0.0, errors, np.nan)
     distance = np.where(h < _ALONE, distance, np.inf)
     if rank < 1 or not dof > 0:
         limit = np.inf
@@ -114,14 +114,14 @@ def influence(residuals: Array, jacobian: Array, root: Array, leverage: Array, r
     return Influence(h, distance, shifts, float(limit))
 
 
-def named_influential(found: Influence, table: Mapping[str, Any], names: Sequence[str]) -> tuple[Influential, ...]:
+def named_influential(influences: Influence, table: Mapping[str, Any], names: Sequence[str]) -> tuple[Influential, ...]:
     """Name the influential values by the rows of a table of residuals, and what they move most."""
-    out: list[Influential] = []
-    for i in found.influential.tolist():
-        shifts = np.nan_to_num(found.shifts[i], nan=0.0)
+    named_values: list[Influential] = []
+    for i in influences.influential.tolist():
+        shifts = np.nan_to_num(influences.shifts[i], nan=0.0)
         j = int(np.argmax(np.abs(shifts)))
-        shift = float(shifts[j]) if found.leverage[i] < _ALONE else np.nan
-        place = (str(table["experiment"][i]), str(table["output"][i]), float(table["time"][i]))
+        shift = float(shifts[j]) if influences.leverage[i] < _ALONE else np.nan
+        key = (str(table["experiment"][i]), str(table["output"][i]), float(table["time"][i]))
         replicate = int(table["replicate"][i])
-        out.append(Influential(*place, replicate, float(found.leverage[i]), float(found.distance[i]), names[j], shift))
-    return tuple(out)
+        named_values.append(Influential(*key, replicate, float(influences.leverage[i]), float(influences.distance[i]), names[j], shift))
+    return tuple(named_values)

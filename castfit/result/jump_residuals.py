@@ -28,54 +28,54 @@ _FEWEST = 8  # residuals
 _CLEAR = 0.5  # correlation
 
 
-def residuals_at_jumps(outliers: Sequence[Outlier], table: Mapping[str, NDArray[Any]], posed: Posed) -> str:
+def residuals_at_jumps(outliers: Sequence[Outlier], table: Mapping[str, NDArray[Any]], compiled_problem: Posed) -> str:
     """Return a sentence about an input with jumps that residuals follow, and a remedy; empty if there is none.
 
     table : columns ``experiment``, ``output``, ``time`` and ``normalised``, (n,) each, in the order of time
     """
-    for i, name in enumerate(posed.model.inputs):
-        signals = {c.name: c.inputs[i] for c in posed.conditions}
+    for i, name in enumerate(compiled_problem.model.inputs):
+        signals = {c.name: c.inputs[i] for c in compiled_problem.conditions}
         if not any(signal.jumps.size for signal in signals.values()):
             continue
-        for output in posed.outputs:
-            parts = [
+        for output in compiled_problem.outputs:
+            column_blocks = [
                 _columns(signal, table["time"][rows], table["normalised"][rows])
                 for experiment, signal in signals.items()
                 for rows in [(table["experiment"] == experiment) & (table["output"] == output)]
             ]
-            if not _follow(np.concatenate(parts)):
+            if not _follow(np.concatenate(column_blocks)):
                 continue
-            late = any(signal.measured == "after" for signal in signals.values())
-            held, other = ("after", "before") if late else ("before", "after")
+            is_after = any(signal.measured == "after" for signal in signals.values())
+            assumed_side, opposite_side = ("after", "before") if is_after else ("before", "after")
             n = sum(o.output == output and o.time in signals[o.experiment].jumps for o in outliers)
             count = f"{n} of the {len(outliers)} outliers are at jumps, and " if n else ""
             return (
                 f"The residuals of {output} correlate with the jumps of the input '{name}': {count}values at a jump "
-                f"are interpreted as measured {held} it. If they were measured {other} it, set "
-                f"Input.piecewise_constant(..., measured='{other}')."
+                f"are interpreted as measured {assumed_side} it. If they were measured {opposite_side} it, set "
+                f"Input.piecewise_constant(..., measured='{opposite_side}')."
             )
     return ""
 
 
 def _columns(signal: Input, times: Array, residuals: Array) -> Array:
     """Return residuals, heights of jumps at their times, the input that was seen, and the residuals before, (n, 4)."""
-    at = snap(times, signal.jumps)
-    before, after = signal(np.nextafter(at, -np.inf)), signal(at)
-    seen = after if signal.measured == "after" else before
-    return np.stack([residuals, after - before, seen, np.append(0.0, residuals)[: times.size]], axis=1)
+    snapped_times = snap(times, signal.jumps)
+    input_before, input_after = signal(np.nextafter(snapped_times, -np.inf)), signal(snapped_times)
+    measured_input = input_after if signal.measured == "after" else input_before
+    return np.stack([residuals, input_after - input_before, measured_input, np.append(0.0, residuals)[: times.size]], axis=1)
 
 
 def _follow(columns: Array) -> bool:
     """Test whether residuals are correlated with heights, given the other columns."""
-    known = columns[np.isfinite(columns).all(axis=1)]
-    if known.shape[0] < _FEWEST or not known[:, 1].any():
+    finite_rows = columns[np.isfinite(columns).all(axis=1)]
+    if finite_rows.shape[0] < _FEWEST or not finite_rows[:, 1].any():
         return False
-    others = np.column_stack([np.ones(known.shape[0]), known[:, 2:]])
-    left = known[:, :2] - others @ np.linalg.lstsq(others, known[:, :2])[0]
-    if (np.abs(left).max(axis=0) <= 1e-9 * np.abs(known[:, :2]).max(axis=0)).any():
+    regressors = np.column_stack([np.ones(finite_rows.shape[0]), finite_rows[:, 2:]])
+    partial_residuals = finite_rows[:, :2] - regressors @ np.linalg.lstsq(regressors, finite_rows[:, :2])[0]
+    if (np.abs(partial_residuals).max(axis=0) <= 1e-9 * np.abs(finite_rows[:, :2]).max(axis=0)).any():
         return False
-    r, h = left.T
+    r, h = partial_residuals.T
     correlation = float(np.clip(r @ h / np.sqrt(r @ r * (h @ h)), -1.0, 1.0))
-    dof = known.shape[0] - 4.0
+    dof = finite_rows.shape[0] - 4.0
     t = abs(correlation) * np.sqrt(dof / max(1.0 - correlation**2, 1e-300))
     return bool(abs(correlation) > _CLEAR and t > quantile(1.0 - PROOF, dof))

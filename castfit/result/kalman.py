@@ -100,26 +100,26 @@ def kalman(result: PathResult, experiment: str | None = None) -> KalmanResult:
     >>> bool(found.filtered("x").values[0] == 1.0), bool(found.smoothed("x").values[0] > 1.0)
     (True, True)
     """
-    given: Any = result
-    check("kalman", [] if isinstance(given, PathResult) else [f"result is {text(given)}; pass the result of a model with process noise"])
+    argument: Any = result
+    check("kalman", [] if isinstance(argument, PathResult) else [f"result is {text(argument)}; pass the result of a model with process noise"])
     problem = result.owner("kalman").posed
-    known = [c.name for c in problem.conditions]
-    where = known[0] if experiment is None else experiment
-    check("kalman", [] if where in known else [f"'{where}' is no experiment: {suggest(str(where), known)}"])
+    experiment_names = [c.name for c in problem.conditions]
+    experiment_name = experiment_names[0] if experiment is None else experiment
+    check("kalman", [] if experiment_name in experiment_names else [f"'{experiment_name}' is no experiment: {suggest(str(experiment_name), experiment_names)}"])
     likelihood = PathLikelihood(*marginal(problem), result.longest)
-    each = likelihood.chains[known.index(where)]
+    chain_likelihood = likelihood.chains[experiment_names.index(experiment_name)]
     theta, sigma = likelihood.split(result.y)
     with np.errstate(all="ignore"):
-        predicted, filtered, slopes, log_l = _forwards(each, theta[each.chain.condition.theta], sigma)
+        predicted, filtered, slopes, log_l = _forwards(chain_likelihood, theta[chain_likelihood.chain.condition.theta], sigma)
     smoothed = [filtered[-1]]
     for k in range(len(slopes) - 1, -1, -1):
-        (m, cov), (ahead, spread) = filtered[k], predicted[k + 1]
-        gain = np.linalg.lstsq(spread, slopes[k] @ cov, rcond=1e-12)[0].T if np.isfinite(spread).all() else 0.0 * cov
-        later = smoothed[-1]
-        smoothed.append((m + gain @ (later[0] - ahead), cov + gain @ (later[1] - spread) @ gain.T))
-    before, after = (tuple(np.array(part) for part in zip(*pairs, strict=True)) for pairs in (filtered, smoothed[::-1]))
+        (m, cov), (predicted_mean, predicted_cov) = filtered[k], predicted[k + 1]
+        gain = np.linalg.lstsq(predicted_cov, slopes[k] @ cov, rcond=1e-12)[0].T if np.isfinite(predicted_cov).all() else 0.0 * cov
+        next_smoothed = smoothed[-1]
+        smoothed.append((m + gain @ (next_smoothed[0] - predicted_mean), cov + gain @ (next_smoothed[1] - predicted_cov) @ gain.T))
+    filtered_moments, smoothed_moments = (tuple(np.array(part) for part in zip(*pairs, strict=True)) for pairs in (filtered, smoothed[::-1]))
     return KalmanResult(
-        where, problem.model.states, each.chain.times, before[0], before[1], after[0], after[1], log_l,
+        experiment_name, problem.model.states, chain_likelihood.chain.times, filtered_moments[0], filtered_moments[1], smoothed_moments[0], smoothed_moments[1], log_l,
         result.confidence_level,
     )  # fmt: skip
 
@@ -127,14 +127,14 @@ def kalman(result: PathResult, experiment: str | None = None) -> KalmanResult:
 Density = tuple["Array", "Array"]
 
 
-def _forwards(each: ChainLikelihood, q: Array, sigma: Array) -> tuple[list[Density], list[Density], list[Array], float]:
+def _forwards(chain_likelihood: ChainLikelihood, q: Array, sigma: Array) -> tuple[list[Density], list[Density], list[Array], float]:
     """Run the filter.
 
     Return the predicted and the updated density of each node, the derivatives of stages, and log L.
     """
-    chain, at = each.chain, each.still(q, sigma)
+    chain, evaluation = chain_likelihood.chain, chain_likelihood.still(q, sigma)
     K, n, _ = chain.shape
-    m, cov, log_l = at.natural.a.copy(), each.S @ each.S.T, 0.0
+    m, cov, log_l = evaluation.natural.a.copy(), chain_likelihood.S @ chain_likelihood.S.T, 0.0
     rows_of = rows_by_node(chain.node, K)
     predicted: list[Density] = []
     filtered: list[Density] = []
@@ -143,16 +143,16 @@ def _forwards(each: ChainLikelihood, q: Array, sigma: Array) -> tuple[list[Densi
         predicted.append((m, cov))
         for row in rows_of[k].tolist():
             for j, value in enumerate(chain.values[row].tolist()):
-                expected, deviation, slope = chain.seen_at(at, row, j, m, at.z[k])
+                expected, deviation, slope = chain.seen_at(evaluation, row, j, m, evaluation.z[k])
                 if np.isfinite(deviation):
-                    along = cov @ slope
-                    variance = float(slope @ along) + deviation**2
+                    cov_slope = cov @ slope
+                    variance = float(slope @ cov_slope) + deviation**2
                     log_l -= 0.5 * (np.log(2.0 * np.pi * variance) + (value - expected) ** 2 / variance)
-                    m = m + along * ((value - expected) / variance)
-                    cov = cov - np.outer(along, along) / variance
+                    m = m + cov_slope * ((value - expected) / variance)
+                    cov = cov - np.outer(cov_slope, cov_slope) / variance
         filtered.append((m, cov))
         if k < K:
-            m, F = chain.stage_at(at, k, m, at.z[k])
+            m, F = chain.stage_at(evaluation, k, m, evaluation.z[k])
             slopes.append(F[:, :n])
             cov = F[:, :n] @ cov @ F[:, :n].T + F[:, n:] @ F[:, n:].T
     return predicted, filtered, slopes, float(log_l)

@@ -67,8 +67,8 @@ class OnlineEstimate:
     iterations: int
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{n} = {v:.4g} ± {self.deviations[n]:.2g}" for n, v in self.states.items())
-        return one_line(f"OnlineEstimate(time = {self.time:g}: {shown})")
+        states_text = ", ".join(f"{n} = {v:.4g} ± {self.deviations[n]:.2g}" for n, v in self.states.items())
+        return one_line(f"OnlineEstimate(time = {self.time:g}: {states_text})")
 
 
 @dataclass
@@ -179,14 +179,14 @@ class MovingHorizon:
         InputError
             For a step back in time, unknown names, values that are no numbers, inputs that nobody has said.
         """
-        at, u = self._checked(time, measured, inputs)
+        new_time, u = self._checked(time, measured, inputs)
         value = np.ones(len(self._outputs))
-        known = np.zeros(len(self._outputs))
+        is_measured = np.zeros(len(self._outputs))
         for name, number in measured.items():
             if np.isfinite(float(number)):
                 j = self._outputs.index(name)
-                value[j], known[j] = float(number), 1.0
-        self._moved_to(at, u, (value, known))
+                value[j], is_measured[j] = float(number), 1.0
+        self._moved_to(new_time, u, (value, is_measured))
         self._inputs = u
         factor, iterations = self._solved()
         self.now = self._estimate(factor, iterations)
@@ -196,34 +196,34 @@ class MovingHorizon:
 
     def _checked(self, time: Any, measured: Any, inputs: Any) -> tuple[float, Array]:
         mistakes: list[str] = []
-        at, last = real(time), self._window.t[-1] if self._window.t else None
-        if at is None or not np.isfinite(at):
+        new_time, last_time = real(time), self._window.t[-1] if self._window.t else None
+        if new_time is None or not np.isfinite(new_time):
             mistakes.append(f"time is {text(time)}; expected a finite number")
-        elif last is not None and at <= last:
-            mistakes.append(f"time is {at:g}, but the previous step was at {last:g}; times must increase")
-        elif at < self._start:
-            mistakes.append(f"time is {at:g}, before the start time {self._start:g}; pass a later time")
+        elif last_time is not None and new_time <= last_time:
+            mistakes.append(f"time is {new_time:g}, but the previous step was at {last_time:g}; times must increase")
+        elif new_time < self._start:
+            mistakes.append(f"time is {new_time:g}, before the start time {self._start:g}; pass a later time")
         for name, number in named("measured", measured, mistakes).items():
             if name not in self._outputs:
                 mistakes.append(f"'{name}' is not a measured output: {suggest(name, self._outputs)}")
             elif (value := real(number)) is None or np.isinf(value):
                 mistakes.append(f"'{name}' is {text(number)}; expected a finite number, or NaN for a missing measurement")
-        given = named("inputs", inputs, mistakes)
+        new_inputs = named("inputs", inputs, mistakes)
         names = self._model.inputs
         u = np.full(len(names), np.nan) if self._inputs is None else self._inputs.copy()
-        for name, number in given.items():
-            known = real(number)
+        for name, number in new_inputs.items():
+            input_value = real(number)
             if name not in names:
                 mistakes.append(f"unknown input '{name}': {suggest(name, names)}")
-            elif known is None or not np.isfinite(known):
+            elif input_value is None or not np.isfinite(input_value):
                 mistakes.append(f"input '{name}' is {text(number)}; expected a finite number")
             else:
-                u[names.index(name)] = known
-        silent = [n for n, v in zip(names, u, strict=True) if np.isnan(v) and n not in given]
-        mistakes += [f"input '{n}' has no value yet; pass inputs={{'{n}': ...}}" for n in silent]
+                u[names.index(name)] = input_value
+        missing_inputs = [n for n, v in zip(names, u, strict=True) if np.isnan(v) and n not in new_inputs]
+        mistakes += [f"input '{n}' has no value yet; pass inputs={{'{n}': ...}}" for n in missing_inputs]
         check("step", mistakes)
-        assert at is not None
-        return at, u
+        assert new_time is not None
+        return new_time, u
 
     # The window
 
@@ -235,24 +235,24 @@ class MovingHorizon:
         cubics = np.zeros((*u.shape, 4))
         cubics[..., 0] = u
         flat = cubics.reshape(*u.shape[:-1], 4 * u.shape[-1])
-        found = self._chain.functions.blocks(x, c, self._p, flat, t, h, z, lam)
-        return found[..., :n, 0].copy(), found[..., :n, 1:].copy(), found[..., n:, 1:].copy()
+        blocks = self._chain.functions.blocks(x, c, self._p, flat, t, h, z, lam)
+        return blocks[..., :n, 0].copy(), blocks[..., :n, 1:].copy(), blocks[..., n:, 1:].copy()
 
     def _nodes(self, x: Array) -> tuple[Array, Array]:
         """Return gradient (M, n) and Hessian (M, n, n) of what the data of the oldest M nodes cost, at x (M, n)."""
         w, count = self._window, x.shape[0]
-        values, known = (np.array(part) for part in zip(*w.data[:count], strict=True))
+        values, is_measured = (np.array(part) for part in zip(*w.data[:count], strict=True))
         sigma, spread = self._sigma, self._chain.spreads_of_outputs
         t, u, z = np.array(w.t[:count])[:, None], np.array(w.u[:count]), np.array(w.z[:count])
-        found = self._chain.data.blocks(t, x, self._p, u, z, sigma, values, known, spread)
-        return found[:, 0, 1:].copy(), found[:, 1:, 1:].copy()
+        blocks = self._chain.data.blocks(t, x, self._p, u, z, sigma, values, is_measured, spread)
+        return blocks[:, 0, 1:].copy(), blocks[:, 1:, 1:].copy()
 
     def _moved_to(self, time: float, u: Array, data: tuple[Array, Array]) -> None:
         """Add a node, where the stage before leads without noise; the first one may lie behind the start."""
         w, m = self._window, self._chain.functions.m
         if not w.t and time > self._start:  # a node at the start, of which nothing was measured
-            nothing = np.ones_like(data[0]), np.zeros_like(data[1])
-            self._appended(self._start, w.mean.copy(), u, nothing)
+            no_data = np.ones_like(data[0]), np.zeros_like(data[1])
+            self._appended(self._start, w.mean.copy(), u, no_data)
         if not w.t:
             self._appended(time, w.mean.copy(), u, data)
             return
@@ -277,16 +277,16 @@ class MovingHorizon:
         t = np.array(w.t)
         h = np.diff(t)[:, None]
         inputs = np.array(w.u)[1:].reshape(len(w.t) - 1, len(self._model.inputs))
-        taken, factor = 0, None
+        n_steps, factor = 0, None
         for _ in range(self._iterations):
-            taken += 1
+            n_steps += 1
             x, c, lam = np.array(w.x), np.array(w.c).reshape(-1, m), np.array(w.lam)
             z = np.array(w.z).reshape(len(w.t), -1)
-            f, F, bend = self._stage(x[:-1], c, t[:-1, None], h, inputs, z[:-1], lam[1:])
+            f, F, second_derivatives = self._stage(x[:-1], c, t[:-1, None], h, inputs, z[:-1], lam[1:])
             gradient, hessian = self._nodes(x)
             d = np.concatenate([(w.mean + S @ w.first - x[0])[None], f - x[1:]])
             g = np.concatenate([gradient[:-1], c], axis=1)
-            H = bend.copy()
+            H = second_derivatives.copy()
             H[:, :n, :n] += hessian[:-1]
             H[:, n:, n:] += np.eye(m)
             factor = riccati(F, H, hessian[-1], S)
@@ -305,12 +305,12 @@ class MovingHorizon:
             if z.shape[1]:
                 p, u = self._p, np.array(w.u)
                 w.z = list(self._chain.functions.algebraic(t[:, None], np.array(w.x), p, u, z)[..., 0].copy())
-            moved = max(float(np.abs(step.u).max(initial=0.0)), float(np.abs(step.first).max(initial=0.0)))
-            moved = max(moved, float((np.abs(step.x) / (1.0 + np.abs(x))).max()))
-            if moved < _ENOUGH or self._chain.quadratic:
+            step_size = max(float(np.abs(step.u).max(initial=0.0)), float(np.abs(step.first).max(initial=0.0)))
+            step_size = max(step_size, float((np.abs(step.x) / (1.0 + np.abs(x))).max()))
+            if step_size < _ENOUGH or self._chain.quadratic:
                 break
         assert factor is not None
-        return factor, taken
+        return factor, n_steps
 
     def _within(
         self, factor: RiccatiFactor, F: Array, H: Array, end: Array, g: Array, g_end: Array, d: Array, x: Array,
@@ -334,32 +334,32 @@ class MovingHorizon:
                 else:
                     end2[j, j] += weight[j]
                     g_end2[j] += weight[j] * (x[k, j] - bound)
-            found = riccati(F, H2, end2, w.root)
-            if found is None:
+            bounded_factor = riccati(F, H2, end2, w.root)
+            if bounded_factor is None:
                 return factor, step
-            factor, step = found, found.solve(g2, g_end2, d, w.first)
-            held, there, noise = dict(self._held), x + step.x, c + step.u
+            factor, step = bounded_factor, bounded_factor.solve(g2, g_end2, d, w.first)
+            active_bounds, new_states, new_noise = dict(self._held), x + step.x, c + step.u
             for (kind, k, j), bound in self._held.items():  # released where it would come back
-                now = noise[k, j] if kind == "mode" else there[k, j]
+                new_value = new_noise[k, j] if kind == "mode" else new_states[k, j]
                 name = self._model.noises[j] if kind == "mode" else self._model.states[j]
                 low, high = self._limits(name, h[k] if kind == "mode" else None)
-                if (bound == low and now > low) or (bound == high and now < high):
-                    del held[kind, k, j]
+                if (bound == low and new_value > low) or (bound == high and new_value < high):
+                    del active_bounds[kind, k, j]
             for name in self._bounds:
                 low, high = self._limits(name, None)
                 if name in self._model.states:
                     j = self._model.states.index(name)
-                    for k in np.flatnonzero((there[:, j] < low) | (there[:, j] > high)).tolist():
-                        held.setdefault(("state", k, j), low if there[k, j] < low else high)
+                    for k in np.flatnonzero((new_states[:, j] < low) | (new_states[:, j] > high)).tolist():
+                        active_bounds.setdefault(("state", k, j), low if new_states[k, j] < low else high)
                 else:
                     j = self._model.noises.index(name)
                     for k in range(c.shape[0]):
                         low, high = self._limits(name, float(h[k]))
-                        if noise[k, j] < low or noise[k, j] > high:
-                            held.setdefault(("mode", k, j), low if noise[k, j] < low else high)
-            if held == self._held:
+                        if new_noise[k, j] < low or new_noise[k, j] > high:
+                            active_bounds.setdefault(("mode", k, j), low if new_noise[k, j] < low else high)
+            if active_bounds == self._held:
                 break
-            self._held = held
+            self._held = active_bounds
         return factor, step
 
     def _limits(self, name: str, h: float | None) -> tuple[float, float]:
@@ -374,10 +374,10 @@ class MovingHorizon:
         gradient, hessian = self._nodes(x[None])
         gain = np.linalg.solve(np.eye(n) + cov @ positive_part(hessian[0]), np.eye(n))
         e = gain @ (w.mean - x - cov @ gradient[0])
-        after = gain @ cov
+        posterior_cov = gain @ cov
         A, B = F[:, :n], F[:, n:]
-        after = A @ (0.5 * (after + after.T)) @ A.T + B @ B.T
-        values, vectors = np.linalg.eigh(after)
+        posterior_cov = A @ (0.5 * (posterior_cov + posterior_cov.T)) @ A.T + B @ B.T
+        values, vectors = np.linalg.eigh(posterior_cov)
         w.mean = f + A @ e - B @ w.c[0]
         sizes = np.sqrt(np.where(values > _ROOT * values[-1], values, 0.0))
         w.root = vectors * sizes
@@ -395,17 +395,17 @@ class MovingHorizon:
         if w.c:
             h, n_w = w.t[-1] - w.t[-2], len(self._model.noises)
             noise = dict(zip(self._model.noises, (w.c[-1][:n_w] / np.sqrt(h)).tolist(), strict=True))
-        last = {("state", len(w.t) - 1), ("mode", len(w.t) - 2)}
-        held = [(self._model.noises if kind == "mode" else names)[j] for kind, k, j in self._held if (kind, k) in last]
+        newest_keys = {("state", len(w.t) - 1), ("mode", len(w.t) - 2)}
+        names_at_bound = [(self._model.noises if kind == "mode" else names)[j] for kind, k, j in self._held if (kind, k) in newest_keys]
         states = dict(zip(names, w.x[-1].tolist(), strict=True))
         return OnlineEstimate(
-            w.t[-1], states, dict(zip(names, deviations, strict=True)), covariance, noise, tuple(held), iterations
+            w.t[-1], states, dict(zip(names, deviations, strict=True)), covariance, noise, tuple(names_at_bound), iterations
         )
 
     def __repr__(self) -> str:
         filled = max(len(self._window.t) - 1, 0)
-        whole = "" if filled >= self.horizon else f", {filled} of them filled so far; no measurement has left the horizon yet"
-        return one_line(f"MovingHorizon(horizon = {self.horizon}{whole}, {self.now or 'no step yet'})")
+        fill_note = "" if filled >= self.horizon else f", {filled} of them filled so far; no measurement has left the horizon yet"
+        return one_line(f"MovingHorizon(horizon = {self.horizon}{fill_note}, {self.now or 'no step yet'})")
 
 
 def moving_horizon(
@@ -458,9 +458,9 @@ def moving_horizon(
     >>> now.step(0.5, {"x": 0.7})
     OnlineEstimate(time = 0.5: x = 0.6949 ± 0.097)
     """
-    given: Any = result
-    if not isinstance(given, PathResult):
-        check("moving_horizon", [f"result is {text(given)}; pass the result of a model with process noise"])
+    argument: Any = result
+    if not isinstance(argument, PathResult):
+        check("moving_horizon", [f"result is {text(argument)}; pass the result of a model with process noise"])
     problem, mistakes = result.owner("moving_horizon").posed, list[str]()
     model = problem.model
     if not result.success:
@@ -469,11 +469,11 @@ def moving_horizon(
         number = real(value)
         if number is None or number < 1 or number != np.floor(number) or is_one_of(value, True):
             mistakes.append(f"{name} is {text(value)}; expected an integer of at least 1")
-    known = [c.name for c in problem.conditions]
-    where = known[0] if experiment is None else experiment
-    if where not in known:
-        mistakes.append(f"'{where}' is no experiment: {suggest(str(where), known)}")
-    if any(c.schedule.instants for c in problem.conditions if c.name == where):
+    experiment_names = [c.name for c in problem.conditions]
+    experiment_name = experiment_names[0] if experiment is None else experiment
+    if experiment_name not in experiment_names:
+        mistakes.append(f"'{experiment_name}' is no experiment: {suggest(str(experiment_name), experiment_names)}")
+    if any(c.schedule.instants for c in problem.conditions if c.name == experiment_name):
         mistakes.append("events and estimated inputs are unsupported in moving-horizon estimation; pass another experiment")
     limits: dict[str, tuple[float, float]] = {}
     for name, pair in named("bounds", bounds, mistakes).items():
@@ -484,8 +484,8 @@ def moving_horizon(
             mistakes.append(f"the bounds of '{name}' are {text(pair)}; expected (lower, upper), infinite for no bound")
         else:
             limits[name] = float(array[0]), float(array[1])
-    begin = named("initial", initial, mistakes)
-    for name, value in begin.items():
+    initial_values = named("initial", initial, mistakes)
+    for name, value in initial_values.items():
         if name not in model.states:
             mistakes.append(f"'{name}' is no state: {suggest(name, model.states)}")
         elif not (
@@ -496,12 +496,12 @@ def moving_horizon(
             mistakes.append(
                 f"the initial value of '{name}' is {text(value)}; expected Normal(mean, deviation) or a finite number"
             )
-    begins = None if start is None else real(start)
-    if start is not None and (begins is None or not np.isfinite(begins)):
+    start_time = None if start is None else real(start)
+    if start is not None and (start_time is None or not np.isfinite(start_time)):
         mistakes.append(f"start is {text(start)}; expected a finite time")
     check("moving_horizon", mistakes)
     inner, spreads = marginal(problem)
     likelihood = PathLikelihood(inner, spreads, result.longest)
-    made = MovingHorizon(likelihood, result.y, known.index(where), int(horizon), limits, int(iterations))
-    made.begin(begin, begins)
-    return made
+    estimator = MovingHorizon(likelihood, result.y, experiment_names.index(experiment_name), int(horizon), limits, int(iterations))
+    estimator.begin(initial_values, start_time)
+    return estimator

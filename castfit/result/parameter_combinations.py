@@ -39,26 +39,26 @@ def rounded_direction(g: Array, error: Callable[[Array], float], units: Array) -
     error : returns the standard error of a combination; infinite, too
     units (n,) : what is rounded are the weights of what is written, h / units
     """
-    wanted = error(g)
-    weights = g * units if np.isinf(wanted) else g / units  # what is moved along the direction, or what is known
-    short: list[tuple[Array, float]] = []
-    for rough in _simpler(g, weights):
-        h = rough * units
+    target_error = error(g)
+    weights = g * units if np.isinf(target_error) else g / units  # what is moved along the direction, or what is known
+    candidates: list[tuple[Array, float]] = []
+    for simple_weights in _simpler(g, weights):
+        h = simple_weights * units
         length = float(np.linalg.norm(h))
-        found = error(h) / length
+        candidate_error = error(h) / length
         if np.count_nonzero(h) > _MOST_TERMS:
             continue
-        if np.isinf(wanted):
-            if np.isinf(found):
+        if np.isinf(target_error):
+            if np.isinf(candidate_error):
                 return _signed(h)
         elif h @ g >= _ALIGNED * length:
-            if wanted / _CLOSE <= found <= wanted * _CLOSE:
+            if target_error / _CLOSE <= candidate_error <= target_error * _CLOSE:
                 return _signed(h)
-            short.append((h, found))
-    least = min((found for _, found in short), default=np.inf)
-    if np.isinf(least) or np.count_nonzero(np.abs(g) > _DROPPED[-1] * np.abs(g).max()) > _MOST_TERMS:
+            candidates.append((h, candidate_error))
+    min_error = min((candidate_error for _, candidate_error in candidates), default=np.inf)
+    if np.isinf(min_error) or np.count_nonzero(np.abs(g) > _DROPPED[-1] * np.abs(g).max()) > _MOST_TERMS:
         return None
-    return _signed(next(h for h, found in short if found <= _CLOSE * least))  # no few digits say it exactly
+    return _signed(next(h for h, candidate_error in candidates if candidate_error <= _CLOSE * min_error))  # no few digits say it exactly
 
 
 def _signed(h: Array) -> Array:
@@ -69,15 +69,15 @@ def _simpler(g: Array, weights: Array) -> Iterator[Array]:
     """Propose simpler weights, few and round ones first; those small in g are left out."""
     relative = np.abs(g) / np.abs(g).max()
     for threshold in _DROPPED:
-        kept: Array = np.where(relative >= threshold, weights, 0.0)
-        kept = kept / np.abs(kept).max()
+        retained_weights: Array = np.where(relative >= threshold, weights, 0.0)
+        retained_weights = retained_weights / np.abs(retained_weights).max()
         for largest in range(1, _LARGEST_POWER + 1):
-            whole: Array = np.rint(kept * largest)
-            if ((whole != 0.0) == (kept != 0.0)).all():
-                yield whole
+            integer_weights: Array = np.rint(retained_weights * largest)
+            if ((integer_weights != 0.0) == (retained_weights != 0.0)).all():
+                yield integer_weights
         for digits in _DIGITS:
-            close: Array = np.array([float(f"{w:.{digits}g}") for w in kept])
-            yield close
+            rounded_weights: Array = np.array([float(f"{w:.{digits}g}") for w in retained_weights])
+            yield rounded_weights
     yield weights / np.abs(weights).max()
 
 
@@ -117,13 +117,13 @@ def written(names: Sequence[str], h: Array, logarithmic: NDArray[np.bool_], magn
     logarithmic (n,) : whose logarithms, that is relative changes, are meant; the others are linear
     magnitudes (n,) : in whose units u counts, d p = magnitude * u
     """
-    taking = h != 0.0
-    if logarithmic[taking].all():
+    is_term = h != 0.0
+    if logarithmic[is_term].all():
         return product(names, h), 1.0
-    if not logarithmic[taking].any():
-        first = int(np.argmax(taking))
-        unit = float(magnitudes[first] / h[first])
-        weights = np.where(taking, h * unit / magnitudes, 0.0)
+    if not logarithmic[is_term].any():
+        first_index = int(np.argmax(is_term))
+        unit = float(magnitudes[first_index] / h[first_index])
+        weights = np.where(is_term, h * unit / magnitudes, 0.0)
         return weighted_sum(names, weights), abs(unit)
     terms = [f"log|{n}|" if log else f"{n}/{m:.3g}" for n, log, m in zip(names, logarithmic, magnitudes, strict=True)]
     return weighted_sum(terms, h), 1.0

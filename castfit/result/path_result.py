@@ -149,10 +149,10 @@ class LaplaceCheck:
         shift = f"log L = {self.log_likelihood:.3f} ± {self.standard_error:.2g} without the Laplace approximation"
         if self.effective_share < _DOUBTED:
             return f"{share}: too few to test the Laplace approximation. Do not rely on it."
-        said = f"{shift}, which is {self.correction:+.3f}; {share}"
+        sentence = f"{shift}, which is {self.correction:+.3f}; {share}"
         if self.effective_share < _TRUSTED:
-            return f"{said}: the path distribution is not normal, so estimates and confidence intervals are approximate."
-        return f"{said}: no evidence against the Laplace approximation."
+            return f"{sentence}: the path distribution is not normal, so estimates and confidence intervals are approximate."
+        return f"{sentence}: no evidence against the Laplace approximation."
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -262,9 +262,9 @@ class PathResult(Tabled):
         """
         z, out = self._quantile("confidence_intervals", confidence_level), dict[str, tuple[float, float]]()
         for (name, value), log in zip(self.values.items(), self.log, strict=True):
-            reach = z * self.standard_errors[name]
+            half_width = z * self.standard_errors[name]
             with np.errstate(over="ignore"):
-                ends = value * np.exp(np.array([-1.0, 1.0]) * reach / value) if log else (value - reach, value + reach)
+                ends = value * np.exp(np.array([-1.0, 1.0]) * half_width / value) if log else (value - half_width, value + half_width)
             out[name] = float(ends[0]), float(ends[1])
         return out
 
@@ -325,15 +325,15 @@ class PathResult(Tabled):
             For an unknown name or experiment.
         """
         z = self._quantile("path", confidence_level)
-        where = next(iter(self.tracks), "") if experiment is None else experiment
-        check("path", [] if where in self.tracks else [f"'{where}' is no experiment: {suggest(where, self.tracks)}"])
-        track = self.tracks[where]
+        experiment_name = next(iter(self.tracks), "") if experiment is None else experiment
+        check("path", [] if experiment_name in self.tracks else [f"'{experiment_name}' is no experiment: {suggest(experiment_name, self.tracks)}"])
+        track = self.tracks[experiment_name]
         check("path", [] if name in track.names else [f"unknown state or output '{name}': {suggest(name, track.names)}"])
         j = track.names.index(name)
         values, deviations = track.values[:, j], track.deviations[:, j]
         level = self.confidence_level if confidence_level is None else confidence_level
         ends = values - z * deviations, values + z * deviations
-        return PathBand(name, where, track.times, values, deviations, *ends, level)
+        return PathBand(name, experiment_name, track.times, values, deviations, *ends, level)
 
     def laplace_check(self, draws: int = 500, *, rng: int | np.random.Generator | None = None) -> LaplaceCheck:
         """Draw paths about the most probable ones, and say whether Laplace's approximation may be trusted.
@@ -349,22 +349,22 @@ class PathResult(Tabled):
         LaplaceCheck
             ``print`` shows a sentence.
         """
-        whole = is_one_of(type(draws), int, np.int64) and draws >= 2
-        check("laplace_check", [] if whole else [f"draws is {text(draws)}; expected an integer of at least 2"])
+        is_valid = is_one_of(type(draws), int, np.int64) and draws >= 2
+        check("laplace_check", [] if is_valid else [f"draws is {text(draws)}; expected an integer of at least 2"])
         problem, generator = self.owner("laplace_check"), np.random.default_rng(rng)
         likelihood = PathLikelihood(*marginal(problem.posed), self.longest)
-        found = likelihood.evaluate(self.y, None, slopes=False)
-        check("laplace_check", [f"no most probable path was found in '{found.failure}'; fit again"] if found.failure else [])
+        evaluation = likelihood.evaluate(self.y, None, slopes=False)
+        check("laplace_check", [f"no most probable path was found in '{evaluation.failure}'; fit again"] if evaluation.failure else [])
         correction, variance, shares = 0.0, 0.0, list[float]()
-        for each, mode in zip(likelihood.chains, found.modes, strict=True):
-            logs = each.sampled(mode, generator, draws)
+        for chain, mode in zip(likelihood.chains, evaluation.modes, strict=True):
+            logs = chain.sampled(mode, generator, draws)
             top = float(logs.max())
             weights = np.exp(logs - top)
             share = float(weights.sum() ** 2 / np.sum(weights**2)) / draws
             correction += top + float(np.log(np.mean(weights)))
             variance += max(1.0 / share - 1.0, 0.0) / draws  # rounding apart
             shares.append(share)
-        log_l = -sum(mode.value for mode in found.modes) + correction
+        log_l = -sum(mode.value for mode in evaluation.modes) + correction
         return LaplaceCheck(float(log_l), correction, float(np.sqrt(variance)), min(shares), draws)
 
     @cached_property
@@ -374,26 +374,26 @@ class PathResult(Tabled):
         Of each output the correlation of neighbours, and of all values their mean square and Anderson and Darling's
         figure for a normal distribution.
         """
-        found: list[tuple[str, float, float]] = []
-        every: list[Array] = []
-        for output in dict.fromkeys(n for each in self.innovations.values() for n in each.outputs):
+        tests: list[tuple[str, float, float]] = []
+        all_series: list[Array] = []
+        for output in dict.fromkeys(n for innovations in self.innovations.values() for n in innovations.outputs):
             series = [
-                each.standardised[np.isfinite(each.standardised[:, j]), j]
-                for each in self.innovations.values()
-                for j in [each.outputs.index(output)]
+                innovations.standardised[np.isfinite(innovations.standardised[:, j]), j]
+                for innovations in self.innovations.values()
+                for j in [innovations.outputs.index(output)]
             ]
-            every += series
-            alike = neighbours(series)
-            found.append((f"neighbours of {output}", alike.number, alike.p_value))
-        flat = np.concatenate([*every, np.empty(0)])
-        if flat.size:
-            squares, n = float(flat @ flat), flat.size
+            all_series += series
+            neighbor_test = neighbours(series)
+            tests.append((f"neighbours of {output}", neighbor_test.number, neighbor_test.p_value))
+        all_values = np.concatenate([*all_series, np.empty(0)])
+        if all_values.size:
+            squares, n = float(all_values @ all_values), all_values.size
             tails = float(special.chdtr(n, squares)), float(special.chdtrc(n, squares))
-            found.append(("mean square", squares / n, min(2.0 * min(tails), 1.0)))
-            shape = normality(flat)
-            found.append(("normality", shape.number, shape.p_value))
-        p = adjusted(np.array([f[2] for f in found]), np.ones(len(found)))
-        return tuple((what, value, float(q)) for (what, value, _), q in zip(found, p, strict=True))
+            tests.append(("mean square", squares / n, min(2.0 * min(tails), 1.0)))
+            shape = normality(all_values)
+            tests.append(("normality", shape.number, shape.p_value))
+        p = adjusted(np.array([f[2] for f in tests]), np.ones(len(tests)))
+        return tuple((label, value, float(q)) for (label, value, _), q in zip(tests, p, strict=True))
 
     @property
     def described(self) -> bool:
@@ -406,12 +406,12 @@ class PathResult(Tabled):
         tested = [t for t in self.whiteness if np.isfinite(t[2])]
         if not tested:
             return "Innovations: too few to be tested."
-        shown = ", ".join(f"{what} {value:.2f}" for what, value, _ in tested)
-        odd = [what for what, _, p in tested if p < SUSPICION]
-        if not odd:
-            return f"Innovations: {shown}; no evidence against white noise of variance 1."
-        sure = "shown" if min(p for _, _, p in tested) < PROOF else "suspected"
-        return f"Innovations: {shown}; deviation from white noise of variance 1 is {sure}: {', '.join(odd)}."
+        test_texts = ", ".join(f"{label} {value:.2f}" for label, value, _ in tested)
+        suspect_labels = [label for label, _, p in tested if p < SUSPICION]
+        if not suspect_labels:
+            return f"Innovations: {test_texts}; no evidence against white noise of variance 1."
+        certainty = "shown" if min(p for _, _, p in tested) < PROOF else "suspected"
+        return f"Innovations: {test_texts}; deviation from white noise of variance 1 is {certainty}: {', '.join(suspect_labels)}."
 
     # Files, pictures and text
 
@@ -442,19 +442,19 @@ class PathResult(Tabled):
         InputError
             For times before the start or after the last datum.
         """
-        out = dict[str, dict[str, Array]]()
+        predictions = dict[str, dict[str, Array]]()
         for name, track in self.tracks.items():
             t = track.times if times is None else np.atleast_1d(np.asarray(times, dtype=float))
-            first, last = float(track.times[0]), float(track.times[-1])
-            wrong = not (t.size and np.isfinite(t).all() and t.min() >= first and t.max() <= last)
-            far = f"times of '{name}' must be between {first:g} and {last:g}; for later times use cf.moving_horizon"
-            check("predict", [far] if wrong else [])
-            out[name] = {"time": t}
+            first_time, last_time = float(track.times[0]), float(track.times[-1])
+            is_outside = not (t.size and np.isfinite(t).all() and t.min() >= first_time and t.max() <= last_time)
+            message = f"times of '{name}' must be between {first_time:g} and {last_time:g}; for later times use cf.moving_horizon"
+            check("predict", [message] if is_outside else [])
+            predictions[name] = {"time": t}
             for output in track.names:
                 band = self.path(output, name, confidence_level=confidence_level)
-                each = {output: band.values, f"{output} lower": band.lower, f"{output} upper": band.upper}
-                out[name] |= {n: np.asarray(np.interp(t, band.times, v), dtype=float) for n, v in each.items()}
-        return out
+                columns = {output: band.values, f"{output} lower": band.lower, f"{output} upper": band.upper}
+                predictions[name] |= {n: np.asarray(np.interp(t, band.times, v), dtype=float) for n, v in columns.items()}
+        return predictions
 
     def report(self, path: str | Path, **options: Any) -> Path:
         """Write a page that tells the story of this fit: question, path, estimates, innovations, the way there.
@@ -476,8 +476,8 @@ class PathResult(Tabled):
 
     def save(self, path: str | Path) -> None:
         """Write everything but the problem as JSON."""
-        held = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "problem"}
-        write_whole(path, [(json.dumps({"castfit_path_result": FORMAT, **plain(held)}) + "\n").encode()])
+        field_values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "problem"}
+        write_whole(path, [(json.dumps({"castfit_path_result": FORMAT, **plain(field_values)}) + "\n").encode()])
 
     @classmethod
     def load(cls, path: str | Path) -> PathResult:
@@ -508,8 +508,8 @@ class PathResult(Tabled):
         InputError
             If it is another problem.
         """
-        other = changed(dict(self.question), question(problem))
-        check("with_problem", [f"the {what} differs; give the problem that was fitted" for what in other])
+        differences = changed(dict(self.question), question(problem))
+        check("with_problem", [f"the {label} differs; give the problem that was fitted" for label in differences])
         return replace(self, problem=problem)
 
     def owner(self, what: str) -> Posable:
@@ -518,24 +518,24 @@ class PathResult(Tabled):
             raise InputError(what, ["the loaded result has no problem; call with_problem(problem)"])
         return self.problem
 
-    def _quantile(self, what: str, given: float | None) -> float:
-        return float(special.ndtri(0.5 + 0.5 * read_level(what, given, self.confidence_level)))
+    def _quantile(self, method_name: str, confidence_level: float | None) -> float:
+        return float(special.ndtri(0.5 + 0.5 * read_level(method_name, confidence_level, self.confidence_level)))
 
     @property
     def parts(self) -> Sequence[Sheet | str]:
         """The sheets and sentences of its summary."""
 
-        def known(e: Estimate, shown: str) -> str:
-            return shown if np.isfinite(e.standard_error) and e.verdict != "may be 0" else ""
+        def blank_if_unknown(e: Estimate, cell: str) -> str:
+            return cell if np.isfinite(e.standard_error) and e.verdict != "may be 0" else ""
 
         table = Sheet.of(
             self,
             ("", lambda e: e.name),
-            (">estimate", lambda e: rounded(e.value, e.standard_error if known(e, "-") else np.nan)),
-            (">std. error", lambda e: known(e, f"{e.standard_error:.3g}")),
+            (">estimate", lambda e: rounded(e.value, e.standard_error if blank_if_unknown(e, "-") else np.nan)),
+            (">std. error", lambda e: blank_if_unknown(e, f"{e.standard_error:.3g}")),
             (
                 f"{100 * self.confidence_level:g} % interval",
-                lambda e: known(e, " to ".join(rounded(end, e.standard_error) for end in e.interval)),
+                lambda e: blank_if_unknown(e, " to ".join(rounded(end, e.standard_error) for end in e.interval)),
             ),
             ("", lambda e: "" if e.verdict == "determined" else e.verdict),
         )
@@ -558,5 +558,5 @@ class PathResult(Tabled):
         return self.summary()
 
     def __repr__(self) -> str:
-        shown = listed((f"{name} = {value:.4g}" for name, value in self.values.items()), 60)
-        return one_line(f"PathResult({self.status.value}: log L = {self.log_likelihood:.6g}, {shown})")
+        values_text = listed((f"{name} = {value:.4g}" for name, value in self.values.items()), 60)
+        return one_line(f"PathResult({self.status.value}: log L = {self.log_likelihood:.6g}, {values_text})")

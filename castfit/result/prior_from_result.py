@@ -55,72 +55,72 @@ def prior_from(result: Result, names: Sequence[str] | None = None) -> JointNorma
     >>> both.standard_errors["b"] < first.standard_errors["b"]
     True
     """
-    given: Any = result
-    if not isinstance(given, Result):
+    argument: Any = result
+    if not isinstance(argument, Result):
         check("Prior", [f"result is {refused(result, 'give the result of a fit')}"])
     if not result.success:
         check("Prior", [f"result is not a solution ({result.status.value}); fit again from another starting point"])
     if result.sigmas and result.dof <= 0:
         check("Prior", ["the fit has as many estimates as measurements, so the noise is unknown; pass sigma"])
-    chosen = _chosen(result, names)
-    kept = np.array([result.names.index(n) for n in chosen], dtype=np.intp)
+    selected_names = _chosen(result, names)
+    indices = np.array([result.names.index(n) for n in selected_names], dtype=np.intp)
     rows, offset = _information(result)
-    root, offset = _without(rows, offset, kept)
-    log, mean = result.log[kept], result.theta[kept]
+    root, offset = _without(rows, offset, indices)
+    log, mean = result.log[indices], result.theta[indices]
     size = np.linalg.norm(root, axis=0)
     if not size.any():
-        check("Prior", [f"the result does not constrain {', '.join(chosen)}; choose other names"])
+        check("Prior", [f"the result does not constrain {', '.join(selected_names)}; choose other names"])
     constant = 0.0
-    if root.shape[0] == kept.size:  # a distribution, not only some directions of one
-        constant = 0.5 * kept.size * np.log(2 * np.pi) - float(np.linalg.slogdet(root / np.where(size > 0, size, 1))[1])
+    if root.shape[0] == indices.size:  # a distribution, not only some directions of one
+        constant = 0.5 * indices.size * np.log(2 * np.pi) - float(np.linalg.slogdet(root / np.where(size > 0, size, 1))[1])
         constant -= float(np.log(size[size > 0]).sum())
-    return JointNormal(chosen, log, mean, root, offset, float(constant))
+    return JointNormal(selected_names, log, mean, root, offset, float(constant))
 
 
 def _chosen(result: Result, names: Any) -> tuple[str, ...]:
     if names is None:
-        own = tuple(f"[{experiment}]" for experiment in result.trajectories)
-        chosen = tuple(n for n in result.names if n in result.parameters and not n.endswith(own))
-        check("Prior", [] if chosen else ["no parameter is shared by all experiments; give names="])
-        return chosen
-    given = [names] if name_of(names) is not None else items(names)
-    if not given:
+        local_suffixes = tuple(f"[{experiment}]" for experiment in result.trajectories)
+        shared_names = tuple(n for n in result.names if n in result.parameters and not n.endswith(local_suffixes))
+        check("Prior", [] if shared_names else ["no parameter is shared by all experiments; give names="])
+        return shared_names
+    requested_items = [names] if name_of(names) is not None else items(names)
+    if not requested_items:
         check("Prior", [f"names is {text(names)}; give a list of quantities of the result"])
-        given = []
-    found = [name_of(n) or text(n) for n in given]
+        requested_items = []
+    requested_names = [name_of(n) or text(n) for n in requested_items]
     check(
         "Prior",
-        [f"'{n}' is no quantity of the result: {suggest(n, result.names)}" for n in found if n not in result.names],
+        [f"'{n}' is no quantity of the result: {suggest(n, result.names)}" for n in requested_names if n not in result.names],
     )
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(requested_names))
 
 
 def _information(result: Result) -> tuple[Array, Array]:
     """Return rows whose squares are the information on theta, and an offset: the slope at bounds and constraints."""
-    known = np.asarray(result.information)
-    if known.shape != (len(result.names),) * 2 or not np.isfinite(known).all():
+    fisher_information = np.asarray(result.information)
+    if fisher_information.shape != (len(result.names),) * 2 or not np.isfinite(fisher_information).all():
         check("Prior", ["the result has no information matrix; fit again with this version of castfit"])
-    along = bool(result.constraints.active)  # their slopes are shared by all quantities
-    held = np.array([along or name in result.active for name in result.names], dtype=np.bool_)
-    slope = np.where(held, result.gradient, 0.0)
-    size = np.sqrt(np.diag(known))
+    has_active_constraints = bool(result.constraints.active)  # their slopes are shared by all quantities
+    is_active = np.array([has_active_constraints or name in result.active for name in result.names], dtype=np.bool_)
+    slope = np.where(is_active, result.gradient, 0.0)
+    size = np.sqrt(np.diag(fisher_information))
     unit = np.where(size > 0.0, size, 1.0)
-    values, vectors = np.linalg.eigh(known / unit[:, None] / unit)
-    real = _NOTHING * max(float(values.max(initial=0.0)), 1.0) < values
-    root = np.sqrt(values[real])[:, None] * vectors[:, real].T
-    offset = (vectors[:, real].T @ (slope / unit)) / np.sqrt(values[real])
+    values, vectors = np.linalg.eigh(fisher_information / unit[:, None] / unit)
+    is_informative = _NOTHING * max(float(values.max(initial=0.0)), 1.0) < values
+    root = np.sqrt(values[is_informative])[:, None] * vectors[:, is_informative].T
+    offset = (vectors[:, is_informative].T @ (slope / unit)) / np.sqrt(values[is_informative])
     return root * unit, offset
 
 
-def _without(rows: Array, offset: Array, kept: NDArray[np.intp]) -> tuple[Array, Array]:
+def _without(rows: Array, offset: Array, indices: NDArray[np.intp]) -> tuple[Array, Array]:
     """Integrate all quantities but some out of a normal distribution: project on what the others cannot explain."""
-    others: NDArray[np.intp] = np.setdiff1d(np.arange(rows.shape[1], dtype=np.intp), kept)
+    other_indices: NDArray[np.intp] = np.setdiff1d(np.arange(rows.shape[1], dtype=np.intp), indices)
     size = np.linalg.norm(rows, axis=0)
     unit = np.where(size > 0.0, size, 1.0)
-    basis, sizes, _ = np.linalg.svd(rows[:, others] / unit[others], full_matrices=True)
+    basis, sizes, _ = np.linalg.svd(rows[:, other_indices] / unit[other_indices], full_matrices=True)
     rank = int(np.count_nonzero(np.sqrt(_NOTHING) * sizes.max(initial=0.0) < sizes))
-    free = basis[:, rank:].T
-    root, left = free @ rows[:, kept], free @ offset
-    U, S, Vt = np.linalg.svd(root / unit[kept], full_matrices=False)
-    real = np.sqrt(_NOTHING) < S
-    return (S[real, None] * Vt[real]) * unit[kept], (U.T @ left)[real]
+    complement = basis[:, rank:].T
+    root, remaining_offset = complement @ rows[:, indices], complement @ offset
+    U, S, Vt = np.linalg.svd(root / unit[indices], full_matrices=False)
+    is_informative = np.sqrt(_NOTHING) < S
+    return (S[is_informative, None] * Vt[is_informative]) * unit[indices], (U.T @ remaining_offset)[is_informative]

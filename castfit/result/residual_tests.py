@@ -61,55 +61,55 @@ def neighbours(series: Sequence[Array], hat: Sequence[Array] | None = None, shar
         return UNTESTED
     r = float(np.sum(linked * e[:-1] * e[1:])) / squares
     Q = np.zeros((e.size, 0)) if hat is None else np.concatenate(list(hat))
-    parts = [Q] if shared is None or shared >= Q.shape[1] else np.split(Q, ends)
-    alike = (_exact_tail if e.size <= _EXACT else _beta_tail)(r, linked, parts, 0 if len(parts) == 1 else shared or 0)
-    return Figure(r, min(alike / (1.0 - _ALTERNATING), (1.0 - alike) / _ALTERNATING, 1.0))
+    hat_blocks = [Q] if shared is None or shared >= Q.shape[1] else np.split(Q, ends)
+    tail_probability = (_exact_tail if e.size <= _EXACT else _beta_tail)(r, linked, hat_blocks, 0 if len(hat_blocks) == 1 else shared or 0)
+    return Figure(r, min(tail_probability / (1.0 - _ALTERNATING), (1.0 - tail_probability) / _ALTERNATING, 1.0))
 
 
-def _exact_tail(r: float, linked: Array, parts: Sequence[Array], shared: int = 0) -> float:
+def _exact_tail(r: float, linked: Array, hat_blocks: Sequence[Array], shared: int = 0) -> float:
     """Return the probability of a correlation of at least r: Imhof's integral."""
-    n, every = linked.size + 1, np.concatenate(list(parts))
-    H = every[:, :shared] @ every[:, :shared].T
-    first = 0
-    for Q in parts:
-        at = slice(first, first := first + len(Q))
-        H[at, at] += Q[:, shared:] @ Q[:, shared:].T
+    n, hat_rows = linked.size + 1, np.concatenate(list(hat_blocks))
+    H = hat_rows[:, :shared] @ hat_rows[:, :shared].T
+    offset = 0
+    for Q in hat_blocks:
+        rows = slice(offset, offset := offset + len(Q))
+        H[rows, rows] += Q[:, shared:] @ Q[:, shared:].T
     values, vectors = np.linalg.eigh(np.eye(n) - H)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
     B = np.diag(np.full(n, -r)) + np.diag(0.5 * linked, 1) + np.diag(0.5 * linked, -1)
-    of = np.linalg.eigvalsh(root.T @ B @ root)
-    u = np.exp(_LOG_U)[:, None] * (of / max(float(np.abs(of).max()), np.finfo(float).tiny))
+    eigenvalues = np.linalg.eigvalsh(root.T @ B @ root)
+    u = np.exp(_LOG_U)[:, None] * (eigenvalues / max(float(np.abs(eigenvalues).max()), np.finfo(float).tiny))
     angle, size = 0.5 * np.arctan(u).sum(axis=1), np.exp(-0.25 * np.log1p(u**2).sum(axis=1))
     p = 0.5 + float(np.sum(np.sin(angle) * size)) * float(_LOG_U[1] - _LOG_U[0]) / np.pi
     return float(np.clip(p, 0.0, 1.0))
 
 
-def _beta_tail(r: float, linked: Array, parts: Sequence[Array], shared: int = 0) -> float:
+def _beta_tail(r: float, linked: Array, hat_blocks: Sequence[Array], shared: int = 0) -> float:
     """Return the probability of a correlation of at least r, by the beta distribution of its mean and variance.
 
-    Q has the first columns of all `parts`, and the others of each by themselves.
+    Q has the first columns of all `hat_blocks`, and the others of each by themselves.
     """
     n = linked.size + 1
 
-    def beside(X: Array) -> Array:
-        out = np.zeros_like(X)
-        out[:-1] += 0.5 * linked[:, None] * X[1:]
-        out[1:] += 0.5 * linked[:, None] * X[:-1]
-        return out
+    def sum_neighbors(X: Array) -> Array:
+        sums = np.zeros_like(X)
+        sums[:-1] += 0.5 * linked[:, None] * X[1:]
+        sums[1:] += 0.5 * linked[:, None] * X[:-1]
+        return sums
 
-    every = np.concatenate(list(parts))
-    left, AQ = n - float(np.sum(every**2)), beside(every)
-    mean = -float(np.sum(every * AQ)) / left
-    BQ = AQ - mean * every
-    border, within, first = np.zeros((shared, shared)), 0.0, 0  # Q^T B Q, and the squares of its entries
-    for Q in parts:
-        block = Q.T @ BQ[first : first + len(Q)]
-        first += len(Q)
-        within += float(np.sum(block**2)) - float(np.sum(block[:shared, :shared] ** 2))
+    hat_rows = np.concatenate(list(hat_blocks))
+    remaining_dof, AQ = n - float(np.sum(hat_rows**2)), sum_neighbors(hat_rows)
+    mean = -float(np.sum(hat_rows * AQ)) / remaining_dof
+    BQ = AQ - mean * hat_rows
+    border, block_squares, offset = np.zeros((shared, shared)), 0.0, 0  # Q^T B Q, and the squares of its entries
+    for Q in hat_blocks:
+        block = Q.T @ BQ[offset : offset + len(Q)]
+        offset += len(Q)
+        block_squares += float(np.sum(block**2)) - float(np.sum(block[:shared, :shared] ** 2))
         border += block[:shared, :shared]
-    within += float(np.sum(border**2))
-    squares = 0.5 * float(np.sum(linked)) + mean**2 * n - 2.0 * float(np.sum(BQ**2)) + within
-    variance = 2.0 * squares / (left * (left + 2.0))
+    block_squares += float(np.sum(border**2))
+    squares = 0.5 * float(np.sum(linked)) + mean**2 * n - 2.0 * float(np.sum(BQ**2)) + block_squares
+    variance = 2.0 * squares / (remaining_dof * (remaining_dof + 2.0))
     size = (1.0 - mean**2) / variance - 1.0
     return beta_cdf(0.5 * size * (1.0 - mean), 0.5 * size * (1.0 + mean), 0.5 * (1.0 - r))
 
@@ -124,8 +124,8 @@ def normality(r: Array) -> Figure:
     if n < _FEWEST_NORMAL or not np.std(r) > 0:
         return UNTESTED
     z = np.sort((r - np.mean(r)) / np.std(r, ddof=1))
-    odd = 2 * np.arange(1, n + 1) - 1
-    square = -n - float(np.sum(odd * (log_normal_cdf(z) + log_normal_cdf(-z[::-1])))) / n
+    odd_numbers = 2 * np.arange(1, n + 1) - 1
+    square = -n - float(np.sum(odd_numbers * (log_normal_cdf(z) + log_normal_cdf(-z[::-1])))) / n
     A = square * (1 + 0.75 / n + 2.25 / n**2)
     if A < 0.2:
         p = 1 - np.exp(-13.436 + 101.14 * A - 223.73 * A**2)
@@ -138,14 +138,14 @@ def normality(r: Array) -> Figure:
     return Figure(A, float(p))
 
 
-def trend(r: Array, along: Array) -> Figure:
+def trend(r: Array, covariate: Array) -> Figure:
     """Return the rank correlation of the residuals' sizes with a quantity, and its probability (Spearman 1904).
 
     Positive if residuals grow with the quantity.  Ranks are not moved by outliers.  Of few values all permutations are
     counted, of more a symmetric beta distribution has their variance and kurtosis (Kendall 1948, section 5.9).
     """
     n = r.size
-    a, b = _ranks(np.abs(r)), _ranks(along)
+    a, b = _ranks(np.abs(r)), _ranks(covariate)
     if n < FEWEST or np.ptp(a) == 0 or np.ptp(b) == 0:
         return UNTESTED
     rho = float(np.corrcoef(a, b)[0, 1])
@@ -154,8 +154,8 @@ def trend(r: Array, along: Array) -> Figure:
         return Figure(rho, float(np.mean(np.abs(a[_permutations(n)] @ b) >= abs(float(a @ b)) - 1e-9)))
     fourth = 3 * (25 * n**3 - 38 * n**2 - 35 * n + 72) / (25 * n * (n + 1) * (n - 1) ** 3)
     size = 3.0 / (3.0 - fourth * (n - 1) ** 2) - 1.5
-    reach = float(np.sqrt((2.0 * size + 1.0) / (n - 1)))
-    return Figure(rho, 2 * beta_cdf(size, size, max(0.5 - 0.5 * abs(rho) / reach, 0.0)))
+    max_correlation = float(np.sqrt((2.0 * size + 1.0) / (n - 1)))
+    return Figure(rho, 2 * beta_cdf(size, size, max(0.5 - 0.5 * abs(rho) / max_correlation, 0.0)))
 
 
 @cache
@@ -163,40 +163,40 @@ def _permutations(n: int) -> NDArray[np.int8]:
     return np.array(list(itertools.permutations(range(n))), dtype=np.int8)
 
 
-def outliers(r: Array, dof: float, sure: float, *, known: bool) -> NDArray[np.bool_]:
-    """Return a mask of residuals that are larger than the largest of n should be, at significance level `sure`.
+def outliers(r: Array, dof: float, error_probability: float, *, is_sigma_known: bool) -> NDArray[np.bool_]:
+    """Return a mask of residuals that are larger than the largest of n should be, at significance level `error_probability`.
 
     Residuals of known deviation 1 are compared with it, or with the others where these are larger altogether.  Where
     the deviation is estimated from the residuals themselves, outliers included, they are taken away one by one, the
     largest first, and compared with those that remain (generalised extreme Studentised deviate, Rosner 1983).
 
-    r (n,), of which `dof` degrees of freedom are left; `known` if their deviation is known to be 1.
+    r (n,), of which `dof` degrees of freedom are left; `is_sigma_known` if their deviation is known to be 1.
     """
     n = r.size
-    found = np.zeros(n, dtype=np.bool_)
+    is_outlier = np.zeros(n, dtype=np.bool_)
     if n < 3 or not np.isfinite(r).all():
-        return found
-    if known:
-        others = float(np.median(np.abs(r))) / normal_quantile(0.75)
-        return np.abs(r) > -normal_quantile(sure / (2 * n)) * max(1.0, others)
+        return is_outlier
+    if is_sigma_known:
+        robust_sigma = float(np.median(np.abs(r))) / normal_quantile(0.75)
+        return np.abs(r) > -normal_quantile(error_probability / (2 * n)) * max(1.0, robust_sigma)
     order = np.argsort(-np.abs(r))
     squares, count = np.append(np.cumsum((r[order] ** 2)[::-1])[::-1], 0.0), 0
     for i in range(max(n // 5, 1)):
-        left = dof - i - 1  # without the i larger ones and this one
-        if left < 2 or not squares[i] > 0:
+        remaining_dof = dof - i - 1  # without the i larger ones and this one
+        if remaining_dof < 2 or not squares[i] > 0:
             break
-        t = np.abs(r[order[i]]) * np.sqrt(left / max(squares[i + 1], np.finfo(float).eps * squares[i]))
-        if t > -t_quantile(left, sure / (2 * (n - i))):
+        t = np.abs(r[order[i]]) * np.sqrt(remaining_dof / max(squares[i + 1], np.finfo(float).eps * squares[i]))
+        if t > -t_quantile(remaining_dof, error_probability / (2 * (n - i))):
             count = i + 1
-    found[order[:count]] = True
-    return found
+    is_outlier[order[:count]] = True
+    return is_outlier
 
 
 def _ranks(x: Array) -> Array:
     """Return ranks from 1; equal values get their mean rank."""
     _, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return (last - 0.5 * (counts - 1))[inverse.ravel()]
+    last_ranks = np.cumsum(counts)
+    return (last_ranks - 0.5 * (counts - 1))[inverse.ravel()]
 
 
 def adjusted(p_values: Array, weights: Array) -> Array:
@@ -205,11 +205,11 @@ def adjusted(p_values: Array, weights: Array) -> Array:
     Of the probabilities p_i with weights w_i of mean 1, q_i = p_i / w_i in increasing order become the smallest
     n q_j / j of all j >= i.  What was not tested (NaN) does not count.
     """
-    out = np.full(p_values.shape, np.nan)
+    q_values = np.full(p_values.shape, np.nan)
     tested = np.flatnonzero(np.isfinite(p_values))
     if tested.size:
         q = p_values[tested] * np.mean(weights[tested]) / weights[tested]
         order = np.argsort(q, kind="stable")
         steps = q[order] * tested.size / np.arange(1, tested.size + 1)
-        out[tested[order]] = np.minimum(np.minimum.accumulate(steps[::-1])[::-1], 1.0)
-    return out
+        q_values[tested[order]] = np.minimum(np.minimum.accumulate(steps[::-1])[::-1], 1.0)
+    return q_values

@@ -47,22 +47,22 @@ class Seen:
     deviations: Array
 
     @classmethod
-    def of(cls, problem: Posed, staged: StagedProblem, at: Evaluation, noise: Array | None) -> Seen:
+    def of(cls, problem: Posed, staged: StagedProblem, evaluation: Evaluation, noise: Array | None) -> Seen:
         """Evaluate a solution; `noise` (n_groups,) are the estimates of the sigmas that are eliminated."""
-        parts = [np.concatenate(part) for part in zip(*staged.standardised(at.v), strict=True)]
+        parts = [np.concatenate(part) for part in zip(*staged.standardised(evaluation.v), strict=True)]
         predictions, spreads, residuals = parts
         observed = [c.observed[j] for c in problem.conditions for j in np.nonzero(c.points.mask)[1]]
-        known = np.append(np.full(len(problem.groups), np.nan) if noise is None else noise, 1.0)
-        factor = known[groups(problem)]
+        group_sigmas = np.append(np.full(len(problem.groups), np.nan) if noise is None else noise, 1.0)
+        factor = group_sigmas[groups(problem)]
         deviations = np.empty(spreads.size)
-        kinds = np.array([-1 if of is None else id(of.noise) for of in observed])
+        kinds = np.array([-1 if observable is None else id(observable.noise) for observable in observed])
         order = np.argsort(kinds, kind="stable")
-        models = {id(of.noise): of.noise for of in observed if of is not None}
-        for own in np.split(order, np.flatnonzero(np.diff(kinds[order])) + 1):
-            model = models.get(int(kinds[own[0]])) if own.size else None
+        models = {id(observable.noise): observable.noise for observable in observed if observable is not None}
+        for rows in np.split(order, np.flatnonzero(np.diff(kinds[order])) + 1):
+            model = models.get(int(kinds[rows[0]])) if rows.size else None
             if model is None:
                 continue
-            deviations[own] = model.deviation(predictions[own], (spreads * factor)[own])
+            deviations[rows] = model.deviation(predictions[rows], (spreads * factor)[rows])
         with np.errstate(invalid="ignore", divide="ignore"):
             return cls(predictions, spreads, residuals, residuals / factor, deviations)
 
@@ -84,7 +84,7 @@ class ResidualSeries:
     counted: Mask
 
 
-def residual_table(problem: Posable, seen: Seen) -> dict[str, NDArray[Any]]:
+def residual_table(problem: Posable, residual_values: Seen) -> dict[str, NDArray[Any]]:
     """Return one row per measured value, as columns (n_data,), in the order of the residuals.
 
     ``experiment``, ``output``, ``time``, ``replicate`` (counted from 0 among equal times), ``value``, ``prediction``,
@@ -104,32 +104,32 @@ def residual_table(problem: Posable, seen: Seen) -> dict[str, NDArray[Any]]:
     table = {name: np.concatenate(pieces) for name, pieces in columns.items()}
     return {
         **table,
-        "prediction": seen.predictions.copy(),
-        "sigma": seen.spreads.copy(),
-        "residual": seen.residuals.copy(),
-        "normalised": seen.normalised.copy(),
+        "prediction": residual_values.predictions.copy(),
+        "sigma": residual_values.spreads.copy(),
+        "residual": residual_values.residuals.copy(),
+        "normalised": residual_values.normalised.copy(),
     }
 
 
 def scores(problem: Posed, table: dict[str, NDArray[Any]]) -> Array:
     """Return normalised residuals (n_data,) as probable as standard normal ones, as far as noise models say how."""
-    out: Array = table["normalised"].copy()
-    begin = 0
+    normal_scores: Array = table["normalised"].copy()
+    offset = 0
     for condition in problem.conditions:
         output = np.nonzero(condition.points.mask)[1]
         for j, observed in enumerate(condition.observed):
-            of = begin + np.flatnonzero(output == j)
-            if observed is not None and of.size:
-                columns = (table[name][of] for name in ("normalised", "prediction", "sigma", "value"))
-                out[of] = observed.noise.scores(*columns)
-        begin += output.size
-    return out
+            rows = offset + np.flatnonzero(output == j)
+            if observed is not None and rows.size:
+                columns = (table[name][rows] for name in ("normalised", "prediction", "sigma", "value"))
+                normal_scores[rows] = observed.noise.scores(*columns)
+        offset += output.size
+    return normal_scores
 
 
-def groups(posed: Posed) -> Index:
+def groups(compiled_problem: Posed) -> Index:
     """Return the number of the sigma that each value shares and that is eliminated, (n_data,); -1 if none is."""
-    observed = [c.observed[j] for c in posed.conditions for j in np.nonzero(c.points.mask)[1]]
-    return np.array([-1 if of is None else of.group for of in observed], dtype=np.intp)
+    observed = [c.observed[j] for c in compiled_problem.conditions for j in np.nonzero(c.points.mask)[1]]
+    return np.array([-1 if observable is None else observable.group for observable in observed], dtype=np.intp)
 
 
 def unbiased_sigmas(problem: Posed, residuals: Array, normalised: Array) -> dict[str, float]:
@@ -137,12 +137,12 @@ def unbiased_sigmas(problem: Posed, residuals: Array, normalised: Array) -> dict
 
     residuals, normalised (n_data,) : as a `Result` has them
     """
-    group, found = groups(problem), dict[str, float]()
+    group, sigmas = groups(problem), dict[str, float]()
     for g, name in enumerate(problem.groups):
-        plain, normal = (float(np.sum(of[group == g] ** 2)) for of in (residuals, normalised))
+        residual_square, normalized_square = (float(np.sum(array[group == g] ** 2)) for array in (residuals, normalised))
         with np.errstate(invalid="ignore"):  # 0 where the model meets the data exactly
-            found[f"sigma({name})" if name else "sigma"] = float(np.sqrt(plain / normal)) if normal else 0.0
-    return found
+            sigmas[f"sigma({name})" if name else "sigma"] = float(np.sqrt(residual_square / normalized_square)) if normalized_square else 0.0
+    return sigmas
 
 
 def whitened(problem: Posed, normalised: Array, *, undo: bool = False) -> Array:
@@ -152,13 +152,13 @@ def whitened(problem: Posed, normalised: Array, *, undo: bool = False) -> Array:
     """
     if not problem.correlations:
         return normalised
-    out, begin = normalised.copy(), 0
+    values, offset = normalised.copy(), 0
     for condition in problem.conditions:
-        own = slice(begin, begin + int(condition.points.mask.sum()))
-        found, begin = condition.whitening(problem.outputs), own.stop
-        if found is not None:
-            out[own] = found.coloured(out[own]) if undo else found.W @ out[own]
-    return out
+        row_range = slice(offset, offset + int(condition.points.mask.sum()))
+        whitening, offset = condition.whitening(problem.outputs), row_range.stop
+        if whitening is not None:
+            values[row_range] = whitening.coloured(values[row_range]) if undo else whitening.W @ values[row_range]
+    return values
 
 
 def along_values(problem: Posed, normalised: Array, rows: Array) -> tuple[Array, Array]:
@@ -169,45 +169,45 @@ def along_values(problem: Posed, normalised: Array, rows: Array) -> tuple[Array,
     """
     if not problem.correlations:
         return normalised, rows
-    found = [(c.whitening(problem.outputs), int(c.points.mask.sum())) for c in problem.conditions]
-    whole: Any = scipy.sparse.block_diag([scipy.sparse.eye(n) if w is None else w.W for w, n in found], format="csr")
-    parts = whole.multiply(1.0 / scipy.sparse.linalg.norm(whole, axis=0)).tocsr()
+    whitenings = [(c.whitening(problem.outputs), int(c.points.mask.sum())) for c in problem.conditions]
+    block_diagonal: Any = scipy.sparse.block_diag([scipy.sparse.eye(n) if w is None else w.W for w, n in whitenings], format="csr")
+    parts = block_diagonal.multiply(1.0 / scipy.sparse.linalg.norm(block_diagonal, axis=0)).tocsr()
     return parts.T @ whitened(problem, normalised), parts.T @ rows
 
 
-def series(problem: Posed, seen: Seen) -> list[ResidualSeries]:
+def series(problem: Posed, residual_values: Seen) -> list[ResidualSeries]:
     """Divide residuals by experiment and output; they are those of the values themselves, in units of a deviation.
 
     Values beyond a limit of detection have none.
     """
-    table = residual_table(problem, seen)
-    found: list[ResidualSeries] = []
-    begin = 0
+    table = residual_table(problem, residual_values)
+    all_series: list[ResidualSeries] = []
+    next_row = 0
     for condition in problem.conditions:
         column = np.nonzero(condition.points.mask)[1]
-        first, begin = begin, begin + column.size
+        first_row, next_row = next_row, next_row + column.size
         for j, (output, observed) in enumerate(zip(problem.outputs, condition.observed, strict=True)):
-            of = first + np.flatnonzero(column == j)
+            rows = first_row + np.flatnonzero(column == j)
             if observed is not None:
-                of = of[observed.noise.beyond(table["value"][of]) == 0]
-            if observed is None or not of.size:
+                rows = rows[observed.noise.beyond(table["value"][rows]) == 0]
+            if observed is None or not rows.size:
                 continue
-            value, sigma, residual = table["value"][of], table["sigma"][of], table["residual"][of]
+            value, sigma, residual = table["value"][rows], table["sigma"][rows], table["residual"][rows]
             if not observed.weighted:  # of a logarithm, or of a count: in units of the value's own deviation
-                away = table["prediction"][of] - value
+                deviations = table["prediction"][rows] - value
                 with np.errstate(invalid="ignore", divide="ignore"):
-                    sigma = np.where(residual == 0.0, 1.0, np.abs(away / residual))
-            counted = (np.abs(table["normalised"][of]) <= _AWAY) | (not observed.noise.heavy)
-            counted |= 2 * np.count_nonzero(counted) <= of.size
-            found.append(ResidualSeries(condition.name, output, residual, value, sigma, table["time"][of], counted))
-    return found
+                    sigma = np.where(residual == 0.0, 1.0, np.abs(deviations / residual))
+            counted = (np.abs(table["normalised"][rows]) <= _AWAY) | (not observed.noise.heavy)
+            counted |= 2 * np.count_nonzero(counted) <= rows.size
+            all_series.append(ResidualSeries(condition.name, output, residual, value, sigma, table["time"][rows], counted))
+    return all_series
 
 
 def replicates(times: Array, mask: NDArray[np.bool_]) -> NDArray[np.intp]:
     """Count the values of each output at equal times, (n_points, n_outputs); times increase."""
-    before = np.cumsum(mask, axis=0) - mask
-    first = np.searchsorted(times, times, side="left")
-    return before - before[first]
+    counts_before = np.cumsum(mask, axis=0) - mask
+    first_rows = np.searchsorted(times, times, side="left")
+    return counts_before - counts_before[first_rows]
 
 
 @dataclass(frozen=True)

@@ -348,8 +348,8 @@ class Result:
     @property
     def values(self) -> dict[str, float]:
         """All estimates by name, in the order of `names`."""
-        both = {**self.parameters, **self.initial_states}
-        return {name: both[name] for name in self.names}
+        all_values = {**self.parameters, **self.initial_states}
+        return {name: all_values[name] for name in self.names}
 
     def __getitem__(self, name: str) -> Estimate:
         """Return an estimate by name: the number, its standard error, its interval, its verdict.
@@ -367,28 +367,28 @@ class Result:
         name = called_now(str(name), self.names)
         estimated = name in self.parameters or name in self.initial_states
         if not estimated and name not in self.sigmas:
-            known = dict.fromkeys((*self.names, *self.sigmas))
-            check("result", [f"'{name}' was not estimated: {suggest(str(name), known)}"])
-        return self._estimate_of(name, self.confidence_intervals() if estimated else {}, wrong=self.refuted)
+            known_names = dict.fromkeys((*self.names, *self.sigmas))
+            check("result", [f"'{name}' was not estimated: {suggest(str(name), known_names)}"])
+        return self._estimate_of(name, self.confidence_intervals() if estimated else {}, contradicts_model=self.refuted)
 
-    def _estimate_of(self, name: str, intervals: Mapping[str, tuple[float, float]], *, wrong: bool) -> Estimate:
+    def _estimate_of(self, name: str, intervals: Mapping[str, tuple[float, float]], *, contradicts_model: bool) -> Estimate:
         """Build the estimate of a quantity, or of an eliminated sigma, which is not in `intervals`."""
         estimated = name in intervals
         unit = "" if self.problem is None else self.problem.posed.unit(name)
         if estimated:
             interval, error = intervals[name], self.standard_errors[name]
-            said = self.identifiability[name].sentence
+            verdict_text = self.identifiability[name].sentence
         else:
-            interval, error, said = _sigma_interval(self, name), self.sigma_errors[name], "noise, eliminated"
-        said = f"assuming that the model is correct: {said}" if wrong else said
-        found = self.sigmas if not estimated else self.parameters if name in self.parameters else self.initial_states
+            interval, error, verdict_text = _sigma_interval(self, name), self.sigma_errors[name], "noise, eliminated"
+        verdict_text = f"assuming that the model is correct: {verdict_text}" if contradicts_model else verdict_text
+        values = self.sigmas if not estimated else self.parameters if name in self.parameters else self.initial_states
         return Estimate(
-            found[name],
+            values[name],
             name=name,
             standard_error=error,
             interval=interval,
             confidence_level=self.confidence_level,
-            verdict=said,
+            verdict=verdict_text,
             unit=unit,
         )
 
@@ -413,8 +413,8 @@ class Result:
         confidence_level : float, optional
             By default the result's `confidence_level`.
         """
-        chosen = read_level("confidence_intervals", confidence_level, self.confidence_level)
-        factor = self._quantile(chosen)
+        level = read_level("confidence_intervals", confidence_level, self.confidence_level)
+        factor = self._quantile(level)
         out: dict[str, tuple[float, float]] = {}
         for (name, value), log in zip(self.values.items(), self.log, strict=True):
             reach = factor * self.standard_errors[name]
@@ -508,20 +508,20 @@ class Result:
         from castfit.result.bands import bands_from_draws, bands_mistakes, deviation, linear_bands, read_outputs
 
         problem = self._owner("predict")
-        chosen = self.confidence_level if confidence_level is None else real(confidence_level)
+        level = self.confidence_level if confidence_level is None else real(confidence_level)
         mistakes = option_mistakes(
             ("noise", noise, is_one_of(noise, True, False), "pass True or False"),
-            level_rule(confidence_level, chosen),
+            level_rule(confidence_level, level),
         )
         mistakes += [*bands_mistakes(bands, self.names), *rng_mistakes(rng)]
-        profiled, alone = is_one_of(bands, "profile"), is_one_of(workers, 1)
+        is_profile, is_serial = is_one_of(bands, "profile"), is_one_of(workers, 1)
         mistakes += option_mistakes(
-            ("workers", workers, alone or isinstance(workers, Executor) or is_count(workers, 1),
+            ("workers", workers, is_serial or isinstance(workers, Executor) or is_count(workers, 1),
              "pass a number of processes or a concurrent.futures.Executor"),
-            ("workers", workers, alone or profiled, "it has an effect only with bands='profile'; remove it"),
+            ("workers", workers, is_serial or is_profile, "it has an effect only with bands='profile'; remove it"),
         )[:1]  # fmt: skip
-        added, wrong = read_outputs(outputs, problem.posed.model)
-        mistakes += wrong
+        extra_outputs, output_mistakes = read_outputs(outputs, problem.posed.model)
+        mistakes += output_mistakes
         if noise is True and bands is None:
             mistakes.append("noise=True widens bands and needs bands='linear' or bands='profile'")
         if confidence_level is not None and bands is None:
@@ -529,23 +529,23 @@ class Result:
         if bands is not None and not self.success:
             mistakes.append("no bands: the fit failed, so the covariance is unknown")
         check("predict", mistakes)
-        assert chosen is not None
-        posed = problem.posed.showing(added)
+        assert level is not None
+        compiled_problem = problem.posed.showing(extra_outputs)
         nodes = [self.trajectories[condition.name] for condition in problem.conditions]
-        found = predict(posed, self.theta, nodes, times=times, integrator=self.integrator)
+        prediction = predict(compiled_problem, self.theta, nodes, times=times, integrator=self.integrator)
         if bands is None:
-            return found
-        sigmas = unbiased_sigmas(posed, self.residuals, self.normalised_residuals) if noise else {}
+            return prediction
+        sigmas = unbiased_sigmas(compiled_problem, self.residuals, self.normalised_residuals) if noise else {}
         if isinstance(bands, str):
-            of_values = partial(deviation, sigmas, posed) if noise and not profiled else None
-            basis = (self.theta, self.covariance, posed, found, self.integrator)
-            linear = linear_bands(*basis, self._quantile(chosen), of_values)
-            if not profiled:
+            of_values = partial(deviation, sigmas, compiled_problem) if noise and not is_profile else None
+            linear_arguments = (self.theta, self.covariance, compiled_problem, prediction, self.integrator)
+            linear = linear_bands(*linear_arguments, self._quantile(level), of_values)
+            if not is_profile:
                 return Prediction(linear)
-            return Prediction(views().profile_bands(self, posed, linear, chosen, noise=noise, workers=workers))
+            return Prediction(views().profile_bands(self, compiled_problem, linear, level, noise=noise, workers=workers))
         unbiased = {name: sigma / self.sigmas[name] for name, sigma in sigmas.items() if self.sigmas[name] > 0.0}
-        drawn = (bands, self.theta, posed, found, self.integrator)
-        return Prediction(bands_from_draws(*drawn, chosen, np.random.default_rng(rng), unbiased if noise else None))
+        draw_arguments = (bands, self.theta, compiled_problem, prediction, self.integrator)
+        return Prediction(bands_from_draws(*draw_arguments, level, np.random.default_rng(rng), unbiased if noise else None))
 
     def sensitivities(self, times: Times = None) -> dict[str, Responses]:
         """Return all outputs of the model at any times, and their derivatives by the estimated quantities.
@@ -636,8 +636,8 @@ class Result:
         True
         """
         intervals = self.confidence_intervals()
-        wrong, names = self.refuted, dict.fromkeys((*self.names, *self.sigmas))
-        return frame_of([self._estimate_of(n, intervals, wrong=wrong) for n in names])
+        contradicts_model, names = self.refuted, dict.fromkeys((*self.names, *self.sigmas))
+        return frame_of([self._estimate_of(n, intervals, contradicts_model=contradicts_model) for n in names])
 
     def residual_table(self) -> dict[str, NDArray[Any]]:
         """Return one row per measured value, as columns: ``pandas.DataFrame(result.residual_table())`` is a frame.
@@ -652,8 +652,8 @@ class Result:
         InputError
             For a loaded result without its problem.
         """
-        seen = Seen(self.predictions, self.spreads, self.residuals, self.normalised_residuals, self.deviations)
-        return residual_table(self._owner("residual_table"), seen)
+        residual_values = Seen(self.predictions, self.spreads, self.residuals, self.normalised_residuals, self.deviations)
+        return residual_table(self._owner("residual_table"), residual_values)
 
     @cached_property  # a report asks for it five times
     def diagnostics(self) -> Diagnostics:
@@ -678,11 +678,11 @@ class Result:
             For a fit that failed, reproduces its data exactly, or has more than 500 quantities; for a loaded result
             without its problem, if errors depend on each other.
         """
-        found = _influence(self, None if self.errors is None else self._owner("influence").posed)
-        if found is None:
-            known = "influence is available only for converged fits with a positive residual variance"
-            raise InputError("influence", [f"{known}, and for at most 500 quantities"])
-        return found
+        influences = _influence(self, None if self.errors is None else self._owner("influence").posed)
+        if influences is None:
+            reason = "influence is available only for converged fits with a positive residual variance"
+            raise InputError("influence", [f"{reason}, and for at most 500 quantities"])
+        return influences
 
     def ended(self, status: Status, message: str) -> Result:
         """Return the result with another status and message."""
@@ -731,27 +731,27 @@ class Result:
         """
         check("with_problem", kind_mistakes(problem, may_be_fixed=True))
         problem = with_correlations(self._with_nodes(problem), self.errors)
-        old = {name: now for name in self.names if (now := called_now(name, problem.names)) != name}
-        if old:
+        new_names = {name: new_name for name in self.names if (new_name := called_now(name, problem.names)) != name}
+        if new_names:
             saved = json.dumps(self.to_plain())
-            for name, now in old.items():
-                saved = saved.replace(name, now)
+            for name, new_name in new_names.items():
+                saved = saved.replace(name, new_name)
             now_named = Result.from_plain(json.loads(saved, object_hook=restored))
             model = {"model": fingerprint.question(problem)["model"]}  # whose hash holds the name
-            asked = {**now_named.question, **model} if now_named.question else {}
-            return replace(now_named, question=asked).with_problem(problem)
-        found = (problem.names, tuple(c.name for c in problem.conditions), problem.n_data)
-        expected = (self.names, tuple(self.trajectories), self.n_data)
-        what = ("estimated quantities", "experiments", "number of measurements")
+            new_question = {**now_named.question, **model} if now_named.question else {}
+            return replace(now_named, question=new_question).with_problem(problem)
+        problem_signature = (problem.names, tuple(c.name for c in problem.conditions), problem.n_data)
+        result_signature = (self.names, tuple(self.trajectories), self.n_data)
+        labels = ("estimated quantities", "experiments", "number of measurements")
         mistakes = [
             f"the problem has {have} {name}, the result {want}; pass the problem that was fitted"
-            for name, have, want in zip(what, found, expected, strict=True)
+            for name, have, want in zip(labels, problem_signature, result_signature, strict=True)
             if have != want
         ]
         if self.question and not mistakes:
-            other = fingerprint.changed(self.question, fingerprint.question(problem))
+            differences = fingerprint.changed(self.question, fingerprint.question(problem))
             mistakes = [
-                f"{what}: the problem differs from the result; pass the problem that was fitted" for what in other
+                f"{label}: the problem differs from the result; pass the problem that was fitted" for label in differences
             ]
         check("with_problem", mistakes)
         return replace(self, problem=with_smoothness(problem, self.smoothness))
@@ -767,8 +767,8 @@ class Result:
         if not adaptive or not self.trajectories:
             return problem
         width = next(iter(self.trajectories.values())).states.shape[1]
-        order, rest = divmod(width - len(model.states) + sum(line.order for line in adaptive), len(adaptive))
-        if rest or order < 2:
+        order, remainder = divmod(width - len(model.states) + sum(line.order for line in adaptive), len(adaptive))
+        if remainder or order < 2:
             return problem
         return with_nodes(problem, order) or problem
 
@@ -776,9 +776,9 @@ class Result:
         """Return half the width of an interval, in standard errors."""
         return quantile(level, np.inf if self.absolute_sigma else self.dof)
 
-    def _owner(self, what: str) -> Posable:
+    def _owner(self, method_name: str) -> Posable:
         if self.problem is None:
-            raise InputError(what, ["the loaded result has no model; call result.with_problem(problem) first"])
+            raise InputError(method_name, ["the loaded result has no model; call result.with_problem(problem) first"])
         return self.problem
 
     def save(self, path: str | Path) -> None:
@@ -794,11 +794,11 @@ class Result:
     def to_plain(self) -> dict[str, Any]:
         """Return the content of the JSON file: all fields except `problem` and `found_by`."""
         matrices = ("covariance", "correlation", "information", "jacobian")  # in blocks no file should hold them whole
-        held = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("found_by", "problem")}
-        held |= {name: np.empty((0, 0)) for name in matrices if not isinstance(held[name], np.ndarray)}
+        field_values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("found_by", "problem")}
+        field_values |= {name: np.empty((0, 0)) for name in matrices if not isinstance(field_values[name], np.ndarray)}
         if self.problem is not None:
-            held["question"] = fingerprint.question(self.problem)
-        return {"castfit_result": FORMAT, **plain(held)}
+            field_values["question"] = fingerprint.question(self.problem)
+        return {"castfit_result": FORMAT, **plain(field_values)}
 
     @classmethod
     def load(cls, path: str | Path) -> Result:
@@ -826,8 +826,8 @@ class Result:
         content = dict(cast("dict[str, Any]", entry if isinstance(entry, dict) else {}))
         version = content.pop("castfit_result", None)
         if version not in (1, FORMAT):
-            found = "no saved result" if version is None else f"format {version} is unsupported; this version of castfit reads format {FORMAT}"
-            raise InputError("Result.load", [f"{where} is {found}"])
+            description = "no saved result" if version is None else f"format {version} is unsupported; this version of castfit reads format {FORMAT}"
+            raise InputError("Result.load", [f"{where} is {description}"])
         if version == 1:
             content |= {"goodness": plain(UNKNOWN), "question": {}}
         needed = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
@@ -851,9 +851,9 @@ class Result:
             the values lie.
         """
         check("summary", option_mistakes(("every", every, is_one_of(every, True, False), "give True or False")))
-        found = _summary(self)
-        wrong = _refuted(self, found)
-        return "\n".join([*_table(self, wrong, every=every), "", *_footer(self, found, wrong)])
+        diagnostics = _summary(self)
+        contradicts_model = _refuted(self, diagnostics)
+        return "\n".join([*_table(self, contradicts_model, show_all=every), "", *_footer(self, diagnostics, contradicts_model)])
 
     def __str__(self) -> str:
         return self.summary()
@@ -862,9 +862,9 @@ class Result:
         return views().reports.card(self)
 
     def __repr__(self) -> str:
-        shown = listed((f"{name} = {value:.4g}" for name, value in self.values.items()), 60)
-        how = self.transcription.partition(" (")[0]
-        return one_line(f"Result({self.status.value}: {self.measure} = {self.objective:.6g}, {shown}; {how})")
+        values_text = listed((f"{name} = {value:.4g}" for name, value in self.values.items()), 60)
+        method = self.transcription.partition(" (")[0]
+        return one_line(f"Result({self.status.value}: {self.measure} = {self.objective:.6g}, {values_text}; {method})")
 
 
 def _read(content: dict[str, Any]) -> Result:
@@ -873,14 +873,14 @@ def _read(content: dict[str, Any]) -> Result:
     for key in ("theta", "log"):
         if np.shape(content[key]) != (len(names),):
             raise ValueError(f"{key} is {text(content[key])}")
-    found = Result(**rebuilt_fields(Result, content))
+    result = Result(**rebuilt_fields(Result, content))
     if "measure" not in content:  # saved by an earlier version
-        squares = abs(2.0 * found.cost - found.chi2) <= _ROUNDING * abs(found.chi2)
-        found = replace(found, measure=CHI2 if found.absolute_sigma and squares else LIKELIHOOD)
-    if found.normalised_residuals.size < found.n_data:  # saved by an earlier version
-        normalised = found.residuals / (1.0 if found.absolute_sigma else found.noise)
-        return replace(found, normalised_residuals=normalised)
-    return found
+        squares = abs(2.0 * result.cost - result.chi2) <= _ROUNDING * abs(result.chi2)
+        result = replace(result, measure=CHI2 if result.absolute_sigma and squares else LIKELIHOOD)
+    if result.normalised_residuals.size < result.n_data:  # saved by an earlier version
+        normalised = result.residuals / (1.0 if result.absolute_sigma else result.noise)
+        return replace(result, normalised_residuals=normalised)
+    return result
 
 
 def _families(names: Sequence[str]) -> dict[str, list[str]]:
@@ -888,20 +888,20 @@ def _families(names: Sequence[str]) -> dict[str, list[str]]:
 
     Of a few nothing is gathered.
     """
-    found: dict[str, list[str]] = defaultdict(list)
+    members_by_label: dict[str, list[str]] = defaultdict(list)
     for name in names:
         label, bracket, _ = name.partition("[")
         if bracket:
-            found[label].append(name)
-    return {label: members for label, members in found.items() if len(members) > _MANY}
+            members_by_label[label].append(name)
+    return {label: members for label, members in members_by_label.items() if len(members) > _MANY}
 
 
 def told(names: Sequence[str], all_in: str) -> tuple[tuple[str, ...], list[str]]:
     """Return the names to which a table gives rows, few of each family, and a line that says where all are."""
     families = _families(names)
-    left = {name for members in families.values() for name in members[_FEW:]}
-    more = ", ".join(f"{len(members) - _FEW:,} more {label}[...]" for label, members in families.items())
-    return tuple(n for n in names if n not in left), [f"Not shown: {more}. All values: {all_in}."] if more else []
+    hidden_names = {name for members in families.values() for name in members[_FEW:]}
+    more_text = ", ".join(f"{len(members) - _FEW:,} more {label}[...]" for label, members in families.items())
+    return tuple(n for n in names if n not in hidden_names), [f"Not shown: {more_text}. All values: {all_in}."] if more_text else []
 
 
 def _family_row(result: Result, label: str, members: Sequence[str], values: Mapping[str, float]) -> tuple[str, ...]:
@@ -919,27 +919,27 @@ def _family_row(result: Result, label: str, members: Sequence[str], values: Mapp
     return f"{name} ({unit})" if unit else name, middle, deviation, f"[{low}, {high}]", remark
 
 
-def _table(result: Result, wrong: bool, *, every: bool = False) -> list[str]:
+def _table(result: Result, contradicts_model: bool, *, show_all: bool = False) -> list[str]:
     """Return name, value, standard error, interval and remark, aligned in columns."""
     intervals = result.confidence_intervals()
-    posed = None if result.problem is None else result.problem.posed
-    remark = "assuming that the model is correct" if wrong else "remark"
+    compiled_problem = None if result.problem is None else result.problem.posed
+    remark = "assuming that the model is correct" if contradicts_model else "remark"
     rows: list[tuple[str, ...]] = [("", "value", "std. error", f"{100 * result.confidence_level:g} % interval", remark)]
-    values, families = result.values, {} if every else _families(result.names)
-    shown: set[str] = set()
+    values, families = result.values, {} if show_all else _families(result.names)
+    shown_labels: set[str] = set()
     for (name, value), log in zip(values.items(), result.log, strict=True):
         label = name.partition("[")[0]
         if label in families and "[" in name:
-            if label not in shown:
+            if label not in shown_labels:
                 rows.append(_family_row(result, label, families[label], values))
-            shown.add(label)
+            shown_labels.add(label)
             continue
         error, verdict = result.standard_errors[name], result.identifiability[name]
         low, high = (rounded(end, error) for end in intervals[name])
         absent = "inf" if error > 0 else "-"
         deviation, interval = (f"{error:.2g}", f"[{low}, {high}]") if np.isfinite(error) else (absent, absent)
         remark = verdict.sentence + (" (log scale)" if log else "")
-        unit = "" if posed is None else posed.unit(name)
+        unit = "" if compiled_problem is None else compiled_problem.unit(name)
         rows.append((f"{name} ({unit})" if unit else name, rounded(value, error), deviation, interval, remark))
     rows += [_sigma_row(result, name) for name in result.sigmas if name != "sigma"]
     table = aligned(rows, "<>><<")
@@ -986,38 +986,38 @@ def _verdict(result: Result) -> str:
     return f"A poor optimum: {poor}; {remedy} {result.message}"
 
 
-def _examined(result: Result, posed: Posed, *, by_experiment: bool = True) -> Diagnostics:
+def _examined(result: Result, compiled_problem: Posed, *, by_experiment: bool = True) -> Diagnostics:
     """Look at the residuals of a result."""
     table = result.residual_table()
-    models = [(name, o.noise) for c in posed.conditions for name, o in zip(posed.outputs, c.observed, strict=True) if o]
-    found, (hat, shared) = _influence(result, posed), _hat(result)
-    table["normalised"] = whitened(posed, scores(posed, table))
-    blind = hat is None and result.success and len(result.names) > WRITTEN_OUT  # a file keeps no derivatives of so many
-    said = diagnose(
+    models = [(name, o.noise) for c in compiled_problem.conditions for name, o in zip(compiled_problem.outputs, c.observed, strict=True) if o]
+    influences, (hat, shared) = _influence(result, compiled_problem), _hat(result)
+    table["normalised"] = whitened(compiled_problem, scores(compiled_problem, table))
+    is_untestable = hat is None and result.success and len(result.names) > WRITTEN_OUT  # a file keeps no derivatives of so many
+    diagnostics = diagnose(
         table,
         dof=result.dof,
-        known=result.absolute_sigma,
-        exact=[name for name, left in result.goodness.unexplained.items() if blind or left < EXACT],
+        is_sigma_known=result.absolute_sigma,
+        exact=[name for name, left in result.goodness.unexplained.items() if is_untestable or left < EXACT],
         not_normal={name for name, noise in models if not noise.normal},
         heavy={name for name, noise in models if noise.heavy},
         by_experiment=by_experiment,
         hat=hat,
         shared=shared,
-        influential=() if found is None else named_influential(found, table, result.names),
+        influential=() if influences is None else named_influential(influences, table, result.names),
         goodness=result.goodness,
         chi2=result.chi2,
     )
-    if posed.model.inputs:
+    if compiled_problem.model.inputs:
         from castfit.result.jump_residuals import residuals_at_jumps  # which others do not need
 
-        said = replace(said, at_jumps=residuals_at_jumps(said.outliers, table, posed))
-    return replace(said, correlated=True) if posed.correlations else said
+        diagnostics = replace(diagnostics, at_jumps=residuals_at_jumps(diagnostics.outliers, table, compiled_problem))
+    return replace(diagnostics, correlated=True) if compiled_problem.correlations else diagnostics
 
 
-def _influence(result: Result, posed: Posed | None) -> Influence | None:
+def _influence(result: Result, compiled_problem: Posed | None) -> Influence | None:
     """Compute the influence of each value on the estimates; None if unknown, for instance after a failed fit.
 
-    posed : needed where errors depend on each other
+    compiled_problem : needed where errors depend on each other
     """
     leverage, n = result.leverage, result.n_data
     if not result.success or leverage.size != n or not np.isfinite(result.root).all():
@@ -1033,8 +1033,8 @@ def _influence(result: Result, posed: Posed | None) -> Influence | None:
     rows = result.jacobian[:n] / factor[:, None]
     dof = np.inf if result.absolute_sigma else float(result.dof)
     r = result.normalised_residuals
-    if posed is not None and posed.correlations:
-        r, rows = along_values(posed, r, rows)
+    if compiled_problem is not None and compiled_problem.correlations:
+        r, rows = along_values(compiled_problem, r, rows)
         leverage = np.sum((rows @ result.root) ** 2, axis=1)
     return influence(r, rows, result.root, leverage, result.rank, dof)
 
@@ -1053,16 +1053,16 @@ def _hat(result: Result) -> tuple[Array | None, int | None]:
         parts = covariance.scaled(np.exp(np.where(result.log, -result.theta, 0.0))).half(rows)  # in search scale
     else:
         parts = (np.asarray(rows @ root),)
-    moved = np.concatenate(parts, axis=1)
+    hat_root = np.concatenate(parts, axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):  # of normalised residuals, whatever their sigma
-        scaled = moved * np.sqrt(result.leverage / np.sum(moved**2, axis=1))[:, None]
+        scaled = hat_root * np.sqrt(result.leverage / np.sum(hat_root**2, axis=1))[:, None]
     return np.nan_to_num(scaled, posinf=0.0, neginf=0.0), parts[0].shape[1] if blocks else None
 
 
-def with_dependence(result: Result, posed: Posed) -> Result:
+def with_dependence(result: Result, compiled_problem: Posed) -> Result:
     """Return the result, whose goodness of fit knows now where residuals are shown to be no noise."""
-    found = _examined(result, posed, by_experiment=False)
-    return replace(result, goodness=result.goodness.with_dependence(found.dependent))
+    diagnostics = _examined(result, compiled_problem, by_experiment=False)
+    return replace(result, goodness=result.goodness.with_dependence(diagnostics.dependent))
 
 
 def _summary(result: Result) -> Diagnostics | None:
@@ -1074,34 +1074,34 @@ def _summary(result: Result) -> Diagnostics | None:
 
 def _unjudged(result: Result) -> tuple[str, ...]:
     """Return a note if a loaded result does not know the order of its residuals in time."""
-    said = "Residual tests need the problem: call result.with_problem(problem)."
-    return (said,) if result.problem is None and result.success and result.goodness.unexplained else ()
+    sentence = "Residual tests need the problem: call result.with_problem(problem)."
+    return (sentence,) if result.problem is None and result.success and result.goodness.unexplained else ()
 
 
-def _refuted(result: Result, found: Diagnostics | None) -> bool:
-    return result.success and (not result.goodness.described or (found is not None and bool(found.dependent)))
+def _refuted(result: Result, diagnostics: Diagnostics | None) -> bool:
+    return result.success and (not result.goodness.described or (diagnostics is not None and bool(diagnostics.dependent)))
 
 
-def _determination(result: Result, wrong: bool) -> str:
+def _determination(result: Result, contradicts_model: bool) -> str:
     """Return the sentence on identifiability, with a reservation if the model is wrong."""
-    said = result.identifiability.sentence
-    if not wrong:
-        return said
-    said = said.replace("All quantities", "all quantities", 1)
-    return f"Assuming that the model is correct: {said.removesuffix('.')}. Because it is not, confidence intervals are not reported."
+    sentence = result.identifiability.sentence
+    if not contradicts_model:
+        return sentence
+    sentence = sentence.replace("All quantities", "all quantities", 1)
+    return f"Assuming that the model is correct: {sentence.removesuffix('.')}. Because it is not, confidence intervals are not reported."
 
 
 def _held(result: Result) -> list[str]:
     """Describe the active constraints; the standard errors are those along them."""
-    holding = result.constraints.active
-    if not holding or not result.success:
+    active_constraints = result.constraints.active
+    if not active_constraints or not result.success:
         return []
-    count = "1 constraint holds" if len(holding) == 1 else f"{len(holding)} constraints hold"
-    lines = [f"{count} the estimates; the standard errors are those along {'it' if len(holding) == 1 else 'them'}:"]
-    return [*lines, *(f"  {row.sentence}" for row in holding)]
+    count = "1 constraint holds" if len(active_constraints) == 1 else f"{len(active_constraints)} constraints hold"
+    lines = [f"{count} the estimates; the standard errors are those along {'it' if len(active_constraints) == 1 else 'them'}:"]
+    return [*lines, *(f"  {row.sentence}" for row in active_constraints)]
 
 
-def _footer(result: Result, found: Diagnostics | None, wrong: bool) -> list[str]:
+def _footer(result: Result, diagnostics: Diagnostics | None, contradicts_model: bool) -> list[str]:
     noise = "" if result.absolute_sigma or np.isnan(result.noise) else f", estimated noise {result.noise:.3g}"
     failed = ", ".join(f"{count} {cause}" for cause, count in result.failures.items())
     lines = [
@@ -1112,8 +1112,8 @@ def _footer(result: Result, found: Diagnostics | None, wrong: bool) -> list[str]
             for name, weight in result.smoothness.items()
         ),
         *([result.goodness.sentence] if result.goodness.sentence else []),
-        *(_unjudged(result) if found is None else (*found.sentences, *([found.remedy] if found.remedy else []))),
-        _determination(result, wrong),
+        *(_unjudged(result) if diagnostics is None else (*diagnostics.sentences, *([diagnostics.remedy] if diagnostics.remedy else []))),
+        _determination(result, contradicts_model),
         *(f"  {combination}" for combination in result.identifiability.combinations),
         *_held(result),
     ]

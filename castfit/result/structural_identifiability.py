@@ -82,98 +82,98 @@ class Structure:
 
 
 def structure(
-    posed: Posed,
+    compiled_problem: Posed,
     theta: Array,
     rng: np.random.Generator,
     options: IntegratorOptions,
     *,
-    wanted: Callable[[], bool] = lambda: True,
+    may_continue: Callable[[], bool] = lambda: True,
 ) -> Structure:
     """Find the rank at random quantities around theta (n_theta,), within the bounds.
 
     theta (n_theta,)
     options : their method is used, with tolerances of this test
-    wanted : asked before each further draw; False ends the test with what is known
+    may_continue : asked before each further draw; False ends the test with what is known
     """
-    kept = np.array([q.of not in posed.noise_parameters for q in posed.quantities], dtype=np.bool_)
-    names = tuple(q.name for q, keep in zip(posed.quantities, kept, strict=True) if keep)
-    fine = replace(options, relative_tolerance=_TOLERANCE, absolute_tolerance=1e-2 * _TOLERANCE)
-    rough = replace(fine, relative_tolerance=10 * _TOLERANCE, absolute_tolerance=1e-1 * _TOLERANCE)
-    magnitudes = magnitudes_of(posed, theta, rough)
-    found: list[Structure] = []
+    is_examined = np.array([q.of not in compiled_problem.noise_parameters for q in compiled_problem.quantities], dtype=np.bool_)
+    names = tuple(q.name for q, keep in zip(compiled_problem.quantities, is_examined, strict=True) if keep)
+    fine_options = replace(options, relative_tolerance=_TOLERANCE, absolute_tolerance=1e-2 * _TOLERANCE)
+    rough_options = replace(fine_options, relative_tolerance=10 * _TOLERANCE, absolute_tolerance=1e-1 * _TOLERANCE)
+    magnitudes = magnitudes_of(compiled_problem, theta, rough_options)
+    draw_results: list[Structure] = []
     width = _WIDTH
     for _ in range(_TRIES):
-        if len(found) == DRAWS or (found and not wanted()):
+        if len(draw_results) == DRAWS or (draw_results and not may_continue()):
             break
-        at = random_values(posed, theta, magnitudes, rng, width)
-        J, other = (_jacobian(posed, at, chosen) for chosen in (fine, rough))
+        random_theta = random_values(compiled_problem, theta, magnitudes, rng, width)
+        J, other = (_jacobian(compiled_problem, random_theta, tolerance_options) for tolerance_options in (fine_options, rough_options))
         if J is None or other is None:
             width *= 0.5
             continue
-        found.append(_rank(posed, names, at, J[:, kept], other[:, kept] - J[:, kept], kept))
-    if not found:
+        draw_results.append(_rank(compiled_problem, names, random_theta, J[:, is_examined], other[:, is_examined] - J[:, is_examined], is_examined))
+    if not draw_results:
         sentence = "Structural identifiability: not tested, because the model could not be integrated at random parameter values."
         return Structure(names, -1, (), np.nan, 0, np.nan, sentence)
-    rank = max(f.rank for f in found)
-    best = [f for f in found if f.rank == rank]
-    said = Counter(tuple(c.sentence for c in f.combinations) for f in best).most_common(1)[0][0]
-    chosen = next(f for f in best if tuple(c.sentence for c in f.combinations) == said)
-    counted = replace(chosen, margin=min(f.margin for f in best), draws=len(found))
-    return replace(counted, sentence=_sentence(counted))
+    rank = max(f.rank for f in draw_results)
+    best_draws = [f for f in draw_results if f.rank == rank]
+    most_frequent_sentences = Counter(tuple(c.sentence for c in f.combinations) for f in best_draws).most_common(1)[0][0]
+    representative_result = next(f for f in best_draws if tuple(c.sentence for c in f.combinations) == most_frequent_sentences)
+    combined_result = replace(representative_result, margin=min(f.margin for f in best_draws), draws=len(draw_results))
+    return replace(combined_result, sentence=_sentence(combined_result))
 
 
-def _sentence(found: Structure) -> str:
-    points = f"{found.draws} random point{'' if found.draws == 1 else 's'}"
-    where = f"(rank {found.rank} of {len(found.names)} at {points}, tolerance {found.resolution:.0e})"
-    if not found.combinations:
+def _sentence(rank_result: Structure) -> str:
+    points = f"{rank_result.draws} random point{'' if rank_result.draws == 1 else 's'}"
+    where = f"(rank {rank_result.rank} of {len(rank_result.names)} at {points}, tolerance {rank_result.resolution:.0e})"
+    if not rank_result.combinations:
         return f"Structurally identifiable: dense, error-free measurements of these outputs would determine every quantity {where}."
-    said = "; ".join(c.sentence for c in found.combinations)
-    return f"Structurally not identifiable from these outputs, regardless of the amount of data: {said} {where}."
+    combination_texts = "; ".join(c.sentence for c in rank_result.combinations)
+    return f"Structurally not identifiable from these outputs, regardless of the amount of data: {combination_texts} {where}."
 
 
-def _rank(posed: Posed, names: tuple[str, ...], theta: Array, J: Array, e: Array, kept: Mask) -> Structure:
+def _rank(compiled_problem: Posed, names: tuple[str, ...], theta: Array, J: Array, e: Array, is_examined: Mask) -> Structure:
     """Compute rank and undetermined combinations at one draw."""
     d, noise = np.linalg.norm(J, axis=0), np.linalg.norm(e, axis=0)
-    dead = d <= _SAFETY * noise
-    scale = np.where(dead, 1.0, d)
-    live = np.where(dead, 0.0, J)
-    largest = float(np.linalg.norm(live / scale, 2)) if not dead.all() else 1.0
-    error = float(np.linalg.norm(np.where(dead, 0.0, e) / scale, 2))
+    has_no_effect = d <= _SAFETY * noise
+    scale = np.where(has_no_effect, 1.0, d)
+    effective_J = np.where(has_no_effect, 0.0, J)
+    largest = float(np.linalg.norm(effective_J / scale, 2)) if not has_no_effect.all() else 1.0
+    error = float(np.linalg.norm(np.where(has_no_effect, 0.0, e) / scale, 2))
     tolerance = max(_SAFETY * error / largest, _FLOOR)
     free = np.zeros(d.size, dtype=np.bool_)
-    known = information(live, np.zeros((0, d.size)), free, scale=scale, rank_tolerance=tolerance)
-    values, slopes = posed.to_natural(theta)[kept], posed.natural_slope(theta)[kept]
-    smallest = float(known.singular_values[known.rank - 1]) if known.rank else np.nan
+    fisher_information = information(effective_J, np.zeros((0, d.size)), free, scale=scale, rank_tolerance=tolerance)
+    values, slopes = compiled_problem.to_natural(theta)[is_examined], compiled_problem.natural_slope(theta)[is_examined]
+    smallest = float(fisher_information.singular_values[fisher_information.rank - 1]) if fisher_information.rank else np.nan
     margin = smallest / max(error, np.finfo(float).eps * largest)
-    hidden = combinations_of(names, values, slopes, known.directions, known.scale)
-    return Structure(names, known.rank, hidden, margin, 1, tolerance, "")
+    hidden = combinations_of(names, values, slopes, fisher_information.directions, fisher_information.scale)
+    return Structure(names, fisher_information.rank, hidden, margin, 1, tolerance, "")
 
 
-def random_values(posed: Posed, theta: Array, magnitudes: Array, rng: np.random.Generator, width: float) -> Array:
+def random_values(compiled_problem: Posed, theta: Array, magnitudes: Array, rng: np.random.Generator, width: float) -> Array:
     """Draw theta: values within a factor of exp(width), those at zero within their magnitude; between the bounds."""
-    lower, upper = posed.bounds
-    away = width * rng.uniform(-1.0, 1.0, theta.size)
-    natural = posed.to_natural(theta)
+    lower, upper = compiled_problem.bounds
+    log_changes = width * rng.uniform(-1.0, 1.0, theta.size)
+    natural = compiled_problem.to_natural(theta)
 
-    def beyond(change: Array) -> Array:
+    def apply_change(change: Array) -> Array:
         with np.errstate(invalid="ignore"):
-            return posed.to_search(np.where(natural != 0.0, natural * np.exp(change), 0.5 * magnitudes * change))
+            return compiled_problem.to_search(np.where(natural != 0.0, natural * np.exp(change), 0.5 * magnitudes * change))
 
-    moved, mirrored = beyond(away), beyond(-away)
-    out = np.clip(np.where((moved < lower) | (moved > upper), mirrored, moved), lower, upper)
+    shifted_values, mirrored_values = apply_change(log_changes), apply_change(-log_changes)
+    values = np.clip(np.where((shifted_values < lower) | (shifted_values > upper), mirrored_values, shifted_values), lower, upper)
     # Where both lie outside, a place between the bounds.
-    stuck = ((out <= lower) | (out >= upper)) & np.isfinite(upper - lower)
-    part = 0.5 + 0.4 * np.clip(away, -1.0, 1.0)
-    return np.where(stuck, (1 - part) * np.where(stuck, lower, 0.0) + part * np.where(stuck, upper, 0.0), out)
+    stuck = ((values <= lower) | (values >= upper)) & np.isfinite(upper - lower)
+    part = 0.5 + 0.4 * np.clip(log_changes, -1.0, 1.0)
+    return np.where(stuck, (1 - part) * np.where(stuck, lower, 0.0) + part * np.where(stuck, upper, 0.0), values)
 
 
-def magnitudes_of(posed: Posed, theta: Array, options: IntegratorOptions) -> Array:
+def magnitudes_of(compiled_problem: Posed, theta: Array, options: IntegratorOptions) -> Array:
     """Return the sizes of quantities, natural scale: those at zero by what they do to the outputs."""
-    natural, slope = posed.to_natural(theta), posed.natural_slope(theta)
+    natural, slope = compiled_problem.to_natural(theta), compiled_problem.natural_slope(theta)
     size = np.abs(natural)
     if (size > 0.0).all():
         return size
-    J = _jacobian(posed, theta, options)
+    J = _jacobian(compiled_problem, theta, options)
     if J is None:
         return np.where(size > 0.0, size, 1.0)
     effect = np.linalg.norm(J / np.where(slope != 0.0, slope, 1.0), axis=0) / np.sqrt(max(J.shape[0], 1))
@@ -188,25 +188,25 @@ def dense_times(condition: Condition) -> Array:
     span = condition.end - condition.start
     early = condition.start + span * np.geomspace(_EARLIEST, 1.0, TIMES)  # what is fast at these values shows early
     even = np.append(np.linspace(condition.start, condition.end, TIMES), early[:-1])
-    known = np.unique(np.append(condition.start, measured))
-    between = 0.5 * (known[1:] + known[:-1])
-    if known.size > 2 * TIMES:
-        known, between = known[:: known.size // TIMES], between[:0]
-    every = np.unique(np.concatenate([even, known, between]))
-    every = every[(every >= condition.start) & (every <= condition.end)]
-    return every[np.append(True, np.diff(every) > 1e-2 * _EARLIEST * span)]
+    anchor_times = np.unique(np.append(condition.start, measured))
+    between = 0.5 * (anchor_times[1:] + anchor_times[:-1])
+    if anchor_times.size > 2 * TIMES:
+        anchor_times, between = anchor_times[:: anchor_times.size // TIMES], between[:0]
+    times = np.unique(np.concatenate([even, anchor_times, between]))
+    times = times[(times >= condition.start) & (times <= condition.end)]
+    return times[np.append(True, np.diff(times) > 1e-2 * _EARLIEST * span)]
 
 
-def _jacobian(posed: Posed, theta: Array, options: IntegratorOptions) -> Array | None:
+def _jacobian(compiled_problem: Posed, theta: Array, options: IntegratorOptions) -> Array | None:
     """Compute the derivative of the measured outputs, densely in time, each relative to its size, (m, n_theta)."""
     rows: list[Array] = []
-    for condition in posed.conditions:
-        names = [n for n, of in zip(posed.outputs, condition.observed, strict=True) if of is not None]
-        found = responses(posed, condition, dense_times(condition), theta, options, outputs=names)
-        if found is None:
+    for condition in compiled_problem.conditions:
+        names = [n for n, observable in zip(compiled_problem.outputs, condition.observed, strict=True) if observable is not None]
+        condition_responses = responses(compiled_problem, condition, dense_times(condition), theta, options, outputs=names)
+        if condition_responses is None:
             return None
-        size = np.abs(found.values).max(axis=0)
-        slopes = np.abs(found.slopes).max(axis=(0, 2))
+        size = np.abs(condition_responses.values).max(axis=0)
+        slopes = np.abs(condition_responses.slopes).max(axis=(0, 2))
         unit = np.where(size > 0.0, size, np.where(slopes > 0.0, slopes, 1.0))
-        rows.append((found.slopes / unit[:, None]).reshape(-1, theta.size))
+        rows.append((condition_responses.slopes / unit[:, None]).reshape(-1, theta.size))
     return np.concatenate(rows)

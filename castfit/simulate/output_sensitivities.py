@@ -59,7 +59,7 @@ class ResponseFunction:
     @classmethod
     def of(
         cls,
-        posed: Posed,
+        compiled_problem: Posed,
         condition: Condition,
         times: Array,
         theta: Array,
@@ -67,8 +67,8 @@ class ResponseFunction:
         outputs: Sequence[str] | None = None,
     ) -> ResponseFunction:
         """Pose one experiment; theta (n_theta,) says how large states are, and outputs are by default all there are."""
-        names = posed.model.output_names if outputs is None else tuple(outputs)
-        return cls(names, times, simulated(posed, condition, times, theta, options, names))
+        names = compiled_problem.model.output_names if outputs is None else tuple(outputs)
+        return cls(names, times, simulated(compiled_problem, condition, times, theta, options, names))
 
     def __call__(self, theta: Array) -> Responses | None:
         """Return the outputs and their derivatives at theta (n_theta,); None if the integration fails."""
@@ -78,12 +78,12 @@ class ResponseFunction:
             return None
         slopes = slopes_of(staged, linear, theta).reshape(*shape, theta.size)
         ((values, *_),) = staged.standardised(theta)
-        found = Responses(self.names, self.times, values.reshape(shape), slopes)
-        return found if np.isfinite(found.values).all() and np.isfinite(found.slopes).all() else None
+        sensitivities = Responses(self.names, self.times, values.reshape(shape), slopes)
+        return sensitivities if np.isfinite(sensitivities.values).all() and np.isfinite(sensitivities.slopes).all() else None
 
 
 def responses(
-    posed: Posed,
+    compiled_problem: Posed,
     condition: Condition,
     times: Array,
     theta: Array,
@@ -92,37 +92,37 @@ def responses(
     outputs: Sequence[str] | None = None,
 ) -> Responses | None:
     """Evaluate a `ResponseFunction` once. Return None if the integration fails."""
-    return ResponseFunction.of(posed, condition, times, theta, options, outputs)(theta)
+    return ResponseFunction.of(compiled_problem, condition, times, theta, options, outputs)(theta)
 
 
-def natural_responses(posed: Posed, theta: Array, times: Any, options: IntegratorOptions) -> dict[str, Responses]:
+def natural_responses(compiled_problem: Posed, theta: Array, times: Any, options: IntegratorOptions) -> dict[str, Responses]:
     """Return the outputs of every experiment at given times, with derivatives with respect to natural values.
 
     times : for all, or by experiment; None for the measured ones.  What is none is an InputError.
     """
-    conditions = {c.name: c for c in posed.conditions}
+    conditions = {c.name: c for c in compiled_problem.conditions}
     mistakes: list[str] = []
-    given = named("times", times, mistakes) if isinstance(times, Mapping) else dict.fromkeys(conditions, times)
-    mistakes += unknown_names("'{}' is no experiment", given, conditions)
-    wanted: dict[str, Array] = {}
-    for name in [n for n in given if n in conditions]:
-        at = conditions[name].points.times if given[name] is None else reals(given[name])
-        if at is None or at.ndim != 1 or not at.size or not np.isfinite(at).all() or at.min() < conditions[name].start:
-            mistakes.append(f"times of '{name}' are {text(given[name])}; give numbers from its start on")
+    times_by_name = named("times", times, mistakes) if isinstance(times, Mapping) else dict.fromkeys(conditions, times)
+    mistakes += unknown_names("'{}' is no experiment", times_by_name, conditions)
+    output_times: dict[str, Array] = {}
+    for name in [n for n in times_by_name if n in conditions]:
+        experiment_times = conditions[name].points.times if times_by_name[name] is None else reals(times_by_name[name])
+        if experiment_times is None or experiment_times.ndim != 1 or not experiment_times.size or not np.isfinite(experiment_times).all() or experiment_times.min() < conditions[name].start:
+            mistakes.append(f"times of '{name}' are {text(times_by_name[name])}; give numbers from its start on")
         else:
-            wanted[name] = np.unique(at)
+            output_times[name] = np.unique(experiment_times)
     check("sensitivities", mistakes)
-    found: dict[str, Responses] = {}
-    for name, at in wanted.items():
-        one = responses(posed, conditions[name], at, theta, options)
-        if one is None:
+    sensitivities: dict[str, Responses] = {}
+    for name, experiment_times in output_times.items():
+        response = responses(compiled_problem, conditions[name], experiment_times, theta, options)
+        if response is None:
             raise SimulationError(name, np.nan, "the model could not be integrated with its sensitivities")
-        found[name] = replace(one, slopes=one.slopes / posed.natural_slope(theta))
-    return found
+        sensitivities[name] = replace(response, slopes=response.slopes / compiled_problem.natural_slope(theta))
+    return sensitivities
 
 
 def simulated(
-    posed: Posed,
+    compiled_problem: Posed,
     condition: Condition,
     times: Array,
     theta: Array,
@@ -130,19 +130,19 @@ def simulated(
     names: Sequence[str],
 ) -> StagedProblem:
     """Pose one experiment by single shooting as if outputs were measured at times, to be zero with errors of 1."""
-    plain = ObservedOutput(Gaussian(), -1, ("",))
+    observable = ObservedOutput(Gaussian(), -1, ("",))
     unmeasured = Points(times, np.zeros((times.size, len(names))), np.ones((times.size, len(names))))
-    asked = replace(
-        posed,
-        experiments=tuple(e for e in posed.experiments if e.name == condition.name),
-        conditions=(replace(condition, points=unmeasured, watched=np.empty(0), observed=(plain,) * len(names)),),
+    unmeasured_problem = replace(
+        compiled_problem,
+        experiments=tuple(e for e in compiled_problem.experiments if e.name == condition.name),
+        conditions=(replace(condition, points=unmeasured, watched=np.empty(0), observed=(observable,) * len(names)),),
         outputs=tuple(names),
         groups=(),
         spreads=(),
         noise_parameters=frozenset[str](),
     )
     # Scales that were eliminated are quantities here: there are no data that would determine them anew.
-    return SingleShooting(options).transcribe(asked, theta).explicit()
+    return SingleShooting(options).transcribe(unmeasured_problem, theta).explicit()
 
 
 def slopes_of(staged: StagedProblem, linear: Linearization, theta: Array) -> Array:

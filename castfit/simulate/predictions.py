@@ -14,13 +14,13 @@ class Prediction(dict[str, Any]):
     """
 
     def __missing__(self, name: str) -> Any:
-        only: dict[str, Any] = next(iter(self.values())) if len(self) == 1 else {}
-        if name in only:
-            return only[name]
-        if only:
-            raise KeyError(f"{name!r} is neither an experiment nor an output: {suggest(str(name), [*self, *only])}")
-        of = next((e for e, outputs in self.items() if name in outputs), None)
-        remedy = suggest(str(name), self) if of is None else f"write [{of!r}][{name!r}]"
+        single: dict[str, Any] = next(iter(self.values())) if len(self) == 1 else {}
+        if name in single:
+            return single[name]
+        if single:
+            raise KeyError(f"{name!r} is neither an experiment nor an output: {suggest(str(name), [*self, *single])}")
+        experiment = next((e for e, outputs in self.items() if name in outputs), None)
+        remedy = suggest(str(name), self) if experiment is None else f"write [{experiment!r}][{name!r}]"
         raise KeyError(f"{name!r} is no experiment; {remedy}")
 
 

@@ -205,14 +205,14 @@ def simulate(
     array([ 0., 39.])
     """
     if isinstance(problem, Loaded):
-        own: Any = {"initial": initial, "inputs": inputs, "start": start, "events": events, "integrator": integrator}
+        arguments: Any = {"initial": initial, "inputs": inputs, "start": start, "events": events, "integrator": integrator}
         try:
-            return _simulated(problem, parameters, times, **own)
+            return _simulated(problem, parameters, times, **arguments)
         except EventLimitError as error:
-            larger = problem.larger(error.sentence)
-            if larger is None:
+            larger_model = problem.larger(error.sentence)
+            if larger_model is None:
                 raise
-        return simulate(larger, parameters, times, **own)
+        return simulate(larger_model, parameters, times, **arguments)
     return _simulated(
         problem, parameters, times, initial=initial, inputs=inputs, start=start, events=events, integrator=integrator
     )
@@ -222,37 +222,37 @@ def _simulated(
     problem: Any, parameters: Any, times: Any, *, initial: Any, inputs: Any, start: Any, events: Any, integrator: Any
 ) -> Any:
     mistakes, times = list[str](), kept(times)
-    given: Any = integrator
-    if given is not None and not isinstance(given, IntegratorOptions):
-        mistakes.append(f"integrator is {text(given)}; give IntegratorOptions(...)")
-    elif given is not None and given.method in ("cvodes", "adams") and _is_dae(problem):
-        others = "use 'auto', 'esdirk', 'idas' or 'rosenbrock'"
-        mistakes.append(f"method '{given.method}' cannot integrate algebraic equations; {others}")
-    happens = read_events(events, mistakes)
-    free = isinstance(problem, Loaded) and problem.as_often_as_needed and not happens
+    integrator_options: Any = integrator
+    if integrator_options is not None and not isinstance(integrator_options, IntegratorOptions):
+        mistakes.append(f"integrator is {text(integrator_options)}; give IntegratorOptions(...)")
+    elif integrator_options is not None and integrator_options.method in ("cvodes", "adams") and _is_dae(problem):
+        remedy = "use 'auto', 'esdirk', 'idas' or 'rosenbrock'"
+        mistakes.append(f"method '{integrator_options.method}' cannot integrate algebraic equations; {remedy}")
+    all_events = read_events(events, mistakes)
+    free = isinstance(problem, Loaded) and problem.as_often_as_needed and not all_events
     if isinstance(problem, Loaded):
-        begin = problem.start(parameters)
-        problem, parameters, happens = problem.model, problem.numbers(begin), (
-            *problem.events, *happens)  # fmt: skip
-        initial = {**begin.initial, **named("initial", initial, mistakes)}
-    asked = Asked("simulate", parameters, times, initial, inputs, start, mistakes)
+        imported_start = problem.start(parameters)
+        problem, parameters, all_events = problem.model, problem.numbers(imported_start), (
+            *problem.events, *all_events)  # fmt: skip
+        initial = {**imported_start.initial, **named("initial", initial, mistakes)}
+    request = Asked("simulate", parameters, times, initial, inputs, start, mistakes)
     if isinstance(problem, Model):
 
-        def once(model: Model) -> dict[str, Any]:
+        def evaluate_model(model: Model) -> dict[str, Any]:
             options = integrator or IntegratorOptions()
-            case = _model_case(model, asked, options)
-            late = bool(model.algebraic_states) and any(u.measured == "after" for u in case.inputs)
-            eventful = happens or late or model.with_switches is not model
-            return _eventful(case, happens, free=free) if eventful else _outputs(case)
+            case = _model_case(model, request, options)
+            measures_after = bool(model.algebraic_states) and any(u.measured == "after" for u in case.inputs)
+            has_events = all_events or measures_after or model.with_switches is not model
+            return _eventful(case, all_events, free=free) if has_events else _outputs(case)
 
-        return _with_enough_nodes(once, problem, problem.with_order, problem.lines)
-    mistakes += ["events belong to the problem's experiments; set them there"] if happens else []
-    posed, theta, _ = _read(problem, asked)
+        return _with_enough_nodes(evaluate_model, problem, problem.with_order, problem.lines)
+    mistakes += ["events belong to the problem's experiments; set them there"] if all_events else []
+    updated_problem, theta, _ = _read(problem, request)
 
-    def again(finer: Posable) -> Prediction:
-        return predict(finer, theta, first_nodes(finer, theta), times=times, integrator=integrator)
+    def evaluate_problem(refined: Posable) -> Prediction:
+        return predict(refined, theta, first_nodes(refined, theta), times=times, integrator=integrator)
 
-    return _with_enough_nodes(again, posed, lambda n: with_nodes(posed, n), posed.posed.model.lines)
+    return _with_enough_nodes(evaluate_problem, updated_problem, lambda n: with_nodes(updated_problem, n), updated_problem.posed.model.lines)
 
 
 def _eventful(case: SimulationCase, events: Sequence[Happening], *, free: bool = False) -> dict[str, Any]:
@@ -264,24 +264,24 @@ def _eventful(case: SimulationCase, events: Sequence[Happening], *, free: bool =
     model, times = case.model, case.times
     begin, end = float(case.nodes.times[0]), float(times[-1])
     end = end if end > begin else begin + 1.0  # a measurement must follow the start
-    first = dict(zip(model.states, case.nodes.states[0].tolist(), strict=True))
+    initial_values = dict(zip(model.states, case.nodes.states[0].tolist(), strict=True))
     try:
         experiment = Experiment(
             {model.own_states[0]: ([end], [0.0])},
-            initial={n: first[n] for n in model.own_states}
+            initial={n: initial_values[n] for n in model.own_states}
             | dict(zip(model.algebraic_states, case.z_guess.tolist(), strict=True)),
             inputs=dict(zip(model.inputs, case.inputs, strict=True)),
             events=up_to(events, end),
             start=begin,
             name=case.name,
         )
-        fixed = {n: Parameter(v, fixed=True) for n, v in zip(model.parameters, case.p.tolist(), strict=True)}
-        posed = Problem(model, experiment, parameters=fixed).posed
+        fixed_parameters = {n: Parameter(v, fixed=True) for n, v in zip(model.parameters, case.p.tolist(), strict=True)}
+        compiled_problem = Problem(model, experiment, parameters=fixed_parameters).posed
     except InputError as error:
         raise InputError("simulate", error.problems) from error
-    (condition,) = posed.conditions
-    (known,) = first_nodes(posed, posed.guess)
-    x, z, p, u = states_at(posed, condition, posed.guess, known, times, case.options, free=free)
+    (condition,) = compiled_problem.conditions
+    (nodes,) = first_nodes(compiled_problem, compiled_problem.guess)
+    x, z, p, u = states_at(compiled_problem, condition, compiled_problem.guess, nodes, times, case.options, free=free)
     return _observed(model, times, x, z, p[:, : len(model.parameters)], u)
 
 
@@ -292,29 +292,29 @@ def _is_dae(problem: Any) -> bool:
 
 
 def _with_enough_nodes(
-    evaluate: Callable[[Any], Any], asked: Any, with_order: Callable[[int], Any], lines: Sequence[DelayLine]
+    evaluate: Callable[[Any], Any], problem: Any, with_order: Callable[[int], Any], lines: Sequence[DelayLine]
 ) -> Any:
     """Evaluate a model or problem with more and more nodes in its delay lines, until no output moves any more."""
-    found, order = evaluate(asked), max((line.order for line in lines if line.adaptive), default=LADDER[-1])
-    for more in LADDER:
-        finer = with_order(more) if more > order else None
-        if finer is None:
+    outputs, order = evaluate(problem), max((line.order for line in lines if line.adaptive), default=LADDER[-1])
+    for next_order in LADDER:
+        refined = with_order(next_order) if next_order > order else None
+        if refined is None:
             continue
-        before, found = found, evaluate(finer)
-        if _difference(before, found) <= _STILL:
+        previous_outputs, outputs = outputs, evaluate(refined)
+        if _difference(previous_outputs, outputs) <= _STILL:
             break
-    return found
+    return outputs
 
 
-def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+def _difference(previous: Mapping[str, Any], current: Mapping[str, Any]) -> float:
     """Return the largest difference of any output, relative to its largest value."""
     worst = 0.0
-    for name, values in other.items():
+    for name, values in current.items():
         if isinstance(values, Mapping):
-            worst = max(worst, _difference(one[name], cast("Mapping[str, Any]", values)))
+            worst = max(worst, _difference(previous[name], cast("Mapping[str, Any]", values)))
         else:
             size = float(np.abs(values).max(initial=0.0))
-            worst = max(worst, float(np.abs(values - one[name]).max(initial=0.0)) / size if size > 0.0 else 0.0)
+            worst = max(worst, float(np.abs(values - previous[name]).max(initial=0.0)) / size if size > 0.0 else 0.0)
     return worst
 
 
@@ -331,23 +331,23 @@ class Asked:
     mistakes: list[str]
 
 
-def _read(problem: Any, asked: Asked) -> tuple[Posable, Array, dict[str, Array]]:
+def _read(problem: Any, request: Asked) -> tuple[Posable, Array, dict[str, Array]]:
     """Return a problem, theta, and output times; all mistakes at once."""
     if not isinstance(problem, (Problem, Posed)):
-        said = f"the first argument is {text(problem)}; give a Problem, or a Model with times="
-        check(asked.where, [*asked.mistakes, said])
+        message = f"the first argument is {text(problem)}; give a Problem, or a Model with times="
+        check(request.where, [*request.mistakes, message])
     mistakes = [
-        *asked.mistakes,
+        *request.mistakes,
         *(
             f"{name} is part of the problem's experiments; give it there, or simulate the model itself"
             for name in ("initial", "inputs", "start")
-            if getattr(asked, name) is not None
+            if getattr(request, name) is not None
         ),
     ]
-    posed, theta, found = _settle(problem, asked.parameters)
-    chosen, wrong = _output_times(posed, asked.times)
-    check(asked.where, [*mistakes, *found, *wrong, *([] if found else point_mistakes(posed.posed, theta))])
-    return posed, theta, chosen
+    updated_problem, theta, parameter_mistakes = _settle(problem, request.parameters)
+    output_times, output_mistakes = _output_times(updated_problem, request.times)
+    check(request.where, [*mistakes, *parameter_mistakes, *output_mistakes, *([] if parameter_mistakes else point_mistakes(updated_problem.posed, theta))])
+    return updated_problem, theta, output_times
 
 
 def first_nodes(problem: Posable, theta: Array) -> list[Nodes]:
@@ -371,22 +371,22 @@ class SimulatedPath:
     p: Array
 
 
-def paths(problem: Any, asked: Asked, integrator: IntegratorOptions) -> tuple[Model, list[SimulatedPath]]:
+def paths(problem: Any, request: Asked, integrator: IntegratorOptions) -> tuple[Model, list[SimulatedPath]]:
     """Integrate as `simulate` does, and return all states."""
     if isinstance(problem, Model):
-        return problem, [_path(_model_case(problem, asked, integrator))]
-    posed, theta, chosen = _read(problem, asked)
-    cases = _cases(posed, theta, first_nodes(posed, theta), chosen, integrator)
-    return posed.posed.model, [_path(case) for case in cases]
+        return problem, [_path(_model_case(problem, request, integrator))]
+    updated_problem, theta, output_times = _read(problem, request)
+    cases = _cases(updated_problem, theta, first_nodes(updated_problem, theta), output_times, integrator)
+    return updated_problem.posed.model, [_path(case) for case in cases]
 
 
 def _cases(
-    problem: Posable, theta: Array, nodes: list[Nodes], chosen: Mapping[str, Array], options: IntegratorOptions
+    problem: Posable, theta: Array, nodes: list[Nodes], output_times: Mapping[str, Array], options: IntegratorOptions
 ) -> Iterator[SimulationCase]:
     """Go through the experiments whose output times are chosen."""
-    for condition, known in zip(problem.conditions, nodes, strict=True):
-        if condition.name in chosen:
-            yield SimulationCase.of(problem.posed, condition, theta, known, chosen[condition.name], options)
+    for condition, experiment_nodes in zip(problem.conditions, nodes, strict=True):
+        if condition.name in output_times:
+            yield SimulationCase.of(problem.posed, condition, theta, experiment_nodes, output_times[condition.name], options)
 
 
 def _path(case: SimulationCase) -> SimulatedPath:
@@ -394,29 +394,29 @@ def _path(case: SimulationCase) -> SimulatedPath:
     return SimulatedPath(case.name, case.times, x, z, u, p)
 
 
-def _model_case(model: Model, asked: Asked, options: IntegratorOptions) -> SimulationCase:
+def _model_case(model: Model, request: Asked, options: IntegratorOptions) -> SimulationCase:
     """Read the arguments that are needed to integrate a model without data."""
-    times, start, mistakes = asked.times, asked.start, asked.mistakes
+    times, start, mistakes = request.times, request.start, request.mistakes
     begin = 0.0 if start is None else real(start)
     if begin is None or not np.isfinite(begin):
         mistakes.append(f"start is {text(start)}; give a finite number")
         begin = -np.inf
-    at = reals(times)
+    output_times = reals(times)
     if times is None:
         mistakes.append("times is missing; for a model pass times=np.linspace(0, 10, 101), for example")
-    elif at is None:
+    elif output_times is None:
         mistakes.append(f"times is {text(times)}; give numbers")
     else:
-        at = np.atleast_1d(at)
-        found = _time_mistakes("times", at, begin)
-        usable = not found and np.isfinite(begin)
-        mistakes += time_mistakes(float(at[0]), float(at[-1]), begin, given=start is not None) if usable else found
-    end = at[-1] if times is not None and at is not None and at.ndim == 1 and at.size else None
+        output_times = np.atleast_1d(output_times)
+        messages = _time_mistakes("times", output_times, begin)
+        is_usable = not messages and np.isfinite(begin)
+        mistakes += time_mistakes(float(output_times[0]), float(output_times[-1]), begin, is_start_given=start is not None) if is_usable else messages
+    end = output_times[-1] if times is not None and output_times is not None and output_times.ndim == 1 and output_times.size else None
     signals, p, x0, z0 = read_model(
-        asked.where, model, asked.parameters, asked.initial, asked.inputs, begin, mistakes, end=end
+        request.where, model, request.parameters, request.initial, request.inputs, begin, mistakes, end=end
     )
-    assert at is not None
-    return SimulationCase("the model", model, signals, p, z0, options, Nodes(np.array([begin]), x0[None]), at)
+    assert output_times is not None
+    return SimulationCase("the model", model, signals, p, z0, options, Nodes(np.array([begin]), x0[None]), output_times)
 
 
 def read_model(
@@ -442,61 +442,61 @@ def read_model(
     mistakes += [f"input '{n}' is missing; pass a number or an Input" for n in model.inputs if n not in signals]
     if end is not None:
         mistakes += _span_mistakes({n: signals[n] for n in model.inputs if n in signals}, "the model", begin, end)
-    known = (*model.own_states, *model.algebraic_states)
-    own = named("initial", initial, mistakes)
-    mistakes += [f"initial names '{n}', which is no state: {suggest(n, known)}" for n in own if n not in known]
-    first = {**model.initial, **own}
-    x0 = [_initial(n, first.get(n), model, p, mistakes) for n in model.own_states]
-    before = dict(zip(model.own_states, x0, strict=True))
+    state_names = (*model.own_states, *model.algebraic_states)
+    overrides = named("initial", initial, mistakes)
+    mistakes += [f"initial names '{n}', which is no state: {suggest(n, state_names)}" for n in overrides if n not in state_names]
+    initial_values = {**model.initial, **overrides}
+    x0 = [_initial(n, initial_values.get(n), model, p, mistakes) for n in model.own_states]
+    values_by_state = dict(zip(model.own_states, x0, strict=True))
     for line in model.lines:
-        held = {n: at_start(first[n], model, begin, signals, before) for n in line.nodes}
-        x0 += [_initial(n, value, model, p, mistakes) for n, value in held.items()]
-    guesses = {n: v.guess if isinstance(v, Consistent) else v for n, v in first.items()}
+        line_values = {n: at_start(initial_values[n], model, begin, signals, values_by_state) for n in line.nodes}
+        x0 += [_initial(n, value, model, p, mistakes) for n, value in line_values.items()]
+    guesses = {n: v.guess if isinstance(v, Consistent) else v for n, v in initial_values.items()}
     z0 = [_initial(n, guesses.get(n, 1.0), model, p, mistakes) for n in model.algebraic_states]
     mistakes += tau_mistakes(model, p) if np.isfinite(p).all() else []
     check(where, mistakes)
     return tuple(signals[n] for n in model.inputs), p, np.array(x0), np.array(z0)
 
 
-def parameter_values(model: Model, given: Any, mistakes: list[str]) -> dict[str, Any]:
+def parameter_values(model: Model, source: Any, mistakes: list[str]) -> dict[str, Any]:
     """Return the parameter values given by a mapping or by a fit's result; further values of a result are ignored."""
-    if isinstance(given, Estimates):
-        return {n: v for n, v in estimated_or_fixed(given).items() if n in model.parameters}
-    values = named("parameters", given, mistakes)
+    if isinstance(source, Estimates):
+        return {n: v for n, v in estimated_or_fixed(source).items() if n in model.parameters}
+    values = named("parameters", source, mistakes)
     mistakes += [f"'{n}' is no parameter: {suggest(n, model.parameters)}" for n in values if n not in model.parameters]
     return values
 
 
-def estimated_or_fixed(found: Estimates) -> dict[str, Any]:
+def estimated_or_fixed(fit: Estimates) -> dict[str, Any]:
     """Return a fit's estimates together with the fixed parameters."""
-    stated: Mapping[str, Any] = {} if found.problem is None else found.problem.posed.parameters
-    return {**{n: p.value for n, p in stated.items() if p.fixed}, **found.values}
+    parameters: Mapping[str, Any] = {} if fit.problem is None else fit.problem.posed.parameters
+    return {**{n: p.value for n, p in parameters.items() if p.fixed}, **fit.values}
 
 
-def _number(what: str, value: Any, mistakes: list[str]) -> float:
+def _number(label: str, value: Any, mistakes: list[str]) -> float:
     number = real(value)
     if number is not None and np.isfinite(number):
         return number
     mistakes.append(
-        f"{what} has no value; give a number" if value is None else f"{what} is {text(value)}; give a number"
+        f"{label} has no value; give a number" if value is None else f"{label} is {text(value)}; give a number"
     )
     return np.nan
 
 
 def _initial(name: str, value: Any, model: Model, p: Array, mistakes: list[str]) -> float:
     """Read an initial state: a number, or an expression of the parameters."""
-    what = f"initial state '{name}'"
+    label = f"initial state '{name}'"
     if not isinstance(value, ca.SX) or value.numel() != 1:
-        return _number(what, value, mistakes)
-    found = ca.symvar(value)
-    strange = [s.name() for s in found if s.name() not in model.parameters]
-    mistakes += [f"{what} contains '{s}', which is no parameter: {suggest(s, model.parameters)}" for s in strange]
-    if strange:
+        return _number(label, value, mistakes)
+    symbols = ca.symvar(value)
+    unknown_names = [s.name() for s in symbols if s.name() not in model.parameters]
+    mistakes += [f"{label} contains '{s}', which is no parameter: {suggest(s, model.parameters)}" for s in unknown_names]
+    if unknown_names:
         return np.nan
-    at = [float(p[model.parameters.index(s.name())]) for s in found]
-    number = float(cast("Any", ca.Function("initial", found, [value]).call(at)[0]))
+    arguments = [float(p[model.parameters.index(s.name())]) for s in symbols]
+    number = float(cast("Any", ca.Function("initial", symbols, [value]).call(arguments)[0]))
     if np.isfinite(p).all() and not np.isfinite(number):
-        mistakes.append(f"{what} is {number:g} at these parameters; change the expression or the values")
+        mistakes.append(f"{label} is {number:g} at these parameters; change the expression or the values")
     return number
 
 
@@ -509,36 +509,36 @@ def predict(
     integrator: IntegratorOptions | None = None,
 ) -> Prediction:
     """Evaluate all outputs at `times`, integrating from one node to the next; as `simulate`."""
-    chosen, mistakes = _output_times(problem, times)
+    output_times, mistakes = _output_times(problem, times)
     check("predict", mistakes)
     options = integrator or IntegratorOptions()
-    return Prediction((case.name, _outputs(case)) for case in _cases(problem, theta, nodes, chosen, options))
+    return Prediction((case.name, _outputs(case)) for case in _cases(problem, theta, nodes, output_times, options))
 
 
 def trace(problem: Posed, theta: Array, nodes: list[Nodes], integrator: IntegratorOptions) -> Trajectory:
     """Tabulate the states, integrating from one node to the next; where that stops, the nodes themselves are held."""
     tables: list[tuple[Array, Array, Array]] = []
-    for condition, known in zip(problem.conditions, nodes, strict=True):
+    for condition, experiment_nodes in zip(problem.conditions, nodes, strict=True):
         ends = np.array([condition.start, condition.end])
-        case = SimulationCase.of(problem, condition, theta, known, ends, integrator)
-        happens = np.empty(0) if case.timetable is None else case.timetable.times
-        inside = happens[(happens > condition.start) & (happens < condition.end)]
-        marks = merge(ends, condition.points.times, condition.breakpoints, np.unique(known.times), inside)
-        pieces: list[Array] = [
-            np.linspace(a, b, _SUBDIVISIONS, endpoint=False) for a, b in itertools.pairwise(marks.tolist())
+        case = SimulationCase.of(problem, condition, theta, experiment_nodes, ends, integrator)
+        event_times = np.empty(0) if case.timetable is None else case.timetable.times
+        inner_event_times = event_times[(event_times > condition.start) & (event_times < condition.end)]
+        edges = merge(ends, condition.points.times, condition.breakpoints, np.unique(experiment_nodes.times), inner_event_times)
+        table_times: list[Array] = [
+            np.linspace(a, b, _SUBDIVISIONS, endpoint=False) for a, b in itertools.pairwise(edges.tolist())
         ]
-        times = np.concatenate([*pieces, marks[-1:]])
+        times = np.concatenate([*table_times, edges[-1:]])
         try:
             stretches = _settled(replace(case, times=times))
             t, x, z = (np.concatenate([getattr(s, name) for s in stretches]) for name in ("times", "x", "z"))
             if case.timetable is None:  # where two stretches meet at a node, the end of the first
-                at = np.searchsorted(t, snap(times, np.unique(t)), side="left")
-                t, x, z = times, x[at], z[at]
+                indices = np.searchsorted(t, snap(times, np.unique(t)), side="left")
+                t, x, z = times, x[indices], z[indices]
             tables.append((t, x, z))
         except SimulationError:
-            last = np.searchsorted(known.times, times, side="right") - 1
-            tables.append((times, known.states[last], np.repeat(condition.z_guess[None], times.size, axis=0)))
-    return trajectory_through(problem, theta, tables, tuple(known.times for known in nodes))
+            node_index = np.searchsorted(experiment_nodes.times, times, side="right") - 1
+            tables.append((times, experiment_nodes.states[node_index], np.repeat(condition.z_guess[None], times.size, axis=0)))
+    return trajectory_through(problem, theta, tables, tuple(experiment_nodes.times for experiment_nodes in nodes))
 
 
 @dataclass(frozen=True)
@@ -570,21 +570,21 @@ class SimulationCase:
         Raises SimulationError: if that happens more often than it may.
         """
         model, inputs, z_guess = problem.model, condition.inputs, condition.z_guess
-        at = condition.link.natural(theta[condition.theta])
+        natural = condition.link.natural(theta[condition.theta])
         if condition.schedule.triggers:
-            table, end = (np.array([condition.start]), at.a[None], z_guess[None]), float(times[-1])
-            unit = units_of(model, inputs, at.p, end - condition.start, table)
+            table, end = (np.array([condition.start]), natural.a[None], z_guess[None]), float(times[-1])
+            unit = units_of(model, inputs, natural.p, end - condition.start, table)
             timetable = None
             if free:
-                timetable, reason = timetable_of(model, condition, at, unit, options, end)
+                timetable, reason = timetable_of(model, condition, natural, unit, options, end)
             else:
-                at = triggered(model, condition, at, unit, options, end)
-                reason = condition.schedule.impossible(at.e, condition.start)
+                natural = triggered(model, condition, natural, unit, options, end)
+                reason = condition.schedule.impossible(natural.e, condition.start)
             if reason:
                 raise EventLimitError(condition.name, condition.start, reason)
             if timetable is not None:
-                return cls(condition.name, model, inputs, at.p, z_guess, options, nodes, times, timetable)
-        return cls(condition.name, model, inputs, at.p, z_guess, options, nodes, times, condition.timetable(at))
+                return cls(condition.name, model, inputs, natural.p, z_guess, options, nodes, times, timetable)
+        return cls(condition.name, model, inputs, natural.p, z_guess, options, nodes, times, condition.timetable(natural))
 
 
 def _outputs(case: SimulationCase) -> dict[str, Any]:
@@ -617,36 +617,36 @@ def _states(case: SimulationCase) -> tuple[Array, Array, Array, Array]:
     """
     stretches = _settled(case)
     t = np.concatenate([s.times for s in stretches])
-    wanted = snap(case.times, np.unique(t))
-    at = np.searchsorted(t, wanted, side="left")  # where two meet at a node, the end of the first
+    output_times = snap(case.times, np.unique(t))
+    indices = np.searchsorted(t, output_times, side="left")  # where two meet at a node, the end of the first
     if case.timetable is not None:
-        after = np.isin(wanted, snap(case.timetable.wanted_after, np.unique(t)))
-        at[after] = np.searchsorted(t, wanted[after], side="right") - 1
+        is_after = np.isin(output_times, snap(case.timetable.wanted_after, np.unique(t)))
+        indices[is_after] = np.searchsorted(t, output_times[is_after], side="right") - 1
     p = np.concatenate([np.repeat(s.p[None], s.times.size, axis=0) for s in stretches])
-    x, z, u = (np.concatenate([getattr(s, name) for s in stretches])[at] for name in "xzu")
-    return x, z, p[at], as_measured(case.inputs, case.times, u)
+    x, z, u = (np.concatenate([getattr(s, name) for s in stretches])[indices] for name in "xzu")
+    return x, z, p[indices], as_measured(case.inputs, case.times, u)
 
 
 def _settled(case: SimulationCase) -> list[Stretch]:
     """Integrate from node to node up to the last output time, until the units of states are known."""
-    keep = np.append(True, case.nodes.times[1:] <= case.times[-1])
-    begins, states = case.nodes.times[keep], case.nodes.states[keep]
+    is_reached = np.append(True, case.nodes.times[1:] <= case.times[-1])
+    begins, states = case.nodes.times[is_reached], case.nodes.states[is_reached]
     z_held = np.repeat(case.z_guess[None], begins.size, axis=0)
     horizon = float(case.times[-1] - begins[0])
     unit = units_of(case.model, case.inputs, case.p, horizon, (begins, states, z_held))
-    zero = np.flatnonzero(mean_magnitude(states) == 0.0)  # what moves here may be far too small to be followed
+    zero_states = np.flatnonzero(mean_magnitude(states) == 0.0)  # what moves here may be far too small to be followed
     stretches: list[Stretch] = []
     for _ in range(1 + _SETTLING):
-        course = IntegrationCase(case.model, case.inputs, case.p, case.z_guess, unit, case.options, case.timetable)
-        stretches = march(course, begins, states, case.times)
+        integration_case = IntegrationCase(case.model, case.inputs, case.p, case.z_guess, unit, case.options, case.timetable)
+        stretches = march(integration_case, begins, states, case.times)
         stop = next(filter(None, (stretch.stop() for stretch in stretches)), None)
         if stop is not None:
             raise SimulationError(case.name, stop.time, stop.sentence)
-        found = mean_magnitude(np.hstack([np.concatenate([getattr(s, name) for s in stretches]) for name in "xz"]))
-        found[zero] = resolvable(found[: states.shape[1]])[zero]
-        if not ((found > 0.0) & (found * _TOO_LARGE < unit)).any():
+        magnitudes = mean_magnitude(np.hstack([np.concatenate([getattr(s, name) for s in stretches]) for name in "xz"]))
+        magnitudes[zero_states] = resolvable(magnitudes[: states.shape[1]])[zero_states]
+        if not ((magnitudes > 0.0) & (magnitudes * _TOO_LARGE < unit)).any():
             break
-        unit = np.where(found > 0.0, found, unit)  # a state that begins at zero was taken for too large a one
+        unit = np.where(magnitudes > 0.0, magnitudes, unit)  # a state that begins at zero was taken for too large a one
     return stretches
 
 
@@ -659,14 +659,14 @@ def _settle(problem: Posable, parameters: Any) -> tuple[Posable, Array, list[str
     if parameters is None:
         return problem, problem.guess, []
     if isinstance(parameters, Estimates):
-        known = {*problem.names, *problem.parameters}
-        parameters = {n: v for n, v in estimated_or_fixed(parameters).items() if n in known}
+        known_names = {*problem.names, *problem.parameters}
+        parameters = {n: v for n, v in estimated_or_fixed(parameters).items() if n in known_names}
     if not isinstance(parameters, Mapping):
         theta = reals(parameters)
         if theta is None or theta.shape != problem.guess.shape or not np.isfinite(theta).all():
-            shown = text(parameters) if theta is None else f"an array of shape {theta.shape}"
+            description = text(parameters) if theta is None else f"an array of shape {theta.shape}"
             return problem, problem.guess, [f"theta must hold {problem.guess.size} finite numbers, one for each of "
-                                            f"{', '.join(problem.names)}; it is {shown}"]  # fmt: skip
+                                            f"{', '.join(problem.names)}; it is {description}"]  # fmt: skip
         return problem, theta, []
     natural = problem.to_natural(problem.guess)
     fixed: dict[str, Any] = {}
@@ -685,8 +685,8 @@ def _settle(problem: Posable, parameters: Any) -> tuple[Posable, Array, list[str
         elif name in problem.parameters:
             mistakes.append(f"'{name}' is a number in this posed problem; give the Problem to change it")
         else:
-            known = dict.fromkeys((*problem.names, *problem.parameters))
-            mistakes.append(f"'{name}' is neither estimated nor a model parameter: {suggest(name, known)}")
+            known_names = dict.fromkeys((*problem.names, *problem.parameters))
+            mistakes.append(f"'{name}' is neither estimated nor a model parameter: {suggest(name, known_names)}")
     theta = problem.to_search(natural)
     if mistakes or not fixed or isinstance(problem, Posed):
         return problem, theta, mistakes
@@ -699,42 +699,42 @@ def _output_times(problem: Posable, times: Times) -> tuple[dict[str, Array], lis
     if times is None:
         return {c.name: np.unique(c.points.times) for c in problem.conditions}, []
     mistakes: list[str] = []
-    given: dict[str, Any] = (
+    times_by_name: dict[str, Any] = (
         named("times", times, mistakes) if isinstance(times, Mapping) else dict.fromkeys(names, kept(times))
     )
     mistakes += [
-        f"times has the unknown experiment '{n}': {suggest(n, names)}" for n in given if n not in names
+        f"times has the unknown experiment '{n}': {suggest(n, names)}" for n in times_by_name if n not in names
     ]
-    chosen: dict[str, Array] = {}
+    output_times: dict[str, Array] = {}
     for condition in problem.conditions:
-        if condition.name not in given:
+        if condition.name not in times_by_name:
             continue
-        name, at = f"the times of '{condition.name}'", reals(given[condition.name])
-        if at is None:
-            mistakes.append(f"{name} are {text(given[condition.name])}; they must be finite and increasing numbers")
+        name, experiment_times = f"the times of '{condition.name}'", reals(times_by_name[condition.name])
+        if experiment_times is None:
+            mistakes.append(f"{name} are {text(times_by_name[condition.name])}; they must be finite and increasing numbers")
             continue
-        chosen[condition.name] = t = np.atleast_1d(at)
-        found = _time_mistakes(name, t, condition.start)
-        mistakes += found or time_mistakes(float(t[0]), float(t[-1]), condition.start, given=True)
+        output_times[condition.name] = t = np.atleast_1d(experiment_times)
+        messages = _time_mistakes(name, t, condition.start)
+        mistakes += messages or time_mistakes(float(t[0]), float(t[-1]), condition.start, is_start_given=True)
         signals = dict(zip(problem.model.inputs, condition.inputs, strict=True))
-        mistakes += [] if found else _span_mistakes(signals, f"'{condition.name}'", condition.start, t[-1])
-        if not found and t[-1] > condition.schedule.known_until:
+        mistakes += [] if messages else _span_mistakes(signals, f"'{condition.name}'", condition.start, t[-1])
+        if not messages and t[-1] > condition.schedule.known_until:
             mistakes.append(
                 f"{name} go on to {t[-1]:g}, but doses of '{condition.name}' repeat up to the last measurement at "
                 f"{condition.schedule.known_until:g} only; give their number, count="
             )
-    return chosen, mistakes
+    return output_times, mistakes
 
 
-def _time_mistakes(what: str, t: Array, start: float) -> list[str]:
+def _time_mistakes(label: str, t: Array, start: float) -> list[str]:
     if t.ndim != 1 or t.size == 0 or not np.isfinite(t).all() or (np.diff(t) <= 0).any():
-        return [f"{what} must be finite and increasing"]
-    return [f"{what} start at {t[0]:g}, before the start of the experiment at {start:g}"] if t[0] < start else []
+        return [f"{label} must be finite and increasing"]
+    return [f"{label} start at {t[0]:g}, before the start of the experiment at {start:g}"] if t[0] < start else []
 
 
-def _span_mistakes(signals: Mapping[str, Input], of: str, start: float, end: float) -> list[str]:
+def _span_mistakes(signals: Mapping[str, Input], owner_label: str, start: float, end: float) -> list[str]:
     late = [(n, s.span[1]) for n, s in signals.items() if end > s.span[1]]
     early = [(n, s.span[0]) for n, s in signals.items() if start < s.span[0] - 1e-9 * abs(end - start)]
-    return [f"input '{n}' of {of} is given up to {last:g}; extend it to {end:g}" for n, last in late] + [
-        f"input '{n}' of {of} is given from {first:g} on; extend it to {start:g}" for n, first in early
+    return [f"input '{n}' of {owner_label} is given up to {last_time:g}; extend it to {end:g}" for n, last_time in late] + [
+        f"input '{n}' of {owner_label} is given from {first_time:g} on; extend it to {start:g}" for n, first_time in early
     ]

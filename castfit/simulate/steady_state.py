@@ -164,9 +164,9 @@ def steady_state(
     mistakes: list[str] = []
     if model is None:
         return _said(parameters, initial, inputs, replace, mistakes)
-    given: Any = model
-    if not isinstance(given, Model):
-        check("steady_state", [f"model is {text(given)}; give a Model, or name what you give (inputs=...)"])
+    candidate: Any = model
+    if not isinstance(candidate, Model):
+        check("steady_state", [f"model is {text(candidate)}; give a Model, or name what you give (inputs=...)"])
     if replace is not None:
         mistakes.append("replace is for experiments that begin at rest; leave it out here")
     system = model.system
@@ -175,33 +175,33 @@ def steady_state(
     mistakes += _moving(inputs)
     signals, p, a, z = read_model("steady_state", model, parameters, initial, inputs, 0.0, mistakes)
     u = np.array([float(signal(0.0)) for signal in signals])
-    rest = Rest.of(model.settling, u, z, p, a, np.ones(p.size, dtype=bool))
-    found = rest.solve(p, a)
-    if not found.ok:
-        raise SteadyStateError(f"No steady state was found: {found.reason}.")
+    solver = Rest.of(model.settling, u, z, p, a, np.ones(p.size, dtype=bool))
+    solution = solver.solve(p, a)
+    if not solution.ok:
+        raise SteadyStateError(f"No steady state was found: {solution.reason}.")
     n_p, n_x = p.size, a.size
     dp, da = np.eye(n_p, n_p + n_x), np.eye(n_x, n_p + n_x, n_p)
-    slopes = rest.slopes(found, p, dp, da)
-    own = [i for i, n in enumerate((*model.states, *model.algebraic_states)) if n in model.outputs]
+    slopes = solver.slopes(solution, p, dp, da)
+    state_indices = [i for i, n in enumerate((*model.states, *model.algebraic_states)) if n in model.outputs]
     names = [n for n in (*model.states, *model.algebraic_states) if n in model.outputs]
     observe = system.function("outputs", ca.densify(ca.vertcat(*model.outputs.values())))
-    values: Any = observe(0.0, found.w[:n_x], found.w[n_x:], p, u)
-    sums = rest.laws.shown(model.states)
-    totals = rest.laws.coefficients @ a
+    values: Any = observe(0.0, solution.w[:n_x], solution.w[n_x:], p, u)
+    sums = solver.laws.shown(model.states)
+    totals = solver.laws.coefficients @ a
     return SteadyState(
-        dict(zip(names, found.w[own].tolist(), strict=True)),
+        dict(zip(names, solution.w[state_indices].tolist(), strict=True)),
         dict(zip(model.output_names, np.asarray(values, dtype=float).ravel().tolist(), strict=True)),
-        slopes[own][:, :n_p],
-        slopes[own][:, n_p:],
+        slopes[state_indices][:, :n_p],
+        slopes[state_indices][:, n_p:],
         dict(zip(sums, totals.tolist(), strict=True)),
-        found.eigenvalues[np.argsort(found.eigenvalues.real)],
+        solution.eigenvalues[np.argsort(solution.eigenvalues.real)],
     )
 
 
 def _said(parameters: Any, initial: Any, inputs: Any, replace: Any, mistakes: list[str]) -> SteadyStart:
     """Read the values given for the time before an experiment."""
     signals = {n: as_input(n, u, mistakes) for n, u in named("inputs", inputs, mistakes).items()}
-    own = {n: own_parameter(n, v, mistakes) for n, v in named("parameters", parameters, mistakes).items()}
+    parameter_values = {n: own_parameter(n, v, mistakes) for n, v in named("parameters", parameters, mistakes).items()}
     states: dict[str, Any] = {}
     for name, value in named("initial", initial, mistakes).items():
         number = real(value)
@@ -216,9 +216,9 @@ def _said(parameters: Any, initial: Any, inputs: Any, replace: Any, mistakes: li
         else:
             mistakes.append(f"initial state '{name}' is {text(value)}; give a finite number or a scalar SX expression")
     mistakes += _moving(inputs)
-    later = named("replace", replace, mistakes)
+    replacements = named("replace", replace, mistakes)
     check("steady_state", mistakes)
-    return SteadyStart(signals, own, states, later)
+    return SteadyStart(signals, parameter_values, states, replacements)
 
 
 def _moving(inputs: Any) -> list[str]:

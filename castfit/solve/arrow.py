@@ -102,125 +102,125 @@ class Arrow:
 
     def compressed(self, u: Array) -> Compressed:
         """Factor every chain with the residuals u (m,)."""
-        known = np.append(u, 0.0)
-        factors = [triangles(np.concatenate([b.E, known[b.rows][:, :, None]], axis=2)) for b in self.batches]
+        residuals = np.append(u, 0.0)
+        factors = [triangles(np.concatenate([b.E, residuals[b.rows][:, :, None]], axis=2)) for b in self.batches]
         return Compressed(self, tuple(factors), np.column_stack([self.rest, u[self.at]]))
 
     @cached_property
     def largest(self) -> float:
         """The largest singular value of the scaled matrix, to a percent or so."""
-        own = [np.ones(batch.own.shape) for batch in self.batches]
+        local_x = [np.ones(batch.own.shape) for batch in self.batches]
         border, size = np.ones(self.n_b), 1.0
         for _ in range(_POWER):
-            norm = np.sqrt(sum(float(np.vdot(x, x)) for x in own) + float(border @ border))
+            norm = np.sqrt(sum(float(np.vdot(x, x)) for x in local_x) + float(border @ border))
             if not norm > 0.0:
                 return 0.0
-            own, border = [x / norm for x in own], border / norm
+            local_x, border = [x / norm for x in local_x], border / norm
             product = self.rest @ border
-            after = self.rest.T @ product
+            new_border = self.rest.T @ product
             square = float(product @ product)
             for i, batch in enumerate(self.batches):
-                both = np.concatenate([own[i], border[batch.seen]], axis=1)
-                rows = (batch.E @ both[:, :, None])[:, :, 0]
+                chain_x = np.concatenate([local_x[i], border[batch.seen]], axis=1)
+                rows = (batch.E @ chain_x[:, :, None])[:, :, 0]
                 square += float(np.vdot(rows, rows))
-                back = (batch.E.swapaxes(1, 2) @ rows[:, :, None])[:, :, 0]
-                own[i] = back[:, : batch.o]
-                np.add.at(after, batch.seen, back[:, batch.o :])
-            border, size = after, np.sqrt(square)
+                gradient = (batch.E.swapaxes(1, 2) @ rows[:, :, None])[:, :, 0]
+                local_x[i] = gradient[:, : batch.o]
+                np.add.at(new_border, batch.seen, gradient[:, batch.o :])
+            border, size = new_border, np.sqrt(square)
         return float(size)
 
 
-def arrow(rows: BlockRows, scale: Array, tied: Mask | None = None) -> Arrow:
-    """Find the own unknowns of every chain, and sort rows by them: those of `tied` chains belong to the border.
+def arrow(rows: BlockRows, scale: Array, is_tied: Mask | None = None) -> Arrow:
+    """Find the own unknowns of every chain, and sort rows by them: those of `is_tied` chains belong to the border.
 
     Rows of the tail that concern own unknowns of one chain only, and shared ones, are rows of that chain.
     """
     owner = _single_owners(rows.columns, rows.width)
-    free = np.ones(len(rows.blocks), dtype=np.bool_) if tied is None else ~tied
+    free = np.ones(len(rows.blocks), dtype=np.bool_) if is_tied is None else ~is_tied
     tail = rows.tail
-    of_row, of_entry = tail.row, owner[tail.column]
-    first, last = np.full(tail.shape[0], len(free)), np.full(tail.shape[0], -1)
-    own_entry = of_entry >= 0
-    np.minimum.at(first, of_row[own_entry], of_entry[own_entry])
-    np.maximum.at(last, of_row[own_entry], of_entry[own_entry])
-    between = (last > first)[of_row] & own_entry
-    free[of_entry[between]] = False
+    entry_rows, entry_owners = tail.row, owner[tail.column]
+    first_owner, last_owner = np.full(tail.shape[0], len(free)), np.full(tail.shape[0], -1)
+    own_entry = entry_owners >= 0
+    np.minimum.at(first_owner, entry_rows[own_entry], entry_owners[own_entry])
+    np.maximum.at(last_owner, entry_rows[own_entry], entry_owners[own_entry])
+    couples_chains = (last_owner > first_owner)[entry_rows] & own_entry
+    free[entry_owners[couples_chains]] = False
     owner[(owner >= 0) & ~free[owner]] = -1
     border = np.flatnonzero(owner < 0)
-    place = np.full(rows.width, -1, dtype=np.intp)
-    place[border] = np.arange(border.size)
+    column_positions = np.full(rows.width, -1, dtype=np.intp)
+    column_positions[border] = np.arange(border.size)
 
-    belongs = np.where(last >= 0, last, -1)
-    belongs[(belongs >= 0) & ~free[belongs]] = -1
-    of_tail: dict[int, list[int]] = defaultdict(list)
-    for row in np.flatnonzero(belongs >= 0).tolist():
-        of_tail[int(belongs[row])].append(row)
+    row_owner = np.where(last_owner >= 0, last_owner, -1)
+    row_owner[(row_owner >= 0) & ~free[row_owner]] = -1
+    tail_rows_by_chain: dict[int, list[int]] = defaultdict(list)
+    for row in np.flatnonzero(row_owner >= 0).tolist():
+        tail_rows_by_chain[int(row_owner[row])].append(row)
 
     m, first_of_tail = rows.height, int(rows.starts[-1])
     groups: dict[tuple[int, int, int], list[tuple[int, Index, Index, Index, Array]]] = defaultdict(list)
-    rest: list[tuple[Index, Index, Array]] = []  # columns, positions of rows, block
+    border_blocks: list[tuple[Index, Index, Array]] = []  # columns, positions of rows, block
     for i, (columns, block) in enumerate(zip(rows.columns, rows.blocks, strict=True)):
-        at: Index = np.arange(int(rows.starts[i]), int(rows.starts[i + 1]), dtype=np.intp)
-        mine = owner[columns] == i
-        if not mine.any():
-            rest.append((place[columns], at, block * scale[columns]))
+        row_positions: Index = np.arange(int(rows.starts[i]), int(rows.starts[i + 1]), dtype=np.intp)
+        is_local = owner[columns] == i
+        if not is_local.any():
+            border_blocks.append((column_positions[columns], row_positions, block * scale[columns]))
             continue
-        own, seen = columns[mine], place[columns[~mine]]
-        both = np.concatenate([block[:, mine], block[:, ~mine]], axis=1)
-        further = of_tail.get(i)
-        if further:
-            both, seen = _with_tail(both, own, seen, tail.taken(np.array(further)), place)
-            at = np.concatenate([at, first_of_tail + np.array(further, dtype=np.intp)])
-        scaled = both * scale[np.concatenate([own, border[seen]])]
-        height = -(-len(at) // _ROWS) * _ROWS
-        groups[height, own.size, seen.size].append((i, own, seen, at, scaled))
+        local_columns, border_columns = columns[is_local], column_positions[columns[~is_local]]
+        combined_block = np.concatenate([block[:, is_local], block[:, ~is_local]], axis=1)
+        tail_rows = tail_rows_by_chain.get(i)
+        if tail_rows:
+            combined_block, border_columns = _with_tail(combined_block, local_columns, border_columns, tail.taken(np.array(tail_rows)), column_positions)
+            row_positions = np.concatenate([row_positions, first_of_tail + np.array(tail_rows, dtype=np.intp)])
+        scaled = combined_block * scale[np.concatenate([local_columns, border[border_columns]])]
+        height = -(-len(row_positions) // _ROWS) * _ROWS
+        groups[height, local_columns.size, border_columns.size].append((i, local_columns, border_columns, row_positions, scaled))
     batches: list[Batch] = []
     for (height, _, _), members in groups.items():
         width = members[0][4].shape[1]
         stacked = np.zeros((len(members), height, width))
-        at = np.full((len(members), height), m, dtype=np.intp)
+        row_positions = np.full((len(members), height), m, dtype=np.intp)
         for n, (_, _, _, positions, block) in enumerate(members):
-            stacked[n, : len(block)], at[n, : len(block)] = block, positions
-        chains, own, seen = (np.array([member[k] for member in members], dtype=np.intp) for k in range(3))
-        batches.append(Batch(chains, own, seen.reshape(len(members), -1), at, stacked))
-    common = np.flatnonzero(belongs < 0)
-    left = tail.taken(common)
-    of_border = SparseRows((common.size, border.size), left.row, place[left.column], left.entry).dense
-    rest.append((np.arange(border.size), first_of_tail + common, of_border * scale[border]))
-    matrix = np.zeros((sum(len(block) for _, _, block in rest), border.size))
-    begin = 0
-    for columns, _, block in rest:
-        matrix[begin : begin + len(block), columns] = block
-        begin += len(block)
-    positions = np.concatenate([positions for _, positions, _ in rest])
-    return Arrow(tuple(batches), border, place, scale, matrix, positions, free)
+            stacked[n, : len(block)], row_positions[n, : len(block)] = block, positions
+        chains, local_columns, border_columns = (np.array([member[k] for member in members], dtype=np.intp) for k in range(3))
+        batches.append(Batch(chains, local_columns, border_columns.reshape(len(members), -1), row_positions, stacked))
+    common_rows = np.flatnonzero(row_owner < 0)
+    common_tail = tail.taken(common_rows)
+    tail_block = SparseRows((common_rows.size, border.size), common_tail.row, column_positions[common_tail.column], common_tail.entry).dense
+    border_blocks.append((np.arange(border.size), first_of_tail + common_rows, tail_block * scale[border]))
+    matrix = np.zeros((sum(len(block) for _, _, block in border_blocks), border.size))
+    row_offset = 0
+    for columns, _, block in border_blocks:
+        matrix[row_offset : row_offset + len(block), columns] = block
+        row_offset += len(block)
+    positions = np.concatenate([positions for _, positions, _ in border_blocks])
+    return Arrow(tuple(batches), border, column_positions, scale, matrix, positions, free)
 
 
 def _single_owners(columns: Sequence[Index], n: int) -> Index:
     """Return the only chain that an unknown belongs to, (n,), -1 for those of several chains or of none."""
     count, owner = np.zeros(n, dtype=np.intp), np.full(n, -1, dtype=np.intp)
-    for i, at in enumerate(columns):
-        count[at] += 1
-        owner[at] = i
+    for i, indices in enumerate(columns):
+        count[indices] += 1
+        owner[indices] = i
     owner[count != 1] = -1
     return owner
 
 
-def _with_tail(block: Array, own: Index, seen: Index, further: SparseRows, place: Index) -> tuple[Array, Index]:
+def _with_tail(block: Array, local_columns: Index, border_columns: Index, further: SparseRows, column_positions: Index) -> tuple[Array, Index]:
     """Append rows (k, n_x) to those of a chain; they may depend on more of the border."""
-    at = place[further.column]
-    more = np.setdiff1d(at[at >= 0], seen)
-    new = np.zeros((further.shape[0], block.shape[1] + more.size))
-    for positions, known, first in (
-        (further.column, own, 0),
-        (at, seen, own.size),
-        (at, more, own.size + seen.size),
+    border_positions = column_positions[further.column]
+    new_columns = np.setdiff1d(border_positions[border_positions >= 0], border_columns)
+    new_rows = np.zeros((further.shape[0], block.shape[1] + new_columns.size))
+    for positions, targets, offset in (
+        (further.column, local_columns, 0),
+        (border_positions, border_columns, local_columns.size),
+        (border_positions, new_columns, local_columns.size + border_columns.size),
     ):
-        hit = positions[:, None] == known
-        entry, which = np.nonzero(hit)
-        new[further.row[entry], first + which] = further.entry[entry]
-    wider = np.concatenate([block, np.zeros((len(block), more.size))], axis=1)
-    return np.concatenate([wider, new]), np.concatenate([seen, more])
+        is_match = positions[:, None] == targets
+        entry, target_index = np.nonzero(is_match)
+        new_rows[further.row[entry], offset + target_index] = further.entry[entry]
+    wider = np.concatenate([block, np.zeros((len(block), new_columns.size))], axis=1)
+    return np.concatenate([wider, new_rows]), np.concatenate([border_columns, new_columns])
 
 
 def triangles(rows: Array) -> Array:
@@ -243,16 +243,16 @@ class Compressed:
     factors: tuple[Array, ...]
     rest: Array
 
-    def with_rows(self, own: Sequence[Array], border: Array) -> Compressed:
+    def with_rows(self, local_rows: Sequence[Array], border: Array) -> Compressed:
         """Add rows of residual zero: of own unknowns per batch (N, k, o), and of the border with residuals."""
         factors: list[Array] = []
-        for batch, R, extra in zip(self.arrow.batches, self.factors, own, strict=True):
-            if not extra.any():
+        for batch, R, batch_rows in zip(self.arrow.batches, self.factors, local_rows, strict=True):
+            if not batch_rows.any():
                 factors.append(R)
                 continue
-            wide = np.zeros((len(R), extra.shape[1], R.shape[2]))
-            wide[:, :, : batch.o] = extra
-            factors.append(triangles(np.concatenate([R, wide], axis=1)))
+            padded_rows = np.zeros((len(R), batch_rows.shape[1], R.shape[2]))
+            padded_rows[:, :, : batch.o] = batch_rows
+            factors.append(triangles(np.concatenate([R, padded_rows], axis=1)))
         return Compressed(self.arrow, tuple(factors), np.concatenate([self.rest, border]))
 
     def factored(self, signs: Sequence[Signs], lower: Sequence[Array], upper: Sequence[Array]) -> OwnFactors:
@@ -264,12 +264,12 @@ class Compressed:
             top, below = R[:, :o], R[:, o:, o:]
             if signs[i].any():
                 bound = np.where(signs[i] < 0, lower[i], np.where(signs[i] > 0, upper[i], 0.0))
-                own, constant = with_held(top[:, :, :o], top[:, :, -1], signs[i] != 0, bound)
-                others = np.zeros((len(R), 2 * o, R.shape[2] - o))
-                others[:, :o, :-1], others[:, :, -1] = top[:, :, o:-1], constant
-                whole = triangles(np.concatenate([own, others], axis=2))
-                top, more = whole[:, :o], whole[:, o:, o:]
-                below = np.concatenate([below, more], axis=1)
+                local_block, constant = with_held(top[:, :, :o], top[:, :, -1], signs[i] != 0, bound)
+                other_columns = np.zeros((len(R), 2 * o, R.shape[2] - o))
+                other_columns[:, :o, :-1], other_columns[:, :, -1] = top[:, :, o:-1], constant
+                stacked_factor = triangles(np.concatenate([local_block, other_columns], axis=2))
+                top, extra_rows = stacked_factor[:, :o], stacked_factor[:, o:, o:]
+                below = np.concatenate([below, extra_rows], axis=1)
             parts.append(OwnPart(batch, top[:, :, :o], top[:, :, o:-1], top[:, :, -1]))
             rows.append(at_border(below, batch.seen, self.arrow.n_b))
         return OwnFactors(self.arrow, tuple(parts), triangle(np.concatenate(rows)))
@@ -278,44 +278,44 @@ class Compressed:
         self, border: Array, lower: Sequence[Array], upper: Sequence[Array], guess: Sequence[Signs]
     ) -> tuple[float, list[Array], list[Signs]]:
         """Return the least value of half the squares for a given border, and where own unknowns are then."""
-        total = float(np.sum((self.rest @ np.append(border, 1.0)) ** 2))
+        square = float(np.sum((self.rest @ np.append(border, 1.0)) ** 2))
         xs: list[Array] = []
         signs: list[Signs] = []
         for i, (batch, R) in enumerate(zip(self.arrow.batches, self.factors, strict=True)):
             o = batch.o
-            given = np.concatenate([border[batch.seen], np.ones((len(R), 1))], axis=1)
-            r = (R[:, :, o:] @ given[:, :, None])[:, :, 0]
+            border_vector = np.concatenate([border[batch.seen], np.ones((len(R), 1))], axis=1)
+            r = (R[:, :, o:] @ border_vector[:, :, None])[:, :, 0]
             x, sign = boxed(R[:, :o, :o], r[:, :o], lower[i], upper[i], guess[i])
-            left = r[:, :o] + (R[:, :o, :o] @ x[:, :, None])[:, :, 0]
-            total += float(np.vdot(left, left)) + float(np.vdot(r[:, o:], r[:, o:]))
+            local_residual = r[:, :o] + (R[:, :o, :o] @ x[:, :, None])[:, :, 0]
+            square += float(np.vdot(local_residual, local_residual)) + float(np.vdot(r[:, o:], r[:, o:]))
             xs.append(x)
             signs.append(sign)
-        return 0.5 * total, xs, signs
+        return 0.5 * square, xs, signs
 
-    def pull(self, own: Sequence[Array], border: Array) -> list[Array]:
+    def pull(self, local_x: Sequence[Array], border: Array) -> list[Array]:
         """Return the gradient of half the squares by own unknowns, per batch (N, o)."""
-        out: list[Array] = []
-        for batch, R, x in zip(self.arrow.batches, self.factors, own, strict=True):
+        gradients: list[Array] = []
+        for batch, R, x in zip(self.arrow.batches, self.factors, local_x, strict=True):
             o = batch.o
-            whole = np.concatenate([x, border[batch.seen], np.ones((len(R), 1))], axis=1)
-            residual = (R[:, :o] @ whole[:, :, None])[:, :, 0]
-            out.append((R[:, :o, :o].swapaxes(1, 2) @ residual[:, :, None])[:, :, 0])
-        return out
+            chain_x = np.concatenate([x, border[batch.seen], np.ones((len(R), 1))], axis=1)
+            residual = (R[:, :o] @ chain_x[:, :, None])[:, :, 0]
+            gradients.append((R[:, :o, :o].swapaxes(1, 2) @ residual[:, :, None])[:, :, 0])
+        return gradients
 
 
-def at_border(rows: Array, seen: Index, n_b: int) -> Array:
+def at_border(rows: Array, border_columns: Index, n_b: int) -> Array:
     """Write rows (N, k, s + 1) as rows over the whole border (rows, n_b + 1), fewer if all see the same."""
     if not len(rows):
         return np.zeros((0, n_b + 1))
-    if (seen == seen[0]).all():
-        joined = triangle(rows.reshape(-1, rows.shape[2]))
-        out = np.zeros((len(joined), n_b + 1))
-        out[:, np.append(seen[0], n_b)] = joined
-        return out
-    out = np.zeros((len(rows), rows.shape[1], n_b + 1))
-    columns = np.concatenate([seen, np.full((len(seen), 1), n_b)], axis=1)
-    np.put_along_axis(out, np.broadcast_to(columns[:, None], rows.shape), rows, axis=2)
-    return out.reshape(-1, n_b + 1)
+    if (border_columns == border_columns[0]).all():
+        merged_rows = triangle(rows.reshape(-1, rows.shape[2]))
+        border_rows = np.zeros((len(merged_rows), n_b + 1))
+        border_rows[:, np.append(border_columns[0], n_b)] = merged_rows
+        return border_rows
+    border_rows = np.zeros((len(rows), rows.shape[1], n_b + 1))
+    columns = np.concatenate([border_columns, np.full((len(border_columns), 1), n_b)], axis=1)
+    np.put_along_axis(border_rows, np.broadcast_to(columns[:, None], rows.shape), rows, axis=2)
+    return border_rows.reshape(-1, n_b + 1)
 
 
 @dataclass(frozen=True)
@@ -364,8 +364,8 @@ class OwnFactors:
         M = np.eye(self.arrow.n_b)
         for part in self.parts:
             products = part.response.swapaxes(1, 2) @ part.response
-            seen = part.batch.seen
-            np.add.at(M, (seen[:, :, None], seen[:, None, :]), products)
+            border_columns = part.batch.seen
+            np.add.at(M, (border_columns[:, :, None], border_columns[:, None, :]), products)
         return M
 
     @cached_property
@@ -376,11 +376,11 @@ class OwnFactors:
             np.add.at(out, part.batch.seen, (part.response.swapaxes(1, 2) @ part.offset[:, :, None])[:, :, 0])
         return out
 
-    def gathered(self, own: Sequence[Array], border: Array) -> Array:
+    def gathered(self, local_x: Sequence[Array], border: Array) -> Array:
         """Return x (n_x,), not scaled, from scaled own unknowns per batch (N, o) and border (n_b,)."""
         x = np.zeros(self.arrow.scale.size)
         x[self.arrow.border] = border
-        for part, values in zip(self.parts, own, strict=True):
+        for part, values in zip(self.parts, local_x, strict=True):
             x[part.batch.own] = values
         return x * self.arrow.scale
 
@@ -395,11 +395,11 @@ def solve_arrow(columns: Sequence[Index], blocks: Sequence[Array], K: SparseRows
     if np.count_nonzero(_single_owners(columns, n) >= 0) <= FEW:
         S = np.diag(diagonal)
         np.add.at(S, (K.row, K.column), K.entry)
-        for at, block in zip(columns, blocks, strict=True):
-            S[np.ix_(at, at)] += block
+        for indices, block in zip(columns, blocks, strict=True):
+            S[np.ix_(indices, indices)] += block
         return positive_solution(S, b) if n else b
-    row = np.concatenate([np.arange(n), K.row, *(np.repeat(at, at.size) for at in columns)])
-    column = np.concatenate([np.arange(n), K.column, *(np.tile(at, at.size) for at in columns)])
+    row = np.concatenate([np.arange(n), K.row, *(np.repeat(indices, indices.size) for indices in columns)])
+    column = np.concatenate([np.arange(n), K.column, *(np.tile(indices, indices.size) for indices in columns)])
     entry = np.concatenate([diagonal, K.entry, *(block.ravel() for block in blocks)])
     matrix = scipy.sparse.csc_array((entry, (row, column)), shape=(n, n))
     try:

@@ -65,30 +65,30 @@ class Hold:
         return self.stiffness * np.column_stack([z.T @ factors.metric, z.T @ factors.pull])
 
 
-def hold(given: Compressed, fixed: Mask, pinned: Array, threshold: float) -> Hold:
+def hold(compressed: Compressed, is_fixed: Mask, pinned_rows: Array, threshold: float) -> Hold:
     """Find singular directions: singular values below a fraction of the largest are held.
 
-    With a threshold of 0 only what cannot be eliminated is.  `fixed` (n_x,) unknowns cannot move; rows `pinned`
+    With a threshold of 0 only what cannot be eliminated is.  `is_fixed` (n_x,) unknowns cannot move; rows `pinned_rows`
     (k, n_b) over the border, in scaled unknowns, determine directions as well.
     """
-    arrow = given.arrow
+    arrow = compressed.arrow
     largest = arrow.largest
     stiffness = STIFFNESS * (largest if largest > 0.0 else 1.0)
-    own: list[Array] = []
-    least, count = np.inf, 0
-    for batch, R in zip(arrow.batches, given.factors, strict=True):
+    local_directions: list[Array] = []
+    smallest_value, n_singular = np.inf, 0
+    for batch, R in zip(arrow.batches, compressed.factors, strict=True):
         o = batch.o
-        still = fixed[batch.own]
-        block = np.where(still[:, None, :], np.eye(o) * max(largest, 1.0), R[:, :o, :o])
+        is_batch_fixed = is_fixed[batch.own]
+        block = np.where(is_batch_fixed[:, None, :], np.eye(o) * max(largest, 1.0), R[:, :o, :o])
         _, w, Vt = np.linalg.svd(block)
         singular = w <= max(threshold, NULL) * largest
-        least = min(least, float(w.min(initial=np.inf)))
-        count += int(singular.sum())
-        own.append(stiffness * np.where(singular[:, :, None], Vt, 0.0))
-    kept = given.with_rows(own, np.empty((0, arrow.n_b + 1)))
-    factors = kept.factored(*_still(arrow, fixed))
-    free = np.eye(arrow.n_b)[:, ~fixed[arrow.border]]
-    closure = pinned @ free
+        smallest_value = min(smallest_value, float(w.min(initial=np.inf)))
+        n_singular += int(singular.sum())
+        local_directions.append(stiffness * np.where(singular[:, :, None], Vt, 0.0))
+    held_system = compressed.with_rows(local_directions, np.empty((0, arrow.n_b + 1)))
+    factors = held_system.factored(*_still(arrow, is_fixed))
+    free = np.eye(arrow.n_b)[:, ~is_fixed[arrow.border]]
+    closure = pinned_rows @ free
     Z: Array = free @ split(closure * column_scale(closure.T)[:, None])[1] if len(closure) else free
     directions = np.empty((arrow.n_b, 0))
     if Z.shape[1]:
@@ -96,21 +96,21 @@ def hold(given: Compressed, fixed: Mask, pinned: Array, threshold: float) -> Hol
         unit = np.asarray(scipy.linalg.solve_triangular(G, Z.T, trans="T"), dtype=float).T
         _, w, Vt = np.linalg.svd(factors.border[:, :-1] @ unit)
         w = np.append(w, np.zeros(Z.shape[1] - w.size))
-        least = min(least, float(w.min()))
+        smallest_value = min(smallest_value, float(w.min()))
         if threshold > 0.0:
             directions = unit @ Vt[w <= threshold * largest].T
-    condition = largest / least if least > 0.0 else np.inf
-    return Hold(tuple(own), directions, stiffness, count + directions.shape[1], condition)
+    condition = largest / smallest_value if smallest_value > 0.0 else np.inf
+    return Hold(tuple(local_directions), directions, stiffness, n_singular + directions.shape[1], condition)
 
 
-def _still(arrow: Arrow, fixed: Mask) -> tuple[list[Signs], list[Array], list[Array]]:
+def _still(arrow: Arrow, is_fixed: Mask) -> tuple[list[Signs], list[Array], list[Array]]:
     """Return signs and bounds of own unknowns, per batch (N, o), with the fixed ones at a step of zero."""
-    zero = [np.zeros(batch.own.shape) for batch in arrow.batches]
-    return [np.where(fixed[batch.own], -1, 0).astype(np.int8) for batch in arrow.batches], zero, zero
+    zeros = [np.zeros(batch.own.shape) for batch in arrow.batches]
+    return [np.where(is_fixed[batch.own], -1, 0).astype(np.int8) for batch in arrow.batches], zeros, zeros
 
 
 def solve(
-    given: Compressed,
+    compressed: Compressed,
     holding: Hold,
     *,
     lower: Array,
@@ -124,73 +124,73 @@ def solve(
 
     Rows  damping[j] x[j] = 0  are added.  bounds_active (n_x,) and rows_active (p,) are a guess of the active set.
     """
-    arrow = given.arrow
-    D, at = arrow.scale, arrow.border
+    arrow = compressed.arrow
+    D, border_indices = arrow.scale, arrow.border
     lows = [(lower / D)[batch.own] for batch in arrow.batches]
     highs = [(upper / D)[batch.own] for batch in arrow.batches]
-    held = given.with_rows(holding.own, np.empty((0, arrow.n_b + 1)))
+    held_system = compressed.with_rows(holding.own, np.empty((0, arrow.n_b + 1)))
     if holding.directions.shape[1]:
-        factors = held.factored(*_still(arrow, lower == upper))
-        held = replace(held, rest=np.concatenate([held.rest, holding.border_rows(factors)]))
+        factors = held_system.factored(*_still(arrow, lower == upper))
+        held_system = replace(held_system, rest=np.concatenate([held_system.rest, holding.border_rows(factors)]))
     if damping is not None:
-        own = [_diagonal((damping * D)[batch.own]) for batch in arrow.batches]
-        held = held.with_rows(own, np.column_stack([np.diag((damping * D)[at]), np.zeros(at.size)]))
-    scaled = LinearConstraints(rows.g, rows.G * D[at], rows.lower, rows.upper)
-    low, high = lower[at] / D[at], upper[at] / D[at]
+        local_values = [_diagonal((damping * D)[batch.own]) for batch in arrow.batches]
+        held_system = held_system.with_rows(local_values, np.column_stack([np.diag((damping * D)[border_indices]), np.zeros(border_indices.size)]))
+    scaled = LinearConstraints(rows.g, rows.G * D[border_indices], rows.lower, rows.upper)
+    low, high = lower[border_indices] / D[border_indices], upper[border_indices] / D[border_indices]
 
     signs = [np.where(np.isfinite(np.where(s < 0, lo, hi)), s, 0).astype(np.int8)
              for s, lo, hi in zip((bounds_active[b.own] for b in arrow.batches), lows, highs, strict=True)]  # fmt: skip
     signs = [np.where(lo == hi, -1, s).astype(np.int8) for s, lo, hi in zip(signs, lows, highs, strict=True)]
-    guess, guess_rows = bounds_active[at], rows_active
-    border, value, total = np.zeros(0), np.inf, 0
+    guess, guess_rows = bounds_active[border_indices], rows_active
+    border, value, n_iterations = np.zeros(0), np.inf, 0
     iterations = 0
     while True:
         iterations += 1
-        factors = held.factored(signs, lows, highs)
-        found = _of_border(factors, low, high, scaled, guess, guess_rows)
-        total += found.iterations
-        guess, guess_rows = found.bounds_active, found.rows_active
-        there, (cost, own, after) = found.x, held.best(found.x, lows, highs, signs)
-        settled = _same(signs, after) or not found.feasible or iterations >= ROUNDS
-        if not settled and np.isfinite(value):
+        factors = held_system.factored(signs, lows, highs)
+        border_solution = _of_border(factors, low, high, scaled, guess, guess_rows)
+        n_iterations += border_solution.iterations
+        guess, guess_rows = border_solution.bounds_active, border_solution.rows_active
+        border_x, (cost, local_values, new_signs) = border_solution.x, held_system.best(border_solution.x, lows, highs, signs)
+        is_settled = _same(signs, new_signs) or not border_solution.feasible or iterations >= ROUNDS
+        if not is_settled and np.isfinite(value):
             step = 1.0
             while cost >= value and step > _EQUAL:  # towards the border that was best
                 step *= 0.5
-                there = border + step * (found.x - border)
-                cost, own, after = held.best(there, lows, highs, after)
-            settled = value - cost <= _EQUAL * abs(value)
-        border, value, signs = there, cost, after
-        if settled:
+                border_x = border + step * (border_solution.x - border)
+                cost, local_values, new_signs = held_system.best(border_x, lows, highs, new_signs)
+            is_settled = value - cost <= _EQUAL * abs(value)
+        border, value, signs = border_x, cost, new_signs
+        if is_settled:
             break
-    x = factors.gathered(own, border)
+    x = factors.gathered(local_values, border)
     multipliers, active = np.zeros(D.size), np.zeros(D.size, dtype=np.int8)
-    multipliers[at], active[at] = found.bound_multipliers / D[at], found.bounds_active
-    for batch, pull, sign, lo, hi in zip(arrow.batches, held.pull(own, border), signs, lows, highs, strict=True):
+    multipliers[border_indices], active[border_indices] = border_solution.bound_multipliers / D[border_indices], border_solution.bounds_active
+    for batch, pull, sign, lo, hi in zip(arrow.batches, held_system.pull(local_values, border), signs, lows, highs, strict=True):
         multipliers[batch.own] = np.where(sign != 0, -pull, 0.0) / D[batch.own]
         active[batch.own] = np.where(lo == hi, 0, sign)
-    exact = np.clip(np.where(active < 0, lower, np.where(active > 0, upper, x)), lower, upper)
+    clipped_x = np.clip(np.where(active < 0, lower, np.where(active > 0, upper, x)), lower, upper)
     return BoundedLsqSolution(
-        x=exact if found.feasible else np.where(arrow.place < 0, exact, x),
+        x=clipped_x if border_solution.feasible else np.where(arrow.place < 0, clipped_x, x),
         bound_multipliers=multipliers,
-        row_multipliers=found.row_multipliers,
+        row_multipliers=border_solution.row_multipliers,
         bounds_active=active,
-        rows_active=found.rows_active,
-        rank=found.rank + sum(batch.own.size for batch in arrow.batches),
-        iterations=total,
-        violation=found.violation,
-        feasible=found.feasible,
-        optimal=found.optimal and iterations < ROUNDS,
+        rows_active=border_solution.rows_active,
+        rank=border_solution.rank + sum(batch.own.size for batch in arrow.batches),
+        iterations=n_iterations,
+        violation=border_solution.violation,
+        feasible=border_solution.feasible,
+        optimal=border_solution.optimal and iterations < ROUNDS,
     )
 
 
 def _of_border(
-    factors: OwnFactors, lower: Array, upper: Array, rows: LinearConstraints, guess: Signs, of_rows: Signs
+    factors: OwnFactors, lower: Array, upper: Array, rows: LinearConstraints, guess: Signs, rows_active: Signs
 ) -> BoundedLsqSolution:
     n_b = factors.arrow.n_b
     if n_b == 0:
-        none, empty = np.empty(0), np.empty(0, dtype=np.int8)
-        zero, inactive = np.zeros(len(rows.g)), np.zeros(len(rows.g), dtype=np.int8)
-        return BoundedLsqSolution(none, none, zero, empty, inactive, 0, 0, 0.0, feasible=True, optimal=True)
+        no_values, no_signs = np.empty(0), np.empty(0, dtype=np.int8)
+        zero_multipliers, inactive = np.zeros(len(rows.g)), np.zeros(len(rows.g), dtype=np.int8)
+        return BoundedLsqSolution(no_values, no_values, zero_multipliers, no_signs, inactive, 0, 0, 0.0, feasible=True, optimal=True)
     return bounded_lsq(
         factors.border[:, -1],
         factors.border[:, :-1],
@@ -199,7 +199,7 @@ def _of_border(
         rows=rows,
         scale=np.ones(n_b),
         bounds_active=guess,
-        rows_active=of_rows,
+        rows_active=rows_active,
     )
 
 
@@ -207,5 +207,5 @@ def _diagonal(entries: Array) -> Array:
     return entries[:, :, None] * np.eye(entries.shape[1])
 
 
-def _same(one: Sequence[Signs], other: Sequence[Signs]) -> bool:
-    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+def _same(signs: Sequence[Signs], other_signs: Sequence[Signs]) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(signs, other_signs, strict=True))

@@ -43,21 +43,21 @@ class ConstraintRows:
         unit: list[Array] = []
         for chain in layout.chains:
             stages = chain.n_stages
-            real = np.isfinite(chain.constraint_lower) | np.isfinite(chain.constraint_upper)
-            path = np.full(real.shape, -1, dtype=np.intp)
+            is_row = np.isfinite(chain.constraint_lower) | np.isfinite(chain.constraint_upper)
+            path = np.full(is_row.shape, -1, dtype=np.intp)
             per_stage = min(chain.n_s, 1) if scalar else chain.n_s
-            sizes = (chain.n_s, stages * chain.n_w, (stages - 1) * per_stage, int(real.sum()))
+            sizes = (chain.n_s, stages * chain.n_w, (stages - 1) * per_stage, int(is_row.sum()))
             starts = [offset, *(offset + s for s in itertools.accumulate(sizes))]
-            path[real] = starts[3] + np.arange(sizes[3])
+            path[is_row] = starts[3] + np.arange(sizes[3])
             self.initial.append(starts[0] + np.arange(sizes[0]))
             self.inner.append((starts[1] + np.arange(sizes[1])).reshape(stages, chain.n_w))
             self.matching.append((starts[2] + np.arange(sizes[2])).reshape(stages - 1, per_stage))
             self.path.append(path)
             offset = starts[4]
-            zero, one = np.zeros(sum(sizes[:3])), np.ones(sum(sizes[:3]))
-            lower += [zero, chain.constraint_lower[real]]
-            upper += [zero, chain.constraint_upper[real]]
-            unit += [one, chain.constraint_unit[real]]
+            zeros, ones = np.zeros(sum(sizes[:3])), np.ones(sum(sizes[:3]))
+            lower += [zeros, chain.constraint_lower[is_row]]
+            upper += [zeros, chain.constraint_upper[is_row]]
+            unit += [ones, chain.constraint_unit[is_row]]
         relations = layout.relations
         self.related = offset + np.arange(len(relations.names), dtype=np.intp)
         lower, upper, unit = [*lower, relations.lower], [*upper, relations.upper], [*unit, relations.unit]
@@ -77,27 +77,27 @@ class ConstraintRows:
             if self.scalar and chain.n_s:
                 gap = np.sum((gap / self._scale[chain.nodes[1:]]) ** 2, axis=1, keepdims=True)
             g[self.matching[i]] = gap
-            real = self.path[i] >= 0
-            g[self.path[i][real]] = value.c[real]
+            is_row = self.path[i] >= 0
+            g[self.path[i][is_row]] = value.c[is_row]
         return g / self.unit
 
-    def directions(self, at: Evaluation) -> tuple[Array, ...]:
+    def directions(self, evaluation: Evaluation) -> tuple[Array, ...]:
         """Return the directions of scalar matching conditions, per chain (K, n_s), 0 at the last stage."""
-        out: list[Array] = []
-        for chain, gap in zip(self.layout.chains, gaps(self.layout, at), strict=True):
+        directions: list[Array] = []
+        for chain, gap in zip(self.layout.chains, gaps(self.layout, evaluation), strict=True):
             direction = np.zeros(gap.shape)
             direction[:-1] = 2.0 * gap[1:] / self._scale[chain.nodes[1:]] ** 2
-            out.append(direction)
-        return tuple(out)
+            directions.append(direction)
+        return tuple(directions)
 
     def multipliers(self, lam: Array) -> tuple[Multipliers, ...]:
         """Sort the multipliers of g by chain, in constraints' own units; of scalar matching they are (K - 1, 1)."""
         lam = lam / self.unit
-        out: list[Multipliers] = []
+        multipliers_by_chain: list[Multipliers] = []
         for i in range(len(self.layout.chains)):
             path = np.where(self.path[i] >= 0, lam[np.maximum(self.path[i], 0)] if lam.size else 0.0, 0.0)
-            out.append(Multipliers(lam[self.initial[i]], lam[self.inner[i]], lam[self.matching[i]], path))
-        return tuple(out)
+            multipliers_by_chain.append(Multipliers(lam[self.initial[i]], lam[self.inner[i]], lam[self.matching[i]], path))
+        return tuple(multipliers_by_chain)
 
     def describe(self, row: int) -> str:
         """Return a description of the constraint in a row of g."""
@@ -105,21 +105,21 @@ class ConstraintRows:
             return f"'{self.layout.relations.names[row - int(self.related[0])]}'"
         for i, chain in enumerate(self.layout.chains):
             for kind, index in (("inner equation", self.inner[i]), ("path constraint", self.path[i])):
-                hit = np.argwhere(index == row)
-                if hit.size:
-                    k, j = (int(h) for h in hit[0])
+                matches = np.argwhere(index == row)
+                if matches.size:
+                    k, j = (int(h) for h in matches[0])
                     if kind == "path constraint":
                         return chain.describe_constraint(k, j)
                     return f"{kind} {j + 1} near t = {chain.times[k]:g} ({chain.name})"
-            hit = np.argwhere(self.matching[i] == row)
-            if hit.size:
-                k, j = (int(h) for h in hit[0])
+            matches = np.argwhere(self.matching[i] == row)
+            if matches.size:
+                k, j = (int(h) for h in matches[0])
                 if self.scalar:
                     return f"squared gap at t = {chain.times[k + 1]:g} ({chain.name})"
                 return f"continuity of {chain.state_names[j]} at t = {chain.times[k + 1]:g} ({chain.name})"
-            hit = np.argwhere(self.initial[i] == row)
-            if hit.size:
-                return f"initial value of {chain.state_names[int(hit[0][0])]} ({chain.name})"
+            matches = np.argwhere(self.initial[i] == row)
+            if matches.size:
+                return f"initial value of {chain.state_names[int(matches[0][0])]} ({chain.name})"
         raise IndexError(row)
 
 
@@ -144,9 +144,9 @@ class EntryScatter:
     def __call__(self, values: Array) -> Array:
         """Return the nonzeros of the matrix that these values make."""
         if self._plain:
-            out = np.empty(self._count)
-            out[self._slot] = values
-            return out
+            nonzeros = np.empty(self._count)
+            nonzeros[self._slot] = values
+            return nonzeros
         return np.bincount(self._slot, values, minlength=self._count).astype(float, copy=False)
 
     def graph(self, values: ca.MX) -> ca.MX:
@@ -163,24 +163,24 @@ class JacobianMap:
 
     def __init__(self, layout: Layout, rows: ConstraintRows, scale: Array) -> None:
         self._layout = layout
-        places: list[tuple[Index, Index]] = []
+        entry_positions: list[tuple[Index, Index]] = []
         self._real: list[NDArray[np.bool_]] = []
         for i, chain in enumerate(layout.chains):
-            at = _stage_positions(chain)
+            positions = _stage_positions(chain)
             q = np.broadcast_to(chain.theta, (chain.n_s, chain.n_q))
-            places.append((np.repeat(rows.initial[i], chain.n_q), q.ravel()))
-            places.append((rows.initial[i], chain.nodes[0]))
-            places.append(_outer(rows.inner[i], at))
-            places.append(_outer(rows.matching[i], at[:-1]))
-            wide = np.broadcast_to(rows.matching[i], (chain.n_stages - 1, chain.n_s))
-            places.append((wide.ravel(), chain.nodes[1:].ravel()))
-            real = rows.path[i] >= 0
-            self._real.append(real)
-            path_at = np.broadcast_to(at[:, None, :], (*real.shape, at.shape[1]))[real]
-            places.append((np.repeat(rows.path[i][real], at.shape[1]), path_at.ravel()))
-        places.append((np.repeat(rows.related, layout.n_theta), np.tile(np.arange(layout.n_theta), rows.related.size)))
-        row = np.concatenate([r for r, _ in places])
-        column = np.concatenate([c for _, c in places])
+            entry_positions.append((np.repeat(rows.initial[i], chain.n_q), q.ravel()))
+            entry_positions.append((rows.initial[i], chain.nodes[0]))
+            entry_positions.append(_outer(rows.inner[i], positions))
+            entry_positions.append(_outer(rows.matching[i], positions[:-1]))
+            matching_rows = np.broadcast_to(rows.matching[i], (chain.n_stages - 1, chain.n_s))
+            entry_positions.append((matching_rows.ravel(), chain.nodes[1:].ravel()))
+            is_row = rows.path[i] >= 0
+            self._real.append(is_row)
+            path_at = np.broadcast_to(positions[:, None, :], (*is_row.shape, positions.shape[1]))[is_row]
+            entry_positions.append((np.repeat(rows.path[i][is_row], positions.shape[1]), path_at.ravel()))
+        entry_positions.append((np.repeat(rows.related, layout.n_theta), np.tile(np.arange(layout.n_theta), rows.related.size)))
+        row = np.concatenate([r for r, _ in entry_positions])
+        column = np.concatenate([c for _, c in entry_positions])
         self._scatter = EntryScatter(row, column, (rows.count, layout.n_v))
         self._units = scale[column] / rows.unit[row]
         self.sparsity = self._scatter.sparsity
@@ -195,14 +195,14 @@ class JacobianMap:
         pieces: list[Array] = []
         chains = self._layout.chains
         by_next = [np.ones((c.n_stages, c.n_s)) for c in chains] if directions is None else directions
-        for chain, real, j, direction in zip(chains, self._real, jacobians, by_next, strict=True):
+        for chain, is_row, j, direction in zip(chains, self._real, jacobians, by_next, strict=True):
             pieces += [
                 j.A.ravel(),
                 np.full(chain.n_s, -1.0),
                 np.concatenate([j.D_s, j.D_w, j.D_q], axis=2).ravel(),
                 np.concatenate([j.X_s, j.X_w, j.X_q], axis=2)[:-1].ravel(),
                 -direction[:-1].ravel(),
-                np.concatenate([j.C_s, j.C_w, j.C_q], axis=2)[real].ravel(),
+                np.concatenate([j.C_s, j.C_w, j.C_q], axis=2)[is_row].ravel(),
             ]
         return self._scatter(np.concatenate([*pieces, related.ravel()]) * self._units)
 
@@ -223,20 +223,20 @@ class HessianMap:
     def __init__(
         self, layout: Layout, scale: Array, *, scalar: bool = False, of_theta: tuple[Index, Index] | None = None
     ) -> None:
-        places: list[tuple[Index, Index]] = []
+        entry_positions: list[tuple[Index, Index]] = []
         for chain in layout.chains:
-            at = _stage_positions(chain)
-            places.append(_outer(at, at))
-            places.append(_outer(chain.theta[None], chain.theta[None]))
+            positions = _stage_positions(chain)
+            entry_positions.append(_outer(positions, positions))
+            entry_positions.append(_outer(chain.theta[None], chain.theta[None]))
         for chain in layout.chains if scalar else ():
-            both = np.concatenate([_stage_positions(chain)[:-1], chain.nodes[1:]], axis=1)
-            places.append(_outer(both, both))
+            pair_positions = np.concatenate([_stage_positions(chain)[:-1], chain.nodes[1:]], axis=1)
+            entry_positions.append(_outer(pair_positions, pair_positions))
         self._coupled = [_coupled_places(layout, chain) for chain in layout.chains if chain.whitening is not None]
-        places += [divmod(keys, layout.n_v) for keys in self._coupled]
+        entry_positions += [divmod(keys, layout.n_v) for keys in self._coupled]
         theta = np.arange(layout.n_theta)[None]
-        places.append(_outer(theta, theta) if of_theta is None else of_theta)
-        row = np.concatenate([r for r, _ in places])
-        column = np.concatenate([c for _, c in places])
+        entry_positions.append(_outer(theta, theta) if of_theta is None else of_theta)
+        row = np.concatenate([r for r, _ in entry_positions])
+        column = np.concatenate([c for _, c in entry_positions])
         self._upper = row <= column
         row, column = row[self._upper], column[self._upper]
         self._scatter = EntryScatter(row, column, (layout.n_v, layout.n_v))
@@ -245,16 +245,16 @@ class HessianMap:
 
     def coupled(self, layout: Layout, jacobians: Sequence[Jacobians], weight: Array) -> list[Array]:
         """Return the entries of R^T W^T D W R of chains whose errors depend on each other across stages."""
-        own = [(c, j) for c, j in zip(layout.chains, jacobians, strict=True) if c.whitening is not None]
-        out: list[Array] = []
-        for keys, (chain, j) in zip(self._coupled, own, strict=True):
+        whitened_chains = [(c, j) for c, j in zip(layout.chains, jacobians, strict=True) if c.whitening is not None]
+        entries_by_chain: list[Array] = []
+        for keys, (chain, j) in zip(self._coupled, whitened_chains, strict=True):
             R = chain.whitening @ _sparse_rows(layout, chain, np.concatenate([j.R_s, j.R_w, j.R_q], axis=2))
-            found = (R.T @ (R * weight[chain.group].reshape(-1, 1))).tocoo()
+            product = (R.T @ (R * weight[chain.group].reshape(-1, 1))).tocoo()
             entries = np.zeros(keys.size)
-            at: Index = np.searchsorted(keys, np.asarray(found.row * layout.n_v + found.col, dtype=np.int64))
-            np.add.at(entries, at, found.data)
-            out.append(entries)
-        return out
+            positions: Index = np.searchsorted(keys, np.asarray(product.row * layout.n_v + product.col, dtype=np.int64))
+            np.add.at(entries, positions, product.data)
+            entries_by_chain.append(entries)
+        return entries_by_chain
 
     def nonzeros(self, blocks: Sequence[tuple[Array, Array]], prior: Array, squares: Sequence[Array] = ()) -> Array:
         """Assemble matrix entries from the blocks of all chains, of squared gaps, coupled rows, and theta (full or
@@ -271,41 +271,41 @@ def _sparse_rows(layout: Layout, chain: Chain, R: Array) -> Any:
 
     K, n_r, m = R.shape
     columns = np.repeat(_stage_positions(chain), n_r, axis=0)
-    real = chain.row_mask.ravel()
-    rows = np.repeat(np.flatnonzero(real), m)
-    return csr_array((R.reshape(K * n_r, m)[real].ravel(), (rows, columns[real].ravel())), shape=(K * n_r, layout.n_v))
+    is_row = chain.row_mask.ravel()
+    rows = np.repeat(np.flatnonzero(is_row), m)
+    return csr_array((R.reshape(K * n_r, m)[is_row].ravel(), (rows, columns[is_row].ravel())), shape=(K * n_r, layout.n_v))
 
 
 def _coupled_places(layout: Layout, chain: Chain) -> Index:
     """Return the positions where correlated rows couple variables, as row * n_v + column, sorted."""
     ones = np.ones((*chain.row_mask.shape, chain.n_s + chain.inner.shape[1] + chain.n_q))
     R = abs(chain.whitening) @ _sparse_rows(layout, chain, ones)
-    found = (R.T @ R).tocoo()
-    return np.unique(found.row.astype(np.intp) * layout.n_v + found.col)
+    product = (R.T @ R).tocoo()
+    return np.unique(product.row.astype(np.intp) * layout.n_v + product.col)
 
 
 def gauss_newton_blocks(layout: Layout, jacobians: Sequence[Jacobians], weight: Array) -> list[tuple[Array, Array]]:
     """Return R^T W R per stage over (s, w, q), and nothing for the initial state; W as in `cost_gradient`."""
-    out: list[tuple[Array, Array]] = []
+    blocks: list[tuple[Array, Array]] = []
     for chain, j in zip(layout.chains, jacobians, strict=True):
         R = np.concatenate([j.R_s, j.R_w, j.R_q], axis=2)
-        here = weight[chain.group] if chain.whitening is None else np.zeros(chain.group.shape)  # see HessianMap.coupled
-        weighted = R * here[:, :, None]
-        out.append((weighted.transpose(0, 2, 1) @ R, np.zeros((j.R_q.shape[2],) * 2)))
-    return out
+        row_weight = weight[chain.group] if chain.whitening is None else np.zeros(chain.group.shape)  # see HessianMap.coupled
+        weighted = R * row_weight[:, :, None]
+        blocks.append((weighted.transpose(0, 2, 1) @ R, np.zeros((j.R_q.shape[2],) * 2)))
+    return blocks
 
 
 def squares_blocks(
-    layout: Layout, scale: Array, jacobians: Sequence[Jacobians], found: Sequence[Multipliers]
+    layout: Layout, scale: Array, jacobians: Sequence[Jacobians], all_multipliers: Sequence[Multipliers]
 ) -> list[Array]:
     """Return  2 lambda_k G_k^T D^2 G_k  per chain, (K - 1, m, m), with the Jacobians G_k of the gaps."""
-    out: list[Array] = []
-    for chain, j, of in zip(layout.chains, jacobians, found, strict=True):
+    blocks: list[Array] = []
+    for chain, j, chain_multipliers in zip(layout.chains, jacobians, all_multipliers, strict=True):
         next_ = np.broadcast_to(-np.eye(chain.n_s), (chain.n_stages - 1, chain.n_s, chain.n_s))
-        own = np.concatenate([j.X_s, j.X_w, j.X_q], axis=2)[:-1]
-        G = np.concatenate([own, next_], axis=2) / scale[chain.nodes[1:]][:, :, None]
-        out.append(2.0 * of.matching[:, :, None] * (G.transpose(0, 2, 1) @ G))
-    return out
+        state_block = np.concatenate([j.X_s, j.X_w, j.X_q], axis=2)[:-1]
+        G = np.concatenate([state_block, next_], axis=2) / scale[chain.nodes[1:]][:, :, None]
+        blocks.append(2.0 * chain_multipliers.matching[:, :, None] * (G.transpose(0, 2, 1) @ G))
+    return blocks
 
 
 def cost_gradient(layout: Layout, linear: Linearization, weight: Array) -> Array:

@@ -52,10 +52,10 @@ def lowest_in_box(
     guess (n,) says which ends, finite ones, are likely to hold the minimum: -1 lower, +1 upper, 0 none.  Those of a
     problem much alike save up to nine tenths of the work, where variables hardly matter to the data.
     """
-    fixed = lower == upper
-    side = np.where(fixed, -1, 0 if guess is None else guess)
+    is_fixed = lower == upper
+    side = np.where(is_fixed, -1, 0 if guess is None else guess)
     size, terms = np.abs(H), np.abs(c)
-    best, least = np.zeros(c.size), 0.0
+    best_x, lowest_value = np.zeros(c.size), 0.0
     for _ in range(_ROUNDS):
         free = (side == 0).nonzero()[0]
         x = np.where(side < 0, lower, np.where(side > 0, upper, 0.0))
@@ -63,30 +63,30 @@ def lowest_in_box(
             x[free] = positive_solution(H[free[:, None], free], -(c[free] + H[free] @ x))
         gradient = c + H @ x
         slack = _ROUNDING * (terms + size @ np.abs(x))
-        outside = (x < lower) | (x > upper)
-        pulled = np.where(side < 0, gradient < -slack, gradient > slack)
-        wrong = (np.where(side == 0, outside, pulled) & ~fixed).nonzero()[0]
-        if wrong.size == 0:
-            doubtful = np.where(side < 0, gradient < 0.0, (side > 0) & (gradient > 0.0)) & ~fixed
-            if guess is not None and doubtful.any():  # what was guessed may be wrong by more than rounding
+        is_outside = (x < lower) | (x > upper)
+        is_pulled = np.where(side < 0, gradient < -slack, gradient > slack)
+        wrong_indices = (np.where(side == 0, is_outside, is_pulled) & ~is_fixed).nonzero()[0]
+        if wrong_indices.size == 0:
+            is_doubtful = np.where(side < 0, gradient < 0.0, (side > 0) & (gradient > 0.0)) & ~is_fixed
+            if guess is not None and is_doubtful.any():  # what was guessed may be wrong by more than rounding
                 return lowest_in_box(H, c, lower, upper)
             return x
-        inside = np.clip(x, lower, upper)
-        value = float(inside @ (c + 0.5 * (H @ inside)))
-        if value < least:
-            best, least = inside, value
-        side[wrong] = np.where(side[wrong] != 0, 0, np.where(x[wrong] < lower[wrong], -1, 1))
-    return by_active_set(H, c, lower, upper, best)
+        clipped_x = np.clip(x, lower, upper)
+        value = float(clipped_x @ (c + 0.5 * (H @ clipped_x)))
+        if value < lowest_value:
+            best_x, lowest_value = clipped_x, value
+        side[wrong_indices] = np.where(side[wrong_indices] != 0, 0, np.where(x[wrong_indices] < lower[wrong_indices], -1, 1))
+    return by_active_set(H, c, lower, upper, best_x)
 
 
 def by_active_set(H: Array, c: Array, lower: Array, upper: Array, start: Array) -> Array:
     """Take one variable to its bound, or free one, at a time; every point is in the box and lower than the last."""
-    fixed = lower == upper
+    is_fixed = lower == upper
     x = np.clip(start, lower, upper)
     gradient = c + H @ x
-    held = fixed | ((x <= lower) & (gradient >= 0.0)) | ((x >= upper) & (gradient <= 0.0))
+    is_active = is_fixed | ((x <= lower) & (gradient >= 0.0)) | ((x >= upper) & (gradient <= 0.0))
     for _ in range(_STEPS * c.size):
-        free = (~held).nonzero()[0]
+        free = (~is_active).nonzero()[0]
         if free.size:
             step = positive_solution(H[free[:, None], free], -gradient[free])
             end = np.where(step > 0.0, upper[free], lower[free])
@@ -96,16 +96,16 @@ def by_active_set(H: Array, c: Array, lower: Array, upper: Array, start: Array) 
             if room[k] < 1.0:
                 x[free] += max(float(room[k]), 0.0) * step
                 x[free[k]] = end[k]
-                held[free[k]] = True
+                is_active[free[k]] = True
                 gradient = c + H @ x
                 continue
             x[free] += step
             gradient = c + H @ x
-        pull = np.where(held & ~fixed, np.where(x <= lower, -gradient, gradient), -np.inf)
+        pull = np.where(is_active & ~is_fixed, np.where(x <= lower, -gradient, gradient), -np.inf)
         j = int(np.argmax(pull))
         if pull[j] <= _ROUNDING * float(np.abs(c[j]) + np.abs(H[j]) @ np.abs(x)):
             break
-        held[j] = False
+        is_active[j] = False
     return np.clip(x, lower, upper)
 
 
@@ -122,20 +122,20 @@ def boxed(R: Array, r: Array, lower: Array, upper: Array, guess: Signs) -> tuple
     signs = np.where((guess < 0) & np.isfinite(lower), -1, np.where((guess > 0) & np.isfinite(upper), 1, 0))
     signs = np.where(lower == upper, -1, signs).astype(np.int8)
     x = np.empty(r.shape)
-    left = np.arange(len(r))
+    remaining = np.arange(len(r))
     for _ in range(_BATCH_ROUNDS):
-        if not left.size:
+        if not remaining.size:
             return x, signs
-        low, high, sign = lower[left], upper[left], signs[left]
-        at = held(R[left], r[left], sign, low, high)
-        x[left] = at
-        after = _updated(R[left], r[left], at, sign, low, high)
-        changed = (after != sign).any(axis=1)
-        signs[left] = after
-        left = left[changed]
-    for i in left.tolist():
-        found = bounded_lsq(r[i], R[i], lower=lower[i], upper=upper[i])
-        x[i], signs[i] = found.x, np.where(lower[i] == upper[i], -1, found.bounds_active)
+        low, high, sign = lower[remaining], upper[remaining], signs[remaining]
+        x_remaining = held(R[remaining], r[remaining], sign, low, high)
+        x[remaining] = x_remaining
+        new_signs = _updated(R[remaining], r[remaining], x_remaining, sign, low, high)
+        is_changed = (new_signs != sign).any(axis=1)
+        signs[remaining] = new_signs
+        remaining = remaining[is_changed]
+    for i in remaining.tolist():
+        lsq_solution = bounded_lsq(r[i], R[i], lower=lower[i], upper=upper[i])
+        x[i], signs[i] = lsq_solution.x, np.where(lower[i] == upper[i], -1, lsq_solution.bounds_active)
     return x, signs
 
 
@@ -150,12 +150,12 @@ def held(R: Array, r: Array, signs: Signs, lower: Array, upper: Array) -> Array:
     return np.where(signs != 0, bound, x)
 
 
-def with_held(R: Array, r: Array, fixed: Mask, bound: Array) -> tuple[Array, Array]:
+def with_held(R: Array, r: Array, is_fixed: Mask, bound: Array) -> tuple[Array, Array]:
     """Return rows (N, m + o, o) and constants (N, m + o) in which the fixed entries of x are at their bounds."""
     o = R.shape[2]
-    at = np.where(fixed, bound, 0.0)
-    rows = np.concatenate([np.where(fixed[:, None, :], 0.0, R), np.eye(o) * fixed[:, :, None]], axis=1)
-    return rows, np.concatenate([r + (R @ at[:, :, None])[:, :, 0], -at], axis=1)
+    bound_values = np.where(is_fixed, bound, 0.0)
+    rows = np.concatenate([np.where(is_fixed[:, None, :], 0.0, R), np.eye(o) * is_fixed[:, :, None]], axis=1)
+    return rows, np.concatenate([r + (R @ bound_values[:, :, None])[:, :, 0], -bound_values], axis=1)
 
 
 def _updated(R: Array, r: Array, x: Array, signs: Signs, lower: Array, upper: Array) -> Signs:
@@ -164,7 +164,7 @@ def _updated(R: Array, r: Array, x: Array, signs: Signs, lower: Array, upper: Ar
     terms = np.abs(r) + (np.abs(R) @ np.abs(x)[:, :, None])[:, :, 0]
     gradient = (R.swapaxes(1, 2) @ residual[:, :, None])[:, :, 0]
     rounding = _ROUNDING * (np.abs(R).swapaxes(1, 2) @ terms[:, :, None])[:, :, 0]
-    stays = np.where(signs < 0, gradient >= -rounding, gradient <= rounding) | (lower == upper)
+    is_kept = np.where(signs < 0, gradient >= -rounding, gradient <= rounding) | (lower == upper)
     slack = _ROUNDING * (np.abs(x) + 1e-300)
-    joins = np.where(x < lower - slack, -1, np.where(x > upper + slack, 1, 0))
-    return np.where(signs != 0, np.where(stays, signs, 0), joins).astype(np.int8)
+    new_signs = np.where(x < lower - slack, -1, np.where(x > upper + slack, 1, 0))
+    return np.where(signs != 0, np.where(is_kept, signs, 0), new_signs).astype(np.int8)

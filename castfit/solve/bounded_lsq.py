@@ -115,19 +115,19 @@ def bounded_lsq(
 
     Contradictory constraints are an outcome (``feasible`` is False), not an exception.
     """
-    of, given = (E, E.R) if isinstance(E, Tall) else (None, E)
-    n = given.shape[1]
+    tall_factors, matrix = (E, E.R) if isinstance(E, Tall) else (None, E)
+    n = matrix.shape[1]
     rows = LinearConstraints.none(n) if rows is None else rows
     lower = -np.inf * np.ones(n) if lower is None else lower
     upper = np.inf * np.ones(n) if upper is None else upper
-    D = column_scale(given) if scale is None else scale
+    D = column_scale(matrix) if scale is None else scale
 
     # From here on R, a triangle with |R x + u_R|^2 = |E x + u|^2 - constant, stands for E.
-    R, u_R = _factored(given, u) if of is None else (of.R, of.seen(u))
-    guessed = (bounds_active is not None and bounds_active.any()) or (rows_active is not None and rows_active.any())
-    if not (guessed or (lower == upper).any() or (rows.lower == rows.upper).any()):
-        whole = UnitCoordinates.of(R * D) if of is None else of.whitened(D)
-        x, rank, p = D * (whole.T @ whole.target(u_R)), whole.rank, rows.g.size
+    R, u_R = _factored(matrix, u) if tall_factors is None else (tall_factors.R, tall_factors.seen(u))
+    has_guess = (bounds_active is not None and bounds_active.any()) or (rows_active is not None and rows_active.any())
+    if not (has_guess or (lower == upper).any() or (rows.lower == rows.upper).any()):
+        coordinates = UnitCoordinates.of(R * D) if tall_factors is None else tall_factors.whitened(D)
+        x, rank, p = D * (coordinates.T @ coordinates.target(u_R)), coordinates.rank, rows.g.size
         value = rows.g + rows.G @ x if p else rows.g
         if ((lower <= x) & (x <= upper)).all() and ((rows.lower <= value) & (value <= rows.upper)).all():
             zero, free = np.zeros(n + p), np.zeros(n + p, dtype=np.int8)
@@ -136,27 +136,27 @@ def bounded_lsq(
             )
     constraints, norm = _unit_rows(lower, upper, rows, D)
     nonzero = constraints.A.any(axis=1)
-    equal = nonzero & (constraints.lower == constraints.upper)
+    is_equality = nonzero & (constraints.lower == constraints.upper)
     bounded = np.isfinite(constraints.lower) | np.isfinite(constraints.upper)
-    open_ = np.flatnonzero(nonzero & bounded & ~equal)
-    inverse, Z = split(constraints.A[equal])
-    xi_e = inverse @ constraints.lower[equal]
-    free = of is not None and not equal.any()
-    whole = of.whitened(D) if of is not None and free else UnitCoordinates.of(R * D, Z)
-    T, target, rank = whole.T if free else Z @ whole.T, whole.target(u_R + R @ (D * xi_e)), whole.rank
-    none = np.zeros(n, dtype=np.int8), np.zeros(len(rows.g), dtype=np.int8)
-    given_active = zip((bounds_active, rows_active), none, strict=True)
-    guess = np.concatenate([empty if signs is None else signs for signs, empty in given_active])
-    found = nearest(constraints.take(open_), xi_e, T, target, guess[open_])
+    inequality_indices = np.flatnonzero(nonzero & bounded & ~is_equality)
+    inverse, Z = split(constraints.A[is_equality])
+    xi_e = inverse @ constraints.lower[is_equality]
+    free = tall_factors is not None and not is_equality.any()
+    coordinates = tall_factors.whitened(D) if tall_factors is not None and free else UnitCoordinates.of(R * D, Z)
+    T, target, rank = coordinates.T if free else Z @ coordinates.T, coordinates.target(u_R + R @ (D * xi_e)), coordinates.rank
+    empty_signs = np.zeros(n, dtype=np.int8), np.zeros(len(rows.g), dtype=np.int8)
+    signs_or_none = zip((bounds_active, rows_active), empty_signs, strict=True)
+    guess = np.concatenate([no_signs if signs is None else signs for signs, no_signs in signs_or_none])
+    nearest_point = nearest(constraints.take(inequality_indices), xi_e, T, target, guess[inequality_indices])
 
-    x = D * (xi_e + T @ found.y)
+    x = D * (xi_e + T @ nearest_point.y)
     active, multipliers = np.zeros(len(norm), dtype=np.int8), np.zeros(len(norm))
-    active[open_[found.members]] = found.signs
-    multipliers[open_[found.members]] = found.signs * found.multipliers
+    active[inequality_indices[nearest_point.members]] = nearest_point.signs
+    multipliers[inequality_indices[nearest_point.members]] = nearest_point.signs * nearest_point.multipliers
     # The multipliers of equalities balance what the cost and the other constraints leave of the gradient.
-    multipliers[equal] = -inverse.T @ (D * (R.T @ (u_R + R @ x)) + constraints.A.T @ multipliers)
+    multipliers[is_equality] = -inverse.T @ (D * (R.T @ (u_R + R @ x)) + constraints.A.T @ multipliers)
     multipliers /= norm
-    if found.within_bounds:
+    if nearest_point.within_bounds:
         x = np.where(active[:n] < 0, lower, np.where(active[:n] > 0, upper, np.clip(x, lower, upper)))
     violation = constraints.relative_violation(x / D, float(np.linalg.norm(xi_e + T @ target)))
     return BoundedLsqSolution(
@@ -166,10 +166,10 @@ def bounded_lsq(
         bounds_active=active[:n],
         rows_active=active[n:],
         rank=rank,
-        iterations=found.iterations,
+        iterations=nearest_point.iterations,
         violation=violation,
         feasible=violation <= CONTRADICTION,
-        optimal=found.optimal,
+        optimal=nearest_point.optimal,
     )
 
 
@@ -202,11 +202,11 @@ def regularise(
     1/2 (Delta w_1)^2 |directions^T x / scale|^2.  (In print the criterion reads w_np / w_i <= threshold, which would
     choose the largest singular values; w_i / w_1 is meant.)  `scale` is D, by default the inverse norms of E's columns.
     """
-    of = E.R if isinstance(E, Tall) else E
-    D = column_scale(of) if scale is None else scale
-    _, found, Vt = E.svd(D) if isinstance(E, Tall) else np.linalg.svd(triangle(of * D))
-    w = np.zeros(of.shape[1])
-    w[: found.size] = found
+    matrix = E.R if isinstance(E, Tall) else E
+    D = column_scale(matrix) if scale is None else scale
+    _, singular_values, Vt = E.svd(D) if isinstance(E, Tall) else np.linalg.svd(triangle(matrix * D))
+    w = np.zeros(matrix.shape[1])
+    w[: singular_values.size] = singular_values
     largest = w.max(initial=0.0)
     singular = w <= threshold * largest
     stiffness = Delta * (largest if largest > 0 else 1.0)
@@ -218,8 +218,8 @@ def _unit_rows(lower: Array, upper: Array, rows: LinearConstraints, D: Array) ->
     n = len(D)
     G = rows.G * D
     length = np.linalg.norm(G, axis=1)
-    zero = length <= 1e-14 * length.max(initial=0.0)
-    length[zero], G[zero] = 1.0, 0.0
+    is_zero = length <= 1e-14 * length.max(initial=0.0)
+    length[is_zero], G[is_zero] = 1.0, 0.0
     norm = np.concatenate([D, length])
     A = np.vstack([np.eye(n), G / length[:, None]])
     g = np.concatenate([np.zeros(n), rows.g])
@@ -239,8 +239,8 @@ def split(A: Array) -> tuple[Array, Array]:
 
 def _factored(E: Array, u: Array) -> tuple[Array, Array]:
     """Return R and u_R with |R x + u_R|^2 = |E x + u|^2 - constant."""
-    both = triangle(np.column_stack([E, u]))
-    return both[:, :-1], both[:, -1]
+    factor = triangle(np.column_stack([E, u]))
+    return factor[:, :-1], factor[:, -1]
 
 
 ROUNDING = 1e-11
@@ -312,16 +312,16 @@ def nearest(constraints: Constraints, origin: Array, T: Array, target: Array, gu
 
     Contradictory constraints get a common slack t, first the general ones, then all.
     """
-    dearest = np.linalg.norm(T, axis=0).min(initial=np.inf)
-    slack = (float(dearest) if np.isfinite(dearest) else 1.0) / SLACK_STIFFNESS
-    everything, reach = np.ones_like(constraints.general), length(origin + T @ target)
-    for soft in (~everything, constraints.general):
-        spaces = _HalfSpaces(constraints, origin, T, target, np.where(soft, slack, 0.0), reach)
-        found, feasible = _iterate(spaces, guess)
+    min_norm = np.linalg.norm(T, axis=0).min(initial=np.inf)
+    slack = (float(min_norm) if np.isfinite(min_norm) else 1.0) / SLACK_STIFFNESS
+    all_constraints, reach = np.ones_like(constraints.general), length(origin + T @ target)
+    for is_soft in (~all_constraints, constraints.general):
+        spaces = _HalfSpaces(constraints, origin, T, target, np.where(is_soft, slack, 0.0), reach)
+        nearest_point, feasible = _iterate(spaces, guess)
         if feasible:
-            return found
-    found, _ = _iterate(_HalfSpaces(constraints, origin, T, target, np.where(everything, slack, 0.0), reach), guess)
-    return replace(found, within_bounds=False)
+            return nearest_point
+    nearest_point, _ = _iterate(_HalfSpaces(constraints, origin, T, target, np.where(all_constraints, slack, 0.0), reach), guess)
+    return replace(nearest_point, within_bounds=False)
 
 
 @dataclass(frozen=True)
@@ -352,11 +352,11 @@ class _WorkingSet:
         if self.b.size == 0:
             return target, self.b
         Q_1, _, R = self.factors
-        along = triangular_solution(R, self.b - target @ self.N, transposed=True)
-        y, multipliers = target + Q_1 @ along, triangular_solution(R, along)
+        coefficients = triangular_solution(R, self.b - target @ self.N, transposed=True)
+        y, multipliers = target + Q_1 @ coefficients, triangular_solution(R, coefficients)
         y = y + Q_1 @ triangular_solution(R, self.b - y @ self.N, transposed=True)
-        left = y - target - self.N @ multipliers
-        return y, multipliers + triangular_solution(R, left @ Q_1)
+        remainder = y - target - self.N @ multipliers
+        return y, multipliers + triangular_solution(R, remainder @ Q_1)
 
     def split(self, a: Array) -> tuple[Array, Array]:
         """Return z and r with a = z + N r and N^T z = 0."""
@@ -365,12 +365,12 @@ class _WorkingSet:
         Q_1, Q_2, R = self.factors
         return Q_2 @ (a @ Q_2), triangular_solution(R, a @ Q_1)
 
-    def extended(self, new: _HalfSpace) -> _WorkingSet:
+    def extended(self, half_space: _HalfSpace) -> _WorkingSet:
         return _WorkingSet(
-            np.concatenate([self.members, [new.member]]),
-            np.concatenate([self.signs, [new.sign]]),
-            np.concatenate([self.N, new.a[:, None]], axis=1),
-            np.concatenate([self.b, [new.b]]),
+            np.concatenate([self.members, [half_space.member]]),
+            np.concatenate([self.signs, [half_space.sign]]),
+            np.concatenate([self.N, half_space.a[:, None]], axis=1),
+            np.concatenate([self.b, [half_space.b]]),
         )
 
     def only(self, chosen: Mask | Index) -> _WorkingSet:
@@ -379,14 +379,14 @@ class _WorkingSet:
 
 def _independent(N: Array, rounding: Array) -> Index:
     """Return the columns of N (f, q) that do not depend on those before them, up to rounding (q,)."""
-    kept: Index = np.arange(N.shape[1], dtype=np.intp)
+    indices: Index = np.arange(N.shape[1], dtype=np.intp)
     while True:
-        some: Index = kept[: N.shape[0]]
-        left = np.abs(np.diagonal(upper_factor(N[:, some])))  # of each column outside the span of those before
-        lost = np.flatnonzero(left <= rounding[some])
-        if not lost.size:
-            return some
-        kept = np.delete(kept, lost[0])
+        candidates: Index = indices[: N.shape[0]]
+        distances = np.abs(np.diagonal(upper_factor(N[:, candidates])))  # of each column outside the span of those before
+        dependent_columns = np.flatnonzero(distances <= rounding[candidates])
+        if not dependent_columns.size:
+            return candidates
+        indices = np.delete(indices, dependent_columns[0])
 
 
 def _rounding(multipliers: Array) -> float:
@@ -430,30 +430,30 @@ class _HalfSpaces:
 
     def half_space(self, i: int, sign: float) -> _HalfSpace:
         """Return constraint i at one of its bounds; directions along which it only varies by rounding are zero."""
-        given, row = self.constraints, self.constraints.A[i]
-        bound = given.upper[i] if sign > 0 else given.lower[i]
+        constraints, row = self.constraints, self.constraints.A[i]
+        bound = constraints.upper[i] if sign > 0 else constraints.lower[i]
         a = np.empty(self.target.size + 1)
         a[:-1], a[-1] = row @ self.T, self.soft[i]
         by_y = a[:-1]
-        depends = np.abs(by_y) > self.rounding
-        by_y *= -sign * depends
-        return _HalfSpace(i, sign, a, -sign * float(bound - row @ self.origin), length(self.rounding[depends]))
+        is_significant = np.abs(by_y) > self.rounding
+        by_y *= -sign * is_significant
+        return _HalfSpace(i, sign, a, -sign * float(bound - row @ self.origin), length(self.rounding[is_significant]))
 
-    def worst(self, y: Array, settled: Mask, members: Index) -> tuple[int, float] | None:
+    def worst(self, y: Array, is_settled: Mask, members: Index) -> tuple[int, float] | None:
         """Return the constraint violated most beyond rounding, and its bound; None if no constraint is violated.
 
         Members of the working set, and what is settled, are not looked at.
         """
-        given, xi = self.constraints, self.xi(y)
-        if not given.size.size:
+        constraints, xi = self.constraints, self.xi(y)
+        if not constraints.size.size:
             return None
-        value = given.A @ xi
-        below, above = given.lower - value, value - given.upper
-        excess = np.maximum(below, above)
+        value = constraints.A @ xi
+        lower_excess, upper_excess = constraints.lower - value, value - constraints.upper
+        excess = np.maximum(lower_excess, upper_excess)
         excess -= self.soft * y[-1] + self.tolerance(ROUNDING, xi)
-        excess[settled] = excess[members] = -np.inf
+        excess[is_settled] = excess[members] = -np.inf
         i = int(excess.argmax())
-        return None if excess[i] <= 0 else (i, 1.0 if above[i] > below[i] else -1.0)
+        return None if excess[i] <= 0 else (i, 1.0 if upper_excess[i] > lower_excess[i] else -1.0)
 
     def tolerance(self, relative: float, xi: Array) -> Array:
         """Return, per constraint, a violation of the given size relative to its terms."""
@@ -461,11 +461,11 @@ class _HalfSpaces:
 
     def start(self, guess: Signs) -> _WorkingSet:
         """Take a guessed active set as far as it is independent and its multipliers have the right sign."""
-        given, target = self.constraints, np.append(self.target, 0.0)
-        known = np.flatnonzero(np.isfinite(np.where(guess > 0, given.upper, given.lower)) & (guess != 0))
-        spaces = [self.half_space(i, float(guess[i])) for i in known.tolist()]
+        constraints, target = self.constraints, np.append(self.target, 0.0)
+        members = np.flatnonzero(np.isfinite(np.where(guess > 0, constraints.upper, constraints.lower)) & (guess != 0))
+        spaces = [self.half_space(i, float(guess[i])) for i in members.tolist()]
         N = np.array([space.a for space in spaces]).reshape(-1, target.size).T
-        working = _WorkingSet(known, guess[known].astype(float), N, np.array([space.b for space in spaces]))
+        working = _WorkingSet(members, guess[members].astype(float), N, np.array([space.b for space in spaces]))
         working = working.only(_independent(N, np.array([space.rounding for space in spaces])))
         while True:
             _, multipliers = working.nearest(target)
@@ -480,35 +480,35 @@ def _iterate(spaces: _HalfSpaces, guess: Signs) -> tuple[Nearest, bool]:
     limit = 100 + 20 * target.size
     working = spaces.start(guess)
     y, multipliers = working.nearest(target)
-    settled = np.zeros(len(spaces.soft), dtype=bool)  # violated by rounding only, and dependent on the working set
+    is_settled = np.zeros(len(spaces.soft), dtype=bool)  # violated by rounding only, and dependent on the working set
     feasible, iterations = True, 0
     while feasible and iterations < limit:
-        worst = spaces.worst(y, settled, working.members)
-        if worst is None:
+        worst_constraint = spaces.worst(y, is_settled, working.members)
+        if worst_constraint is None:
             break
-        new = spaces.half_space(*worst)
+        entering = spaces.half_space(*worst_constraint)
         while True:
             iterations += 1
-            z, r = working.split(new.a)
-            square, missing = float(z @ z), new.b - float(new.a @ y)
-            independent = sqrt(square) > new.rounding
-            to_constraint = max(missing, 0.0) / square if independent else np.inf
-            left = np.maximum(multipliers, 0) + _rounding(multipliers)
+            z, r = working.split(entering.a)
+            square, distance = float(z @ z), entering.b - float(entering.a @ y)
+            is_independent = sqrt(square) > entering.rounding
+            to_constraint = max(distance, 0.0) / square if is_independent else np.inf
+            sign_slack = np.maximum(multipliers, 0) + _rounding(multipliers)
             to_sign_change: Array = np.inf * np.ones(r.size)
-            np.divide(left, r, out=to_sign_change, where=r > 0)
+            np.divide(sign_slack, r, out=to_sign_change, where=r > 0)
             step = min(to_constraint, float(to_sign_change.min(initial=np.inf)))
             if step == np.inf:
-                i = new.member
-                feasible = settled[i] = missing <= spaces.tolerance(CONTRADICTION, spaces.xi(y))[i]
+                i = entering.member
+                feasible = is_settled[i] = distance <= spaces.tolerance(CONTRADICTION, spaces.xi(y))[i]
                 break
-            y = y + step * z if independent else y
+            y = y + step * z if is_independent else y
             if step == to_constraint:
-                working = working.extended(new)
+                working = working.extended(entering)
                 y, multipliers = working.nearest(target)
                 break
-            stays = np.arange(r.size) != to_sign_change.argmin()
-            working, multipliers = working.only(stays), (multipliers - step * r)[stays]
-    found = Nearest(
+            is_kept = np.arange(r.size) != to_sign_change.argmin()
+            working, multipliers = working.only(is_kept), (multipliers - step * r)[is_kept]
+    nearest_point = Nearest(
         y[:-1], working.members, working.signs, multipliers, iterations, within_bounds=True, optimal=iterations < limit
     )
-    return found, bool(feasible)
+    return nearest_point, bool(feasible)

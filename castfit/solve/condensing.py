@@ -92,15 +92,15 @@ class Substitution(NodeElimination):
     def solve(self, b: Array) -> tuple[Array, Array]:
         """Return ds_{k+1} = X_k ds_k + b_{k+1}; what overflows becomes infinite or NaN."""
         s = b.copy()
-        for X, here, there in zip(self.X, s[:-1], s[1:], strict=True):
-            there += X.dot(here)
+        for X, node, next_node in zip(self.X, s[:-1], s[1:], strict=True):
+            next_node += X.dot(node)
         return s, np.empty((0, b.shape[2]))
 
     def adjoint(self, gradient: Array, closure: Array) -> Array:
         """Return lambda_k = gradient_k + X_k^T lambda_{k+1}, the transposed substitution."""
         multipliers = gradient.copy()
-        for X, here, there in zip(self.X[::-1], multipliers[-2::-1], multipliers[:0:-1], strict=True):
-            here += X.T.dot(there)
+        for X, multiplier, next_multiplier in zip(self.X[::-1], multipliers[-2::-1], multipliers[:0:-1], strict=True):
+            multiplier += X.T.dot(next_multiplier)
         return multipliers
 
 
@@ -189,10 +189,10 @@ class CondensedChain:
         infinite if G overflows.
         """
         magnitude = 1.0 if scale is None else scale[self.chain.nodes][:, :, None]
-        own = np.concatenate([self.jacobians.A[None], self.stages.P]) / magnitude
-        summed = np.abs(self.G[:, :, : self.chain.n_q] / magnitude).max(axis=(0, 1), initial=0.0)
-        alone = np.abs(own).max(axis=(0, 1), initial=0.0)
-        ratio = np.divide(summed, alone, out=np.zeros_like(summed), where=alone > 0)
+        contributions = np.concatenate([self.jacobians.A[None], self.stages.P]) / magnitude
+        largest_sum = np.abs(self.G[:, :, : self.chain.n_q] / magnitude).max(axis=(0, 1), initial=0.0)
+        largest_contribution = np.abs(contributions).max(axis=(0, 1), initial=0.0)
+        ratio = np.divide(largest_sum, largest_contribution, out=np.zeros_like(largest_sum), where=largest_contribution > 0)
         return float(np.where(np.isfinite(ratio), ratio, np.inf).max(initial=0.0))
 
     def follow(self, M_s: Array, M_q: Array) -> Array:
@@ -277,8 +277,8 @@ def condense(
         stages = eliminate_inner(jacobians, values.d, None if scale is None else scale[chain.inner])
         if not chain.n_s:  # rows depend on theta alone
             shape, nodes = (chain.n_stages, 0), Substitution(stages.X)
-            empty = (np.empty((*shape, chain.n_q)), np.empty((0, chain.n_q)), np.empty(shape), stages.h, np.empty(0))
-            parts.append(CondensedChain(chain, jacobians, stages, nodes, chain.theta, *empty))
+            empty_arrays = (np.empty((*shape, chain.n_q)), np.empty((0, chain.n_q)), np.empty(shape), stages.h, np.empty(0))
+            parts.append(CondensedChain(chain, jacobians, stages, nodes, chain.theta, *empty_arrays))
             continue
         nodes = node_elimination(chain, stages.X)
         gaps = _gaps(chain, jacobians, values, stages.h, linearization.v)
@@ -290,7 +290,7 @@ def condense(
             CondensedChain(chain, jacobians, stages, nodes, columns, G, F, S[:, :, -1], stages.h, closure[:, -1])
         )
         n_x += nodes.kept.size * chain.n_s
-    kept = [part.chain.nodes[part.nodes.kept].ravel() for part in parts]
+    retained_positions = [part.chain.nodes[part.nodes.kept].ravel() for part in parts]
     residuals = [
         (part.columns, part.chain.whitened(part.follow(part.stages.R_s, part.stages.R_q))[part.chain.row_mask])
         for part in parts
@@ -300,7 +300,7 @@ def condense(
         layout,
         linearization.v,
         tuple(parts),
-        positions=np.concatenate([np.arange(layout.n_theta), *kept]),
+        positions=np.concatenate([np.arange(layout.n_theta), *retained_positions]),
         rows=block_rows(residuals, n_x, linearization.prior_jacobian),
         closure=block_rows([(part.columns, part.F) for part in parts], n_x),
         path=block_rows(path, n_x, _related(layout, linearization)),
@@ -329,15 +329,15 @@ def recondense(condensed: Condensed, evaluation: Evaluation) -> Condensed:
 
 def theta_rows(layout: Layout, linearization: Linearization) -> Array:
     """Return E (m, n_theta) of `condense` where nothing but theta varies."""
-    prior, first = linearization.prior_jacobian, 0
+    prior, offset = linearization.prior_jacobian, 0
     blocks = [
         chain.whitened(j.R_q)[chain.row_mask] for chain, j in zip(layout.chains, linearization.jacobians, strict=True)
     ]
     E = np.zeros((sum(map(len, blocks)) + linearization.prior.size, layout.n_theta))
     for chain, block in zip(layout.chains, blocks, strict=True):
-        E[first : first + len(block), chain.theta] = block
-        first += len(block)
-    E[first:] = prior if isinstance(prior, np.ndarray) else prior.dense
+        E[offset : offset + len(block), chain.theta] = block
+        offset += len(block)
+    E[offset:] = prior if isinstance(prior, np.ndarray) else prior.dense
     return E
 
 
@@ -379,15 +379,15 @@ def multipliers(
     (n_v,), path (n_c,) and closure (n_e,) are multipliers of what these say, positive at an upper bound.
     """
     columns = (
-        np.zeros((count, 1)) if given is None else given[:, None]
-        for given, count in (
+        np.zeros((count, 1)) if multiplier is None else multiplier[:, None]
+        for multiplier, count in (
             (bounds, condensed.layout.n_v),
             (path, condensed.c.size),
             (closure, condensed.e.size),
         )
     )
-    found = adjoint(condensed, residuals[:, None], *columns)
-    return tuple(Multipliers(m.initial[..., 0], m.inner[..., 0], m.matching[..., 0], m.path[..., 0]) for m in found)
+    chain_multipliers = adjoint(condensed, residuals[:, None], *columns)
+    return tuple(Multipliers(m.initial[..., 0], m.inner[..., 0], m.matching[..., 0], m.path[..., 0]) for m in chain_multipliers)
 
 
 def adjoint(
@@ -395,12 +395,12 @@ def adjoint(
 ) -> tuple[Multipliers, ...]:
     """Compute `multipliers` for p problems at once: every array, also in the result, has a last axis (p)."""
     result: list[Multipliers] = []
-    row = constraint = unknown = 0
+    row_offset = constraint_offset = closure_offset = 0
     for part in condensed.chains:
         count, n_c, n_e = int(part.chain.row_mask.sum()), part.chain.n_stages * part.chain.n_c, part.e.size
-        own = residuals[row : row + count], path[constraint : constraint + n_c], closure[unknown : unknown + n_e]
-        result.append(_chain_multipliers(part, own[0], bounds, own[1], own[2]))
-        row, constraint, unknown = row + count, constraint + n_c, unknown + n_e
+        chain_parts = residuals[row_offset : row_offset + count], path[constraint_offset : constraint_offset + n_c], closure[closure_offset : closure_offset + n_e]
+        result.append(_chain_multipliers(part, chain_parts[0], bounds, chain_parts[1], chain_parts[2]))
+        row_offset, constraint_offset, closure_offset = row_offset + count, constraint_offset + n_c, closure_offset + n_e
     return tuple(result)
 
 
@@ -419,9 +419,9 @@ def _chain_multipliers(
     if bounds is not None:
         in_w, in_s = in_w + bounds[chain.inner], in_s + bounds[chain.nodes]
     in_s = in_s + _t(part.stages.W_s) @ in_w
-    found = part.nodes.adjoint(in_s, closure)
-    in_w[:-1] += _t(j.X_w[:-1]) @ found[1:]
-    return Multipliers(found[0], -part.stages.factors.solve_transposed(in_w), found[1:], mu)
+    node_multipliers = part.nodes.adjoint(in_s, closure)
+    in_w[:-1] += _t(j.X_w[:-1]) @ node_multipliers[1:]
+    return Multipliers(node_multipliers[0], -part.stages.factors.solve_transposed(in_w), node_multipliers[1:], mu)
 
 
 def chain_adjoint(
@@ -435,10 +435,10 @@ def chain_adjoint(
 
     residuals (m_i, p), bounds (n_v, p), path (K n_c, p), closure (n_e, p); without these they are zero.
     """
-    none = np.zeros((part.e.size, residuals.shape[1]))
+    zero_closure = np.zeros((part.e.size, residuals.shape[1]))
     limits = bounds if bounds is not None and len(bounds) else None
-    found = _chain_multipliers(part, residuals, limits, path, none if closure is None else closure)
-    return np.concatenate([found.initial[None], found.matching])
+    chain_multipliers = _chain_multipliers(part, residuals, limits, path, zero_closure if closure is None else closure)
+    return np.concatenate([chain_multipliers.initial[None], chain_multipliers.matching])
 
 
 def _gaps(chain: Chain, jacobians: Jacobians, values: ChainValues, h: Array, v: Array) -> Array:
@@ -452,9 +452,9 @@ def _constants(layout: Layout, parts: list[CondensedChain], evaluation: Evaluati
     residuals: list[Array] = []
     path: list[Array] = []
     rows = rows_in_units(layout, evaluation, sigma)
-    for part, values, own in zip(parts, evaluation.values, rows, strict=True):
-        moved = _apply(part.jacobians.R_w, part.h) + _apply(part.stages.R_s, part.g)
-        r = own + part.chain.whitened(moved)
+    for part, values, residual_rows in zip(parts, evaluation.values, rows, strict=True):
+        shift = _apply(part.jacobians.R_w, part.h) + _apply(part.stages.R_s, part.g)
+        r = residual_rows + part.chain.whitened(shift)
         c = values.c + _apply(part.jacobians.C_w, part.h) + _apply(part.stages.C_s, part.g)
         residuals.append(r[part.chain.row_mask])
         path.append(c.ravel())

@@ -61,8 +61,8 @@ def descends(staged: StagedProblem) -> bool:
     """Check whether theta is the only variable, with bounds as the only constraints, and E is not mostly zero."""
     layout = staged.layout
     zeros = sum(chain.row_mask.sum() * (layout.n_theta**2 - chain.theta.size**2) for chain in layout.chains)
-    alone = layout.n_v == layout.n_theta and not layout.constrained
-    return alone and Linearization in staged.gives and bool(zeros < _ZEROS)
+    is_theta_only = layout.n_v == layout.n_theta and not layout.constrained
+    return is_theta_only and Linearization in staged.gives and bool(zeros < _ZEROS)
 
 
 @np.errstate(all="ignore")  # wild trial points overflow
@@ -73,30 +73,30 @@ def descend_in_box(
     iterations: int,
     seconds: float,
     *,
-    least: float = 0.0,
+    min_decrease: float = 0.0,
     look: Callable[[int, float], bool] | None = None,
 ) -> Reached:
     """Minimise the cost from a start (n,) until no decrease is predicted, progress is too small, or time is over.
 
-    The staged problem is one that `descends`.  The lowest cost must fall by `least`, besides a part of half the
+    The staged problem is one that `descends`.  The lowest cost must fall by `min_decrease`, besides a part of half the
     squares, within the patience of the rule.  `look` is asked before every iteration, with its number and the lowest
     cost; the descent ends when it says True.
     """
-    walk = _Walk(staged, rule, least)
+    descent_state = _Walk(staged, rule, min_decrease)
     try:
         with watched(max(seconds, 1e-3)):
-            walk.begin(np.clip(start, staged.lower, staged.upper))
+            descent_state.begin(np.clip(start, staged.lower, staged.upper))
             for k in range(iterations):
-                if (look is not None and look(k, walk.lowest)) or not walk.step():
+                if (look is not None and look(k, descent_state.lowest)) or not descent_state.step():
                     break
     except (Stopped, np.linalg.LinAlgError):  # the best point so far
         pass
-    return Reached(walk.best, walk.lowest, walk.promise, {"values": walk.values, "jacobians": walk.jacobians})
+    return Reached(descent_state.best, descent_state.lowest, descent_state.promise, {"values": descent_state.values, "jacobians": descent_state.jacobians})
 
 
 class _Walk:
-    def __init__(self, staged: StagedProblem, rule: Box, least: float) -> None:
-        self.staged, self.rule, self._least = staged, rule, least
+    def __init__(self, staged: StagedProblem, rule: Box, min_decrease: float) -> None:
+        self.staged, self.rule, self._least = staged, rule, min_decrease
         self.best, self.lowest, self.promise = staged.start, np.inf, np.inf
         self.values = self.jacobians = 0
         self._free = np.zeros(staged.layout.n_theta, dtype=np.bool_)
@@ -117,8 +117,8 @@ class _Walk:
 
     def _rows(self, v: Array) -> DenseRows | None:
         self.jacobians += 1
-        found = self._ground.rows(v)
-        return found if found is not None and np.isfinite(found.cost) else None
+        rows = self._ground.rows(v)
+        return rows if rows is not None and np.isfinite(rows.cost) else None
 
     def _accept(self, linear: DenseRows | None) -> None:
         if linear is None:
@@ -138,42 +138,42 @@ class _Walk:
 
     def step(self) -> bool:
         """Go one step; tell whether there was one, and another may pay."""
-        at, rule, staged = self._at, self.rule, self.staged
-        if at is None:
+        point, rule, staged = self._at, self.rule, self.staged
+        if point is None:
             return False
-        if self.lowest < self._mark - self._least - rule.progress * at.half_square:
+        if self.lowest < self._mark - self._least - rule.progress * point.half_square:
             self._mark, self._since = self.lowest, 0
         elif self._since >= rule.patience:
             return self._back()
         self._since += 1
-        unit = units_of_search(staged, at.v)
-        E = at.E * unit
-        H, c = E.T @ E, E.T @ at.u
+        unit = units_of_search(staged, point.v)
+        E = point.E * unit
+        H, c = E.T @ E, E.T @ point.u
         trace = float(np.trace(H))
         if not trace < _LARGEST:
             return self._back()
         H[np.diag_indices_from(H)] += RIDGE[0] + RIDGE[1] * trace
-        low, high = (staged.lower - at.v) / unit, (staged.upper - at.v) / unit
-        enough = _PROMISED * (1.0 + at.half_square)
+        low, high = (staged.lower - point.v) / unit, (staged.upper - point.v) / unit
+        min_predicted_decrease = _PROMISED * (1.0 + point.half_square)
         while self._delta > rule.least:
-            most = np.where(self._free, np.inf, self._delta)
-            left, right = np.maximum(low, -most), np.minimum(high, most)
-            s = lowest_in_box(H, c, left, right, self._ends)
-            self._ends = ends_of(s, left, right)
-            promised = -float(s @ (c + 0.5 * (H @ s)))
+            max_step = np.where(self._free, np.inf, self._delta)
+            lower_step, upper_step = np.maximum(low, -max_step), np.minimum(high, max_step)
+            s = lowest_in_box(H, c, lower_step, upper_step, self._ends)
+            self._ends = ends_of(s, lower_step, upper_step)
+            predicted_decrease = -float(s @ (c + 0.5 * (H @ s)))
             if self._delta >= 1.0:
-                self.promise = promised
-            if promised <= enough:
+                self.promise = predicted_decrease
+            if predicted_decrease <= min_predicted_decrease:
                 return self._back()
             self.values += 1
-            trial = np.clip(at.v + unit * s, staged.lower, staged.upper)
+            trial = np.clip(point.v + unit * s, staged.lower, staged.upper)
             cost = self._ground.cost(trial)
-            ratio = -np.inf if cost is None else (max(self._known) - cost) / promised
+            ratio = -np.inf if cost is None else (max(self._known) - cost) / predicted_decrease
             linear = self._rows(trial) if ratio > rule.accepted else None
             if linear is not None:
                 self._accept(linear)
-                wider = 2.0 if ratio > rule.good else 0.5 if ratio < rule.poor else 1.0
-                self._delta = min(wider * self._delta, rule.most)
+                radius_factor = 2.0 if ratio > rule.good else 0.5 if ratio < rule.poor else 1.0
+                self._delta = min(radius_factor * self._delta, rule.most)
                 return True
             self._delta *= rule.refused
         return self._back()
@@ -187,21 +187,21 @@ class _Staged:
         self._measured = [chain.row_mask.ravel() for chain in staged.layout.chains]
 
     def cost(self, v: Array) -> float | None:
-        at = self._staged.evaluate(v)
-        return at.cost if at.ok else None
+        evaluation = self._staged.evaluate(v)
+        return evaluation.cost if evaluation.ok else None
 
     def rows(self, v: Array) -> DenseRows | None:
         """Return u and E, not in units of the search."""
-        at = self._staged.linearize(v)
-        if not at.ok:
+        linearization = self._staged.linearize(v)
+        if not linearization.ok:
             return None
-        n, prior = self._staged.layout.n_theta, at.prior_jacobian
+        n, prior = self._staged.layout.n_theta, linearization.prior_jacobian
         slopes = prior if isinstance(prior, np.ndarray) else prior.dense
-        u, E = [at.prior], [np.asarray(slopes, dtype=float).reshape(at.prior.size, n)]
-        parts = zip(self._staged.layout.chains, at.values, at.jacobians, self._measured, strict=True)
-        for chain, values, j, measured in parts:
-            u.append(values.r.ravel()[measured])
-            wide = np.zeros((u[-1].size, n))
-            wide[:, chain.theta] = chain.whitened(j.R_q).reshape(measured.size, -1)[measured]
-            E.append(wide)
-        return DenseRows(at.v, at.cost, at.half_square, np.concatenate(u), np.concatenate(E))
+        u, E = [linearization.prior], [np.asarray(slopes, dtype=float).reshape(linearization.prior.size, n)]
+        parts = zip(self._staged.layout.chains, linearization.values, linearization.jacobians, self._measured, strict=True)
+        for chain, values, j, is_measured in parts:
+            u.append(values.r.ravel()[is_measured])
+            chain_E = np.zeros((u[-1].size, n))
+            chain_E[:, chain.theta] = chain.whitened(j.R_q).reshape(is_measured.size, -1)[is_measured]
+            E.append(chain_E)
+        return DenseRows(linearization.v, linearization.cost, linearization.half_square, np.concatenate(u), np.concatenate(E))

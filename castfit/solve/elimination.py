@@ -55,8 +55,8 @@ def eliminate(
     magnitudes = np.ones(layout.n_v) if scale is None else scale
 
     def node_elimination(chain: Chain, X: Array) -> NodeElimination:
-        grows = chains is None or any(chain is layout.chains[i] for i in chains)
-        return OrthogonalReduction(X, magnitudes[chain.nodes].max(axis=0)) if X.size and grows else Substitution(X)
+        uses_reduction = chains is None or any(chain is layout.chains[i] for i in chains)
+        return OrthogonalReduction(X, magnitudes[chain.nodes].max(axis=0)) if X.size and uses_reduction else Substitution(X)
 
     condensed = condense(layout, linearization, scale, node_elimination=node_elimination)
     return replace(condensed, scale=magnitudes[condensed.positions])
@@ -93,22 +93,22 @@ class _Merge:
     from_right: Array
 
 
-def _merge(before: _Conditions, pairs: Index, Y: Array, N: Array) -> tuple[_Merge, _Conditions]:
-    n_s, middle = before.L.shape[1], pairs + 1
-    of_left, of_right = before.L[pairs], before.U[middle]
+def _merge(conditions: _Conditions, pairs: Index, Y: Array, N: Array) -> tuple[_Merge, _Conditions]:
+    n_s, middle = conditions.L.shape[1], pairs + 1
+    L_left, U_right = conditions.L[pairs], conditions.U[middle]
     merge = _Merge(
-        before.nodes[pairs],
-        before.nodes[middle],
-        before.nodes[middle + 1],
+        conditions.nodes[pairs],
+        conditions.nodes[middle],
+        conditions.nodes[middle + 1],
         pairs,
         Y,
         N,
-        from_left=-Y[:, :, :n_s] @ of_left,
-        from_right=-Y[:, :, n_s:] @ of_right,
+        from_left=-Y[:, :, :n_s] @ L_left,
+        from_right=-Y[:, :, n_s:] @ U_right,
     )
-    L, U = before.L.copy(), before.U.copy()
-    L[pairs], U[pairs] = N[:, :, :n_s] @ of_left, N[:, :, n_s:] @ of_right
-    nodes = np.delete(before.nodes, middle)
+    L, U = conditions.L.copy(), conditions.U.copy()
+    L[pairs], U[pairs] = N[:, :, :n_s] @ L_left, N[:, :, n_s:] @ U_right
+    nodes = np.delete(conditions.nodes, middle)
     return merge, _Conditions(nodes, np.delete(L, middle, axis=0), np.delete(U, middle, axis=0))
 
 
@@ -123,15 +123,15 @@ class OrthogonalReduction(NodeElimination):
         count, n_s = len(X), len(scale)
         self.X, self.scale = X, scale[:, None]
         conditions = _Conditions(np.arange(count + 1), X * (scale / self.scale), np.tile(-np.eye(n_s), (count, 1, 1)))
-        stays = np.zeros(count + 1, dtype=bool)
-        stays[[0, -1]] = True
+        is_retained = np.zeros(count + 1, dtype=bool)
+        is_retained[[0, -1]] = True
         self.merges: list[_Merge] = []
-        while not stays[conditions.nodes].all():
-            pairs = _every_other(~stays[conditions.nodes]) - 1
+        while not is_retained[conditions.nodes].all():
+            pairs = _every_other(~is_retained[conditions.nodes]) - 1
             Y, N = _orthogonal(np.concatenate([conditions.U[pairs], conditions.L[pairs + 1]], axis=1))
-            determined = np.abs(Y).max(axis=(1, 2)) <= DEPENDENCE_LIMIT
-            stays[conditions.nodes[pairs[~determined] + 1]] = True
-            merge, conditions = _merge(conditions, pairs[determined], Y[determined], N[determined])
+            is_determined = np.abs(Y).max(axis=(1, 2)) <= DEPENDENCE_LIMIT
+            is_retained[conditions.nodes[pairs[~is_determined] + 1]] = True
+            merge, conditions = _merge(conditions, pairs[is_determined], Y[is_determined], N[is_determined])
             self.merges.append(merge)
         self.kept = conditions.nodes[1:]
         self.from_first = conditions.L[0]
@@ -139,10 +139,10 @@ class OrthogonalReduction(NodeElimination):
         unit = np.tile(scale, self.kept.size)
         closure = np.zeros((n_e, n_e))
         for i in range(self.kept.size):
-            own = slice(i * n_s, (i + 1) * n_s)
-            closure[own, own] = conditions.U[i]
+            block = slice(i * n_s, (i + 1) * n_s)
+            closure[block, block] = conditions.U[i]
             if i > 0:
-                closure[own, (i - 1) * n_s : i * n_s] = conditions.L[i]
+                closure[block, (i - 1) * n_s : i * n_s] = conditions.L[i]
         self.closure = closure / unit
         s = np.zeros((count + 1, n_s, n_e))
         s[self.kept] = np.eye(n_e).reshape(-1, n_s, n_e)
@@ -152,40 +152,40 @@ class OrthogonalReduction(NodeElimination):
         """Merge the constants of the conditions, then find the nodes from coarse to fine."""
         b = b / self.scale
         constants = b[1:].copy()
-        merged: list[Array] = []
+        merged_constants: list[Array] = []
         for m in self.merges:
-            both = np.concatenate([constants[m.pairs], constants[m.pairs + 1]], axis=1)
-            constants[m.pairs] = m.N @ both
+            pair_constants = np.concatenate([constants[m.pairs], constants[m.pairs + 1]], axis=1)
+            constants[m.pairs] = m.N @ pair_constants
             constants = np.delete(constants, m.pairs + 1, axis=0)
-            merged.append(both)
+            merged_constants.append(pair_constants)
         constants[0] += self.from_first @ b[0]
         s = np.zeros_like(b)
         s[0] = b[0]
-        return self._descend(s, merged) * self.scale, constants.reshape(-1, b.shape[2])
+        return self._descend(s, merged_constants) * self.scale, constants.reshape(-1, b.shape[2])
 
     def adjoint(self, gradient: Array, closure: Array) -> Array:
         """Move the gradients to the nodes that stay, then split the multipliers of merged conditions."""
         _, n_s, p = gradient.shape
-        moved = gradient * self.scale
+        node_gradients = gradient * self.scale
         for m in self.merges:
-            moved[m.left] += m.from_left.swapaxes(1, 2) @ moved[m.middle]
-            moved[m.right] += m.from_right.swapaxes(1, 2) @ moved[m.middle]
-        found = closure.reshape(self.kept.size, n_s, p)
+            node_gradients[m.left] += m.from_left.swapaxes(1, 2) @ node_gradients[m.middle]
+            node_gradients[m.right] += m.from_right.swapaxes(1, 2) @ node_gradients[m.middle]
+        condition_multipliers = closure.reshape(self.kept.size, n_s, p)
         for m in reversed(self.merges):
-            at = m.pairs - np.arange(m.pairs.size)  # the pair's condition, once earlier pairs have merged
-            both = m.N.swapaxes(1, 2) @ found[at] - m.Y.swapaxes(1, 2) @ moved[m.middle]
-            found = np.insert(found, at + 1, both[:, n_s:], axis=0)
-            found[m.pairs] = both[:, :n_s]
-        matching = found / self.scale
+            positions = m.pairs - np.arange(m.pairs.size)  # the pair's condition, once earlier pairs have merged
+            pair_multipliers = m.N.swapaxes(1, 2) @ condition_multipliers[positions] - m.Y.swapaxes(1, 2) @ node_gradients[m.middle]
+            condition_multipliers = np.insert(condition_multipliers, positions + 1, pair_multipliers[:, n_s:], axis=0)
+            condition_multipliers[m.pairs] = pair_multipliers[:, :n_s]
+        matching = condition_multipliers / self.scale
         return np.concatenate([gradient[:1] + self.X[:1].swapaxes(1, 2) @ matching[:1], matching])
 
-    def _descend(self, s: Array, merged: list[Array] | None) -> Array:
+    def _descend(self, s: Array, merged_constants: list[Array] | None) -> Array:
         """Fill in the merged nodes, in scaled states, from those that stay and the merged constants."""
         for level in reversed(range(len(self.merges))):
             m = self.merges[level]
             s[m.middle] = m.from_left @ s[m.left] + m.from_right @ s[m.right]
-            if merged is not None:
-                s[m.middle] -= m.Y @ merged[level]
+            if merged_constants is not None:
+                s[m.middle] -= m.Y @ merged_constants[level]
         return s
 
 

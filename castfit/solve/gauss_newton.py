@@ -132,9 +132,9 @@ class GaussNewton:
     @property
     def label(self) -> str:
         """Name in tables."""
-        known = {kind: name for name, kind in STEP_CONTROLS.items()}
+        name_by_kind = {kind: name for name, kind in STEP_CONTROLS.items()}
         rule = self.step_control
-        name = rule if isinstance(rule, str) else known.get(type(rule), type(rule).__name__)
+        name = rule if isinstance(rule, str) else name_by_kind.get(type(rule), type(rule).__name__)
         return f"Gauss-Newton ({name.replace('_', ' ')})"
 
     @property
@@ -151,19 +151,19 @@ class GaussNewton:
             try:
                 course = solver.course(ledger)
                 for state in course:
-                    now = _iteration(ledger, state)
-                    history.append({"iteration": now.iteration, "cost": now.cost, "infeasibility": now.infeasibility,
-                                    "time": now.seconds, "damping": state.damping, "station": state.station + 1.0,
+                    iteration = _iteration(ledger, state)
+                    history.append({"iteration": iteration.iteration, "cost": iteration.cost, "infeasibility": iteration.infeasibility,
+                                    "time": iteration.seconds, "damping": state.damping, "station": state.station + 1.0,
                                     **state.report})  # fmt: skip
-                    cause = _cause(control, now, watch) if state.status is None else None
+                    cause = _cause(control, iteration, watch) if state.status is None else None
                     if cause is not None:
                         state = _cut_off(course, state, cause)
                         break
-            except Stopped as stopped:  # within an iteration
+            except Stopped as stop_reason:  # within an iteration
                 if course is None or state is None:
                     start = within_bounds(staged, staged.start)
-                    return ledger.solution(start, stopped.status, history=tuple(history))
-                state = _cut_off(course, state, stopped.status)
+                    return ledger.solution(start, stop_reason.status, history=tuple(history))
+                state = _cut_off(course, state, stop_reason.status)
         assert state is not None
         assert state.status is not None
         v, active = state.v, np.zeros(state.v.size, dtype=np.int8)
@@ -229,13 +229,13 @@ class GaussNewton:
         check(f"GaussNewton({self.step_control!r})", self._control.mistakes(staged.layout))
         start = within_bounds(staged, staged.start)
         if self._searches(ledger) and self.homotopy != "always":
-            at = ledger.search.evaluate(start, begins=True)
-            if at.ok and ledger.search.linearize(start).ok:
-                return GaussNewtonState(0, "straight", at, rough=True)
-        at = ledger.evaluate(start, begins=True)
-        if not at.ok or not ledger.linearize(start).ok:
-            return GaussNewtonState(0, "straight", at, status=Status.START_FAILED, detail=staged.explain(start))
-        return GaussNewtonState(0, "straight", at)
+            evaluation = ledger.search.evaluate(start, begins=True)
+            if evaluation.ok and ledger.search.linearize(start).ok:
+                return GaussNewtonState(0, "straight", evaluation, rough=True)
+        evaluation = ledger.evaluate(start, begins=True)
+        if not evaluation.ok or not ledger.linearize(start).ok:
+            return GaussNewtonState(0, "straight", evaluation, status=Status.START_FAILED, detail=staged.explain(start))
+        return GaussNewtonState(0, "straight", evaluation)
 
     def step(self, ledger: Ledger, state: GaussNewtonState) -> GaussNewtonState:
         """Do one iteration; where values of full accuracy are needed for it, only these are returned."""
@@ -244,8 +244,8 @@ class GaussNewton:
         linear = (ledger.search if state.rough else ledger).linearize(state.v)
         if not linear.ok:
             return self._closely(ledger, state) if state.rough else unevaluable(state, linear)
-        held = self.regularisation if rule.holds else 0.0
-        local = local_problem(staged, linear, warm=state.active, regularisation=held)
+        threshold = self.regularisation if rule.holds else 0.0
+        local = local_problem(staged, linear, warm=state.active, regularisation=threshold)
         if not local.finite:
             if state.rough:
                 return self._closely(ledger, state)
@@ -256,43 +256,43 @@ class GaussNewton:
         gap = infeasibility(staged.layout, staged.scale, linear)
         report = _figures(local, step, gap)
         tolerance = max(self.tolerance * (_SCORING if _scores(linear, staged) else 1.0), ledger.control.rough)
-        flickers = small(staged, linear, state.progress.closest[1], tolerance)
-        near = RESCUE.near_decrease if rule.holds else RESCUE.noisy_decrease
-        progress = _closing_in(state.progress, step, gap, linear.informing_square, near, flickers=flickers)
+        is_flickering = small(staged, linear, state.progress.closest[1], tolerance)
+        near_decrease = RESCUE.near_decrease if rule.holds else RESCUE.noisy_decrease
+        progress = _closing_in(state.progress, step, gap, linear.informing_square, near_decrease, is_flickering=is_flickering)
         # Judge by the decrease that a full step promises within the constraints, and by the gaps.
-        arrived = gap <= GAP and small(staged, linear, step.decrease, tolerance)
-        if arrived or progress.idle > RESCUE.idle:
-            good = gap <= RESCUE.noisy_gap and step.decrease <= RESCUE.noisy_decrease * linear.informing_square
-            status = Status.CONVERGED if arrived or good else Status.ACCEPTABLE
+        is_converged = gap <= GAP and small(staged, linear, step.decrease, tolerance)
+        if is_converged or progress.idle > RESCUE.idle:
+            is_good = gap <= RESCUE.noisy_gap and step.decrease <= RESCUE.noisy_decrease * linear.informing_square
+            status = Status.CONVERGED if is_converged or is_good else Status.ACCEPTABLE
             return self._arrive(ledger, replace(state, local=step, progress=progress, report=report), local, status)
         search = LineSearch(ledger.search if state.rough else ledger, local, step, linear, progress.memory)
-        close = rule.holds and staged.least_squares and progress.near and not progress.astray
+        is_close = rule.holds and staged.least_squares and progress.near and not progress.astray
         # This close, level functions see little but integration errors.
-        full, closing = search.trial(_extrapolated(search, progress.before)) if close else None, False
-        if full is not None and search.ledger.linearize(full.v).ok:
-            advance = Advance(full, 1.0, search.memory)
+        full_step_evaluation, is_closing = search.trial(_extrapolated(search, progress.before)) if is_close else None, False
+        if full_step_evaluation is not None and search.ledger.linearize(full_step_evaluation.v).ok:
+            advance = Advance(full_step_evaluation, 1.0, search.memory)
         else:
             advance = rule.advance(search)
-            closing = state.rough and _about_to_close(staged, step, advance)
+            is_closing = state.rough and _about_to_close(staged, step, advance)
             for _ in range(_HALVINGS):  # a point whose sensitivities cannot be integrated would be a dead end
-                if advance.to is None or closing or search.ledger.linearize(advance.to.v).ok:
+                if advance.to is None or is_closing or search.ledger.linearize(advance.to.v).ok:
                     break
                 half = search.trial(0.5 * (advance.to.v - linear.v))
                 advance = replace(advance, to=half if half.ok else None, damping=0.5 * advance.damping)
             else:
                 advance = replace(advance, to=None)
         length = search.norm(step.dv)
-        circling = (
+        is_cycling = (
             advance.damping == 1.0 and abs(length - state.report.get("step", np.inf)) <= RESCUE.same_length * length
         )
-        stuck = advance.to is None or same_point(advance.to.v, linear.v)
-        if stuck and state.rough:
+        is_stuck = advance.to is None or same_point(advance.to.v, linear.v)
+        if is_stuck and state.rough:
             return self._closely(ledger, replace(state, local=step, progress=progress))
-        damped = not stuck and advance.damping < RESCUE.damped and not progress.near
-        after = replace(
+        is_damped = not is_stuck and advance.damping < RESCUE.damped and not progress.near
+        new_state = replace(
             state,
             iteration=state.iteration + 1,
-            evaluation=state.evaluation if stuck or advance.to is None else advance.to,
+            evaluation=state.evaluation if is_stuck or advance.to is None else advance.to,
             damping=advance.damping,
             local=step,
             report={**report, **advance.report, "step": length},
@@ -300,14 +300,14 @@ class GaussNewton:
                 progress,
                 memory=advance.memory,
                 steps=progress.steps + 1,
-                stalled=progress.stalled + damped,
-                circling=progress.circling + 1 if circling else 0,
+                stalled=progress.stalled + is_damped,
+                circling=progress.circling + 1 if is_cycling else 0,
                 before=() if state.phase == HELD_BACK else (*progress.before[-1:], (linear.v, step.dv)),
             ),
         )
-        if stuck:
-            return self._give_up(ledger, after, search)
-        return self._closely(ledger, after) if closing else after
+        if is_stuck:
+            return self._give_up(ledger, new_state, search)
+        return self._closely(ledger, new_state) if is_closing else new_state
 
     def _searches(self, ledger: Ledger) -> bool:
         """Whether stages may be integrated less accurately far from the solution."""
@@ -329,15 +329,15 @@ class GaussNewton:
         """Accept an optimum only if no decrease is predicted with singular directions free, and no earlier point was
         lower.
         """
-        staged, here, ledger.arrived = ledger.staged, state.evaluation, local
-        holds = self._rule(staged, state).holds
-        if not small(staged, here, local.promise, max(RESCUE.stationary, ledger.control.rough)):
-            return _let_go(state) if holds else replace(state, status=Status.STEP_TOO_SMALL)
-        if not holds and "back" not in state.progress.memory:
+        staged, evaluation, ledger.arrived = ledger.staged, state.evaluation, local
+        holds_directions = self._rule(staged, state).holds
+        if not small(staged, evaluation, local.promise, max(RESCUE.stationary, ledger.control.rough)):
+            return _let_go(state) if holds_directions else replace(state, status=Status.STEP_TOO_SMALL)
+        if not holds_directions and "back" not in state.progress.memory:
             best = _lowest(ledger, state)
-            connected = infeasibility(staged.layout, staged.scale, best) <= GAP
-            if connected and best.cost < here.cost and not small(staged, here, here.cost - best.cost, self.tolerance):
-                return _gone_back(_let_go(state, unheld=state.progress.unheld), best)
+            is_connected = infeasibility(staged.layout, staged.scale, best) <= GAP
+            if is_connected and best.cost < evaluation.cost and not small(staged, evaluation, evaluation.cost - best.cost, self.tolerance):
+                return _gone_back(_let_go(state, is_unregularized=state.progress.unheld), best)
         return replace(state, status=status)
 
     def _give_up(self, ledger: Ledger, state: GaussNewtonState, search: LineSearch) -> GaussNewtonState:
@@ -360,7 +360,7 @@ class GaussNewton:
         return replace(state, status=Status.STEP_TOO_SMALL if step.feasible else Status.INFEASIBLE)
 
 
-def _extrapolated(search: LineSearch, before: tuple[tuple[Array, Array], ...]) -> Array:
+def _extrapolated(search: LineSearch, previous_steps: tuple[tuple[Array, Array], ...]) -> Array:
     """Return the full step as far as it leads if the next ones go on as the last ones did.
 
     Steps of fits with large residuals shrink by the same factors again and again; this is Anderson's acceleration with
@@ -368,17 +368,17 @@ def _extrapolated(search: LineSearch, before: tuple[tuple[Array, Array], ...]) -
     gaps close faster; nor where steps all at once shrink less, which is what errors of integration make of them.
     """
     f, active, layout = search.step.dv, search.step.active, search.local.staged.layout
-    if not before or layout.n_v > layout.n_theta or active.variables.any() or active.path.any():
+    if not previous_steps or layout.n_v > layout.n_theta or active.variables.any() or active.path.any():
         return f
-    v, steps = zip(*before, (search.at.v, f), strict=True)
-    moves, changes = np.diff(v, axis=0), np.diff(steps, axis=0)
-    F = np.array([search.in_units(change) for change in changes]).T
+    v, steps = zip(*previous_steps, (search.at.v, f), strict=True)
+    v_changes, step_changes = np.diff(v, axis=0), np.diff(steps, axis=0)
+    F = np.array([search.in_units(change) for change in step_changes]).T
     gamma: Any = np.linalg.lstsq(F, search.in_units(f), rcond=_PARALLEL)[0]
-    beyond: Array = -gamma @ (moves + changes)
-    *earlier, last, length = map(search.norm, steps)
-    moderate = _LEAST_EXTRAPOLATION * length <= search.norm(beyond) <= _MOST_EXTRAPOLATION * length
-    steady = not earlier or length * earlier[0] <= _STEADY * last**2
-    return f + beyond if moderate and steady else f
+    extension: Array = -gamma @ (v_changes + step_changes)
+    *earlier_lengths, last_length, length = map(search.norm, steps)
+    is_moderate = _LEAST_EXTRAPOLATION * length <= search.norm(extension) <= _MOST_EXTRAPOLATION * length
+    is_steady = not earlier_lengths or length * earlier_lengths[0] <= _STEADY * last_length**2
+    return f + extension if is_moderate and is_steady else f
 
 
 def _figures(local: LocalProblem, step: Step, gap: float) -> dict[str, float]:
@@ -393,23 +393,23 @@ def _figures(local: LocalProblem, step: Step, gap: float) -> dict[str, float]:
 
 def _scores(linear: Linearization, staged: StagedProblem) -> bool:
     """Whether this is Fisher scoring: of densities that are no squares, or with several sigmas eliminated."""
-    several = staged.layout.n_groups > 1 or (staged.layout.n_groups > 0 and linear.prior.size > 0)
-    return several or not staged.least_squares
+    has_several_sigmas = staged.layout.n_groups > 1 or (staged.layout.n_groups > 0 and linear.prior.size > 0)
+    return has_several_sigmas or not staged.least_squares
 
 
-def _deserves_accuracy(staged: StagedProblem, at: Evaluation, decrease: float) -> bool:
+def _deserves_accuracy(staged: StagedProblem, evaluation: Evaluation, decrease: float) -> bool:
     """Whether the solution is so close that what less accurate integration leaves in a step matters."""
-    if decrease > RESCUE.far_decrease * at.informing_square + rough_square(staged, at):
+    if decrease > RESCUE.far_decrease * evaluation.informing_square + rough_square(staged, evaluation):
         return False
-    return infeasibility(staged.layout, staged.scale, at) <= RESCUE.far_gap
+    return infeasibility(staged.layout, staged.scale, evaluation) <= RESCUE.far_gap
 
 
 def _about_to_close(staged: StagedProblem, step: Step, advance: Advance) -> bool:
     """Whether the next step will say so; far away, where a step promises most of the cost, promises are no measure."""
-    at = advance.to
-    if at is None or step.decrease > at.informing_square:
+    evaluation = advance.to
+    if evaluation is None or step.decrease > evaluation.informing_square:
         return False
-    return _deserves_accuracy(staged, at, advance.promise)
+    return _deserves_accuracy(staged, evaluation, advance.promise)
 
 
 def _lowest(ledger: Ledger, state: GaussNewtonState) -> Evaluation:
@@ -419,10 +419,10 @@ def _lowest(ledger: Ledger, state: GaussNewtonState) -> Evaluation:
     return ledger.evaluate(ledger.best)
 
 
-def _let_go(state: GaussNewtonState, *, unheld: bool = True) -> GaussNewtonState:
+def _let_go(state: GaussNewtonState, *, is_unregularized: bool = True) -> GaussNewtonState:
     """Go on in a box, holding nothing, from where held directions kept the others from the optimum."""
     progress = replace(
-        state.progress, unheld=unheld, memory={}, idle=0, closest=(np.inf, np.inf), astray=False, circling=0
+        state.progress, unheld=is_unregularized, memory={}, idle=0, closest=(np.inf, np.inf), astray=False, circling=0
     )
     return replace(state, local=None, progress=progress)
 
@@ -433,29 +433,29 @@ def _gone_back(state: GaussNewtonState, lowest: Evaluation) -> GaussNewtonState:
 
 
 def _closing_in(
-    progress: Progress, step: Step, gap: float, half_square: float, near: float, *, flickers: bool
+    progress: Progress, step: Step, gap: float, half_square: float, near_decrease: float, *, is_flickering: bool
 ) -> Progress:
     """Count the steps near the solution that bring it no closer; a promise that is small enough only flickers."""
-    if not (gap <= RESCUE.near_gap and step.decrease <= near * half_square):
+    if not (gap <= RESCUE.near_gap and step.decrease <= near_decrease * half_square):
         return replace(progress, idle=0, closest=(np.inf, np.inf)) if progress.near or progress.idle else progress
     least_gap, least_decrease = progress.closest
-    closer = GAP < gap < RESCUE.closer * least_gap or (step.decrease < RESCUE.closer * least_decrease and not flickers)
-    closest = (min(gap, least_gap), min(step.decrease, least_decrease)) if closer else progress.closest
-    astray = progress.astray or step.decrease > max(RESCUE.away * least_decrease, RESCUE.noisy_decrease * half_square)
-    return replace(progress, idle=0 if closer else progress.idle + 1, closest=closest, astray=astray)
+    is_closer = GAP < gap < RESCUE.closer * least_gap or (step.decrease < RESCUE.closer * least_decrease and not is_flickering)
+    closest = (min(gap, least_gap), min(step.decrease, least_decrease)) if is_closer else progress.closest
+    is_divergent = progress.astray or step.decrease > max(RESCUE.away * least_decrease, RESCUE.noisy_decrease * half_square)
+    return replace(progress, idle=0 if is_closer else progress.idle + 1, closest=closest, astray=is_divergent)
 
 
 def _iteration(ledger: Ledger, state: GaussNewtonState) -> Iteration:
     staged = ledger.staged
-    worst = infeasibility(staged.layout, staged.scale, state.evaluation)
-    at = state.evaluation
-    return Iteration(state.iteration, at.cost, weighted_squares(staged.layout, at), worst, state.v, ledger.seconds)
+    largest_violation = infeasibility(staged.layout, staged.scale, state.evaluation)
+    evaluation = state.evaluation
+    return Iteration(state.iteration, evaluation.cost, weighted_squares(staged.layout, evaluation), largest_violation, state.v, ledger.seconds)
 
 
-def _cause(control: Control, now: Iteration, watch: Watch) -> Status | None:
-    asked = control.callback is not None and control.callback(now)
+def _cause(control: Control, iteration: Iteration, watch: Watch) -> Status | None:
+    is_stop_requested = control.callback is not None and control.callback(iteration)
     cause = watch.cause
-    return Status.STOPPED_BY_CALLBACK if asked and cause is not Status.INTERRUPTED else cause
+    return Status.STOPPED_BY_CALLBACK if is_stop_requested and cause is not Status.INTERRUPTED else cause
 
 
 def _cut_off(course: Course, state: GaussNewtonState, cause: Status) -> GaussNewtonState:

@@ -156,7 +156,7 @@ class Course:
     def __init__(
         self,
         ledger: Ledger,
-        first: GaussNewtonState,
+        first_state: GaussNewtonState,
         step: Callable[[Ledger, GaussNewtonState], GaussNewtonState],
         max_iter: int,
         *,
@@ -164,7 +164,7 @@ class Course:
         always: bool,
         roughly: bool,
     ) -> None:
-        self.ledger, self.first, self.step, self.max_iter = ledger, first, step, max_iter
+        self.ledger, self.first, self.step, self.max_iter = ledger, first_state, step, max_iter
         self.rescued, self.always, self.roughly = rescued, always, roughly
         self.optimum: GaussNewtonState | None = None  # the best so far, if it was suspicious and the search went on
         self._others = self._tries()
@@ -182,15 +182,15 @@ class Course:
             else:
                 with np.errstate(over="ignore", invalid="ignore"):  # what overflows is noticed where it matters
                     while True:  # the method may ask for values of full accuracy instead of moving
-                        after = self._soft_step(state) if state.soft else self.step(self.ledger, state)
-                        if after.rough and self._circles(after):
-                            closely = self.ledger.evaluate(after.v, begins=True)
-                            state = after.at_full_accuracy(closely, after.progress.memory)
-                        elif state.rough and not after.rough and after.iteration == state.iteration:
-                            state = after
+                        new_state = self._soft_step(state) if state.soft else self.step(self.ledger, state)
+                        if new_state.rough and self._circles(new_state):
+                            accurate_evaluation = self.ledger.evaluate(new_state.v, begins=True)
+                            state = new_state.at_full_accuracy(accurate_evaluation, new_state.progress.memory)
+                        elif state.rough and not new_state.rough and new_state.iteration == state.iteration:
+                            state = new_state
                         else:
                             break
-                    state = self._following(state, after)
+                    state = self._following(state, new_state)
             yield state
 
     def ended(self, state: GaussNewtonState, status: Status, detail: str = "") -> GaussNewtonState:
@@ -200,17 +200,17 @@ class Course:
         cut_short = status in (Status.MAX_ITERATIONS, Status.MAX_TIME)
         return replace(self.optimum, iteration=state.iteration, detail=_CUT_SHORT if cut_short else "")
 
-    def _following(self, state: GaussNewtonState, after: GaussNewtonState) -> GaussNewtonState:
+    def _following(self, state: GaussNewtonState, new_state: GaussNewtonState) -> GaussNewtonState:
         """Return the state after a step: the same attempt, or the next one if this attempt is over."""
-        if after.status is None:
-            if state.soft or after.iteration == state.iteration:
-                return after
-            if self._circles(after):
-                return _begun(after, HELD_BACK, after.evaluation)
-            return (self._next(after) if after.progress.lost else None) or after
-        if after.status.success:
-            return self._settled(after)
-        return self._next(after) or self.ended(after, after.status, after.detail)
+        if new_state.status is None:
+            if state.soft or new_state.iteration == state.iteration:
+                return new_state
+            if self._circles(new_state):
+                return _begun(new_state, HELD_BACK, new_state.evaluation)
+            return (self._next(new_state) if new_state.progress.lost else None) or new_state
+        if new_state.status.success:
+            return self._settled(new_state)
+        return self._next(new_state) or self.ended(new_state, new_state.status, new_state.detail)
 
     def _circles(self, state: GaussNewtonState) -> bool:
         """Check whether full steps cycle around an optimum without converging to it."""
@@ -232,27 +232,27 @@ class Course:
         """Return the beginning of the next try, or None if there is none."""
         if not self.rescued or state.phase == HELD_BACK:
             return None
-        following = next(self._others, None)
-        if following is not None:
-            return replace(following, iteration=state.iteration, damping=state.damping)
+        next_state = next(self._others, None)
+        if next_state is not None:
+            return replace(next_state, iteration=state.iteration, damping=state.damping)
         if self.optimum is None and self.ledger.best is not None:
             return _begun(state, HELD_BACK, self.ledger.evaluate(self.ledger.best))
         return None
 
     def _tries(self) -> Iterator[GaussNewtonState]:
         """Yield the beginnings of all tries but the first and the last, each when it is asked for."""
-        staged, second = self.ledger.staged, self.ledger.control.second_start
+        staged, compute_second_start = self.ledger.staged, self.ledger.control.second_start
         start = origin = within_bounds(staged, staged.start)
-        if second is not None and not self.always:
+        if compute_second_start is not None and not self.always:
             ledger = self.ledger.search if self.roughly else self.ledger
-            at = ledger.evaluate(within_bounds(staged, second()), begins=True)
-            if at.ok:
-                origin = at.v
-                yield GaussNewtonState(0, "second start", at, rough=self.roughly)
-        for stations, begin in ((RESCUE.stations, origin), (RESCUE.slow_stations, start)):
+            evaluation = ledger.evaluate(within_bounds(staged, compute_second_start()), begins=True)
+            if evaluation.ok:
+                origin = evaluation.v
+                yield GaussNewtonState(0, "second start", evaluation, rough=self.roughly)
+        for stations, initial_v in ((RESCUE.stations, origin), (RESCUE.slow_stations, start)):
             self._stations = stations
-            at = self.ledger.coarse.evaluate(begin, begins=True)
-            yield GaussNewtonState(0, "station 1", at, progress=Progress({"mu": RESCUE.first_mu}, station=0))
+            evaluation = self.ledger.coarse.evaluate(initial_v, begins=True)
+            yield GaussNewtonState(0, "station 1", evaluation, progress=Progress({"mu": RESCUE.first_mu}, station=0))
 
     def _soft_step(self, state: GaussNewtonState) -> GaussNewtonState:
         """Do one Levenberg-Marquardt step at a station, and go on to the next one when it has done its work."""
@@ -260,24 +260,24 @@ class Course:
         linear = coarse.linearize(state.v)
         if not linear.ok:
             return unevaluable(state, linear)
-        soft = SoftenedProblem(staged, self._stations[progress.station], expected_noise(staged))
-        taken = soft.step(coarse, linear, progress.memory["mu"])
-        after = replace(
+        relaxed_problem = SoftenedProblem(staged, self._stations[progress.station], expected_noise(staged))
+        relaxed_step = relaxed_problem.step(coarse, linear, progress.memory["mu"])
+        new_state = replace(
             state,
             iteration=state.iteration + 1,
-            evaluation=linear if taken.to is None else taken.to,
-            damping=1.0 / (1.0 + taken.held_back),
-            progress=replace(progress, memory={"mu": taken.damping}, steps=progress.steps + 1),
+            evaluation=linear if relaxed_step.to is None else relaxed_step.to,
+            damping=1.0 / (1.0 + relaxed_step.held_back),
+            progress=replace(progress, memory={"mu": relaxed_step.damping}, steps=progress.steps + 1),
             report={
-                "level": taken.value,
-                "mu": taken.held_back,
+                "level": relaxed_step.value,
+                "mu": relaxed_step.held_back,
                 "gap": infeasibility(staged.layout, staged.scale, linear),
                 "residual": float(np.sqrt(weighted_squares(staged.layout, linear))),
             },
         )
-        free = taken.held_back < RESCUE.free_step
-        done = taken.decrease < (RESCUE.drop if free else RESCUE.no_drop)
-        return self._next_station(after) if done or after.progress.steps >= RESCUE.station_iterations else after
+        is_free_step = relaxed_step.held_back < RESCUE.free_step
+        is_done = relaxed_step.decrease < (RESCUE.drop if is_free_step else RESCUE.no_drop)
+        return self._next_station(new_state) if is_done or new_state.progress.steps >= RESCUE.station_iterations else new_state
 
     def _next_station(self, state: GaussNewtonState) -> GaussNewtonState:
         """Go on to the next station; behind the last one lies the exact problem, at full accuracy."""
@@ -285,13 +285,13 @@ class Course:
         if station < len(self._stations):
             memory = {"mu": min(state.progress.memory["mu"], RESCUE.first_mu)}
             return replace(state, phase=f"station {station + 1}", progress=Progress(memory, station))
-        exact = self.ledger.evaluate(state.v, begins=True)
-        return replace(state, phase="exact", evaluation=exact, progress=Progress(station=station))
+        exact_evaluation = self.ledger.evaluate(state.v, begins=True)
+        return replace(state, phase="exact", evaluation=exact_evaluation, progress=Progress(station=station))
 
 
-def _begun(state: GaussNewtonState, phase: str, at: Evaluation) -> GaussNewtonState:
+def _begun(state: GaussNewtonState, phase: str, evaluation: Evaluation) -> GaussNewtonState:
     """Begin another try, and forget what only concerned the last one."""
-    return GaussNewtonState(state.iteration, phase, at, state.damping)
+    return GaussNewtonState(state.iteration, phase, evaluation, state.damping)
 
 
 def unevaluable(state: GaussNewtonState, linear: Linearization) -> GaussNewtonState:

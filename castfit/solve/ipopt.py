@@ -175,18 +175,18 @@ class Ipopt:
     @property
     def takes(self) -> tuple[type, ...]:
         """Evaluation types that this solver can use."""
-        more: dict[str, tuple[type, ...]] = {
+        optional_capabilities: dict[str, tuple[type, ...]] = {
             "auto": (MatchingProducts, GradientEvaluation, HessianBlocks),
             "gauss-newton": (MatchingProducts,),
             "limited-memory": (GradientEvaluation,),
         }
-        return Linearization, *more.get(self.hessian, (HessianBlocks,))
+        return Linearization, *optional_capabilities.get(self.hessian, (HessianBlocks,))
 
-    def suited(self, gives: tuple[type, ...]) -> Ipopt:
+    def suited(self, capabilities: tuple[type, ...]) -> Ipopt:
         """Return a copy for another transcription than the requested one, with hessian="auto" if it provides no
         exact Hessian.
         """
-        return replace(self, hessian="auto") if self.hessian == "exact" and HessianBlocks not in gives else self
+        return replace(self, hessian="auto") if self.hessian == "exact" and HessianBlocks not in capabilities else self
 
     @property
     def label(self) -> str:
@@ -195,27 +195,27 @@ class Ipopt:
 
     def solve(self, staged: StagedProblem, control: Control, *, warm: bool = False) -> Solution:
         """Solve; never raises for a fit that fails.  `warm` starts with a small barrier, close to the start."""
-        exact = HessianBlocks in staged.gives and HessianBlocks in self.takes
-        if self.hessian == "exact" and not exact:
+        has_exact_hessian = HessianBlocks in staged.gives and HessianBlocks in self.takes
+        if self.hessian == "exact" and not has_exact_hessian:
             check("Ipopt", ["this transcription has no exact Hessian; choose hessian='gauss-newton' or Collocation"])
-        graded = GradientEvaluation in staged.gives and GradientEvaluation in self.takes
-        if staged.gives == (GradientEvaluation,) and not graded:
+        has_gradient = GradientEvaluation in staged.gives and GradientEvaluation in self.takes
+        if staged.gives == (GradientEvaluation,) and not has_gradient:
             check("Ipopt", ["this transcription gives only the gradient of the cost; choose hessian='limited-memory'"])
         ledger = Ledger(staged, control)
         start = np.clip(staged.start, staged.lower, staged.upper)
         history: list[dict[str, float]] = []
         with watched(control.max_time) as watch:
             try:
-                linearizable = (ledger.gradient if graded else ledger.linearize)(start).ok
-                if not (ledger.evaluate(start).ok and linearizable):
+                is_linearizable = (ledger.gradient if has_gradient else ledger.linearize)(start).ok
+                if not (ledger.evaluate(start).ok and is_linearizable):
                     return ledger.solution(start, Status.START_FAILED, detail=staged.explain(start))
-                run = _IpoptRun(self, staged, ledger, watch, exact, history, graded=graded)
-                found = run.solve(start, warm=warm)
-                return run.finish(found) if graded else found
-            except Stopped as stopped:  # within an iteration
+                run = _IpoptRun(self, staged, ledger, watch, has_exact_hessian, history, has_gradient=has_gradient)
+                solution = run.solve(start, warm=warm)
+                return run.finish(solution) if has_gradient else solution
+            except Stopped as stop_reason:  # within an iteration
                 best = start if ledger.best is None else np.clip(ledger.best, staged.lower, staged.upper)
                 return ledger.solution(
-                    best, stopped.status, iterations=max(len(history) - 1, 0), history=tuple(history)
+                    best, stop_reason.status, iterations=max(len(history) - 1, 0), history=tuple(history)
                 )
 
 
@@ -230,23 +230,23 @@ class _Objective:
     sigma: Array | None = None
     constant: float = 0.0
 
-    def value(self, layout: Layout, at: Evaluation) -> float:
-        if not at.ok:
+    def value(self, layout: Layout, evaluation: Evaluation) -> float:
+        if not evaluation.ok:
             return np.nan
-        cost = at.cost if self.sigma is None else half_square_in_units(layout, at, self.sigma)
+        cost = evaluation.cost if self.sigma is None else half_square_in_units(layout, evaluation, self.sigma)
         return self.factor * cost + self.constant
 
-    def weight(self, at: Evaluation) -> Array:
+    def weight(self, evaluation: Evaluation) -> Array:
         """Return the weights of the squared rows of each group, and of the other rows, at a point, (n_groups + 1,)."""
-        of_group = np.ones_like(at.sigma) if self.sigma is None else (at.sigma / self.sigma) ** 2
-        return self.factor * np.append(of_group, 1.0)
+        group_weights = np.ones_like(evaluation.sigma) if self.sigma is None else (evaluation.sigma / self.sigma) ** 2
+        return self.factor * np.append(group_weights, 1.0)
 
 
-def _factor(sigma: Array, assumed: Array) -> float:
+def _factor(sigma: Array, sigma_guess: Array) -> float:
     """Return a factor, at most 1, that limits derivatives to their size for the assumed sigmas, however small sigma
     is.
     """
-    return min(1.0, float(((sigma / assumed) ** 2).min()))
+    return min(1.0, float(((sigma / sigma_guess) ** 2).min()))
 
 
 def _constant(staged: StagedProblem, sigma: Array) -> float:
@@ -255,8 +255,8 @@ def _constant(staged: StagedProblem, sigma: Array) -> float:
     """
     inverse = np.append(1.0 / sigma, 1.0)  # group -1, of known sigma, is the last
     signal = [
-        (of * inverse[chain.group])[chain.row_mask]
-        for of, chain in zip(staged.signal, staged.layout.chains, strict=True)
+        (chain_signal * inverse[chain.group])[chain.row_mask]
+        for chain_signal, chain in zip(staged.signal, staged.layout.chains, strict=True)
     ]
     return staged.jitter * float(np.linalg.norm(np.concatenate(signal))) / (10 * np.finfo(float).eps)
 
@@ -273,14 +273,14 @@ class _IpoptRun:
         staged: StagedProblem,
         ledger: Ledger,
         watch: Watch,
-        exact: bool,
+        has_exact_hessian: bool,
         history: list[dict[str, float]],
         *,
-        graded: bool = False,
+        has_gradient: bool = False,
     ) -> None:
-        self.graded, self.limited = graded, graded or options.hessian == "limited-memory"
+        self.graded, self.limited = has_gradient, has_gradient or options.hessian == "limited-memory"
         self.options, self.staged, self.ledger = options, staged, ledger
-        self.control, self.watch, self.exact = ledger.control, watch, exact
+        self.control, self.watch, self.exact = ledger.control, watch, has_exact_hessian
         self.history = history
         self.iterations = 0
         self.errors: list[BaseException] = []
@@ -303,48 +303,48 @@ class _IpoptRun:
         In between sigma is held where the data put it, until that moves by no more than a decade: from data that are
         reproduced exactly it falls by many, which a solve with profiled sigma would not survive.
         """
-        staged, at = self.staged, self.ledger.evaluate(start)
-        layout, first = staged.layout, _WARM if warm else {}
+        staged, evaluation = self.staged, self.ledger.evaluate(start)
+        layout, ipopt_options = staged.layout, _WARM if warm else {}
         if layout.n_groups == 0:
             self.objective = _Objective(constant=_constant(staged, np.empty(0)))
-            return self.run(start, first)
-        assumed = assumed_sigma(staged)
-        all_unknown = all((chain.group >= 0)[chain.row_mask].all() for chain in layout.chains)
-        alone = layout.n_groups == 1 and at.prior.size == 0 and all_unknown
-        sigma = at.sigma if warm and not alone else assumed if alone else _INFLATED * assumed
-        if warm and not alone and _factor(sigma, assumed) > _UNRESOLVED:
-            return self._profiled(start, sigma, assumed)
+            return self.run(start, ipopt_options)
+        sigma_guess = assumed_sigma(staged)
+        is_all_unknown = all((chain.group >= 0)[chain.row_mask].all() for chain in layout.chains)
+        is_single_sigma = layout.n_groups == 1 and evaluation.prior.size == 0 and is_all_unknown
+        sigma = evaluation.sigma if warm and not is_single_sigma else sigma_guess if is_single_sigma else _INFLATED * sigma_guess
+        if warm and not is_single_sigma and _factor(sigma, sigma_guess) > _UNRESOLVED:
+            return self._profiled(start, sigma, sigma_guess)
         while True:
-            factor = _factor(sigma, assumed)
+            factor = _factor(sigma, sigma_guess)
             self.objective = _Objective(factor, sigma, factor * _constant(staged, sigma))
-            found = self.run(start, first if alone else {**first, **_ROUGH})
-            if alone or not found.status.success or self.control.rough:
-                return found
-            start, at, before, first = found.v, self.ledger.evaluate(found.v), sigma, _WARM
-            sigma = at.sigma
-            resolved = _factor(sigma, assumed) > _UNRESOLVED
-            if np.abs(np.log(sigma / before)).max() < np.log(_NEAR) or (
-                not resolved and _factor(before, assumed) <= _UNRESOLVED
+            solution = self.run(start, ipopt_options if is_single_sigma else {**ipopt_options, **_ROUGH})
+            if is_single_sigma or not solution.status.success or self.control.rough:
+                return solution
+            start, evaluation, previous_sigma, ipopt_options = solution.v, self.ledger.evaluate(solution.v), sigma, _WARM
+            sigma = evaluation.sigma
+            is_resolved = _factor(sigma, sigma_guess) > _UNRESOLVED
+            if np.abs(np.log(sigma / previous_sigma)).max() < np.log(_NEAR) or (
+                not is_resolved and _factor(previous_sigma, sigma_guess) <= _UNRESOLVED
             ):
                 break
-        if not resolved:
-            return found
-        return self._profiled(start, sigma, assumed)
+        if not is_resolved:
+            return solution
+        return self._profiled(start, sigma, sigma_guess)
 
-    def _profiled(self, start: Array, sigma: Array, assumed: Array) -> Solution:
+    def _profiled(self, start: Array, sigma: Array, sigma_guess: Array) -> Solution:
         """Minimise the cost itself, near its minimum."""
-        usual, self.by_promise, factor = self.by_promise, True, _factor(sigma, assumed)
+        previous_by_promise, self.by_promise, factor = self.by_promise, True, _factor(sigma, sigma_guess)
         self.objective = _Objective(factor, constant=factor * _constant(self.staged, sigma))
-        found = self.run(start, _WARM)
-        sigma = self.ledger.evaluate(found.v).sigma
-        factor = _factor(sigma, assumed)
-        if found.status.success or not 0.0 < factor <= _UNRESOLVED:
-            return found
+        solution = self.run(start, _WARM)
+        sigma = self.ledger.evaluate(solution.v).sigma
+        factor = _factor(sigma, sigma_guess)
+        if solution.status.success or not 0.0 < factor <= _UNRESOLVED:
+            return solution
         # The data are reproduced but for errors of the integration, whose size is as good as any other.
-        self.by_promise, self.objective = usual, _Objective(factor, sigma, factor * _constant(self.staged, sigma))
-        return self.run(found.v, _WARM)
+        self.by_promise, self.objective = previous_by_promise, _Objective(factor, sigma, factor * _constant(self.staged, sigma))
+        return self.run(solution.v, _WARM)
 
-    def run(self, start: Array, first: Mapping[str, Any]) -> Solution:
+    def run(self, start: Array, ipopt_options: Mapping[str, Any]) -> Solution:
         staged, n = self.staged, self.staged.layout.n_v
         dense = ca.Sparsity.dense
         x, p, g = ("x", dense(n, 1)), ("p", dense(0, 1)), ("g", dense(self.rows.count, 1))
@@ -372,7 +372,7 @@ class _IpoptRun:
             **(_ROUGH if self.control.rough else {}),
             **(_JITTERY if staged.jitter else {}),
             **(_LIMITED if self.limited else {}),
-            **first,
+            **ipopt_options,
             **{str(name): value for name, value in self.options.options.items()},
         }
         if np.isfinite(self.control.max_time):
@@ -380,7 +380,7 @@ class _IpoptRun:
         with captured() as log:
             solver = ipopt_solver(functions, ipopt, log, limited=self.limited)
             try:
-                found = solver(
+                ipopt_output = solver(
                     x0=start / scale,
                     lbx=staged.lower / scale,
                     ubx=staged.upper / scale,
@@ -401,14 +401,14 @@ class _IpoptRun:
         status = self.stopped or IPOPT_STATUS.get(code, Status.SOLVER_ERROR)
         if self.end is not None and self.stopped is None:
             return self._ended(*self.end)
-        v = np.asarray(found["x"]).ravel() * scale
+        v = np.asarray(ipopt_output["x"]).ravel() * scale
         v = np.clip(v, staged.lower, staged.upper)
-        active = _active(v, staged, np.asarray(found["lam_x"]).ravel())
+        active = _active(v, staged, np.asarray(ipopt_output["lam_x"]).ravel())
         n_theta = staged.layout.n_theta
         detail = f"IPOPT says {code}." if status is Status.SOLVER_ERROR else ""
         if status.success:
-            held = (active != 0) & (np.arange(v.size) < n_theta)
-            v[held] = np.where(active < 0, staged.lower, staged.upper)[held]
+            is_at_bound = (active != 0) & (np.arange(v.size) < n_theta)
+            v[is_at_bound] = np.where(active < 0, staged.lower, staged.upper)[is_at_bound]
         else:
             v = np.clip(self.ledger.best if self.ledger.best is not None else start, staged.lower, staged.upper)
             active = np.zeros(v.size, dtype=np.int8)
@@ -432,18 +432,18 @@ class _IpoptRun:
         gap = GAP if staged.integrated else _SHARP  # polynomials have no errors that would keep gaps open
         if not linear.ok or infeasibility(staged.layout, staged.scale, linear) > gap:
             return False
-        found = _stepped(staged, linear)
-        if found is None:
+        residuals_and_step = _stepped(staged, linear)
+        if residuals_and_step is None:
             return False
-        u, step = found
-        promised = 0.5 * float(u @ u) - step.predicted  # with what bounds hold, of the size of IPOPT's barrier
+        u, step = residuals_and_step
+        predicted_decrease = 0.5 * float(u @ u) - step.predicted  # with what bounds hold, of the size of IPOPT's barrier
         if step.decrease < RESCUE.closer * self.least:
             self.least, self.idle = step.decrease, 0
         elif small(staged, linear, step.decrease, RESCUE.noisy_decrease):
             self.idle += 1
         if self.idle <= RESCUE.idle and not (
             small(staged, linear, step.decrease, max(_PROMISED, self.control.rough))
-            and small(staged, linear, promised, max(_BARRIER, self.control.rough))
+            and small(staged, linear, predicted_decrease, max(_BARRIER, self.control.rough))
         ):
             return False
         self.end = v, step.bound_multipliers
@@ -452,50 +452,50 @@ class _IpoptRun:
     def _ended(self, v: Array, multiplier: Array) -> Solution:
         """Return the solution where a step promises nothing, with theta on the bounds where the step ends."""
         staged, n_theta = self.staged, self.staged.layout.n_theta
-        to = v.copy()
-        to[:n_theta] = np.where(multiplier < 0, staged.lower, np.where(multiplier > 0, staged.upper, v))[:n_theta]
-        to = np.clip(to, staged.lower, staged.upper)
-        at = self.ledger.evaluate(to)
-        if not at.ok or infeasibility(staged.layout, staged.scale, at) > GAP:
-            to = np.clip(v, staged.lower, staged.upper)
-        active = active_bounds(staged, to, multiplier)
+        v_end = v.copy()
+        v_end[:n_theta] = np.where(multiplier < 0, staged.lower, np.where(multiplier > 0, staged.upper, v))[:n_theta]
+        v_end = np.clip(v_end, staged.lower, staged.upper)
+        evaluation = self.ledger.evaluate(v_end)
+        if not evaluation.ok or infeasibility(staged.layout, staged.scale, evaluation) > GAP:
+            v_end = np.clip(v, staged.lower, staged.upper)
+        active = active_bounds(staged, v_end, multiplier)
         return self.ledger.solution(
-            to, Status.CONVERGED, active=active, iterations=self.iterations, history=tuple(self.history)
+            v_end, Status.CONVERGED, active=active, iterations=self.iterations, history=tuple(self.history)
         )
 
-    def finish(self, found: Solution) -> Solution:
+    def finish(self, solution: Solution) -> Solution:
         """Finish with Gauss-Newton steps, which also provide the derivatives for statistics, and determine the final
         status.
 
         Updated Hessians leave long tails; these steps have none.
         """
-        if found.status not in (Status.CONVERGED, Status.ACCEPTABLE, Status.STEP_TOO_SMALL, Status.MAX_ITERATIONS):
-            return found
-        staged, v, status = self.staged, found.v, found.status
+        if solution.status not in (Status.CONVERGED, Status.ACCEPTABLE, Status.STEP_TOO_SMALL, Status.MAX_ITERATIONS):
+            return solution
+        staged, v, status = self.staged, solution.v, solution.status
         bounds = np.zeros(v.size)
-        for left in reversed(range(_LAST_STEPS + 1)):
+        for n_left in reversed(range(_LAST_STEPS + 1)):
             linear = self.ledger.linearize(v)
             if not linear.ok:
-                return found
-            stepped = _stepped(staged, linear)
-            if stepped is None:
-                return found
-            step = stepped[1]
+                return solution
+            residuals_and_step = _stepped(staged, linear)
+            if residuals_and_step is None:
+                return solution
+            step = residuals_and_step[1]
             bounds = step.bound_multipliers
             if small(staged, linear, step.decrease, RESCUE.noisy_decrease):
                 status = Status.CONVERGED
                 break
             if status is Status.CONVERGED:  # as far as gradients tell
                 status = Status.ACCEPTABLE
-            to = self.ledger.evaluate(np.clip(v + step.dv, staged.lower, staged.upper))
-            if left == 0 or not to.ok or to.cost >= linear.cost:
+            new_evaluation = self.ledger.evaluate(np.clip(v + step.dv, staged.lower, staged.upper))
+            if n_left == 0 or not new_evaluation.ok or new_evaluation.cost >= linear.cost:
                 break
-            v = to.v
+            v = new_evaluation.v
         active = active_bounds(staged, v, bounds) if status.success else np.zeros(v.size, dtype=np.int8)
         v = np.where(active < 0, staged.lower, np.where(active > 0, staged.upper, v))
-        detail = found.detail if not status.success else ""
+        detail = solution.detail if not status.success else ""
         return self.ledger.solution(
-            v, status, detail=detail, active=active, iterations=found.iterations, history=found.history
+            v, status, detail=detail, active=active, iterations=solution.iterations, history=solution.history
         )
 
     def _violations(self, v: Array) -> str:
@@ -504,10 +504,10 @@ class _IpoptRun:
             return ""
         g = self.rows.values(evaluation.values, evaluation.v, evaluation.related)
         excess = np.maximum(np.maximum(self.rows.lower - g, g - self.rows.upper), 0.0)
-        worst = [int(i) for i in np.argsort(-excess)[:3] if excess[i] > 1e-6]
-        if not worst:
+        worst_rows = [int(i) for i in np.argsort(-excess)[:3] if excess[i] > 1e-6]
+        if not worst_rows:
             return ""
-        return "Largest violations: " + "; ".join(f"{self.rows.describe(i)} by {excess[i]:.2g}" for i in worst) + "."
+        return "Largest violations: " + "; ".join(f"{self.rows.describe(i)} by {excess[i]:.2g}" for i in worst_rows) + "."
 
     # The functions that IPOPT calls.  A point that cannot be evaluated answers NaN, and IPOPT shortens its step.
 
@@ -530,9 +530,9 @@ class _IpoptRun:
 
     def _gradient(self, x: Array, p: Array) -> Sequence[Any]:
         if self.graded:
-            at = self.ledger.evaluate(x * self.staged.scale)
-            found = self.ledger.gradient(x * self.staged.scale, self.objective.weight(at))
-            return self.objective.value(self.staged.layout, found), found.gradient * self.staged.scale
+            evaluation = self.ledger.evaluate(x * self.staged.scale)
+            gradient_evaluation = self.ledger.gradient(x * self.staged.scale, self.objective.weight(evaluation))
+            return self.objective.value(self.staged.layout, gradient_evaluation), gradient_evaluation.gradient * self.staged.scale
         linear = self._linearize(x * self.staged.scale)
         layout, objective = self.staged.layout, self.objective
         gradient = cost_gradient(layout, linear, objective.weight(linear))
@@ -555,20 +555,20 @@ class _IpoptRun:
         theta = self._of_priors(linear, float(weight[-1]))
         if self.exact:
             self.ledger.evaluations["hessians"] += 1
-            of_related = (lam_g / self.rows.unit)[self.rows.related]
-            found = self.staged.hessian(v, self.rows.multipliers(lam_g), weight, of_related)
-            blocks: Sequence[tuple[Array, Array]] = found.chains
-            if of_related.size:
-                theta += found.relations
+            relation_multipliers = (lam_g / self.rows.unit)[self.rows.related]
+            hessian_blocks = self.staged.hessian(v, self.rows.multipliers(lam_g), weight, relation_multipliers)
+            blocks: Sequence[tuple[Array, Array]] = hessian_blocks.chains
+            if relation_multipliers.size:
+                theta += hessian_blocks.relations
         else:
             blocks = gauss_newton_blocks(self.staged.layout, linear.jacobians, weight)
         if self.objective.sigma is None and self.staged.layout.n_groups:
-            full = replace(linear, jacobians=tuple(self._known)) if self._known is not None else linear
-            theta += float(lam_f[0]) * self.objective.factor * _profile_curvature(self.staged.layout, full)
+            full_linear = replace(linear, jacobians=tuple(self._known)) if self._known is not None else linear
+            theta += float(lam_f[0]) * self.objective.factor * _profile_curvature(self.staged.layout, full_linear)
         squares: Sequence[Array] = ()
         if self._known is not None:
-            layout, of = self.staged.layout, self.rows.multipliers(lam_g)
-            squares = squares_blocks(layout, self.staged.scale, self._known, of)
+            layout, matching_multipliers = self.staged.layout, self.rows.multipliers(lam_g)
+            squares = squares_blocks(layout, self.staged.scale, self._known, matching_multipliers)
         if self.staged.layout.correlated:
             squares = [*squares, *self.hessian.coupled(self.staged.layout, linear.jacobians, weight)]
         return [self.hessian.nonzeros(blocks, theta, squares)]
@@ -579,20 +579,20 @@ class _IpoptRun:
         if self.of_theta is None:
             return products.dense
         n = self.staged.layout.n_theta
-        known = self.of_theta[0] * n + self.of_theta[1]
-        place = np.searchsorted(known, products.row * n + products.column)
-        return np.bincount(place, products.entry, minlength=known.size).astype(float, copy=False)
+        entry_keys = self.of_theta[0] * n + self.of_theta[1]
+        positions = np.searchsorted(entry_keys, products.row * n + products.column)
+        return np.bincount(positions, products.entry, minlength=entry_keys.size).astype(float, copy=False)
 
     def _report(self, x: Array, f: Array, g: Array, lam_x: Array, lam_g: Array, lam_p: Array) -> Sequence[Any]:
         v = x * self.staged.scale
         evaluation = self.ledger.evaluate(v)
-        worst = infeasibility(self.staged.layout, self.staged.scale, evaluation)
+        largest_violation = infeasibility(self.staged.layout, self.staged.scale, evaluation)
         chi2 = weighted_squares(self.staged.layout, evaluation)
-        now = Iteration(len(self.history), evaluation.cost, chi2, worst, evaluation.v, self.ledger.seconds)
-        self.history.append({"iteration": now.iteration, "cost": now.cost, "infeasibility": worst, "time": now.seconds})
+        iteration = Iteration(len(self.history), evaluation.cost, chi2, largest_violation, evaluation.v, self.ledger.seconds)
+        self.history.append({"iteration": iteration.iteration, "cost": iteration.cost, "infeasibility": largest_violation, "time": iteration.seconds})
         if self.control.callback is not None:
             with released():
-                if self.control.callback(now):
+                if self.control.callback(iteration):
                     self.stopped = Status.STOPPED_BY_CALLBACK
         self.stopped = self.watch.cause or self.stopped
         return [float(self.stopped is not None or self._promises_nothing(v))]
@@ -610,29 +610,29 @@ def _pattern(staged: StagedProblem, ledger: Ledger) -> tuple[Index, Index] | Non
     layout = staged.layout
     if layout.n_theta <= _DENSE or layout.n_groups or layout.relations.names:
         return None
-    at = ledger.evaluate(np.clip(staged.start, staged.lower, staged.upper))
-    products = sparse_rows(at.prior_jacobian).product()
-    known = np.unique(products.row * layout.n_theta + products.column)
-    row, column = np.divmod(known, layout.n_theta)
+    evaluation = ledger.evaluate(np.clip(staged.start, staged.lower, staged.upper))
+    products = sparse_rows(evaluation.prior_jacobian).product()
+    entry_keys = np.unique(products.row * layout.n_theta + products.column)
+    row, column = np.divmod(entry_keys, layout.n_theta)
     return row.astype(np.intp), column.astype(np.intp)
 
 
 def _profile_curvature(layout: Layout, linear: Linearization) -> Array:
     """Return  -sum_g 2/n_g g g^T,  g = E_g^T r_g  (n_theta, n_theta): what unknown sigmas take from the curvature."""
-    total = np.zeros((layout.n_theta, layout.n_theta))
+    curvature = np.zeros((layout.n_theta, layout.n_theta))
     if layout.n_groups == 0 or not linear.ok:
-        return total
+        return curvature
     with np.errstate(all="ignore"):
         E = condense(layout, linear).E
         group = np.concatenate([chain.group[chain.row_mask] for chain in layout.chains])
-        r = np.concatenate([of.r[chain.row_mask] for chain, of in zip(layout.chains, linear.values, strict=True)])
+        r = np.concatenate([values.r[chain.row_mask] for chain, values in zip(layout.chains, linear.values, strict=True)])
         for g, size in enumerate(layout.group_sizes):
-            own = group == g
-            slope = E[: r.size][own].T @ r[own]
-            at_floor = float(r[own] @ r[own]) < (1.0 - 1e-9) * size  # there sigma is constant
+            is_in_group = group == g
+            slope = E[: r.size][is_in_group].T @ r[is_in_group]
+            at_floor = float(r[is_in_group] @ r[is_in_group]) < (1.0 - 1e-9) * size  # there sigma is constant
             if not at_floor and np.isfinite(slope).all():
-                total -= 2.0 / size * slope[:, None] * slope
-    return total
+                curvature -= 2.0 / size * slope[:, None] * slope
+    return curvature
 
 
 def ipopt_solver(
@@ -643,7 +643,7 @@ def ipopt_solver(
     Raises InputError: where IPOPT refuses an option.
     """
     nlp, gradient, jacobian, hessian, report = functions
-    given: dict[str, Any] = {
+    solver_options: dict[str, Any] = {
         "grad_f": gradient,
         "jac_g": jacobian,
         **({} if limited else {"hess_lag": hessian}),
@@ -654,10 +654,10 @@ def ipopt_solver(
         "ipopt": dict(options),
     }
     try:
-        return ca.nlpsol("solver", "ipopt", nlp, given)
+        return ca.nlpsol("solver", "ipopt", nlp, solver_options)
     except RuntimeError as error:  # only options can be wrong here
-        said = " ".join([*str(error).strip().splitlines()[1:], *log.tail(3)])
-        raise InputError("Ipopt", [f"IPOPT refuses an option: {re.sub(r'[^ ]*[.]cpp:[0-9]+: ', '', said)}"]) from None
+        message = " ".join([*str(error).strip().splitlines()[1:], *log.tail(3)])
+        raise InputError("Ipopt", [f"IPOPT refuses an option: {re.sub(r'[^ ]*[.]cpp:[0-9]+: ', '', message)}"]) from None
 
 
 class IpoptCallback(ca.Callback):
@@ -708,14 +708,14 @@ class IpoptCallback(ca.Callback):
 
     def eval_buffer(self, arg: Sequence[Any], res: Sequence[Any]) -> int:
         """Evaluate; 1 where that failed."""
-        given = [
+        arguments = [
             np.zeros(s.nnz()) if a is None else np.frombuffer(a, dtype=float).copy()
             for a, (_, s) in zip(arg, self._inputs, strict=True)
         ]
         if self._errors:
             return 1
         try:
-            values = self._function(*given)
+            values = self._function(*arguments)
         except BaseException as error:
             self._errors.append(error)
             return 1
@@ -731,9 +731,9 @@ def _active(v: Array, staged: StagedProblem, multiplier: Array) -> NDArray[np.in
     IPOPT ends with distance * multiplier at about 1e-10 everywhere: of an active bound the first factor is small, of an
     inactive one the second, even if the variable is as close as 1e-5.
     """
-    below, above = (v - staged.lower) / staged.scale, (staged.upper - v) / staged.scale
+    lower_distance, upper_distance = (v - staged.lower) / staged.scale, (staged.upper - v) / staged.scale
     active = np.zeros(v.size, dtype=np.int8)
-    active[(below < 1e-5) & (-multiplier > 10 * below)] = -1
-    active[(above < 1e-5) & (multiplier > 10 * above)] = 1
+    active[(lower_distance < 1e-5) & (-multiplier > 10 * lower_distance)] = -1
+    active[(upper_distance < 1e-5) & (multiplier > 10 * upper_distance)] = 1
     active[staged.lower == staged.upper] = -1
     return active

@@ -37,24 +37,24 @@ _SAME = 0.7  # cosine from which a direction tells nothing new
 
 
 def unit_directions(
-    layout: Layout, at: Evaluation, scale: Array, before: Sequence[Array] | None, turn: int
+    layout: Layout, evaluation: Evaluation, scale: Array, previous_directions: Sequence[Array] | None, turn: int
 ) -> tuple[Array, ...]:
     """Return the directions u of the gaps, in units of the states, (K, n_s) per chain; unit vectors in turn elsewhere.
 
-    `before` are the directions of the last time; `turn` counts the calls.
+    `previous_directions` are the directions of the last time; `turn` counts the calls.
     """
-    out: list[Array] = []
-    for i, (chain, gap) in enumerate(zip(layout.chains, gaps(layout, at), strict=True)):
+    directions: list[Array] = []
+    for i, (chain, gap) in enumerate(zip(layout.chains, gaps(layout, evaluation), strict=True)):
         u = np.zeros((chain.n_stages, chain.n_s))
         u[:-1] = gap[1:] / scale[chain.nodes[1:]]
         length = np.linalg.norm(u, axis=1)
-        usual = length > _CLOSED
-        u[usual] /= length[usual, None]
-        if before is not None:
-            usual &= np.abs((u * before[i]).sum(axis=1)) < _SAME
-        u[~usual] = np.eye(chain.n_s)[turn % chain.n_s]
-        out.append(u)
-    return tuple(out)
+        is_usable = length > _CLOSED
+        u[is_usable] /= length[is_usable, None]
+        if previous_directions is not None:
+            is_usable &= np.abs((u * previous_directions[i]).sum(axis=1)) < _SAME
+        u[~is_usable] = np.eye(chain.n_s)[turn % chain.n_s]
+        directions.append(u)
+    return tuple(directions)
 
 
 def products_along(layout: Layout, scale: Array, units: Sequence[Array]) -> tuple[Array, ...]:
@@ -64,27 +64,27 @@ def products_along(layout: Layout, scale: Array, units: Sequence[Array]) -> tupl
 
 
 def collected(
-    layout: Layout, scale: Array, known: Sequence[Jacobians], along: MatchingProducts, units: Sequence[Array]
+    layout: Layout, scale: Array, jacobians: Sequence[Jacobians], products: MatchingProducts, units: Sequence[Array]
 ) -> Linearization:
     """Update the known matrices by rows from `linearize_along` with `products_along`."""
-    out: list[Jacobians] = []
-    for chain, old, new, u in zip(layout.chains, known, along.jacobians, units, strict=True):
-        size = _magnitudes(chain.nodes, scale)
-        back = (size * u)[:, :, None]  # D^-1 u
-        forth = (u / size)[:, None]  # u^T D
-        out.append(
+    updated_jacobians: list[Jacobians] = []
+    for chain, previous_jacobian, product, u in zip(layout.chains, jacobians, products.jacobians, units, strict=True):
+        magnitudes = _magnitudes(chain.nodes, scale)
+        D_inverse_u = (magnitudes * u)[:, :, None]  # D^-1 u
+        u_D = (u / magnitudes)[:, None]  # u^T D
+        updated_jacobians.append(
             replace(
-                new,
-                X_s=old.X_s + back * (new.X_s - forth @ old.X_s),
-                X_w=old.X_w,
-                X_q=old.X_q + back * (new.X_q - forth @ old.X_q),
+                product,
+                X_s=previous_jacobian.X_s + D_inverse_u * (product.X_s - u_D @ previous_jacobian.X_s),
+                X_w=previous_jacobian.X_w,
+                X_q=previous_jacobian.X_q + D_inverse_u * (product.X_q - u_D @ previous_jacobian.X_q),
             )
         )
-    return along.extended(Linearization, jacobians=tuple(out), information=along.information)
+    return products.extended(Linearization, jacobians=tuple(updated_jacobians), information=products.information)
 
 
 def from_gradients(
-    layout: Layout, scale: Array, known: Sequence[Jacobians], along: MatchingProducts
+    layout: Layout, scale: Array, jacobians: Sequence[Jacobians], products: MatchingProducts
 ) -> tuple[Jacobians, ...]:
     """Update the known matrices by the gradients of squared gaps, from `linearize_along` with 2 D^2 g_k.
 
@@ -92,16 +92,16 @@ def from_gradients(
     """
     units: list[Array] = []
     rows: list[Jacobians] = []
-    for chain, gap, new in zip(layout.chains, gaps(layout, along), along.jacobians, strict=True):
+    for chain, gap, product in zip(layout.chains, gaps(layout, products), products.jacobians, strict=True):
         u = np.zeros((chain.n_stages, chain.n_s))
         u[:-1] = gap[1:] / scale[chain.nodes[1:]]
         length = np.linalg.norm(u, axis=1)
-        open_ = length > _CLOSED
-        inverse = np.where(open_, 1.0 / np.where(open_, length, 1.0), 0.0)
+        is_open = length > _CLOSED
+        inverse = np.where(is_open, 1.0 / np.where(is_open, length, 1.0), 0.0)
         units.append(u * inverse[:, None])
         half = (0.5 * inverse)[:, None, None]
-        rows.append(replace(new, X_s=half * new.X_s, X_q=half * new.X_q))
-    return collected(layout, scale, known, replace(along, jacobians=tuple(rows)), units).jacobians
+        rows.append(replace(product, X_s=half * product.X_s, X_q=half * product.X_q))
+    return collected(layout, scale, jacobians, replace(products, jacobians=tuple(rows)), units).jacobians
 
 
 def _magnitudes(nodes: NDArray[np.intp], scale: Array) -> Array:

@@ -42,9 +42,9 @@ NULL_STIFFNESS = 1e-7
 def _lapack() -> Any:
     """Return SciPy's LAPACK by itself: with `scipy.linalg` around it the import takes as long as four small fits."""
     with suppress(ImportError):
-        found = PathFinder.find_spec("_flapack", [str(Path(scipy.__file__).parent / "linalg")])
-        if found is not None and found.origin is not None:
-            spec: Any = spec_from_file_location("scipy.linalg._flapack", found.origin)
+        library_spec = PathFinder.find_spec("_flapack", [str(Path(scipy.__file__).parent / "linalg")])
+        if library_spec is not None and library_spec.origin is not None:
+            spec: Any = spec_from_file_location("scipy.linalg._flapack", library_spec.origin)
             module = module_from_spec(spec)
             spec.loader.exec_module(module)
             return module
@@ -88,12 +88,12 @@ class BlockRows:
     @cached_property
     def dense(self) -> Array:
         """The matrix itself."""
-        first, count = 0, sum(map(len, self.blocks))
-        more, width = self.tail.shape
-        matrix = np.zeros((count + more, width))
+        offset, count = 0, sum(map(len, self.blocks))
+        n_tail, width = self.tail.shape
+        matrix = np.zeros((count + n_tail, width))
         for columns, block in zip(self.columns, self.blocks, strict=True):
-            matrix[first : first + len(block), columns] = block
-            first += len(block)
+            matrix[offset : offset + len(block), columns] = block
+            offset += len(block)
         matrix[count:] = self.tail.dense
         return matrix
 
@@ -104,29 +104,29 @@ class BlockRows:
 
     def transposed(self, r: Array) -> Array:
         """Return the product of the transpose with r, (m,) -> (n,)."""
-        out = r[int(self.starts[-1]) :] @ self.tail
-        for first, columns, block in zip(self.starts.tolist(), self.columns, self.blocks, strict=False):
-            out[columns] += r[first : first + len(block)] @ block
-        return out
+        product = r[int(self.starts[-1]) :] @ self.tail
+        for start, columns, block in zip(self.starts.tolist(), self.columns, self.blocks, strict=False):
+            product[columns] += r[start : start + len(block)] @ block
+        return product
 
-    def taken(self, chosen: Index) -> Array:
+    def taken(self, rows: Index) -> Array:
         """Return some rows, in ascending order, as a dense matrix (k, n)."""
-        matrix = np.zeros((chosen.size, self.tail.shape[1]))
-        if not chosen.size:
+        matrix = np.zeros((rows.size, self.tail.shape[1]))
+        if not rows.size:
             return matrix
-        of = np.searchsorted(self.starts, chosen, side="right") - 1
-        first = int(self.starts[-1])
-        for i in np.unique(of[chosen < first]).tolist():
-            here = np.flatnonzero((of == i) & (chosen < first))
-            matrix[here[:, None], self.columns[i]] = self.blocks[i][chosen[here] - self.starts[i]]
-        last = chosen >= first
-        matrix[last] = self.tail.taken(chosen[last] - first).dense
+        block_indices = np.searchsorted(self.starts, rows, side="right") - 1
+        tail_start = int(self.starts[-1])
+        for i in np.unique(block_indices[rows < tail_start]).tolist():
+            positions = np.flatnonzero((block_indices == i) & (rows < tail_start))
+            matrix[positions[:, None], self.columns[i]] = self.blocks[i][rows[positions] - self.starts[i]]
+        is_tail = rows >= tail_start
+        matrix[is_tail] = self.tail.taken(rows[is_tail] - tail_start).dense
         return matrix
 
     @property
     def places(self) -> tuple[tuple[Index, Index], Array]:
         """Rows and columns of all entries, and the entries."""
-        first = int(self.starts[-1])
+        tail_start = int(self.starts[-1])
         rows = [
             np.repeat(np.arange(len(b)) + start, b.shape[1])
             for start, b in zip(self.starts.tolist(), self.blocks, strict=False)
@@ -136,7 +136,7 @@ class BlockRows:
         tail = self.tail
         return (
             (
-                np.concatenate([*rows, tail.row + first]).astype(np.intp),
+                np.concatenate([*rows, tail.row + tail_start]).astype(np.intp),
                 np.concatenate([*columns, tail.column]).astype(np.intp),
             ),
             np.concatenate([*entries, tail.entry]),
@@ -159,16 +159,16 @@ class BlockRows:
     def scaled(self, factors: Array) -> BlockRows:
         """Return the rows times factors (m,)."""
         blocks = [
-            factors[first : first + len(block), None] * block
-            for first, block in zip(self.starts.tolist(), self.blocks, strict=False)
+            factors[start : start + len(block), None] * block
+            for start, block in zip(self.starts.tolist(), self.blocks, strict=False)
         ]
         return BlockRows(self.columns, tuple(blocks), self.tail.scaled(factors[int(self.starts[-1]) :]))
 
 
 def block_rows(blocks: Sequence[tuple[Index, Array]], width: int, tail: Array | SparseRows | None = None) -> BlockRows:
     """Combine row blocks (m_i, n_i) with their columns; the tail covers at most `width` columns, the first ones."""
-    last = _no_rows(width) if tail is None else sparse_rows(tail).widened(width)
-    return BlockRows(tuple(columns for columns, _ in blocks), tuple(block for _, block in blocks), last)
+    tail_rows = _no_rows(width) if tail is None else sparse_rows(tail).widened(width)
+    return BlockRows(tuple(columns for columns, _ in blocks), tuple(block for _, block in blocks), tail_rows)
 
 
 @cache
@@ -271,10 +271,10 @@ class UnitCoordinates:
     rank: int
 
     @classmethod
-    def of(cls, M: Array, Z: Array | None = None, known: tuple[Array, Array, Array] | None = None) -> UnitCoordinates:
-        """Compute the coordinates; without Z for all directions. `known` is the singular value decomposition of M Z."""
+    def of(cls, M: Array, Z: Array | None = None, decomposition: tuple[Array, Array, Array] | None = None) -> UnitCoordinates:
+        """Compute the coordinates; without Z for all directions. `decomposition` is the singular value decomposition of M Z."""
         free = M.shape[1] if Z is None else Z.shape[1]
-        U, S, Vt = decomposed(M if Z is None else M @ Z) if known is None else known
+        U, S, Vt = decomposed(M if Z is None else M @ Z) if decomposition is None else decomposition
         norm = length(S) if Z is None else float(np.linalg.norm(M))
         rank = int(np.count_nonzero(norm * RANK_TOLERANCE < S))
         stiffness = np.full(free, NULL_STIFFNESS * (norm or 1.0))
@@ -283,9 +283,9 @@ class UnitCoordinates:
 
     def target(self, u: Array) -> Array:
         """Return the lowest y for residuals u (m,), (f,)."""
-        found = np.zeros(len(self.T))
-        found[: self.rank] = -self.U.T @ u
-        return found
+        y = np.zeros(len(self.T))
+        y[: self.rank] = -self.U.T @ u
+        return y
 
 
 class Tall:
@@ -301,12 +301,12 @@ class Tall:
         self.m, n = E.shape
         rows = max(256, 4 * n)
         self._slices: list[Array] = []
-        left = E
-        while (slices := left.shape[0] // rows) > 1:
-            Q, tops = np.linalg.qr(left[: slices * rows].reshape(slices, rows, n))
+        remaining_rows = E
+        while (slices := remaining_rows.shape[0] // rows) > 1:
+            Q, tops = np.linalg.qr(remaining_rows[: slices * rows].reshape(slices, rows, n))
             self._slices.append(Q)
-            left = np.concatenate([tops.reshape(slices * n, n), left[slices * rows :]])
-        self._Q, self.R = (None, E) if triangular else thin(left)
+            remaining_rows = np.concatenate([tops.reshape(slices * n, n), remaining_rows[slices * rows :]])
+        self._Q, self.R = (None, E) if triangular else thin(remaining_rows)
         self._svd: tuple[bytes, tuple[Array, Array, Array]] | None = None
         self._whitened: tuple[bytes, UnitCoordinates] | None = None
 
@@ -326,15 +326,15 @@ class Tall:
         """Return the coordinates in which R D is the identity, with column scaling D (n,), computed once likewise."""
         key = scale.tobytes()
         if self._whitened is None or self._whitened[0] != key:
-            self._whitened = key, UnitCoordinates.of(self.R * scale, known=self.svd(scale))
+            self._whitened = key, UnitCoordinates.of(self.R * scale, decomposition=self.svd(scale))
         return self._whitened[1]
 
     def seen(self, u: Array) -> Array:
         """Return Q^T u (k,): what E can change of u (m,)."""
         for Q in self._slices:
             of_slices = Q.shape[0] * Q.shape[1]
-            inside = u[:of_slices].reshape(Q.shape[0], 1, -1) @ Q
-            u = np.concatenate([inside.ravel(), u[of_slices:]])
+            projections = u[:of_slices].reshape(Q.shape[0], 1, -1) @ Q
+            u = np.concatenate([projections.ravel(), u[of_slices:]])
         return u if self._Q is None else self._Q.T @ u
 
 
@@ -399,9 +399,9 @@ class Factors:
         if not self.lu.size or b.shape[2] == 0:
             return np.zeros(b.shape)
         if self.units is not None:
-            R, C = (of[:, :, None] for of in self.units)
-            before, after = (C, 1.0 / R) if transposed else (1.0 / R, C)
-            return after * replace(self, units=None)._solved(before * b, transposed=transposed)
+            R, C = (unit[:, :, None] for unit in self.units)
+            left_units, right_units = (C, 1.0 / R) if transposed else (1.0 / R, C)
+            return right_units * replace(self, units=None)._solved(left_units * b, transposed=transposed)
         rows = np.array(b.swapaxes(1, 2), order="C")  # a row is a right-hand side, overwritten by its solution
         kind = 0 if transposed else 1
         for lu, pivots, row in zip(self.lu, self.pivots, rows, strict=True):

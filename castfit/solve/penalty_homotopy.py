@@ -70,7 +70,7 @@ class StepEquations(Protocol):
         """Decrease of Phi that the quadratic model promises for a step."""
         ...
 
-    def solve(self, mu: float, held: Mask) -> Array | None:
+    def solve(self, mu: float, is_fixed: Mask) -> Array | None:
         """Return the step for damping mu with the held variables fixed, or None if the matrix is not definite."""
         ...
 
@@ -85,86 +85,86 @@ class SoftenedProblem:
 
     def __init__(self, staged: StagedProblem, station: Softening, noise: Sequence[Array] | float = 1.0) -> None:
         self.staged, self.station = staged, station
-        expected = [noise] * len(staged.signal) if isinstance(noise, (int, float)) else noise
-        self._weights = [1.0 / np.maximum(e, station.floor * s) for e, s in zip(expected, staged.signal, strict=True)]
+        noise_by_chain = [noise] * len(staged.signal) if isinstance(noise, (int, float)) else noise
+        self._weights = [1.0 / np.maximum(e, station.floor * s) for e, s in zip(noise_by_chain, staged.signal, strict=True)]
         root = np.sqrt(station.rho) / ACCURACY
         self._gap_weights = [root / staged.scale[chain.nodes] for chain in staged.layout.chains]
         self._inner_weights = [root / staged.scale[chain.inner] for chain in staged.layout.chains]
 
-    def value(self, at: Evaluation) -> float:
+    def value(self, evaluation: Evaluation) -> float:
         """Phi, inf where a stage failed."""
-        if not at.ok:
+        if not evaluation.ok:
             return np.inf
-        total = float(at.prior @ at.prior) + 2.0 * at.prior_excess
-        measured = rows_in_units(self.staged.layout, at)
-        for i, (gap, values) in enumerate(zip(gaps(self.staged.layout, at), at.values, strict=True)):
+        square = float(evaluation.prior @ evaluation.prior) + 2.0 * evaluation.prior_excess
+        residual_rows = rows_in_units(self.staged.layout, evaluation)
+        for i, (gap, values) in enumerate(zip(gaps(self.staged.layout, evaluation), evaluation.values, strict=True)):
             for weight, part in (
-                (self._weights[i], measured[i]),
+                (self._weights[i], residual_rows[i]),
                 (self._gap_weights[i], gap),
                 (self._inner_weights[i], values.d),
             ):
-                total += float(np.sum((weight * part) ** 2))
-        return 0.5 * total
+                square += float(np.sum((weight * part) ** 2))
+        return 0.5 * square
 
-    def step(self, ledger: Ledger, at: Evaluation, mu: float) -> SoftStep:
+    def step(self, ledger: Ledger, evaluation: Evaluation, mu: float) -> SoftStep:
         """Take one accepted step, raising mu until Phi falls."""
-        staged, v = self.staged, at.v
-        now = self.value(at)
-        normal = self.equations(at)
-        gradient = normal.gradient
-        held = ((v <= staged.lower) & (gradient >= 0)) | ((v >= staged.upper) & (gradient <= 0))
-        held |= staged.lower == staged.upper
+        staged, v = self.staged, evaluation.v
+        current_value = self.value(evaluation)
+        normal_equations = self.equations(evaluation)
+        gradient = normal_equations.gradient
+        is_fixed = ((v <= staged.lower) & (gradient >= 0)) | ((v >= staged.upper) & (gradient <= 0))
+        is_fixed |= staged.lower == staged.upper
         growth = 2.0
         for _ in range(15):
-            dv = normal.solve(mu, held)
+            dv = normal_equations.solve(mu, is_fixed)
             if dv is not None:
-                to = np.clip(v + dv, staged.lower, staged.upper)
-                trial = ledger.evaluate(to)
+                new_v = np.clip(v + dv, staged.lower, staged.upper)
+                trial = ledger.evaluate(new_v)
                 value = self.value(trial)
-                promised = normal.decrease(to - v)
-                gain = (now - value) / max(promised, 1e-300)
+                predicted_decrease = normal_equations.decrease(new_v - v)
+                gain = (current_value - value) / max(predicted_decrease, 1e-300)
                 # A point whose sensitivities cannot be integrated would be a dead end.
-                if value < now and gain > 1e-4 and self.goes_on(ledger, to):
+                if value < current_value and gain > 1e-4 and self.goes_on(ledger, new_v):
                     shrink = max(1.0 / 3.0, 1.0 - (2.0 * min(gain, 2.0) - 1.0) ** 3)
-                    return SoftStep(trial, value, (now - value) / now, max(mu * shrink, 1e-12), mu)
+                    return SoftStep(trial, value, (current_value - value) / current_value, max(mu * shrink, 1e-12), mu)
             mu *= growth
             growth *= 2.0
-        return SoftStep(None, now, 0.0, mu, mu)
+        return SoftStep(None, current_value, 0.0, mu, mu)
 
     def goes_on(self, ledger: Ledger, v: Array) -> bool:
         """Whether there are derivatives at v."""
         return ledger.linearize(v).ok
 
-    def equations(self, at: Evaluation) -> StepEquations:
+    def equations(self, evaluation: Evaluation) -> StepEquations:
         """Return the normal equations at a point, which is linearized."""
-        assert isinstance(at, Linearization)
+        assert isinstance(evaluation, Linearization)
         layout = self.staged.layout
-        return NormalEquations(layout, at, (self._rows(i, chain, at) for i, chain in enumerate(layout.chains)))
+        return NormalEquations(layout, evaluation, (self._rows(i, chain, evaluation) for i, chain in enumerate(layout.chains)))
 
-    def weighted(self, i: int, at: Evaluation) -> tuple[tuple[Array, Array, Array], tuple[Array, Array, Array]]:
+    def weighted(self, i: int, evaluation: Evaluation) -> tuple[tuple[Array, Array, Array], tuple[Array, Array, Array]]:
         """Return weights and weighted values of the residuals of chain i, gaps to the next node, and inner equations.
 
         All are (K, m); the last stage has no next node, and zeros.
         """
-        chain, values = self.staged.layout.chains[i], at.values[i]
-        ahead, following = np.zeros((2, chain.n_stages, chain.n_s))
-        ahead[:-1] = self._gap_weights[i][1:]
-        following[:-1] = ahead[:-1] * gap_of(chain, at, i)[1:]
-        w_r, w_d = self._weights[i] * np.append(at.sigma, 1.0)[chain.group], self._inner_weights[i]
-        return (w_r, ahead, w_d), (w_r * values.r, following, w_d * values.d)
+        chain, values = self.staged.layout.chains[i], evaluation.values[i]
+        w_next, next_gaps = np.zeros((2, chain.n_stages, chain.n_s))
+        w_next[:-1] = self._gap_weights[i][1:]
+        next_gaps[:-1] = w_next[:-1] * gap_of(chain, evaluation, i)[1:]
+        w_r, w_d = self._weights[i] * np.append(evaluation.sigma, 1.0)[chain.group], self._inner_weights[i]
+        return (w_r, w_next, w_d), (w_r * values.r, next_gaps, w_d * values.d)
 
-    def initial(self, i: int, at: Evaluation) -> tuple[Array, Array]:
+    def initial(self, i: int, evaluation: Evaluation) -> tuple[Array, Array]:
         """Return the weight of the initial condition of chain i, and its weighted value, (n_s,)."""
         weight = self._gap_weights[i][0]
-        return weight, weight * gap_of(self.staged.layout.chains[i], at, i)[0]
+        return weight, weight * gap_of(self.staged.layout.chains[i], evaluation, i)[0]
 
     def _rows(self, i: int, chain: Chain, linear: Linearization) -> WeightedRows:
         j: Jacobians = linear.jacobians[i]
-        (w_r, ahead, w_d), parts = self.weighted(i, linear)
+        (w_r, w_next, w_d), parts = self.weighted(i, linear)
         weight, start = self.initial(i, linear)
         residual = np.concatenate(parts, axis=1)
         jacobian = stage_jacobian(
-            (j.R_s, j.R_w, j.R_q), (j.X_s, j.X_w, j.X_q), (j.D_s, j.D_w, j.D_q), w_r, ahead, ahead, w_d
+            (j.R_s, j.R_w, j.R_q), (j.X_s, j.X_w, j.X_q), (j.D_s, j.D_w, j.D_q), w_r, w_next, w_next, w_d
         )
         return residual, jacobian, (weight, start, weight[:, None] * j.A)
 
@@ -177,21 +177,21 @@ Of that: weight (n_s,), residual (n_s,), derivative by q (n_s, n_q).
 
 
 def stage_jacobian(
-    of_rows: tuple[Array, ...], of_end: tuple[Array, ...], of_inner: tuple[Array, ...],
-    w_r: Array, w_x: Array, ahead: Array, w_d: Array,
+    row_blocks: tuple[Array, ...], end_blocks: tuple[Array, ...], inner_blocks: tuple[Array, ...],
+    w_r: Array, w_x: Array, w_next: Array, w_d: Array,
 ) -> Array:  # fmt: skip
     """Return derivatives of weighted rows, gaps to the next node, and inner equations over (s_k, w_k, q, s_{k+1}).
 
-    The derivatives of each come by (s, w, q), with weights (K, m); `ahead` (K, n_s) are those of the next node.
+    The derivatives of each come by (s, w, q), with weights (K, m); `w_next` (K, n_s) are those of the next node.
     """
-    K, n_s = ahead.shape
+    K, n_s = w_next.shape
     rows, end, inner = (
-        np.concatenate(blocks, axis=2) * w[:, :, None] for blocks, w in ((of_rows, w_r), (of_end, w_x), (of_inner, w_d))
+        np.concatenate(blocks, axis=2) * w[:, :, None] for blocks, w in ((row_blocks, w_r), (end_blocks, w_x), (inner_blocks, w_d))
     )
-    following = np.concatenate(
-        [np.zeros((K, w_r.shape[1], n_s)), -ahead[:, :, None] * np.eye(n_s), np.zeros((K, w_d.shape[1], n_s))], axis=1
+    next_block = np.concatenate(
+        [np.zeros((K, w_r.shape[1], n_s)), -w_next[:, :, None] * np.eye(n_s), np.zeros((K, w_d.shape[1], n_s))], axis=1
     )
-    return np.concatenate([np.concatenate([rows, end, inner], axis=1), following], axis=2)
+    return np.concatenate([np.concatenate([rows, end, inner], axis=1), next_block], axis=2)
 
 
 class NormalEquations:
@@ -250,54 +250,54 @@ class NormalEquations:
 
     @staticmethod
     def _gather(chain: Chain, v: Array) -> Array:
-        ahead = np.zeros((chain.n_stages, chain.n_s))
-        ahead[:-1] = v[chain.nodes[1:]]
+        next_states = np.zeros((chain.n_stages, chain.n_s))
+        next_states[:-1] = v[chain.nodes[1:]]
         q = np.broadcast_to(v[chain.theta], (chain.n_stages, chain.n_q))
-        return np.concatenate([v[chain.nodes], v[chain.inner], q, ahead], axis=1)
+        return np.concatenate([v[chain.nodes], v[chain.inner], q, next_states], axis=1)
 
-    def solve(self, mu: float, held: Mask, damped: Array | None = None) -> Array | None:
+    def solve(self, mu: float, is_fixed: Mask, damping_diagonal: Array | None = None) -> Array | None:
         """Return the step for damping mu with the held variables fixed, or None if the matrix is not definite.
 
-        mu multiplies `damped` (n_v,), by default the matrix's own diagonal.
+        mu multiplies `damping_diagonal` (n_v,), by default the matrix's own diagonal.
         """
         layout, n_theta = self.layout, self.layout.n_theta
-        free = np.where(held, 0.0, 1.0)
-        right = -self.gradient * free
+        free = np.where(is_fixed, 0.0, 1.0)
+        right_side = -self.gradient * free
         # A held variable gets the equation 1 * step = 0.
-        extra = np.where(held, 1.0, mu * (self.diagonal if damped is None else damped))
+        added_diagonal = np.where(is_fixed, 1.0, mu * (self.diagonal if damping_diagonal is None else damping_diagonal))
         held_theta = self.theta.scaled(free[:n_theta], free[:n_theta])
         columns = [chain.theta for chain in layout.chains]
         blocks: list[Array] = []
-        reduced: list[_Reduced] = []
+        reduced_chains: list[_Reduced] = []
         try:
             for chain, block, (weight, A) in zip(layout.chains, self.blocks, self.corner, strict=True):
                 mask = self._gather(chain, free)
-                part = _reduce(chain, block * mask[:, :, None] * mask[:, None, :], extra, right)
+                part = _reduce(chain, block * mask[:, :, None] * mask[:, None, :], added_diagonal, right_side)
                 a = A * free[chain.theta]
                 part.theta += a.T @ a
                 if chain.n_s:
-                    own = weight * free[chain.nodes[0]]
-                    part.diagonal[0] += np.diag(own**2)
-                    part.border[0] -= own[:, None] * a
-                reduced.append(part)
-            solved = [
-                _solve_nodes(part, right[chain.nodes]) for chain, part in zip(layout.chains, reduced, strict=True)
+                    initial_weights = weight * free[chain.nodes[0]]
+                    part.diagonal[0] += np.diag(initial_weights**2)
+                    part.border[0] -= initial_weights[:, None] * a
+                reduced_chains.append(part)
+            node_solutions = [
+                _solve_nodes(part, right_side[chain.nodes]) for chain, part in zip(layout.chains, reduced_chains, strict=True)
             ]
-            b = right[:n_theta].copy()
-            for chain, part, found in zip(layout.chains, reduced, solved, strict=True):
+            b = right_side[:n_theta].copy()
+            for chain, part, node_solution in zip(layout.chains, reduced_chains, node_solutions, strict=True):
                 border = part.border.reshape(-1, chain.n_q)
-                blocks.append(part.theta - border.T @ found[:, :-1])
-                b[chain.theta] += part.shift_theta - border.T @ found[:, -1]
+                blocks.append(part.theta - border.T @ node_solution[:, :-1])
+                b[chain.theta] += part.shift_theta - border.T @ node_solution[:, -1]
             from castfit.solve.arrow import solve_arrow
 
-            step_theta = solve_arrow(columns, blocks, held_theta, extra[:n_theta], b)
+            step_theta = solve_arrow(columns, blocks, held_theta, added_diagonal[:n_theta], b)
         except (scipy.linalg.LinAlgError, ValueError):  # not positive definite, or not finite
             return None
         dv = np.zeros(layout.n_v)
         dv[:n_theta] = step_theta
-        for chain, part, found in zip(layout.chains, reduced, solved, strict=True):
+        for chain, part, node_solution in zip(layout.chains, reduced_chains, node_solutions, strict=True):
             dq = step_theta[chain.theta]
-            dv[chain.nodes] = (found[:, -1] - found[:, :-1] @ dq).reshape(chain.nodes.shape)
+            dv[chain.nodes] = (node_solution[:, -1] - node_solution[:, :-1] @ dq).reshape(chain.nodes.shape)
             outer = self._gather(chain, dv)[:, _outer(chain)]
             dv[chain.inner] = part.inner - (part.inner_by_outer @ outer[:, :, None])[:, :, 0]
         return dv
@@ -328,35 +328,35 @@ def _outer(chain: Chain) -> Index:
     return np.concatenate([np.arange(chain.n_s), np.arange(chain.n_s + chain.n_w, width)])
 
 
-def _reduce(chain: Chain, M: Array, extra: Array, right: Array) -> _Reduced:
+def _reduce(chain: Chain, M: Array, added_diagonal: Array, right_side: Array) -> _Reduced:
     """Eliminate the inner variables of every stage, and sort the rest by node."""
     K, n_s, n_w, n_q = chain.n_stages, chain.n_s, chain.n_w, chain.n_q
     o, w = _outer(chain), slice(n_s, n_s + n_w)
     M_o = M[:, o[:, None], o[None, :]]
     shift = np.zeros((K, o.size))
     inner: Array = np.empty((K, 0))
-    back: Array = np.empty((K, 0, o.size))
+    inner_by_outer: Array = np.empty((K, 0, o.size))
     if n_w:
-        M_w = M[:, w, w] + extra[chain.inner][:, :, None] * np.eye(n_w)
+        M_w = M[:, w, w] + added_diagonal[chain.inner][:, :, None] * np.eye(n_w)
         coupling = M[:, w, :][:, :, o]
-        sides = np.concatenate([coupling, right[chain.inner][:, :, None]], axis=2)
-        solved = cast("Array", np.linalg.solve(M_w, sides))
-        back, inner = solved[:, :, :-1], solved[:, :, -1]
-        M_o = M_o - coupling.transpose(0, 2, 1) @ back
+        right_sides = np.concatenate([coupling, right_side[chain.inner][:, :, None]], axis=2)
+        solution = cast("Array", np.linalg.solve(M_w, right_sides))
+        inner_by_outer, inner = solution[:, :, :-1], solution[:, :, -1]
+        M_o = M_o - coupling.transpose(0, 2, 1) @ inner_by_outer
         shift = -(coupling.transpose(0, 2, 1) @ inner[:, :, None])[:, :, 0]
     s, q, t = slice(0, n_s), slice(n_s, n_s + n_q), slice(n_s + n_q, None)
-    diagonal = M_o[:, s, s] + extra[chain.nodes][:, :, None] * np.eye(n_s)
+    diagonal = M_o[:, s, s] + added_diagonal[chain.nodes][:, :, None] * np.eye(n_s)
     diagonal[1:] += M_o[:-1, t, t]
     border = M_o[:, s, q].copy()
     border[1:] += M_o[:-1, t, q]
     by_node = shift[:, s].copy()
     by_node[1:] += shift[:-1, t]
     return _Reduced(
-        diagonal, M_o[:-1, t, s], border, M_o[:, q, q].sum(axis=0), by_node, shift[:, q].sum(axis=0), inner, back
+        diagonal, M_o[:-1, t, s], border, M_o[:, q, q].sum(axis=0), by_node, shift[:, q].sum(axis=0), inner, inner_by_outer
     )
 
 
-def _solve_nodes(part: _Reduced, right: Array) -> Array:
+def _solve_nodes(part: _Reduced, right_side: Array) -> Array:
     """Solve the block tridiagonal node equations for the border and the right-hand side, (K n_s, n_q + 1)."""
     K, n, n_q = part.border.shape
     if n == 0:
@@ -367,5 +367,5 @@ def _solve_nodes(part: _Reduced, right: Array) -> Array:
             if i >= j:
                 band[i - j, j::n] = part.diagonal[:, i, j]
             band[n + i - j, j::n][: K - 1] = part.below[:, i, j]
-    sides = np.concatenate([part.border, (right + part.shift)[:, :, None]], axis=2).reshape(K * n, n_q + 1)
-    return scipy.linalg.cho_solve_banded((scipy.linalg.cholesky_banded(band, lower=True), True), sides)
+    right_sides = np.concatenate([part.border, (right_side + part.shift)[:, :, None]], axis=2).reshape(K * n, n_q + 1)
+    return scipy.linalg.cho_solve_banded((scipy.linalg.cholesky_banded(band, lower=True), True), right_sides)

@@ -85,15 +85,15 @@ class Coordinates:
         """Return u; what may not be negative counts as zero."""
         return self.searched(v, slice(None))
 
-    def searched(self, x: Array, at: slice | Index) -> Array:
+    def searched(self, x: Array, indices: slice | Index) -> Array:
         """Return z of states x that stand at some positions of v."""
-        logarithm = np.log(np.maximum(x, 0.0) + np.where(self.logarithmic, self.floor, 1.0)[at])
-        return np.where(self.logarithmic[at], logarithm, x / self.unit[at])
+        logarithm = np.log(np.maximum(x, 0.0) + np.where(self.logarithmic, self.floor, 1.0)[indices])
+        return np.where(self.logarithmic[indices], logarithm, x / self.unit[indices])
 
-    def searched_slope(self, x: Array, at: slice | Index) -> Array:
+    def searched_slope(self, x: Array, indices: slice | Index) -> Array:
         """Return dz/dx there."""
-        own = np.maximum(x, 0.0) + np.where(self.logarithmic, self.floor, 1.0)[at]
-        return np.where(self.logarithmic[at], 1.0 / own, 1.0 / self.unit[at])
+        shifted_x = np.maximum(x, 0.0) + np.where(self.logarithmic, self.floor, 1.0)[indices]
+        return np.where(self.logarithmic[indices], 1.0 / shifted_x, 1.0 / self.unit[indices])
 
 
 class FlatProblem:
@@ -118,22 +118,22 @@ class FlatProblem:
             between[0] = 1.0 / rho
             self.gap_weights.append(np.repeat(between[:, None], chain.n_s, axis=1))
 
-    def value(self, u: Array, at: Evaluation) -> float:
+    def value(self, u: Array, evaluation: Evaluation) -> float:
         """Phi, inf where a stage failed."""
-        if not at.ok:
+        if not evaluation.ok:
             return np.inf
-        parts = (part for i in range(len(at.values)) for part in self.parts(i, u, at))
+        parts = (part for i in range(len(evaluation.values)) for part in self.parts(i, u, evaluation))
         with np.errstate(over="ignore"):
-            total = float(at.prior @ at.prior) + 2.0 * at.prior_excess + sum(float(np.sum(p**2)) for p in parts)
-        return 0.5 * total if np.isfinite(total) else np.inf
+            square = float(evaluation.prior @ evaluation.prior) + 2.0 * evaluation.prior_excess + sum(float(np.sum(p**2)) for p in parts)
+        return 0.5 * square if np.isfinite(square) else np.inf
 
-    def parts(self, i: int, u: Array, at: Evaluation) -> tuple[Array, Array, Array]:
+    def parts(self, i: int, u: Array, evaluation: Evaluation) -> tuple[Array, Array, Array]:
         """Return the weighted residuals, gaps with the initial one first, and inner equations of chain i."""
-        chain, values, by = self.staged.layout.chains[i], at.values[i], self.coordinates
-        come = np.concatenate([values.a[None], values.x[:-1]])
-        gap = by.searched(come, chain.nodes) - u[chain.nodes]
-        residual = rows_in_units(self.staged.layout, at)[i] / self.noise[i]
-        inner = values.d / by.slope(u)[chain.inner] * self.inner_weights[i]
+        chain, values, coordinates = self.staged.layout.chains[i], evaluation.values[i], self.coordinates
+        incoming_states = np.concatenate([values.a[None], values.x[:-1]])
+        gap = coordinates.searched(incoming_states, chain.nodes) - u[chain.nodes]
+        residual = rows_in_units(self.staged.layout, evaluation)[i] / self.noise[i]
+        inner = values.d / coordinates.slope(u)[chain.inner] * self.inner_weights[i]
         return residual, self.gap_weights[i] * gap, inner
 
     def equations(self, u: Array, linear: Linearization) -> NormalEquations:
@@ -142,25 +142,25 @@ class FlatProblem:
         return NormalEquations(layout, linear, (self._rows(i, c, u, linear) for i, c in enumerate(layout.chains)))
 
     def _rows(self, i: int, chain: Chain, u: Array, linear: Linearization) -> WeightedRows:
-        by, j, values, X = self.coordinates, linear.jacobians[i], linear.values[i], self.coordinates.slope(u)
+        coordinates, j, values, X = self.coordinates, linear.jacobians[i], linear.values[i], self.coordinates.slope(u)
         K, n_s = chain.n_stages, chain.n_s
         residual, gap, inner = self.parts(i, u, linear)
         X_s, X_w = X[chain.nodes][:, None, :], X[chain.inner][:, None, :]
-        following, ahead, slope = np.zeros((3, K, n_s))
-        following[:-1], ahead[:-1] = gap[1:], self.gap_weights[i][1:]
-        slope[:-1] = by.searched_slope(values.x[:-1], chain.nodes[1:]) * ahead[:-1]
-        of_rows = np.append(linear.sigma, 1.0)[chain.group] / self.noise[i]
-        of_inner = self.inner_weights[i] / X[chain.inner]
+        next_gaps, w_next, slope = np.zeros((3, K, n_s))
+        next_gaps[:-1], w_next[:-1] = gap[1:], self.gap_weights[i][1:]
+        slope[:-1] = coordinates.searched_slope(values.x[:-1], chain.nodes[1:]) * w_next[:-1]
+        row_weights = np.append(linear.sigma, 1.0)[chain.group] / self.noise[i]
+        inner_weights = self.inner_weights[i] / X[chain.inner]
         D_w = j.D_w * X_w
-        own = np.arange(chain.n_w)
-        D_w[:, own, own] -= np.where(by.logarithmic[chain.inner], values.d, 0.0)  # d/du of 1/X
+        diagonal_indices = np.arange(chain.n_w)
+        D_w[:, diagonal_indices, diagonal_indices] -= np.where(coordinates.logarithmic[chain.inner], values.d, 0.0)  # d/du of 1/X
         jacobian = stage_jacobian(
             (j.R_s * X_s, j.R_w * X_w, j.R_q), (j.X_s * X_s, j.X_w * X_w, j.X_q), (j.D_s * X_s, D_w, j.D_q),
-            of_rows, slope, ahead, of_inner,
+            row_weights, slope, w_next, inner_weights,
         )  # fmt: skip
         weight = self.gap_weights[i][0]
-        initial = weight * by.searched_slope(values.a, chain.nodes[0])
-        return np.concatenate([residual, following, inner], axis=1), jacobian, (weight, gap[0], initial[:, None] * j.A)
+        initial = weight * coordinates.searched_slope(values.a, chain.nodes[0])
+        return np.concatenate([residual, next_gaps, inner], axis=1), jacobian, (weight, gap[0], initial[:, None] * j.A)
 
 
 @dataclass(frozen=True)
@@ -181,47 +181,47 @@ def walk(
 
     Raises Stopped when the time is over or Ctrl-C was pressed.
     """
-    by = at_price(stations[0]).coordinates
-    u, steps = by.search(start), 0
+    coordinates = at_price(stations[0]).coordinates
+    u, steps = coordinates.search(start), 0
     for rho in stations:
-        u, more = _station(ledger, at_price(rho), u, _ITERATIONS.get(stations, _ITERATIONS[LONG]))
-        steps += more
-    return StationWalk(np.clip(by.natural(u), ledger.staged.lower, ledger.staged.upper), steps)
+        u, n_steps = _station(ledger, at_price(rho), u, _ITERATIONS.get(stations, _ITERATIONS[LONG]))
+        steps += n_steps
+    return StationWalk(np.clip(coordinates.natural(u), ledger.staged.lower, ledger.staged.upper), steps)
 
 
-def _station(ledger: Ledger, soft: FlatProblem, u: Array, most: int) -> tuple[Array, int]:
+def _station(ledger: Ledger, soft: FlatProblem, u: Array, max_steps: int) -> tuple[Array, int]:
     """Lower Phi at one price; return where to and in how many steps."""
-    staged, by = soft.staged, soft.coordinates
+    staged, coordinates = soft.staged, soft.coordinates
     n_theta = staged.layout.n_theta
-    lower, upper = by.search(staged.lower), by.search(staged.upper)
+    lower, upper = coordinates.search(staged.lower), coordinates.search(staged.upper)
     unit = np.where(np.arange(u.size) < n_theta, staged.scale, 1.0)
     is_theta = np.arange(u.size) < n_theta
     damping, longest = np.where(is_theta, 1.0, _OF_STATES) / unit**2, np.where(is_theta, *_LONGEST) * unit
-    linear = ledger.linearize(by.natural(u))
-    now, mu, still = soft.value(u, linear), _FIRST_MU, 0
-    if not (linear.ok and np.isfinite(now)):
+    linear = ledger.linearize(coordinates.natural(u))
+    current_value, mu, n_stagnant = soft.value(u, linear), _FIRST_MU, 0
+    if not (linear.ok and np.isfinite(current_value)):
         return u, 0
-    for step in range(most):
+    for step in range(max_steps):
         equations = soft.equations(u, linear)
-        held = ((u <= lower) & (equations.gradient >= 0)) | ((u >= upper) & (equations.gradient <= 0))
-        held |= lower == upper
+        is_fixed = ((u <= lower) & (equations.gradient >= 0)) | ((u >= upper) & (equations.gradient <= 0))
+        is_fixed |= lower == upper
         for i in range(_TRIES):
-            du = equations.solve(mu, held, damping)
+            du = equations.solve(mu, is_fixed, damping)
             if du is not None:
                 du /= max(1.0, float(np.max(np.abs(du) / longest)))
-                to = np.clip(u + du, lower, upper)
-                trial = ledger.evaluate(by.natural(to))
-                value, promised = soft.value(to, trial), equations.decrease(to - u)
-                gain = (now - value) / promised if promised > 0.0 and np.isfinite(value) else -np.inf
-                if value < now and gain > 1e-4 and (ahead := ledger.linearize(by.natural(to))).ok:
+                new_u = np.clip(u + du, lower, upper)
+                trial = ledger.evaluate(coordinates.natural(new_u))
+                value, predicted_decrease = soft.value(new_u, trial), equations.decrease(new_u - u)
+                gain = (current_value - value) / predicted_decrease if predicted_decrease > 0.0 and np.isfinite(value) else -np.inf
+                if value < current_value and gain > 1e-4 and (new_linear := ledger.linearize(coordinates.natural(new_u))).ok:
                     break
             mu *= 2.0 if i < 4 else 10.0
         else:
             return u, step
-        drop = (now - value) / now
-        u, linear, now = to, ahead, value
+        relative_decrease = (current_value - value) / current_value
+        u, linear, current_value = new_u, new_linear, value
         mu *= 0.2 if gain > 0.75 else 0.5 if gain > 0.3 else 1.0
-        still = still + 1 if drop < _STILL else 0
-        if still == 3:
+        n_stagnant = n_stagnant + 1 if relative_decrease < _STILL else 0
+        if n_stagnant == 3:
             return u, step + 1
-    return u, most
+    return u, max_steps

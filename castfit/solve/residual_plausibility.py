@@ -45,8 +45,8 @@ If those of every output are, nothing is left that another optimum could explain
 def assumed_sigma(staged: StagedProblem) -> Array:
     """Guess the unknown sigmas, (n_groups,), before anything is fitted: a fraction of the signal."""
     group = _groups(staged)
-    seen = np.concatenate([s.ravel() for s in staged.signal])
-    measured = (seen[(group == g) & (seen > 0)] for g in range(staged.layout.n_groups))
+    signal = np.concatenate([s.ravel() for s in staged.signal])
+    measured = (signal[(group == g) & (signal > 0)] for g in range(staged.layout.n_groups))
     return ASSUMED_NOISE * np.array([float(np.median(s)) if s.size else 1.0 for s in measured])
 
 
@@ -56,24 +56,24 @@ def expected_noise(staged: StagedProblem) -> tuple[Array, ...]:
     return tuple(of_group[chain.group] for chain in staged.layout.chains)
 
 
-def signal_in_units(staged: StagedProblem, at: Evaluation) -> tuple[Array, ...]:
+def signal_in_units(staged: StagedProblem, evaluation: Evaluation) -> tuple[Array, ...]:
     """Return the typical magnitude of what each row measures, (K, n_r) per chain, in units of the sigmas at a point."""
-    factors = staged.layout.of_rows(1.0 / at.sigma)
+    factors = staged.layout.of_rows(1.0 / evaluation.sigma)
     return tuple(r * of_rows for r, of_rows in zip(staged.signal, factors, strict=True))
 
 
-def size_square(staged: StagedProblem, at: Evaluation) -> float:
+def size_square(staged: StagedProblem, evaluation: Evaluation) -> float:
     """Return the sum of squares of the sizes of all measured values, in units of the sigmas at a point."""
-    squares, sigma = staged.size_squares, at.sigma
+    squares, sigma = staged.size_squares, evaluation.sigma
     return float(squares[-1]) + (float(squares[:-1] @ sigma**-2.0) if sigma.size else 0.0)
 
 
-def rough_square(staged: StagedProblem, at: Evaluation) -> float:
+def rough_square(staged: StagedProblem, evaluation: Evaluation) -> float:
     """Return the sum of squares of the errors of rows where functions have the accuracy `COARSE`."""
-    return (AMPLIFIED * COARSE) ** 2 * size_square(staged, at)
+    return (AMPLIFIED * COARSE) ** 2 * size_square(staged, evaluation)
 
 
-def suspicious(staged: StagedProblem, at: Evaluation, *, noisy: bool = True) -> bool:
+def suspicious(staged: StagedProblem, evaluation: Evaluation, *, noisy: bool = True) -> bool:
     """Whether residuals at an optimum are so large that another optimum must be better.
 
     Where sigma is known: their mean square exceeds what n normal deviates reach once in a million times, within
@@ -81,54 +81,54 @@ def suspicious(staged: StagedProblem, at: Evaluation, *, noisy: bool = True) -> 
     signal, and are not `WHITE`, if data may be so `noisy`.  Where some may be outliers, the mean square is what the
     median says of it.
     """
-    return beyond_noise(staged, at) or _beyond_signal(staged, at, noisy=noisy)
+    return beyond_noise(staged, evaluation) or _beyond_signal(staged, evaluation, noisy=noisy)
 
 
-def beyond_noise(staged: StagedProblem, at: Evaluation) -> bool:
+def beyond_noise(staged: StagedProblem, evaluation: Evaluation) -> bool:
     """Whether residuals of known sigma are larger than noise is."""
-    known = [(chain.row_mask & (chain.group < 0)).ravel() for chain in staged.layout.chains]
+    known_masks = [(chain.row_mask & (chain.group < 0)).ravel() for chain in staged.layout.chains]
     squares = (
-        np.concatenate([r.ravel()[of] for r, of in zip(rows_in_units(staged.layout, at), known, strict=True)]) ** 2
+        np.concatenate([r.ravel()[mask] for r, mask in zip(rows_in_units(staged.layout, evaluation), known_masks, strict=True)]) ** 2
     )
     return squares.size > 0 and float(np.mean(squares)) > large_square(squares.size)
 
 
-def _beyond_signal(staged: StagedProblem, at: Evaluation, *, noisy: bool) -> bool:
+def _beyond_signal(staged: StagedProblem, evaluation: Evaluation, *, noisy: bool) -> bool:
     """Whether residuals of an unknown sigma are large beside the signal, and no noise."""
     if staged.layout.n_groups == 0:
         return False
     mask = np.concatenate([chain.row_mask.ravel() for chain in staged.layout.chains])
     group = _groups(staged)[mask]
-    squares = np.concatenate([r.ravel() for r in rows_in_units(staged.layout, at)])[mask] ** 2
+    squares = np.concatenate([r.ravel() for r in rows_in_units(staged.layout, evaluation)])[mask] ** 2
     signals = np.concatenate([s.ravel() for s in staged.signal])[mask] ** 2
     typical = _by_median if staged.forgiving else np.mean
     groups = range(staged.layout.n_groups)
     large = any(float(typical(squares[group == g])) > LARGE_PART * float(np.mean(signals[group == g])) for g in groups)
-    return large and not (noisy and _white(staged, at))
+    return large and not (noisy and _white(staged, evaluation))
 
 
-def _white(staged: StagedProblem, at: Evaluation) -> bool:
+def _white(staged: StagedProblem, evaluation: Evaluation) -> bool:
     """Whether neighbours in time among residuals of unknown sigma are no more alike than those of noise, by output."""
-    most = max(chain.n_r // max(chain.point_times.shape[1], 1) for chain in staged.layout.chains)
-    squares, linked, n, pairs = np.zeros((4, most))
-    for chain, values in zip(staged.layout.chains, at.values, strict=True):
+    n_outputs = max(chain.n_r // max(chain.point_times.shape[1], 1) for chain in staged.layout.chains)
+    squares, lag_products, n, pairs = np.zeros((4, n_outputs))
+    for chain, values in zip(staged.layout.chains, evaluation.values, strict=True):
         points = max(chain.point_times.shape[1], 1) * chain.n_stages
-        own = (chain.row_mask & (chain.group >= 0)).reshape(points, -1)
-        for j, (r, of) in enumerate(zip(values.r.reshape(points, -1).T, own.T, strict=True)):
-            e = r[of]
+        masks = (chain.row_mask & (chain.group >= 0)).reshape(points, -1)
+        for j, (r, mask) in enumerate(zip(values.r.reshape(points, -1).T, masks.T, strict=True)):
+            e = r[mask]
             squares[j] += e @ e
-            linked[j] += e[:-1] @ e[1:]
+            lag_products[j] += e[:-1] @ e[1:]
             n[j] += e.size
             pairs[j] += max(e.size - 1, 0)
-    least, apart = WHITE
-    return bool(pairs.sum() >= least and (np.abs(linked) * n <= apart * np.sqrt(pairs) * squares).all())
+    min_pairs, max_correlation = WHITE
+    return bool(pairs.sum() >= min_pairs and (np.abs(lag_products) * n <= max_correlation * np.sqrt(pairs) * squares).all())
 
 
 @cache
 def large_square(n: int) -> float:
     """Return the mean square of n residuals, in known standard deviations, above which they are no noise."""
-    least, most = LARGE_SQUARE
-    return float(np.clip(chi2_quantile(n, CHANCE) / n, least, most))
+    min_square, max_square = LARGE_SQUARE
+    return float(np.clip(chi2_quantile(n, CHANCE) / n, min_square, max_square))
 
 
 def _by_median(squares: Array) -> float:

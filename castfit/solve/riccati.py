@@ -83,31 +83,31 @@ class RiccatiFactor:
         b = h[:, :n] + np.einsum("kmn,km->kn", self.gain, h[:, n:])
         b += np.einsum("kij,ki->kj", self._closed, Vd[1:])
         v = np.empty((K + 1, n))
-        v[K] = now = h_end
+        v[K] = vector = h_end
         for k in range(K - 1, -1, -1):
-            v[k] = now = b[k] + now.dot(self._closed[k])
+            v[k] = vector = b[k] + vector.dot(self._closed[k])
         gradient = h[:, n:] + np.einsum("kim,ki->km", B, Vd[1:] + v[1:])
         kappa = -np.einsum("kij,kj->ki", self.inverse, gradient)
-        first = -self.start_inverse @ (h_start + self.S.T @ (Vd[0] + v[0]))
+        u_start = -self.start_inverse @ (h_start + self.S.T @ (Vd[0] + v[0]))
         e = np.einsum("kim,km->ki", B, kappa) + d[1:]
         x = np.empty((K + 1, n))
-        x[0] = now = self.S @ first + d[0]
+        x[0] = vector = self.S @ u_start + d[0]
         for k in range(K):
-            x[k + 1] = now = self._closed[k].dot(now) + e[k]
+            x[k + 1] = vector = self._closed[k].dot(vector) + e[k]
         u = np.einsum("kmn,kn->km", self.gain, x[:-1]) + kappa
-        return ChainStep(x, u, first, np.einsum("kij,kj->ki", self.V, x) + v)
+        return ChainStep(x, u, u_start, np.einsum("kij,kj->ki", self.V, x) + v)
 
     @cached_property
     def state_covariances(self) -> Array:
         """The covariances of all states, (K + 1, n, n)."""
         n, (K, _, _) = self.S.shape[0], self.F.shape
         B = self.F[:, :, n:]
-        added = B @ self.inverse @ B.swapaxes(1, 2)
+        noise_covariances = B @ self.inverse @ B.swapaxes(1, 2)
         C = np.empty((K + 1, n, n))
-        C[0] = now = self.S @ self.start_inverse @ self.S.T
+        C[0] = covariance = self.S @ self.start_inverse @ self.S.T
         for k in range(K):
-            closed = self._closed[k]
-            C[k + 1] = now = closed.dot(now).dot(closed.T) + added[k]
+            closed_loop = self._closed[k]
+            C[k + 1] = covariance = closed_loop.dot(covariance).dot(closed_loop.T) + noise_covariances[k]
         return C
 
     @cached_property
@@ -136,16 +136,16 @@ def riccati(F: Array, H: Array, end: Array, S: Array) -> RiccatiFactor | None:
     n, (K, _, width) = S.shape[0], F.shape
     m = width - n
     V, gain, roots = np.empty((K + 1, n, n)), np.zeros((K, m, n)), np.empty((K, m, m))
-    V[K] = now = end
+    V[K] = V_next = end
     for k in range(K - 1, -1, -1):
         f = F[k]
-        M = H[k] + f.T.dot(now.dot(f))
+        M = H[k] + f.T.dot(V_next.dot(f))
         R, failed = _potrf(M[n:, n:], lower=1)
         if failed:
             return None
         gain[k] = g = -_potrs(R, M[n:, :n], lower=1)[0] if m else gain[k]
-        now = M[:n, :n] + M[:n, n:].dot(g)
-        V[k] = now = 0.5 * (now + now.T)
+        V_next = M[:n, :n] + M[:n, n:].dot(g)
+        V[k] = V_next = 0.5 * (V_next + V_next.T)
         roots[k] = R
     try:
         start: Array = _cholesky(np.eye(S.shape[1]) + S.T @ V[0] @ S)
@@ -153,9 +153,9 @@ def riccati(F: Array, H: Array, end: Array, S: Array) -> RiccatiFactor | None:
         return None
     roots = np.tril(roots)
     diagonals = [np.diagonal(roots, axis1=1, axis2=2).ravel(), np.diag(start)]
-    half: Array = _inverse(roots)
-    first: Array = _inverse(start)
+    inverse_roots: Array = _inverse(roots)
+    inverse_root: Array = _inverse(start)
     log_det = 2.0 * float(sum(np.sum(np.log(d)) for d in diagonals))
     if not np.isfinite(log_det):
         return None
-    return RiccatiFactor(F, S, V, gain, half.swapaxes(1, 2) @ half, first.T @ first, log_det)
+    return RiccatiFactor(F, S, V, gain, inverse_roots.swapaxes(1, 2) @ inverse_roots, inverse_root.T @ inverse_root, log_det)

@@ -129,20 +129,20 @@ def infeasibility(layout: Layout, scale: Array, evaluation: Evaluation) -> float
         return np.inf
     if layout.of_theta:
         return 0.0
-    worst = 0.0
+    largest_violation = 0.0
     for i, (chain, values) in enumerate(zip(layout.chains, evaluation.values, strict=True)):
         if chain.nodes.size:
-            worst = max(worst, float(np.abs(gap_of(chain, evaluation, i) / scale[chain.nodes]).max()))
+            largest_violation = max(largest_violation, float(np.abs(gap_of(chain, evaluation, i) / scale[chain.nodes]).max()))
         if chain.inner.size:
-            worst = max(worst, float(np.abs(values.d / scale[chain.inner]).max()))
+            largest_violation = max(largest_violation, float(np.abs(values.d / scale[chain.inner]).max()))
         if values.c.size:  # padding may be NaN, which fmax passes over
-            outside = np.fmax(chain.constraint_lower - values.c, values.c - chain.constraint_upper)
-            worst = max(worst, float((np.fmax(outside, 0.0) / chain.constraint_unit).max()))
-    of = layout.relations
-    if of.names:
-        beyond = np.fmax(of.lower - evaluation.related, evaluation.related - of.upper) / of.unit
-        worst = max(worst, float(beyond.max()))
-    return worst
+            path_excess = np.fmax(chain.constraint_lower - values.c, values.c - chain.constraint_upper)
+            largest_violation = max(largest_violation, float((np.fmax(path_excess, 0.0) / chain.constraint_unit).max()))
+    relations = layout.relations
+    if relations.names:
+        relation_excess = np.fmax(relations.lower - evaluation.related, evaluation.related - relations.upper) / relations.unit
+        largest_violation = max(largest_violation, float(relation_excess.max()))
+    return largest_violation
 
 
 class Ledger:
@@ -158,10 +158,10 @@ class Ledger:
         control: Control | None = None,
         parent: Ledger | None = None,
         *,
-        apart: bool = False,
+        is_separate: bool = False,
     ) -> None:
         self.staged = staged
-        self._apart = apart
+        self._apart = is_separate
         self.control = Control() if control is None else control
         self._parent = parent
         self.evaluations: Counter[str] = Counter() if parent is None else parent.evaluations
@@ -190,16 +190,16 @@ class Ledger:
     def search(self) -> Ledger:
         """The ledger of the problem at the accuracy of a search far from the solution; it has its own best point."""
         rough = self.staged.coarse()
-        return self if rough is self.staged else Ledger(rough, self.control, self, apart=True)
+        return self if rough is self.staged else Ledger(rough, self.control, self, is_separate=True)
 
     @property
     def best(self) -> Array | None:
         """The best point so far; one of a search at lower accuracy is valued anew."""
         search = self.__dict__.get("search", self)
         if search is not self and search._best is not None:
-            found, search._best, search._best_merit, search._entered = search._best, None, _NOTHING, None
+            best_v, search._best, search._best_merit, search._entered = search._best, None, _NOTHING, None
             with unwatched():  # one evaluation: cut off, the search's work would be lost
-                self._enter(self.evaluate(found))
+                self._enter(self.evaluate(best_v))
         return self._best
 
     @property
@@ -238,16 +238,16 @@ class Ledger:
     def gradient(self, v: Array, weight: Array | None = None) -> GradientEvaluation:
         """Return the values at v with the gradient of the cost, see `StagedProblem.gradient`."""
         look()
-        graded = self.staged.gradient(v, weight)
+        evaluation = self.staged.gradient(v, weight)
         self.evaluations["gradients"] += 1
-        self._record(graded)
-        return graded
+        self._record(evaluation)
+        return evaluation
 
-    def _same(self, at: Evaluation, v: Array, asked: Array | None) -> bool:
+    def _same(self, evaluation: Evaluation, v: Array, requested_v: Array | None) -> bool:
         """Whether v is a known point: as it is, or as it was asked for before something was eliminated."""
-        if same_point(at.v, v):
+        if same_point(evaluation.v, v):
             return True
-        return self.staged.eliminated.size > 0 and asked is not None and same_point(asked, v)
+        return self.staged.eliminated.size > 0 and requested_v is not None and same_point(requested_v, v)
 
     def _record(self, evaluation: Evaluation) -> None:
         if evaluation.failures:
@@ -261,8 +261,8 @@ class Ledger:
         if evaluation.values is self._entered or not evaluation.ok or not np.isfinite(evaluation.cost):
             return
         self._entered = evaluation.values
-        worst = infeasibility(self.staged.layout, self.staged.scale, evaluation)
-        merit = (_roughness(worst), evaluation.cost)
+        largest_violation = infeasibility(self.staged.layout, self.staged.scale, evaluation)
+        merit = (_roughness(largest_violation), evaluation.cost)
         if merit < self._best_merit:
             self._best, self._best_merit = evaluation.v, merit
 
@@ -280,12 +280,12 @@ class Ledger:
         if self.staged.eliminated.size:
             with suppress(Stopped):
                 v = self.staged.evaluate(v).v
-        none, local = np.zeros(v.size, dtype=np.int8), self.arrived
+        no_signs, local = np.zeros(v.size, dtype=np.int8), self.arrived
         return Solution(
             v,
             status,
             detail,
-            none if active is None else active,
+            no_signs if active is None else active,
             iterations,
             dict(self.evaluations),
             dict(self.failures),

@@ -117,9 +117,9 @@ class Sqp:
                     cause = watch.cause
                     if state.status is None and cause is not None:
                         state = replace(state, status=cause)
-            except Stopped as stopped:  # within an iteration
+            except Stopped as stop_reason:  # within an iteration
                 v = ledger.best if ledger.best is not None else np.clip(staged.start, staged.lower, staged.upper)
-                return ledger.solution(v, stopped.status, iterations=max(len(history) - 1, 0), history=tuple(history))
+                return ledger.solution(v, stop_reason.status, iterations=max(len(history) - 1, 0), history=tuple(history))
         assert state.status is not None
         v, active = state.linear.v, np.zeros(state.linear.v.size, dtype=np.int8)
         if state.status.success:
@@ -142,26 +142,26 @@ class Sqp:
         gap = infeasibility(staged.layout, staged.scale, linear)
         state = replace(state, active=step.active, bounds=step.bound_multipliers)
         if not state.confirming:
-            now = Iteration(state.iteration, linear.cost, weighted_squares(staged.layout, linear), gap, linear.v,
+            iteration = Iteration(state.iteration, linear.cost, weighted_squares(staged.layout, linear), gap, linear.v,
                             ledger.seconds)  # fmt: skip
-            history.append({"iteration": now.iteration, "cost": now.cost, "infeasibility": gap, "time": now.seconds,
+            history.append({"iteration": iteration.iteration, "cost": iteration.cost, "infeasibility": gap, "time": iteration.seconds,
                             "exact": float(state.exact), **state.report})  # fmt: skip
-            if ledger.control.callback is not None and ledger.control.callback(now):
+            if ledger.control.callback is not None and ledger.control.callback(iteration):
                 return replace(state, status=Status.STOPPED_BY_CALLBACK)
-        verdict = _verdict(ledger, state, step, gap, self.tolerance)
-        if verdict is not None:
-            return replace(state, status=verdict) if state.exact else _confirmed(ledger, state)
+        status = _verdict(ledger, state, step, gap, self.tolerance)
+        if status is not None:
+            return replace(state, status=status) if state.exact else _confirmed(ledger, state)
         if state.iteration >= self.max_iter:
             return replace(state, status=Status.MAX_ITERATIONS)
         state = replace(state, **_progress(state, step, gap))
         search = LineSearch(ledger, local, step, linear, {})
-        near = gap <= RESCUE.near_gap and step.decrease <= RESCUE.near_decrease * linear.informing_square
-        full = search.trial(step.dv) if near else None  # penalties see little there but errors of integration
-        advance = Advance(full, 1.0) if full is not None and full.ok else ExactPenalty().advance(search)
-        after = _relinearized(ledger, state, advance)
-        if after is not None:
+        is_near = gap <= RESCUE.near_gap and step.decrease <= RESCUE.near_decrease * linear.informing_square
+        full_step_evaluation = search.trial(step.dv) if is_near else None  # penalties see little there but errors of integration
+        advance = Advance(full_step_evaluation, 1.0) if full_step_evaluation is not None and full_step_evaluation.ok else ExactPenalty().advance(search)
+        new_state = _relinearized(ledger, state, advance)
+        if new_state is not None:
             report = {"damping": advance.damping, "decrease": step.decrease, **advance.report}
-            return replace(after, iteration=state.iteration + 1, report=report)
+            return replace(new_state, iteration=state.iteration + 1, report=report)
         if not state.exact:  # collected rows may have led astray
             return _confirmed(ledger, state)
         return replace(state, **_stuck(ledger, search, gap))
@@ -204,11 +204,11 @@ def _verdict(ledger: Ledger, state: _State, step: Step, gap: float, tolerance: f
 
 def _progress(state: _State, step: Step, gap: float) -> dict[str, Any]:
     """Count iterations near the solution that come no closer: only errors of integration are left."""
-    near = gap <= RESCUE.near_gap and step.decrease <= RESCUE.near_decrease * state.linear.informing_square
+    is_near = gap <= RESCUE.near_gap and step.decrease <= RESCUE.near_decrease * state.linear.informing_square
     least_gap, least_decrease = state.least
-    closer = GAP < gap < RESCUE.closer * least_gap or step.decrease < RESCUE.closer * least_decrease
-    least = (min(gap, least_gap), min(step.decrease, least_decrease))
-    return {"idle": state.idle + 1 if near and not closer else 0, "least": least}
+    is_closer = GAP < gap < RESCUE.closer * least_gap or step.decrease < RESCUE.closer * least_decrease
+    smallest_progress = (min(gap, least_gap), min(step.decrease, least_decrease))
+    return {"idle": state.idle + 1 if is_near and not is_closer else 0, "least": smallest_progress}
 
 
 def _relinearized(ledger: Ledger, state: _State, advance: Advance) -> _State | None:
@@ -216,15 +216,15 @@ def _relinearized(ledger: Ledger, state: _State, advance: Advance) -> _State | N
 
     Return None if there is no new point or every attempt fails.
     """
-    to = advance.to
+    evaluation = advance.to
     for _ in range(6):
-        if to is None or not to.ok or np.array_equal(to.v, state.linear.v):
+        if evaluation is None or not evaluation.ok or np.array_equal(evaluation.v, state.linear.v):
             return None
-        found = _linearized(ledger, state, to.v)
-        if found.linear.ok:
-            return found
-        middle = 0.5 * (to.v + state.linear.v)
-        to = ledger.evaluate(middle)
+        new_state = _linearized(ledger, state, evaluation.v)
+        if new_state.linear.ok:
+            return new_state
+        middle = 0.5 * (evaluation.v + state.linear.v)
+        evaluation = ledger.evaluate(middle)
     return None
 
 
@@ -235,9 +235,9 @@ def _linearized(ledger: Ledger, state: _State, v: Array) -> _State:
         return replace(state, linear=ledger.linearize(v), exact=True, confirming=False)
     layout, scale = staged.layout, staged.scale
     units = unit_directions(layout, ledger.evaluate(v), scale, state.units, state.iteration)
-    along = ledger.linearize_along(v, products_along(layout, scale, units))
-    known: Sequence[Jacobians] = state.linear.jacobians
-    linear = collected(layout, scale, known, along, units) if along.ok else along
+    products = ledger.linearize_along(v, products_along(layout, scale, units))
+    jacobians: Sequence[Jacobians] = state.linear.jacobians
+    linear = collected(layout, scale, jacobians, products, units) if products.ok else products
     return replace(state, linear=linear, exact=False, confirming=False, units=units)
 
 

@@ -282,16 +282,16 @@ class Layout:
     @cached_property
     def grouped(self) -> tuple[Index, tuple[Mask, ...]]:
         """The groups of all rows that share an unknown sigma, chain by chain, and where these are, (K, n_r) each."""
-        places = tuple(chain.group >= 0 for chain in self.chains)
-        own = [chain.group[at] for chain, at in zip(self.chains, places, strict=True)]
-        return np.concatenate([np.empty(0, dtype=np.intp), *own]), places
+        masks = tuple(chain.group >= 0 for chain in self.chains)
+        chain_groups = [chain.group[mask] for chain, mask in zip(self.chains, masks, strict=True)]
+        return np.concatenate([np.empty(0, dtype=np.intp), *chain_groups]), masks
 
     def of_rows(self, factors: Array) -> list[Array]:
         """Spread factors of the groups (n_groups,) over the rows, per chain what multiplies (K, n_r); 1 elsewhere."""
         if self.in_one_group:
             return [factors[0]] * len(self.chains)
-        known = np.append(factors, 1.0)  # group -1, of known sigma, is the last
-        return [known[chain.group] for chain in self.chains]
+        padded_factors = np.append(factors, 1.0)  # group -1, of known sigma, is the last
+        return [padded_factors[chain.group] for chain in self.chains]
 
     def theta(self, v: Array) -> Array:
         """Return the estimated quantities, in search scale."""
@@ -312,11 +312,11 @@ class Layout:
             return self.names[i]
         for chain in self.chains:
             for kind, positions in (("", chain.nodes), ("inner variable of ", chain.inner)):
-                hit = np.argwhere(positions == i)
-                if hit.size:
-                    k, j = (int(h) for h in hit[0])
-                    what = chain.state_names[j] if kind == "" else f"{j}"
-                    return f"{kind}{what} at t = {chain.times[k]:g} ({chain.name})"
+                matches = np.argwhere(positions == i)
+                if matches.size:
+                    k, j = (int(h) for h in matches[0])
+                    label = chain.state_names[j] if kind == "" else f"{j}"
+                    return f"{kind}{label} at t = {chain.times[k]:g} ({chain.name})"
         raise IndexError(f"variable {i} of {self.n_v} does not exist")
 
 
@@ -334,16 +334,16 @@ def lay_out(
         width = spec.n_s + spec.n_w
         positions = offset + np.arange(stages * width, dtype=np.intp).reshape(stages, width)
         offset += stages * width
-        known = np.full(spec.row_mask.shape, -1, dtype=np.intp)
-        given: dict[str, Any] = {
+        no_groups = np.full(spec.row_mask.shape, -1, dtype=np.intp)
+        chain_fields: dict[str, Any] = {
             **vars(spec),
             "theta": np.asarray(spec.theta, dtype=np.intp),
-            "group": known if spec.group is None else np.where(spec.row_mask, spec.group, -1),
+            "group": no_groups if spec.group is None else np.where(spec.row_mask, spec.group, -1),
             "datum_mask": spec.row_mask if spec.datum_mask is None else spec.datum_mask,
-            "spread": known if spec.spread is None else np.where(spec.row_mask, spec.spread, -1),
+            "spread": no_groups if spec.spread is None else np.where(spec.row_mask, spec.spread, -1),
             "constraint_unit": np.ones(spec.constraint_lower.shape),
         }
-        chains.append(Chain(**given, nodes=positions[:, : spec.n_s], inner=positions[:, spec.n_s :]))
+        chains.append(Chain(**chain_fields, nodes=positions[:, : spec.n_s], inner=positions[:, spec.n_s :]))
     groups = np.concatenate([np.empty(0, dtype=np.intp), *(chain.group.ravel() for chain in chains)])
     sizes = np.bincount(groups[groups >= 0], minlength=n_groups)
     return Layout(names, tuple(chains), offset, sizes, Relations() if relations is None else relations)
@@ -469,9 +469,9 @@ class Evaluation:
         """Objective to minimise, priors included; inf if a stage failed."""
         return self.half_square + self.excess if self.ok else np.inf
 
-    def extended(self, kind: type[_E], **more: Any) -> _E:
+    def extended(self, kind: type[_E], **extra_fields: Any) -> _E:
         """Return the same values as an evaluation of another kind, with its additional fields."""
-        return kind(**{**{name: getattr(self, name) for name in _EVALUATED}, **more})
+        return kind(**{**{name: getattr(self, name) for name in _EVALUATED}, **extra_fields})
 
 
 _EVALUATED = tuple(f.name for f in fields(Evaluation))
@@ -615,12 +615,12 @@ class StagedProblem(ABC):
 
     def linearize_along(self, v: Array, directions: Sequence[Array]) -> MatchingProducts:
         """Linearize at v with only products of the end-of-stage states with directions."""
-        full = self.linearize(v)
+        linearization = self.linearize(v)
         products = [
             replace(j, X_s=d[:, None] @ j.X_s, X_w=d[:, None] @ j.X_w, X_q=d[:, None] @ j.X_q)
-            for j, d in zip(full.jacobians, directions, strict=True)
+            for j, d in zip(linearization.jacobians, directions, strict=True)
         ]
-        return full.extended(MatchingProducts, jacobians=tuple(products), information=full.information)
+        return linearization.extended(MatchingProducts, jacobians=tuple(products), information=linearization.information)
 
     def gradient(self, v: Array, weight: Array | None = None) -> GradientEvaluation:
         """Return the values at v with the gradient of  sum_g weight_g 1/2 |r_g|^2, unknown sigmas held."""
@@ -630,12 +630,12 @@ class StagedProblem(ABC):
         self, *, lower: Array | None = None, upper: Array | None = None, scale: Array | None = None
     ) -> StagedProblem:
         """Return the same problem with other bounds or magnitudes (n_v,); it shares the functions."""
-        other = copy(self)
-        given = {"lower": lower, "upper": upper, "scale": scale}
-        for name, array in given.items():
+        new_problem = copy(self)
+        arrays_by_name = {"lower": lower, "upper": upper, "scale": scale}
+        for name, array in arrays_by_name.items():
             if array is not None:
-                setattr(other, name, locked(array))
-        return other
+                setattr(new_problem, name, locked(array))
+        return new_problem
 
     def data_sizes(self) -> tuple[Array, ...]:
         """Return the size of every measured value in its own standard deviation, (K, n_r) per chain."""
@@ -644,10 +644,10 @@ class StagedProblem(ABC):
     @cached_property
     def size_squares(self) -> Array:
         """Sums of the squares of `data_sizes`, (n_groups + 1,), that of known sigmas last."""
-        out = np.zeros(self.layout.n_groups + 1)
+        squares = np.zeros(self.layout.n_groups + 1)
         for chain, size in zip(self.layout.chains, self.data_sizes(), strict=True):
-            np.add.at(out, chain.group, size**2)
-        return out
+            np.add.at(squares, chain.group, size**2)
+        return squares
 
     def coarse(self) -> StagedProblem:
         """Return the same problem with functions of accuracy `COARSE`, if that is faster; layout and start agree."""
@@ -719,13 +719,13 @@ def _with_units(layout: Layout, linear: Linearization, scale: Array) -> Layout:
         by_s, by_w = np.abs(j.C_s) * scale[chain.nodes][:, None], np.abs(j.C_w) * scale[chain.inner][:, None]
         by_q = np.abs(j.C_q) * scale[chain.theta]
         size = np.concatenate([by_s, by_w, by_q], axis=2).max(axis=2, initial=0.0)
-        real = np.isfinite(chain.constraint_lower) | np.isfinite(chain.constraint_upper)
-        size = np.where(real & np.isfinite(size), size, 0.0).reshape(-1, chain.n_kinds).max(axis=0, initial=0.0)
+        is_constraint = np.isfinite(chain.constraint_lower) | np.isfinite(chain.constraint_upper)
+        size = np.where(is_constraint & np.isfinite(size), size, 0.0).reshape(-1, chain.n_kinds).max(axis=0, initial=0.0)
         unit = np.tile(_power_of_ten(size), chain.n_c // chain.n_kinds)
-        chains.append(replace(chain, constraint_unit=np.broadcast_to(unit, real.shape).copy()))
-    given = layout.relations
+        chains.append(replace(chain, constraint_unit=np.broadcast_to(unit, is_constraint.shape).copy()))
+    relations = layout.relations
     size = (np.abs(linear.related_jacobian) * scale[: layout.n_theta]).max(axis=1, initial=0.0)
-    return replace(layout, chains=tuple(chains), relations=replace(given, unit=_power_of_ten(size)))
+    return replace(layout, chains=tuple(chains), relations=replace(relations, unit=_power_of_ten(size)))
 
 
 def _power_of_ten(size: Array) -> Array:
@@ -733,26 +733,26 @@ def _power_of_ten(size: Array) -> Array:
     return np.where(good, 10.0 ** np.round(np.log10(np.where(good, size, 1.0))), 1.0)
 
 
-def violated(layout: Layout, evaluation: Evaluation, least: float) -> list[tuple[str, float]]:
-    """Name constraints that are violated by more than `least` of their units, with by how much, the worst first.
+def violated(layout: Layout, evaluation: Evaluation, threshold: float) -> list[tuple[str, float]]:
+    """Name constraints that are violated by more than `threshold` of their units, with by how much, the worst first.
 
     Of one constraint in one experiment only the worst time is named.
     """
-    found: list[tuple[float, str, float]] = []
+    violations: list[tuple[float, str, float]] = []
     for chain, values in zip(layout.chains, evaluation.values, strict=True):
         excess = np.fmax(np.fmax(chain.constraint_lower - values.c, values.c - chain.constraint_upper), 0.0)
         for kind in range(chain.n_kinds if excess.size else 0):
             column = np.arange(excess.shape[1], dtype=np.intp)
-            own = excess * (column % chain.n_kinds == kind)
-            k, j = np.unravel_index(int(np.argmax(own)), own.shape)
-            size = float(own[k, j] / chain.constraint_unit[k, j])
-            found.append((size, chain.describe_constraint(int(k), int(j)), float(own[k, j])))
-    of = layout.relations
-    beyond = np.fmax(of.lower - evaluation.related, evaluation.related - of.upper)
-    found += [
-        (float(b / u), f"'{n}'", float(b)) for n, b, u in zip(of.names, beyond, of.unit, strict=True) if np.isfinite(b)
+            kind_excess = excess * (column % chain.n_kinds == kind)
+            k, j = np.unravel_index(int(np.argmax(kind_excess)), kind_excess.shape)
+            size = float(kind_excess[k, j] / chain.constraint_unit[k, j])
+            violations.append((size, chain.describe_constraint(int(k), int(j)), float(kind_excess[k, j])))
+    relations = layout.relations
+    relation_excess = np.fmax(relations.lower - evaluation.related, evaluation.related - relations.upper)
+    violations += [
+        (float(b / u), f"'{n}'", float(b)) for n, b, u in zip(relations.names, relation_excess, relations.unit, strict=True) if np.isfinite(b)
     ]
-    return [(name, by) for size, name, by in sorted(found, reverse=True) if size > least]
+    return [(name, amount) for size, name, amount in sorted(violations, reverse=True) if size > threshold]
 
 
 def gaps(layout: Layout, evaluation: Evaluation) -> tuple[Array, ...]:
@@ -776,12 +776,12 @@ def rows_in_units(layout: Layout, evaluation: Evaluation, sigma: Array | None = 
 
 def half_square_in_units(layout: Layout, evaluation: Evaluation, sigma: Array) -> float:
     """Compute the objective with other sigmas (n_groups,): half the sum of all squares, plus the remaining terms."""
-    beyond = evaluation.prior_excess + evaluation.surplus
+    excess = evaluation.prior_excess + evaluation.surplus
     if layout.n_groups == 0 or not evaluation.ok:
-        return evaluation.half_square + beyond
+        return evaluation.half_square + excess
     rows = rows_in_units(layout, evaluation, sigma)
     squares = float(evaluation.prior @ evaluation.prior) + sum(float(np.vdot(r, r)) for r in rows)
-    return 0.5 * squares + beyond
+    return 0.5 * squares + excess
 
 
 def weighted_squares(layout: Layout, evaluation: Evaluation, sigma: Array | None = None) -> float:

@@ -67,28 +67,28 @@ def finished(solution: Solution, local: LocalProblem) -> tuple[Solution, LocalPr
     the problem linearized there.
     """
     staged, linear = local.staged, local.linearization
-    taken, reach = 0, 1.0
+    n_steps, radius = 0, 1.0
     if not _theta_alone(staged):
         return solution, local
     with np.errstate(over="ignore", invalid="ignore"):
         steepest = _steepness(local).max(initial=0.0) if local.finite else 0.0
         if steepest > 1.0 and not small(staged, linear, local.promise, RESCUE.stationary):
             return solution, local  # far from any
-        while steepest > 1.0 and taken < _STEPS and reach > _LEAST:
-            step = local.within(reach)
-            after = staged.linearize(np.clip(linear.v + step.dv, staged.lower, staged.upper))
-            taken += 1
-            there = local_problem(staged, after) if after.ok else local
-            left = _steepness(there).max(initial=0.0) if there.finite else np.inf
-            rises = not after.cost <= linear.cost + _error(staged, linear) * _length(linear)
-            if rises or not left < _BETTER * steepest:
-                reach *= 0.1
+        while steepest > 1.0 and n_steps < _STEPS and radius > _LEAST:
+            step = local.within(radius)
+            new_linear = staged.linearize(np.clip(linear.v + step.dv, staged.lower, staged.upper))
+            n_steps += 1
+            new_local = local_problem(staged, new_linear) if new_linear.ok else local
+            new_steepest = _steepness(new_local).max(initial=0.0) if new_local.finite else np.inf
+            is_rising = not new_linear.cost <= linear.cost + _error(staged, linear) * _length(linear)
+            if is_rising or not new_steepest < _BETTER * steepest:
+                radius *= 0.1
                 continue
-            active = active_bounds(staged, after.v, step.bound_multipliers)
-            solution = replace(solution, v=after.v, active=active)
-            local, linear, steepest = there, after, left
-    more = Counter(solution.evaluations) + Counter(jacobians=taken)
-    return (replace(solution, evaluations=dict(more)) if taken else solution), local
+            active = active_bounds(staged, new_linear.v, step.bound_multipliers)
+            solution = replace(solution, v=new_linear.v, active=active)
+            local, linear, steepest = new_local, new_linear, new_steepest
+    evaluations = Counter(solution.evaluations) + Counter(jacobians=n_steps)
+    return (replace(solution, evaluations=dict(evaluations)) if n_steps else solution), local
 
 
 def _steepness(local: LocalProblem) -> Array:
@@ -102,10 +102,10 @@ def _steepness(local: LocalProblem) -> Array:
     positions = local.positions
     d = units_of_search(staged, linear.v)[positions]
     slope = local.gradient * d
-    below, above = ((linear.v - staged.lower)[positions] / d, (staged.upper - linear.v)[positions] / d)
-    held = (below <= _AT) & (slope > 0) | (above <= _AT) & (slope < 0)
-    allowed = _STEEP * max(_length(linear), 1.0) + local.norms * d * _error(staged, linear)
-    return np.where(held, 0.0, np.abs(slope)) / allowed
+    lower_distance, upper_distance = ((linear.v - staged.lower)[positions] / d, (staged.upper - linear.v)[positions] / d)
+    is_at_bound = (lower_distance <= _AT) & (slope > 0) | (upper_distance <= _AT) & (slope < 0)
+    max_slope = _STEEP * max(_length(linear), 1.0) + local.norms * d * _error(staged, linear)
+    return np.where(is_at_bound, 0.0, np.abs(slope)) / max_slope
 
 
 def _theta_alone(staged: StagedProblem) -> bool:

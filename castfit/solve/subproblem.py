@@ -121,8 +121,8 @@ class LocalProblem:
 
     def moved(self, staged: StagedProblem, linearization: Linearization) -> LocalProblem:
         """Return the problem at the same point with other bounds or constants of rows; derivatives are the same."""
-        same = linearization is self.linearization
-        condensed = self.condensed if same else recondense(self.condensed, linearization)
+        is_same_point = linearization is self.linearization
+        condensed = self.condensed if is_same_point else recondense(self.condensed, linearization)
         return LocalProblem(staged, linearization, regularisation=self._regularisation, condensed=condensed)
 
     @cached_property
@@ -163,42 +163,42 @@ class LocalProblem:
     def _unit(self) -> Array:
         return units_of_search(self.staged, self.linearization.v)[self.condensed.positions]
 
-    def _arrow(self, tied: Mask) -> Arrow:
+    def _arrow(self, is_tied: Mask) -> Arrow:
         """Return the rows as an arrow, own unknowns of tied chains in its border."""
-        key = tied.tobytes()
+        key = is_tied.tobytes()
         if key not in self._arrows:
             from castfit.solve.arrow import arrow
 
-            self._arrows[key] = arrow(self.condensed.rows, self.column_scale, tied)
+            self._arrows[key] = arrow(self.condensed.rows, self.column_scale, is_tied)
         return self._arrows[key]
 
     @cached_property
     def _tied(self) -> Mask:
         """Chains that have nodes which stay unknown, equations along the path, or constraints that were active."""
         layout = self.staged.layout
-        tied = np.array([part.e.size > 0 for part in self.condensed.chains], dtype=np.bool_)
-        pinned = np.zeros(self.condensed.c.size, dtype=np.bool_)
-        pinned[self._pinned] = True
-        self._tie(tied, pinned)
+        is_tied = np.array([part.e.size > 0 for part in self.condensed.chains], dtype=np.bool_)
+        is_pinned = np.zeros(self.condensed.c.size, dtype=np.bool_)
+        is_pinned[self._pinned] = True
+        self._tie(is_tied, is_pinned)
         if self._warm is not None:
             for i, chain in enumerate(layout.chains):
-                at_bound = (self._warm.variables[of].any() for of in (chain.nodes, chain.inner))
-                tied[i] |= any(at_bound)
-        return tied
+                at_bound = (self._warm.variables[positions].any() for positions in (chain.nodes, chain.inner))
+                is_tied[i] |= any(at_bound)
+        return is_tied
 
-    def _tie(self, tied: Mask, path: Mask) -> None:
+    def _tie(self, is_tied: Mask, path: Mask) -> None:
         """Mark the chains that some path constraints and relations (n_c,) depend on by their own unknowns."""
         if not path.any():
             return
-        of = self.condensed.path
-        for i in range(len(tied)):
-            tied[i] |= bool(path[of.starts[i] : of.starts[i + 1]].any())
-        some = of.tail.taken(np.flatnonzero(path[int(of.starts[-1]) :]))
-        moved = np.zeros(of.width, dtype=np.bool_)
-        moved[some.column] = True
-        moved &= self._arrow(np.zeros_like(tied)).place < 0
+        path_rows = self.condensed.path
+        for i in range(len(is_tied)):
+            is_tied[i] |= bool(path[path_rows.starts[i] : path_rows.starts[i + 1]].any())
+        path_tail = path_rows.tail.taken(np.flatnonzero(path[int(path_rows.starts[-1]) :]))
+        is_involved = np.zeros(path_rows.width, dtype=np.bool_)
+        is_involved[path_tail.column] = True
+        is_involved &= self._arrow(np.zeros_like(is_tied)).place < 0
         for i, part in enumerate(self.condensed.chains):
-            tied[i] |= bool(moved[part.columns].any())
+            is_tied[i] |= bool(is_involved[part.columns].any())
 
     @cached_property
     def _tall(self) -> Tall:
@@ -207,18 +207,18 @@ class LocalProblem:
 
     def _factored(self, u: Array, damping: Array | None) -> tuple[Array, Tall]:
         """Return residuals u (m,) and rows of the dense problem, with those that hold singular directions or damp."""
-        tall, held = self._tall, self._held
+        tall_factors, held_rows = self._tall, self._held
         if damping is not None:
-            extra = np.concatenate([self._singular[0], np.diag(damping)])
-            held = Tall(np.concatenate([tall.R, extra]))
-        seen, more = tall.seen(u), held.m - len(tall.R)
-        return np.concatenate([seen, np.zeros(more)]) if more else seen, held
+            extra_rows = np.concatenate([self._singular[0], np.diag(damping)])
+            held_rows = Tall(np.concatenate([tall_factors.R, extra_rows]))
+        projected_u, n_extra = tall_factors.seen(u), held_rows.m - len(tall_factors.R)
+        return np.concatenate([projected_u, np.zeros(n_extra)]) if n_extra else projected_u, held_rows
 
     @cached_property
     def _held(self) -> Tall:
         """The triangle of the rows with those that hold singular directions."""
-        tall, extra = self._tall, self._singular[0]
-        return Tall(np.concatenate([tall.R, extra])) if len(extra) else tall.alone
+        tall_factors, extra_rows = self._tall, self._singular[0]
+        return Tall(np.concatenate([tall_factors.R, extra_rows])) if len(extra_rows) else tall_factors.alone
 
     @cached_property
     def _eliminates(self) -> bool:
@@ -234,19 +234,19 @@ class LocalProblem:
         what they leave free.
         """
         D, n_x = self.column_scale, self._unit.size
-        fixed, determining = (self.staged.lower == self.staged.upper)[self.positions], self._determining
-        if len(determining) or fixed.any():
-            closure = determining * D
-            free: Array = np.eye(n_x)[:, ~fixed]
+        is_fixed, determining_rows = (self.staged.lower == self.staged.upper)[self.positions], self._determining
+        if len(determining_rows) or is_fixed.any():
+            closure = determining_rows * D
+            free: Array = np.eye(n_x)[:, ~is_fixed]
             closure = closure @ free
             Z: Array = free @ split(closure * column_scale(closure.T)[:, None])[1] if len(closure) else free
             rows = self._tall.R * D @ Z
-            found = regularise(rows, threshold=self._regularisation, scale=np.ones(int(Z.shape[1])))
-            damping, directions = found.damping @ Z.T / D, Z @ found.directions
+            deficiency = regularise(rows, threshold=self._regularisation, scale=np.ones(int(Z.shape[1])))
+            damping, directions = deficiency.damping @ Z.T / D, Z @ deficiency.directions
         else:  # by the decomposition that the step needs, too
-            found = regularise(self._tall.alone, threshold=self._regularisation, scale=D)
-            damping, directions = found.damping, found.directions
-        w = found.singular_values
+            deficiency = regularise(self._tall.alone, threshold=self._regularisation, scale=D)
+            damping, directions = deficiency.damping, deficiency.directions
+        w = deficiency.singular_values
         condition = float(w[0] / w[-1]) if w.size and w[-1] > 0 else np.inf
         if self._regularisation == 0.0:
             return np.empty((0, n_x)), np.empty((n_x, 0)), condition
@@ -261,23 +261,23 @@ class LocalProblem:
     def _pinned(self) -> Index:
         """Path constraints that determine directions, too: equations, and those that were active before."""
         lower, upper = self.staged.layout.path_limits
-        pinned = lower == upper
+        is_pinned = lower == upper
         if self._warm is not None:
-            pinned |= self._warm.path != 0
-        return np.flatnonzero(pinned)
+            is_pinned |= self._warm.path != 0
+        return np.flatnonzero(is_pinned)
 
-    def _hold(self, tied: Mask) -> Hold:
-        key = tied.tobytes()
+    def _hold(self, is_tied: Mask) -> Hold:
+        key = is_tied.tobytes()
         if key not in self._holds:
             from castfit.solve.arrow_step import hold
 
-            condensed, of = self.condensed, self._arrow(tied)
+            condensed, arrow_matrix = self.condensed, self._arrow(is_tied)
             positions = condensed.positions
-            pinned = np.concatenate([condensed.closure.dense, condensed.path.taken(self._pinned)])[:, of.border]
+            pinned_rows = np.concatenate([condensed.closure.dense, condensed.path.taken(self._pinned)])[:, arrow_matrix.border]
             self._holds[key] = hold(
-                of.compressed(condensed.u),
+                arrow_matrix.compressed(condensed.u),
                 self.staged.lower[positions] == self.staged.upper[positions],
-                pinned * self.column_scale[of.border],
+                pinned_rows * self.column_scale[arrow_matrix.border],
                 self._regularisation,
             )
         return self._holds[key]
@@ -309,10 +309,10 @@ class LocalProblem:
 
     @cached_property
     def _finite(self) -> bool:
-        of = self.condensed
-        numbers = [*of.rows.blocks, of.rows.tail.entry, *of.closure.blocks, *(part.G for part in of.chains)]
+        condensed = self.condensed
+        numbers = [*condensed.rows.blocks, condensed.rows.tail.entry, *condensed.closure.blocks, *(part.G for part in condensed.chains)]
         numbers += [self._path_rows] if self._path.size else []
-        return self._constants_finite(of) and moderate(numbers)
+        return self._constants_finite(condensed) and moderate(numbers)
 
     def direction(self, *, damping: Array | None = None) -> Step:
         """Return the Gauss-Newton step, with rows  damping[j] x[j]  appended to E, (n_x,) (Levenberg-Marquardt)."""
@@ -327,36 +327,36 @@ class LocalProblem:
 
         A ridge of `RIDGE` makes it unique.
         """
-        known = self._reached.get(radius)
-        if known is not None:
-            return known
+        cached_step = self._reached.get(radius)
+        if cached_step is not None:
+            return cached_step
         unit, ridge = self._unit, min(self._ridge, _LARGEST)
         positions = self.positions
-        most = radius * unit
+        max_step = radius * unit
         if self.staged.eliminated.size:
-            most[np.isin(np.arange(self.linearization.v.size)[positions], self.staged.eliminated)] = np.inf
+            max_step[np.isin(np.arange(self.linearization.v.size)[positions], self.staged.eliminated)] = np.inf
         local = self.unheld
         guess = np.zeros(unit.size, dtype=np.int8)
         if not local._eliminates:
             R = self._tall.R * unit
             low, high = ((end - self.linearization.v)[positions] for end in (self.staged.lower, self.staged.upper))
-            low, high = np.maximum(low, -most) / unit, np.minimum(high, most) / unit
+            low, high = np.maximum(low, -max_step) / unit, np.minimum(high, max_step) / unit
             H, c = R.T @ R + ridge * np.eye(unit.size), R.T @ self._tall.seen(self._u)
             with suppress(np.linalg.LinAlgError):  # not positive definite but for rounding
                 guess = ends_of(lowest_in_box(H, c, low, high), low, high)
             if self._alone and unit.size and not guess.any():
-                inside = self._ridged(R, unit, np.sqrt(ridge), (low, high))
-                if inside is not None:
-                    self._reached[radius] = inside
-                    return inside
-        reach = Reach(most, unit, guess)
+                interior_step = self._ridged(R, unit, np.sqrt(ridge), (low, high))
+                if interior_step is not None:
+                    self._reached[radius] = interior_step
+                    return interior_step
+        reach = Reach(max_step, unit, guess)
         damping = np.sqrt(ridge) / unit
         if self._alone:
-            found = local._of_theta(self._u, self.linearization, damping, reach=reach)
+            step = local._of_theta(self._u, self.linearization, damping, reach=reach)
         else:
-            found = local._solve(self.condensed, self.linearization, damping, reach=reach)
-        self._reached[radius] = found
-        return found
+            step = local._solve(self.condensed, self.linearization, damping, reach=reach)
+        self._reached[radius] = step
+        return step
 
     def _ridged(self, R: Array, unit: Array, root: float, ends: tuple[Array, Array]) -> Step | None:
         """Return the step of R (k, n), in units of the search, with a ridge; None if an end of the box holds it."""
@@ -365,7 +365,7 @@ class LocalProblem:
         x = triangular_solution(T, -(self._tall.seen(self._u) @ Q[: len(R)]))
         if not ((low < x) & (x < high)).all():
             return None
-        return self._free_step(self._u, unit * x, boxed=True)
+        return self._free_step(self._u, unit * x, is_in_box=True)
 
     @property
     def _ridge(self) -> float:
@@ -382,11 +382,11 @@ class LocalProblem:
 
     @cached_property
     def _released(self) -> LocalProblem:
-        other = copy(self)
-        for known in ("_singular", "_spectrum", "_held", "promise"):
-            other.__dict__.pop(known, None)
-        other._regularisation, other._holds = 0.0, {}
-        return other
+        released_problem = copy(self)
+        for name in ("_singular", "_spectrum", "_held", "promise"):
+            released_problem.__dict__.pop(name, None)
+        released_problem._regularisation, released_problem._holds = 0.0, {}
+        return released_problem
 
     @cached_property
     def promise(self) -> float:
@@ -397,20 +397,20 @@ class LocalProblem:
         """
         return self.within(1.0).decrease if np.isfinite(self._ridge) else np.inf
 
-    def correction(self, evaluation: Evaluation, like: Step | None = None) -> Step | None:
+    def correction(self, evaluation: Evaluation, similar_step: Step | None = None) -> Step | None:
         """Return the simplified Gauss-Newton step from another point: its values, the matrices of this one (Eq. 15).
 
-        None if numbers overflow on the way.  The search for its active constraints begins with those of a step `like`
+        None if numbers overflow on the way.  The search for its active constraints begins with those of a step `similar_step`
         it.
         """
-        active = None if like is None else like.active
+        active = None if similar_step is None else similar_step.active
         with np.errstate(over="ignore", invalid="ignore"):
-            there = recondense(self.condensed, evaluation)
-        if not (self._finite and self._constants_finite(there)):
+            recondensed = recondense(self.condensed, evaluation)
+        if not (self._finite and self._constants_finite(recondensed)):
             return None
         if self._alone:
-            return self._of_theta(there.u, evaluation, None, active)
-        return self._solve(there, evaluation, None, active)
+            return self._of_theta(recondensed.u, evaluation, None, active)
+        return self._solve(recondensed, evaluation, None, active)
 
     @cached_property
     def _path(self) -> Index:
@@ -422,13 +422,13 @@ class LocalProblem:
         """Derivatives of the finite path constraints with respect to the unknowns; corrections share them."""
         return self.condensed.path.taken(self._path)
 
-    def _constants_finite(self, of: Condensed) -> bool:
-        return moderate([of.u, of.e, of.c[self._path], *(block for part in of.chains for block in (part.g, part.h))])
+    def _constants_finite(self, condensed: Condensed) -> bool:
+        return moderate([condensed.u, condensed.e, condensed.c[self._path], *(block for part in condensed.chains for block in (part.g, part.h))])
 
     def _solve(
         self,
         condensed: Condensed,
-        at: Evaluation,
+        evaluation: Evaluation,
         damping: Array | None,
         active: ActiveSet | None = None,
         reach: Reach | None = None,
@@ -440,69 +440,69 @@ class LocalProblem:
         quantities, where own unknowns are eliminated.
         """
         staged = self.staged
-        lower, upper = staged.lower - at.v, staged.upper - at.v
+        lower, upper = staged.lower - evaluation.v, staged.upper - evaluation.v
         limits = lower[condensed.positions], upper[condensed.positions]
         if reach is not None:
             limits = np.maximum(limits[0], -reach.most), np.minimum(limits[1], reach.most)
-        slack = _FEASIBILITY * np.maximum(staged.scale, np.abs(at.v))
-        unknown = np.zeros(at.v.size, dtype=bool)
-        unknown[condensed.positions] = True
+        slack = _FEASIBILITY * np.maximum(staged.scale, np.abs(evaluation.v))
+        is_unknown = np.zeros(evaluation.v.size, dtype=bool)
+        is_unknown[condensed.positions] = True
         n_e = condensed.e.size
         active = (
             active
             or self._warm
-            or ActiveSet(np.zeros(at.v.size, dtype=np.int8), np.zeros(condensed.c.size, dtype=np.int8))
+            or ActiveSet(np.zeros(evaluation.v.size, dtype=np.int8), np.zeros(condensed.c.size, dtype=np.int8))
         )
         if reach is not None:
             active = ActiveSet(active.variables.copy(), active.path)
             active.variables[condensed.positions] = reach.guess
-        chosen = (active.variables != 0) & ~unknown
-        tied = self._tied.copy() if self._eliminates else np.zeros(0, dtype=np.bool_)
+        is_chosen = (active.variables != 0) & ~is_unknown
+        is_tied = self._tied.copy() if self._eliminates else np.zeros(0, dtype=np.bool_)
         scale = self.column_scale if reach is None else reach.unit
         dense = None if self._eliminates else self._factored(condensed.u, damping)
         while True:
-            path = self._path if dense is not None else self._of_border(self._arrow(tied), tied)
+            path = self._path if dense is not None else self._of_border(self._arrow(is_tied), is_tied)
             slopes = self._path_rows if path is self._path else condensed.path.taken(path)
-            rows, places = _rows(staged, condensed, lower, upper, chosen, path, slopes)
-            of_places, of_path = slice(places.size), slice(places.size, places.size + path.size)
-            guess, guess_rows = active.variables[condensed.positions], np.zeros(of_path.stop + n_e, dtype=np.int8)
-            guess_rows[of_places], guess_rows[of_path] = active.variables[places], active.path[path]
+            rows, bound_positions = _rows(staged, condensed, lower, upper, is_chosen, path, slopes)
+            bound_slice, path_slice = slice(bound_positions.size), slice(bound_positions.size, bound_positions.size + path.size)
+            guess, guess_rows = active.variables[condensed.positions], np.zeros(path_slice.stop + n_e, dtype=np.int8)
+            guess_rows[bound_slice], guess_rows[path_slice] = active.variables[bound_positions], active.path[path]
             if dense is not None:
-                found = bounded_lsq(
+                solution = bounded_lsq(
                     *dense, lower=limits[0], upper=limits[1], rows=rows, scale=scale,
                     bounds_active=guess, rows_active=guess_rows,
                 )  # fmt: skip
             else:
                 from castfit.solve.arrow_step import solve
 
-                within = self._arrow(tied)
-                of_border = LinearConstraints(rows.g, rows.G[:, within.border], rows.lower, rows.upper)
-                found = solve(
-                    within.compressed(condensed.u), self._hold(tied), lower=limits[0], upper=limits[1], rows=of_border,
+                arrow_matrix = self._arrow(is_tied)
+                border_rows = LinearConstraints(rows.g, rows.G[:, arrow_matrix.border], rows.lower, rows.upper)
+                solution = solve(
+                    arrow_matrix.compressed(condensed.u), self._hold(is_tied), lower=limits[0], upper=limits[1], rows=border_rows,
                     damping=damping, bounds_active=guess, rows_active=guess_rows,
                 )  # fmt: skip
-            dv = expand(condensed, found.x)
-            active = ActiveSet(np.zeros(at.v.size, dtype=np.int8), np.zeros(condensed.c.size, dtype=np.int8))
-            active.variables[condensed.positions], active.path[path] = found.bounds_active, found.rows_active[of_path]
-            active.variables[places] = found.rows_active[of_places]
-            violated = ((dv < lower - slack) | (dv > upper + slack)) & ~unknown & ~chosen
-            chosen |= violated
-            if not (violated.any() if dense is not None else self._ties(condensed, found.x, tied, violated, path)):
+            dv = expand(condensed, solution.x)
+            active = ActiveSet(np.zeros(evaluation.v.size, dtype=np.int8), np.zeros(condensed.c.size, dtype=np.int8))
+            active.variables[condensed.positions], active.path[path] = solution.bounds_active, solution.rows_active[path_slice]
+            active.variables[bound_positions] = solution.rows_active[bound_slice]
+            violates_bounds = ((dv < lower - slack) | (dv > upper + slack)) & ~is_unknown & ~is_chosen
+            is_chosen |= violates_bounds
+            if not (violates_bounds.any() if dense is not None else self._ties(condensed, solution.x, is_tied, violates_bounds, path)):
                 break
-        moved = condensed.rows.times(found.x)
-        residuals = condensed.u + moved
-        decrease = 0.5 * float(moved @ moved)
+        linear_change = condensed.rows.times(solution.x)
+        residuals = condensed.u + linear_change
+        decrease = 0.5 * float(linear_change @ linear_change)
         if reach is not None:
             # Where bounds hold back, or the box does, the cost would go on falling: by more than the square says.
             decrease = max(decrease, 0.5 * float((condensed.u - residuals) @ (condensed.u + residuals)))
-            inside = (dv > lower) & (dv < upper) & unknown
-            active.variables[inside] = 0  # the ends of the box are no bounds
+            is_inside = (dv > lower) & (dv < upper) & is_unknown
+            active.variables[is_inside] = 0  # the ends of the box are no bounds
         bound_multipliers = np.zeros(staged.layout.n_v)
-        bound_multipliers[condensed.positions] = found.bound_multipliers
-        bound_multipliers[places] = found.row_multipliers[of_places]
-        bound_multipliers[unknown & (active.variables == 0)] = 0.0
+        bound_multipliers[condensed.positions] = solution.bound_multipliers
+        bound_multipliers[bound_positions] = solution.row_multipliers[bound_slice]
+        bound_multipliers[is_unknown & (active.variables == 0)] = 0.0
         path_multipliers = np.zeros(condensed.c.size)
-        path_multipliers[path] = found.row_multipliers[of_path]
+        path_multipliers[path] = solution.row_multipliers[path_slice]
         return Step(
             dv=dv,
             predicted=0.5 * float(residuals @ residuals),
@@ -510,9 +510,9 @@ class LocalProblem:
             active=active,
             bound_multipliers=bound_multipliers,
             path_multipliers=path_multipliers,
-            closure_multipliers=found.row_multipliers[of_path.stop :],
+            closure_multipliers=solution.row_multipliers[path_slice.stop :],
             residuals=residuals,
-            feasible=found.feasible,
+            feasible=solution.feasible,
         )
 
     @property
@@ -523,7 +523,7 @@ class LocalProblem:
     def _of_theta(
         self,
         u: Array,
-        at: Evaluation,
+        evaluation: Evaluation,
         damping: Array | None,
         active: ActiveSet | None = None,
         reach: Reach | None = None,
@@ -533,7 +533,7 @@ class LocalProblem:
         Where no bound held the step that it is like, it is tried first without any.
         """
         guess = active or self._warm
-        lower, upper = self.staged.lower - at.v, self.staged.upper - at.v
+        lower, upper = self.staged.lower - evaluation.v, self.staged.upper - evaluation.v
         low, high, scale, signs = lower, upper, self.column_scale, None if guess is None else guess.variables
         if damping is None and reach is None and (signs is None or not signs.any()):
             dv = self._unbounded(u)
@@ -542,72 +542,72 @@ class LocalProblem:
         if reach is not None:
             low, high = np.maximum(lower, -reach.most), np.minimum(upper, reach.most)
             scale, signs = reach.unit, reach.guess
-        found = bounded_lsq(*self._factored(u, damping), lower=low, upper=high, scale=scale, bounds_active=signs)
-        dv, held, none = found.x, found.bounds_active, _NONE
-        moved = self._E @ dv
-        residuals = u + moved
-        decrease = 0.5 * float(moved @ moved)
+        solution = bounded_lsq(*self._factored(u, damping), lower=low, upper=high, scale=scale, bounds_active=signs)
+        dv, bound_signs, no_multipliers = solution.x, solution.bounds_active, _NONE
+        linear_change = self._E @ dv
+        residuals = u + linear_change
+        decrease = 0.5 * float(linear_change @ linear_change)
         if reach is not None:  # as in `_solve`
             decrease = max(decrease, 0.5 * float((u - residuals) @ (u + residuals)))
-            held = np.where((dv > lower) & (dv < upper), np.int8(0), held)
+            bound_signs = np.where((dv > lower) & (dv < upper), np.int8(0), bound_signs)
         return Step(
             dv=dv,
             predicted=0.5 * float(residuals @ residuals),
             decrease=decrease,
-            active=ActiveSet(held, _NO_SIGNS),
-            bound_multipliers=np.where(held == 0, 0.0, found.bound_multipliers),
-            path_multipliers=none,
-            closure_multipliers=none,
+            active=ActiveSet(bound_signs, _NO_SIGNS),
+            bound_multipliers=np.where(bound_signs == 0, 0.0, solution.bound_multipliers),
+            path_multipliers=no_multipliers,
+            closure_multipliers=no_multipliers,
             residuals=residuals,
-            feasible=found.feasible,
+            feasible=solution.feasible,
         )
 
     def _unbounded(self, u: Array) -> Array:
         """Return the step (n_x,) of the dense problem without bounds."""
-        seen, rows = self._factored(u, None)
-        whole = rows.whitened(self.column_scale)
-        return self.column_scale * (whole.T @ whole.target(rows.seen(seen)))
+        projected_u, rows = self._factored(u, None)
+        coordinates = rows.whitened(self.column_scale)
+        return self.column_scale * (coordinates.T @ coordinates.target(rows.seen(projected_u)))
 
-    def _free_step(self, u: Array, dv: Array, *, boxed: bool = False) -> Step:
+    def _free_step(self, u: Array, dv: Array, *, is_in_box: bool = False) -> Step:
         """Return a step that no bound holds, with what it promises in a box if it is one."""
-        moved = self._E @ dv
-        residuals, zero = u + moved, np.zeros(dv.size)
-        square, decrease = 0.5 * float(residuals @ residuals), 0.5 * float(moved @ moved)
-        if boxed:  # as in `_solve`
+        linear_change = self._E @ dv
+        residuals, zero_multipliers = u + linear_change, np.zeros(dv.size)
+        square, decrease = 0.5 * float(residuals @ residuals), 0.5 * float(linear_change @ linear_change)
+        if is_in_box:  # as in `_solve`
             decrease = max(decrease, 0.5 * float((u - residuals) @ (u + residuals)))
-        free = ActiveSet(np.zeros(dv.size, dtype=np.int8), _NO_SIGNS)
-        return Step(dv, square, decrease, free, zero, _NONE, _NONE, residuals, feasible=True)
+        no_active = ActiveSet(np.zeros(dv.size, dtype=np.int8), _NO_SIGNS)
+        return Step(dv, square, decrease, no_active, zero_multipliers, _NONE, _NONE, residuals, feasible=True)
 
-    def _of_border(self, within: Arrow, tied: Mask) -> Index:
+    def _of_border(self, arrow_matrix: Arrow, is_tied: Mask) -> Index:
         """Return the path constraints and relations that own unknowns do not enter which are eliminated."""
-        of = self.condensed.path
-        mine = np.zeros(self.condensed.c.size, dtype=np.bool_)
-        for i in np.flatnonzero(tied | ~within.free).tolist():
-            mine[of.starts[i] : of.starts[i + 1]] = True
-        first = int(of.starts[-1])
-        outside = np.zeros(of.tail.shape[0], dtype=np.bool_)
-        outside[of.tail.row[within.place[of.tail.column] < 0]] = True
-        mine[first:] = ~outside
-        return self._path[mine[self._path]]
+        path_rows = self.condensed.path
+        is_in_border = np.zeros(self.condensed.c.size, dtype=np.bool_)
+        for i in np.flatnonzero(is_tied | ~arrow_matrix.free).tolist():
+            is_in_border[path_rows.starts[i] : path_rows.starts[i + 1]] = True
+        tail_start = int(path_rows.starts[-1])
+        is_local = np.zeros(path_rows.tail.shape[0], dtype=np.bool_)
+        is_local[path_rows.tail.row[arrow_matrix.place[path_rows.tail.column] < 0]] = True
+        is_in_border[tail_start:] = ~is_local
+        return self._path[is_in_border[self._path]]
 
-    def _ties(self, condensed: Condensed, x: Array, tied: Mask, violated: Mask, path: Index) -> bool:
+    def _ties(self, condensed: Condensed, x: Array, is_tied: Mask, violates_bounds: Mask, path: Index) -> bool:
         """Tie the chains whose nodes, path constraints or relations a step would violate; tell whether there are any.
 
         Also where they are tied already, so that more rows are needed.
         """
-        again = bool(violated.any())
-        for i, chain in enumerate(self.staged.layout.chains) if again else ():
-            tied[i] |= bool(violated[chain.nodes].any() or violated[chain.inner].any())
-        others = np.setdiff1d(self._path, path)
-        if others.size:
-            low, high = (limits[others] for limits in self.staged.layout.path_limits)
-            value = (condensed.c + condensed.path.times(x))[others]
-            slack = _FEASIBILITY * (self.staged.layout.path_units[others] + np.abs(condensed.c[others]))
-            beyond = np.zeros(condensed.c.size, dtype=np.bool_)
-            beyond[others] = (value < low - slack) | (value > high + slack)
-            self._tie(tied, beyond)
-            again |= bool(beyond.any())
-        return again
+        needs_repeat = bool(violates_bounds.any())
+        for i, chain in enumerate(self.staged.layout.chains) if needs_repeat else ():
+            is_tied[i] |= bool(violates_bounds[chain.nodes].any() or violates_bounds[chain.inner].any())
+        other_indices = np.setdiff1d(self._path, path)
+        if other_indices.size:
+            low, high = (limits[other_indices] for limits in self.staged.layout.path_limits)
+            value = (condensed.c + condensed.path.times(x))[other_indices]
+            slack = _FEASIBILITY * (self.staged.layout.path_units[other_indices] + np.abs(condensed.c[other_indices]))
+            violates_path = np.zeros(condensed.c.size, dtype=np.bool_)
+            violates_path[other_indices] = (value < low - slack) | (value > high + slack)
+            self._tie(is_tied, violates_path)
+            needs_repeat |= bool(violates_path.any())
+        return needs_repeat
 
 
 class DenseProblem(LocalProblem):
@@ -643,8 +643,8 @@ class DenseProblem(LocalProblem):
         U, S, Vt = self._tall.alone.svd(self.column_scale)
         if not 0 < S.size == len(Vt) or np.logical_or.reduce(self.staged.lower == self.staged.upper):
             return None
-        least = max(self._regularisation * float(S[0]), RANK_TOLERANCE * length(S))
-        return ((Vt.T / S) @ U.T, S) if least < S[-1] else None
+        min_singular_value = max(self._regularisation * float(S[0]), RANK_TOLERANCE * length(S))
+        return ((Vt.T / S) @ U.T, S) if min_singular_value < S[-1] else None
 
     def _unbounded(self, u: Array) -> Array:
         if self._spectrum is None:
@@ -693,10 +693,10 @@ class DenseProblem(LocalProblem):
     def _finite(self) -> bool:
         return float(np.maximum.reduce(self.norms, initial=0.0)) < _LARGEST and moderate([self._u])
 
-    def correction(self, evaluation: Evaluation, like: Step | None = None) -> Step | None:
+    def correction(self, evaluation: Evaluation, similar_step: Step | None = None) -> Step | None:
         """Return the simplified Gauss-Newton step from another point, as of `LocalProblem`."""
         u = theta_residuals(self.staged.layout, evaluation, self.linearization.sigma)
-        active = None if like is None else like.active
+        active = None if similar_step is None else similar_step.active
         return self._of_theta(u, evaluation, None, active) if self._finite and moderate([u]) else None
 
 
@@ -719,14 +719,14 @@ def choose(layout: Layout, linearization: Linearization, scale: Array | None = N
     """
     with np.errstate(over="ignore", invalid="ignore"):
         condensed = condense(layout, linearization, scale)
-        unsafe = [
+        unsafe_chains = [
             i for i, part in enumerate(condensed.chains) if part.chain.n_s and not part.growth(scale) <= GROWTH_LIMIT
         ]
-    if not unsafe:
+    if not unsafe_chains:
         return condensed
     from castfit.solve.elimination import eliminate
 
-    return eliminate(layout, linearization, scale, chains=unsafe)
+    return eliminate(layout, linearization, scale, chains=unsafe_chains)
 
 
 @dataclass(frozen=True)
@@ -744,17 +744,17 @@ def units_of_search(staged: StagedProblem, v: Array) -> Array:
     An e-fold of a logarithm; else the width of the bounds, or the magnitude where that is less.
     """
     n = staged.layout.n_theta
-    zero = np.zeros(v.size, dtype=np.bool_)
-    zero[:n] = staged.start[:n] == 0.0
-    return units_between(staged.lower, staged.upper, np.maximum(np.abs(v), staged.scale), zero, staged.logarithmic)
+    is_zero = np.zeros(v.size, dtype=np.bool_)
+    is_zero[:n] = staged.start[:n] == 0.0
+    return units_between(staged.lower, staged.upper, np.maximum(np.abs(v), staged.scale), is_zero, staged.logarithmic)
 
 
-def units_between(lower: Array, upper: Array, magnitude: Array, zero: Mask, logarithmic: Mask) -> Array:
-    """Return the units of the search from bounds and magnitudes (n_v,); `zero` marks entries that start at zero."""
+def units_between(lower: Array, upper: Array, magnitude: Array, is_zero: Mask, logarithmic: Mask) -> Array:
+    """Return the units of the search from bounds and magnitudes (n_v,); `is_zero` marks entries that start at zero."""
     width = upper - lower
-    known = np.isfinite(width) & (width > 0.0)
-    magnitude = np.where(zero & known, np.inf, magnitude)  # the scale of zero is no magnitude
-    unit = np.where(known, np.minimum(width, magnitude), magnitude)
+    is_bounded = np.isfinite(width) & (width > 0.0)
+    magnitude = np.where(is_zero & is_bounded, np.inf, magnitude)  # the scale of zero is no magnitude
+    unit = np.where(is_bounded, np.minimum(width, magnitude), magnitude)
     unit[: logarithmic.size][logarithmic] = 1.0
     return unit
 
@@ -770,9 +770,9 @@ def small(staged: StagedProblem, linear: Evaluation, decrease: float, tolerance:
 def active_bounds(staged: StagedProblem, v: Array, multiplier: Array) -> Signs:
     """Mark the bounds that hold a variable: those of nonzero multiplier, and fixed variables."""
     active = np.zeros(v.size, dtype=np.int8)
-    near = 1e-7 * np.maximum(staged.scale, np.abs(v))
-    active[(multiplier < 0) & (v - staged.lower <= near)] = -1
-    active[(multiplier > 0) & (staged.upper - v <= near)] = 1
+    tolerance = 1e-7 * np.maximum(staged.scale, np.abs(v))
+    active[(multiplier < 0) & (v - staged.lower <= tolerance)] = -1
+    active[(multiplier > 0) & (staged.upper - v <= tolerance)] = 1
     active[staged.lower == staged.upper] = -1
     return active
 
@@ -787,7 +787,7 @@ def _rows(
     condensed: Condensed,
     lower: Array,
     upper: Array,
-    chosen: NDArray[np.bool_],
+    is_chosen: NDArray[np.bool_],
     path: Index,
     slopes: Array,
 ) -> tuple[LinearConstraints, Index]:
@@ -796,25 +796,25 @@ def _rows(
     Also returns the positions in v of the first kind, in the order of their rows.
     """
     n_x = condensed.n_x
-    if not (chosen.any() or path.size or condensed.e.size):
+    if not (is_chosen.any() or path.size or condensed.e.size):
         return LinearConstraints.none(n_x), path
     parts: list[tuple[Array, Array, Array, Array]] = []
-    places: list[Index] = [np.empty(0, dtype=np.intp)]
+    position_blocks: list[Index] = [np.empty(0, dtype=np.intp)]
     for part in condensed.chains:
         chain = part.chain
         for positions, affine in ((chain.nodes, lambda p=part: (p.g, p.G)), (chain.inner, part.inner)):
-            real = chosen[positions]
-            if not real.any():
+            is_row = is_chosen[positions]
+            if not is_row.any():
                 continue
             offset, slope = affine()
-            at = positions[real]
-            wide = np.zeros((at.size, n_x))
-            wide[:, part.columns] = slope[real]
-            parts.append((offset[real], wide, lower[at], upper[at]))
-            places.append(at)
+            chosen_positions = positions[is_row]
+            padded_slope = np.zeros((chosen_positions.size, n_x))
+            padded_slope[:, part.columns] = slope[is_row]
+            parts.append((offset[is_row], padded_slope, lower[chosen_positions], upper[chosen_positions]))
+            position_blocks.append(chosen_positions)
     low, high = staged.layout.path_limits
     parts.append((condensed.c[path], slopes, low[path], high[path]))
-    zero = np.zeros(condensed.e.size)
-    parts.append((condensed.e, condensed.F, zero, zero))
+    zeros = np.zeros(condensed.e.size)
+    parts.append((condensed.e, condensed.F, zeros, zeros))
     g, G, low, high = (np.concatenate([p[i] for p in parts]) for i in range(4))
-    return LinearConstraints(g, G, low, high), np.concatenate(places)
+    return LinearConstraints(g, G, low, high), np.concatenate(position_blocks)

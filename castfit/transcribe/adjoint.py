@@ -49,37 +49,37 @@ def by_adjoint(
     n_x, n_z = sweep.x[0].shape[2], sweep.z[0].shape[2]
     widths = [n_x + columns.size for columns in moving]
     rows = n_x if directions is None else 1
-    dx = [np.zeros((*at.shape[:2], n_x, w)) for at, w in zip(sweep.x, widths, strict=True)]
-    dz = [np.zeros((*at.shape[:2], n_z, w)) for at, w in zip(sweep.z, widths, strict=True)]
-    end = [np.full((at.shape[0], rows, w), np.nan) for at, w in zip(sweep.x, widths, strict=True)]
+    dx = [np.zeros((*states.shape[:2], n_x, w)) for states, w in zip(sweep.x, widths, strict=True)]
+    dz = [np.zeros((*states.shape[:2], n_z, w)) for states, w in zip(sweep.z, widths, strict=True)]
+    end = [np.full((states.shape[0], rows, w), np.nan) for states, w in zip(sweep.x, widths, strict=True)]
     failures: list[Failure] = []
     broken: set[tuple[int, int]] = set()
     for run in sweep.runs:
         outputs = run.found.x.shape[1]
-        carried = [
+        end_directions = [
             _through_jumps(sweep, run, lane, naturals[i], None if directions is None else directions[i][j])
             for lane, (i, j) in enumerate(run.members)
         ]
-        enters = np.zeros((len(run.members), rows, outputs, n_x))
-        enters[:, :, -1] = [d for d, _ in carried]
-        found = run.integrator.adjoint(run.lanes, run.found, enters)
-        of_algebra = _at_nodes(run, seeds, max(widths)) if n_z else None
+        end_seeds = np.zeros((len(run.members), rows, outputs, n_x))
+        end_seeds[:, :, -1] = [d for d, _ in end_directions]
+        adjoints = run.integrator.adjoint(run.lanes, run.found, end_seeds)
+        algebraic_slopes = _at_nodes(run, seeds, max(widths)) if n_z else None
         for lane, (i, j) in enumerate(run.members):
             w, seed, piece = widths[i], seeds[i], sweep.laid.chains[i].pieces[j]
-            end[i][j, :, :n_x] = found.x0[lane]
-            by_q = found.p[lane] @ seed.of_piece(j)
+            end[i][j, :, :n_x] = adjoints.x0[lane]
+            by_q = adjoints.p[lane] @ seed.of_piece(j)
             if seed.edges is not None:
                 length = seed.edges[j + 1] - seed.edges[j]
-                by_q = by_q + np.outer(found.start[lane], seed.edges[j]) + np.outer(found.duration[lane], length)
-            end[i][j, :, n_x:] = by_q + carried[lane][1] @ naturals[i].de[:, moving[i]]
+                by_q = by_q + np.outer(adjoints.start[lane], seed.edges[j]) + np.outer(adjoints.duration[lane], length)
+            end[i][j, :, n_x:] = by_q + end_directions[lane][1] @ naturals[i].de[:, moving[i]]
             at_node = run.integrator.grid[piece.at] == 0.0
             at_node |= run.lanes.duration[lane] == 0.0  # nothing happens on the way
             dx[i][j, piece.points[at_node], :, :n_x] = np.eye(n_x)
-            if of_algebra is not None:
-                dz[i][j, piece.points[at_node]] = of_algebra[lane, piece.at[at_node], :, :w]
-        lost = sweep.lost(run, found.failures, chains, "adjoint states")
-        failures += [failure for failure in lost.values() if failure is not None]
-        broken |= lost.keys()
+            if algebraic_slopes is not None:
+                dz[i][j, piece.points[at_node]] = algebraic_slopes[lane, piece.at[at_node], :, :w]
+        failed_stages = sweep.lost(run, adjoints.failures, chains, "adjoint states")
+        failures += [failure for failure in failed_stages.values() if failure is not None]
+        broken |= failed_stages.keys()
     for i, j in broken:
         end[i][j] = np.nan
     return DirectionalDerivatives(dx, dz, end, tuple(failures))
@@ -91,13 +91,13 @@ def _through_jumps(
     """Return directions (n, n_x) before the jumps at a stage's end, and what the jumps add along e, (n, n_e)."""
     i, j = run.members[lane]
     pieces, n_x = sweep.laid.chains[i], run.found.x.shape[2]
-    after = np.eye(n_x) if direction is None else direction[None]
+    directions_after = np.eye(n_x) if direction is None else direction[None]
     crossing = pieces.division.crossings[j]
     if crossing is None:
-        return after, np.zeros((after.shape[0], natural.e.size))
+        return directions_after, np.zeros((directions_after.shape[0], natural.e.size))
     u, du = pieces.pieces[j].inputs_at_end(run.lanes.u[lane], float(run.lanes.duration[lane]))
     _, by_x, by_e = crossing.slopes(run.found.x[lane, -1], natural.e, u, du)
-    return after @ by_x, after @ by_e
+    return directions_after @ by_x, directions_after @ by_e
 
 
 def _at_nodes(run: Integration, seeds: Sequence[Seeds], width: int) -> Array:
@@ -107,8 +107,8 @@ def _at_nodes(run: Integration, seeds: Sequence[Seeds], width: int) -> Array:
     dx[..., :n_x] = np.eye(n_x)
     dp = np.zeros((count, run.lanes.p.shape[1], width))
     for lane, (i, j) in enumerate(run.members):
-        own = seeds[i].of_piece(j)
-        dp[lane, :, n_x : n_x + own.shape[1]] = own
+        parameter_seeds = seeds[i].of_piece(j)
+        dp[lane, :, n_x : n_x + parameter_seeds.shape[1]] = parameter_seeds
     return run.integrator.algebraic_slopes(run.lanes, run.found, dx, dp)
 
 
@@ -118,41 +118,41 @@ def gradient_by_adjoint(
     naturals: Sequence[Natural],
     seeds: Sequence[Seeds],
     moving: Sequence[Index],
-    enters: Sequence[tuple[Array, Array]],
+    point_derivatives: Sequence[tuple[Array, Array]],
 ) -> tuple[list[Array], tuple[Failure, ...]]:
     """Differentiate a sum over the points of whole experiments by q, but not what depends on q there directly.
 
-    `moving` are per condition the columns of q that move anything, `enters` the derivatives of the sum by states
+    `moving` are per condition the columns of q that move anything, `point_derivatives` the derivatives of the sum by states
     (1, M, n_x) and algebraic states (1, M, n_z) at the points.  Returns per condition (n_q,), and why some could not
     be integrated.
     """
-    out = [np.zeros(at.dp.shape[1]) for at in naturals]
-    behind = [np.zeros(at.a.size) for at in naturals]  # by the states after each piece's end
+    gradients = [np.zeros(natural.dp.shape[1]) for natural in naturals]
+    adjoint_states = [np.zeros(natural.a.size) for natural in naturals]  # by the states after each piece's end
     failures: list[Failure] = []
     for run in reversed(sweep.runs):
         count, outputs, n_x = run.found.x.shape
         by_x, by_z = np.zeros((count, outputs, n_x)), np.zeros((count, outputs, run.found.z.shape[2]))
         for lane, (i, j) in enumerate(run.members):
             piece = sweep.laid.chains[i].pieces[j]
-            np.add.at(by_x[lane], piece.at, enters[i][0][0, piece.points])
-            np.add.at(by_z[lane], piece.at, enters[i][1][0, piece.points])
-            before, by_e = _through_jumps(sweep, run, lane, naturals[i], behind[i])
-            by_x[lane, -1] += before[0]
-            out[i][moving[i]] += by_e[0] @ naturals[i].de[:, moving[i]]
+            np.add.at(by_x[lane], piece.at, point_derivatives[i][0][0, piece.points])
+            np.add.at(by_z[lane], piece.at, point_derivatives[i][1][0, piece.points])
+            directions_before, by_e = _through_jumps(sweep, run, lane, naturals[i], adjoint_states[i])
+            by_x[lane, -1] += directions_before[0]
+            gradients[i][moving[i]] += by_e[0] @ naturals[i].de[:, moving[i]]
         by_p = np.zeros(run.lanes.p.shape)
         if by_z.size:
-            through, by_p = run.integrator.algebraic_products(run.lanes, run.found, by_z)
-            by_x = by_x + through
-        found = run.integrator.adjoint(run.lanes, run.found, by_x[:, None])
+            by_algebraic, by_p = run.integrator.algebraic_products(run.lanes, run.found, by_z)
+            by_x = by_x + by_algebraic
+        adjoints = run.integrator.adjoint(run.lanes, run.found, by_x[:, None])
         for lane, (i, j) in enumerate(run.members):
             seed = seeds[i]
-            behind[i] = found.x0[lane, 0]
-            out[i][moving[i]] += (found.p[lane, 0] + by_p[lane]) @ seed.of_piece(j)
+            adjoint_states[i] = adjoints.x0[lane, 0]
+            gradients[i][moving[i]] += (adjoints.p[lane, 0] + by_p[lane]) @ seed.of_piece(j)
             if seed.edges is not None:
                 length = seed.edges[j + 1] - seed.edges[j]
-                out[i][moving[i]] += found.start[lane, 0] * seed.edges[j] + found.duration[lane, 0] * length
-        lost = sweep.lost(run, found.failures, chains, "adjoint states")
-        failures += [failure for failure in lost.values() if failure is not None]
+                gradients[i][moving[i]] += adjoints.start[lane, 0] * seed.edges[j] + adjoints.duration[lane, 0] * length
+        failed_stages = sweep.lost(run, adjoints.failures, chains, "adjoint states")
+        failures += [failure for failure in failed_stages.values() if failure is not None]
     for i, natural in enumerate(naturals):
-        out[i][moving[i]] += behind[i] @ natural.da[:, moving[i]]
-    return out, tuple(failures)
+        gradients[i][moving[i]] += adjoint_states[i] @ natural.da[:, moving[i]]
+    return gradients, tuple(failures)

@@ -64,9 +64,9 @@ class Linked:
         arguments[self.known[0]] = n[self.known[1]]
         self.evaluate.arguments["a"][0] = arguments
         self.evaluate()
-        found = self.evaluate.results["values"][0]
-        flat[self.values] = found
-        return (y, self.evaluate.results["slopes"][0][self.slopes[0]]) if np.isfinite(found).all() else None
+        values = self.evaluate.results["values"][0]
+        flat[self.values] = values
+        return (y, self.evaluate.results["slopes"][0][self.slopes[0]]) if np.isfinite(values).all() else None
 
     def slopes_at(self, by_n: Array, slope: Array) -> Array | None:
         """Return dy, flat, from what `at` returned and the derivatives of n by theta; None as there."""
@@ -76,9 +76,9 @@ class Linked:
         if self.evaluate is None:
             return dy
         _, place, entry = self.slopes
-        found = by_n * slope[entry]
-        dy[place] = found
-        return dy if np.isfinite(found).all() else None
+        derivatives = by_n * slope[entry]
+        dy[place] = derivatives
+        return dy if np.isfinite(derivatives).all() else None
 
 
 def linked(model: Model, conditions: Sequence[Condition]) -> Linked | None:
@@ -96,12 +96,12 @@ def linked(model: Model, conditions: Sequence[Condition]) -> Linked | None:
         rows = link.of[q]
         direct.append(np.array([c.theta[q], i * n_y + rows, starts[i] + rows * link.of.size + q], dtype=np.intp))
     parts = [(i, part) for i, link in enumerate(links) for part in link.parts if isinstance(part, MappedExpressions)]
-    numbers, known, values, slopes = _arranged(links, conditions, parts, starts)
+    numbers, argument_sources, values, slopes = _arranged(links, conditions, parts, starts)
     return Linked(
         np.array([link.base for link in links]),
         _rows(direct),
         numbers,
-        known,
+        argument_sources,
         values,
         slopes,
         starts,
@@ -148,30 +148,30 @@ def _arranged(
             )
         )
         argument, derivative = argument + n_a, derivative + m * n_a
-    none = np.empty(0, dtype=np.intp)
+    empty = np.empty(0, dtype=np.intp)
     return (
         numbers,
-        (np.concatenate([none, *at_known]), np.concatenate([none, *entry_known])),
-        np.concatenate([none, *values]),
+        (np.concatenate([empty, *at_known]), np.concatenate([empty, *entry_known])),
+        np.concatenate([empty, *values]),
         _rows(slopes),
     )
 
 
 def _function(model: Model, parts: Sequence[MappedExpressions]) -> Buffered:
-    known = _FUNCTIONS.get(model, lambda _: {})
+    cache = _FUNCTIONS.get(model, lambda _: {})
     key = tuple(id(part.first) for part in parts)
-    if key not in known:
-        inside = [ca.SX.sym("a", part.source.size) for part in parts]
-        found = [cast("list[ca.SX]", part.first(a)) for part, a in zip(parts, inside, strict=True)]
+    if key not in cache:
+        arguments = [ca.SX.sym("a", part.source.size) for part in parts]
+        evaluated = [cast("list[ca.SX]", part.first(a)) for part, a in zip(parts, arguments, strict=True)]
         function = ca.Function(
             "linked",
-            [ca.vertcat(*inside)],
+            [ca.vertcat(*arguments)],
             [
-                ca.densify(ca.vertcat(*(of[0] for of in found))),
-                ca.vertcat(*(ca.vec(ca.densify(of[1])) for of in found)),
+                ca.densify(ca.vertcat(*(result[0] for result in evaluated))),
+                ca.vertcat(*(ca.vec(ca.densify(result[1])) for result in evaluated)),
             ],
             ["a"],
             ["values", "slopes"],
         )
-        known[key] = tuple(part.first for part in parts), Buffered(function, ("values", "slopes"))
-    return known[key][1]
+        cache[key] = tuple(part.first for part in parts), Buffered(function, ("values", "slopes"))
+    return cache[key][1]

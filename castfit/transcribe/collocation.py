@@ -116,20 +116,20 @@ class Collocation:
 
     def transcribe(self, problem: Posable, theta: Array) -> CollocationProblem:
         """Lay the problem out as elements, starting from theta (n_theta,)."""
-        posed = problem.posed
-        check_triggers("Collocation", posed)
-        known = self.states.nodes if isinstance(self.states, Trajectory) else ()
+        compiled = problem.posed
+        check_triggers("Collocation", compiled)
+        nodes_by_experiment = self.states.nodes if isinstance(self.states, Trajectory) else ()
         edges = [
             _first(
-                uniform_or_given(c, "data", what="elements"),
-                *(nodes[(nodes > c.start) & (nodes < c.end)] for nodes in known[i : i + 1]),
+                uniform_or_given(c, "data", option_name="elements"),
+                *(nodes[(nodes > c.start) & (nodes < c.end)] for nodes in nodes_by_experiment[i : i + 1]),
             )
             if self.adapts
-            else uniform_or_given(c, self.elements, what="elements")
-            for i, c in enumerate(posed.conditions)
+            else uniform_or_given(c, self.elements, option_name="elements")
+            for i, c in enumerate(compiled.conditions)
         ]
-        trajectory = start_trajectory(posed, theta, self.states, self.integrator)
-        staged = self._through(posed, edges, theta, trajectory)
+        trajectory = start_trajectory(compiled, theta, self.states, self.integrator)
+        staged = self._through(compiled, edges, theta, trajectory)
         lengths = [np.diff(chain.times) / (chain.times[-1] - chain.times[0]) for chain in staged.layout.chains]
         if min(e[e > 0.0].min() for e in lengths) < _FAST:
             staged.start = locked(inner_integrated(staged, self.integrator))
@@ -164,21 +164,21 @@ class Collocation:
         """Return the problem with elements where events are at v, started by simulation."""
         theta = staged.layout.theta(v)
         edges = [
-            merge(chain.times[~division.moving], uniform_or_given(c, "data", what="elements"))
+            merge(chain.times[~division.moving], uniform_or_given(c, "data", option_name="elements"))
             for c, chain, division in zip(problem.conditions, staged.layout.chains, staged.divisions, strict=True)
         ]
         return self._through(problem, edges, theta, start_trajectory(problem, theta, "simulation", self.integrator))
 
-    def _through(self, posed: Posed, edges: list[Array], theta: Array, start: Trajectory) -> CollocationProblem:
+    def _through(self, problem: Posed, edges: list[Array], theta: Array, start: Trajectory) -> CollocationProblem:
         return collocation_problem(
-            posed, edges, theta=theta, trajectories=[partial(start.at, i) for i in range(len(edges))],
+            problem, edges, theta=theta, trajectories=[partial(start.at, i) for i in range(len(edges))],
             unit=np.max(start.units, axis=0), degree=self.degree, scheme=self.scheme,
         )  # fmt: skip
 
 
 def _first(data: Array, *nodes: Array) -> Array:
     """Return the initial elements, bounded by data and nodes, and by equally spaced times that are not near these."""
-    marks = merge(data, *nodes)
-    equal = np.linspace(float(marks[0]), float(marks[-1]), FIRST_ELEMENTS + 1)
-    apart = np.abs(equal[:, None] - marks).min(axis=1) > _NEAR * (equal[1] - equal[0])
-    return merge(marks, equal[apart])
+    boundaries = merge(data, *nodes)
+    uniform = np.linspace(float(boundaries[0]), float(boundaries[-1]), FIRST_ELEMENTS + 1)
+    is_far = np.abs(uniform[:, None] - boundaries).min(axis=1) > _NEAR * (uniform[1] - uniform[0])
+    return merge(boundaries, uniform[is_far])

@@ -77,13 +77,13 @@ def collocation_problem(
     events change states they take ``after=True`` too, for the states after them.  `unit` (n_x + n_z,) are typical
     magnitudes of states that stand at zero there, by default 1.
     """
-    problem, chosen = problem.posed, table(scheme, degree)
+    problem, scheme_table = problem.posed, table(scheme, degree)
     equations = _EQUATIONS.get(problem, _equations)
     refined = [merge(e, snap(c.breakpoints, e)) for e, c in zip(edges, problem.conditions, strict=True)]
     divisions = divided(problem, refined, theta)
     stagings = [arrange(c, d.edges, d.after) for c, d in zip(problem.conditions, divisions, strict=True)]
     elements = [
-        _elements(problem, i, staging, division, chosen, relative=equations.relative)
+        _elements(problem, i, staging, division, scheme_table, relative=equations.relative)
         for i, (staging, division) in enumerate(zip(stagings, divisions, strict=True))
     ]
     starts = [
@@ -92,17 +92,17 @@ def collocation_problem(
     ]
     magnitude = _magnitude(starts, unit)
     elements = _scaled(problem, equations, elements, starts, theta, magnitude)
-    layout = _layout(problem, elements, chosen)
+    layout = _layout(problem, elements, scheme_table)
 
-    n_x, d = elements[0].n_x, chosen.degree
+    n_x, d = elements[0].n_x, scheme_table.degree
     (lower, upper), scale = variable_bounds(problem, layout), np.empty(layout.n_v)
     scale[: theta.size] = parameter_scale(problem, theta)
     for chain in layout.chains:
         scale[chain.nodes], scale[chain.inner] = magnitude[:n_x], np.tile(magnitude, d)
         inner = chain.inner.reshape(chain.n_stages, d, -1)
         for name, (low, high) in problem.state_bounds.items():
-            at = inner[:, :, problem.model.states.index(name)]
-            lower[at], upper[at] = low, high
+            positions = inner[:, :, problem.model.states.index(name)]
+            lower[positions], upper[positions] = low, high
     nodes = tuple(y[:, 0, :n_x] for y in starts)
     inners = tuple(y[:, 1:].reshape(y.shape[0], -1) for y in starts)
     start = np.clip(layout.pack(theta, nodes, inners), lower, upper)
@@ -174,8 +174,8 @@ class CollocationProblem(TranscribedProblem):
         return other
 
     def _worth(self, v: Array) -> Iterator[tuple[Measured, Array]]:
-        for i, (e, chain, at) in enumerate(zip(self.elements, self.layout.chains, self._naturals(v), strict=True)):
-            neutral = replace(at, p=self._projection.neutral(i, at.p))
+        for i, (e, chain, natural) in enumerate(zip(self.elements, self.layout.chains, self._naturals(v), strict=True)):
+            neutral = replace(natural, p=self._projection.neutral(i, natural.p))
             observed = e.slopes(self.equations, neutral, *chain.local(v)[1:]).observed
             yield e.measured, observed[..., : e.n_e] * self.magnitude
 
@@ -191,13 +191,13 @@ class CollocationProblem(TranscribedProblem):
 
     def times(self, v: Array) -> tuple[Array, ...]:
         """Return the element boundaries at v, per chain (K + 1,)."""
-        known = zip(self.divisions, self._recall(v).naturals, strict=True)
-        return tuple(division.at(at.e) for division, at in known)
+        pairs = zip(self.divisions, self._recall(v).naturals, strict=True)
+        return tuple(division.at(natural.e) for division, natural in pairs)
 
     def disarranged(self, v: Array) -> bool:
         """Whether estimated times of events are no longer where the elements have them."""
-        known = zip(self.divisions, self._recall(v).naturals, strict=True)
-        return not all(division.valid(at.e) for division, at in known)
+        pairs = zip(self.divisions, self._recall(v).naturals, strict=True)
+        return not all(division.valid(natural.e) for division, natural in pairs)
 
     @property
     def magnitude(self) -> Array:
@@ -206,10 +206,10 @@ class CollocationProblem(TranscribedProblem):
 
     def algebraic_states(self, v: Array) -> tuple[Array, ...]:
         """Return the algebraic states at the first collocation point of every element, (K, n_z) per experiment."""
-        found = (
+        algebraic = (
             e.states(*c.local(v)[1:])[:, 1, e.n_x :] for e, c in zip(self.elements, self.layout.chains, strict=True)
         )
-        return tuple(found)
+        return tuple(algebraic)
 
     def data_sizes(self) -> tuple[Array, ...]:
         """Return the size of every measured value in its own standard deviation, (K, n_r) per chain."""
@@ -220,13 +220,13 @@ class CollocationProblem(TranscribedProblem):
         memory = self._recall(v)
         v = memory.v
         if memory.evaluation is None:
-            every, failures = list[ChainValues](), list[Failure]()
+            all_values, failures = list[ChainValues](), list[Failure]()
             for i in range(len(self.elements)):
                 with np.errstate(all="ignore"):
                     values, failed = self._values(i, v)
-                every.append(values)
+                all_values.append(values)
                 failures += failed
-            memory.evaluation = self._evaluation(v, every, failures)
+            memory.evaluation = self._evaluation(v, all_values, failures)
         return memory.evaluation
 
     def linearize(self, v: Array) -> Linearization:
@@ -234,38 +234,38 @@ class CollocationProblem(TranscribedProblem):
         evaluation, memory = self.evaluate(v), self._memory
         v = memory.v
         if memory.linearization is None:
-            found: list[tuple[LocalDerivatives, Jacobians]] = []
+            derivatives: list[tuple[LocalDerivatives, Jacobians]] = []
             for i in range(len(self.elements)):
                 with np.errstate(all="ignore"):
-                    found.append(self._jacobians(i, v))
-            every = tuple(slopes for slopes, _ in found)
-            memory.slopes = every if self._bent else ()
+                    derivatives.append(self._jacobians(i, v))
+            all_slopes = tuple(slopes for slopes, _ in derivatives)
+            memory.slopes = all_slopes if self._bent else ()
             failed = {(failure.chain, failure.stage) for failure in evaluation.failures}
             failures = [
                 failure
                 for i in range(len(self.elements))
-                for failure in self._explain(i, *_pieces(every[i]), "the derivative of ")
+                for failure in self._explain(i, *_pieces(all_slopes[i]), "the derivative of ")
                 if (failure.chain, failure.stage) not in failed
             ]
             failures += [] if evaluation.failures else self._unlinked(v, memory.naturals, slopes=True)
-            blocks, measured = (jacobians for _, jacobians in found), (e.measured for e in self.elements)
+            blocks, measured = (jacobians for _, jacobians in derivatives), (e.measured for e in self.elements)
             memory.linearization = self._linearization(evaluation, blocks, failures, measured, lambda: self._seen(v))
         return memory.linearization
 
     def by_quantities(self, v: Array) -> Iterator[QuantitySlopes]:
         """Yield, per experiment, the partial derivatives at v by its quantities, with the states fixed."""
-        for e, chain, at in zip(self.elements, self.layout.chains, self._recall(v).naturals, strict=True):
+        for e, chain, natural in zip(self.elements, self.layout.chains, self._recall(v).naturals, strict=True):
             _, s, w = chain.local(self._memory.v)
             with np.errstate(all="ignore"):
-                ends = e.end_blocks(at, s, w).q if any(e.division.crossings) else None
-                rows = e.observed_by_quantities(self.equations, at, s, w)
-                inner = e.inner_by_quantities(self.equations, at, s, w)
-            yield QuantitySlopes(rows, inner, ends, at.da)
+                ends = e.end_blocks(natural, s, w).q if any(e.division.crossings) else None
+                rows = e.observed_by_quantities(self.equations, natural, s, w)
+                inner = e.inner_by_quantities(self.equations, natural, s, w)
+            yield QuantitySlopes(rows, inner, ends, natural.da)
 
     def _seen(self, v: Array) -> Iterator[tuple[Measured, Array]]:
         naturals = self._recall(v).naturals
-        for elements, chain, at in zip(self.elements, self.layout.chains, naturals, strict=True):
-            yield elements.measured, elements.seen(self.equations, elements.parameters(at), *chain.local(v)[1:])
+        for elements, chain, natural in zip(self.elements, self.layout.chains, naturals, strict=True):
+            yield elements.measured, elements.seen(self.equations, elements.parameters(natural), *chain.local(v)[1:])
 
     def hessian(
         self,
@@ -275,15 +275,15 @@ class CollocationProblem(TranscribedProblem):
         related: Array | None = None,
     ) -> HessianBlocks:
         """Return the Hessian of weighted squares and constraints in blocks (see `StagedProblem.hessian`)."""
-        at = self.linearize(v)
-        v = at.v
+        linearization = self.linearize(v)
+        v = linearization.v
         of_group = np.ones(self.layout.n_groups + 1) if weight is None else weight
         self._bent, memory = True, self._memory
         with np.errstate(all="ignore"):
             if not memory.slopes:
-                known = zip(self.elements, self.layout.chains, memory.naturals, strict=True)
-                memory.slopes = tuple(e.slopes(self.equations, n, *c.local(v)[1:]) for e, c, n in known)
-            blocks = tuple(self._hessian(i, v, at, of, of_group) for i, of in enumerate(multipliers))
+                triples = zip(self.elements, self.layout.chains, memory.naturals, strict=True)
+                memory.slopes = tuple(e.slopes(self.equations, n, *c.local(v)[1:]) for e, c, n in triples)
+            blocks = tuple(self._hessian(i, v, linearization, chain_multipliers, of_group) for i, chain_multipliers in enumerate(multipliers))
         return HessianBlocks(blocks, self._relations_bent(v, related))
 
     def interpolants(self, v: Array) -> tuple[Trajectory, ...]:
@@ -307,8 +307,8 @@ class CollocationProblem(TranscribedProblem):
         naturals = self._naturals(v)
 
         def observe(of_p: Sequence[Array]) -> Iterator[tuple[Measured, Array]]:
-            for e, chain, at, p in zip(self.elements, self.layout.chains, naturals, of_p, strict=True):
-                parameters = e.parameters(replace(at, p=p))
+            for e, chain, natural, p in zip(self.elements, self.layout.chains, naturals, of_p, strict=True):
+                parameters = e.parameters(replace(natural, p=p))
                 yield e.measured, e.seen(self.equations, parameters, *chain.local(v)[1:]).copy()
 
         with np.errstate(all="ignore"):
@@ -317,15 +317,15 @@ class CollocationProblem(TranscribedProblem):
     def _values(self, i: int, v: Array) -> tuple[ChainValues, list[Failure]]:
         elements, (q, s, w) = self.elements[i], self.layout.chains[i].local(v)
         condition = self.problem.conditions[i]
-        at = self._memory.naturals[i]
-        values = elements.values(self.equations, at, s, w)
+        natural = self._memory.naturals[i]
+        values = elements.values(self.equations, natural, s, w)
         stages = s.shape[0]
         flow = values.d.reshape(stages, -1, elements.n_e)
         observed = np.concatenate([b.reshape(*elements.tau.shape, -1) for b in (values.r, values.c)], axis=2)
-        fine = bool(np.isfinite(observed).all())
-        seen = None if fine else elements.seen(self.equations, elements.parameters(at), s, w)
-        failures = self._explain(i, flow, observed, "", seen)
-        reason = condition.failure(q, at)
+        is_finite = bool(np.isfinite(observed).all())
+        observed_values = None if is_finite else elements.seen(self.equations, elements.parameters(natural), s, w)
+        failures = self._explain(i, flow, observed, "", observed_values)
+        reason = condition.failure(q, natural)
         if reason:
             failures.insert(0, Failure(condition.name, 0, "not_finite", reason))
         for j in np.flatnonzero(~np.isfinite(values.a) & (not reason)):
@@ -338,26 +338,26 @@ class CollocationProblem(TranscribedProblem):
 
     def _jacobians(self, i: int, v: Array) -> tuple[LocalDerivatives, Jacobians]:
         elements, (_, s, w) = self.elements[i], self.layout.chains[i].local(v)
-        at = self._memory.naturals[i]
-        dp = elements.parameter_slopes(at, self.equations.free)
-        slopes = elements.slopes(self.equations, at, s, w)
+        natural = self._memory.naturals[i]
+        dp = elements.parameter_slopes(natural, self.equations.free)
+        slopes = elements.slopes(self.equations, natural, s, w)
         r, c = elements.observed_blocks(slopes, dp)
-        d, x = elements.inner_blocks(slopes, dp), elements.end_blocks(at, s, w)
-        return slopes, Jacobians(r.s, r.w, r.q, d.s, d.w, d.q, x.s, x.w, x.q, c.s, c.w, c.q, at.da)
+        d, x = elements.inner_blocks(slopes, dp), elements.end_blocks(natural, s, w)
+        return slopes, Jacobians(r.s, r.w, r.q, d.s, d.w, d.q, x.s, x.w, x.q, c.s, c.w, c.q, natural.da)
 
-    def _hessian(self, i: int, v: Array, at: Linearization, of: Multipliers, weight: Array) -> tuple[Array, Array]:
+    def _hessian(self, i: int, v: Array, linearization: Linearization, multipliers: Multipliers, weight: Array) -> tuple[Array, Array]:
         elements, (q, s, w) = self.elements[i], self.layout.chains[i].local(v)
         slopes, natural = self._memory.slopes[i], self._memory.naturals[i]
         link, free, points = self.problem.conditions[i].link, self.equations.free, elements.tau.shape
-        factor = (weight / np.append(at.sigma, 1.0) ** 2)[self.layout.chains[i].group].reshape(*points, -1)
-        inner, path = of.inner.reshape(s.shape[0], -1, elements.n_e), of.path.reshape(*points, -1)
+        factor = (weight / np.append(linearization.sigma, 1.0) ** 2)[self.layout.chains[i].group].reshape(*points, -1)
+        inner, path = multipliers.inner.reshape(s.shape[0], -1, elements.n_e), multipliers.path.reshape(*points, -1)
         stagewise, by_free = elements.hessian(self.equations, slopes, natural, s, w, inner, path, factor)
         by_p, by_e = elements.parameter_weights(by_free, free, natural.p.size, natural.e.size)
         if any(elements.division.crossings):
-            matching = np.vstack([of.matching, np.zeros((1, elements.n_x))])
-            bent, of_e = elements.end_curvature(natural, s, w, matching)
-            stagewise, by_e = stagewise + bent, by_e + of_e
-        return stagewise, link.curvature(q, by_p, of.initial, by_e)
+            matching = np.vstack([multipliers.matching, np.zeros((1, elements.n_x))])
+            curvature, of_e = elements.end_curvature(natural, s, w, matching)
+            stagewise, by_e = stagewise + curvature, by_e + of_e
+        return stagewise, link.curvature(q, by_p, multipliers.initial, by_e)
 
     def _explain(self, i: int, flow: Array, observed: Array, prefix: str, g: Array | None = None) -> list[Failure]:
         """Name the first thing that is not finite in each element; flow (K, d, n_e, ...), observed (K, M, n_g, ...)."""
@@ -368,14 +368,14 @@ class CollocationProblem(TranscribedProblem):
         rates += [f"the algebraic equation of {n}" for n in model.algebraic_states]
         rows = [*elements.measured.names, *(c.name for c in self.problem.path)]
         failures: dict[int, Failure] = {}
-        at = elements.edges[:-1, None], np.diff(elements.edges)[:, None]
-        points, measured = at[0] + elements.table.points * at[1], at[0] + elements.tau * at[1]
+        spans = elements.edges[:-1, None], np.diff(elements.edges)[:, None]
+        points, measured = spans[0] + elements.table.points * spans[1], spans[0] + elements.tau * spans[1]
         for block, times, names in ((flow, points, rates), (observed, measured, rows)):
             bad = ~np.isfinite(block).reshape(*block.shape[:3], -1).all(axis=3)
             for k, j, row in np.argwhere(bad).tolist():
-                said = "" if g is None or names is rates else elements.measured.unspread(g, k, j, row)
-                detail = f"at t = {times[k, j]:g} {said}"
-                detail = detail if said else f"{prefix}{names[row]} is not finite at t = {times[k, j]:g}"
+                reason = "" if g is None or names is rates else elements.measured.unspread(g, k, j, row)
+                detail = f"at t = {times[k, j]:g} {reason}"
+                detail = detail if reason else f"{prefix}{names[row]} is not finite at t = {times[k, j]:g}"
                 failures.setdefault(k, Failure(self.layout.chains[i].name, k, "not_finite", detail))
         return list(failures.values())
 
@@ -414,7 +414,7 @@ def _in_relative_time(system: System, observed: ca.SX) -> tuple[System, ca.SX]:
 
 
 def _elements(
-    problem: Posed, i: int, staging: Staging, division: Division, chosen: Table, *, relative: bool
+    problem: Posed, i: int, staging: Staging, division: Division, scheme_table: Table, *, relative: bool
 ) -> Elements:
     """Tabulate the constants of the elements of one experiment; algebraic equations are not scaled yet."""
     condition, edges, tau = problem.conditions[i], staging.edges, staging.tau
@@ -425,21 +425,21 @@ def _elements(
         cubics[:, j] = signal.cubics(edges)
     h = staging.duration
     times, inputs = (
-        (staging.start[:, None] + chosen.points * h[:, None])[..., None],
-        signals(cubics, chosen.points * h[:, None]),
+        (staging.start[:, None] + scheme_table.points * h[:, None])[..., None],
+        signals(cubics, scheme_table.points * h[:, None]),
     )
     point_times, point_inputs = staging.times[..., None], signals(cubics, tau * h[:, None])
     point_inputs = as_measured(condition.inputs, staging.times, point_inputs)
     lengths = h
     if relative:
         controls = np.concatenate([edges[:-1, None], cubics.reshape(h.size, -1)], axis=1)[:, None]
-        times, inputs = np.broadcast_to(chosen.points[:, None], times.shape), controls
+        times, inputs = np.broadcast_to(scheme_table.points[:, None], times.shape), controls
         point_times, point_inputs, lengths = tau[..., None], _held(controls, point_inputs, condition), np.ones(h.size)
-    basis = np.zeros((*tau.shape, chosen.degree + 1, n_x + n_z))
-    basis[..., :n_x] = chosen.state_basis(tau)[..., None]
-    basis[:, :, 1:, n_x:] = chosen.algebraic_basis(tau)[..., None]
+    basis = np.zeros((*tau.shape, scheme_table.degree + 1, n_x + n_z))
+    basis[..., :n_x] = scheme_table.state_basis(tau)[..., None]
+    basis[:, :, 1:, n_x:] = scheme_table.algebraic_basis(tau)[..., None]
     return Elements(
-        table=chosen,
+        table=scheme_table,
         n_x=n_x,
         edges=edges,
         cubics=cubics,
@@ -457,14 +457,14 @@ def _elements(
     )
 
 
-def _held(controls: Array, seen: Array, condition: Condition) -> Array:
+def _held(controls: Array, point_inputs: Array, condition: Condition) -> Array:
     """Return the inputs in relative time (K, 1 | M, 1 + 4 n_u) at measured points, which see (K, M, n_u)."""
     late = [j for j, signal in enumerate(condition.inputs) if signal.measured == "after"]
     if not late:
         return controls
-    out = np.repeat(controls, seen.shape[1], axis=1)
+    out = np.repeat(controls, point_inputs.shape[1], axis=1)
     for j in late:
-        out[..., 1 + 4 * j], out[..., 2 + 4 * j : 5 + 4 * j] = seen[..., j], 0.0
+        out[..., 1 + 4 * j], out[..., 2 + 4 * j : 5 + 4 * j] = point_inputs[..., j], 0.0
     return out
 
 
@@ -513,17 +513,17 @@ def _scaled(
     return [replace(e, factor=e.factor * scale) for e in elements]
 
 
-def _layout(problem: Posed, elements: Sequence[Elements], chosen: Table) -> Layout:
+def _layout(problem: Posed, elements: Sequence[Elements], scheme_table: Table) -> Layout:
     n_x, n_e = len(problem.model.states), len(problem.model.states) + len(problem.model.algebraic_states)
     limits = np.array([(c.lower, c.upper) for c in problem.path], dtype=float).reshape(-1, 2)
     specifications: list[Specification] = []
-    for condition, of in zip(problem.conditions, elements, strict=True):
-        applies, stages = of.applies > 0, of.tau.shape[0]
+    for condition, experiment_elements in zip(problem.conditions, elements, strict=True):
+        applies, stages = experiment_elements.applies > 0, experiment_elements.tau.shape[0]
         lower, upper = (np.where(applies, limits[:, k], (-np.inf, np.inf)[k]).reshape(stages, -1) for k in range(2))
-        times = of.edges[:-1, None] + of.tau * np.diff(of.edges)[:, None]
+        times = experiment_elements.edges[:-1, None] + experiment_elements.tau * np.diff(experiment_elements.edges)[:, None]
         specifications.append(
-            of.measured.specification(
-                condition, (n_x, chosen.degree * n_e), (lower, upper), of.edges, problem.model.states,
+            experiment_elements.measured.specification(
+                condition, (n_x, scheme_table.degree * n_e), (lower, upper), experiment_elements.edges, problem.model.states,
                 tuple(c.name for c in problem.path), times,
             )
         )  # fmt: skip

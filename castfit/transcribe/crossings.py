@@ -47,135 +47,135 @@ class Differences:
     bent : rows of those whose derivatives something moves, and these alone as a function, if there are any
     """
 
-    def __init__(self, together: StateChange) -> None:
-        sizes = [together.graph.size1_in(i) for i in range(4)]
+    def __init__(self, all_triggers: StateChange) -> None:
+        sizes = [all_triggers.graph.size1_in(i) for i in range(4)]
         t, x, u, c = arguments = [ca.SX.sym(n, size) for n, size in zip("txuc", sizes, strict=True)]
         dx, du = ca.SX.sym("dx", x.numel()), ca.SX.sym("du", u.numel())
-        found: Any = together.first(*arguments)
-        g, slopes = cast("ca.SX", found[0]), cast("ca.SX", found[1])[:, : 1 + x.numel() + u.numel()]
+        outputs: Any = all_triggers.first(*arguments)
+        g, slopes = cast("ca.SX", outputs[0]), cast("ca.SX", outputs[1])[:, : 1 + x.numel() + u.numel()]
         entries, gradients = ca.vertsplit(g), ca.vertsplit(slopes)
-        moved = ca.vertcat(t, x, u)
-        self._n_x, self._n_u, self._support = x.numel(), u.numel(), together.support[:, : 1 + x.numel() + u.numel()]
+        moving_variables = ca.vertcat(t, x, u)
+        self._n_x, self._n_u, self._support = x.numel(), u.numel(), all_triggers.support[:, : 1 + x.numel() + u.numel()]
         self.smooth = np.array([not jumps(entry) for entry in entries], dtype=np.bool_)
-        straight = np.array([not ca.depends_on(of, moved) for of in gradients], dtype=np.bool_)
-        self._linear: Mask = self.smooth & straight
-        rows = np.flatnonzero(~straight)
+        is_linear = np.array([not ca.depends_on(expression, moving_variables) for expression in gradients], dtype=np.bool_)
+        self._linear: Mask = self.smooth & is_linear
+        rows = np.flatnonzero(~is_linear)
         self.bent = rows, StateChange.of(arguments, g[rows.tolist()]) if rows.size else None
         self._enclosed: dict[int, tuple[Enclosure, Enclosure, Index]] = {}
         for k in np.flatnonzero(~self._linear).tolist():
-            every = ca.vertcat(t, x, u, dx, du, c)
+            all_variables = ca.vertcat(t, x, u, dx, du, c)
             rate = ca.mtimes(gradients[k], ca.vertcat(1, dx, du))
-            by_value, by_rate = (np.array(ca.which_depends(of, every, 1)) for of in (entries[k], rate))
-            at = np.flatnonzero(by_value | by_rate)
-            own = ca.SX.sym("own", at.size)
-            full = ca.SX(every)
-            full[at.tolist()] = own
-            g_k, rate_k = ca.substitute([entries[k], rate], [every], [full])
-            self._enclosed[k] = Enclosure(own, g_k), Enclosure(own, rate_k), at
+            by_value, by_rate = (np.array(ca.which_depends(expression, all_variables, 1)) for expression in (entries[k], rate))
+            used = np.flatnonzero(by_value | by_rate)
+            used_symbols = ca.SX.sym("own", used.size)
+            enclosure_arguments = ca.SX(all_variables)
+            enclosure_arguments[used.tolist()] = used_symbols
+            g_k, rate_k = ca.substitute([entries[k], rate], [all_variables], [enclosure_arguments])
+            self._enclosed[k] = Enclosure(used_symbols, g_k), Enclosure(used_symbols, rate_k), used
 
     def even(self, f: Array, slopes: Array) -> Array | None:
         """Return constant rates (m,) of differences, for states with rates f (n_x,), no inputs; None if rates vary.
 
         slopes (m, 1 + n_x + ...) : their derivatives, constant where anything moves
         """
-        moves = np.concatenate([[True], f != 0.0, np.ones(self._n_u, dtype=np.bool_)])
-        if (self._support[~self._linear] & moves).any():
+        is_moving = np.concatenate([[True], f != 0.0, np.ones(self._n_u, dtype=np.bool_)])
+        if (self._support[~self._linear] & is_moving).any():
             return None
         return np.where(self._linear, slopes[:, 0] + slopes[:, 1 : 1 + f.size] @ f, 0.0)
 
     def suspects(
-        self, dense: DenseOutput, inputs: Array, c: Array, at: tuple[Array, Array], signs: Array, noise: Array
+        self, dense: DenseOutput, inputs: Array, c: Array, evaluation: tuple[Array, Array], signs: Array, noise: Array
     ) -> Suspects:
         """Return the intervals in which a difference may change its sign (m,), up to the first certain change.
 
         inputs (K, n_u, 4) : between the times of the dense output, as local cubics
-        at : g (m,) and its derivatives (m, 1 + n_x + n_u + ...) at the first time
+        evaluation : g (m,) and its derivatives (m, 1 + n_x + n_u + ...) at the first time
         noise (m,) : what is zero but for errors
         """
         times, end = dense.times, float(dense.times[-1])
         widths = np.diff(times)
-        moves = np.concatenate([[True], (dense.ends[:, [1, 3, 4]] != 0.0).any(axis=(0, 1)), np.ones(self._n_u, bool)])
-        active = (self._support & moves).any(axis=1)
-        linear, others = np.flatnonzero(active & self._linear), np.flatnonzero(active & ~self._linear)
+        is_moving = np.concatenate([[True], (dense.ends[:, [1, 3, 4]] != 0.0).any(axis=(0, 1)), np.ones(self._n_u, bool)])
+        active = (self._support & is_moving).any(axis=1)
+        linear, nonlinear = np.flatnonzero(active & self._linear), np.flatnonzero(active & ~self._linear)
         if not active.any():
             return Suspects(np.empty((0, 2)), end)
-        g, slopes = at
-        needed = moves[1:] & self._support[active, 1:].any(axis=0)
+        g, slopes = evaluation
+        needed = is_moving[1:] & self._support[active, 1:].any(axis=0)
         states, signals = np.flatnonzero(needed[: self._n_x]), np.flatnonzero(needed[self._n_x :])
         u = np.einsum("ij,kuj->kiu", POWERS, inputs[:, signals] * widths[:, None, None] ** np.arange(4))
         moving = np.concatenate([dense.coefficients(states), u], axis=2)
         places = np.concatenate([1 + states, 1 + self._n_x + signals])
-        by = slopes[linear][:, places]
-        along = (times[:-1, None] - times[0]) + widths[:, None] * np.arange(5) / 4
-        rows = g[linear] + (moving - moving[0, 0]) @ by.T + along[:, :, None] * slopes[linear, 0]
-        part = _Cuts(times[:-1], times[1:], rows, moving if others.size else moving[:, :, :0])
-        still = np.concatenate([[0.0], dense.x[0], np.zeros(2 * self._n_u + self._n_x), c])
-        s, small = (a[np.concatenate([linear, others])] for a in (signs, noise))
-        found: list[Array] = []
+        linear_slopes = slopes[linear][:, places]
+        elapsed = (times[:-1, None] - times[0]) + widths[:, None] * np.arange(5) / 4
+        rows = g[linear] + (moving - moving[0, 0]) @ linear_slopes.T + elapsed[:, :, None] * slopes[linear, 0]
+        polynomials = _Cuts(times[:-1], times[1:], rows, moving if nonlinear.size else moving[:, :, :0])
+        constant_values = np.concatenate([[0.0], dense.x[0], np.zeros(2 * self._n_u + self._n_x), c])
+        s, noise_levels = (a[np.concatenate([linear, nonlinear])] for a in (signs, noise))
+        intervals: list[Array] = []
         for depth in range(_DEPTH + 1):
-            bounds = self._bounds(part, others, places, still)
-            seen = ((s * bounds[0] <= 0) | (s * bounds[1] <= 0)) & (np.maximum(-bounds[0], bounds[1]) > small)
-            here = (part.begin < end) & seen.any(axis=1)
-            if not here.any():
+            bounds = self._bounds(polynomials, nonlinear, places, constant_values)
+            is_candidate = ((s * bounds[0] <= 0) | (s * bounds[1] <= 0)) & (np.maximum(-bounds[0], bounds[1]) > noise_levels)
+            is_remaining = (polynomials.begin < end) & is_candidate.any(axis=1)
+            if not is_remaining.any():
                 break
-            part, seen, (low, high, jump) = part.some(here), seen[here], (a[here] for a in bounds)
-            g0, g1, rate0, rate1, one_way = self._courses(part, others, places, still, jump)
-            seen &= ~(one_way & ((s * g1 > 0) | (np.maximum(np.abs(g0), np.abs(g1)) <= small)))
-            passes = seen & (one_way | ((s * low < 0) & (s * high < 0)))
-            end = min(end, float(part.end[passes.any(axis=1)].min(initial=np.inf)))
-            here = (part.begin < end) & seen.any(axis=1)
-            last = part.end - part.begin <= _ULPS * np.spacing(np.abs(part.end))
-            last |= depth == _DEPTH
-            seen &= ~last[:, None] | passes | (s * g1 <= 0) | ((s * rate0 < 0) & (s * rate1 > 0))
-            here &= seen.any(axis=1)
-            settled = here & (last | (passes | ~seen).all(axis=1))
-            found.append(np.stack([part.begin[settled], part.end[settled]], axis=1))
-            left = here & ~settled
-            if not left.any():
+            polynomials, is_candidate, (low, high, jump) = polynomials.some(is_remaining), is_candidate[is_remaining], (a[is_remaining] for a in bounds)
+            g0, g1, rate0, rate1, one_way = self._courses(polynomials, nonlinear, places, constant_values, jump)
+            is_candidate &= ~(one_way & ((s * g1 > 0) | (np.maximum(np.abs(g0), np.abs(g1)) <= noise_levels)))
+            is_crossing = is_candidate & (one_way | ((s * low < 0) & (s * high < 0)))
+            end = min(end, float(polynomials.end[is_crossing.any(axis=1)].min(initial=np.inf)))
+            is_remaining = (polynomials.begin < end) & is_candidate.any(axis=1)
+            is_smallest = polynomials.end - polynomials.begin <= _ULPS * np.spacing(np.abs(polynomials.end))
+            is_smallest |= depth == _DEPTH
+            is_candidate &= ~is_smallest[:, None] | is_crossing | (s * g1 <= 0) | ((s * rate0 < 0) & (s * rate1 > 0))
+            is_remaining &= is_candidate.any(axis=1)
+            is_resolved = is_remaining & (is_smallest | (is_crossing | ~is_candidate).all(axis=1))
+            intervals.append(np.stack([polynomials.begin[is_resolved], polynomials.end[is_resolved]], axis=1))
+            is_unresolved = is_remaining & ~is_resolved
+            if not is_unresolved.any():
                 break
-            part = part.some(left)
-            if part.begin.size > _MOST:  # what is later is looked at later
-                end = float(np.partition(part.begin, _MOST)[_MOST])
-                part = part.some(part.begin < end)
-            part = part.halved()
-        every = np.concatenate([np.empty((0, 2)), *found])
-        every = every[np.argsort(every[:, 0], kind="stable")]
-        return Suspects(every[every[:, 0] < end], end)
+            polynomials = polynomials.some(is_unresolved)
+            if polynomials.begin.size > _MOST:  # what is later is looked at later
+                end = float(np.partition(polynomials.begin, _MOST)[_MOST])
+                polynomials = polynomials.some(polynomials.begin < end)
+            polynomials = polynomials.halved()
+        all_intervals = np.concatenate([np.empty((0, 2)), *intervals])
+        all_intervals = all_intervals[np.argsort(all_intervals[:, 0], kind="stable")]
+        return Suspects(all_intervals[all_intervals[:, 0] < end], end)
 
-    def _bounds(self, part: _Cuts, others: Index, places: Index, still: Array) -> tuple[Array, Array, Array]:
+    def _bounds(self, polynomials: _Cuts, nonlinear: Index, places: Index, constant_values: Array) -> tuple[Array, Array, Array]:
         """Return bounds of all differences, and where they may jump, (N, m) each."""
-        low, high = part.rows.min(axis=1), part.rows.max(axis=1)
+        low, high = polynomials.rows.min(axis=1), polynomials.rows.max(axis=1)
         jump = np.zeros(low.shape)
-        if not others.size:
+        if not nonlinear.size:
             return low, high, jump
         lows, highs, jumping = [low], [high], [jump]
-        low, high = part.box(still, places, self._n_x + self._n_u)
-        for k in others.tolist():
+        low, high = polynomials.box(constant_values, places, self._n_x + self._n_u)
+        for k in nonlinear.tolist():
             value, _, used = self._enclosed[k]
-            found = value(low[:, used], high[:, used])
-            lows.append(found[0])
-            highs.append(found[1])
-            jumping.append(found[2][:, None].astype(float))
+            enclosure = value(low[:, used], high[:, used])
+            lows.append(enclosure[0])
+            highs.append(enclosure[1])
+            jumping.append(enclosure[2][:, None].astype(float))
         return np.concatenate(lows, axis=1), np.concatenate(highs, axis=1), np.concatenate(jumping, axis=1)
 
     def _courses(
-        self, part: _Cuts, others: Index, places: Index, still: Array, jump: Array
+        self, polynomials: _Cuts, nonlinear: Index, places: Index, constant_values: Array, jump: Array
     ) -> tuple[Array, Array, Array, Array, Mask]:
         """Return differences and rates at both ends, and whether they surely rise or fall in between, (N, m) each."""
-        steps = np.diff(part.rows, axis=1)
+        steps = np.diff(polynomials.rows, axis=1)
         one_way: Mask = np.logical_or((steps > 0).all(axis=1), (steps < 0).all(axis=1))
-        ends = [part.rows[:, 0], part.rows[:, -1], steps[:, 0], steps[:, -1]]
-        if not others.size:
+        ends = [polynomials.rows[:, 0], polynomials.rows[:, -1], steps[:, 0], steps[:, -1]]
+        if not nonlinear.size:
             return ends[0], ends[1], ends[2], ends[3], one_way
         n = self._n_x + self._n_u
-        (low, high), points = part.box(still, places, n), part.ends(still, places, n)
-        for j, k in enumerate(others.tolist(), start=one_way.shape[1]):
+        (low, high), points = polynomials.box(constant_values, places, n), polynomials.ends(constant_values, places, n)
+        for j, k in enumerate(nonlinear.tolist(), start=one_way.shape[1]):
             value, rate, used = self._enclosed[k]
-            least, most, _ = rate(low[:, used], high[:, used])
-            sure: Mask = np.logical_and(np.logical_or(least > 0, most < 0), jump[:, j : j + 1] == 0.0)
-            one_way = np.append(one_way, sure, axis=1)
-            at = [a for f in (value, rate) for a in np.split(f(points[:, used], points[:, used])[0], 2)]
-            ends = [np.append(known, new, axis=1) for known, new in zip(ends, at, strict=True)]
+            min_rate, max_rate, _ = rate(low[:, used], high[:, used])
+            is_monotonic: Mask = np.logical_and(np.logical_or(min_rate > 0, max_rate < 0), jump[:, j : j + 1] == 0.0)
+            one_way = np.append(one_way, is_monotonic, axis=1)
+            end_values = [a for f in (value, rate) for a in np.split(f(points[:, used], points[:, used])[0], 2)]
+            ends = [np.append(previous, added, axis=1) for previous, added in zip(ends, end_values, strict=True)]
         return ends[0], ends[1], ends[2], ends[3], one_way
 
 
@@ -188,9 +188,9 @@ class _Cuts:
     rows: Array
     moving: Array
 
-    def some(self, which: Mask) -> _Cuts:
+    def some(self, mask: Mask) -> _Cuts:
         """Return the selected intervals."""
-        return self if which.all() else _Cuts(self.begin[which], self.end[which], self.rows[which], self.moving[which])
+        return self if mask.all() else _Cuts(self.begin[mask], self.end[mask], self.rows[mask], self.moving[mask])
 
     def halved(self) -> _Cuts:
         """Return both halves of each."""
@@ -201,7 +201,7 @@ class _Cuts:
         )
         return _Cuts(np.concatenate([self.begin, middle]), np.concatenate([middle, self.end]), rows, moving)
 
-    def box(self, still: Array, places: Index, n: int) -> tuple[Array, Array]:
+    def box(self, constant_values: Array, places: Index, n: int) -> tuple[Array, Array]:
         """Return bounds of (t, x, u, dx, du, c), (N, ...); entries of (t, x, u) outside of `places` are constant.
 
         n : how many there are of x and u
@@ -209,16 +209,16 @@ class _Cuts:
         slopes = self._slopes
         bounds = [(self.moving.min(axis=1), slopes.min(axis=1)), (self.moving.max(axis=1), slopes.max(axis=1))]
         low, high = (
-            self._placed(still, places, n, t, *of) for t, of in zip((self.begin, self.end), bounds, strict=True)
+            self._placed(constant_values, places, n, t, *bound) for t, bound in zip((self.begin, self.end), bounds, strict=True)
         )
         return low, high
 
-    def ends(self, still: Array, places: Index, n: int) -> Array:
+    def ends(self, constant_values: Array, places: Index, n: int) -> Array:
         """Return the values of (t, x, u, dx, du, c) at all begins, then at all ends, (2 N, ...)."""
         slopes = self._slopes
         return np.concatenate(
             [
-                self._placed(still, places, n, t, self.moving[:, i], slopes[:, i])
+                self._placed(constant_values, places, n, t, self.moving[:, i], slopes[:, i])
                 for t, i in ((self.begin, 0), (self.end, -1))
             ]
         )
@@ -227,7 +227,7 @@ class _Cuts:
     def _slopes(self) -> Array:
         return 4.0 * np.diff(self.moving, axis=1) / (self.end - self.begin)[:, None, None]
 
-    def _placed(self, still: Array, places: Index, n: int, t: Array, values: Array, slopes: Array) -> Array:
-        out = np.repeat(still[None], t.size, axis=0)
+    def _placed(self, constant_values: Array, places: Index, n: int, t: Array, values: Array, slopes: Array) -> Array:
+        out = np.repeat(constant_values[None], t.size, axis=0)
         out[:, 0], out[:, places], out[:, n + places] = t, values, slopes
         return out

@@ -83,11 +83,11 @@ class _Flight:
 
     def seeds(self, dy: Array, n_y: int) -> Array:
         """Return the derivatives of the lanes' p and x0 by the quantities, in units of these, (L, n_y, w)."""
-        found = np.zeros((self.of.size, n_y, self.size.shape[2]))
+        seeds = np.zeros((self.of.size, n_y, self.size.shape[2]))
         source, place = self.directions
-        found.reshape(-1)[place] = dy[source]
-        found *= self.size
-        return found
+        seeds.reshape(-1)[place] = dy[source]
+        seeds *= self.size
+        return seeds
 
     def picked(self, of_outputs: Array) -> Array:
         """Return the values at the points, (n, ...), from those at all outputs of the lanes (L, m, ...)."""
@@ -173,21 +173,21 @@ class DenseSingleShooting:
     integrations : how often states were integrated; they are kept where only outputs and noise move
     """
 
-    def __init__(self, given: Given, links: Linked) -> None:
-        self._given, self._links = given, links
-        posed, layout, chains = given.posed, given.layout, given.laid.chains
-        system = posed.model.system
+    def __init__(self, shooting_data: Given, links: Linked) -> None:
+        self._given, self._links = shooting_data, links
+        problem, layout, chains = shooting_data.posed, shooting_data.layout, shooting_data.laid.chains
+        system = problem.model.system
         self._n_x, self._n_z, self._n_p = system.x.numel(), system.z.numel(), system.p.numel()
-        self._log = np.asarray(posed.log)
+        self._log = np.asarray(problem.log)
         counts = [chain.staging.times.size for chain in chains]
         self._ends = ends = np.concatenate([[0], np.cumsum(counts)]).astype(np.intp)
         self._of_point = np.repeat(np.arange(len(chains)), counts)
         self._times = np.concatenate([chain.staging.times.ravel() for chain in chains])[:, None]
         self._inputs = np.concatenate([chain.inputs[0] for chain in chains])
-        self._flights = _flights(given, ends, self._n_p + self._n_x, links.starts)
+        self._flights = _flights(shooting_data, ends, self._n_p + self._n_x, links.starts)
         self._blocks = _blocks([chain.measured for chain in chains], ends)
-        weighted = not any(block.measured.slots for block in self._blocks)
-        self._picks = given.expressions.states if weighted else None
+        is_weighted_only = not any(block.measured.slots for block in self._blocks)
+        self._picks = shooting_data.expressions.states if is_weighted_only else None
         self._chains = [slice(*pair) for pair in pairwise(ends.tolist())]
         widths = [chain.measured.n_r * n for chain, n in zip(chains, counts, strict=True)]
         self._rows = [slice(*pair) for pair in pairwise(np.concatenate([[0], np.cumsum(widths)]).tolist())]
@@ -207,9 +207,9 @@ class DenseSingleShooting:
             tuple(np.empty(shape) for shape in ((1, chain.n_r, 0), (1, chain.n_c, 0), (1, 0, chain.theta.size)))
             for chain in layout.chains
         ]
-        every, starts = np.ones(self._n_p, dtype=np.bool_), np.ones(self._n_x, dtype=np.bool_)
-        flows = [every if c.link.flow is None else c.link.flow for c in posed.conditions]
-        self._flow = np.array([np.concatenate([flow, starts]) for flow in flows])
+        all_parameters, all_states = np.ones(self._n_p, dtype=np.bool_), np.ones(self._n_x, dtype=np.bool_)
+        flows = [all_parameters if c.link.flow is None else c.link.flow for c in problem.conditions]
+        self._flow = np.array([np.concatenate([flow, all_states]) for flow in flows])
         self._last: Reading | None = None
         self._flown: _Flown | None = None
         self.integrations = 0
@@ -218,28 +218,28 @@ class DenseSingleShooting:
     @classmethod
     def of(cls, given: Given) -> DenseSingleShooting | None:
         """Return the evaluator; None if it does not apply, as with events, several pieces, or relations."""
-        posed, laid = given.posed, given.laid
-        plain = len(laid.rounds) == 1 and all(chain.division.plain and len(chain.pieces) == 1 for chain in laid.chains)
-        if not plain or posed.relations:
+        problem, plan = given.posed, given.laid
+        is_single_piece = len(plan.rounds) == 1 and all(chain.division.plain and len(chain.pieces) == 1 for chain in plan.chains)
+        if not is_single_piece or problem.relations:
             return None
-        filled = all(chain.pieces[0].points.size == chain.staging.times.size for chain in laid.chains)
-        links = linked(posed.model, posed.conditions) if filled and posed.conditions else None
+        covers_all_points = all(chain.pieces[0].points.size == chain.staging.times.size for chain in plan.chains)
+        links = linked(problem.model, problem.conditions) if covers_all_points and problem.conditions else None
         return None if links is None else cls(given, links)
 
-    def measuring(self, posed: Posed, chains: Sequence[Segments]) -> DenseSingleShooting:
+    def measuring(self, problem: Posed, chains: Sequence[Segments]) -> DenseSingleShooting:
         """Return the evaluator for other data at the same points; the last integration is reused."""
         other = copy(self)
-        other._given = replace(self._given, posed=posed, laid=replace(self._given.laid, chains=tuple(chains)))
+        other._given = replace(self._given, posed=problem, laid=replace(self._given.laid, chains=tuple(chains)))
         other._blocks = _blocks([chain.measured for chain in chains], self._ends)
         other._last, other._costs = None, {}
         return other
 
-    def integrated_by(self, laid: Arranged) -> DenseSingleShooting:
+    def integrated_by(self, plan: Arranged) -> DenseSingleShooting:
         """Return the evaluator with the integrators of another arrangement of the same pieces."""
         other = copy(self)
-        flights = zip(laid.rounds[0], self._flights, strict=True)
-        other._given = replace(self._given, laid=laid)
-        other._flights = tuple(replace(f, lanes=f.lanes.integrated_by(group.integrator)) for group, f in flights)
+        pairs = zip(plan.rounds[0], self._flights, strict=True)
+        other._given = replace(self._given, laid=plan)
+        other._flights = tuple(replace(f, lanes=f.lanes.integrated_by(group.integrator)) for group, f in pairs)
         other._last, other._flown, other._costs, other.integrations = None, None, {}, 0
         return other
 
@@ -255,122 +255,122 @@ class DenseSingleShooting:
 
     def residuals(self, v: Array) -> DenseResiduals | None:
         """Return the rows at v without derivatives, None where something cannot be computed."""
-        at = self.read(v)
-        if at is None:
+        point_data = self.read(v)
+        if point_data is None:
             return None
         n = int(np.count_nonzero(self._mask))
-        inverse = at.inverse[self._used] if isinstance(at.inverse, np.ndarray) else np.full(n, at.inverse)
-        prior, excess = at.prior.rows, at.prior.excess
+        inverse = point_data.inverse[self._used] if isinstance(point_data.inverse, np.ndarray) else np.full(n, point_data.inverse)
+        prior, excess = point_data.prior.rows, point_data.prior.excess
         scale = np.concatenate([np.ones(prior.size), inverse])
-        return DenseResiduals(at.cost, np.concatenate([prior, at.r[self._used]]), scale, at.sigma, prior.size, excess)
+        return DenseResiduals(point_data.cost, np.concatenate([prior, point_data.r[self._used]]), scale, point_data.sigma, prior.size, excess)
 
     def rows(self, v: Array) -> DenseRows | None:
         """Return the rows and their derivatives at v (n_theta,), None where something cannot be computed."""
         if self._last is None or self._last.flown.key != v.tobytes():
-            self._last = self.read(v, along=True)
-        at = self._last
-        found = None if at is None else self._by_theta(at)
-        return None if at is None or found is None else self._assembled(v, at, found[0])
+            self._last = self.read(v, with_sensitivities=True)
+        point_data = self._last
+        derivatives = None if point_data is None else self._by_theta(point_data)
+        return None if point_data is None or derivatives is None else self._assembled(v, point_data, derivatives[0])
 
-    def evaluation(self, v: Array, at: Reading) -> Evaluation:
+    def evaluation(self, v: Array, point_data: Reading) -> Evaluation:
         """Return a reading at v as the evaluation of a staged problem."""
-        prior = at.prior
-        of_chains = zip(self._rows, self._constrained(at.flown.g), at.beyond, strict=True)
+        prior = point_data.prior
+        of_chains = zip(self._rows, self._constrained(point_data.flown.g), point_data.beyond, strict=True)
         values = [
-            ChainValues(at.r[None, rows], _NONE, _EMPTY, _EMPTY, c[None], excess) for rows, c, excess in of_chains
+            ChainValues(point_data.r[None, rows], _NONE, _EMPTY, _EMPTY, c[None], excess) for rows, c, excess in of_chains
         ]
         return Evaluation(
-            v.copy(), tuple(values), prior.rows, prior.jacobian, sigma=at.sigma, excess=at.excess + prior.excess,
-            surplus=at.surplus, prior_excess=prior.excess, related=_NONE,
+            v.copy(), tuple(values), prior.rows, prior.jacobian, sigma=point_data.sigma, excess=point_data.excess + prior.excess,
+            surplus=point_data.surplus, prior_excess=prior.excess, related=_NONE,
             related_jacobian=np.empty((0, v.size)), prior_curved=prior.curved,
         )  # fmt: skip
 
-    def jacobians(self, at: Reading) -> tuple[tuple[Jacobians, ...], int, Index] | None:
+    def jacobians(self, point_data: Reading) -> tuple[tuple[Jacobians, ...], int, Index] | None:
         """Return derivatives of standardised rows by experiment, how many another integrator has integrated, the steps.
 
         Of steps that is all and explicit ones (2,).  None where something cannot be computed.
         """
-        found = self._by_theta(at)
-        if found is None:
+        derivatives = self._by_theta(point_data)
+        if derivatives is None:
             return None
-        inverse, out = at.inverse, list[Jacobians]()
-        for (block, c_q), rows, (by_s, c_s, by_q) in zip(found[0], self._rows, self._no_nodes, strict=True):
-            own = block * (inverse[rows, None] if isinstance(inverse, np.ndarray) else inverse)
+        inverse, out = point_data.inverse, list[Jacobians]()
+        for (block, c_q), rows, (by_s, c_s, by_q) in zip(derivatives[0], self._rows, self._no_nodes, strict=True):
+            scaled_block = block * (inverse[rows, None] if isinstance(inverse, np.ndarray) else inverse)
             of_none = _NO_BLOCK, _NO_BLOCK, by_q
-            out.append(Jacobians(by_s, by_s, own[None], *of_none, *of_none, c_s, c_s, c_q[None], by_q[0]))
-        return tuple(out), found[1], found[2]
+            out.append(Jacobians(by_s, by_s, scaled_block[None], *of_none, *of_none, c_s, c_s, c_q[None], by_q[0]))
+        return tuple(out), derivatives[1], derivatives[2]
 
-    def sweep(self, at: Reading) -> Sweep:
+    def sweep(self, point_data: Reading) -> Sweep:
         """Return the integration results, arranged by experiment."""
-        laid = self._given.laid
-        x, z, end = ([of[None, points] for points in self._chains] for of in (at.flown.x, at.flown.z, at.flown.x))
+        plan = self._given.laid
+        x, z, end = ([values[None, points] for points in self._chains] for values in (point_data.flown.x, point_data.flown.z, point_data.flown.x))
         runs: list[Integration] = []
-        for group, flight, (lanes, states) in zip(laid.rounds[0], self._flights, at.flown.found, strict=True):
+        for group, integration_group, (lanes, states) in zip(plan.rounds[0], self._flights, point_data.flown.found, strict=True):
             runs.append(Integration(group.integrator, group.members, group.parts, lanes, states))
-            for lane, i in enumerate(cast("list[int]", flight.of.tolist())):
+            for lane, i in enumerate(cast("list[int]", integration_group.of.tolist())):
                 end[i] = states.x[lane, -1:]
-        return Sweep(laid, x, z, end, runs, ())
+        return Sweep(plan, x, z, end, runs, ())
 
-    def observed(self, at: Reading) -> list[Array]:
+    def observed(self, point_data: Reading) -> list[Array]:
         """Return the observed outputs and spreads, (1, M, n_g) per experiment."""
-        return [at.flown.g[None, points, : self._n_g] for points in self._chains]
+        return [point_data.flown.g[None, points, : self._n_g] for points in self._chains]
 
     def _constrained(self, g: Array) -> list[Array]:
         """Return the path constraints of each experiment, (M n_h,); g (N, n_g + n_h) is of all points."""
         return [g[points, self._n_g :].ravel() for points in self._chains]
 
     @np.errstate(all="ignore")  # wild trial points overflow
-    def read(self, v: Array, *, along: bool = False) -> Reading | None:
+    def read(self, v: Array, *, with_sensitivities: bool = False) -> Reading | None:
         """Evaluate the problem at v (n_theta,); None if an evaluation fails.
 
-        Where derivatives will be asked for as well, states are integrated `along` with them, if they are not known.
+        Where derivatives will be asked for as well, states are integrated `with_sensitivities` with them, if they are not known.
         """
-        flown = self._fly(v, along=along)
-        return None if flown is None else self._weighted(v, flown)
+        integrated = self._fly(v, with_sensitivities=with_sensitivities)
+        return None if integrated is None else self._weighted(v, integrated)
 
-    def _fly(self, v: Array, *, along: bool = False) -> _Flown | None:
+    def _fly(self, v: Array, *, with_sensitivities: bool = False) -> _Flown | None:
         key = v.tobytes()
         if self._flown is not None and self._flown.key == key:
             return self._flown
         natural = natural_value(v, self._log)
-        linked = self._links.at(natural)
-        if linked is None:
+        link_values = self._links.at(natural)
+        if link_values is None:
             return None
-        y, by_n = linked
-        last = self._flown
-        if last is not None and np.array_equal(last.y[self._flow], y[self._flow]):  # only outputs and noise move
-            g = self._shown(last.x, last.z, y)
-            self._flown = replace(last, key=key, natural=natural, y=y, by_n=by_n, g=g, slopes=[])
+        y, by_n = link_values
+        previous = self._flown
+        if previous is not None and np.array_equal(previous.y[self._flow], y[self._flow]):  # only outputs and noise move
+            g = self._shown(previous.x, previous.z, y)
+            self._flown = replace(previous, key=key, natural=natural, y=y, by_n=by_n, g=g, slopes=[])
             return self._flown
-        if last is not None:  # what was kept for its derivatives may be large
-            last.slopes.clear()
-            for _, states in last.found:
+        if previous is not None:  # what was kept for its derivatives may be large
+            previous.slopes.clear()
+            for _, states in previous.found:
                 if states.kept is not None:
                     states.kept.give_up()
-        dy = self._links.slopes_at(by_n, np.where(self._log, natural, 1.0)) if along else None
+        dy = self._links.slopes_at(by_n, np.where(self._log, natural, 1.0)) if with_sensitivities else None
         n_p, N = self._n_p, self._of_point.size
         x, z = np.empty((N, self._n_x)), np.empty((N, self._n_z))
-        found: list[tuple[Lanes, Trajectories]] = []
+        trajectories: list[tuple[Lanes, Trajectories]] = []
         slopes: list[Sensitivities] = []
-        for flight in self._flights:
-            own = y[flight.of]
-            lanes = flight.lanes.lanes(own[:, n_p:].copy(), own[:, :n_p].copy())
+        for integration_group in self._flights:
+            lane_values = y[integration_group.of]
+            lanes = integration_group.lanes.lanes(lane_values[:, n_p:].copy(), lane_values[:, :n_p].copy())
             if dy is None:
-                states = flight.lanes.values(lanes)
+                states = integration_group.lanes.values(lanes)
             else:
-                states, along_them = flight.lanes.differentiated(lanes, flight.seeds(dy, y.shape[1]))
+                states, along_them = integration_group.lanes.differentiated(lanes, integration_group.seeds(dy, y.shape[1]))
                 slopes.append(along_them)
             if states.failures:
                 return None
-            if flight.whole:
-                x = flight.picked(states.x)
+            if integration_group.whole:
+                x = integration_group.picked(states.x)
             else:
-                x[flight.points] = flight.picked(states.x)
+                x[integration_group.points] = integration_group.picked(states.x)
             if self._n_z:
-                z[flight.points] = flight.picked(states.z)
-            found.append((lanes, states))
+                z[integration_group.points] = integration_group.picked(states.z)
+            trajectories.append((lanes, states))
         self.integrations += 1
-        self._flown = _Flown(key, natural, y, by_n, tuple(found), x, z, self._shown(x, z, y), slopes)
+        self._flown = _Flown(key, natural, y, by_n, tuple(trajectories), x, z, self._shown(x, z, y), slopes)
         return self._flown
 
     def _shown(self, x: Array, z: Array, y: Array) -> Array:
@@ -382,30 +382,30 @@ class DenseSingleShooting:
     @np.errstate(all="ignore")
     def projected(self, v: Array, projection: Projection) -> Array | None:
         """Return v with the eliminated entries, on which no state depends, at their optimum; None if that fails."""
-        flown = self._fly(v)
-        dy = None if flown is None else self._links.slopes_at(flown.by_n, np.where(self._log, flown.natural, 1.0))
-        if flown is None or dy is None:
+        integrated = self._fly(v)
+        dy = None if integrated is None else self._links.slopes_at(integrated.by_n, np.where(self._log, integrated.natural, 1.0))
+        if integrated is None or dy is None:
             return None
         chains, n_p, naturals = self._given.laid.chains, self._n_p, list[Natural]()
-        for chain, start, y in zip(self._given.layout.chains, self._links.starts[:-1], flown.y, strict=True):
+        for chain, start, y in zip(self._given.layout.chains, self._links.starts[:-1], integrated.y, strict=True):
             by_q = dy[start:][: y.size * chain.theta.size].reshape(y.size, chain.theta.size)
             naturals.append(Natural(y[:n_p], by_q[:n_p], y[n_p:], by_q[n_p:]))
 
         def observe(of_p: Sequence[Array]) -> Iterator[tuple[Measured, Array]]:
-            g = self._shown(flown.x, flown.z, np.array(of_p))
+            g = self._shown(integrated.x, integrated.z, np.array(of_p))
             yield from ((c.measured, g[None, points]) for c, points in zip(chains, self._chains, strict=True))
 
         return projection.projected(v, naturals, observe)
 
-    def _weighted(self, v: Array, flown: _Flown) -> Reading | None:
-        if flown.g.shape[1] > self._n_g and not _finite(self._constrained(flown.g), self._bounded_of):
+    def _weighted(self, v: Array, integrated: _Flown) -> Reading | None:
+        if integrated.g.shape[1] > self._n_g and not _finite(self._constrained(integrated.g), self._bounded_of):
             return None
-        parts = [block.measured.rows(flown.g[None, block.points]) for block in self._blocks]
-        r = np.concatenate([rows.ravel() for rows, _ in parts]) if len(parts) > 1 else parts[0][0].ravel()
+        block_rows = [block.measured.rows(integrated.g[None, block.points]) for block in self._blocks]
+        r = np.concatenate([rows.ravel() for rows, _ in block_rows]) if len(block_rows) > 1 else block_rows[0][0].ravel()
         if not np.logical_and.reduce(np.isfinite(r[self._used])):
             return None
-        beyond = [excess for _, excess in parts] if len(parts) == len(self._chains) else [0.0] * len(self._chains)
-        surplus = sum(beyond)
+        chain_excesses = [excess for _, excess in block_rows] if len(block_rows) == len(self._chains) else [0.0] * len(self._chains)
+        surplus = sum(chain_excesses)
         prior = self._given.posed.priors(v)
         if prior.failure:
             return None
@@ -418,102 +418,102 @@ class DenseSingleShooting:
             r, excess = r * inverse, of_sigma + surplus
         squares = float(prior.rows @ prior.rows) + sum([float(r[rows] @ r[rows]) for rows in self._rows])
         cost = 0.5 * squares + (excess + prior.excess)
-        return Reading(flown, cost, r, sigma, inverse, 0.5 * squares, excess, surplus, beyond, prior)
+        return Reading(integrated, cost, r, sigma, inverse, 0.5 * squares, excess, surplus, chain_excesses, prior)
 
     @np.errstate(all="ignore")
-    def _by_theta(self, at: Reading) -> tuple[list[tuple[Array, Array]], int, Index] | None:
+    def _by_theta(self, point_data: Reading) -> tuple[list[tuple[Array, Array]], int, Index] | None:
         """Return the derivatives from `_chained`, the number of rescued lanes, and the numbers of steps."""
-        slope = np.where(self._log, at.flown.natural, 1.0)
-        dy = self._links.slopes_at(at.flown.by_n, slope)
+        slope = np.where(self._log, point_data.flown.natural, 1.0)
+        dy = self._links.slopes_at(point_data.flown.by_n, slope)
         if dy is None:
             return None
         n_y, rescued, steps = self._n_p + self._n_x, 0, np.zeros(2, dtype=np.intp)
         dx: list[Array] = [np.empty(0)] * len(self._chains)
         dz: list[Array] = [np.empty(0)] * len(self._chains)
-        known = at.flown.slopes.copy()
-        at.flown.slopes.clear()
-        for flight, (lanes, states) in zip(self._flights, at.flown.found, strict=True):
-            if known:
-                found = known.pop(0)
+        available_slopes = point_data.flown.slopes.copy()
+        point_data.flown.slopes.clear()
+        for integration_group, (lanes, states) in zip(self._flights, point_data.flown.found, strict=True):
+            if available_slopes:
+                sensitivities = available_slopes.pop(0)
             else:
-                _, found = flight.lanes.differentiated(lanes, flight.seeds(dy, n_y), states)
-            if found.failures:
+                _, sensitivities = integration_group.lanes.differentiated(lanes, integration_group.seeds(dy, n_y), states)
+            if sensitivities.failures:
                 return None
-            rescued += len({*states.rescued, *found.rescued})
-            steps += found.steps
-            by_x = flight.picked(found.dx / flight.size[:, None])
-            by_z = flight.picked(found.dz / flight.size[:, None]) if self._n_z else found.dz
-            first, members = 0, cast("list[int]", flight.of.tolist())
+            rescued += len({*states.rescued, *sensitivities.rescued})
+            steps += sensitivities.steps
+            by_x = integration_group.picked(sensitivities.dx / integration_group.size[:, None])
+            by_z = integration_group.picked(sensitivities.dz / integration_group.size[:, None]) if self._n_z else sensitivities.dz
+            offset, members = 0, cast("list[int]", integration_group.of.tolist())
             for i in members:
                 n = self._chains[i].stop - self._chains[i].start
-                w, some = self._given.moving[i].size, slice(first, first + n)
-                dx[i] = by_x[some, :, :w]
+                w, rows = self._given.moving[i].size, slice(offset, offset + n)
+                dx[i] = by_x[rows, :, :w]
                 if self._n_z:
-                    dz[i] = by_z[some, :, :w]
-                first += n
-        blocks = self._chained(at, dy, dx, dz)
+                    dz[i] = by_z[rows, :, :w]
+                offset += n
+        blocks = self._chained(point_data, dy, dx, dz)
         return None if blocks is None else (blocks, rescued, steps)
 
     def _chained(
-        self, at: Reading, dy: Array, dx: Sequence[Array], dz: Sequence[Array]
+        self, point_data: Reading, dy: Array, dx: Sequence[Array], dz: Sequence[Array]
     ) -> list[tuple[Array, Array]] | None:
         """Return the derivatives of each experiment's rows and path constraints by its quantities."""
         if self._picks is not None:
             return self._picked(self._picks, dx)
-        given, n_p, n_x, n_z = self._given, self._n_p, self._n_x, self._n_z
-        x, z, y, g = at.flown.x, at.flown.z, at.flown.y, at.flown.g
-        slopes = given.expressions.jacobian(self._times, x, z, y[self._of_point, :n_p], self._inputs)
+        shooting_data, n_p, n_x, n_z = self._given, self._n_p, self._n_x, self._n_z
+        x, z, y, g = point_data.flown.x, point_data.flown.z, point_data.flown.y, point_data.flown.g
+        slopes = shooting_data.expressions.jacobian(self._times, x, z, y[self._of_point, :n_p], self._inputs)
         parts = [block.measured.slopes(g[None, block.points], slopes[None, block.points]) for block in self._blocks]
         starts, out = self._links.starts, list[tuple["Array", "Array"]]()
         by_block = iter(zip(self._blocks, parts, strict=True))
-        block, part = next(by_block)
-        for i, chain in enumerate(given.layout.chains):
+        block, block_slopes = next(by_block)
+        for i, chain in enumerate(shooting_data.layout.chains):
             points = self._chains[i]
             if points.start >= block.points.stop:
-                block, part = next(by_block)
-            d = part[0, points.start - block.points.start : points.stop - block.points.start]
+                block, block_slopes = next(by_block)
+            d = block_slopes[0, points.start - block.points.start : points.stop - block.points.start]
             n_r, n_q = d.shape[1], chain.theta.size
             if g.shape[1] > self._n_g:
                 d = np.concatenate([d, slopes[points, self._n_g :]], axis=1)
             by_q = _flat(d[..., n_x + n_z :]) @ dy[starts[i] :][: n_p * n_q].reshape(n_p, n_q)
             by_q = by_q.reshape(*d.shape[:2], n_q)
-            moved = d[..., :n_x] @ dx[i]
-            by_q[..., given.moving[i]] += moved + d[..., n_x : n_x + n_z] @ dz[i] if n_z else moved
-            own = _flat(by_q[:, :n_r]), _flat(by_q[:, n_r:])
-            if not _finite(own, (self._used_of[i], self._bounded_of[i])):
+            by_direction = d[..., :n_x] @ dx[i]
+            by_q[..., shooting_data.moving[i]] += by_direction + d[..., n_x : n_x + n_z] @ dz[i] if n_z else by_direction
+            chain_blocks = _flat(by_q[:, :n_r]), _flat(by_q[:, n_r:])
+            if not _finite(chain_blocks, (self._used_of[i], self._bounded_of[i])):
                 return None
-            out.append(own)
+            out.append(chain_blocks)
         return out
 
     def _picked(self, picks: Index, dx: Sequence[Array]) -> list[tuple[Array, Array]] | None:
         """Return the derivatives as `_chained` does, if all observed expressions are states."""
         out = list[tuple["Array", "Array"]]()
-        for i, (chain, of) in enumerate(zip(self._given.laid.chains, self._given.layout.chains, strict=True)):
-            weight, n_q = chain.measured.weight[0], of.theta.size
+        for i, (chain, layout_chain) in enumerate(zip(self._given.laid.chains, self._given.layout.chains, strict=True)):
+            weight, n_q = chain.measured.weight[0], layout_chain.theta.size
             by_q = dx[i][:, picks]
             if by_q.shape[2] < n_q:
-                moved, by_q = by_q, np.zeros((len(weight), picks.size, n_q))
-                by_q[..., self._given.moving[i]] = moved
+                by_direction, by_q = by_q, np.zeros((len(weight), picks.size, n_q))
+                by_q[..., self._given.moving[i]] = by_direction
             r, c = by_q[:, : weight.shape[1]] * weight[..., None], by_q[:, self._n_g :]
-            own = _flat(r), _flat(c)
-            if not _finite(own, (self._used_of[i], self._bounded_of[i])):
+            chain_blocks = _flat(r), _flat(c)
+            if not _finite(chain_blocks, (self._used_of[i], self._bounded_of[i])):
                 return None
-            out.append(own)
+            out.append(chain_blocks)
         return out
 
-    def _assembled(self, v: Array, at: Reading, blocks: Sequence[tuple[Array, Array]]) -> DenseRows:
+    def _assembled(self, v: Array, point_data: Reading, blocks: Sequence[tuple[Array, Array]]) -> DenseRows:
         """Assemble the dense rows: rows of priors first, then the measured rows."""
-        row = at.prior.rows.size
+        row = point_data.prior.rows.size
         E = np.zeros((row + int(np.count_nonzero(self._mask)), v.size))
-        E[:row] = at.prior.jacobian.dense
+        E[:row] = point_data.prior.jacobian.dense
         parts = zip(self._given.layout.chains, self._rows, self._used_of, blocks, strict=True)
         for chain, rows, of_rows, (block, _) in parts:
-            own = block * (at.inverse[rows, None] if isinstance(at.inverse, np.ndarray) else at.inverse)
-            used = own[of_rows]
+            scaled_block = block * (point_data.inverse[rows, None] if isinstance(point_data.inverse, np.ndarray) else point_data.inverse)
+            used = scaled_block[of_rows]
             E[row : row + len(used), chain.theta] = used
             row += len(used)
-        u = np.concatenate([at.prior.rows, at.r[self._used]])
-        return DenseRows(v.copy(), at.cost, at.half_square, u, E)
+        u = np.concatenate([point_data.prior.rows, point_data.r[self._used]])
+        return DenseRows(v.copy(), point_data.cost, point_data.half_square, u, E)
 
 
 _REMEMBERED = 4
@@ -530,51 +530,51 @@ def _flat(rows: Array) -> Array:
     return rows.reshape(rows.shape[0] * rows.shape[1], rows.shape[2])
 
 
-def _finite(arrays: Sequence[Array], chosen: Sequence[slice | Index]) -> bool:
+def _finite(arrays: Sequence[Array], selections: Sequence[slice | Index]) -> bool:
     """Whether the chosen rows of all arrays are."""
-    return all(bool(np.logical_and.reduce(np.isfinite(a[at]), axis=None)) for a, at in zip(arrays, chosen, strict=True))
+    return all(bool(np.logical_and.reduce(np.isfinite(a[rows]), axis=None)) for a, rows in zip(arrays, selections, strict=True))
 
 
-def _flights(given: Given, ends: Index, n_y: int, starts: Index) -> tuple[_Flight, ...]:
+def _flights(shooting_data: Given, ends: Index, n_y: int, starts: Index) -> tuple[_Flight, ...]:
     out: list[_Flight] = []
-    n_p = given.posed.model.system.p.numel()
-    for group in given.laid.rounds[0]:
+    n_p = shooting_data.posed.model.system.p.numel()
+    for group in shooting_data.laid.rounds[0]:
         members = [i for i, _ in group.members]
-        divisions = [given.laid.chains[i].division for i in members]
-        width = max((given.moving[i].size for i in members), default=0)
+        divisions = [shooting_data.laid.chains[i].division for i in members]
+        width = max((shooting_data.moving[i].size for i in members), default=0)
         size = np.ones((len(members), 1, width))
         sources, places = [np.empty(0, dtype=np.intp)], [np.empty(0, dtype=np.intp)]
         for lane, i in enumerate(members):
-            theta, moving = given.layout.chains[i].theta, given.moving[i]
-            size[lane, 0, : moving.size] = given.scale[theta[moving]]
+            theta, moving = shooting_data.layout.chains[i].theta, shooting_data.moving[i]
+            size[lane, 0, : moving.size] = shooting_data.scale[theta[moving]]
             rows, columns = np.arange(n_y)[:, None], np.arange(moving.size)
             sources.append((starts[i] + rows * theta.size + moving).ravel())
             places.append(((lane * n_y + rows) * width + columns).ravel())
-        still = Lanes(
+        constant_lanes = Lanes(
             start=np.array([d.edges[0] for d in divisions]),
             duration=np.array([d.edges[1] - d.edges[0] for d in divisions]),
             x0=np.empty((len(members), n_y - n_p)),
             p=np.empty((len(members), n_p)),
             u=np.concatenate([part.cubics for part in group.parts]),
-            z0=np.concatenate([given.z_start[i] for i in members]),
-            unit=np.array([given.units[i] for i in members]),
+            z0=np.concatenate([shooting_data.z_start[i] for i in members]),
+            unit=np.array([shooting_data.units[i] for i in members]),
         )
         points = np.concatenate([ends[part.condition] + part.point for part in group.parts])
-        lane, at = (np.concatenate([getattr(part, name) for part in group.parts]) for name in ("lane", "at"))
-        outputs, every = len(members) * group.integrator.grid.size, np.arange(int(ends[-1]))
-        whole = outputs == every.size and all(
-            np.array_equal(of, every) for of in (points, lane * group.integrator.grid.size + at)
+        lane, output_index = (np.concatenate([getattr(part, name) for part in group.parts]) for name in ("lane", "at"))
+        outputs, all_points = len(members) * group.integrator.grid.size, np.arange(int(ends[-1]))
+        covers_all_points = outputs == all_points.size and all(
+            np.array_equal(indices, all_points) for indices in (points, lane * group.integrator.grid.size + output_index)
         )
         directions = np.concatenate(sources), np.concatenate(places)
-        lanes = RepeatedLanes(group.integrator, still)
-        out.append(_Flight(np.array(members), lanes, lane, at, points, directions, size, whole))
+        lanes = RepeatedLanes(group.integrator, constant_lanes)
+        out.append(_Flight(np.array(members), lanes, lane, output_index, points, directions, size, covers_all_points))
     return tuple(out)
 
 
-def _blocks(every: Sequence[Measured], ends: Index) -> tuple[_Block, ...]:
+def _blocks(measurements: Sequence[Measured], ends: Index) -> tuple[_Block, ...]:
     """Take the experiments together whose values are weighted and nothing else."""
-    if len(every) > 1 and not any(m.slots for m in every):
-        target, weight = (np.concatenate([getattr(m, name) for m in every], axis=1) for name in ("target", "weight"))
-        one = Measured(target, weight, (), every[0].n_g, every[0].names, every[0].group)
-        return (_Block(slice(0, int(ends[-1])), one),)
-    return tuple(_Block(slice(*pair), m) for pair, m in zip(pairwise(ends.tolist()), every, strict=True))
+    if len(measurements) > 1 and not any(m.slots for m in measurements):
+        target, weight = (np.concatenate([getattr(m, name) for m in measurements], axis=1) for name in ("target", "weight"))
+        combined = Measured(target, weight, (), measurements[0].n_g, measurements[0].names, measurements[0].group)
+        return (_Block(slice(0, int(ends[-1])), combined),)
+    return tuple(_Block(slice(*pair), m) for pair, m in zip(pairwise(ends.tolist()), measurements, strict=True))

@@ -116,26 +116,26 @@ def _radau_points(n: int) -> Array:
     """
     x = np.cos(2.0 * np.pi * np.arange(n - 1, 0, -1) / (2 * n - 1))
     for _ in range(_NEWTON):
-        before, now = np.ones(n - 1), x
+        previous, current = np.ones(n - 1), x
         for k in range(2, n + 1):
-            before, now = now, ((2 * k - 1) * x * now - (k - 1) * before) / k
-        x = x - (now - before) * (1.0 + x) / (n * (now + before))
+            previous, current = current, ((2 * k - 1) * x * current - (k - 1) * previous) / k
+        x = x - (current - previous) * (1.0 + x) / (n * (current + previous))
     return np.concatenate([0.5 * (1.0 + x), [1.0]])
 
 
 def _basis(nodes: Array, tau: ArrayLike) -> Array:
     """Lagrange's product formula; at a node it is exactly 0 or 1."""
     tau = np.asarray(tau, dtype=float)[..., None, None]
-    others = ~np.eye(nodes.size, dtype=bool)
-    apart = np.where(others, nodes[:, None] - nodes, 1.0)
-    return np.prod(np.where(others, tau - nodes, 1.0) / apart, axis=-1)
+    is_other = ~np.eye(nodes.size, dtype=bool)
+    distances = np.where(is_other, nodes[:, None] - nodes, 1.0)
+    return np.prod(np.where(is_other, tau - nodes, 1.0) / distances, axis=-1)
 
 
 def _differentiation(nodes: Array) -> Array:
     """Element (i, j) is d l_j / d tau at node i (Berrut and Trefethen 2004, Eqs. 9.4 and 9.5)."""
-    apart = nodes[:, None] - nodes + np.eye(nodes.size)
-    weight = 1.0 / np.prod(apart, axis=1)
-    out = weight / weight[:, None] / apart
+    distances = nodes[:, None] - nodes + np.eye(nodes.size)
+    weight = 1.0 / np.prod(distances, axis=1)
+    out = weight / weight[:, None] / distances
     np.fill_diagonal(out, 0.0)
     np.fill_diagonal(out, -out.sum(axis=1))  # the derivative of a constant vanishes
     return out
@@ -207,23 +207,23 @@ class Elements:
     division: Division
     relative: bool = False
 
-    def parameters(self, at: Natural) -> Array:
+    def parameters(self, natural: Natural) -> Array:
         """Return the parameters at points: (n_p,), or of each element (K, 1, n_p)."""
         if self.relative:
-            edges = self.division.at(at.e)
+            edges = self.division.at(natural.e)
             span = np.stack([edges[:-1], np.diff(edges)], axis=1)
-            return np.hstack([self.division.stage_parameters(at.p, at.e), span])[:, None]
-        return self.division.stage_parameters(at.p, at.e)[:, None] if any(self.division.levels) else at.p
+            return np.hstack([self.division.stage_parameters(natural.p, natural.e), span])[:, None]
+        return self.division.stage_parameters(natural.p, natural.e)[:, None] if any(self.division.levels) else natural.p
 
-    def parameter_slopes(self, at: Natural, free: Index) -> Array:
+    def parameter_slopes(self, natural: Natural, free: Index) -> Array:
         """Return the derivatives of the free parameters, (1 | K, n_free, n_q)."""
         if self.relative:
-            edges = self.division.weight @ at.de
+            edges = self.division.weight @ natural.de
             span = np.stack([edges[:-1], np.diff(edges, axis=0)], axis=1)
-            return np.concatenate([self.division.stage_parameters(at.dp, at.de), span], axis=1)[:, free]
+            return np.concatenate([self.division.stage_parameters(natural.dp, natural.de), span], axis=1)[:, free]
         if any(self.division.levels):
-            return self.division.stage_parameters(at.dp, at.de)[:, free]
-        return at.dp[free][None]
+            return self.division.stage_parameters(natural.dp, natural.de)[:, free]
+        return natural.dp[free][None]
 
     def parameter_weights(self, by_free: Array, free: Index, n_p: int, n_e: int) -> tuple[Array, Array]:
         """Return the weights of the second derivatives of p (n_p,) and e (n_e,), from those of free parameters.
@@ -267,23 +267,23 @@ class Elements:
         y[:, 1:] = w.reshape(s.shape[0], -1, self.n_e)
         return y
 
-    def values(self, equations: Equations, at: Natural, s: Array, w: Array) -> ChainValues:
+    def values(self, equations: Equations, natural: Natural, s: Array, w: Array) -> ChainValues:
         """Evaluate all functions at nodes s, inner variables w."""
-        y, stages, p = self.states(s, w), s.shape[0], self.parameters(at)
+        y, stages, p = self.states(s, w), s.shape[0], self.parameters(natural)
         d = self.defects(equations, y, p)
-        seen = equations.observed.values(*self._measured(y, p))
-        r, excess = self.measured.rows(seen[..., : self.measured.n_g])
+        observed = equations.observed.values(*self._measured(y, p))
+        r, excess = self.measured.rows(observed[..., : self.measured.n_g])
         with np.errstate(invalid="ignore"):
-            c = np.where(self.applies > 0, seen[..., self.measured.n_g :], 0.0)
+            c = np.where(self.applies > 0, observed[..., self.measured.n_g :], 0.0)
         ends = np.einsum("j,kje->ke", self.table.end, y[..., : self.n_x])
         if any(self.division.crossings):
-            u = self.at(at.e).inputs_at_ends()[0]
+            u = self.at(natural.e).inputs_at_ends()[0]
             for k, crossing in enumerate(self.division.crossings):
                 if crossing is not None:
-                    ends[k] = crossing.values(ends[k], at.e, u[k])
+                    ends[k] = crossing.values(ends[k], natural.e, u[k])
         return ChainValues(
             r=r.reshape(stages, -1),
-            a=at.a,
+            a=natural.a,
             d=d.reshape(stages, -1),
             x=ends,
             c=c.reshape(stages, -1),
@@ -304,9 +304,9 @@ class Elements:
         """Evaluate outputs and spreads at the measured points, (K, M, n_g)."""
         return equations.observed.values(*self._measured(self.states(s, w), p))[..., : self.measured.n_g]
 
-    def slopes(self, equations: Equations, at: Natural, s: Array, w: Array) -> LocalDerivatives:
+    def slopes(self, equations: Equations, natural: Natural, s: Array, w: Array) -> LocalDerivatives:
         """Evaluate the derivatives at all points, factors and weights included."""
-        y, n_g, p = self.states(s, w), self.measured.n_g, self.parameters(at)
+        y, n_g, p = self.states(s, w), self.measured.n_g, self.parameters(natural)
         observed = equations.observed.jacobian(*self._measured(y, p))
         of_g = np.where(self.measured.used[..., None], observed[:, :, :n_g], 0.0)
         constraints = np.where(self.applies[..., None] > 0, observed[:, :, n_g:], 0.0)
@@ -321,36 +321,36 @@ class Elements:
         by_q = slopes.flow[..., n_e:] @ dp[:, None]
         return Blocks(by_s, self.inner_matrix(slopes.flow), by_q.reshape(stages, rows, -1))
 
-    def inner_by_quantities(self, equations: Equations, at: Natural, s: Array, w: Array) -> SparseRows:
+    def inner_by_quantities(self, equations: Equations, natural: Natural, s: Array, w: Array) -> SparseRows:
         """Return the derivative of d by q alone, (K d n_e, n_q), from the entries that are not zero."""
-        y, p, dp = self.states(s, w), self.parameters(at), self.parameter_slopes(at, equations.free)
+        y, p, dp = self.states(s, w), self.parameters(natural), self.parameter_slopes(natural, equations.free)
         row, column = equations.flow.places
-        own = np.flatnonzero(column >= self.n_e)
-        row, column = row[own], column[own] - self.n_e
-        entry = equations.flow.jacobian_entries(*self._collocation(y, p))[..., own] * self.factor[..., row]
+        parameter_entries = np.flatnonzero(column >= self.n_e)
+        row, column = row[parameter_entries], column[parameter_entries] - self.n_e
+        entry = equations.flow.jacobian_entries(*self._collocation(y, p))[..., parameter_entries] * self.factor[..., row]
         pattern: Mask = (dp != 0.0).any(axis=0)
         free, q = cast("tuple[Index, Index]", np.nonzero(pattern))
         begins = np.searchsorted(free, np.arange(equations.free.size + 1))
         counts: Index = np.diff(begins)[column]
-        of = np.repeat(np.arange(row.size), counts)
-        to: Index = begins[column][of] + np.arange(of.size) - np.repeat(np.cumsum(counts) - counts, counts)
-        found = entry[..., of] * dp[:, free[to], q[to]][:, None]
-        points: int = found.shape[0] * found.shape[1]
-        rows: Index = np.arange(points)[:, None] * self.n_e + row[of]
-        columns: Index = np.broadcast_to(q[to], rows.shape)
-        return SparseRows((points * self.n_e, dp.shape[2]), rows.ravel(), columns.ravel(), found.ravel())
+        entry_index = np.repeat(np.arange(row.size), counts)
+        column_index: Index = begins[column][entry_index] + np.arange(entry_index.size) - np.repeat(np.cumsum(counts) - counts, counts)
+        values = entry[..., entry_index] * dp[:, free[column_index], q[column_index]][:, None]
+        points: int = values.shape[0] * values.shape[1]
+        rows: Index = np.arange(points)[:, None] * self.n_e + row[entry_index]
+        columns: Index = np.broadcast_to(q[column_index], rows.shape)
+        return SparseRows((points * self.n_e, dp.shape[2]), rows.ravel(), columns.ravel(), values.ravel())
 
-    def observed_by_quantities(self, equations: Equations, at: Natural, s: Array, w: Array) -> Array | None:
+    def observed_by_quantities(self, equations: Equations, natural: Natural, s: Array, w: Array) -> Array | None:
         """Return the derivative of the residuals by q alone, (K, M n_r, n_q); None where they do not depend on q."""
         if (equations.observed.places[1] < self.n_e).all():
             return None
-        y, p, n_g = self.states(s, w), self.parameters(at), self.measured.n_g
+        y, p, n_g = self.states(s, w), self.parameters(natural), self.measured.n_g
         by_p = equations.observed.jacobian(*self._measured(y, p))[:, :, :n_g, self.n_e :]
         by_p = np.where(self.measured.used[..., None], by_p, 0.0)
         g = self.seen(equations, p, s, w) if self.measured.slots else np.empty(0)
-        found = self.measured.slopes(g, by_p) @ self.parameter_slopes(at, equations.free)[:, None]
-        K, M, n_r, n_q = found.shape  # -1 would not be determined where nothing of it varies
-        return found.reshape(K, M * n_r, n_q)
+        derivatives = self.measured.slopes(g, by_p) @ self.parameter_slopes(natural, equations.free)[:, None]
+        K, M, n_r, n_q = derivatives.shape  # -1 would not be determined where nothing of it varies
+        return derivatives.reshape(K, M * n_r, n_q)
 
     def inner_matrix(self, flow: Array) -> Array:
         """Assemble the derivative of d by w, (K, d n_e, d n_e), for some elements' `flow`."""
@@ -378,17 +378,17 @@ class Elements:
         times = (self.edges[:-1, None] + offsets)[..., None]
         return replace(self, table=table, times=times, inputs=signals(self.cubics, offsets))
 
-    def end_blocks(self, at: Natural, s: Array, w: Array) -> Blocks:
+    def end_blocks(self, natural: Natural, s: Array, w: Array) -> Blocks:
         """Assemble the derivatives of the state at the element's end, linear in s and w where nothing happens."""
         stages = self.edges.size - 1
         by_y = np.broadcast_to(self._of_end, (stages, *self._of_end.shape))
-        by_q = np.zeros((stages, self.n_x, at.dp.shape[1]))
+        by_q = np.zeros((stages, self.n_x, natural.dp.shape[1]))
         if any(self.division.crossings):
-            by_y, ends, (u, du, _) = by_y.copy(), self.states_at_ends(s, w), self.at(at.e).inputs_at_ends()
+            by_y, ends, (u, du, _) = by_y.copy(), self.states_at_ends(s, w), self.at(natural.e).inputs_at_ends()
             for k, crossing in enumerate(self.division.crossings):
                 if crossing is not None:
-                    _, by_x, by_e = crossing.slopes(ends[k], at.e, u[k], du[k])
-                    by_y[k], by_q[k] = by_x @ by_y[k], by_e @ at.de
+                    _, by_x, by_e = crossing.slopes(ends[k], natural.e, u[k], du[k])
+                    by_y[k], by_q[k] = by_x @ by_y[k], by_e @ natural.de
         return Blocks(by_y[..., : self.n_x], by_y[..., self.n_e :], by_q)
 
     @property
@@ -396,41 +396,41 @@ class Elements:
         """Return the contribution of the polynomials to the state at the element's end, (n_x, (d + 1) n_e)."""
         return np.asarray(np.kron(self.table.end, np.eye(self.n_x, self.n_e)), dtype=float)
 
-    def end_curvature(self, at: Natural, s: Array, w: Array, weight: Array) -> tuple[Array, Array]:
+    def end_curvature(self, natural: Natural, s: Array, w: Array, weight: Array) -> tuple[Array, Array]:
         """Return the Hessian of  weight . states at the ends  by (s, w, q), and what multiplies the curvature of e.
 
         weight (K, n_x); (K, m, m), without the curvature of e, and (n_e,).
         """
-        n_x, n_q = self.n_x, at.dp.shape[1]
+        n_x, n_q = self.n_x, natural.dp.shape[1]
         n_y = n_x + w.shape[1]
-        out, by_e = np.zeros((s.shape[0], n_y + n_q, n_y + n_q)), np.zeros(at.e.size)
-        ends, (u, du, ddu) = self.states_at_ends(s, w), self.at(at.e).inputs_at_ends()
+        out, by_e = np.zeros((s.shape[0], n_y + n_q, n_y + n_q)), np.zeros(natural.e.size)
+        ends, (u, du, ddu) = self.states_at_ends(s, w), self.at(natural.e).inputs_at_ends()
         flat = self._of_end
-        inner = np.zeros((n_x + at.e.size, n_y + n_q))
+        inner = np.zeros((n_x + natural.e.size, n_y + n_q))
         inner[:n_x, :n_y] = np.hstack([flat[:, :n_x], flat[:, self.n_e :]])
-        inner[n_x:, n_y:] = at.de
+        inner[n_x:, n_y:] = natural.de
         for k, crossing in enumerate(self.division.crossings):
             if crossing is not None and weight[k].any():
-                by_e += weight[k] @ crossing.slopes(ends[k], at.e, u[k], du[k])[2]
-                bend = crossing.curvature(ends[k], at.e, u[k], du[k], ddu[k], weight[k])
+                by_e += weight[k] @ crossing.slopes(ends[k], natural.e, u[k], du[k])[2]
+                bend = crossing.curvature(ends[k], natural.e, u[k], du[k], ddu[k], weight[k])
                 out[k] = inner.T @ bend @ inner
         return out, by_e
 
     def observed_blocks(self, slopes: LocalDerivatives, dp: Array) -> tuple[Blocks, Blocks]:
         """Assemble the derivatives of the residuals and of the path constraints."""
-        found: list[Blocks] = []
+        blocks: list[Blocks] = []
         for rows in (slopes.rows, slopes.constraints):
             shape, n_y = (rows.shape[0], rows.shape[1] * rows.shape[2]), (self.table.degree + 1) * self.n_e
             y = (rows[..., None, : self.n_e] * self.basis[:, :, None]).reshape(*shape, n_y)
             q = (rows[..., self.n_e :] @ dp[:, None]).reshape(*shape, dp.shape[2])
-            found.append(Blocks(y[..., : self.n_x], y[..., self.n_e :], q))
-        return found[0], found[1]
+            blocks.append(Blocks(y[..., : self.n_x], y[..., self.n_e :], q))
+        return blocks[0], blocks[1]
 
     def hessian(
         self,
         equations: Equations,
         slopes: LocalDerivatives,
-        at: Natural,
+        natural: Natural,
         s: Array,
         w: Array,
         inner: Array,
@@ -444,11 +444,11 @@ class Elements:
         multiplied by the cost's derivative, plus the product of slopes with the cost's curvature between them.
         """
         y, (stages, degree, n_e) = self.states(s, w), inner.shape
-        p, dp = self.parameters(at), self.parameter_slopes(at, equations.free)
+        p, dp = self.parameters(natural), self.parameter_slopes(natural, equations.free)
         flow = equations.flow.hessian(*self._collocation(y, p), inner * self.factor)
         g = self.seen(equations, p, s, w).copy()
-        bent = self.measured.bend(g, factor, slopes.observed)
-        point = np.einsum("kmga,kmgb->kmab", bent, slopes.observed)
+        curvature = self.measured.bend(g, factor, slopes.observed)
+        point = np.einsum("kmga,kmgb->kmab", curvature, slopes.observed)
         multiplier = np.concatenate([self.measured.gradient(g, factor), constraint * self.applies], axis=2)
         if not equations.observed.linear:
             point += equations.observed.hessian(*self._measured(y, p), multiplier)
@@ -456,8 +456,8 @@ class Elements:
         # By (y_0 ... y_d, q); the columns of y_0 that are no node states are left out at the end.
         n_y, q = (degree + 1) * n_e, slice((degree + 1) * n_e, None)
         total = np.empty((stages, n_y + dp.shape[2], n_y + dp.shape[2]))
-        left = self.basis[..., None] * point[:, :, None, :n_e, :n_e]
-        total[:, :n_y, :n_y] = np.einsum("kmjab,kmlb->kjalb", left, self.basis).reshape(stages, n_y, n_y)
+        left_factor = self.basis[..., None] * point[:, :, None, :n_e, :n_e]
+        total[:, :n_y, :n_y] = np.einsum("kmjab,kmlb->kjalb", left_factor, self.basis).reshape(stages, n_y, n_y)
         by_p = np.einsum("kmja,kmap->kjap", self.basis, point[..., :n_e, n_e:])
         by_p[:, 1:] += flow[..., :n_e, n_e:]
         total[:, :n_y, q] = by_p.reshape(stages, n_y, -1) @ dp
@@ -466,22 +466,22 @@ class Elements:
             dp.transpose(0, 2, 1) @ (flow[..., n_e:, n_e:].sum(axis=1) + point[..., n_e:, n_e:].sum(axis=1)) @ dp
         )
         for i in range(degree):
-            own = slice((i + 1) * n_e, (i + 2) * n_e)
-            total[:, own, own] += flow[:, i, :n_e, :n_e]
+            block = slice((i + 1) * n_e, (i + 2) * n_e)
+            total[:, block, block] += flow[:, i, :n_e, :n_e]
         by_free = np.einsum("kie,kiel->kl", inner, slopes.flow[..., n_e:])
-        every = np.concatenate([slopes.observed, slopes.constraints], axis=2)
-        by_free += np.einsum("kmg,kmgl->kl", multiplier, every[..., n_e:])
+        all_slopes = np.concatenate([slopes.observed, slopes.constraints], axis=2)
+        by_free += np.einsum("kmg,kmgl->kl", multiplier, all_slopes[..., n_e:])
         if n_e == self.n_x:
             return total, by_free
-        kept = np.r_[0 : self.n_x, n_e : total.shape[1]]
-        return total[:, kept[:, None], kept], by_free
+        columns = np.r_[0 : self.n_x, n_e : total.shape[1]]
+        return total[:, columns[:, None], columns], by_free
 
     def _collocation(self, y: Array, p: Array) -> tuple[Array, Array, Array, Array, Array]:
         return self.times, y[:, 1:, : self.n_x], y[:, 1:, self.n_x :], p, self.inputs
 
     def _measured(self, y: Array, p: Array) -> tuple[Array, Array, Array, Array, Array]:
-        at = np.einsum("kmje,kje->kme", self.basis, y)
-        return self.point_times, at[..., : self.n_x], at[..., self.n_x :], p, self.point_inputs
+        states = np.einsum("kmje,kje->kme", self.basis, y)
+        return self.point_times, states[..., : self.n_x], states[..., self.n_x :], p, self.point_inputs
 
 
 def signals(cubics: Array, offsets: Array) -> Array:

@@ -101,8 +101,8 @@ def input_cubics(inputs: Sequence[Input], times: Array) -> Array:
     if times[1] == times[0]:
         if times.size == 2:
             return np.pad(np.array([[signal(times[0])] for signal in inputs])[None], ((0, 0), (0, 0), (0, 3)))
-        rest = input_cubics(inputs, times[1:])
-        return np.concatenate([rest[:1], rest])
+        later_cubics = input_cubics(inputs, times[1:])
+        return np.concatenate([later_cubics[:1], later_cubics])
     return np.stack([signal.cubics(times) for signal in inputs], axis=1)
 
 
@@ -123,8 +123,8 @@ def straight_rates(model: Model, p: Array) -> Array | None:
 
 def _straight(model: Model) -> ca.Function | None:
     system = model.system
-    moved: ca.SX = ca.vertcat(system.t, system.x, system.z, system.u)
-    if system.z.numel() or system.u.numel() or ca.depends_on(system.ode, moved):
+    variables: ca.SX = ca.vertcat(system.t, system.x, system.z, system.u)
+    if system.z.numel() or system.u.numel() or ca.depends_on(system.ode, variables):
         return None
     return ca.Function("rates", [system.p], [ca.densify(system.ode)])
 
@@ -147,23 +147,23 @@ def march(course: IntegrationCase, begins: Array, states: Array, times: Array) -
         rates = straight_rates(course.model, course.p)
         if rates is not None:
             return _straight_on(course, table, rates, float(nodes[0]), states[0], times, events)
-    going: list[_Leg] = []
+    legs: list[_Leg] = []
     for k, begin in enumerate(nodes.tolist()):
-        done = 0
+        n_past_events = 0
         if table is not None:
             slack = float(rounding(np.array([begin]), table.start)[0])
-            done = table.done(begin, slack, at_start=k == 0 and begin <= table.start + slack)
-        going.append(_Leg(k, begin, states[k], times[(owner == k) & (times >= begin)], done))
-    found: list[Stretch] = []
-    while going:
-        stretches, cubics = zip(*(_stretch(course, leg, kinks, events) for leg in going), strict=True)
-        starts = np.array([leg.x for leg in going])
+            n_past_events = table.done(begin, slack, at_start=k == 0 and begin <= table.start + slack)
+        legs.append(_Leg(k, begin, states[k], times[(owner == k) & (times >= begin)], n_past_events))
+    node_trajectories: list[Stretch] = []
+    while legs:
+        stretches, cubics = zip(*(_stretch(course, leg, kinks, events) for leg in legs), strict=True)
+        starts = np.array([leg.x for leg in legs])
         _in_one_go(course, stretches, starts, cubics)
         _step_by_step(course, stretches, starts, cubics)
-        found += stretches
-        ahead = (_next(course, leg, stretch, events) for leg, stretch in zip(going, stretches, strict=True))
-        going = [leg for leg in ahead if leg is not None]
-    return sorted(found, key=lambda stretch: stretch.node)  # stable: a node's stretches stay in order
+        node_trajectories += stretches
+        next_legs = (_next(course, leg, stretch, events) for leg, stretch in zip(legs, stretches, strict=True))
+        legs = [leg for leg in next_legs if leg is not None]
+    return sorted(node_trajectories, key=lambda stretch: stretch.node)  # stable: a node's stretches stay in order
 
 
 @dataclass(frozen=True)
@@ -182,40 +182,40 @@ def _straight_on(
 ) -> list[Stretch]:
     """Compute the trajectory from event to event if states have constant rates in between, without an integrator."""
     slack = float(rounding(np.array([begin]), table.start)[0])
-    done = table.done(begin, slack, at_start=begin <= table.start + slack)
-    found: list[Stretch] = []
-    first, last = 0, float(times[-1])
+    n_past_events = table.done(begin, slack, at_start=begin <= table.start + slack)
+    node_trajectories: list[Stretch] = []
+    start_index, last_time = 0, float(times[-1])
     p = course.p
     while True:
-        if not np.array_equal(table.p[done], p):
-            p = table.p[done]
-            again = straight_rates(course.model, p)
-            assert again is not None
-            rates = again
-        more = done < events.size and events[done] <= last and first < times.size
-        stop = int(np.searchsorted(times, float(events[done]))) if more else times.size
-        ahead: Array = np.append(times[first:stop], events[done : done + int(more)])
-        t: Array = np.append(begin, ahead)
+        if not np.array_equal(table.p[n_past_events], p):
+            p = table.p[n_past_events]
+            new_rates = straight_rates(course.model, p)
+            assert new_rates is not None
+            rates = new_rates
+        has_event = n_past_events < events.size and events[n_past_events] <= last_time and start_index < times.size
+        stop = int(np.searchsorted(times, float(events[n_past_events]))) if has_event else times.size
+        next_times: Array = np.append(times[start_index:stop], events[n_past_events : n_past_events + int(has_event)])
+        t: Array = np.append(begin, next_times)
         if t.size > 1 and t[1] == begin:
             t = t[1:]
-        states, nothing = x + rates * (t - begin)[:, None], np.empty((t.size, 0))
-        found.append(Stretch(t, states, nothing, nothing, p, 0, t.size))
-        if not more or (events[done] == last and not table.after[done]):
-            return found
-        begin, x, crossing = float(events[done]), states[-1], table.crossings[done]
+        states, empty = x + rates * (t - begin)[:, None], np.empty((t.size, 0))
+        node_trajectories.append(Stretch(t, states, empty, empty, p, 0, t.size))
+        if not has_event or (events[n_past_events] == last_time and not table.after[n_past_events]):
+            return node_trajectories
+        begin, x, crossing = float(events[n_past_events]), states[-1], table.crossings[n_past_events]
         if crossing is not None:
             x = crossing.values(x, table.e, np.empty(0))
-        first = stop if table.after[done] else int(np.searchsorted(times, begin, side="right"))
-        done += 1
+        start_index = stop if table.after[n_past_events] else int(np.searchsorted(times, begin, side="right"))
+        n_past_events += 1
 
 
 def _stretch(course: IntegrationCase, leg: _Leg, kinks: Array, events: Array) -> tuple[Stretch, Array]:
     """Return the stretch up to the next event, still empty, and its inputs."""
-    own, table = leg.times, course.timetable
-    if leg.done < events.size and own.size and events[leg.done] <= own[-1]:
-        own = np.append(own[own < events[leg.done]], events[leg.done])
-    inside = kinks[(kinks > leg.begin) & (kinks < own[-1])] if own.size else own
-    t = merge(np.array([leg.begin]), own, inside)
+    times, table = leg.times, course.timetable
+    if leg.done < events.size and times.size and events[leg.done] <= times[-1]:
+        times = np.append(times[times < events[leg.done]], events[leg.done])
+    inner_kinks = kinks[(kinks > leg.begin) & (kinks < times[-1])] if times.size else times
+    t = merge(np.array([leg.begin]), times, inner_kinks)
     cubics = input_cubics(course.inputs, np.append(t[0], t))
     steps = np.diff(t, prepend=t[0])
     u = np.einsum("muc,mc->mu", cubics, steps[:, None] ** np.arange(4))
@@ -229,14 +229,14 @@ def _next(course: IntegrationCase, leg: _Leg, stretch: Stretch, events: Array) -
     table = course.timetable
     if table is None or leg.done == events.size or stretch.stuck is not None or not leg.times.size:
         return None
-    time, last = float(events[leg.done]), float(leg.times[-1])
-    if time > last or (time == last and not table.after[leg.done]):
+    time, last_time = float(events[leg.done]), float(leg.times[-1])
+    if time > last_time or (time == last_time and not table.after[leg.done]):
         return None
     crossing, x = table.crossings[leg.done], stretch.x[-1]
     if crossing is not None:
         x = crossing.values(x, table.e, stretch.u[-1])
-    left = leg.times[leg.times >= time] if table.after[leg.done] else leg.times[leg.times > time]
-    return _Leg(leg.node, time, x, left, leg.done + 1)
+    remaining_times = leg.times[leg.times >= time] if table.after[leg.done] else leg.times[leg.times > time]
+    return _Leg(leg.node, time, x, remaining_times, leg.done + 1)
 
 
 def _in_one_go(course: IntegrationCase, stretches: Sequence[Stretch], states: Array, cubics: Sequence[Array]) -> None:
@@ -251,11 +251,11 @@ def _in_one_go(course: IntegrationCase, stretches: Sequence[Stretch], states: Ar
         integrator = integrator_of(course.model, grid, course.options)
         guess = np.repeat(course.z_guess[None], len(members), axis=0)
         p = np.array([stretches[k].p for k in members])
-        found = integrator.values(_lanes(course, times, states[members], p, guess, [cubics[k] for k in members]))
-        failed = {failure.lane for failure in found.failures}
+        trajectories = integrator.values(_lanes(course, times, states[members], p, guess, [cubics[k] for k in members]))
+        failed = {failure.lane for failure in trajectories.failures}
         for lane, k in enumerate(members):
             if lane not in failed:
-                stretches[k].x, stretches[k].z = found.x[lane], found.z[lane]
+                stretches[k].x, stretches[k].z = trajectories.x[lane], trajectories.z[lane]
                 stretches[k].reached = stretches[k].times.size
 
 
@@ -264,22 +264,22 @@ def _step_by_step(
 ) -> None:
     """Integrate the others from output to output; the first step has length zero and makes z consistent."""
     step = integrator_of(course.model, [1.0], course.options)
-    going = [k for k, stretch in enumerate(stretches) if stretch.reached == 0]
+    indices = [k for k, stretch in enumerate(stretches) if stretch.reached == 0]
     j = 0
-    while going := [k for k in going if stretches[k].stuck is None and j < stretches[k].times.size]:
-        of = [stretches[k] for k in going]
-        x = np.array([s.x[j - 1] if j else states[k] for k, s in zip(going, of, strict=True)])
-        z = np.array([s.z[j - 1] if j else course.z_guess for s in of]).reshape(len(of), -1)
-        spans = [s.times[[max(j - 1, 0), j]] for s in of]
-        p = np.array([s.p for s in of])
-        lanes = _lanes(course, spans, x, p, z, [cubics[k][j : j + 1] for k in going])
-        found = step.values(lanes)
-        failed = {failure.lane for failure in found.failures}
-        for lane, stretch in enumerate(of):
+    while indices := [k for k in indices if stretches[k].stuck is None and j < stretches[k].times.size]:
+        active = [stretches[k] for k in indices]
+        x = np.array([s.x[j - 1] if j else states[k] for k, s in zip(indices, active, strict=True)])
+        z = np.array([s.z[j - 1] if j else course.z_guess for s in active]).reshape(len(active), -1)
+        spans = [s.times[[max(j - 1, 0), j]] for s in active]
+        p = np.array([s.p for s in active])
+        lanes = _lanes(course, spans, x, p, z, [cubics[k][j : j + 1] for k in indices])
+        trajectories = step.values(lanes)
+        failed = {failure.lane for failure in trajectories.failures}
+        for lane, stretch in enumerate(active):
             if lane in failed:
                 stretch.stuck = step, lanes, lane
             else:
-                stretch.x[j], stretch.z[j] = found.x[lane, -1], found.z[lane, -1]
+                stretch.x[j], stretch.z[j] = trajectories.x[lane, -1], trajectories.z[lane, -1]
                 stretch.reached = j + 1
         j += 1
 
@@ -311,21 +311,21 @@ def units_of(
     """
     times, x, z = table
     size = mean_magnitude(x)
-    least = 1.0 / horizon if horizon > 0.0 else np.inf  # in no time at all nothing moves from zero
-    new = np.zeros(size.size)
+    min_decay = 1.0 / horizon if horizon > 0.0 else np.inf  # in no time at all nothing moves from zero
+    estimated_size = np.zeros(size.size)
     u = np.array([signal(times) for signal in inputs]).reshape(-1, times.size).T
     for _ in range(min(size.size, _ROUNDS) if (size == 0.0).any() else 0):
-        known = np.where((x == 0.0) & (size > 0.0), size, x)
-        rates, decay = _rates(model, u, times, known, z, p)
-        new = np.where(size == 0.0, rates / np.maximum(decay, least), 0.0)
-        if not (new > 0.0).any():
+        filled_states = np.where((x == 0.0) & (size > 0.0), size, x)
+        rates, decay = _rates(model, u, times, filled_states, z, p)
+        estimated_size = np.where(size == 0.0, rates / np.maximum(decay, min_decay), 0.0)
+        if not (estimated_size > 0.0).any():
             break
         # What decays the faster the larger it is settles between the two.
-        _, faster = _rates(model, u, times, np.where(new > 0.0, new, known), z, p)
-        balance = rates / np.maximum(faster, least)
-        size = size + np.where(balance < new, np.sqrt(balance) * np.sqrt(new), new)
-    if (new > 0.0).any():  # every next cell of a diffusion would count as half of the one before: 2^-1000 in the end
-        size = np.where(size > 0.0, size, size[new > 0.0].min())
+        _, faster = _rates(model, u, times, np.where(estimated_size > 0.0, estimated_size, filled_states), z, p)
+        balance = rates / np.maximum(faster, min_decay)
+        size = size + np.where(balance < estimated_size, np.sqrt(balance) * np.sqrt(estimated_size), estimated_size)
+    if (estimated_size > 0.0).any():  # every next cell of a diffusion would count as half of the one before: 2^-1000 in the end
+        size = np.where(size > 0.0, size, size[estimated_size > 0.0].min())
     size = np.where(mean_magnitude(x) == 0.0, resolvable(size), size)
     size = np.concatenate([size, mean_magnitude(z)])
     return np.where(size > 0.0, size, 1.0)
@@ -339,8 +339,8 @@ def resolvable(size: Array) -> Array:
     are far smaller still.  States of smaller models may have units of their own: only what no units explain is
     nothing, as in Raimundez' model of 22 states, which cannot be integrated otherwise.
     """
-    least = _UNITS if size.size < _NETWORK else _RESOLVABLE
-    return np.where(size > 0.0, np.maximum(size, least * size.max(initial=0.0)), size)
+    min_ratio = _UNITS if size.size < _NETWORK else _RESOLVABLE
+    return np.where(size > 0.0, np.maximum(size, min_ratio * size.max(initial=0.0)), size)
 
 
 def mean_magnitude(values: Array) -> Array:
@@ -354,8 +354,8 @@ def mean_magnitude(values: Array) -> Array:
 def _rates(model: Model, u: Array, times: Array, x: Array, z: Array, p: Array) -> tuple[Array, Array]:
     """Return the largest |f_i| and |d f_i / d x_i| over the table, (n_x,) each, of inputs u (n, n_u)."""
     sizes = np.abs(_RATES.get(model, _build)(times[:, None], x, z, np.broadcast_to(p, (times.size, p.size)), u))
-    found = np.where(np.isfinite(sizes), sizes, 0.0).max(axis=0)
-    return found[:, 0], found[:, 1]
+    max_rates = np.where(np.isfinite(sizes), sizes, 0.0).max(axis=0)
+    return max_rates[:, 0], max_rates[:, 1]
 
 
 def _build(model: Model) -> Mapped:

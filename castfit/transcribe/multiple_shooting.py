@@ -106,8 +106,8 @@ class MultipleShooting:
         """Name in tables."""
         relaxed = ", relaxed" if self.algebraic == "relaxed" else ""
         if isinstance(self.intervals, str):
-            how = {"adjoint": ", adjoint", "forward": ", forward"}.get(self.derivatives, "")
-            return f"multiple shooting (at data{how}{', scalar' if self.matching == 'scalar' else ''}{relaxed})"
+            derivative_text = {"adjoint": ", adjoint", "forward": ", forward"}.get(self.derivatives, "")
+            return f"multiple shooting (at data{derivative_text}{', scalar' if self.matching == 'scalar' else ''}{relaxed})"
         count = "given" if np.ndim(self.intervals) else f"{self.intervals}"
         return f"multiple shooting ({count} intervals{relaxed})"
 
@@ -123,19 +123,19 @@ class MultipleShooting:
 
     def transcribe(self, problem: Posable, theta: NDArray[np.float64]) -> ShootingProblem:
         """Lay the problem out as stages, starting from theta (n_theta,)."""
-        posed = problem.posed
-        self._check_events(posed)
-        backward = self._backward(posed)
-        trajectory = start_trajectory(posed, theta, self.states, self.integrator)
-        edges = [uniform_or_given(c, self.intervals, what="intervals") for c in posed.conditions]
-        if posed.triggered and np.ndim(self.intervals) == 0 and not isinstance(self.intervals, str):
-            happened = [t[1:][np.diff(t) <= 0.0] for t, _, _ in trajectory.tables]
-            edges = [apart(own, times) for own, times in zip(edges, happened, strict=True)]
+        compiled = problem.posed
+        self._check_events(compiled)
+        backward = self._backward(compiled)
+        trajectory = start_trajectory(compiled, theta, self.states, self.integrator)
+        edges = [uniform_or_given(c, self.intervals, option_name="intervals") for c in compiled.conditions]
+        if compiled.triggered and np.ndim(self.intervals) == 0 and not isinstance(self.intervals, str):
+            event_times = [t[1:][np.diff(t) <= 0.0] for t, _, _ in trajectory.tables]
+            edges = [apart(stage_edges, times) for stage_edges, times in zip(edges, event_times, strict=True)]
         if backward:  # what is constrained is read at nodes, too
-            edges = [merge(of, c.watched) for of, c in zip(edges, posed.conditions, strict=True)]
-        stages = divided(posed, edges, theta, starts=backward)
+            edges = [merge(node_edges, c.watched) for node_edges, c in zip(edges, compiled.conditions, strict=True)]
+        stages = divided(compiled, edges, theta, starts=backward)
         return ShootingProblem(
-            posed,
+            compiled,
             stages,
             nodes=True,
             theta=theta,
@@ -147,21 +147,21 @@ class MultipleShooting:
             edges=edges,
         )
 
-    def _check_events(self, posed: Posed) -> None:
+    def _check_events(self, problem: Posed) -> None:
         """Refuse what does not go with events that states trigger."""
-        odd = {"derivatives": self.derivatives == "adjoint", "algebraic": self.algebraic == "relaxed"}
+        unsupported = {"derivatives": self.derivatives == "adjoint", "algebraic": self.algebraic == "relaxed"}
         check(
             "MultipleShooting",
-            [f"states trigger events in '{posed.triggered[0]}'; leave {name}='{getattr(self, name)}' out"
-             for name, given in odd.items() if posed.triggered and given],
+            [f"states trigger events in '{problem.triggered[0]}'; leave {name}='{getattr(self, name)}' out"
+             for name, is_set in unsupported.items() if problem.triggered and is_set],
         )  # fmt: skip
 
-    def _backward(self, posed: Posed) -> bool:
+    def _backward(self, problem: Posed) -> bool:
         if self.derivatives == "auto":
-            if posed.triggered:
+            if problem.triggered:
                 return False
             possible = self.algebraic == "consistent" and is_one_of(self.intervals, "data")
-            return possible and adjoint_pays(posed, self.integrator)
+            return possible and adjoint_pays(problem, self.integrator)
         return self.derivatives == "adjoint"
 
     def refine(self, problem: Posable, staged: StagedProblem, v: NDArray[np.float64]) -> StagedProblem | None:

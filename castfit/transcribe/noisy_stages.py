@@ -66,28 +66,28 @@ class NoisyStageFunctions:
         lam, mu_v, mu_lam = ca.SX.sym("lam", n), ca.SX.sym("mu_v", n_v), ca.SX.sym("mu_lam", n)
         C, M = ca.SX.sym("C", n_v, n_v), ca.SX.sym("M", n, n_v)
         slope = ca.jacobian(end, v)
-        bend, gradient = ca.hessian(ca.dot(lam, end), v)
-        block = ca.vertcat(ca.horzcat(end, slope), ca.horzcat(ca.SX(n_v, 1), bend))
-        trace = 0.5 * ca.dot(C, bend) + ca.dot(M, slope)
-        self.linear = bend.nnz() == 0
+        hessian, gradient = ca.hessian(ca.dot(lam, end), v)
+        block = ca.vertcat(ca.horzcat(end, slope), ca.horzcat(ca.SX(n_v, 1), hessian))
+        trace = 0.5 * ca.dot(C, hessian) + ca.dot(M, slope)
+        self.linear = hessian.nnz() == 0
         total = trace + ca.dot(lam - mu_lam, end) - ca.dot(mu_v, gradient)
         weights = [ca.vec(C.T), ca.vec(M.T)]
         self.values = Mapped("values", arguments, end)
         self.blocks = Mapped("blocks", [*arguments, lam], block)
         self.trace = Mapped("trace", [*arguments, lam, *weights], ca.gradient(trace, ca.vertcat(v, lam)))
         self.by_p = Mapped("by_p", [*arguments, lam, *weights, mu_v, mu_lam], ca.gradient(total, p))
-        at = [system.t, system.x, system.p, system.u, z0]
+        node_arguments = [system.t, system.x, system.p, system.u, z0]
         outputs = ca.densify(ca.vertcat(*(model.outputs[name] for name in model.output_names)))
         z = self.algebraic_states(system.t, system.x, system.p, system.u, z0, _FIRST)
-        along = ca.SX(ca.substitute(outputs, system.z, z)) if system.z.numel() else outputs
-        self.outputs = Mapped("outputs", at, ca.horzcat(along, ca.jacobian(along, system.x)))
-        self.algebraic = Mapped("algebraic", at, z)
+        explicit_outputs = ca.SX(ca.substitute(outputs, system.z, z)) if system.z.numel() else outputs
+        self.outputs = Mapped("outputs", node_arguments, ca.horzcat(explicit_outputs, ca.jacobian(explicit_outputs, system.x)))
+        self.algebraic = Mapped("algebraic", node_arguments, z)
 
     def _step(self, x: ca.SX, c: ca.SX, p: ca.SX, cubics: ca.SX, t: ca.SX, h: ca.SX, z0: ca.SX) -> ca.SX:
         """Return the states after a step of the classical Runge-Kutta method."""
         n_w, z = len(self.noises), ca.SX(z0)
 
-        def rate(at: ca.SX, tau: float, z: ca.SX, iterations: int) -> tuple[ca.SX, ca.SX]:
+        def rate(state: ca.SX, tau: float, z: ca.SX, iterations: int) -> tuple[ca.SX, ca.SX]:
             s, w = tau * h, ca.SX(n_w, 1)
             for j in range(MODES):
                 legendre = np.polynomial.legendre.Legendre.basis(j)(2.0 * tau - 1.0)
@@ -96,8 +96,8 @@ class NoisyStageFunctions:
             for i, place in enumerate(self._places):
                 driven[place] = w[i]
             u = (cubics[0, :] + s * (cubics[1, :] + s * (cubics[2, :] + s * cubics[3, :]))).T
-            z = self.algebraic_states(t + s, at, driven, u, z, iterations)
-            return self._rates(t + s, at, z, driven, u)[0], z
+            z = self.algebraic_states(t + s, state, driven, u, z, iterations)
+            return self._rates(t + s, state, z, driven, u)[0], z
 
         k1, z = rate(x, 0.0, z, _FIRST)
         k2, z = rate(x + 0.5 * h * k1, 0.5, z, _FIRST)
@@ -111,9 +111,9 @@ class NoisyStageFunctions:
         if not z.numel():
             return z
         by_z = ca.jacobian(system.alg, system.z)
-        known = ca.Function("known", system.arguments, [system.alg, by_z])
+        equations = ca.Function("known", system.arguments, [system.alg, by_z])
         for _ in range(iterations if ca.depends_on(by_z, system.z) else 1):
-            residual, matrix = known(t, x, z, p, u)
+            residual, matrix = equations(t, x, z, p, u)
             z = z - ca.solve(matrix, residual)
         return z
 
@@ -128,39 +128,39 @@ class NodeCost:
         model, system = problem.model, problem.model.system
         n_o = len(observed)
         sigma, z0 = ca.SX.sym("sigma", len(problem.groups)), ca.SX.sym("z0", system.z.numel())
-        value, known, spread = (ca.SX.sym(name, n_o) for name in ("value", "known", "spread"))
+        value, is_known, spread = (ca.SX.sym(name, n_o) for name in ("value", "known", "spread"))
         C, mu = ca.SX.sym("C", system.x.numel(), system.x.numel()), ca.SX.sym("mu", system.x.numel())
         z = stages.algebraic_states(system.t, system.x, system.p, system.u, z0, _FIRST)
-        seen = (*problem.outputs, *problem.spreads)
-        graph = ca.Function("seen", system.arguments, [ca.densify(ca.vertcat(*(model.outputs[s] for s in seen)))])
+        observed_names = (*problem.outputs, *problem.spreads)
+        graph = ca.Function("seen", system.arguments, [ca.densify(ca.vertcat(*(model.outputs[s] for s in observed_names)))])
         g = ca.SX(graph(system.t, system.x, z, system.p, system.u))
         cost, predictions, spreads = ca.SX(0), ca.SX.zeros(n_o, 1), ca.SX.zeros(n_o, 1)
-        for j, of in enumerate(observed):
-            if of is None:
+        for j, output in enumerate(observed):
+            if output is None:
                 continue
             prediction, s, m = (ca.SX.sym(name) for name in ("mu", "s", "m"))
-            density = of.noise.density(prediction, s, m)
-            eta = [g[seen.index(name)] for name in of.predicted]
-            own = eta[1] if of.computed else spread[j] * (sigma[of.group] if of.group >= 0 else 1.0)
-            others = [e for e in ca.vertsplit(density.eta) if not (ca.is_equal(e, prediction) or ca.is_equal(e, s))]
-            new = [eta[0], own, value[j], *eta[1 + of.computed :]]
-            column = ca.substitute([density.cost], [prediction, s, m, *others], new)[0]
-            cost += ca.if_else(known[j] > 0, column, 0)
-            predictions[j], spreads[j] = eta[0], own
-        data = [sigma, value, known, spread]
-        at = [system.t, system.x, system.p, system.u, z0, *data]
+            density = output.noise.density(prediction, s, m)
+            eta = [g[observed_names.index(name)] for name in output.predicted]
+            spread_expression = eta[1] if output.computed else spread[j] * (sigma[output.group] if output.group >= 0 else 1.0)
+            other_arguments = [e for e in ca.vertsplit(density.eta) if not (ca.is_equal(e, prediction) or ca.is_equal(e, s))]
+            replacements = [eta[0], spread_expression, value[j], *eta[1 + output.computed :]]
+            column = ca.substitute([density.cost], [prediction, s, m, *other_arguments], replacements)[0]
+            cost += ca.if_else(is_known[j] > 0, column, 0)
+            predictions[j], spreads[j] = eta[0], spread_expression
+        data = [sigma, value, is_known, spread]
+        arguments = [system.t, system.x, system.p, system.u, z0, *data]
         hessian, gradient = ca.hessian(cost, system.x)
         trace = 0.5 * ca.dot(C, hessian)
         self.quadratic = not ca.depends_on(hessian, system.x)
         total = cost + trace - ca.dot(mu, gradient)
-        self.cost = Mapped("cost", at, cost)
+        self.cost = Mapped("cost", arguments, cost)
         self.blocks = Mapped(
-            "node_blocks", at, ca.vertcat(ca.horzcat(cost, gradient.T), ca.horzcat(ca.SX(mu.numel(), 1), hessian))
+            "node_blocks", arguments, ca.vertcat(ca.horzcat(cost, gradient.T), ca.horzcat(ca.SX(mu.numel(), 1), hessian))
         )
-        self.trace = Mapped("node_trace", [*at, ca.vec(C)], ca.gradient(trace, system.x))
-        self.by_q = Mapped("node_by_q", [*at, ca.vec(C), mu], ca.gradient(total, ca.vertcat(system.p, sigma)))
+        self.trace = Mapped("node_trace", [*arguments, ca.vec(C)], ca.gradient(trace, system.x))
+        self.by_q = Mapped("node_by_q", [*arguments, ca.vec(C), mu], ca.gradient(total, ca.vertcat(system.p, sigma)))
         observed_slope = ca.horzcat(predictions, spreads, ca.jacobian(predictions, system.x))
-        self.observed = Mapped("node_observed", at, observed_slope)
+        self.observed = Mapped("node_observed", arguments, observed_slope)
 
 
 _FUNCTIONS: Built[Model, NoisyStageFunctions] = Built()
@@ -216,14 +216,14 @@ class NoisyChain:
         self.data = NodeCost(problem, condition.observed, self.functions)
         start, points = condition.start, condition.points
         table = condition.timetable(condition.link.natural(problem.guess[condition.theta]))
-        marks = merge(np.array([start]), condition.times, condition.breakpoints)
-        happens = np.empty(0) if table is None else table.times[(table.times >= start) & (table.times <= condition.end)]
-        marks = merge(marks, happens) if happens.size else marks
-        pieces = np.maximum(np.ceil(np.diff(marks) / longest * (1.0 - 1e-9)), 1).astype(np.intp)
+        boundaries = merge(np.array([start]), condition.times, condition.breakpoints)
+        event_times = np.empty(0) if table is None else table.times[(table.times >= start) & (table.times <= condition.end)]
+        boundaries = merge(boundaries, event_times) if event_times.size else boundaries
+        pieces = np.maximum(np.ceil(np.diff(boundaries) / longest * (1.0 - 1e-9)), 1).astype(np.intp)
         inner: list[Array] = [
-            np.linspace(a, b, n + 1)[:-1] for a, b, n in zip(marks[:-1], marks[1:], pieces.tolist(), strict=True)
+            np.linspace(a, b, n + 1)[:-1] for a, b, n in zip(boundaries[:-1], boundaries[1:], pieces.tolist(), strict=True)
         ]
-        edges = np.concatenate([*inner, marks[-1:]])
+        edges = np.concatenate([*inner, boundaries[-1:]])
         # A change of states is a stage of its own, between the node before it and the one after it.
         jumps: dict[float, int] = {}
         for g, time in enumerate([] if table is None else snap(table.times, edges).tolist()):
@@ -243,37 +243,37 @@ class NoisyChain:
         if condition.inputs:
             self.cubics[flows] = input_cubics(condition.inputs, edges)
         middle = 0.5 * (self.times[:-1] + self.times[1:])
-        late = np.empty(0) if table is None else table.times
-        self.interval: Index = np.searchsorted(late, middle, side="right").astype(np.intp)
+        change_times = np.empty(0) if table is None else table.times
+        self.interval: Index = np.searchsorted(change_times, middle, side="right").astype(np.intp)
         """Which of the timetable's parameters hold in a stage, (K,)."""
-        at = snap(points.times, edges)
-        node = np.searchsorted(self.times, at, side="left")
+        row_times = snap(points.times, edges)
+        node = np.searchsorted(self.times, row_times, side="left")
         if table is not None:
-            after = np.isin(at, snap(table.wanted_after, edges))
-            node = np.where(after, np.searchsorted(self.times, at, side="right") - 1, node)
+            is_after = np.isin(row_times, snap(table.wanted_after, edges))
+            node = np.where(is_after, np.searchsorted(self.times, row_times, side="right") - 1, node)
         self.node: Index = node.astype(np.intp)
         """The node of each row of data, (R,)."""
-        before = np.maximum(np.searchsorted(flows, node) - 1, 0)
-        stage = flows[np.minimum(before, flows.size - 1)]
+        flow_index = np.maximum(np.searchsorted(flows, node) - 1, 0)
+        stage = flows[np.minimum(flow_index, flows.size - 1)]
         ends = np.where(node[:, None] == 0, 0.0, self.h[stage])
         u = np.einsum("rjc,rc->rj", self.cubics[stage], ends ** np.arange(4))
-        self.row_inputs = as_measured(condition.inputs, at, u)
+        self.row_inputs = as_measured(condition.inputs, row_times, u)
         self.row_interval = self.interval[stage]
         mask = points.mask
         self.known = mask.astype(float)
         with np.errstate(invalid="ignore"):
-            typical = [np.median(points.sigma[of, j]) if of.any() else 1.0 for j, of in enumerate(mask.T)]
+            typical = [np.median(points.sigma[column_mask, j]) if column_mask.any() else 1.0 for j, column_mask in enumerate(mask.T)]
         self.spreads_of_outputs: Array = np.array(typical, dtype=float)
         """What data of each output are weighted by, as a rule."""
         self.values, self.spreads = np.where(mask, points.values, 1.0), np.where(mask, points.sigma, 1.0)
-        self.row_times = at[:, None]
+        self.row_times = row_times[:, None]
         names = model.states
         self.measured_states = [
             (j, names.index(o)) for j, o in enumerate(problem.outputs) if o in names and mask[:, j].any()
         ]
         """Outputs that are states, and which."""
-        last = np.einsum("jc,c->j", self.cubics[flows[-1]], float(self.h[flows[-1], 0]) ** np.arange(4))
-        self.node_inputs: Array = np.concatenate([self.cubics[:, :, 0], last[None]])
+        last_inputs = np.einsum("jc,c->j", self.cubics[flows[-1]], float(self.h[flows[-1], 0]) ** np.arange(4))
+        self.node_inputs: Array = np.concatenate([self.cubics[:, :, 0], last_inputs[None]])
         for k in self.jumps:  # inputs there are those of what follows
             self.node_inputs[k] = self.node_inputs[k + 1]
 
@@ -294,103 +294,103 @@ class NoisyChain:
         p = natural.p[None] if table is None else table.p
         return ChainPoint(natural, table, p[self.interval], p[self.row_interval], sigma, *path)
 
-    def _stage_arguments(self, at: ChainPoint) -> tuple[Array, ...]:
+    def _stage_arguments(self, point: ChainPoint) -> tuple[Array, ...]:
         cubics = self.cubics.reshape(self.t.shape[0], -1)
-        return at.x[:-1], at.c, at.p_stages, cubics, self.t, self.h, at.z[:-1]
+        return point.x[:-1], point.c, point.p_stages, cubics, self.t, self.h, point.z[:-1]
 
-    def _row_arguments(self, at: ChainPoint) -> tuple[Array, ...]:
-        z = at.z[self.node]
-        sigma = np.broadcast_to(at.sigma, (self.node.size, at.sigma.size))
+    def _row_arguments(self, point: ChainPoint) -> tuple[Array, ...]:
+        z = point.z[self.node]
+        sigma = np.broadcast_to(point.sigma, (self.node.size, point.sigma.size))
         data = (sigma, self.values, self.known, self.spreads)
-        return self.row_times, at.x[self.node], at.p_rows, self.row_inputs, z, *data
+        return self.row_times, point.x[self.node], point.p_rows, self.row_inputs, z, *data
 
-    def _crossing(self, at: ChainPoint, g: int) -> Crossing:
-        assert at.table is not None
-        found = at.table.crossings[g]
-        assert found is not None
-        return found
+    def _crossing(self, point: ChainPoint, g: int) -> Crossing:
+        assert point.table is not None
+        crossing = point.table.crossings[g]
+        assert crossing is not None
+        return crossing
 
-    def stage_at(self, at: ChainPoint, k: int, x: Array, z: Array) -> tuple[Array, Array]:
+    def stage_at(self, point: ChainPoint, k: int, x: Array, z: Array) -> tuple[Array, Array]:
         """Return the end of stage k (n,) from other states, without noise, and its derivatives (n, n + m)."""
         n, m = x.size, self.functions.m
         if k in self.jumps:
             u: Array = self.node_inputs[k]
-            end, slope, _ = self._crossing(at, self.jumps[k]).slopes(x, at.natural.e, u, np.zeros_like(u))
+            end, slope, _ = self._crossing(point, self.jumps[k]).slopes(x, point.natural.e, u, np.zeros_like(u))
             return end, np.hstack([slope, np.zeros((n, m))])
-        arguments = (x, np.zeros(m), at.p_stages[k], self.cubics[k].ravel(), self.t[k], self.h[k], z, np.zeros(n))
-        found = self.functions.blocks(*arguments)
-        return found[:n, 0].copy(), found[:n, 1:].copy()
+        arguments = (x, np.zeros(m), point.p_stages[k], self.cubics[k].ravel(), self.t[k], self.h[k], z, np.zeros(n))
+        blocks = self.functions.blocks(*arguments)
+        return blocks[:n, 0].copy(), blocks[:n, 1:].copy()
 
-    def data_at(self, at: ChainPoint, rows: Index, x: Array, z: Array) -> tuple[Array, Array]:
+    def data_at(self, point: ChainPoint, rows: Index, x: Array, z: Array) -> tuple[Array, Array]:
         """Return gradient and Hessian (n, n) of what rows of data at one node cost, at other states."""
-        data = at.sigma, self.values[rows], self.known[rows], self.spreads[rows]
-        found = self.data.blocks(self.row_times[rows], x, at.p_rows[rows], self.row_inputs[rows], z, *data)
-        return found[:, 0, 1:].sum(axis=0), found[:, 1:, 1:].sum(axis=0)
+        data = point.sigma, self.values[rows], self.known[rows], self.spreads[rows]
+        blocks = self.data.blocks(self.row_times[rows], x, point.p_rows[rows], self.row_inputs[rows], z, *data)
+        return blocks[:, 0, 1:].sum(axis=0), blocks[:, 1:, 1:].sum(axis=0)
 
-    def seen_at(self, at: ChainPoint, row: int, j: int, x: Array, z: Array) -> tuple[float, float, Array]:
+    def seen_at(self, point: ChainPoint, row: int, j: int, x: Array, z: Array) -> tuple[float, float, Array]:
         """Return the value of output j at other states in a row, its deviation, NaN if not measured, and its slope."""
-        of = self.condition.observed[j]
-        if of is None or not self.known[row, j]:
+        output = self.condition.observed[j]
+        if output is None or not self.known[row, j]:
             return np.nan, np.nan, x
-        data = at.sigma, self.values[row], self.known[row], self.spreads[row]
-        found = self.data.observed(self.row_times[row], x, at.p_rows[row], self.row_inputs[row], z, *data)[j]
-        deviation = of.noise.deviation(found[:1], found[1:2])
-        return float(found[0]), float(deviation[0]), found[2:].copy()
+        data = point.sigma, self.values[row], self.known[row], self.spreads[row]
+        observed = self.data.observed(self.row_times[row], x, point.p_rows[row], self.row_inputs[row], z, *data)[j]
+        deviation = output.noise.deviation(observed[:1], observed[1:2])
+        return float(observed[0]), float(deviation[0]), observed[2:].copy()
 
-    def ends_at(self, at: ChainPoint, k: int, x: Array, c: Array, z: Array) -> Array:
+    def ends_at(self, point: ChainPoint, k: int, x: Array, c: Array, z: Array) -> Array:
         """Return the ends of stage k from several states and modes, (count, n)."""
         if k in self.jumps:
-            crossing, e, u = self._crossing(at, self.jumps[k]), at.natural.e, self.node_inputs[k]
-            return np.array([crossing.values(each, e, u) for each in x])
-        arguments = (x, c, at.p_stages[k], self.cubics[k].ravel(), self.t[k], self.h[k], z)
+            crossing, e, u = self._crossing(point, self.jumps[k]), point.natural.e, self.node_inputs[k]
+            return np.array([crossing.values(state, e, u) for state in x])
+        arguments = (x, c, point.p_stages[k], self.cubics[k].ravel(), self.t[k], self.h[k], z)
         return self.functions.values(*arguments)[..., 0].copy()
 
-    def costs_at(self, at: ChainPoint, x: Array) -> Array:
+    def costs_at(self, point: ChainPoint, x: Array) -> Array:
         """Return the cost of the data along several paths (K + 1, count, n), (count,)."""
-        every = self._row_arguments(at)
-        wide = [a[:, None] for a in every]
-        return self.data.cost(wide[0], x[self.node], *wide[2:])[..., 0, 0].sum(axis=0)
+        arguments = self._row_arguments(point)
+        expanded = [a[:, None] for a in arguments]
+        return self.data.cost(expanded[0], x[self.node], *expanded[2:])[..., 0, 0].sum(axis=0)
 
-    def values_at(self, at: ChainPoint) -> tuple[Array, float]:
+    def values_at(self, point: ChainPoint) -> tuple[Array, float]:
         """Return the ends of stages (K, n), and what the data cost."""
-        ends = self.functions.values(*self._stage_arguments(at))[..., 0].copy()
+        ends = self.functions.values(*self._stage_arguments(point))[..., 0].copy()
         for k, g in self.jumps.items():
-            ends[k] = self._crossing(at, g).values(at.x[k], at.natural.e, self.node_inputs[k])
-        return ends, float(self.data.cost(*self._row_arguments(at)).sum())
+            ends[k] = self._crossing(point, g).values(point.x[k], point.natural.e, self.node_inputs[k])
+        return ends, float(self.data.cost(*self._row_arguments(point)).sum())
 
-    def blocks(self, at: ChainPoint, lam: Array) -> ChainBlocks:
+    def blocks(self, point: ChainPoint, lam: Array) -> ChainBlocks:
         """Return values, first and second derivatives, with multipliers (K, n)."""
         K, n, _ = self.shape
-        found = self.functions.blocks(*self._stage_arguments(at), lam)
-        f, F, bend = found[:, :n, 0].copy(), found[:, :n, 1:].copy(), found[:, n:, 1:].copy()
+        stage_blocks = self.functions.blocks(*self._stage_arguments(point), lam)
+        f, F, second_derivatives = stage_blocks[:, :n, 0].copy(), stage_blocks[:, :n, 1:].copy(), stage_blocks[:, n:, 1:].copy()
         by_e: dict[int, Array] = {}
         for k, g in self.jumps.items():
             u: Array = self.node_inputs[k]
-            f[k], slope, by_e[k] = self._crossing(at, g).slopes(at.x[k], at.natural.e, u, np.zeros_like(u))
-            F[k], bend[k] = 0.0, 0.0
+            f[k], slope, by_e[k] = self._crossing(point, g).slopes(point.x[k], point.natural.e, u, np.zeros_like(u))
+            F[k], second_derivatives[k] = 0.0, 0.0
             F[k, :, :n] = slope
-        rows = self.data.blocks(*self._row_arguments(at))
+        rows = self.data.blocks(*self._row_arguments(point))
         gradient, hessian = np.zeros((K + 1, n)), np.zeros((K + 1, n, n))
         np.add.at(gradient, self.node, rows[:, 0, 1:])
         np.add.at(hessian, self.node, rows[:, 1:, 1:])
-        return ChainBlocks(f, F, bend, float(rows[:, 0, 0].sum()), gradient, hessian, by_e)
+        return ChainBlocks(f, F, second_derivatives, float(rows[:, 0, 0].sum()), gradient, hessian, by_e)
 
-    def trace(self, at: ChainPoint, lam: Array, C: Array, M: Array, C_nodes: Array) -> tuple[Array, Array, Array]:
+    def trace(self, point: ChainPoint, lam: Array, C: Array, M: Array, C_nodes: Array) -> tuple[Array, Array, Array]:
         """Return the gradient of T = sum 1/2 <C, bend> + <M, F> + 1/2 <C, hessian of data>, weights held.
 
         By v (K, n + m), by lam (K, n), and by the states of nodes, of data alone (K + 1, n).
         """
         K, n, m = self.shape
         weights = C.reshape(K, -1), self._driven(M).reshape(K, -1)
-        found = self.functions.trace(*self._stage_arguments(at), lam, *weights)[..., 0].copy()
-        found[list(self.jumps)] = 0.0
-        rows = self.data.trace(*self._row_arguments(at), C_nodes[self.node].reshape(self.node.size, -1))[..., 0]
+        stage_gradient = self.functions.trace(*self._stage_arguments(point), lam, *weights)[..., 0].copy()
+        stage_gradient[list(self.jumps)] = 0.0
+        rows = self.data.trace(*self._row_arguments(point), C_nodes[self.node].reshape(self.node.size, -1))[..., 0]
         of_nodes = np.zeros((K + 1, n))
         np.add.at(of_nodes, self.node, rows)
-        return found[:, : n + m], found[:, n + m :], of_nodes
+        return stage_gradient[:, : n + m], stage_gradient[:, n + m :], of_nodes
 
     def by_quantities(
-        self, at: ChainPoint, by_e: dict[int, Array], lam: Array, C: Array, M: Array, C_nodes: Array,
+        self, point: ChainPoint, by_e: dict[int, Array], lam: Array, C: Array, M: Array, C_nodes: Array,
         mu_x: Array, mu_c: Array, mu_lam: Array,
     ) -> tuple[Array, Array]:  # fmt: skip
         """Return the derivatives of  T + objective - (mu . gradient of the Lagrangian)  by q (n_q,) and sigmas.
@@ -400,21 +400,21 @@ class NoisyChain:
         K, _, _ = self.shape
         mu_v = np.concatenate([mu_x[:-1], mu_c], axis=1)
         weights = C.reshape(K, -1), self._driven(M).reshape(K, -1)
-        own = self.functions.by_p(*self._stage_arguments(at), lam[1:], *weights, mu_v, mu_lam[1:])[..., 0].copy()
-        own[list(self.jumps)] = 0.0
+        stage_by_p = self.functions.by_p(*self._stage_arguments(point), lam[1:], *weights, mu_v, mu_lam[1:])[..., 0].copy()
+        stage_by_p[list(self.jumps)] = 0.0
         C_rows = C_nodes[self.node].reshape(self.node.size, -1)
-        rows = self.data.by_q(*self._row_arguments(at), C_rows, mu_x[self.node])[..., 0]
-        n_p = at.natural.p.size
-        intervals = 1 if at.table is None else at.table.p.shape[0]
-        of_p, of_e = np.zeros((intervals, n_p)), np.zeros(at.natural.e.size)
-        np.add.at(of_p, self.interval, own)
+        rows = self.data.by_q(*self._row_arguments(point), C_rows, mu_x[self.node])[..., 0]
+        n_p = point.natural.p.size
+        intervals = 1 if point.table is None else point.table.p.shape[0]
+        of_p, of_e = np.zeros((intervals, n_p)), np.zeros(point.natural.e.size)
+        np.add.at(of_p, self.interval, stage_by_p)
         np.add.at(of_p, self.row_interval, rows[:, :n_p])
         for k, slope in by_e.items():
             of_e += (lam[k + 1] - mu_lam[k + 1]) @ slope
         total_p = np.zeros(n_p)
         for g in range(intervals):
-            total_p += self._before_levels(at, g, of_p[g], of_e)
-        natural = at.natural
+            total_p += self._before_levels(point, g, of_p[g], of_e)
+        natural = point.natural
         gradient = total_p @ natural.dp + (lam[0] - mu_lam[0]) @ natural.da
         if of_e.size:
             gradient = gradient + of_e @ natural.de
@@ -428,35 +428,35 @@ class NoisyChain:
         out[list(self.jumps)] = 0.0
         return out
 
-    def _before_levels(self, at: ChainPoint, g: int, by_p: Array, of_e: Array) -> Array:
+    def _before_levels(self, point: ChainPoint, g: int, by_p: Array, of_e: Array) -> Array:
         """Return the derivative by the parameters themselves of that by those in interval g; the rest goes to e."""
-        if at.table is None or g == 0:
+        if point.table is None or g == 0:
             return by_p
-        schedule, by_p, now = self.condition.schedule, by_p.copy(), at.table.times[g - 1]
-        times = at.natural.e[schedule.rows]
+        schedule, by_p, current_time = self.condition.schedule, by_p.copy(), point.table.times[g - 1]
+        times = point.natural.e[schedule.rows]
         for level in reversed(schedule.levels):
-            if times[level.on] <= now and not (level.off >= 0 and times[level.off] <= now):
+            if times[level.on] <= current_time and not (level.off >= 0 and times[level.off] <= current_time):
                 of_e[level.height] += by_p[level.parameter]
                 if level.sets:
                     by_p[level.parameter] = 0.0
         return by_p
 
-    def algebraic(self, at: ChainPoint) -> Array:
+    def algebraic(self, point: ChainPoint) -> Array:
         """Return the algebraic states of nodes, (K + 1, n_z)."""
-        if not at.z.shape[1]:
-            return at.z
-        return self.functions.algebraic(*self._node_arguments(at))[..., 0].copy()
+        if not point.z.shape[1]:
+            return point.z
+        return self.functions.algebraic(*self._node_arguments(point))[..., 0].copy()
 
-    def _node_arguments(self, at: ChainPoint) -> tuple[Array, ...]:
-        p = np.concatenate([at.p_stages, at.p_stages[-1:]])
-        return self.times[:, None], at.x, p, self.node_inputs, at.z
+    def _node_arguments(self, point: ChainPoint) -> tuple[Array, ...]:
+        p = np.concatenate([point.p_stages, point.p_stages[-1:]])
+        return self.times[:, None], point.x, p, self.node_inputs, point.z
 
-    def outputs(self, at: ChainPoint) -> tuple[Array, Array]:
+    def outputs(self, point: ChainPoint) -> tuple[Array, Array]:
         """Return all outputs of the model at nodes (K + 1, n_out), and their derivatives by states."""
-        found = self.functions.outputs(*self._node_arguments(at))
-        return found[..., 0].copy(), found[..., 1:].copy()
+        values = self.functions.outputs(*self._node_arguments(point))
+        return values[..., 0].copy(), values[..., 1:].copy()
 
-    def observed(self, at: ChainPoint) -> tuple[Array, Array, Array]:
+    def observed(self, point: ChainPoint) -> tuple[Array, Array, Array]:
         """Return predictions, spreads (R, n_o), and the derivatives of predictions by states (R, n_o, n)."""
-        found = self.data.observed(*self._row_arguments(at))
-        return found[..., 0].copy(), found[..., 1].copy(), found[..., 2:].copy()
+        values = self.data.observed(*self._row_arguments(point))
+        return values[..., 0].copy(), values[..., 1].copy(), values[..., 2:].copy()

@@ -77,10 +77,10 @@ class PointwiseExpressions:
     @cached_property
     def states(self) -> Index | None:
         """Return the position in x of the state that each expression is, (n,); None if any is not a state."""
-        known = {x.element_hash(): i for i, x in enumerate(ca.vertsplit(self._system.x))}
+        index_by_hash = {x.element_hash(): i for i, x in enumerate(ca.vertsplit(self._system.x))}
         entries = ca.vertsplit(self._column) if self._column.numel() else []
-        found = [known.get(e.element_hash(), -1) if e.is_symbolic() else -1 for e in entries]
-        return None if -1 in found else np.array(found, dtype=np.intp)
+        indices = [index_by_hash.get(e.element_hash(), -1) if e.is_symbolic() else -1 for e in entries]
+        return None if -1 in indices else np.array(indices, dtype=np.intp)
 
     @cached_property
     def linear(self) -> bool:
@@ -162,22 +162,22 @@ class Measured:
 
     def rows(self, g: Array) -> tuple[Array, float]:
         """Return the rows (K, M, n_r), and what the data cost beyond half their squares."""
-        n_o, beyond = self.target.shape[2], 0.0
+        n_o, total_excess = self.target.shape[2], 0.0
         if self._weighs_all:
-            return (g[..., :n_o] - self.target) * self.weight, beyond
+            return (g[..., :n_o] - self.target) * self.weight, total_excess
         r = np.zeros((*g.shape[:2], self.n_r))
         with np.errstate(invalid="ignore"):
             r[..., :n_o] = np.where(self.weight > 0, (g[..., :n_o] - self.target) * self.weight, 0.0)
         for slot in self.slots:
             r[slot.places], excess = slot.functions.rows(*slot.seen(g))
-            beyond += float(np.sum(excess))
-        return r, beyond
+            total_excess += float(np.sum(excess))
+        return r, total_excess
 
     def unspread(self, g: Array, stage: int, point: int, row: int) -> str:
         """Explain a row that is not finite because its computed sigma is not positive; empty for other causes."""
         for slot in self.slots:
-            here = (slot.stage == stage) & (slot.point == point) & (slot.rows == row).any()
-            if slot.functions.computed_spread and here.any():
+            is_match = (slot.stage == stage) & (slot.point == point) & (slot.rows == row).any()
+            if slot.functions.computed_spread and is_match.any():
                 predicted, spread = g[stage, point, slot.columns[:2]].tolist()
                 if np.isfinite(predicted) and spread <= 0.0:
                     name = self.names[int(slot.rows[0])]
@@ -198,9 +198,9 @@ class Measured:
         """Return the row map of the selected stages (k,), in this order; a stage may be repeated."""
         slots: list[Slot] = []
         for slot in self.slots:  # whose values stand in the order of stages
-            first, last = (np.searchsorted(slot.stage, stages, side=side) for side in ("left", "right"))
-            count = last - first
-            rows: Index = np.repeat(first - np.cumsum(count) + count, count) + np.arange(int(count.sum()))
+            start_index, end_index = (np.searchsorted(slot.stage, stages, side=side) for side in ("left", "right"))
+            count = end_index - start_index
+            rows: Index = np.repeat(start_index - np.cumsum(count) + count, count) + np.arange(int(count.sum()))
             slots.append(
                 replace(
                     slot,
@@ -229,11 +229,11 @@ class Measured:
         n_o = self.target.shape[2]
         out = np.zeros((*g.shape[:2], self.n_g))
         with np.errstate(invalid="ignore"):
-            part = factor[..., :n_o] * (g[..., :n_o] - self.target) * self.weight**2
-            out[..., :n_o] = np.where(self.weight > 0, part, 0.0)
+            row_gradient = factor[..., :n_o] * (g[..., :n_o] - self.target) * self.weight**2
+            out[..., :n_o] = np.where(self.weight > 0, row_gradient, 0.0)
         for slot in self.slots:
-            found = slot.functions.gradient(*slot.seen(g)) * factor[slot.places][:, :1]
-            np.add.at(out, (slot.stage[:, None], slot.point[:, None], slot.columns[None, :]), found)
+            slot_gradient = slot.functions.gradient(*slot.seen(g)) * factor[slot.places][:, :1]
+            np.add.at(out, (slot.stage[:, None], slot.point[:, None], slot.columns[None, :]), slot_gradient)
         return out
 
     def bend(self, g: Array, factor: Array, dg: Array) -> Array:
@@ -243,8 +243,8 @@ class Measured:
         out[:, :, :n_o] = (factor[..., :n_o] * self.weight**2)[..., None] * dg[:, :, :n_o]
         for slot in self.slots:
             hessian = slot.functions.hessian(*slot.seen(g)) * factor[slot.places][:, :1, None]
-            at = (slot.stage[:, None], slot.point[:, None], slot.columns)
-            np.add.at(out, at, hessian @ dg[at])
+            positions = (slot.stage[:, None], slot.point[:, None], slot.columns)
+            np.add.at(out, positions, hessian @ dg[positions])
         return out
 
     def information(self, g: Array) -> Array:
@@ -253,19 +253,19 @@ class Measured:
         out = np.ones((*g.shape[:2], self.n_r))
         matrices: list[tuple[Slot, Array]] = []
         for slot in self.slots:
-            found = slot.functions.information(*slot.seen(g))
-            if found.ndim == 2:
-                out[slot.places] = found
+            slot_information = slot.functions.information(*slot.seen(g))
+            if slot_information.ndim == 2:
+                out[slot.places] = slot_information
             else:
-                matrices.append((slot, found))
+                matrices.append((slot, slot_information))
         out = out.reshape(stages, n)
         if not matrices:
             return out
-        wide = out[:, :, None] * np.eye(n)
-        for slot, found in matrices:
-            at = slot.point[:, None] * self.n_r + slot.rows
-            wide[slot.stage[:, None, None], at[:, :, None], at[:, None, :]] = found
-        return wide
+        full_matrices = out[:, :, None] * np.eye(n)
+        for slot, slot_information in matrices:
+            row_index = slot.point[:, None] * self.n_r + slot.rows
+            full_matrices[slot.stage[:, None, None], row_index[:, :, None], row_index[:, None, :]] = slot_information
+        return full_matrices
 
     def specification(
         self, condition: Condition, variables: tuple[int, int], limits: tuple[Array, Array], edges: Array,
@@ -292,10 +292,10 @@ class Measured:
         spread = np.divide(1.0, self.weight, out=np.ones_like(self.weight), where=self.weight > 0)
         residual = self.rows(g)[0][..., :n_o]
         for slot in self.slots:
-            at = (slot.stage, slot.point, np.full(slot.stage.size, slot.columns[0]))
+            positions = (slot.stage, slot.point, np.full(slot.stage.size, slot.columns[0]))
             eta, number, datum = slot.seen(g)
-            spread[at] = eta[:, 1] if slot.functions.computed_spread else number
-            residual[at] = slot.functions.residual(eta, number, datum)
+            spread[positions] = eta[:, 1] if slot.functions.computed_spread else number
+            residual[positions] = slot.functions.residual(eta, number, datum)
         return predicted, spread, residual
 
     @cached_property
@@ -368,33 +368,33 @@ class Measured:
 
 def measured_by(problem: Posed, i: int, staging: Staging) -> Measured:
     """Arrange how the measurements of condition i cost."""
-    condition, seen = problem.conditions[i], (*problem.outputs, *problem.spreads)
+    condition, observed_names = problem.conditions[i], (*problem.outputs, *problem.spreads)
     weight, slots, names = staging.weight.copy(), list[Slot](), [*problem.outputs]
-    for j, of in enumerate(condition.observed):
-        if of is None or of.weighted:
+    for j, output in enumerate(condition.observed):
+        if output is None or output.weighted:
             continue
         stage, point = np.nonzero(staging.weight[:, :, j] > 0)
         if stage.size == 0:
             continue
-        functions = functions_of(of.noise, computed=of.computed)
+        functions = functions_of(output.noise, computed=output.computed)
         spread, datum = 1.0 / staging.weight[stage, point, j], staging.values[stage, point, j]
-        extra = np.arange(len(names), len(names) + functions.n_r - 1)
-        names += [f"the noise of {problem.outputs[j]}"] * extra.size
+        extra_rows = np.arange(len(names), len(names) + functions.n_r - 1)
+        names += [f"the noise of {problem.outputs[j]}"] * extra_rows.size
         slots.append(
             Slot(
                 functions,
                 stage,
                 point,
-                np.array([seen.index(n) for n in of.predicted]),
-                np.array([j, *extra]),
+                np.array([observed_names.index(n) for n in output.predicted]),
+                np.array([j, *extra_rows]),
                 spread,
                 datum,
                 _sizes(functions, spread, datum),
             )
         )
         weight[:, :, j] = 0.0
-    group = np.array([-1 if of is None else of.group for of in condition.observed], dtype=np.intp)
-    return Measured(staging.values, weight, tuple(slots), len(seen), tuple(names), group)
+    group = np.array([-1 if output is None else output.group for output in condition.observed], dtype=np.intp)
+    return Measured(staging.values, weight, tuple(slots), len(observed_names), tuple(names), group)
 
 
 _CONSTANTS: Built[Posed, float] = Built()
@@ -409,10 +409,10 @@ def _constant(problem: Posed) -> float:
     total = 0.0
     for condition in problem.conditions:
         points, mask = condition.points, condition.points.mask
-        for j, of in enumerate(condition.observed):
-            if of is not None and of.noise.plain and not of.computed and mask[:, j].any():
+        for j, output in enumerate(condition.observed):
+            if output is not None and output.noise.plain and not output.computed and mask[:, j].any():
                 value, sigma = points.values[mask[:, j], j], points.sigma[mask[:, j], j]
-                total += functions_of(of.noise, computed=False).constant(sigma, value)
+                total += functions_of(output.noise, computed=False).constant(sigma, value)
         dependent = condition.whitening(problem.outputs)
         total += 0.0 if dependent is None else 0.5 * dependent.log_det
     return total
@@ -505,10 +505,10 @@ class Observer:
 
     def __init__(self, problem: Posed, *, state_bounds: bool) -> None:
         self._problem = problem
-        built = _ROWS.get(problem, lambda _: {})
-        if state_bounds not in built:
-            built[state_bounds] = _rows(problem, state_bounds=state_bounds)
-        self._rows = built[state_bounds]
+        cache = _ROWS.get(problem, lambda _: {})
+        if state_bounds not in cache:
+            cache[state_bounds] = _rows(problem, state_bounds=state_bounds)
+        self._rows = cache[state_bounds]
         self._n_g = len(problem.outputs) + len(problem.spreads)
 
     @property
@@ -542,10 +542,10 @@ class Observer:
     def values(self, measured: Measured, times: Array, x: Array, z: Array, p: Array, u: Array) -> ObservedValues:
         """Evaluate rows and constraints at times (K, M), states x (K, M, n_x), z (K, M, n_z), inputs u (K, M, n_u)."""
         stages = times.shape[0]
-        seen = self._rows.expressions.values(times[..., None], x, z, p, u).copy()
-        g = seen[..., : self._n_g]
+        observed = self._rows.expressions.values(times[..., None], x, z, p, u).copy()
+        g = observed[..., : self._n_g]
         r, excess = measured.rows(g)
-        return ObservedValues(g, r.reshape(stages, -1), excess, seen[..., self._n_g :].reshape(stages, -1))
+        return ObservedValues(g, r.reshape(stages, -1), excess, observed[..., self._n_g :].reshape(stages, -1))
 
     def slopes(self, times: Array, x: Array, z: Array, p: Array, u: Array) -> Array:
         """Evaluate derivatives of the observed expressions with respect to (x, z, p), (K, M, n_g, n)."""

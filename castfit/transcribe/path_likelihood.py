@@ -85,66 +85,66 @@ class ChainLikelihood:
         """Search for the most probable path; None where none is found."""
         chain = self.chain
         path, lam = (start.x, start.c, start.first, start.z), start.lam
-        full, last = False, np.inf
+        took_full_step, previous_size = False, np.inf
         for iteration in range(_ITERATIONS):
-            at = chain.point(q, sigma, path)
-            at = replace(at, z=chain.algebraic(at))
-            if not np.isfinite(at.natural.a).all():
+            point = chain.point(q, sigma, path)
+            point = replace(point, z=chain.algebraic(point))
+            if not np.isfinite(point.natural.a).all():
                 return None
-            blocks = chain.blocks(at, lam[1:])
+            blocks = chain.blocks(point, lam[1:])
             if not (np.isfinite(blocks.f).all() and np.isfinite(blocks.F).all() and np.isfinite(blocks.cost)):
                 return None
-            exact = self._factored(blocks, exact=True) if full or iteration == 0 else None
-            factor = exact or self._factored(blocks, exact=False)
+            exact_factor = self._factored(blocks, exact=True) if took_full_step or iteration == 0 else None
+            factor = exact_factor or self._factored(blocks, exact=False)
             if factor is None:
                 return None
-            gaps = self._gaps(at, blocks.f)
-            h = np.concatenate([blocks.gradient[:-1], at.c], axis=1)
-            step = factor.solve(h, blocks.gradient[-1], gaps, at.first)
+            gaps = self._gaps(point, blocks.f)
+            h = np.concatenate([blocks.gradient[:-1], point.c], axis=1)
+            step = factor.solve(h, blocks.gradient[-1], gaps, point.first)
             size = max(
                 float(np.abs(step.u).max(initial=0.0)),
                 float(np.abs(step.first).max(initial=0.0)),
-                float((np.abs(step.x) / (1.0 + np.abs(at.x))).max(initial=0.0)),
+                float((np.abs(step.x) / (1.0 + np.abs(point.x))).max(initial=0.0)),
                 _LOOSE * float((np.abs(step.multipliers - lam) / (np.abs(step.multipliers).max(axis=0) + _TINY)).max()),
             )
             if not np.isfinite(size):
                 return None
-            if exact is not None and (size < _EXACT or (size < _NEAR and size > 0.3 * last)):
-                cost = self._cost(at, blocks.cost)
-                return PathMode(at, step.multipliers, blocks, exact, cost + 0.5 * exact.log_det, cost, iteration)
-            price = 1.5 * np.abs(step.multipliers)
-            before = self._cost(at, blocks.cost) + float(np.sum(price * np.abs(gaps)))
-            promised = float(np.sum(blocks.gradient * step.x) + np.sum(at.c * step.u) + at.first @ step.first)
-            promised -= float(np.sum(price * np.abs(gaps)))
+            if exact_factor is not None and (size < _EXACT or (size < _NEAR and size > 0.3 * previous_size)):
+                cost = self._cost(point, blocks.cost)
+                return PathMode(point, step.multipliers, blocks, exact_factor, cost + 0.5 * exact_factor.log_det, cost, iteration)
+            penalty = 1.5 * np.abs(step.multipliers)
+            merit = self._cost(point, blocks.cost) + float(np.sum(penalty * np.abs(gaps)))
+            predicted_decrease = float(np.sum(blocks.gradient * step.x) + np.sum(point.c * step.u) + point.first @ step.first)
+            predicted_decrease -= float(np.sum(penalty * np.abs(gaps)))
             length = 1.0
             for _ in range(_HALVINGS):
                 path = (
-                    at.x + length * step.x,
-                    at.c + length * step.u,
-                    at.first + length * step.first,
-                    at.z,
+                    point.x + length * step.x,
+                    point.c + length * step.u,
+                    point.first + length * step.first,
+                    point.z,
                 )
-                there = replace(at, x=path[0], c=path[1], first=path[2])
-                ends, cost = chain.values_at(there)
-                after = self._cost(there, cost) + float(np.sum(price * np.abs(self._gaps(there, ends))))
-                if after <= before + _ARMIJO * length * min(promised, 0.0) + 1e-9 * (1.0 + abs(before)):
+                candidate = replace(point, x=path[0], c=path[1], first=path[2])
+                ends, cost = chain.values_at(candidate)
+                candidate_merit = self._cost(candidate, cost) + float(np.sum(penalty * np.abs(self._gaps(candidate, ends))))
+                if candidate_merit <= merit + _ARMIJO * length * min(predicted_decrease, 0.0) + 1e-9 * (1.0 + abs(merit)):
                     break
                 length *= 0.5
             else:
-                if not full:
+                if not took_full_step:
                     return None
-                full = False  # the exact curvature misled; the expected one descends
-                path = (at.x, at.c, at.first, at.z)
+                took_full_step = False  # the exact curvature misled; the expected one descends
+                path = (point.x, point.c, point.first, point.z)
                 continue
-            lam, full = lam + length * (step.multipliers - lam), length == 1.0
-            last = size
+            lam, took_full_step = lam + length * (step.multipliers - lam), length == 1.0
+            previous_size = size
         return None
 
-    def _cost(self, at: ChainPoint, data: float) -> float:
-        return data + 0.5 * (float(np.sum(at.c**2)) + float(at.first @ at.first))
+    def _cost(self, point: ChainPoint, data: float) -> float:
+        return data + 0.5 * (float(np.sum(point.c**2)) + float(point.first @ point.first))
 
-    def _gaps(self, at: ChainPoint, ends: Array) -> Array:
-        return np.concatenate([(at.natural.a + self.S @ at.first - at.x[0])[None], ends - at.x[1:]])
+    def _gaps(self, point: ChainPoint, ends: Array) -> Array:
+        return np.concatenate([(point.natural.a + self.S @ point.first - point.x[0])[None], ends - point.x[1:]])
 
     def _factored(self, blocks: ChainBlocks, *, exact: bool) -> RiccatiFactor | None:
         """Factor with second derivatives, or without those of the model and with the positive ones of the data."""
@@ -160,16 +160,16 @@ class ChainLikelihood:
 
     def gradient(self, mode: PathMode) -> tuple[Array, Array]:
         """Return the derivatives of L by q (n_q,) and by the unknown sigmas."""
-        chain, at, lam = self.chain, mode.at, mode.lam
+        chain, point, lam = self.chain, mode.at, mode.lam
         n = self.S.shape[0]
         C, C_nodes = mode.factor.covariances
         M = mode.factor.V[1:] @ mode.factor.F @ C
-        by_v, by_lam, of_nodes = chain.trace(at, lam[1:], C, M, C_nodes)
+        by_v, by_lam, of_nodes = chain.trace(point, lam[1:], C, M, C_nodes)
         h = by_v.copy()
         h[:, :n] += of_nodes[:-1]
         d = np.concatenate([np.zeros((1, n)), by_lam])
-        mu = mode.factor.solve(-h, -of_nodes[-1], -d, np.zeros_like(at.first))
-        return chain.by_quantities(at, mode.blocks.by_e, lam, C, M, C_nodes, mu.x, mu.u, mu.multipliers)
+        mu = mode.factor.solve(-h, -of_nodes[-1], -d, np.zeros_like(point.first))
+        return chain.by_quantities(point, mode.blocks.by_e, lam, C, M, C_nodes, mu.x, mu.u, mu.multipliers)
 
     def sampled(self, mode: PathMode, rng: np.random.Generator, count: int) -> Array:
         """Return log weights (count,) of paths drawn about the most probable one, which all are 0 where all is linear.
@@ -177,17 +177,17 @@ class ChainLikelihood:
         The noise of a stage is drawn given the state that was drawn before it, as the Riccati factor has it, so that
         paths stay near.  The mean of the weights' exponentials is the likelihood over its approximation.
         """
-        chain, at, (K, n, _) = self.chain, mode.at, self.chain.shape
-        first, modes, spread = mode.factor.draws(rng, count)
-        half = 0.5 * (np.sum(first**2, axis=1) + np.sum(modes**2, axis=(0, 2)))
-        first = at.first + first @ spread[0].T
+        chain, point, (K, n, _) = self.chain, mode.at, self.chain.shape
+        initial_deviations, modes, spread = mode.factor.draws(rng, count)
+        half_squares = 0.5 * (np.sum(initial_deviations**2, axis=1) + np.sum(modes**2, axis=(0, 2)))
+        initial_deviations = point.first + initial_deviations @ spread[0].T
         x = np.empty((K + 1, count, n))
-        x[0], c = at.natural.a + first @ self.S.T, modes
+        x[0], c = point.natural.a + initial_deviations @ self.S.T, modes
         for k in range(K):
-            c[k] = at.c[k] + (x[k] - at.x[k]) @ mode.factor.gain[k].T + modes[k] @ spread[1][k].T
-            x[k + 1] = chain.ends_at(at, k, x[k], c[k], at.z[k])
-        cost = chain.costs_at(at, x) + 0.5 * (np.sum(c**2, axis=(0, 2)) + np.sum(first**2, axis=1))
-        weights = mode.cost + half - cost
+            c[k] = point.c[k] + (x[k] - point.x[k]) @ mode.factor.gain[k].T + modes[k] @ spread[1][k].T
+            x[k + 1] = chain.ends_at(point, k, x[k], c[k], point.z[k])
+        cost = chain.costs_at(point, x) + 0.5 * (np.sum(c**2, axis=(0, 2)) + np.sum(initial_deviations**2, axis=1))
+        weights = mode.cost + half_squares - cost
         return np.where(np.isfinite(weights), weights, -np.inf)
 
     def innovations(self, mode: PathMode) -> tuple[Array, Array]:
@@ -197,28 +197,28 @@ class ChainLikelihood:
         after the other, so that the innovations are independent.  NaN where nothing is measured, or where the noise has
         no deviation.
         """
-        chain, at, factor, S = self.chain, mode.at, mode.factor, self.S
+        chain, point, factor, S = self.chain, mode.at, mode.factor, self.S
         (K, n, _), observed = chain.shape, chain.condition.observed
-        seen, spread, slopes = chain.observed(at)
-        expected, deviation = np.full(seen.shape, np.nan), np.full(seen.shape, np.nan)
-        noise = np.full(seen.shape, np.nan)
-        for j, of in enumerate(observed):
-            if of is not None:
-                noise[:, j] = np.where(chain.known[:, j] > 0, of.noise.deviation(seen[:, j], spread[:, j]), np.nan)
+        predicted, spread, slopes = chain.observed(point)
+        expected, deviation = np.full(predicted.shape, np.nan), np.full(predicted.shape, np.nan)
+        noise = np.full(predicted.shape, np.nan)
+        for j, output in enumerate(observed):
+            if output is not None:
+                noise[:, j] = np.where(chain.known[:, j] > 0, output.noise.deviation(predicted[:, j], spread[:, j]), np.nan)
         rows_of = rows_by_node(chain.node, K)
-        e, cov = at.natural.a - at.x[0], S @ S.T
+        e, cov = point.natural.a - point.x[0], S @ S.T
         for k in range(K + 1):
             for r in rows_of[k].tolist():
                 for j in np.flatnonzero(np.isfinite(noise[r])).tolist():
                     g = slopes[r, j]
-                    along = cov @ g
-                    variance = float(g @ along) + noise[r, j] ** 2
-                    expected[r, j], deviation[r, j] = seen[r, j] + float(g @ e), np.sqrt(variance)
-                    e = e + along * ((chain.values[r, j] - expected[r, j]) / variance)
-                    cov = cov - np.outer(along, along) / variance
+                    cov_slope = cov @ g
+                    variance = float(g @ cov_slope) + noise[r, j] ** 2
+                    expected[r, j], deviation[r, j] = predicted[r, j] + float(g @ e), np.sqrt(variance)
+                    e = e + cov_slope * ((chain.values[r, j] - expected[r, j]) / variance)
+                    cov = cov - np.outer(cov_slope, cov_slope) / variance
             if k < K:
                 A, B = factor.F[k, :, :n], factor.F[k, :, n:]
-                e = A @ e - B @ at.c[k]
+                e = A @ e - B @ point.c[k]
                 cov = A @ cov @ A.T + B @ B.T
         return expected, deviation
 
@@ -238,36 +238,36 @@ class ChainLikelihood:
     def filtered(self, q: Array, sigma: Array) -> PathStart | None:
         """Return the path of an extended Kalman filter, in information form, for any noise of the data."""
         chain, (K, n, _) = self.chain, self.chain.shape
-        at = chain.point(q, sigma, self._still(q))
-        if not np.isfinite(at.natural.a).all():
+        point = chain.point(q, sigma, self._still(q))
+        if not np.isfinite(point.natural.a).all():
             return None
-        x, cov, nodes = at.natural.a.copy(), self.S @ self.S.T, np.empty((K + 1, n))
-        z = at.z.copy()
+        x, cov, nodes = point.natural.a.copy(), self.S @ self.S.T, np.empty((K + 1, n))
+        z = point.z.copy()
         rows_of = rows_by_node(chain.node, K)
         for k in range(K + 1):
             if rows_of[k].size:
-                gradient, hessian = chain.data_at(at, rows_of[k], x, z[k])
+                gradient, hessian = chain.data_at(point, rows_of[k], x, z[k])
                 gain = np.linalg.solve(np.eye(n) + cov @ positive_part(hessian), cov)
                 cov = 0.5 * (gain + gain.T)
                 x = x - cov @ gradient
             nodes[k] = x
             if k < K:
-                x, F = chain.stage_at(at, k, x, z[k])
+                x, F = chain.stage_at(point, k, x, z[k])
                 cov = F[:, :n] @ cov @ F[:, :n].T + F[:, n:] @ F[:, n:].T
                 z[k + 1] = z[k]
             if not (np.isfinite(x).all() and np.isfinite(cov).all()):
                 return None
-        return PathStart(nodes, at.c, at.first, at.z, np.zeros((K + 1, n)))
+        return PathStart(nodes, point.c, point.first, point.z, np.zeros((K + 1, n)))
 
     def interpolated(self, q: Array, sigma: Array) -> PathStart:
         """Return nodes on lines between the data of states that are measured, others where they are at the start."""
         chain = self.chain
-        at = chain.point(q, sigma, self._still(q))
-        x = at.x.copy()
+        point = chain.point(q, sigma, self._still(q))
+        x = point.x.copy()
         for j, i in chain.measured_states:
-            known = chain.known[:, j] > 0
-            x[:, i] = np.interp(chain.times, chain.row_times[known, 0], chain.values[known, j])
-        return PathStart(x, at.c, at.first, at.z, np.zeros_like(x))
+            is_measured = chain.known[:, j] > 0
+            x[:, i] = np.interp(chain.times, chain.row_times[is_measured, 0], chain.values[is_measured, j])
+        return PathStart(x, point.c, point.first, point.z, np.zeros_like(x))
 
     def _still(self, q: Array) -> tuple[Array, Array, Array, Array]:
         K, _, m = self.chain.shape
@@ -277,19 +277,19 @@ class ChainLikelihood:
 
     def moved(self, old: NoisyChain, start: PathStart) -> PathStart:
         """Return a start on this chain from one on a chain with other stages of the same experiment."""
-        times, before = _apart(self.chain.times), _apart(old.times)
+        times, old_times = _apart(self.chain.times), _apart(old.times)
 
-        def along(values: Array) -> Array:
+        def interpolate(values: Array) -> Array:
             out = np.empty((times.size, values.shape[1]))
-            for j, of in enumerate(values.T):
-                out[:, j] = np.interp(times, before, of)
+            for j, column in enumerate(values.T):
+                out[:, j] = np.interp(times, old_times, column)
             return out
 
         n_w, middle = start.c.shape[1] // MODES, 0.5 * (times[:-1] + times[1:])
-        stage = np.clip(np.searchsorted(before, middle, side="right") - 1, 0, before.size - 2)
+        stage = np.clip(np.searchsorted(old_times, middle, side="right") - 1, 0, old_times.size - 2)
         c = np.zeros((times.size - 1, start.c.shape[1]))
         c[:, :n_w] = start.c[stage, :n_w] * np.sqrt(self.chain.h / old.h[stage])  # the same noise for a shorter time
-        return PathStart(along(start.x), c, start.first, along(start.z), along(start.lam))
+        return PathStart(interpolate(start.x), c, start.first, interpolate(start.z), interpolate(start.lam))
 
 
 def _apart(times: Array) -> Array:
@@ -338,14 +338,14 @@ class PathLikelihood:
         self.chains = [ChainLikelihood(NoisyChain(problem, i, length), S) for i, S, length in pairs]
         self.evaluations = 0
 
-    def divided(self, by: float) -> PathLikelihood:
-        """Return the likelihood on stages that are shorter by the factor `by`."""
-        return PathLikelihood(self.problem, self.spreads, [length / by for length in self.longest])
+    def divided(self, factor: float) -> PathLikelihood:
+        """Return the likelihood on stages that are shorter by the factor `factor`."""
+        return PathLikelihood(self.problem, self.spreads, [length / factor for length in self.longest])
 
     @property
     def stages(self) -> int:
         """Return the number of stages of all experiments."""
-        return sum(each.chain.shape[0] for each in self.chains)
+        return sum(likelihood.chain.shape[0] for likelihood in self.chains)
 
     def split(self, y: Array) -> tuple[Array, Array]:
         """Return theta and the unknown sigmas."""
@@ -356,36 +356,36 @@ class PathLikelihood:
         """Return L with its gradient, begun at the given paths or at filtered ones."""
         self.evaluations += 1
         theta, sigma = self.split(y)
-        said = self.problem.priors(theta)
-        prior = said.cost + self.problem.prior_constant
+        prior_rows = self.problem.priors(theta)
+        prior = prior_rows.cost + self.problem.prior_constant
         gradient = np.zeros(y.size)
-        if said.rows.size:
-            gradient[: theta.size] += said.jacobian.T @ said.rows
+        if prior_rows.rows.size:
+            gradient[: theta.size] += prior_rows.jacobian.T @ prior_rows.rows
         value, modes = prior, list[PathMode]()
-        nothing = np.full(y.size, np.nan)
+        undefined = np.full(y.size, np.nan)
         if not np.isfinite(prior):
-            return PathEvaluation(y, np.inf, nothing, (), np.inf, said.failure)
-        for i, each in enumerate(self.chains):
-            q = theta[each.chain.condition.theta]
-            mode = None if starts is None else each.mode(q, sigma, starts[i])
-            for begin in (each.filtered, each.interpolated):
+            return PathEvaluation(y, np.inf, undefined, (), np.inf, prior_rows.failure)
+        for i, likelihood in enumerate(self.chains):
+            q = theta[likelihood.chain.condition.theta]
+            mode = None if starts is None else likelihood.mode(q, sigma, starts[i])
+            for begin in (likelihood.filtered, likelihood.interpolated):
                 if mode is None:
                     start = begin(q, sigma)
-                    mode = None if start is None else each.mode(q, sigma, start)
+                    mode = None if start is None else likelihood.mode(q, sigma, start)
             if mode is None or not np.isfinite(mode.value):
-                return PathEvaluation(y, np.inf, nothing, (), prior, each.chain.condition.name)
+                return PathEvaluation(y, np.inf, undefined, (), prior, likelihood.chain.condition.name)
             value += mode.value
             if slopes:
-                by_q, by_sigma = each.gradient(mode)
-                gradient[each.chain.condition.theta] += by_q
+                by_q, by_sigma = likelihood.gradient(mode)
+                gradient[likelihood.chain.condition.theta] += by_q
                 gradient[theta.size :] += by_sigma * sigma
             modes.append(mode)
         return PathEvaluation(y, value, gradient, tuple(modes), prior)
 
-    def starts_from(self, other: PathLikelihood, found: PathEvaluation) -> list[PathStart]:
+    def starts_from(self, other: PathLikelihood, evaluation: PathEvaluation) -> list[PathStart]:
         """Return paths found on other stages as starts."""
-        pairs = zip(self.chains, other.chains, found.modes, strict=True)
-        return [new.moved(old.chain, mode.start) for new, old, mode in pairs]
+        pairs = zip(self.chains, other.chains, evaluation.modes, strict=True)
+        return [target.moved(source.chain, mode.start) for target, source, mode in pairs]
 
 
 def marginal(problem: Posed) -> tuple[Posed, list[Array]]:
@@ -393,16 +393,16 @@ def marginal(problem: Posed) -> tuple[Posed, list[Array]]:
     spreads: list[Array] = []
     names: list[str] = []
     for e, condition in zip(problem.experiments, problem.conditions, strict=True):
-        of = {n: v for n, v in problem.initial_values(e).items() if isinstance(v, Free) and v.random}
+        random_states = {n: v for n, v in problem.initial_values(e).items() if isinstance(v, Free) and v.random}
         states = problem.model.states
-        S = np.zeros((len(states), len(of)))
-        for j, (name, value) in enumerate(of.items()):
+        S = np.zeros((len(states), len(random_states)))
+        for j, (name, value) in enumerate(random_states.items()):
             assert isinstance(value.prior, Normal)
             S[states.index(name), j] = value.prior.deviation
         spreads.append(S)
         names += [
             q.name
             for q in problem.quantities
-            if q.kind == "initial state" and q.experiment == condition.name and q.of in of
+            if q.kind == "initial state" and q.experiment == condition.name and q.of in random_states
         ]
     return (problem.fix(names) if names else problem), spreads

@@ -98,15 +98,15 @@ def estimated_errors(
     system = staged.problem.model.system
     if ca.depends_on(ca.vertcat(system.ode, system.alg), system.t):
         return element_errors(staged, v, options)
-    found: list[ElementErrors] = []
+    errors: list[ElementErrors] = []
     for checked in _all(staged, v):
         difference = checked.solved_again(staged.equations)
-        lost = np.flatnonzero(~np.isfinite(difference).all(axis=1))
-        if lost.size:
+        failed_points = np.flatnonzero(~np.isfinite(difference).all(axis=1))
+        if failed_points.size:
             integrator = integrator_of(staged.problem.model, [1.0], options)
-            difference[lost] = checked.integrated(integrator, lost)
-        found.append(checked.errors(difference))
-    return tuple(found)
+            difference[failed_points] = checked.integrated(integrator, failed_points)
+        errors.append(checked.errors(difference))
+    return tuple(errors)
 
 
 def refine(edges: Array, errors: ElementErrors, tolerance: float) -> Array:
@@ -116,11 +116,11 @@ def refine(edges: Array, errors: ElementErrors, tolerance: float) -> Array:
     the tolerance remains; one that could not be integrated is halved.  Call again with the errors of the solution on
     the new elements.
     """
-    chosen, aim = errors.table, _MARGIN * tolerance
-    at_end = (errors.end / aim) ** (1 / (chosen.order + 1))
-    inside = (errors.inside / aim) ** (1 / (chosen.degree + 1))
-    wanted = np.ceil(np.maximum(at_end, inside))
-    split = np.minimum(np.where(np.isinf(wanted), 2, wanted), _LARGEST_SPLIT)
+    scheme, aim = errors.table, _MARGIN * tolerance
+    at_end = (errors.end / aim) ** (1 / (scheme.order + 1))
+    inside = (errors.inside / aim) ** (1 / (scheme.degree + 1))
+    required_parts = np.ceil(np.maximum(at_end, inside))
+    split = np.minimum(np.where(np.isinf(required_parts), 2, required_parts), _LARGEST_SPLIT)
     parts = np.where(np.maximum(errors.end, errors.inside) > tolerance, split, 1).astype(np.intp)
     spans = zip(edges[:-1], edges[1:], parts, strict=True)
     pieces: list[Array] = [np.linspace(left, right, n, endpoint=False) for left, right, n in spans]
@@ -140,10 +140,10 @@ def inner_integrated(staged: CollocationProblem, options: IntegratorOptions) -> 
         staged.problem.conditions, staged.layout.chains, staged.elements, strict=True
     ):
         q, s, w = chain.local(start)
-        y, edges, at = elements.states(s, w), elements.edges, condition.link.natural(q)
-        p = elements.division.stage_parameters(at.p, at.e)
+        y, edges, natural = elements.states(s, w), elements.edges, condition.link.natural(q)
+        p = elements.division.stage_parameters(natural.p, natural.e)
         begins = np.append(0.0, points[:-1]) * np.diff(edges)[:, None]
-        found = integrator.values(
+        trajectories = integrator.values(
             Lanes(
                 start=edges[:-1],
                 duration=points[-1] * np.diff(edges),
@@ -154,7 +154,7 @@ def inner_integrated(staged: CollocationProblem, options: IntegratorOptions) -> 
                 unit=np.broadcast_to(staged.magnitude, (s.shape[0], elements.n_e)),
             )
         )
-        exact = np.concatenate([found.x, found.z], axis=2).reshape(w.shape)
+        exact = np.concatenate([trajectories.x, trajectories.z], axis=2).reshape(w.shape)
         start[chain.inner] = np.where(np.isfinite(exact.sum(axis=1, keepdims=True)), exact, w)
     return np.clip(start, staged.lower, staged.upper)
 
@@ -184,23 +184,23 @@ class _Checked:
     last: int
     seen: bool
 
-    def integrated(self, integrator: Integrator, which: NDArray[np.intp]) -> Array:
+    def integrated(self, integrator: Integrator, points: NDArray[np.intp]) -> Array:
         """Return polynomial minus integration at some of the points, (m, n_e); NaN where that failed."""
-        elements, k, at, n_x = self.elements, self.k[which], self.tau[which], self.elements.n_x
+        elements, k, tau, n_x = self.elements, self.k[points], self.tau[points], self.elements.n_x
         table, y = elements.table, self.y
         lanes = Lanes(
             start=elements.edges[k],
-            duration=at * np.diff(elements.edges)[k],
+            duration=tau * np.diff(elements.edges)[k],
             x0=y[k, 0, :n_x],
             p=self.p[k],
             u=elements.cubics[k][:, None],
             z0=y[k, 1, n_x:],  # extrapolated to the node they may lie where the equations have no values
             unit=np.broadcast_to(self.magnitude, (k.size, self.magnitude.size)),
         )
-        found = integrator.values(lanes)
-        x = np.einsum("lj,lje->le", table.state_basis(at), y[k, :, :n_x])
-        z = np.einsum("lj,lje->le", table.algebraic_basis(at), y[k, 1:, n_x:])
-        return np.concatenate([x - found.x[:, -1], z - found.z[:, -1]], axis=1)
+        trajectories = integrator.values(lanes)
+        x = np.einsum("lj,lje->le", table.state_basis(tau), y[k, :, :n_x])
+        z = np.einsum("lj,lje->le", table.algebraic_basis(tau), y[k, 1:, n_x:])
+        return np.concatenate([x - trajectories.x[:, -1], z - trajectories.z[:, -1]], axis=1)
 
     def solved_again(self, equations: Equations) -> Array:
         """Return polynomial minus one of higher degree at all points, (n, n_e); not finite where that has no values."""
@@ -210,8 +210,8 @@ class _Checked:
         y[..., :n_x] = elements.table.state_basis(finer.table.nodes) @ self.y[..., :n_x]
         y[:, 1:, n_x:] = elements.table.algebraic_basis(finer.table.points) @ self.y[:, 1:, n_x:]
         with np.errstate(all="ignore"):
-            fine, own = (self._newton(of, equations, at) for of, at in ((finer, y), (elements, self.y)))
-            return self._at_points(finer, fine) - self._at_points(elements, own)
+            fine_step, coarse_step = (self._newton(discretization, equations, states) for discretization, states in ((finer, y), (elements, self.y)))
+            return self._at_points(finer, fine_step) - self._at_points(elements, coarse_step)
 
     def _newton(self, elements: Elements, equations: Equations, y: Array) -> Array:
         """Return the Newton step, to be subtracted from y, of every element, (K, d, n_e); NaN where it has none.
@@ -222,15 +222,15 @@ class _Checked:
         flow = elements.flow(equations, y, self.at_points)
         step = np.full_like(defects, np.nan)
         rows = defects[0].size
-        many = max(_MOST_NUMBERS // rows**2, 1)
+        batch_size = max(_MOST_NUMBERS // rows**2, 1)
         unit = np.tile(self.magnitude, rows // elements.n_e)
-        for first in range(0, len(step), many):
-            some = slice(first, first + many)
-            D = elements.inner_matrix(flow[some])
+        for start in range(0, len(step), batch_size):
+            batch = slice(start, start + batch_size)
+            D = elements.inner_matrix(flow[batch])
             with suppress(np.linalg.LinAlgError):  # one of them is not finite
                 factors = Factors.of(D, np.broadcast_to(unit, D.shape[:2]))
-                step[some] = factors.solve(defects[some].reshape(-1, rows, 1)).reshape(-1, *defects.shape[1:])
-                step[first + np.array(factors.singular, dtype=np.intp)] = np.nan
+                step[batch] = factors.solve(defects[batch].reshape(-1, rows, 1)).reshape(-1, *defects.shape[1:])
+                step[start + np.array(factors.singular, dtype=np.intp)] = np.nan
         return step
 
     def _at_points(self, elements: Elements, step: Array) -> Array:
@@ -258,14 +258,14 @@ class _Checked:
 
 
 def _all(staged: CollocationProblem, v: Array) -> list[_Checked]:
-    found: list[_Checked] = []
+    checks: list[_Checked] = []
     problem = staged.problem
     constrained = {s.name() for c in problem.constraints for s in ca.symvar(c.expression)}
-    seen = ca.depends_on(problem.observed, problem.model.system.z) or not constrained.isdisjoint(
+    observes_algebraic = ca.depends_on(problem.observed, problem.model.system.z) or not constrained.isdisjoint(
         problem.model.algebraic_states
     )
     points = staged.table.points
-    last = points[-1:] if problem.model.algebraic_states and points[-1] < 1.0 else points[:0]
+    last_point = points[-1:] if problem.model.algebraic_states and points[-1] < 1.0 else points[:0]
     for condition, chain, elements in zip(
         staged.problem.conditions, staged.layout.chains, staged.elements, strict=True
     ):
@@ -273,19 +273,19 @@ def _all(staged: CollocationProblem, v: Array) -> list[_Checked]:
         y, tau = elements.states(s, w), elements.tau
         # Where an element begins its algebraic states are extrapolated.
         measured = (elements.measured.weight > 0).any(axis=2) | (elements.applies > 0).any(axis=2)
-        measured &= (tau >= 0 if seen else tau > 0) & (tau < 1)
-        every = np.arange(s.shape[0], dtype=np.intp)
+        measured &= (tau >= 0 if observes_algebraic else tau > 0) & (tau < 1)
+        all_elements = np.arange(s.shape[0], dtype=np.intp)
         # What stays far below the magnitude that its rate could give it is rounding.
         magnitude = np.maximum(np.abs(y).max(axis=(0, 1)), 1e-8 * staged.magnitude)
-        k = np.concatenate([every, np.argwhere(measured)[:, 0], np.repeat(every, last.size)])
-        at = np.concatenate([np.ones(every.size), tau[measured], np.tile(last, every.size)])
+        k = np.concatenate([all_elements, np.argwhere(measured)[:, 0], np.repeat(all_elements, last_point.size)])
+        point_tau = np.concatenate([np.ones(all_elements.size), tau[measured], np.tile(last_point, all_elements.size)])
         natural = condition.link.natural(q)
         p, at_points = elements.division.stage_parameters(natural.p, natural.e), elements.parameters(natural)
         checked = _Checked(
-            elements.at(natural.e), y, p, at_points, magnitude, k, at, k.size - every.size * last.size, seen
+            elements.at(natural.e), y, p, at_points, magnitude, k, point_tau, k.size - all_elements.size * last_point.size, observes_algebraic
         )
-        found.append(checked)
-    return found
+        checks.append(checked)
+    return checks
 
 
 def _or_infinite(errors: Array) -> Array:

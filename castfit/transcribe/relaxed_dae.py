@@ -57,8 +57,8 @@ class Relaxed:
         dx (L, n_x, n_d), dz (L, n_z, n_d), dp (L, n_p, n_d) and d_start (L, n_d) are directions of the node, of the
         model's own parameters and of the time of the node.
         """
-        own = replace(lanes, p=lanes.p[:, : dp.shape[1]])
-        return np.concatenate([dp, self.residual_slopes(own, skip, dx, dz, dp, d_start)], axis=1)
+        model_lanes = replace(lanes, p=lanes.p[:, : dp.shape[1]])
+        return np.concatenate([dp, self.residual_slopes(model_lanes, skip, dx, dz, dp, d_start)], axis=1)
 
     def residual_slopes(self, lanes: Lanes, skip: int, dx: Array, dz: Array, dp: Array, d_start: Array) -> Array:
         """Return the derivatives of rho, (L, n_z, n_d); the lanes have the model's own parameters."""

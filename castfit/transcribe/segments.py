@@ -53,9 +53,9 @@ class Segment:
 
     def inputs_at_end(self, cubics: Array, duration: float) -> tuple[Array, Array]:
         """Return the inputs at the end, and their slopes, (n_u,), from cubics (m, n_u, 4) where the piece is now."""
-        before = float(self.grid[-2]) if self.grid.size > 1 else 0.0
-        last = duration * (1.0 - before)
-        u = shift_cubics(cubics[-1], np.repeat(last, cubics.shape[1]))
+        last_begin = float(self.grid[-2]) if self.grid.size > 1 else 0.0
+        last_length = duration * (1.0 - last_begin)
+        u = shift_cubics(cubics[-1], np.repeat(last_length, cubics.shape[1]))
         return u[:, 0], u[:, 1]
 
 
@@ -93,44 +93,44 @@ def cut(
     these) what the division has are pieces.
     """
     model, condition = problem.model, problem.conditions[i]
-    fine = arrange(condition, division.edges, division.after, starts=starts)
-    staging = fine if nodes else arrange(condition, division.edges[[0, -1]])
+    piece_staging = arrange(condition, division.edges, division.after, starts=starts)
+    staging = piece_staging if nodes else arrange(condition, division.edges[[0, -1]])
     of_piece = np.arange(division.edges.size - 1) if nodes else np.zeros(division.edges.size - 1, dtype=np.intp)
     if stages is not None:
         of_piece, staging = stages[0], arrange(condition, stages[1].edges, stages[1].after)
     breaks = snap(condition.breakpoints, division.edges)
     inputs = np.zeros((*staging.tau.shape, len(condition.inputs)))
     pieces: list[Segment] = []
-    passed = np.zeros(staging.duration.size, dtype=np.intp)
+    n_placed = np.zeros(staging.duration.size, dtype=np.intp)
     arriving: Array | None = None  # the inputs at the end of what was integrated last
     for k, (left, right) in enumerate(itertools.pairwise(division.edges.tolist())):
-        measured = fine.times[k][fine.real[k]]
+        measured = piece_staging.times[k][piece_staging.real[k]]
         kinks = breaks[(breaks > left) & (breaks < right)]
-        alone = right == left or division.moving[k] or division.moving[k + 1]  # nothing is measured inside
-        times = np.array([left, right]) if alone else merge(measured, kinks, np.array([left, right]))
+        is_empty = right == left or division.moving[k] or division.moving[k + 1]  # nothing is measured inside
+        times = np.array([left, right]) if is_empty else merge(measured, kinks, np.array([left, right]))
         begins = right > left and (starts or (measured.size > 0 and bool(measured[0] == left)))
         times = np.concatenate([times[:1], times[1 - int(begins) :]])  # an output at the start is an empty interval
-        grid = (np.array([0.0, 1.0]) if begins else np.ones(1)) if alone else relative_grid(model, times)
+        grid = (np.array([0.0, 1.0]) if begins else np.ones(1)) if is_empty else relative_grid(model, times)
         cubics = input_cubics(condition.inputs, times if right > left else _beside(left, division.edges))
         if starts and arriving is not None and not division.after[k] and (begins or right == left):
             cubics[0, :, 0], cubics[0, :, 1:] = arriving, 0.0  # a measurement at a jump of an input comes before it
         if right > left:
             arriving = np.einsum("uc,c->u", cubics[-1], (times[-1] - times[-2]) ** np.arange(4))
-        at = np.minimum(np.searchsorted(times[1:], snap(fine.times[k], times[1:])), times.size - 2)
+        grid_index = np.minimum(np.searchsorted(times[1:], snap(piece_staging.times[k], times[1:])), times.size - 2)
         stage = int(of_piece[k])
         if nodes and stages is None:
-            points = np.arange(at.size, dtype=np.intp)
+            points = np.arange(grid_index.size, dtype=np.intp)
         else:
-            at = at[: measured.size]
+            grid_index = grid_index[: measured.size]
             if nodes and (k + 1 == of_piece.size or of_piece[k + 1] != stage):  # what is left is padding
-                left_over = staging.tau.shape[1] - int(passed[stage]) - at.size
-                at = np.append(at, np.full(left_over, times.size - 2, dtype=np.intp))
-            points = passed[stage] + np.arange(at.size, dtype=np.intp)
-            passed[stage] += at.size
+                left_over = staging.tau.shape[1] - int(n_placed[stage]) - grid_index.size
+                grid_index = np.append(grid_index, np.full(left_over, times.size - 2, dtype=np.intp))
+            points = n_placed[stage] + np.arange(grid_index.size, dtype=np.intp)
+            n_placed[stage] += grid_index.size
         # A measurement at a jump belongs to the interval that ends there, like the algebraic states.
-        powers = np.diff(times)[at, None] ** np.arange(4)
-        inputs[stage, points] = np.einsum("muc,mc->mu", cubics[at], powers)
-        pieces.append(Segment(stage, grid, cubics, points, at))
+        powers = np.diff(times)[grid_index, None] ** np.arange(4)
+        inputs[stage, points] = np.einsum("muc,mc->mu", cubics[grid_index], powers)
+        pieces.append(Segment(stage, grid, cubics, points, grid_index))
     inputs = as_measured(condition.inputs, staging.times, inputs)
     return Segments(staging, measured_by(problem, i, staging), division, tuple(pieces), inputs)
 
@@ -165,19 +165,19 @@ class LaneGroup:
 def parts_of(chains: Sequence[Segments], members: Sequence[tuple[int, int]]) -> tuple[LaneGroup, ...]:
     """Sort the lanes of a group by condition; members (condition, piece) come condition by condition."""
     out: list[LaneGroup] = []
-    first = 0
-    for i, own in itertools.groupby(members, key=lambda member: member[0]):
-        chain, numbers = chains[i], [j for _, j in own]
-        pieces = [chain.pieces[j] for j in numbers]
+    offset = 0
+    for i, condition_members in itertools.groupby(members, key=lambda member: member[0]):
+        chain, piece_indices = chains[i], [j for _, j in condition_members]
+        pieces = [chain.pieces[j] for j in piece_indices]
         counts = [piece.points.size for piece in pieces]
         stages = np.array([piece.stage for piece in pieces], dtype=np.intp)
-        lanes = np.arange(first, first + len(pieces), dtype=np.intp)
-        crossed = tuple(first + n for n, j in enumerate(numbers) if chain.division.crossings[j] is not None)
+        lanes = np.arange(offset, offset + len(pieces), dtype=np.intp)
+        crossed = tuple(offset + n for n, j in enumerate(piece_indices) if chain.division.crossings[j] is not None)
         out.append(
             LaneGroup(
                 i,
-                slice(first, first + len(pieces)),
-                np.array(numbers, dtype=np.intp),
+                slice(offset, offset + len(pieces)),
+                np.array(piece_indices, dtype=np.intp),
                 stages,
                 np.array([piece.cubics for piece in pieces]),
                 np.repeat(stages, counts),
@@ -187,7 +187,7 @@ def parts_of(chains: Sequence[Segments], members: Sequence[tuple[int, int]]) -> 
                 crossed,
             )
         )
-        first += len(pieces)
+        offset += len(pieces)
     return tuple(out)
 
 
@@ -209,28 +209,28 @@ class Arranged:
 
     def integrated_by(self, model: Integrable, options: IntegratorOptions) -> Arranged:
         """Return the arrangement with integrators for another model and other options."""
-        of = [[integrator_of(model, group.integrator.grid, options) for group in groups] for groups in self.rounds]
-        rounds = (zip(*pair, strict=True) for pair in zip(self.rounds, of, strict=True))
-        return Arranged(self.chains, tuple(tuple(replace(g, integrator=by) for g, by in pairs) for pairs in rounds))
+        integrators = [[integrator_of(model, group.integrator.grid, options) for group in groups] for groups in self.rounds]
+        rounds = (zip(*pair, strict=True) for pair in zip(self.rounds, integrators, strict=True))
+        return Arranged(self.chains, tuple(tuple(replace(g, integrator=integrator) for g, integrator in pairs) for pairs in rounds))
 
 
 def arranged(model: Integrable, chains: Sequence[Segments], options: IntegratorOptions) -> Arranged:
     """Sort pieces into rounds and groups, with the integrators of a model."""
     rounds: dict[int, dict[tuple[float, ...], list[tuple[int, int]]]] = {}
     for i, chain in enumerate(chains):
-        begun = np.zeros(chain.staging.duration.size, dtype=np.intp)
+        round_index = np.zeros(chain.staging.duration.size, dtype=np.intp)
         for k, piece in enumerate(chain.pieces):
-            groups = rounds.setdefault(int(begun[piece.stage]), {})
-            begun[piece.stage] += 1
+            groups = rounds.setdefault(int(round_index[piece.stage]), {})
+            round_index[piece.stage] += 1
             groups.setdefault(tuple(piece.grid.tolist()), []).append((i, k))
-    found: list[tuple[Group, ...]] = []
+    all_rounds: list[tuple[Group, ...]] = []
     for _, groups in sorted(rounds.items()):
-        here: list[Group] = []
+        round_groups: list[Group] = []
         for grid, members in groups.items():
             integrator = integrator_of(model, grid, options)
-            here.append(Group(integrator, tuple(members), parts_of(chains, members)))
-        found.append(tuple(here))
-    return Arranged(tuple(chains), tuple(found))
+            round_groups.append(Group(integrator, tuple(members), parts_of(chains, members)))
+        all_rounds.append(tuple(round_groups))
+    return Arranged(tuple(chains), tuple(all_rounds))
 
 
 @dataclass(frozen=True)
@@ -256,16 +256,16 @@ class Sweep:
     failures: tuple[Failure, ...]
 
     def lost(
-        self, run: Integration, failures: Sequence[LaneFailure], chains: Sequence[Chain], what: str
+        self, run: Integration, failures: Sequence[LaneFailure], chains: Sequence[Chain], label: str
     ) -> dict[tuple[int, int], Failure | None]:
-        """Return the stages (condition, stage) of which `what` could not be integrated; None where nothing could."""
-        known = {failure.lane for failure in run.found.failures}
+        """Return the stages (condition, stage) of which `label` could not be integrated; None where nothing could."""
+        failed_lanes = {failure.lane for failure in run.found.failures}
         out: dict[tuple[int, int], Failure | None] = {}
         for failure in failures:
             i, j = run.members[failure.lane]
             k = self.laid.chains[i].pieces[j].stage
-            detail = f"the {what} could not be integrated ({failure.detail})"
-            out[i, k] = None if failure.lane in known else Failure(chains[i].name, k, failure.cause, detail)
+            detail = f"the {label} could not be integrated ({failure.detail})"
+            out[i, k] = None if failure.lane in failed_lanes else Failure(chains[i].name, k, failure.cause, detail)
         return out
 
 

@@ -192,8 +192,8 @@ class ShootingProblem(TranscribedProblem):
         self._steps = np.zeros(2, dtype=np.intp)  # ... and its steps of the compiled one: all, and explicit ones
         self._place(theta, trajectory)
         with unwatched():  # what states trigger at the start is found once; without it there is nothing to solve
-            here = self._naturals(self.start)
-        self.groups: tuple[Group, ...] = _groups(self._arrange(here))
+            naturals = self._naturals(self.start)
+        self.groups: tuple[Group, ...] = _groups(self._arrange(naturals))
         """The pieces that share an integrator, as they are at the start."""
         with suppress(Stopped):  # no time to integrate: the solver will notice
             self._start_eliminated()
@@ -205,8 +205,8 @@ class ShootingProblem(TranscribedProblem):
         _, sweep = self._swept(v)
         for i, (c, natural) in enumerate(zip(sweep.laid.chains, self._naturals(v), strict=True)):
             p = self._projection.neutral(i, _at_points(c, natural.p, natural.e))
-            by = self._observer.slopes(c.staging.times, sweep.x[i], sweep.z[i], p, c.inputs)
-            yield c.measured, by[..., : self._n_x + self._n_z] * self._units[i]
+            slopes = self._observer.slopes(c.staging.times, sweep.x[i], sweep.z[i], p, c.inputs)
+            yield c.measured, slopes[..., : self._n_x + self._n_z] * self._units[i]
 
     def _apart(self) -> ShootingProblem:
         other = copy(self)
@@ -217,8 +217,8 @@ class ShootingProblem(TranscribedProblem):
 
     def _silently(self) -> AbstractContextManager[object]:
         """Silence CasADi's integrators, once for all: to redirect the streams costs as much as a short integration."""
-        quiet = method_of(self.options, self._n_x, self._n_z) in STEPPED  # those that take over silence themselves
-        return nullcontext() if quiet else captured()
+        is_silent = method_of(self.options, self._n_x, self._n_z) in STEPPED  # those that take over silence themselves
+        return nullcontext() if is_silent else captured()
 
     @property
     def dense_evaluator(self) -> DenseSingleShooting | None:
@@ -228,21 +228,21 @@ class ShootingProblem(TranscribedProblem):
     @property
     def _arrays(self) -> DenseSingleShooting | None:
         """All values, and all derivatives, by moves of arrays, where nothing happens on the way."""
-        owner, known = self._dense  # of a problem that this is a copy of, it would have other units
+        owner, cached = self._dense  # of a problem that this is a copy of, it would have other units
         if owner is not self:
-            known = self._make_dense()
-            self._dense = self, known
-        return known
+            cached = self._make_dense()
+            self._dense = self, cached
+        return cached
 
     def _make_dense(self) -> DenseSingleShooting | None:
-        odd = self._nodes or self._backward or self.eliminated.size
-        odd = odd or self.layout.correlated or Linearization not in self.gives
-        if odd or any(of.integrator.method not in STEPPED for of in self.groups):
+        is_unsupported = self._nodes or self._backward or self.eliminated.size
+        is_unsupported = is_unsupported or self.layout.correlated or Linearization not in self.gives
+        if is_unsupported or any(group.integrator.method not in STEPPED for group in self.groups):
             return None
-        laid = self._arrange(self._naturals(self.start))
+        plan = self._arrange(self._naturals(self.start))
         return DenseSingleShooting.of(
             Given(
-                self.problem, self.layout, laid, self._observer.expressions, self._units, self._z_start, self._moving,
+                self.problem, self.layout, plan, self._observer.expressions, self._units, self._z_start, self._moving,
                 self.scale, (self.least_sigma, self._most_sigma),
             )
         )  # fmt: skip
@@ -255,15 +255,15 @@ class ShootingProblem(TranscribedProblem):
         dense = self.dense_evaluator
         if dense is None:
             return None
-        laid = self._arrange(self._naturals(self.start))
+        plan = self._arrange(self._naturals(self.start))
         chains: list[Segments] = []
-        for i, chain in enumerate(laid.chains):
+        for i, chain in enumerate(plan.chains):
             staging = arrange(problem.conditions[i], chain.staging.edges)
             chains.append(replace(chain, staging=staging, measured=measured_by(problem, i, staging)))
         other = self._apart()
         other.problem, other._here = problem, chains
         vars(other).pop("size_squares", None)
-        other._laid = {tuple(id(chain) for chain in chains): replace(laid, chains=tuple(chains))}
+        other._laid = {tuple(id(chain) for chain in chains): replace(plan, chains=tuple(chains))}
         other._dense = other, dense.measuring(problem, chains)
         return other
 
@@ -277,40 +277,40 @@ class ShootingProblem(TranscribedProblem):
 
     def _cut(self, i: int, division: Division) -> Segments:
         """Arrange one experiment on its pieces, as for the fits before where these have the same boundaries."""
-        known = _ARRANGED.get(self.problem, lambda _: OrderedDict())
+        segments_by_key = _ARRANGED.get(self.problem, lambda _: OrderedDict())
         fixed = division.edges if self._nodes else division.edges[~division.moving]
         key = (i, self._nodes, self._backward, fixed.tobytes(), division.key)
-        if key not in known:
-            known[key] = cut(self.problem, i, division, nodes=self._nodes, starts=self._backward)
-        known.move_to_end(key)
-        while len(known) > _REMEMBERED * max(len(self.problem.conditions), 1):
-            known.popitem(last=False)
-        return known[key]
+        if key not in segments_by_key:
+            segments_by_key[key] = cut(self.problem, i, division, nodes=self._nodes, starts=self._backward)
+        segments_by_key.move_to_end(key)
+        while len(segments_by_key) > _REMEMBERED * max(len(self.problem.conditions), 1):
+            segments_by_key.popitem(last=False)
+        return segments_by_key[key]
 
     def _arrange(self, naturals: Sequence[Natural]) -> Arranged:
         """Return the pieces at a point; without nodes they follow estimated times of events."""
-        for i, (condition, at) in enumerate(zip(self.problem.conditions, naturals, strict=True)):
+        for i, (condition, natural) in enumerate(zip(self.problem.conditions, naturals, strict=True)):
             division = self._here[i].division
-            if not self._nodes and not division.valid(at.e):
+            if not self._nodes and not division.valid(natural.e):
                 ends = np.array([condition.start, condition.end])
-                self._here[i] = self._cut(i, divide(condition, ends, at.e))
-            if self._edges and not self._pieces[i].division.valid(at.e):
-                pieces = divide(condition, self._edges[i], at.e)
+                self._here[i] = self._cut(i, divide(condition, ends, natural.e))
+            if self._edges and not self._pieces[i].division.valid(natural.e):
+                pieces = divide(condition, self._edges[i], natural.e)
                 stages = stages_of(condition.schedule, division, pieces)
                 self._pieces[i] = cut(self.problem, i, pieces, nodes=True, stages=(stages, division))
-        here = self._pieces if self._edges else self._here
-        key = tuple(id(chain) for chain in here)
+        segments = self._pieces if self._edges else self._here
+        key = tuple(id(chain) for chain in segments)
         if key not in self._laid:
             if len(self._laid) >= _REMEMBERED:
                 self._laid.clear()
-            self._laid[key] = arranged(self._relaxed or self.problem.model, here, self.options)
+            self._laid[key] = arranged(self._relaxed or self.problem.model, segments, self.options)
         return self._laid[key]
 
     def times(self, v: Array) -> tuple[Array, ...]:
         """Return the stage boundaries at v, per chain (K + 1,)."""
         if not self._nodes:
             return super().times(v)
-        return tuple(chain.division.at(at.e) for chain, at in zip(self._here, self._naturals(v), strict=True))
+        return tuple(chain.division.at(natural.e) for chain, natural in zip(self._here, self._naturals(v), strict=True))
 
     @property
     def divisions(self) -> tuple[Division, ...]:
@@ -321,7 +321,7 @@ class ShootingProblem(TranscribedProblem):
         """Whether estimated times of events are no longer where the stages have them."""
         naturals = [c.link.natural(v[c.theta]) for c in self.problem.conditions]  # of what states trigger nothing
         return self._nodes and not all(
-            chain.division.valid(at.e) for chain, at in zip(self._here, naturals, strict=True)
+            chain.division.valid(natural.e) for chain, natural in zip(self._here, naturals, strict=True)
         )
 
     @property
@@ -348,13 +348,13 @@ class ShootingProblem(TranscribedProblem):
         return other.units
 
     def _settle_units(self) -> None:
-        known = known_states(self.problem, self.layout.theta(self.start), "data")
+        known_by_condition = known_states(self.problem, self.layout.theta(self.start), "data")
         names = (*self.problem.model.states, *self.problem.model.algebraic_states)
-        open_ = [np.array([name not in of for name in names]) for of in known]
+        unknown_masks = [np.array([name not in known_names for name in names]) for known_names in known_by_condition]
         rough = cast("ShootingProblem", self.coarse()) if self._n_x > _MANY_STATES else self
         for _ in range(_SETTLING):
-            found = zip(rough._magnitudes(self.start), self._units, open_, strict=True)
-            changed = [np.where((new > 0.0) & may, resolvable(new), old) for new, old, may in found]
+            candidates = zip(rough._magnitudes(self.start), self._units, unknown_masks, strict=True)
+            changed = [np.where((new > 0.0) & is_unknown, resolvable(new), old) for new, old, is_unknown in candidates]
             ratios = [new / old for new, old in zip(changed, self._units, strict=True)]
             if all(((r > 1 / _ALIKE) & (r < _ALIKE)).all() for r in ratios):
                 break
@@ -365,25 +365,25 @@ class ShootingProblem(TranscribedProblem):
     def _magnitudes(self, v: Array) -> list[Array]:
         """Return the mean magnitudes of states and algebraic states at v, per condition; 0 where unknown."""
         _, sweep = self._swept(v)
-        found = [
+        magnitudes = [
             mean_magnitude(np.concatenate([x, z], axis=2).reshape(-1, x.shape[2] + z.shape[2]))
             for x, z in zip(sweep.x, sweep.z, strict=True)
         ]
         for run in sweep.runs:
             for (i, _), begin in zip(run.members, run.lanes.x0, strict=True):
-                x = found[i][: begin.size]  # a view
+                x = magnitudes[i][: begin.size]  # a view
                 np.fmax(x, _GONE * np.abs(begin), out=x, where=np.isfinite(begin))
-        return found
+        return magnitudes
 
     def rescaled(self, v: Array) -> ShootingProblem | None:
         """Return the problem started from v with the states' magnitudes there, if they are far below those assumed.
 
         Absolute tolerances are relative to magnitudes; where these were much too large the solution is inaccurate.
         """
-        found = [resolvable(size) for size in self._magnitudes(v)]
-        if not any(((new > 0.0) & (new * _TOO_LARGE < old)).any() for new, old in zip(found, self._units, strict=True)):
+        magnitudes = [resolvable(size) for size in self._magnitudes(v)]
+        if not any(((new > 0.0) & (new * _TOO_LARGE < old)).any() for new, old in zip(magnitudes, self._units, strict=True)):
             return None
-        other = self.with_units([np.where(new > 0.0, new, old) for new, old in zip(found, self._units, strict=True)])
+        other = self.with_units([np.where(new > 0.0, new, old) for new, old in zip(magnitudes, self._units, strict=True)])
         other.start = locked(v.copy())
         return other
 
@@ -445,53 +445,53 @@ class ShootingProblem(TranscribedProblem):
 
     def algebraic_states(self, v: Array) -> tuple[Array, ...]:
         """Return the algebraic states of the nodes, or from where they are sought, (K, n_z) per condition."""
-        return tuple(v[of.inner] for of in self.layout.chains) if self._n_w else tuple(self._z_start)
+        return tuple(v[layout_chain.inner] for layout_chain in self.layout.chains) if self._n_w else tuple(self._z_start)
 
     def _naturals(self, v: Array) -> list[Natural]:
-        found = [c.link.natural(v[c.theta]) for c in self.problem.conditions]
+        naturals = [c.link.natural(v[c.theta]) for c in self.problem.conditions]
         if not self.problem.triggered:
-            return found
+            return naturals
         key = v.tobytes()
         if key not in self._happened:  # what states trigger is found by integration
-            conditions = zip(self.problem.conditions, found, self._units, strict=True)
+            conditions = zip(self.problem.conditions, naturals, self._units, strict=True)
             self._happened[key] = [
-                triggered(self.problem.model, c, at, unit, self.options, c.end, self._node_values(i, v, at)).e
-                for i, (c, at, unit) in enumerate(conditions)
+                triggered(self.problem.model, c, natural, unit, self.options, c.end, self._node_values(i, v, natural)).e
+                for i, (c, natural, unit) in enumerate(conditions)
             ]
             while len(self._happened) > _REMEMBERED:
                 self._happened.popitem(last=False)
-        return [replace(at, e=e) for at, e in zip(found, self._happened[key], strict=True)]
+        return [replace(natural, e=e) for natural, e in zip(naturals, self._happened[key], strict=True)]
 
-    def _node_values(self, i: int, v: Array, at: Natural) -> tuple[Array, Array] | None:
+    def _node_values(self, i: int, v: Array, natural: Natural) -> tuple[Array, Array] | None:
         """Return the times and states of an experiment's nodes, (K,) and (K, n_x); None without nodes."""
         if not self._nodes:
             return None
-        return self._here[i].division.at(at.e)[:-1], v[self.layout.chains[i].nodes]
+        return self._here[i].division.at(natural.e)[:-1], v[self.layout.chains[i].nodes]
 
-    def evaluate(self, v: Array, *, along: bool | None = None) -> Evaluation:
-        """Integrate all stages; at a new point `along` with the derivatives that will be asked for, if they will be."""
+    def evaluate(self, v: Array, *, with_sensitivities: bool | None = None) -> Evaluation:
+        """Integrate all stages; at a new point `with_sensitivities` with the derivatives that will be asked for, if they will be."""
         key = self._projection.key(v)
         if key in self._memory:
             self._memory.move_to_end(key)
             return self._memory[key][0]
-        dense, expected = self._arrays, self._expects if along is None else along
-        along = expected and dense is not None and not self._backward
-        began = self._begun("linearization") if along else time.perf_counter()
-        before = 0 if dense is None else dense.integrations
-        at = None if dense is None else dense.read(v, along=along)
-        if dense is not None and at is not None:
-            if dense.integrations > before:
+        dense, expected = self._arrays, self._expects if with_sensitivities is None else with_sensitivities
+        with_sensitivities = expected and dense is not None and not self._backward
+        start_time = self._begun("linearization") if with_sensitivities else time.perf_counter()
+        n_integrations = 0 if dense is None else dense.integrations
+        point_data = None if dense is None else dense.read(v, with_sensitivities=with_sensitivities)
+        if dense is not None and point_data is not None:
+            if dense.integrations > n_integrations:
                 self._expects = False
-                self._noted("linearization" if along else "values", began)
-            return self._remembered(key, dense.evaluation(v, at), at)
+                self._noted("linearization" if with_sensitivities else "values", start_time)
+            return self._remembered(key, dense.evaluation(v, point_data), point_data)
         naturals = self._naturals(v)
         with self._silently():
             sweep = self._integrate(v, naturals)
-        self._noted("values", began)
+        self._noted("values", start_time)
         if self.eliminated.size:
 
             def observe(of_p: Sequence[Array]) -> Iterator[tuple[Measured, Array]]:
-                return self._observed(sweep, [replace(at, p=p) for at, p in zip(naturals, of_p, strict=True)])
+                return self._observed(sweep, [replace(natural, p=p) for natural, p in zip(naturals, of_p, strict=True)])
 
             v = self._projection.projected(v, naturals, observe)
             naturals = self._naturals(v)
@@ -499,23 +499,23 @@ class ShootingProblem(TranscribedProblem):
         failures = [*self._unlinked(v, naturals), *sweep.failures]
         for i, (chain, natural) in enumerate(zip(sweep.laid.chains, naturals, strict=True)):
             p = _at_points(chain, natural.p, natural.e)
-            seen = self._observer.values(chain.measured, chain.staging.times, sweep.x[i], sweep.z[i], p, chain.inputs)
-            failures += self._unobservable(i, failures, np.isfinite(seen.r), np.isfinite(seen.c), "", seen.g)
+            observed = self._observer.values(chain.measured, chain.staging.times, sweep.x[i], sweep.z[i], p, chain.inputs)
+            failures += self._unobservable(i, failures, np.isfinite(observed.r), np.isfinite(observed.c), "", observed.g)
             stages = chain.staging.duration.size
             values.append(
                 ChainValues(
-                    seen.r,
+                    observed.r,
                     natural.a if self._nodes else np.empty(0),
                     np.empty((stages, 0)) if self._relaxed is None else self._defects(i, v, natural),
                     sweep.end[i] if self._nodes else np.empty((stages, 0)),
-                    seen.c,
-                    seen.excess,
+                    observed.c,
+                    observed.excess,
                 )
             )
         return self._remembered(key, self._evaluation(v, values, failures), sweep)
 
-    def _remembered(self, key: bytes, evaluation: Evaluation, found: Sweep | Reading) -> Evaluation:
-        self._memory[key] = (evaluation, found)
+    def _remembered(self, key: bytes, evaluation: Evaluation, integration: Sweep | Reading) -> Evaluation:
+        self._memory[key] = (evaluation, integration)
         while len(self._memory) > _REMEMBERED:
             self._memory.popitem(last=False)
         return evaluation
@@ -525,24 +525,24 @@ class ShootingProblem(TranscribedProblem):
         return self._memory[self._projection.key(v)]
 
     def _swept(self, v: Array) -> tuple[Evaluation, Sweep]:
-        evaluation, found = self._found(v)
-        if isinstance(found, Sweep):
-            return evaluation, found
+        evaluation, integration = self._found(v)
+        if isinstance(integration, Sweep):
+            return evaluation, integration
         assert self._arrays is not None
-        return evaluation, self._arrays.sweep(found)
+        return evaluation, self._arrays.sweep(integration)
 
     def steps(self, v: Array) -> int:
         """Return the number of steps of a simulation; 0 if the integrator does not report it."""
         return sum(run.found.steps for run in self._swept(v)[1].runs)
 
-    def visited(self, v: Array, most: int) -> Iterator[tuple[float, Array, Array, Array, Array]]:
-        """Return time, states, algebraic states, p and inputs at up to `most` points of every experiment."""
+    def visited(self, v: Array, max_points: int) -> Iterator[tuple[float, Array, Array, Array, Array]]:
+        """Return time, states, algebraic states, p and inputs at up to `max_points` points of every experiment."""
         _, sweep = self._swept(v)
         for i, (chain, natural) in enumerate(zip(sweep.laid.chains, self._naturals(v), strict=True)):
             p = np.broadcast_to(_at_points(chain, natural.p, natural.e), (*chain.staging.times.shape, self._n_p))
             points = list(np.ndindex(chain.staging.times.shape))
-            for at in points[:: -(-len(points) // most)]:
-                yield float(chain.staging.times[at]), sweep.x[i][at], sweep.z[i][at], p[at], chain.inputs[at]
+            for index in points[:: -(-len(points) // max_points)]:
+                yield float(chain.staging.times[index]), sweep.x[i][index], sweep.z[i][index], p[index], chain.inputs[index]
 
     def linearize(self, v: Array) -> Linearization:
         """Integrate all stages with their sensitivities."""
@@ -550,14 +550,14 @@ class ShootingProblem(TranscribedProblem):
         if self._linear is None or not same_point(self._linear.v, v):
             key = self._projection.key(v)
             if key not in self._memory and self._arrays is not None:
-                self.evaluate(v, along=True)
-            _, known = self._memory.get(key, (None, None))
-            begun = isinstance(known, Reading) and bool(known.flown.slopes)  # with the states
-            began = time.perf_counter() if begun else self._begun("linearization")
+                self.evaluate(v, with_sensitivities=True)
+            _, integration = self._memory.get(key, (None, None))
+            has_sensitivities = isinstance(integration, Reading) and bool(integration.flown.slopes)  # with the states
+            start_time = time.perf_counter() if has_sensitivities else self._begun("linearization")
             try:
                 self._linear = self._linearize(v)
             finally:  # cut off it would have taken longer
-                self._noted("linearization", began, more=begun)
+                self._noted("linearization", start_time, is_continuation=has_sensitivities)
             self._expects = True  # at the next new point, too
         return self._linear
 
@@ -570,30 +570,30 @@ class ShootingProblem(TranscribedProblem):
             return 0.0
         return self._expected("linearization")
 
-    def _expected(self, what: str) -> float:
-        known, key = self._took(what)
-        if key in known:
-            return min(known[key])
-        looser = [min(took) for sort, took in known.items() if sort[:3] == key[:3] and sort[3] > key[3]]
-        alone = min(known.get(self._took("values")[1], ()), default=0.0)
-        if what != "linearization" or self._backward:
-            alone = 0.0
+    def _expected(self, operation: str) -> float:
+        seconds_by_sort, key = self._took(operation)
+        if key in seconds_by_sort:
+            return min(seconds_by_sort[key])
+        looser = [min(took) for sort, took in seconds_by_sort.items() if sort[:3] == key[:3] and sort[3] > key[3]]
+        state_seconds = min(seconds_by_sort.get(self._took("values")[1], ()), default=0.0)
+        if operation != "linearization" or self._backward:
+            state_seconds = 0.0
         directions = max((chain.theta.size for chain in self.layout.chains), default=0)  # of one experiment
-        return max(*looser, alone * (1.0 + _PER_DIRECTION * directions), 0.0)
+        return max(*looser, state_seconds * (1.0 + _PER_DIRECTION * directions), 0.0)
 
-    def _took(self, what: str) -> tuple[dict[_Sort, tuple[float, ...]], _Sort]:
+    def _took(self, operation: str) -> tuple[dict[_Sort, tuple[float, ...]], _Sort]:
         """Return the seconds that such things took, and under which key they are kept."""
-        return self._paces, (what, self._nodes, len(self._here), self.options.relative_tolerance)
+        return self._paces, (operation, self._nodes, len(self._here), self.options.relative_tolerance)
 
-    def _noted(self, what: str, began: float, *, more: bool = False) -> None:
-        """Record the seconds that an operation took, or add them to its last record if `more`."""
-        known, key = self._took(what)
-        took, seconds = known.get(key, ()), time.perf_counter() - began
-        known[key] = (*took[:-1], took[-1] + seconds) if more and took else (*took[-1:], seconds)
+    def _noted(self, operation: str, start_time: float, *, is_continuation: bool = False) -> None:
+        """Record the seconds that an operation took, or add them to its last record if `is_continuation`."""
+        seconds_by_sort, key = self._took(operation)
+        took, seconds = seconds_by_sort.get(key, ()), time.perf_counter() - start_time
+        seconds_by_sort[key] = (*took[:-1], took[-1] + seconds) if is_continuation and took else (*took[-1:], seconds)
 
-    def _begun(self, what: str) -> float:
+    def _begun(self, operation: str) -> float:
         """Begin nothing that will take longer than there is time, as it did before; return when it begins."""
-        expected = self._expected(what)
+        expected = self._expected(operation)
         if expected > _LONG:
             look(expected)
         return time.perf_counter()
@@ -602,8 +602,8 @@ class ShootingProblem(TranscribedProblem):
         """Integrate all stages, and one adjoint state back from the end of each."""
         if not self._backward:
             return super().linearize_along(v, directions)
-        found = self._linearize(self.evaluate(v).v if self.eliminated.size else v, directions)
-        return found.extended(MatchingProducts, jacobians=found.jacobians, information=found.information)
+        linearization = self._linearize(self.evaluate(v).v if self.eliminated.size else v, directions)
+        return linearization.extended(MatchingProducts, jacobians=linearization.jacobians, information=linearization.information)
 
     def gradient(self, v: Array, weight: Array | None = None) -> GradientEvaluation:
         """Integrate all experiments, and one adjoint state of each back from its last datum to its start."""
@@ -618,43 +618,43 @@ class ShootingProblem(TranscribedProblem):
         gradient = np.zeros(self.layout.n_v)
         gradient[: self.layout.n_theta] = factor[-1] * (evaluation.prior_jacobian.T @ evaluation.prior)
         if not failures:
-            enters: list[tuple[Array, Array]] = []
+            point_derivatives: list[tuple[Array, Array]] = []
             inverse = self.layout.of_rows(1.0 / evaluation.sigma)
             for i, (chain, natural) in enumerate(zip(sweep.laid.chains, naturals, strict=True)):
                 p, dp = _at_points(chain, natural.p, natural.e), _at_points(chain, natural.dp, natural.de)
-                times, of = chain.staging.times, self.layout.chains[i]
-                seen = self._observer.jacobians(chain.measured, times, sweep.x[i], sweep.z[i], p, chain.inputs)
-                r = of.unwhitened(evaluation.values[i].r * factor[of.group] * inverse[i])
+                times, layout_chain = chain.staging.times, self.layout.chains[i]
+                observation = self._observer.jacobians(chain.measured, times, sweep.x[i], sweep.z[i], p, chain.inputs)
+                r = layout_chain.unwhitened(evaluation.values[i].r * factor[layout_chain.group] * inverse[i])
                 r = r.reshape(*times.shape, 1, -1)
-                enters.append(((r @ seen.r_x)[:, :, 0], (r @ seen.r_z)[:, :, 0]))
-                gradient[of.theta] += ((r @ seen.r_p) @ dp).sum(axis=(0, 1, 2))
-            seeds = [self._seeds(c, at, m) for c, at, m in zip(sweep.laid.chains, naturals, self._moving, strict=True)]
-            began = self._begun("gradient")
+                point_derivatives.append(((r @ observation.r_x)[:, :, 0], (r @ observation.r_z)[:, :, 0]))
+                gradient[layout_chain.theta] += ((r @ observation.r_p) @ dp).sum(axis=(0, 1, 2))
+            seeds = [self._seeds(c, natural, m) for c, natural, m in zip(sweep.laid.chains, naturals, self._moving, strict=True)]
+            start_time = self._begun("gradient")
             try:
                 with self._silently():
-                    found, stopped = gradient_by_adjoint(
-                        sweep, self.layout.chains, naturals, seeds, self._moving, enters
+                    result, adjoint_failures = gradient_by_adjoint(
+                        sweep, self.layout.chains, naturals, seeds, self._moving, point_derivatives
                     )
             finally:
-                self._noted("gradient", began)
-            failures += stopped
-            for of, part in zip(self.layout.chains, found, strict=True):
-                np.add.at(gradient, of.theta, part)
+                self._noted("gradient", start_time)
+            failures += adjoint_failures
+            for layout_chain, part in zip(self.layout.chains, result, strict=True):
+                np.add.at(gradient, layout_chain.theta, part)
             gradient[self.eliminated] = 0.0
         if not failures and not np.isfinite(gradient).all():
             failures.append(Failure(self.layout.chains[0].name, 0, "not_finite", "the gradient is not finite"))
-        found = np.full(self.layout.n_v, np.nan) if failures else gradient
-        return evaluation.extended(GradientEvaluation, failures=tuple(failures), gradient=found)
+        result = np.full(self.layout.n_v, np.nan) if failures else gradient
+        return evaluation.extended(GradientEvaluation, failures=tuple(failures), gradient=result)
 
     def _linearize(self, v: Array, directions: Sequence[Array] | None = None) -> Linearization:
-        evaluation, at = self._found(v)
-        dense = self._arrays if isinstance(at, Reading) else None
-        of_all = dense.jacobians(at) if dense is not None and isinstance(at, Reading) else None
+        evaluation, integration = self._found(v)
+        dense = self._arrays if isinstance(integration, Reading) else None
+        dense_result = dense.jacobians(integration) if dense is not None and isinstance(integration, Reading) else None
         measured = [chain.measured for chain in self._here]
-        if of_all is not None:  # rows of it are standardised, and nothing is eliminated
-            found, self._taken_over, self._steps = of_all
+        if dense_result is not None:  # rows of it are standardised, and nothing is eliminated
+            dense_jacobians, self._taken_over, self._steps = dense_result
             information = self._reweighing(measured, lambda: self._seen(evaluation.v))
-            return evaluation.extended(Linearization, jacobians=found, information=information)
+            return evaluation.extended(Linearization, jacobians=dense_jacobians, information=information)
         evaluation, sweep = self._swept(v)
         naturals = self._naturals(v)
         with self._silently():
@@ -665,10 +665,10 @@ class ShootingProblem(TranscribedProblem):
         jacobians: list[Jacobians] = []
         for i, (chain, natural) in enumerate(zip(sweep.laid.chains, naturals, strict=True)):
             p, dp = _at_points(chain, natural.p, natural.e), _at_points(chain, natural.dp, natural.de)
-            seen = self._observer.jacobians(
+            observation = self._observer.jacobians(
                 chain.measured, chain.staging.times, sweep.x[i], sweep.z[i], p, chain.inputs
             )
-            j = self._jacobians(i, natural, dp, seen, dx[i], dz[i], end[i])
+            j = self._jacobians(i, natural, dp, observation, dx[i], dz[i], end[i])
             if self._relaxed is not None:
                 j = self._with_defects(i, evaluation.v, natural, j)
             rows = (np.concatenate(b, axis=2) for b in ((j.R_s, j.R_q), (j.C_s, j.C_q)))
@@ -678,11 +678,11 @@ class ShootingProblem(TranscribedProblem):
         return self._linearization(evaluation, jacobians, failures, measured, lambda: self._observed(sweep, naturals))
 
     def _seen(self, v: Array) -> Iterator[tuple[Measured, Array]]:
-        at, found = self._found(v)
-        if isinstance(found, Sweep):
-            return self._observed(found, self._naturals(at.v))
+        evaluation, integration = self._found(v)
+        if isinstance(integration, Sweep):
+            return self._observed(integration, self._naturals(evaluation.v))
         assert self._arrays is not None
-        return zip((chain.measured for chain in self._here), self._arrays.observed(found), strict=True)
+        return zip((chain.measured for chain in self._here), self._arrays.observed(integration), strict=True)
 
     def _observed(self, sweep: Sweep, naturals: list[Natural]) -> Iterator[tuple[Measured, Array]]:
         for i, (c, natural) in enumerate(zip(sweep.laid.chains, naturals, strict=True)):
@@ -690,7 +690,7 @@ class ShootingProblem(TranscribedProblem):
             yield c.measured, self._observer.values(c.measured, c.staging.times, sweep.x[i], sweep.z[i], p, c.inputs).g
 
     def _jacobians(
-        self, i: int, natural: Natural, dp: Array, seen: Observation, dx: Array, dz: Array, end: Array
+        self, i: int, natural: Natural, dp: Array, observation: Observation, dx: Array, dz: Array, end: Array
     ) -> Jacobians:
         """Chain rule: how rows move with the directions (nodes first, then those columns of q that move p, a or e).
 
@@ -698,53 +698,53 @@ class ShootingProblem(TranscribedProblem):
         """
         stages, points = dx.shape[:2]
         n_s, n_w, n_q = self._n_s, self._n_w, natural.dp.shape[1]
-        own, moving = n_s + n_w, self._moving[i]
+        n_node, moving = n_s + n_w, self._moving[i]
 
         def rows(d_x: Array, d_z: Array, d_p: Array) -> tuple[Array, Array, Array]:
             n = d_x.shape[2]
             with np.errstate(invalid="ignore", over="ignore"):  # reported as failures where it matters
                 by_direction = d_x @ dx + d_z @ dz  # (K, M, n, n_d)
                 by_q = d_p @ dp  # (K, M, n, n_q): explicit dependence of outputs on parameters
-                by_q[..., moving] += by_direction[..., own:]
-            flat = by_direction[..., :own].reshape(stages, points * n, own)
+                by_q[..., moving] += by_direction[..., n_node:]
+            flat = by_direction[..., :n_node].reshape(stages, points * n, n_node)
             return flat[..., :n_s], flat[..., n_s:], by_q.reshape(stages, points * n, n_q)
 
-        R, C = rows(seen.r_x, seen.r_z, seen.r_p), rows(seen.c_x, seen.c_z, seen.c_p)
+        R, C = rows(observation.r_x, observation.r_z, observation.r_p), rows(observation.c_x, observation.c_z, observation.c_p)
         X_q = np.zeros((stages, end.shape[1] if self._nodes else 0, n_q))
         if self._nodes:
-            X_q[..., moving] = end[..., own:]
+            X_q[..., moving] = end[..., n_node:]
         none = np.empty((stages, 0, 0))
         D = np.empty((stages, 0, n_s)), none, np.empty((stages, 0, n_q))
-        X = (end[:, :, :n_s], end[:, :, n_s:own], X_q) if self._nodes else (none, none, X_q)
+        X = (end[:, :, :n_s], end[:, :, n_s:n_node], X_q) if self._nodes else (none, none, X_q)
         return Jacobians(*R, *D, *X, *C, A=natural.da if self._nodes else np.empty((0, n_q)))
 
     def _at_nodes(self, v: Array, naturals: Sequence[Natural]) -> list[Lanes]:
         """Return per condition lanes from every node, with the inputs on the intervals that begin there."""
-        found: list[Lanes] = []
-        for chain, of, at, unit in zip(self._here, self.layout.chains, naturals, self._units, strict=True):
-            edges = chain.division.at(at.e)
-            moved = (edges - chain.division.edges)[:-1]
-            first = [piece.cubics[int(piece.grid[0] == 0.0)][None] for piece in chain.pieces]
-            found.append(
+        lanes: list[Lanes] = []
+        for chain, layout_chain, natural, unit in zip(self._here, self.layout.chains, naturals, self._units, strict=True):
+            edges = chain.division.at(natural.e)
+            shifts = (edges - chain.division.edges)[:-1]
+            first_cubics = [piece.cubics[int(piece.grid[0] == 0.0)][None] for piece in chain.pieces]
+            lanes.append(
                 Lanes(
                     start=edges[:-1],
                     duration=np.diff(edges),
-                    x0=v[of.nodes],
-                    p=chain.division.stage_parameters(at.p, at.e),
-                    u=shift_cubics(np.array(first), np.broadcast_to(moved[:, None, None], np.shape(first)[:3])),
-                    z0=v[of.inner],
-                    unit=np.repeat(unit[None], of.n_stages, axis=0),
+                    x0=v[layout_chain.nodes],
+                    p=chain.division.stage_parameters(natural.p, natural.e),
+                    u=shift_cubics(np.array(first_cubics), np.broadcast_to(shifts[:, None, None], np.shape(first_cubics)[:3])),
+                    z0=v[layout_chain.inner],
+                    unit=np.repeat(unit[None], layout_chain.n_stages, axis=0),
                 )
             )
-        return found
+        return lanes
 
     def _defects(self, i: int, v: Array, natural: Natural) -> Array:
         """Return the scaled residuals of the algebraic equations at the nodes of condition i, (K, n_w)."""
         assert self._relaxed is not None
-        lanes = self._at_nodes(v, [natural if k == i else at for k, at in enumerate(self._naturals(v))])[i]
+        lanes = self._at_nodes(v, [natural if k == i else other for k, other in enumerate(self._naturals(v))])[i]
         return self._gains[i] * self._relaxed.residual(lanes, 0)
 
-    def _with_defects(self, i: int, v: Array, natural: Natural, of: Jacobians) -> Jacobians:
+    def _with_defects(self, i: int, v: Array, natural: Natural, jacobians: Jacobians) -> Jacobians:
         """Add the derivatives of the residuals of the algebraic equations at the nodes."""
         assert self._relaxed is not None
         lanes, division = self._at_nodes(v, self._naturals(v))[i], self._here[i].division
@@ -752,15 +752,15 @@ class ShootingProblem(TranscribedProblem):
         dx, dz = np.zeros((stages, n_s, n_s + n_w + n_q)), np.zeros((stages, n_w, n_s + n_w + n_q))
         dx[:, :, :n_s], dz[:, :, n_s : n_s + n_w] = np.eye(n_s), np.eye(n_w)
         dp = np.zeros((stages, lanes.p.shape[1], n_s + n_w + n_q))
-        own = slice(n_s + n_w, None)
-        dp[:, :, own] = division.stage_parameters(natural.dp, natural.de) if any(division.levels) else natural.dp
+        quantity_columns = slice(n_s + n_w, None)
+        dp[:, :, quantity_columns] = division.stage_parameters(natural.dp, natural.de) if any(division.levels) else natural.dp
         d_start = np.zeros((stages, n_s + n_w + n_q))
-        d_start[:, own] = (division.weight @ natural.de)[:-1]
+        d_start[:, quantity_columns] = (division.weight @ natural.de)[:-1]
         d = self._gains[i][:, None] * self._relaxed.residual_slopes(lanes, 0, dx, dz, dp, d_start)
-        return replace(of, D_s=d[..., :n_s], D_w=d[..., n_s : n_s + n_w], D_q=d[..., own])
+        return replace(jacobians, D_s=d[..., :n_s], D_w=d[..., n_s : n_s + n_w], D_q=d[..., quantity_columns])
 
     def _unobservable(
-        self, i: int, failures: Sequence[Failure], r: Mask, c: Mask, what: str, g: Array | None = None
+        self, i: int, failures: Sequence[Failure], r: Mask, c: Mask, prefix: str, g: Array | None = None
     ) -> list[Failure]:
         """Report rows that are not finite (where r, c are False) although their stage could be integrated."""
         if r.all() and c.all():
@@ -774,9 +774,9 @@ class ShootingProblem(TranscribedProblem):
         out: list[Failure] = []
         for k in np.flatnonzero(bad.any(axis=(1, 2))):
             m, row = np.argwhere(bad[k])[0]
-            said = "" if g is None else measured.unspread(g, int(k), int(m), int(row))
-            detail = f"at t = {staging.times[k, m]:g} {said}"
-            detail = detail if said else f"{what}{names[row]} is not finite at t = {staging.times[k, m]:g}"
+            reason = "" if g is None else measured.unspread(g, int(k), int(m), int(row))
+            detail = f"at t = {staging.times[k, m]:g} {reason}"
+            detail = detail if reason else f"{prefix}{names[row]} is not finite at t = {staging.times[k, m]:g}"
             out.append(Failure(chain.name, int(k), "not_finite", detail))
         return out
 
@@ -784,57 +784,57 @@ class ShootingProblem(TranscribedProblem):
     def _moving(self) -> list[NDArray[np.intp]]:
         """Per condition, the columns of q that need a sensitivity direction: not a node's own initial state."""
         links = [c.link for c in self.problem.conditions]
-        return [np.flatnonzero(at.moving if self._nodes else at.moving | at.starting) for at in links]
+        return [np.flatnonzero(link.moving if self._nodes else link.moving | link.starting) for link in links]
 
     def _integrate(self, v: Array, naturals: list[Natural]) -> Sweep:
-        laid = self._arrange(naturals)
-        chains = laid.chains
+        plan = self._arrange(naturals)
+        chains = plan.chains
         x: list[Array] = [np.full((*c.staging.tau.shape, self._n_x), np.nan) for c in chains]
         z: list[Array] = [np.full((*c.staging.tau.shape, self._n_z), np.nan) for c in chains]
         end: list[Array] = [np.full((c.staging.duration.size, self._n_x), np.nan) for c in chains]
         starts = [
-            v[of.nodes] if self._nodes else at.a[None, :] for of, at in zip(self.layout.chains, naturals, strict=True)
+            v[layout_chain.nodes] if self._nodes else natural.a[None, :] for layout_chain, natural in zip(self.layout.chains, naturals, strict=True)
         ]
-        edges = [c.division.at(at.e) for c, at in zip(chains, naturals, strict=True)]
-        parameters = [c.division.stage_parameters(at.p, at.e) for c, at in zip(chains, naturals, strict=True)]
-        begun = [s.copy() for s in starts]  # per condition and stage, where the next piece begins
+        edges = [c.division.at(natural.e) for c, natural in zip(chains, naturals, strict=True)]
+        parameters = [c.division.stage_parameters(natural.p, natural.e) for c, natural in zip(chains, naturals, strict=True)]
+        start_states = [s.copy() for s in starts]  # per condition and stage, where the next piece begins
         of_nodes = zip(self.layout.chains, self._z_start, strict=True)
-        z_begun = [v[of.inner].copy() if self._n_w else z.copy() for of, z in of_nodes]
+        start_algebraic = [v[layout_chain.inner].copy() if self._n_w else z.copy() for layout_chain, z in of_nodes]
         runs: list[Integration] = []
         failures: list[Failure] = []
-        lost: set[tuple[int, int]] = set()
-        for groups in laid.rounds:
+        failed_stages: set[tuple[int, int]] = set()
+        for groups in plan.rounds:
             for group in groups:
                 member, parts = group.members, group.parts
-                if lost:
-                    member = tuple((i, j) for i, j in member if (i, chains[i].pieces[j].stage) not in lost)
+                if failed_stages:
+                    member = tuple((i, j) for i, j in member if (i, chains[i].pieces[j].stage) not in failed_stages)
                     parts = parts_of(chains, member)
                 if not member:
                     continue
-                lanes = self._lanes(chains, parts, edges, parameters, begun, z_begun)
+                lanes = self._lanes(chains, parts, edges, parameters, start_states, start_algebraic)
                 if self._relaxed is not None:
                     lanes = self._relaxed.lanes(lanes, int(group.integrator.grid[0] == 0.0))
-                found = group.integrator.values(lanes, keep=self._returns)
-                runs.append(Integration(group.integrator, member, parts, lanes, found))
+                trajectories = group.integrator.values(lanes, keep=self._returns)
+                runs.append(Integration(group.integrator, member, parts, lanes, trajectories))
                 for part in parts:
-                    i, own = part.condition, part.lanes
-                    x[i][part.stage, part.point] = found.x[part.lane, part.at]
-                    z[i][part.stage, part.point] = found.z[part.lane, part.at]
-                    end[i][part.stages], z_begun[i][part.stages] = found.x[own, -1], found.z[own, -1]
+                    i, lane_slice = part.condition, part.lanes
+                    x[i][part.stage, part.point] = trajectories.x[part.lane, part.at]
+                    z[i][part.stage, part.point] = trajectories.z[part.lane, part.at]
+                    end[i][part.stages], start_algebraic[i][part.stages] = trajectories.x[lane_slice, -1], trajectories.z[lane_slice, -1]
                     for lane in part.crossed:
                         j = member[lane][1]
                         piece, crossing = chains[i].pieces[j], chains[i].division.crossings[j]
                         assert crossing is not None
                         u, _ = piece.inputs_at_end(lanes.u[lane], float(lanes.duration[lane]))
-                        end[i][piece.stage] = crossing.values(found.x[lane, -1], naturals[i].e, u)
-                    begun[i][part.stages] = end[i][part.stages]
-                for failure in found.failures:
+                        end[i][piece.stage] = crossing.values(trajectories.x[lane, -1], naturals[i].e, u)
+                    start_states[i][part.stages] = end[i][part.stages]
+                for failure in trajectories.failures:
                     i, j = member[failure.lane]
                     k = chains[i].pieces[j].stage
-                    lost.add((i, k))
+                    failed_stages.add((i, k))
                     end[i][k] = np.nan
                     failures.append(Failure(self.layout.chains[i].name, k, failure.cause, failure.detail))
-        return Sweep(laid, x, z, end, runs, tuple(failures))
+        return Sweep(plan, x, z, end, runs, tuple(failures))
 
     def _lanes(
         self,
@@ -842,18 +842,18 @@ class ShootingProblem(TranscribedProblem):
         parts: Sequence[LaneGroup],
         edges: list[Array],
         parameters: list[Array],
-        begun: list[Array],
-        z_begun: list[Array],
+        start_states: list[Array],
+        start_algebraic: list[Array],
     ) -> Lanes:
-        where = [(part.condition, part.pieces, part.stages) for part in parts]
+        locations = [(part.condition, part.pieces, part.stages) for part in parts]
         return Lanes(
-            start=np.concatenate([edges[i][pieces] for i, pieces, _ in where]),
-            duration=np.concatenate([edges[i][pieces + 1] - edges[i][pieces] for i, pieces, _ in where]),
-            x0=np.concatenate([begun[i][stages] for i, _, stages in where]),
-            p=np.concatenate([parameters[i][pieces] for i, pieces, _ in where]),
+            start=np.concatenate([edges[i][pieces] for i, pieces, _ in locations]),
+            duration=np.concatenate([edges[i][pieces + 1] - edges[i][pieces] for i, pieces, _ in locations]),
+            x0=np.concatenate([start_states[i][stages] for i, _, stages in locations]),
+            p=np.concatenate([parameters[i][pieces] for i, pieces, _ in locations]),
             u=np.concatenate([_shifted(chains[part.condition], part, edges[part.condition]) for part in parts]),
-            z0=np.concatenate([z_begun[i][stages] for i, _, stages in where]),
-            unit=np.concatenate([np.repeat(self._units[i][None], stages.size, axis=0) for i, _, stages in where]),
+            z0=np.concatenate([start_algebraic[i][stages] for i, _, stages in locations]),
+            unit=np.concatenate([np.repeat(self._units[i][None], stages.size, axis=0) for i, _, stages in locations]),
         )
 
     def _slopes(
@@ -863,13 +863,13 @@ class ShootingProblem(TranscribedProblem):
             return self._sensitivities(sweep, naturals)
         from castfit.transcribe.adjoint import by_adjoint
 
-        seeds = [self._seeds(c, at, m) for c, at, m in zip(sweep.laid.chains, naturals, self._moving, strict=True)]
+        seeds = [self._seeds(c, natural, m) for c, natural, m in zip(sweep.laid.chains, naturals, self._moving, strict=True)]
         return by_adjoint(sweep, self.layout.chains, naturals, seeds, self._moving, directions)
 
     def _sensitivities(self, sweep: Sweep, naturals: list[Natural]) -> DirectionalDerivatives:
         """Differentiate what a sweep found, by forward sensitivities."""
-        n_s, own, chains = self._n_s, self._n_s + self._n_w, sweep.laid.chains
-        widths = [own + columns.size for columns in self._moving]
+        n_s, n_node, chains = self._n_s, self._n_s + self._n_w, sweep.laid.chains
+        widths = [n_node + columns.size for columns in self._moving]
         shapes = [(*c.staging.tau.shape, w) for c, w in zip(chains, widths, strict=True)]
         dx = [np.full((k, m, self._n_x, w), np.nan) for k, m, w in shapes]
         dz = [np.full((k, m, self._n_z, w), np.nan) for k, m, w in shapes]
@@ -877,14 +877,14 @@ class ShootingProblem(TranscribedProblem):
         seeds = [self._seeds(chains[i], natural, self._moving[i]) for i, natural in enumerate(naturals)]
         # How the rows of events, and with them the boundaries of pieces, move along the directions.
         of_e = [
-            np.pad(at.de[:, columns], ((0, 0), (own, 0))) for at, columns in zip(naturals, self._moving, strict=True)
+            np.pad(source.de[:, columns], ((0, 0), (n_node, 0))) for source, columns in zip(naturals, self._moving, strict=True)
         ]
         of_edges = [
             c.division.weight @ de if c.division.moving.any() else None for c, de in zip(chains, of_e, strict=True)
         ]
         failures: list[Failure] = []
         broken: set[tuple[int, int]] = set()
-        asked: list[SensitivityRequest] = []
+        requests: list[SensitivityRequest] = []
         self._taken_over, self._steps = 0, np.zeros(2, dtype=np.intp)
         for run in sweep.runs:
             count, width = len(run.members), max(widths[i] for i, _ in run.members)
@@ -893,73 +893,73 @@ class ShootingProblem(TranscribedProblem):
             # Seeds as large as what they perturb: sensitivities have the tolerances of the states.
             size = np.ones((count, 1, width))
             for part in run.parts:
-                i, at = part.condition, part.lanes
+                i, lane_slice = part.condition, part.lanes
                 w, seed = widths[i], seeds[i]
-                dx0[at, :, :w] = seed.x[part.stages]
-                dp[at, :, own:w] = seed.of_piece(part.pieces)
+                dx0[lane_slice, :, :w] = seed.x[part.stages]
+                dp[lane_slice, :, n_node:w] = seed.of_piece(part.pieces)
                 moves = of_edges[i]
                 if moves is not None:
-                    first, last = moves[part.pieces], moves[part.pieces + 1]
-                    spans[:, at, :w] = first, last - first
+                    start_slopes, end_slopes = moves[part.pieces], moves[part.pieces + 1]
+                    spans[:, lane_slice, :w] = start_slopes, end_slopes - start_slopes
                 theta = self.scale[self.layout.chains[i].theta][self._moving[i]]
                 units = self._units[i][:n_s], self._units[i][self._n_x :][: self._n_w]
-                size[at, 0, :w] = np.concatenate([*units, theta])
+                size[lane_slice, 0, :w] = np.concatenate([*units, theta])
             if broken:
                 dx0[[(i, chains[i].pieces[j].stage) in broken for i, j in run.members]] = 0.0
             if self._relaxed is not None:
                 dz0 = np.zeros((count, self._n_w, width))
-                dz0[:, :, n_s:own] = np.eye(self._n_w)
+                dz0[:, :, n_s:n_node] = np.eye(self._n_w)
                 skip = int(run.integrator.grid[0] == 0.0)
                 dp = self._relaxed.parameter_slopes(run.lanes, skip, dx0, dz0, dp, spans[0])
-            moved = (spans * size[None, :, 0]) if spans.any() else None
-            task = SensitivityRequest(run.integrator, run.lanes, dx0 * size, dp * size, moved)
-            asked.append(task)
-            found = run.integrator.sensitivities(run.lanes, run.found, task.dx0, task.dp, moved)
-            found = replace(found, dx=found.dx / size[:, None], dz=found.dz / size[:, None])
+            scaled_spans = (spans * size[None, :, 0]) if spans.any() else None
+            task = SensitivityRequest(run.integrator, run.lanes, dx0 * size, dp * size, scaled_spans)
+            requests.append(task)
+            sensitivities = run.integrator.sensitivities(run.lanes, run.found, task.dx0, task.dp, scaled_spans)
+            sensitivities = replace(sensitivities, dx=sensitivities.dx / size[:, None], dz=sensitivities.dz / size[:, None])
             for part in run.parts:
                 i, w = part.condition, widths[part.condition]
-                dx[i][part.stage, part.point] = found.dx[part.lane, part.at, :, :w]
-                dz[i][part.stage, part.point] = found.dz[part.lane, part.at, :, :w]
-                end[i][part.stages] = found.dx[part.lanes, -1, :, :w]
+                dx[i][part.stage, part.point] = sensitivities.dx[part.lane, part.at, :, :w]
+                dz[i][part.stage, part.point] = sensitivities.dz[part.lane, part.at, :, :w]
+                end[i][part.stages] = sensitivities.dx[part.lanes, -1, :, :w]
                 for lane in part.crossed:
                     j = run.members[lane][1]
                     piece, crossing = chains[i].pieces[j], chains[i].division.crossings[j]
                     assert crossing is not None
-                    last = found.dx[lane, -1, :, :w]
+                    end_slopes = sensitivities.dx[lane, -1, :, :w]
                     u, du = piece.inputs_at_end(run.lanes.u[lane], float(run.lanes.duration[lane]))
                     if crossing.instants[0].trigger is not None:
-                        before = chains[i].division.at_once_before(j)
-                        last = self._at_trigger(run, lane, crossing, before, last, naturals[i].e, of_e[i], u, du)
+                        previous_crossing = chains[i].division.at_once_before(j)
+                        end_slopes = self._at_trigger(run, lane, crossing, previous_crossing, end_slopes, naturals[i].e, of_e[i], u, du)
                         of_edges[i] = chains[i].division.weight @ of_e[i]
                     _, by_x, by_e = crossing.slopes(run.found.x[lane, -1], naturals[i].e, u, du)
-                    last = by_x @ last + by_e @ of_e[i]
-                    end[i][piece.stage] = last
+                    end_slopes = by_x @ end_slopes + by_e @ of_e[i]
+                    end[i][piece.stage] = end_slopes
                 seeds[i].x[part.stages] = end[i][part.stages]
-            self._taken_over += len({*run.found.rescued, *found.rescued})
-            self._steps += found.steps
-            lost = sweep.lost(run, found.failures, self.layout.chains, "sensitivities")
-            failures += [failure for at, failure in lost.items() if failure is not None and at not in broken]
-            broken |= lost.keys()
+            self._taken_over += len({*run.found.rescued, *sensitivities.rescued})
+            self._steps += sensitivities.steps
+            failed_stages = sweep.lost(run, sensitivities.failures, self.layout.chains, "sensitivities")
+            failures += [failure for source, failure in failed_stages.items() if failure is not None and source not in broken]
+            broken |= failed_stages.keys()
         for i, k in broken:
             dx[i][k], dz[i][k], end[i][k] = np.nan, np.nan, np.nan
-        return DirectionalDerivatives(dx, dz, end, tuple(failures), tuple(asked))
+        return DirectionalDerivatives(dx, dz, end, tuple(failures), tuple(requests))
 
     def _at_trigger(
-        self, run: Integration, lane: int, crossing: Crossing, before: Crossing | None, dx: Array, e: Array, de: Array,
+        self, run: Integration, lane: int, crossing: Crossing, previous_crossing: Crossing | None, dx: Array, e: Array, de: Array,
         u: Array, du: Array,
     ) -> Array:  # fmt: skip
         """Move the end of a piece with the time that states trigger; dx (n_x, n) is that at fixed time.
 
         How that time moves is put into de (n_e, n).                                   (see castfit.transcribe.triggers)
-        What follows at once on what happened `before` moves as that does; what happens at the start stays.
+        What follows at once on what happened `previous_crossing` moves as that does; what happens at the start stays.
         """
         trigger, lanes = crossing.instants[0].trigger, run.lanes
         assert trigger is not None
         time, x = float(lanes.start[lane] + lanes.duration[lane]), run.found.x[lane, -1]
         graph: Any = run.integrator.graph
         f = np.asarray(graph(time, x, run.found.z[lane, -1], lanes.p[lane], u)[0], dtype=float).ravel()
-        if lanes.duration[lane] <= rounding(np.array([time]))[0] and (before is not None or trigger.at_start):
-            d_time = np.zeros(dx.shape[1]) if before is None else de[before.instants[-1].time]
+        if lanes.duration[lane] <= rounding(np.array([time]))[0] and (previous_crossing is not None or trigger.at_start):
+            d_time = np.zeros(dx.shape[1]) if previous_crossing is None else de[previous_crossing.instants[-1].time]
         else:
             rate, by_x, by_c = trigger.passing(time, x, u, e, f, du)
             d_time = -(by_x @ dx + by_c @ de[trigger.parameters]) / rate
@@ -988,17 +988,17 @@ class ShootingProblem(TranscribedProblem):
             return None  # stages have several pieces
         _, sweep = self._swept(v)
         naturals, chains = self._naturals(v), sweep.laid.chains
-        out = tuple(np.zeros((which.size, self._n_x, self._n_x)) for which in stages)
+        out = tuple(np.zeros((mask.size, self._n_x, self._n_x)) for mask in stages)
         for run in sweep.runs:
-            some = [lane for lane, (i, k) in enumerate(run.members) if stages[i][k]]
-            if not some:
+            selected = [lane for lane, (i, k) in enumerate(run.members) if stages[i][k]]
+            if not selected:
                 continue
-            seeds = np.array([np.diag(self._units[run.members[lane][0]][: self._n_x]) for lane in some])
-            still = np.zeros((len(some), run.lanes.p.shape[1], self._n_x))
-            found = run.integrator.sensitivities(run.lanes[some], run.found[some], seeds, still)
-            if found.failures:
+            seeds = np.array([np.diag(self._units[run.members[lane][0]][: self._n_x]) for lane in selected])
+            zero_slopes = np.zeros((len(selected), run.lanes.p.shape[1], self._n_x))
+            sensitivities = run.integrator.sensitivities(run.lanes[selected], run.found[selected], seeds, zero_slopes)
+            if sensitivities.failures:
                 return None
-            for lane, dx, seed in zip(some, found.dx, seeds, strict=True):
+            for lane, dx, seed in zip(selected, sensitivities.dx, seeds, strict=True):
                 i, k = run.members[lane]
                 out[i][k] = dx[-1] / np.diag(seed)
                 crossing = chains[i].division.crossings[k]
@@ -1017,33 +1017,33 @@ class ShootingProblem(TranscribedProblem):
     @property
     def explicit_share(self) -> float:
         """The share of explicit steps in the last linearization; 0 where the integrator does not tell."""
-        every, explicit = self._steps
-        return float(explicit / every) if every else 0.0
+        n_steps, n_explicit = self._steps
+        return float(n_explicit / n_steps) if n_steps else 0.0
 
     def remark(self, v: Array) -> str:
         """Describe how many steps were explicit, and how many stages the substitute integrator integrated."""
         self.linearize(v)
-        every, explicit = self._steps
-        share = "All" if explicit == every else f"{explicit} of {every}"
-        said = f"{share} integrator steps were explicit; no stiffness was detected in them." if explicit else ""
+        n_steps, n_explicit = self._steps
+        share = "All" if n_explicit == n_steps else f"{n_explicit} of {n_steps}"
+        message = f"{share} integrator steps were explicit; no stiffness was detected in them." if n_explicit else ""
         if GradientEvaluation in self.gives and self.options.relative_tolerance == _LOOSER:
-            said += f" The integrator uses the relative tolerance {_LOOSER:g}; gradients are exact derivatives of its steps up to rounding."
+            message += f" The integrator uses the relative tolerance {_LOOSER:g}; gradients are exact derivatives of its steps up to rounding."
         if self._taken_over == 0:
-            return said.strip()
+            return message.strip()
         count = "1 stage was" if self._taken_over == 1 else f"{self._taken_over} stages were"
-        by = self.groups[0].integrator
-        return f"{count} integrated by {by.rescued_by}, because {by.method} failed. {said}".strip()
+        integrator = self.groups[0].integrator
+        return f"{count} integrated by {integrator.rescued_by}, because {integrator.method} failed. {message}".strip()
 
     def coarse(self) -> StagedProblem:
         """Return the problem with integrators of low accuracy."""
         options = self.options
         if options.relative_tolerance >= COARSE or options.method == "collocation":
             return self
-        owner, known = self._coarser  # of a problem that this is a copy of, it would have other bounds
-        if owner is not self or known is None:
-            known = self.integrated_by(_coarser(options))
-            self._coarser = self, known
-        return known
+        owner, cached = self._coarser  # of a problem that this is a copy of, it would have other bounds
+        if owner is not self or cached is None:
+            cached = self.integrated_by(_coarser(options))
+            self._coarser = self, cached
+        return cached
 
     def integrated_by(self, options: IntegratorOptions) -> ShootingProblem:
         """Return the problem with other integrators."""
@@ -1051,13 +1051,13 @@ class ShootingProblem(TranscribedProblem):
         other._choose(options)
         other._laid = {}
         if not self.problem.triggered:  # when states trigger something is found by these integrators
-            known = self._arrange(self._naturals(self.start))
-            again = known.integrated_by(self._relaxed or self.problem.model, options)
-            other._laid[tuple(id(chain) for chain in known.chains)] = again
-        laid = other._arrange(other._naturals(other.start))
-        other.groups = _groups(laid)
-        if dense is not None and all(of.integrator.method in STEPPED for of in other.groups):
-            other._dense = other, dense.integrated_by(laid)
+            plan = self._arrange(self._naturals(self.start))
+            new_plan = plan.integrated_by(self._relaxed or self.problem.model, options)
+            other._laid[tuple(id(chain) for chain in plan.chains)] = new_plan
+        other_plan = other._arrange(other._naturals(other.start))
+        other.groups = _groups(other_plan)
+        if dense is not None and all(group.integrator.method in STEPPED for group in other.groups):
+            other._dense = other, dense.integrated_by(other_plan)
         return other
 
     def explain(self, v: Array) -> str:
@@ -1090,16 +1090,16 @@ def _at_points(chain: Segments, of_p: Array, of_e: Array) -> Array:
 
 def _shifted(chain: Segments, part: LaneGroup, edges: Array) -> Array:
     """Return the inputs on some pieces, about the beginnings of intervals where the boundaries are now (K + 1,)."""
-    moved = (edges - chain.division.edges)[part.pieces]
-    if not moved.any():
+    shifts = (edges - chain.division.edges)[part.pieces]
+    if not shifts.any():
         return part.cubics
-    return shift_cubics(part.cubics, np.broadcast_to(moved[:, None, None], part.cubics.shape[:3]))
+    return shift_cubics(part.cubics, np.broadcast_to(shifts[:, None, None], part.cubics.shape[:3]))
 
 
-def derivative_mistakes(given: Any) -> list[str]:
+def derivative_mistakes(value: Any) -> list[str]:
     """Check the option `derivatives` of a transcription."""
-    known = is_one_of(given, "auto", "forward", "adjoint")
-    return option_mistakes(("derivatives", given, known, "choose 'auto', 'forward' or 'adjoint'"))
+    is_valid = is_one_of(value, "auto", "forward", "adjoint")
+    return option_mistakes(("derivatives", value, is_valid, "choose 'auto', 'forward' or 'adjoint'"))
 
 
 def adjoint_pays(problem: Posed, options: IntegratorOptions) -> bool:
@@ -1122,8 +1122,8 @@ def gradient_pays(problem: Posed, options: IntegratorOptions) -> bool:
     directions = max((int((c.link.moving | c.link.starting).sum()) for c in problem.conditions), default=0)
     if options.method not in _MEASURED or problem.model.algebraic_states or directions < _MANY:
         return False
-    along = _along_directions(problem, options, nodes=False)
-    return integrator_of(problem.model, [1.0], along).method not in STEPPED
+    directional_options = _along_directions(problem, options, nodes=False)
+    return integrator_of(problem.model, [1.0], directional_options).method not in STEPPED
 
 
 def for_gradients(problem: Posed, options: IntegratorOptions) -> IntegratorOptions:
@@ -1131,10 +1131,10 @@ def for_gradients(problem: Posed, options: IntegratorOptions) -> IntegratorOptio
 
     Derivatives are those of the steps, so that tolerances serve the value alone.
     """
-    usual, model = IntegratorOptions(), problem.model
+    default, model = IntegratorOptions(), problem.model
     n_x, n_z = len(model.states), len(model.algebraic_states)
-    given = options.relative_tolerance, options.absolute_tolerance
-    if n_x + n_z < _MANY_STATES or given != (usual.relative_tolerance, usual.absolute_tolerance):
+    tolerances = options.relative_tolerance, options.absolute_tolerance
+    if n_x + n_z < _MANY_STATES or tolerances != (default.relative_tolerance, default.absolute_tolerance):
         return options
     if method_of(_along_directions(problem, options, nodes=False, back=True), n_x, n_z, _graph(model)) not in STEPPED:
         return options
@@ -1155,8 +1155,8 @@ def _along_directions(
     n_x, n_z, graph = len(problem.model.states), len(problem.model.algebraic_states), _graph(problem.model)
     directions = max((int(c.link.moving.sum()) for c in problem.conditions), default=0) + nodes * n_x
     directions = max(directions, _GOING_BACK) if back else directions
-    along = method_of(options, n_x, n_z, graph, directions=directions)
-    return replace(options, method=along) if along != method_of(options, n_x, n_z, graph) else options
+    method = method_of(options, n_x, n_z, graph, directions=directions)
+    return replace(options, method=method) if method != method_of(options, n_x, n_z, graph) else options
 
 
 def adjoint_obstacle(problem: Posed) -> str:
@@ -1168,5 +1168,5 @@ def adjoint_obstacle(problem: Posed) -> str:
     return ""
 
 
-def _groups(laid: Arranged) -> tuple[Group, ...]:
-    return tuple(group for round_ in laid.rounds for group in round_)
+def _groups(plan: Arranged) -> tuple[Group, ...]:
+    return tuple(group for round_ in plan.rounds for group in round_)

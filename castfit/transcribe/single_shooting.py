@@ -100,21 +100,21 @@ class SingleShooting:
         InputError
             If the problem has what adjoint states cannot follow.
         """
-        posed = problem.posed
-        obstacle = adjoint_obstacle(posed)
+        compiled = problem.posed
+        obstacle = adjoint_obstacle(compiled)
         if self.derivatives == "adjoint":
-            remedy = "give derivatives='forward'"
-            check("SingleShooting(derivatives='adjoint')", [f"{obstacle}; {remedy}"] if obstacle else [])
-        better = self.derivatives == "auto" and not obstacle and gradient_pays(posed, self.integrator)
-        edges = [np.array([c.start, c.end]) for c in posed.conditions]
+            advice = "give derivatives='forward'"
+            check("SingleShooting(derivatives='adjoint')", [f"{obstacle}; {advice}"] if obstacle else [])
+        prefers_gradient = self.derivatives == "auto" and not obstacle and gradient_pays(compiled, self.integrator)
+        edges = [np.array([c.start, c.end]) for c in compiled.conditions]
         staged = ShootingProblem(
-            posed,
-            divided(posed, edges, theta),
+            compiled,
+            divided(compiled, edges, theta),
             nodes=False,
             theta=theta,
-            trajectory=still_trajectory(posed, theta, units),
-            options=for_gradients(posed, self.integrator) if self.derivatives == "adjoint" else self.integrator,
-            gives=(GradientEvaluation, Linearization) if better else self.gives,
+            trajectory=still_trajectory(compiled, theta, units),
+            options=for_gradients(compiled, self.integrator) if self.derivatives == "adjoint" else self.integrator,
+            gives=(GradientEvaluation, Linearization) if prefers_gradient else self.gives,
         )
         if units is None:
             staged.settle_units()

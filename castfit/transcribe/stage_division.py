@@ -86,13 +86,13 @@ class Staging:
     @property
     def distinct(self) -> Mask:
         """True at points that are neither padding nor at the time of the point before, (K, M)."""
-        apart = self.real.copy()
-        apart[:, 1:] &= self.tau[:, 1:] != self.tau[:, :-1]
-        return apart
+        is_distinct = self.real.copy()
+        is_distinct[:, 1:] &= self.tau[:, 1:] != self.tau[:, :-1]
+        return is_distinct
 
 
-def arrange(condition: Condition, edges: Array, after: Mask | None = None, *, starts: bool = False) -> Staging:
-    """Assign every measured or watched time to a stage; where `after` is True, to the last one that ends there.
+def arrange(condition: Condition, edges: Array, measured_after: Mask | None = None, *, starts: bool = False) -> Staging:
+    """Assign every measured or watched time to a stage; where `measured_after` is True, to the last one that ends there.
 
     With `starts` every such time is a boundary, and measurements belong to the stage that begins there.
     """
@@ -100,8 +100,8 @@ def arrange(condition: Condition, edges: Array, after: Mask | None = None, *, st
     mask = points.mask
     snapped = snap(points.times, edges)
     ends = np.searchsorted(edges, snapped, side="left")
-    if after is not None and after.any():
-        late = np.isin(snapped, edges[after])
+    if measured_after is not None and measured_after.any():
+        late = np.isin(snapped, edges[measured_after])
         ends[late] = np.searchsorted(edges, snapped[late], side="right") - 1
     stage = np.clip(ends if starts else ends - 1, 0, edges.size - 2)
     stages = edges.size - 1
@@ -122,32 +122,32 @@ def arrange(condition: Condition, edges: Array, after: Mask | None = None, *, st
     return Staging(edges, tau, values, weight, times, real)
 
 
-def interval_mistakes(what: str, intervals: Any, *, words: tuple[str, ...] = ("data",)) -> list[str]:
+def interval_mistakes(option_name: str, intervals: Any, *, words: tuple[str, ...] = ("data",)) -> list[str]:
     """Check stage boundaries that are given as a number, a word, or times."""
     listing = ", ".join(f"'{word}'" for word in words)
-    remedy = f"give a positive integer, {listing}, or increasing times"
+    advice = f"give a positive integer, {listing}, or increasing times"
     if isinstance(intervals, str):
-        return [] if intervals in words else [f"{what} is '{intervals}'; {remedy}"]
+        return [] if intervals in words else [f"{option_name} is '{intervals}'; {advice}"]
     times = reals(intervals)
     if times is not None and times.ndim == 0 and np.isfinite(times) and times == np.floor(times):
-        return [] if 1 <= times <= _MOST else [f"{what} is {intervals}; {remedy} (at most {_MOST})"]
+        return [] if 1 <= times <= _MOST else [f"{option_name} is {intervals}; {advice} (at most {_MOST})"]
     if times is None or times.ndim != 1 or times.size == 0 or not np.isfinite(times).all():
-        return [f"{what} is {text(intervals)}; {remedy}"]
-    return [] if (np.diff(times) > 0).all() else [f"the times in {what} do not increase; sort them"]
+        return [f"{option_name} is {text(intervals)}; {advice}"]
+    return [] if (np.diff(times) > 0).all() else [f"the times in {option_name} do not increase; sort them"]
 
 
-def integrator_mistakes(given: Any) -> list[str]:
+def integrator_mistakes(value: Any) -> list[str]:
     """Check the option `integrator` of a transcription."""
-    return option_mistakes(("integrator", given, isinstance(given, IntegratorOptions), "give IntegratorOptions(...)"))
+    return option_mistakes(("integrator", value, isinstance(value, IntegratorOptions), "give IntegratorOptions(...)"))
 
 
-def uniform_or_given(condition: Condition, intervals: int | str | Array, *, what: str) -> Array:
+def uniform_or_given(condition: Condition, intervals: int | str | Array, *, option_name: str) -> Array:
     """Return stage boundaries: a division into a number, the measured times, or the given times within the horizon.
 
     The division into a number is into equal parts; where that would leave most of them without data although there are
     enough, as for times that span decades, it is into parts with equal numbers of measured times.
     """
-    check(what, interval_mistakes(what, intervals))
+    check(option_name, interval_mistakes(option_name, intervals))
     start, end = condition.start, condition.end
     if isinstance(intervals, str):
         return merge(np.array([start, end]), condition.points.times)
@@ -162,26 +162,26 @@ def apart(edges: Array, times: Array) -> Array:
 
     A time that passes a boundary during a fit would make the states there jump, which no small step can follow.
     """
-    marks = np.unique(np.clip(times, edges[0], edges[-1]))
-    ends = np.unique(np.concatenate([edges[[0, -1]], marks]))
+    event_times = np.unique(np.clip(times, edges[0], edges[-1]))
+    ends = np.unique(np.concatenate([edges[[0, -1]], event_times]))
     right = np.clip(np.searchsorted(ends, edges[1:-1]), 1, ends.size - 1)
     low, high = ends[right - 1], ends[right]
-    away = 0.5 * (high - low)
-    inner = np.clip(edges[1:-1], low + away * np.isin(low, marks), high - away * np.isin(high, marks))
+    half_gap = 0.5 * (high - low)
+    inner = np.clip(edges[1:-1], low + half_gap * np.isin(low, event_times), high - half_gap * np.isin(high, event_times))
     return np.unique(np.concatenate([edges[[0, -1]], inner]))
 
 
 def _divide(start: float, times: Array, n: int) -> Array:
     """Divide from the start to the last of the measured times into n parts, or fewer where fewer times are measured."""
-    equal = np.linspace(start, float(times[-1]), n + 1)
+    uniform = np.linspace(start, float(times[-1]), n + 1)
     later = times[times > start]
-    occupied = np.unique(np.searchsorted(equal, snap(later, equal), side="left")).size
-    if occupied >= _OCCUPIED * min(n, later.size) or later[0] - start > _EARLY * (equal[1] - start):
+    occupied = np.unique(np.searchsorted(uniform, snap(later, uniform), side="left")).size
+    if occupied >= _OCCUPIED * min(n, later.size) or later[0] - start > _EARLY * (uniform[1] - start):
         # Times that were computed, by a cumulative sum for instance, may miss the boundary that they mean.
-        equal[1:-1] = snap(equal[1:-1], times, _SLIVER * (equal[1] - start))
-        return equal
-    marks = merge(np.array([start]), later)
-    return marks[np.unique(np.linspace(0, marks.size - 1, n + 1).round().astype(np.intp))]
+        uniform[1:-1] = snap(uniform[1:-1], times, _SLIVER * (uniform[1] - start))
+        return uniform
+    boundaries = merge(np.array([start]), later)
+    return boundaries[np.unique(np.linspace(0, boundaries.size - 1, n + 1).round().astype(np.intp))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,23 +243,23 @@ class Division:
     @cached_property
     def _raised(self) -> list[tuple[Index, Index, Index, bool]]:
         """Return stages, parameters and rows of e of the levels that set a parameter, then of those that add to it."""
-        every = [(k, level) for k, active in enumerate(self.levels) for level in active]
-        found: list[tuple[Index, Index, Index, bool]] = []
+        all_levels = [(k, level) for k, active in enumerate(self.levels) for level in active]
+        actions: list[tuple[Index, Index, Index, bool]] = []
         for sets in (True, False):
-            own = [(k, level.parameter, level.height) for k, level in every if level.sets == sets]
-            if own:
-                stage, parameter, height = np.array(own, dtype=np.intp).T
-                found.append((stage, parameter, height, sets))
-        return found
+            selected = [(k, level.parameter, level.height) for k, level in all_levels if level.sets == sets]
+            if selected:
+                stage, parameter, height = np.array(selected, dtype=np.intp).T
+                actions.append((stage, parameter, height, sets))
+        return actions
 
     def level_weights(self, by_p: Array, n_e: int) -> tuple[Array, Array]:
         """Return the weights of the second derivatives of p (n_p,) and e (n_e,), from those of each stage (K, n_p)."""
-        kept, by_e = by_p.copy(), np.zeros(n_e)
+        remaining, by_e = by_p.copy(), np.zeros(n_e)
         for stage, parameter, height, sets in self._raised:
             np.add.at(by_e, height, by_p[stage, parameter])
             if sets:
-                kept[stage, parameter] = 0.0
-        return kept.sum(axis=0), by_e
+                remaining[stage, parameter] = 0.0
+        return remaining.sum(axis=0), by_e
 
     def valid(self, e: Array) -> bool:
         """Whether estimated times are in their cells and in the order in which the division has them."""
@@ -267,10 +267,10 @@ class Division:
             return True
         edges, (row, left, right, late) = self.at(e), self.cells.T
         time = e[row.astype(np.intp)]
-        after = late > 0
+        includes_end = late > 0
         late_enough, early_enough = (
-            (left < time) | (~after & (left == time)),
-            (time < right) | (after & (time == right)),
+            (left < time) | (~includes_end & (left == time)),
+            (time < right) | (includes_end & (time == right)),
         )
         if not (late_enough & early_enough).all():
             return False
@@ -299,11 +299,11 @@ def divide(condition: Condition, edges: Array, e: Array, *, starts: bool = False
     return _Divider(condition, edges, e, start, end, starts=starts).division()
 
 
-def check_triggers(what: str, problem: Posed) -> None:
+def check_triggers(method_name: str, problem: Posed) -> None:
     """Refuse events that states trigger."""
-    found = problem.triggered
-    reason = f"states trigger events in '{found[0]}', which only shooting can follow" if found else ""
-    check(what, [f"{reason}; use SingleShooting() or MultipleShooting()"] if found else [])
+    trigger_names = problem.triggered
+    reason = f"states trigger events in '{trigger_names[0]}', which only shooting can follow" if trigger_names else ""
+    check(method_name, [f"{reason}; use SingleShooting() or MultipleShooting()"] if trigger_names else [])
 
 
 def stages_of(schedule: Schedule, stages: Division, pieces: Division) -> Index:
@@ -314,12 +314,12 @@ def stages_of(schedule: Schedule, stages: Division, pieces: Division) -> Index:
     """
     rows = [row for trigger in schedule.triggers for row in schedule.rows_of(trigger)]
     event = np.logical_or.reduce(pieces.weight[:, rows] != 0.0, axis=1)
-    count, at = pieces.edges.size - 1, -1
+    count, position = pieces.edges.size - 1, -1
     begins = np.zeros(count + 1, dtype=np.intp)
     for k, edge in enumerate(stages.edges[:-1].tolist()):
-        same = np.flatnonzero(~event & (np.arange(count + 1) > at) & _alike(pieces, stages, k, edge))
-        at = int(same[0])
-        begins[at] += 1
+        matches = np.flatnonzero(~event & (np.arange(count + 1) > position) & _alike(pieces, stages, k, edge))
+        position = int(matches[0])
+        begins[position] += 1
     return np.cumsum(begins)[:-1] - 1
 
 
@@ -333,8 +333,8 @@ def _alike(pieces: Division, stages: Division, k: int, edge: float) -> Mask:
 def divided(problem: Posed, edges: Sequence[Array], theta: Array, *, starts: bool = False) -> list[Division]:
     """Divide all experiments at given boundaries (n,), at theta (n_theta,)."""
     return [
-        divide(c, own, c.link.natural(theta[c.theta]).e, starts=starts)
-        for c, own in zip(problem.conditions, edges, strict=True)
+        divide(c, boundaries, c.link.natural(theta[c.theta]).e, starts=starts)
+        for c, boundaries in zip(problem.conditions, edges, strict=True)
     ]
 
 
@@ -356,9 +356,9 @@ class _Divider:
         times = np.where(np.isfinite(e[self.schedule.rows]), e[self.schedule.rows], np.inf)
         self.early = times < start
         self.times = np.maximum(times, start)
-        known = self.schedule.known
-        fixed = snap(self.times[known], merge(condition.times, edges))
-        self.times[known] = fixed
+        known_instants = self.schedule.known
+        fixed = snap(self.times[known_instants], merge(condition.times, edges))
+        self.times[known_instants] = fixed
         inside = fixed[(fixed >= start) & (fixed <= end)]
         self.fixed = merge(edges, inside, np.array([start, end]))
         self.boundaries = merge(np.array([start, end]), condition.times, condition.breakpoints, inside)
@@ -371,7 +371,7 @@ class _Divider:
         """Arrange marks in time, then tell what happens between them."""
         schedule, instants = self.schedule, self.schedule.instants
         cells: dict[tuple[float, float], list[int]] = {}
-        found: list[tuple[int, float, float, float]] = []
+        cell_rows: list[tuple[int, float, float, float]] = []
         absent: list[tuple[int, bool]] = []
         for i in schedule.order(self._e()):
             if not instants[i].moves:
@@ -382,20 +382,20 @@ class _Divider:
             else:
                 cells.setdefault(cell, []).append(i)
                 right = float(self.times[i]) if i in self.followed else cell[1]
-                found.append((instants[i].time, cell[0], right, float(instants[i].after)))
+                cell_rows.append((instants[i].time, cell[0], right, float(instants[i].after)))
         fixed = merge(self.fixed, np.array([t for cell in cells for t in cell])) if cells else self.fixed
-        marks: list[_Mark] = []
+        boundaries: list[_Mark] = []
         for time in fixed.tolist():
             inner = next((cell for cell in cells if cell[0] < time < cell[1]), None)
             if inner is None:
-                marks += self._at(time)
+                boundaries += self._at(time)
             cell = next((c for c in cells if c[0] == time), None)
             if cell is not None:
                 between = fixed[(fixed > cell[0]) & (fixed < cell[1])]
-                marks += self._inside(cell, cells[cell], between)
+                boundaries += self._inside(cell, cells[cell], between)
                 if cell[0] == cell[1]:
-                    marks.append(self._fixed(time))
-        return self._assemble(marks, np.array(found).reshape(-1, 4), tuple(absent))
+                    boundaries.append(self._fixed(time))
+        return self._assemble(boundaries, np.array(cell_rows).reshape(-1, 4), tuple(absent))
 
     def _e(self) -> Array:
         e = np.zeros(self.n_e)
@@ -408,8 +408,8 @@ class _Divider:
         What is measured at such a time, after the change, is measured after what it makes true as well.
         """
         instants = self.schedule.instants
-        known: list[int] = self.schedule.known.tolist()
-        jumps = [i for i in known if instants[i].change is not None and instants[i].after]
+        known_instants: list[int] = self.schedule.known.tolist()
+        jumps = [i for i in known_instants if instants[i].change is not None and instants[i].after]
         times: list[float] = sorted({float(self.times[i]) for i in jumps})
         out: dict[int, float] = {}
         for i, instant in enumerate(instants):
@@ -433,48 +433,48 @@ class _Divider:
         c = int(np.searchsorted(b, time, side="right"))
         return float(b[c - 1]), float(b[c])
 
-    def _fixed(self, time: float, instants: tuple[int, ...] = (), *, after: bool = False) -> _Mark:
-        return _Mark(time, time, np.zeros(self.n_e), instants, after)
+    def _fixed(self, time: float, instants: tuple[int, ...] = (), *, measured_after: bool = False) -> _Mark:
+        return _Mark(time, time, np.zeros(self.n_e), instants, measured_after)
 
     def _at(self, time: float) -> list[_Mark]:
         """Return the marks at a known time: several where data lie between them."""
-        here = tuple(int(i) for i in self.schedule.known if self.times[i] == time)
-        jumps = tuple(i for i in here if self.schedule.instants[i].change is not None)
-        after = any(self.schedule.instants[i].after for i in jumps)
-        if self.starts and not after and (jumps or time == self.end) and time > self.start:
-            return [self._fixed(time), self._fixed(time, here)]
-        if not jumps or (time == self.end and not after):
-            return [self._fixed(time, here)]
-        first = [self._fixed(time, after=after)] if time == self.start else []
-        last = [self._fixed(time, after=True)] if after else []
-        return [*first, self._fixed(time, here, after=after), *last]
+        indices = tuple(int(i) for i in self.schedule.known if self.times[i] == time)
+        jumps = tuple(i for i in indices if self.schedule.instants[i].change is not None)
+        measured_after = any(self.schedule.instants[i].after for i in jumps)
+        if self.starts and not measured_after and (jumps or time == self.end) and time > self.start:
+            return [self._fixed(time), self._fixed(time, indices)]
+        if not jumps or (time == self.end and not measured_after):
+            return [self._fixed(time, indices)]
+        first_marks = [self._fixed(time, measured_after=measured_after)] if time == self.start else []
+        last_marks = [self._fixed(time, measured_after=True)] if measured_after else []
+        return [*first_marks, self._fixed(time, indices, measured_after=measured_after), *last_marks]
 
-    def _inside(self, cell: tuple[float, float], moving: list[int], between: Array) -> list[_Mark]:
+    def _inside(self, cell: tuple[float, float], moving_events: list[int], inner_edges: Array) -> list[_Mark]:
         """Return the marks in a cell: estimated times, and between them boundaries that move along."""
         left = self._fixed(cell[0])
-        marks: list[_Mark] = []
-        for here in [*self._at_once(moving), ()]:
-            if not here:
+        boundaries: list[_Mark] = []
+        for indices in [*self._at_once(moving_events), ()]:
+            if not indices:
                 right = self._fixed(cell[1])
             else:
                 weight = np.zeros(self.n_e)
-                weight[self.schedule.instants[here[0]].time] = 1.0
-                after = any(self.schedule.instants[i].after for i in here)
-                right = _Mark(self.followed.get(here[0], float(self.times[here[0]])), 0.0, weight, here, after)
+                weight[self.schedule.instants[indices[0]].time] = 1.0
+                measured_after = any(self.schedule.instants[i].after for i in indices)
+                right = _Mark(self.followed.get(indices[0], float(self.times[indices[0]])), 0.0, weight, indices, measured_after)
             slack = float(rounding(np.array([right.time]), self.start)[0])
-            for time in between[(between > left.time + slack) & (between < right.time - slack)].tolist():
-                part = (time - left.time) / (right.time - left.time)
-                base = (1 - part) * left.base + part * right.base
-                marks.append(_Mark(time, base, (1 - part) * left.weight + part * right.weight))
-            if here:
-                marks.append(right)
+            for time in inner_edges[(inner_edges > left.time + slack) & (inner_edges < right.time - slack)].tolist():
+                fraction = (time - left.time) / (right.time - left.time)
+                base = (1 - fraction) * left.base + fraction * right.base
+                boundaries.append(_Mark(time, base, (1 - fraction) * left.weight + fraction * right.weight))
+            if indices:
+                boundaries.append(right)
             left = right
-        return marks
+        return boundaries
 
-    def _at_once(self, moving: list[int]) -> list[tuple[int, ...]]:
+    def _at_once(self, moving_events: list[int]) -> list[tuple[int, ...]]:
         """Group conditions that became true at exactly the same time, if their changes can be united."""
         out: list[tuple[int, ...]] = []
-        for i in moving:
+        for i in moving_events:
             instants = [self.schedule.instants[k] for k in (*out[-1], i)] if out else []
             if instants and self.times[out[-1][0]] == self.times[i] and len(united(instants)) == 1:
                 out[-1] = (*out[-1], i)
@@ -482,15 +482,15 @@ class _Divider:
                 out.append((i,))
         return out
 
-    def _assemble(self, marks: list[_Mark], cells: Array, absent: tuple[tuple[int, bool], ...]) -> Division:
-        instants, count = self.schedule.instants, len(marks) - 1
+    def _assemble(self, boundaries: list[_Mark], cells: Array, absent: tuple[tuple[int, bool], ...]) -> Division:
+        instants, count = self.schedule.instants, len(boundaries) - 1
         begins = np.full(len(instants), count, dtype=np.intp)  # the first stage after each instant
-        for j, mark in enumerate(marks):
-            begins[list(mark.instants)] = j
+        for j, boundary in enumerate(boundaries):
+            begins[list(boundary.instants)] = j
         begins[[i for i, instant in enumerate(instants) if instant.change is None and self.early[i]]] = 0
         crossings: list[Crossing | None] = []
-        for mark in marks[1:]:
-            jumps = tuple(instants[i] for i in mark.instants if instants[i].change is not None)
+        for boundary in boundaries[1:]:
+            jumps = tuple(instants[i] for i in boundary.instants if instants[i].change is not None)
             crossings.append(Crossing(united(jumps)) if jumps else None)
         levels = tuple(
             tuple(
@@ -501,12 +501,12 @@ class _Divider:
             for k in range(count)
         )
         return Division(
-            np.array([mark.time for mark in marks]),
-            np.array([mark.base for mark in marks]),
-            np.array([mark.weight for mark in marks]).reshape(len(marks), self.n_e),
+            np.array([boundary.time for boundary in boundaries]),
+            np.array([boundary.base for boundary in boundaries]),
+            np.array([boundary.weight for boundary in boundaries]).reshape(len(boundaries), self.n_e),
             tuple(crossings),
             levels,
-            np.array([mark.after for mark in marks]),
+            np.array([boundary.after for boundary in boundaries]),
             cells,
             absent,
             tuple((int(row), float(left)) for row, left, *_ in cells),

@@ -95,16 +95,16 @@ def start_trajectory(problem: Posed, theta: Array, states: States, options: Inte
         return states
     tables: list[tuple[Array, Array, Array]] = []
     units: list[Array] = []
-    for condition, known in zip(problem.conditions, known_states(problem, theta, states), strict=True):
+    for condition, state_data in zip(problem.conditions, known_states(problem, theta, states), strict=True):
         initial = condition.link.natural(theta[condition.theta])
         a = np.where(np.isfinite(initial.a), initial.a, 0.0)
-        before = _units(problem, condition, initial.p, _still(problem, condition, a, known))
+        initial_units = _units(problem, condition, initial.p, _still(problem, condition, a, state_data))
         times = _table_times(condition)
         try:
             if condition.schedule.triggers:
-                initial = _happened(problem, condition, replace(initial, a=a), before, options)
-                known = known if isinstance(states, Mapping) or len(known) == a.size else {}
-            table = _fill_spans(problem, condition, times, initial, a, known, before, options)
+                initial = _happened(problem, condition, replace(initial, a=a), initial_units, options)
+                state_data = state_data if isinstance(states, Mapping) or len(state_data) == a.size else {}
+            table = _fill_spans(problem, condition, times, initial, a, state_data, initial_units, options)
         except Stopped:  # no time to simulate: the solver will notice, and returns its start
             z = np.repeat(condition.z_guess[None], times.size, axis=0)
             table = (times, np.repeat(a[None], times.size, axis=0), z)
@@ -113,10 +113,10 @@ def start_trajectory(problem: Posed, theta: Array, states: States, options: Inte
     return Trajectory(tuple(tables), tuple(units))
 
 
-def _happened(problem: Posed, condition: Condition, at: Natural, unit: Array, options: IntegratorOptions) -> Natural:
+def _happened(problem: Posed, condition: Condition, natural: Natural, unit: Array, options: IntegratorOptions) -> Natural:
     """Return a point with the times at which states trigger events, as far as they may happen."""
-    found = triggered(problem.model, condition, at, unit, options, condition.end)
-    return replace(found, e=np.where(np.isnan(found.e), NEVER, found.e))
+    updated = triggered(problem.model, condition, natural, unit, options, condition.end)
+    return replace(updated, e=np.where(np.isnan(updated.e), NEVER, updated.e))
 
 
 def still_trajectory(problem: Posed, theta: Array, units: Sequence[Array] | None = None) -> Trajectory:
@@ -125,9 +125,9 @@ def still_trajectory(problem: Posed, theta: Array, units: Sequence[Array] | None
     Those of all states may be given, per experiment (n_x + n_z,).
     """
     tables: list[tuple[Array, Array, Array]] = []
-    for condition, known in zip(problem.conditions, known_states(problem, theta, "data"), strict=True):
+    for condition, state_data in zip(problem.conditions, known_states(problem, theta, "data"), strict=True):
         a = condition.link.natural(theta[condition.theta]).a
-        tables.append(_still(problem, condition, np.where(np.isfinite(a), a, 0.0), known))
+        tables.append(_still(problem, condition, np.where(np.isfinite(a), a, 0.0), state_data))
     return trajectory_through(problem, theta, tables) if units is None else Trajectory(tuple(tables), tuple(units))
 
 
@@ -136,8 +136,8 @@ def trajectory_through(
 ) -> Trajectory:
     """Return the trajectory of tables (times, states, algebraic states), one per experiment, with its units."""
     naturals = (c.link.natural(theta[c.theta]) for c in problem.conditions)
-    found = zip(problem.conditions, naturals, tables, strict=True)
-    return Trajectory(tuple(tables), tuple(_units(problem, c, natural.p, table) for c, natural, table in found), nodes)
+    triples = zip(problem.conditions, naturals, tables, strict=True)
+    return Trajectory(tuple(tables), tuple(_units(problem, c, natural.p, table) for c, natural, table in triples), nodes)
 
 
 def _units(problem: Posed, condition: Condition, p: Array, table: tuple[Array, Array, Array]) -> Array:
@@ -145,11 +145,11 @@ def _units(problem: Posed, condition: Condition, p: Array, table: tuple[Array, A
 
 
 def _still(
-    problem: Posed, condition: Condition, a: Array, known: Mapping[str, tuple[Array, Array]]
+    problem: Posed, condition: Condition, a: Array, state_data: Mapping[str, tuple[Array, Array]]
 ) -> tuple[Array, Array, Array]:
     """Tabulate the initial state at the start, and at the end the mean magnitude of known states."""
     x = np.repeat(a[None], 2, axis=0)
-    for name, (_, y) in known.items():
+    for name, (_, y) in state_data.items():
         x[1, problem.model.states.index(name)] = np.abs(y).mean()
     return np.array([condition.start, condition.end]), x, np.repeat(condition.z_guess[None], 2, axis=0)
 
@@ -171,23 +171,23 @@ def known_states(problem: Posed, theta: Array, states: str | Mapping[str, Any]) 
 
 
 def _table_times(condition: Condition) -> Array:
-    marks = merge(np.array([condition.start, condition.end]), condition.points.times, condition.breakpoints)
-    step = np.diff(marks) / _SUBDIVISIONS
-    fine = step[:, None] * np.arange(_SUBDIVISIONS) + marks[:-1, None]
-    return np.concatenate([fine.ravel(), marks[-1:]])
+    boundaries = merge(np.array([condition.start, condition.end]), condition.points.times, condition.breakpoints)
+    step = np.diff(boundaries) / _SUBDIVISIONS
+    fine_times = step[:, None] * np.arange(_SUBDIVISIONS) + boundaries[:-1, None]
+    return np.concatenate([fine_times.ravel(), boundaries[-1:]])
 
 
 def _given(problem: Posed, states: Mapping[str, Any]) -> list[dict[str, tuple[Array, Array]]]:
     names = [c.name for c in problem.conditions]
     mistakes: list[str] = []
-    given = named("states", states, mistakes)
-    nested = any(isinstance(value, Mapping) for value in given.values())
+    user_states = named("states", states, mistakes)
+    nested = any(isinstance(value, Mapping) for value in user_states.values())
     if nested:
-        mistakes += [f"there is no experiment '{n}': {suggest(n, names)}" for n in given if n not in names]
+        mistakes += [f"there is no experiment '{n}': {suggest(n, names)}" for n in user_states if n not in names]
     out: list[dict[str, tuple[Array, Array]]] = []
     for experiment in names if nested else names[:1]:
-        table = named(f"states of '{experiment}'", given.get(experiment), mistakes) if nested else given
-        found: dict[str, tuple[Array, Array]] = {}
+        table = named(f"states of '{experiment}'", user_states.get(experiment), mistakes) if nested else user_states
+        curves: dict[str, tuple[Array, Array]] = {}
         for name, value in table.items():
             pair = _curve(value)
             if name not in problem.model.states:
@@ -195,8 +195,8 @@ def _given(problem: Posed, states: Mapping[str, Any]) -> list[dict[str, tuple[Ar
             elif pair is None:
                 mistakes.append(f"state '{name}' is {text(value)}; give (times, values), finite, the times increasing")
             else:
-                found[name] = pair
-        out.append(found)
+                curves[name] = pair
+        out.append(curves)
     check("states", mistakes)
     return out if nested else out * len(names)
 
@@ -217,8 +217,8 @@ def every_state_measured(problem: Posed) -> bool:
 
 def _every_state_measured(problem: Posed) -> bool:
     return all(
-        name in known and known[name][0].size >= 3
-        for known in known_states(problem, problem.guess, "data")
+        name in state_data and state_data[name][0].size >= 3
+        for state_data in known_states(problem, problem.guess, "data")
         for name in problem.model.states
     )
 
@@ -229,13 +229,13 @@ def _measured_states(problem: Posed, condition: Condition, p: Array, *, smooth: 
     Several starts of one fit, and all fits where c0 and c1 do not depend on parameters, find the same.
     """
     inversions, scaled = _INVERSIONS.get(problem, _inversions)
-    kept = _SHOWN.get(problem, lambda _: OrderedDict())
+    cache = _SHOWN.get(problem, lambda _: OrderedDict())
     key = (condition.name, smooth, p.tobytes() if scaled else b"")
-    if key not in kept:
-        kept[key] = _shown_states(problem, condition, inversions, p, smooth=smooth)
-        while len(kept) > _KEPT * len(problem.conditions):
-            kept.popitem(last=False)
-    return dict(kept[key])
+    if key not in cache:
+        cache[key] = _shown_states(problem, condition, inversions, p, smooth=smooth)
+        while len(cache) > _KEPT * len(problem.conditions):
+            cache.popitem(last=False)
+    return dict(cache[key])
 
 
 def _shown_states(
@@ -252,13 +252,13 @@ def _shown_states(
     u = as_measured(condition.inputs, points.times, u.T).T
     x, z = np.zeros(len(problem.model.states)), np.zeros(len(problem.model.algebraic_states))
     collected: dict[str, list[tuple[Array, Array, Array]]] = {}
-    for j, i, at in inversions:
+    for j, i, evaluate in inversions:
         measured = points.mask[:, j]
         if not measured.any():
             continue
         t = points.times[measured]
-        found: Any = at(t[None], x, z, p, u[:, measured])
-        offset, gain = (np.asarray(part, dtype=float).ravel() for part in found)  # CasADi maps over the columns
+        coefficients: Any = evaluate(t[None], x, z, p, u[:, measured])
+        offset, gain = (np.asarray(part, dtype=float).ravel() for part in coefficients)  # CasADi maps over the columns
         if not (np.isfinite(offset) & np.isfinite(gain) & (gain != 0.0)).all():
             continue
         value = (points.values[measured, j] - offset) / gain
@@ -274,7 +274,7 @@ def _inversions(problem: Posed) -> tuple[tuple[tuple[int, int, ca.Function], ...
     And whether any of these depends on parameters.
     """
     system = problem.model.system
-    found: list[tuple[int, int, ca.Function]] = []
+    inversions: list[tuple[int, int, ca.Function]] = []
     scaled = False
     for j, name in enumerate(problem.outputs):
         if not _calibrated(problem, name):
@@ -286,9 +286,9 @@ def _inversions(problem: Posed) -> tuple[tuple[tuple[int, int, ca.Function], ...
         i = int(columns[0])
         slope = ca.jacobian(graph, system.x[i])
         if not ca.depends_on(slope, ca.vertcat(system.x, system.z)):
-            found.append((j, i, system.function("invert", graph, slope)))
+            inversions.append((j, i, system.function("invert", graph, slope)))
             scaled |= bool(ca.depends_on(graph, system.p))
-    return tuple(found), scaled
+    return tuple(inversions), scaled
 
 
 def _calibrated(problem: Posed, output: str) -> bool:
@@ -318,33 +318,33 @@ def _fill_spans(
     problem: Posed,
     condition: Condition,
     times: Array,
-    at: Natural,
+    natural: Natural,
     a: Array,
-    known: Mapping[str, tuple[Array, Array]],
+    state_data: Mapping[str, tuple[Array, Array]],
     unit: Array,
     options: IntegratorOptions,
 ) -> tuple[Array, Array, Array]:
     """Tabulate all states between events, one span after the other, each from what the event before it left."""
-    happens = condition.timetable(at)
-    if happens is None:
-        return _fill(problem, condition, times, at.p, a, known, unit, options)
-    inside = happens.times[(happens.times >= times[0]) & (happens.times < times[-1])]
-    marks: list[float] = [float(times[0]), *inside.tolist(), float(times[-1])]
+    timetable = condition.timetable(natural)
+    if timetable is None:
+        return _fill(problem, condition, times, natural.p, a, state_data, unit, options)
+    event_times = timetable.times[(timetable.times >= times[0]) & (timetable.times < times[-1])]
+    boundaries: list[float] = [float(times[0]), *event_times.tolist(), float(times[-1])]
     tables: list[tuple[Array, Array, Array]] = []
-    done: int = np.searchsorted(happens.times, times[:1], side="left").tolist()[0]
-    for left, right in itertools.pairwise(marks):
+    n_past_events: int = np.searchsorted(timetable.times, times[:1], side="left").tolist()[0]
+    for left, right in itertools.pairwise(boundaries):
         if right > left:
-            own = merge(np.array([left, right]), times[(times > left) & (times < right)])
-            table = _fill(problem, condition, own, happens.p[done], a, known, unit, options)
-            unit = np.maximum(_units(problem, condition, happens.p[done], table), unit)
+            span_times = merge(np.array([left, right]), times[(times > left) & (times < right)])
+            table = _fill(problem, condition, span_times, timetable.p[n_past_events], a, state_data, unit, options)
+            unit = np.maximum(_units(problem, condition, timetable.p[n_past_events], table), unit)
         else:
             table: tuple[Array, Array, Array] = (np.array([left]), a[None], condition.z_guess[None])
         tables.append(table)
-        if done < happens.times.size and happens.times[done] == right:
-            crossing, u = happens.crossings[done], np.array([signal(right).item() for signal in condition.inputs])
-            last: Array = table[1][-1]
-            a = last if crossing is None else crossing.values(last, happens.e, u)
-            done += 1
+        if n_past_events < timetable.times.size and timetable.times[n_past_events] == right:
+            crossing, u = timetable.crossings[n_past_events], np.array([signal(right).item() for signal in condition.inputs])
+            end_state: Array = table[1][-1]
+            a = end_state if crossing is None else crossing.values(end_state, timetable.e, u)
+            n_past_events += 1
     t, x, z = (np.concatenate([table[n] for table in tables]) for n in range(3))
     return t, x, z
 
@@ -355,7 +355,7 @@ def _fill(
     times: Array,
     p: Array,
     a: Array,
-    known: Mapping[str, tuple[Array, Array]],
+    state_data: Mapping[str, tuple[Array, Array]],
     unit: Array,
     options: IntegratorOptions,
 ) -> tuple[Array, Array, Array]:
@@ -365,7 +365,7 @@ def _fill(
     x = np.repeat(a[None, :], times.size, axis=0)
     z = np.repeat(condition.z_guess[None, :], times.size, axis=0)
     signals: dict[str, Input] = {}
-    for name, (t, y) in known.items():
+    for name, (t, y) in state_data.items():
         i = names.index(name)
         later = (t > begin + rounding(np.array([begin]), end)) & (t <= end)
         nodes = np.concatenate([[begin], t[later]])
@@ -374,20 +374,20 @@ def _fill(
             nodes, values = np.append(nodes, end), np.append(values, values[-1])
         signals[name] = Input.pchip(nodes, values)
         x[:, i] = signals[name](times)
-    rest = np.array([i for i, name in enumerate(names) if name not in known], dtype=np.intp)
-    if not rest.size and not problem.model.algebraic_states:
+    simulated = np.array([i for i, name in enumerate(names) if name not in state_data], dtype=np.intp)
+    if not simulated.size and not problem.model.algebraic_states:
         return times, x, z
-    own = np.concatenate([unit[rest], unit[len(names) :]])
-    if rest.size:
-        model, inputs = problem.model.with_measured(tuple(known)), (*condition.inputs, *signals.values())
-        course = IntegrationCase(model, inputs, p, condition.z_guess, own, options)
-        (stretch,) = march(course, times[:1], x[:1, rest], times[1:])
-        reached = np.isin(times, stretch.times[: stretch.reached])
-        rows = np.searchsorted(stretch.times, times[reached])
-        x[np.ix_(reached, rest)], z[reached] = stretch.x[rows], stretch.z[rows]
-        if not reached.all():  # hold what was reached
-            last = int(reached.sum()) - 1 if reached.any() else 0
-            x[np.ix_(~reached, rest)], z[~reached] = x[last, rest], z[last]
+    simulated_units = np.concatenate([unit[simulated], unit[len(names) :]])
+    if simulated.size:
+        model, inputs = problem.model.with_measured(tuple(state_data)), (*condition.inputs, *signals.values())
+        course = IntegrationCase(model, inputs, p, condition.z_guess, simulated_units, options)
+        (stretch,) = march(course, times[:1], x[:1, simulated], times[1:])
+        is_reached = np.isin(times, stretch.times[: stretch.reached])
+        rows = np.searchsorted(stretch.times, times[is_reached])
+        x[np.ix_(is_reached, simulated)], z[is_reached] = stretch.x[rows], stretch.z[rows]
+        if not is_reached.all():  # hold what was reached
+            last_index = int(is_reached.sum()) - 1 if is_reached.any() else 0
+            x[np.ix_(~is_reached, simulated)], z[~is_reached] = x[last_index, simulated], z[last_index]
         return times, x, z
     course = IntegrationCase(problem.model, condition.inputs, p, condition.z_guess, unit, options)
     for row, stretch in enumerate(march(course, times, x, times[:0])):
@@ -395,18 +395,18 @@ def _fill(
     return times, x, z
 
 
-def _interpolate(t: Array, y: Array, at: Array, *, after: bool = False) -> Array:
+def _interpolate(t: Array, y: Array, query_times: Array, *, after: bool = False) -> Array:
     """Interpolate between events: where a time stands twice in t (n,), y (n, m) jumps."""
     if y.shape[1] == 0:
-        return np.zeros((at.size, 0))
+        return np.zeros((query_times.size, 0))
     jumps = np.flatnonzero(np.diff(t) <= 0.0) + 1
-    out = np.empty((at.size, y.shape[1]))
-    piece = np.searchsorted(t[jumps], at, side="right" if after else "left")
+    out = np.empty((query_times.size, y.shape[1]))
+    piece = np.searchsorted(t[jumps], query_times, side="right" if after else "left")
     for j in np.unique(piece).tolist():
-        own = slice(jumps[j - 1] if j else 0, jumps[j] if j < jumps.size else None)
-        here = piece == j
-        if t[own].size == 1:
-            out[here] = y[own]
+        segment = slice(jumps[j - 1] if j else 0, jumps[j] if j < jumps.size else None)
+        mask = piece == j
+        if t[segment].size == 1:
+            out[mask] = y[segment]
             continue
-        out[here] = Pieces.pchip(t[own], y[own])(at[here])
+        out[mask] = Pieces.pchip(t[segment], y[segment])(query_times[mask])
     return out

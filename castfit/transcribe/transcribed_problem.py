@@ -77,10 +77,10 @@ class TranscribedProblem(StagedProblem):
         with np.errstate(all="ignore"):
             self._projection = self._projection.noticing(self._worth(self.start))
             self._forget()
-            found = self.evaluate(self.start).v
+            start_point = self.evaluate(self.start).v
         scale = self.scale.copy()
-        scale[: self.layout.n_theta] = parameter_scale(self.problem, self.layout.theta(found))
-        self.start, self.scale = locked(found), locked(scale)
+        scale[: self.layout.n_theta] = parameter_scale(self.problem, self.layout.theta(start_point))
+        self.start, self.scale = locked(start_point), locked(scale)
 
     def explicit(self) -> Self:
         """Return the problem in which nothing is eliminated."""
@@ -130,7 +130,7 @@ class TranscribedProblem(StagedProblem):
             *([Failure("prior", 0, "not_finite", prior.failure)] if prior.failure else []),
         ]
         if layout.correlated:
-            values = [replace(of, r=c.whitened(of.r)) for c, of in zip(layout.chains, values, strict=True)]
+            values = [replace(chain_values, r=c.whitened(chain_values.r)) for c, chain_values in zip(layout.chains, values, strict=True)]
         rows = profiled(layout, tuple(values), self.least_sigma, self._most_sigma)
         return Evaluation(
             v.copy(),
@@ -149,34 +149,34 @@ class TranscribedProblem(StagedProblem):
 
     def _linearization(
         self,
-        at: Evaluation,
+        evaluation: Evaluation,
         jacobians: Iterable[Jacobians],
         failures: Sequence[Failure],
         measured: Iterable[Measured],
-        seen: Callable[[], Iterable[tuple[Measured, Array]]],
+        observe: Callable[[], Iterable[tuple[Measured, Array]]],
     ) -> Linearization:
-        """Add derivatives of rows that are weighted only; `seen` observes the point once more, for statistics."""
-        return at.extended(
+        """Add derivatives of rows that are weighted only; `observe` observes the point once more, for statistics."""
+        return evaluation.extended(
             Linearization,
-            failures=(*at.failures, *failures),
-            jacobians=standardised(self.layout, self._projection.silenced(self.layout, tuple(jacobians)), at.sigma),
-            information=self._reweighing(measured, seen),
+            failures=(*evaluation.failures, *failures),
+            jacobians=standardised(self.layout, self._projection.silenced(self.layout, tuple(jacobians)), evaluation.sigma),
+            information=self._reweighing(measured, observe),
         )
 
     @staticmethod
     def _reweighing(
-        measured: Iterable[Measured], seen: Callable[[], Iterable[tuple[Measured, Array]]]
+        measured: Iterable[Measured], observe: Callable[[], Iterable[tuple[Measured, Array]]]
     ) -> Callable[[], tuple[Array, ...]] | None:
         """Return the function for `Linearization.information`; None if no rows are reweighted for statistics."""
         if not any([m.reweighted for m in measured]):
             return None
-        return lambda: tuple(m.information(g) for m, g in seen())
+        return lambda: tuple(m.information(g) for m, g in observe())
 
     def _unlinked(self, v: Array, naturals: Sequence[Natural], *, slopes: bool = False) -> list[Failure]:
         """Report parameters and initial states that cannot be computed from theta, or whose derivatives cannot."""
         reasons = [
-            (c.name, c.failure(v[c.theta], at, slopes=slopes))
-            for c, at in zip(self.problem.conditions, naturals, strict=True)
+            (c.name, c.failure(v[c.theta], natural, slopes=slopes))
+            for c, natural in zip(self.problem.conditions, naturals, strict=True)
         ]
         return [Failure(name, 0, "not_finite", reason) for name, reason in reasons if reason]
 
@@ -191,11 +191,11 @@ def _with_whitening(problem: Posed, layout: Layout) -> Layout:
     """Return the layout that knows which errors depend on each other across stages."""
     chains = list(layout.chains)
     for i, condition in enumerate(problem.conditions):
-        found = condition.whitening(problem.outputs)
-        if found is not None:
+        whitening = condition.whitening(problem.outputs)
+        if whitening is not None:
             from castfit.densities.noise.correlation import placed
 
-            chains[i] = replace(chains[i], whitening=placed(found.W, chains[i].datum_mask.ravel()))
+            chains[i] = replace(chains[i], whitening=placed(whitening.W, chains[i].datum_mask.ravel()))
     return replace(layout, chains=tuple(chains)) if any(c.whitening is not None for c in chains) else layout
 
 
@@ -220,12 +220,12 @@ def variable_bounds(problem: Posed, layout: Layout) -> tuple[Array, Array]:
 
 def relations_of(problem: Posed) -> Relations:
     """Return the bounds of a problem's relations of quantities."""
-    given = problem.relations
+    relations = problem.relations
     return Relations(
-        tuple(r.name for r in given),
-        np.array([r.lower for r in given]),
-        np.array([r.upper for r in given]),
-        np.ones(len(given)),
+        tuple(r.name for r in relations),
+        np.array([r.lower for r in relations]),
+        np.array([r.upper for r in relations]),
+        np.ones(len(relations)),
     )
 
 
@@ -254,24 +254,24 @@ def resolution(layout: Layout, signal: Sequence[Array]) -> Array:
 
 def sigma_limits(problem: Posed, layout: Layout, signal: Sequence[Array]) -> tuple[Array, Array]:
     """Return the least and the largest sigma of each group, (n_groups,) each."""
-    least = resolution(layout, signal)
+    min_sigma = resolution(layout, signal)
     if not problem.group_bounds:
-        return least, np.full(least.size, np.inf)
+        return min_sigma, np.full(min_sigma.size, np.inf)
     lower, upper = np.array(problem.group_bounds, dtype=float).reshape(-1, 2).T
-    return np.maximum(least, lower), np.maximum(upper, np.maximum(least, lower))
+    return np.maximum(min_sigma, lower), np.maximum(upper, np.maximum(min_sigma, lower))
 
 
 def profiled(layout: Layout, values: tuple[ChainValues, ...], floor: Array, ceiling: Array) -> Profiled:
     """Divide weighted residuals by the most likely sigma of their group, between floor and ceiling (n_groups,)."""
-    surplus = sum(of.excess for of in values)
+    surplus = sum(chain_values.excess for chain_values in values)
     if layout.n_groups == 0:
         return Profiled(values, np.empty(0), surplus, surplus)
     group, places = layout.grouped
-    r = np.concatenate([of.r[at] for of, at in zip(values, places, strict=True)])
+    r = np.concatenate([chain_values.r[positions] for chain_values, positions in zip(values, places, strict=True)])
     with np.errstate(all="ignore"):  # wild trial points overflow
         sigma, excess = likeliest_sigma(r, group, layout, floor, ceiling)
         standard = tuple(
-            replace(of, r=of.r * inverse) for of, inverse in zip(values, layout.of_rows(1.0 / sigma), strict=True)
+            replace(chain_values, r=chain_values.r * inverse) for chain_values, inverse in zip(values, layout.of_rows(1.0 / sigma), strict=True)
         )
     return Profiled(standard, sigma, excess + surplus, surplus)
 
@@ -280,10 +280,10 @@ def likeliest_sigma(r: Array, group: Index, layout: Layout, floor: Array, ceilin
     """Return the most likely sigma of each group (n_groups,) of rows r (n,), and what these cost."""
     if layout.n_groups == 1:
         n = int(layout.group_sizes[0])
-        most = float(np.maximum.reduce(np.abs(r), initial=_TINY))
-        found = most * sqrt(float(np.add.reduce((r / most) ** 2)) / max(n, 1)) if isfinite(most) else np.nan
-        one = min(max(found, float(floor[0])), float(ceiling[0])) if isfinite(found) else 1.0
-        return np.array([one]), n * (log(one) - 0.5)
+        max_abs = float(np.maximum.reduce(np.abs(r), initial=_TINY))
+        estimate = max_abs * sqrt(float(np.add.reduce((r / max_abs) ** 2)) / max(n, 1)) if isfinite(max_abs) else np.nan
+        single_sigma = min(max(estimate, float(floor[0])), float(ceiling[0])) if isfinite(estimate) else 1.0
+        return np.array([single_sigma]), n * (log(single_sigma) - 0.5)
     largest = np.full(layout.n_groups, _TINY)
     np.maximum.at(largest, group, np.abs(r))
     squares = np.bincount(group, (r / largest[group]) ** 2, minlength=layout.n_groups)
@@ -297,8 +297,8 @@ def standardised(layout: Layout, jacobians: tuple[Jacobians, ...], sigma: Array)
     if layout.n_groups == 0:
         return jacobians
     with np.errstate(all="ignore"):
-        inverse = [of if np.ndim(of) == 0 else of[..., None] for of in layout.of_rows(1.0 / sigma)]
+        inverse = [factor if np.ndim(factor) == 0 else factor[..., None] for factor in layout.of_rows(1.0 / sigma)]
         return tuple(
-            replace(j, R_s=j.R_s * each, R_w=j.R_w * each, R_q=j.R_q * each)
-            for j, each in zip(jacobians, inverse, strict=True)
+            replace(j, R_s=j.R_s * scale, R_w=j.R_w * scale, R_q=j.R_q * scale)
+            for j, scale in zip(jacobians, inverse, strict=True)
         )

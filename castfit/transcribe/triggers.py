@@ -70,7 +70,7 @@ _DIFFERENCES: Built[StateChange, Differences] = Built()
 def triggered(
     model: Model,
     condition: Condition,
-    at: Natural,
+    natural: Natural,
     unit: Array,
     options: IntegratorOptions,
     end: float,
@@ -82,31 +82,31 @@ def triggered(
     true there has happened.  Where an event happens more often than it may, its times are NaN.
     """
     if not condition.schedule.triggers:
-        return at
-    watch = _TriggerWatch(model, condition, at, unit, options, end, nodes)
+        return natural
+    watch = _TriggerWatch(model, condition, natural, unit, options, end, nodes)
     try:
         watch.run()
     except _Exhausted as stop:
         watch.e[condition.schedule.rows_of(stop.args[0])] = np.nan
-    return replace(at, e=watch.e)
+    return replace(natural, e=watch.e)
 
 
 def timetable_of(
-    model: Model, condition: Condition, at: Natural, unit: Array, options: IntegratorOptions, end: float
+    model: Model, condition: Condition, natural: Natural, unit: Array, options: IntegratorOptions, end: float
 ) -> tuple[Timetable, str]:
     """Return the timetable up to `end` with all triggered events, and why it is not allowed; empty if it is.
 
     Arguments as in `triggered`.  The schedule has one row for each trigger.
     """
-    watch = _TriggerWatch(model, condition, at, unit, options, end, rounds=[])
-    why = ""
+    watch = _TriggerWatch(model, condition, natural, unit, options, end, rounds=[])
+    reason = ""
     try:
         watch.run()
     except _Exhausted as stop:
         trigger: Trigger = stop.args[0]
-        why = trigger.forbidden or f"the event at {trigger.what} happens more often than {_MOST_EVENTS} times"
-    table = Timetable.of(condition.schedule, condition.start, at.p, at.e)
-    return table.with_rounds(watch.rounds or []), why
+        reason = trigger.forbidden or f"the event at {trigger.what} happens more often than {_MOST_EVENTS} times"
+    table = Timetable.of(condition.schedule, condition.start, natural.p, natural.e)
+    return table.with_rounds(watch.rounds or []), reason
 
 
 class _Exhausted(Exception):
@@ -137,17 +137,17 @@ class _Step:
         """Return the states (x, z) at a later time; None if integration fails."""
         if time == self.t:
             return self.x, self.z
-        found = integrator_of(self.watch.model, [1.0], self.watch.options).values(self._lanes(time))
-        return None if found.failures else (found.x[0, -1], found.z[0, -1])
+        trajectories = integrator_of(self.watch.model, [1.0], self.watch.options).values(self._lanes(time))
+        return None if trajectories.failures else (trajectories.x[0, -1], trajectories.z[0, -1])
 
     def dense(self, time: float) -> DenseOutput | None:
         """Return the states up to a later time, as polynomials; None if integration fails."""
         from castfit.integrate.dense_output import dense_output
 
         watch = self.watch
-        least = max(1, int(np.ceil((time - self.t) / watch.usual)))
-        least = 1 << (least - 1).bit_length()  # few integrators are built
-        return dense_output(watch.model, watch.options, self._lanes(time), least, watch.cubics)
+        min_intervals = max(1, int(np.ceil((time - self.t) / watch.usual)))
+        min_intervals = 1 << (min_intervals - 1).bit_length()  # few integrators are built
+        return dense_output(watch.model, watch.options, self._lanes(time), min_intervals, watch.cubics)
 
     def _lanes(self, time: float) -> Lanes:
         return Lanes(
@@ -194,58 +194,58 @@ class _TriggerWatch:
         """Go through the experiment, and set the times of triggered events in e."""
         table = Timetable.of(self.condition.schedule, self.condition.start, self.at.p, self.e)
         t, x, z = self.condition.start, self.at.a, self.condition.z_guess
-        done, most = table.done(t, 0.0, at_start=True), _AHEAD * self.usual
-        ahead = most
-        marks = np.concatenate([table.times[table.times <= self.end], self.condition.breakpoints, [self.end]])
+        n_past_events, max_lookahead = table.done(t, 0.0, at_start=True), _AHEAD * self.usual
+        lookahead = max_lookahead
+        stop_times = np.concatenate([table.times[table.times <= self.end], self.condition.breakpoints, [self.end]])
         if self.nodes is not None:
-            marks, x = np.append(marks, self.nodes[0]), self.nodes[1][0]
-        marks = np.unique(marks)
+            stop_times, x = np.append(stop_times, self.nodes[0]), self.nodes[1][0]
+        stop_times = np.unique(stop_times)
         self._look(t, x)
-        due = [i for i, held in enumerate(self.held) if held and self.triggers[i].at_start]
+        due = [i for i, holds in enumerate(self.held) if holds and self.triggers[i].at_start]
         later: list[int] = []
         while True:
             look()  # where nothing is to be integrated, nothing else does
             if self.nodes is not None and t > self.condition.start and t in self.nodes[0]:
-                early = [i for i in due if self.triggers[i] in self._late]  # at the end of the stage that ends here
-                x, due = self._happen(early, t, x), [i for i in due if i not in early]
-            while done < table.times.size and table.times[done] <= t:
-                crossing = table.crossings[done]
+                early_events = [i for i in due if self.triggers[i] in self._late]  # at the end of the stage that ends here
+                x, due = self._happen(early_events, t, x), [i for i in due if i not in early_events]
+            while n_past_events < table.times.size and table.times[n_past_events] <= t:
+                crossing = table.crossings[n_past_events]
                 if crossing is not None:
-                    before, self._last = self._all(t, x), t
+                    values_before, self._last = self._all(t, x), t
                     x = crossing.values(x, table.e, self._inputs(t)[0])
-                    due = [*self._made_true(before, self._all(t, x)), *due]
-                done += 1
+                    due = [*self._made_true(values_before, self._all(t, x)), *due]
+                n_past_events += 1
             x = self._from_node([*due, *later], t, x)
             x = self._happen(due, t, x)  # after what is known, as everywhere
             x = self._happen([i for i in later if self.triggers[i].truth is None or self.held[i]], t, x)
             if t >= self.end:
                 return
-            b = float(min(t + ahead, marks[np.searchsorted(marks, t, side="right")]))
-            reached = self._first(_Step(self, t, x, z, table.p[done]), b)
-            if reached is None:  # the integration itself will say why
+            b = float(min(t + lookahead, stop_times[np.searchsorted(stop_times, t, side="right")]))
+            step_result = self._first(_Step(self, t, x, z, table.p[n_past_events]), b)
+            if step_result is None:  # the integration itself will say why
                 return
-            passed, there, x, z = reached
-            due, later = self._passed(passed)
+            zeros, next_time, x, z = step_result
+            due, later = self._passed(zeros)
             # What lies behind an event was integrated in vain.
-            ahead = min(most, max(_BEYOND * (there - t if due or later else ahead), _LEAST * self.usual))
-            t = there
+            lookahead = min(max_lookahead, max(_BEYOND * (next_time - t if due or later else lookahead), _LEAST * self.usual))
+            t = next_time
 
     def _look(self, t: float, x: Array, due: Sequence[int] = ()) -> None:
         """See where conditions are true, but for those that are due."""
         signs = np.sign(self._all(t, x))
-        held = [self._holds(i, signs[of]) for i, of in enumerate(self._of)]
+        is_true = [self._holds(i, signs[rows]) for i, rows in enumerate(self._of)]
         for i in due:
-            signs[self._of[i]], held[i] = self.signs[self._of[i]], self.held[i]
-        self.signs, self.held = signs, held
+            signs[self._of[i]], is_true[i] = self.signs[self._of[i]], self.held[i]
+        self.signs, self.held = signs, is_true
 
     def _from_node(self, due: Sequence[int], t: float, x: Array) -> Array:
         """Return the states from which integration goes on: of the last node here, if there is one."""
         if self.nodes is None:
             return x
-        here = np.flatnonzero(self.nodes[0] == t)
-        if not here.size or t >= self.end or here[-1] == self._begun:
+        node_indices = np.flatnonzero(self.nodes[0] == t)
+        if not node_indices.size or t >= self.end or node_indices[-1] == self._begun:
             return x
-        self._begun = int(here[-1])  # once: a node at which a condition changes sign would be left again and again
+        self._begun = int(node_indices[-1])  # once: a node at which a condition changes sign would be left again and again
         x = self.nodes[1][self._begun]
         self._look(t, x, due)
         return x
@@ -264,17 +264,17 @@ class _TriggerWatch:
 
     def _happen(self, events: Sequence[int], t: float, x: Array) -> Array:
         """Apply events, then the events whose conditions these make true, and so on; return the states."""
-        waiting, before = list(events), self._all(t, x) if events else np.empty(0)
+        waiting, values_before = list(events), self._all(t, x) if events else np.empty(0)
         while waiting:
             self._last = t if self._last < t else float(np.nextafter(self._last, np.inf))
-            turn = self._next(waiting, t, x)
-            for i in turn:  # once: it may wait twice
+            next_events = self._next(waiting, t, x)
+            for i in next_events:  # once: it may wait twice
                 waiting.remove(i)
-            x = self._changed(turn, t, x)
-            after = self._all(t, x)
-            made = self._made_true(before, after)
-            waiting = [i for i in waiting if not self._called_off(i, before, after)] + made
-            before = after
+            x = self._changed(next_events, t, x)
+            values_after = self._all(t, x)
+            newly_true = self._made_true(values_before, values_after)
+            waiting = [i for i in waiting if not self._called_off(i, values_before, values_after)] + newly_true
+            values_before = values_after
         return x
 
     def _changed(self, events: Sequence[int], t: float, x: Array) -> Array:
@@ -306,18 +306,18 @@ class _TriggerWatch:
         u = self._inputs(t)[0]
         ranks = [self.triggers[i].rank(t, x, u, self.e) for i in waiting]
         highest = max(ranks)
-        first = [i for i, rank in zip(waiting, ranks, strict=True) if rank == highest]
-        seed = self.triggers[first[0]].rng
-        if len(first) == 1 or seed is None:
-            return first[:1]
+        highest_ranked = [i for i, rank in zip(waiting, ranks, strict=True) if rank == highest]
+        seed = self.triggers[highest_ranked[0]].rng
+        if len(highest_ranked) == 1 or seed is None:
+            return highest_ranked[:1]
         if seed not in self._draws:
             self._draws[seed] = np.random.default_rng(seed)
-        return [first[int(self._draws[seed].integers(len(first)))]]
+        return [highest_ranked[int(self._draws[seed].integers(len(highest_ranked)))]]
 
-    def _called_off(self, i: int, before: Array, after: Array) -> bool:
+    def _called_off(self, i: int, values_before: Array, values_after: Array) -> bool:
         """Check whether a jump changed a condition to false and so cancels its waiting event."""
-        of = self._of[i]
-        return not (self.triggers[i].persistent or self.held[i] or np.array_equal(before[of], after[of]))
+        rows = self._of[i]
+        return not (self.triggers[i].persistent or self.held[i] or np.array_equal(values_before[rows], values_after[rows]))
 
     def _holds(self, i: int, signs: Array) -> bool:
         """Check whether a condition is true for these signs of its differences; results are cached."""
@@ -326,43 +326,43 @@ class _TriggerWatch:
             self._truths[key] = self.triggers[i].holds(signs)
         return self._truths[key]
 
-    def _made_true(self, before: Array, after: Array) -> list[int]:
+    def _made_true(self, values_before: Array, values_after: Array) -> list[int]:
         """Return the conditions that a jump made true; differences that it left alone keep their signs."""
-        found: list[int] = []
-        moved: Index = np.flatnonzero(after != before)
-        if not moved.size:
-            return found
-        signs: Array = np.sign(after[moved])
-        turned: Index = moved[signs != self.signs[moved]]
-        self.signs[moved] = signs
-        owners: list[int] = self._owner[turned].tolist()
+        newly_true: list[int] = []
+        changed_rows: Index = np.flatnonzero(values_after != values_before)
+        if not changed_rows.size:
+            return newly_true
+        signs: Array = np.sign(values_after[changed_rows])
+        turned_rows: Index = changed_rows[signs != self.signs[changed_rows]]
+        self.signs[changed_rows] = signs
+        owners: list[int] = self._owner[turned_rows].tolist()
         for i in dict.fromkeys(owners):
-            held, self.held[i] = self.held[i], self._holds(i, self.signs[self._of[i]])
-            if self.held[i] and not held:
-                found.append(i)
-        return found
+            was_true, self.held[i] = self.held[i], self._holds(i, self.signs[self._of[i]])
+            if self.held[i] and not was_true:
+                newly_true.append(i)
+        return newly_true
 
-    def _passed(self, passed: Sequence[_Zero]) -> tuple[list[int], list[int]]:
+    def _passed(self, zeros: Sequence[_Zero]) -> tuple[list[int], list[int]]:
         """Return the events at zero crossings: those true at the crossing, and those true right after it."""
-        there, later = list[int](), list[int]()
-        for i in dict.fromkeys(zero.trigger for zero in passed):
-            trigger, old = self.triggers[i], self.signs[self._of[i]].copy()
-            between, new = old.copy(), old.copy()
-            for zero in passed:
+        due, later = list[int](), list[int]()
+        for i in dict.fromkeys(zero.trigger for zero in zeros):
+            trigger, old_signs = self.triggers[i], self.signs[self._of[i]].copy()
+            signs_at_zero, new_signs = old_signs.copy(), old_signs.copy()
+            for zero in zeros:
                 if zero.trigger == i:
-                    between[zero.row], new[zero.row] = 0.0, zero.sign
-            self.signs[self._of[i]] = new
+                    signs_at_zero[zero.row], new_signs[zero.row] = 0.0, zero.sign
+            self.signs[self._of[i]] = new_signs
             if trigger.truth is None:
-                if old[0] != 0.0 and trigger.direction * old[0] <= 0:
-                    there.append(i)
+                if old_signs[0] != 0.0 and trigger.direction * old_signs[0] <= 0:
+                    due.append(i)
                 continue
-            held, self.held[i] = self.held[i], self._holds(i, new)
-            at_zero = self._holds(i, between)
-            if at_zero and not held:
-                there.append(i)
+            was_true, self.held[i] = self.held[i], self._holds(i, new_signs)
+            at_zero = self._holds(i, signs_at_zero)
+            if at_zero and not was_true:
+                due.append(i)
             elif self.held[i] and not at_zero:
                 later.append(i)
-        return there, later
+        return due, later
 
     # Where differences pass zero
 
@@ -371,57 +371,57 @@ class _TriggerWatch:
 
         Where integration fails before b, up to where it does.
         """
-        at, noise = self._evaluated(step.t, step.x, self._inputs(step.t)[0])
-        even = self._even_rates(step.p, at[1])
-        if even is not None:
-            return self._straight(step, b, even, at[0], noise)
+        evaluation, noise = self._evaluated(step.t, step.x, self._inputs(step.t)[0])
+        even_rates = self._even_rates(step.p, evaluation[1])
+        if even_rates is not None:
+            return self._straight(step, b, even_rates, evaluation[0], noise)
         shortest = (b - step.t) / _PARTS
         while (dense := step.dense(b)) is None:
             if b - step.t <= shortest:
                 return None
             b = step.t + 0.5 * (b - step.t)
         dense.times[-1] = b
-        found = self._differences.suspects(dense, self.cubics(dense.times), self.e[self._rows], at, self.signs, noise)
-        for begin, end in found.intervals.tolist():
+        candidates = self._differences.suspects(dense, self.cubics(dense.times), self.e[self._rows], evaluation, self.signs, noise)
+        for begin, end in candidates.intervals.tolist():
             zeros = self._zeros(dense, begin, end)
             if zeros:
                 return self._at_once(step, dense, zeros)
-        if not step.t < found.end < b:
+        if not step.t < candidates.end < b:
             return [], b, dense.x[-1], dense.z[-1]
-        return [], found.end, dense.at(found.end)[0], dense.z[dense.part(found.end)]
+        return [], candidates.end, dense.at(candidates.end)[0], dense.z[dense.part(candidates.end)]
 
     def _even_rates(self, p: Array, slopes: Array) -> tuple[Array, Array] | None:
         """Return the rates (n_x,) and (m,) where states, and differences that move, change evenly; None elsewhere."""
-        known = self._even
-        if known is None or known[0] is not self._slopes or not np.array_equal(p, known[1]):
+        cached = self._even
+        if cached is None or cached[0] is not self._slopes or not np.array_equal(p, cached[1]):
             f = straight_rates(self.model, p)
             rates = None if f is None else self._differences.even(f, slopes)
-            self._even = known = self._slopes, p, None if f is None or rates is None else (f, rates)
-        return known[2]
+            self._even = cached = self._slopes, p, None if f is None or rates is None else (f, rates)
+        return cached[2]
 
     def _straight(
-        self, step: _Step, b: float, even: tuple[Array, Array], g: Array, noise: Array
+        self, step: _Step, b: float, even_rates: tuple[Array, Array], g: Array, noise: Array
     ) -> tuple[list[_Zero], float, Array, Array]:
         """Return the first zero crossings as `_first` does, if states and differences change at constant rates."""
-        (f, rates), long, s, same = even, b - step.t, self.signs, _SAME * self.usual
-        end = g + rates * long
-        leaves = np.where(s == 0.0, end != 0.0, s * end <= np.maximum(-s * rates * same, 0.0))
-        leaves &= np.maximum(np.abs(g), np.abs(end)) > noise
-        rows: Index = np.flatnonzero(leaves)
+        (f, rates), duration, s, time_tolerance = even_rates, b - step.t, self.signs, _SAME * self.usual
+        end = g + rates * duration
+        leaves_sign = np.where(s == 0.0, end != 0.0, s * end <= np.maximum(-s * rates * time_tolerance, 0.0))
+        leaves_sign &= np.maximum(np.abs(g), np.abs(end)) > noise
+        rows: Index = np.flatnonzero(leaves_sign)
         if not rows.size:
-            return [], b, step.x + f * long, step.z
+            return [], b, step.x + f * duration, step.z
         with np.errstate(divide="ignore", invalid="ignore"):
-            after = np.where(s[rows] * g[rows] > 0.0, -g[rows] / rates[rows], 0.0)
-        after = np.minimum(np.where(np.isnan(after), 0.0, after), long)
-        first = float(after.min())
+            delays = np.where(s[rows] * g[rows] > 0.0, -g[rows] / rates[rows], 0.0)
+        delays = np.minimum(np.where(np.isnan(delays), 0.0, delays), duration)
+        first_delay = float(delays.min())
         zeros: list[_Zero] = []
         owners: list[int] = self._owner[rows].tolist()
         places: list[int] = rows.tolist()
-        for k, i, late in zip(places, owners, after.tolist(), strict=True):
-            if late <= first + same:
+        for k, i, delay in zip(places, owners, delays.tolist(), strict=True):
+            if delay <= first_delay + time_tolerance:
                 sign = float(-s[k] if s[k] else np.sign(end[k])) if end[k] != 0.0 else 0.0
-                zeros.append(_Zero(step.t + first, i, k - self._begins[i], sign))
-        return zeros, step.t + first, step.x + f * first, step.z
+                zeros.append(_Zero(step.t + first_delay, i, k - self._begins[i], sign))
+        return zeros, step.t + first_delay, step.x + f * first_delay, step.z
 
     def _at_once(
         self, step: _Step, dense: DenseOutput, zeros: Sequence[_Zero]
@@ -430,54 +430,54 @@ class _TriggerWatch:
 
         It is located on polynomials, and then moved to where it is by integration.
         """
-        first = min(zeros, key=lambda zero: zero.time)
-        time, k = first.time, dense.part(first.time)
-        row = self._of[first.trigger].start + first.row
+        first_zero = min(zeros, key=lambda zero: zero.time)
+        time, k = first_zero.time, dense.part(first_zero.time)
+        row = self._of[first_zero.trigger].start + first_zero.row
         node = step if k == 0 else replace(step, t=float(dense.times[k]), x=dense.x[k], z=dense.z[k])
         width = float(dense.times[k + 1] - dense.times[k])
-        rests, reached = dense.rests(k), (node.x, node.z)
+        rests, states = dense.rests(k), (node.x, node.z)
         for _ in range(_CORRECTIONS):
             if not rests:
-                there = node.to(time)
-                if there is None:
+                integrated = node.to(time)
+                if integrated is None:
                     return None
-                reached = there
-            g, rates, _ = self._every_rate(dense, time, reached[0])
-            off = -float(g[row]) / float(rates[row]) if rates[row] != 0.0 and self._differences.smooth[row] else 0.0
-            if abs(off) > _OFF * width:
+                states = integrated
+            g, rates, _ = self._every_rate(dense, time, states[0])
+            correction = -float(g[row]) / float(rates[row]) if rates[row] != 0.0 and self._differences.smooth[row] else 0.0
+            if abs(correction) > _OFF * width:
                 break
-            time = max(time + off, node.t)
-            if abs(off) <= _TINY * min(width, self.usual):  # the states are those of so much earlier or later
+            time = max(time + correction, node.t)
+            if abs(correction) <= _TINY * min(width, self.usual):  # the states are those of so much earlier or later
                 break
-        g, rates, _ = self._every_rate(dense, time, reached[0])
-        near: Mask = np.abs(g) <= np.abs(rates) * _SAME * self.usual
+        g, rates, _ = self._every_rate(dense, time, states[0])
+        is_near_zero: Mask = np.abs(g) <= np.abs(rates) * _SAME * self.usual
         at_once = [
             zero
             for zero in zeros
-            if zero is first
-            or zero.time <= first.time + _SAME * self.usual
-            or (zero.time <= first.time + _OFF * width and near[self._of[zero.trigger].start + zero.row])
+            if zero is first_zero
+            or zero.time <= first_zero.time + _SAME * self.usual
+            or (zero.time <= first_zero.time + _OFF * width and is_near_zero[self._of[zero.trigger].start + zero.row])
         ]
-        return at_once, time, *reached
+        return at_once, time, *states
 
     def _zeros(self, dense: DenseOutput, a: float, b: float) -> list[_Zero]:
         """Return the first zeros of all differences in (a, b]."""
         g0, rate0, by_x = self._every_rate(dense, a)
         g1, rate1, _ = self._every_rate(dense, b)
-        signs, same = self.signs, _SAME * self.usual
-        resting = np.maximum(np.abs(g0), np.abs(g1)) <= np.abs(by_x) @ self._noise  # at zero but for errors
-        turns = (signs * rate0 < 0) & (signs * rate1 > 0)
-        stays = (signs * g1 > np.maximum(-signs * rate1 * same, 0.0)) & ~turns
+        signs, time_tolerance = self.signs, _SAME * self.usual
+        is_resting = np.maximum(np.abs(g0), np.abs(g1)) <= np.abs(by_x) @ self._noise  # at zero but for errors
+        turns_back = (signs * rate0 < 0) & (signs * rate1 > 0)
+        keeps_sign = (signs * g1 > np.maximum(-signs * rate1 * time_tolerance, 0.0)) & ~turns_back
         zeros: list[_Zero] = []
-        for k in np.flatnonzero(~(resting | stays)).tolist():
+        for k in np.flatnonzero(~(is_resting | keeps_sign)).tolist():
             i = int(self._owner[k])
             row, sign = k - self._of[i].start, float(signs[k])
             ends = (float(g0[k]), float(rate0[k]), float(g1[k]), float(rate1[k]))
-            if 0.0 < sign * ends[2] <= -sign * ends[3] * same:
+            if 0.0 < sign * ends[2] <= -sign * ends[3] * time_tolerance:
                 zeros.append(_Zero(b, i, row, -sign))  # with what passes zero right here
                 continue
-            exact = _LOCATED if self._differences.smooth[k] else _TINY
-            zero = _search(self._along(dense, a, i, row), sign, b - a, *ends, exact)
+            tolerance = _LOCATED if self._differences.smooth[k] else _TINY
+            zero = _search(self._along(dense, a, i, row), sign, b - a, *ends, tolerance)
             if zero is not None:
                 zeros.append(_Zero(a + zero[0], i, row, zero[1]))
         return zeros
@@ -487,11 +487,11 @@ class _TriggerWatch:
     ) -> Callable[[float], tuple[float, Callable[[], float]]]:
         """Return a difference as a function of the time since a, with its rate."""
 
-        def at(s: float) -> tuple[float, Callable[[], float]]:
+        def evaluate(s: float) -> tuple[float, Callable[[], float]]:
             g = self._values(i, a + s, dense.at(a + s)[0])
             return float(g[row]), lambda: float(self._every_rate(dense, a + s)[1][self._of[i]][row])
 
-        return at
+        return evaluate
 
     def _values(self, i: int, t: float, x: Array) -> Array:
         return self.triggers[i].values(t, x, self._inputs(t)[0], self.e)
@@ -505,15 +505,15 @@ class _TriggerWatch:
 
         Derivatives that nothing moves are those of before; the others are written over, and so lost at the next call.
         """
-        c, known = self.e[self._rows], self._slopes
-        if known is None or not np.array_equal(c, known[0]):
-            at = self._together.evaluate(t, x, u, c)
-            self._slopes = c, at[1], np.abs(at[1][:, 1 : 1 + x.size]) @ self._noise
-            return at, self._slopes[2]
-        _, slopes, noise = known
-        rows, bent = self._differences.bent
-        if bent is not None:
-            slopes[rows] = bent.evaluate(t, x, u, c)[1]
+        c, cached = self.e[self._rows], self._slopes
+        if cached is None or not np.array_equal(c, cached[0]):
+            evaluation = self._together.evaluate(t, x, u, c)
+            self._slopes = c, evaluation[1], np.abs(evaluation[1][:, 1 : 1 + x.size]) @ self._noise
+            return evaluation, self._slopes[2]
+        _, slopes, noise = cached
+        rows, nonlinear = self._differences.bent
+        if nonlinear is not None:
+            slopes[rows] = nonlinear.evaluate(t, x, u, c)[1]
             noise[rows] = np.abs(slopes[rows, 1 : 1 + x.size]) @ self._noise
         return (self._together.values(t, x, u, c), slopes), noise
 
@@ -541,17 +541,17 @@ class _TriggerWatch:
     @cached_property
     def _owner(self) -> Index:
         """Return the index of the trigger to which each difference belongs."""
-        return np.repeat(np.arange(len(self._of)), [of.stop - of.start for of in self._of])
+        return np.repeat(np.arange(len(self._of)), [rows.stop - rows.start for rows in self._of])
 
     def _every_rate(self, dense: DenseOutput, t: float, x: Array | None = None) -> tuple[Array, Array, Array]:
         """Return differences of all triggers, how fast they change, and their derivatives by states.
 
         The states are those of the polynomials, or x; they change as the polynomials do.
         """
-        (u, du), (there, f) = self._inputs(t), dense.at(t)
-        (g, found), _ = self._evaluated(t, there if x is None else x, u)
-        by_x = found[:, 1 : 1 + f.size].copy()
-        rates = found[:, 0] + by_x @ f + found[:, 1 + f.size : 1 + f.size + u.size] @ du
+        (u, du), (state, f) = self._inputs(t), dense.at(t)
+        (g, derivatives), _ = self._evaluated(t, state if x is None else x, u)
+        by_x = derivatives[:, 1 : 1 + f.size].copy()
+        rates = derivatives[:, 0] + by_x @ f + derivatives[:, 1 + f.size : 1 + f.size + u.size] @ du
         return g, rates, by_x
 
     @cached_property
@@ -589,35 +589,35 @@ class _TriggerWatch:
 
 
 def _search(
-    along: Callable[[float], tuple[float, Callable[[], float]]],
+    evaluate: Callable[[float], tuple[float, Callable[[], float]]],
     sign: float,
     right: float,
     g0: float,
     rate0: float,
     g1: float,
     rate1: float,
-    exact: float = _TINY,
+    tolerance: float = _TINY,
 ) -> tuple[float, float] | None:
     """Return when a difference first leaves its sign in (0, right], and its sign then; None if it does not.
 
-    g0, rate0, g1, rate1 are the difference and its rate at both ends; it is located to `exact` of the time.
+    g0, rate0, g1, rate1 are the difference and its rate at both ends; it is located to `tolerance` of the time.
     """
-    known: dict[float, float] = {}
+    cache: dict[float, float] = {}
 
     def value(s: float) -> float:
-        if s not in known:
-            known[s] = along(s)[0]
-        return known[s]
+        if s not in cache:
+            cache[s] = evaluate(s)[0]
+        return cache[s]
 
     if sign == 0.0:
         if g1 == 0.0:
             return None
-        low, high, after = _border(value, 0.0, right, float(np.sign(g1)), lambda g: g == 0.0)
-        return (0.0 if low == 0.0 else high), after
+        low, high, sign_after = _border(value, 0.0, right, float(np.sign(g1)), lambda g: g == 0.0)
+        return (0.0 if low == 0.0 else high), sign_after
     if sign * g1 > 0:
         if not (sign * rate0 < 0 < sign * rate1):
             return None
-        right = _turn(along, right, sign)  # nearest to zero in between
+        right = _turn(evaluate, right, sign)  # nearest to zero in between
         g1 = value(right)
         if sign * g1 > 0:
             return None
@@ -630,30 +630,30 @@ def _search(
         return _border(value, low, right, 0.0, lambda g: sign * g > 0)[1:]  # it leaves its sign as by a jump
     if sign * value(right) >= 0:  # integrated by itself this step ends before zero, by less than its errors
         return right, -sign
-    root: Any = scipy.optimize.brentq(value, low, right, xtol=exact * right)
+    root: Any = scipy.optimize.brentq(value, low, right, xtol=tolerance * right)
     return float(root), -sign
 
 
 def _border(
-    value: Callable[[float], float], low: float, high: float, after: float, before: Callable[[float], bool]
+    value: Callable[[float], float], low: float, high: float, sign_after: float, is_before: Callable[[float], bool]
 ) -> tuple[float, float, float]:
-    """Return places next to each other where a difference is still, and no longer, as `before`; and its sign then.
+    """Return places next to each other where a difference is still, and no longer, as `is_before`; and its sign then.
 
-    It has the sign `after` at high.
+    It has the sign `sign_after` at high.
     """
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)
         g = value(middle)
-        low, high, after = (middle, high, after) if before(g) else (low, middle, float(np.sign(g)))
-    return low, high, after
+        low, high, sign_after = (middle, high, sign_after) if is_before(g) else (low, middle, float(np.sign(g)))
+    return low, high, sign_after
 
 
-def _turn(along: Callable[[float], tuple[float, Callable[[], float]]], right: float, sign: float) -> float:
+def _turn(evaluate: Callable[[float], tuple[float, Callable[[], float]]], right: float, sign: float) -> float:
     """Return a time in (0, right) at which a difference has changed its sign or is nearest to zero."""
     low, high = 0.0, right
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)
-        g, rate = along(middle)
+        g, rate = evaluate(middle)
         if sign * g < 0:
             return middle
         low, high = (middle, high) if sign * rate() < 0 else (low, middle)

@@ -90,8 +90,8 @@ class Projection:
             for use in (use for block in self.blocks for use in block.uses if use.scale >= 0 and use.unit == 0.0):
                 measured, dg = observed[use.condition]
                 weight = measured.weight[:, :, use.output]
-                worth = np.where(weight > 0.0, weight * np.abs(dg[:, :, use.output]).sum(axis=2), 0.0)
-                squares[use.scale] += float(np.sum(worth**2))
+                effect = np.where(weight > 0.0, weight * np.abs(dg[:, :, use.output]).sum(axis=2), 0.0)
+                squares[use.scale] += float(np.sum(effect**2))
         return replace(self, least=_NOTHING * np.sqrt(np.where(np.isfinite(squares), squares, 0.0)))
 
     def silenced(self, layout: Layout, jacobians: tuple[Jacobians, ...]) -> tuple[Jacobians, ...]:
@@ -102,11 +102,11 @@ class Projection:
         with np.errstate(all="ignore"):
             for chain, j in zip(layout.chains, jacobians, strict=True):
                 np.add.at(squares, chain.theta, np.square(j.R_q).sum(axis=(0, 1)))
-            silent = (squares <= self.least**2) & (self.least > 0.0)
-        if not silent.any():
+            is_silent = (squares <= self.least**2) & (self.least > 0.0)
+        if not is_silent.any():
             return jacobians
         return tuple(
-            replace(j, R_q=np.where(silent[chain.theta], 0.0, j.R_q))
+            replace(j, R_q=np.where(is_silent[chain.theta], 0.0, j.R_q))
             for chain, j in zip(layout.chains, jacobians, strict=True)
         )
 
@@ -120,20 +120,20 @@ class Projection:
 
         `observe` tells per condition what is observed, (K, M, n_g), with other parameters (n_p,) in the outputs.
         """
-        out, p = v.copy(), [at.p for at in naturals]
-        observed = tuple(observe([self.neutral(i, of) for i, of in enumerate(p)]))
+        out, p = v.copy(), [natural.p for natural in naturals]
+        observed = tuple(observe([self.neutral(i, parameters) for i, parameters in enumerate(p)]))
         out[self.entries] = self.otherwise[self.entries]
         with np.errstate(all="ignore"):  # wild trial points overflow
             for block in self.blocks:
                 rows = [self._independent(use, block, p[use.condition], *observed[use.condition]) for use in block.uses]
                 A, b = (np.concatenate([part[k] for part in rows]) for k in range(2))
                 entries = list(block.entries)
-                known = self.otherwise[entries]
+                defaults = self.otherwise[entries]
                 if block.uses[0].unit > 0.0 and not self.log[entries[0]]:  # what is linear is the logarithm
-                    found = np.exp(least_squares(A, b, np.log(known), self.least[entries]))
+                    solution = np.exp(least_squares(A, b, np.log(defaults), self.least[entries]))
                 else:
-                    found = least_squares(A, b, known, self.least[entries])
-                out[entries] = np.where(np.isfinite(found), found, known)
+                    solution = least_squares(A, b, defaults, self.least[entries])
+                out[entries] = np.where(np.isfinite(solution), solution, defaults)
         return out
 
     def _independent(self, use: Use, block: ScaleBlock, p: Array, measured: Measured, g: Array) -> tuple[Array, Array]:
@@ -149,9 +149,9 @@ def projection_of(problem: Posed, theta: Array) -> Projection:
     roots = dict[tuple[int, int], Any]()
     for use in (use for block in blocks for use in block.uses) if problem.correlations else ():
         condition = problem.conditions[use.condition]
-        found, own = condition.whitening(problem.outputs), np.nonzero(condition.points.mask)[1] == use.output
-        if found is not None:
-            roots[use.condition, use.output] = found.W[own][:, own]
+        whitening, output_mask = condition.whitening(problem.outputs), np.nonzero(condition.points.mask)[1] == use.output
+        if whitening is not None:
+            roots[use.condition, use.output] = whitening.W[output_mask][:, output_mask]
     return Projection(blocks, problem.log, theta, np.zeros(theta.size), roots)
 
 
@@ -183,16 +183,16 @@ def _rows(use: Use, block: ScaleBlock, p: Array, measured: Measured, g: Array) -
     return A, b * w
 
 
-def least_squares(A: Array, b: Array, known: Array, least: Array) -> Array:
-    """Solve A x = b by least squares; undetermined components stay near `known`, in units of their effect."""
+def least_squares(A: Array, b: Array, default: Array, min_effect: Array) -> Array:
+    """Solve A x = b by least squares; undetermined components stay near `default`, in units of their effect."""
     d = np.linalg.norm(A, axis=0)
     if not (np.isfinite(d).all() and np.isfinite(b).all()):
-        return np.full(known.size, np.nan)
-    seen = d > least
-    inverse = np.divide(1.0, d, out=np.zeros_like(d), where=seen)
+        return np.full(default.size, np.nan)
+    is_determined = d > min_effect
+    inverse = np.divide(1.0, d, out=np.zeros_like(d), where=is_determined)
     U, S, Vt = np.linalg.svd(A * inverse, full_matrices=False)
     rank = int(np.count_nonzero(_SAME * S[:1].sum() < S))
-    if rank == known.size:
+    if rank == default.size:
         return Vt.T @ ((U.T @ b) / S) * inverse
-    step = U[:, :rank].T @ (b - A @ known) / S[:rank]
-    return known + Vt[:rank].T @ step * inverse
+    step = U[:, :rank].T @ (b - A @ default) / S[:rank]
+    return default + Vt[:rank].T @ step * inverse

@@ -57,11 +57,11 @@ def test_what_is_missing_becomes_nan():
 
 
 def test_arrays_are_copies():
-    given = np.ones(2)
-    found = reals(given)
-    assert found is not None
-    found[0] = 5.0
-    assert given[0] == 1.0
+    values = np.ones(2)
+    result = reals(values)
+    assert result is not None
+    result[0] = 5.0
+    assert values[0] == 1.0
 
 
 def test_iterators_are_read_and_ragged_rows_are_not():

@@ -118,7 +118,7 @@ def test_mistakes_in_pictures_are_told_at_once() -> None:
 
 
 def test_names_of_arguments() -> None:
-    said = {
+    calls_by_message = {
         "profile_limits: .*confidence_level is 3; ": lambda: cf.profile_limits(fitted(), 3),
         "second is 3; ": lambda: cf.contours(fitted(), "k", 3),
         "first is 'q .': ": lambda: cf.contours(fitted(), "q +", "k"),
@@ -131,14 +131,14 @@ def test_names_of_arguments() -> None:
         "result is 1.*there is no file": lambda: cf.petab.save_parameters(1, "a.tsv", "none.yaml"),
         "eliminate is 3.*there is no file": lambda: cf.petab.to_pypesto("none.yaml", eliminate=3),
     }
-    for sentence, call in said.items():
+    for sentence, call in calls_by_message.items():
         with pytest.raises(cf.InputError, match=f"(?s){sentence}"):
             call()
     assert not Path("a.tsv").exists()
 
 
 def test_unknown_names_of_results() -> None:
-    own = cf.mixed_effects(decay(True), population(), max_iter=0, standard_errors=False)
-    for found in (fitted(), own, fitted().identifiability, cf.compare_models({"a": fitted(), "b": fitted()})):
+    population_result = cf.mixed_effects(decay(True), population(), max_iter=0, standard_errors=False)
+    for result in (fitted(), population_result, fitted().identifiability, cf.compare_models({"a": fitted(), "b": fitted()})):
         with pytest.raises(cf.InputError, match="'q'"):
-            found["q"]
+            result["q"]

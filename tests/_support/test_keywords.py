@@ -61,6 +61,6 @@ def test_signatures_and_addresses_stay():
 
 
 def test_old_names_of_options_are_warned_of_where_they_are_written():
-    with pytest.warns(FutureWarning, match="confidence_level") as said:
+    with pytest.warns(FutureWarning, match="confidence_level") as record:
         cf.fit(PROBLEM, "single").confidence_intervals(level=0.9)  # type: ignore[call-arg]
-    assert said[0].filename == __file__
+    assert record[0].filename == __file__

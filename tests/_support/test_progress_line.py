@@ -94,9 +94,9 @@ def wait_until(true):
 
 
 def counting(function, calls):
-    def counted(*given):
-        calls.append(given)
-        return function(*given)
+    def counted(*arguments):
+        calls.append(arguments)
+        return function(*arguments)
 
     return counted
 
@@ -134,10 +134,10 @@ RUNS = {
 def test_what_takes_longer_shows_a_line_that_goes(kind, terminal, clock, monkeypatch):
     assert terminal() == ""
     run, words = RUNS[kind]
-    run(callback=lambda now: clock.sleep(1.9 if clock.now == 0.0 else 0.0))
+    run(callback=lambda progress: clock.sleep(1.9 if clock.now == 0.0 else 0.0))
     assert terminal() == ""
     clock.now = 0.0
-    run(callback=lambda now: (clock.sleep(1.2), sys.stdout.write(f"told {clock.now:.1f}\n"))[0])
+    run(callback=lambda progress: (clock.sleep(1.2), sys.stdout.write(f"told {clock.now:.1f}\n"))[0])
     assert words in terminal()
     assert all(re.fullmatch(r"told \d+\.\d", line) for line in screen(terminal())[:-1])  # no line is glued to another
     assert screen(terminal())[-1] == ""
@@ -149,10 +149,10 @@ def test_what_takes_longer_shows_a_line_that_goes(kind, terminal, clock, monkeyp
 def test_nothing_is_shown_to_who_wants_nothing_or_reads_a_file(kind, terminal, clock, monkeypatch, capfd):
     assert terminal() == ""
     run, _ = RUNS[kind]
-    run(callback=lambda now: clock.sleep(3.0), verbose=0)
+    run(callback=lambda progress: clock.sleep(3.0), verbose=0)
     assert terminal() == ""
     monkeypatch.setattr(Terminal, "isatty", lambda self: False)
-    run(callback=lambda now: clock.sleep(3.0))
+    run(callback=lambda progress: clock.sleep(3.0))
     assert terminal() == ""
 
 
@@ -162,8 +162,8 @@ def test_a_line_moves_while_something_comes_by_nowhere(terminal, monkeypatch):
     threads = threading.active_count()
     with live(keep=False) as show:
         show("building a function")
-        begun = terminal().count("building a function")
-        assert wait_until(lambda: terminal().count("building a function") > begun + 2)
+        initial_count = terminal().count("building a function")
+        assert wait_until(lambda: terminal().count("building a function") > initial_count + 2)
     assert screen(terminal()) == [""]
     assert threading.active_count() == threads
 
@@ -173,7 +173,7 @@ def test_a_line_that_waits_is_not_written_before_its_time(terminal, clock, monke
     assert terminal() == ""
     ticks = []
     monkeypatch.setattr(progress_line._Line, "renew", counting(progress_line._Line.renew, ticks))
-    with live(keep=False, after=2.0) as show:
+    with live(keep=False, delay=2.0) as show:
         show("building a function")
         assert wait_until(lambda: len(ticks) > 3)
         assert terminal() == ""
@@ -183,9 +183,9 @@ def test_a_line_that_waits_is_not_written_before_its_time(terminal, clock, monke
 
 def test_a_line_moves_while_nothing_ends(terminal, clock):
     assert terminal() == ""
-    with live(keep=False, after=2.0) as show, watched():
+    with live(keep=False, delay=2.0) as show, watched():
         show("nothing has ended yet")
-        with live(keep=False, after=2.0) as inner:
+        with live(keep=False, delay=2.0) as inner:
             inner("iteration 3")
             for _ in range(5):
                 clock.sleep(0.9)
@@ -193,8 +193,8 @@ def test_a_line_moves_while_nothing_ends(terminal, clock):
         look()
         clock.sleep(1.0)
         look()
-    shown = [line.rstrip() for line in re.split(r"\r\x1b\[K", terminal()) if line]
-    assert shown == [
+    lines = [line.rstrip() for line in re.split(r"\r\x1b\[K", terminal()) if line]
+    assert lines == [
         "2.7 s: nothing has ended yet; iteration 3",
         "3.6 s: nothing has ended yet; iteration 3",
         "4.5 s: nothing has ended yet; iteration 3",
@@ -205,7 +205,7 @@ def test_a_line_moves_while_nothing_ends(terminal, clock):
 def test_threads_share_a_line_of_which_they_know_nothing(terminal, clock):
     assert terminal() == ""
     with ThreadPoolExecutor(1) as pool:
-        cf.multistart(decay(), "single", starts=4, rng=1, workers=pool, callback=lambda now: clock.sleep(1.2))
+        cf.multistart(decay(), "single", starts=4, rng=1, workers=pool, callback=lambda progress: clock.sleep(1.2))
     assert "2 of 4 starts" in terminal()
     assert "iteration" not in terminal()
     assert screen(terminal()) == [""]
@@ -214,7 +214,7 @@ def test_threads_share_a_line_of_which_they_know_nothing(terminal, clock):
 def test_a_line_is_gone_after_an_error(terminal, clock):
     assert terminal() == ""
 
-    def fails(now):
+    def fails(progress):
         clock.sleep(1.5)
         if clock.now > 4:
             raise ZeroDivisionError
@@ -229,16 +229,16 @@ def test_a_notebook_has_a_place_for_the_line(terminal, clock, monkeypatch):
     assert terminal() == ""
     ipython = pytest.importorskip("IPython")
     display = pytest.importorskip("IPython.display")
-    shown = []
-    place = SimpleNamespace(update=lambda data, **_: shown.append(data))
+    displays = []
+    place = SimpleNamespace(update=lambda data, **_: displays.append(data))
     monkeypatch.setattr(ipython, "get_ipython", lambda: SimpleNamespace(kernel=object()))
-    monkeypatch.setattr(display, "display", lambda data, **_: (shown.append(data), place)[1])
-    cf.fit(decay(), "single", callback=lambda now: clock.sleep(0.1), verbose=0)
-    cf.fit(decay(), "single", callback=lambda now: clock.sleep(0.1))
-    assert shown == []
-    cf.fit(decay(), "single", callback=lambda now: clock.sleep(1.2))
-    assert "iteration 1: chi2 = " in shown[0]["text/plain"]
-    assert shown[-1] == {"text/html": ""}
+    monkeypatch.setattr(display, "display", lambda data, **_: (displays.append(data), place)[1])
+    cf.fit(decay(), "single", callback=lambda iteration: clock.sleep(0.1), verbose=0)
+    cf.fit(decay(), "single", callback=lambda iteration: clock.sleep(0.1))
+    assert displays == []
+    cf.fit(decay(), "single", callback=lambda iteration: clock.sleep(1.2))
+    assert "iteration 1: chi2 = " in displays[0]["text/plain"]
+    assert displays[-1] == {"text/html": ""}
     assert terminal() == ""
 
 
@@ -247,18 +247,18 @@ def test_a_fit_on_a_terminal_tells_its_pace(monkeypatch, tmp_path, clock):
     problem = cf.problems.load("bellman").problem
     with path.open("w+") as file:
         monkeypatch.setattr(sys, "stderr", Terminal(file))
-        loud = cf.fit(problem, "multiple", verbose=1, max_time=500, callback=lambda now: clock.sleep(1.0))
+        verbose_result = cf.fit(problem, "multiple", verbose=1, max_time=500, callback=lambda iteration: clock.sleep(1.0))
         file.flush()
-        said = path.read_text()
-        quiet = cf.fit(problem, "multiple", max_time=500)
+        output = path.read_text()
+        quiet_result = cf.fit(problem, "multiple", max_time=500)
         file.flush()
-        assert path.read_text() == said
-    assert loud.success
-    assert "s an iteration, at most " in said
-    told = [part for part in said.split("iteration ") if part[:1].isdigit()]
-    assert "(infeasible by " in told[0]  # stages do not meet yet: the number is not that of a trajectory
-    assert "infeasible" not in told[-1]
-    assert loud.theta.tobytes() == quiet.theta.tobytes()
+        assert path.read_text() == output
+    assert verbose_result.success
+    assert "s an iteration, at most " in output
+    iteration_texts = [part for part in output.split("iteration ") if part[:1].isdigit()]
+    assert "(infeasible by " in iteration_texts[0]  # stages do not meet yet: the number is not that of a trajectory
+    assert "infeasible" not in iteration_texts[-1]
+    assert verbose_result.theta.tobytes() == quiet_result.theta.tobytes()
 
 
 def test_profiles_tell_how_long_the_rest_takes(capfd):

@@ -32,44 +32,44 @@ def fields_of(make: Any, **options: Any) -> Any:
 
 @pytest.mark.parametrize("options", [{}, {"frozen": True}, {"eq": False}, {"repr": False, "frozen": True}])
 def test_a_record_answers_as_a_dataclass_of_the_standard_library(options):
-    ours, theirs = fields_of(dataclass, **options), fields_of(dataclasses.dataclass, **options)
-    assert str(inspect.signature(ours)) == str(inspect.signature(theirs))
-    assert get_type_hints(ours.__init__) == get_type_hints(theirs.__init__)
-    seen = []
-    for cls in (ours, theirs):
-        one, other = cls(1, [2], u=(3,)), cls(1, [2], 9.0, u=(3,))
-        moved = dataclasses.replace(copy.deepcopy(one), x=4)
-        text = repr(one) if options.get("repr", True) else ""
+    record_class, standard_class = fields_of(dataclass, **options), fields_of(dataclasses.dataclass, **options)
+    assert str(inspect.signature(record_class)) == str(inspect.signature(standard_class))
+    assert get_type_hints(record_class.__init__) == get_type_hints(standard_class.__init__)
+    results = []
+    for cls in (record_class, standard_class):
+        first_record, equal_record = cls(1, [2], u=(3,)), cls(1, [2], 9.0, u=(3,))
+        changed_record = dataclasses.replace(copy.deepcopy(first_record), x=4)
+        text = repr(first_record) if options.get("repr", True) else ""
         frozen = "" if options.get("frozen") else "no"
         if not frozen:
             with pytest.raises(FrozenInstanceError, match="'x'") as error:
-                one.x = 2
+                first_record.x = 2
             frozen = str(error.value)
             with pytest.raises(FrozenInstanceError, match="cannot delete field 'x'"):
-                del one.x
+                del first_record.x
         hashed = cls.__hash__ is None, cls.__hash__ is object.__hash__
-        seen.append((one == other, one == moved, dataclasses.asdict(moved), text, frozen, hashed, cls.__match_args__))
+        results.append((first_record == equal_record, first_record == changed_record, dataclasses.asdict(changed_record), text, frozen, hashed, cls.__match_args__))
         assert cls(0).y is not cls(0).y
-    assert seen[0] == seen[1]
-    for wrong in ((), (1, 2, 3, 4)):
+    assert results[0] == results[1]
+    for arguments in ((), (1, 2, 3, 4)):
         with pytest.raises(TypeError, match=r"Made.__init__\(\)"):
-            ours(*wrong)
+            record_class(*arguments)
 
 
 def test_hashes_are_those_of_what_is_compared():
     @dataclass(frozen=True)
-    class Of:
+    class Point:
         x: int
         y: float = field(default=0.0, compare=False)
 
-    assert hash(Of(1, 2.0)) == hash(Of(1, 3.0))
-    assert Of(1) == Of(1, 5.0) != Of(2)
-    assert Of(1) != (1,)
+    assert hash(Point(1, 2.0)) == hash(Point(1, 3.0))
+    assert Point(1) == Point(1, 5.0) != Point(2)
+    assert Point(1) != (1,)
 
 
 def test_what_a_class_defines_itself_stays():
     @dataclass(frozen=True)
-    class Own:
+    class CustomRecord:
         x: int
 
         def __repr__(self) -> str:
@@ -81,7 +81,7 @@ def test_what_a_class_defines_itself_stays():
         def __hash__(self) -> int:
             return 7
 
-    assert (repr(Own(1)), Own(1) == 3, hash(Own(1))) == ("own", True, 7)
+    assert (repr(CustomRecord(1)), CustomRecord(1) == 3, hash(CustomRecord(1))) == ("own", True, 7)
 
 
 def test_others_may_inherit():
@@ -92,17 +92,17 @@ def test_others_may_inherit():
         v: int = 3
 
     @dataclasses.dataclass(frozen=True)
-    class Theirs(base):
+    class StandardRecord(base):
         v: int = 4
 
-    class Plain(base):
+    class PlainSubclass(base):
         pass
 
-    assert (Wider(1, v=5).v, Theirs(1).v, Theirs(1).w) == (5, 4, 2)
-    thing = Plain(1)
-    thing.note = "free"  # what is no field
+    assert (Wider(1, v=5).v, StandardRecord(1).v, StandardRecord(1).w) == (5, 4, 2)
+    instance = PlainSubclass(1)
+    instance.note = "free"  # what is no field
     with pytest.raises(FrozenInstanceError):
-        thing.x = 2
+        instance.x = 2
     with pytest.raises(TypeError, match="non-frozen"):
         dataclasses.dataclass(type("Loose", (base,), {"__annotations__": {}}))
 

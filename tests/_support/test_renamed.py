@@ -24,9 +24,9 @@ class Limits:
 
 
 def test_an_option_is_taken_by_its_old_name_with_a_warning():
-    with pytest.warns(FutureWarning, match=r"limits\(level=\.\.\.\) is now limits\(confidence_level=\.\.\.\)") as said:
+    with pytest.warns(FutureWarning, match=r"limits\(level=\.\.\.\) is now limits\(confidence_level=\.\.\.\)") as record:
         assert limits(level=0.5) == 0.5  # pyright: ignore[reportCallIssue]
-    assert said[0].filename == __file__
+    assert record[0].filename == __file__
     assert limits(confidence_level=0.5) == limits(0.5) == 0.5
     assert str(inspect.signature(limits)) == "(confidence_level: 'float' = 0.95) -> 'float'"
 
@@ -40,16 +40,16 @@ def test_an_option_is_not_given_by_both_names():
 
 
 def test_an_attribute_is_read_by_its_old_name_with_a_warning():
-    with pytest.warns(FutureWarning, match=r"Limits\.level is now Limits\.confidence_level") as said:
+    with pytest.warns(FutureWarning, match=r"Limits\.level is now Limits\.confidence_level") as record:
         assert Limits().level == 0.9
-    assert said[0].filename == __file__
+    assert record[0].filename == __file__
 
 
 @pytest.mark.parametrize(("old", "new"), [("check", "doctor"), ("table", "compare_models")])
 def test_a_function_goes_on_by_its_old_name_with_a_warning(old, new):
-    with pytest.warns(FutureWarning, match=rf"castfit\.{old} is now castfit\.{new}") as said:
+    with pytest.warns(FutureWarning, match=rf"castfit\.{old} is now castfit\.{new}") as record:
         assert getattr(cf, old) is getattr(cf, new)
-    assert said[0].filename == __file__
+    assert record[0].filename == __file__
     assert new in cf.__all__
     assert old not in cf.__all__
 
@@ -89,18 +89,18 @@ def test_results_know_their_level_by_both_names(result):
 
 def test_a_profile_has_confidence_levels(result):
     with pytest.warns(FutureWarning, match=r"profile\(confidence_levels=\.\.\.\)"):
-        found = cf.profile(result, "k1", levels=0.9)  # pyright: ignore[reportCallIssue]
+        profiles = cf.profile(result, "k1", levels=0.9)  # pyright: ignore[reportCallIssue]
     with pytest.warns(FutureWarning, match=r"limits\(confidence_level=\.\.\.\)"):
-        assert found.limits(level=0.9) == found.limits(confidence_level=0.9)  # pyright: ignore[reportCallIssue]
+        assert profiles.limits(level=0.9) == profiles.limits(confidence_level=0.9)  # pyright: ignore[reportCallIssue]
     with pytest.warns(FutureWarning, match=r"Profiles\.confidence_levels"):
-        assert found.levels == found.confidence_levels == (0.9,)
+        assert profiles.levels == profiles.confidence_levels == (0.9,)
 
 
 def test_the_time_of_a_start_is_that_of_a_fit(problem):
     limits = {"k1": (0, 1e-4), "k2": (0, 1e-3)}
     with pytest.warns(FutureWarning, match=r"multistart\(fit_max_time=\.\.\.\)"):
-        found = cf.multistart(problem, starts=1, limits=limits, start_max_time=60)  # pyright: ignore[reportCallIssue]
-    assert found.header["fit_max_time"] == 60
+        search_result = cf.multistart(problem, starts=1, limits=limits, start_max_time=60)  # pyright: ignore[reportCallIssue]
+    assert search_result.header["fit_max_time"] == 60
     with pytest.warns(FutureWarning, match=r"compare\(fit_max_time=\.\.\.\)"):
         cf.compare(problem, ["single"], starts=1, limits=limits, start_max_time=60)  # pyright: ignore[reportCallIssue]
 

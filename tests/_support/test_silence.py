@@ -88,11 +88,11 @@ def test_nested_blocks_keep_their_own_records(capfd):
 
 
 def test_a_record_outlives_later_captures():
-    with captured() as first:
+    with captured() as first_output:
         print("first")
-    with captured() as second:
+    with captured() as second_output:
         print("second")
-    assert (first.tail(2), second.tail(2)) == (["first"], ["second"])
+    assert (first_output.tail(2), second_output.tail(2)) == (["first"], ["second"])
 
 
 def test_tail_counts_lines_that_are_not_blank():
@@ -218,14 +218,14 @@ def test_threads_share_the_redirection(capfd):
 def test_no_descriptor_leaks():
     with captured():
         pass
-    before = os.dup(1)
-    os.close(before)
+    initial_descriptor = os.dup(1)
+    os.close(initial_descriptor)
     for _ in range(50):
         with captured():
             pass
-    after = os.dup(1)
-    os.close(after)
-    assert after == before
+    final_descriptor = os.dup(1)
+    os.close(final_descriptor)
+    assert final_descriptor == initial_descriptor
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -33,11 +33,11 @@ def test_a_start_whose_square_underflows_or_overflows_ends(transcription, value)
 @pytest.mark.parametrize("limit", [40.0, 1e-9])
 def test_max_time_holds_within_an_evaluation(monkeypatch, clock, solver, limit):
     """Every evaluation takes 10 s here; the start is far enough for step controls to try several points."""
-    plain = ShootingProblem._integrate
+    original_integrate = ShootingProblem._integrate
 
     def slow(self, *arguments):
         clock.sleep(10.0)
-        return plain(self, *arguments)
+        return original_integrate(self, *arguments)
 
     monkeypatch.setattr(ShootingProblem, "_integrate", slow)
     result = cf.fit(lotka_volterra((2.5, 0.1, 4.0, 3.0)), cf.MultipleShooting(5), solver, max_time=limit)
@@ -52,39 +52,39 @@ def test_max_time_holds_in_refinement_and_at_the_start(monkeypatch, clock):
     def late(*arguments):
         clock.sleep(30.0)
         look()
-        return plain(*arguments)
+        return original_function(*arguments)
 
-    plain = module.estimated_errors
+    original_function = module.estimated_errors
     monkeypatch.setattr(module, "estimated_errors", late)
     result = cf.fit(decay_problem(), "collocation", max_time=25.0)
     assert result.status is Status.MAX_TIME
     assert "not checked" in result.message
     assert result.parameters["k"] == pytest.approx(0.3781, rel=1e-3)
     for start in ("matching", "decomposed"):
-        found = cf.fit(lotka_volterra(), "collocation", start=start, max_time=1e-6)
-        assert found.status is Status.MAX_TIME
+        early_result = cf.fit(lotka_volterra(), "collocation", start=start, max_time=1e-6)
+        assert early_result.status is Status.MAX_TIME
 
 
 def test_an_outer_watch_limits_the_inner_one_and_can_be_lifted():
     with watched(0.0), watched(100.0):
         time.sleep(0.001)
-        with pytest.raises(Stopped) as stopped:
+        with pytest.raises(Stopped) as error:
             look()
-        assert stopped.value.status is Status.MAX_TIME
+        assert error.value.status is Status.MAX_TIME
         with unwatched():
             look()
     look()
 
 
 def test_interrupts_are_shared_and_handlers_restored():
-    before = signal.getsignal(signal.SIGINT)
+    original_handler = signal.getsignal(signal.SIGINT)
     with Interrupt() as outer, Interrupt() as inner:
         signal.raise_signal(signal.SIGINT)
         assert inner.requested
         assert outer.requested
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(signal.SIGINT) is original_handler
 
 
 def test_a_solver_alone_returns_its_start_when_there_is_no_time():
@@ -136,9 +136,9 @@ for delay in delays:
 def test_ctrl_c_in_the_first_tenth_of_a_second_never_loses_the_fit(transcription, solver, times):
     delays = [f"{delay:.4f}" for delay in np.geomspace(2e-4, 0.15, times)]
     command = [sys.executable, "-c", SCRIPT, transcription, solver, *delays]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-2000:]
-    ends = done.stdout.split()
+    process = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert process.returncode == 0, process.stderr[-2000:]
+    ends = process.stdout.split()
     assert len(ends) == len(delays)
     assert set(ends) <= {"converged", "acceptable", "interrupted", "before"}, ends
     assert "interrupted" in ends

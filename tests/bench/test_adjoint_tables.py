@@ -27,18 +27,18 @@ def test_the_table_counts_what_finds_the_optimum():
 
 
 def test_the_same_seed_draws_the_same_data():
-    one, again, other = (
+    means, repeated_means, other_means = (
         adjoint_table.adjoint_table(methods=["vector/gauss_newton"], draws=1, seed=s)[0].means for s in (3, 3, 4)
     )
-    assert one == again != other
+    assert means == repeated_means != other_means
 
 
 def test_the_table_on_the_command_line(tmp_path, capsys):
     file = tmp_path / "table.json"
     assert cli.main(["bench", "adjoint-table", "--starts=1", "--methods=scalar/sqp", f"--json={file}"]) == 0
-    shown = capsys.readouterr().out
-    assert "1 of 1" in shown
-    assert "0.9832" in shown  # the paper's
+    output = capsys.readouterr().out
+    assert "1 of 1" in output
+    assert "0.9832" in output  # the paper's
     (row,) = json.loads(file.read_text())["rows"]
     assert (row["method"], row["correct"]) == ("scalar/sqp", 1)
 
@@ -50,13 +50,13 @@ def test_mistakes_in_the_table():
 
 def test_scaling_times_every_network(tmp_path, monkeypatch, capsys):
     small = adjoint_scaling.adjoint_scaling
-    found = small(states=(2, 3), parameters=(3, 6), repetitions=1)
+    scaling = small(states=(2, 3), parameters=(3, 6), repetitions=1)
     sizes = [(2, 3), (2, 6), (3, 3), (3, 6)]
     methods = ("esdirk", "cvodes")
-    assert [(t.method, t.n_x, t.n_p) for t in found.timings] == [(m, *size) for size in sizes for m in methods]
-    assert all(t.error < (1e-10 if t.method == "esdirk" else 1e-4) for t in found.timings)
-    assert all(min(t.simulation, t.forward, t.adjoint, t.forward_all, t.vector) > 0 for t in found.timings)
-    monkeypatch.setattr(adjoint_scaling, "adjoint_scaling", lambda **_: found)
+    assert [(t.method, t.n_x, t.n_p) for t in scaling.timings] == [(m, *size) for size in sizes for m in methods]
+    assert all(t.error < (1e-10 if t.method == "esdirk" else 1e-4) for t in scaling.timings)
+    assert all(min(t.simulation, t.forward, t.adjoint, t.forward_all, t.vector) > 0 for t in scaling.timings)
+    monkeypatch.setattr(adjoint_scaling, "adjoint_scaling", lambda **_: scaling)
     picture = tmp_path / "scaling.png"
     assert cli.main(["bench", "adjoint-scaling", f"--plot={picture}"]) == 0
     assert picture.stat().st_size > 1000

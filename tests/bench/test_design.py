@@ -67,9 +67,9 @@ def test_a_hundred_draws_and_twenty_wrong_guesses_are_as_in_the_table():
     assert local < 0.3
     assert mean < 0.45
     assert 0.64 < worst < 0.66
-    once, evenly, rounds = design.in_rounds(20, 0)
-    assert float(once.reached) < 0.25 < float(evenly.reached) < 0.5
-    assert numbers(rounds.reached)[0] > 0.72
+    one_shot_row, even_row, rounds_row = design.in_rounds(20, 0)
+    assert float(one_shot_row.reached) < 0.25 < float(even_row.reached) < 0.5
+    assert numbers(rounds_row.reached)[0] > 0.72
 
 
 @pytest.mark.slow
@@ -83,8 +83,8 @@ def test_draws_have_a_bound_and_many_candidates_a_gap():
 
 
 def test_rounds_are_better_than_one_shot_from_a_wrong_guess():
-    once, evenly, rounds = design.in_rounds(1, 0)
-    assert float(once.reached) < float(evenly.reached) < numbers(rounds.reached)[0] <= 1
+    one_shot_row, even_row, rounds_row = design.in_rounds(1, 0)
+    assert float(one_shot_row.reached) < float(even_row.reached) < numbers(rounds_row.reached)[0] <= 1
 
 
 @pytest.mark.slow
@@ -109,7 +109,7 @@ def test_choices_are_better_than_published_ones():
 
 @pytest.mark.slow
 def test_fish_and_yeast_are_known_better_by_choices():
-    *_, still, _, caught, plain, fed = design.choices(4)
-    np.testing.assert_allclose(float(still.reached), float(still.right), atol=3e-6)
-    assert float(caught.reached) < float(caught.right)
-    assert float(fed.reached) < float(plain.reached) - 20
+    *_, no_catch_row, _, catch_row, yeast_row, fed_yeast_row = design.choices(4)
+    np.testing.assert_allclose(float(no_catch_row.reached), float(no_catch_row.right), atol=3e-6)
+    assert float(catch_row.reached) < float(catch_row.right)
+    assert float(fed_yeast_row.reached) < float(yeast_row.reached) - 20

@@ -25,18 +25,18 @@ def two_problems(monkeypatch):
 
 
 def test_every_problem_meets_every_method(two_problems):
-    found = list(run_library(methods=["default", "multiple/ipopt"], starts=2))
-    assert [(e.problem, e.method) for e in found] == [
+    entries = list(run_library(methods=["default", "multiple/ipopt"], starts=2))
+    assert [(e.problem, e.method) for e in entries] == [
         (problem, method) for problem in ("bellman", "lotka_volterra") for method in ("default", "multiple/ipopt")
     ]
-    for entry in found:
+    for entry in entries:
         assert entry.starts == len(entry.ends) == 2
         assert 1 <= entry.correct <= entry.success <= 2
         assert entry.iterations >= 1
         assert entry.evaluations > entry.iterations
         assert entry.cpu > 0
-    again = list(run_library(names=["bellman", "lotka_volterra"], methods=["default"], starts=2))
-    assert [replace(e, cpu=0, building=0) for e in again] == [replace(e, cpu=0, building=0) for e in found[::2]]
+    repeated_entries = list(run_library(names=["bellman", "lotka_volterra"], methods=["default"], starts=2))
+    assert [replace(e, cpu=0, building=0) for e in repeated_entries] == [replace(e, cpu=0, building=0) for e in entries[::2]]
 
 
 def test_methods_are_all_transcriptions_by_all_solvers():
@@ -47,17 +47,17 @@ def test_methods_are_all_transcriptions_by_all_solvers():
 
 def test_an_earlier_table_gives_ratios(tmp_path):
     old = LibraryEntry("bellman", "default", 1, 1, 1, 10.0, 30.0, 0.5, 2.0, ("converged",))
-    lost = replace(old, method="single/ipopt")
+    second_entry = replace(old, method="single/ipopt")
     file = tmp_path / "old.json"
-    file.write_text(json.dumps(record([old, lost])))
-    before = earlier(str(file))
-    assert before == {("bellman", "default"): old, ("bellman", "single/ipopt"): lost}
-    new = [replace(old, iterations=5.0, cpu=1.0), replace(lost, correct=0, success=0, ends=("max_time",))]
-    sheet, *said = shown(new, before)
-    first, second = (dict(zip(sheet.heads[-4:], row[-4:], strict=True)) for row in sheet.rows)
-    assert first == {">before": "1, 1", ">iterations": "0.50", ">CPU": "0.50", "ends": ""}
-    assert second["ends"] == "max_time"
-    text = "\n".join(said)
+    file.write_text(json.dumps(record([old, second_entry])))
+    earlier_entries = earlier(str(file))
+    assert earlier_entries == {("bellman", "default"): old, ("bellman", "single/ipopt"): second_entry}
+    new = [replace(old, iterations=5.0, cpu=1.0), replace(second_entry, correct=0, success=0, ends=("max_time",))]
+    sheet, *lines = shown(new, earlier_entries)
+    first_row, second_row = (dict(zip(sheet.heads[-4:], row[-4:], strict=True)) for row in sheet.rows)
+    assert first_row == {">before": "1, 1", ">iterations": "0.50", ">CPU": "0.50", "ends": ""}
+    assert second_row["ends"] == "max_time"
+    text = "\n".join(lines)
     assert "2 fits: 1 succeed, 1 in the reference optimum; 3.0 s" in text
     assert "before: 2 succeed, 2 in the reference optimum; 4.0 s" in text
     assert "where both find the optimum (1 rows), geometric mean of new / old: iterations 0.500, CPU 0.500" in text
@@ -69,9 +69,9 @@ def test_an_error_of_one_fit_is_a_row(two_problems, monkeypatch):
         raise RuntimeError("out of order")
 
     monkeypatch.setattr(cf, "fit", broken)
-    (first, _) = run_library(methods=["default"])
-    assert (first.success, first.ends) == (0, ("RuntimeError: out of order",))
-    assert "out of order" in shown([first])[0].rows[0][-1]
+    (entry, _) = run_library(methods=["default"])
+    assert (entry.success, entry.ends) == (0, ("RuntimeError: out of order",))
+    assert "out of order" in shown([entry])[0].rows[0][-1]
 
 
 def test_mistakes_are_listed_at_once(tmp_path):

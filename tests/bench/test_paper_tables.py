@@ -63,10 +63,10 @@ def test_every_start_has_one_outcome(small):
 
 @pytest.mark.slow
 def test_the_counts_do_not_depend_on_the_workers(small):
-    again = run_table(SMALL, workers=2)
-    one, two = ([replace(row, median_time=0.0, expected_time=0.0).record() for row in t.rows] for t in (small, again))
+    parallel_table = run_table(SMALL, workers=2)
+    one, two = ([replace(row, median_time=0.0, expected_time=0.0).record() for row in t.rows] for t in (small, parallel_table))
     assert one == two
-    assert again.best == small.best
+    assert parallel_table.best == small.best
 
 
 @dataclass
@@ -117,34 +117,34 @@ def test_outcomes_are_sorted_by_status_and_chi2(scripted):
         (Status.MAX_TIME, 99.99),
         (Status.STEP_TOO_SMALL, 5.0),
     )
-    found = run_table(SMALL, methods=["scripted"], starts=7)
-    (row,) = found.rows
+    result_table = run_table(SMALL, methods=["scripted"], starts=7)
+    (row,) = result_table.rows
     best = Merit.of(problems.load(SMALL.problem).problem).at_height(99.99)
-    assert found.best == (best,)  # what did not converge is no optimum
+    assert result_table.best == (best,)  # what did not converge is no optimum
     assert (row.correct, row.wrong, row.integration_error, row.optimization_error) == (2, 1, 2, 2)
     assert row.success_rate == 2 / 7
 
 
 def test_a_method_that_never_succeeds_has_no_expected_time(scripted):
     scripted((Status.MAX_ITERATIONS, 100.0))
-    found = run_table(SMALL, methods=["scripted"], starts=2)
-    assert found.rows[0].expected_time == np.inf
-    assert found.record()["rows"][0]["expected_time"] is None
-    json.dumps(found.record(), allow_nan=False)
+    result_table = run_table(SMALL, methods=["scripted"], starts=2)
+    assert result_table.rows[0].expected_time == np.inf
+    assert result_table.record()["rows"][0]["expected_time"] is None
+    json.dumps(result_table.record(), allow_nan=False)
 
 
 def test_every_case_has_its_own_problem_row_and_optimum(scripted):
     method = scripted((Status.CONVERGED, 100.0))
     table = replace(SMALL, problem="notorious", cases=({"mu": 5}, {"mu": 20}), methods=("scripted",))
-    found = run_table(table, starts=2)
-    assert [row.case for row in found.rows] == [{"mu": 5}, {"mu": 20}]
-    assert [entry["mu"] for entry in found.record()["rows"]] == [5, 20]
-    assert len(found.best) == 2
+    result_table = run_table(table, starts=2)
+    assert [row.case for row in result_table.rows] == [{"mu": 5}, {"mu": 20}]
+    assert [entry["mu"] for entry in result_table.record()["rows"]] == [5, 20]
+    assert len(result_table.best) == 2
     assert len({id(problem) for problem, *_ in method.asked}) == 2
-    shown = _console.console()
-    shown.width = 160
-    with shown.capture() as text:
-        shown.print(_console.shown(*found.shown))
+    console = _console.console()
+    console.width = 160
+    with console.capture() as text:
+        console.print(_console.shown(*result_table.shown))
     assert text.get().count("scripted") == 4  # two rows, each with its description
 
 
@@ -152,27 +152,27 @@ def test_the_seed_draws_noise_and_starts(scripted):
     method = scripted((Status.CONVERGED, 100.0))
     table = replace(SMALL, problem="lotka_volterra_michalik", methods=("scripted",))
 
-    def drawn(seed):
+    def draw_values(seed):
         method.asked.clear()
         run_table(table, starts=2, seed=seed)
         values = method.asked[-1][0].conditions[0].points.values
         return values, tuple(tuple(start.values()) for _, start, *_ in method.asked[-2:])
 
-    stored, one, two, again = drawn(None), drawn(1), drawn(2), drawn(1)
+    stored, one, two, repeated_one = draw_values(None), draw_values(1), draw_values(2), draw_values(1)
     assert len({point for _, points in (stored, one, two) for point in points}) == 6
     assert not np.array_equal(one[0], two[0])
     assert not np.array_equal(stored[0], one[0])
-    np.testing.assert_array_equal(one[0], again[0])
-    assert one[1] == again[1]
+    np.testing.assert_array_equal(one[0], repeated_one[0])
+    assert one[1] == repeated_one[1]
 
 
 def test_methods_share_starts_and_take_the_tolerance(scripted, monkeypatch):
     method, other = scripted((Status.CONVERGED, 100.0)), Scripted([(Status.CONVERGED, 100.0)], [])
     monkeypatch.setitem(METHODS, "other", other)
     run_table(SMALL, methods=["scripted", "other"], starts=2, tolerance=1e-7, max_time=3.0)
-    first, second = ([start for _, start, *_ in m.asked[1:]] for m in (method, other))
-    assert first == second
-    assert first[0] != first[1]
+    first_starts, second_starts = ([start for _, start, *_ in m.asked[1:]] for m in (method, other))
+    assert first_starts == second_starts
+    assert first_starts[0] != first_starts[1]
     assert {run[2] for run in method.asked} == {replace(INTEGRATOR, relative_tolerance=1e-7, absolute_tolerance=1e-9)}
     assert {run[3] for run in method.asked} == {3.0}
 
@@ -183,10 +183,10 @@ def test_interruption_ends_the_table(scripted, when):
     ends = [(Status.CONVERGED, 100.0)] * 3
     ends[when - 1] = (Status.INTERRUPTED, 100.0)
     method = scripted(*ends)
-    found = run_table(replace(SMALL, cases=({}, {})), methods=["scripted"])
-    assert found.stopped is Status.INTERRUPTED
-    assert found.record()["stopped"] == "interrupted"
-    (row,) = found.rows  # the second case did not begin
+    result_table = run_table(replace(SMALL, cases=({}, {})), methods=["scripted"])
+    assert result_table.stopped is Status.INTERRUPTED
+    assert result_table.record()["stopped"] == "interrupted"
+    (row,) = result_table.rows  # the second case did not begin
     assert row.starts == max(when - 1, 0)  # what had finished counts
     assert len(method.asked) == when + 1
 
@@ -216,11 +216,11 @@ def test_declared_tables_name_problems_and_methods_that_exist():
 
 def test_both_eliminations_are_timed_on_the_same_step():
     layout, linear = random_chain(20, np.random.default_rng(3))
-    first, second = condense(layout, linear), eliminate(layout, linear)
-    np.testing.assert_allclose(np.linalg.lstsq(first.E, -first.u)[0][:2], _constrained(second)[:2], rtol=1e-8)
-    found = condensing_scaling(stages=(10, 40), repetitions=2)
-    assert found.stages == (10, 40)
-    assert min(*found.condensing, *found.elimination) > 0
+    condensed_system, eliminated_system = condense(layout, linear), eliminate(layout, linear)
+    np.testing.assert_allclose(np.linalg.lstsq(condensed_system.E, -condensed_system.u)[0][:2], _constrained(eliminated_system)[:2], rtol=1e-8)
+    scaling = condensing_scaling(stages=(10, 40), repetitions=2)
+    assert scaling.stages == (10, 40)
+    assert min(*scaling.condensing, *scaling.elimination) > 0
 
 
 def _constrained(condensed):
@@ -232,8 +232,8 @@ def _constrained(condensed):
 
 def test_slopes_are_those_of_the_logarithms():
     stages = (10, 100, 1000)
-    found = Scaling(stages, tuple(1e-3 * k for k in stages), tuple(1e-6 * k**2 for k in stages))
-    assert found.slopes == pytest.approx((1.0, 2.0))
+    scaling = Scaling(stages, tuple(1e-3 * k for k in stages), tuple(1e-6 * k**2 for k in stages))
+    assert scaling.slopes == pytest.approx((1.0, 2.0))
 
 
 def test_bench_writes_its_rows(capsys, monkeypatch):
@@ -260,7 +260,7 @@ def test_bench_times_the_linear_algebra(capsys, monkeypatch):
 def test_a_population_is_found_again(capsys, monkeypatch):
     monkeypatch.setattr("castfit._bench.population._SIZES", (40,))
     assert cli.main(["bench", "population-40", "--seed", "1", "--json", "-"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["success"]
-    assert {row["name"] for row in found["rows"]} > {"ka", "CL", "V", "omega(V)"}
-    assert all(abs(row["estimate"] - row["truth"]) < 3.5 * row["error"] for row in found["rows"])
+    record = json.loads(capsys.readouterr().out)
+    assert record["success"]
+    assert {row["name"] for row in record["rows"]} > {"ka", "CL", "V", "omega(V)"}
+    assert all(abs(row["estimate"] - row["truth"]) < 3.5 * row["error"] for row in record["rows"])

@@ -20,12 +20,12 @@ def test_derivatives_of_the_reactors_flow_are_those_of_differences():
 
 @pytest.mark.slow
 def test_a_filter_loses_the_reactor_and_a_horizon_does_not():
-    found = {row.figure: row.found for row in batch_reactor.rows(2, 0)}
-    assert found["least concentration of the extended filter"] < -1.0
-    assert found["error at t = 30, extended Kalman filter"] > 0.3
-    assert found["error at t = 30, the same, clipped at 0"] > 10.0
-    assert found["error at t = 30, moving horizon 20"] < 0.01
-    assert found["within 0.05 from t on, moving horizon 20"] < 8.0
+    values_by_figure = {row.figure: row.found for row in batch_reactor.rows(2, 0)}
+    assert values_by_figure["least concentration of the extended filter"] < -1.0
+    assert values_by_figure["error at t = 30, extended Kalman filter"] > 0.3
+    assert values_by_figure["error at t = 30, the same, clipped at 0"] > 10.0
+    assert values_by_figure["error at t = 30, moving horizon 20"] < 0.01
+    assert values_by_figure["within 0.05 from t on, moving horizon 20"] < 8.0
 
 
 def test_correlated_errors_are_those_of_dense_algebra():

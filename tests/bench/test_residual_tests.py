@@ -9,12 +9,12 @@ from castfit._bench.residual_tests import KIND, correlated, judged, noise
 
 def test_noise_is_rarely_suspected_and_correlated_errors_mostly() -> None:
     rng = np.random.default_rng(0)
-    plain = judged("noise", noise, 30, 1, 3, 200, rng)
-    alike = judged("alike", correlated(0.46), 30, 1, 0, 200, rng)
-    assert plain.suspected < 0.11
-    assert plain.shown < 0.02
-    assert alike.suspected > 0.65
-    assert 0.1 < alike.shown < alike.suspected
+    independent_row = judged("noise", noise, 30, 1, 3, 200, rng)
+    correlated_row = judged("alike", correlated(0.46), 30, 1, 0, 200, rng)
+    assert independent_row.suspected < 0.11
+    assert independent_row.shown < 0.02
+    assert correlated_row.suspected > 0.65
+    assert 0.1 < correlated_row.shown < correlated_row.suspected
 
 
 def test_the_table_has_a_row_for_each_case() -> None:

@@ -20,10 +20,10 @@ def test_the_table_is_printed_plotted_and_written(tmp_path, monkeypatch, capsys)
     few = {"experiments": (3, 6), "values": (50, 100)}
     cases = [("experiments", m, n) for m in ("single", "collocation") for n in few["experiments"]]
     cases += [("values", "multiple", n) for n in few["values"]]
-    found = tuple(many_experiments.timed(*case, 0) for case in cases)
-    assert all(t.success for t in found)
-    assert max(t.off for t in found if t.what == "experiments") < 1e-5  # the closed form has the same chi2
-    monkeypatch.setattr(many_experiments, "scaling", lambda **_: found)
+    timings = tuple(many_experiments.timed(*case, 0) for case in cases)
+    assert all(t.success for t in timings)
+    assert max(t.off for t in timings if t.what == "experiments") < 1e-5  # the closed form has the same chi2
+    monkeypatch.setattr(many_experiments, "scaling", lambda **_: timings)
     picture, file = tmp_path / "scaling.png", tmp_path / "scaling.json"
     assert cli.main(["bench", "scaling", f"--plot={picture}", f"--json={file}"]) == 0
     assert "an iteration" in capsys.readouterr().out
@@ -64,10 +64,10 @@ def test_many_experiments_fit_as_a_few_do_and_stay_readable(tmp_path):
     problem = many_experiments.many_experiments(170)
     result = cf.fit(problem, "single")
     assert result.success
-    shown = str(result)
-    assert len(shown.splitlines()) < 25
-    assert "b[170 experiments]" in shown
-    assert "result['b[experiment 1]']" in shown
+    text = str(result)
+    assert len(text.splitlines()) < 25
+    assert "b[170 experiments]" in text
+    assert "result['b[experiment 1]']" in text
     assert len(result.summary(every=True).splitlines()) > 514
     assert isinstance(result.covariance, cf.BlockMatrix)
     for name, truth in many_experiments.TRUTH.items():

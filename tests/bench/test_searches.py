@@ -32,8 +32,8 @@ def decay(guess=2.0) -> cf.Problem:
 
 @pytest.fixture(autouse=True)
 def nothing_is_compiled(monkeypatch):
-    plain = cf.IntegratorOptions(relative_tolerance=1e-7, absolute_tolerance=1e-9)
-    monkeypatch.setattr(baselines, "INTEGRATOR", plain)
+    integrator_options = cf.IntegratorOptions(relative_tolerance=1e-7, absolute_tolerance=1e-9)
+    monkeypatch.setattr(baselines, "INTEGRATOR", integrator_options)
 
 
 @pytest.mark.parametrize(
@@ -45,8 +45,8 @@ def test_all_searchers_count_alike_and_stop_at_the_target(searcher):
     trace = searcher(decay(), seed=0, workers=1, budget=Budget(2000, 30.0, 1e-4))
     assert trace.history[-1].chi2 <= 1e-4
     assert trace.history[-1].simulations <= trace.simulations <= 2000
-    again = searcher(decay(), seed=0, workers=1, budget=Budget(2000, 30.0, 1e-4))
-    assert [(m.simulations, m.chi2) for m in again.history] == [(m.simulations, m.chi2) for m in trace.history]
+    repeated_trace = searcher(decay(), seed=0, workers=1, budget=Budget(2000, 30.0, 1e-4))
+    assert [(m.simulations, m.chi2) for m in repeated_trace.history] == [(m.simulations, m.chi2) for m in trace.history]
 
 
 @pytest.mark.parametrize("minimise", [evolve, start_often])
@@ -66,14 +66,14 @@ def small(monkeypatch):
 
 
 def test_rows_say_what_the_runs_did(small):
-    told: list[str] = []
-    (row,) = run_searches(small, methods=["scatter"], runs=2, seed=3, progress=told.append)
+    messages: list[str] = []
+    (row,) = run_searches(small, methods=["scatter"], runs=2, seed=3, progress=messages.append)
     assert row.target == target_of(load("alpha_pinene"))
     assert row.reached == 2
     assert [run.seed for run in row.runs] == [3, 4]
     assert row.expected_simulations == sum(run.simulations for run in row.runs) / 2
     assert all(run.simulations_to_target <= run.simulations for run in row.runs)
-    assert told[-1] == "ssm-pinene, alpha_pinene, scatter: run 2 of 2"
+    assert messages[-1] == "ssm-pinene, alpha_pinene, scatter: run 2 of 2"
     assert json.loads(json.dumps(row.record(), allow_nan=False))["reached"] == 2
 
 
@@ -116,10 +116,10 @@ def test_every_table_names_problems_and_searchers_that_exist():
 
 
 def test_every_ablation_changes_one_thing():
-    known = set(vars(ScatterOptions())) | {"log_vars", "join_reach"}
+    option_names = set(vars(ScatterOptions())) | {"log_vars", "join_reach"}
     for name, searcher in ABLATION.items():
         assert isinstance(searcher, Scatter)
-        assert set(searcher.options) <= known
+        assert set(searcher.options) <= option_names
         assert len(searcher.options) == {"default": 0, "neither": 2}.get(name, 1)
         for option, value in searcher.options.items():
             assert getattr(ScatterOptions(), option, None) != value
@@ -151,8 +151,8 @@ def test_bench_prints_draws_and_writes(small, capsys, tmp_path, monkeypatch):
     chosen = ["--starts", "1", "--methods", "scatter,multistart", "--plot", str(curves), "--json", str(rows)]
     assert cli.main(["bench", "ssm-pinene", *chosen]) == 0
     out = capsys.readouterr().out
-    for what in ("SSm", "1 of 1", "19.87", "the same fits from", "curves.png", "curves_histogram.png"):
-        assert what in out
+    for text in ("SSm", "1 of 1", "19.87", "the same fits from", "curves.png", "curves_histogram.png"):
+        assert text in out
     assert curves.stat().st_size > 0
     assert (tmp_path / "curves_histogram.png").stat().st_size > 0
     record = json.loads(rows.read_text())

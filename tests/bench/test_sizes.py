@@ -18,14 +18,14 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path, monkeypatch
     fitted: list[tuple[str, str]] = []
     fit = sizes.SizedFit("titration", "default", "collocation", "converged", 1.0, 0.1, 2.0, 1.0, 100.0, 5)
 
-    def alone(case: str, method: str, max_time: float) -> sizes.SizedFit:
+    def run_fit(case: str, method: str, max_time: float) -> sizes.SizedFit:
         if len(fitted) == 2:
             raise KeyboardInterrupt
         fitted.append((case, method))
-        lost = method == "single"
-        return replace(fit, case=case, method=method, objective=math.inf if lost else 1.0, again=max_time)
+        is_failed = method == "single"
+        return replace(fit, case=case, method=method, objective=math.inf if is_failed else 1.0, again=max_time)
 
-    monkeypatch.setattr(sizes, "_alone", alone)
+    monkeypatch.setattr(sizes, "_alone", run_fit)
     lines: list[str] = []
     options = {"problems": ["titration"], "max_time": 3.0, "folder": tmp_path, "told": lines.append}
     with pytest.raises(KeyboardInterrupt):
@@ -33,10 +33,10 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path, monkeypatch
     assert [line.partition(":")[0] for line in lines] == ["titration, default", "titration, single"]
     assert lines[0].endswith(" left")
 
-    first = fitted.copy()
+    first_calls = fitted.copy()
     fitted.clear()
     (row,) = sizes.run_sizes(**options)
-    assert first == [("titration", "default"), ("titration", "single")]
+    assert first_calls == [("titration", "default"), ("titration", "single")]
     assert fitted == [("titration", "multiple"), ("titration", "collocation")]
     assert [f.objective for f in row] == [1.0, math.inf, 1.0, 1.0]
     assert not lines[-1].endswith(" left")

@@ -23,7 +23,7 @@ def test_the_kernel_is_a_part_of_the_fit(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_another_interpreter_is_asked_and_its_trouble_told(tmp_path: Path) -> None:
-    ours = small.SmallFit("lotka_volterra", "castfit", 20.0, 3.0, 1.0, 1e-9)
+    castfit_fit = small.SmallFit("lotka_volterra", "castfit", 20.0, 3.0, 1.0, 1e-9)
     answer = {
         "fit": 10.0,
         "linearized": 0.5,
@@ -35,11 +35,11 @@ def test_another_interpreter_is_asked_and_its_trouble_told(tmp_path: Path) -> No
     fake = tmp_path / "python"
     fake.write_text(f"#!/bin/sh\ncat > {tmp_path}/asked\necho '{json.dumps(answer)}'\n")
     fake.chmod(0o755)
-    found = small.beside_jax(str(fake), ours)
-    assert (found.fit, found.linearized, found.by) == (10.0, 0.5, "jax 1")
-    asked = json.loads((tmp_path / "asked").read_text())
-    assert len(asked["exact"]) == len(asked["data"]) == len(asked["times"]) == 10
+    jax_fit = small.beside_jax(str(fake), castfit_fit)
+    assert (jax_fit.fit, jax_fit.linearized, jax_fit.by) == (10.0, 0.5, "jax 1")
+    request = json.loads((tmp_path / "asked").read_text())
+    assert len(request["exact"]) == len(request["data"]) == len(request["times"]) == 10
     fake.write_text("#!/bin/sh\necho 'No module named jax' >&2\nexit 1\n")
-    assert "No module named jax" in small.beside_jax(str(fake), ours).note
+    assert "No module named jax" in small.beside_jax(str(fake), castfit_fit).note
     with pytest.raises(InputError, match="--jax"):
         small.KIND.run("peers", lambda _: None, problems=(), jax=str(tmp_path / "none"))

@@ -28,12 +28,12 @@ def test_seconds_at_an_error_are_interpolated_in_logarithms():
 @needs_compiler
 def test_errors_fall_with_tolerances_and_are_plotted(tmp_path):
     problem = decay_problem()
-    found = compared("decay", problem.posed, problem.posed.guess)
-    assert (found.n_x, found.n_d, found.lanes) == (1, 1, 1)
-    for curve in (found.theirs, found.ours):
+    sweep = compared("decay", problem.posed, problem.posed.guess)
+    assert (sweep.n_x, sweep.n_d, sweep.lanes) == (1, 1, 1)
+    for curve in (sweep.theirs, sweep.ours):
         assert (curve.errors < 100 * np.array([1e-4, 1e-6, 1e-8, 1e-10])).all()
         assert (curve.seconds > 0).all()
-    draw_sweeps([found], tmp_path / "sweep.svg")
+    draw_sweeps([sweep], tmp_path / "sweep.svg")
     assert (tmp_path / "sweep.svg").read_text().startswith("<?xml")
 
 

@@ -43,7 +43,7 @@ KEYS = {
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def fit_calls(monkeypatch):
     """What castfit.fit is called with; the fit itself is a quick one of another problem."""
     real, calls = cf.fit, []
 
@@ -235,38 +235,38 @@ def test_the_parser_exits_with_2(capsys, arguments):
     assert "usage: castfit" in capsys.readouterr().err
 
 
-def test_recommended_settings_yield_to_given_ones(asked):
+def test_recommended_settings_yield_to_given_ones(fit_calls):
     recommended = problems.load("notorious").transcriptions["multiple"]["intervals"]
-    for given_, intervals in (([], recommended), (["--intervals", "7"], 7), (["--intervals", "data"], "data")):
-        cli.main(["fit", "notorious", "--transcription", "multiple", *given_])
-        assert asked[-1]["transcription"] == cf.MultipleShooting(intervals, states=asked[-1]["transcription"].states)
-    assert asked[-1]["transcription"].states == problems.load("notorious").start_strategy
+    for arguments, intervals in (([], recommended), (["--intervals", "7"], 7), (["--intervals", "data"], "data")):
+        cli.main(["fit", "notorious", "--transcription", "multiple", *arguments])
+        assert fit_calls[-1]["transcription"] == cf.MultipleShooting(intervals, states=fit_calls[-1]["transcription"].states)
+    assert fit_calls[-1]["transcription"].states == problems.load("notorious").start_strategy
     cli.main(["fit", "bellman", "--degree", "4", "--elements", "12", "--states", "smoothed"])
-    assert asked[-1]["transcription"] == cf.Collocation(degree=4, elements=12, states="smoothed")
+    assert fit_calls[-1]["transcription"] == cf.Collocation(degree=4, elements=12, states="smoothed")
     cli.main(["fit", "bellman", "--transcription", "single", "--max-time", "9", "-vvv"])
-    assert asked[-1]["transcription"] == cf.SingleShooting()
-    assert asked[-1]["solver"] == cf.GaussNewton()
-    assert asked[-1]["max_time"] == 9
-    assert asked[-1]["verbose"] == 2
+    assert fit_calls[-1]["transcription"] == cf.SingleShooting()
+    assert fit_calls[-1]["solver"] == cf.GaussNewton()
+    assert fit_calls[-1]["max_time"] == 9
+    assert fit_calls[-1]["verbose"] == 2
     cli.main(["fit", "bellman", "--solver", "ipopt"])
-    assert asked[-1]["solver"] == cf.Ipopt()
+    assert fit_calls[-1]["solver"] == cf.Ipopt()
 
 
-def test_options_reach_the_problem(asked, monkeypatch):
-    seen, real = {}, problems.load
-    monkeypatch.setattr(problems, "load", lambda name, **options: seen.update(options) or real(name, **options))
+def test_options_reach_the_problem(fit_calls, monkeypatch):
+    loaded_options, real = {}, problems.load
+    monkeypatch.setattr(problems, "load", lambda name, **options: loaded_options.update(options) or real(name, **options))
     cli.main(["fit", "notorious", "--option", "mu=20", "noise=0.1", "--option", "starts=narrow"])
-    assert seen == {"mu": 20, "noise": 0.1, "starts": "narrow"}
+    assert loaded_options == {"mu": 20, "noise": 0.1, "starts": "narrow"}
 
 
-def test_starts(asked, monkeypatch):
+def test_starts(fit_calls, monkeypatch):
     benchmark = dataclasses.replace(problems.load("bellman"), starts={"single": {"k1": 2e-6, "k2": 3e-4}})
     monkeypatch.setattr(problems, "load", lambda name: benchmark)
     reference = {"k1": 1e-6, "k2": 1e-4}
 
     def start(*arguments):
         cli.main(["fit", "bellman", *arguments])
-        return dict(asked[-1]["start"])
+        return dict(fit_calls[-1]["start"])
 
     assert start() == reference
     assert start("--transcription", "single") == {"k1": 2e-6, "k2": 3e-4}
@@ -283,7 +283,7 @@ def test_interrupting_a_fit_reports_the_best_point_and_exits_with_130(capsys, mo
 
     def interrupted(*arguments, **options):
         return real(
-            *arguments, **{**options, "callback": lambda now: now.iteration == 2 and signal.raise_signal(signal.SIGINT)}
+            *arguments, **{**options, "callback": lambda iteration: iteration.iteration == 2 and signal.raise_signal(signal.SIGINT)}
         )
 
     monkeypatch.setattr(cf, "fit", interrupted)
@@ -342,12 +342,12 @@ def test_progress_is_shown_on_a_terminal_even_while_the_streams_are_taken(monkey
             show("step [one]")
         with _console.progress(silent=True) as show:
             show("nothing")
-        shown = b""
+        output = b""
         while select.select([master], [], [], 0.2)[0]:
-            shown += os.read(master, 4096)
+            output += os.read(master, 4096)
     os.close(master)
-    assert b"step [one]" in shown
-    assert b"nothing" not in shown
+    assert b"step [one]" in output
+    assert b"nothing" not in output
 
 
 @given(st.floats(1e-12, 1e12), st.floats(1e-9, 1.0), st.booleans())
@@ -356,10 +356,10 @@ def test_concise_notation_reads_back(size, relative_error, negative):
     digits, bracket, exponent = re.fullmatch(
         r"(-?[\d.]+)\((\d+)\)(?:e([+-]\d+))?", _console.concise(value, error)
     ).groups()
-    last = 10.0 ** (int(exponent or 0) - len(digits.partition(".")[2]))
+    resolution = 10.0 ** (int(exponent or 0) - len(digits.partition(".")[2]))
     assert 10 <= int(bracket) < 100
-    assert int(bracket) * last == pytest.approx(error, rel=0.051)
-    assert float(digits + "e" + (exponent or "0")) == pytest.approx(value, abs=0.51 * last)
+    assert int(bracket) * resolution == pytest.approx(error, rel=0.051)
+    assert float(digits + "e" + (exponent or "0")) == pytest.approx(value, abs=0.51 * resolution)
 
 
 @pytest.mark.parametrize(
@@ -388,10 +388,10 @@ def test_new_writes_a_fit_that_works(tmp_path, monkeypatch, capsys):
     assert (run.returncode, run.stderr) == (0, "")
     assert "Success" in run.stdout
     assert (tmp_path / "decay.png").read_bytes().startswith(b"\x89PNG")
-    before = (tmp_path / "decay.py").read_text()
+    original_text = (tmp_path / "decay.py").read_text()
     assert cli.main(["new", "decay.py"]) == 2
     assert "'decay.py' is there already" in capsys.readouterr().err
-    assert (tmp_path / "decay.py").read_text() == before
+    assert (tmp_path / "decay.py").read_text() == original_text
     assert cli.main(["new", "a/b"]) == 2
     table = (tmp_path / "decay.csv").read_text()
     (tmp_path / "decay.csv").write_text("\ufeff" + table, encoding="utf-8")  # as Excel writes it
@@ -414,24 +414,24 @@ def test_what_says_nothing_of_a_path_is_refused(tmp_path, monkeypatch, capsys):
         "problem = cf.Problem(model, cf.Experiment({'x': [0.4, 0.1]}, [1, 2], sigma=0.1))\n"
     )
     assert cli.main(["fit", "noisy.py", "--states", "data", "--matching", "scalar"]) == 2
-    said = capsys.readouterr().err
-    assert "--states means nothing for a model with noises" in said
-    assert "--matching means nothing" in said
+    error_text = capsys.readouterr().err
+    assert "--states means nothing for a model with noises" in error_text
+    assert "--matching means nothing" in error_text
 
 
 def test_bench_lists_its_tables(capsys):
     assert cli.main(["bench", "--list"]) == 0
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     for kind in KINDS:
         for name in kind.names():
-            assert name in shown
+            assert name in output
             assert kind.says(name)
     assert cli.main(["bench"]) == 2
     assert "castfit bench --list" in capsys.readouterr().err
 
 
-def test_rng_is_another_name_of_seed(asked, capsys):
+def test_rng_is_another_name_of_seed(fit_calls, capsys):
     for name in ("--seed", "--rng"):
         cli.main(["fit", "calcium", "--start", "random", name, "5"])
-    first, second = asked
-    assert first["start"] == second["start"]
+    first_call, second_call = fit_calls
+    assert first_call["start"] == second_call["start"]

@@ -33,24 +33,24 @@ def test_compare_writes_its_rows(capsys, tmp_path):
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def compare_calls(monkeypatch):
     """What castfit.compare is called with; it answers for a quick problem, and may be told how it was stopped."""
     real, calls = cf.compare, []
 
     def record(problem, methods, **options):
         calls.append({"problem": problem, "methods": methods, **options})
         bellman = problems.load("bellman").problem
-        found = real(bellman, ["collocation"], starts=[{}], callback=options["callback"])
-        return replace(found, stopped=calls[0].get("stopped"))
+        result = real(bellman, ["collocation"], starts=[{}], callback=options["callback"])
+        return replace(result, stopped=calls[0].get("stopped"))
 
     monkeypatch.setattr(cf, "compare", record)
     return calls
 
 
-def test_compare_uses_what_the_problem_recommends(asked):
+def test_compare_uses_what_the_problem_recommends(compare_calls):
     assert cli.main(["compare", "notorious", "--option", "mu=20", "--methods", "multiple, incremental/multiple",
                      "--starts", "3", "--seed", "5", "--workers", "2", "--max-time", "9"]) == 0  # fmt: skip
-    (call,) = asked
+    (call,) = compare_calls
     benchmark = problems.load("notorious", mu=20)
     assert [m.transcription for m in call["methods"].values()] == [cf.MultipleShooting(10)] * 2
     seeds = np.random.SeedSequence(5).spawn(3)
@@ -59,8 +59,8 @@ def test_compare_uses_what_the_problem_recommends(asked):
     assert (call["workers"], call["max_time"], call["fit_max_time"]) == (2, 9.0, 60.0)
 
 
-def test_an_interrupted_comparison_exits_with_130(asked, capsys):
-    asked.append({"stopped": Status.INTERRUPTED})
+def test_an_interrupted_comparison_exits_with_130(compare_calls, capsys):
+    compare_calls.append({"stopped": Status.INTERRUPTED})
     assert cli.main(["compare", "bellman", "--json", "-"]) == 130
     assert json.loads(capsys.readouterr().out)["stopped"] == "interrupted"
 
@@ -111,16 +111,16 @@ def test_table_2_is_solved_from_noise_of_its_own(capsys):
 def test_table_3_shows_the_estimates_per_horizon(capsys):
     assert cli.main(["bench", "iss-table3", "--methods", "incremental,multiple", "--json", "-"]) == 0
     out, err = capsys.readouterr()
-    ours, other = json.loads(out)["rows"]
-    assert (ours["correct"], other["correct"]) == (1, 1)
-    assert ours["equivalent_iterations"] <= 12  # the paper needs 12.35
-    assert [h["horizon"] for h in ours["horizons"]] == [0.5, 1, 2, 4, 8, 10]
+    incremental_row, multiple_row = json.loads(out)["rows"]
+    assert (incremental_row["correct"], multiple_row["correct"]) == (1, 1)
+    assert incremental_row["equivalent_iterations"] <= 12  # the paper needs 12.35
+    assert [h["horizon"] for h in incremental_row["horizons"]] == [0.5, 1, 2, 4, 8, 10]
     reference = problems.load("lotka_volterra_michalik").reference.parameters
-    assert {name: ours["horizons"][-1][name] for name in reference} == pytest.approx(reference, rel=1e-3)
-    assert ours["equivalent_iterations"] == pytest.approx(
-        sum(h["iterations"] * h["horizon"] for h in ours["horizons"]) / 10
+    assert {name: incremental_row["horizons"][-1][name] for name in reference} == pytest.approx(reference, rel=1e-3)
+    assert incremental_row["equivalent_iterations"] == pytest.approx(
+        sum(h["iterations"] * h["horizon"] for h in incremental_row["horizons"]) / 10
     )
-    assert "horizons" not in other
+    assert "horizons" not in multiple_row
     assert "I_equiv = 12.35" in err
     assert "incremental: estimates per horizon" in err
     assert cli.main(["bench", "iss-table3", "--starts", "5"]) == 2

@@ -43,9 +43,9 @@ def test_a_file_becomes_a_page_with_its_script_and_profiles(tmp_path):
 
 def test_places_that_are_none_are_refused_before_the_fit(capsys):
     assert main(["report", "bellman", "--out", "nowhere/page.pdf"]) == 2
-    said = capsys.readouterr().err
-    assert "let --out end in .html" in said
-    assert "there is no folder 'nowhere'" in said
+    error_text = capsys.readouterr().err
+    assert "let --out end in .html" in error_text
+    assert "there is no folder 'nowhere'" in error_text
 
 
 def test_a_page_to_play_with_is_written_after_a_fit_or_from_the_guess(tmp_path, capsys):
@@ -57,7 +57,7 @@ def test_a_page_to_play_with_is_written_after_a_fit_or_from_the_guess(tmp_path, 
     assert '"estimate":null' in (tmp_path / "guess.html").read_text(encoding="utf-8")
     capsys.readouterr()
     assert main(["explore", "decay.py", "--guess", "--solver", "ipopt", "--start", "random"]) == 2
-    said = capsys.readouterr().err
-    assert "--solver says how to fit, and --guess not to" in said
-    assert "--start says" in said
+    error_text = capsys.readouterr().err
+    assert "--solver says how to fit, and --guess not to" in error_text
+    assert "--start says" in error_text
     assert main(["explore", "decay.py", "--out", "guess.pdf"]) == 2

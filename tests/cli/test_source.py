@@ -47,12 +47,12 @@ def script(tmp_path: Path) -> str:
 
 
 def test_a_file_defines_a_problem(script: str) -> None:
-    found = load(script, [])
-    assert (found.name, found.reference) == ("decay.py", None)
-    assert found.starts["reference"] == {"k": 0.5}
-    drawn = [found.draw_start(seed)["k"] for seed in range(20)]
-    assert all(0.05 <= value <= 5.0 for value in drawn)
-    assert found.draw_start(3) == found.draw_start(3)
+    source = load(script, [])
+    assert (source.name, source.reference) == ("decay.py", None)
+    assert source.starts["reference"] == {"k": 0.5}
+    values = [source.draw_start(seed)["k"] for seed in range(20)]
+    assert all(0.05 <= value <= 5.0 for value in values)
+    assert source.draw_start(3) == source.draw_start(3)
     assert load(f"{script}:other", []).starts["reference"] == {"k": 2.0}
     assert load(f"{script}:posed", []).problem.names == ("k",)
     assert str(Path(script).parent) not in sys.path
@@ -126,19 +126,19 @@ def test_a_petab_problem_is_a_source(tmp_path: Path, capsys: pytest.CaptureFixtu
 
     path = write(tmp_path)
     assert load(str(path), []).starts["reference"] == pytest.approx({"k": 0.4})
-    found = str(tmp_path / "found")
-    assert cli.main(["fit", str(path), "--transcription", "single", "--json", "-", "--petab", found]) == 0
+    output_folder = str(tmp_path / "found")
+    assert cli.main(["fit", str(path), "--transcription", "single", "--json", "-", "--petab", output_folder]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["success"]
     head, row = (tmp_path / "found" / "parameters.tsv").read_text().splitlines()
     k = float(dict(zip(head.split("\t"), row.split("\t"), strict=True))["nominalValue"])
     assert k == result["parameters"]["k"]
     head, *rows = (tmp_path / "found" / "simulations.tsv").read_text().splitlines()
-    at = [float(row.split("\t")[head.split("\t").index("simulation")]) for row in rows]
-    assert at == pytest.approx([2 * math.exp(-k * t) for t in (1, 2, 4)], rel=1e-6)
-    for name, folder, why in ((str(path), str(path), "is a file"), ("bellman", found, "give its YAML file")):
+    simulations = [float(row.split("\t")[head.split("\t").index("simulation")]) for row in rows]
+    assert simulations == pytest.approx([2 * math.exp(-k * t) for t in (1, 2, 4)], rel=1e-6)
+    for name, folder, message in ((str(path), str(path), "is a file"), ("bellman", output_folder, "give its YAML file")):
         assert cli.main(["fit", name, "--petab", folder]) == 2
-        assert why in capsys.readouterr().err
+        assert message in capsys.readouterr().err
     (tmp_path / "conditions.tsv").unlink()
     assert cli.main(["fit", str(path)]) == 2
     assert "conditions.tsv: there is no such file" in capsys.readouterr().err

@@ -64,19 +64,19 @@ def test_the_optimum_does_not_depend_on_units():
 
 def test_nonlinear_functions_of_integrals_and_ends():
     """sqrt and log change the value, not the optimum; integrals in them are states."""
-    plain = cf.control(POINT, horizon=1, inputs=free(), minimise=cf.integral(u**2), constraints=[cf.at_end(x) == 1])
-    root = cf.control(
+    plan = cf.control(POINT, horizon=1, inputs=free(), minimise=cf.integral(u**2), constraints=[cf.at_end(x) == 1])
+    log_plan = cf.control(
         POINT, horizon=1, inputs=free(guess=1.0), minimise=cf.log(cf.integral(u**2)), constraints=[cf.at_end(x) == 1]
     )
-    assert plain.success
-    assert root.success, root.message
-    assert np.exp(root.objective) == pytest.approx(plain.objective, rel=1e-6)
-    bound = cf.control(
-        POINT, horizon=1, inputs=free(), minimise=-cf.at_end(x), constraints=[cf.integral(u**2) <= plain.objective]
+    assert plan.success
+    assert log_plan.success, log_plan.message
+    assert np.exp(log_plan.objective) == pytest.approx(plan.objective, rel=1e-6)
+    bounded_plan = cf.control(
+        POINT, horizon=1, inputs=free(), minimise=-cf.at_end(x), constraints=[cf.integral(u**2) <= plan.objective]
     )
-    assert bound.success, bound.message
-    assert bound.objective == pytest.approx(-1.0, rel=1e-6)
-    assert bound.constraints["integral(sq(u)) <= " + f"{plain.objective:.12g}"].active
+    assert bounded_plan.success, bounded_plan.message
+    assert bounded_plan.objective == pytest.approx(-1.0, rel=1e-6)
+    assert bounded_plan.constraints["integral(sq(u)) <= " + f"{plan.objective:.12g}"].active
 
 
 def test_a_relation_at_the_end_is_the_relation_of_values_at_the_end():
@@ -102,17 +102,17 @@ def test_parameters_of_a_result_are_its_estimates_and_what_was_fixed():
     a = cf.symbols("a")
     model = cf.Model({x: -k * x + a * u}, inputs=[u], parameters=[k, a], initial={x: 1})
     times = np.linspace(0, 2, 9)
-    shown = cf.Experiment({"x": np.exp(-0.7 * times)}, time=times, sigma=0.01, inputs={"u": 0.0})
-    result = cf.fit(cf.Problem(model, shown, parameters={"k": 0.5, "a": cf.Parameter(2.5, fixed=True)}))
+    experiment = cf.Experiment({"x": np.exp(-0.7 * times)}, time=times, sigma=0.01, inputs={"u": 0.0})
+    result = cf.fit(cf.Problem(model, experiment, parameters={"k": 0.5, "a": cf.Parameter(2.5, fixed=True)}))
     options = {"horizon": 1, "inputs": free(5, bounds=(-2, 2)), "minimise": cf.integral(x**2 + u**2)}
-    of_fit = cf.control(model, parameters=result, **options)
-    said = cf.control(model, parameters={"k": result["k"].value, "a": 2.5}, **options)
-    other = cf.control(model, parameters=[result, {"k": 0.7, "a": 1.0}], **options)
-    assert of_fit.success, of_fit.message
-    assert of_fit.objective == said.objective
-    assert other.success, other.message
-    assert other.states["x"].shape[0] == 2
-    assert other.objective > said.objective + 1e-3
+    fitted_plan = cf.control(model, parameters=result, **options)
+    explicit_plan = cf.control(model, parameters={"k": result["k"].value, "a": 2.5}, **options)
+    scenario_plan = cf.control(model, parameters=[result, {"k": 0.7, "a": 1.0}], **options)
+    assert fitted_plan.success, fitted_plan.message
+    assert fitted_plan.objective == explicit_plan.objective
+    assert scenario_plan.success, scenario_plan.message
+    assert scenario_plan.states["x"].shape[0] == 2
+    assert scenario_plan.objective > explicit_plan.objective + 1e-3
     with refused("parameters is a Problem; give a mapping", "'k' has no value", "'a' has no value"):
         cf.control(model, parameters=result.problem, **options)
 
@@ -148,29 +148,29 @@ def test_an_objective_may_be_any_expression_of_end_states():
 def test_scenarios_share_the_input():
     """A mean over scenarios is no better than each alone; the worst case is better in the worst case."""
     options = {"horizon": 1, "inputs": free(5, bounds=(-2, 2)), "minimise": cf.integral(x**2 + 0.1 * u**2)}
-    both = [{"k": 0.5}, {"k": -0.5}]
-    alone = [cf.control(DECAY, parameters=p, **options).objective for p in both]
-    mean = cf.control(DECAY, parameters=both, **options)
-    worst = cf.control(DECAY, parameters=both, scenarios="worst", **options)
-    assert mean.success, mean.message
-    assert worst.success, worst.message
-    assert mean.objective >= np.mean(alone) - 1e-6
-    assert worst.objective >= max(alone) - 1e-6
-    assert mean.states["x"].shape == (2, mean.times.size)
+    scenarios = [{"k": 0.5}, {"k": -0.5}]
+    single_objectives = [cf.control(DECAY, parameters=p, **options).objective for p in scenarios]
+    mean_plan = cf.control(DECAY, parameters=scenarios, **options)
+    worst_plan = cf.control(DECAY, parameters=scenarios, scenarios="worst", **options)
+    assert mean_plan.success, mean_plan.message
+    assert worst_plan.success, worst_plan.message
+    assert mean_plan.objective >= np.mean(single_objectives) - 1e-6
+    assert worst_plan.objective >= max(single_objectives) - 1e-6
+    assert mean_plan.states["x"].shape == (2, mean_plan.times.size)
 
 
 def test_a_plan_goes_on_from_elsewhere():
     plan = cf.control(
         DECAY, horizon=1, inputs=free(5, bounds=(-2, 2)), parameters={"k": 0.5}, minimise=cf.integral(x**2 + u**2)
     )
-    again = plan.again({"x": 0.5}, parameters={"k": 0.2}, shift=0.2)
-    anew = cf.control(
+    next_plan = plan.again({"x": 0.5}, parameters={"k": 0.2}, shift=0.2)
+    fresh_plan = cf.control(
         DECAY, horizon=1, inputs=free(5, bounds=(-2, 2)), parameters={"k": 0.2}, initial={"x": 0.5},
         minimise=cf.integral(x**2 + u**2),
     )  # fmt: skip
-    assert again.success, again.message
-    assert again.objective == pytest.approx(anew.objective, rel=1e-7)
-    assert np.allclose(again.inputs["u"].values, anew.inputs["u"].values, atol=1e-5)
+    assert next_plan.success, next_plan.message
+    assert next_plan.objective == pytest.approx(fresh_plan.objective, rel=1e-7)
+    assert np.allclose(next_plan.inputs["u"].values, fresh_plan.inputs["u"].values, atol=1e-5)
     with refused("shift is -1", "'y'"):
         plan.again({"y": 1.0}, shift=-1)
 
@@ -196,11 +196,11 @@ def test_a_plan_is_saved_and_loaded_whole(tmp_path):
     (tmp_path / "other.json").write_text('{"castfit_result": 2}')
     with refused("no saved plan"):
         cf.Plan.load(tmp_path / "other.json")
-    whole = (tmp_path / "plan.json").read_text()
-    (tmp_path / "other.json").write_text(whole.replace('"seconds"', '"second"'))
+    text = (tmp_path / "plan.json").read_text()
+    (tmp_path / "other.json").write_text(text.replace('"seconds"', '"second"'))
     with refused("lacks seconds; it is damaged"):
         cf.Plan.load(tmp_path / "other.json")
-    (tmp_path / "other.json").write_text(whole.replace('"status": "', '"status": "not '))
+    (tmp_path / "other.json").write_text(text.replace('"status": "', '"status": "not '))
     with refused("is damaged: 'not "):
         cf.Plan.load(tmp_path / "other.json")
 
@@ -208,11 +208,11 @@ def test_a_plan_is_saved_and_loaded_whole(tmp_path):
 def test_algebraic_states():
     z = cf.symbols("z")
     model = cf.Model({x: z}, algebraic={z: z - u + x}, inputs=[u], initial={x: 1})
-    plain = cf.Model({x: u - x}, inputs=[u], initial={x: 1})
+    ode_model = cf.Model({x: u - x}, inputs=[u], initial={x: 1})
     options = {"horizon": 1, "inputs": free(5), "minimise": cf.integral(x**2 + u**2)}
-    dae, ode = cf.control(model, **options), cf.control(plain, **options)
-    assert dae.success, dae.message
-    assert dae.objective == pytest.approx(ode.objective, rel=1e-7)
+    dae_plan, ode_plan = cf.control(model, **options), cf.control(ode_model, **options)
+    assert dae_plan.success, dae_plan.message
+    assert dae_plan.objective == pytest.approx(ode_plan.objective, rel=1e-7)
     with refused("algebraic states"):
         cf.control(model, transcription="multiple", **options)
 
@@ -266,10 +266,10 @@ def test_an_input_that_nothing_limits_is_warned_of_before_solving():
     assert "Nothing limits 'u'" in plan.message
     z = cf.symbols("z")
     dae = cf.Model({x: v, v: z}, algebraic={z: z - u}, inputs=[u], initial={x: 0, v: 0})
-    bent = cf.Model({x: v, v: u + u**3}, inputs=[u], initial={x: 0, v: 0})
+    nonlinear_model = cf.Model({x: v, v: u + u**3}, inputs=[u], initial={x: 0, v: 0})
     goal = (cf.at_end(x) - 1) ** 2
     for model, inputs, minimise in [
-        (POINT, free(bounds=(-9, 9)), goal), (POINT, free(), goal + 1e-3 * cf.integral(u**2)), (bent, free(), goal),
+        (POINT, free(bounds=(-9, 9)), goal), (POINT, free(), goal + 1e-3 * cf.integral(u**2)), (nonlinear_model, free(), goal),
         (dae, free(), goal + 1e-3 * cf.integral(z**2)),
     ]:  # fmt: skip
         limited = cf.control(model, horizon=1, inputs=inputs, minimise=minimise)
@@ -336,7 +336,7 @@ def rod(cells):
     x, u = cf.symbols([f"x{i}" for i in range(cells)]), cf.symbols("u")
     rate = 0.1 * cells**2
     flows = {
-        of: rate * ((x[i - 1] if i else u) - 2 * of + (x[i + 1] if i < cells - 1 else of)) for i, of in enumerate(x)
+        state: rate * ((x[i - 1] if i else u) - 2 * state + (x[i + 1] if i < cells - 1 else state)) for i, state in enumerate(x)
     }
     question = {
         "horizon": 2.0, "inputs": free(20, bounds=(0, 3)), "initial": dict.fromkeys(map(str, x), 0.0),
@@ -350,9 +350,9 @@ def test_runge_kutta_steps_are_short_enough_for_what_decays():
     """At rest every step is exact, however long; away from it errors grow by 4e6 in a stage of 4 steps."""
     model, question = rod(8)
     question["horizon"] = 20.0
-    found = cf.control(model, transcription="multiple", **question)
-    assert found.success, found.message
-    assert found.objective == pytest.approx(cf.control(model, **question).objective, rel=1e-6)
+    plan = cf.control(model, transcription="multiple", **question)
+    assert plan.success, plan.message
+    assert plan.objective == pytest.approx(cf.control(model, **question).objective, rel=1e-6)
 
 
 def test_a_model_too_stiff_for_runge_kutta_is_refused_with_what_to_do():

@@ -16,8 +16,8 @@ PENDULUM = cf.Model({x: v, v: cf.sin(x) + u}, parameters=[], inputs=[u], initial
 BOTH = pytest.mark.parametrize("transcription", ["collocation", "multiple"])
 
 
-def question(**more):
-    return {"horizon": 3, "inputs": {"u": cf.Input.free(12, bounds=(-2, 2))}, **more}
+def question(**options):
+    return {"horizon": 3, "inputs": {"u": cf.Input.free(12, bounds=(-2, 2))}, **options}
 
 
 def test_what_is_a_sum_of_squares():
@@ -50,13 +50,13 @@ def test_plans_again_are_those_of_ipopt(transcription, output):
         minimise=cf.integral((output - 0.1) ** 2 + v**2 + 0.1 * u**2),
         constraints=[cf.along(v >= -0.4), cf.at_end(v == 0)], transcription=transcription,
     )  # fmt: skip
-    again = cf.control(PENDULUM, **options).again({"x": 0.9, "v": 0.05})
-    other = cf.control(PENDULUM, initial={"x": 0.9, "v": 0.05}, solver=cf.Ipopt(), **options)
-    assert again.success, again.message
-    assert other.success, other.message
-    assert again.solver == "Gauss-Newton"
-    assert again.objective == pytest.approx(other.objective, rel=1e-5)
-    assert again.constraints["v >= -0.4 along"].active
+    next_plan = cf.control(PENDULUM, **options).again({"x": 0.9, "v": 0.05})
+    ipopt_plan = cf.control(PENDULUM, initial={"x": 0.9, "v": 0.05}, solver=cf.Ipopt(), **options)
+    assert next_plan.success, next_plan.message
+    assert ipopt_plan.success, ipopt_plan.message
+    assert next_plan.solver == "Gauss-Newton"
+    assert next_plan.objective == pytest.approx(ipopt_plan.objective, rel=1e-5)
+    assert next_plan.constraints["v >= -0.4 along"].active
 
 
 def test_where_steps_do_not_end_ipopt_is_asked(monkeypatch):
@@ -64,13 +64,13 @@ def test_where_steps_do_not_end_ipopt_is_asked(monkeypatch):
     costs = cf.integral(x**2 + u**2)
     plan = cf.control(PENDULUM, minimise=costs, constraints=[cf.at_end(x == 0)], **question())
     assert plan.solver.startswith("IPOPT")
-    elsewhere = {"x": 0.7, "v": 0.2}
-    again = plan.again(elsewhere)
+    initial_state = {"x": 0.7, "v": 0.2}
+    next_plan = plan.again(initial_state)
     monkeypatch.setattr(sys.modules["castfit.control.control"], "_STEPS", 1)
-    other = plan.again(elsewhere)
-    assert (again.solver, other.solver) == ("Gauss-Newton", "IPOPT")
-    assert other.success, other.message
-    assert again.objective == pytest.approx(other.objective, rel=1e-6)
+    ipopt_plan = plan.again(initial_state)
+    assert (next_plan.solver, ipopt_plan.solver) == ("Gauss-Newton", "IPOPT")
+    assert ipopt_plan.success, ipopt_plan.message
+    assert next_plan.objective == pytest.approx(ipopt_plan.objective, rel=1e-6)
     concave = cf.control(POINT, minimise=cf.integral(u**2 - 0.01 * x**2), **question())
     assert concave.solver == "IPOPT"
     assert concave.success, concave.message
@@ -84,12 +84,12 @@ def test_states_that_run_away_at_first_spoil_no_units(transcription):
         "horizon": 5, "inputs": {"u": cf.Input.free(25, bounds=(-2, 2))}, "minimise": cf.integral(x**2 + 0.1 * u**2),
         "transcription": transcription,
     }  # fmt: skip
-    plan, elsewhere = cf.control(model, **options), {"x": -0.05, "v": 0.1}
-    again = plan.again(elsewhere, shift=0.2)
-    other = cf.control(model, initial=elsewhere, solver=cf.Ipopt(), **options)
+    plan, initial_state = cf.control(model, **options), {"x": -0.05, "v": 0.1}
+    next_plan = plan.again(initial_state, shift=0.2)
+    ipopt_plan = cf.control(model, initial=initial_state, solver=cf.Ipopt(), **options)
     assert plan.success, plan.message
-    assert again.success, again.message
-    assert again.objective == pytest.approx(other.objective, rel=1e-5)
+    assert next_plan.success, next_plan.message
+    assert next_plan.objective == pytest.approx(ipopt_plan.objective, rel=1e-5)
 
 
 AGAIN = {
@@ -116,10 +116,10 @@ AGAIN = {
 
 @pytest.mark.parametrize("case", AGAIN)
 def test_a_plan_again_is_a_plan_anew(case):
-    model, elsewhere, options = AGAIN[case]
+    model, initial_state, options = AGAIN[case]
     options = question(**options)
-    again = cf.control(model, **options).again(elsewhere, shift=0.1)
-    anew = cf.control(model, initial=elsewhere, **options)
-    assert again.success, again.message
-    assert anew.success, anew.message
-    assert again.objective == pytest.approx(anew.objective, rel=1e-6)
+    next_plan = cf.control(model, **options).again(initial_state, shift=0.1)
+    fresh_plan = cf.control(model, initial=initial_state, **options)
+    assert next_plan.success, next_plan.message
+    assert fresh_plan.success, fresh_plan.message
+    assert next_plan.objective == pytest.approx(fresh_plan.objective, rel=1e-6)

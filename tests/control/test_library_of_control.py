@@ -44,8 +44,8 @@ def test_what_is_hardly_determined_moves_the_objective_little():
     values[k] += 0.5 * change[k]
     values[k - 1] -= 0.25 * change[k]
     values[k + 1] -= 0.25 * change[k]
-    moved = cf.simulate(b.model, {}, plan.times, inputs={"u": cf.Input.piecewise_constant(u.times, values)})
-    objective = moved["a"][-1] + moved["b"][-1] - 1
+    simulation = cf.simulate(b.model, {}, plan.times, inputs={"u": cf.Input.piecewise_constant(u.times, values)})
+    objective = simulation["a"][-1] + simulation["b"][-1] - 1
     assert 0 <= objective - plan.integrated < 2e-8 * abs(plan.integrated)
 
 

@@ -81,20 +81,20 @@ def test_a_fit_that_runs_out_of_iterations_is_told_by_the_squares_that_were_aske
 
 def test_a_gap_and_a_prior_of_the_horizon_keep_the_covariance_of_what_is_left():
     values, P = drawn(2, 2.0, 0.3)
-    holes = values.copy()
-    holes[[3, 7]] = np.nan
-    left = np.isfinite(holes)
-    b, _, log_l = generalised(holes[left], 0.09 * P[np.ix_(left, left)], TIMES[left])
+    values_with_gaps = values.copy()
+    values_with_gaps[[3, 7]] = np.nan
+    is_measured = np.isfinite(values_with_gaps)
+    b, _, log_l = generalised(values_with_gaps[is_measured], 0.09 * P[np.ix_(is_measured, is_measured)], TIMES[is_measured])
     for sigma in (cf.correlated(0.3, time=2.0), cf.covariance(0.09 * P)):
-        problem = line(sigma, holes)
+        problem = line(sigma, values_with_gaps)
         result = cf.fit(problem)
         assert list(result.values.values()) == pytest.approx(b, rel=1e-7)
         assert result.neg2loglik == pytest.approx(log_l, rel=1e-9)
-        early = TIMES <= 4.0
-        shorter = cf.fit(problem.posed.until(4.0))
-        both = left & early
-        b_early, _, _ = generalised(holes[both], 0.09 * P[np.ix_(both, both)], TIMES[both])
-        assert list(shorter.values.values()) == pytest.approx(b_early, rel=1e-7)
+        is_early = TIMES <= 4.0
+        truncated_result = cf.fit(problem.posed.until(4.0))
+        mask = is_measured & is_early
+        b_early, _, _ = generalised(values_with_gaps[mask], 0.09 * P[np.ix_(mask, mask)], TIMES[mask])
+        assert list(truncated_result.values.values()) == pytest.approx(b_early, rel=1e-7)
     assert repr(cf.fit(problem.posed.without("experiment 1", 0, "x")).success) == "True"
 
 
@@ -104,12 +104,12 @@ def test_the_likelihood_is_that_of_a_kalman_filter_of_the_errors():
     result = cf.fit(line(cf.correlated(0.2, time=1.5), values))
     r = values - result.predictions
     mean, variance, total = 0.0, 0.04, 0.0
-    before = TIMES[0]
-    for t, each in zip(TIMES, r, strict=True):
-        phi = np.exp(-(t - before) / 1.5)
-        mean, variance, before = phi * mean, phi**2 * variance + 0.04 * (1 - phi**2), t
-        total += (each - mean) ** 2 / variance + np.log(2 * np.pi * variance)
-        mean, variance = each, 0.0
+    previous_time = TIMES[0]
+    for t, residual in zip(TIMES, r, strict=True):
+        phi = np.exp(-(t - previous_time) / 1.5)
+        mean, variance, previous_time = phi * mean, phi**2 * variance + 0.04 * (1 - phi**2), t
+        total += (residual - mean) ** 2 / variance + np.log(2 * np.pi * variance)
+        mean, variance = residual, 0.0
     assert result.neg2loglik == pytest.approx(total, rel=1e-10)
 
 
@@ -144,7 +144,7 @@ def test_intervals_are_wider_by_what_is_unknown_of_the_time():
     values, _ = drawn(8, 0.5, 0.3, times)
     X, free = np.column_stack([times, np.ones_like(times)]), times.size - 2
 
-    def at(log_tau):
+    def restricted_fit(log_tau):
         P = np.exp(-np.abs(times[:, None] - times) / np.exp(log_tau))
         F = X.T @ np.linalg.solve(P, X)
         b = np.linalg.solve(F, X.T @ np.linalg.solve(P, values))
@@ -154,17 +154,17 @@ def test_intervals_are_wider_by_what_is_unknown_of_the_time():
         return b, squares / free * np.linalg.inv(F), cost
 
     options = {"xatol": 1e-10}
-    best = scipy.optimize.minimize_scalar(lambda x: at(x)[2], bounds=(-2, 3), method="bounded", options=options).x
-    b, C, least = at(best)
-    ends = [scipy.optimize.brentq(lambda x: at(x)[2] - least - 0.5, best, best + way) for way in (-3.0, 3.0)]
+    best = scipy.optimize.minimize_scalar(lambda x: restricted_fit(x)[2], bounds=(-2, 3), method="bounded", options=options).x
+    b, C, min_cost = restricted_fit(best)
+    ends = [scipy.optimize.brentq(lambda x: restricted_fit(x)[2] - min_cost - 0.5, best, best + offset) for offset in (-3.0, 3.0)]
     for end in ends:
-        there, wider, _ = at(end)
-        C = C + abs(end - best) / (ends[1] - ends[0]) * (wider - at(best)[1] + np.outer(there - b, there - b))
+        b_end, C_end, _ = restricted_fit(end)
+        C = C + abs(end - best) / (ends[1] - ends[0]) * (C_end - restricted_fit(best)[1] + np.outer(b_end - b, b_end - b))
     result = cf.fit(line(cf.correlated(time=cf.unknown()), values, times))
-    found, plain = np.array(list(result.standard_errors.values())), np.sqrt(np.diag(at(best)[1]))
-    assert found == pytest.approx(np.sqrt(np.diag(C)), rel=0.05)
-    assert (found > 1.02 * plain).all()
-    assert result.confidence_region().standard_errors == pytest.approx(found, rel=1e-6)
+    standard_errors, conditional_errors = np.array(list(result.standard_errors.values())), np.sqrt(np.diag(restricted_fit(best)[1]))
+    assert standard_errors == pytest.approx(np.sqrt(np.diag(C)), rel=0.05)
+    assert (standard_errors > 1.02 * conditional_errors).all()
+    assert result.confidence_region().standard_errors == pytest.approx(standard_errors, rel=1e-6)
 
 
 @pytest.mark.slow
@@ -217,17 +217,17 @@ def test_joint_errors_with_gaps_are_a_maximum_of_the_likelihood():
     def neg2loglik(k, A, S):
         total = 0.0
         for r in residuals(k, A, values):
-            here = np.isfinite(r)
-            C = S[np.ix_(here, here)]
-            total += r[here] @ np.linalg.solve(C, r[here]) + np.linalg.slogdet(2 * np.pi * C)[1]
+            is_finite = np.isfinite(r)
+            C = S[np.ix_(is_finite, is_finite)]
+            total += r[is_finite] @ np.linalg.solve(C, r[is_finite]) + np.linalg.slogdet(2 * np.pi * C)[1]
         return total
 
     k, A, S = *result.values.values(), np.array(result.errors.covariance)
-    at = neg2loglik(k, A, S)
-    assert result.neg2loglik == pytest.approx(at, abs=1e-6)
+    minimum = neg2loglik(k, A, S)
+    assert result.neg2loglik == pytest.approx(minimum, abs=1e-6)
     for dk, dA, dS in ((1e-3, 0, 0), (0, 3e-3, 0), (0, 0, [[1e-4, 0], [0, 0]]), (0, 0, [[0, 1e-4], [1e-4, 0]])):
         for sign in (-1, 1):
-            assert neg2loglik(k + sign * dk, A + sign * dA, S + sign * np.array(dS)) > at
+            assert neg2loglik(k + sign * dk, A + sign * dA, S + sign * np.array(dS)) > minimum
 
 
 def test_known_covariance_between_outputs():
@@ -246,23 +246,23 @@ def test_whitened_errors_have_the_covariance_that_was_said(seed, n):
     rng = np.random.default_rng(seed)
     times, mask = np.cumsum(rng.uniform(0.1, 2.0, n)), rng.random((n, 4)) < 0.7
     A = rng.standard_normal((n, n + 2))
-    own = A @ A.T
-    own /= np.sqrt(np.outer(np.diag(own), np.diag(own)))
+    correlation = A @ A.T
+    correlation /= np.sqrt(np.outer(np.diag(correlation), np.diag(correlation)))
     r = rng.uniform(-0.9, 0.9)
     pair = Across(("c", "d"), np.array([[1.0, r], [r, 1.0]]))
-    found = whitening(times, mask, ("a", "b", "c", "d"), (InTime("", 0.8), Within(own, times), pair, pair))
+    whitener = whitening(times, mask, ("a", "b", "c", "d"), (InTime("", 0.8), Within(correlation, times), pair, pair))
     P = np.zeros((n, 4, n, 4))
     P[:, 0, :, 0] = np.exp(-np.abs(times[:, None] - times) / 0.8)
-    P[:, 1, :, 1] = own
+    P[:, 1, :, 1] = correlation
     for i in range(n):
         P[i, 2:, i, 2:] = pair.P
-    kept = mask.ravel()
-    P = P.reshape(4 * n, 4 * n)[np.ix_(kept, kept)]
-    W = found.W.toarray()
+    is_measured = mask.ravel()
+    P = P.reshape(4 * n, 4 * n)[np.ix_(is_measured, is_measured)]
+    W = whitener.W.toarray()
     assert pytest.approx(np.eye(len(P)), abs=1e-8) == W @ P @ W.T
-    assert found.log_det == pytest.approx(np.linalg.slogdet(P)[1], abs=1e-8)
+    assert whitener.log_det == pytest.approx(np.linalg.slogdet(P)[1], abs=1e-8)
     z = rng.standard_normal(len(P))
-    assert found.coloured(W @ z) == pytest.approx(z, abs=1e-8)
+    assert whitener.coloured(W @ z) == pytest.approx(z, abs=1e-8)
 
 
 def test_log_normal_errors_that_are_alike():
@@ -287,15 +287,15 @@ def test_log_normal_errors_that_are_alike():
 def test_residuals_are_judged_by_what_is_new_in_them():
     times = np.linspace(0.1, 6, 50)
     values, _ = drawn(9, 1.5, 0.3, times)
-    alike, white = cf.fit(line(0.3, values, times)), cf.fit(line(cf.correlated(0.3, time=1.5), values, times))
-    assert alike.diagnostics.outputs["x"].autocorrelation.grade == "shown"
-    assert white.diagnostics.outputs["x"].autocorrelation.grade == "nothing"
+    independent_result, correlated_result = cf.fit(line(0.3, values, times)), cf.fit(line(cf.correlated(0.3, time=1.5), values, times))
+    assert independent_result.diagnostics.outputs["x"].autocorrelation.grade == "shown"
+    assert correlated_result.diagnostics.outputs["x"].autocorrelation.grade == "nothing"
     phi = np.exp(-(times[1] - times[0]) / 1.5)
-    r = white.normalised_residuals
-    new = (r[1:] - phi * r[:-1]) / np.sqrt(1 - phi**2)
-    everything = np.append(r[0], new)
-    expected = float(np.sum(everything[1:] * everything[:-1]) / np.sum(everything**2))
-    assert white.diagnostics.outputs["x"].autocorrelation.number == pytest.approx(expected, rel=1e-6)
+    r = correlated_result.normalised_residuals
+    innovations = (r[1:] - phi * r[:-1]) / np.sqrt(1 - phi**2)
+    whitened_residuals = np.append(r[0], innovations)
+    expected = float(np.sum(whitened_residuals[1:] * whitened_residuals[:-1]) / np.sum(whitened_residuals**2))
+    assert correlated_result.diagnostics.outputs["x"].autocorrelation.number == pytest.approx(expected, rel=1e-6)
 
 
 def test_bootstrap_draws_errors_that_are_alike_and_results_are_kept(tmp_path):
@@ -303,10 +303,10 @@ def test_bootstrap_draws_errors_that_are_alike_and_results_are_kept(tmp_path):
     problem = line(cf.correlated(0.3, time=cf.unknown("memory")), values)
     result = cf.fit(problem, "single")
     recipe = __import__("castfit.drive.uncertainty.refits.resampling", fromlist=["resampling"]).resampling
-    posed = result.problem.posed
-    made = recipe("parametric", posed, result, 1)
+    compiled_problem = result.problem.posed
+    scheme = recipe("parametric", compiled_problem, result, 1)
     rng = np.random.default_rng(0)
-    errors = np.array([made.values(posed, rng)[0][:, 0] - result.predictions for _ in range(4000)])
+    errors = np.array([scheme.values(compiled_problem, rng)[0][:, 0] - result.predictions for _ in range(4000)])
     tau = result.errors.times["memory"]
     expected = 0.09 * np.exp(-np.abs(TIMES[:, None] - TIMES) / tau)
     assert errors.T @ errors / len(errors) == pytest.approx(expected, abs=6e-3)
@@ -314,16 +314,16 @@ def test_bootstrap_draws_errors_that_are_alike_and_results_are_kept(tmp_path):
     loaded = cf.Result.load(tmp_path / "result.json").with_problem(problem)
     assert loaded.errors == result.errors
     assert loaded.diagnostics.sentence == result.diagnostics.sentence
-    again = cf.fit(problem, "single", start=result)
-    assert again.errors.times["memory"] == pytest.approx(tau, rel=1e-4)
+    refit = cf.fit(problem, "single", start=result)
+    assert refit.errors.times["memory"] == pytest.approx(tau, rel=1e-4)
 
 
 def test_profiles_of_parameters_and_predictions_follow_the_generalised_squares():
     values, P = drawn(11, 2.0, 0.3)
     result = cf.fit(line(cf.correlated(0.3, time=2.0), values), "collocation")
     _, errors, _ = generalised(values, 0.09 * P)
-    found = cf.profile(result, "a").profiles["a"]
-    low, high = found.limits(0.95)
+    profile = cf.profile(result, "a").profiles["a"]
+    low, high = profile.limits(0.95)
     half = 0.5 * (high - low)
     assert half == pytest.approx(1.959964 * errors[0], rel=1e-4)
 
@@ -375,5 +375,5 @@ def test_the_search_for_a_time_sees_the_same_function_as_dense_algebra():
             free * np.log(squares) + np.linalg.slogdet(P)[1] + np.linalg.slogdet(X.T @ np.linalg.solve(P, X))[1]
         )
 
-    found = [_cost(problem, {"x": tau}, parts) for tau in (0.3, 1.0, 4.0)]
-    assert np.diff(found) == pytest.approx(np.diff([dense(tau) for tau in (0.3, 1.0, 4.0)]), abs=1e-9)
+    costs = [_cost(problem, {"x": tau}, parts) for tau in (0.3, 1.0, 4.0)]
+    assert np.diff(costs) == pytest.approx(np.diff([dense(tau) for tau in (0.3, 1.0, 4.0)]), abs=1e-9)

@@ -34,18 +34,18 @@ FUNCTIONS: dict[Density, dict] = {}
 MU, S, M = (ca.SX.sym(name) for name in ("mu", "s", "m"))
 
 
-def evaluate(density: Density, *what: str, mu=1.0, s=1.0, m=1.0):
+def evaluate(density: Density, *names: str, mu=1.0, s=1.0, m=1.0):
     """Evaluate graphs of a density, by name, at numbers or arrays of one shape; arrays (n, rows, columns)."""
     built = FUNCTIONS.setdefault(density, {})
-    if what not in built:
-        built[what] = ca.Function("f", [MU, S, M], [ca.densify(ca.SX(getattr(density, name))) for name in what])
-    function = built[what]
+    if names not in built:
+        built[names] = ca.Function("f", [MU, S, M], [ca.densify(ca.SX(getattr(density, name))) for name in names])
+    function = built[names]
     mu, s, m = np.broadcast_arrays(*(np.atleast_1d(np.asarray(v, dtype=float)) for v in (mu, s, m)))
-    found = []
-    for at in zip(mu, s, m, strict=True):
-        found.append([np.array(v) for v in function.call([ca.DM(float(v)) for v in at])])
-    out = [np.stack(parts) for parts in zip(*found, strict=True)]
-    return out[0] if len(out) == 1 else out
+    evaluations = []
+    for point in zip(mu, s, m, strict=True):
+        evaluations.append([np.array(v) for v in function.call([ca.DM(float(v)) for v in point])])
+    arrays = [np.stack(parts) for parts in zip(*evaluations, strict=True)]
+    return arrays[0] if len(arrays) == 1 else arrays
 
 
 @cache
@@ -100,26 +100,26 @@ ALL = {name: noise for group in (CONTINUOUS, POSITIVE, COUNTS) for name, (noise,
 UNIT = st.floats(-6, 6).map(lambda u: 10**u)
 
 
-def close(found, wanted, scale=1e-10):
-    np.testing.assert_allclose(found, wanted, rtol=scale, atol=scale)
+def close(actual, expected, scale=1e-10):
+    np.testing.assert_allclose(actual, expected, rtol=scale, atol=scale)
 
 
 @pytest.mark.parametrize("name", CONTINUOUS)
 @FEW
 @given(r=st.floats(-50, 50).filter(lambda r: abs(r) > 1e-2), s=UNIT, m=st.floats(-5, 5))
 def test_the_cost_is_minus_the_log_density(name, r, s, m):
-    noise, wanted = CONTINUOUS[name]
+    noise, expected_cost = CONTINUOUS[name]
     mu, value = s * (m + r), s * m
-    close(cost(noise, mu, s, value)[0], wanted(mu, s, value))
+    close(cost(noise, mu, s, value)[0], expected_cost(mu, s, value))
 
 
 @pytest.mark.parametrize("name", POSITIVE)
 @FEW
 @given(mu=UNIT, ratio=st.floats(-3, 3), s=st.floats(0.01, 5))
 def test_the_cost_is_that_of_the_value_whatever_its_logarithm(name, mu, ratio, s):
-    noise, wanted = POSITIVE[name]
+    noise, expected_cost = POSITIVE[name]
     m = mu * np.exp(ratio)
-    close(cost(noise, mu, s, m)[0], wanted(mu, s, m))
+    close(cost(noise, mu, s, m)[0], expected_cost(mu, s, m))
 
 
 @pytest.mark.parametrize("name", COUNTS)
@@ -128,18 +128,18 @@ def test_the_cost_is_that_of_the_value_whatever_its_logarithm(name, mu, ratio, s
 @example(mu=1e-9, s=1e8, m=0)
 @example(mu=5.0, s=1.0, m=10000)
 def test_the_cost_of_counts_is_minus_the_log_probability(name, mu, s, m):
-    noise, wanted = COUNTS[name]
+    noise, expected_cost = COUNTS[name]
     assume(s * mu > 1e-3 or name == "Poisson")  # else 1 - p, of which scipy takes the logarithm, has lost its digits
-    close(cost(noise, mu, s, m)[0], wanted(mu, s, m))
+    close(cost(noise, mu, s, m)[0], expected_cost(mu, s, m))
 
 
 @FEW
 @given(mu=st.floats(0.1, 1e3), exponent=st.floats(-15, -3), m=st.integers(0, 2000))
 def test_little_dispersion_loses_no_digits(mu, exponent, m):
     s = 10**exponent
-    rising = np.sum(np.log1p(s * np.arange(m)))
-    wanted = special.gammaln(m + 1) - rising - m * np.log(mu) + (m + 1 / s) * np.log1p(s * mu)
-    close(cost(NegativeBinomial(), mu, s, m)[0], wanted)
+    log_rising_factorial = np.sum(np.log1p(s * np.arange(m)))
+    expected = special.gammaln(m + 1) - log_rising_factorial - m * np.log(mu) + (m + 1 / s) * np.log1p(s * mu)
+    close(cost(NegativeBinomial(), mu, s, m)[0], expected)
 
 
 @pytest.mark.parametrize("side", ["below", "above"])
@@ -155,11 +155,11 @@ def test_a_censored_value_costs_what_lies_beyond_the_limit(model, side, z, s):
     axis = limit if model is Gaussian else np.log(limit)
     mu = axis - shift if model is Gaussian else np.exp(axis - shift)
     noise = model(**{side: limit})
-    beyond = 0.5 if side == "below" else 1.5
-    for value in (limit, beyond):
+    censored_value = 0.5 if side == "below" else 1.5
+    for value in (limit, censored_value):
         close(cost(noise, mu, s, value)[0], -special.log_ndtr(z))
-    inside = 1.5 if side == "below" else 0.5
-    assert cost(noise, mu, s, inside)[0] == cost(model(), mu, s, inside)[0]
+    measured_value = 1.5 if side == "below" else 0.5
+    assert cost(noise, mu, s, measured_value)[0] == cost(model(), mu, s, measured_value)[0]
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -206,16 +206,16 @@ def test_gradient_and_hessian_are_derivatives_of_the_cost(name, mu, s, m):
 def information(noise, mu, s, m):
     """Return the curvature of statistics, (n, n_eta, n_eta)."""
     factor, multiplier = evaluate(density_of(noise), "factor", "information", mu=mu, s=s, m=m)
-    made = factor * np.swapaxes(multiplier, 1, 2)
-    return made @ np.swapaxes(made, 1, 2)
+    scaled_factor = factor * np.swapaxes(multiplier, 1, 2)
+    return scaled_factor @ np.swapaxes(scaled_factor, 1, 2)
 
 
 @pytest.mark.parametrize("name", [*CONTINUOUS, *POSITIVE])
 @pytest.mark.parametrize("s", [0.3, 2.0])
 def test_information_is_the_expected_square_of_the_score(name, s):
     noise, mu = ALL[name], 1.7
-    found = information(noise, mu, s, np.array([1.9, 2.4]))
-    np.testing.assert_allclose(found[0], found[1], rtol=1e-12)  # it does not depend on the datum
+    actual = information(noise, mu, s, np.array([1.9, 2.4]))
+    np.testing.assert_allclose(actual[0], actual[1], rtol=1e-12)  # it does not depend on the datum
     # By the midpoint rule in a variable in which even Cauchy's density falls exponentially.
     u = np.linspace(-12, 12, 40000)
     r = np.sinh(u * (4 if "Cauchy" in name or name == "StudentT-1" else 0.75))
@@ -224,29 +224,29 @@ def test_information_is_the_expected_square_of_the_score(name, s):
         width = np.gradient(value)
     value, width = value[np.isfinite(width) & (value != 0)], width[np.isfinite(width) & (value != 0)]
     density = density_of(noise)
-    both = ca.Function("f", [M, MU, S], [ca.exp(-density.cost), density.gradient]).map(value.size)
-    weight, score = (np.array(v) for v in both(value[None], mu, s))
+    density_and_score = ca.Function("f", [M, MU, S], [ca.exp(-density.cost), density.gradient]).map(value.size)
+    weight, score = (np.array(v) for v in density_and_score(value[None], mu, s))
     weight = weight * width
     assert weight.sum() == pytest.approx(1, abs=1e-5)
     rounded = 2e-3 if name == "Laplace" else 1e-5  # its kink
-    np.testing.assert_allclose(found[0], (score * weight) @ score.T, rtol=rounded, atol=1e-6)
+    np.testing.assert_allclose(actual[0], (score * weight) @ score.T, rtol=rounded, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", COUNTS)
 @pytest.mark.parametrize("s", [1e-7, 1e-5, 2e-5, 0.01, 0.3, 4.0, 50.0])
 @pytest.mark.parametrize("mu", [0.01, 2.0, 70.0])
 def test_information_of_counts_is_the_expected_square_of_the_score(name, mu, s):
-    noise, wanted = COUNTS[name]
-    found = information(noise, mu, s, 3)[0]
+    noise, expected_cost = COUNTS[name]
+    actual = information(noise, mu, s, 3)[0]
     size = mu * (1 + s * mu)
     count = np.arange(int(mu + 60 * np.sqrt(size) + 60 * (1 + s * mu)))
     density = density_of(noise)
     score = np.array(ca.Function("f", [M, MU, S], [density.gradient]).map(count.size)(count[None], mu, s))
-    weight = np.exp(-wanted(mu, s, count))
+    weight = np.exp(-expected_cost(mu, s, count))
     assert weight.sum() == pytest.approx(1, abs=1e-7)
     outer = np.einsum("in,jn,n->ij", score, score, weight)
-    np.testing.assert_allclose(np.diag(found), np.diag(outer), rtol=5e-5 if mu * s**3 < 1e-15 else 1e-6)
-    np.testing.assert_allclose(found, outer, rtol=1, atol=1e-6 * np.sqrt(np.prod(np.diag(outer))))
+    np.testing.assert_allclose(np.diag(actual), np.diag(outer), rtol=5e-5 if mu * s**3 < 1e-15 else 1e-6)
+    np.testing.assert_allclose(actual, outer, rtol=1, atol=1e-6 * np.sqrt(np.prod(np.diag(outer))))
 
 
 def test_robust_rows_are_those_of_reweighted_least_squares():
@@ -297,9 +297,9 @@ def test_censored_rows_sum_to_the_observed_information_at_the_optimum():
 
 @pytest.mark.parametrize("name", [n for n in ALL if n != "Poisson"])
 def test_a_known_spread_leaves_one_row_of_the_prediction(name):
-    known = density_of(ALL[name]).known_spread
-    assert known.eta.numel() == 1
-    score, factor, rows = evaluate(known, "gradient", "factor", "rows", mu=1.3, s=0.7, m=1.0)
+    density = density_of(ALL[name]).known_spread
+    assert density.eta.numel() == 1
+    score, factor, rows = evaluate(density, "gradient", "factor", "rows", mu=1.3, s=0.7, m=1.0)
     assert rows.shape == (1, 1, 1)
     np.testing.assert_allclose(factor @ rows, score, rtol=1e-12)
 
@@ -323,30 +323,30 @@ def test_other_rows_are_not_plain(name):
 
 @pytest.mark.parametrize("name", [*CONTINUOUS, *POSITIVE, *COUNTS])
 def test_samples_have_the_distribution_of_the_cost(name):
-    noise, wanted = (CONTINUOUS | POSITIVE | COUNTS)[name]
+    noise, expected_cost = (CONTINUOUS | POSITIVE | COUNTS)[name]
     mu, s, n = 3.0, 0.6, 4000
-    drawn = noise.sample(np.random.default_rng(5), np.full(n, mu), s)
-    assert drawn.shape == (n,)
+    sample = noise.sample(np.random.default_rng(5), np.full(n, mu), s)
+    assert sample.shape == (n,)
     if name in COUNTS:
         count = np.arange(40)
-        chance = np.array([np.exp(-wanted(mu, s, k)) for k in count])
-        observed = np.array([np.count_nonzero(drawn == k) for k in count])
-        often = chance * n > 5
+        chance = np.array([np.exp(-expected_cost(mu, s, k)) for k in count])
+        observed = np.array([np.count_nonzero(sample == k) for k in count])
+        is_frequent = chance * n > 5
         assert (
             stats.chisquare(
-                [*observed[often], n - observed[often].sum()], [*(n * chance[often]), n * (1 - chance[often].sum())]
+                [*observed[is_frequent], n - observed[is_frequent].sum()], [*(n * chance[is_frequent]), n * (1 - chance[is_frequent].sum())]
             ).pvalue
             > 1e-3
         )
-        return_value = noise.value_mistakes(drawn)
-        assert return_value == []
+        mistakes = noise.value_mistakes(sample)
+        assert mistakes == []
     else:
-        below = np.quantile(drawn, [0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98])
-        for level, q in zip([0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98], below, strict=True):
-            far = -np.inf if name in CONTINUOUS else 0.0
-            inside = [far, *(p for p in (mu - 30 * s, mu - 3 * s, mu) if far < p < q), q]
+        quantiles = np.quantile(sample, [0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98])
+        for level, q in zip([0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98], quantiles, strict=True):
+            support_start = -np.inf if name in CONTINUOUS else 0.0
+            inside = [support_start, *(p for p in (mu - 30 * s, mu - 3 * s, mu) if support_start < p < q), q]
             mass = sum(
-                integrate.quad(lambda v: np.exp(-wanted(mu, s, v)), a, b, limit=200)[0] for a, b in pairwise(inside)
+                integrate.quad(lambda v: np.exp(-expected_cost(mu, s, v)), a, b, limit=200)[0] for a, b in pairwise(inside)
             )
             assert mass == pytest.approx(level, abs=4 * np.sqrt(level * (1 - level) / n))
 
@@ -360,25 +360,25 @@ def test_the_starting_spread_is_near_the_true_one_in_any_unit(name, unit):
         unit = 1.0
     mu = unit * np.linspace(1.0, 2.0, 2000) * (30 if name in COUNTS else 1)
     s = 0.3 if fixed or name in POSITIVE else 0.3 * unit
-    found = noise.starting_spread(mu, noise.sample(np.random.default_rng(3), mu, s)) if name != "Cauchy" else s
-    assert found == pytest.approx(s, rel=0.35 if fixed else 0.1)
+    spread = noise.starting_spread(mu, noise.sample(np.random.default_rng(3), mu, s)) if name != "Cauchy" else s
+    assert spread == pytest.approx(s, rel=0.35 if fixed else 0.1)
 
 
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("m", [np.full(3, 4.0), np.array([np.nan, 2.0, np.nan]), np.array([1.0])])
 @pytest.mark.parametrize("mu", ["exact", "failed"])
 def test_the_starting_spread_is_positive_whatever_the_predictions(name, m, mu):
-    found = ALL[name].starting_spread(m if mu == "exact" else np.full_like(m, np.nan), m)
-    assert np.isfinite(found)
-    assert found > 0
+    spread = ALL[name].starting_spread(m if mu == "exact" else np.full_like(m, np.nan), m)
+    assert np.isfinite(spread)
+    assert spread > 0
 
 
 def test_residuals_have_mean_0_and_variance_1():
     rng = np.random.default_rng(0)
     for name in ("Gaussian", "LogNormal-10", "StudentT-30.5", "Laplace", "Poisson", "NegativeBinomial"):
         noise = ALL[name]
-        drawn = noise.sample(rng, np.full(2000, 5.0), 0.4)
-        residual = evaluate(density_of(noise), "residual", mu=5.0, s=0.4, m=drawn).ravel()
+        sample = noise.sample(rng, np.full(2000, 5.0), 0.4)
+        residual = evaluate(density_of(noise), "residual", mu=5.0, s=0.4, m=sample).ravel()
         assert np.mean(residual) == pytest.approx(0, abs=0.1)
         assert np.var(residual) == pytest.approx(1, abs=0.15)
     censored = np.clip(5.0 + 0.4 * rng.standard_normal(4000), 4.9, None)
@@ -391,15 +391,15 @@ def test_residuals_have_mean_0_and_variance_1():
 def test_scores_of_counts_are_normal_quantiles_of_their_probability(mu, s):
     m = np.array([0.0, 1.0, 2.0, 5.0, 40.0, 400.0, 3000.0])
     for noise, law in ((Poisson(), stats.poisson(mu)), (NegativeBinomial(), stats.nbinom(1 / s, 1 / (1 + s * mu)))):
-        found = noise.scores(0 * m, np.full(m.size, mu), np.full(m.size, s), m)
-        assert np.isfinite(found).all()
-        least, most = law.sf(m) * (1 - 1e-9), law.sf(m - 1) * (1 + 1e-9)  # P(M > m) and P(M >= m)
-        np.testing.assert_array_less(np.where(least < 1e-280, 0, least), np.maximum(special.ndtr(found), 1e-280))
-        np.testing.assert_array_less(special.ndtr(found), np.maximum(most, 1e-280))
-        drawn = noise.sample(np.random.default_rng(1), np.full(3000, mu), s)
-        scores = noise.scores(0 * drawn, np.full(3000, mu), np.full(3000, s), drawn)
+        actual = noise.scores(0 * m, np.full(m.size, mu), np.full(m.size, s), m)
+        assert np.isfinite(actual).all()
+        lower_probability, upper_probability = law.sf(m) * (1 - 1e-9), law.sf(m - 1) * (1 + 1e-9)  # P(M > m) and P(M >= m)
+        np.testing.assert_array_less(np.where(lower_probability < 1e-280, 0, lower_probability), np.maximum(special.ndtr(actual), 1e-280))
+        np.testing.assert_array_less(special.ndtr(actual), np.maximum(upper_probability, 1e-280))
+        sample = noise.sample(np.random.default_rng(1), np.full(3000, mu), s)
+        scores = noise.scores(0 * sample, np.full(3000, mu), np.full(3000, s), sample)
         assert stats.kstest(scores, "norm").pvalue > 1e-3
-        np.testing.assert_array_equal(scores, noise.scores(0 * drawn, np.full(3000, mu), np.full(3000, s), drawn))
+        np.testing.assert_array_equal(scores, noise.scores(0 * sample, np.full(3000, mu), np.full(3000, s), sample))
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -432,8 +432,8 @@ def test_no_count_is_expected_where_none_is_counted():
 
 def test_an_own_likelihood_is_a_function_of_prediction_datum_and_parameters():
     spread = ca.SX.sym("spread")
-    own = Likelihood(lambda y, m: 0.5 * ((m - y) / spread) ** 2 + ca.log(spread) + 0.5 * np.log(2 * np.pi))
-    for noise in (own, pickle.loads(pickle.dumps(own))):
+    likelihood = Likelihood(lambda y, m: 0.5 * ((m - y) / spread) ** 2 + ca.log(spread) + 0.5 * np.log(2 * np.pi))
+    for noise in (likelihood, pickle.loads(pickle.dumps(likelihood))):
         assert noise.option_mistakes() == []
         assert noise.names == ("spread",)
         density = density_of(noise)
@@ -459,8 +459,8 @@ def test_rows_of_any_curvature_multiply_to_the_gradient_in_any_unit(a, g, unit):
     factor, rows = factor_of(np.stack([hessian, hessian * np.outer(scale, scale)]), np.stack([score, score * scale]))
     assert np.isfinite(rows).all()
     assert np.abs(rows).max() <= 2e4
-    for f, r, own in zip(factor, rows, (1.0, scale), strict=True):
-        np.testing.assert_allclose((f @ r) / own, score, rtol=1e-8, atol=1e-9 * np.abs(score).max())
+    for f, r, row_scale in zip(factor, rows, (1.0, scale), strict=True):
+        np.testing.assert_allclose((f @ r) / row_scale, score, rtol=1e-8, atol=1e-9 * np.abs(score).max())
     assume(((np.diag(hessian) != 0) | (score != 0)).all())
     np.testing.assert_allclose(
         factor[1] @ factor[1].T / np.outer(scale, scale), factor[0] @ factor[0].T, rtol=1e-5, atol=1e-5

@@ -24,21 +24,21 @@ def test_normal_errors_have_the_information_of_normal_errors(unit):
     noise = cf.Likelihood(lambda mu, m: 0.5 * ((m - mu) / S) ** 2 + ca.log(S) + 0.5 * np.log(2 * np.pi))
     s = 2.0 * unit
     eta = np.array([[3.0 * unit, s], [-10.0 * unit, s], [0.2 * unit, s]])
-    found = information(noise, eta, np.array([4.1, -9.0, 0.5]) * unit)
-    np.testing.assert_allclose(found * unit**2, np.tile(np.diag([0.25, 0.5]), (3, 1, 1)), atol=1e-8)
+    actual = information(noise, eta, np.array([4.1, -9.0, 0.5]) * unit)
+    np.testing.assert_allclose(actual * unit**2, np.tile(np.diag([0.25, 0.5]), (3, 1, 1)), atol=1e-8)
 
 
 def test_counts_have_the_information_of_counts():
     noise = cf.Likelihood(lambda mu, m: mu - m * ca.log(mu) + ca.SX(0) * S + log_factorial(m))
     eta = np.array([[3.0], [50.0], [0.5]])
-    found = information(noise, eta[:, :1], np.array([2.0, 61.0, 0.0]))
-    np.testing.assert_allclose(found[:, 0, 0], 1 / eta[:, 0], rtol=1e-8)
+    actual = information(noise, eta[:, :1], np.array([2.0, 61.0, 0.0]))
+    np.testing.assert_allclose(actual[:, 0, 0], 1 / eta[:, 0], rtol=1e-8)
 
 
 def test_a_cost_that_is_no_density_has_the_products_of_its_scores():
     noise = cf.Likelihood(lambda mu, m: ca.fabs(mu - m) ** 1.5)
-    found = information(noise, np.array([[3.0], [5.0]]), np.array([2.0, 9.5]))
-    np.testing.assert_allclose(found[:, 0, 0], [1.5**2 * 1.0, 1.5**2 * 4.5], rtol=1e-8)
+    actual = information(noise, np.array([[3.0], [5.0]]), np.array([2.0, 9.5]))
+    np.testing.assert_allclose(actual[:, 0, 0], [1.5**2 * 1.0, 1.5**2 * 4.5], rtol=1e-8)
 
 
 def log_factorial(m: ca.SX) -> ca.SX:

@@ -21,10 +21,10 @@ WAYS = [
 TRANSCRIPTIONS = ["single", "multiple", "collocation"]
 
 
-def decay(values, noise, *, guess=0.3, amount=5.0, **more):
+def decay(values, noise, *, guess=0.3, amount=5.0, **parameters):
     x, k = cf.symbols("x k")
     data = cf.Experiment({"x": values}, TIMES, noise=noise, initial={"x": cf.free(amount)})
-    return cf.Problem(cf.Model({x: -k * x}, parameters=[k]), data, parameters={"k": guess, **more})
+    return cf.Problem(cf.Model({x: -k * x}, parameters=[k]), data, parameters={"k": guess, **parameters})
 
 
 def course(amount, k):
@@ -39,15 +39,15 @@ def test_values_below_the_limit_of_detection_are_fitted_by_maximum_likelihood(tr
 
     def cost(v):
         mu, s = course(v[0], v[1]), v[2]
-        beyond, within = stats.norm.logcdf((limit - mu) / s), stats.norm.logpdf(values, mu, s)
-        return -np.sum(np.where(values <= limit, beyond, within))
+        log_tail, log_density = stats.norm.logcdf((limit - mu) / s), stats.norm.logpdf(values, mu, s)
+        return -np.sum(np.where(values <= limit, log_tail, log_density))
 
     best = optimize.minimize(cost, [9.9, 0.68, 0.35], method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-13})
     result = cf.fit(decay(values, cf.Gaussian(below=limit)), transcription, solver)
     assert result.success
     assert result.neg2loglik == pytest.approx(2 * best.fun, abs=1e-5)
-    found = [result.values[name] for name in ("x(0)", "k", "sigma(x)")]
-    np.testing.assert_allclose(found, best.x, rtol=1e-4)
+    actual = [result.values[name] for name in ("x(0)", "k", "sigma(x)")]
+    np.testing.assert_allclose(actual, best.x, rtol=1e-4)
     h = 1e-4 * best.x
     e = np.diag(h)
     hessian = [
@@ -59,8 +59,8 @@ def test_values_below_the_limit_of_detection_are_fitted_by_maximum_likelihood(tr
         for a in e
     ]
     errors = np.sqrt(np.diag(np.linalg.inv(hessian)) * 40 / result.dof)
-    found = [result.standard_errors[name] for name in ("x(0)", "k", "sigma(x)")]
-    np.testing.assert_allclose(found, errors, rtol=0.01)
+    actual = [result.standard_errors[name] for name in ("x(0)", "k", "sigma(x)")]
+    np.testing.assert_allclose(actual, errors, rtol=0.01)
 
 
 NOISES = {
@@ -74,14 +74,14 @@ NOISES = {
 @pytest.mark.parametrize("name", NOISES)
 def test_it_does_not_matter_where_a_spread_begins(name):
     values = NOISES[name]().sample(np.random.default_rng(4), course(10.0, 0.7), 0.3)
-    found = [
+    results = [
         cf.fit(decay(values, NOISES[name](cf.unknown(guess=guess)), guess=0.5, amount=8.0), cf.SingleShooting())
         for guess in (1e-6, 1e-3, 0.3, 1e3, 1e6)
     ]
-    assert all(result.success for result in found)
-    for result in found:
-        assert result.neg2loglik == pytest.approx(found[2].neg2loglik, abs=1e-5)
-        assert result.iterations <= 2 * found[2].iterations
+    assert all(result.success for result in results)
+    for result in results:
+        assert result.neg2loglik == pytest.approx(results[2].neg2loglik, abs=1e-5)
+        assert result.iterations <= 2 * results[2].iterations
 
 
 @pytest.mark.parametrize(
@@ -116,16 +116,16 @@ def test_laplace_meets_some_data_exactly_with_both_solvers():
             optimize.minimize(cost, start, method="Nelder-Mead", options={"xatol": 1e-10, "fatol": 1e-12})
             for start in ([10.0, 0.7], [9.8, 0.72], [10.2, 0.69])
         ),
-        key=lambda found: found.fun,
+        key=lambda optimum: optimum.fun,
     )
     problem = decay(values, cf.Laplace(0.3), guess=0.5, amount=8.0)
-    exact = cf.fit(problem, cf.SingleShooting(), cf.Ipopt())
-    assert exact.status is cf.Status.CONVERGED
-    assert exact.neg2loglik == pytest.approx(2 * best.fun, abs=2e-3)  # two data are at the kink, which is rounded
-    assert np.count_nonzero(np.abs(exact.normalised_residuals) < 1e-3) == 2
-    near = cf.fit(problem, cf.SingleShooting(), cf.GaussNewton())
-    assert near.success
-    assert near.neg2loglik == pytest.approx(2 * best.fun, abs=0.1)
+    ipopt_result = cf.fit(problem, cf.SingleShooting(), cf.Ipopt())
+    assert ipopt_result.status is cf.Status.CONVERGED
+    assert ipopt_result.neg2loglik == pytest.approx(2 * best.fun, abs=2e-3)  # two data are at the kink, which is rounded
+    assert np.count_nonzero(np.abs(ipopt_result.normalised_residuals) < 1e-3) == 2
+    gauss_newton_result = cf.fit(problem, cf.SingleShooting(), cf.GaussNewton())
+    assert gauss_newton_result.success
+    assert gauss_newton_result.neg2loglik == pytest.approx(2 * best.fun, abs=0.1)
 
 
 @pytest.mark.parametrize(("transcription", "solver"), crossed(TRANSCRIPTIONS, ["gauss_newton", "box", "ipopt", "sqp"]))
@@ -180,9 +180,9 @@ def test_likelihoods_of_ones_own_end_where_nelder_and_mead_do(name, transcriptio
 def test_a_kink_is_rounded_off_by_next_to_nothing():
     mu, m = ca.SX.sym("mu"), ca.SX.sym("m")
     sharp = cf.fabs(cf.fabs(m - mu) - 2.0) / 0.1 + cf.fmin(mu, 3 * m) - cf.fmax(mu, 0)
-    both = ca.Function("both", [mu, m], [sharp, without_kinks(sharp, mu)])
-    for at in np.linspace(-3.0, 7.0, 2001):
-        exact, rounded = (float(value) for value in both(at, 1.0))
+    kinked_and_rounded = ca.Function("both", [mu, m], [sharp, without_kinks(sharp, mu)])
+    for prediction in np.linspace(-3.0, 7.0, 2001):
+        exact, rounded = (float(value) for value in kinked_and_rounded(prediction, 1.0))
         assert abs(rounded - exact) <= 1.51e-3  # of four kinks
     slope = ca.Function("slope", [mu, m], [ca.gradient(without_kinks(sharp, mu), mu)])
-    assert all(np.isfinite(float(slope(at, 1.0))) for at in (-1.0, 0.0, 1.0, 3.0))
+    assert all(np.isfinite(float(slope(prediction, 1.0))) for prediction in (-1.0, 0.0, 1.0, 3.0))

@@ -42,10 +42,10 @@ def line(*experiments: cf.Experiment, parameters=None, **changes) -> cf.Problem:
 FIRST, SECOND = straight(1, 6, "first"), straight(2, 9, "second")
 
 
-def same_as(found: cf.Result, whole: cf.Result, names=("k", "m")) -> None:
+def same_as(actual: cf.Result, expected: cf.Result, names=("k", "m")) -> None:
     for name in names:
-        assert found.parameters[name] == pytest.approx(whole.parameters[name], rel=1e-6)
-        assert found.standard_errors[name] == pytest.approx(whole.standard_errors[name], rel=1e-6)
+        assert actual.parameters[name] == pytest.approx(expected.parameters[name], rel=1e-6)
+        assert actual.standard_errors[name] == pytest.approx(expected.standard_errors[name], rel=1e-6)
 
 
 # ------------------------------------------------------------------------------------------------- earlier results
@@ -53,72 +53,72 @@ def same_as(found: cf.Result, whole: cf.Result, names=("k", "m")) -> None:
 
 @pytest.mark.parametrize(("transcription", "solver"), FITS, ids=shown)
 def test_an_earlier_result_as_prior_gives_the_joint_fit(transcription, solver):
-    before = cf.fit(line(FIRST), transcription, solver)
-    after = cf.fit(line(SECOND, priors=cf.Prior(before)), transcription, solver)
-    whole = cf.fit(line(FIRST, SECOND), transcription, solver)
-    same_as(after, whole)
-    np.testing.assert_allclose(after.covariance, whole.covariance, rtol=1e-6)
-    assert after.correlation[0, 1] == pytest.approx(whole.correlation[0, 1], rel=1e-6)
+    earlier_result = cf.fit(line(FIRST), transcription, solver)
+    updated_result = cf.fit(line(SECOND, priors=cf.Prior(earlier_result)), transcription, solver)
+    joint_result = cf.fit(line(FIRST, SECOND), transcription, solver)
+    same_as(updated_result, joint_result)
+    np.testing.assert_allclose(updated_result.covariance, joint_result.covariance, rtol=1e-6)
+    assert updated_result.correlation[0, 1] == pytest.approx(joint_result.correlation[0, 1], rel=1e-6)
 
 
 def test_results_follow_each_other_by_way_of_files(tmp_path):
     third = straight(3, 5, "third")
-    before = cf.fit(line(FIRST))
-    before.save(tmp_path / "first.json")
-    then = cf.fit(line(SECOND, priors=cf.Prior(cf.Result.load(tmp_path / "first.json"))))
-    last = cf.fit(line(third, priors=[cf.Prior(then)]))
-    same_as(last, cf.fit(line(FIRST, SECOND, third)))
+    first_result = cf.fit(line(FIRST))
+    first_result.save(tmp_path / "first.json")
+    second_result = cf.fit(line(SECOND, priors=cf.Prior(cf.Result.load(tmp_path / "first.json"))))
+    third_result = cf.fit(line(third, priors=[cf.Prior(second_result)]))
+    same_as(third_result, cf.fit(line(FIRST, SECOND, third)))
 
 
 def test_what_an_earlier_fit_left_open_stays_open():
     """At one time only m + k t is known: neither k nor m, and the prior keeps just that."""
-    one = cf.Experiment({"y": [3.1, 2.9]}, time=[1.0, 1.0], sigma=0.1, initial={"x": cf.symbols("m")}, name="one")
-    before = cf.fit(line(one))
-    assert before.standard_errors["k"] == np.inf
-    prior = cf.Prior(before)
+    experiment = cf.Experiment({"y": [3.1, 2.9]}, time=[1.0, 1.0], sigma=0.1, initial={"x": cf.symbols("m")}, name="one")
+    earlier_result = cf.fit(line(experiment))
+    assert earlier_result.standard_errors["k"] == np.inf
+    prior = cf.Prior(earlier_result)
     assert prior.root.shape == (1, 2)
-    same_as(cf.fit(line(SECOND, priors=prior)), cf.fit(line(one, SECOND)))
+    same_as(cf.fit(line(SECOND, priors=prior)), cf.fit(line(experiment, SECOND)))
 
 
 @pytest.mark.parametrize("equal", [False, True], ids=["limit", "equation"])
 def test_a_constraint_that_held_quantities_counts(equal):
     k, m = cf.symbols("k m")
-    first, second = straight(1, 6, "first"), straight(2, 4, "second")
+    first_experiment, second_experiment = straight(1, 6, "first"), straight(2, 4, "second")
     constraint = k + m == 2.5 if equal else k + m <= 2.5
-    held = cf.fit(line(first, constraints=[constraint]), "single")
-    found = cf.fit(line(second, priors=cf.Prior(held)), "single").values
+    constrained_result = cf.fit(line(first_experiment, constraints=[constraint]), "single")
+    values = cf.fit(line(second_experiment, priors=cf.Prior(constrained_result)), "single").values
     T = np.concatenate([times(6), times(4)])
-    y = np.concatenate([e.data["y"][1].ravel() for e in (first, second)])
-    assert [found["k"], found["m"]] == pytest.approx(np.polyfit(T, y, 1), rel=1e-7)
+    y = np.concatenate([e.data["y"][1].ravel() for e in (first_experiment, second_experiment)])
+    assert [values["k"], values["m"]] == pytest.approx(np.polyfit(T, y, 1), rel=1e-7)
 
 
 @pytest.mark.slow
 def test_a_bound_that_held_a_quantity_counts():
-    limited = {"k": cf.Parameter(1.0, upper=1.5)}
-    before = cf.fit(line(FIRST, parameters=limited))
-    assert before.active == {"k": "upper"}
-    same_as(cf.fit(line(SECOND, priors=cf.Prior(before))), cf.fit(line(FIRST, SECOND)))
+    parameters = {"k": cf.Parameter(1.0, upper=1.5)}
+    earlier_result = cf.fit(line(FIRST, parameters=parameters))
+    assert earlier_result.active == {"k": "upper"}
+    same_as(cf.fit(line(SECOND, priors=cf.Prior(earlier_result))), cf.fit(line(FIRST, SECOND)))
 
 
 def test_the_noise_of_an_earlier_fit_is_its_estimate():
     """Data of unknown sigma weigh as with the sigma that was found."""
-    before = cf.fit(line(straight(1, 6, "first", sigma=None)))
-    known = straight(1, 6, "first", sigma=before.noise)
-    same_as(cf.fit(line(SECOND, priors=cf.Prior(before))), cf.fit(line(known, SECOND)))
+    earlier_result = cf.fit(line(straight(1, 6, "first", sigma=None)))
+    known_sigma_experiment = straight(1, 6, "first", sigma=earlier_result.noise)
+    same_as(cf.fit(line(SECOND, priors=cf.Prior(earlier_result))), cf.fit(line(known_sigma_experiment, SECOND)))
 
 
 def test_several_unknown_sigmas_of_an_earlier_fit():
-    each = [straight(i, 6, name, sigma=cf.unknown(name)) for i, name in ((1, "a"), (2, "b"))]
-    before = cf.fit(line(*each))
-    prior = cf.Prior(before)
-    np.testing.assert_allclose(np.linalg.inv(prior.root.T @ prior.root), before.covariance, rtol=1e-6)
+    experiments = [straight(i, 6, name, sigma=cf.unknown(name)) for i, name in ((1, "a"), (2, "b"))]
+    earlier_result = cf.fit(line(*experiments))
+    prior = cf.Prior(earlier_result)
+    np.testing.assert_allclose(np.linalg.inv(prior.root.T @ prior.root), earlier_result.covariance, rtol=1e-6)
 
 
 def test_other_quantities_are_integrated_out():
-    before = cf.fit(line(FIRST))
-    prior = cf.Prior(before, names=["k"])
+    earlier_result = cf.fit(line(FIRST))
+    prior = cf.Prior(earlier_result, names=["k"])
     assert prior.names == ("k",)
-    assert prior.root[0, 0] ** -2 == pytest.approx(before.covariance[0, 0], rel=1e-6)
+    assert prior.root[0, 0] ** -2 == pytest.approx(earlier_result.covariance[0, 0], rel=1e-6)
 
 
 def test_initial_states_and_local_parameters_stay_with_their_experiment():
@@ -130,19 +130,19 @@ def test_initial_states_and_local_parameters_stay_with_their_experiment():
         for name, x0, s0 in (("a", 1.0, 2.0), ("b", 1.5, 3.0))
     ]  # fmt: skip
     problem = cf.Problem(model, experiments, parameters={"k": 0.4, "s": cf.Parameter(1.0, local=True)})
-    found = cf.fit(problem, "single")
-    assert cf.Prior(found).names == ("k",)
-    assert cf.Prior(found, names=["x(0)[a]", "s[b]"]).names == ("x(0)[a]", "s[b]")
+    result = cf.fit(problem, "single")
+    assert cf.Prior(result).names == ("k",)
+    assert cf.Prior(result, names=["x(0)[a]", "s[b]"]).names == ("x(0)[a]", "s[b]")
 
 
 def test_on_a_logarithmic_scale_the_logarithm_is_normal():
     parameters = {"k": cf.Parameter(1.0, scale="log")}
-    before = cf.fit(line(FIRST, parameters=parameters))
-    prior = cf.Prior(before)
+    earlier_result = cf.fit(line(FIRST, parameters=parameters))
+    prior = cf.Prior(earlier_result)
     assert prior.log.tolist() == [True, False]
-    assert prior.mean[0] == pytest.approx(np.log(before.parameters["k"]))
-    here, there = (cf.fit(line(SECOND, parameters=p, priors=prior)) for p in (parameters, {}))
-    assert here.parameters["k"] == pytest.approx(there.parameters["k"], rel=1e-6)
+    assert prior.mean[0] == pytest.approx(np.log(earlier_result.parameters["k"]))
+    log_result, linear_result = (cf.fit(line(SECOND, parameters=p, priors=prior)) for p in (parameters, {}))
+    assert log_result.parameters["k"] == pytest.approx(linear_result.parameters["k"], rel=1e-6)
 
 
 # ------------------------------------------------------------------------------------------- expressions, normals
@@ -155,16 +155,16 @@ def test_a_prior_on_an_expression_is_its_density(transcription, solver):
     product, ratio = stats.lognorm(0.05, scale=1.6), stats.norm(1.8, 0.1)
     t, y = times(6), FIRST.data["y"][1][:, 0]
 
-    def cost(at: np.ndarray) -> float:
-        misfit = 0.5 * np.sum(((at[1] + at[0] * t - y) / 0.1) ** 2)
-        return misfit - product.logpdf(at[0] * at[1]) - ratio.logpdf(at[0] / at[1])
+    def cost(point: np.ndarray) -> float:
+        misfit = 0.5 * np.sum(((point[1] + point[0] * t - y) / 0.1) ** 2)
+        return misfit - product.logpdf(point[0] * point[1]) - ratio.logpdf(point[0] / point[1])
 
     best = optimize.minimize(cost, [2.0, 1.0], method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-14})
     priors = {k * m: LogNormalPrior(np.log(1.6), 0.05), k / m: Normal(1.8, 0.1)}
-    found = cf.fit(line(FIRST, priors=priors), transcription, solver)
-    np.testing.assert_allclose(list(found.parameters.values()), best.x, rtol=1e-6)
-    assert found.neg2loglik == pytest.approx(2 * best.fun + 6 * np.log(2 * np.pi * 0.01), abs=1e-6)
-    assert found.dof == 6
+    result = cf.fit(line(FIRST, priors=priors), transcription, solver)
+    np.testing.assert_allclose(list(result.parameters.values()), best.x, rtol=1e-6)
+    assert result.neg2loglik == pytest.approx(2 * best.fun + 6 * np.log(2 * np.pi * 0.01), abs=1e-6)
+    assert result.dof == 6
 
 
 @pytest.mark.parametrize("transcription", ["single", "multiple", "collocation"])
@@ -173,16 +173,16 @@ def test_sigmas_have_priors(transcription, solver):
     prior = stats.lognorm(0.2, scale=0.1)
     t, y = times(6), FIRST.data["y"][1][:, 0]
 
-    def cost(at: np.ndarray) -> float:
-        sigma = np.exp(at[2])
-        return -stats.norm(at[1] + at[0] * t, sigma).logpdf(y).sum() - prior.logpdf(sigma)
+    def cost(point: np.ndarray) -> float:
+        sigma = np.exp(point[2])
+        return -stats.norm(point[1] + point[0] * t, sigma).logpdf(y).sum() - prior.logpdf(sigma)
 
     options = {"xatol": 1e-9, "fatol": 1e-13, "maxiter": 5000}
     best = optimize.minimize(cost, [2.0, 1.0, -2.3], method="Nelder-Mead", options=options)
     data = straight(1, 6, "first", sigma=cf.unknown(prior=LogNormalPrior(np.log(0.1), 0.2)))
-    found = cf.fit(line(data), transcription, solver)
-    assert found.parameters["sigma(y)"] == pytest.approx(np.exp(best.x[2]), rel=1e-4)
-    assert found.neg2loglik == pytest.approx(2 * best.fun, abs=1e-7)
+    result = cf.fit(line(data), transcription, solver)
+    assert result.parameters["sigma(y)"] == pytest.approx(np.exp(best.x[2]), rel=1e-4)
+    assert result.neg2loglik == pytest.approx(2 * best.fun, abs=1e-7)
 
 
 def test_a_prior_by_name_is_that_of_the_parameter():
@@ -204,18 +204,18 @@ def test_symbols_of_local_parameters_and_initial_states_mean_every_experiment():
     priors = {k * x * s: Normal(1.0, 0.1), "x": Normal(1.0, 0.5)}
     problem = cf.Problem(model, experiments, parameters=parameters, priors=priors)
     assert problem.names == ("k[a]", "x(0)[a]", "k[b]", "x(0)[b]")
-    found = problem.priors(problem.guess)
-    np.testing.assert_allclose(found.rows, [0.0, 2.0, (0.4 * 1 * 3 - 1) / 0.1, (0.5 * 2 * 3 - 1) / 0.1])
-    np.testing.assert_allclose(found.jacobian[2], [30.0, 12.0, 0.0, 0.0])
+    evaluation = problem.priors(problem.guess)
+    np.testing.assert_allclose(evaluation.rows, [0.0, 2.0, (0.4 * 1 * 3 - 1) / 0.1, (0.5 * 2 * 3 - 1) / 0.1])
+    np.testing.assert_allclose(evaluation.jacobian[2], [30.0, 12.0, 0.0, 0.0])
 
 
 def test_several_quantities_are_normal_together():
     covariance = np.array([[0.04, 0.01], [0.01, 0.09]])
     prior = multivariate_normal({"k": 1.8, "m": 1.1}, covariance)
     problem = line(FIRST, priors=[prior])
-    found = problem.priors(np.array([2.0, 0.7]))
+    evaluation = problem.priors(np.array([2.0, 0.7]))
     expected = stats.multivariate_normal([1.8, 1.1], covariance)
-    assert found.cost + problem.posed.prior_constant == pytest.approx(-expected.logpdf([2.0, 0.7]))
+    assert evaluation.cost + problem.posed.prior_constant == pytest.approx(-expected.logpdf([2.0, 0.7]))
     logarithm = line(FIRST, priors=multivariate_normal({"k": 0.5, "m": -0.1}, covariance, on="log"))
     expected = stats.multivariate_normal([0.5, -0.1], covariance)
     cost = logarithm.priors(np.array([2.0, 0.7])).cost + logarithm.posed.prior_constant
@@ -227,20 +227,20 @@ def test_a_quantity_that_is_fixed_leaves_the_distribution_of_the_others_given_it
     k, m = cf.symbols("k m")
     problem = line(FIRST, priors=[multivariate_normal({"k": 1.8, "m": 1.1}, covariance), {k * m: Normal(2.0, 0.1)}])
     fixed = problem.posed.fix({"m": 0.7})
-    at = np.array([2.1])
-    whole, part = problem.priors(np.array([2.1, 0.7])), fixed.priors(at)
-    np.testing.assert_allclose(part.rows, whole.rows)
-    np.testing.assert_allclose(part.jacobian[:, 0], whole.jacobian[:, 0])
+    point = np.array([2.1])
+    full_evaluation, reduced_evaluation = problem.priors(np.array([2.1, 0.7])), fixed.priors(point)
+    np.testing.assert_allclose(reduced_evaluation.rows, full_evaluation.rows)
+    np.testing.assert_allclose(reduced_evaluation.jacobian[:, 0], full_evaluation.jacobian[:, 0])
     assert fixed.fix(["k"]).prior_terms == ()
-    assert pickle.loads(pickle.dumps(fixed)).priors(at).cost == pytest.approx(part.cost)
-    assert pickle.loads(pickle.dumps(problem)).priors(np.array([2.1, 0.7])).cost == pytest.approx(whole.cost)
+    assert pickle.loads(pickle.dumps(fixed)).priors(point).cost == pytest.approx(reduced_evaluation.cost)
+    assert pickle.loads(pickle.dumps(problem)).priors(np.array([2.1, 0.7])).cost == pytest.approx(full_evaluation.cost)
 
 
 def test_quantities_that_only_a_prior_on_an_expression_determines_may_be_estimated():
     k, w = cf.symbols("k w")
-    found = cf.fit(_extra(w, k))
-    assert found.parameters["w"] == pytest.approx(found.parameters["k"] + 0.5, rel=1e-7)
-    assert found.standard_errors["w"] == pytest.approx(np.hypot(found.standard_errors["k"], 0.1), rel=1e-6)
+    result = cf.fit(_extra(w, k))
+    assert result.parameters["w"] == pytest.approx(result.parameters["k"] + 0.5, rel=1e-7)
+    assert result.standard_errors["w"] == pytest.approx(np.hypot(result.standard_errors["k"], 0.1), rel=1e-6)
 
 
 def _extra(w, k) -> cf.Problem:
@@ -273,17 +273,17 @@ def test_tikhonov_pulls_local_parameters_together():
     weight = 1 / variance
     local = {"k": cf.Parameter(1.0, local=True)}
     problem = cf.Problem(model, experiments, parameters=local, priors=cf.tikhonov("k", weight, towards="equal"))
-    found = cf.fit(problem)
-    assert list(found.parameters.values()) == pytest.approx([1.95, 2.05], rel=1e-7)
+    result = cf.fit(problem)
+    assert list(result.parameters.values()) == pytest.approx([1.95, 2.05], rel=1e-7)
     assert problem.priors(problem.guess).rows.size == 1
 
 
 def test_fingerprints_tell_terms_apart():
     k, m = cf.symbols("k m")
-    given = [None, {k * m: Normal(1, 1)}, {k * m: Normal(1, 2)}, {k / m: Normal(1, 1)}, cf.tikhonov("k", 1.0)]
-    given += [multivariate_normal({"k": 1, "m": 1}, c * np.eye(2)) for c in (1, 2)]
-    seen = [fingerprint(line(FIRST, priors=p)) for p in given]
-    assert all(a != b for i, a in enumerate(seen) for b in seen[:i])
+    priors = [None, {k * m: Normal(1, 1)}, {k * m: Normal(1, 2)}, {k / m: Normal(1, 1)}, cf.tikhonov("k", 1.0)]
+    priors += [multivariate_normal({"k": 1, "m": 1}, c * np.eye(2)) for c in (1, 2)]
+    fingerprints = [fingerprint(line(FIRST, priors=p)) for p in priors]
+    assert all(a != b for i, a in enumerate(fingerprints) for b in fingerprints[:i])
 
 
 # ---------------------------------------------------------------------------------------------------------- refused
@@ -327,11 +327,11 @@ def test_arguments_that_make_no_sense_are_refused():
         multivariate_normal({"k": 1, "m": 2}, [[1, 2], [2, 1]])
     with refused("the mean of 'k' is 'a'"):
         multivariate_normal({"k": "a"}, [[1]])
-    before = cf.fit(line(FIRST))
+    result = cf.fit(line(FIRST))
     with refused("'kk' is no quantity of the result: did you mean 'k'?"):
-        cf.Prior(before, names=["kk"])
+        cf.Prior(result, names=["kk"])
     with refused("give the result of a fit"):
-        cf.Prior(before.parameters)  # type: ignore[arg-type]
+        cf.Prior(result.parameters)  # type: ignore[arg-type]
     with refused("the fit did not succeed"):
         cf.Prior(cf.fit(line(FIRST), callback=lambda _: True))
 

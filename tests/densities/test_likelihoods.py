@@ -137,26 +137,26 @@ KINDS = {
 
 
 @cache
-def model(which: int, unit: float) -> cf.Model:
+def model(model_index: int, unit: float) -> cf.Model:
     """A chain, a saturation, and a pair that feeds back; observed are x, and y in some unit."""
     x, y, k1, k2 = cf.symbols("x y k1 k2")
     equations = (
         {x: -k1 * x, y: k1 * x - k2 * y},
         {x: -k1 * x / (0.3 + x), y: k1 * x / (0.3 + x) - k2 * y},
         {x: -k1 * x * (1 + 0.5 * y), y: k1 * x - k2 * y**2},
-    )[which]
+    )[model_index]
     return cf.Model(equations, parameters=[k1, k2], outputs={"obs": unit * y})
 
 
 def problem(kind: Kind, seed: int) -> cf.Problem:
     """Draw a model, a unit, times, parameters and data."""
     rng = np.random.default_rng(seed)
-    which = int(rng.integers(3))
+    model_index = int(rng.integers(3))
     unit = kind.unit or (float(10 ** rng.integers(1, 4)) if kind.counts else float(10.0 ** rng.integers(-3, 4)))
-    of, n = model(which, unit), int(rng.integers(10, 18))
+    drawn_model, n = model(model_index, unit), int(rng.integers(10, 18))
     times = np.sort(rng.uniform(0.3, 6.0, n))
     true = {"k1": float(rng.uniform(0.6, 1.4)), "k2": float(rng.uniform(0.15, 0.4))}
-    exact = cf.simulate(of, true, times, initial={"x": 1.0, "y": 0.1})
+    exact = cf.simulate(drawn_model, true, times, initial={"x": 1.0, "y": 0.1})
     mu = np.asarray(exact["obs"])
     noise = kind.make(unit)
     spread = 0.1 if kind.spread == "bare" else 0.05 * unit
@@ -175,31 +175,31 @@ def problem(kind: Kind, seed: int) -> cf.Problem:
     parameters: dict[str, Any] = {n: cf.Parameter(1.3 * v, scale="log") for n, v in true.items()}
     begin = {"a": 0.02 * unit, "b": 0.02, "s": 0.1 * unit}
     parameters |= {n: cf.Parameter(begin[n], scale="log", lower=1e-4 * begin[n]) for n in kind.parameters}
-    return cf.Problem(of, experiment, parameters=parameters)
+    return cf.Problem(drawn_model, experiment, parameters=parameters)
 
 
-def independent(kind: Kind, found: cf.Result) -> float:
+def independent(kind: Kind, result: cf.Result) -> float:
     """Evaluate -2 log L with scipy.stats, at the predictions and spreads that a result reports."""
-    table = found.residual_table()
-    own = table["output"] == "obs"
-    total = float(np.sum(normal(table["value"], table["prediction"], 0.02)[~own]))
-    spread = table["sigma"][own]
-    if "sigma(obs)" in found.sigmas:
-        spread = spread * found.sigmas["sigma(obs)"]
-    if "s" in found.parameters:  # in the user's own likelihood
-        spread = np.full(own.sum(), found.parameters["s"])
-    return 2 * (total + float(np.sum(kind.cost(table["value"][own], table["prediction"][own], spread))))
+    table = result.residual_table()
+    is_obs = table["output"] == "obs"
+    total = float(np.sum(normal(table["value"], table["prediction"], 0.02)[~is_obs]))
+    spread = table["sigma"][is_obs]
+    if "sigma(obs)" in result.sigmas:
+        spread = spread * result.sigmas["sigma(obs)"]
+    if "s" in result.parameters:  # in the user's own likelihood
+        spread = np.full(is_obs.sum(), result.parameters["s"])
+    return 2 * (total + float(np.sum(kind.cost(table["value"][is_obs], table["prediction"][is_obs], spread))))
 
 
-def promised_slope(staged: StagedProblem, at: Linearization, direction: np.ndarray) -> tuple[float, float]:
+def promised_slope(staged: StagedProblem, linearization: Linearization, direction: np.ndarray) -> tuple[float, float]:
     """Return  r . J d  of all rows, and how large that might be."""
-    moved = [at.prior_jacobian @ direction[: staged.layout.n_theta]]
-    rows = [at.prior]
-    for chain, values, j in zip(staged.layout.chains, at.values, at.jacobians, strict=True):
+    jacobian_products = [linearization.prior_jacobian @ direction[: staged.layout.n_theta]]
+    rows = [linearization.prior]
+    for chain, values, j in zip(staged.layout.chains, linearization.values, linearization.jacobians, strict=True):
         q, s, w = chain.local(direction)
-        moved.append((j.R_q @ q + np.einsum("krs,ks->kr", j.R_s, s) + np.einsum("krw,kw->kr", j.R_w, w)).ravel())
+        jacobian_products.append((j.R_q @ q + np.einsum("krs,ks->kr", j.R_s, s) + np.einsum("krw,kw->kr", j.R_w, w)).ravel())
         rows.append(values.r.ravel())
-    J, r = np.concatenate(moved), np.concatenate(rows)
+    J, r = np.concatenate(jacobian_products), np.concatenate(rows)
     return float(r @ J), float(np.linalg.norm(r) * np.linalg.norm(J))
 
 
@@ -233,28 +233,28 @@ def connected(staged: StagedProblem) -> np.ndarray:
 
 def check_gradient(name: str, seed: int) -> None:
     """Rows times Jacobian are the gradient of the cost: of all variables, and along the constraints."""
-    posed = problem(KINDS[name], seed).posed
+    compiled_problem = problem(KINDS[name], seed).posed
     rng = np.random.default_rng(seed)
-    whole = cf.SingleShooting(PRECISE).transcribe(posed, posed.guess)
-    theta, along = smooth_place(whole, name, rng)
-    wanted = slope(lambda h: whole.evaluate(theta + h * along).cost)
+    single_shooting = cf.SingleShooting(PRECISE).transcribe(compiled_problem, compiled_problem.guess)
+    theta, theta_direction = smooth_place(single_shooting, name, rng)
+    expected = slope(lambda h: single_shooting.evaluate(theta + h * theta_direction).cost)
     for transcription in (
         cf.SingleShooting(PRECISE),
         cf.MultipleShooting(3, states="simulation", integrator=PRECISE),
         cf.Collocation(elements=3),
     ):
-        staged = transcription.transcribe(posed, theta)
+        staged = transcription.transcribe(compiled_problem, theta)
         v, direction = smooth_place(staged, name, rng)
-        linear = staged.linearize(v)
-        assert linear.ok
-        found, size = promised_slope(staged, linear, direction)
+        linearization = staged.linearize(v)
+        assert linearization.ok
+        actual, size = promised_slope(staged, linearization, direction)
         difference = slope(lambda h, v=v, d=direction, s=staged: s.evaluate(v + h * d).cost)
-        assert found == pytest.approx(difference, abs=1e-6 * size), transcription.label
+        assert actual == pytest.approx(difference, abs=1e-6 * size), transcription.label
         if staged.integrated:
-            at = staged.linearize(connected(staged))
-            E, r = condense(staged.layout, at).E, residuals(staged.layout, at)
-            size = float(np.linalg.norm(E @ along) * np.linalg.norm(r))
-            assert along @ (E.T @ r) == pytest.approx(wanted, abs=1e-6 * size), f"reduced, {transcription.label}"
+            connected_linearization = staged.linearize(connected(staged))
+            E, r = condense(staged.layout, connected_linearization).E, residuals(staged.layout, connected_linearization)
+            size = float(np.linalg.norm(E @ theta_direction) * np.linalg.norm(r))
+            assert theta_direction @ (E.T @ r) == pytest.approx(expected, abs=1e-6 * size), f"reduced, {transcription.label}"
 
 
 def _off(name: str, solver: Any) -> float:
@@ -266,26 +266,26 @@ def _off(name: str, solver: Any) -> float:
 
 def check_fits(name: str, seed: int, methods: list[tuple[Any, Any]]) -> None:
     """The cost is what scipy.stats says, and all methods find the same."""
-    kind, posed = KINDS[name], problem(KINDS[name], seed)
-    first: cf.Result | None = None
+    kind, drawn_problem = KINDS[name], problem(KINDS[name], seed)
+    reference: cf.Result | None = None
     for transcription, solver in methods:
-        what = f"{transcription.label}, {solver.label}"
-        found = cf.fit(posed, transcription, solver)
-        assert found.success, f"{what}: {found.message}"
-        wanted = independent(kind, found)
-        size = max(1.0, abs(wanted), found.n_data)
+        label = f"{transcription.label}, {solver.label}"
+        result = cf.fit(drawn_problem, transcription, solver)
+        assert result.success, f"{label}: {result.message}"
+        expected = independent(kind, result)
+        size = max(1.0, abs(expected), result.n_data)
         # SciPy's negative binomial loses digits where its n, the inverse of a dispersion near zero, is millions.
         digits = 1e-7 if name == "NegativeBinomial, unknown" else 1e-10
-        assert found.neg2loglik == pytest.approx(wanted, abs=digits * size), what
-        if first is None:
-            first = found
+        assert result.neg2loglik == pytest.approx(expected, abs=digits * size), label
+        if reference is None:
+            reference = result
             continue
-        for key, value in first.values.items():
-            error = first.standard_errors[key]
+        for key, value in reference.values.items():
+            error = reference.standard_errors[key]
             scale = max(abs(value), error if np.isfinite(error) else 0.0)
-            off = max(1e-5 * scale, _off(name, solver) * error if np.isfinite(error) else 0.0)
-            assert found.values[key] == pytest.approx(value, abs=off), f"{key}, {what}"
-            assert found.standard_errors[key] == pytest.approx(error, rel=1e-3, nan_ok=True), f"{key}, {what}"
+            tolerance = max(1e-5 * scale, _off(name, solver) * error if np.isfinite(error) else 0.0)
+            assert result.values[key] == pytest.approx(value, abs=tolerance), f"{key}, {label}"
+            assert result.standard_errors[key] == pytest.approx(error, rel=1e-3, nan_ok=True), f"{key}, {label}"
 
 
 QUICK = settings(max_examples=1, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -324,13 +324,13 @@ def test_rows_have_the_gradient_of_the_cost_in_many_problems(name, seed):
 @pytest.mark.parametrize("name", KINDS)
 def test_methods_agree_in_many_problems(name):
     """Of few data some likelihoods have a second optimum, a rate at zero or other kinks, where some method ends."""
-    elsewhere = []
+    failures = []
     for seed in range(20):
         try:
             check_fits(name, seed, ALL)
         except AssertionError as error:
-            elsewhere.append((seed, str(error).splitlines()[0]))
-    assert len(elsewhere) <= (6 if name.startswith("Laplace") else 2), elsewhere
+            failures.append((seed, str(error).splitlines()[0]))
+    assert len(failures) <= (6 if name.startswith("Laplace") else 2), failures
 
 
 def test_a_kink_is_one_in_any_unit() -> None:

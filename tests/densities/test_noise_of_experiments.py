@@ -99,20 +99,20 @@ def test_absolute_sigma_is_refused_where_the_experiments_say_more() -> None:
 @pytest.mark.parametrize("transcription", TRANSCRIPTIONS, ids=lambda t: t.label)
 def test_an_output_in_other_units_has_the_same_sigma_in_these(transcription: Any) -> None:
     """One common sigma is a poor guess for outputs of different size; one each is right in every unit."""
-    found = cf.fit(cascade(noisy(), sigma=cf.unknown()), transcription)
-    milli = {n: v * (1e-6 if n == "obs" else 1.0) for n, v in noisy().items()}
+    result = cf.fit(cascade(noisy(), sigma=cf.unknown()), transcription)
+    scaled_data = {n: v * (1e-6 if n == "obs" else 1.0) for n, v in noisy().items()}
     x, y, k1, k2 = cf.symbols("x y k1 k2")
     model = cf.Model({x: -k1 * x, y: k1 * x - k2 * y}, parameters=[k1, k2], outputs={"obs": 1e-4 * y})
-    experiment = cf.Experiment(milli, time=T, sigma=cf.unknown(), initial={"x": 1.0, "y": 0.0})
+    experiment = cf.Experiment(scaled_data, time=T, sigma=cf.unknown(), initial={"x": 1.0, "y": 0.0})
     rates = {n: cf.Parameter(g, scale="log") for n, g in (("k1", 3.0), ("k2", 1.0))}
-    other = cf.fit(cf.Problem(model, experiment, parameters=rates), transcription)
-    assert found.success
-    assert other.success
-    assert other.sigmas["sigma(obs)"] == pytest.approx(1e-6 * found.sigmas["sigma(obs)"], rel=1e-6)
-    assert other.standard_errors["k1"] == pytest.approx(found.standard_errors["k1"], rel=1e-5)
-    residuals = found.residual_table()
-    own = residuals["output"] == "obs"
-    assert found.sigmas["sigma(obs)"] == pytest.approx(np.sqrt(np.mean(residuals["residual"][own] ** 2)), rel=1e-9)
+    scaled_result = cf.fit(cf.Problem(model, experiment, parameters=rates), transcription)
+    assert result.success
+    assert scaled_result.success
+    assert scaled_result.sigmas["sigma(obs)"] == pytest.approx(1e-6 * result.sigmas["sigma(obs)"], rel=1e-6)
+    assert scaled_result.standard_errors["k1"] == pytest.approx(result.standard_errors["k1"], rel=1e-5)
+    residuals = result.residual_table()
+    is_obs = residuals["output"] == "obs"
+    assert result.sigmas["sigma(obs)"] == pytest.approx(np.sqrt(np.mean(residuals["residual"][is_obs] ** 2)), rel=1e-9)
 
 
 def test_copies_keep_the_noise() -> None:
@@ -127,14 +127,14 @@ def test_copies_keep_the_noise() -> None:
     expected = cf.fit(problem, cf.SingleShooting())
     for copy in copies:
         assert question(copy) == question(problem)
-        found = cf.fit(copy, cf.SingleShooting())
-        assert found.neg2loglik == pytest.approx(expected.neg2loglik, rel=1e-9)
+        result = cf.fit(copy, cf.SingleShooting())
+        assert result.neg2loglik == pytest.approx(expected.neg2loglik, rel=1e-9)
     assert problem.posed.until(4.0).n_data == 20
     assert "a" not in problem.posed.fix(["a"]).names
 
 
 def test_another_noise_model_is_another_question() -> None:
-    given = [
+    noises = [
         {"sigma": {"x": 1.0, "obs": 1.0}},
         {"sigma": {"x": 1.0}, "noise": {"obs": cf.StudentT(df=3)}},
         {"sigma": {"x": 1.0}, "noise": {"obs": cf.StudentT(df=4)}},
@@ -142,16 +142,16 @@ def test_another_noise_model_is_another_question() -> None:
         {"sigma": {"x": 1.0, "obs": cf.unknown("s")}},
         {},
     ]
-    asked = [tuple(question(cascade(noisy(), **noise)).items()) for noise in given]
-    assert len(set(asked)) == len(given)
+    questions = [tuple(question(cascade(noisy(), **noise)).items()) for noise in noises]
+    assert len(set(questions)) == len(noises)
 
 
 def test_the_surrogate_has_the_same_quantities_but_those_of_the_noise() -> None:
     problem = cascade(noisy(), sigma={"x": 0.02}, noise={"obs": cf.StudentT()})
-    plain = surrogate(problem.posed)
+    surrogate_problem = surrogate(problem.posed)
     assert problem.names == ("k1", "k2", "sigma(obs)")
-    assert plain.names == ("k1", "k2")
-    assert plain.least_squares
+    assert surrogate_problem.names == ("k1", "k2")
+    assert surrogate_problem.least_squares
     assert not problem.posed.least_squares
 
 
@@ -161,14 +161,14 @@ def test_the_surrogate_eliminates_a_sigma_that_is_a_parameter_within_its_bounds(
     s, fixed = cf.symbols("s fixed")
     data = noisy() | {"y": 0.05 * np.sin(T)}
     guess = float(np.clip(0.2, *bounds))
-    given = {"s": cf.Parameter(guess, scale="log", bounds=bounds), "fixed": cf.Parameter(3.0, fixed=True)}
-    problem = cascade(data, sigma={"x": s, "y": s, "obs": fixed}, parameters=given)
-    plain = surrogate(problem.posed)
-    assert plain.names == ("k1", "k2")
-    assert len(plain.groups) == 1
+    parameters = {"s": cf.Parameter(guess, scale="log", bounds=bounds), "fixed": cf.Parameter(3.0, fixed=True)}
+    problem = cascade(data, sigma={"x": s, "y": s, "obs": fixed}, parameters=parameters)
+    surrogate_problem = surrogate(problem.posed)
+    assert surrogate_problem.names == ("k1", "k2")
+    assert len(surrogate_problem.groups) == 1
     integrator = cf.IntegratorOptions(relative_tolerance=1e-10, absolute_tolerance=1e-12)
     theta = np.log([1.3, 0.4])
-    staged = cf.SingleShooting(integrator).transcribe(plain, theta)
+    staged = cf.SingleShooting(integrator).transcribe(surrogate_problem, theta)
     n = int(staged.layout.group_sizes.sum())
     assert n == 2 * T.size
 
@@ -177,12 +177,12 @@ def test_the_surrogate_eliminates_a_sigma_that_is_a_parameter_within_its_bounds(
         x, y = np.exp(-k1 * T), k1 / (k1 - k2) * (np.exp(-k2 * T) - np.exp(-k1 * T))
         errors = np.concatenate([x - data["x"], y - data["y"]])
         sigma = float(np.clip(np.sqrt(np.mean(errors**2)), *bounds))
-        known = np.sum(((100 * y - data["obs"]) / 3.0) ** 2)
-        return float(np.sum(errors**2) / (2 * sigma**2) + n * (np.log(sigma) - 0.5) + 0.5 * known)
+        known_sigma_squares = np.sum(((100 * y - data["obs"]) / 3.0) ** 2)
+        return float(np.sum(errors**2) / (2 * sigma**2) + n * (np.log(sigma) - 0.5) + 0.5 * known_sigma_squares)
 
-    at = staged.linearize(theta)
-    assert at.cost == pytest.approx(most_likely(theta), rel=1e-7)
-    rows = [(of.r.ravel(), j.R_q.reshape(of.r.size, -1)) for of, j in zip(at.values, at.jacobians, strict=True)]
+    linearization = staged.linearize(theta)
+    assert linearization.cost == pytest.approx(most_likely(theta), rel=1e-7)
+    rows = [(values.r.ravel(), j.R_q.reshape(values.r.size, -1)) for values, j in zip(linearization.values, linearization.jacobians, strict=True)]
     gradient = sum(r @ R for r, R in rows)
     steps = 1e-5 * np.eye(2)
     differences = [(most_likely(theta + h) - most_likely(theta - h)) / 2e-5 for h in steps]
@@ -198,25 +198,25 @@ def test_one_sigma_times_the_scale_of_each_output_is_judged_once() -> None:
     rng = np.random.default_rng(2)
     data = {n: 3.0**j * (np.exp(-0.4 * T) + 0.05 * rng.standard_normal(T.size)) for j, n in enumerate(outputs)}
     experiment = cf.Experiment(data, time=T, sigma={f"y{j}": s * a for j, a in enumerate(scales)})
-    given = {f"a{j}": cf.Parameter(3.0**j, 1e-3, 1e3, "log") for j in range(6)}
-    given |= {"k": cf.Parameter(0.4, 1e-3, 1e3, "log"), "s": cf.Parameter(0.05, 1e-4, 1e3, "log")}
-    problem = cf.Problem(model, experiment, parameters=given)
-    posed = problem.posed
+    parameters = {f"a{j}": cf.Parameter(3.0**j, 1e-3, 1e3, "log") for j in range(6)}
+    parameters |= {"k": cf.Parameter(0.4, 1e-3, 1e3, "log"), "s": cf.Parameter(0.05, 1e-4, 1e3, "log")}
+    problem = cf.Problem(model, experiment, parameters=parameters)
+    compiled_problem = problem.posed
     for guess in (5.0, 0.05, 5e-4):
-        theta = posed.theta_from({"s": guess})
-        staged = cf.SingleShooting().transcribe(posed, theta)
-        moved = staged.layout.theta(with_spreads(posed, staged, staged.start))
-        values = dict(zip(posed.names, posed.to_natural(moved), strict=True))
+        theta = compiled_problem.theta_from({"s": guess})
+        staged = cf.SingleShooting().transcribe(compiled_problem, theta)
+        adjusted_theta = staged.layout.theta(with_spreads(compiled_problem, staged, staged.start))
+        values = dict(zip(compiled_problem.names, compiled_problem.to_natural(adjusted_theta), strict=True))
         assert values["s"] == pytest.approx(0.05, rel=0.4)
         assert values["a3"] == pytest.approx(27.0)
 
 
 def test_starts_are_not_drawn_for_spreads_without_bounds() -> None:
-    wrong: list[str] = []
-    drawn = draw(cascade(counts(), sigma={"x": 0.02}, noise={"obs": cf.NegativeBinomial()}), 4, None, None, 0, wrong)
-    assert not wrong
-    assert len({start["k1"] for start in drawn.first}) == 4
-    assert len({start["dispersion(obs)"] for start in drawn.first}) == 1
+    messages: list[str] = []
+    starts = draw(cascade(counts(), sigma={"x": 0.02}, noise={"obs": cf.NegativeBinomial()}), 4, None, None, 0, messages)
+    assert not messages
+    assert len({start["k1"] for start in starts.first}) == 4
+    assert len({start["dispersion(obs)"] for start in starts.first}) == 1
 
 
 def test_every_driver_finds_the_most_likely_parameters() -> None:
@@ -233,24 +233,24 @@ def test_every_driver_finds_the_most_likely_parameters() -> None:
 
 
 def test_a_result_with_noise_survives_saving(tmp_path: Any) -> None:
-    found = counted()
-    found.save(tmp_path / "result.json")
-    loaded = cf.Result.load(tmp_path / "result.json").with_problem(found.problem)
-    assert loaded.summary() == found.summary()
-    assert "sigma(x)" in found.summary()
-    assert loaded.sigmas == found.sigmas
-    for name, column in found.residual_table().items():
+    result = counted()
+    result.save(tmp_path / "result.json")
+    loaded = cf.Result.load(tmp_path / "result.json").with_problem(result.problem)
+    assert loaded.summary() == result.summary()
+    assert "sigma(x)" in result.summary()
+    assert loaded.sigmas == result.sigmas
+    for name, column in result.residual_table().items():
         np.testing.assert_array_equal(loaded.residual_table()[name], column)
-    found.plot(tmp_path / "fit.png")
+    result.plot(tmp_path / "fit.png")
 
 
 def test_normalised_residuals_have_variance_one() -> None:
-    found = counted()
-    table = found.residual_table()
+    result = counted()
+    table = result.residual_table()
     obs = table["output"] == "obs"
     poisson = (table["prediction"] - table["value"])[obs] / np.sqrt(table["prediction"][obs])
     np.testing.assert_allclose(table["normalised"][obs], poisson)
-    np.testing.assert_allclose(found.deviations[obs], np.sqrt(table["prediction"][obs]))
+    np.testing.assert_allclose(result.deviations[obs], np.sqrt(table["prediction"][obs]))
     assert np.mean(table["normalised"][~obs] ** 2) == pytest.approx(1.0, abs=0.15)
 
 
@@ -266,12 +266,12 @@ def test_a_loss_is_short_for_a_noise_model(loss: str) -> None:
 
 def test_losses_that_cannot_be_are_refused() -> None:
     problem = cascade(noisy())
-    for options, said in (
+    for options, message in (
         ({"loss": "hubert"}, "choose"),
         ({"loss": "huber", "f_scale": -1.0}, "f_scale is -1"),
         ({"loss": "cauchy"}, "sigma cannot be estimated"),
     ):
-        with pytest.raises(cf.InputError, match=said):
+        with pytest.raises(cf.InputError, match=message):
             cf.fit(problem, **options)
     with pytest.raises(cf.InputError, match="no output has normal errors"):
         cf.fit(cascade(truth(), noise=cf.LogNormal()), loss="huber")
@@ -283,20 +283,20 @@ def test_a_dispersion_is_called_so_and_by_its_old_name(tmp_path, monkeypatch):
     x, k = cf.symbols("x k")
     model = cf.Model({x: -k * x}, parameters=[k], initial={x: 50.0})
     data = cf.Experiment({"x": [40, 21, 26, 9, 21, 12]}, time=[0.5, 1, 1.5, 2, 2.5, 3], noise=cf.NegativeBinomial())
-    asked = {"model": model, "experiments": data, "parameters": {"k": 1.0}}
-    result = cf.fit(cf.Problem(**asked), "single")
+    arguments = {"model": model, "experiments": data, "parameters": {"k": 1.0}}
+    result = cf.fit(cf.Problem(**arguments), "single")
     assert result.names == ("k", "dispersion(x)")
     assert result["sigma(x)"] == result["dispersion(x)"] == result.parameters["dispersion(x)"]
-    again = cf.fit(cf.Problem(**asked), "single", start={"sigma(x)": result["dispersion(x)"].value})
-    assert again["dispersion(x)"].value == pytest.approx(result["dispersion(x)"].value, rel=1e-4)
+    refit = cf.fit(cf.Problem(**arguments), "single", start={"sigma(x)": result["dispersion(x)"].value})
+    assert refit["dispersion(x)"].value == pytest.approx(result["dispersion(x)"].value, rel=1e-4)
     monkeypatch.setattr(cf.NegativeBinomial, "spread_name", "sigma")  # as results were saved before
-    before = cf.fit(cf.Problem(**asked), "single")
-    assert before.names == ("k", "sigma(x)")
-    before.save(tmp_path / "before.json")
+    old_result = cf.fit(cf.Problem(**arguments), "single")
+    assert old_result.names == ("k", "sigma(x)")
+    old_result.save(tmp_path / "before.json")
     monkeypatch.undo()
     loaded = cf.Result.load(tmp_path / "before.json")
-    assert loaded["sigma(x)"] == before["sigma(x)"]
-    known = loaded.with_problem(cf.Problem(**asked))
-    assert known.names == result.names
-    assert known.standard_errors["dispersion(x)"] == before.standard_errors["sigma(x)"]
-    assert known.covariance == pytest.approx(before.covariance)
+    assert loaded["sigma(x)"] == old_result["sigma(x)"]
+    restored_result = loaded.with_problem(cf.Problem(**arguments))
+    assert restored_result.names == result.names
+    assert restored_result.standard_errors["dispersion(x)"] == old_result.standard_errors["sigma(x)"]
+    assert restored_result.covariance == pytest.approx(old_result.covariance)

@@ -53,9 +53,9 @@ def decay(prior=None, *, unit=1.0, scale="linear", guess=0.7, sigma: float | Non
     return cf.Problem(model, experiment, **{"parameters": parameters, **changes})
 
 
-def misfit(at: np.ndarray) -> float:
+def misfit(point: np.ndarray) -> float:
     """Half the sum of squared weighted residuals of `decay` at k and s."""
-    return 0.5 * float(np.sum(((at[1] * np.exp(-at[0] * TIMES) - DATA) / 0.1) ** 2))
+    return 0.5 * float(np.sum(((point[1] * np.exp(-point[0] * TIMES) - DATA) / 0.1) ** 2))
 
 
 def best_of(log_density, bounds=(1e-6, 5.0)) -> np.ndarray:
@@ -76,11 +76,11 @@ def best_of(log_density, bounds=(1e-6, 5.0)) -> np.ndarray:
 @pytest.mark.parametrize(("prior", "known"), PRIORS, ids=shown)
 def test_costs_are_densities_and_rows_have_their_slope(prior, known):
     """cost + constant = -log p;  r j = cost';  cost >= 0, and 0 at the mode."""
-    at = known.ppf([0.001, 0.1, 0.35, 0.6, 0.99])
-    costs = np.array([prior.row(x).cost for x in at])
-    np.testing.assert_allclose(costs + prior.constant, -known.logpdf(at), rtol=1e-10, atol=1e-10)
+    points = known.ppf([0.001, 0.1, 0.35, 0.6, 0.99])
+    costs = np.array([prior.row(x).cost for x in points])
+    np.testing.assert_allclose(costs + prior.constant, -known.logpdf(points), rtol=1e-10, atol=1e-10)
     assert (costs >= 0.0).all()
-    for x in at:
+    for x in points:
         h, row = 1e-5 * x, prior.row(x)
         slope = (prior.row(x + h).cost - prior.row(x - h).cost) / (2 * h)
         assert row.r * row.j == pytest.approx(slope, rel=1e-6, abs=1e-6)
@@ -117,46 +117,46 @@ def test_full_steps_lead_to_the_mode_of_a_gamma_prior_from_anywhere(shape, scale
 @pytest.mark.parametrize(("prior", "known"), PRIORS, ids=shown)
 def test_the_posterior_mode_is_found(prior, known, transcription, solver):
     expected = best_of(known.logpdf, prior.support)
-    found = cf.fit(decay(prior), transcription, solver)
-    assert found.success, found.message
-    np.testing.assert_allclose(list(found.parameters.values()), expected, rtol=1e-6)
+    result = cf.fit(decay(prior), transcription, solver)
+    assert result.success, result.message
+    np.testing.assert_allclose(list(result.parameters.values()), expected, rtol=1e-6)
     constant = TIMES.size * np.log(2 * np.pi * 0.01)
-    assert found.neg2loglik == pytest.approx(2 * (misfit(expected) - known.logpdf(expected[0])) + constant, abs=1e-5)
-    assert found.chi2 == pytest.approx(2 * found.cost)
+    assert result.neg2loglik == pytest.approx(2 * (misfit(expected) - known.logpdf(expected[0])) + constant, abs=1e-5)
+    assert result.chi2 == pytest.approx(2 * result.cost)
 
 
 @pytest.mark.parametrize("scale", ["linear", "log"])
 @pytest.mark.parametrize(("prior", "known", "unit"), ON_LOGARITHMS, ids=shown)
 def test_the_posterior_mode_of_logarithms_is_found(prior, known, unit, scale):
     expected = best_of(lambda k: known.logpdf(np.log(k) / unit))
-    found = cf.fit(decay(prior, scale=scale), "single", cf.GaussNewton(tolerance=1e-13))
-    np.testing.assert_allclose(list(found.parameters.values()), expected, rtol=1e-6)
+    result = cf.fit(decay(prior, scale=scale), "single", cf.GaussNewton(tolerance=1e-13))
+    np.testing.assert_allclose(list(result.parameters.values()), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(("prior", "known"), PRIORS, ids=shown)
 def test_the_mode_does_not_depend_on_the_scale_of_the_search(prior, known):
     """A density of the natural value: no factor of the transformation is added."""
-    here, there = (cf.fit(decay(prior, scale=s), "single", cf.GaussNewton(tolerance=1e-13)) for s in ("linear", "log"))
-    assert here.parameters["k"] == pytest.approx(there.parameters["k"], rel=1e-6)
-    assert here.cost == pytest.approx(there.cost, rel=1e-9)
+    linear_result, log_result = (cf.fit(decay(prior, scale=s), "single", cf.GaussNewton(tolerance=1e-13)) for s in ("linear", "log"))
+    assert linear_result.parameters["k"] == pytest.approx(log_result.parameters["k"], rel=1e-6)
+    assert linear_result.cost == pytest.approx(log_result.cost, rel=1e-9)
 
 
 @pytest.mark.parametrize("control", ["natural_level", "exact_penalty", "levenberg_marquardt", "hemker"])
 @pytest.mark.parametrize("prior", [Gamma(50, 0.015), LogNormalPrior(-0.4, 0.05), Beta(70, 30)], ids=shown)
 def test_step_controls_and_unknown_sigma_agree(prior, control):
     expected = cf.fit(decay(prior, sigma=None), "single", cf.Ipopt())
-    found = cf.fit(decay(prior, sigma=None), "single", cf.GaussNewton(control, tolerance=1e-13))
-    assert found.success
-    assert found.cost == pytest.approx(expected.cost, abs=1e-8)
-    assert found.parameters["k"] == pytest.approx(expected.parameters["k"], rel=1e-6)
+    result = cf.fit(decay(prior, sigma=None), "single", cf.GaussNewton(control, tolerance=1e-13))
+    assert result.success
+    assert result.cost == pytest.approx(expected.cost, abs=1e-8)
+    assert result.parameters["k"] == pytest.approx(expected.parameters["k"], rel=1e-6)
 
 
 @pytest.mark.parametrize("sigma", [0.1, None])
 @pytest.mark.parametrize("solver", [cf.GaussNewton(), cf.Ipopt()], ids=shown)
 def test_priors_weigh_the_same_in_every_unit_of_the_data(sigma, solver):
-    here, there = (cf.fit(decay(Gamma(50, 0.015), unit=u, sigma=sigma), "multiple", solver) for u in (1.0, 1000.0))
-    assert there.parameters["k"] == pytest.approx(here.parameters["k"], rel=1e-8)
-    assert there.standard_errors["k"] == pytest.approx(here.standard_errors["k"], rel=1e-6)
+    result, scaled_result = (cf.fit(decay(Gamma(50, 0.015), unit=u, sigma=sigma), "multiple", solver) for u in (1.0, 1000.0))
+    assert scaled_result.parameters["k"] == pytest.approx(result.parameters["k"], rel=1e-8)
+    assert scaled_result.standard_errors["k"] == pytest.approx(result.standard_errors["k"], rel=1e-6)
 
 
 def test_a_straight_prior_moves_the_estimate_but_adds_no_information():
@@ -177,12 +177,12 @@ def test_a_normal_prior_is_one_more_measurement():
     x, k = cf.symbols("x k")
     model, t = cf.Model({x: k}, parameters=[k]), np.array([1.0, 2.0, 3.0])
     data = cf.Experiment({"x": [1.1, 1.9, 3.2]}, time=t, initial={"x": 0.0}, sigma=0.1)
-    found = cf.fit(cf.Problem(model, data, parameters={"k": cf.Parameter(1.0, prior=Normal(1.2, 0.02))}), "single")
+    result = cf.fit(cf.Problem(model, data, parameters={"k": cf.Parameter(1.0, prior=Normal(1.2, 0.02))}), "single")
     information = t @ t / 0.1**2 + 1 / 0.02**2
     expected = (t @ [1.1, 1.9, 3.2] / 0.1**2 + 1.2 / 0.02**2) / information
-    assert found.parameters["k"] == pytest.approx(expected, rel=1e-7)
-    assert found.standard_errors["k"] == pytest.approx(information**-0.5, rel=1e-6)
-    assert found.dof == 3
+    assert result.parameters["k"] == pytest.approx(expected, rel=1e-7)
+    assert result.standard_errors["k"] == pytest.approx(information**-0.5, rel=1e-6)
+    assert result.dof == 3
 
 
 @pytest.mark.parametrize("transcription", ["single", "multiple", "collocation"])
@@ -192,37 +192,37 @@ def test_initial_states_have_priors(transcription):
     start = cf.free(1.2, prior=Normal(1.0, 0.05))
     e = cf.Experiment(measured, time=[1.0], sigma=0.05 * np.exp(-0.5), initial={"x": start})
     problem = cf.Problem(decay_model(), e, parameters={"k": cf.Parameter(0.5, fixed=True)})
-    found = cf.fit(problem, transcription)
-    assert found.initial_states["x(0)"] == pytest.approx(0.95, rel=1e-6)
+    result = cf.fit(problem, transcription)
+    assert result.initial_states["x(0)"] == pytest.approx(0.95, rel=1e-6)
     assert pickle.loads(pickle.dumps(problem)).quantities[0].prior == Normal(1.0, 0.05)
 
 
 def test_what_a_prior_excludes_is_a_bound():
     problem = decay(UniformPrior(0.65, 0.9))
     assert (problem.quantities[0].lower, problem.quantities[0].upper) == (0.65, 0.9)
-    found = cf.fit(problem, "single")
-    assert found.active == {"k": "lower"}
-    assert found.parameters["k"] == 0.65
-    wider = problem.posed.within(np.array([0.0, 0.0]), np.array([9.0, 9.0]))
-    assert (wider.quantities[0].lower, wider.quantities[0].upper) == (0.65, 0.9)
-    limited = decay(parameters={"k": cf.Parameter(0.7, lower=0.6, prior=LogNormalPrior(-0.4, 0.1)), "s": 2.0})
-    assert (limited.quantities[0].lower, limited.quantities[0].upper) == (0.6, np.inf)
+    result = cf.fit(problem, "single")
+    assert result.active == {"k": "lower"}
+    assert result.parameters["k"] == 0.65
+    widened_problem = problem.posed.within(np.array([0.0, 0.0]), np.array([9.0, 9.0]))
+    assert (widened_problem.quantities[0].lower, widened_problem.quantities[0].upper) == (0.65, 0.9)
+    bounded_problem = decay(parameters={"k": cf.Parameter(0.7, lower=0.6, prior=LogNormalPrior(-0.4, 0.1)), "s": 2.0})
+    assert (bounded_problem.quantities[0].lower, bounded_problem.quantities[0].upper) == (0.6, np.inf)
 
 
 def test_fingerprints_tell_priors_apart():
-    seen = [
+    fingerprints = [
         fingerprint(decay(p)) for p in (None, Normal(0.7, 0.1), LogNormalPrior(0.7, 0.1), Normal(0.7, 0.1, on="log"))
     ]
-    assert all(a != b for i, a in enumerate(seen) for b in seen[:i])
+    assert all(a != b for i, a in enumerate(fingerprints) for b in fingerprints[:i])
 
 
 def test_starts_are_drawn_from_priors_where_there_are_no_bounds():
     parameters = {"k": cf.Parameter(0.7, prior=LogNormalPrior(-0.5, 0.2)), "s": cf.Parameter(2.0, lower=1, upper=5)}
-    found = cf.multistart(decay(parameters=parameters), "single", starts=16, rng=0)
-    drawn = np.array([one.start["k"] for one in found.starts])
+    multistart_result = cf.multistart(decay(parameters=parameters), "single", starts=16, rng=0)
+    drawn_rates = np.array([start.start["k"] for start in multistart_result.starts])
     expected = stats.lognorm(0.2, scale=np.exp(-0.5))
-    assert expected.ppf(1e-3) < drawn.min() < expected.ppf(0.3)
-    assert expected.ppf(0.7) < drawn.max() < expected.ppf(0.999)
+    assert expected.ppf(1e-3) < drawn_rates.min() < expected.ppf(0.3)
+    assert expected.ppf(0.7) < drawn_rates.max() < expected.ppf(0.999)
 
 
 @pytest.mark.parametrize(

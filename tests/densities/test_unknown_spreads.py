@@ -35,10 +35,10 @@ def problem(big, small, *, prior=None, noise: float = 30.0) -> cf.Problem:
     return cf.Problem(chain(), experiment, parameters=parameters)
 
 
-def sigmas(found: cf.Result) -> dict[str, tuple[float, float]]:
+def sigmas(result: cf.Result) -> dict[str, tuple[float, float]]:
     """Return the sigmas and their standard errors, whether they were eliminated or estimated."""
-    own = {n: (found.values[n], found.standard_errors[n]) for n in found.values if n.startswith("sigma(")}
-    return own | {n: (s, found.sigma_errors[n]) for n, s in found.sigmas.items()}
+    estimated_sigmas = {n: (result.values[n], result.standard_errors[n]) for n in result.values if n.startswith("sigma(")}
+    return estimated_sigmas | {n: (s, result.sigma_errors[n]) for n, s in result.sigmas.items()}
 
 
 @pytest.mark.parametrize("prior", [None, cf.Normal(1.1, 0.02)], ids=["free", "prior"])
@@ -50,20 +50,20 @@ def test_eliminated_and_estimated_sigmas_agree(names, prior):
     for name, value in eliminated.values.items():
         assert estimated.values[name] == pytest.approx(value, rel=1e-6)
         assert estimated.standard_errors[name] == pytest.approx(eliminated.standard_errors[name], rel=1e-4)
-    there = sigmas(estimated)
+    estimated_sigmas = sigmas(estimated)
     for name, (value, error) in sigmas(eliminated).items():
-        assert there[name] == pytest.approx((value, error), rel=1e-4)
+        assert estimated_sigmas[name] == pytest.approx((value, error), rel=1e-4)
 
 
 @pytest.mark.parametrize("transcription", TRANSCRIPTIONS, ids=lambda t: t.label)
 def test_it_does_not_matter_where_sigma_begins(transcription):
-    found = [
+    results = [
         cf.fit(problem(cf.unknown(guess=1000 * g), cf.unknown(guess=g)), transcription) for g in (1e-6, 1e-2, 1.0, 1e6)
     ]
-    for result in found[1:]:
-        assert result.neg2loglik == pytest.approx(found[0].neg2loglik, abs=1e-7)
-        assert result.values == pytest.approx(found[0].values, rel=1e-6)
-    iterations = [result.iterations for result in found]
+    for result in results[1:]:
+        assert result.neg2loglik == pytest.approx(results[0].neg2loglik, abs=1e-7)
+        assert result.values == pytest.approx(results[0].values, rel=1e-6)
+    iterations = [result.iterations for result in results]
     assert max(iterations) <= 2 * min(iterations)
 
 
@@ -71,12 +71,12 @@ def test_it_does_not_matter_where_sigma_begins(transcription):
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: s.label)
 @pytest.mark.parametrize("transcription", TRANSCRIPTIONS[:2], ids=lambda t: t.label)
 def test_an_output_that_is_fitted_exactly_ends_and_is_told(transcription, solver, unknown):
-    found = cf.fit(problem(unknown, unknown, noise=0.0), transcription, solver)
-    assert found.success, found.message
-    assert "data of big are reproduced" in found.message
-    assert np.isfinite(found.neg2loglik)
-    assert found.values["k1"] == pytest.approx(1.0, rel=1e-6)
-    assert np.isfinite([found.standard_errors[n] for n in ("k1", "k2")]).all()
+    result = cf.fit(problem(unknown, unknown, noise=0.0), transcription, solver)
+    assert result.success, result.message
+    assert "data of big are reproduced" in result.message
+    assert np.isfinite(result.neg2loglik)
+    assert result.values["k1"] == pytest.approx(1.0, rel=1e-6)
+    assert np.isfinite([result.standard_errors[n] for n in ("k1", "k2")]).all()
     noisy = cf.fit(problem(unknown, unknown), transcription, solver)
     assert "reproduced" not in noisy.message
 
@@ -90,60 +90,60 @@ def test_an_outlier_of_20_sigma_is_named_and_moves_little(kind, known):
     name = next(iter(experiment.data))
     times = experiment.data[name][0]
     values = {n: series[1].copy() for n, series in experiment.data.items()}
-    at = times.size // 3
-    values[name][at] += 20 * clean.noise
+    index = times.size // 3
+    values[name][index] += 20 * clean.noise
     noise = kind(clean.noise) if known else kind()
-    again = cf.Experiment(values, time=times, noise=noise, initial=experiment.initial)
-    found = cf.fit(cf.Problem(gasoil.model, again, parameters=gasoil.parameters), cf.MultipleShooting(4))
-    assert found.success
+    corrupted_experiment = cf.Experiment(values, time=times, noise=noise, initial=experiment.initial)
+    result = cf.fit(cf.Problem(gasoil.model, corrupted_experiment, parameters=gasoil.parameters), cf.MultipleShooting(4))
+    assert result.success
     for n, value in clean.values.items():
-        assert abs(found.values[n] - value) < clean.standard_errors[n]
-    worst = str(found.diagnostics.outliers[0])
+        assert abs(result.values[n] - value) < clean.standard_errors[n]
+    worst = str(result.diagnostics.outliers[0])
     assert worst.startswith(f"{name} ")
-    assert f"t = {times[at]:g}" in worst
+    assert f"t = {times[index]:g}" in worst
 
 
 @cache
 def without_deviations() -> cf.Problem:
     """JAK-STAT signalling, of whose standard deviations nothing is known."""
-    given = cf.problems.load("stat5").problem
-    (of,) = given.experiments
-    data = {name: series[1] for name, series in of.data.items()}
-    unknown = cf.Experiment(
-        data, time=of.data["y1"][0], sigma=cf.unknown(), initial={"x1": cf.free(3.8, lower=0)}, inputs=of.inputs
+    benchmark_problem = cf.problems.load("stat5").problem
+    (experiment,) = benchmark_problem.experiments
+    data = {name: series[1] for name, series in experiment.data.items()}
+    experiment_without_sigma = cf.Experiment(
+        data, time=experiment.data["y1"][0], sigma=cf.unknown(), initial={"x1": cf.free(3.8, lower=0)}, inputs=experiment.inputs
     )
-    return cf.Problem(given.model, unknown, parameters=given.parameters)
+    return cf.Problem(benchmark_problem.model, experiment_without_sigma, parameters=benchmark_problem.parameters)
 
 
 @cache
 def independent_stat5() -> float:
     """Minimise -2 log L of JAK-STAT signalling by SciPy alone, sigmas at their most likely values."""
-    (of,) = without_deviations().experiments
-    times, y1, y2 = of.data["y1"][0], of.data["y1"][1].ravel(), of.data["y2"][1].ravel()
-    activity = np.ravel(of.inputs["u"].values)
+    (experiment,) = without_deviations().experiments
+    times, y1, y2 = experiment.data["y1"][0], experiment.data["y1"][1].ravel(), experiment.data["y2"][1].ravel()
+    activity = np.ravel(experiment.inputs["u"].values)
 
     def slope(t, x, k1, k2, tau, u0, u1, t0, t1):
         u = u0 + (u1 - u0) * (t - t0) / (t1 - t0)
         x1, x2, x3, _ = x[:4]
         q = x[4:]
-        into, out = k1 * x1 * u, k2 * q[-1]
+        inflow, outflow = k1 * x1 * u, k2 * q[-1]
         chained = 8 / tau * (np.concatenate([[x3], q[:-1]]) - q)
-        return np.concatenate([[out - into, into - x2**2, x2**2 - k2 * x3, k2 * x3 - out], chained])
+        return np.concatenate([[outflow - inflow, inflow - x2**2, x2**2 - k2 * x3, k2 * x3 - outflow], chained])
 
     def neg2loglik(v):
         k1, k2, tau, start = np.exp(v)
         x = np.zeros(12)
         x[0] = start
-        seen = [(0.33 * (x[1] + x[2]), 0.26 * (x[0] + x[1] + x[2]))]
+        predictions = [(0.33 * (x[1] + x[2]), 0.26 * (x[0] + x[1] + x[2]))]
         for k in range(times.size - 1):
             piece = (activity[k], activity[k + 1], times[k], times[k + 1])
-            found = integrate.solve_ivp(
+            solution = integrate.solve_ivp(
                 slope, times[k : k + 2], x, "LSODA", args=(k1, k2, tau, *piece), rtol=1e-10, atol=1e-12
             )
-            x = found.y[:, -1]
-            seen.append((0.33 * (x[1] + x[2]), 0.26 * (x[0] + x[1] + x[2])))
+            x = solution.y[:, -1]
+            predictions.append((0.33 * (x[1] + x[2]), 0.26 * (x[0] + x[1] + x[2])))
         total = 0.0
-        for prediction, value in zip(np.array(seen).T, (y1, y2), strict=True):
+        for prediction, value in zip(np.array(predictions).T, (y1, y2), strict=True):
             r = (prediction - value)[np.isfinite(value)]
             total += r.size * (np.log(2 * np.pi * np.mean(r**2)) + 1)
         return total
@@ -160,9 +160,9 @@ def independent_stat5() -> float:
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: s.label)
 @pytest.mark.parametrize("transcription", TRANSCRIPTIONS, ids=lambda t: t.label)
 def test_signalling_with_unknown_sigmas_is_that_of_an_independent_fit(transcription, solver):
-    found = cf.fit(without_deviations(), transcription, solver)
-    assert found.success
-    assert found.neg2loglik == pytest.approx(independent_stat5(), abs=1e-6)
+    result = cf.fit(without_deviations(), transcription, solver)
+    assert result.success
+    assert result.neg2loglik == pytest.approx(independent_stat5(), abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_signalling_with_unknown_sigmas_is_that_of_an_independent_fit(transcript
     ],
 )
 def test_signalling_with_unknown_sigmas_needs_no_more_iterations(transcription, solver):
-    found = cf.fit(without_deviations(), transcription, solver)
-    assert found.success
-    assert found.neg2loglik == pytest.approx(-81.656526, abs=2e-6)
-    assert found.iterations <= 2 * cf.fit(cf.problems.load("stat5").problem, transcription, solver).iterations
+    result = cf.fit(without_deviations(), transcription, solver)
+    assert result.success
+    assert result.neg2loglik == pytest.approx(-81.656526, abs=2e-6)
+    assert result.iterations <= 2 * cf.fit(cf.problems.load("stat5").problem, transcription, solver).iterations

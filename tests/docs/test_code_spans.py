@@ -25,11 +25,11 @@ def expressions() -> Iterator[tuple[str, str]]:
     for page in WRITTEN:
         if page == HISTORY or "build" in page.parts:
             continue
-        text = FENCE.sub(lambda found: "\n" * found[0].count("\n"), page.read_text(encoding="utf-8"))
-        for found in SPAN.finditer(text):
-            code = found[1].strip()
+        text = FENCE.sub(lambda match: "\n" * match[0].count("\n"), page.read_text(encoding="utf-8"))
+        for match in SPAN.finditer(text):
+            code = match[1].strip()
             if re.match(r"(cf|castfit)\.[A-Za-z]|[A-Z][A-Za-z]*\(", code) and code != "cf.name":
-                yield f"{page.relative_to(ROOT)}:{text[: found.start()].count(chr(10)) + 1}", code
+                yield f"{page.relative_to(ROOT)}:{text[: match.start()].count(chr(10)) + 1}", code
 
 
 def resolved(node: ast.expr) -> Any:
@@ -67,25 +67,25 @@ def mistakes(code: str) -> Iterator[str]:
         try:
             if isinstance(node, ast.Attribute):
                 resolved(node)
-            elif isinstance(node, ast.Call) and callable(called := resolved(node.func)):
-                yield from wrong_arguments(node, called)
+            elif isinstance(node, ast.Call) and callable(function := resolved(node.func)):
+                yield from wrong_arguments(node, function)
         except AttributeError as error:
             yield str(error)
 
 
-def wrong_arguments(call: ast.Call, called: Any) -> Iterator[str]:
+def wrong_arguments(call: ast.Call, function: Any) -> Iterator[str]:
     try:
-        signature = inspect.signature(called)
+        signature = inspect.signature(function)
     except ValueError:  # CasADi's
         return
-    known = signature.parameters.values()
-    if not any(p.kind is p.VAR_KEYWORD for p in known):
-        names = {p.name for p in known}
+    parameters = signature.parameters.values()
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        names = {p.name for p in parameters}
         yield from (f"no argument {k.arg!r}" for k in call.keywords if k.arg and k.arg not in names)
-    if isinstance(called, type) and call.args + call.keywords and is_plain(call):
+    if isinstance(function, type) and call.args + call.keywords and is_plain(call):
         try:
-            made = eval(ast.unparse(call), {**{name: getattr(cf, name) for name in cf.__all__}, **ELSEWHERE})
-            yield from made.mistakes() if hasattr(made, "mistakes") and needs_nothing(made.mistakes) else []
+            instance = eval(ast.unparse(call), {**{name: getattr(cf, name) for name in cf.__all__}, **ELSEWHERE})
+            yield from instance.mistakes() if hasattr(instance, "mistakes") and needs_nothing(instance.mistakes) else []
         except (TypeError, cf.InputError) as error:
             yield str(error)
 
@@ -95,8 +95,8 @@ def needs_nothing(method: Any) -> bool:
 
 
 def test_inline_code_of_all_pages_is_right():
-    found = [f"{where}: `{code}`: {wrong}" for where, code in expressions() for wrong in mistakes(code)]
-    assert not found, "\n".join(found)
+    messages = [f"{where}: `{code}`: {message}" for where, code in expressions() for message in mistakes(code)]
+    assert not messages, "\n".join(messages)
     assert sum(1 for _ in expressions()) > 100
 
 

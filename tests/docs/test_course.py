@@ -277,8 +277,8 @@ UNITS = [pytest.param(folder, id=folder.name) for folder in units()]
 
 def sources(folder, *, solved):
     """Return the code cells of the notebook that is offered for download."""
-    made = json.loads(notebook(read(folder / "lesson.py"), solved=solved))
-    return [cell["source"] for cell in made["cells"] if cell["cell_type"] == "code"]
+    content = json.loads(notebook(read(folder / "lesson.py"), solved=solved))
+    return [cell["source"] for cell in content["cells"] if cell["cell_type"] == "code"]
 
 
 @pytest.mark.parametrize("folder", UNITS)
@@ -290,10 +290,10 @@ def test_solutions_pass_and_gaps_and_mistakes_get_a_hint(folder, tmp_path, monke
         if solved != gapped:
             assert "check_" in solved, f"an exercise without a check:\n{solved}"
             exercises += 1
-            wrong = [(old, new) for old, new in todo if old in solved]
-            todo = [pair for pair in todo if pair not in wrong]
-            assert len(wrong) >= 5, f"only {len(wrong)} mistakes are tried in\n{solved}"
-            for attempt in (gapped, *(solved.replace(old, new) for old, new in wrong)):
+            mistakes = [(old, new) for old, new in todo if old in solved]
+            todo = [pair for pair in todo if pair not in mistakes]
+            assert len(mistakes) >= 5, f"only {len(mistakes)} mistakes are tried in\n{solved}"
+            for attempt in (gapped, *(solved.replace(old, new) for old, new in mistakes)):
                 with pytest.raises(AssertionError) as caught:
                     exec(compile(attempt, f"{folder.name}: gap", "exec"), dict(names))
                 hint = str(caught.value)
@@ -355,5 +355,5 @@ def test_the_method_of_unit_2_ends_from_every_start(monkeypatch, tmp_path):
         with np.errstate(all="ignore"):
             r, J = residuals(theta)
             if np.all(np.isfinite(r)):
-                after = damped(residuals, theta, step(r, J))
-                assert np.sum(residuals(after)[0] ** 2) <= np.sum(r**2) * (1 + 1e-6)
+                next_theta = damped(residuals, theta, step(r, J))
+                assert np.sum(residuals(next_theta)[0] ** 2) <= np.sum(r**2) * (1 + 1e-6)

@@ -22,11 +22,11 @@ def executed(folder, where, *, solved):
     nbformat = pytest.importorskip("nbformat")
     client = pytest.importorskip("nbclient").NotebookClient
     pytest.importorskip("ipykernel")
-    made = nbformat.reads(notebook(read(folder / "lesson.py"), solved=solved), as_version=4)
+    document = nbformat.reads(notebook(read(folder / "lesson.py"), solved=solved), as_version=4)
     client(
-        made, timeout=600, kernel_name="python3", allow_errors=True, resources={"metadata": {"path": where}}
+        document, timeout=600, kernel_name="python3", allow_errors=True, resources={"metadata": {"path": where}}
     ).execute()
-    return [cell for cell in made.cells if cell.cell_type == "code"]
+    return [cell for cell in document.cells if cell.cell_type == "code"]
 
 
 def errors(cell):
@@ -44,9 +44,9 @@ def castfit_of_this_checkout(monkeypatch):
 def test_with_solutions_it_runs_from_top_to_bottom(folder, tmp_path):
     cells = executed(folder, tmp_path, solved=True)
     assert [error.evalue for cell in cells for error in errors(cell)] == []
-    said = "".join(o.text for cell in cells for o in cell.outputs if o.output_type == "stream" and o.name == "stdout")
+    output = "".join(o.text for cell in cells for o in cell.outputs if o.output_type == "stream" and o.name == "stdout")
     exercises = sum(len(cell.solutions) > 0 for cell in read(folder / "lesson.py"))
-    assert said.count("Right.") == exercises
+    assert output.count("Right.") == exercises
     assert any("image/png" in o.data for cell in cells for o in cell.outputs if "data" in o)  # a figure is shown
     assert "Warning" not in "".join(o.text for c in cells for o in c.outputs if o.get("name") == "stderr")
 
@@ -54,6 +54,6 @@ def test_with_solutions_it_runs_from_top_to_bottom(folder, tmp_path):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("folder", UNITS)
 def test_without_them_the_first_check_says_that_there_is_a_gap(folder, tmp_path):
-    found = [error for cell in executed(folder, tmp_path, solved=False) for error in errors(cell)]
-    assert found[0].ename == "AssertionError"
-    assert found[0].evalue.startswith("The dots are still there")
+    cell_errors = [error for cell in executed(folder, tmp_path, solved=False) for error in errors(cell)]
+    assert cell_errors[0].ename == "AssertionError"
+    assert cell_errors[0].evalue.startswith("The dots are still there")

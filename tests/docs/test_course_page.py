@@ -55,16 +55,16 @@ def test_ten_stages_get_there_from_every_start_and_gaps_close(data):
 def test_what_is_drawn_agrees_with_what_was_solved(data):
     """The drawn ends of stages are apart by the solver's gaps, and the level falls as (1 - lambda)^2 in the end."""
     for run in data["runs"]["multiple"]:
-        last = run["points"][-1]
-        stages = last["stages"]
+        last_point = run["points"][-1]
+        stages = last_point["stages"]
         assert len(stages) == 10
-        for before, after in pairwise(stages):
-            assert before["t"][-1] == after["t"][0]
+        for stage, next_stage in pairwise(stages):
+            assert stage["t"][-1] == next_stage["t"][0]
             for i in range(2):
-                assert before["x"][i][-1] == pytest.approx(after["x"][i][0], abs=3e-4)
-        assert last["damping"] is None
-        near = run["points"][-2]["level"]
-        assert near == pytest.approx([(1 - damping) ** 2 for damping in data["lambda"]], abs=0.02)
+                assert stage["x"][i][-1] == pytest.approx(next_stage["x"][i][0], abs=3e-4)
+        assert last_point["damping"] is None
+        levels = run["points"][-2]["level"]
+        assert levels == pytest.approx([(1 - damping) ** 2 for damping in data["lambda"]], abs=0.02)
 
 
 @pytest.mark.parametrize("width", [1280, 400])
@@ -82,15 +82,15 @@ def test_a_browser_steps_through_it_without_complaint(page, tmp_path, width):
       say('failed', by('status').className + by('status').textContent); say('alone', gaps());
       say('nan', [...document.querySelectorAll('svg, #status')].some((e) => e.outerHTML.includes('NaN')));
     """
-    said, console = asked(page, script, profile=tmp_path / "profile", width=width)
+    values, console = asked(page, script, profile=tmp_path / "profile", width=width)
     assert console == []
-    assert int(said["overflow"]) <= 0
-    assert said["flat"] == "0"
-    assert float(said["open"]) > 100
-    assert float(said["closed"]) < 2
-    assert "hold to the requested tolerance" in said["end"]
-    assert said["again"] == "0"
-    assert float(said["farther"]) > float(said["open"])
-    assert said["failed"].startswith("bad")
-    assert float(said["alone"]) == 0
-    assert said["nan"] == "false"
+    assert int(values["overflow"]) <= 0
+    assert values["flat"] == "0"
+    assert float(values["open"]) > 100
+    assert float(values["closed"]) < 2
+    assert "hold to the requested tolerance" in values["end"]
+    assert values["again"] == "0"
+    assert float(values["farther"]) > float(values["open"])
+    assert values["failed"].startswith("bad")
+    assert float(values["alone"]) == 0
+    assert values["nan"] == "false"

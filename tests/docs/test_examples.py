@@ -77,7 +77,7 @@ SLOW = {
 
 def run(script, folder, *arguments):
     """Run a script in a folder as a user would, with the castfit of this checkout; return what it printed."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(script), *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"},
@@ -86,9 +86,9 @@ def run(script, folder, *arguments):
         timeout=280,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return done.stdout
+    assert process.returncode == 0, process.stderr
+    assert process.stderr == ""
+    return process.stdout
 
 
 @pytest.mark.parametrize(
@@ -104,5 +104,5 @@ def test_example_runs(script, tmp_path):
 @pytest.mark.slow
 def test_the_lesson_writes_its_pictures(tmp_path):
     run(ROOT / "examples" / "gauss_newton_step_by_step.py", tmp_path, "--out", "pictures", "--gif")
-    found = {path.name: path.read_bytes()[:4] for path in (tmp_path / "pictures").iterdir()}
-    assert found == {"lotka_volterra.png": b"\x89PNG", "calcium.png": b"\x89PNG", "calcium.gif": b"GIF8"}
+    signatures = {path.name: path.read_bytes()[:4] for path in (tmp_path / "pictures").iterdir()}
+    assert signatures == {"lotka_volterra.png": b"\x89PNG", "calcium.png": b"\x89PNG", "calcium.gif": b"GIF8"}

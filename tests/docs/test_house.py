@@ -50,11 +50,11 @@ def test_there_are_fifteen_floors_and_hardly_anything_on_the_stairs():
 
 def test_contributors_see_the_rooms_that_are_checked():
     table = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    told = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
-    rooms = [room for layer in layers() for room in layer if (CASTFIT / room).is_dir()]
-    assert sorted(told) == sorted(rooms)
-    floor = {room: n for n, layer in enumerate(layers()) for room in layer}
-    assert [floor[room] for room in told] == sorted(floor[room] for room in told)
+    listed_packages = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+    packages = [room for layer in layers() for room in layer if (CASTFIT / room).is_dir()]
+    assert sorted(listed_packages) == sorted(packages)
+    layer_numbers = {room: n for n, layer in enumerate(layers()) for room in layer}
+    assert [layer_numbers[room] for room in listed_packages] == sorted(layer_numbers[room] for room in listed_packages)
 
 
 def test_every_room_says_what_it_is_for():
@@ -74,40 +74,40 @@ def test_slow_cases_are_those_of_tests_that_exist(collected):
     """To the case in the files that this run looks at, by name in others."""
     files = {case.partition("::")[0] for case in collected}
     defined = dict[str, str]()
-    lost = list[str]()
+    missing_lines = list[str]()
     for line in (ROOT / "tests" / "slow_cases.txt").read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):
             path, name = line.partition("[")[0].split("::")
             text = defined.setdefault(path, (ROOT / path).read_text(encoding="utf-8") if (ROOT / path).exists() else "")
             if f"def {name}(" not in text or (path in files and line not in collected):
-                lost.append(line)
-    assert not lost, "tests/slow_cases.txt: these are no tests any more; correct them"
+                missing_lines.append(line)
+    assert not missing_lines, "tests/slow_cases.txt: these are no tests any more; correct them"
 
 
 def test_a_class_name_is_unique():
     places = defaultdict(list)
     for path, text in sources():
-        for found in re.finditer(r"^ *class (\w+)[(:]", text, re.MULTILINE):
-            places[found[1]].append(f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, found.start()) + 1}")
+        for match in re.finditer(r"^ *class (\w+)[(:]", text, re.MULTILINE):
+            places[match[1]].append(f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, match.start()) + 1}")
     assert len(places) > 200
     assert not {name: where for name, where in places.items() if len(where) > 1}
 
 
 def test_no_module_of_ours_is_found_by_a_string():
-    def ours(call: ast.Call) -> bool:
-        named = call.args[0]
-        return not (isinstance(named, ast.Constant) and not str(named.value).startswith(("castfit", ".")))
+    def is_castfit_module(call: ast.Call) -> bool:
+        argument = call.args[0]
+        return not (isinstance(argument, ast.Constant) and not str(argument.value).startswith(("castfit", ".")))
 
-    found = [
+    locations = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path, text in sources()
         for node in calls(text)
         if (node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", ""))
         in ("import_module", "__import__")
-        and ours(node)
+        and is_castfit_module(node)
         and path not in OUTSIDE
     ]
-    assert not found
+    assert not locations
 
 
 def test_public_objects_have_their_public_address():
@@ -128,14 +128,14 @@ def walked(method: str) -> tuple[set[str], list[str]]:
             return
         if frame.f_code.co_filename.endswith("_support/records.py"):  # a constructor is written: part of an import
             return
-        stack, at = list[str](), frame
-        while at is not None:
-            if at.f_code.co_filename.startswith(root):
-                if at.f_code.co_name == "<module>":
+        stack, current_frame = list[str](), frame
+        while current_frame is not None:
+            if current_frame.f_code.co_filename.startswith(root):
+                if current_frame.f_code.co_name == "<module>":
                     return
-                if not at.f_code.co_name.endswith(("comp>", "expr>")):  # no hop, and no frame since Python 3.12
-                    stack.append(f"{at.f_code.co_filename.removeprefix(root)}: {at.f_code.co_name}")
-            at = at.f_back
+                if not current_frame.f_code.co_name.endswith(("comp>", "expr>")):  # no hop, and no frame since Python 3.12
+                    stack.append(f"{current_frame.f_code.co_filename.removeprefix(root)}: {current_frame.f_code.co_name}")
+            current_frame = current_frame.f_back
         files.add(frame.f_code.co_filename)
         deepest = max(deepest, stack, key=len)
 

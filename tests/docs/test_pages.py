@@ -30,9 +30,9 @@ def script(page):
     text = page.read_text(encoding="utf-8")
     lines = [""] * text.count("\n")
     for block in BLOCK.finditer(text):
-        first = text[: block.start(1)].count("\n")
+        first_line = text[: block.start(1)].count("\n")
         code = block[1].splitlines()
-        lines[first : first + len(code)] = code
+        lines[first_line : first_line + len(code)] = code
     return "\n".join(lines)
 
 
@@ -43,15 +43,15 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
 
 
 def test_every_page_is_reached_from_the_front_page():
-    reached, todo = set(), [ROOT / "docs" / "index.md"]
+    reached_pages, todo = set(), [ROOT / "docs" / "index.md"]
     while todo:
         page = todo.pop()
-        if page in reached or not page.exists():
+        if page in reached_pages or not page.exists():
             continue
-        reached.add(page)
+        reached_pages.add(page)
         for tree in re.findall(r"```\{toctree\}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
             todo += [(page.parent / f"{line}.md").resolve() for line in tree.split("\n") if line and line[0] != ":"]
-    missing = [str(page.relative_to(ROOT)) for page in PAGES if page not in reached]
+    missing = [str(page.relative_to(ROOT)) for page in PAGES if page not in reached_pages]
     assert not missing
 
 
@@ -59,7 +59,7 @@ def test_every_page_is_reached_from_the_front_page():
 def site(tmp_path_factory):
     pytest.importorskip("sphinx_gallery")
     folder = tmp_path_factory.mktemp("built") / "site"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "docs", str(folder)],
         cwd=ROOT,
         env={**os.environ, "CASTFIT_DOCS": "quick", "PYTHONPATH": str(ROOT)},
@@ -67,7 +67,7 @@ def site(tmp_path_factory):
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     return folder
 
 
@@ -95,10 +95,10 @@ def test_the_site_builds_without_a_warning_and_its_pages_fit_every_width(site, t
         for name in ("index", "gallery/quickstart", "how_to/data", "how_to/profiles", "problems/bellman",
                      "trust/how_we_test", "course/exam", "understand/condensing", "reference/generated/castfit.fit",
                      "reference/generated/castfit.multistart", "course/iterations"):  # fmt: skip
-            said, console = asked(site / f"{name}.html", script, profile=tmp_path / "profile", width=width, dark=dark)
+            values, console = asked(site / f"{name}.html", script, profile=tmp_path / "profile", width=width, dark=dark)
             assert [line for line in console if "[PST]" not in line] == [], name  # what the theme tells
             expected = {"overflow": "0", "cut": "", "beyond": "", "pictures": "0", "dark": str(dark).lower()}
-            assert said == expected, (name, width)
+            assert values == expected, (name, width)
 
 
 @pytest.mark.slow

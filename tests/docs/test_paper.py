@@ -29,9 +29,9 @@ def test_a_figure_is_drawn(name, tmp_path):
 
 
 def test_every_figure_has_its_command_and_its_picture():
-    shown = re.findall(r"!\[([^\]]*)\]\((\w+)\.png\)", PAPER)
-    assert [name for _, name in shown] == list(figures())
-    for caption, name in shown:
+    figure_links = re.findall(r"!\[([^\]]*)\]\((\w+)\.png\)", PAPER)
+    assert [name for _, name in figure_links] == list(figures())
+    for caption, name in figure_links:
         assert f"`python docs/paper/figures.py {name}`" in caption
         assert (FOLDER / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
 
@@ -48,12 +48,12 @@ def test_references_are_complete_and_used():
 
 def test_numbers_are_those_of_the_page_of_measurements():
     measured = (ROOT / "docs" / "compared" / "measured.md").read_text(encoding="utf-8")
-    known = set(re.findall(r"\d+(?:\.\d+)?", measured))
+    measured_numbers = set(re.findall(r"\d+(?:\.\d+)?", measured))
     section = re.search(r"^# Measured\n(.*?)^# ", PAPER, re.DOTALL | re.MULTILINE)
     assert section
     claimed = re.findall(r"(?<![A-Z])\d+(?:\.\d+)?", section[1])
     assert len(claimed) > 20
-    assert [number for number in claimed if number not in known] == []
+    assert [number for number in claimed if number not in measured_numbers] == []
 
 
 def test_it_is_as_long_as_the_journal_asks():

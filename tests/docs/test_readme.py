@@ -10,7 +10,7 @@ README = (ROOT / "README.md").read_text()
 
 
 def test_the_script_prints_what_the_readme_shows(tmp_path):
-    script, shown = re.search(r"```python\n(.*?)```\s+```text\n(.*?)```", README, re.DOTALL).groups()
+    script, expected = re.search(r"```python\n(.*?)```\s+```text\n(.*?)```", README, re.DOTALL).groups()
     (tmp_path / "script.py").write_text(script)
     run = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
 
@@ -19,7 +19,7 @@ def test_the_script_prints_what_the_readme_shows(tmp_path):
         text = re.sub(r" \d+ of \d+ steps of integration were explicit[^.]*\.", "", text.strip())
         return re.sub(r"[\d.]+ s$", "T s", text, flags=re.MULTILINE).splitlines()
 
-    assert without_time(run.stdout) == without_time(shown)
+    assert without_time(run.stdout) == without_time(expected)
     assert run.stderr == ""
     assert (tmp_path / "fit.png").read_bytes().startswith(b"\x89PNG")
 

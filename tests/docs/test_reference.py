@@ -41,9 +41,9 @@ def test_the_example_of_a_name_runs(name, tmp_path, monkeypatch):
     text = inspect.getdoc(PUBLIC[name]) or ""
     assert ">>> " in text, f"{name} has no example"
     example = doctest.DocTestParser().get_doctest(text, {}, name, None, None)
-    said: list[str] = []
-    failed, _ = doctest.DocTestRunner(optionflags=OPTIONS).run(example, out=said.append)
-    assert not failed, "".join(said)
+    output: list[str] = []
+    failed, _ = doctest.DocTestRunner(optionflags=OPTIONS).run(example, out=output.append)
+    assert not failed, "".join(output)
 
 
 def test_every_name_is_in_the_reference():

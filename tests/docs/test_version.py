@@ -7,15 +7,15 @@ from tests.paths import ROOT
 
 
 def test_every_file_names_the_same_version():
-    said = {
+    patterns = {
         "pyproject.toml": r'^version = "(.*)"$',
         "CITATION.cff": r"^version: (.*)$",
         "CHANGELOG.md": r"^## \[(\d.*?)\] - ",
     }
-    for name, pattern in said.items():
-        found = re.search(pattern, (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE)
-        assert found, name
-        assert found[1] == cf.__version__, name
+    for name, pattern in patterns.items():
+        match = re.search(pattern, (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE)
+        assert match, name
+        assert match[1] == cf.__version__, name
     assert re.fullmatch(r"\d+\.\d+\.\d+", cf.__version__)  # https://semver.org
 
 

@@ -26,4 +26,4 @@ def run(path, workers=1, starts=40, callback=None):
 
 
 if __name__ == "__main__":
-    run(sys.argv[1], *map(int, sys.argv[2:]), callback=lambda now: print(now.finished, flush=True))  # noqa: T201
+    run(sys.argv[1], *map(int, sys.argv[2:]), callback=lambda progress: print(progress.finished, flush=True))  # noqa: T201

@@ -23,10 +23,10 @@ def run(path, callback=None):
     return cf.mixed_effects(problem, population, checkpoint=path, resume=path is not None, callback=callback)
 
 
-def slowly(now):
+def slowly(iteration):
     """Tell of an iteration; the third one takes for ever."""
-    print(now.iteration, flush=True)  # noqa: T201
-    if now.iteration == 3:
+    print(iteration.iteration, flush=True)  # noqa: T201
+    if iteration.iteration == 3:
         time.sleep(600)
 
 

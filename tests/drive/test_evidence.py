@@ -25,8 +25,8 @@ def line(scale: float = 1.0) -> cf.SelectionResult:
     x, a, b = cf.symbols("x a b")
     data = cf.Experiment({"x": scale * Y}, time=T, sigma=scale * SIGMA)
     model = cf.Model({x: b}, parameters=[a, b], initial={x: a})
-    known = {"a": cf.Normal(0.0, 2.0 * scale), "b": cf.Normal(0.0, scale)}
-    problem = cf.Problem(model, data, parameters={n: cf.Parameter(0.1, prior=p) for n, p in known.items()})
+    priors = {"a": cf.Normal(0.0, 2.0 * scale), "b": cf.Normal(0.0, scale)}
+    problem = cf.Problem(model, data, parameters={n: cf.Parameter(0.1, prior=p) for n, p in priors.items()})
     return cf.select(problem, "single", choices={"b": [0, cf.estimated]})
 
 
@@ -38,11 +38,11 @@ def exact(slope: bool) -> float:
 
 
 def test_laplace_is_exact_for_a_line_with_normal_priors() -> None:
-    found = line().evidence()
-    assert found["b"].log == pytest.approx(exact(slope=True), abs=1e-6)
-    assert found["(none)"].log == pytest.approx(exact(slope=False), abs=1e-6)
-    assert found.log_bayes_factor("b", "(none)") == pytest.approx(exact(slope=True) - exact(slope=False), abs=1e-6)
-    assert found.weights["b"] > 0.999
+    evidence = line().evidence()
+    assert evidence["b"].log == pytest.approx(exact(slope=True), abs=1e-6)
+    assert evidence["(none)"].log == pytest.approx(exact(slope=False), abs=1e-6)
+    assert evidence.log_bayes_factor("b", "(none)") == pytest.approx(exact(slope=True) - exact(slope=False), abs=1e-6)
+    assert evidence.weights["b"] > 0.999
 
 
 def test_ratios_of_evidences_depend_on_no_unit() -> None:
@@ -87,9 +87,9 @@ def test_laplace_is_near_for_a_curved_problem() -> None:
                                            pytest.param("value", "log", marks=pytest.mark.slow)])  # fmt: skip
 def test_bridge_sampling_is_within_its_errors_for_a_curved_problem(draws: int, on: str, scale: str) -> None:
     pytest.importorskip("emcee")
-    found = curved(on, scale).evidence(sampling=True, draws=draws, candidates=["k"], rng=1)["k"]
-    assert 0.0 < found.error < 0.1
-    assert abs(found.log - quadrature()) < 3 * found.error  # one of six cases is beyond two with probability 1/4
+    evidence = curved(on, scale).evidence(sampling=True, draws=draws, candidates=["k"], rng=1)["k"]
+    assert 0.0 < evidence.error < 0.1
+    assert abs(evidence.log - quadrature()) < 3 * evidence.error  # one of six cases is beyond two with probability 1/4
 
 
 def test_bridge_sampling_from_exact_draws_has_the_error_that_it_says() -> None:
@@ -113,10 +113,10 @@ def test_an_unknown_sigma_is_integrated_over() -> None:
     data = cf.Experiment({"x": values}, time=np.arange(1.0, 6.0), sigma=cf.unknown())
     model = cf.Model({x: 0}, parameters=[a], initial={x: a})
     problem = cf.Problem(model, data, parameters={"a": cf.Parameter(1.0, bounds=(0.0, 2.0))})
-    found = cf.select(problem, "single", criterion="BIC", choices={"a": [1.0, cf.estimated]}).evidence()
+    evidence = cf.select(problem, "single", criterion="BIC", choices={"a": [1.0, cf.estimated]}).evidence()
     sse = float(np.sum((values - 1.0) ** 2))
     by_hand = scipy.integrate.quad(lambda s: s**-6 * np.exp(-0.5 * sse / s**2) * (2 * np.pi) ** -2.5, 0.01, 5)[0]
-    assert found["(none)"].log == pytest.approx(np.log(by_hand), abs=1e-6)
+    assert evidence["(none)"].log == pytest.approx(np.log(by_hand), abs=1e-6)
 
 
 def test_what_has_no_evidence_is_refused_by_name() -> None:
@@ -124,20 +124,20 @@ def test_what_has_no_evidence_is_refused_by_name() -> None:
     data = cf.Experiment({"x": Y}, time=T, sigma=SIGMA)
     model = cf.Model({x: b}, parameters=[a, b], initial={x: a})
     problem = cf.Problem(model, data, parameters={"a": cf.Parameter(0.1, bounds=(-9, 9)), "b": 0.1})
-    found = cf.select(problem, "single", choices={"b": [0, cf.estimated]})
+    selection = cf.select(problem, "single", choices={"b": [0, cf.estimated]})
     with refused("'b' has neither a prior nor two finite bounds"):
-        found.evidence()
+        selection.evidence()
     with refused("draws is 3; give at least 100", "'c' is no candidate that was fitted"):
-        found.evidence(sampling=True, draws=3, candidates=["c"])
+        selection.evidence(sampling=True, draws=3, candidates=["c"])
     bound = problem.replace(parameters={"a": cf.Parameter(0.1, bounds=(-9, 9)), "b": cf.Parameter(0, bounds=(-1, 0))})
-    held = cf.select(bound, "single", choices={"b": [0, cf.estimated]}).evidence()
-    assert np.isnan(held["b"].log)
-    assert "Laplace is not valid here: b at a bound; use sampling=True" in str(held)
+    bounded_evidence = cf.select(bound, "single", choices={"b": [0, cf.estimated]}).evidence()
+    assert np.isnan(bounded_evidence["b"].log)
+    assert "Laplace is not valid here: b at a bound; use sampling=True" in str(bounded_evidence)
     wide = problem.replace(parameters={n: cf.Parameter(0.1, bounds=(-9, 9)) for n in "ab"})
     below, choices = wide.replace(constraints=[a + b <= -1.0]), {"b": [0, cf.estimated]}
-    limited = cf.select(below, "single", choices=choices).evidence()
-    assert np.isnan(limited["b"].log)  # half of the peak or less is left, which the formula counts as a whole one
-    assert "Laplace is not valid here: 'a+b <= -1' holds" in str(limited)
-    tied = cf.select(wide.replace(constraints=[a + b == 1.0]), "single", choices=choices)
+    limited_evidence = cf.select(below, "single", choices=choices).evidence()
+    assert np.isnan(limited_evidence["b"].log)  # half of the peak or less is left, which the formula counts as a whole one
+    assert "Laplace is not valid here: 'a+b <= -1' holds" in str(limited_evidence)
+    equality_selection = cf.select(wide.replace(constraints=[a + b == 1.0]), "single", choices=choices)
     for sampling in (False, True):
-        assert "no evidence: 'a+b == 1' ties quantities" in str(tied.evidence(sampling=sampling))
+        assert "no evidence: 'a+b == 1' ties quantities" in str(equality_selection.evidence(sampling=sampling))

@@ -35,27 +35,27 @@ def fitted(coefficients: str, **options: Any) -> cf.Result:
 
 
 def test_criteria_are_those_of_the_definition() -> None:
-    found = Criteria(10.0, 20, 3)
-    assert found.aic == 16.0
-    assert found.aicc == pytest.approx(16.0 + 24 / 16)
-    assert found.bic == pytest.approx(10.0 + 3 * np.log(20))
+    criteria = Criteria(10.0, 20, 3)
+    assert criteria.aic == 16.0
+    assert criteria.aicc == pytest.approx(16.0 + 24 / 16)
+    assert criteria.bic == pytest.approx(10.0 + 3 * np.log(20))
     assert np.isinf(Criteria(10.0, 4, 3).aicc)
 
 
 def test_a_result_has_them() -> None:
-    known, unknown = fitted("ab"), fitted("ab", sigma=None)
-    assert (known.criteria.k, unknown.criteria.k) == (2, 3)  # the noise is estimated, too
-    assert known.criteria.aic == known.aic
-    assert known.criteria.bic == known.bic
-    assert known.aicc == pytest.approx(known.aic + 2 * 2 * 3 / (25 - 3))
-    r = known.residuals
-    assert known.criteria.neg2loglik == pytest.approx(float(r @ r) + 25 * np.log(2 * np.pi * 0.01), rel=1e-6)
+    known_sigma_fit, unknown_sigma_fit = fitted("ab"), fitted("ab", sigma=None)
+    assert (known_sigma_fit.criteria.k, unknown_sigma_fit.criteria.k) == (2, 3)  # the noise is estimated, too
+    assert known_sigma_fit.criteria.aic == known_sigma_fit.aic
+    assert known_sigma_fit.criteria.bic == known_sigma_fit.bic
+    assert known_sigma_fit.aicc == pytest.approx(known_sigma_fit.aic + 2 * 2 * 3 / (25 - 3))
+    r = known_sigma_fit.residuals
+    assert known_sigma_fit.criteria.neg2loglik == pytest.approx(float(r @ r) + 25 * np.log(2 * np.pi * 0.01), rel=1e-6)
 
 
 def test_what_a_bound_holds_or_nothing_determines_is_not_counted() -> None:
-    held = fitted("abc", bounds=(0.02, 1.0))
-    assert held.active == {"c": "lower"}
-    assert held.criteria.k == 2
+    bounded_fit = fitted("abc", bounds=(0.02, 1.0))
+    assert bounded_fit.active == {"c": "lower"}
+    assert bounded_fit.criteria.k == 2
     x, t, a, b = cf.symbols("x t a b")
     model = cf.Model({x: a * b + 0 * t}, parameters=[a, b], time=t, initial={x: 1})
     experiment = cf.Experiment({"x": 1 + 0.5 * T + 0.1 * NOISE}, time=T, sigma=0.1)
@@ -67,13 +67,13 @@ def test_priors_leave_part_of_the_parameters_to_be_estimated(deviation: float) -
     """With an independent normal prior on c: k = tr(J C J^T), and the likelihood is that of the data."""
     problem = polynomial("abc")
     prior = cf.Parameter(0.0, prior=cf.Normal(0.0, deviation))
-    found = cf.fit(problem.replace(parameters={**problem.parameters, "c": prior}))
+    result = cf.fit(problem.replace(parameters={**problem.parameters, "c": prior}))
     X = np.column_stack([np.ones_like(T), T, T**2]) / 0.1
     C = np.linalg.inv(X.T @ X + np.diag([0, 0, deviation**-2]))
-    assert found.criteria.k == pytest.approx(np.trace(X @ C @ X.T), rel=1e-5)
-    r = found.residuals[:25]
-    assert found.criteria.neg2loglik == pytest.approx(float(r @ r) + 25 * np.log(2 * np.pi * 0.01), rel=1e-6)
-    assert found.aic == pytest.approx(found.criteria.aic)
+    assert result.criteria.k == pytest.approx(np.trace(X @ C @ X.T), rel=1e-5)
+    r = result.residuals[:25]
+    assert result.criteria.neg2loglik == pytest.approx(float(r @ r) + 25 * np.log(2 * np.pi * 0.01), rel=1e-6)
+    assert result.aic == pytest.approx(result.criteria.aic)
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -102,9 +102,9 @@ def test_a_quantity_that_its_bound_holds_explains_nothing_whatever_rounding_says
     assert fitted("abc").values["c"] < 0.0
     small, bounded = fitted("ab", sigma=sigma), fitted("abc", sigma=sigma, bounds=(0.0, 1.0))
     small = replace(small, chi2=small.chi2 + rounding, neg2loglik=small.neg2loglik + rounding)
-    found = cf.likelihood_ratio(small, bounded)
-    assert found.at_bound == ("c",)
-    assert found.p_value == pytest.approx(1.0, abs=1e-3)
+    test = cf.likelihood_ratio(small, bounded)
+    assert test.at_bound == ("c",)
+    assert test.p_value == pytest.approx(1.0, abs=1e-3)
 
 
 def test_a_parameter_at_its_bound_counts_half() -> None:
@@ -113,8 +113,8 @@ def test_a_parameter_at_its_bound_counts_half() -> None:
     one, two, three = (
         cf.fit(polynomial(n, bounds=b, values=values)) for n, b in (("ab", None), ("abc", None), ("abc", (0, 1)))
     )
-    whole, part = cf.likelihood_ratio(one, two).p_value, cf.likelihood_ratio(one, three).p_value
-    assert part == pytest.approx(0.5 * whole, rel=1e-3)
+    interior_p_value, bound_p_value = cf.likelihood_ratio(one, two).p_value, cf.likelihood_ratio(one, three).p_value
+    assert bound_p_value == pytest.approx(0.5 * interior_p_value, rel=1e-3)
 
 
 @pytest.mark.parametrize("sigma", [0.1, None])
@@ -124,13 +124,13 @@ def test_an_equation_between_quantities_takes_one_away(sigma: Any) -> None:
     model = cf.Model({x: b + 2 * c * t}, parameters=[a, b, c], time=t, initial={x: a})
     guesses = {"a": 1.0, "b": 0.3, "c": 0.1}
     experiment = cf.Experiment({"x": 1 + 0.5 * T + 0.1 * NOISE}, time=T, sigma=sigma)
-    whole = cf.fit(cf.Problem(model, experiment, parameters=guesses))
-    held = cf.fit(cf.Problem(model, experiment, parameters=guesses, constraints=[b == 3 * c]))
-    fewer = cf.Model({x: 3 * c + 2 * c * t}, parameters=[a, c], time=t, initial={x: a})
-    same = cf.fit(cf.Problem(fewer, experiment, parameters={"a": 1.0, "c": 0.1}))
-    found, expected = cf.likelihood_ratio(held, whole), cf.likelihood_ratio(same, whole)
-    assert (found.dof, found.distribution) == (1, expected.distribution)
-    assert found.p_value == pytest.approx(expected.p_value, rel=1e-3)
+    full_fit = cf.fit(cf.Problem(model, experiment, parameters=guesses))
+    constrained_fit = cf.fit(cf.Problem(model, experiment, parameters=guesses, constraints=[b == 3 * c]))
+    reduced_model = cf.Model({x: 3 * c + 2 * c * t}, parameters=[a, c], time=t, initial={x: a})
+    reduced_fit = cf.fit(cf.Problem(reduced_model, experiment, parameters={"a": 1.0, "c": 0.1}))
+    test, expected = cf.likelihood_ratio(constrained_fit, full_fit), cf.likelihood_ratio(reduced_fit, full_fit)
+    assert (test.dof, test.distribution) == (1, expected.distribution)
+    assert test.p_value == pytest.approx(expected.p_value, rel=1e-3)
 
 
 @pytest.mark.parametrize("sigma", [0.1, None])
@@ -144,8 +144,8 @@ def test_parameters_at_their_bounds_are_not_independent(powers: tuple[int, ...],
     experiment = cf.Experiment({"x": values}, time=T, sigma=sigma)
     model = cf.Model({x: rate}, parameters=[a, *rates], time=t, initial={x: a})
     small, large = (
-        cf.fit(cf.Problem(model, experiment, parameters={"a": 0.5, **{b.name(): of for b in rates}}))
-        for of in (cf.Parameter(0.0, fixed=True), cf.Parameter(0.1, lower=0))
+        cf.fit(cf.Problem(model, experiment, parameters={"a": 0.5, **{b.name(): parameter for b in rates}}))
+        for parameter in (cf.Parameter(0.0, fixed=True), cf.Parameter(0.1, lower=0))
     )
     X = T[:, None] ** np.array(powers)
     X -= X.mean(axis=0)
@@ -158,24 +158,24 @@ def test_parameters_at_their_bounds_are_not_independent(powers: tuple[int, ...],
 
     lines = 0.1 * np.random.default_rng(1).standard_normal((4000, T.size))
     chance = np.mean([statistic(line) >= statistic(values) for line in lines])
-    found = cf.likelihood_ratio(small, large)
+    test = cf.likelihood_ratio(small, large)
     assert 0.02 < chance < 0.3
-    assert found.p_value == pytest.approx(chance, abs=4 * np.sqrt(chance / 4000))
-    assert "which makes such a probability smaller" in found.sentence
+    assert test.p_value == pytest.approx(chance, abs=4 * np.sqrt(chance / 4000))
+    assert "which makes such a probability smaller" in test.sentence
 
 
 @pytest.mark.slow
 def test_false_alarms_are_as_frequent_as_they_should_be() -> None:
     """Of tests at a bound where the smaller model is right; without halving, half as many."""
     rng = np.random.default_rng(11)
-    found = []
+    p_values = []
     for _ in range(120):
         values = 1 + 0.5 * T + 0.1 * rng.standard_normal(T.size)
         small, large = (
             cf.fit(polynomial(n, bounds=b, values=values), verify=False) for n, b in (("ab", None), ("abc", (0, 9)))
         )
-        found.append(cf.likelihood_ratio(small, large).p_value)
-    assert 0.04 < np.mean(np.array(found) < 0.1) < 0.18  # 120 draws: 0.1 +- 0.027
+        p_values.append(cf.likelihood_ratio(small, large).p_value)
+    assert 0.04 < np.mean(np.array(p_values) < 0.1) < 0.18  # 120 draws: 0.1 +- 0.027
 
 
 @pytest.mark.slow
@@ -184,21 +184,21 @@ def test_models_of_other_equations_are_found_to_be_nested_by_fitting() -> None:
     x, k = cf.symbols("x k")
     data = np.exp(-0.6 * T) + 0.02 * NOISE
     experiment = cf.Experiment({"x": data}, time=T, sigma=0.02, initial={"x": 1.0})
-    first = cf.fit(cf.Problem(cf.Model({x: -k * x}, parameters=[k]), experiment, parameters={"k": 0.5}))
+    first_order_fit = cf.fit(cf.Problem(cf.Model({x: -k * x}, parameters=[k]), experiment, parameters={"k": 0.5}))
     a, b = cf.symbols("a b")
     mixed = cf.Model({x: -a * x - b * x**2}, parameters=[a, b])
-    second = cf.fit(cf.Problem(mixed, experiment, parameters={"a": 0.5, "b": 0.1}))
-    test = cf.likelihood_ratio(first, second)
+    mixed_fit = cf.fit(cf.Problem(mixed, experiment, parameters={"a": 0.5, "b": 0.1}))
+    test = cf.likelihood_ratio(first_order_fit, mixed_fit)
     assert test.dof == 1
-    assert test.statistic == pytest.approx(first.chi2 - second.chi2, rel=1e-6)
+    assert test.statistic == pytest.approx(first_order_fit.chi2 - mixed_fit.chi2, rel=1e-6)
     assert test.at_bound == ()
     bounded = cf.fit(cf.Problem(mixed, experiment, parameters={"a": 0.5, "b": cf.Parameter(0.1, lower=0)}))
-    assert cf.likelihood_ratio(first, bounded).at_bound == ("b",)
+    assert cf.likelihood_ratio(first_order_fit, bounded).at_bound == ("b",)
     other = cf.Model({x: -a - b * x**3}, parameters=[a, b])
-    unlike = cf.fit(cf.Problem(other, experiment, parameters={"a": 0.2, "b": 0.1}))
+    unrelated_fit = cf.fit(cf.Problem(other, experiment, parameters={"a": 0.2, "b": 0.1}))
     with refused("the larger model does not seem to contain the smaller one"):
-        cf.likelihood_ratio(first, unlike)
-    assert cf.likelihood_ratio(first, unlike, nested=True).p_value == 1.0
+        cf.likelihood_ratio(first_order_fit, unrelated_fit)
+    assert cf.likelihood_ratio(first_order_fit, unrelated_fit, nested=True).p_value == 1.0
 
 
 def test_a_larger_model_that_fits_worse_is_no_optimum() -> None:
@@ -236,34 +236,34 @@ def test_noise_models_may_differ() -> None:
 def test_units_of_the_data_do_not_matter() -> None:
     u = 1e-6
     values = u * (1 + 0.5 * T + 0.1 * NOISE)
-    plain = cf.compare_models([fitted("ab"), fitted("abc")])
-    scaled = cf.compare_models([cf.fit(polynomial(n, values=values, sigma=0.1 * u)) for n in ("ab", "abc")])
-    assert scaled.delta == pytest.approx(plain.delta, abs=1e-6)
-    for pair, test in plain.tests.items():
-        assert scaled.tests[pair].p_value == pytest.approx(test.p_value, rel=1e-4)
+    comparison = cf.compare_models([fitted("ab"), fitted("abc")])
+    scaled_comparison = cf.compare_models([cf.fit(polynomial(n, values=values, sigma=0.1 * u)) for n in ("ab", "abc")])
+    assert scaled_comparison.delta == pytest.approx(comparison.delta, abs=1e-6)
+    for pair, test in comparison.tests.items():
+        assert scaled_comparison.tests[pair].p_value == pytest.approx(test.p_value, rel=1e-4)
 
 
 def test_failed_fits_are_shown_and_not_ranked() -> None:
-    stopped = cf.fit(polynomial("abc"), callback=lambda _: True)
-    models = cf.compare_models({"line": fitted("ab"), "stopped": stopped})
+    stopped_fit = cf.fit(polynomial("abc"), callback=lambda _: True)
+    models = cf.compare_models({"line": fitted("ab"), "stopped": stopped_fit})
     assert models.best == "line"
     assert "stopped" not in models.delta
     assert "failed: stopped_by_callback" in str(models)
     with refused("the fit of the larger model failed"):
-        cf.likelihood_ratio(fitted("ab"), stopped)
+        cf.likelihood_ratio(fitted("ab"), stopped_fit)
 
 
 def test_other_data_are_refused_by_name(tmp_path: Any) -> None:
     line = fitted("ab")
-    moved = cf.fit(polynomial("ab", values=2 + T, time=T))
+    shifted_fit = cf.fit(polynomial("ab", values=2 + T, time=T))
     with refused("the data of 'x' in 'experiment 1' differ between 'a' and 'b'"):
-        cf.compare_models({"a": line, "b": moved})
+        cf.compare_models({"a": line, "b": shifted_fit})
     renamed = polynomial("ab")
     renamed = renamed.replace(experiments=[renamed.experiments[0].called("other")])
     with refused("only 'a' has the experiment 'experiment 1'", "only 'b' has the experiment 'other'"):
         cf.compare_models({"a": line, "b": cf.fit(renamed)})
-    for name, found in (("line", line), ("moved", moved)):
-        found.save(tmp_path / name)
+    for name, result in (("line", line), ("moved", shifted_fit)):
+        result.save(tmp_path / name)
     saved, other = (cf.Result.load(tmp_path / name) for name in ("line", "moved"))
     assert cf.compare_models([saved, fitted("abc")]).best == "model 1"
     with refused("data of 'experiment 1', or the noise that it is given, differs between 'model 1' and 'model 2'"):

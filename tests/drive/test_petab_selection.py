@@ -47,43 +47,43 @@ def expected(case: str) -> Any:
     "case", [pytest.param(f"000{i}", marks=[] if f"000{i}" in QUICK else pytest.mark.slow) for i in range(1, 9)]
 )
 def test_a_case_ends_at_the_expected_model(case: str) -> None:
-    found, right = selected(case), expected(case)
-    assert found.complete
-    assert found.names[0] == right["model_hash"]
-    assert found.criteria[found.names[0]] == pytest.approx(right["criteria"][found.criterion], abs=1e-6)
-    assert found.best is not None
-    assert cf.petab.negative_log_likelihood(found.best) == pytest.approx(right["criteria"]["NLLH"], abs=1e-6)
-    for name, value in right["estimated_parameters"].items():
-        assert found.best.values[name] == pytest.approx(value, abs=1e-4)
+    selection, reference = selected(case), expected(case)
+    assert selection.complete
+    assert selection.names[0] == reference["model_hash"]
+    assert selection.criteria[selection.names[0]] == pytest.approx(reference["criteria"][selection.criterion], abs=1e-6)
+    assert selection.best is not None
+    assert cf.petab.negative_log_likelihood(selection.best) == pytest.approx(reference["criteria"]["NLLH"], abs=1e-6)
+    for name, value in reference["estimated_parameters"].items():
+        assert selection.best.values[name] == pytest.approx(value, abs=1e-4)
 
 
 def test_the_library_writes_its_files_and_checkpoints_change_nothing(tmp_path: Path) -> None:
     import petab_select
 
     file = tmp_path / "run.jsonl"
-    first = cf.petab.select(problem("0007"), folder=tmp_path / "found", checkpoint=file)
-    assert first.names == selected("0007").names
+    selection = cf.petab.select(problem("0007"), folder=tmp_path / "found", checkpoint=file)
+    assert selection.names == selected("0007").names
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of pandas
         models = petab_select.Models.from_yaml(tmp_path / "found" / "models.yaml")
         best = petab_select.Model.from_yaml(tmp_path / "found" / "best.yaml")
-    assert {str(m.hash) for m in models} == set(first.names)
-    assert str(best.hash) == first.names[0]
+    assert {str(m.hash) for m in models} == set(selection.names)
+    assert str(best.hash) == selection.names[0]
     size = file.stat().st_size
-    again = cf.petab.select(problem("0007"), checkpoint=file, resume=True)
+    resumed_selection = cf.petab.select(problem("0007"), checkpoint=file, resume=True)
     assert file.stat().st_size == size
-    for found in (again, selected("0007")):
-        assert found.names == first.names
-        assert all(np.array_equal(found[n].theta, first[n].theta) for n in first)
+    for other_selection in (resumed_selection, selected("0007")):
+        assert other_selection.names == selection.names
+        assert all(np.array_equal(other_selection[n].theta, selection[n].theta) for n in selection)
 
 
 def test_a_model_that_estimates_nothing_is_evaluated() -> None:
-    found = selected("0007")
-    nothing = [n for n in found if not found[n].names]
+    selection = selected("0007")
+    nothing = [n for n in selection if not selection[n].names]
     assert nothing
-    stated = found[nothing[0]].problem
-    assert found[nothing[0]].n_estimated == 0
-    assert cf.petab.negative_log_likelihood(stated) == pytest.approx(0.5 * found[nothing[0]].neg2loglik, abs=1e-6)
+    fixed_problem = selection[nothing[0]].problem
+    assert selection[nothing[0]].n_estimated == 0
+    assert cf.petab.negative_log_likelihood(fixed_problem) == pytest.approx(0.5 * selection[nothing[0]].neg2loglik, abs=1e-6)
 
 
 def test_mistakes_in_files_are_sentences(tmp_path: Path) -> None:
@@ -91,19 +91,19 @@ def test_mistakes_in_files_are_sentences(tmp_path: Path) -> None:
         cf.petab.select(tmp_path / "nothing.yaml")
     with refused("the file is 3; give a path"):
         cf.petab.select(3)  # type: ignore[arg-type]
-    wrong = tmp_path / "wrong.yaml"
-    wrong.write_text("criterion: AIC\nmethod: somehow\nmodel_space_files: [none.tsv]\n")
+    path = tmp_path / "wrong.yaml"
+    path.write_text("criterion: AIC\nmethod: somehow\nmodel_space_files: [none.tsv]\n")
     with refused("wrong.yaml"):
-        cf.petab.select(wrong)
+        cf.petab.select(path)
     text = (
         problem("0001")
         .read_text()
         .replace("AIC", "NLLH")
         .replace("model_space.tsv", str(CASES / "0001/model_space.tsv"))
     )
-    wrong.write_text(text)
+    path.write_text(text)
     with refused("by which the largest model always wins"):
-        cf.petab.select(wrong)
+        cf.petab.select(path)
 
 
 def test_the_command_tells_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,6 +140,6 @@ def test_the_models_of_the_large_case_reach_the_reference() -> None:
         for key, value in reference.items()
         if np.isfinite(value)
     }
-    found = cf.select(problems, "single", "box")
+    selection = cf.select(problems, "single", "box")
     for key in problems:
-        assert found.criteria[key] <= reference[key] + 1e-6
+        assert selection.criteria[key] <= reference[key] + 1e-6

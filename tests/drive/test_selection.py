@@ -30,9 +30,9 @@ def four_terms(seed: int = 4, *, lower: float = -1.0, n: int = 12) -> Any:
     rates = {a: -k1 * a + k2 * b - k3 * a**2, b: k1 * a - k2 * b - k4 * b}
     model = cf.Model(rates, parameters=[k1, k2, k3, k4], initial={a: 1, b: 0})
     t, noise = np.linspace(1, 12, n), 0.02 * np.random.default_rng(seed).standard_normal((2, n))
-    first = np.exp(-0.6 * t)
-    second = 0.6 / (0.25 - 0.6) * (first - np.exp(-0.25 * t))
-    data = cf.Experiment({"a": first + noise[0], "b": second + noise[1]}, time=t, sigma=0.02)
+    a_values = np.exp(-0.6 * t)
+    b_values = 0.6 / (0.25 - 0.6) * (a_values - np.exp(-0.25 * t))
+    data = cf.Experiment({"a": a_values + noise[0], "b": b_values + noise[1]}, time=t, sigma=0.02)
     return cf.Problem(model, data, parameters={q: cf.Parameter(0.3, lower=lower, upper=5) for q in ("k1", *TERMS)})
 
 
@@ -54,11 +54,11 @@ def test_all_candidates_are_those_fitted_one_by_one(half: int) -> None:
     assert len(found()) == 8
     for name in found().names[half::2]:
         problem = four_terms()
-        held = {n: cf.Parameter(0.0, fixed=True) for n in TERMS if n not in name.split()}
-        alone = cf.fit(problem.replace(parameters={**problem.parameters, **held}), "single")
-        assert found()[name].neg2loglik == pytest.approx(alone.neg2loglik, abs=1e-6)
-        k, n = len(alone.names), 24
-        aicc = alone.neg2loglik + 2 * k + 2 * k * (k + 1) / (n - k - 1)
+        fixed_parameters = {n: cf.Parameter(0.0, fixed=True) for n in TERMS if n not in name.split()}
+        result = cf.fit(problem.replace(parameters={**problem.parameters, **fixed_parameters}), "single")
+        assert found()[name].neg2loglik == pytest.approx(result.neg2loglik, abs=1e-6)
+        k, n = len(result.names), 24
+        aicc = result.neg2loglik + 2 * k + 2 * k * (k + 1) / (n - k - 1)
         assert found().criteria[name] == pytest.approx(aicc, abs=1e-6)
     assert found().names[0] == "k4"
     assert found().importance["k4"] > 0.99
@@ -99,13 +99,13 @@ def test_a_wrong_optimum_is_found_by_a_contained_model_and_mended() -> None:
     model = cf.Model({x: w * cf.cos(w * t) + c}, parameters=[w, c], time=t, initial={x: 0})
     data = cf.Experiment({"x": np.sin(2.0 * times) + 0.01 * np.cos(9 * times)}, time=times, sigma=0.05)
     guess = {"w": cf.Parameter(6.0, bounds=(0, 20)), "c": cf.Parameter(0.0, bounds=(-1, 1))}
-    near = cf.Problem(model, data, parameters={"w": 2.1, "c": cf.Parameter(0.0, fixed=True)})
-    far = cf.Problem(model, data, parameters=guess)
-    assert cf.fit(far, "single", retry=False, second_start=False).chi2 > 100  # another hill
-    both = cf.select({"near": near, "far": far}, "single")
-    assert both["far"].chi2 <= both["near"].chi2 + 1e-6
-    assert "had missed the optimum" in both.message
-    assert both.names[0] == "near"  # what the drift adds is not worth a quantity
+    near_problem = cf.Problem(model, data, parameters={"w": 2.1, "c": cf.Parameter(0.0, fixed=True)})
+    far_problem = cf.Problem(model, data, parameters=guess)
+    assert cf.fit(far_problem, "single", retry=False, second_start=False).chi2 > 100  # another hill
+    selection = cf.select({"near": near_problem, "far": far_problem}, "single")
+    assert selection["far"].chi2 <= selection["near"].chi2 + 1e-6
+    assert "had missed the optimum" in selection.message
+    assert selection.names[0] == "near"  # what the drift adds is not worth a quantity
 
 
 def test_ties_are_ordered_by_size_then_name() -> None:
@@ -124,12 +124,12 @@ def test_what_stands_at_a_bound_is_counted() -> None:
 
 def test_forecasts_of_neighbours_are_near_their_fits() -> None:
     space = read(four_terms(), CHOICES)
-    at = Forecast.at(full_problem(space), found().candidate("k3 k4"), found()["k3 k4"])
-    assert at is not None
+    quadratic_forecast = Forecast.at(full_problem(space), found().candidate("k3 k4"), found()["k3 k4"])
+    assert quadratic_forecast is not None
     for name in ("k2 k3 k4", "k4", "k2 k4"):
-        forecast = at.criterion(found().candidate(name), "AICc")
+        forecast = quadratic_forecast.criterion(found().candidate(name), "AICc")
         assert forecast == pytest.approx(found().criteria[name], abs=0.1)
-    assert at.criterion(found().candidate("k3 k4"), "AICc") == pytest.approx(found().criteria["k3 k4"], abs=1e-4)
+    assert quadratic_forecast.criterion(found().candidate("k3 k4"), "AICc") == pytest.approx(found().criteria["k3 k4"], abs=1e-4)
 
 
 def test_averages_are_those_of_burnham_and_anderson() -> None:
@@ -142,8 +142,8 @@ def test_averages_are_those_of_burnham_and_anderson() -> None:
     assert average == pytest.approx(mean, rel=1e-6)
     assert average.standard_error == pytest.approx(float(w @ np.sqrt(s**2 + (x - mean) ** 2)), rel=1e-5)
     assert average.standard_error > found()["k4"].standard_errors["k4"]
-    held = found().average("k3")
-    assert held == pytest.approx(sum(weights[n] * found()[n].values.get("k3", 0.0) for n in names), abs=1e-9)
+    k3_average = found().average("k3")
+    assert k3_average == pytest.approx(sum(weights[n] * found()[n].values.get("k3", 0.0) for n in names), abs=1e-9)
     with refused("no candidate has 'k9'"):
         found().average("k9")
 
@@ -153,21 +153,21 @@ def test_quantiles_of_a_mixture_are_those_of_its_distribution() -> None:
                                 (np.array([4.0, 1.0]), np.array([0.5, 0.5]), 0.3, 6.0)])  # fmt: skip
     for p in (0.025, 0.5, 0.975):
         q = values.quantiles(p)
-        reached = 0.7 * stats.norm.cdf(q, [0, 1], [1, 0.5]) + 0.3 * stats.t.cdf((q - [4, 1]) / 0.5, 6)
-        assert reached == pytest.approx(p, abs=1e-9)
+        probability = 0.7 * stats.norm.cdf(q, [0, 1], [1, 0.5]) + 0.3 * stats.t.cdf((q - [4, 1]) / 0.5, 6)
+        assert probability == pytest.approx(p, abs=1e-9)
     open_ = WeightedValues.of([(np.zeros(1), np.ones(1), 0.9, np.inf), (np.zeros(1), np.full(1, np.inf), 0.1, np.inf)])
     assert np.isneginf(open_.quantiles(0.04))
     assert np.isfinite(open_.quantiles(0.06))
 
 
 def test_a_prediction_of_one_model_is_its_own_and_of_several_lies_among_them() -> None:
-    one = cf.select(four_terms(), "single", choices={"k4": [0, cf.estimated], "k2": [0, 0.01]})
-    only = {n: r for n, r in one.weights.items() if r > 1e-4}
-    assert len(only) == 2
-    alone, mixed = one[one.names[0]].predict([2.0, 9.0], bands="linear"), one.predict([2.0, 9.0])
-    lows = np.array([one[n].predict([2.0, 9.0], bands="linear")["b lower"] for n in only])
-    assert (mixed["b lower"] >= lows.min(axis=0) - 1e-9).all()
-    assert mixed["b"] == pytest.approx(alone["b"], abs=0.02)
+    selection = cf.select(four_terms(), "single", choices={"k4": [0, cf.estimated], "k2": [0, 0.01]})
+    relevant_weights = {n: r for n, r in selection.weights.items() if r > 1e-4}
+    assert len(relevant_weights) == 2
+    single_predictions, averaged_predictions = selection[selection.names[0]].predict([2.0, 9.0], bands="linear"), selection.predict([2.0, 9.0])
+    lows = np.array([selection[n].predict([2.0, 9.0], bands="linear")["b lower"] for n in relevant_weights])
+    assert (averaged_predictions["b lower"] >= lows.min(axis=0) - 1e-9).all()
+    assert averaged_predictions["b"] == pytest.approx(single_predictions["b"], abs=0.02)
     single = cf.select(four_terms(), "single", choices={"k4": [0, cf.estimated]})
     assert single.weights["k4"] == pytest.approx(1.0)
     best = single["k4"].predict([2.0, 9.0], bands="linear")
@@ -197,20 +197,20 @@ def test_numbers_do_not_depend_on_workers() -> None:
 def test_a_run_that_was_ended_is_continued_to_the_same_numbers(tmp_path: Any) -> None:
     file, counts = tmp_path / "select.jsonl", list[int]()
 
-    def enough(now: Any) -> bool:
-        counts.append(now.finished)
-        return now.finished >= 3
+    def enough(progress: Any) -> bool:
+        counts.append(progress.finished)
+        return progress.finished >= 3
 
-    first = cf.select(four_terms(), "single", choices=CHOICES, checkpoint=file, callback=enough)
-    assert not first.complete
-    assert "The callback asked to stop." in first.message
+    stopped_selection = cf.select(four_terms(), "single", choices=CHOICES, checkpoint=file, callback=enough)
+    assert not stopped_selection.complete
+    assert "The callback asked to stop." in stopped_selection.message
     fitted = sum("row" in json.loads(line) for line in file.read_text().splitlines())
     assert fitted == counts[-1] == 3
-    again = cf.select(four_terms(), "single", choices=CHOICES, checkpoint=file, resume=True)
-    assert again.complete
+    resumed_selection = cf.select(four_terms(), "single", choices=CHOICES, checkpoint=file, resume=True)
+    assert resumed_selection.complete
     assert sum("row" in json.loads(line) for line in file.read_text().splitlines()) == 8
-    for name in again:
-        assert np.array_equal(again[name].theta, found()[name].theta)
+    for name in resumed_selection:
+        assert np.array_equal(resumed_selection[name].theta, found()[name].theta)
     with refused("criterion"):
         cf.select(four_terms(), "single", choices=CHOICES, criterion="BIC", checkpoint=file, resume=True)
 
@@ -223,12 +223,12 @@ def test_a_candidate_that_fails_is_listed_and_not_last() -> None:
         cf.Model({x: k * x * cf.sqrt(n - 5)}, parameters=[k, n]), data,
         parameters={"k": 0.3, "n": cf.Parameter(0.5, bounds=(0, 1))},
     )  # fmt: skip
-    both = cf.select({"good": good, "bad": bad}, "single", criterion="AIC", fit_max_time=10)
-    assert both.names == ("good",)
-    assert "'bad' was not fitted: " in str(both)
-    assert both.table["status"][-1] == "start_failed"
+    selection = cf.select({"good": good, "bad": bad}, "single", criterion="AIC", fit_max_time=10)
+    assert selection.names == ("good",)
+    assert "'bad' was not fitted: " in str(selection)
+    assert selection.table["status"][-1] == "start_failed"
     with refused("'bad' was not fitted"):
-        both["bad"]
+        selection["bad"]
 
 
 @pytest.mark.parametrize(
@@ -287,19 +287,19 @@ def test_the_next_experiment_decides_where_even_times_need_far_more_values() -> 
     times = np.repeat(design.table["time"], design.table["count"])
     k, rng, sigma = orders()["order 1"].values["k"], np.random.default_rng(0), 0.04
 
-    def curves(at: Any) -> tuple[Any, Any]:
-        every = np.geomspace(1e-3, 10, 4000)[:, None] * at
-        return np.exp(-every), 1 / (1 + every)
+    def curves(sample_times: Any) -> tuple[Any, Any]:
+        exponents = np.geomspace(1e-3, 10, 4000)[:, None] * sample_times
+        return np.exp(-exponents), 1 / (1 + exponents)
 
-    def misfit(values: Any, at: Any) -> tuple[Any, Any]:
-        first, second = ((values[:, None] - c) / sigma for c in curves(at))
-        return tuple(np.min(np.sum(r**2, axis=2), axis=1) for r in (first, second))
+    def misfit(values: Any, sample_times: Any) -> tuple[Any, Any]:
+        first_residuals, second_residuals = ((values[:, None] - c) / sigma for c in curves(sample_times))
+        return tuple(np.min(np.sum(r**2, axis=2), axis=1) for r in (first_residuals, second_residuals))
 
-    first, second = misfit(np.exp(-k * times) + sigma * rng.standard_normal((100, 8)), times)
-    assert np.count_nonzero(first < second) == 100
-    apart = misfit(np.exp(-k * times)[None], times)[1][0]
-    even = {n: misfit(np.exp(-k * t)[None], t)[1][0] for n in (8, 12, 16) for t in [np.linspace(0.25, 10, n)]}
-    assert even[8] < even[12] < apart < even[16]
+    first_misfits, second_misfits = misfit(np.exp(-k * times) + sigma * rng.standard_normal((100, 8)), times)
+    assert np.count_nonzero(first_misfits < second_misfits) == 100
+    design_misfit = misfit(np.exp(-k * times)[None], times)[1][0]
+    even_misfits = {n: misfit(np.exp(-k * t)[None], t)[1][0] for n in (8, 12, 16) for t in [np.linspace(0.25, 10, n)]}
+    assert even_misfits[8] < even_misfits[12] < design_misfit < even_misfits[16]
 
 
 def test_the_larger_of_two_models_is_taken_for_the_truth() -> None:
@@ -328,7 +328,7 @@ def test_from_estimates_of_a_poor_model_the_way_is_down():
     """Two of eight couplings are there; of a candidate without them collocation, begun at the data, ends too high."""
     x, (k, m), a = cf.symbols([f"x{i}" for i in range(8)]), cf.symbols("k m"), cf.symbols([f"a{i}" for i in range(4)])
     rates = {
-        of: k * (x[i - 1] if i else 1.0) - m * of + (a[i] * of * x[i + 1] if i < 4 else 0) for i, of in enumerate(x)
+        state: k * (x[i - 1] if i else 1.0) - m * state + (a[i] * state * x[i + 1] if i < 4 else 0) for i, state in enumerate(x)
     }
     model, times, rng = cf.Model(rates, parameters=[k, m, *a]), np.linspace(0.3, 6.0, 15), np.random.default_rng(1)
     initial = {f"x{i}": 1.0 + 0.1 * i for i in range(8)}
@@ -336,10 +336,10 @@ def test_from_estimates_of_a_poor_model_the_way_is_down():
     exact = cf.simulate(model, times=times, parameters=truth, initial=initial)
     data = {name: exact[name] + 0.03 * rng.standard_normal(15) for name in initial}
     experiment = cf.Experiment(data, time=times, sigma=0.03, initial=initial)
-    known = {"k": 1.0, "m": 1.0, "a0": cf.Parameter(0.0, fixed=True), "a3": cf.Parameter(0.0, fixed=True)}
-    problem = cf.Problem(model, experiment, parameters={**known, "a1": 0.01, "a2": 0.01})
-    found = cf.select(problem, choices={"a1": [0, cf.estimated], "a2": [0, cf.estimated]}, rng=0)
-    assert "ends above" not in str(found)
-    heights = {name: row.neg2loglik for name, row in found.fits.items()}
+    base_parameters = {"k": 1.0, "m": 1.0, "a0": cf.Parameter(0.0, fixed=True), "a3": cf.Parameter(0.0, fixed=True)}
+    problem = cf.Problem(model, experiment, parameters={**base_parameters, "a1": 0.01, "a2": 0.01})
+    selection = cf.select(problem, choices={"a1": [0, cf.estimated], "a2": [0, cf.estimated]}, rng=0)
+    assert "ends above" not in str(selection)
+    heights = {name: row.neg2loglik for name, row in selection.fits.items()}
     assert all(heights[name] <= heights["(none)"] + 1e-3 for name in heights)
     assert heights["a1 a2"] <= min(heights["a1"], heights["a2"]) + 1e-3

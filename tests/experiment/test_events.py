@@ -38,11 +38,11 @@ def absorption() -> cf.Model:
     return cf.Model({gut: -ka * gut, blood: ka * gut - ke * blood}, parameters=[ka, ke])
 
 
-def bateman(time, dose, at, ka, ke):
+def bateman(time, dose, dose_time, ka, ke):
     """Return the closed-form solution: amounts in the gut and in the blood after one dose."""
-    s = np.maximum(np.asarray(time, dtype=float) - at, 0.0)
-    given = np.asarray(time) > at
-    return given * dose * np.exp(-ka * s), dose * ka / (ka - ke) * (np.exp(-ke * s) - np.exp(-ka * s))
+    s = np.maximum(np.asarray(time, dtype=float) - dose_time, 0.0)
+    is_after_dose = np.asarray(time) > dose_time
+    return is_after_dose * dose * np.exp(-ka * s), dose * ka / (ka - ke) * (np.exp(-ke * s) - np.exp(-ka * s))
 
 
 def eventful() -> cf.Problem:
@@ -78,9 +78,9 @@ def eventful() -> cf.Problem:
 def oral(problem_times=(0.5, 1, 2, 4, 8, 12, 13, 16, 24), *, lag=tlag, unit=1.0, weight=1.0, **changes) -> cf.Problem:
     """Three oral doses, with values of the closed form at ka = 1.3, ke = 0.2, F = 0.8, tlag = 0.3."""
     times = np.array(problem_times, dtype=float)
-    at = [0.0, 12.0]
-    blood_values = sum(bateman(times, 0.8 * 100, a + 0.3, 1.3, 0.2)[1] for a in at)
-    doses = cf.Doses(into=gut, amount=100 * weight, times=[a * unit for a in at], lag=lag, bioavailability=F, **changes)
+    dose_times = [0.0, 12.0]
+    blood_values = sum(bateman(times, 0.8 * 100, a + 0.3, 1.3, 0.2)[1] for a in dose_times)
+    doses = cf.Doses(into=gut, amount=100 * weight, times=[a * unit for a in dose_times], lag=lag, bioavailability=F, **changes)
     data = cf.Experiment(
         {"blood": weight * blood_values},
         time=times * unit,
@@ -105,10 +105,10 @@ TRUTH = {"ka": 1.3, "ke": 0.2, "F": 0.8, "tlag": 0.3}
 
 def test_doses_give_the_closed_form():
     problem, times = oral(), np.linspace(0, 24, 97)
-    found = cf.simulate(problem, TRUTH, times, integrator=TIGHT)["experiment 1"]
+    simulation = cf.simulate(problem, TRUTH, times, integrator=TIGHT)["experiment 1"]
     exact = [sum(parts) for parts in zip(*(bateman(times, 80.0, a + 0.3, 1.3, 0.2) for a in (0, 12)), strict=True)]
-    np.testing.assert_allclose(found["gut"], exact[0], atol=1e-8)
-    np.testing.assert_allclose(found["blood"], exact[1], atol=1e-8)
+    np.testing.assert_allclose(simulation["gut"], exact[0], atol=1e-8)
+    np.testing.assert_allclose(simulation["blood"], exact[1], atol=1e-8)
 
 
 def test_an_infusion_gives_the_closed_form():
@@ -120,13 +120,13 @@ def test_an_infusion_gives_the_closed_form():
         events=[cf.Doses(into=blood, amount=[6, 2], times=[1, 2], duration=2)],
     )
     times = np.linspace(0, 5, 51)
-    found = cf.simulate(cf.Problem(model, data, parameters={"ke": 0.7}), times=times, integrator=TIGHT)["experiment 1"]
+    simulation = cf.simulate(cf.Problem(model, data, parameters={"ke": 0.7}), times=times, integrator=TIGHT)["experiment 1"]
 
     def course(rate, begin):
         up = rate / 0.7 * (1 - np.exp(-0.7 * np.clip(times - begin, 0, 2)))
         return up * np.exp(-0.7 * np.maximum(times - begin - 2, 0))
 
-    np.testing.assert_allclose(found["blood"], course(3.0, 1) + course(1.0, 2), atol=1e-9)
+    np.testing.assert_allclose(simulation["blood"], course(3.0, 1) + course(1.0, 2), atol=1e-9)
 
 
 def test_events_agree_with_an_independent_integration():
@@ -154,27 +154,27 @@ def test_events_agree_with_an_independent_integration():
         return y
 
     f, long = p["F"], 0.9 + p["tlag"]
-    happens = [(a + 0.7, lambda time, y: [y[0] + 0.5 * f, y[1]]) for a in range(4)]
-    happens.append((1.4, lambda time, y: [y[0] ** 2 * f + signal(time) * time, y[1] * (1 + 0.1 * y[0])]))
-    happens.append((2.0, lambda time, y: [y[0], (y[1] + f * y[0]) ** 2]))
+    events = [(a + 0.7, lambda time, y: [y[0] + 0.5 * f, y[1]]) for a in range(4)]
+    events.append((1.4, lambda time, y: [y[0] ** 2 * f + signal(time) * time, y[1] * (1 + 0.1 * y[0])]))
+    events.append((2.0, lambda time, y: [y[0], (y[1] + f * y[0]) ** 2]))
     rates = [(0.2, 0.2 + long), (2.3, 2.3 + long)]
-    marks = sorted({0.0, 4.0, *(a for a, _ in happens), *(x for pair in rates for x in pair)})
+    marks = sorted({0.0, 4.0, *(a for a, _ in events), *(x for pair in rates for x in pair)})
     y = np.array([1.0 + p["ka"], 0.6])
     for a, b in itertools.pairwise(marks):
         active = sum(2 * f / long for on, off in rates if on <= a < off)
         y = span(y, a, b, active)
-        for at, change in happens:
-            if at == b and b < 4.0:
+        for event_time, change in events:
+            if event_time == b and b < 4.0:
                 y = np.array(change(b, y))
-    found = cf.simulate(eventful(), {**p, "blood": 0.6}, integrator=TIGHT)["experiment 1"]
-    np.testing.assert_allclose([found["gut"][-1], found["blood"][-1]], y, rtol=1e-8)
+    simulation = cf.simulate(eventful(), {**p, "blood": 0.6}, integrator=TIGHT)["experiment 1"]
+    np.testing.assert_allclose([simulation["gut"][-1], simulation["blood"][-1]], y, rtol=1e-8)
 
 
 @pytest.mark.parametrize(("measured", "expected"), [("before", [1, 1, 2, 3]), ("after", [2, 2, 3, 6])])
 def test_a_value_at_the_time_of_an_event_is_before_or_after_it(measured, expected):
     """At the start, inside, and at the end; in simulations and in every transcription; replicates alike."""
     x, k = cf.symbols("x k")
-    events = [cf.Event(at, {x: x + add}, measured=measured) for at, add in [(0, 1), (2, 1), (4, 3)]]
+    events = [cf.Event(event_time, {x: x + add}, measured=measured) for event_time, add in [(0, 1), (2, 1), (4, 3)]]
     data = cf.Experiment({"x": np.zeros(4)}, time=[0, 0, 2, 4], sigma=1, initial={"x": 1}, events=events)
     model = cf.Model({x: 0 * k}, parameters=[k])
     problem = cf.Problem(model, data, parameters={"k": cf.Parameter(1.0, prior=cf.Normal(1, 1))})
@@ -204,8 +204,8 @@ def test_changes_of_one_event_happen_at_once():
     data = cf.Experiment(
         {"x": [1.0], "y": [1.0]}, time=[2], initial={"x": 1, "y": 5}, events=[cf.Event(1, {x: y, y: x})]
     )
-    found = cf.simulate(cf.Problem(model, data, parameters={"k": cf.Parameter(0.0, prior=cf.Normal(0, 1))}))
-    assert (found["experiment 1"]["x"][0], found["experiment 1"]["y"][0]) == (5, 1)
+    simulation = cf.simulate(cf.Problem(model, data, parameters={"k": cf.Parameter(0.0, prior=cf.Normal(0, 1))}))
+    assert (simulation["experiment 1"]["x"][0], simulation["experiment 1"]["y"][0]) == (5, 1)
 
 
 # Transcriptions
@@ -217,8 +217,8 @@ def test_derivatives(transcription):
     problem = eventful()
     staged = transcription.transcribe(problem, problem.guess)
     rng = np.random.default_rng(0)
-    at = staged.start + 0.02 * rng.standard_normal(staged.layout.n_v)
-    assert jacobian_error(staged, at, 1e-3) < 1e-6
+    point = staged.start + 0.02 * rng.standard_normal(staged.layout.n_v)
+    assert jacobian_error(staged, point, 1e-3) < 1e-6
 
 
 @pytest.mark.parametrize("scheme", ["radau", pytest.param("legendre", marks=pytest.mark.slow)])
@@ -239,8 +239,8 @@ def test_the_exact_hessian(scheme):
         equalities += [inner, m.matching[k]] if k < len(m.matching) else [inner]
 
     def gradient(v):
-        at = dense(staged.layout, staged.linearize(v))
-        return at.J.T @ at.r + at.C.T @ np.concatenate(equalities)
+        linearization = dense(staged.layout, staged.linearize(v))
+        return linearization.J.T @ linearization.r + linearization.C.T @ np.concatenate(equalities)
 
     ((stages, initial),) = staged.hessian(v, (m,)).chains
     total = np.zeros((v.size, v.size))
@@ -285,10 +285,10 @@ def test_a_lag_crosses_a_measurement(transcription):
     ("transcription", "unit"), crossed(dict(zip(LABELS, TRANSCRIPTIONS, strict=True)), [1e-9, 1e9])
 )
 def test_nothing_depends_on_units(transcription, unit):
-    plain, scaled = (cf.fit(oral(unit=u, weight=g), transcription) for u, g in ((1.0, 1.0), (unit, 1e-6)))
-    assert scaled.success
+    reference_result, scaled_result = (cf.fit(oral(unit=u, weight=g), transcription) for u, g in ((1.0, 1.0), (unit, 1e-6)))
+    assert scaled_result.success
     for name, power in (("ka", -1), ("ke", -1), ("F", 0), ("tlag", 1)):
-        assert scaled.parameters[name] == pytest.approx(plain.parameters[name] * unit**power, rel=1e-5), name
+        assert scaled_result.parameters[name] == pytest.approx(reference_result.parameters[name] * unit**power, rel=1e-5), name
 
 
 @settings(max_examples=8, deadline=None)
@@ -308,11 +308,11 @@ def test_transcriptions_see_the_same(lag, at):
     theta = np.array([0.3, lag])
     exact = []
     for time in range(5):
-        value, now = 1.0, 0.0
-        for when, change in sorted([(at, lambda v: v + 1), (lag, lambda v: 0.5 * v + lag)], key=lambda e: e[0]):
-            if when < time:
-                value, now = change(value * np.exp(-0.3 * (when - now))), when
-        exact.append(value * np.exp(-0.3 * (time - now)))
+        value, previous_time = 1.0, 0.0
+        for event_time, change in sorted([(at, lambda v: v + 1), (lag, lambda v: 0.5 * v + lag)], key=lambda e: e[0]):
+            if event_time < time:
+                value, previous_time = change(value * np.exp(-0.3 * (event_time - previous_time))), event_time
+        exact.append(value * np.exp(-0.3 * (time - previous_time)))
     staged = cf.SingleShooting(TIGHT).transcribe(problem, problem.guess)
     np.testing.assert_allclose(staged.evaluate(theta).values[0].r[0], exact, rtol=1e-8)
 
@@ -333,16 +333,16 @@ def test_a_jump_of_the_model_at_an_estimated_time_is_found(transcription):
 
     data = cf.Experiment({"x": exact(0.6, 2.2)}, time=times, sigma=0.01, initial={"x": 0})
     problem = cf.Problem(model, data, parameters={"k": 0.4, "on": cf.Parameter(1.6, bounds=(0, 4))})
-    found = cf.simulate(problem, {"k": 0.5, "on": 1.3}, integrator=TIGHT)["experiment 1"]["x"]
-    np.testing.assert_allclose(found, exact(0.5, 1.3), atol=1e-9)
+    actual = cf.simulate(problem, {"k": 0.5, "on": 1.3}, integrator=TIGHT)["experiment 1"]["x"]
+    np.testing.assert_allclose(actual, exact(0.5, 1.3), atol=1e-9)
     staged = transcription.transcribe(problem, problem.guess)
     assert jacobian_error(staged, staged.start, 1e-3) < 1e-6
     result = cf.fit(problem, transcription)
     assert result.success, result.message
     assert (result.parameters["k"], result.parameters["on"]) == pytest.approx((0.6, 2.2), rel=1e-6)
-    again = pickle.loads(pickle.dumps(problem.posed.model))
-    assert [(s.name, str(s.time)) for s in again.switches] == [(s.name, str(s.time)) for s in problem.model.switches]
-    assert cf.Problem(again, data, parameters={"k": 0.4, "on": 1.0}).names == problem.names
+    pickled_model = pickle.loads(pickle.dumps(problem.posed.model))
+    assert [(s.name, str(s.time)) for s in pickled_model.switches] == [(s.name, str(s.time)) for s in problem.model.switches]
+    assert cf.Problem(pickled_model, data, parameters={"k": 0.4, "on": 1.0}).names == problem.names
 
 
 def test_kinks_and_signs_are_switches_too_and_comparisons_of_states_stay():
@@ -356,13 +356,13 @@ def test_kinks_and_signs_are_switches_too_and_comparisons_of_states_stay():
     assert problem.replace(parameters={"k": 2.0}).names == ("k",)
     assert cf.Problem(problem.model, data, parameters={"k": 1.0}).model.parameters == problem.model.parameters
     times = np.array([0.5, 1, 2, 2.5, 4])
-    found = cf.simulate(problem, times=times, integrator=TIGHT)["experiment 1"]
+    simulation = cf.simulate(problem, times=times, integrator=TIGHT)["experiment 1"]
     run = solve_ivp(
         lambda t, x: max(t - 1, 0) + abs(2 * t - 5) + np.sign(3 - t) + min(x[0], 10) + (x[0] > 3) - x[0],
         (0, 4), [0.0], rtol=1e-10, atol=1e-12, max_step=1e-3, t_eval=times,
     )  # fmt: skip
-    np.testing.assert_allclose(found["x"], run.y[0], rtol=1e-5)
-    np.testing.assert_allclose(found["y"], [0, 0, *found["x"][2:]])  # at t = 1 what was before
+    np.testing.assert_allclose(simulation["x"], run.y[0], rtol=1e-5)
+    np.testing.assert_allclose(simulation["y"], [0, 0, *simulation["x"][2:]])  # at t = 1 what was before
 
 
 # Around fits
@@ -370,20 +370,20 @@ def test_kinks_and_signs_are_switches_too_and_comparisons_of_states_stay():
 
 def test_problems_with_events_are_copied_told_apart_and_cut():
     problem = eventful()
-    again = pickle.loads(pickle.dumps(problem))
-    assert changed(fingerprint(problem), fingerprint(again)) == []
+    pickled_problem = pickle.loads(pickle.dumps(problem))
+    assert changed(fingerprint(problem), fingerprint(pickled_problem)) == []
     assert changed(fingerprint(problem), fingerprint(oral())) != []
     assert changed(fingerprint(oral()), fingerprint(oral(measured="after"))) != []
     np.testing.assert_array_equal(
-        cf.simulate(problem)["experiment 1"]["blood"], cf.simulate(again)["experiment 1"]["blood"]
+        cf.simulate(problem)["experiment 1"]["blood"], cf.simulate(pickled_problem)["experiment 1"]["blood"]
     )
-    early = problem.posed.until(1.5)
-    assert cf.simulate(early)["experiment 1"]["blood"][-1] == cf.simulate(problem)["experiment 1"]["blood"][2]
-    staged = cf.SingleShooting().transcribe(early, early.guess)
+    truncated_problem = problem.posed.until(1.5)
+    assert cf.simulate(truncated_problem)["experiment 1"]["blood"][-1] == cf.simulate(problem)["experiment 1"]["blood"][2]
+    staged = cf.SingleShooting().transcribe(truncated_problem, truncated_problem.guess)
     assert staged.linearize(staged.start).ok
-    shorter = problem.experiments[0].until(1.5)
-    assert shorter is not None
-    assert len(shorter.events) == 4  # those at t = 2 are left out
+    truncated_experiment = problem.experiments[0].until(1.5)
+    assert truncated_experiment is not None
+    assert len(truncated_experiment.events) == 4  # those at t = 2 are left out
 
 
 def test_a_horizon_grows_over_events():
@@ -432,9 +432,9 @@ def with_events(*events, **parameters) -> cf.Problem:
 
 
 def test_events_that_do_not_fit_the_problem_are_refused():
-    strange, dose = cf.symbols("liver dose")
+    liver, dose = cf.symbols("liver dose")
     with refused("changes 'liver', which is no state"):
-        with_events(cf.Event(1, {strange: 1}))
+        with_events(cf.Event(1, {liver: 1}))
     with refused("contains 'dose', which is not in the model"):
         with_events(cf.Event(1, {gut: gut + dose}))
     with refused("its times contains 'gut'; only parameters"):
@@ -474,9 +474,9 @@ def test_a_time_that_leaves_the_experiment_is_a_failure_with_its_reason():
         staged = transcription.transcribe(problem, problem.guess)
         v = staged.start.copy()
         v[: theta.size] = theta
-        at = staged.evaluate(v)
-        assert not at.ok
-        assert "at t = -0.25, before the start 0" in at.failures[0].detail
+        evaluation = staged.evaluate(v)
+        assert not evaluation.ok
+        assert "at t = -0.25, before the start 0" in evaluation.failures[0].detail
 
 
 def test_repeated_doses_without_a_number_are_not_predicted_further():
@@ -507,23 +507,23 @@ def bouncing(**changes) -> cf.Problem:
 
 def bounce(times, g, r):
     """Return heights and speeds in closed form."""
-    found = []
+    states = []
     for t in times:
         begin, speed = np.sqrt(2 / g), r * np.sqrt(2 * g)
         if t <= begin:
-            found.append((1 - 0.5 * g * t**2, -g * t))
+            states.append((1 - 0.5 * g * t**2, -g * t))
             continue
         while t > begin + 2 * speed / g:
             begin, speed = begin + 2 * speed / g, r * speed
-        found.append((speed * (t - begin) - 0.5 * g * (t - begin) ** 2, speed - g * (t - begin)))
-    return np.array(found).T
+        states.append((speed * (t - begin) - 0.5 * g * (t - begin) ** 2, speed - g * (t - begin)))
+    return np.array(states).T
 
 
 def test_a_ball_bounces():
     problem = bouncing()
     times = problem.conditions[0].points.times
-    found = cf.simulate(problem, {"g": 9.81, "r": 0.7}, integrator=TIGHT)["experiment 1"]
-    np.testing.assert_allclose([found["h"], found["v"]], bounce(times, 9.81, 0.7), atol=1e-8)
+    actual = cf.simulate(problem, {"g": 9.81, "r": 0.7}, integrator=TIGHT)["experiment 1"]
+    np.testing.assert_allclose([actual["h"], actual["v"]], bounce(times, 9.81, 0.7), atol=1e-8)
     staged = cf.SingleShooting(TIGHT).transcribe(problem, problem.guess)
     assert jacobian_error(staged, np.array([9.7, 0.75]), 1e-4) < 1e-6
     exact = np.zeros((10, 2))
@@ -531,8 +531,8 @@ def test_a_ball_bounces():
         step = 1e-5 * np.eye(2)[j]
         ahead, back = (bounce(times, *(np.array([9.7, 0.75]) + s * step)) for s in (1, -1))
         exact[:, j] = ((ahead - back) / 2e-5).T.ravel() / 0.1
-    found = staged.linearize(np.array([9.7, 0.75])).jacobians[0].R_q[0]
-    np.testing.assert_allclose(found, exact, rtol=1e-6, atol=1e-6 * np.abs(exact).max())
+    actual = staged.linearize(np.array([9.7, 0.75])).jacobians[0].R_q[0]
+    np.testing.assert_allclose(actual, exact, rtol=1e-6, atol=1e-6 * np.abs(exact).max())
 
 
 def test_a_ball_that_bounces_is_fitted():
@@ -547,10 +547,10 @@ def test_a_ball_that_bounces_is_fitted():
 
 def test_problems_with_triggers_are_copied_and_told_apart():
     problem = bouncing()
-    again = pickle.loads(pickle.dumps(problem))
-    assert changed(fingerprint(problem), fingerprint(again)) == []
+    pickled_problem = pickle.loads(pickle.dumps(problem))
+    assert changed(fingerprint(problem), fingerprint(pickled_problem)) == []
     assert changed(fingerprint(problem), fingerprint(bouncing(count=30))) != []
-    np.testing.assert_array_equal(cf.simulate(problem)["experiment 1"]["h"], cf.simulate(again)["experiment 1"]["h"])
+    np.testing.assert_array_equal(cf.simulate(problem)["experiment 1"]["h"], cf.simulate(pickled_problem)["experiment 1"]["h"])
 
 
 def test_an_expression_that_turns_back_between_two_steps_is_seen():
@@ -560,8 +560,8 @@ def test_an_expression_that_turns_back_between_two_steps_is_seen():
     data = cf.Experiment(
         {"x": [1.0]}, time=[1], initial={"x": 0}, events=cf.Event(when=x - peak(k), changes={x: x + 1})
     )
-    found = cf.simulate(cf.Problem(model, data, parameters={"k": 1.0}), integrator=TIGHT)["experiment 1"]["x"]
-    np.testing.assert_allclose(found, 1.0, atol=1e-9)
+    actual = cf.simulate(cf.Problem(model, data, parameters={"k": 1.0}), integrator=TIGHT)["experiment 1"]["x"]
+    np.testing.assert_allclose(actual, 1.0, atol=1e-9)
 
 
 def peak(k):
@@ -595,8 +595,8 @@ def test_what_triggers_cannot_do_is_refused():
     problem = bouncing()
     with refused("only shooting can follow"):
         cf.fit(problem, "collocation")
-    once = cf.GaussNewton(max_iter=1, homotopy="never")
-    assert np.isfinite(cf.fit(problem, "multiple", once, retry=False).chi2)  # from nodes that rest on the ground
+    solver = cf.GaussNewton(max_iter=1, homotopy="never")
+    assert np.isfinite(cf.fit(problem, "multiple", solver, retry=False).chi2)  # from nodes that rest on the ground
     with pytest.raises(cf.SimulationError, match="happens more often than 1 times; give a larger count="):
         cf.simulate(bouncing(count=1))
     result = cf.fit(bouncing(count=1), "single")
@@ -633,13 +633,13 @@ def sawtooth(times, k, low):
 def test_a_condition_acts_whenever_it_becomes_true():
     problem = level()
     times = problem.conditions[0].points.times
-    found = cf.simulate(problem, {"k": 0.8, "low": 0.45}, integrator=TIGHT)["experiment 1"]
-    np.testing.assert_allclose(found["x"], sawtooth(times, 0.8, 0.45), rtol=1e-8)
-    np.testing.assert_array_equal(found["n"], np.floor(times * 0.8 / -np.log(0.45)))
+    simulation = cf.simulate(problem, {"k": 0.8, "low": 0.45}, integrator=TIGHT)["experiment 1"]
+    np.testing.assert_allclose(simulation["x"], sawtooth(times, 0.8, 0.45), rtol=1e-8)
+    np.testing.assert_array_equal(simulation["n"], np.floor(times * 0.8 / -np.log(0.45)))
     staged = cf.SingleShooting(TIGHT).transcribe(problem, problem.guess)
     assert jacobian_error(staged, np.array([0.8, 0.45]), 1e-4) < 1e-6
-    again = pickle.loads(pickle.dumps(problem))
-    assert changed(fingerprint(problem), fingerprint(again)) == []
+    pickled_problem = pickle.loads(pickle.dumps(problem))
+    assert changed(fingerprint(problem), fingerprint(pickled_problem)) == []
     assert changed(fingerprint(problem), fingerprint(level(at_start=True))) != []
 
 
@@ -669,9 +669,9 @@ def test_what_an_event_makes_true_follows_at_once_and_what_becomes_true_together
         events=events,
     )
     problem = cf.Problem(model, data, parameters={"k": 0.1, "late": 1.0})
-    found = cf.simulate(problem, integrator=TIGHT)["experiment 1"]
-    np.testing.assert_allclose(found["a"], [1, 2, 2, 2], rtol=1e-9)
-    np.testing.assert_allclose(found["b"], [2, *[1 + 4 * np.exp(0.1)] * 3], rtol=1e-9)
+    simulation = cf.simulate(problem, integrator=TIGHT)["experiment 1"]
+    np.testing.assert_allclose(simulation["a"], [1, 2, 2, 2], rtol=1e-9)
+    np.testing.assert_allclose(simulation["b"], [2, *[1 + 4 * np.exp(0.1)] * 3], rtol=1e-9)
     staged = cf.SingleShooting(TIGHT).transcribe(problem, problem.guess)
     assert jacobian_error(staged, np.array([0.12, 1.1]), 1e-4) < 1e-6
     result = cf.SingleShooting(TIGHT).transcribe(problem, problem.guess).linearize(np.array([0.12, 1.1]))
@@ -683,8 +683,8 @@ def test_a_state_that_rests_at_a_threshold_triggers_nothing_by_rounding():
     model = cf.Model({x: 0.5 - x, n: 0}, initial={x: 1.0, n: 0.0})
     event = cf.Event(when=x < 0.6, changes={x: 0.5, n: n + 1})
     refill = cf.Event(when=x < 0.5, changes={n: n + 10})
-    found = cf.simulate(model, times=[0.0, 1.0, 5.0, 50.0], events=[event, refill])
-    np.testing.assert_array_equal(found["n"], [0, 0, 1, 1])
+    simulation = cf.simulate(model, times=[0.0, 1.0, 5.0, 50.0], events=[event, refill])
+    np.testing.assert_array_equal(simulation["n"], [0, 0, 1, 1])
 
 
 def test_mistakes_in_conditions():
@@ -707,7 +707,7 @@ def test_thresholds_that_are_reached_where_a_step_of_the_watch_ends(off):
     model = cf.Model({x: -x, n: 0}, initial={x: 1.0, n: 0.0})
     for j in (16, 32, 33, 64, 150):
         event = cf.Event(when=x < float(np.exp(-2 * j / 200) + off), changes={n: n + 1})
-        found = cf.simulate(
+        simulation = cf.simulate(
             model, times=[0.1, 1.9, 2.0], events=event, integrator=IntegratorOptions(relative_tolerance=1e-7)
         )
-        np.testing.assert_array_equal(found["n"], [0, 1, 1])
+        np.testing.assert_array_equal(simulation["n"], [0, 1, 1])

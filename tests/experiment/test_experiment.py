@@ -50,14 +50,14 @@ def series(draw) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @given(x=series(), y=series(), weighted=st.booleans())
 def test_points_hold_every_measurement_exactly_once(x, y, weighted):
-    given_ = {"x": x, "y": y}
+    data = {"x": x, "y": y}
     experiment = Experiment(
-        {n: (t, v) for n, (t, v, _) in given_.items()},
-        sigma={n: s for n, (_, _, s) in given_.items()} if weighted else None,
+        {n: (t, v) for n, (t, v, _) in data.items()},
+        sigma={n: s for n, (_, _, s) in data.items()} if weighted else None,
     )
     expected = Counter(
         (name, time, value, s if weighted else 1.0)
-        for name, (t, v, d) in given_.items()
+        for name, (t, v, d) in data.items()
         for time, row, deviations in zip(t, v.reshape(t.size, -1), d.reshape(t.size, -1), strict=True)
         for value, s in zip(row, deviations, strict=True)
         if np.isfinite(value)
@@ -72,21 +72,21 @@ def test_points_hold_every_measurement_exactly_once(x, y, weighted):
 
 @given(x=series(), y=series(), horizon=st.floats(0, 0.6))
 def test_until_keeps_what_was_measured_by_then(x, y, horizon):
-    whole = Experiment({"x": x[:2], "y": y[:2]}, sigma={"x": x[2], "y": y[2]}, name="a", start=-1)
-    kept = whole.until(horizon)
-    expected = Counter({e: n for e, n in entries(whole).items() if e[1] <= horizon})
-    assert (entries(kept) if kept else Counter()) == expected
-    if kept:
-        assert (kept.name, kept.start) == ("a", -1)
+    experiment = Experiment({"x": x[:2], "y": y[:2]}, sigma={"x": x[2], "y": y[2]}, name="a", start=-1)
+    truncated_experiment = experiment.until(horizon)
+    expected = Counter({e: n for e, n in entries(experiment).items() if e[1] <= horizon})
+    assert (entries(truncated_experiment) if truncated_experiment else Counter()) == expected
+    if truncated_experiment:
+        assert (truncated_experiment.name, truncated_experiment.start) == ("a", -1)
 
 
 @given(x=series())
 def test_with_values_leaves_gaps(x):
     times, values, sigma = x
     experiment = Experiment({"x": (times, values)}, sigma=sigma)
-    again = experiment.with_values({"x": np.full(values.shape, 7.0)})
-    assert {e[2] for e in entries(again, ("x",))} == {7.0}
-    assert [(e[1], e[3]) for e in sorted(entries(again, ("x",)).elements())] == sorted(
+    replaced_experiment = experiment.with_values({"x": np.full(values.shape, 7.0)})
+    assert {e[2] for e in entries(replaced_experiment, ("x",))} == {7.0}
+    assert [(e[1], e[3]) for e in sorted(entries(replaced_experiment, ("x",)).elements())] == sorted(
         (e[1], e[3]) for e in entries(experiment, ("x",)).elements()
     )
 
@@ -137,8 +137,8 @@ def test_missing_values_of_all_kinds():
 def test_two_numbers_are_values_two_arrays_are_times_and_values():
     pair = Experiment({"x": (1.0, 2.0)}, time=[0, 1])
     assert entries(pair, ("x",)) == Counter({("x", 0.0, 1.0, 1.0): 1, ("x", 1.0, 2.0, 1.0): 1})
-    own = Experiment({"x": ([0, 3], [1.0, 2.0])}, time=[0, 1])
-    assert own.end == 3.0
+    with_own_times = Experiment({"x": ([0, 3], [1.0, 2.0])}, time=[0, 1])
+    assert with_own_times.end == 3.0
 
 
 def test_unnamed_columns_of_a_frame():
@@ -163,8 +163,8 @@ def test_unnamed_columns_of_a_frame():
 def test_forms_of_sigma(sigma, expected):
     experiment = simple(sigma=sigma)
     np.testing.assert_array_equal(experiment.points(("x", "y")).sigma, np.array(expected, dtype=float))
-    again = pickle.loads(pickle.dumps(experiment))
-    np.testing.assert_array_equal(again.points(("x", "y")).sigma, np.array(expected, dtype=float))
+    pickled_experiment = pickle.loads(pickle.dumps(experiment))
+    np.testing.assert_array_equal(pickled_experiment.points(("x", "y")).sigma, np.array(expected, dtype=float))
 
 
 def test_sigma_per_time_holds_for_all_replicates():
@@ -196,11 +196,11 @@ def test_initial_values_and_inputs_are_read():
     assert experiment.initial["c"] == 4.0
     assert experiment.inputs["u"].kind == "constant"
     assert experiment.start == -1.0
-    again = pickle.loads(pickle.dumps(experiment))
-    assert again.initial["y"] == experiment.initial["y"]
-    found = ca.Function("z", [*ca.symvar(again.initial["z"])], [again.initial["z"]])
-    assert float(found(5)) == 10.0
-    assert again.inputs["w"](1.5) == 1.5
+    pickled_experiment = pickle.loads(pickle.dumps(experiment))
+    assert pickled_experiment.initial["y"] == experiment.initial["y"]
+    function = ca.Function("z", [*ca.symvar(pickled_experiment.initial["z"])], [pickled_experiment.initial["z"]])
+    assert float(function(5)) == 10.0
+    assert pickled_experiment.inputs["w"](1.5) == 1.5
 
 
 def test_replace_and_comparison():
@@ -370,27 +370,27 @@ def test_changed_fields_have_the_form_that_is_kept():
 def test_series_with_other_labels_are_refused():
     table = pd.DataFrame({"t": [2.0, 1.0, 3.0], "x": [1.0, 2.0, 0.5], "sd": [0.1, 0.2, 0.3]})
     ordered = table.sort_values("t")
-    said = "and the values have different labels"
+    message = "and the values have different labels"
     for options in ({"sigma": table["sd"]}, {"sigma": {"x": table["sd"]}}, {"noise": StudentT(sigma=table["sd"])}):
-        with refused(said):
+        with refused(message):
             Experiment(ordered[["t", "x"]], time="t", **options)
-        with refused(said):
+        with refused(message):
             Experiment({"x": ordered["x"]}, time=[1, 2, 3], **options)
     with pytest.raises(InputError, match="the times of 'x' and the values"):
         Experiment({"x": (ordered["t"], table["x"])})
     for sigma in (table["sd"].loc[ordered.index], {"x": ordered["sd"]}, ordered["sd"].to_numpy()):
-        made = Experiment(ordered[["t", "x"]], time="t", sigma=sigma)
-        np.testing.assert_array_equal(made.sigma["x"].ravel(), [0.2, 0.1, 0.3])
+        experiment = Experiment(ordered[["t", "x"]], time="t", sigma=sigma)
+        np.testing.assert_array_equal(experiment.sigma["x"].ravel(), [0.2, 0.1, 0.3])
 
 
 def test_a_start_of_numpy_is_one_date():
     dates = np.datetime64("2026-03-02T08") + np.array([1, 12, 30]).astype("m8[h]")
-    of = {"data": {"x": [3.0, 2.0, 1.0]}, "time": dates, "time_unit": "h"}
+    arguments = {"data": {"x": [3.0, 2.0, 1.0]}, "time": dates, "time_unit": "h"}
     for start in (dates[0], np.array(dates[0]), pd.Timestamp(dates[0])):
-        assert hash(Experiment(**of, start=start).origin) == hash(Experiment(**of).origin)  # pictures ask for it
+        assert hash(Experiment(**arguments, start=start).origin) == hash(Experiment(**arguments).origin)  # pictures ask for it
     for several in (dates[:1], list(dates), pd.Series(dates)):
         with pytest.raises(InputError, match="give a date"):
-            Experiment(**of, start=several)
+            Experiment(**arguments, start=several)
 
 
 def test_what_is_nearly_a_frame_says_how_to_become_one():

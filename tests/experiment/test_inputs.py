@@ -35,14 +35,14 @@ def signals(draw) -> Input:
 
 @given(signal=signals(), extra=st.lists(st.floats(0, 1), max_size=6), inside=st.floats(0.01, 0.99))
 def test_cubics_reproduce_the_signal(signal, extra, inside):
-    first, last = np.clip(signal.span, -3.0, 30.0)
-    edges = np.unique(np.concatenate([signal.breakpoints, first + np.array(extra) * (last - first), [first, last]]))
+    first_time, last_time = np.clip(signal.span, -3.0, 30.0)
+    edges = np.unique(np.concatenate([signal.breakpoints, first_time + np.array(extra) * (last_time - first_time), [first_time, last_time]]))
     edges = edges[np.concatenate([[True], np.diff(edges) > 1e-6])]
-    local = signal.cubics(edges)
+    coefficients = signal.cubics(edges)
     offset = inside * np.diff(edges)
-    found = (local * offset[:, None] ** np.arange(4)).sum(axis=1)
+    actual = (coefficients * offset[:, None] ** np.arange(4)).sum(axis=1)
     size = 1 + np.abs(signal.values).max()
-    np.testing.assert_allclose(found, signal(edges[:-1] + offset), atol=1e-9 * size)
+    np.testing.assert_allclose(actual, signal(edges[:-1] + offset), atol=1e-9 * size)
 
 
 @given(signal=signals())
@@ -56,10 +56,10 @@ def test_cubics_forgive_an_edge_that_is_off_by_rounding(signal):
 
 def test_kinds_are_the_known_ones():
     t, y = np.array([0.0, 1.0, 2.5, 4.0, 5.0]), np.array([1.0, 3.0, -1.0, 0.0, 2.0])
-    at = np.linspace(0, 5, 31)
-    np.testing.assert_allclose(Input.linear(t, y)(at), np.interp(at, t, y), atol=1e-14)
-    np.testing.assert_array_equal(Input.pchip(t, y)(at), PchipInterpolator(t, y)(at))
-    np.testing.assert_array_equal(Input.cubic_spline(t, y)(at), CubicSpline(t, y)(at))
+    times = np.linspace(0, 5, 31)
+    np.testing.assert_allclose(Input.linear(t, y)(times), np.interp(times, t, y), atol=1e-14)
+    np.testing.assert_array_equal(Input.pchip(t, y)(times), PchipInterpolator(t, y)(times))
+    np.testing.assert_array_equal(Input.cubic_spline(t, y)(times), CubicSpline(t, y)(times))
     np.testing.assert_array_equal(Input.constant(7)([-1e9, 0, 1e9]), 7.0)
 
 
@@ -86,15 +86,15 @@ def test_points_are_copied_and_locked():
 
 def test_pickling_and_comparison():
     signal = Input.pchip([0, 1, 3], [1, 2, 0])
-    again = pickle.loads(pickle.dumps(signal))
-    np.testing.assert_array_equal(again([0.3, 2.0]), signal([0.3, 2.0]))
-    assert signal != again  # signals are compared by identity, not by arrays
-    assert len({signal, again}) == 2
+    pickled_signal = pickle.loads(pickle.dumps(signal))
+    np.testing.assert_array_equal(pickled_signal([0.3, 2.0]), signal([0.3, 2.0]))
+    assert signal != pickled_signal  # signals are compared by identity, not by arrays
+    assert len({signal, pickled_signal}) == 2
 
 
 def test_generators_and_tuples_are_points():
-    made = Input.linear((t for t in (0, 1, 2)), {"a": 1, "b": 2, "c": 5}.values())
-    assert made(1.5) == 3.5
+    signal = Input.linear((t for t in (0, 1, 2)), {"a": 1, "b": 2, "c": 5}.values())
+    assert signal(1.5) == 3.5
 
 
 @pytest.mark.parametrize(

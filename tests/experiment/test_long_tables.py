@@ -42,16 +42,16 @@ def test_a_long_table_becomes_experiments():
 
 def test_without_a_column_of_experiments_there_is_one(tmp_path):
     LONG.to_csv(tmp_path / "long.csv", index=False)
-    (one,) = cf.experiments_from(tmp_path / "long.csv", **COLUMNS, sigma=0.1)
+    (experiment,) = cf.experiments_from(tmp_path / "long.csv", **COLUMNS, sigma=0.1)
     with refused("B: sigma is what the table holds", "A: sigma is what the table holds"):
         cf.experiments_from(LONG, **COLUMNS, experiment="subject", sigma="sd", each=lambda name: {"sigma": 0.3})
-    own = cf.experiments_from(LONG, **COLUMNS, experiment="subject", sigma=0.1, each=lambda name: {"sigma": 0.3})
-    assert own[0].sigma["x"].ravel().tolist() == [0.3] * 3
+    experiments = cf.experiments_from(LONG, **COLUMNS, experiment="subject", sigma=0.1, each=lambda name: {"sigma": 0.3})
+    assert experiments[0].sigma["x"].ravel().tolist() == [0.3] * 3
     numbered = LONG.assign(run=["01", "1", *["1.0"] * (len(LONG) - 2)])
     numbered.to_csv(tmp_path / "numbered.csv", index=False)
-    made = cf.experiments_from(tmp_path / "numbered.csv", **COLUMNS, experiment="run")
-    assert [e.name for e in made] == ["01", "1", "1.0"]
-    assert series(one, "x")[0] == [1.0, 1.0, 2.0, 4.0, 4.0]  # replicates
+    numbered_experiments = cf.experiments_from(tmp_path / "numbered.csv", **COLUMNS, experiment="run")
+    assert [e.name for e in numbered_experiments] == ["01", "1", "1.0"]
+    assert series(experiment, "x")[0] == [1.0, 1.0, 2.0, 4.0, 4.0]  # replicates
 
 
 @pytest.mark.parametrize("column", ["subject", "t", "what"])
@@ -86,9 +86,9 @@ def test_a_cell_that_is_no_number_is_named(kind):
 
 
 def test_particulars_of_each():
-    given = {"A": 3.0, "B": 4.0}
-    both = cf.experiments_from(LONG, **COLUMNS, experiment="subject", each=lambda name: {"initial": {"x": given[name]}})
-    assert {e.name: e.initial["x"] for e in both} == given
+    initial_values = {"A": 3.0, "B": 4.0}
+    experiments = cf.experiments_from(LONG, **COLUMNS, experiment="subject", each=lambda name: {"initial": {"x": initial_values[name]}})
+    assert {e.name: e.initial["x"] for e in experiments} == initial_values
 
 
 @pytest.mark.parametrize(
@@ -128,21 +128,21 @@ DAYS = [datetime(2026, 3, 28, 12), datetime(2026, 3, 29, 0), datetime(2026, 3, 3
 )
 @pytest.mark.parametrize(("unit", "length"), [("h", 1.0), ("d", 24.0), ("min", 1 / 60)])
 def test_dates_count_from_the_first_of_them(times, unit, length):
-    made = cf.Experiment({"x": [1.0, 2.0, 3.0]}, time=times, time_unit=unit)
-    assert_allclose(made.data["x"][0], np.array([0.0, 12.0, 48.0]) / length, rtol=1e-12)
-    assert made.start == 0
+    experiment = cf.Experiment({"x": [1.0, 2.0, 3.0]}, time=times, time_unit=unit)
+    assert_allclose(experiment.data["x"][0], np.array([0.0, 12.0, 48.0]) / length, rtol=1e-12)
+    assert experiment.start == 0
 
 
 def test_dates_count_from_the_start():
     frame = pd.DataFrame({"when": DAYS, "x": [1.0, 2.0, 3.0]})
     expected = [1.5, 2.0, 3.5]
-    for made in (
+    for experiment in (
         cf.Experiment(frame, time="when", time_unit="d", start=date(2026, 3, 27)),
         cf.Experiment(frame.set_index("when"), time_unit="d", start=pd.Timestamp("2026-03-27")),
         cf.Experiment({"x": (DAYS, [1.0, 2.0, 3.0])}, time_unit="d", start=datetime(2026, 3, 27)),
     ):
-        assert_allclose(made.data["x"][0], expected)
-        assert made.start == 0
+        assert_allclose(experiment.data["x"][0], expected)
+        assert experiment.start == 0
     one, two = cf.experiments_from(
         frame.assign(what="x", plate=["p", "q", "q"]), value="x", output="what", time="when", experiment="plate",
         time_unit="h", start=DAYS[0],
@@ -176,8 +176,8 @@ OBJECTS = {
 
 @pytest.mark.parametrize("times", OBJECTS.values(), ids=OBJECTS)
 def test_dates_in_columns_of_objects_are_dates(times):
-    made = cf.Experiment({"x": [1.0, 2.0, 3.0]}, time=times, time_unit="d")
-    assert_allclose(made.data["x"][0], [0.0, 0.5, 2.0])
+    experiment = cf.Experiment({"x": [1.0, 2.0, 3.0]}, time=times, time_unit="d")
+    assert_allclose(experiment.data["x"][0], [0.0, 0.5, 2.0])
 
 
 @pytest.mark.parametrize("dtype", ["date32[pyarrow]", "duration[ns][pyarrow]", "timestamp[ns][pyarrow]"])
@@ -185,8 +185,8 @@ def test_dates_of_pyarrow(dtype):
     pytest.importorskip("pyarrow")
     days = pd.to_timedelta([0, 1, 3], "D")
     times = pd.Series(days if "duration" in dtype else pd.Timestamp("2026-03-28") + days).astype(dtype)
-    made = cf.Experiment({"x": [1.0, 2.0, 3.0]}, time=times, time_unit="d")
-    assert_allclose(made.data["x"][0], [0.0, 1.0, 3.0])
+    experiment = cf.Experiment({"x": [1.0, 2.0, 3.0]}, time=times, time_unit="d")
+    assert_allclose(experiment.data["x"][0], [0.0, 1.0, 3.0])
 
 
 def test_text_for_dates_is_told_as_such_alone():
@@ -195,9 +195,9 @@ def test_text_for_dates_is_told_as_such_alone():
 
 
 def test_lengths_of_time_need_no_beginning():
-    made = cf.Experiment({"x": [1.0, 2.0]}, time=[timedelta(minutes=30), timedelta(hours=2)], time_unit="h")
-    assert_allclose(made.data["x"][0], [0.5, 2.0])
-    assert made.start == 0
+    experiment = cf.Experiment({"x": [1.0, 2.0]}, time=[timedelta(minutes=30), timedelta(hours=2)], time_unit="h")
+    assert_allclose(experiment.data["x"][0], [0.5, 2.0])
+    assert experiment.start == 0
 
 
 def test_dates_need_a_unit_and_other_mistakes_are_found_as_well():
@@ -221,8 +221,8 @@ def test_a_start_of_a_time_zone_beside_times_of_one(kind):
     """Noon before and after the clocks go forward are 23 hours apart; the start may be of another zone."""
     noons = [pd.Timestamp(f"2026-03-{day} 12:00", tz="Europe/Berlin") for day in (28, 29, 30)]
     for start in (noons[0], noons[0].tz_convert("UTC"), noons[0].to_pydatetime()):
-        made = cf.Experiment({"x": [1.0, 2.0, 3.0]}, time=kind(noons), start=start, time_unit="h")
-        assert_allclose(made.data["x"][0], [0.0, 23.0, 47.0])
+        experiment = cf.Experiment({"x": [1.0, 2.0, 3.0]}, time=kind(noons), start=start, time_unit="h")
+        assert_allclose(experiment.data["x"][0], [0.0, 23.0, 47.0])
 
 
 @pytest.mark.parametrize("mixed", [False, True], ids=["start", "times"])

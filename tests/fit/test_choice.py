@@ -34,36 +34,36 @@ def plenty(monkeypatch):
 @pytest.mark.parametrize("size", [SMALL, LARGE, MANY], ids=["small", "large", "many"])
 def test_single_shooting_comes_first_unless_it_is_dearer_by_the_table(size, measured):
     prospect = replace(size, measured=measured)
-    of = prices(prospect)
-    found = chosen(prospect)
-    ratio = of["collocation"].seconds / of["single"].seconds
-    single = isinstance(found.first, cf.SingleShooting)
+    costs = prices(prospect)
+    selection = chosen(prospect)
+    ratio = costs["collocation"].seconds / costs["single"].seconds
+    single = isinstance(selection.first, cf.SingleShooting)
     assert single == (ratio > 1 / 1.3)
     times = r"(about as long|an estimated [\d.]+ times its time)"
     assert re.fullmatch(
-        rf"(Single shooting|Collocation) was chosen: [a-z ]+ takes {times}(, and .* [GM]B)?\.", found.sentence
+        rf"(Single shooting|Collocation) was chosen: [a-z ]+ takes {times}(, and .* [GM]B)?\.", selection.sentence
     )
-    assert (found.then is None) == (not single)
+    assert (selection.then is None) == (not single)
 
 
 def test_what_follows_is_the_cheapest_that_data_can_start_and_is_not_waited_for_where_it_is_cheap():
-    hidden, seen = chosen(SMALL), chosen(replace(SMALL, measured=True))
-    assert isinstance(hidden.then, cf.Collocation)
-    assert isinstance(hidden.solver, Probe)
-    assert hidden.back
-    of = prices(replace(SMALL, measured=True))
-    assert of["multiple"].seconds < 3 * of["single"].seconds
-    assert isinstance(seen.then, cf.MultipleShooting)
-    assert isinstance(seen.solver, Probe)
-    assert seen.solver.patience[0] < hidden.solver.patience[0]
-    assert not seen.back
-    dear = chosen(replace(LARGE, measured=True))
-    assert isinstance(dear.solver, Probe)
-    assert dear.solver.patience == hidden.solver.patience
-    assert dear.back
-    of = prices(replace(LARGE, measured=True))
-    cheapest = cf.MultipleShooting if of["multiple"].seconds < of["collocation"].seconds else cf.Collocation
-    assert isinstance(dear.then, cheapest)
+    hidden_selection, measured_selection = chosen(SMALL), chosen(replace(SMALL, measured=True))
+    assert isinstance(hidden_selection.then, cf.Collocation)
+    assert isinstance(hidden_selection.solver, Probe)
+    assert hidden_selection.back
+    costs = prices(replace(SMALL, measured=True))
+    assert costs["multiple"].seconds < 3 * costs["single"].seconds
+    assert isinstance(measured_selection.then, cf.MultipleShooting)
+    assert isinstance(measured_selection.solver, Probe)
+    assert measured_selection.solver.patience[0] < hidden_selection.solver.patience[0]
+    assert not measured_selection.back
+    costly_selection = chosen(replace(LARGE, measured=True))
+    assert isinstance(costly_selection.solver, Probe)
+    assert costly_selection.solver.patience == hidden_selection.solver.patience
+    assert costly_selection.back
+    costs = prices(replace(LARGE, measured=True))
+    cheapest = cf.MultipleShooting if costs["multiple"].seconds < costs["collocation"].seconds else cf.Collocation
+    assert isinstance(costly_selection.then, cheapest)
 
 
 @pytest.mark.parametrize("times", [1.0, 2.0, 20.0])
@@ -77,11 +77,11 @@ def test_nothing_follows_that_has_no_price(times, monkeypatch):
 def test_stiffness_speaks_for_single_shooting_only():
     """So the model is looked at only where collocation would come first."""
     for measured in (False, True):
-        plain = prices(replace(SMALL, measured=measured))
-        stiff = prices(replace(SMALL, measured=measured, stiff=True))
+        nonstiff_costs = prices(replace(SMALL, measured=measured))
+        stiff_costs = prices(replace(SMALL, measured=measured, stiff=True))
         assert (
-            stiff["collocation"].seconds / stiff["single"].seconds
-            > plain["collocation"].seconds / plain["single"].seconds
+            stiff_costs["collocation"].seconds / stiff_costs["single"].seconds
+            > nonstiff_costs["collocation"].seconds / nonstiff_costs["single"].seconds
         )
 
 
@@ -91,17 +91,17 @@ def test_stiffness_is_the_fastest_decay_within_the_longest_element():
     times = np.linspace(0.5, 10, 20)  # elements of 0.5
     for rate, stiff in ((19.0, False), (21.0, True)):
         experiment = cf.Experiment({"x": np.exp(-times), "y": np.exp(-times)}, time=times, sigma=0.1)
-        posed = cf.Problem(model, experiment, parameters={"fast": rate}).posed
-        staged = cf.SingleShooting().transcribe(posed, posed.guess)
-        assert Prospect.of(posed, posed.guess, staged).with_stiffness(posed, staged).stiff == stiff
+        compiled_problem = cf.Problem(model, experiment, parameters={"fast": rate}).posed
+        staged = cf.SingleShooting().transcribe(compiled_problem, compiled_problem.guess)
+        assert Prospect.of(compiled_problem, compiled_problem.guess, staged).with_stiffness(compiled_problem, staged).stiff == stiff
 
 
 def test_prices_are_features_times_the_table():
-    table, of = measured_costs(), prices(SMALL)
+    table, costs = measured_costs(), prices(SMALL)
     time, memory = features(SMALL)["collocation"]
     iterations = table["iterations"]["collocation"][SMALL.kind]
-    assert of["collocation"].seconds == pytest.approx(iterations * np.dot(table["seconds"]["collocation"], time))
-    assert of["collocation"].memory == pytest.approx(np.dot(table["bytes"]["collocation"], memory))
+    assert costs["collocation"].seconds == pytest.approx(iterations * np.dot(table["seconds"]["collocation"], time))
+    assert costs["collocation"].memory == pytest.approx(np.dot(table["bytes"]["collocation"], memory))
     kinds = {replace(SMALL, measured=m, stiff=s).kind for m in (True, False) for s in (True, False)}
     assert all(kinds == set(of_kind) for of_kind in table["iterations"].values())
 
@@ -113,27 +113,27 @@ def test_dense_blocks_are_dear_where_there_are_many_states():
 
 
 def test_collocation_comes_first_where_the_start_leads_nowhere():
-    lost = replace(SMALL, reached=False)
-    assert isinstance(chosen(lost, straight=False).first, cf.Collocation)
-    assert isinstance(chosen(lost).first, cf.SingleShooting)  # what follows begins with short horizons
+    unreached_prospect = replace(SMALL, reached=False)
+    assert isinstance(chosen(unreached_prospect, straight=False).first, cf.Collocation)
+    assert isinstance(chosen(unreached_prospect).first, cf.SingleShooting)  # what follows begins with short horizons
     assert isinstance(chosen(SMALL, states=True).first, cf.Collocation)
     assert isinstance(chosen(replace(LARGE), states=True).first, cf.SingleShooting)  # more than 15 times as dear
 
 
 def test_what_is_chosen_although_it_is_dearer_is_said_to_be_so_and_why():
-    said = chosen(SMALL, straight=False).sentence
-    assert re.search(r"leads more to an optimum; single shooting takes an estimated 0\.\d+ times its time", said)
+    sentence = chosen(SMALL, straight=False).sentence
+    assert re.search(r"leads more to an optimum; single shooting takes an estimated 0\.\d+ times its time", sentence)
     assert "leads more" not in chosen(SMALL).sentence
     assert "leads more" not in chosen(replace(SMALL, described=True), straight=False).sentence
 
 
 def test_where_the_start_describes_the_data_the_price_decides():
-    near = replace(SMALL, described=True)
-    for held in ({"states": True}, {"straight": False}):
-        assert isinstance(chosen(SMALL, **held).first, cf.Collocation)
-        assert isinstance(chosen(near, **held).first, cf.SingleShooting)
+    described_prospect = replace(SMALL, described=True)
+    for options in ({"states": True}, {"straight": False}):
+        assert isinstance(chosen(SMALL, **options).first, cf.Collocation)
+        assert isinstance(chosen(described_prospect, **options).first, cf.SingleShooting)
     assert isinstance(
-        chosen(near, straight=False, bound=True).first, cf.Collocation
+        chosen(described_prospect, straight=False, bound=True).first, cf.Collocation
     )  # a solver of the user's, one of many
 
 
@@ -141,8 +141,8 @@ def test_where_the_start_describes_the_data_the_price_decides():
 def test_one_of_many_starts_takes_no_long_time_for_what_collocation_alone_can_use(bound):
     """1,000 experiments of two states from random starts: collocation took 18 s and more, single shooting 3 to 4."""
     many = replace(MANY, n_x=2, n_q=3, products=1, entries=4, method="explicit", measured=True)
-    of = prices(many)
-    assert of["single"].seconds < of["collocation"].seconds < 15 * of["single"].seconds
+    costs = prices(many)
+    assert costs["single"].seconds < costs["collocation"].seconds < 15 * costs["single"].seconds
     assert isinstance(chosen(many, straight=False, bound=bound).first, cf.SingleShooting)
     assert isinstance(chosen(many, straight=False, bound=bound, states=True).first, cf.Collocation)
     few = replace(many, experiments=20, points=400, rows=1200, elements=800, steps=3000)
@@ -158,12 +158,12 @@ def test_a_soft_start_is_not_left_for_coarser_elements():
 
 
 def test_what_needs_more_memory_than_there_is_is_not_tried(monkeypatch):
-    least = prices(SMALL)["collocation"].memory
-    monkeypatch.setattr(choice, "available_memory", lambda: 0.9 * least)
-    found = chosen(replace(SMALL, measured=True))
-    assert isinstance(found.first, cf.SingleShooting)
-    assert found.then is None
-    assert "not tried: it takes an estimated" in found.sentence
+    needed_memory = prices(SMALL)["collocation"].memory
+    monkeypatch.setattr(choice, "available_memory", lambda: 0.9 * needed_memory)
+    selection = chosen(replace(SMALL, measured=True))
+    assert isinstance(selection.first, cf.SingleShooting)
+    assert selection.then is None
+    assert "not tried: it takes an estimated" in selection.sentence
     monkeypatch.setattr(choice, "available_memory", lambda: 1.0)
     result = cf.fit(lotka_volterra())
     assert result.success
@@ -175,8 +175,8 @@ def test_rescues_begin_with_the_cheapest(monkeypatch):
     run = FitRun(problem, cf.GaussNewton(), np.inf, None, lambda _: None)
 
     def ordered(single: float, collocation: float) -> list[str]:
-        of = {"single": Price(single, 1.0), "collocation": Price(collocation, 1e9)}
-        monkeypatch.setattr(strategies, "prices", lambda _: of)
+        costs = {"single": Price(single, 1.0), "collocation": Price(collocation, 1e9)}
+        monkeypatch.setattr(strategies, "prices", lambda _: costs)
         ways, sentence = strategies._affordable(run, cf.Collocation(), problem.guess)
         return [way.words for way in ways] + [sentence]
 
@@ -195,9 +195,9 @@ def test_the_choice_is_said_once_and_its_result_is_that_of_the_name():
     problem = sizes.reaction(20)[0]
     result = cf.fit(problem)
     assert str(result).count("Single shooting was chosen: collocation takes an estimated ") == 1
-    named = cf.fit(problem, "collocation")
-    assert "chosen" not in named.message
-    assert result.chi2 == pytest.approx(named.chi2, rel=1e-6)
+    collocation_result = cf.fit(problem, "collocation")
+    assert "chosen" not in collocation_result.message
+    assert result.chi2 == pytest.approx(collocation_result.chi2, rel=1e-6)
 
 
 def test_where_single_shooting_finds_nothing_collocation_follows():
@@ -230,26 +230,26 @@ def test_single_shooting_goes_on_from_parameters_matched_to_the_data():
 @pytest.mark.slow
 def test_parameters_matched_to_the_data_are_a_shorter_way_to_the_same():
     problem, start = sizes.CASES["lotka_volterra_michalik"]()
-    alone = cf.fit(problem, start=start, second_start=False)
-    assert alone.strategies[:2] == ("the start", "multiple shooting")
-    assert alone.chi2 == pytest.approx(MICHALIK, rel=1e-4)
+    result = cf.fit(problem, start=start, second_start=False)
+    assert result.strategies[:2] == ("the start", "multiple shooting")
+    assert result.chi2 == pytest.approx(MICHALIK, rel=1e-4)
 
 
 def test_what_was_matched_is_where_multiple_shooting_begins(monkeypatch):
     problem, start = sizes.CASES["all states Hastings-Powell"]()
-    begun, matched = [], []
+    start_thetas, matched = [], []
     transcribe, match = cf.MultipleShooting.transcribe, matching.matching
 
-    def seen(self, posed, theta, *others):
-        begun.append(theta)
-        return transcribe(self, posed, theta, *others)
+    def record_start(self, compiled_problem, theta, *arguments):
+        start_thetas.append(theta)
+        return transcribe(self, compiled_problem, theta, *arguments)
 
-    monkeypatch.setattr(cf.MultipleShooting, "transcribe", seen)
-    monkeypatch.setattr(matching, "matching", lambda *given: matched.append(match(*given)) or matched[-1])
+    monkeypatch.setattr(cf.MultipleShooting, "transcribe", record_start)
+    monkeypatch.setattr(matching, "matching", lambda *arguments: matched.append(match(*arguments)) or matched[-1])
     result = cf.fit(problem, start=start)
     assert result.strategies == ("the start", "multiple shooting")
     assert len(matched) == 1
-    assert begun[0] is matched[0]
+    assert start_thetas[0] is matched[0]
 
 
 def test_parameters_are_not_matched_where_that_takes_as_long_as_integrating():
@@ -272,7 +272,7 @@ def test_growing_horizons_are_left_where_data_are_not_described(monkeypatch):
 
 def test_a_callback_stops_a_probe_too():
     problem, start = sizes.CASES["goodwin"]()
-    result = cf.fit(problem, start=start, callback=lambda now: now.iteration == 3)
+    result = cf.fit(problem, start=start, callback=lambda iteration: iteration.iteration == 3)
     assert result.status is cf.Status.STOPPED_BY_CALLBACK
     assert result.strategies == ("the start",)
 
@@ -302,10 +302,10 @@ def test_a_steep_algebraic_equation_is_none_of_collocations_long_ways():
     data = {"x": exact["x"] + 0.02 * np.random.default_rng(0).standard_normal(25)}
     experiment = cf.Experiment(data, time=times, sigma=0.02, initial={"x": 3.0, "z": cf.consistent(3.0)})
     problem = cf.Problem(model, experiment, parameters={"k": 1.0, "K": 0.5})
-    found, named = cf.fit(problem), cf.fit(problem, "collocation")
-    assert found.success
-    assert found.iterations < 10 < 30 < named.iterations  # 5 and 61
-    assert found.cost == pytest.approx(named.cost, rel=1e-6)
+    result, collocation_result = cf.fit(problem), cf.fit(problem, "collocation")
+    assert result.success
+    assert result.iterations < 10 < 30 < collocation_result.iterations  # 5 and 61
+    assert result.cost == pytest.approx(collocation_result.cost, rel=1e-6)
 
 
 def test_workers_are_given_work():
@@ -330,8 +330,8 @@ def test_coefficients_are_found():
 
 
 def test_ratios_of_sizes_are_those_of_the_best_transcription():
-    def one(method: str, objective: float, again: float, memory: float) -> sizes.SizedFit:
-        return sizes.SizedFit("case", method, method, "converged", objective, 0.1, again, again, memory, 5)
+    def one(method: str, objective: float, repeat_seconds: float, memory: float) -> sizes.SizedFit:
+        return sizes.SizedFit("case", method, method, "converged", objective, 0.1, repeat_seconds, repeat_seconds, memory, 5)
 
     fits = [one("default", 10.05, 2.0, 300.0), one("single", 10.0, 1.0, 100.0), one("multiple", 12.0, 0.1, 50.0)]
     assert sizes.ratios(fits) == (2.0, 3.0)

@@ -70,15 +70,15 @@ def test_counts_cover_all_refinements():
 
 
 def test_starts_by_name():
-    first: list[np.ndarray] = []
+    start_values: list[np.ndarray] = []
 
-    def stop(now: cf.Iteration) -> bool:
-        first.append(now.v[:4].copy())
+    def stop(iteration: cf.Iteration) -> bool:
+        start_values.append(iteration.v[:4].copy())
         return True
 
     start = {"k3": 1.1, "k1": np.float64(0.7)}
     cf.fit(lotka_volterra(), cf.SingleShooting(), cf.Ipopt(), start=start, callback=stop)
-    np.testing.assert_allclose(first[0], [0.7, 0.8, 1.1, 1.5])
+    np.testing.assert_allclose(start_values[0], [0.7, 0.8, 1.1, 1.5])
 
 
 def test_a_result_may_be_the_next_start_even_at_a_logarithmic_bound():
@@ -87,10 +87,10 @@ def test_a_result_may_be_the_next_start_even_at_a_logarithmic_bound():
     result = cf.fit(problem, cf.MultipleShooting(5), cf.Ipopt())
     assert result.active == {"k3": "lower"}
     assert result.parameters["k3"] == 1.2
-    again = cf.fit(problem, cf.SingleShooting(), cf.GaussNewton(), start=result)
-    assert again.success
-    assert again.iterations <= 5
-    assert again.chi2 == pytest.approx(result.chi2, rel=1e-6)
+    refit = cf.fit(problem, cf.SingleShooting(), cf.GaussNewton(), start=result)
+    assert refit.success
+    assert refit.iterations <= 5
+    assert refit.chi2 == pytest.approx(result.chi2, rel=1e-6)
 
 
 def test_wrong_starts_are_refused():
@@ -146,12 +146,12 @@ def test_a_start_that_cannot_be_integrated_is_a_result(solver):
 def test_interrupts_callbacks_and_limits_end_with_a_result(solver):
     problem, transcription = lotka_volterra(), cf.MultipleShooting(5)
 
-    def interrupt(now: cf.Iteration) -> None:
-        if now.iteration == 1:
+    def interrupt(iteration: cf.Iteration) -> None:
+        if iteration.iteration == 1:
             os.kill(os.getpid(), signal.SIGINT)
 
     ends = {
-        Status.STOPPED_BY_CALLBACK: cf.fit(problem, transcription, solver, callback=lambda now: now.iteration >= 1),
+        Status.STOPPED_BY_CALLBACK: cf.fit(problem, transcription, solver, callback=lambda iteration: iteration.iteration >= 1),
         Status.INTERRUPTED: cf.fit(problem, transcription, solver, callback=interrupt),
         Status.MAX_TIME: cf.fit(problem, transcription, solver, max_time=1e-9),
     }
@@ -165,7 +165,7 @@ def test_interrupts_callbacks_and_limits_end_with_a_result(solver):
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=label)
 def test_an_exception_in_the_callback_propagates(solver):
-    def fail(now: cf.Iteration) -> None:
+    def fail(iteration: cf.Iteration) -> None:
         raise ZeroDivisionError("in the callback")
 
     with pytest.raises(ZeroDivisionError, match="in the callback"):
@@ -206,26 +206,26 @@ def test_multiple_shooting_of_an_unstable_system():
 def test_rounding_is_judged_where_a_fit_claims_success():
     problem = unstable()
     staged = cf.SingleShooting(IntegratorOptions(max_steps=100_000)).transcribe(problem, np.array([np.pi]))
-    claimed = cf.Ipopt().solve(staged, Control())
-    claimed = replace(claimed, v=np.array([np.pi]), status=Status.CONVERGED)
-    judged, _ = judge(staged, claimed)
-    assert judged.status is Status.UNRESOLVABLE
-    stopped = replace(claimed, status=Status.INTERRUPTED)
-    assert judge(staged, stopped)[0].status is Status.INTERRUPTED
+    claimed_solution = cf.Ipopt().solve(staged, Control())
+    claimed_solution = replace(claimed_solution, v=np.array([np.pi]), status=Status.CONVERGED)
+    verified_solution, _ = judge(staged, claimed_solution)
+    assert verified_solution.status is Status.UNRESOLVABLE
+    stopped_solution = replace(claimed_solution, status=Status.INTERRUPTED)
+    assert judge(staged, stopped_solution)[0].status is Status.INTERRUPTED
     good = decay_problem()
     staged = cf.SingleShooting().transcribe(good, good.guess)
-    found = cf.fit(good, "single")
-    at_optimum = replace(claimed, v=good.theta_from(found.parameters))
+    result = cf.fit(good, "single")
+    at_optimum = replace(claimed_solution, v=good.theta_from(result.parameters))
     assert judge(staged, at_optimum)[0].status is Status.CONVERGED
 
 
 def test_no_point_where_the_fit_still_improves_passes_for_a_solution():
     good = decay_problem()
     staged = cf.SingleShooting().transcribe(good, good.guess)
-    claimed = replace(cf.Ipopt().solve(staged, Control()), v=good.guess, status=Status.CONVERGED)
-    judged, _ = judge(staged, claimed)
-    assert judged.status is Status.STEP_TOO_SMALL
-    assert "still improves along k" in judged.detail
+    claimed_solution = replace(cf.Ipopt().solve(staged, Control()), v=good.guess, status=Status.CONVERGED)
+    verified_solution, _ = judge(staged, claimed_solution)
+    assert verified_solution.status is Status.STEP_TOO_SMALL
+    assert "still improves along k" in verified_solution.detail
 
 
 @dataclass
@@ -294,11 +294,11 @@ def test_progress_is_told_by_the_number_of_the_result(transcription, noise, meas
     model = cf.Model({x: -k * x}, parameters=[k], initial={x: 1})
     experiment = cf.Experiment({"x": [0.6, 0.35, 0.22, 0.13]}, time=[1, 2, 3, 4], **noise)
     problem = cf.Problem(model, experiment, parameters={"k": cf.Parameter(0.4, bounds=(0.1, 2.0))})
-    seen = []
-    result = cf.fit(problem, *transcription.split("/"), callback=lambda now: seen.append(now) and False)
-    assert result.measure == seen[-1].measure == measure
-    assert seen[-1].objective == pytest.approx(result.objective, rel=1e-6)
-    assert {now.measure for now in seen} <= {measure, f"{measure} of normal errors"}
+    iterations = []
+    result = cf.fit(problem, *transcription.split("/"), callback=lambda iteration: iterations.append(iteration) and False)
+    assert result.measure == iterations[-1].measure == measure
+    assert iterations[-1].objective == pytest.approx(result.objective, rel=1e-6)
+    assert {iteration.measure for iteration in iterations} <= {measure, f"{measure} of normal errors"}
 
 
 def test_threads_change_no_number():
@@ -313,8 +313,8 @@ def test_threads_change_no_number():
                              parameters={"dose": d}) for d in doses]  # fmt: skip
     problem = cf.Problem(model, animals, parameters={"k": 0.3})
     options = cf.IntegratorOptions(method="esdirk")
-    for how in (cf.SingleShooting(options), cf.MultipleShooting(2, integrator=options)):
-        one, two = (cf.fit(problem, how, workers=workers) for workers in (1, 2))
+    for transcription in (cf.SingleShooting(options), cf.MultipleShooting(2, integrator=options)):
+        one, two = (cf.fit(problem, transcription, workers=workers) for workers in (1, 2))
         assert one.success
         assert one.theta.tobytes() == two.theta.tobytes()
         assert one.residuals.tobytes() == two.residuals.tobytes()
@@ -353,9 +353,9 @@ def test_what_is_but_a_start_is_no_failure():
 @pytest.mark.parametrize("transcription", ["multiple", "collocation"])
 def test_units_of_states_make_no_difference_to_a_search_with_gaps(transcription):
     """Least weights of gaps were of their units: of states about 1e12 up to 240 iterations instead of 14."""
-    found = [
+    results = [
         cf.fit(doses(size, sigma=0.02 * size), transcription, cf.GaussNewton("levenberg_marquardt"), verify=False)
         for size in (1.0, 1e12)
     ]
-    assert abs(found[0].iterations - found[1].iterations) <= 1
-    assert found[1].values["k"] == pytest.approx(found[0].values["k"], rel=1e-9)
+    assert abs(results[0].iterations - results[1].iterations) <= 1
+    assert results[1].values["k"] == pytest.approx(results[0].values["k"], rel=1e-9)

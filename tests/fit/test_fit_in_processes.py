@@ -75,7 +75,7 @@ def test_algebraic_equations_and_adjoint_states_change_no_number(hired):
 def test_a_worker_that_is_killed_is_replaced(hired):
     killed: list[int] = []
 
-    def kill(now: object) -> None:
+    def kill(iteration: object) -> None:
         if len(killed) < 2:
             worker = hired.pool._staff[0]
             killed.append(worker.process.pid)
@@ -102,9 +102,9 @@ def test_any_executor_will_do_and_threads_of_it_share_nothing():
 
 def test_short_fits_start_no_process(monkeypatch):
     monkeypatch.setattr(distributed, "_PATIENCE", 1.0)
-    before = set(multiprocessing.active_children())
+    children_before = set(multiprocessing.active_children())
     cf.fit(animals(3), cf.SingleShooting(CVODES), workers=3)
-    assert set(multiprocessing.active_children()) <= before
+    assert set(multiprocessing.active_children()) <= children_before
 
 
 def test_a_limit_of_time_ends_what_processes_do(hired):

@@ -64,8 +64,8 @@ def test_the_first_forty_years(tmp_path):
         assert result.errors.sigma == pytest.approx(unit * np.sqrt(variance), rel=5e-3)
         assert 1.0 / (result.smoothness["u"] * 39.0) == pytest.approx(unit**2 * q, rel=2e-2)
     result.save(tmp_path / "result.json")
-    again = cf.Result.load(tmp_path / "result.json").with_problem(problem)
-    assert again.errors == result.errors
-    assert again.estimated_inputs()["experiment 1"]["u"] == pytest.approx(
+    loaded_result = cf.Result.load(tmp_path / "result.json").with_problem(problem)
+    assert loaded_result.errors == result.errors
+    assert loaded_result.estimated_inputs()["experiment 1"]["u"] == pytest.approx(
         result.estimated_inputs()["experiment 1"]["u"]
     )

@@ -23,25 +23,25 @@ def circuit(*, algebraic: bool = False) -> cf.Model:
 def seen(side: str) -> np.ndarray:
     """The voltage at the times of the log, by the solution of the linear equation."""
     x = [1.0]
-    for held in LOGGED[:-1]:
-        x.append(held / TRUTH["k"] + (x[-1] - held / TRUTH["k"]) * np.exp(-TRUTH["k"]))
-    held = LOGGED if side == "after" else np.append(LOGGED[0], LOGGED[:-1])
-    return np.array(x) - TRUTH["r"] * held
+    for current in LOGGED[:-1]:
+        x.append(current / TRUTH["k"] + (x[-1] - current / TRUTH["k"]) * np.exp(-TRUTH["k"]))
+    current = LOGGED if side == "after" else np.append(LOGGED[0], LOGGED[:-1])
+    return np.array(x) - TRUTH["r"] * current
 
 
 def problem(
-    said: str,
+    measured_side: str,
     v: np.ndarray,
     *,
     algebraic: bool = False,
     events: tuple[cf.Event, ...] = (),
     sigma: float = 0.1,
-    **more: cf.Parameter,
+    **parameters: cf.Parameter,
 ) -> cf.Problem:
     """The measured voltage, and a current that is said to have been measured on one side of its jumps."""
-    current = cf.Input.piecewise_constant(TIMES, LOGGED, measured=said)
+    current = cf.Input.piecewise_constant(TIMES, LOGGED, measured=measured_side)
     experiment = cf.Experiment({"v": v}, time=TIMES, sigma=sigma, inputs={"i": current}, events=events)
-    return cf.Problem(circuit(algebraic=algebraic), experiment, parameters={"k": 0.4, "r": 0.3, **more})
+    return cf.Problem(circuit(algebraic=algebraic), experiment, parameters={"k": 0.4, "r": 0.3, **parameters})
 
 
 @pytest.mark.parametrize("algebraic", [False, True])
@@ -57,8 +57,8 @@ def test_simulations_see_what_is_measured(side: str, algebraic: bool) -> None:
 @pytest.mark.parametrize("algebraic", [False, True])
 @pytest.mark.parametrize("transcription", ["single", "multiple", "collocation"])
 def test_a_log_is_fitted_as_it_was_measured(transcription: str, algebraic: bool) -> None:
-    asked = problem("after", seen("after"), algebraic=algebraic)
-    result = cf.fit(asked, transcription)
+    fitted_problem = problem("after", seen("after"), algebraic=algebraic)
+    result = cf.fit(fitted_problem, transcription)
     assert result.success
     assert {n: result[n].value for n in TRUTH} == pytest.approx(TRUTH, rel=1e-4)
     assert result.predict()["experiment 1"]["v"] == pytest.approx(seen("after"), abs=1e-4)
@@ -93,15 +93,15 @@ def test_an_unknown_side_is_refused() -> None:
 def test_residuals_that_follow_jumps_are_named_and_others_are_not() -> None:
     rng = np.random.default_rng(5)
     noise = 0.02 * rng.standard_normal(TIMES.size)
-    wrong = cf.fit(problem("before", seen("after") + noise, sigma=0.02), "single").diagnostics
-    assert wrong.suspicious
-    assert "Residuals of v follow the jumps of the input 'i'" in wrong.sentence
-    assert "measured before it; if they were measured after it" in wrong.sentence
-    assert "measured='after'" in wrong.sentence
-    other = cf.fit(problem("after", seen("before") + noise, sigma=0.02), "single").diagnostics
-    assert "measured='before'" in other.at_jumps
-    right = cf.fit(problem("after", seen("after") + noise, sigma=0.02), "single").diagnostics
-    assert right.at_jumps == ""
+    wrong_diagnostics = cf.fit(problem("before", seen("after") + noise, sigma=0.02), "single").diagnostics
+    assert wrong_diagnostics.suspicious
+    assert "Residuals of v follow the jumps of the input 'i'" in wrong_diagnostics.sentence
+    assert "measured before it; if they were measured after it" in wrong_diagnostics.sentence
+    assert "measured='after'" in wrong_diagnostics.sentence
+    other_diagnostics = cf.fit(problem("after", seen("before") + noise, sigma=0.02), "single").diagnostics
+    assert "measured='before'" in other_diagnostics.at_jumps
+    right_diagnostics = cf.fit(problem("after", seen("after") + noise, sigma=0.02), "single").diagnostics
+    assert right_diagnostics.at_jumps == ""
 
 
 def test_a_model_that_errs_in_what_the_input_does_is_not_blamed_on_its_jumps() -> None:

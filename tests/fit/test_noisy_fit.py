@@ -21,15 +21,15 @@ from castfit._bench.process_noise import (
 )
 
 
-def walk(**given: Any) -> cf.Problem:
+def walk(**options: Any) -> cf.Problem:
     """Return a random walk with known sigma."""
     x, w, s = cf.symbols("x w s")
     model = cf.Model({x: s * w}, parameters=[s], noises=[w])
     data = [1.1, 0.9, 1.6, 2.2, 1.9, 2.4, 3.3, 3.1, 2.6, 2.9, 3.5, 4.1]
-    said: dict[str, Any] = {"sigma": 0.2, "initial": {"x": cf.Normal(1.0, 1.0)}, **given}
-    problem: dict[str, Any] = {k: said.pop(k) for k in ("constraints", "state_bounds") if k in said}
-    experiment = cf.Experiment({"x": data}, time=np.arange(12.0), **said)
-    return cf.Problem(model, experiment, parameters={"s": cf.Parameter(0.3, scale="log")}, **problem)
+    arguments: dict[str, Any] = {"sigma": 0.2, "initial": {"x": cf.Normal(1.0, 1.0)}, **options}
+    problem_options: dict[str, Any] = {k: arguments.pop(k) for k in ("constraints", "state_bounds") if k in arguments}
+    experiment = cf.Experiment({"x": data}, time=np.arange(12.0), **arguments)
+    return cf.Problem(model, experiment, parameters={"s": cf.Parameter(0.3, scale="log")}, **problem_options)
 
 
 def test_the_nile_is_that_of_durbin_and_koopman():
@@ -52,8 +52,8 @@ def test_an_ornstein_uhlenbeck_process_is_estimated_as_its_closed_form_says():
     keep[0] = 0
     times, values = times[keep], values[keep]
     result = cf.fit(case.problem(times, values))
-    given = times, values, case.initial["x"]
-    exact: Any = optimize.minimize(exact_ornstein_uhlenbeck, result.y, args=given, method="BFGS")
+    arguments = times, values, case.initial["x"]
+    exact: Any = optimize.minimize(exact_ornstein_uhlenbeck, result.y, args=arguments, method="BFGS")
     assert result.log_likelihood == pytest.approx(-exact.fun, abs=1e-4)
     np.testing.assert_allclose(result.y, exact.x, atol=1e-3)
     # Standard errors are those of its curvature, by differences.
@@ -62,7 +62,7 @@ def test_an_ornstein_uhlenbeck_process_is_estimated_as_its_closed_form_says():
     for i in range(n):
         for j in range(n):
             ends = [exact.x + h * (a * np.eye(n)[i] + b * np.eye(n)[j]) for a in (1, -1) for b in (1, -1)]
-            f = [exact_ornstein_uhlenbeck(y, *given) for y in ends]
+            f = [exact_ornstein_uhlenbeck(y, *arguments) for y in ends]
             H[i, j] = (f[0] - f[1] - f[2] + f[3]) / (4 * h * h)
     errors = np.sqrt(np.diag(np.linalg.inv(H))) * np.exp(exact.x)
     np.testing.assert_allclose(list(result.standard_errors.values()), errors, rtol=1e-2)
@@ -77,8 +77,8 @@ def test_a_van_der_pol_oscillator_with_noise_is_found_and_laplace_holds():
     for name, (low, high) in result.confidence_intervals(0.999).items():
         assert low < {"mu": 1.0, "s": 0.5, "sigma(x)": 0.1}[name] < high
     band = result.path("y")
-    at = np.searchsorted(band.times, times[:101] - 1e-9)
-    inside = (band.lower[at] <= states[:101, 1]) & (states[:101, 1] <= band.upper[at])
+    indices = np.searchsorted(band.times, times[:101] - 1e-9)
+    inside = (band.lower[indices] <= states[:101, 1]) & (states[:101, 1] <= band.upper[indices])
     assert inside.mean() > 0.85
     checked = result.laplace_check(100, rng=0)
     assert checked.effective_share > 0.7
@@ -125,14 +125,14 @@ def test_an_intensity_that_may_be_0_leaves_the_others_their_errors_and_counts_in
         quantities = {"k": 1.0, "s": cf.Parameter(start, scale="log")}
         return cf.fit(cf.Problem(model, experiment, parameters=quantities))
 
-    unseen, seen = fitted(1e-16), fitted(0.1)
-    plain = cf.fit(cf.Problem(cf.Model({x: -k * x}, parameters=[k]), experiment, parameters={"k": 1.0}))
-    assert [e.verdict for e in unseen] == ["determined", "may be 0"]
-    assert unseen.standard_errors["k"] == pytest.approx(plain.standard_errors["k"], rel=0.02)
-    assert "flat" not in unseen.message
-    wide = [result.path("x").deviations[1:] for result in (unseen, seen)]
-    assert np.interp(4.0, unseen.path("x").times[1:], wide[0]) == pytest.approx(wide[1][-1], rel=0.1)
-    text = str(unseen.laplace_check(50, rng=0))
+    zero_start_result, positive_start_result = fitted(1e-16), fitted(0.1)
+    result_without_noise = cf.fit(cf.Problem(cf.Model({x: -k * x}, parameters=[k]), experiment, parameters={"k": 1.0}))
+    assert [e.verdict for e in zero_start_result] == ["determined", "may be 0"]
+    assert zero_start_result.standard_errors["k"] == pytest.approx(result_without_noise.standard_errors["k"], rel=0.02)
+    assert "flat" not in zero_start_result.message
+    deviations = [result.path("x").deviations[1:] for result in (zero_start_result, positive_start_result)]
+    assert np.interp(4.0, zero_start_result.path("x").times[1:], deviations[0]) == pytest.approx(deviations[1][-1], rel=0.1)
+    text = str(zero_start_result.laplace_check(50, rng=0))
     assert "nan" not in text
 
 
@@ -143,9 +143,9 @@ def test_a_band_is_there_where_sigma_is_estimated_as_nothing():
     result = cf.fit(case.problem(times, values))
     assert result.values["sigma(x)"] < 0.01
     band = result.path("x")
-    at = np.searchsorted(band.times, times - 1e-9)
-    assert np.median(band.deviations[at]) > 0.02
-    inside = (band.lower[at] <= states[:, 0]) & (states[:, 0] <= band.upper[at])
+    indices = np.searchsorted(band.times, times - 1e-9)
+    assert np.median(band.deviations[indices]) > 0.02
+    inside = (band.lower[indices] <= states[:, 0]) & (states[:, 0] <= band.upper[indices])
     assert inside.mean() > 0.5  # none by the deviations at the estimate
 
 
@@ -165,19 +165,19 @@ def test_everything_at_once_is_fitted():
     assert np.isfinite(list(result.standard_errors.values())).all()
     assert set(result.tracks) == {"experiment 1", "experiment 2"}
     jump = result.path("x", "experiment 1")
-    at = np.flatnonzero(np.diff(jump.times) == 0.0)
-    assert jump.values[at + 1] - jump.values[at] == pytest.approx(result.values["f"], rel=1e-6)
+    indices = np.flatnonzero(np.diff(jump.times) == 0.0)
+    assert jump.values[indices + 1] - jump.values[indices] == pytest.approx(result.values["f"], rel=1e-6)
 
 
 def test_a_dae_is_what_it_is_without_its_algebraic_state():
     x, z, w, k, s = cf.symbols("x z w k s")
-    given: dict[str, Any] = {"parameters": {"k": 0.8, "s": cf.Parameter(0.3, scale="log")}}
+    arguments: dict[str, Any] = {"parameters": {"k": 0.8, "s": cf.Parameter(0.3, scale="log")}}
     experiment = cf.Experiment(
         {"x": [3.1, 2.6, 1.7, 1.4, 1.1, 0.5]}, [0.5, 1, 1.5, 2, 2.5, 3], start=0, sigma=0.1, initial={"x": 4.0}
     )
-    plain = cf.Model({x: -k * cf.sqrt(x) + s * w}, parameters=[k, s], noises=[w])
-    dae = cf.Model({x: -k * z + s * w}, algebraic={z: z**2 == x}, parameters=[k, s], noises=[w])
-    one, two = (cf.fit(cf.Problem(m, experiment, **given)) for m in (plain, dae))
+    ode_model = cf.Model({x: -k * cf.sqrt(x) + s * w}, parameters=[k, s], noises=[w])
+    dae_model = cf.Model({x: -k * z + s * w}, algebraic={z: z**2 == x}, parameters=[k, s], noises=[w])
+    one, two = (cf.fit(cf.Problem(m, experiment, **arguments)) for m in (ode_model, dae_model))
     assert two.log_likelihood == pytest.approx(one.log_likelihood, rel=1e-9)
     np.testing.assert_allclose(two.y, one.y, rtol=1e-6)
     np.testing.assert_allclose(two.path("z").values ** 2, two.path("x").values, rtol=1e-9)
@@ -247,8 +247,8 @@ def test_a_result_is_saved_pickled_and_begun_from(tmp_path):
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(cf.InputError, match="no saved result"):
         cf.PathResult.load(tmp_path / "other.json")
-    again = pickle.loads(pickle.dumps(result))
-    assert again.values == result.values
+    pickled_result = pickle.loads(pickle.dumps(result))
+    assert pickled_result.values == result.values
     assert cf.fit(problem, start=result).iterations <= 1
     assert cf.fit(problem, start={"s": result.values["s"]}).iterations <= 1
     assert result["s"].standard_error == result.standard_errors["s"]
@@ -256,14 +256,14 @@ def test_a_result_is_saved_pickled_and_begun_from(tmp_path):
 
 
 def test_callbacks_and_time_limits_stop_a_fit():
-    seen: list[cf.Iteration] = []
-    stopped = cf.fit(nile(), callback=lambda now: seen.append(now) or len(seen) == 2)
-    assert stopped.status is cf.Status.STOPPED_BY_CALLBACK
-    assert len(seen) == 2
-    assert np.isnan(list(stopped.standard_errors.values())).all()
-    early = cf.fit(nile(), max_time=1e-9)
-    assert early.status is cf.Status.MAX_TIME
-    assert "The stages were not refined" in str(early)
+    iterations: list[cf.Iteration] = []
+    result = cf.fit(nile(), callback=lambda iteration: iterations.append(iteration) or len(iterations) == 2)
+    assert result.status is cf.Status.STOPPED_BY_CALLBACK
+    assert len(iterations) == 2
+    assert np.isnan(list(result.standard_errors.values())).all()
+    timed_out_result = cf.fit(nile(), max_time=1e-9)
+    assert timed_out_result.status is cf.Status.MAX_TIME
+    assert "The stages were not refined" in str(timed_out_result)
 
 
 @pytest.mark.parametrize(
@@ -323,15 +323,15 @@ def test_problems_that_cannot_be_are_refused():
 )
 def test_noises_that_cannot_be_are_refused(ode, options, words):
     x, z, w = cf.symbols("x z w")
-    given: dict[str, Any] = {"noises": [w, w] if "twice" in options else [w]}
+    arguments: dict[str, Any] = {"noises": [w, w] if "twice" in options else [w]}
     if "outputs" in options:
-        given["outputs"] = options["outputs"](x, w)
+        arguments["outputs"] = options["outputs"](x, w)
     if "algebraic" in options:
-        given["algebraic"] = options["algebraic"](z, w)
+        arguments["algebraic"] = options["algebraic"](z, w)
     if "parameters" in options:
-        given["parameters"] = [w]
+        arguments["parameters"] = [w]
     with pytest.raises(cf.InputError, match=words):
-        cf.Model(ode(x, w), **given)
+        cf.Model(ode(x, w), **arguments)
 
 
 def test_drivers_refuse_problems_with_noises():
@@ -346,7 +346,7 @@ def test_drivers_refuse_problems_with_noises():
         cf.identifiability,
         cf.coverage,
     )
-    for driver in (*drivers, lambda given: cf.compare(given, ["single"])):
+    for driver in (*drivers, lambda noisy_problem: cf.compare(noisy_problem, ["single"])):
         with pytest.raises(cf.InputError, match=words):
             driver(problem)
     result = cf.fit(problem)
@@ -377,8 +377,8 @@ def test_models_with_noise_are_pickled_and_simulated_without_it():
     assert copy.model.noises == ("w",)
     assert cf.fit(copy).log_likelihood == pytest.approx(cf.fit(problem).log_likelihood, rel=1e-12)
     assert "noises w" in repr(problem.model)
-    (found,) = cf.simulate(problem, times=[0.0, 5.0]).values()
-    np.testing.assert_allclose(found["x"], 1.0)
+    (simulation,) = cf.simulate(problem, times=[0.0, 5.0]).values()
+    np.testing.assert_allclose(simulation["x"], 1.0)
 
 
 def test_the_picture_has_a_band_for_each_output(tmp_path):

@@ -33,14 +33,14 @@ class Inner(Finer):
 
 
 def test_each_is_solved_with_all_inner_ones():
-    asked: list[str] = []
+    questions: list[str] = []
 
     def solve(question: str) -> str:
-        asked.append(question)
+        questions.append(question)
         return question.upper()
 
     assert solved("q", [Outer, Inner], solve) == "((QA2B2))"
-    assert asked == [f"qa{i}b{j}" for i in range(3) for j in range(3)]
+    assert questions == [f"qa{i}b{j}" for i in range(3) for j in range(3)]
 
 
 def test_without_any_there_is_one_solve():

@@ -28,13 +28,13 @@ def measured(
     deviation: Callable[[np.ndarray], float], outputs: tuple[str, ...],
 ) -> cf.Problem:  # fmt: skip
     """Simulate outputs and add noise; the guess is the truth, on log scale."""
-    given = {name: cf.Parameter(value, scale="log") for name, value in parameters.items()}
+    guesses = {name: cf.Parameter(value, scale="log") for name, value in parameters.items()}
     blank = cf.Experiment(dict.fromkeys(outputs, np.zeros(times.size)), time=times, initial=initial)
-    exact = cf.simulate(cf.Problem(model, blank, parameters=given))["experiment 1"]
+    exact = cf.simulate(cf.Problem(model, blank, parameters=guesses))["experiment 1"]
     rng = np.random.default_rng(seed)
     sigma = {name: deviation(exact[name]) for name in outputs}
     data = {name: exact[name] + sigma[name] * rng.standard_normal(times.size) for name in outputs}
-    return cf.Problem(model, cf.Experiment(data, time=times, sigma=sigma, initial=initial), parameters=given)
+    return cf.Problem(model, cf.Experiment(data, time=times, sigma=sigma, initial=initial), parameters=guesses)
 
 
 def brusselator(seed: int) -> cf.Problem:
@@ -64,12 +64,12 @@ def test_nothing_else_is_prepared_where_the_first_search_succeeds(method, monkey
     """Ever longer horizons take many times as long as the fit."""
     prepared = []
     grow = local_search.grow
-    monkeypatch.setattr(local_search, "grow", lambda *given, **how: prepared.append(given) or grow(*given, **how))
+    monkeypatch.setattr(local_search, "grow", lambda *arguments, **options: prepared.append(arguments) or grow(*arguments, **options))
     problem = epidemic()
     assert cf.fit(problem, method).message.startswith(SUIT.rstrip("."))
     assert not prepared
-    lost = cf.fit(problem, method, cf.GaussNewton(max_iter=1, homotopy="never"), start={"beta": 0.2, "rho": 10.0})
-    assert prepared, lost.message
+    result = cf.fit(problem, method, cf.GaussNewton(max_iter=1, homotopy="never"), start={"beta": 0.2, "rho": 10.0})
+    assert prepared, result.message
 
 
 @pytest.mark.parametrize("seed", [0, 2, 3])
@@ -87,17 +87,17 @@ def test_a_start_that_already_fits_is_recognised(seed):
 def test_collocation_is_not_worse_than_single_shooting_from_elsewhere(seed):
     problem, start = brusselator(seed), {"a": 1.3, "b": 3.5, "g": 3.0}
     result = cf.fit(problem, "collocation", start=start)
-    alone = cf.fit(problem, "collocation", start=start, retry=False)
+    result_without_retry = cf.fit(problem, "collocation", start=start, retry=False)
     assert result.success
     assert result.chi2 == pytest.approx(cf.fit(problem, "single", start=start).chi2, rel=1e-4)
-    assert alone.chi2 > 10 * result.chi2
+    assert result_without_retry.chi2 > 10 * result.chi2
     assert result.message == (
         f"{SUIT} The first search ended at a poorer optimum; this was found by try 1, ever longer horizons."
     )
-    assert alone.provenance.strategies == ("the start",)
+    assert result_without_retry.provenance.strategies == ("the start",)
     assert result.provenance.strategies == ("the start", "ever longer horizons")
     assert result.transcription.startswith("collocation")
-    assert result.iterations > alone.iterations  # all tries are counted
+    assert result.iterations > result_without_retry.iterations  # all tries are counted
     assert max(entry.get("try", 0) for entry in result.history) == 1
 
 
@@ -125,8 +125,8 @@ def test_what_the_chosen_transcription_found_is_not_solved_again_by_another_one(
 @pytest.mark.slow
 def test_multiple_shooting_from_a_poor_start_recovers():
     start = {"beta": 10.0, "gamma": 0.01, "rho": 10.0}
-    alone = cf.fit(epidemic(), cf.MultipleShooting(20), start=start, retry=False)
-    assert not (alone.success and alone.described)
+    result_without_retry = cf.fit(epidemic(), cf.MultipleShooting(20), start=start, retry=False)
+    assert not (result_without_retry.success and result_without_retry.described)
     result = cf.fit(epidemic(), cf.MultipleShooting(20), start=start)
     assert result.success
     assert result.goodness.described
@@ -134,16 +134,16 @@ def test_multiple_shooting_from_a_poor_start_recovers():
 
 
 def test_tries_end_with_the_time_and_with_the_callback(monkeypatch, clock):
-    def slow(self, *arguments, plain=ShootingProblem._integrate):
+    def slow(self, *arguments, integrate=ShootingProblem._integrate):
         clock.sleep(1.0)
-        return plain(self, *arguments)
+        return integrate(self, *arguments)
 
     monkeypatch.setattr(ShootingProblem, "_integrate", slow)
     start = {"beta": 10.0, "gamma": 0.01, "rho": 10.0}
     result = cf.fit(epidemic(), cf.MultipleShooting(20), start=start, max_time=4.5)
     assert 4.5 < clock.now < 8.0  # what has begun ends
     assert not result.success
-    result = cf.fit(epidemic(), cf.MultipleShooting(20), start=start, callback=lambda now: now.iteration >= 2)
+    result = cf.fit(epidemic(), cf.MultipleShooting(20), start=start, callback=lambda iteration: iteration.iteration >= 2)
     assert result.status is Status.STOPPED_BY_CALLBACK
     assert result.iterations <= 3
 
@@ -209,16 +209,16 @@ def test_a_result_of_an_unstable_system_is_a_start_too():
     from castfit import problems
 
     problem = problems.load("notorious", mu=40).problem
-    for first, again in (("collocation", cf.MultipleShooting(10)), ("multiple", cf.Collocation())):
-        result = cf.fit(problem, first)
-        restarted = cf.fit(problem, again, start=result)
+    for first_transcription, second_transcription in (("collocation", cf.MultipleShooting(10)), ("multiple", cf.Collocation())):
+        result = cf.fit(problem, first_transcription)
+        restarted = cf.fit(problem, second_transcription, start=result)
         assert restarted.success
         assert restarted.chi2 == pytest.approx(result.chi2, rel=1e-3)
 
 
 def test_names_stand_for_transcriptions_and_solvers():
-    for given, solver in (("multiple", "ipopt"), ("multiple/ipopt", None), ("multiple", cf.Ipopt())):
-        result = cf.fit(lotka_volterra(), given, solver)
+    for transcription, solver in (("multiple", "ipopt"), ("multiple/ipopt", None), ("multiple", cf.Ipopt())):
+        result = cf.fit(lotka_volterra(), transcription, solver)
         assert (result.transcription, result.solver) == ("multiple shooting (20 intervals)", "IPOPT")
     assert cf.fit(lotka_volterra(), "single", "gauss-newton").solver.startswith("Gauss-Newton")
     with refused("transcription is 'multi': did you mean 'multiple'?", "solver is 'newton': did you mean"):
@@ -253,10 +253,10 @@ class Astray:
     label = "astray"
 
     def solve(self, staged: StagedProblem, control: Control, *, warm: bool = False) -> Solution:
-        found = cf.GaussNewton(max_iter=0).solve(staged, control, warm=warm)
-        v = found.v.copy()
+        solution = cf.GaussNewton(max_iter=0).solve(staged, control, warm=warm)
+        v = solution.v.copy()
         v[: staged.layout.n_theta] += 0.5
-        return replace(found, v=v, status=Status.CONVERGED, detail="")
+        return replace(solution, v=v, status=Status.CONVERGED, detail="")
 
 
 @pytest.mark.parametrize("transcription", [cf.SingleShooting(), cf.MultipleShooting(5, states="simulation")])
@@ -264,12 +264,12 @@ def test_a_fit_is_never_worse_than_its_start(transcription):
     """Where every search ends above the simulated start, one goes down from there."""
     problem = brusselator(3)
     start = cf.fit(problem, "single", cf.GaussNewton(max_iter=0), retry=False).chi2
-    found = cf.fit(problem, transcription, Astray())
-    assert found.chi2 <= start
-    assert "going down from the start" in found.message
-    lost = cf.fit(problem, transcription, Astray(), retry=False)
-    assert not lost.success
-    assert lost.chi2 > start
+    result = cf.fit(problem, transcription, Astray())
+    assert result.chi2 <= start
+    assert "going down from the start" in result.message
+    result_without_retry = cf.fit(problem, transcription, Astray(), retry=False)
+    assert not result_without_retry.success
+    assert result_without_retry.chi2 > start
 
 
 @dataclass(frozen=True)
@@ -290,9 +290,9 @@ def test_a_search_tells_from_below_what_a_point_costs(sigma):
     problem = cf.Problem(decay_model(), experiment, parameters={"k": 2.0}).posed
     staged = cf.SingleShooting().transcribe(problem, problem.guess)
     exact = {k: staged.evaluate(np.array([k])).cost for k in (1.0, 1.3, 2.0, 5.0)}
-    least = {k: strategies._least_cost(staged.coarse(), np.array([k])) for k in exact}
-    assert all(least[k] <= exact[k] for k in exact)
-    assert least[5.0] > exact[1.0]
+    lower_bounds = {k: strategies._least_cost(staged.coarse(), np.array([k])) for k in exact}
+    assert all(lower_bounds[k] <= exact[k] for k in exact)
+    assert lower_bounds[5.0] > exact[1.0]
 
 
 @pytest.mark.parametrize("transcription", [None, "single", "multiple", "collocation"])
@@ -300,11 +300,11 @@ def test_a_search_tells_from_below_what_a_point_costs(sigma):
 def test_a_fit_that_is_cut_off_is_never_worse_than_its_start(transcription, status):
     problem = brusselator(3)
     start = cf.fit(problem, "single", cf.GaussNewton(max_iter=0), retry=False)
-    found = cf.fit(problem, transcription, CutOff(status))
-    assert found.status is status
-    assert found.chi2 <= start.chi2 * (1 + 1e-5)
-    assert found.parameters == pytest.approx(start.parameters)
-    assert "the start is given" in found.message
+    result = cf.fit(problem, transcription, CutOff(status))
+    assert result.status is status
+    assert result.chi2 <= start.chi2 * (1 + 1e-5)
+    assert result.parameters == pytest.approx(start.parameters)
+    assert "the start is given" in result.message
     assert cf.fit(problem, transcription, CutOff(status), retry=False).chi2 > start.chi2
 
 
@@ -315,10 +315,10 @@ def test_time_that_is_over_does_not_leave_a_spread_at_its_guess(clock):
     values = 2 * np.exp(-times) + 0.1 * np.random.default_rng(1).standard_normal(15)
     experiment = cf.Experiment({"x": values}, times, sigma=s)
     problem = cf.Problem(model, experiment, parameters={"k": 1.5, "s": cf.Parameter(1e-3, scale="log")})
-    result = cf.fit(problem, "single", max_time=3.0, callback=lambda now: clock.sleep(2.0))
+    result = cf.fit(problem, "single", max_time=3.0, callback=lambda iteration: clock.sleep(2.0))
     assert result.status is Status.MAX_TIME
-    left = values - 2 * np.exp(-result.parameters["k"] * times)
-    assert result.parameters["s"] == pytest.approx(np.sqrt(np.mean(left**2)), rel=0.15)
+    residuals = values - 2 * np.exp(-result.parameters["k"] * times)
+    assert result.parameters["s"] == pytest.approx(np.sqrt(np.mean(residuals**2)), rel=0.15)
 
 
 def test_least_squares_leave_time_for_the_likelihood_itself(clock):
@@ -328,15 +328,15 @@ def test_least_squares_leave_time_for_the_likelihood_itself(clock):
     values = 2 * np.exp(-times) + 0.1 * np.random.default_rng(1).standard_normal(15)
     experiment = cf.Experiment({"x": values}, times, noise=cf.Laplace(s))
     problem = cf.Problem(model, experiment, parameters={"k": 4.0, "s": cf.Parameter(1e-3, scale="log")})
-    seen = []
+    measures = []
 
-    def slow(now):
-        seen.append(now.measure)
+    def slow(iteration):
+        measures.append(iteration.measure)
         clock.sleep(0.9)
 
     cf.fit(problem, "single", max_time=4.0, callback=slow)
-    assert 0 < seen.count("-2 log L of normal errors") < 5
-    assert seen[-1] == "-2 log L"
+    assert 0 < measures.count("-2 log L of normal errors") < 5
+    assert measures[-1] == "-2 log L"
 
 
 @dataclass(frozen=True)
@@ -347,10 +347,10 @@ class Halved:
 
     def solve(self, staged: StagedProblem, control: Control, *, warm: bool = False) -> Solution:
         """Say that it goes on nowhere from where the first quantity is half as large."""
-        found = cf.GaussNewton(max_iter=0).solve(staged, control, warm=warm)
-        v = found.v.copy()
+        solution = cf.GaussNewton(max_iter=0).solve(staged, control, warm=warm)
+        v = solution.v.copy()
         v[0] *= 0.5
-        return replace(found, v=v, status=Status.STEP_TOO_SMALL)
+        return replace(solution, v=v, status=Status.STEP_TOO_SMALL)
 
 
 @pytest.mark.parametrize("transcription", ["single", "multiple", "collocation"])
@@ -360,11 +360,11 @@ def test_no_likelihood_is_left_above_the_start_either(transcription, noise):
     model = cf.Model({x: -k * x}, parameters=[k], initial={x: 2.0})
     times = np.linspace(0.2, 3.0, 15)
     values = 2 * np.exp(-times) + 0.1 * np.random.default_rng(1).standard_normal(15)
-    given = {"sigma": cf.unknown()} if noise is None else {"noise": {"x": noise}}
-    problem = cf.Problem(model, cf.Experiment({"x": values}, times, **given), parameters={"k": 1.01})
-    begun = cf.fit(problem, "single", cf.GaussNewton(max_iter=0), retry=False)
+    noise_options = {"sigma": cf.unknown()} if noise is None else {"noise": {"x": noise}}
+    problem = cf.Problem(model, cf.Experiment({"x": values}, times, **noise_options), parameters={"k": 1.01})
+    start_result = cf.fit(problem, "single", cf.GaussNewton(max_iter=0), retry=False)
     result = cf.fit(problem, transcription, Halved())
-    assert result.cost <= begun.cost + 1e-6
+    assert result.cost <= start_result.cost + 1e-6
 
 
 def noisy(scatter: float = 0.4, wave: float = 0.0) -> cf.Problem:
@@ -413,32 +413,32 @@ def test_what_is_stopped_on_the_way_is_told_by_the_lowest_point_of_the_model_its
     joined: list[float] = []
     count = iter(range(10_000))
 
-    def stop(now: cf.Iteration) -> bool:
-        joined.extend([now.objective] * (now.infeasibility == 0.0))
+    def stop(iteration: cf.Iteration) -> bool:
+        joined.extend([iteration.objective] * (iteration.infeasibility == 0.0))
         return next(count) == last
 
     result = cf.fit(problem, callback=stop)
     assert result.status is Status.STOPPED_BY_CALLBACK
     assert "multiple shooting" in result.strategies
     assert result.chi2 <= 1.01 * min(joined)
-    (data,), there = problem.experiments, cf.simulate(problem, result.parameters)["experiment 1"]
-    own = sum(float(np.sum(((there[n] - data.data[n][1].ravel()) / 0.05) ** 2)) for n in "xy")
-    assert result.chi2 == pytest.approx(own, rel=1e-4)
+    (data,), simulation = problem.experiments, cf.simulate(problem, result.parameters)["experiment 1"]
+    chi2 = sum(float(np.sum(((simulation[n] - data.data[n][1].ravel()) / 0.05) ** 2)) for n in "xy")
+    assert result.chi2 == pytest.approx(chi2, rel=1e-4)
     assert "nothing is claimed of the model" in str(result)
     assert "AIC" not in str(result)
-    pieces = cf.fit(problem, "multiple", callback=lambda now: now.iteration == 2)
-    assert ("The states still have gaps: chi2 is that of pieces" in pieces.message) == (pieces.gaps > 1e-6)
+    multiple_result = cf.fit(problem, "multiple", callback=lambda iteration: iteration.iteration == 2)
+    assert ("The states still have gaps: chi2 is that of pieces" in multiple_result.message) == (multiple_result.gaps > 1e-6)
 
 
 def test_a_likelihood_that_is_stopped_late_is_told_no_higher_than_early():
     def stopped_after(n: int) -> cf.Result:
-        left = iter(range(n))
-        return cf.fit(no_such_animals(noise=cf.StudentT(0.05)), callback=lambda now: next(left, None) is None)
+        remaining = iter(range(n))
+        return cf.fit(no_such_animals(noise=cf.StudentT(0.05)), callback=lambda iteration: next(remaining, None) is None)
 
-    early, late = stopped_after(8), stopped_after(60)
-    assert early.status is late.status is Status.STOPPED_BY_CALLBACK
-    assert len(late.strategies) > len(early.strategies)
-    assert late.neg2loglik <= early.neg2loglik + 1e-6
+    early_result, late_result = stopped_after(8), stopped_after(60)
+    assert early_result.status is late_result.status is Status.STOPPED_BY_CALLBACK
+    assert len(late_result.strategies) > len(early_result.strategies)
+    assert late_result.neg2loglik <= early_result.neg2loglik + 1e-6
 
 
 def test_an_optimum_that_cannot_be_followed_from_its_beginning_is_handed_back():

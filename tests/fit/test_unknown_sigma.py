@@ -36,57 +36,57 @@ def label(part) -> str:
 @pytest.mark.parametrize("solver", SOLVERS, ids=label)
 @pytest.mark.parametrize("transcription", TRANSCRIPTIONS, ids=label)
 def test_a_prior_weighs_the_same_in_every_unit_of_the_data(transcription, solver):
-    here, there = (cf.fit(decay(unit), transcription, solver) for unit in (1.0, 1000.0))
-    assert here.success
-    assert there.success
-    assert there.parameters["k"] == pytest.approx(here.parameters["k"], rel=1e-9)
-    assert there.parameters["s"] == pytest.approx(1000 * here.parameters["s"], rel=1e-9)
-    assert there.standard_errors["k"] == pytest.approx(here.standard_errors["k"], rel=1e-9)
-    assert there.noise == pytest.approx(1000 * here.noise, rel=1e-9)
+    result, scaled_result = (cf.fit(decay(unit), transcription, solver) for unit in (1.0, 1000.0))
+    assert result.success
+    assert scaled_result.success
+    assert scaled_result.parameters["k"] == pytest.approx(result.parameters["k"], rel=1e-9)
+    assert scaled_result.parameters["s"] == pytest.approx(1000 * result.parameters["s"], rel=1e-9)
+    assert scaled_result.standard_errors["k"] == pytest.approx(result.standard_errors["k"], rel=1e-9)
+    assert scaled_result.noise == pytest.approx(1000 * result.noise, rel=1e-9)
 
 
 def test_the_posterior_is_the_minimum_of_the_profiled_likelihood():
     y, n = decay(1.0).conditions[0].points.values[:, 0], TIMES.size
 
-    def objective(at: np.ndarray) -> float:
-        sse = float(np.sum((at[1] * np.exp(-at[0] * TIMES) - y) ** 2))
-        return 0.5 * n * np.log(sse / n) + 0.5 * ((at[0] - 0.6) / 0.02) ** 2
+    def objective(point: np.ndarray) -> float:
+        sse = float(np.sum((point[1] * np.exp(-point[0] * TIMES) - y) ** 2))
+        return 0.5 * n * np.log(sse / n) + 0.5 * ((point[0] - 0.6) / 0.02) ** 2
 
     best = optimize.minimize(objective, [0.5, 3.0], method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-13})
     for transcription in TRANSCRIPTIONS:
         for solver in (cf.GaussNewton(), cf.Ipopt()):
-            found = cf.fit(decay(1.0), transcription, solver)
-            assert found.cost == pytest.approx(best.fun, abs=1e-5)
-            np.testing.assert_allclose(list(found.parameters.values()), best.x, rtol=1e-5)
-            assert found.chi2 == pytest.approx(found.residuals @ found.residuals)
+            result = cf.fit(decay(1.0), transcription, solver)
+            assert result.cost == pytest.approx(best.fun, abs=1e-5)
+            np.testing.assert_allclose(list(result.parameters.values()), best.x, rtol=1e-5)
+            assert result.chi2 == pytest.approx(result.residuals @ result.residuals)
 
 
 def test_standard_errors_without_priors_are_those_of_curve_fit():
     y = decay(1.0).conditions[0].points.values[:, 0]
     _, covariance = optimize.curve_fit(lambda t, k, s: s * np.exp(-k * t), TIMES, y, [0.5, 3.0], xtol=1e-13)
-    found = cf.fit(decay(1.0, prior=None))
-    np.testing.assert_allclose(found.covariance, covariance, rtol=1e-5)
-    assert found.noise == pytest.approx(np.sqrt(found.chi2 / 13))
+    result = cf.fit(decay(1.0, prior=None))
+    np.testing.assert_allclose(result.covariance, covariance, rtol=1e-5)
+    assert result.noise == pytest.approx(np.sqrt(result.chi2 / 13))
 
 
 def test_given_sigmas_of_which_only_the_ratios_are_known_are_no_sigmas_for_a_prior():
     unknown = cf.fit(decay(1.0))
     for sigma in (1e-3, 1e3):
-        found = cf.fit(decay(1.0, sigma=sigma), absolute_sigma=False)
-        assert found.parameters["k"] == pytest.approx(unknown.parameters["k"], rel=1e-7)
-        assert found.standard_errors["k"] == pytest.approx(unknown.standard_errors["k"], rel=1e-6)
-        assert found.noise * sigma == pytest.approx(unknown.noise, rel=1e-6)
+        result = cf.fit(decay(1.0, sigma=sigma), absolute_sigma=False)
+        assert result.parameters["k"] == pytest.approx(unknown.parameters["k"], rel=1e-7)
+        assert result.standard_errors["k"] == pytest.approx(unknown.standard_errors["k"], rel=1e-6)
+        assert result.noise * sigma == pytest.approx(unknown.noise, rel=1e-6)
 
 
 @pytest.mark.parametrize("prior", [None, PRIOR], ids=["free", "prior"])
 @pytest.mark.parametrize("solver", [cf.GaussNewton(), cf.GaussNewton("exact_penalty"), cf.Ipopt()], ids=label)
 @pytest.mark.parametrize("transcription", TRANSCRIPTIONS, ids=label)
 def test_data_that_are_reproduced_exactly_end_cleanly(transcription, solver, prior):
-    found = cf.fit(decay(1.0, noise=0.0, prior=prior), transcription, solver)
-    assert found.success, found.message
-    assert found.parameters["k"] == pytest.approx(0.5, rel=1e-6)
-    assert np.isfinite(found.cost)
-    assert np.isfinite(list(found.standard_errors.values())).all()
+    result = cf.fit(decay(1.0, noise=0.0, prior=prior), transcription, solver)
+    assert result.success, result.message
+    assert result.parameters["k"] == pytest.approx(0.5, rel=1e-6)
+    assert np.isfinite(result.cost)
+    assert np.isfinite(list(result.standard_errors.values())).all()
 
 
 @pytest.mark.parametrize("transcription", [cf.SingleShooting(), cf.MultipleShooting(3), cf.Collocation(elements=3)])
@@ -98,12 +98,12 @@ def test_rows_have_the_gradient_of_the_cost(transcription):
     rng = np.random.default_rng(1)
     v = staged.start + 0.02 * staged.scale * rng.standard_normal(staged.layout.n_v)
     direction = staged.scale * rng.standard_normal(staged.layout.n_v)
-    linear, h = staged.linearize(v), 1e-4
-    slope = linear.prior @ linear.prior_jacobian @ direction[: staged.layout.n_theta]
-    for chain, values, j in zip(staged.layout.chains, linear.values, linear.jacobians, strict=True):
+    linearization, h = staged.linearize(v), 1e-4
+    slope = linearization.prior @ linearization.prior_jacobian @ direction[: staged.layout.n_theta]
+    for chain, values, j in zip(staged.layout.chains, linearization.values, linearization.jacobians, strict=True):
         q, s, w = chain.local(direction)
-        moved = j.R_q @ q + np.einsum("krs,ks->kr", j.R_s, s) + np.einsum("krw,kw->kr", j.R_w, w)
-        slope += np.vdot(values.r, moved)
+        jacobian_product = j.R_q @ q + np.einsum("krs,ks->kr", j.R_s, s) + np.einsum("krw,kw->kr", j.R_w, w)
+        slope += np.vdot(values.r, jacobian_product)
     ahead, behind = (staged.evaluate(v + sign * h * direction).cost for sign in (1, -1))
     assert slope == pytest.approx((ahead - behind) / (2 * h), rel=1e-5)
 
@@ -119,20 +119,20 @@ def test_the_cost_is_smooth_where_the_floor_begins_to_hold():
     costs, slopes = [], []
     for size in sizes:
         values = ChainValues(size * direction, np.zeros(0), none, np.zeros((1, 0)), none)
-        found = profiled(layout, (values,), np.array([floor]), np.array([np.inf]))
-        (rows,) = (of.r for of in found.values)
-        costs.append(0.5 * float(np.vdot(rows, rows)) + found.excess)
-        slopes.append(float(np.vdot(rows, direction / found.sigma)))
-        assert found.sigma[0] == pytest.approx(max(floor, size * np.sqrt(14 / 3)))
+        profile = profiled(layout, (values,), np.array([floor]), np.array([np.inf]))
+        (rows,) = (chain_values.r for chain_values in profile.values)
+        costs.append(0.5 * float(np.vdot(rows, rows)) + profile.excess)
+        slopes.append(float(np.vdot(rows, direction / profile.sigma)))
+        assert profile.sigma[0] == pytest.approx(max(floor, size * np.sqrt(14 / 3)))
     rise = 0.5 * (np.array(slopes[1:]) + slopes[:-1]) * np.diff(sizes)
     np.testing.assert_allclose(np.diff(costs), rise, rtol=0.03)
 
 
 def test_the_hessian_of_ipopt_sees_what_the_profiled_sigma_takes_from_the_curvature():
     """Without that term the second solve converges linearly, by 0.25 per iteration."""
-    found = cf.fit(decay(1.0), cf.Collocation(), cf.Ipopt())
-    plain = cf.fit(decay(1.0, prior=None), cf.Collocation(), cf.Ipopt())
-    assert found.iterations <= plain.iterations + 12
+    result = cf.fit(decay(1.0), cf.Collocation(), cf.Ipopt())
+    result_without_prior = cf.fit(decay(1.0, prior=None), cf.Collocation(), cf.Ipopt())
+    assert result.iterations <= result_without_prior.iterations + 12
 
 
 def test_a_fit_says_when_the_floor_of_sigma_holds():
@@ -140,17 +140,17 @@ def test_a_fit_says_when_the_floor_of_sigma_holds():
     x, k = cf.symbols("x k")
     model = cf.Model({x: 0 * k}, parameters=[k], outputs={"y": x + k})
     exact = cf.Experiment({"y": [2.0, 2.0, 2.0]}, time=[0.0, 1.0, 2.0], initial={"x": 1.0})
-    found = cf.fit(cf.Problem(model, exact, parameters={"k": 0.5}), cf.SingleShooting())
-    assert found.success
-    assert "reproduced to within rounding" in found.message
+    result = cf.fit(cf.Problem(model, exact, parameters={"k": 0.5}), cf.SingleShooting())
+    assert result.success
+    assert "reproduced to within rounding" in result.message
     assert "reproduced" not in cf.fit(decay(1.0)).message
 
 
 def test_rows_in_units_of_no_sigma_are_residuals_as_measured():
     problem = lotka_volterra()
     staged = cf.SingleShooting().transcribe(problem, problem.guess)
-    at = staged.evaluate(staged.start)
-    (r,) = rows_in_units(staged.layout, at)
-    assert at.sigma[0] == pytest.approx(np.sqrt(np.mean(r**2)))
-    np.testing.assert_allclose(at.values[0].r * at.sigma[0], r)
-    assert at.half_square == pytest.approx(10.0)  # half of 20 data
+    evaluation = staged.evaluate(staged.start)
+    (r,) = rows_in_units(staged.layout, evaluation)
+    assert evaluation.sigma[0] == pytest.approx(np.sqrt(np.mean(r**2)))
+    np.testing.assert_allclose(evaluation.values[0].r * evaluation.sigma[0], r)
+    assert evaluation.half_square == pytest.approx(10.0)  # half of 20 data

@@ -62,8 +62,8 @@ def test_too_few_elements_are_no_solution_where_sigmas_are_unknown_either(names)
     errors = (
         [np.concatenate([simulated[o] - data[o] for o in data])] if names[0] else [simulated[o] - data[o] for o in data]
     )
-    told = sum(e.size * (np.log(2 * np.pi * np.mean(e**2)) + 1) for e in errors)
-    assert f"the model has -2 log L = {told:.4g}"[:-1] in rough.message
+    neg2loglik = sum(e.size * (np.log(2 * np.pi * np.mean(e**2)) + 1) for e in errors)
+    assert f"the model has -2 log L = {neg2loglik:.4g}"[:-1] in rough.message
     assert f"instead of the {rough.neg2loglik:.6g} of the search" in rough.message
 
 
@@ -87,7 +87,7 @@ def test_single_shooting_reports_its_integration_error():
         assert 0.2 * off < rough.numerical_errors[name] < 20 * off
 
 
-def verified_by(monkeypatch, answers=lambda method, found: found) -> list[str]:
+def verified_by(monkeypatch, answers=lambda method, result: result) -> list[str]:
     """Collect by which methods solutions are verified; `answers` may change what these find."""
     module, methods = importlib.import_module("castfit.fit.verification"), list[str]()
     verified = module._verified_by
@@ -112,10 +112,10 @@ def test_what_is_not_stiff_is_verified_by_the_formulas_of_adams_and_what_is_by_b
 
 @pytest.mark.skipif(obstacle() != "", reason="needs a C compiler")
 def test_what_the_formulas_of_adams_do_not_confirm_bdf_decides(monkeypatch):
-    doubts = verified_by(monkeypatch, lambda method, found: replace(found, reproduced=method == "cvodes"))
+    doubts = verified_by(monkeypatch, lambda method, result: replace(result, reproduced=method == "cvodes"))
     assert cf.fit(lotka_volterra(), "single").success
     assert doubts == ["adams", "cvodes"]
-    denied = verified_by(monkeypatch, lambda method, found: replace(found, reproduced=False, sentence="It is not."))
+    denied = verified_by(monkeypatch, lambda method, result: replace(result, reproduced=False, sentence="It is not."))
     assert cf.fit(lotka_volterra(), "single", retry=False).status is Status.INACCURATE
     assert denied[:2] == ["adams", "cvodes"]
 
@@ -139,12 +139,12 @@ def test_a_jump_of_the_initial_state_is_found_however_small(gap):
     transcription = cf.MultipleShooting(4)
     staged = transcription.transcribe(problem, problem.guess)
     states = gap ** (1 - np.arange(4) / 4)  # the exact trajectory, but from x(0) = gap
-    at = staged.evaluate(np.concatenate([problem.guess, states]))
-    assert at.cost < 1e-12
-    found = verify(problem.posed, staged, at, transcription.integrator, transcription.accuracy)
-    assert not found.reproduced
-    assert found.chi2 == pytest.approx(1.0)
-    assert f"x jumps by {gap:.2g} at t = 0" in found.sentence
+    evaluation = staged.evaluate(np.concatenate([problem.guess, states]))
+    assert evaluation.cost < 1e-12
+    verification = verify(problem.posed, staged, evaluation, transcription.integrator, transcription.accuracy)
+    assert not verification.reproduced
+    assert verification.chi2 == pytest.approx(1.0)
+    assert f"x jumps by {gap:.2g} at t = 0" in verification.sentence
 
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=label)
@@ -205,17 +205,17 @@ def test_second_fit_of_a_problem_builds_no_integrator(transcription, monkeypatch
 
 def test_gaps_are_measured_by_sensitivities_only_where_they_are_not_evidently_small(monkeypatch):
     """A piece of Bock's problem ends where the state crosses zero; a gap says nothing relative to that."""
-    benchmark, asked = problems.load("notorious"), []
-    found = ShootingProblem.node_sensitivities
+    benchmark, requests = problems.load("notorious"), []
+    original = ShootingProblem.node_sensitivities
 
     def counted(self, v, stages):
-        asked.extend(stages)
-        return found(self, v, stages)
+        requests.extend(stages)
+        return original(self, v, stages)
 
     monkeypatch.setattr(ShootingProblem, "node_sensitivities", counted)
     result = cf.fit(benchmark.problem, start=benchmark.starts["reference"])
     assert result.success
-    (stages,) = asked
+    (stages,) = requests
     assert 0 < stages.sum() < 0.5 * stages.size
 
 
@@ -229,16 +229,16 @@ def test_pieces_of_many_elements_are_enough_and_gaps_between_them_are_found():
     (chain,) = staged.layout.chains
     assert chain.n_stages > 5 * problem.n_data
     solution = cf.GaussNewton().solve(staged, Control())
-    found = verify(problem, staged, staged.evaluate(solution.v), transcription.integrator, transcription.accuracy)
-    assert found.reproduced
-    assert found.defects[0].shape == (chain.n_stages, 2)
-    assert 0 < np.count_nonzero(found.defects[0].any(axis=1)) <= 11
+    verification = verify(problem, staged, staged.evaluate(solution.v), transcription.integrator, transcription.accuracy)
+    assert verification.reproduced
+    assert verification.defects[0].shape == (chain.n_stages, 2)
+    assert 0 < np.count_nonzero(verification.defects[0].any(axis=1)) <= 11
     jump = solution.v.copy()
     jump[chain.nodes[70:]] *= 1.001  # far from any datum: the next piece does not begin where this one ends
     jump[chain.inner[70:]] *= 1.001
-    there = verify(problem, staged, staged.evaluate(jump), transcription.integrator, transcription.accuracy)
-    assert not there.reproduced
-    assert "x1 jumps by" in there.sentence or "x2 jumps by" in there.sentence or "has chi2 =" in there.sentence
+    jump_verification = verify(problem, staged, staged.evaluate(jump), transcription.integrator, transcription.accuracy)
+    assert not jump_verification.reproduced
+    assert "x1 jumps by" in jump_verification.sentence or "x2 jumps by" in jump_verification.sentence or "has chi2 =" in jump_verification.sentence
 
 
 @pytest.mark.skipif(bool(obstacle()), reason="ESDIRK is compiled")
@@ -251,8 +251,8 @@ def test_what_sundials_cannot_integrate_is_verified_by_the_method_of_the_search(
     problem = cf.Problem(model, data, parameters={"fast": cf.Parameter(float(np.exp(38)), scale="log")}).posed
     for method, reproduced in (("auto", True), ("cvodes", False)):
         staged = cf.SingleShooting(cf.IntegratorOptions()).transcribe(problem, problem.guess)
-        found = verify(problem, staged, staged.evaluate(staged.start), cf.IntegratorOptions(method=method), 1e-9)
-        assert found.reproduced == reproduced
+        verification = verify(problem, staged, staged.evaluate(staged.start), cf.IntegratorOptions(method=method), 1e-9)
+        assert verification.reproduced == reproduced
 
 
 def test_a_trajectory_begins_exactly_at_a_fixed_start():
@@ -277,7 +277,7 @@ class Moved:
 
     def solve(self, staged: StagedProblem, control: Control, *, warm: bool = False) -> Solution:
         """Move the first node."""
-        found = cf.Ipopt().solve(staged, control, warm=warm)
-        v = found.v.copy()
+        solution = cf.Ipopt().solve(staged, control, warm=warm)
+        v = solution.v.copy()
         v[staged.layout.chains[0].nodes[0]] += self.by
-        return replace(found, v=v)
+        return replace(solution, v=v)

@@ -25,14 +25,14 @@ def lane(grid):
 def test_polynomials_are_the_outputs(method, off):
     """To the tolerance where steps are known; else as near as parts of the time are short."""
     model, options, grid = oscillator(), IntegratorOptions(method), np.linspace(0.0, 1.0, 41)[1:]
-    found = dense_output(model, options, lane(1), 64, lambda t: np.zeros((t.size - 1, 0, 4)))
-    wanted = integrator_of(model, grid, options).values(lane(40)).x[0]
-    values, rates = (np.array(part) for part in zip(*(found.at(t) for t in 1.0 + 9.0 * grid), strict=True))
-    np.testing.assert_allclose(values, wanted, rtol=off, atol=off)
-    np.testing.assert_allclose(rates[:, 0], wanted[:, 1], atol=max(1e3 * off, 1e-5))
-    coefficients = found.coefficients(np.array([1]))
-    np.testing.assert_allclose(coefficients[1:, 0, 0], found.x[1:-1, 1], atol=1e-13)
-    assert (coefficients.min(axis=(1, 2)) <= found.x[:-1, 1] + 1e-13).all()
+    polynomials = dense_output(model, options, lane(1), 64, lambda t: np.zeros((t.size - 1, 0, 4)))
+    expected = integrator_of(model, grid, options).values(lane(40)).x[0]
+    values, rates = (np.array(part) for part in zip(*(polynomials.at(t) for t in 1.0 + 9.0 * grid), strict=True))
+    np.testing.assert_allclose(values, expected, rtol=off, atol=off)
+    np.testing.assert_allclose(rates[:, 0], expected[:, 1], atol=max(1e3 * off, 1e-5))
+    coefficients = polynomials.coefficients(np.array([1]))
+    np.testing.assert_allclose(coefficients[1:, 0, 0], polynomials.x[1:-1, 1], atol=1e-13)
+    assert (coefficients.min(axis=(1, 2)) <= polynomials.x[:-1, 1] + 1e-13).all()
 
 
 def test_what_cannot_be_integrated_has_none():

@@ -32,10 +32,10 @@ def _factorized(order, n, M):
             values[q] /= values[order.pivot[i]]
             for u in range(order.pivot[i] + 1, order.begin[i + 1]):
                 if i < order.tail:
-                    at, target = order.targets[target], target + 1
+                    position, target = order.targets[target], target + 1
                 else:  # what is dense stands side by side, to the end of the row
-                    at = order.begin[k + 1] - (order.begin[i + 1] - u)
-                values[at] -= values[q] * values[u]
+                    position = order.begin[k + 1] - (order.begin[i + 1] - u)
+                values[position] -= values[q] * values[u]
             L[k, i] = values[q]
         for q in range(order.pivot[k], order.begin[k + 1]):
             U[k, rank[order.at[q]]] = values[q]
@@ -105,16 +105,16 @@ def test_linear_networks_follow_the_exponential_of_their_matrix(n, each):
     dx0, dp = np.zeros((1, n, 2)), np.zeros((1, 1, 2))
     dx0[0, 3, 0], dp[0, 0, 1] = 1.0, 1.0
     lanes = one(start, [1.0], 1.0, m=2)
-    found = model.integrate(lanes, grid, ESDIRK5, StepSizes(1e-9, 1e-11, 10_000), directions=(dx0, dp, None))
+    result = model.integrate(lanes, grid, ESDIRK5, StepSizes(1e-9, 1e-11, 10_000), directions=(dx0, dp, None))
     for j, t in enumerate(grid):
-        by = expm(A * t)
-        np.testing.assert_allclose(found.x[0, j], by @ start, rtol=1e-6, atol=1e-8)
-        np.testing.assert_allclose(found.dx[0, j, :, 0], by[:, 3], rtol=1e-5, atol=1e-7)
-        np.testing.assert_allclose(found.dx[0, j, :, 1], t * A @ by @ start, rtol=1e-5, atol=1e-6)
+        propagator = expm(A * t)
+        np.testing.assert_allclose(result.x[0, j], propagator @ start, rtol=1e-6, atol=1e-8)
+        np.testing.assert_allclose(result.dx[0, j, :, 0], propagator[:, 3], rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(result.dx[0, j, :, 1], t * A @ propagator @ start, rtol=1e-5, atol=1e-6)
     seeds = rng.normal(size=(1, 2, n, 1))
     sums = model.pull(lanes, grid, ESDIRK5, StepSizes(1e-9, 1e-11, 10_000), seeds)
-    np.testing.assert_allclose(sums.x0[0, 3, 0], np.sum(seeds[0, :, :, 0] * found.dx[0, :, :, 0]), rtol=1e-8)
-    np.testing.assert_allclose(sums.p[0, 0, 0], np.sum(seeds[0, :, :, 0] * found.dx[0, :, :, 1]), rtol=1e-8)
+    np.testing.assert_allclose(sums.x0[0, 3, 0], np.sum(seeds[0, :, :, 0] * result.dx[0, :, :, 0]), rtol=1e-8)
+    np.testing.assert_allclose(sums.p[0, 0, 0], np.sum(seeds[0, :, :, 0] * result.dx[0, :, :, 1]), rtol=1e-8)
 
 
 def test_a_pivot_that_vanishes_is_seen():
@@ -124,7 +124,7 @@ def test_a_pivot_that_vanishes_is_seen():
     steps, method = np.full(4, 0.25), ESDIRK5
     p = np.array([4.0 / method.gamma, 3.0])
     lanes = one([1.0, 2.0], p, 1.0)
-    found = NativeModel(graph, compiled=False).integrate(
+    result = NativeModel(graph, compiled=False).integrate(
         lanes, np.array([1.0]), method, StepSizes(1e-6, 1e-8, 10, newton=1e-5, replay=steps)
     )
     A, s, state = np.array([[p[0], p[1]], [-p[1], p[0]]]), method.stages, np.array([1.0, 2.0])
@@ -132,8 +132,8 @@ def test_a_pivot_that_vanishes_is_seen():
         system = np.eye(2 * s) - 0.25 * np.kron(method.a, A)
         K = np.linalg.solve(system, np.tile(A @ state, s)).reshape(s, 2)
         state = state + 0.25 * method.b @ K
-    assert found.code[0] == 0
-    np.testing.assert_allclose(found.x[0, 0], state, rtol=1e-9)
+    assert result.code[0] == 0
+    np.testing.assert_allclose(result.x[0, 0], state, rtol=1e-9)
 
 
 def test_auto_is_this_method_where_states_depend_on_few_others():

@@ -51,11 +51,11 @@ def one(x0, p, duration, m=1, z0=(), **kind) -> Lanes:
 
 def _conditions(b, a, c, order):
     """Left-hand sides minus right-hand sides of the order conditions (Hairer, Norsett, Wanner, II.2), stage order 2."""
-    found = [b.sum() - 1, b @ c - 1 / 2, b @ c**2 - 1 / 3]
+    defects = [b.sum() - 1, b @ c - 1 / 2, b @ c**2 - 1 / 3]
     if order > 3:
-        found += [b @ c**3 - 1 / 4, b @ a @ c**2 - 1 / 12, (b * c) @ a @ c - 1 / 8, b @ a @ a @ c - 1 / 24]
+        defects += [b @ c**3 - 1 / 4, b @ a @ c**2 - 1 / 12, (b * c) @ a @ c - 1 / 8, b @ a @ a @ c - 1 / 24]
     if order > 4:
-        found += [
+        defects += [
             b @ c**4 - 1 / 5,
             (b * c) @ a @ c**2 - 1 / 15,
             (b * c**2) @ a @ c - 1 / 10,
@@ -66,7 +66,7 @@ def _conditions(b, a, c, order):
             (b * c) @ a @ a @ c - 1 / 30,
             b @ a @ a @ a @ c - 1 / 120,
         ]
-    return np.array(found)
+    return np.array(defects)
 
 
 @TABLES
@@ -96,14 +96,14 @@ def test_implicit_tables_are_l_stable(method):
 def test_the_continuous_extension_has_order_four(method):
     # y(th) = y_0 + h sum b_i(th) K_i satisfies the conditions of order 4 at every th, those of a shorter step
     c, a = method.c, method.a
-    first, last = np.eye(c.size)[[0, -1]]
+    first_unit, last_unit = np.eye(c.size)[[0, -1]]
     ac = a @ c
     for th in (0.1, 0.37, 0.5, 0.9):
-        weight = th**2 * (3 - 2 * th) * method.b + th * (1 - th) ** 2 * first - th**2 * (1 - th) * last
+        weight = th**2 * (3 - 2 * th) * method.b + th * (1 - th) ** 2 * first_unit - th**2 * (1 - th) * last_unit
         weight += th**2 * (1 - th) ** 2 * method.dense
-        found = [weight.sum() - th, weight @ c - th**2 / 2, weight @ c**2 - th**3 / 3, weight @ c**3 - th**4 / 4]
-        found += [weight @ ac - th**3 / 6, weight @ (c * ac) - th**4 / 8, weight @ a @ ac - th**4 / 24]
-        assert np.abs([*found, weight @ a @ c**2 - th**4 / 12]).max() < 1e-13
+        defects = [weight.sum() - th, weight @ c - th**2 / 2, weight @ c**2 - th**3 / 3, weight @ c**3 - th**4 / 4]
+        defects += [weight @ ac - th**3 / 6, weight @ (c * ac) - th**4 / 8, weight @ a @ ac - th**4 / 24]
+        assert np.abs([*defects, weight @ a @ c**2 - th**4 / 12]).max() < 1e-13
 
 
 # Order
@@ -116,14 +116,14 @@ def test_equal_steps_converge_with_the_order_of_the_method(method):
     dx0, dp = identity_seeds(lanes)
     steps = np.array([40, 160])  # so that the first output lies a third into a step of both
 
-    def at(count):
+    def solve(count):
         control = StepSizes(1e-6, 1e-8, 10_000, newton=1e-13, replay=np.full(count, 1 / count))
-        found = model.integrate(lanes, np.array([0.5 + 1 / 120, 1.0]), method, control, directions=(dx0, dp, None))
-        assert found.code[0] == 0
-        return found.x[0], found.dx[0]
+        result = model.integrate(lanes, np.array([0.5 + 1 / 120, 1.0]), method, control, directions=(dx0, dp, None))
+        assert result.code[0] == 0
+        return result.x[0], result.dx[0]
 
-    exact = at(1280)
-    errors = np.array([[np.abs(v - e).max(axis=tuple(range(1, v.ndim))) for v, e in zip(at(n), exact, strict=True)]
+    exact = solve(1280)
+    errors = np.array([[np.abs(v - e).max(axis=tuple(range(1, v.ndim))) for v, e in zip(solve(n), exact, strict=True)]
                        for n in steps])  # (steps, values or slopes, output)  # fmt: skip
     order = np.log2(errors[0] / errors[1]) / 2
     expected = method.embedded_order + 1
@@ -136,9 +136,9 @@ def test_errors_follow_the_tolerance(tolerance):
     lanes = one([0.4, 1.0], np.ones(4), 20.0, m=41)
     grid = np.linspace(0.0, 1.0, 41)
     options = IntegratorOptions("esdirk", tolerance, tolerance / 100)
-    found = Integrator(lotka_volterra().system, grid, options).values(lanes)
+    values = Integrator(lotka_volterra().system, grid, options).values(lanes)
     exact = Integrator(lotka_volterra().system, grid, IntegratorOptions("cvodes", 1e-12, 1e-13)).values(lanes)
-    assert np.abs(found.x - exact.x).max() < 30 * tolerance
+    assert np.abs(values.x - exact.x).max() < 30 * tolerance
 
 
 # Sensitivities
@@ -158,8 +158,8 @@ def _frozen_slope(model, lanes, grid, method, steps, lane_of):
         return model.integrate(lane_of(lanes, delta), grid, method, control).x
 
     d = 1e-3
-    first, second, third = ((values(k * d) - values(-k * d)) / (2 * k * d) for k in (1, 2, 3))
-    return (15 * first - 6 * second + third) / 10
+    difference_1, difference_2, difference_3 = ((values(k * d) - values(-k * d)) / (2 * k * d) for k in (1, 2, 3))
+    return (15 * difference_1 - 6 * difference_2 + difference_3) / 10
 
 
 @CASES
@@ -174,22 +174,22 @@ def test_sensitivities_are_those_of_the_steps_taken(method, name):
     n_d = lanes.x0.shape[1] + lanes.p.shape[1]
     dx0, dp = (np.array(part) for part in identity_seeds(lanes))
     dx0, dp = dx0 * 0, dp * lanes.p[:, :, None]  # relative changes of parameters
-    moved = np.zeros((2, 1, n_d))
-    moved[0, 0, 0], moved[1, 0, 1] = 0.5, lanes.duration[0]  # two directions in which start and duration move
-    taken = model.integrate(lanes, grid, method, StepSizes(1e-5, 1e-7, 10_000, newton=1e-14, watch=0.0))
-    assert taken.counts[0, 0] > 8
-    control = StepSizes(1e-5, 1e-7, 10_000, newton=1e-14, replay=taken.steps)
-    found = model.integrate(lanes, grid, method, control, directions=(dx0, dp, moved))
-    np.testing.assert_allclose(found.x, taken.x, rtol=1e-13)
+    span_directions = np.zeros((2, 1, n_d))
+    span_directions[0, 0, 0], span_directions[1, 0, 1] = 0.5, lanes.duration[0]  # two directions in which start and duration move
+    original_result = model.integrate(lanes, grid, method, StepSizes(1e-5, 1e-7, 10_000, newton=1e-14, watch=0.0))
+    assert original_result.counts[0, 0] > 8
+    control = StepSizes(1e-5, 1e-7, 10_000, newton=1e-14, replay=original_result.steps)
+    replayed_result = model.integrate(lanes, grid, method, control, directions=(dx0, dp, span_directions))
+    np.testing.assert_allclose(replayed_result.x, original_result.x, rtol=1e-13)
     for d in range(n_d):
 
         def moved_lane(lane, delta, d=d):
             p = lane.p + delta * dp[:, :, d]
-            start, duration = lane.start + delta * moved[0, :, d], lane.duration + delta * moved[1, :, d]
+            start, duration = lane.start + delta * span_directions[0, :, d], lane.duration + delta * span_directions[1, :, d]
             return replace(lane, p=p, start=start, duration=duration)
 
-        slope = _frozen_slope(model, lanes, grid, method, taken.steps, moved_lane)
-        np.testing.assert_allclose(found.dx[..., d], slope, rtol=0, atol=1e-10 * np.abs(found.dx).max())
+        slope = _frozen_slope(model, lanes, grid, method, original_result.steps, moved_lane)
+        np.testing.assert_allclose(replayed_result.dx[..., d], slope, rtol=0, atol=1e-10 * np.abs(replayed_result.dx).max())
 
 
 def test_a_state_at_rest_has_accurate_sensitivities():
@@ -199,8 +199,8 @@ def test_a_state_at_rest_has_accurate_sensitivities():
     grid = np.linspace(0.1, 1, 10)
     integrator = Integrator(model.system, grid, IntegratorOptions("esdirk", 1e-8, 1e-10))
     lanes = one([0.0], [1.0], 5.0, m=10)
-    found = integrator.sensitivities(lanes, integrator.values(lanes), np.ones((1, 1, 1)), np.zeros((1, 1, 1)))
-    np.testing.assert_allclose(found.dx[0, :, 0, 0], np.exp(-5 * grid), rtol=1e-5)
+    sensitivities = integrator.sensitivities(lanes, integrator.values(lanes), np.ones((1, 1, 1)), np.zeros((1, 1, 1)))
+    np.testing.assert_allclose(sensitivities.dx[0, :, 0, 0], np.exp(-5 * grid), rtol=1e-5)
 
 
 @CASES
@@ -211,14 +211,14 @@ def test_the_reference_gives_the_same_numbers(method, name):
         system, lanes = lotka_volterra(), one([0.4, 1.0], np.ones(4), 8.0, m=3)
     graph, grid, control = graph_of(system), np.array([0.3, 0.6, 1.0]), StepSizes(1e-6, 1e-8, 10_000)
     dx0, dp = (np.array(part) for part in identity_seeds(lanes))
-    found = NativeModel(graph, compiled=False).integrate(lanes, grid, method, control, directions=(dx0, dp, None))
+    result = NativeModel(graph, compiled=False).integrate(lanes, grid, method, control, directions=(dx0, dp, None))
     y = np.concatenate([lanes.x0[0], lanes.z0[0]])
     reference = ReferenceMethod(graph, method, control)
     path = reference.integrate(0.0, lanes.duration[0], y, lanes.p[0], np.ones(y.size), grid, dx0[0], dp[0])
-    assert (found.counts[0, 3] > 0) == (name == "robertson")  # whose directions need steps of their own
-    np.testing.assert_allclose(path.steps, found.steps, rtol=1e-4)
-    np.testing.assert_allclose(path.x, found.x[0], rtol=1e-8)
-    np.testing.assert_allclose(path.dx, found.dx[0], rtol=1e-6, atol=1e-8 * np.abs(found.dx).max())
+    assert (result.counts[0, 3] > 0) == (name == "robertson")  # whose directions need steps of their own
+    np.testing.assert_allclose(path.steps, result.steps, rtol=1e-4)
+    np.testing.assert_allclose(path.x, result.x[0], rtol=1e-8)
+    np.testing.assert_allclose(path.dx, result.dx[0], rtol=1e-6, atol=1e-8 * np.abs(result.dx).max())
 
 
 # Stiff problems, with their solutions from the test set for initial value problem solvers (Mazzia, Magherini; Bari)
@@ -302,9 +302,9 @@ def test_stiff_problems_are_solved_within_ten_tolerances(name, tolerance):
     lanes = replace(one(x0, np.array(p).reshape(1, -1), duration, z0=z0))
     unit = np.concatenate([np.abs(solution), np.full(len(z0), 4.9e-3)])
     options = IntegratorOptions("esdirk", tolerance, tolerance / 100, max_steps=100_000)
-    found = Integrator(model.system, [1.0], options).values(replace(lanes, unit=unit[None]))
-    assert found.failures == ()
-    assert (np.abs(found.x[0, -1] - solution) / np.abs(solution)).max() < 10 * tolerance
+    values = Integrator(model.system, [1.0], options).values(replace(lanes, unit=unit[None]))
+    assert values.failures == ()
+    assert (np.abs(values.x[0, -1] - solution) / np.abs(solution)).max() < 10 * tolerance
 
 
 # Compiled and evaluated functions, threads, pickling, the cache
@@ -314,14 +314,14 @@ def test_stiff_problems_are_solved_within_ten_tolerances(name, tolerance):
 def test_compiled_functions_give_the_same_bits():
     graph, grid, control = graph_of(lotka_volterra()), np.linspace(0.1, 1, 10), StepSizes(1e-6, 1e-8, 10_000)
     lanes = one([0.4, 1.0], [[0.9, 1.1, 1.0, 0.8], np.ones(4)], 8.0, m=10)
-    found = [
+    results = [
         NativeModel(graph, compiled=compiled).integrate(
             lanes, grid, ESDIRK5, control, directions=(*identity_seeds(lanes), None)
         )
         for compiled in (False, True)
     ]
-    np.testing.assert_array_equal(found[0].x, found[1].x)
-    np.testing.assert_array_equal(found[0].dx, found[1].dx)
+    np.testing.assert_array_equal(results[0].x, results[1].x)
+    np.testing.assert_array_equal(results[0].dx, results[1].dx)
 
 
 def test_lanes_do_not_depend_on_their_company_or_thread():
@@ -329,15 +329,15 @@ def test_lanes_do_not_depend_on_their_company_or_thread():
     grid = np.linspace(0.1, 1, 10)
     integrator = Integrator(lotka_volterra().system, grid, IntegratorOptions("esdirk"))
     lanes = make_lanes([0.4, 1.0], p, 8.0, m=10)
-    together = integrator.sensitivities(lanes, integrator.values(lanes), *identity_seeds(lanes)).dx
+    joint_slopes = integrator.sensitivities(lanes, integrator.values(lanes), *identity_seeds(lanes)).dx
 
-    def alone(i):
+    def slopes_of_lane(i):
         lane = lanes[i : i + 1]
         return integrator.sensitivities(lane, integrator.values(lane), *identity_seeds(lane)).dx[0]
 
     with ThreadPoolExecutor(4) as pool:
-        apart = list(pool.map(alone, range(12)))
-    np.testing.assert_array_equal(together, apart)
+        separate_slopes = list(pool.map(slopes_of_lane, range(12)))
+    np.testing.assert_array_equal(joint_slopes, separate_slopes)
     copied = pickle.loads(pickle.dumps(integrator))
     np.testing.assert_array_equal(copied.values(lanes).x, integrator.values(lanes).x)
 
@@ -345,37 +345,37 @@ def test_lanes_do_not_depend_on_their_company_or_thread():
 def test_a_failure_says_where_and_why():
     lanes = one([0.4, 1.0], [[0.5, 0.5, 0.5, -0.2], np.ones(4)], 4.0)
     integrator = Integrator(lotka_volterra().system, [1.0], IntegratorOptions("esdirk"))
-    found = integrator.values(lanes)
-    assert [f.cause for f in found.failures] == ["step_size"]
-    assert "at t = 3.3064" in found.failures[0].detail  # the pole
-    assert np.isnan(found.x[0]).all()
-    assert np.isfinite(found.x[1]).all()
+    values = integrator.values(lanes)
+    assert [f.cause for f in values.failures] == ["step_size"]
+    assert "at t = 3.3064" in values.failures[0].detail  # the pole
+    assert np.isnan(values.x[0]).all()
+    assert np.isfinite(values.x[1]).all()
     stop = integrator.locate_failure(lanes, 0)
     assert stop.time == pytest.approx(3.3064, abs=1e-3)
     x, k = symbols("x k")
     model = Model({x: ca.log(k - x)}, parameters=[k])
-    found = Integrator(model.system, [1.0], IntegratorOptions("esdirk")).values(one([2.0], [1.0], 1.0))
-    assert found.failures[0].cause == "not_finite"
-    assert "in the equation of x, at t = 0" in found.failures[0].detail
+    values = Integrator(model.system, [1.0], IntegratorOptions("esdirk")).values(one([2.0], [1.0], 1.0))
+    assert values.failures[0].cause == "not_finite"
+    assert "in the equation of x, at t = 0" in values.failures[0].detail
 
 
 def test_what_it_gives_up_is_integrated_by_another_method(monkeypatch):
-    def gives_up(self, found, skip, failures):
+    def gives_up(self, result, skip, failures):
         failures[0] = LaneFailure(0, "too_many_steps", "gives up")
 
     monkeypatch.setattr(Stepping, "explain", gives_up)
     lanes = one([0.4, 1.0], np.ones(4), 20.0)
     integrator = Integrator(lotka_volterra().system, [1.0], IntegratorOptions("esdirk"))
-    found = integrator.values(lanes)
+    values = integrator.values(lanes)
     assert integrator.rescued_by == "cvodes"
-    assert found.failures == ()
-    assert found.rescued == (0,)
-    slopes = integrator.sensitivities(lanes, found, *identity_seeds(lanes))
+    assert values.failures == ()
+    assert values.rescued == (0,)
+    slopes = integrator.sensitivities(lanes, values, *identity_seeds(lanes))
     assert slopes.rescued == (0,)
     monkeypatch.undo()
     exact = Integrator(lotka_volterra().system, [1.0], IntegratorOptions("esdirk", 1e-10, 1e-12))
-    np.testing.assert_allclose(found.x, exact.values(lanes).x, rtol=1e-5)
-    np.testing.assert_allclose(slopes.dx, exact.sensitivities(lanes, found, *identity_seeds(lanes)).dx, rtol=1e-4)
+    np.testing.assert_allclose(values.x, exact.values(lanes).x, rtol=1e-5)
+    np.testing.assert_allclose(slopes.dx, exact.sensitivities(lanes, values, *identity_seeds(lanes)).dx, rtol=1e-4)
 
 
 @pytest.mark.parametrize("grid", [[1.0], [0.0, 0.2, 1.0]])
@@ -384,20 +384,20 @@ def test_steps_that_were_kept_are_followed(grid, watch):
     lanes = replace(one([0.4, 1.0], np.ones(4), 20.0, m=len(grid)), unit=np.full((1, 2), 0.7))
     options = IntegratorOptions("esdirk", watch_sensitivities=watch)
     integrator = Integrator(lotka_volterra().system, grid, options)
-    found = integrator.values(lanes)
-    assert found.kept is not None
-    assert pickle.loads(pickle.dumps(found)).kept is None
-    followed = integrator.sensitivities(lanes, found, *identity_seeds(lanes))
-    anew = integrator.sensitivities(lanes, replace(found, kept=None), *identity_seeds(lanes))
-    np.testing.assert_array_equal(followed.dx, anew.dx)
+    values = integrator.values(lanes)
+    assert values.kept is not None
+    assert pickle.loads(pickle.dumps(values)).kept is None
+    followed = integrator.sensitivities(lanes, values, *identity_seeds(lanes))
+    recomputed_sensitivities = integrator.sensitivities(lanes, replace(values, kept=None), *identity_seeds(lanes))
+    np.testing.assert_array_equal(followed.dx, recomputed_sensitivities.dx)
     # Steps of other lanes, or of another accuracy, are not taken for these.
-    others, coarse = (
+    other_lanes, coarse_integrator = (
         replace(lanes, p=lanes.p * 1.1),
         Integrator(lotka_volterra().system, grid, replace(options, relative_tolerance=1e-3)),
     )
-    apart = integrator.sensitivities(others, integrator.values(others), *identity_seeds(others)).dx
-    np.testing.assert_array_equal(integrator.sensitivities(others, found, *identity_seeds(others)).dx, apart)
-    assert not np.array_equal(coarse.sensitivities(lanes, found, *identity_seeds(lanes)).dx, anew.dx)
+    other_slopes = integrator.sensitivities(other_lanes, integrator.values(other_lanes), *identity_seeds(other_lanes)).dx
+    np.testing.assert_array_equal(integrator.sensitivities(other_lanes, values, *identity_seeds(other_lanes)).dx, other_slopes)
+    assert not np.array_equal(coarse_integrator.sensitivities(lanes, values, *identity_seeds(lanes)).dx, recomputed_sensitivities.dx)
 
 
 def a_ring(n: int) -> Model:
@@ -414,21 +414,21 @@ def test_large_models_are_compiled_in_parts_where_that_pays_and_give_the_same_bi
     lanes = make_lanes(np.linspace(0.1, 1.0, n), np.ones((1, 1)), 3.0, m=2)
     grid, dx0, dp = np.array([0.5, 1.0]), np.zeros((1, n, 1)), np.ones((1, 1, 1))
 
-    def seen(model):
-        found = model.integrate(lanes, grid, ESDIRK5, StepSizes(1e-6, 1e-8, 10_000), directions=(dx0, dp, None))
-        return found.x, found.dx
+    def integrate_model(model):
+        result = model.integrate(lanes, grid, ESDIRK5, StepSizes(1e-6, 1e-8, 10_000), directions=(dx0, dp, None))
+        return result.x, result.dx
 
-    plain, grows = NativeModel(graph, compiled=False), NativeModel(graph, compiled=False, may_compile=True)
-    first = seen(grows)
-    assert not grows.compiled
-    grows.evaluated = 1e12
-    second, exact = seen(grows), seen(plain)
-    assert grows.compiled
-    assert not plain.compiled
-    for of in (first, second):
-        for mine, other in zip(of, exact, strict=True):
-            np.testing.assert_array_equal(mine, other)
-    source = grows._source
+    interpreted_model, growing_model = NativeModel(graph, compiled=False), NativeModel(graph, compiled=False, may_compile=True)
+    first_arrays = integrate_model(growing_model)
+    assert not growing_model.compiled
+    growing_model.evaluated = 1e12
+    second_arrays, exact = integrate_model(growing_model), integrate_model(interpreted_model)
+    assert growing_model.compiled
+    assert not interpreted_model.compiled
+    for arrays in (first_arrays, second_arrays):
+        for actual, expected in zip(arrays, exact, strict=True):
+            np.testing.assert_array_equal(actual, expected)
+    source = growing_model._source
     assert source.count("noinline") > 3
     assert max(map(len, source.split("noinline"))) < 60 * 500
 
@@ -440,24 +440,24 @@ def test_models_are_worth_compiling_once_that_takes_no_longer_than_they_did(tmp_
     graph = graph_of(Model({x: -0.377 * x}))
     fresh = NativeModel(graph, compiled=False)
     assert not fresh.worth_compiling
-    found = fresh.integrate(one([1.0], [], 3.0, m=2), np.array([0.5, 1.0]), ESDIRK5, StepSizes(1e-6, 1e-8, 10_000))
-    assert 0 < found.counts[0, 2] <= fresh.evaluated < 1e5
+    result = fresh.integrate(one([1.0], [], 3.0, m=2), np.array([0.5, 1.0]), ESDIRK5, StepSizes(1e-6, 1e-8, 10_000))
+    assert 0 < result.counts[0, 2] <= fresh.evaluated < 1e5
     assert not fresh.worth_compiling
     fresh.evaluated = 1e9
     assert fresh.worth_compiling
     compiled = NativeModel(graph, compiled=True)
     assert compiled.compiled
     assert not compiled.worth_compiling
-    again = NativeModel(graph, compiled=False)
-    again.evaluated = 0.4e8  # too little for a compiler
-    assert again.worth_compiling  # since it was compiled before
+    second_model = NativeModel(graph, compiled=False)
+    second_model.evaluated = 0.4e8  # too little for a compiler
+    assert second_model.worth_compiling  # since it was compiled before
 
 
 def test_the_limit_of_steps_holds_for_the_methods_that_try_again():
     lanes = one([0.4, 1.0], np.ones(4), 20.0)
-    found = Integrator(lotka_volterra().system, [1.0], IntegratorOptions("esdirk", max_steps=20)).values(lanes)
-    assert [f.cause for f in found.failures] == ["too_many_steps"]
-    assert "at t = 0.9" in found.failures[0].detail  # how far this one came
+    values = Integrator(lotka_volterra().system, [1.0], IntegratorOptions("esdirk", max_steps=20)).values(lanes)
+    assert [f.cause for f in values.failures] == ["too_many_steps"]
+    assert "at t = 0.9" in values.failures[0].detail  # how far this one came
 
 
 @needs_compiler
@@ -466,8 +466,8 @@ def test_searches_limit_the_steps_of_a_whole_lane_others_those_between_two_outpu
     for watched, outputs, causes in ((True, 200, []), (False, 200, ["too_many_steps"]), (False, 2000, [])):
         grid = np.linspace(0.0, 1.0, outputs + 1)[1:]
         options = IntegratorOptions("esdirk", 1e-6, 1e-8, max_steps=20, watch_sensitivities=watched)
-        found = Integrator(lotka_volterra().system, grid, options).values(lanes)
-        assert [f.cause for f in found.failures] == causes
+        values = Integrator(lotka_volterra().system, grid, options).values(lanes)
+        assert [f.cause for f in values.failures] == causes
 
 
 @needs_compiler
@@ -477,11 +477,11 @@ def test_compiled_libraries_are_kept_and_processes_share_them(tmp_path, monkeypa
     program = f"from castfit.integrate.compilation import load; load({source!r}, ('-O1',))"
     running = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(2)]
     assert [p.wait() for p in running] == [0, 0]
-    (kept,) = (tmp_path / "cache").glob("*.so")
-    before = kept.stat().st_mtime_ns
+    (library,) = (tmp_path / "cache").glob("*.so")
+    mtime_ns = library.stat().st_mtime_ns
     compilation.load(source, ("-O1",))
-    assert sorted(p.name for p in (tmp_path / "cache").iterdir()) == [kept.name, f"{kept.name}.sha256"]
-    assert kept.stat().st_mtime_ns == before
+    assert sorted(p.name for p in (tmp_path / "cache").iterdir()) == [library.name, f"{library.name}.sha256"]
+    assert library.stat().st_mtime_ns == mtime_ns
     compilation.load(source, ("-O2",))
     assert len(list((tmp_path / "cache").glob("*.so"))) == 2
 
@@ -494,9 +494,9 @@ SEVENTH = SEVENTH.format(SEVEN) + "seven.restype = ctypes.c_double; print(seven(
 def seventh(folder, cache=None):
     """Let another process use a library that it finds in a cache, or not; return how that ended."""
     path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
-    found = {"CASTFIT_CACHE": str(folder / "cache" if cache is None else cache), "PYTHONPATH": path}
+    environment = {"CASTFIT_CACHE": str(folder / "cache" if cache is None else cache), "PYTHONPATH": path}
     command = [sys.executable, "-W", "always", "-c", SEVENTH]
-    return subprocess.run(command, capture_output=True, text=True, env=os.environ | found, cwd=folder)
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment, cwd=folder)
 
 
 @pytest.fixture(scope="module")
@@ -505,8 +505,8 @@ def compiled_once(tmp_path_factory):
     if find_compiler() is None:
         pytest.skip("needs a C compiler for models")
     folder = tmp_path_factory.mktemp("compiled")
-    found = seventh(folder)
-    assert (found.stdout, found.stderr) == ("7.0\n", "")
+    process = seventh(folder)
+    assert (process.stdout, process.stderr) == ("7.0\n", "")
     return folder
 
 
@@ -514,8 +514,8 @@ def compiled_once(tmp_path_factory):
 def cached(compiled_once, tmp_path):
     """A copy of that cache, which may be damaged, and the library in it."""
     copy = shutil.copytree(compiled_once / "cache", tmp_path / "cache")
-    (kept,) = copy.glob("*.so")
-    return kept
+    (library,) = copy.glob("*.so")
+    return library
 
 
 @pytest.mark.parametrize(
@@ -530,34 +530,34 @@ def cached(compiled_once, tmp_path):
 )
 def test_a_damaged_library_in_the_cache_is_replaced(tmp_path, cached, damage):
     """A truncated one ended the process by SIGBUS, a changed one by SIGFPE or SIGSEGV."""
-    whole = cached.read_bytes()
-    cached.write_bytes(damage(whole))
-    again = seventh(tmp_path)
-    assert (again.returncode, again.stdout, again.stderr) == (0, "7.0\n", "")
-    assert cached.read_bytes() == whole
+    content = cached.read_bytes()
+    cached.write_bytes(damage(content))
+    process = seventh(tmp_path)
+    assert (process.returncode, process.stdout, process.stderr) == (0, "7.0\n", "")
+    assert cached.read_bytes() == content
     assert len(list(cached.parent.iterdir())) == 2
 
 
 def test_a_relative_cache_folder_is_used(cached):
-    before = cached.stat().st_mtime_ns
+    mtime_ns = cached.stat().st_mtime_ns
     assert seventh(cached.parent, ".").stdout == "7.0\n"
-    assert cached.stat().st_mtime_ns == before
+    assert cached.stat().st_mtime_ns == mtime_ns
     assert len(list(cached.parent.iterdir())) == 2
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions differ")
 def test_a_folder_or_a_file_that_others_may_write_to_is_not_used(tmp_path, cached):
-    cache, kept = cached.parent, cached
+    cache, library = cached.parent, cached
     assert cache.stat().st_mode & 0o777 == 0o700
-    kept.chmod(0o777)
+    library.chmod(0o777)
     assert seventh(tmp_path).stdout == "7.0\n"
-    assert kept.stat().st_mode & 0o777 == 0o700
-    kept.unlink()
+    assert library.stat().st_mode & 0o777 == 0o700
+    library.unlink()
     cache.chmod(0o777)
-    again = seventh(tmp_path)
-    assert again.stdout == "7.0\n"
-    assert again.stderr.count(f"others own '{cache}' or may write to it; set CASTFIT_CACHE to") == 1
-    assert not kept.exists()
+    process = seventh(tmp_path)
+    assert process.stdout == "7.0\n"
+    assert process.stderr.count(f"others own '{cache}' or may write to it; set CASTFIT_CACHE to") == 1
+    assert not library.exists()
 
 
 @pytest.mark.skipif(getattr(os, "geteuid", lambda: 1)() != 0, reason="only root may give files away")
@@ -565,9 +565,9 @@ def test_a_folder_or_a_file_that_others_may_write_to_is_not_used(tmp_path, cache
 def test_what_others_own_is_not_loaded(tmp_path, cached, what):
     planted = cached.parent if what == "folder" else cached
     os.chown(planted, 12345, 12345)
-    again = seventh(tmp_path)
-    assert again.stdout == "7.0\n"
-    assert ("others own" in again.stderr) == (what == "folder")
+    process = seventh(tmp_path)
+    assert process.stdout == "7.0\n"
+    assert ("others own" in process.stderr) == (what == "folder")
     assert (planted.stat().st_uid == 0) == (what == "library")
 
 
@@ -611,8 +611,8 @@ def test_the_shortest_lanes_move_with_their_ends():
     integrator = Integrator(Model({x: k * x}, parameters=[k]).system, [1.0], IntegratorOptions("esdirk"))
     lanes = one([4.5], [0.12], 2.220446049250313e-16, start=1.1)
     spans = np.array([1.0, -1.0]).reshape(2, 1, 1)
-    found = integrator.sensitivities(lanes, integrator.values(lanes), np.ones((1, 1, 1)), np.zeros((1, 1, 1)), spans)
-    assert found.dx[0, 0, 0, 0] == pytest.approx(1.0 - 0.12 * 4.5, rel=1e-9)
+    sensitivities = integrator.sensitivities(lanes, integrator.values(lanes), np.ones((1, 1, 1)), np.zeros((1, 1, 1)), spans)
+    assert sensitivities.dx[0, 0, 0, 0] == pytest.approx(1.0 - 0.12 * 4.5, rel=1e-9)
 
 
 @pytest.mark.parametrize("tolerance", [1e-4, 1e-7, 1e-10])
@@ -621,12 +621,12 @@ def test_what_rests_at_the_start_is_not_jumped_over(tolerance):
     t, x, k = symbols("t x k")
     pulse = t * ca.exp(-10 * t)
     model = Model({x: k * pulse * 1000 - 0.01 * (x - 1)}, parameters=[k], time=t)
-    found = Integrator(model.system, [1.0], IntegratorOptions("esdirk", tolerance, tolerance / 100)).values(
+    values = Integrator(model.system, [1.0], IntegratorOptions("esdirk", tolerance, tolerance / 100)).values(
         one([1.0 + 1e-15], [1.0], 100.0)
     )
     exact = solve_ivp(lambda t, x: 1000 * t * np.exp(-10 * t) - 0.01 * (x - 1), (0, 100), [1.0], rtol=1e-12, atol=1e-13,
                       max_step=0.1)  # fmt: skip
-    assert found.x[0, -1, 0] == pytest.approx(exact.y[0, -1], rel=100 * tolerance)
+    assert values.x[0, -1, 0] == pytest.approx(exact.y[0, -1], rel=100 * tolerance)
 
 
 def test_a_state_that_dies_away_does_not_hold_up_the_others():
@@ -634,7 +634,7 @@ def test_a_state_that_dies_away_does_not_hold_up_the_others():
     model = Model({x: -1000 * k * x, y: -k * y}, parameters=[k])
     lanes = replace(one([1.0, 1.0], [1.0], 1.0), unit=np.array([[1e-300, 1.0]]))
     native = NativeModel(graph_of(model), compiled=False)
-    found = native.integrate(lanes, np.array([1.0]), ESDIRK5, StepSizes(1e-6, 1e-8, 10_000))
-    assert found.counts[0, 0] < 150
-    assert found.x[0, -1, 1] == pytest.approx(np.exp(-1.0), rel=1e-6)
-    assert abs(found.x[0, -1, 0]) < 1e-13
+    result = native.integrate(lanes, np.array([1.0]), ESDIRK5, StepSizes(1e-6, 1e-8, 10_000))
+    assert result.counts[0, 0] < 150
+    assert result.x[0, -1, 1] == pytest.approx(np.exp(-1.0), rel=1e-6)
+    assert abs(result.x[0, -1, 0]) < 1e-13

@@ -70,11 +70,11 @@ def same_sums(integrator: Integrator, lanes: Lanes, rng, *, moving: bool) -> Non
     dx0 = rng.standard_normal((lanes.size, n_x, n_d))
     dp = rng.standard_normal((lanes.size, n_p, n_d)) / weight[:, :, None]
     spans = rng.standard_normal((2, lanes.size, n_d)) if moving else None
-    at = integrator.values(lanes)
+    values = integrator.values(lanes)
     seeds = rng.standard_normal((lanes.size, 3, integrator.grid.size, n_x))
-    ahead = integrator.sensitivities(lanes, at, dx0, dp, spans)
-    back = integrator.adjoint(lanes, at, seeds)
-    assert at.kept is not None
+    ahead = integrator.sensitivities(lanes, values, dx0, dp, spans)
+    back = integrator.adjoint(lanes, values, seeds)
+    assert values.kept is not None
     assert ahead.failures == back.failures == ()
     forward = np.einsum("lamx,lmxd->lad", seeds, ahead.dx)
     backward = back.x0 @ dx0 + back.p @ dp
@@ -83,9 +83,9 @@ def same_sums(integrator: Integrator, lanes: Lanes, rng, *, moving: bool) -> Non
         backward = backward + np.einsum("la,lkd->lad", back.duration, spans[1:].transpose(1, 0, 2))
     size = np.einsum("lamx,lmxd->lad", np.abs(seeds), np.abs(ahead.dx))
     assert (np.abs(forward - backward) / size).max() < 1e-11
-    again = integrator.adjoint(lanes, replace(at, kept=None), seeds)
-    for kept, anew in zip(back.bars, again.bars, strict=True):
-        np.testing.assert_array_equal(kept, anew)
+    recomputed_adjoint = integrator.adjoint(lanes, replace(values, kept=None), seeds)
+    for kept_bar, recomputed_bar in zip(back.bars, recomputed_adjoint.bars, strict=True):
+        np.testing.assert_array_equal(kept_bar, recomputed_bar)
 
 
 @CASES
@@ -103,12 +103,12 @@ def test_many_sums_are_each_what_they_are_alone(case):
     rng = np.random.default_rng(7)
     model, lanes, grid = case(rng)
     integrator = Integrator(model.system, grid, IntegratorOptions("esdirk"))
-    at = integrator.values(lanes, keep=True)
+    values = integrator.values(lanes, keep=True)
     seeds = rng.standard_normal((lanes.size, 131, integrator.grid.size, lanes.x0.shape[1]))  # in three parts
-    together = integrator.adjoint(lanes, at, seeds)
+    joint_adjoint = integrator.adjoint(lanes, values, seeds)
     for j in (0, 43, 44, 130):
-        alone = integrator.adjoint(lanes, at, seeds[:, [j]])
-        for many, one in zip(together.bars, alone.bars, strict=True):
+        single_adjoint = integrator.adjoint(lanes, values, seeds[:, [j]])
+        for many, one in zip(joint_adjoint.bars, single_adjoint.bars, strict=True):
             np.testing.assert_allclose(many[:, [j]], one, rtol=1e-12, atol=1e-14 * np.abs(many).max())
 
 
@@ -138,11 +138,11 @@ def test_what_rough_factors_leave_is_corrected(monkeypatch):
         getattr(doubting, name).argtypes = getattr(usual, name).argtypes
         getattr(doubting, name).restype = getattr(usual, name).restype
     integrator = Integrator(chain(60).system, grid, IntegratorOptions("esdirk"))
-    at = integrator.values(lanes, keep=True)
-    found = integrator.adjoint(lanes, at, seeds)
+    values = integrator.values(lanes, keep=True)
+    adjoint = integrator.adjoint(lanes, values, seeds)
     monkeypatch.setattr(esdirk_binding, "integrator", lambda: doubting)
-    for ours, theirs in zip(integrator.adjoint(lanes, at, seeds).bars, found.bars, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-13)
+    for actual_bar, expected_bar in zip(integrator.adjoint(lanes, values, seeds).bars, adjoint.bars, strict=True):
+        np.testing.assert_allclose(actual_bar, expected_bar, rtol=1e-12, atol=1e-13)
 
 
 def test_steps_are_kept_in_as_much_room_as_they_took_before_and_given_up_for_later_ones(monkeypatch):
@@ -151,30 +151,30 @@ def test_steps_are_kept_in_as_much_room_as_they_took_before_and_given_up_for_lat
     seeds = rng.standard_normal((1, 1, 3, 60))
     monkeypatch.setattr(esdirk_binding, "_ROOM", 1000)
     integrator = Integrator(chain(60).system, grid, IntegratorOptions("esdirk"))
-    first = integrator.values(lanes, keep=True)
-    assert first.kept.count[0] == -1  # in so little room
-    second = integrator.values(lanes, keep=True)
-    assert second.kept.count[0] == second.steps
-    monkeypatch.setattr(esdirk_binding, "_MOST_ROOM", int(1.5 * second.kept.held[0].size))
-    third = integrator.values(lanes, keep=True)
-    assert (second.kept.count[0], third.kept.count[0]) == (-1, third.steps)
-    for found in (integrator.adjoint(lanes, at, seeds) for at in (first, second)):
-        for ours, theirs in zip(found.bars, integrator.adjoint(lanes, third, seeds).bars, strict=True):
-            np.testing.assert_array_equal(ours, theirs)
+    first_values = integrator.values(lanes, keep=True)
+    assert first_values.kept.count[0] == -1  # in so little room
+    second_values = integrator.values(lanes, keep=True)
+    assert second_values.kept.count[0] == second_values.steps
+    monkeypatch.setattr(esdirk_binding, "_MOST_ROOM", int(1.5 * second_values.kept.held[0].size))
+    third_values = integrator.values(lanes, keep=True)
+    assert (second_values.kept.count[0], third_values.kept.count[0]) == (-1, third_values.steps)
+    for adjoint in (integrator.adjoint(lanes, values, seeds) for values in (first_values, second_values)):
+        for actual_bar, expected_bar in zip(adjoint.bars, integrator.adjoint(lanes, third_values, seeds).bars, strict=True):
+            np.testing.assert_array_equal(actual_bar, expected_bar)
 
 
 def test_sparse_matrices_give_what_pivoting_gives(monkeypatch):
     rng = np.random.default_rng(5)
     _, lanes, grid = of_chain(rng)
     seeds = rng.standard_normal((1, 1, 3, 60))
-    found = []
+    adjoints = []
     for order in (esdirk_binding.elimination, lambda *_: None):
         monkeypatch.setattr(esdirk_binding, "elimination", order)
         integrator = Integrator(chain(60).system, grid, IntegratorOptions("esdirk"))
-        assert (integrator.stepping.model.elimination is None) == (len(found) == 1)
-        found.append(integrator.adjoint(lanes, integrator.values(lanes), seeds))
-    for ours, theirs in zip(found[0].bars, found[1].bars, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-11)
+        assert (integrator.stepping.model.elimination is None) == (len(adjoints) == 1)
+        adjoints.append(integrator.adjoint(lanes, integrator.values(lanes), seeds))
+    for actual_bar, expected_bar in zip(adjoints[0].bars, adjoints[1].bars, strict=True):
+        np.testing.assert_allclose(actual_bar, expected_bar, rtol=1e-9, atol=1e-11)
 
 
 def test_gradients_agree_with_another_method():
@@ -184,32 +184,32 @@ def test_gradients_agree_with_another_method():
     for method in ("esdirk", "cvodes"):
         integrator = Integrator(lotka_volterra().system, [1.0], IntegratorOptions(method, 1e-10, 1e-12))
         bars.append(integrator.adjoint(lanes, integrator.values(lanes), seeds).bars)
-    for ours, theirs in zip(*bars, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-7)
+    for esdirk_bar, cvodes_bar in zip(*bars, strict=True):
+        np.testing.assert_allclose(esdirk_bar, cvodes_bar, rtol=1e-6, atol=1e-7)
 
 
 def test_lanes_of_no_duration_stand_still():
     lanes = make_lanes([0.4, 1.0], np.ones((2, 4)), [0.0, 1.0], m=2)
     integrator = Integrator(lotka_volterra().system, [0.5, 1.0], IntegratorOptions("esdirk"))
-    found = integrator.adjoint(lanes, integrator.values(lanes), np.ones((2, 1, 2, 2)))
-    np.testing.assert_array_equal(found.x0[0], [[2.0, 2.0]])
-    np.testing.assert_array_equal(found.p[0], 0.0)
-    np.testing.assert_allclose(found.duration[0], 2 * (-0.4 + 0.4 + 1 - 0.4))
+    adjoint = integrator.adjoint(lanes, integrator.values(lanes), np.ones((2, 1, 2, 2)))
+    np.testing.assert_array_equal(adjoint.x0[0], [[2.0, 2.0]])
+    np.testing.assert_array_equal(adjoint.p[0], 0.0)
+    np.testing.assert_allclose(adjoint.duration[0], 2 * (-0.4 + 0.4 + 1 - 0.4))
 
 
 def test_steps_that_are_kept_belong_to_their_lanes():
     lanes = make_lanes([0.4, 1.0], np.ones(4), 5.0)
     integrator = Integrator(lotka_volterra().system, [1.0], IntegratorOptions("esdirk"))
     seeds = np.ones((1, 1, 1, 2))
-    at = integrator.values(lanes, keep=True)
-    assert at.kept is not None
-    others = replace(lanes, p=lanes.p * 1.1)
-    apart = integrator.adjoint(others, integrator.values(others), seeds)
-    np.testing.assert_array_equal(integrator.adjoint(others, at, seeds).p, apart.p)
+    values = integrator.values(lanes, keep=True)
+    assert values.kept is not None
+    other_lanes = replace(lanes, p=lanes.p * 1.1)
+    other_adjoint = integrator.adjoint(other_lanes, integrator.values(other_lanes), seeds)
+    np.testing.assert_array_equal(integrator.adjoint(other_lanes, values, seeds).p, other_adjoint.p)
     directions = np.zeros((1, 2, 1)), np.ones((1, 4, 1))
     np.testing.assert_array_equal(
-        integrator.sensitivities(lanes, at, *directions).dx,
-        integrator.sensitivities(lanes, replace(at, kept=None), *directions).dx,
+        integrator.sensitivities(lanes, values, *directions).dx,
+        integrator.sensitivities(lanes, replace(values, kept=None), *directions).dx,
     )
 
 
@@ -218,15 +218,15 @@ def test_threads_give_the_same_numbers():
     lanes = make_lanes([0.4, 1.0], rng.uniform(0.8, 1.2, (9, 4)), 5.0)
     integrator = Integrator(lotka_volterra().system, [1.0], IntegratorOptions("esdirk"))
     seeds = rng.standard_normal((9, 2, 1, 2))
-    alone = integrator.adjoint(lanes, integrator.values(lanes, keep=True), seeds)
+    serial_adjoint = integrator.adjoint(lanes, integrator.values(lanes, keep=True), seeds)
     with lanes_divided(3):
         divided = integrator.adjoint(lanes, integrator.values(lanes, keep=True), seeds)
     with ThreadPoolExecutor(2) as pool:
-        own = Integrator(lotka_volterra().system, [1.0], IntegratorOptions("esdirk"))
-        other = pool.submit(lambda: own.adjoint(lanes, own.values(lanes), seeds)).result()
-    for found in (divided, other):
-        for ours, theirs in zip(found.bars, alone.bars, strict=True):
-            np.testing.assert_array_equal(ours, theirs)
+        thread_integrator = Integrator(lotka_volterra().system, [1.0], IntegratorOptions("esdirk"))
+        other = pool.submit(lambda: thread_integrator.adjoint(lanes, thread_integrator.values(lanes), seeds)).result()
+    for adjoint in (divided, other):
+        for actual_bar, expected_bar in zip(adjoint.bars, serial_adjoint.bars, strict=True):
+            np.testing.assert_array_equal(actual_bar, expected_bar)
 
 
 # What goes wrong
@@ -237,33 +237,33 @@ def test_a_derivative_that_does_not_exist_is_reported_for_its_lane_alone():
     model = Model({x: -ca.sqrt(k) * x}, parameters=[k])
     lanes = make_lanes([1.0], [[0.0], [1.0]], 1.0)
     integrator = Integrator(model.system, [1.0], IntegratorOptions("esdirk"))
-    at = integrator.values(lanes)
-    assert at.failures == ()
-    found = integrator.adjoint(lanes, at, np.ones((2, 1, 1, 1)))
-    assert [(f.lane, f.cause) for f in found.failures] == [(0, "not_finite")]
-    assert np.isnan(found.x0[0]).all()
-    np.testing.assert_allclose(found.p[1], [[-0.5 * np.exp(-1)]])
+    values = integrator.values(lanes)
+    assert values.failures == ()
+    adjoint = integrator.adjoint(lanes, values, np.ones((2, 1, 1, 1)))
+    assert [(f.lane, f.cause) for f in adjoint.failures] == [(0, "not_finite")]
+    assert np.isnan(adjoint.x0[0]).all()
+    np.testing.assert_allclose(adjoint.p[1], [[-0.5 * np.exp(-1)]])
 
 
 def test_no_room_for_the_steps_is_no_end(monkeypatch):
     """A lane whose steps need more than there is goes to another method, which starts again from points on the way."""
     lanes = make_lanes([0.4, 1.0], np.ones(4), 10.0)
     integrator = Integrator(lotka_volterra().system, [1.0], IntegratorOptions("esdirk"))
-    at, seeds = replace(integrator.values(lanes), kept=None), np.ones((1, 1, 1, 2))
-    plenty = integrator.adjoint(lanes, at, seeds)
-    assert plenty.rescued == ()
+    values, seeds = replace(integrator.values(lanes), kept=None), np.ones((1, 1, 1, 2))
+    reference_adjoint = integrator.adjoint(lanes, values, seeds)
+    assert reference_adjoint.rescued == ()
     monkeypatch.setattr(esdirk_binding, "_MOST_KEPT", 2000)
-    found = integrator.adjoint(lanes, at, seeds)
-    assert found.rescued == (0,)
-    assert found.failures == ()
-    np.testing.assert_allclose(found.p, plenty.p, rtol=1e-5)
+    adjoint = integrator.adjoint(lanes, values, seeds)
+    assert adjoint.rescued == (0,)
+    assert adjoint.failures == ()
+    np.testing.assert_allclose(adjoint.p, reference_adjoint.p, rtol=1e-5)
 
 
 def test_going_back_stops_between_lanes_and_can_be_done_again(monkeypatch):
     lanes = make_lanes([0.4, 1.0], np.ones((3, 4)), 5.0)
     integrator = Integrator(lotka_volterra().system, [1.0], IntegratorOptions("esdirk"))
-    at, seeds = integrator.values(lanes, keep=True), np.ones((3, 1, 1, 2))
-    expected = integrator.adjoint(lanes, at, seeds)
+    values, seeds = integrator.values(lanes, keep=True), np.ones((3, 1, 1, 2))
+    expected = integrator.adjoint(lanes, values, seeds)
     looks = []
 
     def stop() -> None:
@@ -274,9 +274,9 @@ def test_going_back_stops_between_lanes_and_can_be_done_again(monkeypatch):
     monkeypatch.setattr(esdirk_binding, "look", stop)
     monkeypatch.setattr(esdirk_binding, "_BUDGET", 1)
     with pytest.raises(Stopped):
-        integrator.adjoint(lanes, at, seeds)
+        integrator.adjoint(lanes, values, seeds)
     assert len(looks) == 2
-    found = integrator.adjoint(lanes, at, seeds)
-    for ours, theirs in zip(found.bars, expected.bars, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    adjoint = integrator.adjoint(lanes, values, seeds)
+    for actual_bar, expected_bar in zip(adjoint.bars, expected.bars, strict=True):
+        np.testing.assert_array_equal(actual_bar, expected_bar)
     assert len(looks) == 5

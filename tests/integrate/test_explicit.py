@@ -47,12 +47,12 @@ def integrated(case, tolerance: float, pair, grid=(1.0,), *, slopes: bool = Fals
 @pytest.mark.parametrize("tolerance", [1e-4, 1e-8])
 def test_what_is_not_stiff_is_integrated_by_explicit_steps(tolerance):
     case = lotka_volterra(), [0.4, 1.0], np.ones(4), 20.0, ()
-    found = integrated(case, tolerance, TSITOURAS5, np.linspace(0.05, 1, 20), slopes=True)
+    result = integrated(case, tolerance, TSITOURAS5, np.linspace(0.05, 1, 20), slopes=True)
     exact = integrated(case, 1e-12, None, np.linspace(0.05, 1, 20), slopes=True)
-    steps, _, _, _, explicit = found.counts[0]
+    steps, _, _, _, explicit = result.counts[0]
     assert explicit > 0.9 * steps
-    assert np.abs(found.x - exact.x).max() < 30 * tolerance
-    assert np.abs(found.dx - exact.dx).max() < 100 * tolerance * np.abs(exact.dx).max()
+    assert np.abs(result.x - exact.x).max() < 30 * tolerance
+    assert np.abs(result.dx - exact.dx).max() < 100 * tolerance * np.abs(exact.dx).max()
 
 
 @pytest.mark.parametrize("slopes", [False, True])
@@ -60,44 +60,44 @@ def test_what_is_not_stiff_is_integrated_by_explicit_steps(tolerance):
 @pytest.mark.parametrize("name", TURNING)
 def test_what_turns_stiff_costs_no_more_than_esdirk_alone(name, tolerance, slopes):
     case = TURNING[name]
-    alone = integrated(case, tolerance, None, slopes=slopes)
-    found = integrated(case, tolerance, TSITOURAS5, slopes=slopes)
-    assert (alone.code[0], found.code[0]) == (0, 0)
-    explicit = found.counts[0, 4]
-    assert explicit < found.counts[0, 0]
-    cost = found.counts[0, :2].sum() - (1 - 1 / DEAR) * explicit
-    assert cost < 1.1 * alone.counts[0, :2].sum()
-    error = np.abs(found.x[0, -1] - alone.x[0, -1]) / np.abs(alone.x[0, -1])
+    esdirk_result = integrated(case, tolerance, None, slopes=slopes)
+    result = integrated(case, tolerance, TSITOURAS5, slopes=slopes)
+    assert (esdirk_result.code[0], result.code[0]) == (0, 0)
+    explicit = result.counts[0, 4]
+    assert explicit < result.counts[0, 0]
+    cost = result.counts[0, :2].sum() - (1 - 1 / DEAR) * explicit
+    assert cost < 1.1 * esdirk_result.counts[0, :2].sum()
+    error = np.abs(result.x[0, -1] - esdirk_result.x[0, -1]) / np.abs(esdirk_result.x[0, -1])
     assert error.max() < 300 * tolerance
 
 
 @pytest.mark.parametrize(("mu", "some"), [(20.0, True), (1000.0, False)])
 def test_a_fast_beginning_of_what_lasts_for_ever_is_left_to_esdirk(mu, some):
     """Explicit steps at mu = 1000 would be 700,000: those of the first layer only cost accuracy."""
-    found = integrated(van_der_pol(mu, 2 * mu), 1e-6, TSITOURAS5, slopes=True)
-    assert (found.counts[0, 4] > 0) == some
+    result = integrated(van_der_pol(mu, 2 * mu), 1e-6, TSITOURAS5, slopes=True)
+    assert (result.counts[0, 4] > 0) == some
     if not some:
-        np.testing.assert_array_equal(found.x, integrated(van_der_pol(mu, 2 * mu), 1e-6, None, slopes=True).x)
+        np.testing.assert_array_equal(result.x, integrated(van_der_pol(mu, 2 * mu), 1e-6, None, slopes=True).x)
 
 
 def test_sensitivities_are_those_of_the_steps_taken_by_both():
     case = van_der_pol(20.0, 20.0)
     model, x0, p, end, _ = case
     grid = np.linspace(0.1, 1, 5)
-    taken = integrated(case, 1e-5, TSITOURAS5, grid, watch=0.0)
-    assert {*np.sign(taken.steps)} == {-1.0, 1.0}
-    assert (taken.steps < 0).sum() == taken.counts[0, 4]
+    original_result = integrated(case, 1e-5, TSITOURAS5, grid, watch=0.0)
+    assert {*np.sign(original_result.steps)} == {-1.0, 1.0}
+    assert (original_result.steps < 0).sum() == original_result.counts[0, 4]
     native, lanes = NativeModel(graph_of(model), compiled=False), one(x0, np.array(p).reshape(1, -1), end, m=5)
-    control = StepSizes(1e-5, 1e-7, 10_000, newton=1e-14, replay=taken.steps)
+    control = StepSizes(1e-5, 1e-7, 10_000, newton=1e-14, replay=original_result.steps)
     seeds = (np.zeros((1, 2, 1)), np.ones((1, 1, 1)), None)
-    found = native.integrate(lanes, grid, ESDIRK5, control, directions=seeds, pair=TSITOURAS5)
+    replayed_result = native.integrate(lanes, grid, ESDIRK5, control, directions=seeds, pair=TSITOURAS5)
 
-    class Both:
+    class CombinedMethod:
         def integrate(self, *arguments):
             return native.integrate(*arguments, pair=TSITOURAS5)
 
-    slope = _frozen_slope(Both(), lanes, grid, ESDIRK5, taken.steps, lambda lane, d: replace(lane, p=lane.p + d))
-    np.testing.assert_allclose(found.dx[..., 0], slope, rtol=0, atol=1e-7 * np.abs(slope).max())
+    slope = _frozen_slope(CombinedMethod(), lanes, grid, ESDIRK5, original_result.steps, lambda lane, d: replace(lane, p=lane.p + d))
+    np.testing.assert_allclose(replayed_result.dx[..., 0], slope, rtol=0, atol=1e-7 * np.abs(slope).max())
 
 
 @pytest.mark.parametrize("watch", [True, False])
@@ -105,41 +105,41 @@ def test_steps_of_both_that_were_kept_are_followed(watch):
     model, x0, p, end, _ = van_der_pol(20.0, 20.0)
     lanes = one(x0, np.array(p).reshape(1, -1), end, m=4)
     integrator = Integrator(model.system, np.linspace(0.25, 1, 4), IntegratorOptions(watch_sensitivities=watch))
-    found = integrator.values(lanes)
-    followed = integrator.sensitivities(lanes, found, *identity_seeds(lanes))
-    anew = integrator.sensitivities(lanes, replace(found, kept=None), *identity_seeds(lanes))
-    np.testing.assert_array_equal(followed.dx, anew.dx)
-    assert followed.steps == anew.steps
-    assert 0 < followed.steps[1] < followed.steps[0]
+    values = integrator.values(lanes)
+    followed_sensitivities = integrator.sensitivities(lanes, values, *identity_seeds(lanes))
+    recomputed_sensitivities = integrator.sensitivities(lanes, replace(values, kept=None), *identity_seeds(lanes))
+    np.testing.assert_array_equal(followed_sensitivities.dx, recomputed_sensitivities.dx)
+    assert followed_sensitivities.steps == recomputed_sensitivities.steps
+    assert 0 < followed_sensitivities.steps[1] < followed_sensitivities.steps[0]
 
 
 def test_adjoint_states_go_back_over_steps_of_both():
     model, x0, p, end, _ = van_der_pol(20.0, 20.0)
     lanes = one(x0, np.array(p).reshape(1, -1), end, m=4)
     integrator = Integrator(model.system, np.linspace(0.25, 1, 4), IntegratorOptions(watch_sensitivities=False))
-    found, seeds = integrator.values(lanes), np.random.default_rng(0).standard_normal((1, 2, 4, 2))
+    values, seeds = integrator.values(lanes), np.random.default_rng(0).standard_normal((1, 2, 4, 2))
     dx0, dp = identity_seeds(lanes)
-    slopes = integrator.sensitivities(lanes, found, dx0, dp)
+    slopes = integrator.sensitivities(lanes, values, dx0, dp)
     assert 0 < slopes.steps[1] < slopes.steps[0]
-    along = np.einsum("lami,lmid->lad", seeds, slopes.dx)
-    for at in (found, replace(found, kept=None)):
-        bars = integrator.adjoint(lanes, at, seeds)
-        by = np.einsum("lai,lid->lad", bars.x0, dx0) + np.einsum("lap,lpd->lad", bars.p, dp)
-        np.testing.assert_allclose(by, along, rtol=1e-9, atol=1e-12 * np.abs(along).max())
+    forward_sums = np.einsum("lami,lmid->lad", seeds, slopes.dx)
+    for states in (values, replace(values, kept=None)):
+        bars = integrator.adjoint(lanes, states, seeds)
+        backward_sums = np.einsum("lai,lid->lad", bars.x0, dx0) + np.einsum("lap,lpd->lad", bars.p, dp)
+        np.testing.assert_allclose(backward_sums, forward_sums, rtol=1e-9, atol=1e-12 * np.abs(forward_sums).max())
 
 
 def test_a_dae_has_no_explicit_steps():
     lanes = one([1.0, 0.0], [0.04, 3e7, 1e4], 40.0, z0=(0.0,))
-    found = [Integrator(robertson().system, [1.0], IntegratorOptions(method)) for method in ("explicit", "esdirk")]
-    np.testing.assert_array_equal(found[0].values(lanes).x, found[1].values(lanes).x)
+    integrators = [Integrator(robertson().system, [1.0], IntegratorOptions(method)) for method in ("explicit", "esdirk")]
+    np.testing.assert_array_equal(integrators[0].values(lanes).x, integrators[1].values(lanes).x)
 
 
 def test_a_pole_is_reported_as_by_esdirk():
     lanes = one([0.4, 1.0], [0.5, 0.5, 0.5, -0.2], 4.0)
-    said = [Integrator(lotka_volterra().system, [1.0], IntegratorOptions(m)).values(lanes).failures[0]
+    failures = [Integrator(lotka_volterra().system, [1.0], IntegratorOptions(m)).values(lanes).failures[0]
             for m in ("explicit", "esdirk")]  # fmt: skip
-    assert said[0].cause == said[1].cause == "step_size"
-    assert "at t = 3.3064" in said[0].detail
+    assert failures[0].cause == failures[1].cause == "step_size"
+    assert "at t = 3.3064" in failures[0].detail
 
 
 def test_where_rates_are_not_defined_esdirk_takes_over():
@@ -148,19 +148,19 @@ def test_where_rates_are_not_defined_esdirk_takes_over():
     model = Model({x: -k * cf.sqrt(x) * x}, parameters=[k])
     lanes = one([1.0], [[1e3]], 10.0)
     exact = (1 + 0.5 * 1e3 * 10.0) ** -2.0  # of x' = -k x^1.5
-    found = Integrator(model.system, [1.0], IntegratorOptions("explicit")).values(lanes)
-    assert found.x[0, -1, 0] == pytest.approx(exact, rel=1e-6)
+    values = Integrator(model.system, [1.0], IntegratorOptions("explicit")).values(lanes)
+    assert values.x[0, -1, 0] == pytest.approx(exact, rel=1e-6)
 
 
 def test_events_are_found_within_explicit_steps():
     problem, truth = bouncing(), {"g": 9.81, "r": 0.7}
-    found = cf.simulate(problem, truth, integrator=IntegratorOptions("explicit", 1e-10, 1e-12))["experiment 1"]
+    simulation = cf.simulate(problem, truth, integrator=IntegratorOptions("explicit", 1e-10, 1e-12))["experiment 1"]
     exact = bounce(problem.conditions[0].points.times, *truth.values())
-    np.testing.assert_allclose([found["h"], found["v"]], exact, atol=1e-8)
+    np.testing.assert_allclose([simulation["h"], simulation["v"]], exact, atol=1e-8)
 
 
 def test_a_fit_says_how_it_was_integrated():
     problem = cf.problems.load("lotka_volterra").problem
-    said = cf.fit(problem, cf.SingleShooting()).message
-    assert "steps of integration were explicit: nothing stiff was met there." in said
+    message = cf.fit(problem, cf.SingleShooting()).message
+    assert "steps of integration were explicit: nothing stiff was met there." in message
     assert "explicit" not in cf.fit(problem, cf.SingleShooting(IntegratorOptions("esdirk"))).message

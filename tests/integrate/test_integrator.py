@@ -74,8 +74,8 @@ def identity_seeds(lanes: Lanes) -> tuple[np.ndarray, np.ndarray]:
 
 def everything(integrator: Integrator, lanes: Lanes):
     """Values and sensitivities with respect to all initial states and parameters."""
-    at = integrator.values(lanes)
-    return at, integrator.sensitivities(lanes, at, *identity_seeds(lanes))
+    values = integrator.values(lanes)
+    return values, integrator.sensitivities(lanes, values, *identity_seeds(lanes))
 
 
 # Agreement
@@ -86,11 +86,11 @@ def test_states_agree_with_scipy(method):
     grid = np.array([0.1, 0.35, 0.8, 1.0])
     p = np.array([GOOD, [0.8, 0.8, 1.5, 1.5]])
     lanes = make_lanes([0.4, 1.0], p, [10.0, 7.0], start=[0.0, 3.0], m=grid.size)
-    found = Integrator(lotka_volterra().system, grid, IntegratorOptions(method=method, elements=200)).values(lanes)
-    assert found.failures == ()
+    values = Integrator(lotka_volterra().system, grid, IntegratorOptions(method=method, elements=200)).values(lanes)
+    assert values.failures == ()
     for lane in range(2):
         times = lanes.duration[lane] * grid
-        np.testing.assert_allclose(found.x[lane], lotka_volterra_path(p[lane], times), rtol=3e-6)
+        np.testing.assert_allclose(values.x[lane], lotka_volterra_path(p[lane], times), rtol=3e-6)
 
 
 @pytest.mark.parametrize("method", ["cvodes", "adams", "idas", "esdirk", "rosenbrock"])
@@ -126,10 +126,10 @@ def test_time_is_the_experiments_time(method):
     model = Model({x: ca.cos(w * t)}, parameters=[w], time=t)
     grid = np.array([0.25, 1.0])
     lanes = make_lanes([0.0], [[2.0], [3.0]], [1.5, 0.5], start=[-4.0, 100.0], m=2)
-    found = Integrator(model.system, grid, IntegratorOptions(method=method)).values(lanes)
+    values = Integrator(model.system, grid, IntegratorOptions(method=method)).values(lanes)
     times = lanes.start[:, None] + lanes.duration[:, None] * grid
     exact = (np.sin(lanes.p * times) - np.sin(lanes.p * lanes.start[:, None])) / lanes.p
-    np.testing.assert_allclose(found.x[..., 0], exact, atol=1e-7)
+    np.testing.assert_allclose(values.x[..., 0], exact, atol=1e-7)
 
 
 # Sensitivities
@@ -142,12 +142,12 @@ def test_sensitivities_of_a_linear_system(method):
     model = Model({x1: a[0, 0] * x1 + a[0, 1] * x2 + b1, x2: a[1, 0] * x1 + a[1, 1] * x2 + b2}, parameters=[b1, b2])
     grid = np.array([0.0, 0.3, 1.0])
     lanes = make_lanes([[1.0, -1.0], [0.5, 2.0]], [0.3, 0.7], [2.0, 1.0], m=3)
-    _, found = everything(Integrator(model.system, grid, IntegratorOptions(method=method)), lanes)
+    _, sensitivities = everything(Integrator(model.system, grid, IntegratorOptions(method=method)), lanes)
     for lane, duration in enumerate(lanes.duration):
         for j, tau in enumerate(grid):
             propagator = expm(a * duration * tau)
             exact = np.hstack([propagator, np.linalg.solve(a, propagator - np.eye(2))])
-            np.testing.assert_allclose(found.dx[lane, j], exact, atol=1e-6)
+            np.testing.assert_allclose(sensitivities.dx[lane, j], exact, atol=1e-6)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -157,11 +157,11 @@ def test_sensitivities_agree_with_complex_steps(method):
     point = np.concatenate([lanes.x0[0], lanes.p[0]]).astype(complex)
     exact = np.empty((3, 2, 6))
     for d in range(6):
-        moved = point.copy()
-        moved[d] += 1e-30j
-        exact[:, :, d] = lotka_volterra_path(moved[2:], 10 * grid, moved[:2]).imag / 1e-30
-    _, found = everything(Integrator(lotka_volterra().system, grid, IntegratorOptions(method, elements=200)), lanes)
-    np.testing.assert_allclose(found.dx[0], exact, atol=1e-5 * np.abs(exact).max())
+        perturbed = point.copy()
+        perturbed[d] += 1e-30j
+        exact[:, :, d] = lotka_volterra_path(perturbed[2:], 10 * grid, perturbed[:2]).imag / 1e-30
+    _, sensitivities = everything(Integrator(lotka_volterra().system, grid, IntegratorOptions(method, elements=200)), lanes)
+    np.testing.assert_allclose(sensitivities.dx[0], exact, atol=1e-5 * np.abs(exact).max())
 
 
 @pytest.mark.parametrize("method", ["cvodes", "adams", "idas", "esdirk"])
@@ -171,8 +171,8 @@ def test_sensitivities_do_not_depend_on_the_unit_of_a_parameter(method, magnitud
     x, t, p = symbols("x t p")
     model = Model({x: (p / magnitude - 1) * ca.sin(50 * t)}, parameters=[p], time=t)
     lanes = make_lanes([1.0], [magnitude], 1.0)
-    _, found = everything(Integrator(model.system, [1.0], IntegratorOptions(method=method)), lanes)
-    assert found.dx[0, 0, 0, 1] * magnitude == pytest.approx((1 - np.cos(50)) / 50, abs=1e-6)
+    _, sensitivities = everything(Integrator(model.system, [1.0], IntegratorOptions(method=method)), lanes)
+    assert sensitivities.dx[0, 0, 0, 1] * magnitude == pytest.approx((1 - np.cos(50)) / 50, abs=1e-6)
 
 
 @settings(max_examples=10)
@@ -182,9 +182,9 @@ def test_sensitivities_do_not_depend_on_the_unit_of_a_parameter(method, magnitud
 def test_sensitivities_are_linear_in_the_seeds(seeds):
     integrator = _lotka_volterra_integrator("rosenbrock")
     lanes = make_lanes([0.4, 1.0], GOOD, 3.0)
-    at, unit = everything(integrator, lanes)
-    found = integrator.sensitivities(lanes, at, seeds[None, :2], seeds[None, 2:])
-    np.testing.assert_allclose(found.dx[0], unit.dx[0] @ seeds, atol=1e-9)
+    values, unit_sensitivities = everything(integrator, lanes)
+    sensitivities = integrator.sensitivities(lanes, values, seeds[None, :2], seeds[None, 2:])
+    np.testing.assert_allclose(sensitivities.dx[0], unit_sensitivities.dx[0] @ seeds, atol=1e-9)
 
 
 _cache: dict[str, Integrator] = {}
@@ -199,9 +199,9 @@ def _lotka_volterra_integrator(method: str) -> Integrator:
 def test_no_directions_give_empty_sensitivities():
     lanes = make_lanes([0.4, 1.0], GOOD, 3.0)
     integrator = _lotka_volterra_integrator("cvodes")
-    found = integrator.sensitivities(lanes, integrator.values(lanes), np.zeros((1, 2, 0)), np.zeros((1, 4, 0)))
-    assert found.dx.shape == (1, 1, 2, 0)
-    assert found.dz.shape == (1, 1, 0, 0)
+    sensitivities = integrator.sensitivities(lanes, integrator.values(lanes), np.zeros((1, 2, 0)), np.zeros((1, 4, 0)))
+    assert sensitivities.dx.shape == (1, 1, 2, 0)
+    assert sensitivities.dz.shape == (1, 1, 0, 0)
 
 
 def test_the_default_tolerances_give_accurate_gradients():
@@ -211,8 +211,8 @@ def test_the_default_tolerances_give_accurate_gradients():
 
     def gradient(tolerance: float) -> np.ndarray:
         options = IntegratorOptions("cvodes", tolerance, tolerance / 100)
-        at, found = everything(Integrator(lotka_volterra().system, grid, options), lanes)
-        return np.einsum("mi,mid->d", at.x[0] - data, found.dx[0])
+        values, sensitivities = everything(Integrator(lotka_volterra().system, grid, options), lanes)
+        return np.einsum("mi,mid->d", values.x[0] - data, sensitivities.dx[0])
 
     exact = gradient(1e-12)
     error = np.abs(gradient(IntegratorOptions().relative_tolerance) - exact).max() / np.abs(exact).max()
@@ -235,9 +235,9 @@ def test_adjoint_parameter_gradients_are_error_controlled(method, tolerance):
     integrator = Integrator(oscillating_quadrature().system, [1.0], options)
     lanes = make_lanes([0.2], [1.0, 1.0, 1.0], 2.0)
     exact = np.array([2.0, (1 - np.cos(10)) / 5, np.sin(18) / 9])
-    found = integrator.adjoint(lanes, integrator.values(lanes), np.ones((1, 1, 1, 1)))
-    np.testing.assert_allclose(found.p[0, 0], exact, atol=200 * tolerance)
-    np.testing.assert_allclose(found.x0[0, 0], [1.0], atol=1e-9)
+    adjoint = integrator.adjoint(lanes, integrator.values(lanes), np.ones((1, 1, 1, 1)))
+    np.testing.assert_allclose(adjoint.p[0, 0], exact, atol=200 * tolerance)
+    np.testing.assert_allclose(adjoint.x0[0, 0], [1.0], atol=1e-9)
     _, forward = everything(integrator, lanes)
     np.testing.assert_allclose(forward.dx[0, 0, 0], [1.0, *exact], atol=200 * tolerance)
 
@@ -248,8 +248,8 @@ def test_adjoint_equals_forward(method):
     lanes = make_lanes([[0.4, 1.0], [1.0, 0.5], [1.0, 1.0]], [0.9, 1.1, 1.0, 0.8], [5.0, 3.0, 0.0], m=4)
     integrator = Integrator(lotka_volterra().system, grid, IntegratorOptions(method=method))
     seeds = np.random.default_rng(3).standard_normal((3, 2, 4, 2))  # two sums at once
-    at, forward = everything(integrator, lanes)
-    adjoint = integrator.adjoint(lanes, at, seeds)
+    values, forward = everything(integrator, lanes)
+    adjoint = integrator.adjoint(lanes, values, seeds)
     gradient = np.einsum("lami,lmid->lad", seeds, forward.dx)
     np.testing.assert_allclose(np.concatenate([adjoint.x0, adjoint.p], axis=2), gradient, atol=2e-5)
 
@@ -258,10 +258,10 @@ def test_adjoint_equals_forward(method):
 def test_adjoint_reports_failing_lanes(method):
     lanes = make_lanes([0.4, 1.0], [GOOD, POLE], 10.0)
     integrator = _lotka_volterra_integrator(method)
-    found = integrator.adjoint(lanes, integrator.values(lanes), np.ones((2, 1, 1, 2)))
-    assert [failure.lane for failure in found.failures] == [1]
-    assert np.isnan(found.p[1]).all()
-    assert np.isfinite(found.p[0]).all()
+    adjoint = integrator.adjoint(lanes, integrator.values(lanes), np.ones((2, 1, 1, 2)))
+    assert [failure.lane for failure in adjoint.failures] == [1]
+    assert np.isnan(adjoint.p[1]).all()
+    assert np.isfinite(adjoint.p[0]).all()
 
 
 # Algebraic states
@@ -288,15 +288,15 @@ def test_robertsons_problem_as_a_dae(method):
         return solve_ivp(ode, [0, 40], [1.0, 0.0], "LSODA", 40 * grid, args=(k,), rtol=1e-12, atol=1e-15).y.T
 
     lanes = make_lanes([1.0, 0.0], rates, 40.0, m=4, z0=[0.3])
-    at, found = everything(Integrator(robertson().system, grid, IntegratorOptions(method, 1e-8, 1e-12)), lanes)
+    values, sensitivities = everything(Integrator(robertson().system, grid, IntegratorOptions(method, 1e-8, 1e-12)), lanes)
     exact = integrate(rates)
-    np.testing.assert_allclose(at.x[0], exact, rtol=1e-5)
-    np.testing.assert_allclose(at.x[0].sum(axis=1) + at.z[0, :, 0], 1.0, atol=1e-15)
-    np.testing.assert_allclose(found.dz[0, :, 0], -found.dx[0].sum(axis=1), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(values.x[0], exact, rtol=1e-5)
+    np.testing.assert_allclose(values.x[0].sum(axis=1) + values.z[0, :, 0], 1.0, atol=1e-15)
+    np.testing.assert_allclose(sensitivities.dz[0, :, 0], -sensitivities.dx[0].sum(axis=1), rtol=1e-12, atol=1e-12)
     for d in range(3):
         step = np.eye(3)[d] * 1e-4 * rates
         difference = (integrate(rates + step) - integrate(rates - step)) / 2e-4
-        np.testing.assert_allclose(found.dx[0, :, :, 2 + d] * rates[d], difference, rtol=2e-3, atol=1e-8)
+        np.testing.assert_allclose(sensitivities.dx[0, :, :, 2 + d] * rates[d], difference, rtol=2e-3, atol=1e-8)
 
 
 def cubic_dae() -> Model:
@@ -328,16 +328,16 @@ def test_a_dae_whose_input_jumps(method):
 
     lanes = make_lanes([0.5], [0.7], 1.0, u=u, m=5, z0=[0.0])
     integrator = Integrator(cubic_dae().system, np.arange(1, 6) / 5, IntegratorOptions(method=method))
-    at, found = everything(integrator, lanes)
-    assert at.failures == ()
-    np.testing.assert_allclose(at.x[0, :, 0], integrate(0.7, 0.5), atol=1e-7)
-    np.testing.assert_allclose(at.z[0, :, 0], cubic_root(levels + 0.7 * at.x[0, :, 0]), atol=1e-14)
+    values, sensitivities = everything(integrator, lanes)
+    assert values.failures == ()
+    np.testing.assert_allclose(values.x[0, :, 0], integrate(0.7, 0.5), atol=1e-7)
+    np.testing.assert_allclose(values.z[0, :, 0], cubic_root(levels + 0.7 * values.x[0, :, 0]), atol=1e-14)
     by_x0 = (integrate(0.7, 0.5 + 1e-5) - integrate(0.7, 0.5 - 1e-5)) / 2e-5
     by_p = (integrate(0.7 + 1e-5, 0.5) - integrate(0.7 - 1e-5, 0.5)) / 2e-5
-    np.testing.assert_allclose(found.dx[0, :, 0], np.column_stack([by_x0, by_p]), atol=1e-6)
+    np.testing.assert_allclose(sensitivities.dx[0, :, 0], np.column_stack([by_x0, by_p]), atol=1e-6)
     seed = np.random.default_rng(1).standard_normal((1, 5, 1))
-    adjoint = integrator.adjoint(lanes, at, seed[:, None])
-    gradient = np.einsum("lmi,lmid->d", seed, found.dx)
+    adjoint = integrator.adjoint(lanes, values, seed[:, None])
+    gradient = np.einsum("lmi,lmid->d", seed, sensitivities.dx)
     np.testing.assert_allclose([adjoint.x0[0, 0, 0], adjoint.p[0, 0, 0]], gradient, atol=1e-6)
 
 
@@ -346,18 +346,18 @@ def test_algebraic_states_are_exact_at_loose_tolerances(method):
     grid, u = np.arange(1, 21) / 20, np.zeros((20, 1, 4))
     lanes = make_lanes([4.0], [3.0], 2.0, u=u, m=20, z0=[1.0])
     options = IntegratorOptions(method, 1e-3, 1e-3, elements=20)
-    found = Integrator(cubic_dae().system, grid, options).values(lanes)
-    np.testing.assert_allclose(found.z[0, :, 0], cubic_root(3.0 * found.x[0, :, 0]), atol=1e-14)
+    values = Integrator(cubic_dae().system, grid, options).values(lanes)
+    np.testing.assert_allclose(values.z[0, :, 0], cubic_root(3.0 * values.x[0, :, 0]), atol=1e-14)
 
 
 @pytest.mark.parametrize("method", DAE_METHODS)
 def test_algebraic_sensitivities_include_the_start(method):
     """At the start dz follows from the equations: (3 z^2 + 1) dz = p dx + x dp."""
     lanes = make_lanes([0.5], [0.7], [1.0], u=np.zeros((2, 1, 4)), m=2, z0=[2.0])
-    at, found = everything(Integrator(cubic_dae().system, [0.0, 1.0], IntegratorOptions(method=method)), lanes)
-    z = at.z[0, 0, 0]
+    values, sensitivities = everything(Integrator(cubic_dae().system, [0.0, 1.0], IntegratorOptions(method=method)), lanes)
+    z = values.z[0, 0, 0]
     assert z == pytest.approx(cubic_root(0.35), abs=1e-15)
-    np.testing.assert_allclose(found.dz[0, 0, 0], np.array([0.7, 0.5]) / (3 * z**2 + 1), rtol=1e-12)
+    np.testing.assert_allclose(sensitivities.dz[0, 0, 0], np.array([0.7, 0.5]) / (3 * z**2 + 1), rtol=1e-12)
 
 
 @pytest.mark.parametrize("method", DAE_METHODS)
@@ -367,11 +367,11 @@ def test_lanes_without_a_consistent_start_fail_alone(method):
     lanes = make_lanes([1.0], [[4.0], [-1.0], [0.0], [9.0]], 1.0, z0=[1.5])
     lanes = replace(lanes, z0=np.array([[1.5], [1.5], [0.0], [2.0]]))  # at z = 0 the equation is singular
     integrator = Integrator(model.system, [1.0], IntegratorOptions(method=method))
-    at, found = everything(integrator, lanes)
-    assert [failure.lane for failure in at.failures] == [1, 2]
-    assert {failure.cause for failure in at.failures} == {"consistent_initialisation"}
-    np.testing.assert_allclose(at.x[[0, 3], 0, 0], [-1.0, -2.0], atol=1e-7)
-    assert np.isnan(found.dx[[1, 2]]).all()
+    values, sensitivities = everything(integrator, lanes)
+    assert [failure.lane for failure in values.failures] == [1, 2]
+    assert {failure.cause for failure in values.failures} == {"consistent_initialisation"}
+    np.testing.assert_allclose(values.x[[0, 3], 0, 0], [-1.0, -2.0], atol=1e-7)
+    assert np.isnan(sensitivities.dx[[1, 2]]).all()
     stop = integrator.locate_failure(lanes, 1)
     assert (stop.time, stop.state) == (0.0, "z")
     assert "give closer guesses of the algebraic states" in stop.sentence
@@ -425,10 +425,10 @@ def test_inputs_are_followed_exactly(signal, method):
     x, v = symbols("x v")
     model = Model({x: v}, inputs=[v])
     lanes = make_lanes([0.0], np.zeros((1, 0)), duration, start=7.0, u=u, m=grid.size)
-    found = Integrator(model.system, grid, IntegratorOptions(method=method)).values(lanes)
+    values = Integrator(model.system, grid, IntegratorOptions(method=method)).values(lanes)
     h = duration * np.diff(grid, prepend=0.0)
     exact = np.cumsum((u[:, 0] * h[:, None] ** np.arange(1, 5) / np.arange(1, 5)).sum(axis=1))
-    np.testing.assert_allclose(found.x[0, :, 0], exact, atol=1e-6)
+    np.testing.assert_allclose(values.x[0, :, 0], exact, atol=1e-6)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -439,9 +439,9 @@ def test_a_short_pulse_is_not_stepped_over(method):
     u = np.zeros((3, 1, 4))
     u[1, 0, 0] = 1e4
     lanes = make_lanes([0.0], [1.0], 1.0, u=u, m=3)
-    found = Integrator(model.system, grid, IntegratorOptions(method=method)).values(lanes)
+    values = Integrator(model.system, grid, IntegratorOptions(method=method)).values(lanes)
     peak = 1e4 * (1 - np.exp(-1e-4))
-    np.testing.assert_allclose(found.x[0, :, 0], [0.0, peak, peak * np.exp(-0.4999)], rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(values.x[0, :, 0], [0.0, peak, peak * np.exp(-0.4999)], rtol=1e-6, atol=1e-9)
 
 
 def test_continued_inputs_do_not_restart_the_integrator():
@@ -468,8 +468,8 @@ def test_the_first_interval_may_be_empty():
     model = Model({x: v}, inputs=[v])
     u = np.zeros((3, 1, 4))
     u[:, 0, 0] = [99.0, 1.0, 2.0]  # 99 holds over no time
-    found = Integrator(model.system, [0.0, 0.5, 1.0]).values(make_lanes([3.0], np.zeros((1, 0)), 2.0, u=u, m=3))
-    np.testing.assert_allclose(found.x[0, :, 0], [3.0, 4.0, 6.0], atol=1e-8)
+    values = Integrator(model.system, [0.0, 0.5, 1.0]).values(make_lanes([3.0], np.zeros((1, 0)), 2.0, u=u, m=3))
+    np.testing.assert_allclose(values.x[0, :, 0], [3.0, 4.0, 6.0], atol=1e-8)
 
 
 # Lanes
@@ -479,25 +479,25 @@ def test_the_first_interval_may_be_empty():
 def test_lanes_of_zero_duration_stay_where_they_are(method):
     grid = np.array([0.5, 1.0])
     lanes = make_lanes([[0.4, 1.0], [0.3, 2.0]], GOOD, [0.0, 1.0], m=2)
-    at, found = everything(Integrator(lotka_volterra().system, grid, IntegratorOptions(method=method)), lanes)
-    np.testing.assert_array_equal(at.x[0], [[0.4, 1.0], [0.4, 1.0]])
-    np.testing.assert_array_equal(found.dx[0], np.broadcast_to(np.eye(2, 6), (2, 2, 6)))
-    assert np.abs(at.x[1] - lanes.x0[1]).min() > 1e-3
+    values, sensitivities = everything(Integrator(lotka_volterra().system, grid, IntegratorOptions(method=method)), lanes)
+    np.testing.assert_array_equal(values.x[0], [[0.4, 1.0], [0.4, 1.0]])
+    np.testing.assert_array_equal(sensitivities.dx[0], np.broadcast_to(np.eye(2, 6), (2, 2, 6)))
+    assert np.abs(values.x[1] - lanes.x0[1]).min() > 1e-3
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_failing_lane_takes_no_other_with_it(method, capfd):
     integrator = _lotka_volterra_integrator(method)
-    good = np.array([GOOD, [0.8, 0.8, 1.5, 1.5], [1.0, 2.0, 0.5, 1.0]])
-    at, found = everything(integrator, make_lanes([0.4, 1.0], np.insert(good, 1, POLE, axis=0), 10.0))
-    assert [failure.lane for failure in at.failures] == [1]
-    assert at.failures == found.failures
-    assert at.failures[0].cause in ("step_size", "too_many_steps", "not_finite", "newton")
-    assert np.isnan(at.x[1]).all()
-    assert np.isnan(found.dx[1]).all()
-    alone, alone_found = everything(integrator, make_lanes([0.4, 1.0], good, 10.0))
-    np.testing.assert_array_equal(at.x[[0, 2, 3]], alone.x)
-    np.testing.assert_array_equal(found.dx[[0, 2, 3]], alone_found.dx)
+    good_parameters = np.array([GOOD, [0.8, 0.8, 1.5, 1.5], [1.0, 2.0, 0.5, 1.0]])
+    values, sensitivities = everything(integrator, make_lanes([0.4, 1.0], np.insert(good_parameters, 1, POLE, axis=0), 10.0))
+    assert [failure.lane for failure in values.failures] == [1]
+    assert values.failures == sensitivities.failures
+    assert values.failures[0].cause in ("step_size", "too_many_steps", "not_finite", "newton")
+    assert np.isnan(values.x[1]).all()
+    assert np.isnan(sensitivities.dx[1]).all()
+    good_values, good_sensitivities = everything(integrator, make_lanes([0.4, 1.0], good_parameters, 10.0))
+    np.testing.assert_array_equal(values.x[[0, 2, 3]], good_values.x)
+    np.testing.assert_array_equal(sensitivities.dx[[0, 2, 3]], good_sensitivities.dx)
     assert capfd.readouterr() == ("", "")
 
 
@@ -519,10 +519,10 @@ def test_what_cannot_be_evaluated_fails(method):
     model = Model({x: -ca.sqrt(x) - 1, y: k * x}, parameters=[k])
     integrator = Integrator(model.system, np.arange(1, 11) / 10, IntegratorOptions(method=method))
     lanes = make_lanes([1.0, 1.0], [[1.0], [np.nan]], 10.0, m=10)
-    at = integrator.values(lanes)
-    assert [failure.lane for failure in at.failures] == [0, 1]
-    assert {failure.cause for failure in at.failures} == {"not_finite"}
-    assert np.isnan(at.x).all()
+    values = integrator.values(lanes)
+    assert [failure.lane for failure in values.failures] == [0, 1]
+    assert {failure.cause for failure in values.failures} == {"not_finite"}
+    assert np.isnan(values.x).all()
     stop = integrator.locate_failure(lanes, 0)
     # -sqrt(x) - 1 takes x from 1 to 0 in 2 - 2 log 2
     assert stop.time == pytest.approx(2 - 2 * np.log(2), abs=0.01)
@@ -540,9 +540,9 @@ def test_results_that_are_not_finite_fail(monkeypatch):
             call.results["xf"][0, 1] = np.inf
 
     monkeypatch.setattr(Buffered, "__call__", poison)
-    at = integrator.values(make_lanes([[0.4, 1.0], [0.5, 1.0]], GOOD, 1.0))
-    assert [(failure.lane, failure.cause) for failure in at.failures] == [(1, "not_finite")]
-    assert np.isnan(at.x[1]).all()
+    values = integrator.values(make_lanes([[0.4, 1.0], [0.5, 1.0]], GOOD, 1.0))
+    assert [(failure.lane, failure.cause) for failure in values.failures] == [(1, "not_finite")]
+    assert np.isnan(values.x[1]).all()
 
 
 def test_the_equation_that_is_not_finite_is_named():
@@ -591,11 +591,11 @@ def test_an_interrupt_from_the_keyboard_is_no_failed_lane(method):
 def test_pickled_and_copied_integrators_do_the_same(method):
     integrator = Integrator(lotka_volterra().system, [0.5, 1.0], IntegratorOptions(method=method))
     lanes = make_lanes([0.4, 1.0], GOOD, 3.0, m=2)
-    at, found = everything(integrator, lanes)
+    values, sensitivities = everything(integrator, lanes)
     for twin in (pickle.loads(pickle.dumps(integrator)), copy.deepcopy(integrator)):
-        again, again_found = everything(twin, lanes)
-        np.testing.assert_array_equal(again.x, at.x)
-        np.testing.assert_array_equal(again_found.dx, found.dx)
+        twin_values, twin_sensitivities = everything(twin, lanes)
+        np.testing.assert_array_equal(twin_values.x, values.x)
+        np.testing.assert_array_equal(twin_sensitivities.dx, sensitivities.dx)
 
 
 def test_pickled_daes_keep_their_names():
@@ -618,22 +618,22 @@ def test_compiled_code_gives_the_same_and_leaves_no_files(method, monkeypatch, t
     lanes = make_lanes([0.4, 1.0], [GOOD, POLE], 3.5)
     system = lotka_volterra().system
     compiled = Integrator(system, [1.0], IntegratorOptions(method=method, compile="always"))
-    at, found = everything(compiled, lanes)
-    adjoint = compiled.adjoint(lanes, at, np.ones((2, 1, 1, 2)))
+    values, sensitivities = everything(compiled, lanes)
+    adjoint = compiled.adjoint(lanes, values, np.ones((2, 1, 1, 2)))
     assert sorted(tmp_path.rglob("*")) == [tmp_path / "here", tmp_path / "temporary"]
-    plain_at, plain = everything(Integrator(system, [1.0], IntegratorOptions(method=method)), lanes)
-    assert [failure.lane for failure in at.failures] == [1]
-    np.testing.assert_allclose(at.x[0], plain_at.x[0], rtol=1e-7)
-    np.testing.assert_allclose(found.dx[0], plain.dx[0], rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(adjoint.p[0, 0], plain.dx[0, 0, :, 2:].sum(axis=0), atol=1e-5)
+    interpreted_values, interpreted_sensitivities = everything(Integrator(system, [1.0], IntegratorOptions(method=method)), lanes)
+    assert [failure.lane for failure in values.failures] == [1]
+    np.testing.assert_allclose(values.x[0], interpreted_values.x[0], rtol=1e-7)
+    np.testing.assert_allclose(sensitivities.dx[0], interpreted_sensitivities.dx[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(adjoint.p[0, 0], interpreted_sensitivities.dx[0, 0, :, 2:].sum(axis=0), atol=1e-5)
     assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a shell script and process groups")
 @pytest.mark.parametrize("method", ["cvodes", "adams", "esdirk", "rosenbrock"])
 def test_a_process_killed_while_compiling_leaves_nothing_in_the_current_folder(method, tmp_path):
-    here, started, compiler = tmp_path / "here", tmp_path / "started", tmp_path / "cc"
-    here.mkdir()
+    folder, started, compiler = tmp_path / "here", tmp_path / "started", tmp_path / "cc"
+    folder.mkdir()
     compiler.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exit\ntouch {started}\nsleep 60\n')
     compiler.chmod(0o755)
     program = f"""
@@ -646,17 +646,17 @@ def test_a_process_killed_while_compiling_leaves_nothing_in_the_current_folder(m
     places = {"CC": str(compiler), "CASTFIT_CACHE": str(tmp_path / "cache"), "TMPDIR": str(tmp_path)}
     search = {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))}
     command = [sys.executable, "-c", textwrap.dedent(program)]
-    process = subprocess.Popen(command, cwd=here, env=os.environ | places | search, start_new_session=True)
+    process = subprocess.Popen(command, cwd=folder, env=os.environ | places | search, start_new_session=True)
     try:
         limit = time.monotonic() + 60.0
         while not started.exists() and process.poll() is None and time.monotonic() < limit:
             time.sleep(0.02)
         assert started.exists(), process.poll()
-        during = list(here.iterdir())
+        during = list(folder.iterdir())
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    assert during == list(here.iterdir()) == []
+    assert during == list(folder.iterdir()) == []
 
 
 @pytest.fixture
@@ -665,17 +665,17 @@ def no_compiler(monkeypatch):
     monkeypatch.setattr(esdirk_binding, "shipped", lambda *_: None)
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CC", raising=False)
-    for known in (esdirk_binding.obstacle, esdirk_binding.integrator):
-        known.cache_clear()
+    for cached_function in (esdirk_binding.obstacle, esdirk_binding.integrator):
+        cached_function.cache_clear()
     yield
-    for known in (esdirk_binding.obstacle, esdirk_binding.integrator):
-        known.cache_clear()
+    for cached_function in (esdirk_binding.obstacle, esdirk_binding.integrator):
+        cached_function.cache_clear()
 
 
 def test_without_a_compiler_auto_interprets_and_always_refuses(no_compiler):
     system, lanes = lotka_volterra().system, make_lanes([0.4, 1.0], GOOD, 3.0)
-    at = Integrator(system, [1.0], IntegratorOptions(compile="auto")).values(lanes)
-    np.testing.assert_array_equal(at.x, _lotka_volterra_integrator("cvodes").values(lanes).x)
+    values = Integrator(system, [1.0], IntegratorOptions(compile="auto")).values(lanes)
+    np.testing.assert_array_equal(values.x, _lotka_volterra_integrator("cvodes").values(lanes).x)
     with pytest.raises(InputError, match="'esdirk' is compiled once on every machine, but no C compiler was found"):
         Integrator(system, [1.0], IntegratorOptions("esdirk"))
     with pytest.raises(InputError, match="no C compiler was found; install one or use 'auto'"):
@@ -691,9 +691,9 @@ def test_that_a_compiler_is_missing_is_said_once_and_by_the_doctor(no_compiler, 
     for _ in range(2):
         assert cf.fit(problem, "single", verbose=1).success
     assert capsys.readouterr().out.count(sentence) == 1
-    found = cf.doctor(problem, starts=0)["stiffness"]
-    assert found.fine
-    assert found.sentence.endswith(sentence)
+    check = cf.doctor(problem, starts=0)["stiffness"]
+    assert check.fine
+    assert check.sentence.endswith(sentence)
     mentioned.cache_clear()
 
 
@@ -706,10 +706,10 @@ def test_with_a_broken_compiler_auto_interprets_and_always_refuses(method, monke
     monkeypatch.setenv("CC", str(compiler))
     monkeypatch.chdir(tmp_path)
     system, lanes = lotka_volterra().system, make_lanes([0.4, 1.0], GOOD, 3.0)
-    at, found = everything(Integrator(system, [1.0], IntegratorOptions(method=method, compile="auto")), lanes)
-    plain_at, plain = everything(_lotka_volterra_integrator(method), lanes)
-    np.testing.assert_array_equal(at.x, plain_at.x)
-    np.testing.assert_array_equal(found.dx, plain.dx)
+    values, sensitivities = everything(Integrator(system, [1.0], IntegratorOptions(method=method, compile="auto")), lanes)
+    default_values, default_sensitivities = everything(_lotka_volterra_integrator(method), lanes)
+    np.testing.assert_array_equal(values.x, default_values.x)
+    np.testing.assert_array_equal(sensitivities.dx, default_sensitivities.dx)
     with pytest.raises(InputError, match="broken compiler"):
         Integrator(system, [1.0], IntegratorOptions(method=method, compile="always"))
     assert list(tmp_path.iterdir()) == [compiler]
@@ -743,9 +743,9 @@ def test_auto_chooses_by_the_system():
     assert Integrator(lotka_volterra().system, [1.0]).method == ("explicit" if compiled else "cvodes")
     assert Integrator(robertson().system, [1.0]).method == ("esdirk" if compiled else "idas")
     states = symbols(f"x{i}" for i in range(30))
-    alone, together = Model({x: -x for x in states}), Model({x: -x * sum(states) for x in states})
-    assert Integrator(alone.system, [1.0]).method == ("esdirk" if compiled else "cvodes")  # few depend on many others
-    assert Integrator(together.system, [1.0]).method == "cvodes"
+    decoupled_model, coupled_model = Model({x: -x for x in states}), Model({x: -x * sum(states) for x in states})
+    assert Integrator(decoupled_model.system, [1.0]).method == ("esdirk" if compiled else "cvodes")  # few depend on many others
+    assert Integrator(coupled_model.system, [1.0]).method == "cvodes"
 
 
 def test_auto_is_sundials_without_a_compiler(no_compiler):

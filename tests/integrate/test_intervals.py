@@ -26,16 +26,16 @@ def test_values_lie_between_the_bounds(expression):
     high = low + rng.exponential(0.7, (300, 2)) * rng.integers(0, 2, (300, 2))
     bottom, top, _ = enclosure(low, high)
     for part in rng.uniform(0.0, 1.0, (25, 2)):
-        at = low + part * (high - low)
-        found = np.array(value(at[:, 0][None], at[:, 1][None])).ravel()
-        known = np.isfinite(found)
-        slack = 1e-12 * (1.0 + np.abs(found[known]))
-        assert (bottom[known, 0] - slack <= found[known]).all()
-        assert (found[known] <= top[known, 0] + slack).all()
+        samples = low + part * (high - low)
+        values = np.array(value(samples[:, 0][None], samples[:, 1][None])).ravel()
+        is_finite = np.isfinite(values)
+        slack = 1e-12 * (1.0 + np.abs(values[is_finite]))
+        assert (bottom[is_finite, 0] - slack <= values[is_finite]).all()
+        assert (values[is_finite] <= top[is_finite, 0] + slack).all()
     points = np.array(value(low[:, 0][None], low[:, 1][None])).ravel()
-    known = np.isfinite(points)
+    is_finite = np.isfinite(points)
     for bound in enclosure(low, low)[:2]:
-        np.testing.assert_allclose(bound[known, 0], points[known], rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(bound[is_finite, 0], points[is_finite], rtol=1e-12, atol=1e-12)
 
 
 def test_bounds_become_narrow():
@@ -48,9 +48,9 @@ def test_bounds_become_narrow():
 
 
 def test_jumps_are_told_where_they_are():
-    at = np.array([[0.2, 0.0], [0.9, 0.0]])
+    lower_bounds = np.array([[0.2, 0.0], [0.9, 0.0]])
     for expression in (ca.floor(X), ca.if_else(X < 1, 3, 4), ca.fmod(X, 1)):
-        assert Enclosure(ca.vertcat(X, Y), expression)(at, at + 0.3)[2].tolist() == [False, True]
+        assert Enclosure(ca.vertcat(X, Y), expression)(lower_bounds, lower_bounds + 0.3)[2].tolist() == [False, True]
         assert jumps(expression)
     assert not jumps(ca.fabs(X) + ca.fmax(X, Y))
 

@@ -31,11 +31,11 @@ def several(n_u: int = 0) -> Lanes:
     )  # fmt: skip
 
 
-def same(found, expected) -> bool:
+def same(actual, expected) -> bool:
     arrays = [name for name, part in vars(expected).items() if isinstance(part, np.ndarray)]
-    others = ("failures", "rescued", "steps")
-    return all(np.array_equal(getattr(found, a), getattr(expected, a), equal_nan=True) for a in arrays) and all(
-        getattr(found, name) == getattr(expected, name) for name in others
+    field_names = ("failures", "rescued", "steps")
+    return all(np.array_equal(getattr(actual, a), getattr(expected, a), equal_nan=True) for a in arrays) and all(
+        getattr(actual, name) == getattr(expected, name) for name in field_names
     )
 
 
@@ -52,18 +52,18 @@ def test_lanes_laid_once_are_integrated_as_others(model, watch):
     lanes = several(len(model.inputs))
     repeated = RepeatedLanes(integrator, replace(lanes, x0=np.empty((3, 2)), p=np.empty((3, 4))))
     for factor in (1.0, 1.1, 1.0):
-        given = replace(lanes, x0=factor * lanes.x0, p=factor * lanes.p)
-        here = repeated.lanes(given.x0, given.p)
-        states = repeated.values(here)
-        expected = integrator.values(given)
+        scaled_lanes = replace(lanes, x0=factor * lanes.x0, p=factor * lanes.p)
+        reused_lanes = repeated.lanes(scaled_lanes.x0, scaled_lanes.p)
+        states = repeated.values(reused_lanes)
+        expected = integrator.values(scaled_lanes)
         assert same(states, expected)
-        seeds = identity_seeds(given)
-        both = np.concatenate(seeds[::-1], axis=1)
-        slopes = integrator.sensitivities(given, expected, *seeds)
-        assert same(repeated.differentiated(here, both, states)[1], slopes)
-        for found in (repeated.differentiated(here, both), integrator.differentiated(given, *seeds)):
-            assert same(found[0], expected)
-            assert same(found[1], slopes)
+        seeds = identity_seeds(scaled_lanes)
+        directions = np.concatenate(seeds[::-1], axis=1)
+        slopes = integrator.sensitivities(scaled_lanes, expected, *seeds)
+        assert same(repeated.differentiated(reused_lanes, directions, states)[1], slopes)
+        for values_and_slopes in (repeated.differentiated(reused_lanes, directions), integrator.differentiated(scaled_lanes, *seeds)):
+            assert same(values_and_slopes[0], expected)
+            assert same(values_and_slopes[1], slopes)
 
 
 def test_lanes_that_fail_are_explained_and_rescued_as_others():
@@ -75,19 +75,19 @@ def test_lanes_that_fail_are_explained_and_rescued_as_others():
     )  # fmt: skip
     integrator = Integrator(model.system, GRID)
     repeated = RepeatedLanes(integrator, lanes)
-    here = repeated.lanes(lanes.x0, lanes.p)
-    states = repeated.values(here)
+    reused_lanes = repeated.lanes(lanes.x0, lanes.p)
+    states = repeated.values(reused_lanes)
     expected = integrator.values(lanes)
     assert [failure.lane for failure in states.failures] == [1]
     assert same(states, expected)
     seeds = identity_seeds(lanes)
-    both = np.concatenate(seeds[::-1], axis=1)
-    _, found = repeated.differentiated(here, both, states)
-    assert same(found, integrator.sensitivities(lanes, expected, *seeds))
-    at_once, slopes = repeated.differentiated(here, both)
+    directions = np.concatenate(seeds[::-1], axis=1)
+    _, sensitivities = repeated.differentiated(reused_lanes, directions, states)
+    assert same(sensitivities, integrator.sensitivities(lanes, expected, *seeds))
+    at_once, slopes = repeated.differentiated(reused_lanes, directions)
     assert same(at_once, expected)
-    assert same(slopes, found)
-    assert np.isfinite(found.dx[[0, 2]]).all()
+    assert same(slopes, sensitivities)
+    assert np.isfinite(sensitivities.dx[[0, 2]]).all()
 
 
 def test_lanes_are_left_to_the_integrator_where_threads_share_them_or_nothing_moves():
@@ -96,10 +96,10 @@ def test_lanes_are_left_to_the_integrator_where_threads_share_them_or_nothing_mo
     repeated = RepeatedLanes(integrator, lanes)
     with lanes_divided(2):
         assert same(repeated.values(lanes), integrator.values(lanes))
-    still = replace(lanes, duration=np.array([8.0, 0.0, -1.0]))
-    found = RepeatedLanes(integrator, still).values(still)
-    assert same(found, integrator.values(still))
-    assert (found.x[1] == lanes.x0[1]).all()
+    still_lanes = replace(lanes, duration=np.array([8.0, 0.0, -1.0]))
+    values = RepeatedLanes(integrator, still_lanes).values(still_lanes)
+    assert same(values, integrator.values(still_lanes))
+    assert (values.x[1] == lanes.x0[1]).all()
 
 
 def at_rest(method: str) -> tuple[Integrator, Lanes]:
@@ -129,10 +129,10 @@ def test_numbers_are_the_same_however_they_are_asked_for_and_whoever_integrates(
 
     def check() -> None:
         assert same(integrator.values(lanes), values)
-        asked = [integrator.sensitivities(lanes, at, dx0, dp) for at in (values, replace(values, kept=None))]
-        found, moved = integrator.differentiated(lanes, dx0, dp)
-        assert same(found, values)
-        assert all(same(of, slopes) for of in (moved, *asked))
+        separate_slopes = [integrator.sensitivities(lanes, states, dx0, dp) for states in (values, replace(values, kept=None))]
+        joint_values, joint_slopes = integrator.differentiated(lanes, dx0, dp)
+        assert same(joint_values, values)
+        assert all(same(actual, slopes) for actual in (joint_slopes, *separate_slopes))
 
     check()
     with lanes_divided(2):

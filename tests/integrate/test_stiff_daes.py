@@ -26,10 +26,10 @@ def kinked(kind: str) -> cf.Problem:
     signal = getattr(cf.Input, kind)(np.linspace(0, 10, 41), levels)
     zero = {"x": np.zeros(40), "z": np.zeros(40)}
     parameters = {n: cf.Parameter(g, 1e-3, 1e3, scale="log") for n, g in (("k", 0.5), ("v", 1.0))}
-    given = {"initial": {"x": 1.0, "z": 0.5}, "inputs": {"u": signal}, "sigma": 0.02, "time": times}
-    truth = cf.simulate(cf.Problem(model, [cf.Experiment(zero, **given)], parameters=parameters))["experiment 1"]
+    arguments = {"initial": {"x": 1.0, "z": 0.5}, "inputs": {"u": signal}, "sigma": 0.02, "time": times}
+    truth = cf.simulate(cf.Problem(model, [cf.Experiment(zero, **arguments)], parameters=parameters))["experiment 1"]
     data = {name: truth[name] + 0.02 * rng.standard_normal(40) for name in zero}
-    return cf.Problem(model, [cf.Experiment(data, **given)], parameters=parameters)
+    return cf.Problem(model, [cf.Experiment(data, **arguments)], parameters=parameters)
 
 
 @pytest.mark.parametrize(
@@ -43,10 +43,10 @@ def kinked(kind: str) -> cf.Problem:
 def test_inputs_with_kinks_do_not_stop_idas(kind, transcription, seed):
     rng = np.random.default_rng(seed)
     start = {"k": 0.5 * 10 ** rng.uniform(-1, 1), "v": 10 ** rng.uniform(-1, 1)}
-    found = cf.fit(kinked(kind), transcription, start=start, second_start=False)
-    assert found.success
-    assert found.chi2 < 100
-    assert found.failures == {}
+    result = cf.fit(kinked(kind), transcription, start=start, second_start=False)
+    assert result.success
+    assert result.chi2 < 100
+    assert result.failures == {}
 
 
 @pytest.mark.parametrize("kind", ["linear", "piecewise_constant"])
@@ -56,12 +56,12 @@ def test_transcriptions_agree_where_inputs_have_kinks(kind):
     results = [
         cf.fit(problem, method) for method in ("single", "multiple", relaxed, "collocation", "collocation/ipopt")
     ]
-    for found in results:
-        assert found.success
-        assert found.chi2 == pytest.approx(results[0].chi2, rel=1e-6)
+    for result in results:
+        assert result.success
+        assert result.chi2 == pytest.approx(results[0].chi2, rel=1e-6)
         for name, error in results[0].standard_errors.items():
-            assert abs(found.values[name] - results[0].values[name]) < 1e-3 * error
-            assert found.standard_errors[name] == pytest.approx(error, rel=1e-3)
+            assert abs(result.values[name] - results[0].values[name]) < 1e-3 * error
+            assert result.standard_errors[name] == pytest.approx(error, rel=1e-3)
 
 
 def titration() -> cf.Problem:
@@ -72,28 +72,28 @@ def titration() -> cf.Problem:
     charge = H + 0.1 * base / (volume + base) - 1e-14 / H - c * volume / (volume + base) * Ka / (Ka + H)
     model = Model({base: rate}, algebraic={h: charge}, parameters=[pKa, c, rate])
     times = np.linspace(0, 10, 41)
-    given = {"time": times, "sigma": 0.05, "initial": {"base": 0.0, "pH": 3.0}}
+    arguments = {"time": times, "sigma": 0.05, "initial": {"base": 0.0, "pH": 3.0}}
     parameters = {"pKa": 4.76, "c": cf.Parameter(0.1, 0, 1), "rate": cf.Parameter(0.01, fixed=True)}
-    truth = cf.simulate(cf.Problem(model, [cf.Experiment({"pH": np.zeros(41)}, **given)], parameters=parameters))
+    truth = cf.simulate(cf.Problem(model, [cf.Experiment({"pH": np.zeros(41)}, **arguments)], parameters=parameters))
     data = truth["experiment 1"]["pH"] + 0.05 * np.random.default_rng(0).standard_normal(41)
-    return cf.Problem(model, [cf.Experiment({"pH": data}, **given)], parameters=parameters)
+    return cf.Problem(model, [cf.Experiment({"pH": data}, **arguments)], parameters=parameters)
 
 
 @pytest.mark.parametrize("intervals", [1, 2, 5, 20, "data"])
 def test_a_titration_started_at_the_truth_converges(intervals):
-    found = cf.fit(titration(), cf.MultipleShooting(intervals))
-    assert found.success
-    assert found.chi2 == pytest.approx(25.7672462, rel=1e-6)
-    assert found.parameters["pKa"] == pytest.approx(4.7501916, abs=1e-5)
+    result = cf.fit(titration(), cf.MultipleShooting(intervals))
+    assert result.success
+    assert result.chi2 == pytest.approx(25.7672462, rel=1e-6)
+    assert result.parameters["pKa"] == pytest.approx(4.7501916, abs=1e-5)
 
 
 @pytest.mark.parametrize("solver", [cf.GaussNewton(), cf.Ipopt()], ids=["gauss_newton", "ipopt"])
 def test_collocation_sees_algebraic_states_measured_where_an_element_begins(solver):
     """The pH at t = 0 is extrapolated from the first element's points; its curve is steep there."""
-    found = cf.fit(titration(), cf.Collocation(), solver)
-    assert found.success
-    assert found.chi2 == pytest.approx(25.7672462, rel=1e-6)
-    assert found.parameters["pKa"] == pytest.approx(4.7501916, abs=1e-6)
+    result = cf.fit(titration(), cf.Collocation(), solver)
+    assert result.success
+    assert result.chi2 == pytest.approx(25.7672462, rel=1e-6)
+    assert result.parameters["pKa"] == pytest.approx(4.7501916, abs=1e-6)
 
 
 @pytest.mark.parametrize("method", ["cvodes", "idas", "esdirk", "rosenbrock", "collocation"])
@@ -101,10 +101,10 @@ def test_the_first_output_may_come_ten_decades_before_the_last(method):
     x, k = symbols("x k")
     lanes = make_lanes([1.0], [1e4], 1e5, m=3)
     integrator = Integrator(Model({x: -k * x}, parameters=[k]).system, [1e-10, 2e-10, 1.0], IntegratorOptions(method))
-    at, found = everything(integrator, lanes)
+    values, sensitivities = everything(integrator, lanes)
     exact = np.exp([-0.1, -0.2, -1e9])
-    np.testing.assert_allclose(at.x[0, :, 0], exact, atol=1e-8)
-    np.testing.assert_allclose(found.dx[0, :, 0, 1] * 1e4, [-0.1, -0.2, 0] * exact, atol=1e-7)
+    np.testing.assert_allclose(values.x[0, :, 0], exact, atol=1e-8)
+    np.testing.assert_allclose(sensitivities.dx[0, :, 0, 1] * 1e4, [-0.1, -0.2, 0] * exact, atol=1e-7)
 
 
 @pytest.mark.parametrize("method", ["cvodes", "idas", "esdirk", "rosenbrock"])
@@ -113,12 +113,12 @@ def test_tolerances_are_relative_to_the_units_of_states(method):
     integrator = Integrator(lotka_volterra().system, grid, IntegratorOptions(method, 1e-6, 1e-6))
     unit = np.array([1e-12, 1e9])
     p = np.array([0.9, 1.1, 1.0, 0.8])
-    scaled = p / [1.0, unit[1], 1.0, unit[0]]
+    scaled_parameters = p / [1.0, unit[1], 1.0, unit[0]]
     lanes = make_lanes([0.4, 1.0], p, 5.0, m=2)
-    other = make_lanes([0.4, 1.0] * unit, scaled, 5.0, m=2)
-    at, _ = everything(integrator, lanes)
-    other_at, _ = everything(integrator, replace(other, unit=unit[None]))
-    np.testing.assert_allclose(other_at.x[0] / unit, at.x[0], rtol=1e-9)
+    scaled_lanes = make_lanes([0.4, 1.0] * unit, scaled_parameters, 5.0, m=2)
+    values, _ = everything(integrator, lanes)
+    scaled_values, _ = everything(integrator, replace(scaled_lanes, unit=unit[None]))
+    np.testing.assert_allclose(scaled_values.x[0] / unit, values.x[0], rtol=1e-9)
 
 
 def test_lanes_that_idas_gives_up_are_rescued():
@@ -128,12 +128,12 @@ def test_lanes_that_idas_gives_up_are_rescued():
     lanes = make_lanes(
         [0.05], problem.posed.conditions[0].link.natural(problem.posed.guess).p, 1.0, start=5.0, z0=[8.7]
     )
-    at, found = everything(Integrator(system, [1.0], IntegratorOptions("idas")), lanes)
-    exact, exact_found = everything(Integrator(system, [1.0], IntegratorOptions("rosenbrock")), lanes)
-    assert at.failures == found.failures == ()
-    assert at.rescued + found.rescued
-    np.testing.assert_allclose(found.dx, exact_found.dx, rtol=1e-6, atol=1e-9)
-    np.testing.assert_allclose(at.z, exact.z, rtol=1e-6)
+    values, sensitivities = everything(Integrator(system, [1.0], IntegratorOptions("idas")), lanes)
+    exact_values, exact_sensitivities = everything(Integrator(system, [1.0], IntegratorOptions("rosenbrock")), lanes)
+    assert values.failures == sensitivities.failures == ()
+    assert values.rescued + sensitivities.rescued
+    np.testing.assert_allclose(sensitivities.dx, exact_sensitivities.dx, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(values.z, exact_values.z, rtol=1e-6)
 
 
 def test_a_result_says_that_another_integrator_took_over():
@@ -141,6 +141,6 @@ def test_a_result_says_that_another_integrator_took_over():
     t = np.array([1e-5, 2e-5, 1e5])
     data = cf.Experiment({"x": np.exp(-1e4 * t) + np.array([0.01, -0.01, 0])}, time=t, sigma=0.01, initial={"x": 1.0})
     problem = cf.Problem(Model({x: -k * x}, parameters=[k]), data, parameters={"k": cf.Parameter(1e4, scale="log")})
-    found = cf.fit(problem, cf.SingleShooting(IntegratorOptions("idas")))
-    assert found.success
-    assert found.message.endswith("1 stage was integrated by rosenbrock where idas gave up.")
+    result = cf.fit(problem, cf.SingleShooting(IntegratorOptions("idas")))
+    assert result.success
+    assert result.message.endswith("1 stage was integrated by rosenbrock where idas gave up.")

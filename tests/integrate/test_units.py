@@ -38,11 +38,11 @@ def chain(unit: float = 1.0, second: float = 1.0, log: bool = False, seed: int =
 )
 def test_estimates_do_not_depend_on_units(name, method):
     kind = type(TRANSCRIPTIONS[name])
-    made = kind(integrator=IntegratorOptions(method))
-    one = cf.fit(chain(), made)
+    transcription = kind(integrator=IntegratorOptions(method))
+    one = cf.fit(chain(), transcription)
     assert one.success
     for unit, second in ((1e-15, 1e9), (1e15, 1e-9), (1e-9, 1.0), (1e-12, 1e4)):
-        other = cf.fit(chain(unit, second), made)
+        other = cf.fit(chain(unit, second), transcription)
         assert other.success
         assert other.chi2 == pytest.approx(one.chi2, rel=1e-6)
         for k in ("k1", "k2"):
@@ -70,8 +70,8 @@ def test_states_that_begin_at_zero_get_units_from_their_rates():
     for unit, second in ((1.0, 1.0), (1e-9, 1e6)):
         model = chain(unit, second).model
         table = (np.array([0.0, 6.0 * second]), np.array([[unit, 0, 0]] * 2), np.zeros((2, 0)))
-        found = units_of(model, (), np.array([1.0, 0.5]) / second, 6.0 * second, table)
-        np.testing.assert_allclose(found / unit, [1.0, 2.0, 6.0])
+        units = units_of(model, (), np.array([1.0, 0.5]) / second, 6.0 * second, table)
+        np.testing.assert_allclose(units / unit, [1.0, 2.0, 6.0])
 
 
 def test_magnitudes_that_were_assumed_too_large_are_replaced():
@@ -115,8 +115,8 @@ def robertson(n: int) -> cf.Problem:
 @pytest.mark.parametrize("n", [11, 61])
 def test_robertsons_problem_with_times_of_ten_decades(n):
     problem = robertson(n)
-    found = [cf.fit(problem, t) for t in (cf.SingleShooting(), cf.MultipleShooting(), cf.Collocation())]
-    for result in found:
+    results = [cf.fit(problem, t) for t in (cf.SingleShooting(), cf.MultipleShooting(), cf.Collocation())]
+    for result in results:
         assert result.success
         assert result.chi2 == pytest.approx({11: 20.344121, 61: 168.239313}[n], rel=1e-6)
         assert result.parameters["k2"] == pytest.approx(3e7, rel=0.05)
@@ -129,11 +129,11 @@ def test_relative_errors_of_data_over_ten_decades():
     noise = np.random.default_rng(1)
     data = {n: (exact["time"], exact[n] * (1 + 0.01 * noise.normal(size=41))) for n in ("y1", "y2", "y3")}
     relative = cf.Experiment(data, sigma=cf.relative(0.01), initial=experiment.initial)  # sigma from 1e-13 to 1e-2
-    found = [cf.fit(problem.replace(experiments=relative), t) for t in TRANSCRIPTIONS.values()]
-    for result in found:
+    results = [cf.fit(problem.replace(experiments=relative), t) for t in TRANSCRIPTIONS.values()]
+    for result in results:
         assert result.success
         assert result.goodness.described
-        assert result.chi2 == pytest.approx(found[0].chi2, rel=1e-3)
+        assert result.chi2 == pytest.approx(results[0].chi2, rel=1e-3)
         assert result.parameters["k3"] == pytest.approx(1e4, rel=0.02)
 
 
@@ -158,8 +158,8 @@ def test_far_cells_of_a_diffusion_have_magnitudes_that_can_be_integrated():
     model = cf.Model(
         {u[i]: n * (flows[i] - flows[i + 1]) for i in range(n)}, parameters=[k], initial=dict.fromkeys(u, 0)
     )
-    at = np.array([0.0, 1.0]), np.zeros((2, n)), np.zeros((2, 0))
-    size = units_of(model, (), np.array([1.0]), 1.0, at)
+    table = np.array([0.0, 1.0]), np.zeros((2, n)), np.zeros((2, 0))
+    size = units_of(model, (), np.array([1.0]), 1.0, table)
     assert size.min() > 1e-9
     problem = cf.Problem(model, cf.Experiment({"u0": [0.5]}, time=[1.0], sigma=0.1), parameters={"k": 1.0})
     staged = cf.SingleShooting().transcribe(problem, problem.posed.guess)
@@ -181,9 +181,9 @@ def test_what_only_the_model_tells_is_not_smaller_than_can_be_told_beside_the_la
         table = np.array([0.0, 10.0]), np.repeat(start[None], 2, axis=0), np.zeros((2, 0))
         return units_of(model, [], np.ones(1), 10.0, table)
 
-    found = sizes(120)
-    assert found[0] == 1e3
-    assert found.min() == pytest.approx(1e-12 * found.max())
+    units = sizes(120)
+    assert units[0] == 1e3
+    assert units.min() == pytest.approx(1e-12 * units.max())
     np.testing.assert_array_equal(resolvable(np.array([0.0, 1.0, 1e-3])), [0.0, 1.0, 1e-3])
 
 
@@ -195,5 +195,5 @@ def test_magnitudes_of_a_small_model_may_be_any_decades_apart():
         x, y, k = cf.symbols("x y k")
         model = cf.Model({x: -k * x, y: unit * k * x - y}, parameters=[k], initial={x: 1.0, y: 0.0})
         table = np.array([0.0, 1.0]), np.array([[1.0, 0.0], [1.0, 0.0]]), np.zeros((2, 0))
-        found = units_of(model, [], np.ones(1), 1.0, table)
-        assert found[1] == pytest.approx(unit * found[0])
+        units = units_of(model, [], np.ones(1), 1.0, table)
+        assert units[1] == pytest.approx(unit * units[0])

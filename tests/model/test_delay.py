@@ -52,7 +52,7 @@ def test_lines_converge_and_chains_do_so_slowly():
     lines = [error(logistic(order=n)) for n in (4, 8, 16, 32)]
     assert lines[1] < 1e-4
     assert lines[3] < 1e-6
-    assert all(after < before / 4 for before, after in pairwise(lines))
+    assert all(fine_error < coarse_error / 4 for coarse_error, fine_error in pairwise(lines))
     chains = [error(logistic(method="chain", order=n)) for n in (50, 100, 200)]
     slopes = np.log2(np.array(chains[:-1]) / chains[1:])
     assert ((slopes > 0.8) & (slopes < 1.2)).all()  # first order
@@ -64,8 +64,8 @@ def test_simulation_takes_as_many_nodes_as_it_needs():
     assert error(logistic()) < error(logistic(order=10)) / 4
     experiment = cf.Experiment({"x": [1.0]}, time=[1.0])
     problem = cf.Problem(logistic(), experiment, parameters={"r": 1.8, "tau": 1.0})
-    found = cf.simulate(problem, times=TIMES)["experiment 1"]["x"]
-    assert np.array_equal(found, cf.simulate(logistic(), {"r": 1.8, "tau": 1.0}, TIMES)["x"])
+    values = cf.simulate(problem, times=TIMES)["experiment 1"]["x"]
+    assert np.array_equal(values, cf.simulate(logistic(), {"r": 1.8, "tau": 1.0}, TIMES)["x"])
 
 
 def test_history_is_an_expression_of_time_and_parameters():
@@ -73,8 +73,8 @@ def test_history_is_an_expression_of_time_and_parameters():
     history = 0.1 + c * t  # meets the initial value, so that what follows is smoother
     model = cf.Model({x: r * x * (1 - cf.delay(x, tau, history=history, order=24))}, parameters=[r, tau, c], time=t,
                      initial={x: 0.1})  # fmt: skip
-    found = cf.simulate(model, {"r": 1.8, "tau": 1.0, "c": 0.3}, TIMES)["x"]
-    assert np.abs(found - logistic_by_steps(history=lambda s: 0.1 + 0.3 * s)).max() < 1e-6
+    values = cf.simulate(model, {"r": 1.8, "tau": 1.0, "c": 0.3}, TIMES)["x"]
+    assert np.abs(values - logistic_by_steps(history=lambda s: 0.1 + 0.3 * s)).max() < 1e-6
 
 
 def test_the_start_of_an_experiment_is_where_history_ends():
@@ -89,33 +89,33 @@ def test_the_start_of_an_experiment_is_where_history_ends():
 
 
 def test_without_a_history_the_value_at_the_start_was_always_there():
-    free = cf.Experiment({"x": [1.0]}, time=[3.0], initial={"x": cf.free(0.25)}, name="free")
-    own = cf.Experiment({"x": [1.0]}, time=[3.0], initial={"x": 0.25}, name="own")
+    free_start = cf.Experiment({"x": [1.0]}, time=[3.0], initial={"x": cf.free(0.25)}, name="free")
+    fixed_start = cf.Experiment({"x": [1.0]}, time=[3.0], initial={"x": 0.25}, name="own")
     k = cf.symbols("k")
-    computed = cf.Experiment({"x": [1.0]}, time=[3.0], initial={"x": k / 2}, name="computed")
-    problem = cf.Problem(logistic(), [free, own, computed], parameters={"r": 1.8, "tau": 1.0, "k": 0.5})
-    found = cf.simulate(problem, times=[1.0, 3.0])
+    computed_start = cf.Experiment({"x": [1.0]}, time=[3.0], initial={"x": k / 2}, name="computed")
+    problem = cf.Problem(logistic(), [free_start, fixed_start, computed_start], parameters={"r": 1.8, "tau": 1.0, "k": 0.5})
+    simulation = cf.simulate(problem, times=[1.0, 3.0])
     expected = cf.simulate(logistic(history=0.25), {"r": 1.8, "tau": 1.0}, [1.0, 3.0], initial={"x": 0.25})["x"]
     for name in ("free", "own", "computed"):
-        assert np.allclose(found[name]["x"], expected, rtol=1e-7)
+        assert np.allclose(simulation[name]["x"], expected, rtol=1e-7)
     link = problem.conditions[0].link
-    at = link.natural(np.array([1.8, 1.0, 0.25]))
-    assert np.allclose(at.da[:, 2], 1.0)  # the whole line moves with the initial state
+    natural = link.natural(np.array([1.8, 1.0, 0.25]))
+    assert np.allclose(natural.da[:, 2], 1.0)  # the whole line moves with the initial state
 
 
 def test_delayed_values_of_delayed_values_of_inputs_and_in_outputs():
     x, u, a, b = cf.symbols("x u a b")
-    twice = cf.delay(cf.delay(x, a, order=20), b, order=20)
-    once = cf.delay(x, a + b, order=30)
-    before = cf.delay(u, a, order=20)
+    nested_delay = cf.delay(cf.delay(x, a, order=20), b, order=20)
+    single_delay = cf.delay(x, a + b, order=30)
+    delayed_input = cf.delay(u, a, order=20)
     model = cf.Model({x: -x + cf.sin(2 * u)}, parameters=[a, b], inputs=[u], initial={x: 0.2},
-                     outputs={"twice": twice, "once": once, "before": before})  # fmt: skip
+                     outputs={"twice": nested_delay, "once": single_delay, "before": delayed_input})  # fmt: skip
     assert model.output_names == ("x", "twice", "once", "before")
     times = np.linspace(0, 6, 13)
     signal = cf.Input.cubic_spline([-2.0, 0.0, 2.0, 4.0, 6.0], [0.0, 0.3, 0.9, 0.2, 0.4])
-    found = cf.simulate(model, {"a": 0.6, "b": 0.4}, times, inputs={"u": signal})
-    assert np.abs(found["twice"] - found["once"]).max() < 2e-4
-    assert np.abs(found["before"] - np.where(times < 0.6, signal(0.0), signal(times - 0.6))).max() < 5e-3
+    simulation = cf.simulate(model, {"a": 0.6, "b": 0.4}, times, inputs={"u": signal})
+    assert np.abs(simulation["twice"] - simulation["once"]).max() < 2e-4
+    assert np.abs(simulation["before"] - np.where(times < 0.6, signal(0.0), signal(times - 0.6))).max() < 5e-3
     assert [str(line) for line in model.lines] == [
         "x(t - a): 20 nodes", "x(t - a)(t - b): 20 nodes", "x(t - (a+b)): 30 nodes", "u(t - a): 20 nodes"
     ]  # fmt: skip
@@ -134,8 +134,8 @@ def test_algebraic_states_can_be_delayed():
     model = cf.Model({x: -cf.delay(z, tau, history=1.0, order=16)}, algebraic={z: z == x**2}, parameters=[tau],
                      initial={x: 1.0})  # fmt: skip
     expected = method_of_steps(lambda t, x, past: -(past(t - 0.5) ** 2), lambda t: 1.0, 1.0, 0.5, 3.0)(TIMES[:7])
-    found = cf.simulate(model, {"tau": 0.5}, TIMES[:7])["x"]
-    assert np.abs(found - expected[:, 0]).max() < 1e-5
+    values = cf.simulate(model, {"tau": 0.5}, TIMES[:7])["x"]
+    assert np.abs(values - expected[:, 0]).max() < 1e-5
 
 
 def test_users_see_their_own_states():
@@ -160,12 +160,12 @@ def test_models_with_delays_pickle_and_change_their_order():
     finer = model.with_order(17)
     assert [line.order for line in finer.lines] == [17, 12, 3]
     values = {"r": 1.8, "tau": 1.0}
-    for one in (model, finer):
-        again = pickle.loads(pickle.dumps(one))
-        assert again.states == one.states
-        assert again.lines == one.lines
-        assert again.with_order(11).lines == one.with_order(11).lines
-        assert np.array_equal(cf.simulate(one, values, TIMES[:9])["x"], cf.simulate(again, values, TIMES[:9])["x"])
+    for variant in (model, finer):
+        copy = pickle.loads(pickle.dumps(variant))
+        assert copy.states == variant.states
+        assert copy.lines == variant.lines
+        assert copy.with_order(11).lines == variant.with_order(11).lines
+        assert np.array_equal(cf.simulate(variant, values, TIMES[:9])["x"], cf.simulate(copy, values, TIMES[:9])["x"])
 
 
 @pytest.mark.parametrize(
@@ -201,8 +201,8 @@ def test_a_result_is_saved_and_finds_its_problem_again(tmp_path):
     problem = cf.Problem(logistic(), experiment, parameters={"r": 1.7, "tau": 1.0})
     result = cf.fit(problem, "single")
     result.save(tmp_path / "fit.json")
-    again = cf.Result.load(tmp_path / "fit.json").with_problem(problem)
-    assert np.array_equal(again.predict()["experiment 1"]["x"], result.predict()["experiment 1"]["x"])
+    loaded_result = cf.Result.load(tmp_path / "fit.json").with_problem(problem)
+    assert np.array_equal(loaded_result.predict()["experiment 1"]["x"], result.predict()["experiment 1"]["x"])
     assert set(result.predict()["experiment 1"]) == {"time", "x"}
 
 
@@ -212,18 +212,18 @@ def test_drivers_answer_with_the_nodes_that_were_needed():
     bounds = {"r": cf.Parameter(1.7, lower=1.0, upper=3), "tau": cf.Parameter(0.9, lower=0.5, upper=1.5)}
     experiment = cf.Experiment({"x": values}, time=TIMES[1:], sigma=0.02)
     problem = cf.Problem(logistic(), experiment, parameters=bounds)
-    first = cf.fit(problem, "single")
-    others = (
+    reference = cf.fit(problem, "single")
+    results = (
         cf.multistart(problem, starts=1, rng=0, transcription=cf.SingleShooting()).best,
         cf.incremental(problem).result,
-        cf.fit(problem, cf.MultipleShooting(2), start=first),
+        cf.fit(problem, cf.MultipleShooting(2), start=reference),
     )
-    for result in others:
+    for result in results:
         assert result is not None
         assert result.success
         assert result.problem.posed.model.lines[0].order in (15, 22)
-        assert np.isclose(result.chi2, first.chi2, rtol=1e-4)
-        assert np.allclose(result.predict()["experiment 1"]["x"], first.predict()["experiment 1"]["x"], rtol=1e-3)
+        assert np.isclose(result.chi2, reference.chi2, rtol=1e-4)
+        assert np.allclose(result.predict()["experiment 1"]["x"], reference.predict()["experiment 1"]["x"], rtol=1e-3)
 
 
 def test_where_nodes_may_not_be_added_it_is_said():
@@ -231,9 +231,9 @@ def test_where_nodes_may_not_be_added_it_is_said():
     problem = cf.Problem(logistic(), experiment, parameters={"r": 1.7, "tau": 1.0})
     result = cf.fit(problem.posed.fix({"tau": 1.0}), "single")
     assert "x(t - tau) has 10 nodes; whether they suffice was not tested" in result.message
-    ended = cf.fit(problem, "single", callback=lambda now: now.iteration > 0)
-    assert ended.status is cf.Status.STOPPED_BY_CALLBACK
-    assert "x(t - tau) has 10 nodes; whether they suffice was not tested" in ended.message
+    stopped_result = cf.fit(problem, "single", callback=lambda progress: progress.iteration > 0)
+    assert stopped_result.status is cf.Status.STOPPED_BY_CALLBACK
+    assert "x(t - tau) has 10 nodes; whether they suffice was not tested" in stopped_result.message
     fixed = cf.fit(problem.replace(model=logistic(order=12)), "single")
     assert "nodes" not in fixed.message
 
@@ -249,8 +249,8 @@ def test_tau_of_stat5_has_the_derivative_of_the_delay_itself():
     theta = problem.theta_from(benchmark.reference.parameters)
     staged = cf.SingleShooting(fine).transcribe(problem.posed, theta)
     rows = np.concatenate(list(staged.linearize(theta).jacobians[0].R_q))
-    found = rows[staged.layout.chains[0].row_mask.ravel()][:, 2] * points.sigma[points.mask]
-    assert np.abs(found - exact).max() < 1e-6 * np.abs(exact).max()
+    derivative = rows[staged.layout.chains[0].row_mask.ravel()][:, 2] * points.sigma[points.mask]
+    assert np.abs(derivative - exact).max() < 1e-6 * np.abs(exact).max()
     residuals = ((stat5(*q, points.times) - points.values) / points.sigma)[points.mask]
     assert np.sum(residuals**2) == pytest.approx(benchmark.reference.objective, rel=1e-8)
 
@@ -258,8 +258,8 @@ def test_tau_of_stat5_has_the_derivative_of_the_delay_itself():
 @pytest.mark.slow
 def test_chains_of_stat5_converge_to_the_line():
     line = problems.load("stat5", delay="line").reference
-    found = [problems.load("stat5", delay=n).reference for n in (8, 20, 50)]
-    gaps = [line.objective - reference.objective for reference in found]
+    references = [problems.load("stat5", delay=n).reference for n in (8, 20, 50)]
+    gaps = [line.objective - reference.objective for reference in references]
     assert gaps[0] > gaps[1] > gaps[2] > 0
     assert 1.6 < gaps[1] / gaps[2] < 2.6  # first order: 50 / 20 = 2.5
     result = cf.fit(problems.load("stat5", delay="line").problem, "single")

@@ -41,8 +41,8 @@ def with_matrices(t, x, p):
 
 def values(model):
     system = model.system
-    at = [0.3, [0.7, 1.4], [], [2.0, 0.6], []]
-    return np.asarray(system.function("f", system.ode)(*at), dtype=float).ravel()
+    point = [0.3, [0.7, 1.4], [], [2.0, 0.6], []]
+    return np.asarray(system.function("f", system.ode)(*point), dtype=float).ravel()
 
 
 @pytest.mark.parametrize("function", [in_order, unpacked, by_name, as_column, with_matrices])

@@ -44,17 +44,17 @@ def expected(times: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def problem(**data: Any) -> cf.Problem:
-    given = data or expected(TIMES)
-    series = {n: v if isinstance(v, tuple) else (TIMES, v) for n, v in given.items()}
+    measurements = data or expected(TIMES)
+    series = {n: v if isinstance(v, tuple) else (TIMES, v) for n, v in measurements.items()}
     sizes = {n: 0.01 * float(np.nanmax(v[1])) for n, v in series.items()}
     experiment = cf.Experiment(series, sigma=sizes, initial={"s": 0.95, "i": 0.05})
     return cf.Problem(epidemic(), experiment, parameters={"b": 1.2, "g": 0.5})
 
 
 def test_simulations_are_differences_of_cumulative_states() -> None:
-    (found,) = cf.simulate(problem(), TRUE, integrator=cf.IntegratorOptions(relative_tolerance=1e-10)).values()
+    (simulation,) = cf.simulate(problem(), TRUE, integrator=cf.IntegratorOptions(relative_tolerance=1e-10)).values()
     for name, values in expected(TIMES).items():
-        np.testing.assert_allclose(found[name], values, rtol=1e-7)
+        np.testing.assert_allclose(simulation[name], values, rtol=1e-7)
 
 
 @pytest.mark.parametrize(
@@ -62,9 +62,9 @@ def test_simulations_are_differences_of_cumulative_states() -> None:
 )
 @pytest.mark.parametrize("solver", [cf.GaussNewton(), cf.Ipopt()], ids=lambda s: s.label)
 def test_every_transcription_finds_the_rates(transcription: Any, solver: Any) -> None:
-    found = cf.fit(problem(), transcription, solver)
-    assert found.success
-    assert found.parameters == pytest.approx(TRUE, rel=1e-5)
+    result = cf.fit(problem(), transcription, solver)
+    assert result.success
+    assert result.parameters == pytest.approx(TRUE, rel=1e-5)
 
 
 def test_each_output_has_intervals_of_its_own() -> None:
@@ -73,18 +73,18 @@ def test_each_output_has_intervals_of_its_own() -> None:
     gappy = expected(TIMES)["cases"]
     data = {"cases": (TIMES, np.where(TIMES == 2.5, np.nan, gappy)), "mean": (late, expected(late)["mean"])}
     data["cases"][1][3] += gappy[2]
-    (found,) = cf.simulate(problem(**data), TRUE, {"experiment 1": TIMES}).values()
-    np.testing.assert_allclose(found["cases"][[0, 1, 3, 4, 5]], data["cases"][1][[0, 1, 3, 4, 5]], rtol=1e-5)
-    np.testing.assert_allclose(found["mean"][1::2], expected(late)["mean"], rtol=1e-5)
+    (simulation,) = cf.simulate(problem(**data), TRUE, {"experiment 1": TIMES}).values()
+    np.testing.assert_allclose(simulation["cases"][[0, 1, 3, 4, 5]], data["cases"][1][[0, 1, 3, 4, 5]], rtol=1e-5)
+    np.testing.assert_allclose(simulation["mean"][1::2], expected(late)["mean"], rtol=1e-5)
 
 
 def test_copies_and_horizons_remember() -> None:
-    asked = problem()
-    for copy in (pickle.loads(pickle.dumps(asked)), asked.replace(parameters={"b": 1.2, "g": 0.5})):
-        (found,) = cf.simulate(copy, TRUE).values()
-        np.testing.assert_allclose(found["cases"], expected(TIMES)["cases"], rtol=1e-5)
-    assert asked.experiments[0].events == ()
-    shorter = cf.fit(asked.posed.until(3.0), cf.SingleShooting())
+    original_problem = problem()
+    for copy in (pickle.loads(pickle.dumps(original_problem)), original_problem.replace(parameters={"b": 1.2, "g": 0.5})):
+        (simulation,) = cf.simulate(copy, TRUE).values()
+        np.testing.assert_allclose(simulation["cases"], expected(TIMES)["cases"], rtol=1e-5)
+    assert original_problem.experiments[0].events == ()
+    shorter = cf.fit(original_problem.posed.until(3.0), cf.SingleShooting())
     assert shorter.parameters == pytest.approx(TRUE, rel=1e-4)
 
 
@@ -110,17 +110,17 @@ def test_predictions_count_from_the_measurement_before_after_the_last_one_too() 
     """From a new time on it is the integral since the last measured one, at which counting began anew."""
     result = cf.fit(problem())
     times = np.array([0.7, 1.8, 6.5, 8.0, 11.0])
-    found = result.predict(times)["experiment 1"]
+    prediction = result.predict(times)["experiment 1"]
 
     def rates(_: float, y: np.ndarray) -> list[float]:
         new = result.values["b"] * y[0] * y[1]
         return [-new, new - result.values["g"] * y[1], 1e3 * new, y[1]]
 
     y = solve_ivp(rates, (0, 11), [0.95, 0.05, 0, 0], rtol=1e-11, atol=1e-13, dense_output=True).sol
-    before = np.array([TIMES[t > TIMES][-1] for t in times])
-    _, _, cases, integral = y(times) - y(before)
-    np.testing.assert_allclose(found["cases"], cases, rtol=1e-5)
-    np.testing.assert_allclose(found["mean"], integral / (times - before), rtol=1e-5)
+    interval_starts = np.array([TIMES[t > TIMES][-1] for t in times])
+    _, _, cases, integral = y(times) - y(interval_starts)
+    np.testing.assert_allclose(prediction["cases"], cases, rtol=1e-5)
+    np.testing.assert_allclose(prediction["mean"], integral / (times - interval_starts), rtol=1e-5)
 
 
 def test_experiments_may_begin_at_rest() -> None:
@@ -129,15 +129,15 @@ def test_experiments_may_begin_at_rest() -> None:
     outputs = {"made": cf.per_interval(k * x), "mean": cf.interval_mean(x), "fold": cf.relative_to_first(x)}
     model = cf.Model({x: u - k * x}, parameters=[k], inputs=[u], outputs=outputs, initial={x: 1})
     times = np.array([0.5, 1.0, 3.0])
-    begun = {n: np.ones(3) for n in outputs}
-    rest = cf.steady_state(inputs={"u": 2.0})
-    experiment = cf.Experiment(begun, times, sigma=0.1, initial=rest, inputs={"u": 1.0})
-    found = cf.simulate(cf.Problem(model, experiment, parameters={"k": 0.5}), times=times)["experiment 1"]
+    data = {n: np.ones(3) for n in outputs}
+    initial = cf.steady_state(inputs={"u": 2.0})
+    experiment = cf.Experiment(data, times, sigma=0.1, initial=initial, inputs={"u": 1.0})
+    simulation = cf.simulate(cf.Problem(model, experiment, parameters={"k": 0.5}), times=times)["experiment 1"]
     integral = 2 * times + 4 * (1 - np.exp(-0.5 * times))  # x falls from 2 / k to 1 / k
-    np.testing.assert_allclose(found["made"], 0.5 * np.diff([0, *integral]), rtol=1e-6)
-    np.testing.assert_allclose(found["mean"], np.diff([0, *integral]) / np.diff([0, *times]), rtol=1e-6)
+    np.testing.assert_allclose(simulation["made"], 0.5 * np.diff([0, *integral]), rtol=1e-6)
+    np.testing.assert_allclose(simulation["mean"], np.diff([0, *integral]) / np.diff([0, *times]), rtol=1e-6)
     values = 2 + 2 * np.exp(-0.5 * times)
-    np.testing.assert_allclose(found["fold"], values / values[0], rtol=1e-6)
+    np.testing.assert_allclose(simulation["fold"], values / values[0], rtol=1e-6)
     assert cf.steady_state(model, {"k": 0.5}, inputs={"u": 2.0}).states["x"] == pytest.approx(4.0)
 
 
@@ -150,14 +150,14 @@ def test_the_first_value_says_what_others_are_relative_to_and_is_no_measurement(
     """It counted as one without an error: sigma was too small by a tenth of four values."""
     x, k = cf.symbols("x k")
     model = cf.Model({x: -k * x}, parameters=[k], outputs={"fold": cf.relative_to_first(x)}, initial={x: 2.0})
-    plain = cf.Model({x: -k * x}, parameters=[k], initial={x: 1.0})
+    direct_model = cf.Model({x: -k * x}, parameters=[k], initial={x: 1.0})
     times, fold = np.array([1.0, 2, 3, 4]), np.array([1.0, 0.62, 0.35, 0.23])
-    one = cf.fit(cf.Problem(model, cf.Experiment({"fold": fold}, time=times), parameters={"k": 0.4}))
-    same = cf.fit(cf.Problem(plain, cf.Experiment({"x": fold[1:]}, time=times[1:] - 1), parameters={"k": 0.4}))
-    assert one.n_data == 3
-    assert one.noise == pytest.approx(same.noise, rel=1e-6)
-    assert one.values == pytest.approx(same.values, rel=1e-6)
-    assert one.aic == pytest.approx(same.aic, abs=1e-6)
+    result = cf.fit(cf.Problem(model, cf.Experiment({"fold": fold}, time=times), parameters={"k": 0.4}))
+    reference = cf.fit(cf.Problem(direct_model, cf.Experiment({"x": fold[1:]}, time=times[1:] - 1), parameters={"k": 0.4}))
+    assert result.n_data == 3
+    assert result.noise == pytest.approx(reference.noise, rel=1e-6)
+    assert result.values == pytest.approx(reference.values, rel=1e-6)
+    assert result.aic == pytest.approx(reference.aic, abs=1e-6)
     with pytest.raises(cf.InputError, match="no other is measured"):
         cf.Problem(model, cf.Experiment({"fold": [1.0]}, time=[1.0]), parameters={"k": 0.4})
 

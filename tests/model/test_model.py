@@ -23,8 +23,8 @@ from tests.calls import calls_of
 def values(model: Model, t, x, z, p, u) -> list[np.ndarray]:
     """Evaluate everything that a model says at a point."""
     system = model.system
-    at = system.function("at", system.ode, system.alg, ca.vertcat(*model.outputs.values(), *model.initial.values()))
-    return [np.asarray(v).ravel() for v in at(t, x, z, p, u)]
+    evaluate = system.function("at", system.ode, system.alg, ca.vertcat(*model.outputs.values(), *model.initial.values()))
+    return [np.asarray(v).ravel() for v in evaluate(t, x, z, p, u)]
 
 
 def test_symbols_come_one_by_one_or_as_a_tuple():
@@ -33,8 +33,8 @@ def test_symbols_come_one_by_one_or_as_a_tuple():
     assert x.name() == "x"
     assert [s.name() for s in symbols("a, b c")] == ["a", "b", "c"]
     assert [s.name() for s in symbols(f"u{i}" for i in range(3))] == ["u0", "u1", "u2"]
-    (alone,) = symbols(["x"])
-    assert alone.name() == "x"
+    (symbol,) = symbols(["x"])
+    assert symbol.name() == "x"
 
 
 @pytest.mark.parametrize("names", ["", " , ", None, 3, []])
@@ -62,9 +62,9 @@ def test_names_and_outputs_in_order():
 
 def test_an_equation_may_be_a_residual_or_an_equality():
     x, z, k = symbols("x z k")
-    made = [Model({x: z}, algebraic={z: e}, parameters=[k]) for e in (z - k * x**2, z == k * x**2, 0 == z - k * x**2)]  # noqa: SIM300
-    found = [values(m, 0.0, 3.0, 5.0, 2.0, [])[1] for m in made]
-    assert found == [pytest.approx([-13.0])] * 3
+    models = [Model({x: z}, algebraic={z: e}, parameters=[k]) for e in (z - k * x**2, z == k * x**2, 0 == z - k * x**2)]  # noqa: SIM300
+    residuals = [values(m, 0.0, 3.0, 5.0, 2.0, [])[1] for m in models]
+    assert residuals == [pytest.approx([-13.0])] * 3
 
 
 def test_parameters_may_be_vectors_generators_and_single_symbols():
@@ -109,9 +109,9 @@ def test_every_mistake_is_listed_at_once():
 
 def test_the_same_name_created_twice_is_explained():
     x, k = symbols("x k")
-    again = ca.SX.sym("k")
+    duplicate = ca.SX.sym("k")
     with refused("ode of 'x' contains a second symbol named 'k'; create each symbol once and reuse it"):
-        Model({x: -again * x}, parameters=[k])
+        Model({x: -duplicate * x}, parameters=[k])
 
 
 @pytest.mark.parametrize(
@@ -193,21 +193,21 @@ def test_index_one_is_accepted_in_any_order_and_unit(unit):
 def test_numbers_of_any_kind_are_expressions():
     x, k = symbols("x k")
     model = Model({x: np.float64(2)}, parameters=[k], outputs={"one": np.int64(1), "zero": ca.SX(1, 1), "k": k})
-    ode, _, said = values(model, 0.0, 7.0, [], 4.0, [])
+    ode, _, outputs = values(model, 0.0, 7.0, [], 4.0, [])
     assert ode == pytest.approx([2.0])
-    assert said == pytest.approx([7.0, 1.0, 0.0, 4.0])
+    assert outputs == pytest.approx([7.0, 1.0, 0.0, 4.0])
 
 
 @given(point=st.lists(st.floats(0.1, 3.0), min_size=10, max_size=10))
 def test_pickling_keeps_every_expression(point):
     model = everything().model
-    again = pickle.loads(pickle.dumps(model))
+    copy = pickle.loads(pickle.dumps(model))
     split = point[0], point[1:3], point[3:4], point[4:8], point[8:10]
-    for before, after in zip(values(model, *split), values(again, *split), strict=True):
-        np.testing.assert_array_equal(before, after)
+    for expected, actual in zip(values(model, *split), values(copy, *split), strict=True):
+        np.testing.assert_array_equal(expected, actual)
     for name in ("states", "algebraic_states", "parameters", "inputs", "output_names"):
-        assert getattr(model, name) == getattr(again, name)
-    assert tuple(model.initial) == tuple(again.initial)
+        assert getattr(model, name) == getattr(copy, name)
+    assert tuple(model.initial) == tuple(copy.initial)
 
 
 def test_pickling_keeps_constant_initial_values():
@@ -219,11 +219,11 @@ def test_measured_states_become_inputs():
     model = everything().model.with_measured(("y",))
     assert model.states == ("x",)
     assert model.inputs == ("u", "w", "y")
-    whole = values(everything().model, 0.3, [1.0, 2.0], 0.7, [1, 2, 3, 4], [0.1, 0.2])
+    expected = values(everything().model, 0.3, [1.0, 2.0], 0.7, [1, 2, 3, 4], [0.1, 0.2])
     system = model.system
-    part = system.function("part", system.ode, system.alg)(0.3, 1.0, 0.7, [1, 2, 3, 4], [0.1, 0.2, 2.0])
-    assert float(part[0]) == whole[0][0]
-    assert float(part[1]) == whole[1][0]
+    actual = system.function("part", system.ode, system.alg)(0.3, 1.0, 0.7, [1, 2, 3, 4], [0.1, 0.2, 2.0])
+    assert float(actual[0]) == expected[0][0]
+    assert float(actual[1]) == expected[1][0]
 
 
 def test_casadis_own_dictionary():
@@ -231,10 +231,10 @@ def test_casadis_own_dictionary():
     dae = {"x": x, "z": z, "p": p, "t": t, "ode": ca.vertcat(p[0] * x[1] + t, z), "alg": z + p[1] * x[0]}
     model = Model.from_dae(dae, outputs={"sum": x[0] + x[1]}, initial={"x_0": p[0]})
     assert (model.states, model.algebraic_states, model.parameters) == (("x_0", "x_1"), ("z",), ("p_0", "p_1"))
-    ode, alg, said = values(model, 0.5, [1.0, 2.0], 3.0, [4.0, 5.0], [])
+    ode, alg, outputs = values(model, 0.5, [1.0, 2.0], 3.0, [4.0, 5.0], [])
     assert ode == pytest.approx([8.5, 3.0])
     assert alg == pytest.approx([8.0])
-    assert said == pytest.approx([1.0, 2.0, 3.0, 3.0, 4.0])
+    assert outputs == pytest.approx([1.0, 2.0, 3.0, 3.0, 4.0])
 
 
 def test_a_wrong_dictionary_is_refused():
@@ -264,8 +264,8 @@ def test_a_model_cannot_be_changed(name):
 def test_symbols_are_matched_by_name():
     model = decay_model()
     k, x = ca.SX.sym("k"), ca.SX.sym("x")
-    moved = by_name(k * x + 1, model.system)
-    assert float(model.system.function("moved", moved)(0, 3.0, [], 2.0, [])) == 7.0
+    expression = by_name(k * x + 1, model.system)
+    assert float(model.system.function("moved", expression)(0, 3.0, [], 2.0, [])) == 7.0
     assert float(by_name(ca.SX(4), model.system)) == 4.0
 
 
@@ -277,5 +277,5 @@ def test_the_work_of_checking_a_model_grows_as_its_length():
         return calls_of(lambda: Model(rates, parameters=k, outputs=outputs))
 
     calls(2)  # what is done once
-    few, many, more = calls(20), calls(40), calls(80)
-    assert more - many < 2.1 * (many - few)
+    calls_20, calls_40, calls_80 = calls(20), calls(40), calls(80)
+    assert calls_80 - calls_40 < 2.1 * (calls_40 - calls_20)

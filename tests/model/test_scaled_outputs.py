@@ -36,8 +36,8 @@ def levels(k1, k2, t=TIMES):
 def model_of(outputs, parameters=()):
     """Make the model; outputs are functions of the symbols of its states."""
     x, y, k1, k2 = cf.symbols("x y k1 k2")
-    made = {n: of(x, y) for n, of in outputs.items()}
-    return cf.Model({x: -k1 * x, y: k1 * x - k2 * y}, parameters=[k1, k2, *parameters], outputs=made)
+    expressions = {n: build(x, y) for n, build in outputs.items()}
+    return cf.Model({x: -k1 * x, y: k1 * x - k2 * y}, parameters=[k1, k2, *parameters], outputs=expressions)
 
 
 def data_of(offset, *, log=False, seed=0, size=0.03, k=(0.7, 0.25)):
@@ -64,9 +64,9 @@ def noise_of(kind, *, log):
     return {"sigma": sigma, "noise": {"p": cf.LogNormal()} if log else None}
 
 
-def implicit(kind="known", *, log=False, offset=True, **said):
+def implicit(kind="known", *, log=False, offset=True, **options):
     """Pose the problem with an output of unknown scale."""
-    outputs = {"p": lambda x, y: cf.scaled(y, offset=offset, **said), "q": lambda x, y: x}
+    outputs = {"p": lambda x, y: cf.scaled(y, offset=offset, **options), "q": lambda x, y: x}
     return pose(outputs, data_of(offset, log=log), **noise_of(kind, log=log))
 
 
@@ -75,8 +75,8 @@ def explicit(kind="known", *, log=False, offset=True, s=1.0, o=0.0):
     a, b = cf.symbols("a b")
     outputs = {"p": lambda x, y: a * y + b if offset else a * y, "q": lambda x, y: x}
     guesses = {"a": s, "b": o} if offset else {"a": s}
-    own = [a, b] if offset else [a]
-    return pose(outputs, data_of(offset, log=log), own, guesses=guesses, **noise_of(kind, log=log))
+    extra_parameters = [a, b] if offset else [a]
+    return pose(outputs, data_of(offset, log=log), extra_parameters, guesses=guesses, **noise_of(kind, log=log))
 
 
 def figures(result):
@@ -84,14 +84,14 @@ def figures(result):
     return np.array(list(result.parameters.values())), np.array(list(result.standard_errors.values()))
 
 
-def agree(found, other, estimates=1e-6, errors=1e-4):
+def agree(result, other, estimates=1e-6, errors=1e-4):
     """Compare two results whose quantities have different names but one order."""
-    assert found.success, found.message
+    assert result.success, result.message
     assert other.success, other.message
-    (a, da), (b, db) = figures(found), figures(other)
+    (a, da), (b, db) = figures(result), figures(other)
     np.testing.assert_allclose(a, b, rtol=estimates)
     np.testing.assert_allclose(da, db, rtol=errors)
-    assert found.cost == pytest.approx(other.cost, rel=max(0.01 * estimates, 1e-8), abs=max(0.01 * estimates, 1e-8))
+    assert result.cost == pytest.approx(other.cost, rel=max(0.01 * estimates, 1e-8), abs=max(0.01 * estimates, 1e-8))
 
 
 def eliminated(problem):
@@ -116,23 +116,23 @@ def test_the_same_as_explicit_parameters_begun_at_their_optimum(transcription, s
     if not isinstance(transcription, cf.SingleShooting):
         transcription = replace(transcription, states="simulation")
     chosen = (replace(transcription, integrator=TIGHT), solver)
-    found = cf.fit(implicit(kind, log=log, offset=offset), *chosen, second_start=False, absolute_sigma=absolute)
-    best = {"s": found.parameters["scale(p)"], "o": found.parameters.get("offset(p)", 0.0)}
+    result = cf.fit(implicit(kind, log=log, offset=offset), *chosen, second_start=False, absolute_sigma=absolute)
+    best = {"s": result.parameters["scale(p)"], "o": result.parameters.get("offset(p)", 0.0)}
     other = cf.fit(explicit(kind, log=log, offset=offset, **best), *chosen, second_start=False, absolute_sigma=absolute)
-    agree(found, other)
-    assert found.iterations <= other.iterations + 1  # extrapolated steps differ a little
+    agree(result, other)
+    assert result.iterations <= other.iterations + 1  # extrapolated steps differ a little
 
 
 @pytest.mark.parametrize("solver", [cf.GaussNewton(), cf.Ipopt()], ids=label)
 @pytest.mark.parametrize("transcription", TRANSCRIPTIONS, ids=label)
 def test_it_makes_no_difference_where_a_search_begins(transcription, solver):
-    found = [
+    results = [
         cf.fit(implicit(), transcription, solver, start={"scale(p)": s, "offset(p)": o})
         for s, o in ((1e-6, -1e6), (1.0, 0.0), (1e6, 1e3))
     ]
-    for other in found[1:]:
-        agree(other, found[0], 1e-9, 1e-9)
-        assert other.iterations == found[0].iterations
+    for other in results[1:]:
+        agree(other, results[0], 1e-9, 1e-9)
+        assert other.iterations == results[0].iterations
 
 
 @pytest.mark.parametrize("what", ALIKE)
@@ -174,27 +174,27 @@ def test_rows_have_the_gradient_of_the_cost_and_none_by_what_is_eliminated(trans
 def test_nothing_depends_on_the_unit_of_the_output(decades, shift, seed):
     """Other units of the data, another zero: the scale follows, everything else stays."""
     unit, data = 10.0**decades, data_of(True, seed=seed)
-    of = {"p": lambda x, y: cf.scaled(y, offset=True), "q": lambda x, y: x}
-    known = {"p": SCALE * 0.03, "q": 0.03}
-    plain = cf.fit(pose(of, data, sigma=known))
-    moved = {**data, "p": unit * (data["p"] + shift)}
-    other = cf.fit(pose(of, moved, sigma={**known, "p": unit * known["p"]}))
-    expected = dict(plain.parameters)
+    outputs = {"p": lambda x, y: cf.scaled(y, offset=True), "q": lambda x, y: x}
+    sigma = {"p": SCALE * 0.03, "q": 0.03}
+    reference = cf.fit(pose(outputs, data, sigma=sigma))
+    scaled_data = {**data, "p": unit * (data["p"] + shift)}
+    other = cf.fit(pose(outputs, scaled_data, sigma={**sigma, "p": unit * sigma["p"]}))
+    expected = dict(reference.parameters)
     expected["scale(p)"] *= unit
     expected["offset(p)"] = unit * (expected["offset(p)"] + shift)
-    errors = {n: e * (unit if "(p)" in n else 1.0) for n, e in plain.standard_errors.items()}
+    errors = {n: e * (unit if "(p)" in n else 1.0) for n, e in reference.standard_errors.items()}
     for name, error in errors.items():
         assert other.parameters[name] == pytest.approx(expected[name], abs=1e-3 * error)
         assert other.standard_errors[name] == pytest.approx(error, rel=1e-3)
 
 
-def two(outputs, first, second, *, parameters=None, own=(None, None), measure=("p", "p"), **noise):
+def two(outputs, first_data, second_data, *, parameters=None, experiment_parameters=(None, None), measure=("p", "p"), **noise):
     """Pose two experiments from different precursor levels."""
     experiments = [
         cf.Experiment(
-            {n: d[n] for n in (m, "q") if n in d}, time=TIMES, initial={"x": x0, "y": 0.0}, parameters=mine, **noise
+            {n: d[n] for n in (m, "q") if n in d}, time=TIMES, initial={"x": x0, "y": 0.0}, parameters=values, **noise
         )
-        for d, x0, mine, m in zip((first, second), (1.0, 2.0), own, measure, strict=True)
+        for d, x0, values, m in zip((first_data, second_data), (1.0, 2.0), experiment_parameters, measure, strict=True)
     ]
     return cf.Problem(model_of(outputs), experiments, parameters={**GUESSES, **(parameters or {})})
 
@@ -209,25 +209,25 @@ WEIGHTS = {"sigma": {"p": 0.3, "q": 0.01}}
 
 
 def test_a_scale_is_common_to_all_experiments_or_their_own():
-    plain = {"p": lambda x, y: cf.scaled(y), "q": lambda x, y: x}
-    shared = two(plain, *of_two(30.0, 30.0), **WEIGHTS)
-    assert eliminated(shared) == ["scale(p)"]
-    assert cf.fit(shared).parameters["scale(p)"] == pytest.approx(30.0, rel=0.02)
-    own = two({**plain, "p": lambda x, y: cf.scaled(y, per_experiment=True)}, *of_two(30.0, -4.0), **WEIGHTS)
-    assert eliminated(own) == ["scale(p)[experiment 1]", "scale(p)[experiment 2]"]
-    found = cf.fit(own)
-    assert found.parameters["scale(p)[experiment 1]"] == pytest.approx(30.0, rel=0.02)
-    assert found.parameters["scale(p)[experiment 2]"] == pytest.approx(-4.0, rel=0.1)
+    outputs = {"p": lambda x, y: cf.scaled(y), "q": lambda x, y: x}
+    shared_scale = two(outputs, *of_two(30.0, 30.0), **WEIGHTS)
+    assert eliminated(shared_scale) == ["scale(p)"]
+    assert cf.fit(shared_scale).parameters["scale(p)"] == pytest.approx(30.0, rel=0.02)
+    separate_scales = two({**outputs, "p": lambda x, y: cf.scaled(y, per_experiment=True)}, *of_two(30.0, -4.0), **WEIGHTS)
+    assert eliminated(separate_scales) == ["scale(p)[experiment 1]", "scale(p)[experiment 2]"]
+    result = cf.fit(separate_scales)
+    assert result.parameters["scale(p)[experiment 1]"] == pytest.approx(30.0, rel=0.02)
+    assert result.parameters["scale(p)[experiment 2]"] == pytest.approx(-4.0, rel=0.1)
 
 
 def test_outputs_of_one_name_share_their_scale_and_offset():
     data = data_of(True)
-    of = {
+    outputs = {
         "p": lambda x, y: cf.scaled(y, offset=True, name="gel"),
         "q": lambda x, y: cf.scaled(x, offset=True, name="gel"),
     }
     data["q"] = SCALE * data["q"] + OFFSET
-    problem = pose(of, data, sigma=SCALE * 0.03)
+    problem = pose(outputs, data, sigma=SCALE * 0.03)
     assert problem.names == ("k1", "k2", "scale(gel)", "offset(gel)")
     assert eliminated(problem) == ["offset(gel)", "scale(gel)"]
     a, b = cf.symbols("a b")
@@ -236,13 +236,13 @@ def test_outputs_of_one_name_share_their_scale_and_offset():
 
 
 def test_an_experiment_may_know_its_own_scale():
-    plain = {"p": lambda x, y: cf.scaled(y), "q": lambda x, y: x}
-    first, second = of_two(30.0, 7.0)
-    known = two(plain, first, second, own=(None, {"scale(p)": 7.0}), **WEIGHTS)
-    assert eliminated(known) == ["scale(p)"]
-    both = two(plain, first, second, own=({"scale(p)": 30.0}, {"scale(p)": 7.0}), **WEIGHTS)
-    assert both.names == ("k1", "k2")
-    assert cf.fit(known).parameters["scale(p)"] == pytest.approx(30.0, rel=0.02)
+    outputs = {"p": lambda x, y: cf.scaled(y), "q": lambda x, y: x}
+    first_data, second_data = of_two(30.0, 7.0)
+    one_known = two(outputs, first_data, second_data, experiment_parameters=(None, {"scale(p)": 7.0}), **WEIGHTS)
+    assert eliminated(one_known) == ["scale(p)"]
+    both_known = two(outputs, first_data, second_data, experiment_parameters=({"scale(p)": 30.0}, {"scale(p)": 7.0}), **WEIGHTS)
+    assert both_known.names == ("k1", "k2")
+    assert cf.fit(one_known).parameters["scale(p)"] == pytest.approx(30.0, rel=0.02)
 
 
 PRIOR = cf.Normal(30.0, 10.0)
@@ -260,24 +260,24 @@ PRIOR = cf.Normal(30.0, 10.0)
 def test_a_scale_of_which_something_is_known_is_a_parameter(what, left):
     problem = implicit(**what)
     assert eliminated(problem) == left
-    found = cf.fit(problem, "single")
+    result = cf.fit(problem, "single")
     a, b = cf.symbols("a b")
-    given_ = {"value": 20.0, **{n: v for n, v in what.items() if n != "guess"}}
-    plain = {"p": lambda x, y: a * y + b, "q": lambda x, y: x}
-    guesses = {"a": cf.Parameter(**given_), "b": 5.0}
-    posed = pose(plain, data_of(True), [a, b], guesses=guesses, **noise_of("known", log=False))
-    agree(found, cf.fit(posed, "single"), 1e-5)  # two methods differ by their integration
+    options = {"value": 20.0, **{n: v for n, v in what.items() if n != "guess"}}
+    explicit_outputs = {"p": lambda x, y: a * y + b, "q": lambda x, y: x}
+    guesses = {"a": cf.Parameter(**options), "b": 5.0}
+    explicit_problem = pose(explicit_outputs, data_of(True), [a, b], guesses=guesses, **noise_of("known", log=False))
+    agree(result, cf.fit(explicit_problem, "single"), 1e-5)  # two methods differ by their integration
 
 
 @pytest.mark.parametrize("noise", [cf.StudentT(sigma=1.0), cf.Huber(sigma=1.0)], ids=["t", "huber"])
 def test_other_densities_estimate_it_begun_where_least_squares_put_it(noise):
-    of = {"p": lambda x, y: cf.scaled(y, offset=True), "q": lambda x, y: x}
+    outputs = {"p": lambda x, y: cf.scaled(y, offset=True), "q": lambda x, y: x}
     data = data_of(True)
-    problem = pose(of, data, sigma={"q": 0.03}, noise={"p": noise})
+    problem = pose(outputs, data, sigma={"q": 0.03}, noise={"p": noise})
     assert eliminated(problem) == []
     a, b = cf.symbols("a b")
-    plain = {"p": lambda x, y: a * y + b, "q": lambda x, y: x}
-    other = pose(plain, data, [a, b], guesses={"a": 37.0, "b": 11.0}, sigma={"q": 0.03}, noise={"p": noise})
+    explicit_outputs = {"p": lambda x, y: a * y + b, "q": lambda x, y: x}
+    other = pose(explicit_outputs, data, [a, b], guesses={"a": 37.0, "b": 11.0}, sigma={"q": 0.03}, noise={"p": noise})
     agree(cf.fit(problem), cf.fit(other), 1e-4, 1e-3)
 
 
@@ -287,29 +287,29 @@ def test_errors_that_depend_on_those_of_other_outputs_leave_it_a_parameter():
     problem = pose({"p": lambda x, y: cf.scaled(y), "q": lambda x, y: x}, data_of(False), sigma=C)
     assert eliminated(problem) == []
     a = cf.symbols("a")
-    plain = pose({"p": lambda x, y: a * y, "q": lambda x, y: x}, data_of(False), [a], guesses={"a": 30.0}, sigma=C)
-    agree(cf.fit(problem), cf.fit(plain), 1e-5)
+    explicit_problem = pose({"p": lambda x, y: a * y, "q": lambda x, y: x}, data_of(False), [a], guesses={"a": 30.0}, sigma=C)
+    agree(cf.fit(problem), cf.fit(explicit_problem), 1e-5)
 
 
 def test_several_unknown_sigmas_that_share_a_scale_leave_it_a_parameter():
     data = data_of(False)
     data["q"] = SCALE * data["q"]
-    of = {"p": lambda x, y: cf.scaled(y, name="gel"), "q": lambda x, y: cf.scaled(x, name="gel")}
+    outputs = {"p": lambda x, y: cf.scaled(y, name="gel"), "q": lambda x, y: cf.scaled(x, name="gel")}
     sigma = {"p": cf.unknown(), "q": cf.unknown()}
-    assert eliminated(pose(of, data, sigma=sigma)) == []
-    assert eliminated(pose(of, data, sigma=cf.unknown("gel"))) == ["scale(gel)"]
+    assert eliminated(pose(outputs, data, sigma=sigma)) == []
+    assert eliminated(pose(outputs, data, sigma=cf.unknown("gel"))) == ["scale(gel)"]
     a = cf.symbols("a")
-    plain = {"p": lambda x, y: a * y, "q": lambda x, y: a * x}
-    found = cf.fit(pose(of, data, sigma=sigma))
-    agree(found, cf.fit(pose(plain, data, [a], guesses={"a": 30.0}, sigma=sigma)), 1e-5)
+    explicit_outputs = {"p": lambda x, y: a * y, "q": lambda x, y: a * x}
+    result = cf.fit(pose(outputs, data, sigma=sigma))
+    agree(result, cf.fit(pose(explicit_outputs, data, [a], guesses={"a": 30.0}, sigma=sigma)), 1e-5)
 
 
 def test_what_appears_elsewhere_is_a_parameter():
     """A spread that depends on the output, an offset of logarithms, a fixed scale, a bound from a driver."""
     p = cf.symbols("p")
-    of = {"p": lambda x, y: cf.scaled(y, offset=True), "q": lambda x, y: x}
-    assert eliminated(pose(of, data_of(True), sigma={"p": 0.5 + 0.01 * p, "q": 0.03})) == []
-    assert eliminated(pose(of, data_of(True), sigma=0.1, noise={"p": cf.LogNormal()})) == []
+    outputs = {"p": lambda x, y: cf.scaled(y, offset=True), "q": lambda x, y: x}
+    assert eliminated(pose(outputs, data_of(True), sigma={"p": 0.5 + 0.01 * p, "q": 0.03})) == []
+    assert eliminated(pose(outputs, data_of(True), sigma=0.1, noise={"p": cf.LogNormal()})) == []
     problem = implicit().posed
     assert eliminated(problem) == ["offset(p)", "scale(p)"]
     assert eliminated(problem.fix({"scale(p)": 37.0})) == ["offset(p)"]
@@ -320,10 +320,10 @@ def test_what_appears_elsewhere_is_a_parameter():
     agree(a, b, 1e-5)
 
 
-def without_drug(of, *, offset):
+def without_drug(effect, *, offset):
     """Measure an effect of a drug that is not given, and the decay of something else."""
     y, k, u = cf.symbols("y k u")
-    model = cf.Model({y: -k * y}, parameters=[k], inputs=[u], outputs={"p": cf.scaled(of(u, y), offset=offset)})
+    model = cf.Model({y: -k * y}, parameters=[k], inputs=[u], outputs={"p": cf.scaled(effect(u, y), offset=offset)})
     data = {"p": np.full(TIMES.size, 0.1), "y": np.exp(-0.25 * TIMES)}
     experiment = cf.Experiment(data, time=TIMES, sigma=0.1, initial={"y": 1.0}, inputs={"u": 0.0})
     return cf.Problem(model, experiment, parameters={"k": 0.5})
@@ -332,76 +332,76 @@ def without_drug(of, *, offset):
 @pytest.mark.parametrize("solver", [cf.GaussNewton(), cf.Ipopt()], ids=label)
 @pytest.mark.parametrize("transcription", TRANSCRIPTIONS, ids=label)
 def test_a_scale_of_nothing_is_said_to_be_undetermined(transcription, solver):
-    found = cf.fit(without_drug(lambda u, y: u * y, offset=False), transcription, solver)
-    assert found.success, found.message
-    assert found.identifiability["scale(p)"].kind == "not identifiable"
-    assert found.parameters["k"] == pytest.approx(0.25, rel=1e-4)
+    result = cf.fit(without_drug(lambda u, y: u * y, offset=False), transcription, solver)
+    assert result.success, result.message
+    assert result.identifiability["scale(p)"].kind == "not identifiable"
+    assert result.parameters["k"] == pytest.approx(0.25, rel=1e-4)
 
 
 @pytest.mark.parametrize("transcription", TRANSCRIPTIONS, ids=label)
 def test_of_a_constant_scale_and_offset_are_not_told_apart(transcription):
-    found = cf.fit(without_drug(lambda u, y: u * y + 2, offset=True), transcription)
-    assert found.success, found.message
-    assert found.identifiability.combinations[0].names == ("scale(p)", "offset(p)")
-    assert 2 * found.parameters["scale(p)"] + found.parameters["offset(p)"] == pytest.approx(0.1)
-    assert found.parameters["k"] == pytest.approx(0.25, rel=1e-4)
+    result = cf.fit(without_drug(lambda u, y: u * y + 2, offset=True), transcription)
+    assert result.success, result.message
+    assert result.identifiability.combinations[0].names == ("scale(p)", "offset(p)")
+    assert 2 * result.parameters["scale(p)"] + result.parameters["offset(p)"] == pytest.approx(0.1)
+    assert result.parameters["k"] == pytest.approx(0.25, rel=1e-4)
 
 
 def test_rounding_errors_of_a_state_at_zero_are_not_scaled_up():
     data = {"p": np.full(TIMES.size, 0.1), "q": np.exp(-0.25 * TIMES)}
     experiment = cf.Experiment(data, time=TIMES, sigma=0.1, initial={"x": 0.0, "y": 1.0})
-    known = {"k1": cf.Parameter(0.5, fixed=True), "k2": 0.5}
+    parameters = {"k1": cf.Parameter(0.5, fixed=True), "k2": 0.5}
     model = model_of({"p": lambda x, y: cf.scaled(x), "q": lambda x, y: y})
-    found = cf.fit(cf.Problem(model, experiment, parameters=known), cf.Collocation())
-    assert found.success, found.message
-    assert found.parameters["scale(p)"] == 1.0
-    assert found.identifiability["scale(p)"].kind == "not identifiable"
+    result = cf.fit(cf.Problem(model, experiment, parameters=parameters), cf.Collocation())
+    assert result.success, result.message
+    assert result.parameters["scale(p)"] == 1.0
+    assert result.identifiability["scale(p)"].kind == "not identifiable"
 
 
 def test_a_state_of_unknown_scale_is_not_measured_unless_its_scale_has_a_guess():
-    for problem, seen in (
+    for problem, expected in (
         (implicit(), {"x"}),
         (implicit(guess=30.0), {"x", "y"}),
         (implicit().replace(parameters={**GUESSES, "scale(p)": 30.0, "offset(p)": 5.0}), {"x", "y"}),
     ):
-        (known,) = known_states(problem.posed, problem.guess, "data")
-        assert set(known) == seen
+        (known_values,) = known_states(problem.posed, problem.guess, "data")
+        assert set(known_values) == expected
         assert eliminated(problem) == ["offset(p)", "scale(p)"]
 
 
 def test_an_unknown_scale_hides_the_unit_of_a_free_initial_state():
     """Neither the state's unit nor the scale can be known where nothing else has that unit."""
-    of = {"p": lambda x, y: cf.scaled(y)}
+    outputs = {"p": lambda x, y: cf.scaled(y)}
     experiment = cf.Experiment({"p": data_of(False)["p"]}, time=TIMES, sigma=1.0, initial={"x": cf.free(2.0), "y": 0.0})
-    found = cf.fit(cf.Problem(model_of(of), experiment, parameters=GUESSES))
-    assert found.success
-    (combination,) = found.identifiability.combinations
+    result = cf.fit(cf.Problem(model_of(outputs), experiment, parameters=GUESSES))
+    assert result.success
+    (combination,) = result.identifiability.combinations
     assert set(combination.names) == {"scale(p)", "x(0)"}
 
 
 def test_a_scale_is_not_known_where_nothing_of_it_is_measured():
-    plain = {"p": lambda x, y: cf.scaled(y, per_experiment=True), "q": lambda x, y: x, "r": lambda x, y: cf.scaled(x)}
-    problem = two(plain, *of_two(30.0, 30.0), measure=("p", "q"), sigma=0.3)
+    outputs = {"p": lambda x, y: cf.scaled(y, per_experiment=True), "q": lambda x, y: x, "r": lambda x, y: cf.scaled(x)}
+    problem = two(outputs, *of_two(30.0, 30.0), measure=("p", "q"), sigma=0.3)
     assert problem.names == ("k1", "k2", "scale(p)[experiment 1]")
     for transcription in TRANSCRIPTIONS:
-        found = cf.fit(problem, transcription)
-        assert found.success
-        seen = found.predict(times=[1.0, 2.0])
-        assert np.isfinite(seen["experiment 1"]["p"]).all()
-        assert np.isnan(seen["experiment 2"]["p"]).all()
-        assert np.isnan(seen["experiment 1"]["r"]).all()
+        result = cf.fit(problem, transcription)
+        assert result.success
+        prediction = result.predict(times=[1.0, 2.0])
+        assert np.isfinite(prediction["experiment 1"]["p"]).all()
+        assert np.isnan(prediction["experiment 2"]["p"]).all()
+        assert np.isnan(prediction["experiment 1"]["r"]).all()
 
 
 def test_problems_survive_pickling_and_tell_themselves_apart():
     problem = implicit("each unknown", per_experiment=True)
-    again = pickle.loads(pickle.dumps(problem))
-    posed = pickle.loads(pickle.dumps(problem.posed))
-    for other in (again, posed):
+    copy = pickle.loads(pickle.dumps(problem))
+    posed_copy = pickle.loads(pickle.dumps(problem.posed))
+    for other in (copy, posed_copy):
         assert eliminated(other) == eliminated(problem) == ["offset(p)", "scale(p)"]
         agree(cf.fit(other), cf.fit(problem), 1e-9, 1e-9)
-    assert fingerprint(again) == fingerprint(problem)
-    named = implicit("each unknown", name="gel")
-    assert fingerprint(named) != fingerprint(problem)
+    assert fingerprint(copy) == fingerprint(problem)
+    named_problem = implicit("each unknown", name="gel")
+    assert fingerprint(named_problem) != fingerprint(problem)
 
 
 def test_what_is_wrong_is_said():
@@ -422,33 +422,33 @@ def test_what_is_wrong_is_said():
         model_of({"p": lambda x, y: cf.scaled(cf.scaled(x))})
 
 
-def bounded(**said):
+def bounded(**options):
     """Pose the problem with finite bounds of all that is searched."""
     rates = {n: cf.Parameter(v, lower=0.01, upper=10.0, scale="log") for n, v in GUESSES.items()}
-    return implicit("each unknown", **said).replace(parameters=rates)
+    return implicit("each unknown", **options).replace(parameters=rates)
 
 
 def test_drivers_neither_draw_nor_search_what_is_eliminated():
-    found = cf.fit(bounded())
+    result = cf.fit(bounded())
     many = cf.multistart(bounded(), starts=3, rng=0, solver="gauss-newton", transcription="single")
-    agree(many.best, found, 1e-4, 1e-3)
+    agree(many.best, result, 1e-4, 1e-3)
     assert {start.start["scale(p)"] for start in many.starts} == {1.0}
 
 
 @pytest.mark.slow
 def test_other_drivers_neither_draw_nor_search_what_is_eliminated():
-    found = cf.fit(bounded())
+    result = cf.fit(bounded())
     search = cf.scatter_search(bounded(), rng=0, max_eval=300, dim_refset=4)
-    agree(search.best, found, 1e-4, 1e-3)
+    agree(search.best, result, 1e-4, 1e-3)
     grown = cf.incremental(bounded())
-    agree(grown.best, found, 1e-4, 1e-3)
+    agree(grown.best, result, 1e-4, 1e-3)
 
 
 @pytest.mark.slow
 def test_a_scale_that_is_a_parameter_of_a_likelihood_need_not_be_drawn_either():
     rates = {n: cf.Parameter(v, lower=0.01, upper=10.0, scale="log") for n, v in GUESSES.items()}
-    of = {"p": lambda x, y: cf.scaled(y), "q": lambda x, y: x}
-    problem = pose(of, data_of(False), guesses=rates, sigma={"q": 0.03}, noise={"p": cf.StudentT(sigma=1.0)})
+    outputs = {"p": lambda x, y: cf.scaled(y), "q": lambda x, y: x}
+    problem = pose(outputs, data_of(False), guesses=rates, sigma={"q": 0.03}, noise={"p": cf.StudentT(sigma=1.0)})
     assert eliminated(problem) == []
     many = cf.multistart(problem, starts=2, rng=0, transcription="single")
     assert many.best.parameters["scale(p)"] == pytest.approx(SCALE, rel=0.1)
@@ -464,10 +464,10 @@ def test_starts_by_decomposition_take_other_states_for_measured():
     experiment = cf.Experiment(data, time=TIMES, sigma=0.01, initial={"x": 1.0, "y": 1.0, "z": 0.0})
     problem = cf.Problem(model, experiment, parameters={"k1": 1.0, "k2": 1.0, "k3": cf.Parameter(0.8, fixed=True)})
     for start in ("decomposed", "matching"):
-        found = cf.fit(problem, start=start)
-        assert found.success, found.message
-        assert found.parameters["scale(p)"] == pytest.approx(40.0, rel=1e-3)
-        assert found.parameters["k1"] == pytest.approx(0.3, rel=1e-3)
+        result = cf.fit(problem, start=start)
+        assert result.success, result.message
+        assert result.parameters["scale(p)"] == pytest.approx(40.0, rel=1e-3)
+        assert result.parameters["k1"] == pytest.approx(0.3, rel=1e-3)
 
 
 def test_horizons_without_the_output_leave_its_scale_where_it_was():
@@ -501,16 +501,16 @@ def test_a_steady_start_does_not_depend_on_scales():
 def test_counts_per_interval_of_which_an_unknown_part_is_reported(transcription):
     x, i, b, g = cf.symbols("x i b g")
     rates, days = {x: -b * x * i, i: b * x * i - g * i}, np.arange(1.0, 15.0)
-    seen = cf.simulate(
+    simulation = cf.simulate(
         cf.Model(rates, parameters=[b, g]), times=days, parameters={"b": 1.2, "g": 0.4}, initial={"x": 0.99, "i": 0.01}
     )
-    counts = -500.0 * np.diff(np.concatenate([[0.99], seen["x"]]))
+    counts = -500.0 * np.diff(np.concatenate([[0.99], simulation["x"]]))
     model = cf.Model(rates, parameters=[b, g], outputs={"cases": cf.scaled(cf.per_interval(b * x * i))})
     experiment = cf.Experiment({"cases": counts}, time=days, sigma=1.0, initial={"x": 0.99, "i": 0.01})
     problem = cf.Problem(model, experiment, parameters={"b": 1.0, "g": 0.5})
     assert eliminated(pickle.loads(pickle.dumps(problem))) == ["scale(cases)"]
-    found = cf.fit(problem, transcription)
-    assert found.parameters["scale(cases)"] == pytest.approx(500.0, rel=1e-5)
+    result = cf.fit(problem, transcription)
+    assert result.parameters["scale(cases)"] == pytest.approx(500.0, rel=1e-5)
     poisson = cf.Experiment({"cases": counts.round()}, time=days, noise=cf.Poisson(), initial={"x": 0.99, "i": 0.01})
     likely = cf.fit(problem.replace(experiments=poisson), transcription)
     assert likely.success

@@ -84,25 +84,25 @@ def curve(axes):
 
 
 def test_every_measured_output_has_a_panel_with_its_data_and_error_bars(two_doses):
-    shown = panels(plots.fit(two_doses))
-    assert shown.keys() == {"x, dose 1", "y, dose 1", "y, dose 2"}
+    axes_by_title = panels(plots.fit(two_doses))
+    assert axes_by_title.keys() == {"x, dose 1", "y, dose 1", "y, dose 2"}
     for i, experiment in enumerate(two_doses.problem.experiments):
         for name, (times, values) in experiment.data.items():
-            (container,) = shown[f"{name}, dose {1 + i}"][0].containers
+            (container,) = axes_by_title[f"{name}, dose {1 + i}"][0].containers
             np.testing.assert_allclose(container.lines[0].get_xydata(), np.column_stack([times, values[:, 0]]))
             bars = np.array(container.lines[2][0].get_segments())
             np.testing.assert_allclose(np.diff(bars[:, :, 1]).ravel(), 2 * 0.05)
 
 
 def test_curves_and_residuals_follow_the_closed_form(two_doses):
-    shown = panels(plots.fit(two_doses))
+    axes_by_title = panels(plots.fit(two_doses))
     for i, experiment in enumerate(two_doses.problem.experiments):
         for name, (times, values) in experiment.data.items():
-            top, bottom = shown[f"{name}, dose {1 + i}"]
-            at, heights = curve(top).get_data()
-            assert at[0] == 0
-            assert at[-1] == 6
-            np.testing.assert_allclose(heights, chain(at, 1.0 + i, **two_doses.parameters)[name], rtol=1e-5, atol=1e-7)
+            top, bottom = axes_by_title[f"{name}, dose {1 + i}"]
+            curve_times, heights = curve(top).get_data()
+            assert curve_times[0] == 0
+            assert curve_times[-1] == 6
+            np.testing.assert_allclose(heights, chain(curve_times, 1.0 + i, **two_doses.parameters)[name], rtol=1e-5, atol=1e-7)
             (points,) = [line for line in bottom.lines if line.get_marker() == "o"]
             expected = (chain(times, 1.0 + i, **two_doses.parameters)[name] - values[:, 0]) / 0.05
             np.testing.assert_allclose(points.get_ydata(), expected, atol=1e-4)
@@ -115,22 +115,22 @@ def test_nodes_are_marked(two_doses):
 
 
 def test_experiments_share_times_and_outputs_share_values(two_doses):
-    shown = panels(plots.fit(two_doses))
-    x1, y1, y2 = (shown[title][0] for title in ("x, dose 1", "y, dose 1", "y, dose 2"))
+    axes_by_title = panels(plots.fit(two_doses))
+    x1, y1, y2 = (axes_by_title[title][0] for title in ("x, dose 1", "y, dose 1", "y, dose 2"))
     assert x1.get_shared_x_axes().joined(x1, y1)
     assert y1.get_shared_y_axes().joined(y1, y2)
     assert not x1.get_shared_y_axes().joined(x1, y1)
-    assert len({bottom.get_ylim() for _, bottom in shown.values()}) == 1
+    assert len({bottom.get_ylim() for _, bottom in axes_by_title.values()}) == 1
 
 
 def test_estimated_noise_replaces_sigma_that_is_unknown(unknown_sigma):
-    shown = panels(plots.fit(unknown_sigma))
-    assert shown.keys() == {"x", "y"}
-    (container,) = shown["x"][0].containers
+    axes_by_title = panels(plots.fit(unknown_sigma))
+    assert axes_by_title.keys() == {"x", "y"}
+    (container,) = axes_by_title["x"][0].containers
     bars = np.array(container.lines[2][0].get_segments())
     np.testing.assert_allclose(np.diff(bars[:, :, 1]).ravel(), 2 * unknown_sigma.noise)
     standardised = [
-        line.get_ydata() for _, bottom in shown.values() for line in bottom.lines if line.get_marker() == "o"
+        line.get_ydata() for _, bottom in axes_by_title.values() for line in bottom.lines if line.get_marker() == "o"
     ]
     assert np.sum(np.square(standardised)) == pytest.approx(unknown_sigma.dof)
 
@@ -139,9 +139,9 @@ def test_all_data_and_residuals_lie_inside_the_axes(two_doses, unknown_sigma):
     for result in (two_doses, unknown_sigma):
         for axes in plots.fit(result).axes:
             low, high = axes.get_ylim()
-            drawn = np.concatenate([line.get_ydata() for line in axes.lines if line.get_marker() == "o"])
-            assert low < drawn.min()
-            assert drawn.max() < high
+            values = np.concatenate([line.get_ydata() for line in axes.lines if line.get_marker() == "o"])
+            assert low < values.min()
+            assert values.max() < high
 
 
 def test_a_failed_fit_shows_the_data_the_reason_and_the_curve_up_to_the_pole(exploding):
@@ -150,9 +150,9 @@ def test_a_failed_fit_shows_the_data_the_reason_and_the_curve_up_to_the_pole(exp
     top, bottom = panels(figure)["x"]
     (container,) = top.containers
     np.testing.assert_allclose(container.lines[0].get_ydata(), [1.1, 1.3, 1.6])
-    at, heights = curve(top).get_data()
-    assert 1.9 < at[-1] < 2.0
-    np.testing.assert_allclose(heights[at < 1.9], 1 / (1 - 0.5 * at[at < 1.9]), rtol=1e-4)
+    times, heights = curve(top).get_data()
+    assert 1.9 < times[-1] < 2.0
+    np.testing.assert_allclose(heights[times < 1.9], 1 / (1 - 0.5 * times[times < 1.9]), rtol=1e-4)
     assert top.get_ylim()[1] < 10  # the data stay visible
     assert not np.isfinite(
         np.concatenate([line.get_ydata() for line in bottom.lines if line.get_marker() == "o"])
@@ -196,15 +196,15 @@ def test_correlations_below_the_diagonal(two_doses):
     model = cf.Model({x: -a * x}, parameters=[a, b, c], initial={x: b}, outputs={"seen": x + c})
     experiment = cf.Experiment({"seen": 2 * np.exp(-t) + 0.5 + 0.01 * np.sin(9 * t)}, time=t)
     parameters = {"a": 0.8, "b": 1.5, "c": cf.Parameter(0.2, upper=0.3)}  # c ends at its bound
-    for upper, known in ((0.3, 1), (3.0, 3)):
+    for upper, n_shown in ((0.3, 1), (3.0, 3)):
         parameters["c"] = cf.Parameter(0.2, upper=upper)
         result = cf.fit(cf.Problem(model, experiment, parameters=parameters), "single")
         figure = plots.correlation(result)
         axes = figure.axes[0]
-        shown = np.ma.filled(axes.images[-1].get_array(), np.nan)
-        assert np.isfinite(shown).sum() == known
+        image = np.ma.filled(axes.images[-1].get_array(), np.nan)
+        assert np.isfinite(image).sum() == n_shown
         expected = np.where(np.tri(2, dtype=bool), result.correlation[1:, :-1], np.nan)
-        np.testing.assert_allclose(shown, expected)
+        np.testing.assert_allclose(image, expected)
         assert [label.get_text() for label in axes.get_xticklabels()] == ["a", "b"]
         assert [label.get_text() for label in axes.get_yticklabels()] == ["b", "c"]
         written = [text.get_text().replace("−", "-") for text in axes.texts]
@@ -291,8 +291,8 @@ model = cf.Model({x: -k * x}, parameters=[k], initial={x: 1})
 result = cf.fit(cf.Problem(model, cf.Experiment({"x": [0.6, 0.4]}, time=[1, 2]), parameters={"k": 1}))
 result.plot().savefig(io.BytesIO())
 """
-    bare = {k: v for k, v in os.environ.items() if k not in ("DISPLAY", "WAYLAND_DISPLAY")}
-    subprocess.run([sys.executable, "-c", code], check=True, env={**bare, "MPLBACKEND": backend})
+    environment = {k: v for k, v in os.environ.items() if k not in ("DISPLAY", "WAYLAND_DISPLAY")}
+    subprocess.run([sys.executable, "-c", code], check=True, env={**environment, "MPLBACKEND": backend})
 
 
 @given(st.integers(1, 20), st.integers(1, 8), st.data())
@@ -310,13 +310,13 @@ def test_grid_places_every_panel_once_and_says_what_it_leaves_out(n_experiments,
     problem = SimpleNamespace(conditions=conditions, outputs=[f"y{j}" for j in range(n_outputs)])
     grid = Grid.of(problem)
     measured = [(f"e{i}", j) for i, mask in enumerate(masks) for j in range(n_outputs) if mask[j]]
-    shown = [(panel.condition.name, panel.output) for panel in grid.panels]
+    panel_keys = [(panel.condition.name, panel.output) for panel in grid.panels]
     cells = [(panel.row, panel.column) for panel in grid.panels]
-    assert len(set(shown)) == len(shown) == len(set(cells))
-    assert set(shown) <= set(measured)
-    assert 1 <= len(shown) <= 12
+    assert len(set(panel_keys)) == len(panel_keys) == len(set(cells))
+    assert set(panel_keys) <= set(measured)
+    assert 1 <= len(panel_keys) <= 12
     assert all(row < grid.rows and column < grid.columns <= 4 for row, column in cells)
-    assert bool(grid.note) == (len(shown) < len(measured))
+    assert bool(grid.note) == (len(panel_keys) < len(measured))
 
 
 def decay_over(times, **options):
@@ -337,12 +337,12 @@ def test_times_that_were_dates_are_shown_as_dates():
     figure.canvas.draw()
     above, below = figure.axes
     ticks = below.get_xticks()
-    shown = [label.get_text() for label in below.get_xticklabels()]
-    at = [np.datetime64("2024-02-26") + np.timedelta64(round(3600 * t), "s") for t in ticks]
-    written = {str(day)[8:10]: text for day, text in zip(at, shown, strict=True)}
+    labels = [label.get_text() for label in below.get_xticklabels()]
+    dates = [np.datetime64("2024-02-26") + np.timedelta64(round(3600 * t), "s") for t in ticks]
+    written = {str(day)[8:10]: text for day, text in zip(dates, labels, strict=True)}
     assert written["01"] == "Mar"
     assert all(text == day for day, text in written.items() if day != "01")
-    assert len(shown) >= 3
+    assert len(labels) >= 3
     assert (below.get_xlabel(), below.xaxis.get_offset_text().get_text()) == ("date", "2024-Mar")
     assert not above.xaxis.get_offset_text().get_visible()
     assert below.format_xdata(24.0) == "2024-02-27 00:00:00"

@@ -25,10 +25,10 @@ def test_a_count_is_held_over_its_interval_and_a_state_is_a_curve() -> None:
     result = fitted()
     figure = result.plot()
     lines = [line for axes in figure.axes for line in axes.lines if line.get_linestyle() == "-"]
-    drawn = [line for line in lines if np.size(line.get_xdata()) > 2]
-    steps = [line for line in drawn if line.get_drawstyle() == "steps-pre"]
+    curves = [line for line in lines if np.size(line.get_xdata()) > 2]
+    steps = [line for line in curves if line.get_drawstyle() == "steps-pre"]
     assert len(steps) == 2
-    assert [line for line in drawn if line.get_drawstyle() == "default"]
+    assert [line for line in curves if line.get_drawstyle() == "default"]
     for line, name in zip(steps, ("cases", "mean"), strict=True):
         assert np.asarray(line.get_xdata()) == pytest.approx(np.append(0.0, WEEKS))
         values = result.predict()[name]

@@ -26,8 +26,8 @@ def decay(*, experiments=1, outputs=1):
     model = cf.Model({x: -k * x}, parameters=[k], initial={x: 1}, outputs={f"y{i}": i * x for i in range(1, outputs)})
     values = np.exp(-0.4 * TIMES) + 0.03 * np.cos(5 * TIMES)
     data = {"x": values, **{f"y{i}": i * values for i in range(1, outputs)}}
-    given = [cf.Experiment(data, time=TIMES, name=f"run {i + 1}") for i in range(experiments)]
-    return cf.Problem(model, given, parameters={"k": 1.0})
+    runs = [cf.Experiment(data, time=TIMES, name=f"run {i + 1}") for i in range(experiments)]
+    return cf.Problem(model, runs, parameters={"k": 1.0})
 
 
 def exploding():
@@ -86,12 +86,12 @@ def test_stages_are_drawn_from_their_nodes_and_the_jumps_are_the_gaps(lotka_volt
     for column, state in zip(columns, (states[0], states[2]), strict=True):
         (gap,) = gaps(staged.layout, state.evaluation)
         for j, axes in enumerate(column):
-            drawn = ends(axes)
-            assert len(drawn) == 10
+            curves = ends(axes)
+            assert len(curves) == 10
             np.testing.assert_allclose(
-                [part[0] for part in drawn], np.column_stack([chain.times[:-1], state.v[chain.nodes[:, j]]])
+                [part[0] for part in curves], np.column_stack([chain.times[:-1], state.v[chain.nodes[:, j]]])
             )
-            np.testing.assert_allclose([part[-1, 0] for part in drawn], chain.times[1:])
+            np.testing.assert_allclose([part[-1, 0] for part in curves], chain.times[1:])
             jumps = ends(axes, RED)
             np.testing.assert_allclose([part[0, 0] for part in jumps], chain.times[1:-1])
             np.testing.assert_allclose([part[0, 1] - part[1, 1] for part in jumps], gap[1:, j], rtol=1e-3, atol=1e-5)
@@ -100,9 +100,9 @@ def test_stages_are_drawn_from_their_nodes_and_the_jumps_are_the_gaps(lotka_volt
 def test_pieces_follow_the_closed_form_of_every_experiment():
     problem = decay(experiments=2, outputs=3)
     edges = [np.array([0.0, 1.5, 6.0]), np.array([0.0, 6.0])]
-    found = StageIntegrator(problem, edges).from_nodes(np.array([0.7]), [np.array([[1.0], [3.0]]), np.array([[2.0]])])
-    assert [len(own) for own in found] == [2, 1]
-    for piece, start, x in zip([*found[0], *found[1]], (0.0, 1.5, 0.0), (1.0, 3.0, 2.0), strict=True):
+    pieces_by_experiment = StageIntegrator(problem, edges).from_nodes(np.array([0.7]), [np.array([[1.0], [3.0]]), np.array([[2.0]])])
+    assert [len(experiment_pieces) for experiment_pieces in pieces_by_experiment] == [2, 1]
+    for piece, start, x in zip([*pieces_by_experiment[0], *pieces_by_experiment[1]], (0.0, 1.5, 0.0), (1.0, 3.0, 2.0), strict=True):
         assert piece.complete
         expected = x * np.exp(-0.7 * (piece.times - start))
         np.testing.assert_allclose(piece.values, expected[:, None] * [1, 1, 2], rtol=1e-4)
@@ -115,9 +115,9 @@ def test_pieces_meet_jumps_of_inputs_and_keep_algebraic_states_consistent():
     experiment = cf.Experiment({"x": np.ones(2)}, [1.0, 2.0], initial={"x": cf.free(0.0)}, inputs={"u": jump})
     problem = cf.Problem(model, experiment)
     edges = np.array([0.0, 0.7, 2.0])
-    ((first, second),) = StageIntegrator(problem, [edges]).from_nodes(np.array([0.0]), [np.array([[0.0], [4.0]])])
+    ((first_piece, second_piece),) = StageIntegrator(problem, [edges]).from_nodes(np.array([0.0]), [np.array([[0.0], [4.0]])])
     names = problem.model.output_names
-    for piece, start, x0 in ((first, 0.0, 0.0), (second, 0.7, 4.0)):
+    for piece, start, x0 in ((first_piece, 0.0, 0.0), (second_piece, 0.7, 4.0)):
         values = dict(zip(names, piece.values.T, strict=True))
         slope = np.interp(piece.times, [0, 0.3, 1.1, 2.0], [0, 0.3, -1.3, 3.2]) - np.interp(
             start, [0, 0.3, 1.1], [0, 0.3, -1.3]
@@ -125,20 +125,20 @@ def test_pieces_meet_jumps_of_inputs_and_keep_algebraic_states_consistent():
         np.testing.assert_allclose(values["x"], x0 + slope, atol=1e-6)
         np.testing.assert_allclose(values["residual"], 0.0, atol=1e-6)
         rates = values["both"] - values["x"]
-        kink = 0.3 if piece is first else 1.1
+        kink = 0.3 if piece is first_piece else 1.1
         at_kink = rates[piece.times == kink]
-        assert at_kink.tolist() == pytest.approx([1.0, -2.0] if piece is first else [-2.0, 5.0])  # both sides
+        assert at_kink.tolist() == pytest.approx([1.0, -2.0] if piece is first_piece else [-2.0, 5.0])  # both sides
 
 
 def test_snapshots_are_the_first_the_last_and_two_between_unless_chosen(lotka_volterra):
     problem, staged, states = lotka_volterra
-    shown = titles(plots.iterations(states, problem, staged))
-    assert len(shown) == 4
-    assert shown[0].startswith("start\n")
-    assert shown[-1].startswith(f"after {states[-1].iteration} iterations, converged\n")
-    chosen = titles(plots.iterations(iter(states), problem, staged, choose=[3, 1]))
-    assert [title.split("\n")[0] for title in chosen] == ["after 3 iterations", "after 1 iteration"]
-    assert f"cost {0.5 * weighted_squares(staged.layout, states[3].evaluation):.3g}" in chosen[0]
+    default_titles = titles(plots.iterations(states, problem, staged))
+    assert len(default_titles) == 4
+    assert default_titles[0].startswith("start\n")
+    assert default_titles[-1].startswith(f"after {states[-1].iteration} iterations, converged\n")
+    chosen_titles = titles(plots.iterations(iter(states), problem, staged, choose=[3, 1]))
+    assert [title.split("\n")[0] for title in chosen_titles] == ["after 3 iterations", "after 1 iteration"]
+    assert f"cost {0.5 * weighted_squares(staged.layout, states[3].evaluation):.3g}" in chosen_titles[0]
 
 
 def test_curves_show_every_iteration_once(lotka_volterra):
@@ -182,8 +182,8 @@ def test_softened_problems_are_shaded():
     _, curves = panels(figure)
     (band,) = curves["damping λ"].patches
     assert (band.get_x(), band.get_x() + band.get_width()) == (soft[0], soft[-1] + 1)
-    plain = plots.iterations(course(problem, transcription), problem, transcription)
-    assert not panels(plain)[1]["damping λ"].patches
+    hard_figure = plots.iterations(course(problem, transcription), problem, transcription)
+    assert not panels(hard_figure)[1]["damping λ"].patches
 
 
 def test_single_shooting_has_one_piece_and_no_gaps():
@@ -197,8 +197,8 @@ def test_single_shooting_has_one_piece_and_no_gaps():
         assert len(pieces(axes)) == 1
         assert not pieces(axes, RED)
         assert "gap" not in title
-    at, heights = ends(columns[-1][0])[0].T
-    np.testing.assert_allclose(heights, np.exp(-states[-1].v[0] * at), rtol=1e-4)
+    times, heights = ends(columns[-1][0])[0].T
+    np.testing.assert_allclose(heights, np.exp(-states[-1].v[0] * times), rtol=1e-4)
 
 
 def test_collocation_is_drawn_by_integration_and_joins():
@@ -231,11 +231,11 @@ def test_a_start_that_cannot_be_integrated_is_drawn_up_to_the_pole():
 
 def test_a_stage_that_stops_leaves_the_others_whole():
     problem = exploding()
-    found = StageIntegrator(problem, [np.array([0.0, 2.0, 4.0, 6.0])]).from_nodes(
+    pieces_by_experiment = StageIntegrator(problem, [np.array([0.0, 2.0, 4.0, 6.0])]).from_nodes(
         np.array([0.5]), [np.array([[0.2], [2.0], [0.5]])]
     )
-    assert [piece.complete for piece in found[0]] == [True, False, True]
-    assert 2.9 < found[0][1].times[-1] < 3.0
+    assert [piece.complete for piece in pieces_by_experiment[0]] == [True, False, True]
+    assert 2.9 < pieces_by_experiment[0][1].times[-1] < 3.0
     transcription = cf.MultipleShooting([0.0, 2.0, 4.0, 6.0])
     states = course(problem, transcription, homotopy="never")
     assert states[0].status is cf.Status.START_FAILED
@@ -302,9 +302,9 @@ def test_an_animation_of_one_state(tmp_path):
 )
 def test_bad_input_is_named(lotka_volterra, options, message):
     problem, staged, states = lotka_volterra
-    given = {"states": states, "transcription": staged, **options}
+    arguments = {"states": states, "transcription": staged, **options}
     with pytest.raises(cf.InputError, match=message):
-        plots.iterations(given.pop("states"), problem, given.pop("transcription"), **given)
+        plots.iterations(arguments.pop("states"), problem, arguments.pop("transcription"), **arguments)
 
 
 @pytest.mark.parametrize(

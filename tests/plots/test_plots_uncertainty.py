@@ -44,26 +44,26 @@ def words(figure):
 
 
 def shade(figure):
-    (found,) = [c for axes in figure.axes for c in axes.collections if type(c).__name__.startswith("FillBetween")]
-    return found.get_paths()[0].vertices
+    (band,) = [c for axes in figure.axes for c in axes.collections if type(c).__name__.startswith("FillBetween")]
+    return band.get_paths()[0].vertices
 
 
 def test_units_stand_on_axes_and_in_titles(result):
-    said = words(result.plot())
-    assert "time (h)" in said
-    assert "y (mg/L)" in said
+    text = words(result.plot())
+    assert "time (h)" in text
+    assert "y (mg/L)" in text
     assert "k (1/h)" in words(plots.ellipses(result))
     assert "time (h)" in words(plots.residuals(result))
     assert "time (h)" in words(plots.sensitivities(result))
 
 
 def test_a_band_is_the_predicted_one_and_wider_with_noise(result):
-    plain_, noisy = (shade(result.plot(bands="linear", noise=noise)) for noise in (False, True))
-    known = result.predict(np.array([0.5, 4.0]), bands="linear")["start 1"]
+    curve_band, value_band = (shade(result.plot(bands="linear", noise=noise)) for noise in (False, True))
+    prediction = result.predict(np.array([0.5, 4.0]), bands="linear")["start 1"]
     for side in ("lower", "upper"):
-        ends = known[f"y {side}"]
-        assert np.min(np.abs(plain_[:, 1] - ends[1]) + np.abs(plain_[:, 0] - 4.0)) < 1e-6
-    assert np.ptp(noisy[:, 1]) > np.ptp(plain_[:, 1])
+        ends = prediction[f"y {side}"]
+        assert np.min(np.abs(curve_band[:, 1] - ends[1]) + np.abs(curve_band[:, 0] - 4.0)) < 1e-6
+    assert np.ptp(value_band[:, 1]) > np.ptp(curve_band[:, 1])
     assert "95 % of the curve" in words(result.plot(bands="linear"))
     assert "80 % of new values" in words(result.plot(bands="linear", noise=True, confidence_level=0.8))
 
@@ -81,8 +81,8 @@ def test_data_over_decades_have_logarithmic_axes():
     spread = decay(np.geomspace(1e-3, 12.0, 12), sigma=cf.relative(0.02))
     axes = spread.plot().axes[0]
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "linear")
-    at = max((line.get_xdata() for line in axes.lines), key=len)
-    assert np.count_nonzero(at < 0.1) > 100  # the curve is fine there, too
+    times = max((line.get_xdata() for line in axes.lines), key=len)
+    assert np.count_nonzero(times < 0.1) > 100  # the curve is fine there, too
     assert [spread.plot(log=choice).axes[0].get_yscale() for choice in ("y", True, False)] == ["log", "log", "linear"]
     assert spread.plot(log="y").axes[0].get_xscale() == "linear"
 
@@ -96,17 +96,17 @@ def test_what_log_spaced_means():
 
 
 def test_each_experiment_has_its_own_scale_where_one_would_look_flat():
-    alike, unlike = (decay(np.linspace(0.5, 4, 8), sigma=cf.relative(0.02), several=s) for s in ((1, 2), (1, 100)))
+    similar_sizes, different_sizes = (decay(np.linspace(0.5, 4, 8), sigma=cf.relative(0.02), several=s) for s in ((1, 2), (1, 100)))
 
     def shared(figure):
-        first, _, second, _ = figure.axes
-        return first.get_shared_y_axes().joined(first, second)
+        first_axes, _, second_axes, _ = figure.axes
+        return first_axes.get_shared_y_axes().joined(first_axes, second_axes)
 
-    assert shared(alike.plot())
-    assert not shared(unlike.plot())
-    assert shared(unlike.plot(share=True))
-    assert not shared(alike.plot(share=False))
-    assert unlike.plot().axes[0].get_ylim()[1] < 5
+    assert shared(similar_sizes.plot())
+    assert not shared(different_sizes.plot())
+    assert shared(different_sizes.plot(share=True))
+    assert not shared(similar_sizes.plot(share=False))
+    assert different_sizes.plot().axes[0].get_ylim()[1] < 5
 
 
 def test_ellipses_hold_what_the_covariance_says(result):
@@ -115,8 +115,8 @@ def test_ellipses_hold_what_the_covariance_says(result):
     centre = np.array([result.parameters["k"], np.log(result.parameters["m"])])
     C = np.diag([1.0, 1 / result.parameters["m"]]) @ result.covariance @ np.diag([1.0, 1 / result.parameters["m"]])
     for curve, squared in ((inner, special.ndtri(0.975) ** 2), (outer, special.chdtri(2, 0.05))):
-        away = np.array([curve[0], np.log(curve[1])]) - centre[:, None]
-        np.testing.assert_allclose(np.einsum("in,ij,jn->n", away, np.linalg.inv(C), away), squared, rtol=1e-4)
+        offsets = np.array([curve[0], np.log(curve[1])]) - centre[:, None]
+        np.testing.assert_allclose(np.einsum("in,ij,jn->n", offsets, np.linalg.inv(C), offsets), squared, rtol=1e-4)
     for row, name in zip(inner, ("k", "m"), strict=True):
         np.testing.assert_allclose((row.min(), row.max()), result[name].interval, rtol=1e-3)
 
@@ -129,9 +129,9 @@ def test_contours_are_drawn_over_ellipses_whichever_way_their_pair_is_named(resu
 
 
 def test_contours_of_profiles_are_drawn_over_ellipses(result):
-    found = cf.contours(result, "k", "m", confidence_levels=0.95, slices=4)
-    axes = plots.ellipses(result, contours=[found]).axes[0]
-    np.testing.assert_allclose(axes.lines[-1].get_xydata(), found.lines[0.95])
+    contours = cf.contours(result, "k", "m", confidence_levels=0.95, slices=4)
+    axes = plots.ellipses(result, contours=[contours]).axes[0]
+    np.testing.assert_allclose(axes.lines[-1].get_xydata(), contours.lines[0.95])
 
 
 def test_ellipses_ask_for_names_that_have_errors(result):
@@ -156,10 +156,10 @@ def test_an_open_direction_is_marked():
     model = cf.Model({x: -a * b * x}, parameters=[a, b], initial={x: 1})
     t = np.linspace(0.5, 3, 6)
     experiment = cf.Experiment({"x": np.exp(-t)}, time=t, sigma=0.1)
-    found = cf.fit(cf.Problem(model, experiment, parameters={"a": 1.0, "b": 0.9}), cf.SingleShooting())
-    first = plots.directions(found).axes[0]
-    assert "not determined" in first.get_title("left")
-    assert {bar.get_hatch() for bar in first.patches} == {"////"}
+    result = cf.fit(cf.Problem(model, experiment, parameters={"a": 1.0, "b": 0.9}), cf.SingleShooting())
+    axes = plots.directions(result).axes[0]
+    assert "not determined" in axes.get_title("left")
+    assert {bar.get_hatch() for bar in axes.patches} == {"////"}
 
 
 def test_sensitivities_are_derivatives_of_the_prediction(result):
@@ -176,39 +176,39 @@ def test_sensitivities_are_derivatives_of_the_prediction(result):
 @pytest.mark.slow
 def test_names_are_shown_as_they_are(tmp_path):
     """Dollar signs would begin a formula, which need not be one."""
-    found = decay(np.linspace(0.5, 4, 8), names=(HOSTILE, "m$"), several=(1.0, 2.0))
+    result = decay(np.linspace(0.5, 4, 8), names=(HOSTILE, "m$"), several=(1.0, 2.0))
     for draw in (plots.fit, plots.residuals, plots.ellipses, plots.directions, plots.sensitivities, plots.correlation):
-        draw(found, tmp_path / "picture.svg")
-    assert plain(HOSTILE) in words(plots.correlation(found))
+        draw(result, tmp_path / "picture.svg")
+    assert plain(HOSTILE) in words(plots.correlation(result))
 
 
 def test_the_tests_of_residuals_stand_beside_them(result):
     checks = result.diagnostics.outputs["y"].checks
-    said = words(plots.residuals(result))
+    text = words(plots.residuals(result))
     for test in ("runs", "with_prediction", "normality", "autocorrelation"):
-        assert f"p = {checks[test].p_value:.2g}" in said or np.isnan(checks[test].p_value)
+        assert f"p = {checks[test].p_value:.2g}" in text or np.isnan(checks[test].p_value)
 
 
 def test_of_many_experiments_some_are_predicted_for_a_picture_and_residuals_are_one_series(tmp_path, monkeypatch):
     """Of 1,000 a page took 40 s: a legend of 1,000 lines, bands of what nobody sees, and the same tests five times."""
-    found = decay(np.linspace(0.5, 4, 8), several=np.linspace(1.0, 2.0, 60))
-    asked = []
+    result = decay(np.linspace(0.5, 4, 8), several=np.linspace(1.0, 2.0, 60))
+    requested_times = []
     predict = cf.Result.predict
     monkeypatch.setattr(
-        cf.Result, "predict", lambda self, times, **how: asked.append(times) or predict(self, times, **how)
+        cf.Result, "predict", lambda self, times, **options: requested_times.append(times) or predict(self, times, **options)
     )
-    said = words(plots.fit(found, bands="linear"))
-    assert "of 60 panels are shown" in said
-    shown = {name for name in asked[-1] if name in said}
-    assert shown == set(asked[-1]) == set(asked[-2])
-    assert len(shown) < 60
-    picture = plots.residuals(found)
+    text = words(plots.fit(result, bands="linear"))
+    assert "of 60 panels are shown" in text
+    shown_names = {name for name in requested_times[-1] if name in text}
+    assert shown_names == set(requested_times[-1]) == set(requested_times[-2])
+    assert len(shown_names) < 60
+    picture = plots.residuals(result)
     assert picture.series.keys() == {"residuals"}
     (series,) = (line for line in picture.axes[0].lines if len(line.get_xdata()) == 60 * 8)
-    assert np.allclose(series.get_ydata(), found.normalised_residuals)
-    found.report(tmp_path / "page.html")
+    assert np.allclose(series.get_ydata(), result.normalised_residuals)
+    result.report(tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    suspected = sum(any(c.found for c in s.checks.values()) for s in found.diagnostics.series.values())
+    suspected = sum(any(c.found for c in s.checks.values()) for s in result.diagnostics.series.values())
     assert f"Of 60 outputs of single experiments {suspected} are shown" in page
 
 
@@ -231,10 +231,10 @@ def test_labels_below_profiles_have_room(low, high, log):
     axes.set_xlim(low, high)
     _label_few(axes, log)
     figure.canvas.draw()
-    shown = [label.get_window_extent() for label in axes.get_xticklabels(which="both") if label.get_text()]
-    shown = sorted((box.x0, box.x1) for box in shown if axes.bbox.x0 <= (box.x0 + box.x1) / 2 <= axes.bbox.x1)
-    assert len(shown) >= 2
-    assert all(end + 3 < begin for (_, end), (begin, _) in pairwise(shown))
+    extents = [label.get_window_extent() for label in axes.get_xticklabels(which="both") if label.get_text()]
+    extents = sorted((box.x0, box.x1) for box in extents if axes.bbox.x0 <= (box.x0 + box.x1) / 2 <= axes.bbox.x1)
+    assert len(extents) >= 2
+    assert all(end + 3 < begin for (_, end), (begin, _) in pairwise(extents))
 
 
 def test_dates_stand_below_every_row_of_individuals():
@@ -248,9 +248,9 @@ def test_dates_stand_below_every_row_of_individuals():
     problem = cf.Problem(model, animals, parameters={"k": cf.Parameter(0.03, local=True)})
     figure = plots.individuals(cf.mixed_effects(problem, cf.Population({"k": cf.Individual()}), max_iter=0))
     figure.canvas.draw()
-    beside = [axes.xaxis.get_offset_text() for axes in figure.axes]
-    assert len(beside) == 5
-    assert all(text.get_visible() and "2026" in text.get_text() for text in beside)
+    offset_texts = [axes.xaxis.get_offset_text() for axes in figure.axes]
+    assert len(offset_texts) == 5
+    assert all(text.get_visible() and "2026" in text.get_text() for text in offset_texts)
 
 
 def test_values_beyond_a_limit_of_detection_are_no_values_with_errors():
@@ -261,6 +261,6 @@ def test_values_beyond_a_limit_of_detection_are_no_values_with_errors():
     axes = cf.fit(cf.Problem(model, experiment, parameters={"k": 0.5})).plot().axes[0]
     marks = {line.get_marker(): line.get_xdata().tolist() for line in axes.lines if line.get_marker() in "o^v"}
     assert marks == {"o": [2, 3, 4], "^": [1], "v": [5, 6]}
-    said = words(axes.figure)
-    assert "below the limit of detection" in said
-    assert "above the limit of detection" in said
+    text = words(axes.figure)
+    assert "below the limit of detection" in text
+    assert "above the limit of detection" in text

@@ -24,10 +24,10 @@ def same(a: Posed, b: Posed) -> None:
     np.testing.assert_array_equal(a.bounds, b.bounds)
     np.testing.assert_array_equal(a.log, b.log)
     assert (a.n_data, a.outputs, a.absolute_sigma) == (b.n_data, b.outputs, b.absolute_sigma)
-    at, there = (cf.MultipleShooting(3).transcribe(p, p.guess) for p in (a, b))
-    np.testing.assert_allclose(at.start, there.start, rtol=1e-12)
-    np.testing.assert_array_equal(at.lower, there.lower)
-    left, right = at.linearize(at.start), there.linearize(at.start)
+    staged_a, staged_b = (cf.MultipleShooting(3).transcribe(p, p.guess) for p in (a, b))
+    np.testing.assert_allclose(staged_a.start, staged_b.start, rtol=1e-12)
+    np.testing.assert_array_equal(staged_a.lower, staged_b.lower)
+    left, right = staged_a.linearize(staged_a.start), staged_b.linearize(staged_a.start)
     for x, y in zip(left.values, right.values, strict=True):
         np.testing.assert_allclose(x.r, y.r, rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(x.c, y.c, rtol=1e-9, atol=1e-9)
@@ -37,42 +37,42 @@ def same(a: Posed, b: Posed) -> None:
 
 @cache
 def questions() -> dict[str, Posed]:
-    posed = everything().posed
-    theta = posed.guess
-    wide = posed.within(theta - 0.3, theta + 0.4, theta + 0.1)
+    compiled_problem = everything().posed
+    theta = compiled_problem.guess
+    wide = compiled_problem.within(theta - 0.3, theta + 0.4, theta + 0.1)
     return {
-        "itself": posed,
-        "until": posed.until(1.0),
+        "itself": compiled_problem,
+        "until": compiled_problem.until(1.0),
         "within": wide,
-        "fix": posed.fix({"k1": 1.1, "x(0)[first]": 0.7}),
-        "starting_at": posed.starting_at({"k2": 0.4, "k3[first]": 1.0}),
-        "only": posed.only(["second"]),
+        "fix": compiled_problem.fix({"k1": 1.1, "x(0)[first]": 0.7}),
+        "starting_at": compiled_problem.starting_at({"k2": 0.4, "k3[first]": 1.0}),
+        "only": compiled_problem.only(["second"]),
         "all": wide.until(1.0).starting_at({"k2": 0.55}).fix(["k1"]),
     }
 
 
 @pytest.mark.parametrize("which", list(questions()))
 def test_every_posed_problem_survives_pickling(which):
-    posed = questions()[which]
-    again = pickle.loads(pickle.dumps(posed))
-    same(posed, again)
-    same(posed.until(0.7).within(*again.bounds), pickle.loads(pickle.dumps(again.until(0.7))))
+    compiled_problem = questions()[which]
+    copy = pickle.loads(pickle.dumps(compiled_problem))
+    same(compiled_problem, copy)
+    same(compiled_problem.until(0.7).within(*copy.bounds), pickle.loads(pickle.dumps(copy.until(0.7))))
 
 
 def test_pickling_keeps_bounds_and_guess_of_a_restated_problem():
-    posed = lotka_volterra().posed
-    changed = posed.within(posed.guess - 0.25, posed.guess + 0.5, posed.guess + 0.125)
-    again = pickle.loads(pickle.dumps(changed))
-    np.testing.assert_array_equal(again.guess, posed.guess + 0.125)
-    np.testing.assert_array_equal(again.bounds, (posed.guess - 0.25, posed.guess + 0.5))
-    np.testing.assert_array_equal(posed.guess, lotka_volterra().guess)
+    compiled_problem = lotka_volterra().posed
+    changed = compiled_problem.within(compiled_problem.guess - 0.25, compiled_problem.guess + 0.5, compiled_problem.guess + 0.125)
+    copy = pickle.loads(pickle.dumps(changed))
+    np.testing.assert_array_equal(copy.guess, compiled_problem.guess + 0.125)
+    np.testing.assert_array_equal(copy.bounds, (compiled_problem.guess - 0.25, compiled_problem.guess + 0.5))
+    np.testing.assert_array_equal(compiled_problem.guess, lotka_volterra().guess)
 
 
 def test_changes_follow_one_another():
-    posed = everything().posed
-    theta = posed.guess
-    other = posed.until(1.0).within(theta - 1, theta + 1).starting_at({"k2": 0.3}).until(0.5)
-    assert other.names == posed.names
+    compiled_problem = everything().posed
+    theta = compiled_problem.guess
+    other = compiled_problem.until(1.0).within(theta - 1, theta + 1).starting_at({"k2": 0.3}).until(0.5)
+    assert other.names == compiled_problem.names
     assert other.guess[1] == 0.3
     np.testing.assert_allclose(other.bounds, (theta - 1, theta + 1), rtol=1e-12)
     assert [c.name for c in other.conditions] == ["first"]
@@ -80,46 +80,46 @@ def test_changes_follow_one_another():
 
 
 def test_until_takes_any_time_and_refuses_the_rest():
-    posed = everything().posed
-    assert posed.until(np.inf).n_data == posed.n_data
-    assert posed.until(2).n_data == posed.n_data
-    for wrong in (None, "1", np.nan, [1.0], 1j):
+    compiled_problem = everything().posed
+    assert compiled_problem.until(np.inf).n_data == compiled_problem.n_data
+    assert compiled_problem.until(2).n_data == compiled_problem.n_data
+    for horizon in (None, "1", np.nan, [1.0], 1j):
         with refused("the horizon is"):
-            posed.until(wrong)
+            compiled_problem.until(horizon)
     with refused("nothing is measured up to 0.1; the first time after a start is 0.4"):
-        posed.until(0.1)
+        compiled_problem.until(0.1)
 
 
 def test_what_is_fixed_is_a_number_from_then_on():
     """Residuals and Jacobian of the shorter theta are those of the whole one, columns left out."""
-    posed = everything().posed
-    theta = posed.guess + 0.05
-    fixed = posed.fix(dict(zip(("k1", "k3[second]"), posed.to_natural(theta)[[0, 4]], strict=True)))
+    compiled_problem = everything().posed
+    theta = compiled_problem.guess + 0.05
+    fixed = compiled_problem.fix(dict(zip(("k1", "k3[second]"), compiled_problem.to_natural(theta)[[0, 4]], strict=True)))
     assert fixed.names == ("k2", "k3[first]", "x(0)[first]")
-    kept = [1, 2, 3]
-    whole, part = (cf.MultipleShooting(3).transcribe(p, p.guess) for p in (posed, fixed))
-    v = whole.start.copy()
+    indices = [1, 2, 3]
+    staged, staged_fixed = (cf.MultipleShooting(3).transcribe(p, p.guess) for p in (compiled_problem, fixed))
+    v = staged.start.copy()
     v[:5] = theta
-    w = np.concatenate([theta[kept], v[5:]])
-    full, shorter = whole.linearize(v), part.linearize(w)
+    w = np.concatenate([theta[indices], v[5:]])
+    full, shorter = staged.linearize(v), staged_fixed.linearize(w)
     assert np.concatenate([x.r.ravel() for x in shorter.values]) == pytest.approx(
         np.concatenate([x.r.ravel() for x in full.values]), abs=1e-9
     )
     assert shorter.jacobians[0].R_q == pytest.approx(full.jacobians[0].R_q[..., 1:], abs=1e-6)
     assert shorter.jacobians[1].R_q == pytest.approx(full.jacobians[1].R_q[..., 1:2], abs=1e-6)
-    assert jacobian_error(part, w) < 1e-5
-    assert fixed.priors(theta[kept]).rows.size == 0
+    assert jacobian_error(staged_fixed, w) < 1e-5
+    assert fixed.priors(theta[indices]).rows.size == 0
 
 
 def test_another_scale_is_the_same_problem():
-    posed = lotka_volterra(lower=0.01).posed
-    logarithmic = posed.restated([replace(q, scale="log") for q in posed.quantities])
-    np.testing.assert_allclose(logarithmic.guess, np.log(posed.guess))
+    compiled_problem = lotka_volterra(lower=0.01).posed
+    logarithmic = compiled_problem.restated([replace(q, scale="log") for q in compiled_problem.quantities])
+    np.testing.assert_allclose(logarithmic.guess, np.log(compiled_problem.guess))
     for transcription in SOLUTIONS:
-        a, b = (transcription.transcribe(p, p.guess) for p in (posed, logarithmic))
+        a, b = (transcription.transcribe(p, p.guess) for p in (compiled_problem, logarithmic))
         x, y = (s.linearize(s.start) for s in (a, b))
         np.testing.assert_allclose(x.values[0].r, y.values[0].r, atol=1e-9)
-        np.testing.assert_allclose(x.jacobians[0].R_q * posed.guess, y.jacobians[0].R_q, atol=1e-5, rtol=1e-5)
+        np.testing.assert_allclose(x.jacobians[0].R_q * compiled_problem.guess, y.jacobians[0].R_q, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("transcription", SOLUTIONS, ids=lambda t: t.label)
@@ -130,17 +130,17 @@ def test_fit_and_drivers_take_what_is_posed(transcription):
     assert result.problem is problem.posed
     assert cf.fit(problem, transcription).problem is problem
     assert result.predict()
-    moved = problem.posed.starting_at(result.parameters)
-    again = cf.fit(moved, transcription)
-    assert again.cost == pytest.approx(result.cost, rel=1e-4)
-    assert again.iterations <= result.iterations
+    problem_at_optimum = problem.posed.starting_at(result.parameters)
+    second_result = cf.fit(problem_at_optimum, transcription)
+    assert second_result.cost == pytest.approx(result.cost, rel=1e-4)
+    assert second_result.iterations <= result.iterations
 
 
 def test_drivers_take_what_is_posed():
-    posed = decay_problem(parameters={"k": cf.Parameter(0.5, lower=1e-4, upper=10.0)}).posed.starting_at({"k": 2.0})
-    assert cf.incremental(posed).success
-    assert cf.multistart(posed, starts=2, rng=0).best.success
-    assert cf.scatter_search(posed, rng=0, max_eval=40).best.success
+    compiled_problem = decay_problem(parameters={"k": cf.Parameter(0.5, lower=1e-4, upper=10.0)}).posed.starting_at({"k": 2.0})
+    assert cf.incremental(compiled_problem).success
+    assert cf.multistart(compiled_problem, starts=2, rng=0).best.success
+    assert cf.scatter_search(compiled_problem, rng=0, max_eval=40).best.success
 
 
 @pytest.mark.parametrize(
@@ -179,12 +179,12 @@ def chain_of_two() -> cf.Problem:
 
 @pytest.mark.parametrize("how", ["as it is", "logarithmic", "fixed", "narrower"])
 def test_a_decomposition_starts_what_is_posed(how):
-    posed = chain_of_two().posed
+    compiled_problem = chain_of_two().posed
     changed = {
-        "as it is": posed,
-        "logarithmic": posed.restated([replace(q, scale="log") for q in posed.quantities]),
-        "fixed": posed.fix({"m": 1.0}),
-        "narrower": posed.within(np.array([0.3, 0.8]), np.array([0.7, 2.0])),
+        "as it is": compiled_problem,
+        "logarithmic": compiled_problem.restated([replace(q, scale="log") for q in compiled_problem.quantities]),
+        "fixed": compiled_problem.fix({"m": 1.0}),
+        "narrower": compiled_problem.within(np.array([0.3, 0.8]), np.array([0.7, 2.0])),
     }[how]
     result = cf.fit(changed, start=cf.Decomposed())
     assert result.success
@@ -193,9 +193,9 @@ def test_a_decomposition_starts_what_is_posed(how):
 
 
 def test_a_scatter_search_starts_where_the_posed_problem_does():
-    posed = chain_of_two().posed.starting_at({"k": 0.45, "m": 0.9})
+    compiled_problem = chain_of_two().posed.starting_at({"k": 0.45, "m": 0.9})
     mistakes: list[str] = []
-    searched = restated(posed.within(np.full(2, 0.0), np.full(2, 5.0)), "auto", mistakes)
+    searched = restated(compiled_problem.within(np.full(2, 0.0), np.full(2, 5.0)), "auto", mistakes)
     assert mistakes == []
     assert searched.log.all()
     np.testing.assert_allclose(searched.to_natural(searched.guess), [0.45, 0.9])
@@ -203,12 +203,12 @@ def test_a_scatter_search_starts_where_the_posed_problem_does():
 
 
 def test_simulations_of_what_is_posed():
-    posed = chain_of_two().posed
-    assert cf.simulate(posed, {"k": 0.5, "m": 1.0})["experiment 1"]["x"][-1] == pytest.approx(np.exp(-1.5), rel=1e-6)
-    fixed = posed.fix({"m": 1.0})
-    found = cf.simulate(fixed, {"k": 0.5})["experiment 1"]
-    assert found["y"] == pytest.approx(posed.conditions[0].points.values[:, 1], abs=1e-6)
+    compiled_problem = chain_of_two().posed
+    assert cf.simulate(compiled_problem, {"k": 0.5, "m": 1.0})["experiment 1"]["x"][-1] == pytest.approx(np.exp(-1.5), rel=1e-6)
+    fixed = compiled_problem.fix({"m": 1.0})
+    simulation = cf.simulate(fixed, {"k": 0.5})["experiment 1"]
+    assert simulation["y"] == pytest.approx(compiled_problem.conditions[0].points.values[:, 1], abs=1e-6)
     with refused("'m' is a number in this posed problem"):
         cf.simulate(fixed, {"m": 2.0})
     with refused("'q' is neither estimated nor a parameter of the model: choose from k, m"):
-        cf.simulate(posed, {"q": 1.0})
+        cf.simulate(compiled_problem, {"q": 1.0})

@@ -35,61 +35,61 @@ def charge(pH: float, base: float, pKa: float, c: float) -> float:
 
 def test_the_state_is_the_one_from_which_the_value_follows():
     exact = brentq(lambda pH: charge(pH, 0.3, TRUTH["pKa"], TRUTH["c"]), 2, 9, xtol=1e-14)
-    given = titration({"base": cf.consistent(0.1), "pH": exact})
-    found = cf.simulate(given, TRUTH)["experiment 1"]
-    assert found["base"][0] == pytest.approx(0.3, rel=1e-10)
-    usual = cf.simulate(titration({"base": 0.3, "pH": 4.0}), TRUTH)["experiment 1"]
-    np.testing.assert_allclose(found["pH"], usual["pH"], rtol=1e-9)
-    copy = pickle.loads(pickle.dumps(given))
-    np.testing.assert_array_equal(cf.simulate(copy, TRUTH)["experiment 1"]["pH"], found["pH"])
+    problem = titration({"base": cf.consistent(0.1), "pH": exact})
+    simulation = cf.simulate(problem, TRUTH)["experiment 1"]
+    assert simulation["base"][0] == pytest.approx(0.3, rel=1e-10)
+    expected = cf.simulate(titration({"base": 0.3, "pH": 4.0}), TRUTH)["experiment 1"]
+    np.testing.assert_allclose(simulation["pH"], expected["pH"], rtol=1e-9)
+    copy = pickle.loads(pickle.dumps(problem))
+    np.testing.assert_array_equal(cf.simulate(copy, TRUTH)["experiment 1"]["pH"], simulation["pH"])
 
 
 def test_every_transcription_estimates_the_algebraic_state_or_the_other_alike():
     exact = cf.simulate(titration({"base": 0.3, "pH": 4.0}), TRUTH)["experiment 1"]["pH"]
     data = exact + 0.05 * np.random.default_rng(0).standard_normal(21)
-    usual = cf.fit(titration({"base": cf.free(0.2), "pH": 4.5}, data))
-    begun = brentq(lambda pH: charge(pH, usual.values["base(0)"], usual.values["pKa"], usual.values["c"]), 2, 9)
+    reference = cf.fit(titration({"base": cf.free(0.2), "pH": 4.5}, data))
+    initial_pH = brentq(lambda pH: charge(pH, reference.values["base(0)"], reference.values["pKa"], reference.values["c"]), 2, 9)
     problem = titration({"base": cf.consistent(0.1), "pH": cf.free(4.5, lower=2, upper=9)}, data)
     for method in ("single", "multiple", "collocation", "collocation/ipopt"):
         result = cf.fit(problem, method)
         assert result.success
-        assert result.chi2 == pytest.approx(usual.chi2, rel=1e-6)
-        assert result.initial_states["pH(0)"] == pytest.approx(begun, abs=1e-4)
+        assert result.chi2 == pytest.approx(reference.chi2, rel=1e-6)
+        assert result.initial_states["pH(0)"] == pytest.approx(initial_pH, abs=1e-4)
         for name in ("pKa", "c"):
-            assert result.values[name] == pytest.approx(usual.values[name], rel=1e-4)
-            assert result.standard_errors[name] == pytest.approx(usual.standard_errors[name], rel=1e-3)
+            assert result.values[name] == pytest.approx(reference.values[name], rel=1e-4)
+            assert result.standard_errors[name] == pytest.approx(reference.standard_errors[name], rel=1e-3)
 
 
 @pytest.mark.parametrize("kind", ["free", "logarithm", "expression"])
 def test_derivatives(kind):
     start = cf.symbols("start")
     initial = {"free": cf.free(4.4), "logarithm": cf.free(4.4, scale="log"), "expression": 4.0 + start**2}[kind]
-    more = {"start": 0.7} if kind == "expression" else {}
-    posed = titration({"base": cf.consistent(0.1), "pH": initial}, **more).posed
-    (condition,) = posed.conditions
-    link, q = condition.link, posed.guess[condition.theta] * 1.02
+    parameters = {"start": 0.7} if kind == "expression" else {}
+    compiled_problem = titration({"base": cf.consistent(0.1), "pH": initial}, **parameters).posed
+    (condition,) = compiled_problem.conditions
+    link, q = condition.link, compiled_problem.guess[condition.theta] * 1.02
     on_p, on_a = np.array([0.3, -0.7, 0.0]), np.array([1.3])
 
-    def first(q: np.ndarray) -> np.ndarray:
-        at = link.natural(q)
-        return np.append(at.p, at.a)
+    def stack_values(q: np.ndarray) -> np.ndarray:
+        natural = link.natural(q)
+        return np.append(natural.p, natural.a)
 
     def gradient(q: np.ndarray) -> np.ndarray:
-        at = link.natural(q)
-        return on_p @ at.dp + on_a @ at.da
+        natural = link.natural(q)
+        return on_p @ natural.dp + on_a @ natural.da
 
-    at, h, unit = link.natural(q), 1e-4, np.eye(q.size)
+    natural, h, unit = link.natural(q), 1e-4, np.eye(q.size)
 
-    def slope(of: Any, e: np.ndarray) -> np.ndarray:
-        return (of(q - 2 * h * e) - 8 * of(q - h * e) + 8 * of(q + h * e) - of(q + 2 * h * e)) / (12 * h)
+    def slope(function: Any, e: np.ndarray) -> np.ndarray:
+        return (function(q - 2 * h * e) - 8 * function(q - h * e) + 8 * function(q + h * e) - function(q + 2 * h * e)) / (12 * h)
 
-    jacobian = np.vstack([at.dp, at.da])
-    np.testing.assert_allclose(np.column_stack([slope(first, e) for e in unit]), jacobian, rtol=1e-8, atol=1e-9)
+    jacobian = np.vstack([natural.dp, natural.da])
+    np.testing.assert_allclose(np.column_stack([slope(stack_values, e) for e in unit]), jacobian, rtol=1e-8, atol=1e-9)
     bend = link.curvature(q, on_p, on_a)
     np.testing.assert_allclose(np.column_stack([slope(gradient, e) for e in unit]), bend, rtol=1e-7, atol=1e-8)
     assert link.given.tolist() == [False]
-    kept = link.kept(np.array([0], dtype=np.intp), q)
-    np.testing.assert_allclose(kept.natural(q[:1]).a, at.a, rtol=1e-12)
+    restricted_link = link.kept(np.array([0], dtype=np.intp), q)
+    np.testing.assert_allclose(restricted_link.natural(q[:1]).a, natural.a, rtol=1e-12)
 
 
 def test_where_nothing_is_consistent_the_equation_is_named():

@@ -27,9 +27,9 @@ def chain(constraints=(), *, sigma=0.02, experiments=1, free_start=True, **chang
     xs, ys = 2 * np.exp(-0.7 * t), 2 * 0.7 / (0.3 - 0.7) * (np.exp(-0.7 * t) - np.exp(-0.3 * t))
     data = {"x": xs + 0.02 * rng.standard_normal(13), "y": ys + 0.02 * rng.standard_normal(13)}
     initial = {"x": cf.free(1.9) if free_start else 2.0, "y": 0.0}
-    said = [cf.Experiment(data, time=t, sigma=sigma, initial=initial, name=n) for n in "ab"[:experiments]]
+    experiment_list = [cf.Experiment(data, time=t, sigma=sigma, initial=initial, name=n) for n in "ab"[:experiments]]
     parameters = {"k1": cf.Parameter(0.6, lower=0, scale="log"), "k2": cf.Parameter(0.4, lower=0), **changes}
-    return cf.Problem(model, said, parameters=parameters, constraints=constraints)
+    return cf.Problem(model, experiment_list, parameters=parameters, constraints=constraints)
 
 
 @cache
@@ -60,20 +60,20 @@ def fitted(*constraints):
 )
 def test_relations_are_taken_apart(relation, expression, lower, upper, name):
     mistakes = []
-    (found,) = read_constraints([relation], mistakes)
+    (constraint,) = read_constraints([relation], mistakes)
     assert not mistakes
-    assert (found.lower, found.upper, found.name) == (lower, upper, name)
+    assert (constraint.lower, constraint.upper, constraint.name) == (lower, upper, name)
     if expression is not None:
-        difference = ca.Function("difference", [x, k1, k2], [found.expression - expression])
+        difference = ca.Function("difference", [x, k1, k2], [constraint.expression - expression])
         assert abs(float(difference(0.3, 0.7, 1.9))) < 1e-15
-    again = pickle.loads(pickle.dumps(found))
+    copy = pickle.loads(pickle.dumps(constraint))
     for field in ("name", "times", "experiments", "of", "shown"):
-        assert getattr(again, field) == getattr(found, field)
+        assert getattr(copy, field) == getattr(constraint, field)
 
 
 def test_relations_that_read_alike_get_numbers():
-    found = read_constraints([k1 <= 1, k1 <= 1, k1 <= 2], [])
-    assert [c.name for c in found] == ["k1 <= 1", "k1 <= 1 (2)", "k1 <= 2"]
+    constraints = read_constraints([k1 <= 1, k1 <= 1, k1 <= 2], [])
+    assert [c.name for c in constraints] == ["k1 <= 1", "k1 <= 1 (2)", "k1 <= 2"]
 
 
 def test_python_loses_chains_which_between_says():
@@ -139,31 +139,31 @@ HELD = {
 @pytest.mark.parametrize(("held", "transcription"), crossed(HELD, ("single", "multiple", "collocation")))
 def test_every_method_holds_a_constraint_and_finds_the_same(held, transcription):
     constraint, value = held
-    first = fitted(constraint)
-    assert first.chi2 > fitted().chi2 + 1e-3  # it does hold the estimate back
+    reference = fitted(constraint)
+    assert reference.chi2 > fitted().chi2 + 1e-3  # it does hold the estimate back
     for solver in ("gauss_newton", "ipopt"):
-        found = cf.fit(chain([constraint]), transcription, solver)
-        assert found.success, (solver, found.message)
-        assert abs(value(found.values)) < 1e-6, solver
-        assert found.chi2 == pytest.approx(first.chi2, rel=1e-4), solver
-        for name, estimate in found.values.items():
-            error = first.standard_errors[name]
-            assert estimate == pytest.approx(first.values[name], abs=1e-3 * max(error, 1e-3)), solver
-            assert found.standard_errors[name] == pytest.approx(error, rel=1e-3, abs=1e-7), solver
-        assert found.dof == first.dof == 26 - 2
+        result = cf.fit(chain([constraint]), transcription, solver)
+        assert result.success, (solver, result.message)
+        assert abs(value(result.values)) < 1e-6, solver
+        assert result.chi2 == pytest.approx(reference.chi2, rel=1e-4), solver
+        for name, estimate in result.values.items():
+            error = reference.standard_errors[name]
+            assert estimate == pytest.approx(reference.values[name], abs=1e-3 * max(error, 1e-3)), solver
+            assert result.standard_errors[name] == pytest.approx(error, rel=1e-3, abs=1e-7), solver
+        assert result.dof == reference.dof == 26 - 2
 
 
 def test_a_linear_equation_is_the_same_as_substitution():
     model = cf.Model({x: -2 * k2 * x, y: 2 * k2 * x - k2 * y}, parameters=[k2])
     problem = chain()
-    eliminated = cf.fit(cf.Problem(model, problem.experiments, parameters={"k2": 0.4}), "single")
-    held = fitted(TWICE)
-    assert held.chi2 == pytest.approx(eliminated.chi2, rel=1e-6)
+    reduced_result = cf.fit(cf.Problem(model, problem.experiments, parameters={"k2": 0.4}), "single")
+    constrained_result = fitted(TWICE)
+    assert constrained_result.chi2 == pytest.approx(reduced_result.chi2, rel=1e-6)
     for name in ("k2", "x(0)"):
-        assert held.values[name] == pytest.approx(eliminated.values[name], rel=1e-6)
-        assert held.standard_errors[name] == pytest.approx(eliminated.standard_errors[name], rel=1e-4)
-    assert held.standard_errors["k1"] == pytest.approx(2 * eliminated.standard_errors["k2"], rel=1e-4)
-    assert held.dof == eliminated.dof
+        assert constrained_result.values[name] == pytest.approx(reduced_result.values[name], rel=1e-6)
+        assert constrained_result.standard_errors[name] == pytest.approx(reduced_result.standard_errors[name], rel=1e-4)
+    assert constrained_result.standard_errors["k1"] == pytest.approx(2 * reduced_result.standard_errors["k2"], rel=1e-4)
+    assert constrained_result.dof == reduced_result.dof
 
 
 def test_a_constraint_that_does_not_bind_changes_nothing():
@@ -177,47 +177,47 @@ def test_a_constraint_that_does_not_bind_changes_nothing():
 @pytest.mark.parametrize("method", ["single/gauss_newton", "multiple/ipopt", "collocation/gauss_newton"])
 def test_relations_of_local_parameters_and_initial_states(method):
     local = cf.Parameter(0.6, lower=0, local=True)
-    named = cf.quantity("k1[a]") == cf.quantity("k1[b]") + 0.01
-    both = chain([named, cf.quantity("x(0)") <= 1.99], experiments=2, k1=local)
-    assert [r.name for r in both.posed.relations][1:] == ["x(0) <= 1.99 (a)", "x(0) <= 1.99 (b)"]
-    found = cf.fit(both, method)
-    assert found.success, found.message
-    assert found.values["k1[a]"] == pytest.approx(found.values["k1[b]"] + 0.01, abs=1e-8)
-    assert found.values["x(0)[a]"] <= 1.99 + 1e-7
-    assert found.values["x(0)[b]"] == pytest.approx(1.99, abs=1e-6)
+    relation = cf.quantity("k1[a]") == cf.quantity("k1[b]") + 0.01
+    problem = chain([relation, cf.quantity("x(0)") <= 1.99], experiments=2, k1=local)
+    assert [r.name for r in problem.posed.relations][1:] == ["x(0) <= 1.99 (a)", "x(0) <= 1.99 (b)"]
+    result = cf.fit(problem, method)
+    assert result.success, result.message
+    assert result.values["k1[a]"] == pytest.approx(result.values["k1[b]"] + 0.01, abs=1e-8)
+    assert result.values["x(0)[a]"] <= 1.99 + 1e-7
+    assert result.values["x(0)[b]"] == pytest.approx(1.99, abs=1e-6)
 
 
 def test_constrained_is_a_pure_function_of_what_is_posed():
     problem = chain()
-    held = problem.posed.constrained([k1 * k2 == 0.2])
+    constrained_problem = problem.posed.constrained([k1 * k2 == 0.2])
     assert not problem.posed.relations
-    assert [c.name for c in held.constraints] == ["k1*k2 == 0.2"]
-    found = cf.fit(held, "single")
-    assert found.values["k1"] * found.values["k2"] == pytest.approx(0.2, abs=1e-8)
-    again = pickle.loads(pickle.dumps(held))
-    assert cf.fit(again, "single").values == pytest.approx(found.values, rel=1e-9)
-    assert fingerprint(held) == fingerprint(again) != fingerprint(problem)
-    twice = held.constrained(cf.at(3, x <= 0.24))
-    both = cf.fit(twice, "single").values
-    assert both["x(0)"] * np.exp(-3 * both["k1"]) <= 0.24 + 1e-7
+    assert [c.name for c in constrained_problem.constraints] == ["k1*k2 == 0.2"]
+    result = cf.fit(constrained_problem, "single")
+    assert result.values["k1"] * result.values["k2"] == pytest.approx(0.2, abs=1e-8)
+    copy = pickle.loads(pickle.dumps(constrained_problem))
+    assert cf.fit(copy, "single").values == pytest.approx(result.values, rel=1e-9)
+    assert fingerprint(constrained_problem) == fingerprint(copy) != fingerprint(problem)
+    twice = constrained_problem.constrained(cf.at(3, x <= 0.24))
+    values = cf.fit(twice, "single").values
+    assert values["x(0)"] * np.exp(-3 * values["k1"]) <= 0.24 + 1e-7
     with refused("two constraints are named 'k1*k2 == 0.2'"):
-        held.constrained(Constraint(k1, upper=1, name="k1*k2 == 0.2"))
+        constrained_problem.constrained(Constraint(k1, upper=1, name="k1*k2 == 0.2"))
 
 
 def test_fixing_a_quantity_keeps_the_rest_of_a_relation():
-    held = chain([k1 == 2 * k2]).posed
-    found = cf.fit(held.fix({"k2": 0.3}), "single")
-    assert found.values["k1"] == pytest.approx(0.6, abs=1e-9)
+    constrained_problem = chain([k1 == 2 * k2]).posed
+    result = cf.fit(constrained_problem.fix({"k2": 0.3}), "single")
+    assert result.values["k1"] == pytest.approx(0.6, abs=1e-9)
     with refused("these values contradict the constraint k1 == 2.*k2, by 0.1"):
-        held.fix({"k1": 0.7, "k2": 0.3})
+        constrained_problem.fix({"k1": 0.7, "k2": 0.3})
 
 
 def test_shorter_horizons_leave_later_constraints_out():
-    posed = chain([cf.at(5, x >= 0.1), cf.at(9, x >= 0.01)]).posed
-    assert posed.conditions[0].end == 9
-    assert posed.until(3).conditions[0].watched.size == 0
-    assert posed.until(6).conditions[0].end == 9
-    assert cf.fit(posed.until(3), "single").success
+    compiled_problem = chain([cf.at(5, x >= 0.1), cf.at(9, x >= 0.01)]).posed
+    assert compiled_problem.conditions[0].end == 9
+    assert compiled_problem.until(3).conditions[0].watched.size == 0
+    assert compiled_problem.until(6).conditions[0].end == 9
+    assert cf.fit(compiled_problem.until(3), "single").success
 
 
 def test_nothing_depends_on_units():
@@ -227,10 +227,10 @@ def test_nothing_depends_on_units():
     X, Y = cf.symbols("x y")
     model = cf.Model({X: -k1 * X, Y: k1 * X - k2 * Y}, parameters=[k1, k2])
     data = {n: base.problem.experiments[0].data[n][1] * size for n in "xy"}
-    said = cf.Experiment(data, time=t, sigma=0.02 * size, initial={"x": cf.free(1.9 * size), "y": 0.0})
+    experiment = cf.Experiment(data, time=t, sigma=0.02 * size, initial={"x": cf.free(1.9 * size), "y": 0.0})
     for method in ("single/gauss_newton", "collocation/ipopt"):
         scaled = cf.fit(
-            cf.Problem(model, said, parameters={"k1": cf.Parameter(0.6e-6, lower=0, scale="log"), "k2": 0.4e-6},
+            cf.Problem(model, experiment, parameters={"k1": cf.Parameter(0.6e-6, lower=0, scale="log"), "k2": 0.4e-6},
                        constraints=[cf.at(3.3e6, 0.21 * size <= X), k1 + k2 <= 1e-6]), method)  # fmt: skip
         assert scaled.success, scaled.message
         assert scaled.chi2 == pytest.approx(base.chi2, rel=1e-4)
@@ -238,8 +238,8 @@ def test_nothing_depends_on_units():
 
 
 def test_results_know_of_their_constraints(tmp_path):
-    found = fitted(TWICE)
-    found.save(tmp_path / "fit.json")
+    result = fitted(TWICE)
+    result.save(tmp_path / "fit.json")
     cf.Result.load(tmp_path / "fit.json").with_problem(chain([k1 == 2 * k2]))
     with pytest.raises(cf.InputError, match="constraints"):
         cf.Result.load(tmp_path / "fit.json").with_problem(chain([k1 == 3 * k2]))
@@ -260,8 +260,8 @@ def test_results_know_of_their_constraints(tmp_path):
     ],
 )
 def test_multipliers_are_slopes_of_the_optimal_cost_from_both_solvers(hold, name, bound, side):
-    found = [cf.fit(chain(hold(bound)), method) for method in ("single/gauss_newton", "collocation/ipopt")]
-    rows = [f.constraints[name] for f in found]
+    results = [cf.fit(chain(hold(bound)), method) for method in ("single/gauss_newton", "collocation/ipopt")]
+    rows = [f.constraints[name] for f in results]
     for row in rows:
         assert row.active == side
         assert row.value == pytest.approx(0.0 if "==" in name and "t =" not in name else bound, abs=1e-6)
@@ -277,26 +277,26 @@ def test_multipliers_are_slopes_of_the_optimal_cost_from_both_solvers(hold, name
 
 
 def test_multipliers_with_unknown_sigma_are_of_the_likelihood():
-    def held(bound):
+    def fit_with_bound(bound):
         return cf.fit(chain([cf.at(3.3, x >= bound)], sigma=None), "single/gauss_newton")
 
-    row = held(0.21).constraints["x >= 0.21 at t = 3.3"]
+    row = fit_with_bound(0.21).constraints["x >= 0.21 at t = 3.3"]
     h = 1e-4
-    slope = (held(0.21 + h).neg2loglik - held(0.21 - h).neg2loglik) / (2 * h)
+    slope = (fit_with_bound(0.21 + h).neg2loglik - fit_with_bound(0.21 - h).neg2loglik) / (2 * h)
     assert row.multiplier == pytest.approx(slope, rel=1e-2)
     assert "-2 log likelihood" in row.sentence
 
 
 def test_the_table_says_what_holds_and_what_does_not(tmp_path):
-    found = cf.fit(chain([k1 == 2.2 * k2, k1 <= 3, cf.at(2, y >= 0)]), "single")
-    table = found.constraints
+    result = cf.fit(chain([k1 == 2.2 * k2, k1 <= 3, cf.at(2, y >= 0)]), "single")
+    table = result.constraints
     assert table.names == ("y >= 0 at t = 2", "k1 == 2.2*k2", "k1 <= 3")
     assert [row.name for row in table.active] == ["k1 == 2.2*k2"]
-    assert table["k1 <= 3"].slack == pytest.approx(3 - found.values["k1"])
+    assert table["k1 <= 3"].slack == pytest.approx(3 - result.values["k1"])
     assert table["k1 <= 3"].multiplier == 0.0
     assert "k1 == 2.2*k2" in str(table)
-    assert "1 constraint holds the estimates" in str(found)
-    found.save(tmp_path / "fit.json")
+    assert "1 constraint holds the estimates" in str(result)
+    result.save(tmp_path / "fit.json")
     assert cf.Result.load(tmp_path / "fit.json").constraints == table
     with pytest.raises(cf.InputError, match="there is no constraint 'k'"):
         _ = table["k"]
@@ -304,9 +304,9 @@ def test_the_table_says_what_holds_and_what_does_not(tmp_path):
 
 
 def test_a_row_names_its_experiment_once():
-    held = [cf.at(2, y >= 0), cf.at(3, y >= 0, experiment="b"), cf.at(4, y >= 0, experiment="a", name="late")]
-    found = cf.fit(chain(held, experiments=2), "single")
-    assert set(found.constraints.names) == {
+    constraints = [cf.at(2, y >= 0), cf.at(3, y >= 0, experiment="b"), cf.at(4, y >= 0, experiment="a", name="late")]
+    result = cf.fit(chain(constraints, experiments=2), "single")
+    assert set(result.constraints.names) == {
         "y >= 0 at t = 2 (a)", "y >= 0 at t = 2 (b)", "y >= 0 at t = 3 (b)", "late"
     }  # fmt: skip
 
@@ -319,9 +319,9 @@ def test_a_row_names_its_experiment_once():
     ["single/ipopt", "collocation/gauss_newton", pytest.param("multiple/gauss_newton", marks=pytest.mark.slow)],
 )
 def test_a_constraint_along_the_path_is_kept_between_points(method):
-    found = cf.fit(chain([cf.along(y <= 0.985)]), method)
-    assert found.success, found.message
-    fine = cf.simulate(found.problem, found.values, times=np.linspace(0, 6, 6001))["a"]
+    result = cf.fit(chain([cf.along(y <= 0.985)]), method)
+    assert result.success, result.message
+    fine = cf.simulate(result.problem, result.values, times=np.linspace(0, 6, 6001))["a"]
     assert fine["y"].max() <= 0.985 + 1e-5
     assert fine["y"].max() >= 0.985 - 1e-4
 
@@ -332,7 +332,7 @@ def test_a_pulse_between_the_points_is_found():
     model = cf.Model({x: k * u - 5 * x}, parameters=[k], inputs=[u])
     t = np.array([0.0, 10.0])
     pulse = cf.Input.linear([0, 4.05, 4.1, 4.15, 10], [0, 0, 1, 0, 0])
-    said = cf.Experiment(
+    experiment = cf.Experiment(
         {
             "x": [0.0, 0.0],
         },
@@ -342,11 +342,11 @@ def test_a_pulse_between_the_points_is_found():
         inputs={"u": pulse},
     )
     prior = cf.Parameter(50.0, prior=cf.Normal(50.0, 5.0))
-    free = cf.fit(cf.Problem(model, said, parameters={"k": prior}), "single")
+    free = cf.fit(cf.Problem(model, experiment, parameters={"k": prior}), "single")
     assert free.values["k"] == pytest.approx(50, rel=1e-3)
-    held = cf.fit(cf.Problem(model, said, parameters={"k": prior}, constraints=[cf.along(x <= 1.0)]), "single")
-    assert held.success, held.message
-    fine = cf.simulate(held.problem, held.values, times=np.linspace(0, 10, 20001))[held.problem.experiments[0].name]
+    result = cf.fit(cf.Problem(model, experiment, parameters={"k": prior}, constraints=[cf.along(x <= 1.0)]), "single")
+    assert result.success, result.message
+    fine = cf.simulate(result.problem, result.values, times=np.linspace(0, 10, 20001))[result.problem.experiments[0].name]
     assert fine["x"].max() == pytest.approx(1.0, abs=1e-4)
 
 
@@ -355,14 +355,14 @@ def test_monotone_outputs():
     values = np.array([0.0, 0.9, 0.95, 1.1, 0.9, 1.0, 0.8])
     a, b, s = cf.symbols("a b s")
     model = cf.Model({s: a * cf.exp(-s) - b}, parameters=[a, b])
-    said = cf.Experiment({"s": values}, time=t, sigma=0.1, initial={"s": 0.0})
-    given = {"a": cf.Parameter(1.0, lower=0), "b": 0.1}
+    experiment = cf.Experiment({"s": values}, time=t, sigma=0.1, initial={"s": 0.0})
+    parameters = {"a": cf.Parameter(1.0, lower=0), "b": 0.1}
     for up in (True, False):
-        problem = cf.Problem(model, said, parameters=given, constraints=[cf.monotone(s, increasing=up)])
+        problem = cf.Problem(model, experiment, parameters=parameters, constraints=[cf.monotone(s, increasing=up)])
         for method in ("single/gauss_newton", "collocation/ipopt"):
-            found = cf.fit(problem, method)
-            assert found.success, found.message
-            path = cf.simulate(problem, found.values, times=np.linspace(0, 6, 601))["experiment 1"]["s"]
+            result = cf.fit(problem, method)
+            assert result.success, result.message
+            path = cf.simulate(problem, result.values, times=np.linspace(0, 6, 601))["experiment 1"]["s"]
             assert (np.diff(path) * (1 if up else -1)).min() > -1e-6
 
 
@@ -373,12 +373,12 @@ def test_conserved_sums():
     t = np.linspace(0, 4, 9)
     rng = np.random.default_rng(2)
     data = {"x": 0.5 + 1.5 * np.exp(-2 * t) + 0.01 * rng.standard_normal(9), "y": 1.5 - 1.5 * np.exp(-2 * t)}
-    said = cf.Experiment(data, time=t, sigma=0.01, initial={"x": cf.free(1.9), "y": cf.free(0.1)})
+    experiment = cf.Experiment(data, time=t, sigma=0.01, initial={"x": cf.free(1.9), "y": cf.free(0.1)})
 
     def problem(model, *constraints):
         guess = {"k1": 1.0, "k2": 0.6, "k3": 0.5}
-        given = {n: guess[n] for n in model.parameters}
-        return cf.Problem(model, said, parameters=given, constraints=constraints)
+        parameters = {n: guess[n] for n in model.parameters}
+        return cf.Problem(model, experiment, parameters=parameters, constraints=constraints)
 
     assert not problem(closed, cf.conserved(x + y)).posed.path
     assert not problem(closed, cf.conserved(x + y)).posed.relations
@@ -386,9 +386,9 @@ def test_conserved_sums():
     assert total.values["x(0)"] + total.values["y(0)"] == pytest.approx(2.01, abs=1e-8)
     (relation,) = problem(leaking, cf.conserved(x + y)).posed.relations
     assert relation.name == "x+y is conserved: k2-k3 == 0"
-    held, reduced = cf.fit(problem(leaking, cf.conserved(x + y)), "single"), cf.fit(problem(closed), "single")
-    assert held.chi2 == pytest.approx(reduced.chi2, rel=1e-5)
-    assert held.values["k2"] == pytest.approx(held.values["k3"], abs=1e-9)
+    constrained_result, reduced_result = cf.fit(problem(leaking, cf.conserved(x + y)), "single"), cf.fit(problem(closed), "single")
+    assert constrained_result.chi2 == pytest.approx(reduced_result.chi2, rel=1e-5)
+    assert constrained_result.values["k2"] == pytest.approx(constrained_result.values["k3"], abs=1e-9)
     fed = cf.Model({x: 1 - k1 * x, y: k1 * x - k2 * y}, parameters=[k1, k2])
     with refused("it changes whatever the parameters"):
         problem(fed, cf.conserved(x + y))
@@ -419,31 +419,31 @@ def test_contradictions_are_found_before_solving(given, phrase):
     crossed(METHODS, {"a multiple": 2 * k1 == 4.4 * k2, "a product": k1 * k2 == 2.2 * k2 * k2}),
 )
 def test_equations_that_repeat_others_break_no_solver(method, copy):
-    alone = fitted(k1 == 2.2 * k2)
-    found = cf.fit(chain([k1 == 2.2 * k2, copy]), method)
-    assert found.success, found.message
-    assert found.chi2 == pytest.approx(alone.chi2, rel=1e-5)
-    assert found.standard_errors == pytest.approx(alone.standard_errors, rel=1e-3)
-    assert len(found.constraints) == 2
-    total = sum(row.multiplier for row in found.constraints if row.name == "k1 == 2.2*k2")
-    assert total == pytest.approx(alone.constraints["k1 == 2.2*k2"].multiplier, rel=1e-3)
+    reference = fitted(k1 == 2.2 * k2)
+    result = cf.fit(chain([k1 == 2.2 * k2, copy]), method)
+    assert result.success, result.message
+    assert result.chi2 == pytest.approx(reference.chi2, rel=1e-5)
+    assert result.standard_errors == pytest.approx(reference.standard_errors, rel=1e-3)
+    assert len(result.constraints) == 2
+    total = sum(row.multiplier for row in result.constraints if row.name == "k1 == 2.2*k2")
+    assert total == pytest.approx(reference.constraints["k1 == 2.2*k2"].multiplier, rel=1e-3)
 
 
 def test_what_the_model_keeps_is_held_once():
     closed = cf.Model({x: -k1 * x, y: k1 * x}, parameters=[k1])
     t = np.linspace(0, 3, 7)
     data = {"x": 2 * np.exp(-t) + 0.01 * np.cos(9 * t)}
-    said = cf.Experiment(data, time=t, sigma=0.01, initial={"x": cf.free(2.0), "y": cf.free(0.1)})
-    problem = cf.Problem(closed, said, parameters={"k1": 0.8}, constraints=[cf.along(x + y == 2.5)])
+    experiment = cf.Experiment(data, time=t, sigma=0.01, initial={"x": cf.free(2.0), "y": cf.free(0.1)})
+    problem = cf.Problem(closed, experiment, parameters={"k1": 0.8}, constraints=[cf.along(x + y == 2.5)])
     for method in ("single/ipopt", "collocation/ipopt", "multiple/gauss_newton"):
-        found = cf.fit(problem, method)
-        assert found.success, found.message
-        assert found.values["x(0)"] + found.values["y(0)"] == pytest.approx(2.5, abs=1e-7)
+        result = cf.fit(problem, method)
+        assert result.success, result.message
+        assert result.values["x(0)"] + result.values["y(0)"] == pytest.approx(2.5, abs=1e-7)
 
 
 @pytest.mark.parametrize("solver", ["gauss_newton", "ipopt"])
 def test_a_fit_that_cannot_meet_its_constraints_names_them(solver):
-    found = cf.fit(chain([cf.at(2, x <= 0.1), cf.at(3, x >= 0.4)]), f"single/{solver}", max_time=20)
-    assert not found.success
-    assert "Worst violated: 'x" in found.message
-    assert np.isnan(found.constraints.rows[0].multiplier)
+    result = cf.fit(chain([cf.at(2, x <= 0.1), cf.at(3, x >= 0.4)]), f"single/{solver}", max_time=20)
+    assert not result.success
+    assert "Worst violated: 'x" in result.message
+    assert np.isnan(result.constraints.rows[0].multiplier)

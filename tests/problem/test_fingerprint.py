@@ -30,11 +30,11 @@ def chain(
 
 def test_the_same_problem_has_the_same_fingerprint():
     for build in (chain, everything):
-        first = fingerprint(build())
-        assert changed(first, fingerprint(build())) == []
-        assert changed(first, fingerprint(build().posed)) == []
-        assert changed(first, fingerprint(pickle.loads(pickle.dumps(build())))) == []
-        assert changed(first, fingerprint(pickle.loads(pickle.dumps(build().posed)))) == []
+        reference = fingerprint(build())
+        assert changed(reference, fingerprint(build())) == []
+        assert changed(reference, fingerprint(build().posed)) == []
+        assert changed(reference, fingerprint(pickle.loads(pickle.dumps(build())))) == []
+        assert changed(reference, fingerprint(pickle.loads(pickle.dumps(build().posed)))) == []
 
 
 @pytest.mark.parametrize(
@@ -78,19 +78,19 @@ def test_constraints_on_other_symbols_differ():
 
 
 def test_the_question_does_not_depend_on_where_the_search_starts():
-    posed = everything().posed
-    moved = posed.within(posed.guess - 1, posed.guess + 1, posed.guess + 0.5)
-    assert question(moved) == question(posed)
-    assert question(posed.assuming(absolute_sigma=False)) == question(posed)
-    assert changed(fingerprint(moved), fingerprint(posed)) == [
-        f"guess, bounds, scale and prior of '{n}'" for n in posed.names
+    compiled_problem = everything().posed
+    changed_problem = compiled_problem.within(compiled_problem.guess - 1, compiled_problem.guess + 1, compiled_problem.guess + 0.5)
+    assert question(changed_problem) == question(compiled_problem)
+    assert question(compiled_problem.assuming(absolute_sigma=False)) == question(compiled_problem)
+    assert changed(fingerprint(changed_problem), fingerprint(compiled_problem)) == [
+        f"guess, bounds, scale and prior of '{n}'" for n in compiled_problem.names
     ]
-    assert changed(question(posed.until(1.0)), question(posed))
-    assert np.all([isinstance(v, str) for v in question(posed).values()])
+    assert changed(question(compiled_problem.until(1.0)), question(compiled_problem))
+    assert np.all([isinstance(v, str) for v in question(compiled_problem).values()])
 
 
 def test_another_question_is_told_after_json_too():
-    asked = json.loads(json.dumps(question(chain())))
-    assert changed(asked, question(chain())) == []
-    assert changed(asked, question(chain(parameters={"s": Parameter(0.6, lower=0.1, upper=4.0)}))) == []
-    assert changed(asked, question(chain(data=(1.0, 0.6)))) == ["data of 'experiment 1'"]
+    saved_question = json.loads(json.dumps(question(chain())))
+    assert changed(saved_question, question(chain())) == []
+    assert changed(saved_question, question(chain(parameters={"s": Parameter(0.6, lower=0.1, upper=4.0)}))) == []
+    assert changed(saved_question, question(chain(data=(1.0, 0.6)))) == ["data of 'experiment 1'"]

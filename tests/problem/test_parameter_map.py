@@ -27,13 +27,13 @@ def conversion(**changes) -> Problem:
     t = np.array([0.5, 1.0, 2.0, 3.5])
     laws = [{"k": k_ref}, {"k": k_ref * gain}, {"k": k_ref * gain**2, "m": 0.5}]
     experiments = []
-    for i, own in enumerate(laws):
+    for i, law in enumerate(laws):
         x0 = DOSE * (i + 1)
         rate, loss = K_REF * GAIN**i, 0.5 if i == 2 else 0.3
         y = x0 * rate / (loss - rate) * (np.exp(-rate * t) - np.exp(-loss * t))
         experiments.append(
             cf.Experiment(
-                {"b": y}, time=t, sigma=0.01, parameters=own, initial={"a": dose * (i + 1), "b": 0.0}, name=f"T{i}"
+                {"b": y}, time=t, sigma=0.01, parameters=law, initial={"a": dose * (i + 1), "b": 0.0}, name=f"T{i}"
             )
         )
     parameters = {
@@ -81,25 +81,25 @@ def test_the_exact_hessian_through_expressions():
 
     def gradient(v: np.ndarray) -> np.ndarray:
         linear, out = staged.linearize(v), np.zeros(n)
-        for chain, values, j, of in zip(
+        for chain, values, j, chain_multipliers in zip(
             staged.layout.chains, linear.values, linear.jacobians, multipliers, strict=True
         ):
-            slope = np.einsum("kr,krq->q", values.r, j.R_q) + np.einsum("kr,krq->q", of.inner, j.D_q)
-            slope += np.einsum("kr,krq->q", of.path, j.C_q) + of.initial @ j.A
+            slope = np.einsum("kr,krq->q", values.r, j.R_q) + np.einsum("kr,krq->q", chain_multipliers.inner, j.D_q)
+            slope += np.einsum("kr,krq->q", chain_multipliers.path, j.C_q) + chain_multipliers.initial @ j.A
             out[chain.theta] += slope
         return out
 
-    whole = np.zeros((n, n))
-    for chain, (blocks, own) in zip(
+    hessian = np.zeros((n, n))
+    for chain, (blocks, theta_block) in zip(
         staged.layout.chains, staged.hessian(staged.start, multipliers).chains, strict=True
     ):
         n_q = chain.theta.size
-        whole[np.ix_(chain.theta, chain.theta)] += blocks[:, -n_q:, -n_q:].sum(axis=0) + own
+        hessian[np.ix_(chain.theta, chain.theta)] += blocks[:, -n_q:, -n_q:].sum(axis=0) + theta_block
     h = 1e-5
     for j in range(n):
         step = h * np.eye(staged.layout.n_v)[j]
         difference = (gradient(staged.start + step) - gradient(staged.start - step)) / (2 * h)
-        assert whole[:, j] == pytest.approx(difference, rel=1e-5, abs=1e-5 * np.abs(whole).max())
+        assert hessian[:, j] == pytest.approx(difference, rel=1e-5, abs=1e-5 * np.abs(hessian).max())
 
 
 @given(
@@ -109,11 +109,11 @@ def test_values_slopes_and_curvature_of_expressions(theta, weights):
     weight_p, weight_a = np.array(weights[:2]), np.array(weights[2:])
     for condition in conversion().conditions:
         link, q, h = condition.link, np.array(theta)[condition.theta], 1e-5
-        at = link.natural(q)
+        natural = link.natural(q)
         for j, e in enumerate(np.eye(q.size)):
             ahead, behind = link.natural(q + h * e), link.natural(q - h * e)
-            np.testing.assert_allclose(at.dp[:, j], (ahead.p - behind.p) / (2 * h), atol=1e-7)
-            np.testing.assert_allclose(at.da[:, j], (ahead.a - behind.a) / (2 * h), atol=1e-7)
+            np.testing.assert_allclose(natural.dp[:, j], (ahead.p - behind.p) / (2 * h), atol=1e-7)
+            np.testing.assert_allclose(natural.da[:, j], (ahead.a - behind.a) / (2 * h), atol=1e-7)
             slope = weight_p @ (ahead.dp - behind.dp) + weight_a @ (ahead.da - behind.da)
             np.testing.assert_allclose(link.curvature(q, weight_p, weight_a)[:, j], slope / (2 * h), atol=1e-6)
 
@@ -156,18 +156,18 @@ def test_local_and_fixed_quantities_in_expressions():
 def test_posed_problems_with_expressions():
     problem = conversion()
     theta = problem.guess
-    for posed in (
+    for compiled_problem in (
         problem.posed,
         problem.posed.until(1.5),
         problem.posed.fix({"gain": 1.5}),
         problem.posed.only(["T1"]),
     ):
-        again = pickle.loads(pickle.dumps(posed))
-        staged, there = (cf.MultipleShooting(2).transcribe(p, p.guess) for p in (posed, again))
+        copy = pickle.loads(pickle.dumps(compiled_problem))
+        staged, staged_copy = (cf.MultipleShooting(2).transcribe(p, p.guess) for p in (compiled_problem, copy))
         np.testing.assert_array_equal(
-            staged.linearize(staged.start).jacobians[0].A, there.linearize(there.start).jacobians[0].A
+            staged.linearize(staged.start).jacobians[0].A, staged_copy.linearize(staged_copy.start).jacobians[0].A
         )
-        for a, b in zip(staged.evaluate(staged.start).values, there.evaluate(there.start).values, strict=True):
+        for a, b in zip(staged.evaluate(staged.start).values, staged_copy.evaluate(staged_copy.start).values, strict=True):
             np.testing.assert_allclose(a.r, b.r, rtol=1e-9)
     fixed = problem.posed.fix({"gain": 1.5})
     assert fixed.names == ("m", "k_ref", "dose")
@@ -192,16 +192,16 @@ def test_a_decomposition_knows_expressions():
     model = cf.Model({x: -k * x, y: x - m * y}, parameters=[k, m], initial={x: 1.0, y: 0.0})
     t = np.linspace(0.2, 3, 12)
     data = {"x": np.exp(-t), "y": t * np.exp(-t)}
-    apart = cf.Experiment(data, time=t, sigma=0.01, parameters={"k": 2 * s})
+    separate_experiment = cf.Experiment(data, time=t, sigma=0.01, parameters={"k": 2 * s})
     problem = Problem(
-        model, apart, parameters={"s": Parameter(0.3, lower=0.01, upper=5), "m": Parameter(0.4, lower=0.01, upper=5)}
+        model, separate_experiment, parameters={"s": Parameter(0.3, lower=0.01, upper=5), "m": Parameter(0.4, lower=0.01, upper=5)}
     )
     result = cf.fit(problem, start=cf.Decomposed())
     assert result.parameters == pytest.approx({"m": 1.0, "s": 0.5}, rel=1e-4)
-    joined = cf.Experiment(data, time=t, sigma=0.01, parameters={"k": 2 * s, "m": r * s})
-    both = Problem(model, joined, parameters={"s": 0.3, "r": 1.0})
+    joined_experiment = cf.Experiment(data, time=t, sigma=0.01, parameters={"k": 2 * s, "m": r * s})
+    connected_problem = Problem(model, joined_experiment, parameters={"s": 0.3, "r": 1.0})
     with refused("its equations share parameters that connect all of them"):
-        cf.fit(both, start=cf.Decomposed())
+        cf.fit(connected_problem, start=cf.Decomposed())
 
 
 def test_what_cannot_be_computed_says_which_and_where():
@@ -276,8 +276,8 @@ def test_a_quantity_that_no_experiment_uses_is_found():
 
 def test_a_value_of_its_own_may_be_local_elsewhere():
     experiments = [
-        cf.Experiment({"x": [1.0, 0.5]}, time=[0, 1], parameters=own, initial={"x": 1.0}, name=name)
-        for name, own in (("one", {"k": 0.3}), ("two", {}))
+        cf.Experiment({"x": [1.0, 0.5]}, time=[0, 1], parameters=values, initial={"x": 1.0}, name=name)
+        for name, values in (("one", {"k": 0.3}), ("two", {}))
     ]
     problem = Problem(decay_model(), experiments, parameters={"k": Parameter(0.5, local=True)})
     assert problem.names == ("k[two]",)

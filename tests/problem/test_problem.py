@@ -93,29 +93,29 @@ def test_links_derivatives(theta, weights):
     theta, weight_p, weight_a = np.array(theta), np.array(weights[:4]), np.array(weights[4:])
     for condition in everything().conditions:
         link, q, h = condition.link, theta[condition.theta], 1e-5
-        at = link.natural(q)
+        natural = link.natural(q)
 
         def gradient(q, link=link):
-            there = link.natural(q)
-            return weight_p @ there.dp + weight_a @ there.da
+            values = link.natural(q)
+            return weight_p @ values.dp + weight_a @ values.da
 
         for j, e in enumerate(np.eye(q.size)):
             ahead, behind = link.natural(q + h * e), link.natural(q - h * e)
-            np.testing.assert_allclose(at.dp[:, j], (ahead.p - behind.p) / (2 * h), atol=1e-8)
-            np.testing.assert_allclose(at.da[:, j], (ahead.a - behind.a) / (2 * h), atol=1e-8)
+            np.testing.assert_allclose(natural.dp[:, j], (ahead.p - behind.p) / (2 * h), atol=1e-8)
+            np.testing.assert_allclose(natural.da[:, j], (ahead.a - behind.a) / (2 * h), atol=1e-8)
             second = (gradient(q + h * e) - gradient(q - h * e)) / (2 * h)
             np.testing.assert_allclose(link.curvature(q, weight_p, weight_a)[:, j], second, atol=1e-7)
 
 
 def test_initial_values_follow_experiment_before_model():
-    first, second = everything().conditions
-    q = first.link.natural(np.array([np.log(2.0), 3.0, 0.1, np.log(0.7)]))
+    first_condition, second_condition = everything().conditions
+    q = first_condition.link.natural(np.array([np.log(2.0), 3.0, 0.1, np.log(0.7)]))
     assert q.p == pytest.approx([2.0, 3.0, 0.1, 0.5])
     assert q.a == pytest.approx([0.7, 0.5 * 2 * 3])  # free, the model's own expression
-    q = second.link.natural(np.array([np.log(2.0), 3.0, 0.1]))
+    q = second_condition.link.natural(np.array([np.log(2.0), 3.0, 0.1]))
     assert q.a == pytest.approx([0.9, 2 / 10])  # given, the experiment's expression
-    assert first.link.given.tolist() == [False, False]
-    assert second.link.given.tolist() == [True, False]
+    assert first_condition.link.given.tolist() == [False, False]
+    assert second_condition.link.given.tolist() == [True, False]
 
 
 def test_constant_initial_values_of_the_model_are_given():
@@ -133,9 +133,9 @@ def test_a_problem_may_estimate_nothing_but_initial_states():
 def test_priors_are_on_natural_values():
     problem = everything()
     theta = problem.guess + 0.3
-    found = problem.priors(theta)
-    assert found.rows == pytest.approx([(0.8 * np.exp(0.3) - 1.0) / 0.5])
-    assert found.jacobian == pytest.approx(np.array([[0.8 * np.exp(0.3) / 0.5, 0, 0, 0, 0]]))
+    priors = problem.priors(theta)
+    assert priors.rows == pytest.approx([(0.8 * np.exp(0.3) - 1.0) / 0.5])
+    assert priors.jacobian == pytest.approx(np.array([[0.8 * np.exp(0.3) / 0.5, 0, 0, 0, 0]]))
 
 
 def test_start_values_by_name():
@@ -166,16 +166,16 @@ def test_a_value_at_a_logarithmic_bound_may_come_back(bound):
 
 def test_pickling():
     problem = everything()
-    again = pickle.loads(pickle.dumps(problem))
-    assert again.quantities == problem.quantities
+    copy = pickle.loads(pickle.dumps(problem))
+    assert copy.quantities == problem.quantities
     theta = problem.guess + 0.1
-    for a, b in zip(problem.conditions, again.conditions, strict=True):
+    for a, b in zip(problem.conditions, copy.conditions, strict=True):
         np.testing.assert_array_equal(a.points.values, b.points.values)
         for name in ("p", "dp", "a", "da"):
             q = theta[a.theta]
             np.testing.assert_array_equal(getattr(a.link.natural(q), name), getattr(b.link.natural(q), name))
-    assert again.constraints[0].name == "constraint 1"
-    assert {s.name() for s in ca.symvar(again.constraints[0].expression)} == {"x", "y", "z", "u", "t", "k2"}
+    assert copy.constraints[0].name == "constraint 1"
+    assert {s.name() for s in ca.symvar(copy.constraints[0].expression)} == {"x", "y", "z", "u", "t", "k2"}
 
 
 def test_replace():
@@ -188,9 +188,9 @@ def test_replace():
 
 
 def test_breakpoints_lie_inside_the_horizon():
-    first, second = everything().conditions
-    assert first.breakpoints.tolist() == [0.73, 1.1]
-    assert second.breakpoints.tolist() == [0.5, 1.2]
+    first_condition, second_condition = everything().conditions
+    assert first_condition.breakpoints.tolist() == [0.73, 1.1]
+    assert second_condition.breakpoints.tolist() == [0.5, 1.2]
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_what_no_measurement_depends_on_is_found(measured, unseen):
         return chain_problem({measured: [1, 2, 3]}, initial, model=model)
 
     if unseen:
-        with refused(*(f"no measurement depends on {what}" for what in unseen)):
+        with refused(*(f"no measurement depends on {label}" for label in unseen)):
             build()
     else:
         assert set(build().names) == {"k", "m", "x(0)", "y(0)"}
@@ -374,11 +374,11 @@ def test_experiments_are_experiments(experiments):
 
 
 def test_experiments_may_come_from_a_generator():
-    made = Experiment({"x": [1, 0.5]}, time=[0, 1], initial={"x": 1})
-    problem = Problem(decay_model(), (made for _ in range(2)), parameters={"k": 1.0})
+    experiment = Experiment({"x": [1, 0.5]}, time=[0, 1], initial={"x": 1})
+    problem = Problem(decay_model(), (experiment for _ in range(2)), parameters={"k": 1.0})
     assert [c.name for c in problem.conditions] == ["experiment 1", "experiment 2"]
     with refused("experiments contains {'x': [1]}; give Experiment(...)"):
-        Problem(decay_model(), [made, {"x": [1]}], parameters={"k": 1.0})  # type: ignore[list-item]
+        Problem(decay_model(), [experiment, {"x": [1]}], parameters={"k": 1.0})  # type: ignore[list-item]
 
 
 def test_the_model_is_a_model():
@@ -425,6 +425,6 @@ def test_initial_values_that_cannot_be_computed():
 def test_the_error_is_picklable():
     with pytest.raises(InputError) as caught:
         decay_problem(parameters={})
-    again = pickle.loads(pickle.dumps(caught.value))
-    assert again.problems == caught.value.problems
-    assert str(again) == str(caught.value)
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert copy.problems == caught.value.problems
+    assert str(copy) == str(caught.value)

@@ -148,9 +148,9 @@ def test_bounds_in_one_argument():
 def test_bounds_that_are_given_twice_or_are_no_pair_are_refused(make):
     with refused("lower or upper is given beside bounds; give one of them"):
         make(1.0, lower=0, bounds=(0, 2))
-    for wrong in ((1,), 3, "ab ", {"lower": 0}, (1, 2, 3)):
+    for bounds in ((1,), 3, "ab ", {"lower": 0}, (1, 2, 3)):
         with refused("; give (lower, upper), infinite for none"):
-            make(1.0, bounds=wrong)
+            make(1.0, bounds=bounds)
 
 
 def test_functions_of_pythons_math_are_answered_by_a_sentence():
@@ -188,6 +188,6 @@ def test_functions_of_numpy_work_on_symbols_without_a_warning():
         "assert str(np.exp(x) + np.sqrt(k)) == str(cf.exp(x) + cf.sqrt(k))\n"
         "assert str(np.maximum(x, k)) == str(cf.fmax(x, k))\n"
     )
-    ended = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stderr == ""
+    process = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    assert process.stderr == ""

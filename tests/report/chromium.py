@@ -24,39 +24,39 @@ NARROWEST = 500  # of a window; narrower pages are shown in a frame
 
 def browser() -> str:
     """Return where a browser is; skip the test, with the reason, where there is none."""
-    found = os.environ.get("CASTFIT_BROWSER") or next(filter(None, map(shutil.which, _NAMES)), None)
-    if found is None:
+    path = os.environ.get("CASTFIT_BROWSER") or next(filter(None, map(shutil.which, _NAMES)), None)
+    if path is None:
         pytest.skip(f"no browser: none of {', '.join(_NAMES)} is there, and CASTFIT_BROWSER names none")
-    return found
+    return path
 
 
 def opened(page: Path, *options: str, profile: Path) -> tuple[str, list[str]]:
     """Open a page; return what the browser prints, and the lines of its console."""
-    done = subprocess.run(
+    process = subprocess.run(
         [browser(), *_OPTIONS, f"--user-data-dir={profile}", *options, page.as_uri()],
         capture_output=True, encoding="utf-8", errors="replace", timeout=120, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    assert process.returncode == 0, process.stderr
+    return process.stdout, [line for line in process.stderr.splitlines() if "CONSOLE" in line]
 
 
 def asked(
     page: Path, script: str, *, profile: Path, width: int = 1280, dark: bool = False
 ) -> tuple[dict[str, str], list[str]]:
     """Run a script in a page, which calls ``say(name, value)``; return what it said, and the lines of the console."""
-    told = (
+    markup = (
         "<script>const say = (name, value) => { const p = document.createElement('output'); p.className = 'told';"
         f"p.title = name; p.textContent = String(value); document.body.append(p); }};{script}</script>"
     )
     copy = page.with_name(f"asked-{page.name}")
-    copy.write_text(page.read_text(encoding="utf-8").replace("</body>", f"{told}</body>"), encoding="utf-8")
+    copy.write_text(page.read_text(encoding="utf-8").replace("</body>", f"{markup}</body>"), encoding="utf-8")
     if width < NARROWEST:
         copy = _framed(copy, width)
     options = (f"--window-size={max(width, NARROWEST)},900", "--allow-file-access-from-files", "--dump-dom")
     options += ("--blink-settings=preferredColorScheme=0",) if dark else ()
     dom, console = opened(copy, *options, profile=profile)
-    said = re.findall(r'<output class="told" title="([^"]*)">(.*?)</output>', dom, re.DOTALL)
-    return {html.unescape(name): html.unescape(value) for name, value in said}, console
+    outputs = re.findall(r'<output class="told" title="([^"]*)">(.*?)</output>', dom, re.DOTALL)
+    return {html.unescape(name): html.unescape(value) for name, value in outputs}, console
 
 
 def _framed(page: Path, width: int) -> Path:

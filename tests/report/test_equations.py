@@ -35,10 +35,10 @@ def read(markup):
     return (element.text or "").replace("−", "-").replace("·", "*").replace("\u00a0", " ") + "".join(parts)
 
 
-def value(expression, **at):
+def value(expression, **values):
     """Evaluate what a page shows of an expression."""
-    shown = "".join(read(term) for term in Typesetter([expression]).terms(0))
-    return eval(shown, {"max": max, "min": min}, at)
+    text = "".join(read(term) for term in Typesetter([expression]).terms(0))
+    return eval(text, {"max": max, "min": min}, values)
 
 
 AT = {"x": 1.7, "k_1": 0.3, "k_cat": 2.2, "τ": 0.6, "t": 5.0}
@@ -63,8 +63,8 @@ def test_long_shared_parts_get_a_name_and_short_ones_do_not():
     typeset = Typesetter([shared * 2, 3 - shared])
     (definition,) = typeset.definitions
     assert read(definition.left) == "v_1"
-    at = AT | {"v_1": eval("".join(read(t) for t in definition.terms), {}, AT)}
-    assert eval("".join(read(t) for t in typeset.terms(0)), {}, at) == pytest.approx(2 * at["v_1"])
+    values = AT | {"v_1": eval("".join(read(t) for t in definition.terms), {}, AT)}
+    assert eval("".join(read(t) for t in typeset.terms(0)), {}, values) == pytest.approx(2 * values["v_1"])
     assert Typesetter([K1 * X, 1 - K1 * X]).definitions == []
 
 
@@ -81,8 +81,8 @@ def test_powers_of_states_are_shown_as_they_were_said():
     """Not as castfit.model.graph_rewriting writes them, nor squares of squares."""
     x, n, k = cf.symbols("x n k")
     model = cf.Model({x: -k * x**n / (k**n + x**n)}, parameters=[n, k], initial={x: 1})
-    found = system(model)
-    (rate,) = (read(term) for term in found.rates[0].terms)
+    equations = system(model)
+    (rate,) = (read(term) for term in equations.rates[0].terms)
     assert eval(rate, {}, {"x": 1.7, "n": 2.3, "k": 0.6}) == pytest.approx(-0.6 * 1.7**2.3 / (0.6**2.3 + 1.7**2.3))
     assert "{" not in rate
     assert "<mn>4</mn>" in formula((x**2) ** 2)
@@ -92,19 +92,19 @@ def test_names_that_would_look_alike_are_told_apart():
     """Also from what the page itself gives a name."""
     x, k1, k_1, v1 = cf.symbols("x k1 k_1 v_1")
     shared = k1 * x / (1 + x / k_1 + x**2 / v1) - k_1 * x
-    found = system(cf.Model({x: shared}, parameters=[k1, k_1, v1], outputs={"y": 2 * shared}, initial={x: 1}))
-    (definition,) = found.definitions
+    equations = system(cf.Model({x: shared}, parameters=[k1, k_1, v1], outputs={"y": 2 * shared}, initial={x: 1}))
+    (definition,) = equations.definitions
     assert read(definition.left) == "w_1"
-    shown = "".join(definition.terms)
-    assert ">k_1</mi>" in shown
-    assert "<mi>k</mi><mn>1</mn>" in shown
+    text = "".join(definition.terms)
+    assert ">k_1</mi>" in text
+    assert "<mi>k</mi><mn>1</mn>" in text
 
 
 def test_conditions_are_cases():
-    shown = formula(ca.if_else(T > 3, X, K1))
-    assert "<mtable>" in shown
-    assert re.search(r"if\u00a0</mtext>.*<mo>&gt;</mo>", shown)
-    assert "otherwise" in shown
+    text = formula(ca.if_else(T > 3, X, K1))
+    assert "<mtable>" in text
+    assert re.search(r"if\u00a0</mtext>.*<mo>&gt;</mo>", text)
+    assert "otherwise" in text
 
 
 def test_names_and_numbers():
@@ -124,19 +124,19 @@ def test_delays_and_intervals_are_shown_as_they_were_said():
         outputs={"cases": cf.per_interval(rho * x), "fold": cf.relative_to_first(y)},
         initial={x: 1, y: 0},
     )
-    found = system(model)
-    assert [read(e.left) for e in found.rates] == ["((dx)/(dt))", "((dy)/(dt))"]
-    assert "x(t-τ)" in read(found.rates[0].terms[0])
-    assert "∫" in found.outputs[0].terms[0]
-    assert "first" in found.outputs[1].terms[0]
-    assert [read(e.left) for e in found.initial] == ["x(0)", "y(0)"]
+    equations = system(model)
+    assert [read(e.left) for e in equations.rates] == ["((dx)/(dt))", "((dy)/(dt))"]
+    assert "x(t-τ)" in read(equations.rates[0].terms[0])
+    assert "∫" in equations.outputs[0].terms[0]
+    assert "first" in equations.outputs[1].terms[0]
+    assert [read(e.left) for e in equations.initial] == ["x(0)", "y(0)"]
 
 
 @pytest.mark.parametrize("problem", ["stat5", "calcium", "hiv_proteinase", "three_step", "mackey_glass"])
 def test_models_of_the_library_are_well_formed(problem):
-    found = system(problems.load(problem).problem.own_model)
-    assert found.rates
-    for equation in (*found.rates, *found.algebraic, *found.outputs, *found.initial, *found.definitions):
+    equations = system(problems.load(problem).problem.own_model)
+    assert equations.rates
+    for equation in (*equations.rates, *equations.algebraic, *equations.outputs, *equations.initial, *equations.definitions):
         ET.fromstring(str(equation.html))
 
 

@@ -25,9 +25,9 @@ def run(code):
     node = shutil.which("node")
     if node is None:
         pytest.skip("no node to run JavaScript")
-    done = subprocess.run([node, "-"], input=code, capture_output=True, encoding="utf-8", timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    process = subprocess.run([node, "-"], input=code, capture_output=True, encoding="utf-8", timeout=120, check=False)
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)
 
 
 def computed(page, points):
@@ -44,12 +44,12 @@ def natural(problem, theta):
     return np.where(problem.posed.log, np.exp(np.where(problem.posed.log, theta, 0.0)), theta).tolist()
 
 
-def differences(problem, theta, found, names):
+def differences(problem, theta, answer, names):
     """Return the largest difference of each curve from `cf.simulate`, relative to its largest value."""
-    times = {c.name: np.array(d["times"]) for c, d in zip(problem.posed.conditions, found["drawn"], strict=True)}
+    times = {c.name: np.array(d["times"]) for c, d in zip(problem.posed.conditions, answer["drawn"], strict=True)}
     simulated = cf.simulate(problem, theta, times)
-    for c, drawn in zip(problem.posed.conditions, found["drawn"], strict=True):
-        values = np.array(drawn["values"], dtype=float)  # null, which is no number in JSON, becomes NaN
+    for c, curve in zip(problem.posed.conditions, answer["drawn"], strict=True):
+        values = np.array(curve["values"], dtype=float)  # null, which is no number in JSON, becomes NaN
         for k, name in enumerate(names):
             expected = np.asarray(simulated[c.name][name])
             with np.errstate(invalid="ignore"):
@@ -60,19 +60,19 @@ def differences(problem, theta, found, names):
 
 def agrees(problem, points, page, limit=1e-4):
     cf.explore(problem, page)
-    found, spec = computed(page, [natural(problem, theta) for theta in points])
-    for theta, now in zip(points, found, strict=True):
-        assert not now["stopped"]
-        worst = max(differences(problem, theta, now, spec["outputs"]), key=lambda pair: pair[1])
+    answers, spec = computed(page, [natural(problem, theta) for theta in points])
+    for theta, answer in zip(points, answers, strict=True):
+        assert not answer["stopped"]
+        worst = max(differences(problem, theta, answer, spec["outputs"]), key=lambda pair: pair[1])
         assert worst[1] <= limit, worst
-    return found, spec
+    return answers, spec
 
 
 def near(problem, theta, rng, count=3):
     """Draw points around one."""
     log = problem.posed.log
-    away = [rng.uniform(-1, 1, theta.size) for _ in range(count)]
-    return [theta, *(np.where(log, theta + 0.3 * a, theta * (1 + 0.2 * a)) for a in away)]
+    offsets = [rng.uniform(-1, 1, theta.size) for _ in range(count)]
+    return [theta, *(np.where(log, theta + 0.3 * a, theta * (1 + 0.2 * a)) for a in offsets)]
 
 
 def test_graphs_become_javascript_of_the_same_value():
@@ -89,12 +89,12 @@ def test_graphs_become_javascript_of_the_same_value():
     ]  # fmt: skip
     graph = ca.Function("graph", [x, y], [ca.vertcat(*formulas), ca.SX(3.5) * y])
     assert not unknown_operations(graph)
-    at = [[0.7, 1.9], [0.3]]
-    own = asset("explorer.js").split("// ---- from")[0]  # erf and copysign
-    answer = run(f"{own}\nconsole.log(JSON.stringify(({script(graph)})(...{at})))")
-    first, second = (np.array(list(o.values())) for o in answer)
-    np.testing.assert_allclose(first, np.asarray(graph(*at)[0]).ravel(), rtol=1e-13, atol=1e-14)
-    np.testing.assert_allclose(second, [1.05])
+    arguments = [[0.7, 1.9], [0.3]]
+    helpers = asset("explorer.js").split("// ---- from")[0]  # erf and copysign
+    answer = run(f"{helpers}\nconsole.log(JSON.stringify(({script(graph)})(...{arguments})))")
+    first_output, second_output = (np.array(list(o.values())) for o in answer)
+    np.testing.assert_allclose(first_output, np.asarray(graph(*arguments)[0]).ravel(), rtol=1e-13, atol=1e-14)
+    np.testing.assert_allclose(second_output, [1.05])
 
 
 @pytest.mark.parametrize("name", ["lotka_volterra", "goodwin"])
@@ -102,9 +102,9 @@ def test_curves_and_objective_are_those_of_castfit(name, tmp_path):
     problem = cf.problems.load(name).problem
     result = cf.fit(problem)
     points = [result.theta, *near(problem, problem.guess, np.random.default_rng(3))]
-    found, spec = agrees(problem, points, tmp_path / "model.html")
+    answers, spec = agrees(problem, points, tmp_path / "model.html")
     assert spec["measure"] == result.measure
-    assert found[0]["objective"] == pytest.approx(result.objective, rel=1e-5)
+    assert answers[0]["objective"] == pytest.approx(result.objective, rel=1e-5)
 
 
 @pytest.mark.slow
@@ -141,8 +141,8 @@ def test_a_stiff_model_is_integrated_and_a_hopeless_start_says_where_it_stops(tm
     blow = cf.Model({x: mu * x**2}, parameters=[mu], initial={x: 1})
     data = cf.Experiment({"x": [1.1, 1.2]}, time=[0.1, 0.2], sigma=0.1)
     cf.explore(cf.Problem(blow, data, parameters={"mu": 1.0}), tmp_path / "blow.html")
-    (now,), _ = computed(tmp_path / "blow.html", [[20.0]])
-    assert "stops at 0.05" in now["stopped"][0]
+    (answer,), _ = computed(tmp_path / "blow.html", [[20.0]])
+    assert "stops at 0.05" in answer["stopped"][0]
 
 
 def test_the_page_in_a_browser(tmp_path):
@@ -161,12 +161,12 @@ def test_the_page_in_a_browser(tmp_path):
         say("ellipse", document.querySelectorAll(".region").length);
     """
     for width in (1280, 400):
-        said, console = asked(page, script, profile=tmp_path / f"profile{width}", width=width)
+        outputs, console = asked(page, script, profile=tmp_path / f"profile{width}", width=width)
         assert not console
-        assert float(said["wide"]) <= 0
-        assert f"{result.objective:.6g}"[:6] in said["estimate"].split("(")[0]
-        assert said["guess"] != said["estimate"]
-        assert (said["moved"], said["title"], said["ellipse"]) == ("true", "Two <rates>", "1")
+        assert float(outputs["wide"]) <= 0
+        assert f"{result.objective:.6g}"[:6] in outputs["estimate"].split("(")[0]
+        assert outputs["guess"] != outputs["estimate"]
+        assert (outputs["moved"], outputs["title"], outputs["ellipse"]) == ("true", "Two <rates>", "1")
 
 
 def test_what_a_page_cannot_show_is_said_before_it_is_written(tmp_path):

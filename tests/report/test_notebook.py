@@ -31,10 +31,10 @@ def result():
 
 def test_figures_appear_by_themselves(result):
     for figure in (result.plot(), plots.residuals(result), plots.correlation(result)):
-        found = shown(figure)
-        assert found["image/png"].startswith(b"\x89PNG")
-        assert "data:image/png;base64," in found["text/html"]
-        assert found["text/plain"].startswith("<Picture of ")
+        bundle = shown(figure)
+        assert bundle["image/png"].startswith(b"\x89PNG")
+        assert "data:image/png;base64," in bundle["text/html"]
+        assert bundle["text/plain"].startswith("<Picture of ")
 
 
 CELL = """
@@ -64,9 +64,9 @@ for cell, count in zip(sys.argv[2::2], map(int, sys.argv[3::2])):
 def test_a_notebook_shows_every_figure_of_a_cell_once():
     pytest.importorskip("matplotlib_inline", reason="IPython's pictures are not installed")
     cells = {"f = r.plot()": 1, "r.plot()": 1, "r.plot();": 1, "r.plot(); 1": 1, "r.plot(), r.plot()": 2, "f": 1}
-    told = [str(part) for pair in cells.items() for part in pair]
+    arguments = [str(part) for pair in cells.items() for part in pair]
     inline = {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
-    command = [sys.executable, "-c", NOTEBOOK, CELL, *told]
+    command = [sys.executable, "-c", NOTEBOOK, CELL, *arguments]
     subprocess.run(command, check=True, timeout=120, env={**os.environ, **inline})
 
 
@@ -84,21 +84,21 @@ def test_what_many_fits_found_is_a_table_too(result):
     problem = result.problem.replace(parameters={"k": cf.Parameter(0.5, bounds=(0.1, 2.0))})
     many = cf.multistart(problem, cf.SingleShooting(), starts=3, rng=0)
     few = cf.compare(problem, ["single", "multiple"], starts=2, rng=0)
-    for found, words in (
+    for search_result, words in (
         (many, ("Optima", "3 of 3", "The best fit")),
         (few, ("single", "multiple", "2 methods from 2 starts")),
         (cf.incremental(problem), ("horizon", "The best fit")),
         (cf.scatter_search(problem, rng=0, max_eval=100), ("simulations", "The best fit")),
     ):
-        html = shown(found)["text/html"]
+        html = shown(search_result)["text/html"]
         assert all(word in html for word in words)
         assert html.count("<table") == html.count("</table>")
 
 
 def test_names_are_no_html(result):
     evil = "<b>x</b>"
-    again = result.problem.replace(experiments=[result.problem.experiments[0].called(evil)], units={"x": evil})
-    for thing in (again, cf.fit(again)):
+    problem = result.problem.replace(experiments=[result.problem.experiments[0].called(evil)], units={"x": evil})
+    for thing in (problem, cf.fit(problem)):
         assert evil not in shown(thing)["text/html"]
 
 
@@ -113,11 +113,11 @@ def test_a_notebook_shows_a_fit_that_failed():
 
 
 def test_what_is_printed_as_a_table_is_a_table_in_a_notebook(result):
-    study, drawn = cf.identifiability(result, rng=0), cf.bootstrap(result, samples=4, rng=0)
+    study, bootstrap = cf.identifiability(result, rng=0), cf.bootstrap(result, samples=4, rng=0)
     checked, compared = cf.doctor(result, starts=0), cf.compare_models({"one": result, "two": result})
     for thing, heads in (
         (study, ("moves data by", "verdict")),
-        (drawn, ("bias", "linear")),
+        (bootstrap, ("bias", "linear")),
         (checked, ("check", "what to do")),
         (compared, ("AICc", "weight")),
     ):

@@ -75,9 +75,9 @@ class Checker(HTMLParser):
         self.wrong += [f"{name} is not closed" for name in self.open]
 
     def handle_starttag(self, tag, attributes):
-        given = dict(attributes)
-        self.marks += [given["id"]] if "id" in given else []
-        self.links += [given[key] for key in ("href", "src", "xlink:href") if given.get(key)]
+        values_by_name = dict(attributes)
+        self.marks += [values_by_name["id"]] if "id" in values_by_name else []
+        self.links += [values_by_name[key] for key in ("href", "src", "xlink:href") if values_by_name.get(key)]
         if tag not in VOID:
             self.open.append(tag)
 
@@ -95,11 +95,11 @@ class Checker(HTMLParser):
 
 def test_a_page_is_whole_by_itself(page):
     text = page.read_text(encoding="utf-8")
-    found = Checker(text)
-    assert found.wrong == []
-    assert len(found.marks) == len(set(found.marks))
-    assert all(link.startswith(("#", "data:")) for link in found.links)
-    assert {link[1:] for link in found.links if link.startswith("#")} <= set(found.marks)
+    checker = Checker(text)
+    assert checker.wrong == []
+    assert len(checker.marks) == len(set(checker.marks))
+    assert all(link.startswith(("#", "data:")) for link in checker.links)
+    assert {link[1:] for link in checker.links if link.startswith("#")} <= set(checker.marks)
     assert not re.search(r"https?://(?!www\.w3\.org)", text)
     assert len(text.encode()) < 2_000_000
 
@@ -111,8 +111,8 @@ def test_it_tells_the_story_in_order(page, result):
         "The question", "Data and fit", "Estimates", "What the data determine", "What do the residuals tell?",
         "What to measure next", "How it was solved", "How to repeat it",
     ]  # fmt: skip
-    for what in ("<p>First.</p><p>Second.</p>", "castfit report x", result.transcription, "time (h)", "y (mg)"):
-        assert what in text
+    for phrase in ("<p>First.</p><p>Second.</p>", "castfit report x", result.transcription, "time (h)", "y (mg)"):
+        assert phrase in text
     for one in result:
         assert f"{result.standard_errors[one]:.2g}" in text
     for package, version in result.versions.items():
@@ -121,13 +121,13 @@ def test_it_tells_the_story_in_order(page, result):
 
 def test_it_says_what_to_measure_next(page, result):
     text = page.read_text(encoding="utf-8")
-    told = re.search(r"What to measure next</h2><p>(.*?)</p><figure", text)[1]
+    section = re.search(r"What to measure next</h2><p>(.*?)</p><figure", text)[1]
     candidate = cf.Candidate(np.linspace(0, 4, 61)[1:], same=True, name="more")
     design = cf.design(result, candidate, budget=3)
-    assert str(design).splitlines()[0][1:] in told
+    assert str(design).splitlines()[0][1:] in section
     for name, sd in design.after.items():
-        assert f"{name} from ±{100 * design.before[name]:.3g} % to ±{100 * sd:.3g} %" in told
-    assert "the residuals object" not in told
+        assert f"{name} from ±{100 * design.before[name]:.3g} % to ±{100 * sd:.3g} %" in section
+    assert "the residuals object" not in section
 
 
 def test_it_says_why_nothing_is_said_of_what_to_measure_next(result):
@@ -147,8 +147,8 @@ def test_the_files_in_it_can_be_read_again(page, result, tmp_path):
     text = page.read_text(encoding="utf-8")
     saved = base64.b64decode(re.search(r"data:application/json;base64,([^\"]+)", text)[1])
     (tmp_path / "result.json").write_bytes(saved)
-    again = cf.Result.load(tmp_path / "result.json").with_problem(result.problem)
-    assert again.parameters == result.parameters
+    loaded_result = cf.Result.load(tmp_path / "result.json").with_problem(result.problem)
+    assert loaded_result.parameters == result.parameters
     assert json.loads(saved)["question"]
     lines = base64.b64decode(re.search(r"data:text/csv;base64,([^\"]+)", text)[1]).decode().splitlines()
     assert lines[0].startswith("experiment,output,time,replicate,value,prediction")
@@ -156,22 +156,22 @@ def test_the_files_in_it_can_be_read_again(page, result, tmp_path):
 
 
 def test_no_name_becomes_a_part_of_the_page(tmp_path):
-    asked_ = problem(EVIL, output="y", units={"y": EVIL, "time": EVIL})
-    found = cf.fit(asked_, cf.SingleShooting())
-    text = found.report(tmp_path / "evil.html", title=EVIL, notes=EVIL, command=EVIL, source=EVIL,
+    evil_problem = problem(EVIL, output="y", units={"y": EVIL, "time": EVIL})
+    result = cf.fit(evil_problem, cf.SingleShooting())
+    text = result.report(tmp_path / "evil.html", title=EVIL, notes=EVIL, command=EVIL, source=EVIL,
                         further={EVIL: EVIL}).read_text(encoding="utf-8")  # fmt: skip
     assert text.count("<script>") == 1  # ours
     assert "alert(1)</script>" not in text
     assert Checker(text).wrong == []
-    said, console = asked(tmp_path / "evil.html", "say('alive', 1)", profile=tmp_path / "profile")
-    assert said == {"alive": "1"}
+    outputs, console = asked(tmp_path / "evil.html", "say('alive', 1)", profile=tmp_path / "profile")
+    assert outputs == {"alive": "1"}
     assert console == []
 
 
 def test_figures_are_vectors_without_marks_in_common(page):
-    drawn = re.findall(r"<svg.*?</svg>", page.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(drawn) >= 5
-    for graphic in drawn:
+    graphics = re.findall(r"<svg.*?</svg>", page.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(graphics) >= 5
+    for graphic in graphics:
         root = ET.fromstring(graphic)
         marks = {e.get("id") for e in root.iter() if e.get("id")}
         used = set(re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', graphic))
@@ -187,21 +187,21 @@ DRAWN = pytest.mark.parametrize(
 
 @DRAWN
 def test_ticks_that_are_worked_out_once_are_those_of_matplotlib(result, draw, monkeypatch):
-    once, plain = draw(result), draw(result)
-    found = str(figure(once, 1, "as it is"))
-    assert not any("_update_ticks" in vars(axis) for axes in once.axes for axis in (axes.xaxis, axes.yaxis))
+    fast_figure, plain_figure = draw(result), draw(result)
+    fast_svg = str(figure(fast_figure, 1, "as it is"))
+    assert not any("_update_ticks" in vars(axis) for axes in fast_figure.axes for axis in (axes.xaxis, axes.yaxis))
     monkeypatch.setattr("castfit.plots._figure.ticks_once", nullcontext)
-    assert found == str(figure(plain, 1, "as it is"))
+    assert fast_svg == str(figure(plain_figure, 1, "as it is"))
 
 
 @DRAWN
 def test_panels_are_placed_where_matplotlib_places_them(result, draw, monkeypatch):
-    once, plain = draw(result), draw(result)
-    arrange(once)
-    assert not any("get_tightbbox" in vars(axes) for axes in once.axes)
+    fast_figure, plain_figure = draw(result), draw(result)
+    arrange(fast_figure)
+    assert not any("get_tightbbox" in vars(axes) for axes in fast_figure.axes)
     monkeypatch.setattr("castfit.plots._figure._margins_once", nullcontext)
-    arrange(plain)
-    places = [np.array([axes.get_position().extents for axes in of.axes]) for of in (once, plain)]
+    arrange(plain_figure)
+    places = [np.array([axes.get_position().extents for axes in drawing.axes]) for drawing in (fast_figure, plain_figure)]
     np.testing.assert_allclose(*places, atol=1e-3)
 
 
@@ -230,12 +230,12 @@ def test_a_browser_opens_it_without_complaint(page, folder):
       say('formulas', [...document.querySelectorAll('math')].every((m) => m.getBoundingClientRect().width > 4));
     """
     for width in (1280, 400):
-        said, console = asked(page, script, profile=folder / "profile", width=width)
+        outputs, console = asked(page, script, profile=folder / "profile", width=width)
         assert console == []
-        assert int(said["switches"]) > 5
-        assert (said["broken"], said["flat"], said["formulas"]) == ("0", "0", "true")
-        assert (said["sideways"], said["tables"]) == ("0", "0")
-        assert int(said["overflow"]) <= 0
+        assert int(outputs["switches"]) > 5
+        assert (outputs["broken"], outputs["flat"], outputs["formulas"]) == ("0", "0", "true")
+        assert (outputs["sideways"], outputs["tables"]) == ("0", "0")
+        assert int(outputs["overflow"]) <= 0
 
 
 def test_it_is_dark_where_the_reader_wants_that(page, folder):
@@ -270,13 +270,13 @@ def test_tables_sort_curves_switch_and_figures_grow(page, folder):
       say('zoomed', svg.viewBox.baseVal.width < +before.split(' ')[2]);
       document.querySelector('#fit [data-zoom=reset]').click(); say('back', svg.getAttribute('viewBox') === before);
     """
-    said, console = asked(page, script, profile=folder / "profile")
+    outputs, console = asked(page, script, profile=folder / "profile")
     assert console == []
-    assert (said["up"], said["down"]) == ("k_1,m", "m,k_1")
-    assert [float(v) for v in said["values"].split(",")] == sorted(float(v) for v in said["values"].split(","))
-    assert said["order"] == "ascending"
-    assert int(said["parts"]) == 2  # a curve in each of two panels
-    assert (said["hidden"], said["shown"], said["zoomed"], said["back"]) == ("true",) * 4
+    assert (outputs["up"], outputs["down"]) == ("k_1,m", "m,k_1")
+    assert [float(v) for v in outputs["values"].split(",")] == sorted(float(v) for v in outputs["values"].split(","))
+    assert outputs["order"] == "ascending"
+    assert int(outputs["parts"]) == 2  # a curve in each of two panels
+    assert (outputs["hidden"], outputs["shown"], outputs["zoomed"], outputs["back"]) == ("true",) * 4
 
 
 def test_it_prints(page, folder):
@@ -356,10 +356,10 @@ def test_mistakes_are_listed_before_anything_is_written(tmp_path, result):
 
 def test_a_figure_is_drawn_once_and_labels_of_ticks_are_letters(monkeypatch):
     """To write it with its layout would draw it for that as well; a formula takes as long as the rest of an axis."""
-    drawn, parsed = [], []
+    figures, formulas = [], []
     draw, parse = Figure.draw, MathTextParser.parse
-    monkeypatch.setattr(Figure, "draw", lambda self, renderer: drawn.append(self) or draw(self, renderer))
-    monkeypatch.setattr(MathTextParser, "parse", lambda self, s, *more: parsed.append(s) or parse(self, s, *more))
+    monkeypatch.setattr(Figure, "draw", lambda self, renderer: figures.append(self) or draw(self, renderer))
+    monkeypatch.setattr(MathTextParser, "parse", lambda self, s, *arguments: formulas.append(s) or parse(self, s, *arguments))
     picture = new_figure(4, 3)
     axes = picture.subplots(1, 2)
     axes[0].plot([1e-3, 1e4], [1, 2])
@@ -368,7 +368,7 @@ def test_a_figure_is_drawn_once_and_labels_of_ticks_are_letters(monkeypatch):
     axes[1].plot([1e-7, 2e-7], [1, 2])
     axes[1].ticklabel_format(axis="both", style="sci", scilimits=(-3, 4), useMathText=True)
     text = str(figure(picture, 1, "powers"))
-    assert len(drawn) == 1
-    assert not parsed
+    assert len(figures) == 1
+    assert not formulas
     assert "10⁻³" in text
     assert "×10⁻⁷" in text

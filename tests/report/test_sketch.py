@@ -29,21 +29,21 @@ def test_marks_stand_on_the_curve_within_the_bands():
     for title, unit in (("a < b", 1.0), ("c", 1e9)):
         band, mark = (0.2 * unit * np.ones(41), 0.2), (1.0, np.exp(-1) * unit, "3")
         panels.append(SketchPanel(title, "time (h)", x, np.exp(-x) * unit, [band], [mark]))
-    drawn = sketch(panels)
-    assert f'viewBox="0 0 {2 * WIDTH} ' in drawn
-    assert "a &lt; b" in drawn
+    svg = sketch(panels)
+    assert f'viewBox="0 0 {2 * WIDTH} ' in svg
+    assert "a &lt; b" in svg
     curves = [
-        np.array([p.split(",") for p in of.split()], dtype=float)
-        for of in re.findall(r'<polyline points="([^"]*)"', drawn)
+        np.array([p.split(",") for p in points.split()], dtype=float)
+        for points in re.findall(r'<polyline points="([^"]*)"', svg)
     ]
-    first, frame, second, _ = curves
-    np.testing.assert_allclose(first[:, 1], second[:, 1], atol=0.11)  # units change labels alone
-    np.testing.assert_allclose(second[:, 0] - first[:, 0], WIDTH, atol=0.11)
-    mark = re.search(r'<circle cx="([^"]*)" cy="([^"]*)"', drawn)
-    np.testing.assert_allclose([float(mark[1]), float(mark[2])], first[10], atol=0.11)
-    band = np.array([p.split(",") for p in re.search(r'<polygon points="([^"]*)"', drawn)[1].split()], dtype=float)
-    assert np.all(band[:41, 1] < first[:, 1])
-    assert np.all(band[41:, 1][::-1] > first[:, 1])
+    first_curve, frame, second_curve, _ = curves
+    np.testing.assert_allclose(first_curve[:, 1], second_curve[:, 1], atol=0.11)  # units change labels alone
+    np.testing.assert_allclose(second_curve[:, 0] - first_curve[:, 0], WIDTH, atol=0.11)
+    mark = re.search(r'<circle cx="([^"]*)" cy="([^"]*)"', svg)
+    np.testing.assert_allclose([float(mark[1]), float(mark[2])], first_curve[10], atol=0.11)
+    band = np.array([p.split(",") for p in re.search(r'<polygon points="([^"]*)"', svg)[1].split()], dtype=float)
+    assert np.all(band[:41, 1] < first_curve[:, 1])
+    assert np.all(band[41:, 1][::-1] > first_curve[:, 1])
     assert frame[1, 1] >= band[:, 1].max()
 
 

@@ -28,25 +28,25 @@ def line(parameters: dict[str, Any] | None = None, **noise: Any) -> cf.Problem:
 def test_bands_are_those_of_linear_regression(transcription: Any, sigma: Any) -> None:
     from scipy import stats
 
-    problem, known = line(sigma=sigma), sigma == 0.1
-    found = cf.fit(problem, transcription)
-    design, asked = np.column_stack([np.ones_like(T), T]), np.column_stack([np.ones_like(AT), AT])
+    problem, is_known = line(sigma=sigma), sigma == 0.1
+    result = cf.fit(problem, transcription)
+    design, new_design = np.column_stack([np.ones_like(T), T]), np.column_stack([np.ones_like(AT), AT])
     y = problem.experiments[0].data["x"][1][:, 0]
-    rest = y - design @ np.linalg.lstsq(design, y)[0]
-    variance = 0.01 if known else rest @ rest / (T.size - 2)
-    spread = np.einsum("ij,jk,ik->i", asked, np.linalg.inv(design.T @ design), asked) * variance
-    factor = stats.norm.ppf(0.95) if known else stats.t.ppf(0.95, T.size - 2)
+    residuals = y - design @ np.linalg.lstsq(design, y)[0]
+    variance = 0.01 if is_known else residuals @ residuals / (T.size - 2)
+    spread = np.einsum("ij,jk,ik->i", new_design, np.linalg.inv(design.T @ design), new_design) * variance
+    factor = stats.norm.ppf(0.95) if is_known else stats.t.ppf(0.95, T.size - 2)
     for noise, extra in ((False, 0.0), (True, variance)):
-        (band,) = found.predict(AT, bands="linear", noise=noise, confidence_level=0.9).values()
+        (band,) = result.predict(AT, bands="linear", noise=noise, confidence_level=0.9).values()
         np.testing.assert_allclose(band["x upper"] - band["x"], factor * np.sqrt(spread + extra), rtol=1e-5)
         np.testing.assert_allclose(band["x"] - band["x lower"], factor * np.sqrt(spread + extra), rtol=1e-5)
 
 
 def test_the_scale_of_the_search_does_not_matter() -> None:
-    plain = line(sigma=0.1)
-    logarithmic = plain.replace(parameters={n: cf.Parameter(0.7, scale="log") for n in ("a", "b")})
-    first, second = (next(iter(cf.fit(p).predict(AT, bands="linear").values())) for p in (plain, logarithmic))
-    np.testing.assert_allclose(first["x upper"], second["x upper"], rtol=1e-5)
+    problem = line(sigma=0.1)
+    log_problem = problem.replace(parameters={n: cf.Parameter(0.7, scale="log") for n in ("a", "b")})
+    linear_band, log_band = (next(iter(cf.fit(p).predict(AT, bands="linear").values())) for p in (problem, log_problem))
+    np.testing.assert_allclose(linear_band["x upper"], log_band["x upper"], rtol=1e-5)
 
 
 def test_a_relative_error_widens_with_the_prediction() -> None:
@@ -61,8 +61,8 @@ def test_what_is_not_identifiable_leaves_predictions_open() -> None:
     x, a, b = cf.symbols("x a b")
     model = cf.Model({x: -a * b * x}, parameters=[a, b], outputs={"a alone": a})
     data = cf.Experiment({"x": np.exp(-T)}, time=T, sigma=0.1, initial={"x": 1.0})
-    found = cf.fit(cf.Problem(model, data, parameters={"a": 2.0, "b": 1.0}))
-    (band,) = found.predict(AT, bands="linear").values()
+    result = cf.fit(cf.Problem(model, data, parameters={"a": 2.0, "b": 1.0}))
+    (band,) = result.predict(AT, bands="linear").values()
     assert np.isinf(band["a alone upper"]).all()
 
 
@@ -79,14 +79,14 @@ def test_an_eliminated_scale_is_as_uncertain_as_an_explicit_one() -> None:
 
 
 def test_misuse_is_said() -> None:
-    found = cf.fit(line())
-    for options, said in (
+    result = cf.fit(line())
+    for options, message in (
         ({"bands": "wide"}, "choose 'linear'"),
         ({"noise": True}, "choose bands"),
         ({"bands": "linear", "confidence_level": 2.0}, "between 0 and 1"),
     ):
-        with pytest.raises(cf.InputError, match=said):
-            found.predict(AT, **options)
+        with pytest.raises(cf.InputError, match=message):
+            result.predict(AT, **options)
 
 
 def test_bands_of_an_experiment_that_is_measured_only_at_its_start() -> None:
@@ -95,7 +95,7 @@ def test_bands_of_an_experiment_that_is_measured_only_at_its_start() -> None:
     model = cf.Model({x: b}, parameters=[a, b], initial={x: a})
     long = cf.Experiment({"x": 1 + 0.5 * T}, time=T, sigma=0.1, name="long")
     short = cf.Experiment({"x": [1.0]}, time=[0.0], sigma=0.1, name="short")
-    found = cf.fit(cf.Problem(model, [long, short], parameters={"a": 0.5, "b": 0.0}), "single")
-    long_band, short_band = (found.predict(AT, bands="linear")[n] for n in ("long", "short"))
+    result = cf.fit(cf.Problem(model, [long, short], parameters={"a": 0.5, "b": 0.0}), "single")
+    long_band, short_band = (result.predict(AT, bands="linear")[n] for n in ("long", "short"))
     assert short_band["x lower"] == pytest.approx(long_band["x lower"], rel=1e-6)
     assert (short_band["x lower"] < short_band["x"]).all()

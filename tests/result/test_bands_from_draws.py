@@ -28,9 +28,9 @@ class Normal:
 
     @property
     def thetas(self):
-        plain = np.random.default_rng(0).standard_normal((self.count, self.result.theta.size))
-        plain -= plain.mean(axis=0)
-        white = np.linalg.solve(np.linalg.cholesky(np.cov(plain, rowvar=False)), plain.T)
+        draws = np.random.default_rng(0).standard_normal((self.count, self.result.theta.size))
+        draws -= draws.mean(axis=0)
+        white = np.linalg.solve(np.linalg.cholesky(np.cov(draws, rowvar=False)), draws.T)
         return self.result.theta + (np.linalg.cholesky(self.result.covariance) @ white).T
 
     @property
@@ -49,36 +49,36 @@ def test_bands_of_normal_draws_are_the_linear_ones(known, noise):
     result = cf.fit(problem, SINGLE)
     _, a = cf.symbols("x a")
     options = {"outputs": {"twice": 2 * a}, "noise": noise, "confidence_level": 0.8}
-    (linear,) = result.predict(AT, bands="linear", **options).values()
-    (drawn,) = result.predict(AT, bands=Normal(result), rng=1, **options).values()
+    (linear_band,) = result.predict(AT, bands="linear", **options).values()
+    (sampled_band,) = result.predict(AT, bands=Normal(result), rng=1, **options).values()
     factor = 1.0 if known else stats.norm.ppf(0.9) / stats.t.ppf(0.9, result.dof)
     for side in ("lower", "upper"):
-        reach = (linear[f"x {side}"] - linear["x"]) * factor
-        assert drawn[f"x {side}"] - drawn["x"] == pytest.approx(reach, rel=0.12)
-    assert np.array_equal(drawn["x"], linear["x"])
-    assert drawn["twice"] == pytest.approx(2 * result.values["a"])
-    assert np.isnan(drawn["twice upper"]).all() == np.isnan(linear["twice upper"]).all() == noise
+        reach = (linear_band[f"x {side}"] - linear_band["x"]) * factor
+        assert sampled_band[f"x {side}"] - sampled_band["x"] == pytest.approx(reach, rel=0.12)
+    assert np.array_equal(sampled_band["x"], linear_band["x"])
+    assert sampled_band["twice"] == pytest.approx(2 * result.values["a"])
+    assert np.isnan(sampled_band["twice upper"]).all() == np.isnan(linear_band["twice upper"]).all() == noise
     if not noise:
         reach = stats.norm.ppf(0.9) * 2 * result.standard_errors["a"]
-        assert drawn["twice upper"] - drawn["twice"] == pytest.approx(reach, rel=0.12)
+        assert sampled_band["twice upper"] - sampled_band["twice"] == pytest.approx(reach, rel=0.12)
 
 
 def test_a_bootstrap_reaches_predictions_and_pictures(tmp_path):
     result = cf.fit(line(sigma=0.1), SINGLE)
-    drawn = cf.bootstrap(result, "parametric", samples=40, transcription=SINGLE)
-    (one,) = drawn.predict(AT, confidence_level=0.9).values()
-    (other,) = result.predict(AT, bands=drawn, confidence_level=0.9).values()
+    bootstrap = cf.bootstrap(result, "parametric", samples=40, transcription=SINGLE)
+    (one,) = bootstrap.predict(AT, confidence_level=0.9).values()
+    (other,) = result.predict(AT, bands=bootstrap, confidence_level=0.9).values()
     assert np.array_equal(one["x upper"], other["x upper"])
     (linear,) = result.predict(AT, bands="linear", confidence_level=0.9).values()
     assert one["x upper"] - one["x lower"] == pytest.approx(linear["x upper"] - linear["x lower"], rel=0.3)
-    result.plot(tmp_path / "fit.png", bands=drawn, noise=True)
-    drawn.plot(tmp_path / "histograms.png")
-    cf.plots.pairs(drawn, tmp_path / "pairs.png", names=["b", "a"])
+    result.plot(tmp_path / "fit.png", bands=bootstrap, noise=True)
+    bootstrap.plot(tmp_path / "histograms.png")
+    cf.plots.pairs(bootstrap, tmp_path / "pairs.png", names=["b", "a"])
     assert all(p.stat().st_size > 5000 for p in tmp_path.iterdir())
-    figure = result.plot(bands=drawn)
+    figure = result.plot(bands=bootstrap)
     assert any("95 %" in t.get_text() for t in figure.legends[0].get_texts())
     with pytest.raises(cf.InputError, match="is none of"):
-        cf.plots.histograms(drawn, names=["c"])
+        cf.plots.histograms(bootstrap, names=["c"])
 
 
 def test_counts_have_bands_of_counts():
@@ -87,8 +87,8 @@ def test_counts_have_bands_of_counts():
     x, k = cf.symbols("x k")
     problem = cf.Problem(cf.Model({x: -k * x}, parameters=[k]), experiment, parameters={"k": 0.8})
     result = cf.fit(problem, SINGLE)
-    drawn = cf.bootstrap(result, "parametric", samples=20, transcription=SINGLE)
-    (band,) = result.predict(times, bands=drawn, noise=True, rng=3).values()
+    bootstrap = cf.bootstrap(result, "parametric", samples=20, transcription=SINGLE)
+    (band,) = result.predict(times, bands=bootstrap, noise=True, rng=3).values()
     inside = (experiment.data["x"][1][:, 0] >= band["x lower"]) & (experiment.data["x"][1][:, 0] <= band["x upper"])
     assert inside.mean() > 0.8
     assert band["x upper"][0] - band["x lower"][0] == pytest.approx(4 * np.sqrt(50), rel=0.25)
@@ -106,12 +106,12 @@ def test_draws_that_fail_widen_bands():
 
 def test_what_is_wrong_with_bands_and_expressions():
     result, other = cf.fit(line(sigma=0.1), SINGLE), cf.fit(decay_problem(), SINGLE)
-    drawn = cf.bootstrap(other, samples=2, transcription=SINGLE)
+    bootstrap = cf.bootstrap(other, samples=2, transcription=SINGLE)
     x, q = cf.symbols("x q")
     with refused(
         "noise is 2", "draws of another fit", "rng is 'a'", "'x' is an output", "give a scalar", "contains 'q'"
     ):
-        result.predict(AT, bands=drawn, rng="a", noise=2, outputs={"x": x, "n": 3, "m": x * q})
+        result.predict(AT, bands=bootstrap, rng="a", noise=2, outputs={"x": x, "n": 3, "m": x * q})
     with refused("needs draws; give what castfit.bootstrap(result) returned"):
         result.predict(AT, bands="bootstrap")
     with refused("choose 'linear'"):

@@ -50,22 +50,22 @@ def hemkers_normal_matrix() -> tuple[np.ndarray, np.ndarray]:
         return np.concatenate([f, (J @ S + P).ravel()])
 
     y0 = np.concatenate([[1.0, 0.0], np.zeros(6)])
-    found = integrate.solve_ivp(right, (0, 30), y0, method="Radau", t_eval=data[0], rtol=1e-9, atol=1e-12)
-    A = found.y[5:8].T
-    return A.T @ A, found.y[1] - data[1][:, 0]
+    solution = integrate.solve_ivp(right, (0, 30), y0, method="Radau", t_eval=data[0], rtol=1e-9, atol=1e-12)
+    A = solution.y[5:8].T
+    return A.T @ A, solution.y[1] - data[1][:, 0]
 
 
 @pytest.mark.parametrize("kind", TRANSCRIPTIONS)
 def test_hemkers_optimum_and_limits(kind: str) -> None:
-    found = escep(kind)
-    assert found.theta == pytest.approx(HEMKER, abs=1e-4)
-    assert np.sqrt(found.chi2) == pytest.approx(1.409741e-4, rel=1e-3)
-    region = found.confidence_region(0.99)  # F(3, 20) = 4.94
+    result = escep(kind)
+    assert result.theta == pytest.approx(HEMKER, abs=1e-4)
+    assert np.sqrt(result.chi2) == pytest.approx(1.409741e-4, rel=1e-3)
+    region = result.confidence_region(0.99)  # F(3, 20) = 4.94
     assert region.radius == pytest.approx(np.sqrt(3 * 4.94), rel=1e-3)
     assert region.independent == pytest.approx([3.35e-4, 1.68e-4, 2.31e-3], rel=0.02)
     assert region.correlation[1, 2] == pytest.approx(-0.645, abs=0.01)
-    normal, rest = hemkers_normal_matrix()
-    scale = 3 / 20 * float(rest @ rest) * stats.f.ppf(0.99, 3, 20)
+    normal, residuals = hemkers_normal_matrix()
+    scale = 3 / 20 * float(residuals @ residuals) * stats.f.ppf(0.99, 3, 20)
     assert region.dependent == pytest.approx(np.sqrt(scale / np.diag(normal)), rel=2e-3)  # Eq. 3.19
     assert region.independent == pytest.approx(np.sqrt(scale * np.diag(np.linalg.inv(normal))), rel=2e-3)  # Eq. 3.20
     sizes, V = np.linalg.eigh(normal)
@@ -77,8 +77,8 @@ def test_hemkers_optimum_and_limits(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["single", "multiple"])
 def test_transcriptions_agree_on_the_region(kind: str) -> None:
-    found = {k: cf.fit(lotka_volterra(), TRANSCRIPTIONS[k]).confidence_region() for k in (kind, "collocation")}
-    for one, other in ((found[kind], found["collocation"]), (escep(kind).confidence_region(),
+    regions = {k: cf.fit(lotka_volterra(), TRANSCRIPTIONS[k]).confidence_region() for k in (kind, "collocation")}
+    for one, other in ((regions[kind], regions["collocation"]), (escep(kind).confidence_region(),
                                                              escep("collocation").confidence_region())):  # fmt: skip
         for name in ("standard_errors", "marginal", "independent", "dependent"):
             assert getattr(one, name) == pytest.approx(getattr(other, name), rel=1e-3)
@@ -88,12 +88,12 @@ def test_transcriptions_agree_on_the_region(kind: str) -> None:
 
 
 def test_alpha_pinene_is_that_of_the_literature() -> None:
-    found = cf.fit(problems.load("alpha_pinene").problem)
-    region = found.confidence_region()
+    result = cf.fit(problems.load("alpha_pinene").problem)
+    region = result.confidence_region()
     assert region.marginal == pytest.approx([1.0295e-6, 9.970e-7, 6.283e-6, 4.711e-5, 1.702e-5], rel=0.01)
     assert region.correlation[3, 4] == pytest.approx(0.798, abs=0.005)
     for name, ends in region.intervals("marginal").items():
-        assert ends == pytest.approx(found.confidence_intervals()[name], rel=1e-6)
+        assert ends == pytest.approx(result.confidence_intervals()[name], rel=1e-6)
 
 
 def line(rates: tuple[str, str] = ("a", "b"), **noise: Any) -> cf.Problem:
@@ -127,9 +127,9 @@ def test_the_region_is_that_of_linear_regression(known: bool) -> None:
 
 def test_the_text_says_what_the_covariance_says() -> None:
     """What is written is a combination of its own, whose error is that of the text, not of the axis."""
-    found = cf.fit(line(sigma=0.02))
-    region = found.confidence_region()
-    C = found.covariance / np.outer(region.values, region.values)
+    result = cf.fit(line(sigma=0.02))
+    region = result.confidence_region()
+    C = result.covariance / np.outer(region.values, region.values)
     for axis in region.axes:
         powers = {"a": 0.0, "b": 0.0}
         for sign, part in [(1, axis.combination.split("/")[0]), *((-1, p) for p in axis.combination.split("/")[1:])]:
@@ -151,9 +151,9 @@ def product_problem(unit: float = 1.0, **options: Any) -> cf.Problem:
 
 @pytest.mark.parametrize("kind", TRANSCRIPTIONS)
 def test_a_product_is_known_and_a_ratio_is_not(kind: str) -> None:
-    found = cf.fit(product_problem(), TRANSCRIPTIONS[kind])
-    region = found.confidence_region()
-    assert "only k1*k2 enters" in found.summary()
+    result = cf.fit(product_problem(), TRANSCRIPTIONS[kind])
+    region = result.confidence_region()
+    assert "only k1*k2 enters" in result.summary()
     assert [axis.combination for axis in region.axes] == ["k1*k2", "k1/k2"]
     assert region.rank == 1
     assert np.isinf(region.independent).all()
@@ -162,12 +162,12 @@ def test_a_product_is_known_and_a_ratio_is_not(kind: str) -> None:
     assert region.sentences == ("k1/k2 is not determined.",)
     # The product alone, as one parameter, is known as well.
     x, k = cf.symbols("x k")
-    alone = cf.Problem(
+    product_problem_alone = cf.Problem(
         cf.Model({x: -k * x}, parameters=[k]), product_problem().experiments, parameters={"k": cf.Parameter(1.0)}
     )
-    one = cf.fit(alone, TRANSCRIPTIONS[kind])
+    reduced_result = cf.fit(product_problem_alone, TRANSCRIPTIONS[kind])
     assert region.axes[0].known_to == pytest.approx(
-        region.factor * one.standard_errors["k"] / one.values["k"], rel=1e-3
+        region.factor * reduced_result.standard_errors["k"] / reduced_result.values["k"], rel=1e-3
     )
 
 
@@ -184,18 +184,18 @@ def test_what_priors_say_makes_the_ratio_known() -> None:
 def test_units_do_not_matter(rate: int, amount: int, time: float) -> None:
     """The prey counted in other units, the predators' effect too, and the clock in others."""
     u, v = 2.0**rate, 10.0**amount
-    plain = lotka_volterra()
-    data = {n: (time * t, (u if n == "x" else v) * y) for n, (t, y) in plain.experiments[0].data.items()}
+    problem = lotka_volterra()
+    data = {n: (time * t, (u if n == "x" else v) * y) for n, (t, y) in problem.experiments[0].data.items()}
     experiment = cf.Experiment(data, initial={"x": 0.4 * u, "y": v}, sigma={"x": u, "y": v})
     units = np.array([1 / time, 1 / time / v, 1 / time, 1 / time / u])
-    guess = dict(zip(plain.names, (units * plain.guess).tolist(), strict=True))
-    other = cf.Problem(plain.model, experiment, parameters=guess)
-    first = reference()
-    second = cf.fit(other, absolute_sigma=False).confidence_region()
-    assert second.independent == pytest.approx(units * first.independent, rel=2e-3)
-    assert second.gains == pytest.approx(first.gains, rel=2e-3)
-    assert [a.combination for a in second.axes] == [a.combination for a in first.axes]
-    assert [a.known_to for a in second.axes] == pytest.approx([a.known_to for a in first.axes], rel=2e-3)
+    guess = dict(zip(problem.names, (units * problem.guess).tolist(), strict=True))
+    other = cf.Problem(problem.model, experiment, parameters=guess)
+    expected = reference()
+    actual = cf.fit(other, absolute_sigma=False).confidence_region()
+    assert actual.independent == pytest.approx(units * expected.independent, rel=2e-3)
+    assert actual.gains == pytest.approx(expected.gains, rel=2e-3)
+    assert [a.combination for a in actual.axes] == [a.combination for a in expected.axes]
+    assert [a.known_to for a in actual.axes] == pytest.approx([a.known_to for a in expected.axes], rel=2e-3)
 
 
 @cache
@@ -220,10 +220,10 @@ def test_sums_are_written_in_the_quantities_own_units() -> None:
     model = cf.Model({x: 0.5}, parameters=[a, b], initial={x: a + b})
     parameters = {"a": cf.Parameter(0.4, bounds=(-9, 9)), "b": cf.Parameter(0.2, bounds=(-9, 9))}
     problem = cf.Problem(model, cf.Experiment({"x": 1 + 0.5 * T + NOISE}, time=T, sigma=0.02), parameters=parameters)
-    known, unknown = cf.fit(problem, "collocation").confidence_region().axes
-    assert (known.combination, unknown.combination) == ("a + b", "a - b")
-    assert known.known_to == pytest.approx(1.96 * 0.02 / np.sqrt(T.size), rel=1e-3)
-    assert np.isinf(unknown.known_to)
+    sum_axis, difference_axis = cf.fit(problem, "collocation").confidence_region().axes
+    assert (sum_axis.combination, difference_axis.combination) == ("a + b", "a - b")
+    assert sum_axis.known_to == pytest.approx(1.96 * 0.02 / np.sqrt(T.size), rel=1e-3)
+    assert np.isinf(difference_axis.known_to)
 
 
 def test_bounds_hide_correlations_that_are_named() -> None:
@@ -232,9 +232,9 @@ def test_bounds_hide_correlations_that_are_named() -> None:
     model = cf.Model({x: -a * x, y: -b * y}, parameters=[a, b], outputs={"sum": x + y})
     experiment = cf.Experiment({"sum": 2 * np.exp(-0.6 * T) + NOISE}, time=T, initial={"x": 1.0, "y": 1.0})
     problem = cf.Problem(model, experiment, parameters={"a": 0.62, "b": cf.Parameter(0.55, upper=0.57)})
-    found = cf.fit(problem)
-    region = found.confidence_region()
-    assert found.active == {"b": "upper"}
+    result = cf.fit(problem)
+    region = result.confidence_region()
+    assert result.active == {"b": "upper"}
     assert np.isnan(region.independent[1])
     assert np.isfinite(region.dependent).all()
     partner, value = region.freed["b"]
@@ -261,33 +261,33 @@ def test_a_valley_is_found_and_its_pair_measured() -> None:
 
 
 def test_a_region_survives_saving(tmp_path: Path) -> None:
-    found = cf.fit(product_problem())
-    found.save(tmp_path / "fit.json")
+    result = cf.fit(product_problem())
+    result.save(tmp_path / "fit.json")
     loaded = cf.Result.load(tmp_path / "fit.json")
-    assert str(loaded.confidence_region()) == str(found.confidence_region())
+    assert str(loaded.confidence_region()) == str(result.confidence_region())
 
 
 def test_results_of_earlier_versions_have_regions() -> None:
-    found = cf.fit(lotka_volterra())
+    result = cf.fit(lotka_volterra())
     none = np.empty((0, 0))
-    old = replace(found, root=none, undetermined=none, rank=-1)
-    assert old.confidence_region().independent == pytest.approx(found.confidence_region().independent, rel=1e-6)
+    old = replace(result, root=none, undetermined=none, rank=-1)
+    assert old.confidence_region().independent == pytest.approx(result.confidence_region().independent, rel=1e-6)
 
 
 def test_misuse_is_refused() -> None:
-    found = cf.fit(decay_problem())
+    result = cf.fit(decay_problem())
     with refused("confidence_level is 2; it lies between 0 and 1"):
-        found.confidence_region(2)
-    region = found.confidence_region()
+        result.confidence_region(2)
+    region = result.confidence_region()
     with refused("did you mean 'dependent'"):
         region.intervals("dependant")
     with refused("'q' is no quantity of this fit", "'k' has no value"):
         region.contains({"q": 1.0})
     with refused("give two quantities; 'k' is one"):
         region.pair("k", "k")
-    stopped = found.ended(cf.Status.MAX_ITERATIONS, "stopped")
+    failed_result = result.ended(cf.Status.MAX_ITERATIONS, "stopped")
     with refused("a fit that failed has no covariance"):
-        stopped.confidence_region()
+        failed_result.confidence_region()
 
 
 def test_combinations_are_written_simply() -> None:

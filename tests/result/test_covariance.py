@@ -45,12 +45,12 @@ shapes = st.tuples(st.integers(0, 10**6), st.integers(8, 20), st.integers(1, 6))
 @given(shapes)
 def test_full_rank_is_the_textbook_inverse(case: tuple[int, int, int]) -> None:
     E = random_matrix(*case)
-    found = inform(E)
-    assert found.rank == E.shape[1]
-    assert not found.undetermined.any()
-    np.testing.assert_allclose(found.inverse, np.linalg.inv(E.T @ E), rtol=1e-7, atol=1e-9)
-    np.testing.assert_allclose(found.response, -np.linalg.pinv(E), rtol=1e-7, atol=1e-9)
-    assert found.condition == pytest.approx(np.linalg.cond(E / linalg.norm(E, axis=0)))
+    analysis = inform(E)
+    assert analysis.rank == E.shape[1]
+    assert not analysis.undetermined.any()
+    np.testing.assert_allclose(analysis.inverse, np.linalg.inv(E.T @ E), rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(analysis.response, -np.linalg.pinv(E), rtol=1e-7, atol=1e-9)
+    assert analysis.condition == pytest.approx(np.linalg.cond(E / linalg.norm(E, axis=0)))
 
 
 @given(shapes, st.lists(st.floats(-12, 12), min_size=6, max_size=6))
@@ -58,14 +58,14 @@ def test_units_of_the_quantities_do_not_matter(case: tuple[int, int, int], expon
     E = random_matrix(*case)
     E = np.column_stack([E, E[:, 0] * 3.0])  # one undetermined direction
     unit = 10.0 ** np.array((exponents * 2)[: E.shape[1]])
-    ours, theirs = inform(E), inform(E * unit)
-    assert ours.rank == theirs.rank == E.shape[1] - 1
-    np.testing.assert_array_equal(ours.undetermined, theirs.undetermined)
-    np.testing.assert_allclose(np.abs(ours.directions), np.abs(theirs.directions), atol=1e-6)
-    determined = ~ours.undetermined
+    analysis, scaled_analysis = inform(E), inform(E * unit)
+    assert analysis.rank == scaled_analysis.rank == E.shape[1] - 1
+    np.testing.assert_array_equal(analysis.undetermined, scaled_analysis.undetermined)
+    np.testing.assert_allclose(np.abs(analysis.directions), np.abs(scaled_analysis.directions), atol=1e-6)
+    determined = ~analysis.undetermined
     np.testing.assert_allclose(
-        ours.inverse[np.ix_(determined, determined)],
-        (unit[:, None] * theirs.inverse * unit)[np.ix_(determined, determined)],
+        analysis.inverse[np.ix_(determined, determined)],
+        (unit[:, None] * scaled_analysis.inverse * unit)[np.ix_(determined, determined)],
         rtol=1e-6,
         atol=1e-9,
     )
@@ -76,30 +76,30 @@ def test_product_is_named_and_leaves_the_others_alone() -> None:
     t = np.linspace(0.1, 3, 12)
     f = lambda k: k[0] * k[1] * np.exp(-k[2] * t)  # noqa: E731
     E = np.column_stack([f([1, k2, k3]), f([k1, 1, k3]), -t * f([k1, k2, k3])])
-    found = inform(E)
-    assert found.rank == 2
-    assert found.condition == np.inf
-    np.testing.assert_allclose(found.directions, [[np.sqrt(0.5), -np.sqrt(0.5), 0.0]], atol=1e-9)
-    np.testing.assert_array_equal(found.undetermined, [True, True, False])
+    analysis = inform(E)
+    assert analysis.rank == 2
+    assert analysis.condition == np.inf
+    np.testing.assert_allclose(analysis.directions, [[np.sqrt(0.5), -np.sqrt(0.5), 0.0]], atol=1e-9)
+    np.testing.assert_array_equal(analysis.undetermined, [True, True, False])
     reduced = np.column_stack([f([1, k2, k3]) / k2, -t * f([k1, k2, k3])])  # as a function of (k1 k2, k3)
-    assert found.inverse[2, 2] == pytest.approx(np.linalg.inv(reduced.T @ reduced)[1, 1], rel=1e-9)
+    assert analysis.inverse[2, 2] == pytest.approx(np.linalg.inv(reduced.T @ reduced)[1, 1], rel=1e-9)
 
 
 def test_directions_of_separate_products_are_kept_apart() -> None:
     A = random_matrix(1, 20, 3)
     E = np.column_stack([A[:, 0], A[:, 1], 5 * A[:, 0], A[:, 2], -0.1 * A[:, 1]])
-    found = inform(E)
-    participants = {tuple(np.flatnonzero(y)) for y in found.directions}
+    analysis = inform(E)
+    participants = {tuple(np.flatnonzero(y)) for y in analysis.directions}
     assert participants == {(0, 2), (1, 4)}
-    np.testing.assert_allclose(linalg.norm(found.directions, axis=1), 1.0)
+    np.testing.assert_allclose(linalg.norm(analysis.directions, axis=1), 1.0)
 
 
 def test_quantity_without_any_effect() -> None:
     E = random_matrix(2, 9, 3)
     E[:, 1] = 0.0
-    found = inform(E)
-    np.testing.assert_array_equal(found.directions, [[0.0, 1.0, 0.0]])
-    np.testing.assert_array_equal(found.undetermined, [False, True, False])
+    analysis = inform(E)
+    np.testing.assert_array_equal(analysis.directions, [[0.0, 1.0, 0.0]])
+    np.testing.assert_array_equal(analysis.undetermined, [False, True, False])
 
 
 def test_errors_of_derivatives_do_not_pass_for_information() -> None:
@@ -112,38 +112,38 @@ def test_errors_of_derivatives_do_not_pass_for_information() -> None:
 
 def test_quantity_at_its_bound_is_left_out() -> None:
     E = random_matrix(5, 15, 4)
-    found = inform(E, at_bound=(1,))
-    rest = [0, 2, 3]
-    np.testing.assert_allclose(found.inverse[np.ix_(rest, rest)], np.linalg.inv(E[:, rest].T @ E[:, rest]))
-    assert not found.inverse[1].any()
-    assert found.rank == 3
+    analysis = inform(E, at_bound=(1,))
+    free_indices = [0, 2, 3]
+    np.testing.assert_allclose(analysis.inverse[np.ix_(free_indices, free_indices)], np.linalg.inv(E[:, free_indices].T @ E[:, free_indices]))
+    assert not analysis.inverse[1].any()
+    assert analysis.rank == 3
 
 
 def test_fewer_data_than_quantities() -> None:
     E = random_matrix(6, 2, 4)
-    found = inform(E)
-    assert found.rank == 2
-    assert found.directions.shape == (2, 4)
-    assert found.undetermined.all()
-    np.testing.assert_allclose(E @ (found.directions / linalg.norm(E, axis=0)).T, 0.0, atol=1e-12)
+    analysis = inform(E)
+    assert analysis.rank == 2
+    assert analysis.directions.shape == (2, 4)
+    assert analysis.undetermined.all()
+    np.testing.assert_allclose(E @ (analysis.directions / linalg.norm(E, axis=0)).T, 0.0, atol=1e-12)
 
 
 def test_no_free_quantity() -> None:
-    found = inform(random_matrix(7, 5, 2), at_bound=(0, 1))
-    assert found.rank == 0
-    assert found.condition == 1.0
-    assert not found.inverse.any()
-    assert not found.undetermined.any()
+    analysis = inform(random_matrix(7, 5, 2), at_bound=(0, 1))
+    assert analysis.rank == 0
+    assert analysis.condition == 1.0
+    assert not analysis.inverse.any()
+    assert not analysis.undetermined.any()
 
 
 @given(st.integers(0, 10**6), st.integers(1, 3))
 def test_active_constraints_are_the_kkt_inverse(seed: int, n_f: int) -> None:
     E, F = random_matrix(seed, 15, 5), random_matrix(seed + 1, n_f, 5)
     F = np.vstack([F, 2.0 * F[:1]])  # a redundant row
-    found = inform(E, F=F)
+    analysis = inform(E, F=F)
     kkt = np.block([[E.T @ E, F[:-1].T], [F[:-1], np.zeros((n_f, n_f))]])
-    np.testing.assert_allclose(found.inverse, np.linalg.inv(kkt)[:5, :5], rtol=1e-6, atol=1e-8)
-    assert found.rank == 5 - n_f
+    np.testing.assert_allclose(analysis.inverse, np.linalg.inv(kkt)[:5, :5], rtol=1e-6, atol=1e-8)
+    assert analysis.rank == 5 - n_f
 
 
 @pytest.mark.parametrize("absolute_sigma", [True, False])
@@ -157,9 +157,9 @@ def test_agrees_with_curve_fit(absolute_sigma: bool) -> None:
     a, b, _ = best
     E = np.column_stack([np.exp(-b * t), -t * a * np.exp(-b * t), np.ones(t.size)]) / sigma[:, None]
     chi2 = float((((f(t, *best) - y) / sigma) ** 2).sum())
-    found = inform(E)
-    variance = 1.0 if absolute_sigma else chi2 / (t.size - found.rank)
-    np.testing.assert_allclose(variance * found.inverse, covariance, rtol=1e-4)
+    analysis = inform(E)
+    variance = 1.0 if absolute_sigma else chi2 / (t.size - analysis.rank)
+    np.testing.assert_allclose(variance * analysis.inverse, covariance, rtol=1e-4)
 
 
 def kkt_inverse(layout: Layout, linearization: Linearization, equations: np.ndarray) -> np.ndarray:
@@ -202,16 +202,16 @@ problems = st.builds(
 def test_covariance_is_the_block_of_the_full_kkt_inverse(problem: tuple[Layout, Linearization], bound: int) -> None:
     layout, linearization = problem
     n = layout.n_theta
-    found = of(layout, linearization, bound)
+    uncertainty = of(layout, linearization, bound)
     expected = kkt_inverse(layout, linearization, np.eye(layout.n_v)[[bound]])[:n, :n]
-    rest = np.arange(n) != bound
-    scale = np.sqrt(np.diag(expected)[rest])
-    error = (found.covariance[np.ix_(rest, rest)] - expected[np.ix_(rest, rest)]) / scale / scale[:, None]
+    is_free = np.arange(n) != bound
+    scale = np.sqrt(np.diag(expected)[is_free])
+    error = (uncertainty.covariance[np.ix_(is_free, is_free)] - expected[np.ix_(is_free, is_free)]) / scale / scale[:, None]
     assert np.abs(error).max() < 1e-6
-    assert np.isnan(found.covariance[bound]).all()
-    assert np.isnan(found.standard_errors[bound])
-    np.testing.assert_allclose(found.correlation[np.ix_(rest, rest)].diagonal(), 1.0)
-    assert np.nanmax(np.abs(found.correlation)) <= 1.0 + 1e-12
+    assert np.isnan(uncertainty.covariance[bound]).all()
+    assert np.isnan(uncertainty.standard_errors[bound])
+    np.testing.assert_allclose(uncertainty.correlation[np.ix_(is_free, is_free)].diagonal(), 1.0)
+    assert np.nanmax(np.abs(uncertainty.correlation)) <= 1.0 + 1e-12
 
 
 @given(st.integers(0, 10**6), st.integers(0, 2))
@@ -219,11 +219,11 @@ def test_active_bounds_of_nodes_and_inner_variables_are_equations(seed: int, n_w
     layout, linearization = continuous(seed, stages=(5, 3), n_w=n_w, n_r=6)
     chain = layout.chains[0]
     active = [chain.nodes[3, 0], *chain.inner[2, :1]]
-    found = of(layout, linearization, *active)
+    uncertainty = of(layout, linearization, *active)
     n = layout.n_theta
     expected = kkt_inverse(layout, linearization, np.eye(layout.n_v)[active])[:n, :n]
-    np.testing.assert_allclose(found.covariance, expected, rtol=1e-6, atol=1e-8 * np.abs(expected).max())
-    assert found.dof == sum(int(c.row_mask.sum()) for c in layout.chains) - n + len(active)
+    np.testing.assert_allclose(uncertainty.covariance, expected, rtol=1e-6, atol=1e-8 * np.abs(expected).max())
+    assert uncertainty.dof == sum(int(c.row_mask.sum()) for c in layout.chains) - n + len(active)
 
 
 def test_bound_of_a_node_that_nothing_moves_changes_nothing() -> None:
@@ -275,7 +275,7 @@ def test_numerical_error_is_the_response_to_gaps(seed: int, n_w: int, with_bound
     layout, linearization = random_problem(np.random.default_rng(seed), stages=(4,), n_w=n_w, n_r=6)
     chain, n = layout.chains[0], layout.n_theta
     active = [int(chain.nodes[2, 1])] if with_bound else []
-    found = of(layout, linearization, *active, relative_tolerance=1e-6, absolute_tolerance=1e-7)
+    uncertainty = of(layout, linearization, *active, relative_tolerance=1e-6, absolute_tolerance=1e-7)
     inverse = kkt_inverse(layout, linearization, np.eye(layout.n_v)[active])
     row = np.arange(dense(layout, linearization).e.size)
     gaps_only = np.r_[row[:2], [row[2 + k * (n_w + 2) + n_w + i] for k in range(3) for i in range(2)]]
@@ -285,54 +285,54 @@ def test_numerical_error_is_the_response_to_gaps(seed: int, n_w: int, with_bound
     grown = np.einsum("kij,kj->ki", np.abs(linearization.jacobians[0].X_s), np.abs(v[chain.nodes]))
     size[1:] += 1e-6 * (np.abs(values.x) + grown)[:-1] + 1e-7
     expected = np.sqrt(((response * size.ravel()) ** 2).sum(axis=1))
-    np.testing.assert_allclose(found.numerical_errors, expected, rtol=1e-6)
+    np.testing.assert_allclose(uncertainty.numerical_errors, expected, rtol=1e-6)
     statistical = of(layout, replace(linearization, v=without_gaps(layout, linearization)), *active).standard_errors
-    np.testing.assert_allclose(found.standard_errors, np.hypot(statistical, expected), rtol=1e-6)
+    np.testing.assert_allclose(uncertainty.standard_errors, np.hypot(statistical, expected), rtol=1e-6)
 
 
 def grouped(layout: Layout, linearization: Linearization) -> tuple[Layout, Linearization]:
     """Let all data share an unknown sigma."""
     chains = tuple(replace(c, group=np.where(c.row_mask, 0, -1)) for c in layout.chains)
     unknown = replace(layout, chains=chains, group_sizes=np.array([sum(int(c.row_mask.sum()) for c in layout.chains)]))
-    found = profiled(unknown, linearization.values, np.full(1, 1e-10), np.full(1, np.inf))
-    jacobians = standardised(unknown, linearization.jacobians, found.sigma)
-    return unknown, replace(linearization, values=found.values, jacobians=jacobians, sigma=found.sigma)
+    noise_estimate = profiled(unknown, linearization.values, np.full(1, 1e-10), np.full(1, np.inf))
+    jacobians = standardised(unknown, linearization.jacobians, noise_estimate.sigma)
+    return unknown, replace(linearization, values=noise_estimate.values, jacobians=jacobians, sigma=noise_estimate.sigma)
 
 
 def test_unknown_noise_scales_the_covariance_by_chi2_per_degree_of_freedom() -> None:
     problem = continuous(4)
-    known, unknown = of(*problem), of(*grouped(*problem))
-    assert unknown.dof == known.dof
-    assert unknown.noise[0] ** 2 == pytest.approx(2 * problem[1].cost / unknown.dof)
-    np.testing.assert_allclose(unknown.covariance, unknown.noise[0] ** 2 * known.covariance, rtol=1e-7)
-    np.testing.assert_allclose(unknown.jacobian, known.jacobian)
+    known_noise, unknown_noise = of(*problem), of(*grouped(*problem))
+    assert unknown_noise.dof == known_noise.dof
+    assert unknown_noise.noise[0] ** 2 == pytest.approx(2 * problem[1].cost / unknown_noise.dof)
+    np.testing.assert_allclose(unknown_noise.covariance, unknown_noise.noise[0] ** 2 * known_noise.covariance, rtol=1e-7)
+    np.testing.assert_allclose(unknown_noise.jacobian, known_noise.jacobian)
 
 
 def test_priors_weigh_the_same_in_every_unit_of_data_with_unknown_noise() -> None:
     layout, linearization = continuous(4, n_prior=2)
-    found = of(*grouped(layout, linearization))
+    uncertainty = of(*grouped(layout, linearization))
     larger = replace(linearization,
                      values=tuple(replace(v, r=1000 * v.r) for v in linearization.values),
                      jacobians=tuple(replace(j, R_s=1000 * j.R_s, R_w=1000 * j.R_w, R_q=1000 * j.R_q)
                                      for j in linearization.jacobians))  # fmt: skip
-    there = of(*grouped(layout, larger))
-    np.testing.assert_allclose(there.covariance, found.covariance, rtol=1e-9)
-    assert there.noise[0] == pytest.approx(1000 * found.noise[0])
+    scaled_uncertainty = of(*grouped(layout, larger))
+    np.testing.assert_allclose(scaled_uncertainty.covariance, uncertainty.covariance, rtol=1e-9)
+    assert scaled_uncertainty.noise[0] == pytest.approx(1000 * uncertainty.noise[0])
     # The noise's estimate is unbiased: the priors save degrees of freedom.
     squares = sum(float(np.vdot(v.r, v.r)) for v in linearization.values)
     n = sum(int(c.row_mask.sum()) for c in layout.chains)
-    assert squares / n < found.noise[0] ** 2 < squares / (n - layout.n_theta)
+    assert squares / n < uncertainty.noise[0] ** 2 < squares / (n - layout.n_theta)
 
 
 def test_undetermined_quantities_have_infinite_errors_and_the_others_keep_theirs() -> None:
     layout, linearization = continuous(5, null_directions=1, n_r=6)
-    found = of(layout, linearization)
-    assert np.isinf(found.standard_errors[:2]).all()
-    assert np.isnan(found.covariance[0, 1:]).all()
-    assert np.isinf(found.condition)
+    uncertainty = of(layout, linearization)
+    assert np.isinf(uncertainty.standard_errors[:2]).all()
+    assert np.isnan(uncertainty.covariance[0, 1:]).all()
+    assert np.isinf(uncertainty.condition)
     reference = of(layout, linearization, 1)  # hold one of the two: the others are estimated as before
-    np.testing.assert_allclose(found.standard_errors[2:], reference.standard_errors[2:], rtol=1e-6)
-    assert found.dof == reference.dof
+    np.testing.assert_allclose(uncertainty.standard_errors[2:], reference.standard_errors[2:], rtol=1e-6)
+    assert uncertainty.dof == reference.dof
 
 
 def test_no_degree_of_freedom_leaves_unknown_noise_unknown() -> None:
@@ -349,11 +349,11 @@ def unstable(mu: float, points: int, *, free_initial: bool = False) -> tuple[Lay
     p, h, t = np.pi, 1.0 / points, np.linspace(0, 1, points + 1)
     X = np.array([[np.cosh(mu * h), np.sinh(mu * h) / mu], [mu * np.sinh(mu * h), np.cosh(mu * h)]])
     solution = np.column_stack([np.sin(p * t), p * np.cos(p * t)])
-    moved = np.column_stack([t * np.cos(p * t), np.cos(p * t) - p * t * np.sin(p * t)])  # d solution / dp
+    solution_slope = np.column_stack([t * np.cos(p * t), np.cos(p * t) - p * t * np.sin(p * t)])  # d solution / dp
     n = 3 if free_initial else 1
     none = np.zeros
     A, P = none((2, n)), none((points, 2, n))
-    P[:, :, 0] = moved[1:] - moved[:-1] @ X.T
+    P[:, :, 0] = solution_slope[1:] - solution_slope[:-1] @ X.T
     A[:, 1:] = np.eye(2)[:, : n - 1]
     names, mask = ("p", "x1(0)", "x2(0)")[:n], np.ones((points, 2), dtype=bool)
     chain = Specification("e", np.arange(n), 2, 0, mask, none((points, 0)), none((points, 0)), t, ("x1", "x2"))
@@ -372,12 +372,12 @@ def unstable(mu: float, points: int, *, free_initial: bool = False) -> tuple[Lay
 def test_growth_over_the_horizon_hides_no_information(mu: float) -> None:
     """At mu = 60 nodes grow by exp(60): their columns are parallel to 26 digits, though the data determine all."""
     layout, linearization = unstable(mu, 20, free_initial=True)
-    found = of(layout, linearization, absolute_tolerance=1e-8)
+    uncertainty = of(layout, linearization, absolute_tolerance=1e-8)
     inverse = kkt_inverse(layout, linearization, np.zeros((0, layout.n_v)))
-    assert not np.isinf(found.condition)
-    np.testing.assert_allclose(found.covariance, inverse[:3, :3], rtol=1e-5)
+    assert not np.isinf(uncertainty.condition)
+    np.testing.assert_allclose(uncertainty.covariance, inverse[:3, :3], rtol=1e-5)
     response = inverse[:3, layout.n_v + 2 :]  # to errors of the matching conditions
-    np.testing.assert_allclose(found.numerical_errors, 1e-8 * np.linalg.norm(response, axis=1), rtol=1e-5)
+    np.testing.assert_allclose(uncertainty.numerical_errors, 1e-8 * np.linalg.norm(response, axis=1), rtol=1e-5)
 
 
 @pytest.mark.parametrize("mu", [1.0, 5.0, 20.0])
@@ -399,7 +399,7 @@ def test_error_of_the_integration_is_reported_where_the_data_seem_to_fix_more_di
     mu, points, relative = 60.0, 20, 1e-8
     layout, linearization = unstable(mu, points)
     assert of(layout, linearization).standard_errors[0] < 1e-16  # absurd in double precision
-    found = of(layout, linearization, relative_tolerance=relative)
+    uncertainty = of(layout, linearization, relative_tolerance=relative)
     # An error (e1, e2) of the first stage's end sets off the growing mode by (mu e1 + e2) / 2, as does a change
     # of p by exp(mu h) dp / 2; errors of later stages are smaller by another factor of exp(-mu h) each.
     # Such an error may itself have grown over the stage since it was made.
@@ -407,8 +407,8 @@ def test_error_of_the_integration_is_reported_where_the_data_seem_to_fix_more_di
     grown = np.abs(linearization.jacobians[0].X_s[0]) @ start
     e1, e2 = relative * (np.abs(linearization.values[0].x[0]) + grown)
     expected = np.exp(-mu / points) * np.hypot(mu * e1, e2)
-    assert found.standard_errors[0] == pytest.approx(expected, rel=0.02)
-    assert found.numerical_errors[0] == found.standard_errors[0]
+    assert uncertainty.standard_errors[0] == pytest.approx(expected, rel=0.02)
+    assert uncertainty.numerical_errors[0] == uncertainty.standard_errors[0]
 
 
 def test_quantiles_are_those_of_the_tables() -> None:
@@ -423,17 +423,17 @@ def test_likelihood_is_that_of_normal_errors() -> None:
     residuals = rng.standard_normal(12)
     chi2 = float(residuals @ residuals)
     constant = float(np.log(sigma).sum()) + 6 * np.log(2 * np.pi)
-    known = neg2loglik(chi2 / 2, constant)
-    assert known == pytest.approx(-2 * stats.norm.logpdf(residuals * sigma, scale=sigma).sum())
-    unknown = neg2loglik(6 * np.log(chi2 / 12), constant, n_unknown=12)
+    known_likelihood = neg2loglik(chi2 / 2, constant)
+    assert known_likelihood == pytest.approx(-2 * stats.norm.logpdf(residuals * sigma, scale=sigma).sum())
+    unknown_likelihood = neg2loglik(6 * np.log(chi2 / 12), constant, n_unknown=12)
     for factor in (0.9, 1.0, 1.1):
         scale = factor * np.sqrt(chi2 / 12) * sigma
         value = -2 * stats.norm.logpdf(residuals * sigma, scale=scale).sum()
-        assert value == pytest.approx(unknown) if factor == 1.0 else value > unknown
+        assert value == pytest.approx(unknown_likelihood) if factor == 1.0 else value > unknown_likelihood
 
 
 def test_more_directions_than_quantities_have_a_basis_too():
     N = np.random.default_rng(0).standard_normal((3, 7)) * np.array([1.0, 1.0, 0.0])[:, None]
-    found = sparse_basis(N)
-    assert found.shape == (2, 3)
-    np.testing.assert_allclose(found.T @ found, np.diag([1.0, 1.0, 0.0]), atol=1e-12)
+    basis = sparse_basis(N)
+    assert basis.shape == (2, 3)
+    np.testing.assert_allclose(basis.T @ basis, np.diag([1.0, 1.0, 0.0]), atol=1e-12)

@@ -37,14 +37,14 @@ STEADY = NOISE / np.sqrt(np.mean(NOISE**2))
 
 
 def test_of_noise_it_is_said_how_much_was_looked_at():
-    found = diagnose(table(NOISE), dof=98, known=True)
-    assert not found.suspicious
-    assert found.sentences == ()
-    assert found.sentence == "Nothing speaks against noise in 100 residuals."
-    assert found.outputs["y"].found == ()
-    assert "Neighbouring residuals of y: nothing against independence (correlation " in str(found.outputs["y"])
-    assert "experiment 1" not in str(found)
-    few = diagnose(table(NOISE[:5]), dof=3, known=True)
+    diagnostics = diagnose(table(NOISE), dof=98, is_sigma_known=True)
+    assert not diagnostics.suspicious
+    assert diagnostics.sentences == ()
+    assert diagnostics.sentence == "Nothing speaks against noise in 100 residuals."
+    assert diagnostics.outputs["y"].found == ()
+    assert "Neighbouring residuals of y: nothing against independence (correlation " in str(diagnostics.outputs["y"])
+    assert "experiment 1" not in str(diagnostics)
+    few = diagnose(table(NOISE[:5]), dof=3, is_sigma_known=True)
     assert few.sentence.startswith("The residuals are not tested: they are too few")
 
 
@@ -52,16 +52,16 @@ def test_three_grades():
     """A correlation of 0.46 in 30 values is suspected, that of a random walk shown; what is shown has no 'may'."""
     noise = np.random.default_rng(11).standard_normal((2000, 30))
     r = np.sum(noise[:, 1:] * noise[:, :-1], axis=1) / np.sum(noise**2, axis=1)
-    check = diagnose(table(noise[np.argmin(abs(r - 0.46))]), dof=28, known=False).outputs["y"].autocorrelation
+    check = diagnose(table(noise[np.argmin(abs(r - 0.46))]), dof=28, is_sigma_known=False).outputs["y"].autocorrelation
     assert check.grade == "suspected"
     assert "may be alike (correlation 0.46, p = 0.004): the model may miss something" in check.sentence
     assert check.sentence.endswith("and the intervals may be too short by a factor of about 1.7.")
     walk = np.cumsum(noise[0]) - np.mean(np.cumsum(noise[0]))
-    found = diagnose(table(walk), dof=28, known=False)
-    assert found.outputs["y"].autocorrelation.grade == "shown"
-    assert "Neighbouring residuals of y are alike (correlation 0." in found.sentence
-    assert "the model misses something, and the intervals are too short by a factor of about" in found.sentence
-    assert found.dependent == ("y",)
+    diagnostics = diagnose(table(walk), dof=28, is_sigma_known=False)
+    assert diagnostics.outputs["y"].autocorrelation.grade == "shown"
+    assert "Neighbouring residuals of y are alike (correlation 0." in diagnostics.sentence
+    assert "the model misses something, and the intervals are too short by a factor of about" in diagnostics.sentence
+    assert diagnostics.dependent == ("y",)
 
 
 def test_a_fit_makes_residuals_less_alike_and_the_test_knows():
@@ -74,8 +74,8 @@ def test_a_fit_makes_residuals_less_alike_and_the_test_knows():
         e = rng.standard_normal(n)
         r = e - Q @ (Q.T @ e)
         with_hat += neighbours([r], [Q]).p_value < 0.2
-        found = neighbours([r])
-        without += found.p_value < 0.2 and found.number > 0.0
+        check = neighbours([r])
+        without += check.p_value < 0.2 and check.number > 0.0
     assert 40 <= with_hat <= 80
     assert without < 15
 
@@ -94,9 +94,9 @@ def test_own_quantities_of_experiments_are_known_whatever_the_number_of_quantiti
     blocks = cf.fit(problem, "single")
     assert isinstance(blocks.covariance, cf.BlockMatrix)
     for name, figures in written.diagnostics.outputs["y"].checks.items():
-        found = blocks.diagnostics.outputs["y"].checks[name]
-        assert found.number == pytest.approx(figures.number, abs=1e-6)
-        assert found.p_value == pytest.approx(figures.p_value, abs=1e-6)
+        check = blocks.diagnostics.outputs["y"].checks[name]
+        assert check.number == pytest.approx(figures.number, abs=1e-6)
+        assert check.p_value == pytest.approx(figures.p_value, abs=1e-6)
     monkeypatch.setattr("castfit.result.result.WRITTEN_OUT", 5)
     blocks.save(tmp_path / "saved.json")  # without the derivatives
     loaded = cf.Result.load(tmp_path / "saved.json").with_problem(problem)
@@ -113,8 +113,8 @@ def test_noise_of_one_or_many_outputs_is_suspected_in_one_fit_of_twenty():
             fit = joined(
                 *(table(rng.standard_normal(15), rng.uniform(1, 2, 15), output=f"y{k}") for k in range(outputs))
             )
-            found = diagnose(fit, dof=15 * outputs, known=True, by_experiment=False)
-            suspected += any(checks.found for checks in found.outputs.values())
+            diagnostics = diagnose(fit, dof=15 * outputs, is_sigma_known=True, by_experiment=False)
+            suspected += any(checks.found for checks in diagnostics.outputs.values())
         assert suspected / 400 < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 400)
 
 
@@ -131,21 +131,21 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("known", [True, False])
 def test_each_failing_is_found_and_said(name, known):
-    r, prediction, said = CASES[name]
+    r, prediction, phrase = CASES[name]
     r = r / np.sqrt(np.mean(r**2))
-    found = diagnose(table(r, prediction), dof=98, known=known)
-    check = found.outputs["y"].checks[name]
+    diagnostics = diagnose(table(r, prediction), dof=98, is_sigma_known=known)
+    check = diagnostics.outputs["y"].checks[name]
     assert check.grade == "shown"
-    assert said in check.sentence
-    assert check.sentence in found.outputs["y"].found
-    assert check.sentence in found.sentences
-    assert found.suspicious
-    assert "**" in str(found)
-    assert "* suspected (p < 0.05), ** shown (p < 0.001), of all tests together" in str(found)
+    assert phrase in check.sentence
+    assert check.sentence in diagnostics.outputs["y"].found
+    assert check.sentence in diagnostics.sentences
+    assert diagnostics.suspicious
+    assert "**" in str(diagnostics)
+    assert "* suspected (p < 0.05), ** shown (p < 0.001), of all tests together" in str(diagnostics)
 
 
 def test_signs_explain_and_are_no_test_of_their_own():
-    check = diagnose(table(SLOW), dof=98, known=True).outputs["y"].runs
+    check = diagnose(table(SLOW), dof=98, is_sigma_known=True).outputs["y"].runs
     assert not check.found
     assert "The signs of residuals of y change at " in check.sentence
 
@@ -157,69 +157,69 @@ def test_only_the_output_and_the_experiment_that_fail_are_named():
         table(STEADY[::-1], experiment="night", output="a"),
         table(STEADY, experiment="night", output="b"),
     ]
-    found = diagnose(joined(*tables), dof=390, known=True)
-    assert found.sentence.startswith("Neighbouring residuals of b are alike (correlation ")
-    assert found.dependent == ("b",)
-    assert found.series["day", "b"].autocorrelation.grade == "shown"
-    assert not found.series["night", "b"].autocorrelation.found
-    assert found.series["day", "b"].n == 100
-    assert found.outputs["b"].n == 200
-    assert "night" in str(found)
+    diagnostics = diagnose(joined(*tables), dof=390, is_sigma_known=True)
+    assert diagnostics.sentence.startswith("Neighbouring residuals of b are alike (correlation ")
+    assert diagnostics.dependent == ("b",)
+    assert diagnostics.series["day", "b"].autocorrelation.grade == "shown"
+    assert not diagnostics.series["night", "b"].autocorrelation.found
+    assert diagnostics.series["day", "b"].n == 100
+    assert diagnostics.outputs["b"].n == 200
+    assert "night" in str(diagnostics)
 
 
 def test_outliers_are_named_by_experiment_output_and_time_and_hide_nothing():
     r = STEADY.copy()
     r[37] = -25.0
-    found = diagnose(joined(table(r, experiment="day"), table(STEADY, experiment="night")), dof=195, known=True)
-    (outlier,) = found.outliers
+    diagnostics = diagnose(joined(table(r, experiment="day"), table(STEADY, experiment="night")), dof=195, is_sigma_known=True)
+    (outlier,) = diagnostics.outliers
     assert (outlier.experiment, outlier.output, outlier.time, outlier.residual) == ("day", "y", 37.0, -25.0)
     assert str(outlier) == "y in day at t = 37 (-25 sigma)"
     assert outlier.prediction - outlier.value == -25.0
-    assert found.sentences == (f"Outliers, which bend the fit, so look at them first: {outlier}.",)
+    assert diagnostics.sentences == (f"Outliers, which bend the fit, so look at them first: {outlier}.",)
     slow = 3 * SLOW
     slow[50] = 60.0
-    both = diagnose(table(slow), dof=98, known=True)
-    assert "Neighbouring residuals of y are alike" in both.sentence
-    assert [o.time for o in both.outliers] == [50.0]
+    slow_diagnostics = diagnose(table(slow), dof=98, is_sigma_known=True)
+    assert "Neighbouring residuals of y are alike" in slow_diagnostics.sentence
+    assert [o.time for o in slow_diagnostics.outliers] == [50.0]
     many = STEADY.copy()
     many[[10, 20, 30, 40, 50]] = 30.0
-    assert "and 2 more" in diagnose(table(many), dof=98, known=False).sentence
+    assert "and 2 more" in diagnose(table(many), dof=98, is_sigma_known=False).sentence
 
 
 def test_replicates_have_no_order():
     """Neighbours at one time are the same error of the model, whatever their order: nothing is correlated here."""
     r = np.random.default_rng(6).standard_normal((40, 5)) + np.random.default_rng(8).standard_normal((40, 1))
-    given = table(r.ravel())
-    given["time"] = np.repeat(np.arange(40.0), 5)
-    given["replicate"] = np.tile(np.arange(5), 40)
-    found = diagnose(given, dof=198, known=False)
-    assert not found.outputs["y"].autocorrelation.found
+    residual_table = table(r.ravel())
+    residual_table["time"] = np.repeat(np.arange(40.0), 5)
+    residual_table["replicate"] = np.tile(np.arange(5), 40)
+    diagnostics = diagnose(residual_table, dof=198, is_sigma_known=False)
+    assert not diagnostics.outputs["y"].autocorrelation.found
 
 
 @pytest.mark.parametrize("r", [np.full(50, np.nan), np.zeros(50), 1e-3 * SLOW[:50]])
 def test_data_without_errors_are_not_examined(r):
-    found = diagnose(table(r), dof=48, known=True)
-    assert not found.suspicious
-    assert "not tested" in found.outputs["y"].autocorrelation.sentence
-    exact = diagnose(table(SLOW), dof=98, known=False, exact=["y"])
+    diagnostics = diagnose(table(r), dof=48, is_sigma_known=True)
+    assert not diagnostics.suspicious
+    assert "not tested" in diagnostics.outputs["y"].autocorrelation.sentence
+    exact = diagnose(table(SLOW), dof=98, is_sigma_known=False, exact=["y"])
     assert not exact.suspicious
 
 
 def test_only_normal_errors_must_be_normal():
     r = CASES["normality"][0]
-    assert not diagnose(table(r), dof=98, known=False, not_normal=["y"]).outputs["y"].normality.found
+    assert not diagnose(table(r), dof=98, is_sigma_known=False, not_normal=["y"]).outputs["y"].normality.found
 
 
 # Through a fit
 
 
-def gasoil(moved: float) -> cf.Problem:
+def gasoil(shift: float) -> cf.Problem:
     """Return gasoil, with gasoline at one time moved by some standard deviations of the errors."""
     problem = problems.load("gasoil").problem
     (experiment,) = problem.experiments
     data = {name: (times, values.copy()) for name, (times, values) in experiment.data.items()}
     noise = 0.0116  # castfit's own estimate
-    data["y2"][1][9] += moved * noise
+    data["y2"][1][9] += shift * noise
     return cf.Problem(
         problem.model, cf.Experiment(data, name="run 1"), parameters=dict.fromkeys(("p1", "p2", "p3"), 5.0)
     )
@@ -285,8 +285,8 @@ def test_a_robust_fit_of_gasoil_hardly_moves_and_names_the_outlier(noise, sigma)
     result = cf.fit(cf.Problem(problem.model, data, parameters=dict.fromkeys(("p1", "p2", "p3"), 5.0)), "single")
     for name, value in clean.parameters.items():
         assert abs(result.parameters[name] - value) < clean.standard_errors[name]
-    first = result.diagnostics.outliers[0]
-    assert (first.experiment, first.output, first.time) == ("run 1", "y2", experiment.data["y2"][0][9])
+    outlier = result.diagnostics.outliers[0]
+    assert (outlier.experiment, outlier.output, outlier.time) == ("run 1", "y2", experiment.data["y2"][0][9])
     assert "Outliers, which count little in this fit: y2 at t = " in str(result)
     assert result.goodness.described
     assert np.isnan(result.diagnostics.outputs["y2"].normality.p_value)
@@ -326,8 +326,8 @@ def test_the_picture_rings_outliers(tmp_path):
     figure = plots.residuals(result, tmp_path / "residuals.png")
     assert (tmp_path / "residuals.png").stat().st_size > 10_000
     assert len(figure.axes) == 8
-    said = " ".join(t.get_text() for t in figure.findobj(Text)).replace("\n", " ")
-    assert "look at them first: y2 at t = " in said
+    text = " ".join(t.get_text() for t in figure.findobj(Text)).replace("\n", " ")
+    assert "look at them first: y2 at t = " in text
     rings = [line for axes in figure.axes for line in axes.lines if line.get_markersize() == 8]
     assert sum(line.get_xdata().size for line in rings) == 2  # in time, and by size of the prediction
     clean = plots.residuals(cf.fit(decay(0.05, sigma=0.05), "single"))
@@ -336,19 +336,19 @@ def test_the_picture_rings_outliers(tmp_path):
 
 def test_the_fit_of_the_front_page_is_not_called_noise():
     result = cf.fit(problems.load("bellman").problem)
-    said = (
+    message = (
         "Neighbouring residuals of z are alike (correlation 0.64, p = 0.0002): the model misses something, "
         "and the intervals are too short by a factor of about 2.1."
     )
-    assert result.diagnostics.sentence == said
-    assert said in str(result).splitlines()
+    assert result.diagnostics.sentence == message
+    assert message in str(result).splitlines()
     assert result.described
     assert result.refuted
-    found = cf.doctor(result, starts=0)
-    assert not found.fine
-    assert found["residuals"].sentence == said
-    assert "See result.plot() for where the model misses the data." in found["residuals"].advice
-    assert "If the model were right: all quantities" in found["identifiability"].sentence
+    checkup = cf.doctor(result, starts=0)
+    assert not checkup.fine
+    assert checkup["residuals"].sentence == message
+    assert "See result.plot() for where the model misses the data." in checkup["residuals"].advice
+    assert "If the model were right: all quantities" in checkup["identifiability"].sentence
 
 
 def test_sizes_that_grow_are_suspected_in_few_values():
@@ -356,7 +356,7 @@ def test_sizes_that_grow_are_suspected_in_few_values():
     rng = np.random.default_rng(21)
     t = np.linspace(0.5, 10, 20)
     prediction = np.exp(0.23 * t)
-    checks = diagnose(table(np.sqrt(prediction) * rng.standard_normal(20), prediction), dof=17, known=False).outputs[
+    checks = diagnose(table(np.sqrt(prediction) * rng.standard_normal(20), prediction), dof=17, is_sigma_known=False).outputs[
         "y"
     ]
     assert checks.with_prediction.grade == "suspected"

@@ -15,13 +15,13 @@ import castfit as cf
 FIXED = {"k": 0.5, "m": cf.Parameter(2.0, fixed=True)}
 
 
-def problem(**more):
+def problem(**options):
     x, k, m = cf.symbols("x k m")
     model = cf.Model({x: -k * x}, parameters=[k, m], outputs={"y": m * x}, initial={x: 1})
     t = np.linspace(0.5, 4, 8)
     y = 2 * np.exp(-0.7 * t) + 0.02 * np.sin(9 * t)
-    experiment = cf.Experiment({"y": y}, time=t, sigma=more.pop("sigma", 0.02), initial={"x": more.pop("initial", 1.0)})
-    return cf.Problem(model, experiment, parameters={"k": 0.5, "m": cf.Parameter(1.5, scale="log")}, **more)
+    experiment = cf.Experiment({"y": y}, time=t, sigma=options.pop("sigma", 0.02), initial={"x": options.pop("initial", 1.0)})
+    return cf.Problem(model, experiment, parameters={"k": 0.5, "m": cf.Parameter(1.5, scale="log")}, **options)
 
 
 @pytest.fixture(scope="module")
@@ -54,16 +54,16 @@ def test_it_reads_as_a_sentence_and_writes_as_a_number(result):
 
 def test_where_the_model_is_wrong_an_interval_has_a_condition():
     """As the table has it; the data of `problem` have a wave that is far larger than such a sigma."""
-    wrong = cf.fit(problem(sigma=0.001), cf.SingleShooting())
-    assert wrong.refuted
-    assert repr(wrong["k"]).endswith("(if the model were right: well determined)")
-    assert wrong.to_frame().verdict["k"] == "if the model were right: well determined"
+    result = cf.fit(problem(sigma=0.001), cf.SingleShooting())
+    assert result.refuted
+    assert repr(result["k"]).endswith("(if the model were right: well determined)")
+    assert result.to_frame().verdict["k"] == "if the model were right: well determined"
 
 
 def test_it_survives_copies(result):
-    for again in (pickle.loads(pickle.dumps(result["k"])), copy.deepcopy(result["k"])):
-        assert again == result["k"]
-        assert vars(again) == vars(result["k"])
+    for estimate in (pickle.loads(pickle.dumps(result["k"])), copy.deepcopy(result["k"])):
+        assert estimate == result["k"]
+        assert vars(estimate) == vars(result["k"])
 
 
 def test_names_are_asked_as_of_a_mapping(result):
@@ -77,16 +77,16 @@ def test_names_are_asked_as_of_a_mapping(result):
 
 
 def test_initial_states_and_eliminated_noise_are_there_too():
-    found = cf.fit(
+    result = cf.fit(
         problem(sigma={"y": cf.unknown()}, initial=cf.free(0.9), units={"y": "mg/L"}).replace(
             parameters={"k": 0.5, "m": cf.Parameter(2.0, fixed=True)}
         )
     )
-    assert found["x(0)"] == found.initial_states["x(0)"]
-    assert found["sigma(y)"] == found.sigmas["sigma(y)"]
-    assert found["sigma(y)"].unit == "mg/L"
-    low, high = found["sigma(y)"].interval
-    assert low * high == pytest.approx(found["sigma(y)"] ** 2)
+    assert result["x(0)"] == result.initial_states["x(0)"]
+    assert result["sigma(y)"] == result.sigmas["sigma(y)"]
+    assert result["sigma(y)"].unit == "mg/L"
+    low, high = result["sigma(y)"].interval
+    assert low * high == pytest.approx(result["sigma(y)"] ** 2)
 
 
 def test_a_failed_fit_has_the_value_alone():
@@ -97,25 +97,25 @@ def test_a_failed_fit_has_the_value_alone():
 
 
 def test_units_are_labels_and_stay_with_what_is_made_of_the_problem(result):
-    asked = result.problem
-    assert asked.posed.label("time") == "time (h)"
-    assert asked.posed.label("m") == "m"
-    assert asked.posed.fix(["m"]).unit("y") == "mg/L"
-    assert pickle.loads(pickle.dumps(asked)).units == asked.units
-    assert asked.replace(experiments=asked.experiments).units == asked.units
+    original_problem = result.problem
+    assert original_problem.posed.label("time") == "time (h)"
+    assert original_problem.posed.label("m") == "m"
+    assert original_problem.posed.fix(["m"]).unit("y") == "mg/L"
+    assert pickle.loads(pickle.dumps(original_problem)).units == original_problem.units
+    assert original_problem.replace(experiments=original_problem.experiments).units == original_problem.units
     assert "k (1/h)" in str(result)
-    own = cf.fit(
+    other_result = cf.fit(
         problem(initial=cf.free(0.9), units={"x": "mol"}).replace(
             parameters={"k": 0.5, "m": cf.Parameter(2.0, fixed=True)}
         )
     )
-    assert own["x(0)"].unit == "mol"
+    assert other_result["x(0)"].unit == "mol"
 
 
 def test_units_change_no_number(result):
-    plain = cf.fit(problem(), cf.SingleShooting())
-    assert plain.parameters == result.parameters
-    assert plain.to_plain()["question"] == result.to_plain()["question"]
+    unitless_result = cf.fit(problem(), cf.SingleShooting())
+    assert unitless_result.parameters == result.parameters
+    assert unitless_result.to_plain()["question"] == result.to_plain()["question"]
 
 
 def test_wrong_units_are_named_at_once():
@@ -132,8 +132,8 @@ def test_estimates_as_a_frame(result):
     assert list(frame.index) == list(result.names)
     for name in result.names:
         one = result[name]
-        told = [one.value, one.standard_error, *one.interval, one.verdict, one.unit]
-        assert frame.loc[name].tolist() == told
+        expected = [one.value, one.standard_error, *one.interval, one.verdict, one.unit]
+        assert frame.loc[name].tolist() == expected
     unknown = cf.fit(problem(sigma=cf.unknown()), cf.SingleShooting())
     assert list(unknown.to_frame().index) == ["k", "m", "sigma(y)"]
     assert unknown.to_frame().loc["sigma(y)", "estimate"] == unknown.sigmas["sigma(y)"]

@@ -18,14 +18,14 @@ from tests.solve.blocks import random_problem
 
 def both(layout, linearization, active, *, written=500, **options):
     """Return the statistics by dense matrices, and in blocks."""
-    found = []
+    results = []
     for few in (10**9, -1):
         with pytest.MonkeyPatch.context() as patch:
             for place in (arrows, of):
                 patch.setattr(place, "FEW", few)
             patch.setattr(of, "WRITTEN_OUT", written if few < 0 else 500)
-            found.append(of.statistics(layout, linearization, active, **options))
-    return found
+            results.append(of.statistics(layout, linearization, active, **options))
+    return results
 
 
 def assert_same(dense, blocks, *, skip=("directions", "condition", "root"), tolerance=1e-8):
@@ -43,23 +43,23 @@ def assert_same(dense, blocks, *, skip=("directions", "condition", "root"), tole
 def drawn(seed, **options):
     rng = np.random.default_rng(seed)
     stages = tuple(rng.integers(2, 5, size=4))
-    given_ = {"n_r": 5, "shared": 2, "local": 2, "n_s": 1, "padding": False, **options}
-    return rng, *random_problem(rng, stages=stages, **given_)
+    problem_options = {"n_r": 5, "shared": 2, "local": 2, "n_s": 1, "padding": False, **options}
+    return rng, *random_problem(rng, stages=stages, **problem_options)
 
 
 @settings(max_examples=10, deadline=None)
 @given(st.integers(0, 10**6), st.booleans(), st.booleans())
-def test_statistics_in_blocks_are_those_of_dense_matrices(seed, held, errors):
+def test_statistics_in_blocks_are_those_of_dense_matrices(seed, has_active, errors):
     rng, layout, linearization = drawn(seed, n_prior=3)
     prior = linearization.prior_jacobian
     prior[0, 2:] = prior[1, 5:] = 0.0
     prior[2] = 0.0
     prior[2, 3] = 1.5  # of an own quantity
     active = np.zeros(layout.n_v, dtype=np.int8)
-    if held:
+    if has_active:
         active[[1, 3, 6]] = -1
     rows = sum(int(c.row_mask.sum()) for c in layout.chains) + 3
-    found = both(
+    results = both(
         layout,
         linearization,
         active,
@@ -67,7 +67,7 @@ def test_statistics_in_blocks_are_those_of_dense_matrices(seed, held, errors):
         absolute_tolerance=1e-6,
         row_errors=0.01 * rng.standard_normal(rows) if errors else None,
     )
-    assert_same(*found)
+    assert_same(*results)
 
 
 @settings(max_examples=8, deadline=None)

@@ -24,14 +24,14 @@ def series(
 
 def test_probabilities_are_those_of_chi2_and_of_the_binomial_distribution() -> None:
     r = np.random.default_rng(0).standard_normal(100)
-    found = goodness([series(r)], float(r @ r), 98, absolute_sigma=True)
-    assert found.described
-    assert found.p_value == pytest.approx(stats.chi2.sf(r @ r, 98))
-    assert found.chi2_per_datum["y"] == pytest.approx(np.mean(r**2))
+    quality = goodness([series(r)], float(r @ r), 98, absolute_sigma=True)
+    assert quality.described
+    assert quality.p_value == pytest.approx(stats.chi2.sf(r @ r, 98))
+    assert quality.chi2_per_datum["y"] == pytest.approx(np.mean(r**2))
     changes = int((r[1:] * r[:-1] < 0).sum())
-    assert found.runs["y"] == pytest.approx(stats.binom.cdf(changes, 99, 0.5))
-    assert found.sentence.startswith("Nothing speaks against the size of the residuals: chi2/n = ")
-    assert found.grade == "nothing"
+    assert quality.runs["y"] == pytest.approx(stats.binom.cdf(changes, 99, 0.5))
+    assert quality.sentence.startswith("Nothing speaks against the size of the residuals: chi2/n = ")
+    assert quality.grade == "nothing"
     rare = goodness([series(1.2 * r)], float(1.44 * r @ r), 98, absolute_sigma=True)
     assert 1e-3 < rare.p_value < 0.05
     assert "rather large" in rare.sentence
@@ -43,10 +43,10 @@ def test_true_models_are_hardly_ever_doubted() -> None:
     doubted = 0
     for _ in range(300):
         r = rng.standard_normal((2, 40))
-        for known in (True, False):
-            found = goodness([series(r[0]), series(r[1], "z")], float(np.sum(r**2)), 78, absolute_sigma=known)
-            assert found.described
-            doubted += "than sigma says" in found.sentence
+        for absolute_sigma in (True, False):
+            quality = goodness([series(r[0]), series(r[1], "z")], float(np.sum(r**2)), 78, absolute_sigma=absolute_sigma)
+            assert quality.described
+            doubted += "than sigma says" in quality.sentence
     assert doubted <= 6
 
 
@@ -61,10 +61,10 @@ def test_true_models_are_hardly_ever_doubted() -> None:
 def test_chi2_in_words(factor: float, says: str, described: bool) -> None:
     r = np.random.default_rng(2).standard_normal(200)
     r *= factor / np.sqrt(np.mean(r**2))
-    found = goodness([series(r), series(0.1 * r, "z", "night")], 1.01 * float(r @ r), 200, absolute_sigma=True)
-    assert says in found.sentence
-    assert found.described is described
-    assert ("look at y in experiment 1, which has 99 % of it" in found.sentence) is (factor > 1)
+    quality = goodness([series(r), series(0.1 * r, "z", "night")], 1.01 * float(r @ r), 200, absolute_sigma=True)
+    assert says in quality.sentence
+    assert quality.described is described
+    assert ("look at y in experiment 1, which has 99 % of it" in quality.sentence) is (factor > 1)
 
 
 def test_unknown_sigma_is_judged_by_what_is_left_and_whether_it_is_shown_to_be_no_noise() -> None:
@@ -184,13 +184,13 @@ def test_the_last_line_calls_a_poor_optimum_one(sigma, said, capsys):
     )
     assert poor.success
     assert not poor.described
-    last = str(poor).splitlines()[-1]
-    assert last.startswith(f"A poor optimum: {said}" if sigma else "A poor optimum: ")
-    assert said in last
-    assert "cf.estimate(problem)" in last
-    first, second = (line for line in capsys.readouterr().out.splitlines() if f"{poor.measure} = " in line)
-    assert first.endswith(", a poor optimum")
-    assert "poor" not in second
+    last_line = str(poor).splitlines()[-1]
+    assert last_line.startswith(f"A poor optimum: {said}" if sigma else "A poor optimum: ")
+    assert said in last_line
+    assert "cf.estimate(problem)" in last_line
+    first_line, second_line = (line for line in capsys.readouterr().out.splitlines() if f"{poor.measure} = " in line)
+    assert first_line.endswith(", a poor optimum")
+    assert "poor" not in second_line
     assert good.described
     assert "poor" not in str(good)
     assert "Success: " in str(good)
@@ -226,10 +226,10 @@ def test_an_outlier_that_the_noise_model_expects_does_not_refute_the_model(noise
         data = cf.Experiment({"x": values}, time=times, noise={"x": noise})
         return cf.fit(cf.Problem(model, data, parameters={"k": 0.6}), "single", retry=False)
 
-    found = fitted(values)
-    assert found.described
-    assert found.goodness.unexplained["x"] < 0.1
-    assert "1 outlier is set aside" in found.goodness.sentence
+    result = fitted(values)
+    assert result.described
+    assert result.goodness.unexplained["x"] < 0.1
+    assert "1 outlier is set aside" in result.goodness.sentence
     assert not fitted(2 - values).described  # where most are far away nothing is set aside
 
 
@@ -265,27 +265,27 @@ def test_parameters_of_the_noise_count_however_they_are_written() -> None:
     x, k, b = cf.symbols("x k b")
     times = np.linspace(0.2, 4.0, 16)
     values = 2 * np.exp(-0.5 * times) + 0.05 * np.random.default_rng(0).standard_normal(16)
-    plain = cf.Model({x: -k * x}, parameters=[k], initial={x: 2.0})
-    declared = cf.Model({x: -k * x}, parameters=[k, b], initial={x: 2.0})
+    plain_model = cf.Model({x: -k * x}, parameters=[k], initial={x: 2.0})
+    declared_model = cf.Model({x: -k * x}, parameters=[k, b], initial={x: 2.0})
 
-    def fitted(model: cf.Model, more: dict[str, Any] | None = None, **noise: Any) -> cf.Result:
+    def fitted(model: cf.Model, extra_parameters: dict[str, Any] | None = None, **noise: Any) -> cf.Result:
         data = cf.Experiment({"x": values}, time=times, **noise)
-        parameters = {"k": 0.6, **(more or {})}
+        parameters = {"k": 0.6, **(extra_parameters or {})}
         return cf.fit(cf.Problem(model, data, parameters=parameters), "single", retry=False)
 
     one = cf.Parameter(0.1, lower=1e-3)
-    known, unknown = fitted(plain, sigma=0.05), fitted(plain, sigma=cf.unknown())
-    laws = [fitted(model, {"b": one}, sigma={"x": b}) for model in (plain, declared)]
-    assert [f.n_estimated for f in (known, unknown, *laws)] == [1, 2, 2, 2]
+    known_sigma, unknown_sigma = fitted(plain_model, sigma=0.05), fitted(plain_model, sigma=cf.unknown())
+    laws = [fitted(model, {"b": one}, sigma={"x": b}) for model in (plain_model, declared_model)]
+    assert [f.n_estimated for f in (known_sigma, unknown_sigma, *laws)] == [1, 2, 2, 2]
     for law in laws:
-        assert law.aic == pytest.approx(unknown.aic, abs=1e-6)
+        assert law.aic == pytest.approx(unknown_sigma.aic, abs=1e-6)
         assert not law.absolute_sigma
         assert np.isnan(law.goodness.p_value)  # its size is what was estimated
     values = np.maximum(values, 0.6)
-    assert fitted(plain, noise={"x": cf.Gaussian(0.05, below=0.6)}).n_estimated == 1
-    assert fitted(plain, noise={"x": cf.Gaussian(below=0.6)}).n_estimated == 2
+    assert fitted(plain_model, noise={"x": cf.Gaussian(0.05, below=0.6)}).n_estimated == 1
+    assert fitted(plain_model, noise={"x": cf.Gaussian(below=0.6)}).n_estimated == 2
     prior = cf.Parameter(0.1, lower=1e-3, prior=cf.Normal(0.1, 1e3))  # which says nothing
-    assert fitted(plain, {"b": prior}, sigma={"x": b}).n_estimated == pytest.approx(2, abs=1e-6)
+    assert fitted(plain_model, {"b": prior}, sigma={"x": b}).n_estimated == pytest.approx(2, abs=1e-6)
 
 
 def test_as_many_quantities_as_data_have_no_criteria() -> None:
@@ -293,12 +293,12 @@ def test_as_many_quantities_as_data_have_no_criteria() -> None:
     x, k, s = cf.symbols("x k s")
     model = cf.Model({x: -k * x}, parameters=[k, s], outputs={"y": s * x}, initial={x: 1.0})
     values, guess = {"y": [0.5, 0.3]}, {"k": 1.0, "s": 1.0}
-    alone = cf.fit(cf.Problem(model, cf.Experiment(values, time=[1.0, 2.0]), parameters=guess))
-    assert not alone.has_criteria
-    assert "AIC" not in str(alone)
-    known = cf.fit(cf.Problem(model, cf.Experiment(values, time=[1.0, 2.0], sigma=0.1), parameters=guess))
-    assert known.has_criteria
-    assert f"AIC = {known.aic:.6g}" in str(known)
+    unknown_result = cf.fit(cf.Problem(model, cf.Experiment(values, time=[1.0, 2.0]), parameters=guess))
+    assert not unknown_result.has_criteria
+    assert "AIC" not in str(unknown_result)
+    known_result = cf.fit(cf.Problem(model, cf.Experiment(values, time=[1.0, 2.0], sigma=0.1), parameters=guess))
+    assert known_result.has_criteria
+    assert f"AIC = {known_result.aic:.6g}" in str(known_result)
 
 
 def test_values_beyond_a_limit_of_detection_are_no_small_residuals():
@@ -307,16 +307,16 @@ def test_values_beyond_a_limit_of_detection_are_no_small_residuals():
     model = cf.Model({x: -k * x}, parameters=[k], initial={x: 2.0})
     times, p_values = np.linspace(0.5, 10, 40), list[float]()
     for seed in range(20):
-        drawn = 2 * np.exp(-0.5 * times) + 0.05 * np.random.default_rng(seed).standard_normal(40)
-        values = np.maximum(drawn, 0.15)
+        noisy_values = 2 * np.exp(-0.5 * times) + 0.05 * np.random.default_rng(seed).standard_normal(40)
+        values = np.maximum(noisy_values, 0.15)
         experiment = cf.Experiment({"x": values}, times, noise=cf.Gaussian(0.05, below=0.15))
         result = cf.fit(cf.Problem(model, experiment, parameters={"k": 0.7}), "single")
         assert "smaller than sigma says" not in result.goodness.sentence
         p_values.append(result.goodness.p_value)
-    known = np.count_nonzero(values > 0.15)
+    n_detected = np.count_nonzero(values > 0.15)
     residuals = (result.predict()["x"] - values)[values > 0.15] / 0.05
-    assert result.goodness.p_value == pytest.approx(stats.chi2.sf(residuals @ residuals, known - 1), rel=1e-4)
+    assert result.goodness.p_value == pytest.approx(stats.chi2.sf(residuals @ residuals, n_detected - 1), rel=1e-4)
     assert 0.3 < np.mean(p_values) < 0.7
     none = cf.Experiment({"x": [0.5, 0.3]}, [1, 2], noise=cf.Gaussian(0.1, below=9.0))
-    said = cf.fit(cf.Problem(model, none, parameters={"k": 0.7}), "single").goodness.sentence
-    assert "no degrees of freedom" in said
+    message = cf.fit(cf.Problem(model, none, parameters={"k": 0.7}), "single").goodness.sentence
+    assert "no degrees of freedom" in message

@@ -75,10 +75,10 @@ named = {
 @pytest.mark.parametrize(("sentence", "E"), named.items(), ids=named)
 @pytest.mark.parametrize("log", [False, True])
 def test_combination_is_named(sentence: str, E: np.ndarray, log: bool) -> None:
-    found = verdicts(E, k, log=log)
-    (combination,) = found.combinations
+    identifiability = verdicts(E, k, log=log)
+    (combination,) = identifiability.combinations
     assert combination.sentence == sentence
-    for verdict in found.verdicts:
+    for verdict in identifiability.verdicts:
         assert (verdict.kind == NOT_IDENTIFIABLE) == (verdict.name in combination.names)
         if verdict.kind == NOT_IDENTIFIABLE:
             assert verdict.sentence == f"not identifiable: {sentence}"
@@ -87,9 +87,9 @@ def test_combination_is_named(sentence: str, E: np.ndarray, log: bool) -> None:
 @given(st.lists(st.floats(-8, 8), min_size=3, max_size=3))
 def test_product_is_named_in_any_unit(exponents: list[float]) -> None:
     unit = 10.0 ** np.array(exponents)
-    found = verdicts(named["only k1*k2 enters"] / unit, list(np.array(k) * unit))
-    assert "k1*k2" in found.combinations[0].sentence  # k1 + k2 too, should the two values agree
-    assert found.combinations[0].directions[0] == pytest.approx({"k1": 0.5**0.5, "k2": -(0.5**0.5)})
+    identifiability = verdicts(named["only k1*k2 enters"] / unit, list(np.array(k) * unit))
+    assert "k1*k2" in identifiability.combinations[0].sentence  # k1 + k2 too, should the two values agree
+    assert identifiability.combinations[0].directions[0] == pytest.approx({"k1": 0.5**0.5, "k2": -(0.5**0.5)})
 
 
 def test_equal_values_leave_product_and_sum_open() -> None:
@@ -118,26 +118,26 @@ def test_of_a_scale_that_many_share_a_few_are_named() -> None:
 
 def test_separate_groups_are_reported_separately() -> None:
     E = np.column_stack([f, g, f, 2 * g])
-    found = verdicts(E, [1.0, 5.0, 2.0, 2.5])
-    assert {c.names: c.sentence for c in found.combinations} == {
+    identifiability = verdicts(E, [1.0, 5.0, 2.0, 2.5])
+    assert {c.names: c.sentence for c in identifiability.combinations} == {
         ("k1", "k3"): "only k1 + k3 enters",
         ("k2", "k4"): "only k2*k4 enters",
     }
 
 
 def test_well_determined() -> None:
-    found = verdicts(np.column_stack([f, 2 * g, h]), k)
-    assert {v.kind for v in found.verdicts} == {WELL_DETERMINED}
-    assert found.sentence == "All quantities are well determined."
-    assert found.combinations == ()
-    assert found["k2"].sentence == "well determined"
+    identifiability = verdicts(np.column_stack([f, 2 * g, h]), k)
+    assert {v.kind for v in identifiability.verdicts} == {WELL_DETERMINED}
+    assert identifiability.sentence == "All quantities are well determined."
+    assert identifiability.combinations == ()
+    assert identifiability["k2"].sentence == "well determined"
 
 
 def test_poorly_determined() -> None:
-    found = verdicts(np.column_stack([f, 1e-3 * g, h]), k)
-    assert found["k2"].kind == POORLY_DETERMINED
-    assert found["k2"].sentence == "poorly determined: its 95 % interval is wider than the value"
-    assert found.sentence == "1 of 3 poorly determined (k2); the others are well determined."
+    identifiability = verdicts(np.column_stack([f, 1e-3 * g, h]), k)
+    assert identifiability["k2"].kind == POORLY_DETERMINED
+    assert identifiability["k2"].sentence == "poorly determined: its 95 % interval is wider than the value"
+    assert identifiability.sentence == "1 of 3 poorly determined (k2); the others are well determined."
 
 
 @pytest.mark.parametrize("scale", ["linear", "log"])
@@ -156,35 +156,35 @@ def test_poor_is_what_has_an_interval_wider_than_itself(scale: str, errors: floa
 
 
 def test_correlated() -> None:
-    found = verdicts(np.column_stack([f, f + 1e-2 * g, h]), [20.0, 200.0, 30.0])
-    assert found["k2"].kind == CORRELATED_WITH
-    assert found["k2"].sentence == "correlated -0.999 with k1"
-    assert found["k3"].kind == WELL_DETERMINED
+    identifiability = verdicts(np.column_stack([f, f + 1e-2 * g, h]), [20.0, 200.0, 30.0])
+    assert identifiability["k2"].kind == CORRELATED_WITH
+    assert identifiability["k2"].sentence == "correlated -0.999 with k1"
+    assert identifiability["k3"].kind == WELL_DETERMINED
 
 
 def test_limit_of_the_integration_is_mentioned() -> None:
-    reached = solved(np.column_stack([f, g]))
-    limited = type(reached)(**{**vars(reached), "numerical_errors": 0.9 * reached.standard_errors})
-    found = judge(["k1", "k2"], np.array([2.0, 3.0]), np.ones(2), {}, limited)
-    assert found["k1"].sentence == "well determined; accuracy limited by the integration"
+    uncertainty = solved(np.column_stack([f, g]))
+    limited = type(uncertainty)(**{**vars(uncertainty), "numerical_errors": 0.9 * uncertainty.standard_errors})
+    identifiability = judge(["k1", "k2"], np.array([2.0, 3.0]), np.ones(2), {}, limited)
+    assert identifiability["k1"].sentence == "well determined; accuracy limited by the integration"
 
 
 def test_at_bound() -> None:
-    found = judge(["k1", "k2"], np.ones(2), np.ones(2), {"k2": "upper"}, solved(np.column_stack([f, g]), active=(1,)))
-    assert found["k2"].kind == AT_BOUND
-    assert found["k2"].sentence == "at its upper bound"
+    identifiability = judge(["k1", "k2"], np.ones(2), np.ones(2), {"k2": "upper"}, solved(np.column_stack([f, g]), active=(1,)))
+    assert identifiability["k2"].kind == AT_BOUND
+    assert identifiability["k2"].sentence == "at its upper bound"
 
 
 def test_no_degree_of_freedom() -> None:
-    found = verdicts(np.eye(3), k, absolute_sigma=False)
-    assert found.sentence == (
+    identifiability = verdicts(np.eye(3), k, absolute_sigma=False)
+    assert identifiability.sentence == (
         "Nothing is known about identifiability: no degrees of freedom are left to estimate the noise."
     )
 
 
 def test_failed_fit_still_says_what_is_not_identifiable() -> None:
     E = named["only k1*k2 enters"]
-    found = judge(["k1", "k2", "k3"], np.array(k), np.ones(3), {}, solved(E), unknown="the fit did not succeed")
-    assert found["k1"].kind == NOT_IDENTIFIABLE
-    assert (found["k3"].kind, found["k3"].sentence) == (UNKNOWN, "the fit did not succeed")
+    identifiability = judge(["k1", "k2", "k3"], np.array(k), np.ones(3), {}, solved(E), unknown="the fit did not succeed")
+    assert identifiability["k1"].kind == NOT_IDENTIFIABLE
+    assert (identifiability["k3"].kind, identifiability["k3"].sentence) == (UNKNOWN, "the fit did not succeed")
     assert no_verdict(["a"], "why").sentence == "Nothing is known about identifiability: why."

@@ -25,31 +25,31 @@ def line(values: np.ndarray, times: np.ndarray = T, **noise: Any) -> cf.Problem:
 @pytest.mark.parametrize("transcription", [cf.SingleShooting(), cf.Collocation()], ids=lambda t: t.label)
 def test_leverages_are_those_of_regression(known: bool, transcription: Any) -> None:
     y = 1 + 0.5 * T + NOISE
-    found = cf.fit(line(y, sigma=0.1) if known else line(y), transcription)
+    result = cf.fit(line(y, sigma=0.1) if known else line(y), transcription)
     X = np.column_stack([np.ones_like(T), T])
     H = X @ np.linalg.inv(X.T @ X) @ X.T
     r = (X @ np.linalg.lstsq(X, y)[0] - y) / (0.1 if known else 1.0)
     r = r if known else r / np.sqrt(r @ r / 11)
     h = np.diag(H)
-    assert found.leverage == pytest.approx(h, rel=1e-5)
-    assert found.influence.distance == pytest.approx(r**2 * h / (2 * (1 - h) ** 2), rel=1e-4)
+    assert result.leverage == pytest.approx(h, rel=1e-5)
+    assert result.influence.distance == pytest.approx(r**2 * h / (2 * (1 - h) ** 2), rel=1e-4)
 
 
 def test_shifts_are_those_of_fits_without_a_value() -> None:
     y = 1 + 0.5 * T + NOISE
-    found = cf.fit(line(y, sigma=0.1))
+    result = cf.fit(line(y, sigma=0.1))
     for i in (0, 5, 12):
         keep = np.arange(T.size) != i
-        left = cf.fit(line(y[keep], T[keep], sigma=0.1))
-        errors = np.array(list(found.standard_errors.values()))
-        assert found.influence.shifts[i] == pytest.approx((left.theta - found.theta) / errors, abs=1e-4)
+        reduced_result = cf.fit(line(y[keep], T[keep], sigma=0.1))
+        errors = np.array(list(result.standard_errors.values()))
+        assert result.influence.shifts[i] == pytest.approx((reduced_result.theta - result.theta) / errors, abs=1e-4)
 
 
 def test_shifts_where_errors_are_alike_are_those_of_generalised_least_squares(tmp_path: Path) -> None:
     times = np.arange(1.0, 10.0)
     C = 0.09 * np.exp(-np.abs(times[:, None] - times) / 2.0)
     y = 2 + 0.5 * times + np.sin(5 * times)
-    found = cf.fit(line(y, times, sigma={"x": cf.correlated(0.3, time=2.0)}, start=0.0))
+    result = cf.fit(line(y, times, sigma={"x": cf.correlated(0.3, time=2.0)}, start=0.0))
 
     def solved(keep: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         X = np.column_stack([np.ones_like(times), times])[keep]
@@ -57,10 +57,10 @@ def test_shifts_where_errors_are_alike_are_those_of_generalised_least_squares(tm
         cov = np.linalg.inv(X.T @ P @ X)
         return cov @ X.T @ P @ y[keep], np.sqrt(np.diag(cov))
 
-    whole, errors = solved(np.full(times.size, True))
-    shifts = np.array([(solved(np.arange(times.size) != i)[0] - whole) / errors for i in range(times.size)])
-    assert found.influence.shifts == pytest.approx(shifts, abs=1e-6)
-    found.save(tmp_path / "fit.json")
+    estimates, errors = solved(np.full(times.size, True))
+    shifts = np.array([(solved(np.arange(times.size) != i)[0] - estimates) / errors for i in range(times.size)])
+    assert result.influence.shifts == pytest.approx(shifts, abs=1e-6)
+    result.save(tmp_path / "fit.json")
     with refused("a loaded result does not know its model"):  # nor how errors depend on each other
         _ = cf.Result.load(tmp_path / "fit.json").influence
 
@@ -69,10 +69,10 @@ def test_a_value_that_decides_is_named_with_what_it_moves() -> None:
     y = 1 + 0.5 * T + NOISE
     y[-1] += 1.0
     diagnostics = cf.fit(line(y)).diagnostics
-    first = diagnostics.influential[0]
-    assert (first.output, first.time, first.quantity) == ("x", 9.0, "b")
-    assert first.leverage > 0.8
-    assert abs(first.shift) > 2
+    influence = diagnostics.influential[0]
+    assert (influence.output, influence.time, influence.quantity) == ("x", 9.0, "b")
+    assert influence.leverage > 0.8
+    assert abs(influence.shift) > 2
     assert "The estimates hang on few values: without x at t = 9 b would move by" in diagnostics.sentence
     assert "Cook's distance" in str(diagnostics)
 
@@ -84,10 +84,10 @@ def test_a_value_that_nothing_checks_is_named() -> None:
     experiment = cf.Experiment({"y": np.exp(-0.3 * T) + 0.01 * NOISE, "w": ([1.0], [3.0])}, time=T, sigma=0.01,
                                initial={"x": 1.0})  # fmt: skip
     diagnostics = cf.fit(cf.Problem(model, experiment, parameters={"k": 0.5, "c": 1.0})).diagnostics
-    alone = next(one for one in diagnostics.influential if one.output == "w")
-    assert alone.leverage == pytest.approx(1.0)
-    assert np.isinf(alone.distance)
-    assert "alone determines something" in str(alone)
+    influence = next(one for one in diagnostics.influential if one.output == "w")
+    assert influence.leverage == pytest.approx(1.0)
+    assert np.isinf(influence.distance)
+    assert "alone determines something" in str(influence)
 
 
 def test_transcriptions_agree_on_influence() -> None:
@@ -102,9 +102,9 @@ def test_transcriptions_agree_on_influence() -> None:
 
 def test_units_do_not_matter() -> None:
     y = 1 + 0.5 * T + NOISE
-    plain, scaled = cf.fit(line(y)).influence, cf.fit(line(1e-7 * y)).influence
-    assert scaled.distance == pytest.approx(plain.distance, rel=1e-4)
-    assert scaled.shifts == pytest.approx(plain.shifts, abs=1e-4)
+    influence, scaled_influence = cf.fit(line(y)).influence, cf.fit(line(1e-7 * y)).influence
+    assert scaled_influence.distance == pytest.approx(influence.distance, rel=1e-4)
+    assert scaled_influence.shifts == pytest.approx(influence.shifts, abs=1e-4)
 
 
 def test_the_size_of_residuals_is_a_check() -> None:

@@ -44,21 +44,21 @@ def test_linear_models_have_the_kalman_filter_at_every_horizon(horizon):
     result = linear(values)
     likelihood = PathLikelihood(*marginal(result.problem.posed), [0.4])
     F = likelihood.evaluate(result.y, None).modes[0].blocks.F
-    now, m, P = cf.moving_horizon(result, horizon), MEAN, np.diag(SPREAD**2)
+    estimator, m, P = cf.moving_horizon(result, horizon), MEAN, np.diag(SPREAD**2)
     for k, (time, row) in enumerate(zip(TIMES, values, strict=True)):
         if k:
             m, P = F[k - 1][:, :3] @ m, F[k - 1][:, :3] @ P @ F[k - 1][:, :3].T + F[k - 1][:, 3:] @ F[k - 1][:, 3:].T
-        seen = np.isfinite(row)
-        H = C[seen]
-        S = H @ P @ H.T + np.diag(SIGMA[seen] ** 2)
+        is_measured = np.isfinite(row)
+        H = C[is_measured]
+        S = H @ P @ H.T + np.diag(SIGMA[is_measured] ** 2)
         gain = P @ H.T @ np.linalg.inv(S)
-        m, P = m + gain @ (row[seen] - H @ m), P - gain @ S @ gain.T
-        found = now.step(time, {"y": row[0], "z": row[1]})
-        np.testing.assert_allclose(list(found.states.values()), m, rtol=1e-12, atol=1e-12)
-        np.testing.assert_allclose(found.covariance, P, rtol=1e-12, atol=1e-12)
-        assert found.iterations == 1
-    assert now.states == found.states
-    assert set(now.disturbances) == {"w", "v"}
+        m, P = m + gain @ (row[is_measured] - H @ m), P - gain @ S @ gain.T
+        estimate = estimator.step(time, {"y": row[0], "z": row[1]})
+        np.testing.assert_allclose(list(estimate.states.values()), m, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(estimate.covariance, P, rtol=1e-12, atol=1e-12)
+        assert estimate.iterations == 1
+    assert estimator.states == estimate.states
+    assert set(estimator.disturbances) == {"w", "v"}
 
 
 def oscillator() -> tuple[Any, np.ndarray, np.ndarray]:
@@ -82,18 +82,18 @@ def test_a_window_that_holds_all_data_has_the_path_of_all_data():
     result, times, values = oscillator()
     likelihood = PathLikelihood(*marginal(result.problem.posed), [0.2])
     mode = likelihood.evaluate(result.y, None).modes[0]
-    now = cf.moving_horizon(result, horizon=50)
+    estimator = cf.moving_horizon(result, horizon=50)
     for time, value in zip(times, values, strict=True):
-        found = now.step(time, {"x": value}, inputs={"u": 0.3} if time < 0.3 else None)
-    np.testing.assert_allclose(list(found.states.values()), mode.at.x[-1], rtol=1e-6)
-    np.testing.assert_allclose(found.covariance, mode.factor.covariances[1][-1], rtol=1e-4)
-    assert found.disturbances["w"] == pytest.approx(mode.at.c[-1, 0] / np.sqrt(0.2), rel=1e-4, abs=1e-6)
+        estimate = estimator.step(time, {"x": value}, inputs={"u": 0.3} if time < 0.3 else None)
+    np.testing.assert_allclose(list(estimate.states.values()), mode.at.x[-1], rtol=1e-6)
+    np.testing.assert_allclose(estimate.covariance, mode.factor.covariances[1][-1], rtol=1e-4)
+    assert estimate.disturbances["w"] == pytest.approx(mode.at.c[-1, 0] / np.sqrt(0.2), rel=1e-4, abs=1e-6)
     # A short one, one step of Newton's method each, stays near.
-    short = cf.moving_horizon(result, horizon=8, iterations=1)
+    short_estimator = cf.moving_horizon(result, horizon=8, iterations=1)
     for time, value in zip(times, values, strict=True):
-        near = short.step(time, {"x": value}, inputs={"u": 0.3})
-    assert near.iterations == 1
-    np.testing.assert_allclose(list(near.states.values()), list(found.states.values()), atol=0.05)
+        short_estimate = short_estimator.step(time, {"x": value}, inputs={"u": 0.3})
+    assert short_estimate.iterations == 1
+    np.testing.assert_allclose(list(short_estimate.states.values()), list(estimate.states.values()), atol=0.05)
 
 
 def test_bounds_hold_and_the_rest_is_the_optimum_within_them():
@@ -101,9 +101,9 @@ def test_bounds_hold_and_the_rest_is_the_optimum_within_them():
     values[4:7] = -1.5
     result = linear(values)
     bounds = {"b": (-0.1, 0.9), "w": (-0.8, 0.8)}
-    now = cf.moving_horizon(result, horizon=50, bounds=bounds)
+    estimator = cf.moving_horizon(result, horizon=50, bounds=bounds)
     for time, row in zip(TIMES[:8], values[:8], strict=True):
-        found = now.step(time, {"y": row[0], "z": row[1]})
+        estimate = estimator.step(time, {"y": row[0], "z": row[1]})
     likelihood = PathLikelihood(*marginal(result.problem.posed), [0.4])
     F = likelihood.evaluate(result.y, None).modes[0].blocks.F
     m = F.shape[2] - 3
@@ -131,17 +131,17 @@ def test_bounds_hold_and_the_rest_is_the_optimum_within_them():
         constraints=inside,
         options={"ftol": 1e-14, "maxiter": 500},
     )
-    states = np.array([now._window.x[k] for k in range(8)])
-    assert cost_of(now, values[:8]) == pytest.approx(exact.fun, rel=1e-6)
+    states = np.array([estimator._window.x[k] for k in range(8)])
+    assert cost_of(estimator, values[:8]) == pytest.approx(exact.fun, rel=1e-6)
     np.testing.assert_allclose(states, path(exact.x), atol=2e-4)
     assert states[:, 1].min() > -0.1 - 1e-6
-    assert any(name in now.now.held or np.isclose(states[:, 1], -0.1, atol=1e-6).any() for name in ("b", "w"))
-    assert found.states["b"] >= -0.1 - 1e-6
+    assert any(name in estimator.now.held or np.isclose(states[:, 1], -0.1, atol=1e-6).any() for name in ("b", "w"))
+    assert estimate.states["b"] >= -0.1 - 1e-6
 
 
-def cost_of(now: Any, values: np.ndarray) -> float:
+def cost_of(estimator: Any, values: np.ndarray) -> float:
     """Return what the path of a window costs."""
-    w = now._window
+    w = estimator._window
     r = (np.array(w.x) @ C.T - values) / SIGMA
     return 0.5 * float(np.sum(np.array(w.c) ** 2) + w.first @ w.first) + 0.5 * float(np.nansum(r**2))
 
@@ -152,8 +152,8 @@ def reactor() -> tuple[Any, Any]:
     Haseltine and Rawlings, Ind. Eng. Chem. Res. 44 (2005) 2451.
     """
     a, b, c, *w = cf.symbols("a b c wa wb wc")
-    first, second = 0.5 * a - 0.05 * b * c, 0.2 * b**2 - 0.01 * c
-    right = (-first, first - 2 * second, first + second)
+    first_rate, second_rate = 0.5 * a - 0.05 * b * c, 0.2 * b**2 - 0.01 * c
+    right = (-first_rate, first_rate - 2 * second_rate, first_rate + second_rate)
     model = cf.Model(
         {x: f + 0.002 * n for x, f, n in zip((a, b, c), right, w, strict=True)}, noises=w,
         outputs={"pressure": 32.84 * (a + b + c)},
@@ -172,30 +172,30 @@ def test_the_batch_reactor_needs_a_horizon_and_bounds():
     names, errors = ("a", "b", "c"), {}
     pressure = 32.84 * sum(true[n] for n in names)
     data = pressure + 0.25 * np.random.default_rng(0).normal(size=pressure.size)
-    last = np.array([true[n][-1] for n in names])
+    final_states = np.array([true[n][-1] for n in names])
     bounds = {n: (0.0, 10.0) for n in names}
     for kind, options in {
         "filter": {"horizon": 1, "iterations": 1},
         "horizon": {"horizon": 10, "bounds": bounds},
     }.items():
-        now: Any = cf.moving_horizon(result, **options)
+        estimator: Any = cf.moving_horizon(result, **options)
         for time, value in zip(true["time"], data, strict=True):
-            now.step(time, {"pressure": value})
-        errors[kind] = np.abs(np.array([now.states[n] for n in names]) - last).max()
+            estimator.step(time, {"pressure": value})
+        errors[kind] = np.abs(np.array([estimator.states[n] for n in names]) - final_states).max()
     assert errors["filter"] > 0.3
     assert errors["horizon"] < 0.02
 
 
 def test_filter_and_smoother_are_those_of_the_fit_where_the_model_is_linear():
     result = linear(drawn())
-    found = cf.kalman(result)
-    assert found.log_likelihood == pytest.approx(result.log_likelihood, rel=1e-9)
+    kalman_result = cf.kalman(result)
+    assert kalman_result.log_likelihood == pytest.approx(result.log_likelihood, rel=1e-9)
     for name in "abc":
-        np.testing.assert_allclose(found.smoothed(name).values, result.path(name).values, atol=1e-8)
-        np.testing.assert_allclose(found.smoothed(name).deviations, result.path(name).deviations, atol=1e-7)
-    np.testing.assert_allclose(found.filtered("a").values[-1], found.smoothed("a").values[-1], rtol=1e-12)
+        np.testing.assert_allclose(kalman_result.smoothed(name).values, result.path(name).values, atol=1e-8)
+        np.testing.assert_allclose(kalman_result.smoothed(name).deviations, result.path(name).deviations, atol=1e-7)
+    np.testing.assert_allclose(kalman_result.filtered("a").values[-1], kalman_result.smoothed("a").values[-1], rtol=1e-12)
     with pytest.raises(cf.InputError, match="no state"):
-        found.filtered("y")
+        kalman_result.filtered("y")
     with pytest.raises(cf.InputError, match="no experiment"):
         cf.kalman(result, "other")
     with pytest.raises(cf.InputError, match="fit a model with noises"):
@@ -204,14 +204,14 @@ def test_filter_and_smoother_are_those_of_the_fit_where_the_model_is_linear():
 
 def test_filter_of_an_oscillator_is_near_and_that_of_a_horizon_of_one():
     result, times, values = oscillator()
-    found = cf.kalman(result)
-    assert abs(found.log_likelihood - result.log_likelihood) < 4.0
+    kalman_result = cf.kalman(result)
+    assert abs(kalman_result.log_likelihood - result.log_likelihood) < 4.0
     coarse: Any = cf.fit(result.problem)
-    now = cf.moving_horizon(coarse, horizon=1, iterations=1)
+    estimator = cf.moving_horizon(coarse, horizon=1, iterations=1)
     for time, value in zip(times, values, strict=True):
-        now.step(time, {"x": value}, inputs={"u": 0.3})
-    last = [found.filtered(n).values[-1] for n in ("x", "y")]
-    np.testing.assert_allclose(list(now.states.values()), last, atol=0.05)  # on other stages
+        estimator.step(time, {"x": value}, inputs={"u": 0.3})
+    filtered_states = [kalman_result.filtered(n).values[-1] for n in ("x", "y")]
+    np.testing.assert_allclose(list(estimator.states.values()), filtered_states, atol=0.05)  # on other stages
 
 
 def test_a_drifting_sensor_is_a_state():
@@ -222,25 +222,25 @@ def test_a_drifting_sensor_is_a_state():
     data = 0.5 + 0.05 * rng.normal(size=200)  # at rest, behind a bias of one half
     initial = {"x": cf.Normal(0, 0.3), "b": cf.Normal(0, 1)}
     result: Any = cf.fit(cf.Problem(model, cf.Experiment({"y": data[:5]}, t[:5], sigma=0.05, start=0, initial=initial)))
-    now = cf.moving_horizon(result, 10)
+    estimator = cf.moving_horizon(result, 10)
     for time, value in zip(t, data, strict=True):
-        found = now.step(time, {"y": value})
-    assert abs(found.states["b"] - 0.5) < 2.5 * found.deviations["b"] < 0.6
+        estimate = estimator.step(time, {"y": value})
+    assert abs(estimate.states["b"] - 0.5) < 2.5 * estimate.deviations["b"] < 0.6
 
 
 @pytest.mark.parametrize("steps", [160, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_what_is_kept_does_not_grow(steps):
     result = linear(drawn())
-    now, rng = cf.moving_horizon(result, 5), np.random.default_rng(0)
+    estimator, rng = cf.moving_horizon(result, 5), np.random.default_rng(0)
     sizes = []
     tracemalloc.start()
     for k in range(steps):
-        now.step(0.4 * k, {"y": rng.normal(), "z": rng.normal()})
+        estimator.step(0.4 * k, {"y": rng.normal(), "z": rng.normal()})
         if k in (60, steps - 1):
             sizes.append(tracemalloc.get_traced_memory()[0])
     tracemalloc.stop()
     assert sizes[1] < sizes[0] + 20_000
-    assert len(now._window.t) == 5
+    assert len(estimator._window.t) == 5
 
 
 def test_mistakes_are_sentences():
@@ -251,30 +251,30 @@ def test_mistakes_are_sentences():
         cf.moving_horizon(
             result, 0, experiment="e", bounds={"q": (0, 1), "x": (2, 1)}, initial={"r": 1.0, "y": "z"}, start=np.inf
         )
-    said = str(caught.value)
+    message = str(caught.value)
     for words in ("horizon is 0; give an integer", "'e' is no experiment", "bounds name 'q'", "the bounds of 'x'",
                   "'r' is no state", "the initial value of 'y'", "start is inf"):  # fmt: skip
-        assert words in said
-    now = cf.moving_horizon(result, 5, initial={"x": 1.0, "y": cf.Normal(0, 0.1)}, start=10.0)
-    assert now.states == {"x": 1.0, "y": 0.0}
+        assert words in message
+    estimator = cf.moving_horizon(result, 5, initial={"x": 1.0, "y": cf.Normal(0, 0.1)}, start=10.0)
+    assert estimator.states == {"x": 1.0, "y": 0.0}
     with pytest.raises(cf.InputError, match="nobody has said what the input 'u' was"):
-        now.step(11.0, {"x": 1.0})
+        estimator.step(11.0, {"x": 1.0})
     with pytest.raises(cf.InputError, match="before the start 10"):
-        now.step(9.0, {"x": 1.0}, inputs={"u": 0.0})
-    now.step(11.0, {"x": 1.0}, inputs={"u": 0.0})
+        estimator.step(9.0, {"x": 1.0}, inputs={"u": 0.0})
+    estimator.step(11.0, {"x": 1.0}, inputs={"u": 0.0})
     with pytest.raises(cf.InputError, match="time goes on, never back"):
-        now.step(10.5, {"x": 1.0})
+        estimator.step(10.5, {"x": 1.0})
     with pytest.raises(cf.InputError, match="'q' is not measured in the problem"):
-        now.step(12.0, {"q": 1.0})
+        estimator.step(12.0, {"q": 1.0})
     for value in (np.inf, "a", None):
         with pytest.raises(cf.InputError, match="give a finite number, or NaN if it was not measured"):
-            now.step(12.0, {"x": value})
+            estimator.step(12.0, {"x": value})
     with pytest.raises(cf.InputError, match=r"give Normal\(mean, deviation\) or a finite number"):
         cf.moving_horizon(result, initial={"x": np.inf})
     with pytest.raises(cf.InputError, match="'v' is no input of the model"):
-        now.step(12.0, {"x": 1.0}, inputs={"v": 1.0})
-    before = now.states
-    assert now.step(12.0, {}).states != before
+        estimator.step(12.0, {"x": 1.0}, inputs={"v": 1.0})
+    previous_states = estimator.states
+    assert estimator.step(12.0, {}).states != previous_states
     x, w = cf.symbols("x w")
     model = cf.Model({x: -x + w}, noises=[w])
     experiment = cf.Experiment(

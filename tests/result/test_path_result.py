@@ -22,17 +22,17 @@ problem = cf.Problem(model, experiment, parameters={"s": cf.Parameter(0.3, scale
 
 @pytest.fixture(scope="module")
 def walk():
-    found = {}
-    exec(SCRIPT, found)
-    return found["problem"], cf.fit(found["problem"])
+    namespace = {}
+    exec(SCRIPT, namespace)
+    return namespace["problem"], cf.fit(namespace["problem"])
 
 
 def test_predictions_are_the_path_with_its_band(walk):
     _, result = walk
     band = result.path("x")
-    found = result.predict([3.0, 7.5])["experiment 1"]
-    assert found["x"] == pytest.approx(np.interp([3.0, 7.5], band.times, band.values))
-    assert found["x lower"] == pytest.approx(np.interp([3.0, 7.5], band.times, band.lower))
+    prediction = result.predict([3.0, 7.5])["experiment 1"]
+    assert prediction["x"] == pytest.approx(np.interp([3.0, 7.5], band.times, band.values))
+    assert prediction["x lower"] == pytest.approx(np.interp([3.0, 7.5], band.times, band.lower))
     assert result.predict()["experiment 1"]["time"] == pytest.approx(band.times)
     with pytest.raises(cf.InputError, match="lie between 0 and 12; what comes later is told by"):
         result.predict([20.0])
@@ -41,8 +41,8 @@ def test_predictions_are_the_path_with_its_band(walk):
 def test_a_report_tells_of_the_path(walk, tmp_path):
     _, result = walk
     page = result.report(tmp_path / "walk.html", title="A walk").read_text()
-    for said in ("A walk", "Parameters and path", "Data and path", "neighbours of x", "log likelihood", "Fingerprints"):
-        assert said in page
+    for phrase in ("A walk", "Parameters and path", "Data and path", "neighbours of x", "log likelihood", "Fingerprints"):
+        assert phrase in page
     loaded = (result.save(tmp_path / "walk.json"), cf.PathResult.load(tmp_path / "walk.json"))[1]
     assert "Data and path" not in loaded.report(tmp_path / "loaded.html").read_text()
 
@@ -52,9 +52,9 @@ def test_the_command_line_fits_and_reports(walk, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "walk.py").write_text(SCRIPT)
     assert main(["fit", "walk.py", "--json", "walk.json", "--save", "result.json"]) == 0
-    told = json.loads((tmp_path / "walk.json").read_text())
-    assert told["log_likelihood"] == pytest.approx(result.log_likelihood, rel=1e-6)
-    assert told["parameters"]["s"] == pytest.approx(result["s"].value, rel=1e-4)
+    content = json.loads((tmp_path / "walk.json").read_text())
+    assert content["log_likelihood"] == pytest.approx(result.log_likelihood, rel=1e-6)
+    assert content["parameters"]["s"] == pytest.approx(result["s"].value, rel=1e-4)
     assert cf.PathResult.load(tmp_path / "result.json").success
     assert main(["report", "walk.py", "--out", "walk.html"]) == 0
     assert "A castfit" not in (tmp_path / "walk.html").read_text()
@@ -85,8 +85,8 @@ def test_noise_has_no_value_in_sigma_and_simulations_take_none(walk):
     model = cf.Model({x: -x + w}, noises=[w])
     with pytest.raises(cf.InputError, match="'w' is white noise: it has no value at a time"):
         cf.Problem(model, cf.Experiment({"x": [1.0, 0.5]}, time=[1, 2], sigma=0.1 + w, initial={"x": 1}))
-    found = cf.simulate(model, {}, [0.0, 1.0], initial={"x": 1.0})
-    assert found["x"][1] == pytest.approx(np.exp(-1.0), rel=1e-5)
+    simulation = cf.simulate(model, {}, [0.0, 1.0], initial={"x": 1.0})
+    assert simulation["x"][1] == pytest.approx(np.exp(-1.0), rel=1e-5)
     with pytest.raises(cf.InputError, match="errors of measurement are independent; write what is alike"):
         cf.fit(
             cf.Problem(

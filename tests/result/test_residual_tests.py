@@ -47,11 +47,11 @@ def test_the_probability_of_alike_neighbours_is_that_of_all_permutations() -> No
     e = rng.standard_normal((12, 12))
     e -= e.mean(axis=1, keepdims=True)  # as permutations do not see the mean, a constant was fitted
     constant = np.full((12, 1), 1 / np.sqrt(12))
-    moved = rng.permuted(np.broadcast_to(e[:, None], (12, 20000, 12)), axis=2)
-    drawn = np.sum(moved[..., 1:] * moved[..., :-1], axis=2) / np.sum(e**2, axis=1)[:, None]
+    permutations = rng.permuted(np.broadcast_to(e[:, None], (12, 20000, 12)), axis=2)
+    correlations = np.sum(permutations[..., 1:] * permutations[..., :-1], axis=2) / np.sum(e**2, axis=1)[:, None]
     for r in (0.2, 0.35, 0.5):
         exact = _exact_tail(r, np.ones(11), [constant])
-        assert np.mean(drawn >= r) == pytest.approx(exact, rel=0.15)
+        assert np.mean(correlations >= r) == pytest.approx(exact, rel=0.15)
 
 
 @pytest.mark.parametrize(("n", "k"), [(6, 0), (6, 3), (14, 2), (30, 3), (100, 5)])
@@ -71,15 +71,15 @@ def test_the_probability_of_alike_neighbours_is_exact(n: int, k: int) -> None:
 def test_columns_of_each_series_are_those_of_one_matrix(shared):
     rng, sizes = np.random.default_rng(4), (5, 7, 6)
     parts = [0.3 * rng.standard_normal((n, shared + 2)) / np.sqrt(n) for n in sizes]
-    own = [np.zeros((n, 6)) for n in sizes]
-    for i, (Q, Z) in enumerate(zip(parts, own, strict=True)):
+    local_columns = [np.zeros((n, 6)) for n in sizes]
+    for i, (Q, Z) in enumerate(zip(parts, local_columns, strict=True)):
         Z[:, 2 * i : 2 * i + 2] = Q[:, shared:]
-    whole = np.hstack([np.concatenate([Q[:, :shared] for Q in parts]), np.concatenate(own)])
+    matrix = np.hstack([np.concatenate([Q[:, :shared] for Q in parts]), np.concatenate(local_columns)])
     linked = np.ones(17)
     linked[[4, 11]] = 0.0
     for tail in (_exact_tail, _beta_tail):
         for r in (-0.2, 0.1, 0.4):
-            assert tail(r, linked, parts, shared) == pytest.approx(tail(r, linked, [whole]), rel=1e-10)
+            assert tail(r, linked, parts, shared) == pytest.approx(tail(r, linked, [matrix]), rel=1e-10)
 
 
 def test_the_beta_distribution_of_many_values_agrees_with_the_integral() -> None:
@@ -101,44 +101,44 @@ def test_noise_that_is_not_normal_is_hardly_more_often_alike(draw: str) -> None:
 
 def test_alternating_neighbours_are_found_too() -> None:
     e = np.resize([1.0, -1.0], 14) + 0.1 * np.random.default_rng(17).standard_normal(14)
-    found = neighbours([e])
-    assert found.number < -0.8
-    assert found.p_value < 1e-3
+    check = neighbours([e])
+    assert check.number < -0.8
+    assert check.p_value < 1e-3
 
 
 @pytest.mark.parametrize("n", [6, 8, 9, 12, 40])
 def test_the_rank_correlation_is_that_of_permutations(n: int) -> None:
     rng = np.random.default_rng(18)
-    r, along = rng.standard_normal(n), rng.standard_normal(n)
-    r[np.argsort(along)] = np.sort(np.abs(r)) + rng.normal(0, 0.5, n)
-    found = trend(r, along)
+    r, covariate = rng.standard_normal(n), rng.standard_normal(n)
+    r[np.argsort(covariate)] = np.sort(np.abs(r)) + rng.normal(0, 0.5, n)
+    check = trend(r, covariate)
     a = stats.rankdata(np.abs(r)) - (n + 1) / 2
-    b = stats.rankdata(along) - (n + 1) / 2
-    drawn = rng.permuted(np.broadcast_to(a, (100000, n)), axis=1) @ b
-    p = np.mean(np.abs(drawn) >= abs(a @ b) - 1e-9)
-    assert found.p_value == pytest.approx(p, rel=0.2, abs=3e-4)
+    b = stats.rankdata(covariate) - (n + 1) / 2
+    rank_sums = rng.permuted(np.broadcast_to(a, (100000, n)), axis=1) @ b
+    p = np.mean(np.abs(rank_sums) >= abs(a @ b) - 1e-9)
+    assert check.p_value == pytest.approx(p, rel=0.2, abs=3e-4)
     assert np.isnan(trend(r, np.full(n, np.inf)).p_value)
 
 
 @pytest.mark.parametrize("known", [True, False])
 def test_outliers_are_found_alone_and_together_and_rarely_in_noise(known):
     rng = np.random.default_rng(3)
-    false = more = 0
+    n_false = n_extra = 0
     for _ in range(500):
         r = rng.standard_normal(40)
-        false += outliers(r, 37.0, 1e-2, known=known).any()
+        n_false += outliers(r, 37.0, 1e-2, is_sigma_known=known).any()
         r[[3, 17]] = 12.0, -15.0
         unit = 1.0 if known else np.sqrt(np.sum(r**2) / 37)
-        found = outliers(r / unit, 37.0, 1e-3, known=known)
-        assert found[[3, 17]].all()
-        more += found.sum() > 2
-    assert false <= 15
-    assert more <= 5
+        is_outlier = outliers(r / unit, 37.0, 1e-3, is_sigma_known=known)
+        assert is_outlier[[3, 17]].all()
+        n_extra += is_outlier.sum() > 2
+    assert n_false <= 15
+    assert n_extra <= 5
 
 
 def test_no_residual_stands_out_where_sigma_is_far_too_small():
     r = 30 * np.random.default_rng(4).standard_normal(100)
-    assert not outliers(r, 97.0, 1e-3, known=True).any()
+    assert not outliers(r, 97.0, 1e-3, is_sigma_known=True).any()
 
 
 def test_too_few_values_say_nothing():
@@ -146,7 +146,7 @@ def test_too_few_values_say_nothing():
     for figure in (neighbours([r]), runs([r]), normality(r), trend(r, r)):
         assert np.isnan(figure.p_value)
     assert np.isnan(normality(np.zeros(20)).p_value)
-    assert not outliers(r, 0.0, 1e-3, known=False).any()
+    assert not outliers(r, 0.0, 1e-3, is_sigma_known=False).any()
 
 
 # Grades of many tests together
@@ -155,10 +155,10 @@ def test_too_few_values_say_nothing():
 def test_equal_weights_are_those_of_benjamini_and_hochberg() -> None:
     p = np.random.default_rng(0).uniform(size=12) ** 3
     assert adjusted(p, np.ones(12)) == pytest.approx(stats.false_discovery_control(p))
-    given = np.insert(p, 4, np.nan)
-    found = adjusted(given, np.full(13, 0.7))
-    assert np.isnan(found[4])
-    assert np.delete(found, 4) == pytest.approx(stats.false_discovery_control(p))
+    p_values = np.insert(p, 4, np.nan)
+    adjusted_p_values = adjusted(p_values, np.full(13, 0.7))
+    assert np.isnan(adjusted_p_values[4])
+    assert np.delete(adjusted_p_values, 4) == pytest.approx(stats.false_discovery_control(p))
 
 
 @pytest.mark.parametrize("weights", [(1, 1, 1, 1), (0.8, 0.1, 0.05, 0.05)])

@@ -51,10 +51,10 @@ def curve(t: np.ndarray, k: float, b: float, start: float = 2.0) -> np.ndarray:
     return (start - b / k) * np.exp(-k * t) + b / k
 
 
-def gauss_newton(staged: StagedProblem, held: tuple[int, ...] = ()) -> np.ndarray:
+def gauss_newton(staged: StagedProblem, fixed_indices: tuple[int, ...] = ()) -> np.ndarray:
     """Solve a harmless problem by full steps of the condensed problem; theta[held] stays."""
     v = staged.start
-    free_columns = np.setdiff1d(np.arange(staged.layout.n_theta), held)
+    free_columns = np.setdiff1d(np.arange(staged.layout.n_theta), fixed_indices)
     for _ in range(12):
         condensed = condense(staged.layout, staged.linearize(v))
         step = np.zeros(condensed.n_x)
@@ -73,7 +73,7 @@ def fit(problem: Problem, transcription: Any = None, **changes: Any) -> Result:
     flags = np.zeros(staged.layout.n_v, dtype=np.int8)
     flags[list(active)] = list(active.values())
     linearize = changes.pop("linearize", True)
-    at = staged.linearize(v) if linearize else staged.evaluate(v)
+    evaluation = staged.linearize(v) if linearize else staged.evaluate(v)
     status, detail = changes.pop("status", Status.CONVERGED), changes.pop("detail", "")
     counts, failures = {"values": 12, "jacobians": 12}, changes.pop("failures", {})
     history = ({"cost": 3.0, "step": np.inf}, {"cost": 1.0, "step": 0.1})
@@ -82,10 +82,10 @@ def fit(problem: Problem, transcription: Any = None, **changes: Any) -> Result:
         problem, GaussNewton(), np.inf, None, str, iterations=12, evaluations=Counter(counts),
         failures=Counter(failures), history=list(history),
     )  # fmt: skip
-    attempt = Attempt(SolveStaging(transcription, staged), solution, at, None)
+    attempt = Attempt(SolveStaging(transcription, staged), solution, evaluation, None)
     changes.pop("absolute_sigma", None)
-    said = {"message": "It converged.", "time": 0.25, "confidence_level": 0.95, **changes}
-    return estimate(problem, attempt, run, **said)
+    options = {"message": "It converged.", "time": 0.25, "confidence_level": 0.95, **changes}
+    return estimate(problem, attempt, run, **options)
 
 
 @pytest.fixture(scope="module")
@@ -101,40 +101,40 @@ def result() -> Result:
 )
 def test_agrees_with_curve_fit(transcription: Any, absolute_sigma: bool) -> None:
     problem = decay(sigma=SIGMA, initial=free(2.0))
-    found = fit(problem, transcription, absolute_sigma=absolute_sigma)
+    result = fit(problem, transcription, absolute_sigma=absolute_sigma)
     data = problem.conditions[0].points.values[:, 0]
     best, covariance = curve_fit(
         curve, TIMES, data, [1.0, 0.5, 2.0], sigma=SIGMA, absolute_sigma=absolute_sigma, xtol=1e-12
     )
-    assert list(found.parameters) == ["k", "b"]
-    assert list(found.initial_states) == ["x(0)"]
-    np.testing.assert_allclose(list(found.values.values()), best, rtol=1e-5)
-    np.testing.assert_allclose(found.covariance, covariance, rtol=1e-4)
-    np.testing.assert_allclose(list(found.standard_errors.values()), np.sqrt(np.diag(covariance)), rtol=1e-4)
+    assert list(result.parameters) == ["k", "b"]
+    assert list(result.initial_states) == ["x(0)"]
+    np.testing.assert_allclose(list(result.values.values()), best, rtol=1e-5)
+    np.testing.assert_allclose(result.covariance, covariance, rtol=1e-4)
+    np.testing.assert_allclose(list(result.standard_errors.values()), np.sqrt(np.diag(covariance)), rtol=1e-4)
     residuals = (curve(TIMES, *best) - data) / SIGMA
-    np.testing.assert_allclose(found.residuals, residuals, atol=1e-5)
-    assert found.chi2 == pytest.approx(residuals @ residuals)
-    assert found.cost == pytest.approx(0.5 * found.chi2 if absolute_sigma else 6 * np.log(found.chi2 / 12))
-    assert (found.n_data, found.dof) == (12, 9)
-    np.testing.assert_allclose(found.gradient, 0.0, atol=1e-5)
-    assert found.jacobian.shape == (12, 3)
-    assert found.noise == pytest.approx(1.0 if absolute_sigma else np.sqrt(found.chi2 / 9))
+    np.testing.assert_allclose(result.residuals, residuals, atol=1e-5)
+    assert result.chi2 == pytest.approx(residuals @ residuals)
+    assert result.cost == pytest.approx(0.5 * result.chi2 if absolute_sigma else 6 * np.log(result.chi2 / 12))
+    assert (result.n_data, result.dof) == (12, 9)
+    np.testing.assert_allclose(result.gradient, 0.0, atol=1e-5)
+    assert result.jacobian.shape == (12, 3)
+    assert result.noise == pytest.approx(1.0 if absolute_sigma else np.sqrt(result.chi2 / 9))
     factor = stats.norm.ppf(0.95) if absolute_sigma else stats.t.ppf(0.95, 9)
-    low, high = found.confidence_intervals(0.9)["b"]
-    assert (high - low) / 2 == pytest.approx(factor * found.standard_errors["b"])
-    assert (high + low) / 2 == pytest.approx(found.parameters["b"])
+    low, high = result.confidence_intervals(0.9)["b"]
+    assert (high - low) / 2 == pytest.approx(factor * result.standard_errors["b"])
+    assert (high + low) / 2 == pytest.approx(result.parameters["b"])
 
 
 def test_likelihood_counts_the_noise_as_a_quantity_where_it_is_unknown() -> None:
-    known, unknown = fit(decay(sigma=0.03)), fit(decay())
-    data = known.problem.conditions[0].points.values[:, 0]
-    expected = -2 * stats.norm.logpdf(data, curve(TIMES, *known.parameters.values()), 0.03).sum()
-    assert known.neg2loglik == pytest.approx(expected)
-    assert known.aic == pytest.approx(expected + 2 * 2)
-    assert known.bic == pytest.approx(expected + 2 * np.log(12))
-    assert unknown.aic == pytest.approx(unknown.neg2loglik + 2 * 3)
-    assert unknown.neg2loglik < known.neg2loglik
-    assert unknown.parameters == pytest.approx(known.parameters, rel=1e-6)
+    known_sigma, unknown_sigma = fit(decay(sigma=0.03)), fit(decay())
+    data = known_sigma.problem.conditions[0].points.values[:, 0]
+    expected = -2 * stats.norm.logpdf(data, curve(TIMES, *known_sigma.parameters.values()), 0.03).sum()
+    assert known_sigma.neg2loglik == pytest.approx(expected)
+    assert known_sigma.aic == pytest.approx(expected + 2 * 2)
+    assert known_sigma.bic == pytest.approx(expected + 2 * np.log(12))
+    assert unknown_sigma.aic == pytest.approx(unknown_sigma.neg2loglik + 2 * 3)
+    assert unknown_sigma.neg2loglik < known_sigma.neg2loglik
+    assert unknown_sigma.parameters == pytest.approx(known_sigma.parameters, rel=1e-6)
 
 
 def test_log_scale_is_the_delta_method_and_its_intervals_stay_positive() -> None:
@@ -151,22 +151,22 @@ def test_log_scale_is_the_delta_method_and_its_intervals_stay_positive() -> None
 
 
 def test_quantity_at_its_bound_has_no_error_and_is_marked() -> None:
-    found = fit(decay(sigma=0.03, b=Parameter(0.7, lower=0.7)), active={1: -1})
-    assert found.active == {"b": "lower"}
-    assert np.isnan(found.standard_errors["b"])
-    assert np.isnan(found.covariance[1]).all()
-    alone = fit(decay(sigma=0.03, b=Parameter(0.7, fixed=True)))
-    assert found.standard_errors["k"] == pytest.approx(alone.standard_errors["k"])
-    assert found.dof == alone.dof == 11
-    assert found.identifiability["b"].sentence == "at its lower bound"
+    result = fit(decay(sigma=0.03, b=Parameter(0.7, lower=0.7)), active={1: -1})
+    assert result.active == {"b": "lower"}
+    assert np.isnan(result.standard_errors["b"])
+    assert np.isnan(result.covariance[1]).all()
+    fixed_result = fit(decay(sigma=0.03, b=Parameter(0.7, fixed=True)))
+    assert result.standard_errors["k"] == pytest.approx(fixed_result.standard_errors["k"])
+    assert result.dof == fixed_result.dof == 11
+    assert result.identifiability["b"].sentence == "at its lower bound"
 
 
 def test_values_never_lie_beyond_their_bounds() -> None:
     bound = 0.7  # exp(log(0.7)) is below 0.7
     problem = decay(sigma=0.03, b=Parameter(bound, lower=bound, scale="log"))
-    found = fit(problem, active={1: -1})
-    assert found.parameters["b"] >= bound
-    problem.theta_from({**found.parameters, **found.initial_states})  # raises for a value outside its bounds
+    result = fit(problem, active={1: -1})
+    assert result.parameters["b"] >= bound
+    problem.theta_from({**result.parameters, **result.initial_states})  # raises for a value outside its bounds
 
 
 def test_prior_is_one_more_measurement() -> None:
@@ -192,12 +192,12 @@ def not_identifiable(transcription: Any = None) -> Result:
 
 @pytest.mark.parametrize("transcription", [SingleShooting(), MultipleShooting(5)], ids=["single", "multiple"])
 def test_product_is_reported_and_the_rest_stays_correct(transcription: Any) -> None:
-    found, reference = not_identifiable(transcription), fit(decay(sigma=0.03))
-    assert np.isinf([found.standard_errors["k1"], found.standard_errors["k2"]]).all()
-    assert found.standard_errors["b"] == pytest.approx(reference.standard_errors["b"], rel=1e-4)
-    assert found.dof == reference.dof
-    assert found.identifiability["k1"].sentence == "not identifiable: only k1*k2 enters"
-    assert "only k1*k2 enters (direction +0.71 k1 -0.71 k2)" in found.summary()
+    result, reference = not_identifiable(transcription), fit(decay(sigma=0.03))
+    assert np.isinf([result.standard_errors["k1"], result.standard_errors["k2"]]).all()
+    assert result.standard_errors["b"] == pytest.approx(reference.standard_errors["b"], rel=1e-4)
+    assert result.dof == reference.dof
+    assert result.identifiability["k1"].sentence == "not identifiable: only k1*k2 enters"
+    assert "only k1*k2 enters (direction +0.71 k1 -0.71 k2)" in result.summary()
 
 
 def test_more_measurements_of_the_same_kind_shrink_errors_by_their_root() -> None:
@@ -205,11 +205,11 @@ def test_more_measurements_of_the_same_kind_shrink_errors_by_their_root() -> Non
     model = Model({x: -k * x + b}, parameters=[k, b])
     one = curve(TIMES, 1.1, 0.55) + NOISE
 
-    def of(data: np.ndarray) -> Result:
+    def fit_data(data: np.ndarray) -> Result:
         experiment = Experiment({"x": data}, TIMES, sigma=0.03, initial={"x": 2.0})
         return fit(Problem(model, experiment, parameters={"k": 1.0, "b": 0.5}))
 
-    single, four = of(one), of(np.column_stack([one] * 4))
+    single, four = fit_data(one), fit_data(np.column_stack([one] * 4))
     assert four.standard_errors["k"] == pytest.approx(single.standard_errors["k"] / 2, rel=1e-6)
 
 
@@ -228,51 +228,51 @@ def test_table_shows_what_matters(result: Result) -> None:
     assert "log scale" not in text
     assert max(map(len, lines)) < 110
     low, high = result.confidence_intervals()["k"]
-    shown = lines[2][lines[2].index("[") + 1 : lines[2].index("]")].split(", ")
-    assert [float(end) for end in shown] == pytest.approx([low, high], abs=0.01 * result.standard_errors["k"])
+    interval_texts = lines[2][lines[2].index("[") + 1 : lines[2].index("]")].split(", ")
+    assert [float(end) for end in interval_texts] == pytest.approx([low, high], abs=0.01 * result.standard_errors["k"])
     assert "\n" not in repr(result)
     assert repr(result).startswith(f"Result(converged: {result.measure} = {result.objective:.6g}")
 
 
 def test_table_names_bounds_scales_noise_and_failures() -> None:
     problem = decay(k=Parameter(1.0, scale="log"), b=Parameter(0.7, lower=0.7))
-    found = fit(problem, active={1: -1}, failures={"step_size": 3}, confidence_level=0.9)
-    text = found.summary()
+    result = fit(problem, active={1: -1}, failures={"step_size": 3}, confidence_level=0.9)
+    text = result.summary()
     assert "90 % interval" in text
     assert "well determined (log scale)" in text
     assert [line.split()[:4] for line in text.splitlines() if line.startswith("b")] == [["b", "0.7", "-", "-"]]
     assert "at its lower bound" in text
-    assert f"estimated noise {found.noise:.3g}" in text
+    assert f"estimated noise {result.noise:.3g}" in text
     assert "failed evaluations: 3 step_size" in text
 
 
 def test_failed_fit_gives_the_best_point_without_errors() -> None:
     problem = decay(sigma=0.03)
-    found = fit(problem, v=problem.guess + 0.1, status=Status.MAX_ITERATIONS, message="Too many iterations.")
-    assert not found.success
-    assert found.parameters == pytest.approx({"k": 1.1, "b": 0.6})
-    assert np.isfinite(found.chi2)
-    assert np.isfinite(found.jacobian).all()
-    assert np.isnan(list(found.standard_errors.values())).all()
-    assert np.isnan(found.covariance).all()
-    assert np.isnan(found.confidence_intervals()["k"]).all()
-    assert "Failure: Too many iterations." in str(found)
-    assert "Nothing is known about identifiability: the fit did not succeed." in str(found)
-    assert found.predict([1.0])["experiment 1"]["x"] == pytest.approx(curve(np.array([1.0]), 1.1, 0.6), rel=1e-6)
+    result = fit(problem, v=problem.guess + 0.1, status=Status.MAX_ITERATIONS, message="Too many iterations.")
+    assert not result.success
+    assert result.parameters == pytest.approx({"k": 1.1, "b": 0.6})
+    assert np.isfinite(result.chi2)
+    assert np.isfinite(result.jacobian).all()
+    assert np.isnan(list(result.standard_errors.values())).all()
+    assert np.isnan(result.covariance).all()
+    assert np.isnan(result.confidence_intervals()["k"]).all()
+    assert "Failure: Too many iterations." in str(result)
+    assert "Nothing is known about identifiability: the fit did not succeed." in str(result)
+    assert result.predict([1.0])["experiment 1"]["x"] == pytest.approx(curve(np.array([1.0]), 1.1, 0.6), rel=1e-6)
 
 
 def test_fit_that_could_not_be_evaluated_still_gives_a_result(tmp_path: Path) -> None:
     x, k = symbols("x k")
     model = Model({x: k * x**2}, parameters=[k])  # a pole at t = 1 / k
     problem = Problem(model, Experiment({"x": np.ones(12)}, TIMES, initial={"x": 1.0}), parameters={"k": 0.8})
-    found = fit(problem, v=problem.guess, linearize=False, status=Status.START_FAILED, message="It stopped.")
-    assert found.cost == found.chi2 == np.inf
-    assert np.isnan(found.residuals).all()
-    assert found.jacobian.shape == (12, 1)
-    assert found.parameters == {"k": 0.8}
-    assert "Failure: It stopped." in str(found)
-    found.save(tmp_path / "failed.json")
-    assert str(Result.load(tmp_path / "failed.json")) == str(found)
+    result = fit(problem, v=problem.guess, linearize=False, status=Status.START_FAILED, message="It stopped.")
+    assert result.cost == result.chi2 == np.inf
+    assert np.isnan(result.residuals).all()
+    assert result.jacobian.shape == (12, 1)
+    assert result.parameters == {"k": 0.8}
+    assert "Failure: It stopped." in str(result)
+    result.save(tmp_path / "failed.json")
+    assert str(Result.load(tmp_path / "failed.json")) == str(result)
 
 
 @pytest.mark.parametrize("transcription", [SingleShooting(), MultipleShooting(3)], ids=["single", "multiple"])
@@ -287,18 +287,18 @@ def test_derivatives_that_are_not_finite_leave_a_result_without_errors(transcrip
         return replace(point, jacobians=(replace(blocks, R_q=np.full_like(blocks.R_q, np.nan)),))
 
     staged.linearize = spoiled
-    found = fit(problem, transcription, staged=staged, v=staged.start)
-    assert found.success
-    assert np.isnan(found.standard_errors["k"])
-    assert found.identifiability["k"].sentence == "the linear algebra of the statistics failed"
-    assert np.isfinite(found.chi2)
+    result = fit(problem, transcription, staged=staged, v=staged.start)
+    assert result.success
+    assert np.isnan(result.standard_errors["k"])
+    assert result.identifiability["k"].sentence == "the linear algebra of the statistics failed"
+    assert np.isfinite(result.chi2)
 
 
 def test_prediction_passes_through_the_residuals(result: Result) -> None:
-    found = result.predict()["experiment 1"]
+    prediction = result.predict()["experiment 1"]
     data = result.problem.conditions[0].points.values[:, 0]
-    np.testing.assert_allclose((found["x"] - data) / 0.03, result.residuals, atol=1e-5)
-    np.testing.assert_allclose(found["double"], 2 * found["x"])
+    np.testing.assert_allclose((prediction["x"] - data) / 0.03, result.residuals, atol=1e-5)
+    np.testing.assert_allclose(prediction["double"], 2 * prediction["x"])
     fine = np.linspace(0, 3, 31)
     smooth = result.predict(fine)["experiment 1"]["x"]
     np.testing.assert_allclose(smooth, curve(fine, *result.values.values()), atol=1e-6)
@@ -318,28 +318,28 @@ def test_prediction_passes_through_the_residuals(result: Result) -> None:
     ids=["converged", "at bound", "not identifiable"],
 )
 def test_everything_but_the_problem_survives_saving(make: Any, tmp_path: Path) -> None:
-    before = make()
-    before.save(tmp_path / "result.json")
-    after = Result.load(tmp_path / "result.json")
-    for name, value in vars(before).items():
+    result = make()
+    result.save(tmp_path / "result.json")
+    loaded_result = Result.load(tmp_path / "result.json")
+    for name, value in vars(result).items():
         if name in ("question", "problem", "found_by", "goodness"):  # only a result without its problem needs the first
             continue
         if isinstance(value, np.ndarray):
-            np.testing.assert_array_equal(getattr(after, name), value)
-            assert getattr(after, name).dtype == value.dtype
+            np.testing.assert_array_equal(getattr(loaded_result, name), value)
+            assert getattr(loaded_result, name).dtype == value.dtype
         elif name == "trajectories":
-            assert list(after.trajectories) == list(value)
+            assert list(loaded_result.trajectories) == list(value)
             for key in value:
-                np.testing.assert_array_equal(after.trajectories[key].states, value[key].states)
+                np.testing.assert_array_equal(loaded_result.trajectories[key].states, value[key].states)
         elif name in ("standard_errors", "numerical_errors"):
-            np.testing.assert_equal(getattr(after, name), value)
+            np.testing.assert_equal(getattr(loaded_result, name), value)
         else:
-            assert getattr(after, name) == value, name
-    np.testing.assert_equal(asdict(after.goodness), asdict(before.goodness))
-    assert str(replace(after, problem=before.problem)) == str(before)  # which judges residuals with its problem
-    np.testing.assert_equal(after.confidence_intervals(), before.confidence_intervals())
-    revived = after.with_problem(before.problem).predict([0.5, 1.0])["experiment 1"]["x"]
-    np.testing.assert_array_equal(revived, before.predict([0.5, 1.0])["experiment 1"]["x"])
+            assert getattr(loaded_result, name) == value, name
+    np.testing.assert_equal(asdict(loaded_result.goodness), asdict(result.goodness))
+    assert str(replace(loaded_result, problem=result.problem)) == str(result)  # which judges residuals with its problem
+    np.testing.assert_equal(loaded_result.confidence_intervals(), result.confidence_intervals())
+    revived = loaded_result.with_problem(result.problem).predict([0.5, 1.0])["experiment 1"]["x"]
+    np.testing.assert_array_equal(revived, result.predict([0.5, 1.0])["experiment 1"]["x"])
 
 
 def test_saved_file_is_standard_json(result: Result, tmp_path: Path) -> None:
@@ -349,41 +349,41 @@ def test_saved_file_is_standard_json(result: Result, tmp_path: Path) -> None:
     assert content["castfit_result"] == 2
     assert content["parameters"]["k"] == result.parameters["k"]
     assert content["status"] == "converged"
-    after = Result.load(path)
-    assert np.isnan(after.aic)
-    assert after.bic == -np.inf
+    loaded_result = Result.load(path)
+    assert np.isnan(loaded_result.aic)
+    assert loaded_result.bic == -np.inf
 
 
 def test_loaded_result_asks_for_its_problem(result: Result, tmp_path: Path) -> None:
     result.save(tmp_path / "result.json")
-    after = Result.load(tmp_path / "result.json")
-    for what in (after.predict, after.plot):
+    loaded_result = Result.load(tmp_path / "result.json")
+    for method in (loaded_result.predict, loaded_result.plot):
         with pytest.raises(InputError, match=r"does not know its model; use result.with_problem\(problem\) first"):
-            what()
+            method()
     x, k = symbols("x k")
     other = Experiment({"x": np.ones(3)}, [1.0, 2.0, 3.0], initial={"x": 1.0}, name="other")
     with pytest.raises(InputError, match=r"3 mistakes[\s\S]*quantities[\s\S]*experiments[\s\S]*measured values"):
-        after.with_problem(Problem(Model({x: -k * x}, parameters=[k]), other, parameters={"k": 1.0}))
+        loaded_result.with_problem(Problem(Model({x: -k * x}, parameters=[k]), other, parameters={"k": 1.0}))
 
 
 def test_a_problem_with_other_data_or_another_model_is_refused(tmp_path: Path) -> None:
     problem = decay(sigma=0.03)
-    found = fit(problem)
-    found.save(tmp_path / "result.json")
-    after = Result.load(tmp_path / "result.json")
-    assert after.with_problem(decay(sigma=0.03, k=Parameter(3.0, upper=4.0))).problem is not None  # the same question
+    result = fit(problem)
+    result.save(tmp_path / "result.json")
+    loaded_result = Result.load(tmp_path / "result.json")
+    assert loaded_result.with_problem(decay(sigma=0.03, k=Parameter(3.0, upper=4.0))).problem is not None  # the same question
     (experiment,) = problem.experiments
     other_data = problem.replace(experiments=[experiment.with_values({"x": 1.0 + NOISE})])
     with pytest.raises(InputError, match=r"the data of 'experiment 1' differs from that of the result"):
-        after.with_problem(other_data)
+        loaded_result.with_problem(other_data)
     x, k, b = symbols("x k b")
     model = Model({x: -k * x - b}, parameters=[k, b], outputs={"double": 2 * x})
     other_model = Problem(model, experiment, parameters={"k": 1.0, "b": 0.5})
     with pytest.raises(InputError, match=r"model differs from that of the result"):
-        after.with_problem(other_model)
+        loaded_result.with_problem(other_model)
     with pytest.raises(InputError, match=r"give a Problem"):
-        after.with_problem(3)  # type: ignore[arg-type]
-    after.save(tmp_path / "again.json")  # without its problem it still knows whose it is
+        loaded_result.with_problem(3)  # type: ignore[arg-type]
+    loaded_result.save(tmp_path / "again.json")  # without its problem it still knows whose it is
     with pytest.raises(InputError, match=r"differs from that of the result"):
         Result.load(tmp_path / "again.json").with_problem(other_data)
 
@@ -415,9 +415,9 @@ def test_residuals_are_a_table_with_a_row_for_each_value() -> None:
     one = Experiment({"x": ([0.5, 1.0], [[0.6, 0.62], [np.nan, 0.3]]), "y": ([1.0], [0.7])}, sigma=0.1,
                      initial={"x": 1.0, "y": 0.0}, name="day")  # fmt: skip
     two = Experiment({"y": [0.4]}, [0.5], sigma=0.2, initial={"x": 1.0, "y": 0.0}, name="night")
-    found = fit(Problem(model, [one, two], parameters={"k": 1.0}))
-    table = found.residual_table()
-    assert {len(column) for column in table.values()} == {found.n_data}
+    result = fit(Problem(model, [one, two], parameters={"k": 1.0}))
+    table = result.residual_table()
+    assert {len(column) for column in table.values()} == {result.n_data}
     columns = (table[name].tolist() for name in ("experiment", "output", "time", "replicate", "value", "sigma"))
     assert sorted(zip(*columns, strict=True)) == [
         ("day", "x", 0.5, 0, 0.6, 0.1),
@@ -426,24 +426,24 @@ def test_residuals_are_a_table_with_a_row_for_each_value() -> None:
         ("day", "y", 1.0, 0, 0.7, 0.1),
         ("night", "y", 0.5, 0, 0.4, 0.2),
     ]
-    np.testing.assert_array_equal(table["residual"], found.residuals)
-    predicted = found.predict()
+    np.testing.assert_array_equal(table["residual"], result.residuals)
+    predicted = result.predict()
     for name, output, time, value in zip(
         table["experiment"], table["output"], table["time"], table["prediction"], strict=True
     ):
-        of = predicted[name]
-        assert value == pytest.approx(of[output][list(of["time"]).index(time)], rel=1e-6)
-    assert float(np.sum(table["residual"] ** 2)) == pytest.approx(found.chi2)
+        prediction = predicted[name]
+        assert value == pytest.approx(prediction[output][list(prediction["time"]).index(time)], rel=1e-6)
+    assert float(np.sum(table["residual"] ** 2)) == pytest.approx(result.chi2)
 
 
 def test_a_result_is_frozen(result: Result) -> None:
     for part in (result, result.goodness):
         with pytest.raises(FrozenInstanceError):
             part.cost = 1.0
-    ended = result.ended(Status.MAX_TIME, "It took too long.")
-    assert not ended.success
-    assert ended.message == "It took too long."
-    assert ended.parameters == result.parameters
+    stopped_result = result.ended(Status.MAX_TIME, "It took too long.")
+    assert not stopped_result.success
+    assert stopped_result.message == "It took too long."
+    assert stopped_result.parameters == result.parameters
 
 
 @pytest.mark.parametrize("level", ["0.9", None, [0.5], np.nan])
@@ -490,17 +490,17 @@ def test_results_of_the_first_format_are_read(result: Result, tmp_path: Path) ->
 
 def test_an_estimate_too_small_for_a_number_is_printed_and_remarked() -> None:
     problem = decay(sigma=0.03, b=Parameter(0.5, scale="log"))
-    found = fit(problem, v=np.array([1.0, -800.0]))
-    assert found.parameters["b"] == 0.0
-    assert "too small for a number; it cannot be told from zero" in str(found)
-    assert np.isnan(found.confidence_intervals()["b"]).all()
-    assert np.isfinite(found.confidence_intervals()["k"]).all()
+    result = fit(problem, v=np.array([1.0, -800.0]))
+    assert result.parameters["b"] == 0.0
+    assert "too small for a number; it cannot be told from zero" in str(result)
+    assert np.isnan(result.confidence_intervals()["b"]).all()
+    assert np.isfinite(result.confidence_intervals()["k"]).all()
 
 
 def test_pickles(result: Result) -> None:
-    after = pickle.loads(pickle.dumps(result))
-    assert str(after) == str(result)
-    np.testing.assert_allclose(after.predict([1.0])["experiment 1"]["x"], result.predict([1.0])["experiment 1"]["x"])
+    copy = pickle.loads(pickle.dumps(result))
+    assert str(copy) == str(result)
+    np.testing.assert_allclose(copy.predict([1.0])["experiment 1"]["x"], result.predict([1.0])["experiment 1"]["x"])
 
 
 def test_plot_is_a_figure(result: Result, tmp_path: Path) -> None:
@@ -527,27 +527,27 @@ def test_results_of_castfit_0_2_are_read(name: str, tmp_path: Path) -> None:
     assert old.versions["castfit"].startswith("0.2")
     old.save(tmp_path / "again.json")
     assert str(Result.load(tmp_path / "again.json")) == str(old)
-    known = old.criteria.aic, old.confidence_region().rank, old.identifiability.sentence
-    assert known[:2] == (old.aic, 1 if at_bound else 2)
+    derived_values = old.criteria.aic, old.confidence_region().rank, old.identifiability.sentence
+    assert derived_values[:2] == (old.aic, 1 if at_bound else 2)
     if not at_bound:
-        whole = old.with_problem(problems.load("bellman").problem)
-        assert whole.diagnostics.sentences is not None
-        assert "z upper" in whole.predict([50.0], bands="linear")["experiment 1"]
+        result = old.with_problem(problems.load("bellman").problem)
+        assert result.diagnostics.sentences is not None
+        assert "z upper" in result.predict([50.0], bands="linear")["experiment 1"]
 
 
 def test_residuals_are_looked_at_once_for_all_estimates(monkeypatch):
     """Of 600 quantities a report looked at them 600 times: 80 of 116 CPU s."""
-    seen = []
-    monkeypatch.setattr(module, "diagnose", lambda *given, **options: seen.append(1) or diagnose(*given, **options))
+    calls = []
+    monkeypatch.setattr(module, "diagnose", lambda *arguments, **options: calls.append(1) or diagnose(*arguments, **options))
     result = fit(problems.load("lotka_volterra").problem)
-    seen.clear()
+    calls.clear()
     assert all(result[name].verdict for name in result.names)
-    assert len(seen) == 1
+    assert len(calls) == 1
 
 
 def test_tables_show_few_quantities_of_many_experiments() -> None:
-    own = [f"k[{i}]" for i in range(20)]
-    shown, more = told(["a", *own, "b[1]"], "table")
-    assert shown == ("a", "k[0]", "k[1]", "k[2]", "b[1]")
-    assert more == ["Not shown: 17 more k[...]; all are in table."]
-    assert told(["a", *own[:12]], "table") == (("a", *own[:12]), [])
+    local_names = [f"k[{i}]" for i in range(20)]
+    shown_names, notes = told(["a", *local_names, "b[1]"], "table")
+    assert shown_names == ("a", "k[0]", "k[1]", "k[2]", "b[1]")
+    assert notes == ["Not shown: 17 more k[...]; all are in table."]
+    assert told(["a", *local_names[:12]], "table") == (("a", *local_names[:12]), [])

@@ -24,36 +24,36 @@ def decay(experiments: int = 1) -> cf.Problem:
 def test_an_only_experiment_needs_no_name() -> None:
     problem = decay()
     (name,) = [c.name for c in problem.conditions]
-    found = cf.simulate(problem, times=TIMES)
-    assert found["x"] is found[name]["x"]
-    assert list(found) == [name]
-    assert "x" not in found  # what is listed stays experiments
-    assert pickle.loads(pickle.dumps(found))["x"] == pytest.approx(found["x"])
+    prediction = cf.simulate(problem, times=TIMES)
+    assert prediction["x"] is prediction[name]["x"]
+    assert list(prediction) == [name]
+    assert "x" not in prediction  # what is listed stays experiments
+    assert pickle.loads(pickle.dumps(prediction))["x"] == pytest.approx(prediction["x"])
 
 
 def test_all_predictions_of_a_result_have_that_shape() -> None:
     result = cf.fit(decay())
     (name,) = result.trajectories
-    for found in (result.predict(), result.predict(TIMES, bands="linear")):
-        assert found["x"] is found[name]["x"]
+    for prediction in (result.predict(), result.predict(TIMES, bands="linear")):
+        assert prediction["x"] is prediction[name]["x"]
     assert result.predict(TIMES, bands="linear")["x upper"].shape == (2,)
 
 
 def test_a_model_reads_as_its_only_experiment() -> None:
     x, k = cf.symbols("x k")
     model = cf.Model({x: -k * x}, parameters=[k], initial={x: 2.0})
-    found = cf.simulate(model, {"k": 0.3}, TIMES)
-    assert found["experiment 1"]["x"] is found["x"]
-    assert list(found) == ["time", "x"]
+    prediction = cf.simulate(model, {"k": 0.3}, TIMES)
+    assert prediction["experiment 1"]["x"] is prediction["x"]
+    assert list(prediction) == ["time", "x"]
     with pytest.raises(KeyError, match="'y' is no output: choose from time, x"):
-        found["y"]
+        prediction["y"]
 
 
 def test_several_experiments_need_a_name_and_the_error_says_it() -> None:
-    found = cf.simulate(decay(experiments=2), times=TIMES)
+    prediction = cf.simulate(decay(experiments=2), times=TIMES)
     with pytest.raises(KeyError, match=r"'x' is no experiment; write \['experiment 1'\]\['x'\]"):
-        found["x"]
+        prediction["x"]
     with pytest.raises(KeyError, match="'experimnt 1' is no experiment; did you mean 'experiment 1'"):
-        found["experimnt 1"]
+        prediction["experimnt 1"]
     with pytest.raises(KeyError, match="'xx' is neither an experiment nor an output: did you mean 'x'"):
         Prediction(one={"x": TIMES})["xx"]

@@ -28,41 +28,41 @@ def decay(*, experiments: int = 1, **parameters: Any) -> Problem:
     """x' = -k x + b, x(0) free; outputs x and double = 2 x."""
     x, k, b = symbols("x k b")
     model = Model({x: -k * x + b}, parameters=[k, b], outputs={"double": 2 * x})
-    given = [Experiment({"x": np.ones(3)}, MEASURED, initial={"x": free(1.0)}) for _ in range(experiments)]
-    return Problem(model, given, parameters={"k": 0.7, "b": Parameter(0.0, fixed=True), **parameters})
+    experiment_list = [Experiment({"x": np.ones(3)}, MEASURED, initial={"x": free(1.0)}) for _ in range(experiments)]
+    return Problem(model, experiment_list, parameters={"k": 0.7, "b": Parameter(0.0, fixed=True), **parameters})
 
 
 def test_outputs_at_the_measured_times_by_default() -> None:
-    found = simulate(decay())["experiment 1"]
-    assert list(found) == ["time", "x", "double"]
-    np.testing.assert_array_equal(found["time"], MEASURED)
-    np.testing.assert_allclose(found["x"], np.exp(-0.7 * MEASURED), rtol=1e-7)
-    np.testing.assert_allclose(found["double"], 2 * found["x"])
+    simulation = simulate(decay())["experiment 1"]
+    assert list(simulation) == ["time", "x", "double"]
+    np.testing.assert_array_equal(simulation["time"], MEASURED)
+    np.testing.assert_allclose(simulation["x"], np.exp(-0.7 * MEASURED), rtol=1e-7)
+    np.testing.assert_allclose(simulation["double"], 2 * simulation["x"])
 
 
 def test_given_times_may_begin_at_the_start_and_pass_the_last_measurement() -> None:
     t = np.array([0.0, 0.1, 0.5, 4.0])
-    found = simulate(decay(), {"k": 0.3, "x(0)": 2.0}, times=t)["experiment 1"]
-    np.testing.assert_allclose(found["x"], 2 * np.exp(-0.3 * t), rtol=1e-7)
+    simulation = simulate(decay(), {"k": 0.3, "x(0)": 2.0}, times=t)["experiment 1"]
+    np.testing.assert_allclose(simulation["x"], 2 * np.exp(-0.3 * t), rtol=1e-7)
     assert simulate(decay(), times=[0.0])["experiment 1"]["x"] == [1.0]
 
 
 def test_fixed_parameters_can_be_changed_and_theta_is_in_search_scale() -> None:
     t = MEASURED
-    found = simulate(decay(), {"b": 0.7})["experiment 1"]["x"]
-    np.testing.assert_allclose(found, np.ones(3), rtol=1e-7)
+    values = simulate(decay(), {"b": 0.7})["experiment 1"]["x"]
+    np.testing.assert_allclose(values, np.ones(3), rtol=1e-7)
     problem = decay(k=Parameter(0.7, scale="log"))
-    found = simulate(problem, [np.log(0.2), 3.0])["experiment 1"]["x"]
-    np.testing.assert_allclose(found, 3 * np.exp(-0.2 * t), rtol=1e-7)
+    values = simulate(problem, [np.log(0.2), 3.0])["experiment 1"]["x"]
+    np.testing.assert_allclose(values, 3 * np.exp(-0.2 * t), rtol=1e-7)
 
 
 def test_local_parameters_and_several_experiments() -> None:
     problem = decay(experiments=2, k=Parameter(0.7, local=True))
-    found = simulate(problem, {"k[experiment 2]": 0.1}, times={"experiment 2": [1.0], "experiment 1": [2.0, 3.0]})
-    assert found["experiment 1"]["x"] == pytest.approx(np.exp([-1.4, -2.1]), rel=1e-7)
-    assert found["experiment 2"]["x"] == pytest.approx(np.exp([-0.1]), rel=1e-7)
-    both = simulate(problem, {"k": 0.1}, times=[1.0])
-    assert [both[name]["x"][0] for name in both] == pytest.approx([np.exp(-0.1)] * 2, rel=1e-7)
+    simulation = simulate(problem, {"k[experiment 2]": 0.1}, times={"experiment 2": [1.0], "experiment 1": [2.0, 3.0]})
+    assert simulation["experiment 1"]["x"] == pytest.approx(np.exp([-1.4, -2.1]), rel=1e-7)
+    assert simulation["experiment 2"]["x"] == pytest.approx(np.exp([-0.1]), rel=1e-7)
+    shared_simulation = simulate(problem, {"k": 0.1}, times=[1.0])
+    assert [shared_simulation[name]["x"][0] for name in shared_simulation] == pytest.approx([np.exp(-0.1)] * 2, rel=1e-7)
     assert list(simulate(problem, times={"experiment 2": [1.0]})) == ["experiment 2"]
 
 
@@ -71,18 +71,18 @@ def test_jumps_of_inputs_are_met_exactly() -> None:
     model = Model({x: u}, inputs=[u], outputs={"both": x + u})
     jump = Input.piecewise_constant([0.0, 0.3, 1.1], [1.0, -2.0, 5.0])
     experiment = Experiment({"x": np.ones(3)}, MEASURED, initial={"x": free(0.0)}, inputs={"u": jump})
-    found = simulate(Problem(model, experiment), times=[0.2, 0.3, 1.0, 2.0])["experiment 1"]
-    np.testing.assert_allclose(found["x"], [0.2, 0.3, -1.1, -1.3 + 4.5], atol=1e-9)
-    np.testing.assert_allclose(found["both"] - found["x"], [1.0, 1.0, -2.0, 5.0])  # at 0.3 as a measurement there
+    simulation = simulate(Problem(model, experiment), times=[0.2, 0.3, 1.0, 2.0])["experiment 1"]
+    np.testing.assert_allclose(simulation["x"], [0.2, 0.3, -1.1, -1.3 + 4.5], atol=1e-9)
+    np.testing.assert_allclose(simulation["both"] - simulation["x"], [1.0, 1.0, -2.0, 5.0])  # at 0.3 as a measurement there
 
 
 def test_algebraic_states_are_consistent_at_every_time() -> None:
     x, z, k = symbols("x z k")
     model = Model({x: -z}, algebraic={z: z**3 + z - k * x}, parameters=[k], outputs={"residual": z**3 + z - k * x})
     experiment = Experiment({"x": np.ones(3)}, MEASURED, initial={"x": 1.0})
-    found = simulate(Problem(model, experiment, parameters={"k": 2.0}), times=np.linspace(0, 2, 9))["experiment 1"]
-    assert found["z"][0] == pytest.approx(1.0)
-    np.testing.assert_allclose(found["residual"], 0.0, atol=1e-9)
+    simulation = simulate(Problem(model, experiment, parameters={"k": 2.0}), times=np.linspace(0, 2, 9))["experiment 1"]
+    assert simulation["z"][0] == pytest.approx(1.0)
+    np.testing.assert_allclose(simulation["residual"], 0.0, atol=1e-9)
 
 
 def test_integration_begins_anew_at_every_node() -> None:
@@ -108,8 +108,8 @@ def test_nodes_may_differ_from_times_by_rounding() -> None:
     times = np.arange(1, 7) * 0.1
     begin = np.concatenate([[0.0], np.cumsum(np.full(5, 0.1))])  # 0.30000000000000004 and the like
     nodes = Nodes(begin, np.exp(-0.7 * begin)[:, None])
-    found = predict(problem, problem.guess, [nodes], times=times)["experiment 1"]["x"]
-    np.testing.assert_allclose(found, np.exp(-0.7 * times), rtol=1e-7)
+    values = predict(problem, problem.guess, [nodes], times=times)["experiment 1"]["x"]
+    np.testing.assert_allclose(values, np.exp(-0.7 * times), rtol=1e-7)
 
 
 def test_tolerances_are_those_of_the_options() -> None:
@@ -166,13 +166,13 @@ def test_a_model_is_simulated_without_data() -> None:
     x, y, z, k, u = symbols("x y z k u")
     model = Model({x: -k * x, y: u}, algebraic={z: z - x - y}, parameters=[k], inputs=[u], initial={y: k})
     t = np.linspace(0, 2, 9)
-    found = simulate(model, {"k": 0.7}, t, initial={"x": 2.0}, inputs={"u": 0.5})
-    assert list(found) == ["time", "x", "y", "z"]
-    np.testing.assert_allclose(found["x"], 2 * np.exp(-0.7 * t), rtol=1e-7)
-    np.testing.assert_allclose(found["y"], 0.7 + 0.5 * t, rtol=1e-7)
-    np.testing.assert_allclose(found["z"], found["x"] + found["y"], rtol=1e-12)
+    simulation = simulate(model, {"k": 0.7}, t, initial={"x": 2.0}, inputs={"u": 0.5})
+    assert list(simulation) == ["time", "x", "y", "z"]
+    np.testing.assert_allclose(simulation["x"], 2 * np.exp(-0.7 * t), rtol=1e-7)
+    np.testing.assert_allclose(simulation["y"], 0.7 + 0.5 * t, rtol=1e-7)
+    np.testing.assert_allclose(simulation["z"], simulation["x"] + simulation["y"], rtol=1e-12)
     later = simulate(model, {"k": 0.7}, t + 2000, initial={"x": 2.0}, inputs={"u": 0.5}, start=2000)
-    np.testing.assert_allclose(later["x"], found["x"], rtol=1e-7)
+    np.testing.assert_allclose(later["x"], simulation["x"], rtol=1e-7)
 
 
 def test_every_mistake_about_a_model_is_listed() -> None:
@@ -213,7 +213,7 @@ def test_what_cannot_be_computed_at_the_given_values_is_listed() -> None:
     """The problem itself is right: at its guess everything can be computed."""
     x, y, k, tau, lag = symbols("x y k tau lag")
     model = Model({x: -k * delay(x, tau), y: -y}, parameters=[k, tau], initial={x: ca.log(k)})
-    both = [
+    experiments = [
         Experiment(
             {"x": [1.0, 1.0], "y": [1.0, 1.0]},
             [1.0, 2.0],
@@ -222,12 +222,12 @@ def test_what_cannot_be_computed_at_the_given_values_is_listed() -> None:
         ),
         Experiment({"y": [1.0, 1.0]}, [1.0, 2.0], initial={"y": 1}, name="other"),
     ]
-    problem = Problem(model, both, parameters={"k": 2.0, "tau": 1.0, "lag": 0.5})
+    problem = Problem(model, experiments, parameters={"k": 2.0, "tau": 1.0, "lag": 0.5})
     with pytest.raises(InputError) as caught:
         simulate(problem, {"k": -1.0, "tau": -1.0})
-    for of in ("experiment 1", "other"):
-        assert f"{of}: the initial value of 'x' = log(k) is nan at k = -1" in str(caught.value)
-        assert f"{of}: the delay of x(t - tau) is -1" in str(caught.value)
+    for name in ("experiment 1", "other"):
+        assert f"{name}: the initial value of 'x' = log(k) is nan at k = -1" in str(caught.value)
+        assert f"{name}: the delay of x(t - tau) is -1" in str(caught.value)
     with pytest.raises(InputError, match=r"experiment 1: .* would happen at t = -1, before the start 0"):
         simulate(problem, {"lag": -1.0})
     resting = Problem(
@@ -244,8 +244,8 @@ def test_a_method_without_algebraic_equations_is_refused_with_everything_else() 
     model = Model({x: -z}, algebraic={z: z**2 - k * x}, parameters=[k], initial={x: 1.0})
     with pytest.raises(InputError, match=r"2 mistakes[\s\S]*'cvodes' cannot integrate algebraic[\s\S]*'kk' is no"):
         simulate(model, {"k": 1.0, "kk": 1.0}, [1.0], integrator=IntegratorOptions(method="cvodes"))
-    found = simulate(model, {"k": 1.0}, [1.0])  # the guess is 1 as in experiments: at 0 the equation is singular
-    assert found["x"][0] == pytest.approx(0.25, rel=1e-7)  # x = (1 - t / 2)^2
+    simulation = simulate(model, {"k": 1.0}, [1.0])  # the guess is 1 as in experiments: at 0 the equation is singular
+    assert simulation["x"][0] == pytest.approx(0.25, rel=1e-7)  # x = (1 - t / 2)^2
 
 
 @pytest.mark.parametrize("junk", [None, 3, "model", np.ones(3), object(), {"x": 1}])
@@ -265,8 +265,8 @@ def test_a_state_that_begins_at_zero_is_simulated_to_its_own_size() -> None:
     """Robertson's y2 begins at zero with a rate of 0.04 and stays below 4e-5."""
     y1, y2, y3 = symbols("y1 y2 y3")
     model = Model({y1: -0.04 * y1 + 1e4 * y2 * y3, y2: 0.04 * y1 - 1e4 * y2 * y3 - 3e7 * y2**2, y3: 3e7 * y2**2})
-    found = simulate(model, times=np.array([1e-5, 0.4, 40.0, 4e5]), initial={"y1": 1.0, "y2": 0.0, "y3": 0.0})
-    assert found["y2"] == pytest.approx([3.999839e-7, 3.386395e-5, 9.185535e-6, 1.984994e-8], rel=1e-5)  # RADAU5
+    simulation = simulate(model, times=np.array([1e-5, 0.4, 40.0, 4e5]), initial={"y1": 1.0, "y2": 0.0, "y3": 0.0})
+    assert simulation["y2"] == pytest.approx([3.999839e-7, 3.386395e-5, 9.185535e-6, 1.984994e-8], rel=1e-5)  # RADAU5
 
 
 @pytest.mark.parametrize("n", [2, 30, 500])
@@ -276,10 +276,10 @@ def test_a_front_that_has_not_arrived_yet_is_no_obstacle(n: int) -> None:
     flows = {x[i]: (x[i - 1] / (1 + x[i - 1]) if i else 0) - 0.5 * x[i] for i in range(n)}
     initial = {f"x{i}": float(i == 0) for i in range(n)}
     times = np.linspace(0, 10, 11)
-    found = simulate(Model(flows), times=times, initial=initial)
-    few = simulate(Model({x[i]: flows[x[i]] for i in range(2)}), times=times, initial={"x0": 1.0, "x1": 0.0})
-    assert found["x1"] == pytest.approx(few["x1"], rel=1e-7, abs=1e-12)
-    assert np.all(found[f"x{n - 1}"] >= -1e-12)
+    simulation = simulate(Model(flows), times=times, initial=initial)
+    small_simulation = simulate(Model({x[i]: flows[x[i]] for i in range(2)}), times=times, initial={"x0": 1.0, "x1": 0.0})
+    assert simulation["x1"] == pytest.approx(small_simulation["x1"], rel=1e-7, abs=1e-12)
+    assert np.all(simulation[f"x{n - 1}"] >= -1e-12)
 
 
 def test_the_estimates_of_a_fit_are_parameters_of_its_model():
@@ -293,10 +293,10 @@ def test_the_estimates_of_a_fit_are_parameters_of_its_model():
     result = cf.fit(problem)
     assert set(result.values) == {"k", "sigma(x)"}
     dose = [cf.Doses(into=x, amount=1, times=0, every=1, count=2)]
-    found = cf.simulate(model, result, [0.5, 1.5], events=dose)["x"]
+    values = cf.simulate(model, result, [0.5, 1.5], events=dose)["x"]
     k, m = result.values["k"], 0.03
-    first = m / k + (1 - m / k) * np.exp(-k)
-    assert found == pytest.approx([m / k + (1 - m / k) * np.exp(-k / 2), m / k + (first + 1 - m / k) * np.exp(-k / 2)])
+    value_before_dose = m / k + (1 - m / k) * np.exp(-k)
+    assert values == pytest.approx([m / k + (1 - m / k) * np.exp(-k / 2), m / k + (value_before_dose + 1 - m / k) * np.exp(-k / 2)])
     assert cf.simulate(problem, result, [2.0])["x"] == pytest.approx(result.predict([2.0])["x"])
     with pytest.raises(cf.InputError, match="parameters is a Problem; give a mapping"):
         cf.simulate(model, problem, [1.0])

@@ -24,9 +24,9 @@ def cascade(unit: float = 1.0) -> cf.Model:
     K, Ka, S, S1, S2, P = cf.symbols("K Ka S S1 S2 P")
     on, off, k1, k2, d1, d2, km, make, lose, u = cf.symbols("on off k1 k2 d1 d2 km make lose u")
     activation = on * u * K - off * Ka
-    first = k1 / unit * Ka * S / (km + S / unit) - d1 * P / unit * S1 / (km + S1 / unit)
-    second = k2 / unit * Ka * S1 / (km + S1 / unit) - d2 * P / unit * S2 / (km + S2 / unit)
-    ode = {K: -activation, Ka: activation, S: -first, S1: first - second, S2: second,
+    first_rate = k1 / unit * Ka * S / (km + S / unit) - d1 * P / unit * S1 / (km + S1 / unit)
+    second_rate = k2 / unit * Ka * S1 / (km + S1 / unit) - d2 * P / unit * S2 / (km + S2 / unit)
+    ode = {K: -activation, Ka: activation, S: -first_rate, S1: first_rate - second_rate, S2: second_rate,
            P: make * (1 * unit + S2) - lose * P}  # fmt: skip
     parameters = [on, off, k1, k2, d1, d2, km, make, lose]
     return cf.Model(ode, parameters=parameters, inputs=[u], outputs={"active": Ka / (K + Ka)},
@@ -43,31 +43,31 @@ def long_simulation(model, values, **options):
 
 def test_a_cascade_rests_where_a_long_simulation_ends():
     model = cascade()
-    found = cf.steady_state(model, VALUES, inputs=INPUT)
-    assert np.allclose(list(found.states.values()), long_simulation(model, VALUES, inputs=INPUT), rtol=1e-9)
-    assert found.conserved == {"K + Ka": 1.0, "S + S1 + S2": 2.0}
-    assert np.isclose(found.outputs["active"], 0.6 / (0.6 + 0.4))
-    assert (np.abs(found.eigenvalues[-2:]) < 1e-12).all()
-    assert (found.eigenvalues[:-2].real < 0).all()
-    assert np.isclose(found.time_constant, -1 / found.eigenvalues[-3].real)
-    assert "conserved: K + Ka = 1" in str(found)
+    steady_state = cf.steady_state(model, VALUES, inputs=INPUT)
+    assert np.allclose(list(steady_state.states.values()), long_simulation(model, VALUES, inputs=INPUT), rtol=1e-9)
+    assert steady_state.conserved == {"K + Ka": 1.0, "S + S1 + S2": 2.0}
+    assert np.isclose(steady_state.outputs["active"], 0.6 / (0.6 + 0.4))
+    assert (np.abs(steady_state.eigenvalues[-2:]) < 1e-12).all()
+    assert (steady_state.eigenvalues[:-2].real < 0).all()
+    assert np.isclose(steady_state.time_constant, -1 / steady_state.eigenvalues[-3].real)
+    assert "conserved: K + Ka = 1" in str(steady_state)
 
 
 def test_its_derivatives_are_those_of_a_long_simulation():
     model = cascade()
-    found = cf.steady_state(model, VALUES, inputs=INPUT)
+    steady_state = cf.steady_state(model, VALUES, inputs=INPUT)
     for j, (name, value) in enumerate(VALUES.items()):
         h = 1e-3 * value
         ends = [long_simulation(model, {**VALUES, name: value + m * h}, inputs=INPUT) for m in (-2, -1, 1, 2)]
         slope = (ends[0] - 8 * ends[1] + 8 * ends[2] - ends[3]) / (12 * h)
-        assert np.abs(found.jacobian[:, j] - slope).max() < 1e-6 * np.abs(found.jacobian).max()
+        assert np.abs(steady_state.jacobian[:, j] - slope).max() < 1e-6 * np.abs(steady_state.jacobian).max()
     for i, name in enumerate(model.states):
-        first = {"K": 1.0, "Ka": 0.0, "S": 2.0, "S1": 0.0, "S2": 0.0, "P": 0.5}
-        ends = [long_simulation(model, VALUES, inputs=INPUT, initial={**first, name: first[name] + m * 1e-3})
+        initial = {"K": 1.0, "Ka": 0.0, "S": 2.0, "S1": 0.0, "S2": 0.0, "P": 0.5}
+        ends = [long_simulation(model, VALUES, inputs=INPUT, initial={**initial, name: initial[name] + m * 1e-3})
                 for m in (1, 2)]  # fmt: skip
         base = long_simulation(model, VALUES, inputs=INPUT)
         slope = (4 * ends[0] - ends[1] - 3 * base) / 2e-3
-        assert np.abs(found.by_initial[:, i] - slope).max() < 1e-4
+        assert np.abs(steady_state.by_initial[:, i] - slope).max() < 1e-4
 
 
 @given(seed=st.integers(0, 2**32 - 1))
@@ -103,10 +103,10 @@ def test_a_reaction_conserves_as_chemists_write_it():
     a, b, c, k = cf.symbols("a b c k")
     model = cf.Model({a: -2 * k * a**2 * b, b: -k * a**2 * b, c: k * a**2 * b}, parameters=[k],
                      initial={a: 3.0, b: 1.0, c: 0.0})  # fmt: skip
-    found = cf.steady_state(model, {"k": 0.7})
-    assert np.allclose(list(found.states.values()), [1, 0, 1])
-    assert set(found.conserved) == {"a + 2 c", "b + c"} or len(found.conserved) == 2
-    assert np.allclose(found.by_initial @ [1.0, 0.0, 0.0], [1, 0, 0])
+    steady_state = cf.steady_state(model, {"k": 0.7})
+    assert np.allclose(list(steady_state.states.values()), [1, 0, 1])
+    assert set(steady_state.conserved) == {"a + 2 c", "b + c"} or len(steady_state.conserved) == 2
+    assert np.allclose(steady_state.by_initial @ [1.0, 0.0, 0.0], [1, 0, 0])
 
 
 @pytest.mark.parametrize("unit", [1e-12, 1e9])
@@ -121,10 +121,10 @@ def test_units_of_states_do_not_matter(unit):
 def test_algebraic_states_rest_too():
     x, z, k, b = cf.symbols("x z k b")
     model = cf.Model({x: b - k * z}, algebraic={z: z + z**3 == x}, parameters=[k, b], initial={x: 1.0})
-    found = cf.steady_state(model, {"k": 0.5, "b": 1.0})
-    assert np.isclose(found.states["z"], 2.0)
-    assert np.isclose(found.states["x"], 10.0)
-    assert np.allclose(found.jacobian, [[-4 * 13, 2 * 13], [-4, 2]])  # z = b / k, dx/dz = 1 + 3 z^2
+    steady_state = cf.steady_state(model, {"k": 0.5, "b": 1.0})
+    assert np.isclose(steady_state.states["z"], 2.0)
+    assert np.isclose(steady_state.states["x"], 10.0)
+    assert np.allclose(steady_state.jacobian, [[-4 * 13, 2 * 13], [-4, 2]])  # z = b / k, dx/dz = 1 + 3 z^2
 
 
 def test_of_two_stable_states_the_one_that_is_reached():
@@ -137,9 +137,9 @@ def test_of_two_stable_states_the_one_that_is_reached():
 def test_delay_lines_rest():
     x, tau = cf.symbols("x tau")
     model = cf.Model({x: 1 - x * cf.delay(x, tau)}, parameters=[tau], initial={x: 0.5})
-    found = cf.steady_state(model, {"tau": 0.8})
-    assert found.states == pytest.approx({"x": 1.0})
-    assert np.allclose(found.jacobian, 0, atol=1e-9)
+    steady_state = cf.steady_state(model, {"tau": 0.8})
+    assert steady_state.states == pytest.approx({"x": 1.0})
+    assert np.allclose(steady_state.jacobian, 0, atol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -156,8 +156,8 @@ def test_delay_lines_rest():
 )
 def test_where_there_is_none_a_sentence_says_why(rates, start, reason):
     x, y = cf.symbols("x y")
-    first, second = rates(x, y)
-    model = cf.Model({x: first, y: second}, initial={x: start[0], y: start[1]})
+    first_rate, second_rate = rates(x, y)
+    model = cf.Model({x: first_rate, y: second_rate}, initial={x: start[0], y: start[1]})
     with pytest.raises(cf.SteadyStateError, match=reason):
         cf.steady_state(model)
 
@@ -170,14 +170,14 @@ def test_rounding_moves_nothing(seed, decades):
     rates = 10.0 ** rng.uniform(0.0, decades, (n, n)) * (1 - np.eye(n))
     x = ca.SX.sym("x", n)
     states = [cf.symbols(f"x{i}") for i in range(n)]
-    moved = ca.DM(rates - np.diag(rates.sum(axis=0))) @ ca.vertcat(*states)
+    derivatives = ca.DM(rates - np.diag(rates.sum(axis=0))) @ ca.vertcat(*states)
     model = cf.Model(
-        dict(zip(states, ca.vertsplit(moved), strict=True)), initial={states[0]: 1.0} | dict.fromkeys(states[1:], 0.0)
+        dict(zip(states, ca.vertsplit(derivatives), strict=True)), initial={states[0]: 1.0} | dict.fromkeys(states[1:], 0.0)
     )
-    found = cf.steady_state(model)
+    steady_state = cf.steady_state(model)
     _, _, null = np.linalg.svd(rates - np.diag(rates.sum(axis=0)))
-    assert np.allclose(list(found.states.values()), null[-1] / null[-1].sum(), rtol=1e-8, atol=0)
-    assert len(found.conserved) == 1
+    assert np.allclose(list(steady_state.states.values()), null[-1] / null[-1].sum(), rtol=1e-8, atol=0)
+    assert len(steady_state.conserved) == 1
     assert x.numel() == n
 
 
@@ -198,14 +198,14 @@ def test_a_state_that_never_begins_is_at_rest_though_nothing_would_hold_it():
         cf.steady_state(model, {**values, "dose": 0.0})
     times = np.linspace(0.5, 6.0, 8)
     exact = cf.simulate(model, {**values, "dose": 1.0}, times, initial={"free": 4.0, "bound": 0.0, "sink": 0.0})
-    before = cf.steady_state(parameters={"dose": 0.0})
-    experiment = cf.Experiment({"bound": exact["bound"], "sink": exact["sink"]}, time=times, sigma=0.01, initial=before,
+    initial_steady_state = cf.steady_state(parameters={"dose": 0.0})
+    experiment = cf.Experiment({"bound": exact["bound"], "sink": exact["sink"]}, time=times, sigma=0.01, initial=initial_steady_state,
                                parameters={"dose": 1.0})  # fmt: skip
     problem = cf.Problem(model, experiment, parameters={n: cf.Parameter(1.3 * v, 0.01, 10) for n, v in values.items()})
     result = cf.fit(problem, "single")
     assert result.values == pytest.approx(values, rel=1e-4)
-    posed = problem.posed
-    assert jacobian_error(cf.SingleShooting().transcribe(posed, posed.guess), posed.guess) < 1e-5
+    compiled_problem = problem.posed
+    assert jacobian_error(cf.SingleShooting().transcribe(compiled_problem, compiled_problem.guess), compiled_problem.guess) < 1e-5
 
 
 def test_mistakes_are_listed_at_once():
@@ -232,12 +232,12 @@ FIXED = {n: cf.Parameter(VALUES[n], fixed=True) for n in ("km", "make")}
 def stimulated(rng=3, **changes) -> cf.Problem:
     """A cascade at rest under little input, then stimulated; its second total is estimated, known before only."""
     model, total = cascade(), cf.symbols("total")
-    rest = cf.steady_state(model, VALUES, inputs={"u": 0.05}, initial={"S": 1.7}).states
-    exact = cf.simulate(model, VALUES, TIMES, inputs=INPUT, initial=rest)
+    initial_states = cf.steady_state(model, VALUES, inputs={"u": 0.05}, initial={"S": 1.7}).states
+    exact = cf.simulate(model, VALUES, TIMES, inputs=INPUT, initial=initial_states)
     noise = np.random.default_rng(rng)
     data = {n: exact[n] + 0.01 * noise.standard_normal(TIMES.size) for n in ("Ka", "S1", "S2", "P")}
-    before = cf.steady_state(inputs={"u": 0.05}, initial={"S": total})
-    experiment = cf.Experiment(data, time=TIMES, sigma=0.01, initial=before, inputs=INPUT)
+    initial_steady_state = cf.steady_state(inputs={"u": 0.05}, initial={"S": total})
+    experiment = cf.Experiment(data, time=TIMES, sigma=0.01, initial=initial_steady_state, inputs=INPUT)
     return cf.Problem(model, experiment, parameters={**FREE, **FIXED, "total": cf.Parameter(1.5, lower=0.1)}, **changes)
 
 
@@ -256,21 +256,21 @@ def test_experiments_that_begin_at_rest_are_fitted_alike_by_all_transcriptions()
 
 @pytest.mark.parametrize("transcription", [cf.SingleShooting(), cf.MultipleShooting(2), cf.Collocation(elements=4)])
 def test_jacobians_through_the_rest(transcription):
-    posed = stimulated().posed
-    staged = transcription.transcribe(posed, posed.guess)
+    compiled_problem = stimulated().posed
+    staged = transcription.transcribe(compiled_problem, compiled_problem.guess)
     assert jacobian_error(staged, staged.start) < 1e-5
 
 
 def test_second_derivatives_of_the_rest():
-    posed = stimulated().posed
-    link = posed.conditions[0].link
-    q = posed.guess[posed.conditions[0].theta] + 0.1
+    compiled_problem = stimulated().posed
+    link = compiled_problem.conditions[0].link
+    q = compiled_problem.guess[compiled_problem.conditions[0].theta] + 0.1
     weight = np.random.default_rng(0).standard_normal(link.base.size)
     on_p, on_a = weight[: link.n_p], weight[link.n_p :]
 
     def gradient(q):
-        at = link.natural(q)
-        return on_p @ at.dp + on_a @ at.da
+        natural = link.natural(q)
+        return on_p @ natural.dp + on_a @ natural.da
 
     exact = link.curvature(q, on_p, on_a)
     h, unit = 1e-4, np.eye(q.size)
@@ -283,17 +283,17 @@ def test_second_derivatives_of_the_rest():
 def test_parameters_may_differ_before_and_states_be_replaced():
     model = cascade()
     ref = cf.symbols("ref")
-    before = cf.steady_state(parameters={"on": 0.5 * ref}, inputs={"u": 0.2}, replace={"P": 0.9})
-    experiment = cf.Experiment({"S2": [0.5]}, time=[2.0], initial=before, inputs=INPUT, parameters={"on": 2 * ref})
+    initial_steady_state = cf.steady_state(parameters={"on": 0.5 * ref}, inputs={"u": 0.2}, replace={"P": 0.9})
+    experiment = cf.Experiment({"S2": [0.5]}, time=[2.0], initial=initial_steady_state, inputs=INPUT, parameters={"on": 2 * ref})
     problem = cf.Problem(model, experiment, parameters={**{n: v for n, v in VALUES.items() if n != "on"}, "ref": 0.5})
-    link = problem.conditions[0].link.natural(problem.guess)
+    natural = problem.conditions[0].link.natural(problem.guess)
     expected = cf.steady_state(model, {**VALUES, "on": 0.25}, inputs={"u": 0.2}).states
-    assert np.allclose(link.a[:-1], list(expected.values())[:-1])
-    assert link.a[-1] == 0.9
-    assert link.p[0] == 1.0
-    found = cf.simulate(problem)["experiment 1"]["S2"]
-    again = cf.simulate(model, VALUES, [2.0], inputs=INPUT, initial={**expected, "P": 0.9})["S2"]
-    assert np.allclose(found, again)
+    assert np.allclose(natural.a[:-1], list(expected.values())[:-1])
+    assert natural.a[-1] == 0.9
+    assert natural.p[0] == 1.0
+    values = cf.simulate(problem)["experiment 1"]["S2"]
+    reference = cf.simulate(model, VALUES, [2.0], inputs=INPUT, initial={**expected, "P": 0.9})["S2"]
+    assert np.allclose(values, reference)
 
 
 def test_an_input_that_is_left_out_stands_at_its_value_at_the_start():
@@ -306,8 +306,8 @@ def test_an_input_that_is_left_out_stands_at_its_value_at_the_start():
 
 def test_problems_at_rest_pickle_and_are_fixed_and_told_apart(tmp_path):
     problem = stimulated()
-    again = pickle.loads(pickle.dumps(problem))
-    assert np.array_equal(cf.simulate(again)["experiment 1"]["S2"], cf.simulate(problem)["experiment 1"]["S2"])
+    copy = pickle.loads(pickle.dumps(problem))
+    assert np.array_equal(cf.simulate(copy)["experiment 1"]["S2"], cf.simulate(problem)["experiment 1"]["S2"])
     fixed = problem.posed.fix({"total": 1.6, "on": 0.9})
     value = dict(zip(problem.names, problem.guess, strict=True)) | {"total": 1.6, "on": np.log(0.9)}
     theta = np.array([value[n] for n in problem.names])
@@ -321,13 +321,13 @@ def test_problems_at_rest_pickle_and_are_fixed_and_told_apart(tmp_path):
 
 @pytest.mark.slow
 def test_drivers_know_steady_states():
-    problem, first = stimulated(), cf.fit(stimulated(), "single")
+    problem, reference = stimulated(), cf.fit(stimulated(), "single")
     bounded = problem.replace(parameters={**FREE, **FIXED, "total": cf.Parameter(1.5, bounds=(0.1, 10))})
     # Without an upper bound the first horizons, which leave the total open, lead to another optimum, at infinity.
-    assert np.isclose(cf.incremental(bounded).result.chi2, first.chi2, rtol=1e-5)
-    limits = {n: (0.8 * v, 1.25 * v) for n, v in first.values.items()}
-    found = cf.multistart(problem, starts=2, rng=1, limits=limits)
-    assert np.isclose(found.best.chi2, first.chi2, rtol=1e-5)
+    assert np.isclose(cf.incremental(bounded).result.chi2, reference.chi2, rtol=1e-5)
+    limits = {n: (0.8 * v, 1.25 * v) for n, v in reference.values.items()}
+    search_result = cf.multistart(problem, starts=2, rng=1, limits=limits)
+    assert np.isclose(search_result.best.chi2, reference.chi2, rtol=1e-5)
 
 
 def test_a_guess_without_a_steady_state_says_so():
@@ -338,15 +338,15 @@ def test_a_guess_without_a_steady_state_says_so():
         cf.Problem(model, experiment, parameters={"make": 1.0, "lose": -1.0})
     problem = cf.Problem(model, experiment, parameters={"make": 1.0, "lose": 1.0})
     staged = cf.SingleShooting().transcribe(problem.posed, np.array([1.0, -1.0]))
-    at = staged.evaluate(np.array([1.0, -1.0]))
-    assert not at.ok
-    assert "the steady state of 'x' before the experiment" in str(at.failures)
+    evaluation = staged.evaluate(np.array([1.0, -1.0]))
+    assert not evaluation.ok
+    assert "the steady state of 'x' before the experiment" in str(evaluation.failures)
 
 
 def test_mistakes_about_the_time_before_are_listed_at_once():
     k, strange, t, x = cf.symbols("k strange t x")
-    before = cf.steady_state(parameters={"kk": 1, "on": strange}, inputs={"v": 0}, initial={"Q": 1, "S": strange})
-    experiment = cf.Experiment({"S2": [0.5]}, time=[2.0], initial=before, inputs=INPUT)
+    initial_steady_state = cf.steady_state(parameters={"kk": 1, "on": strange}, inputs={"v": 0}, initial={"Q": 1, "S": strange})
+    experiment = cf.Experiment({"S2": [0.5]}, time=[2.0], initial=initial_steady_state, inputs=INPUT)
     with refused("initial names 'Q'", "'v' is no input", "'kk' is no parameter", "parameter 'on' contains 'strange'",
                  "initial value of 'S' contains 'strange'"):  # fmt: skip
         cf.Problem(cascade(), experiment, parameters=VALUES)
@@ -363,10 +363,10 @@ def test_data_at_infinity(method):
     """x' = make - lose x rests at make / lose: values at rest give the ratio, others the rate."""
     x, make, lose, u = cf.symbols("x make lose u")
     model = cf.Model({x: make * u - lose * x}, parameters=[make, lose], inputs=[u], initial={x: 0})
-    course = cf.Experiment({"x": [0.6, 1.0, 1.4]}, time=[1, 2, 3], sigma=0.1, inputs={"u": 1}, name="course")
-    rest = cf.Experiment({"x": [[2.01, 1.99]]}, time=[np.inf], sigma=0.01, inputs={"u": 1}, name="rest")
-    double = cf.Experiment({"x": [4.02]}, time=[np.inf], sigma=0.02, inputs={"u": 2}, name="double")
-    problem = cf.Problem(model, [course, rest, double], parameters={"make": 1.0, "lose": 0.4})
+    course_experiment = cf.Experiment({"x": [0.6, 1.0, 1.4]}, time=[1, 2, 3], sigma=0.1, inputs={"u": 1}, name="course")
+    rest_experiment = cf.Experiment({"x": [[2.01, 1.99]]}, time=[np.inf], sigma=0.01, inputs={"u": 1}, name="rest")
+    double_experiment = cf.Experiment({"x": [4.02]}, time=[np.inf], sigma=0.02, inputs={"u": 2}, name="double")
+    problem = cf.Problem(model, [course_experiment, rest_experiment, double_experiment], parameters={"make": 1.0, "lose": 0.4})
     result = cf.fit(problem, method)
     assert result.success
     ratio = np.average([2.01, 1.99, 2.01], weights=[1, 1, 1])
@@ -376,9 +376,9 @@ def test_data_at_infinity(method):
     m, k = result.values["make"], result.values["lose"]
     expected = [*(m / k * (1 - np.exp(-k * np.array([1, 2, 3])))), m / k, m / k, 2 * m / k]
     assert np.allclose(table["prediction"], expected, rtol=1e-6)
-    again = pickle.loads(pickle.dumps(problem))
-    assert [e.settled for e in again.experiments] == [False, True, True]
-    assert again.experiments[1].with_values({"x": np.array([[1.0, 2.0]])}).settled
+    copy = pickle.loads(pickle.dumps(problem))
+    assert [e.settled for e in copy.experiments] == [False, True, True]
+    assert copy.experiments[1].with_values({"x": np.array([[1.0, 2.0]])}).settled
 
 
 def test_a_model_comes_to_rest_again_from_where_it_rested():
@@ -391,22 +391,22 @@ def test_a_model_comes_to_rest_again_from_where_it_rested():
     model = cf.Model(rates, parameters=[u, k, there, back], initial={x: 0.5, A: 1.0, B: 1.0})
     pushed = cf.steady_state(parameters={u: 5.0 * k, there: 0.3}, replace={A: 2 * there})
     values = {"x": 3.0, "A": 1.0, "B": 1.0}
-    given = {"u": cf.Parameter(0.0, fixed=True), "k": 0.8, "there": 0.5, "back": 0.6}
+    parameters = {"u": cf.Parameter(0.0, fixed=True), "k": 0.8, "there": 0.5, "back": 0.6}
     for initial, rests_at in ((pushed, 3.0), (None, 1.0)):
         end = cf.Experiment({n: [v] for n, v in values.items()}, time=[np.inf], sigma=0.1, initial=initial)
-        problem = cf.Problem(model, [end], parameters=given)
-        again = pickle.loads(pickle.dumps(problem))
-        for asked in (problem, again, problem.replace(parameters={**given, "k": 0.9})):
-            link = asked.posed.conditions[0].link
-            a = link.natural(asked.guess).a
+        problem = cf.Problem(model, [end], parameters=parameters)
+        copy = pickle.loads(pickle.dumps(problem))
+        for variant in (problem, copy, problem.replace(parameters={**parameters, "k": 0.9})):
+            link = variant.posed.conditions[0].link
+            a = link.natural(variant.guess).a
             total = 2.0 if initial is None else 2 * 0.5 + 2.0 * 0.3 / 0.9
             assert np.allclose(a, [rests_at, total * 0.6 / 1.1, total * 0.5 / 1.1], rtol=1e-7)
-        at, theta, h = link.natural(problem.guess), np.array(problem.guess), 1e-6
+        natural, theta, h = link.natural(problem.guess), np.array(problem.guess), 1e-6
         for j in range(theta.size):
             step = np.where(np.arange(theta.size) == j, h, 0.0)
             slope = (link.natural(theta + step).a - link.natural(theta - step).a) / (2 * h)
             assert np.allclose(link.natural(theta).da[:, j], slope, atol=1e-6)
-        assert at.a[0] == pytest.approx(rests_at)
+        assert natural.a[0] == pytest.approx(rests_at)
 
 
 def test_mistakes_in_data_at_infinity():
@@ -421,38 +421,38 @@ def test_mistakes_in_data_at_infinity():
 
 def test_it_is_cheaper_than_a_long_simulation(monkeypatch):
     """Counted in evaluations of the rates; the example prints the factor in seconds."""
-    rest, simulation = [0], [0]
+    rest_counts, simulation_counts = [0], [0]
 
-    def rates(self, w, plain=solver._Functions.both):
-        rest[0] += 1
-        return plain(self, w)
+    def rates(self, w, original=solver._Functions.both):
+        rest_counts[0] += 1
+        return original(self, w)
 
-    def on_the_way(*arguments, plain=NativeModel.integrate, **options):
-        found = plain(*arguments, **options)
-        rest[0] += int(found.counts[:, 2].sum())
-        return found
+    def on_the_way(*arguments, original=NativeModel.integrate, **options):
+        result = original(*arguments, **options)
+        rest_counts[0] += int(result.counts[:, 2].sum())
+        return result
 
     monkeypatch.setattr(solver._Functions, "both", rates)
     monkeypatch.setattr(NativeModel, "integrate", on_the_way)
 
-    def run(self, *arguments, plain=TaskLaid.run):
-        found = plain(self, *arguments)
-        simulation[0] += int(self.counts[:, 2].sum())
-        return found
+    def run(self, *arguments, original=TaskLaid.run):
+        result = original(self, *arguments)
+        simulation_counts[0] += int(self.counts[:, 2].sum())
+        return result
 
     monkeypatch.setattr(TaskLaid, "run", run)
     problem = stimulated()
     link = problem.conditions[0].link
     q = problem.guess[problem.conditions[0].theta]
-    rest[0] = 0
+    rest_counts[0] = 0
     link.natural(q * (1 + 1e-9))
     model = cascade()
     long = cf.Experiment({"S2": [0.5]}, time=[2000.0], initial={"S": cf.symbols("total")}, inputs={"u": 0.05})
     simulated = cf.Problem(model, long, parameters={**FREE, **FIXED, "total": 1.5})
     staged = cf.SingleShooting().transcribe(simulated.posed, simulated.guess)
-    simulation[0] = 0
+    simulation_counts[0] = 0
     staged.linearize(1.001 * simulated.guess)
-    assert 0 < rest[0] < 0.2 * simulation[0]
+    assert 0 < rest_counts[0] < 0.2 * simulation_counts[0]
 
 
 def test_what_grows_is_named_and_not_what_rounding_moves():
@@ -467,5 +467,5 @@ def test_a_scaled_output_that_nobody_measured_leaves_a_start_at_rest():
     x, k = cf.symbols("x k")
     model = cf.Model({x: 1.0 - k * x}, parameters=[k], outputs={"y": cf.scaled(x)})
     data = cf.Experiment({"x": [2.2, 1.8]}, time=[1.0, 2.0], sigma=0.1, initial=cf.steady_state(initial={x: 1.0}))
-    found = cf.fit(cf.Problem(model, data, parameters={"k": 0.4}), "single")
-    assert found.values["k"] == pytest.approx(0.5, rel=1e-6)  # x = 1 / k is the mean
+    result = cf.fit(cf.Problem(model, data, parameters={"k": 0.4}), "single")
+    assert result.values["k"] == pytest.approx(0.5, rel=1e-6)  # x = 1 / k is the mean

@@ -48,11 +48,11 @@ def random_problem(
     identity in A; else A is zero).  With `null_directions` as many shared quantities repeat the first one exactly, so
     that only their sum matters.  `gain` is the size of X_s: above 1 the nodes grow.
     """
-    own = local + (n_s if free_initial else 0)
-    n_theta = shared + own * len(stages)
+    n_own = local + (n_s if free_initial else 0)
+    n_theta = shared + n_own * len(stages)
     specifications = []
     for i, K in enumerate(stages):
-        theta = np.r_[np.arange(shared), shared + own * i + np.arange(own)]
+        theta = np.r_[np.arange(shared), shared + n_own * i + np.arange(n_own)]
         mask = rng.random((K, n_r)) < 0.8 if padding else np.ones((K, n_r), dtype=bool)
         lower, upper = np.full((K, n_c), -np.inf), np.full((K, n_c), np.inf)
         lower[rng.random((K, n_c)) < 0.7] = -0.3
@@ -150,8 +150,8 @@ def dense(layout: Layout, linearization: Linearization) -> Dense:
             if k + 1 < chain.n_stages:
                 for i in range(chain.n_s):
                     gap = values.x[k, i] - linearization.v[s[k + 1, i]]
-                    own = (q, j.X_q[k, i]), (s[k], j.X_s[k, i]), (w[k], j.X_w[k, i])
-                    add("e", "C", gap, *own, (s[k + 1, i : i + 1], -np.ones(1)))
+                    terms = (q, j.X_q[k, i]), (s[k], j.X_s[k, i]), (w[k], j.X_w[k, i])
+                    add("e", "C", gap, *terms, (s[k + 1, i : i + 1], -np.ones(1)))
     for value, row in zip(linearization.prior, linearization.prior_jacobian, strict=True):
         add("r", "J", value, (np.arange(layout.n_theta), row))
 
@@ -179,8 +179,8 @@ def problems(
         "free_initial": draw(st.booleans()),
     } | fixed
     options["null_directions"] = draw(st.integers(0, min(max_null, options["shared"] - 1)))
-    own = options["local"] + options["n_s"] * options["free_initial"]
-    n_theta = options["shared"] + own * len(options["stages"])
+    n_own = options["local"] + options["n_s"] * options["free_initial"]
+    n_theta = options["shared"] + n_own * len(options["stages"])
     n_prior = n_theta + 2 if determined else draw(st.integers(0, 3))
     return random_problem(np.random.default_rng(draw(st.integers(0, 2**32 - 1))), n_prior=n_prior, **options)
 
@@ -204,10 +204,10 @@ def kkt_solution(full: Dense) -> tuple[np.ndarray, np.ndarray]:
     return solution[m : m + n], solution[m + n :]
 
 
-def flat_multipliers(found: tuple[Multipliers, ...]) -> np.ndarray:
+def flat_multipliers(chain_multipliers: tuple[Multipliers, ...]) -> np.ndarray:
     """Put multipliers into the order of the rows of `Dense.C`."""
     parts = [np.empty(0)]
-    for m in found:
+    for m in chain_multipliers:
         parts.append(m.initial)
         for k, inner in enumerate(m.inner):
             parts += [inner, m.matching[k]] if k < len(m.matching) else [inner]
@@ -254,17 +254,17 @@ def bounded_step(layout: Layout, condensed: Condensed, lower: np.ndarray, upper:
     blocks += [(condensed.c, condensed.C, path_lower, path_upper), (condensed.e, condensed.F, zero, zero)]
     rows = LinearConstraints(*(np.concatenate([block[i] for block in blocks]) for i in range(4)))
     unknowns = condensed.positions
-    found = bounded_lsq(
+    solution = bounded_lsq(
         condensed.u, condensed.E, lower=low[unknowns], upper=high[unknowns], rows=rows, scale=condensed.scale
     )
-    at = np.concatenate(where)
-    on_rows, path, closure = np.split(found.row_multipliers, np.cumsum([at.size, condensed.c.size]))
+    positions = np.concatenate(where)
+    on_rows, path, closure = np.split(solution.row_multipliers, np.cumsum([positions.size, condensed.c.size]))
     bounds = np.zeros(layout.n_v)
-    bounds[unknowns] = found.bound_multipliers
-    np.add.at(bounds, at, on_rows)
-    residuals = condensed.u + condensed.E @ found.x
+    bounds[unknowns] = solution.bound_multipliers
+    np.add.at(bounds, positions, on_rows)
+    residuals = condensed.u + condensed.E @ solution.x
     equations = multipliers(condensed, residuals, bounds=bounds, path=path, closure=closure)
-    return BoundedStep(expand(condensed, found.x), equations, bounds, path, found)
+    return BoundedStep(expand(condensed, solution.x), equations, bounds, path, solution)
 
 
 def path_bounds(layout: Layout) -> tuple[np.ndarray, np.ndarray]:
@@ -294,11 +294,11 @@ def optimality_errors(
     }
 
 
-def lagrangian_gradient(layout, linearization, found: tuple[Multipliers, ...], bounds: np.ndarray) -> np.ndarray:
+def lagrangian_gradient(layout, linearization, chain_multipliers: tuple[Multipliers, ...], bounds: np.ndarray) -> np.ndarray:
     """Return the gradient (n_v,) of  1/2 |r|^2 + multipliers . constraints + bounds . v  at the linearization."""
     gradient = bounds.copy()
     gradient[: layout.n_theta] += linearization.prior @ linearization.prior_jacobian
-    for chain, j, values, m in zip(layout.chains, linearization.jacobians, linearization.values, found, strict=True):
+    for chain, j, values, m in zip(layout.chains, linearization.jacobians, linearization.values, chain_multipliers, strict=True):
         matching = np.concatenate([m.matching, np.zeros((1, chain.n_s))])  # nothing matches the end of the last stage
         factors = np.concatenate([values.r, m.inner, matching, m.path], axis=1)
         in_q, in_s, in_w = (

@@ -61,9 +61,9 @@ def test_points_are_valued_and_judged_at_one_accuracy(transcription):
 def test_the_step_to_full_accuracy_starts_where_the_search_is():
     """A coarse point is valued again before a step from there is compared with it."""
     staged, states = states_of(single, step_control="box")
-    before, after = next((a, b) for a, b in itertools.pairwise(states) if a.rough and not b.rough)
-    assert after.iteration == before.iteration + 1  # the step that was made there is one at full accuracy
-    assert after.evaluation.cost <= staged.evaluate(before.v).cost
+    coarse_state, accurate_state = next((a, b) for a, b in itertools.pairwise(states) if a.rough and not b.rough)
+    assert accurate_state.iteration == coarse_state.iteration + 1  # the step that was made there is one at full accuracy
+    assert accurate_state.evaluation.cost <= staged.evaluate(coarse_state.v).cost
 
 
 @pytest.mark.parametrize("name", ["lotka_volterra", "alpha_pinene"])
@@ -123,7 +123,7 @@ def test_an_unknown_accuracy_is_refused():
 
 def test_a_start_that_cannot_be_integrated_is_said_as_before():
     problem = lotka_volterra(LOTKA_VOLTERRA_POLE)
-    found = cf.fit(problem, single, cf.GaussNewton(), retry=False)
-    same = cf.fit(problem, single, cf.GaussNewton(accuracy="full"), retry=False)
-    assert found.status == same.status
-    assert found.message == same.message
+    result = cf.fit(problem, single, cf.GaussNewton(), retry=False)
+    reference = cf.fit(problem, single, cf.GaussNewton(accuracy="full"), retry=False)
+    assert result.status == reference.status
+    assert result.message == reference.message

@@ -125,32 +125,32 @@ def test_small_bounded_problems_at_once_are_those_one_by_one(seed, o, room):
     guess = rng.integers(-1, 2, (7, o)).astype(np.int8)
     x, signs = boxed(R, r, lower, upper, guess)
     for i in range(7):
-        found = bounded_lsq(r[i], R[i], lower=lower[i], upper=upper[i])
-        np.testing.assert_allclose(x[i], found.x, atol=1e-9)
-        at = np.where(signs[i] < 0, lower[i], np.where(signs[i] > 0, upper[i], x[i]))
-        np.testing.assert_array_equal(x[i], at)
+        solution = bounded_lsq(r[i], R[i], lower=lower[i], upper=upper[i])
+        np.testing.assert_allclose(x[i], solution.x, atol=1e-9)
+        expected = np.where(signs[i] < 0, lower[i], np.where(signs[i] > 0, upper[i], x[i]))
+        np.testing.assert_array_equal(x[i], expected)
 
 
 def test_factors_of_own_unknowns_are_those_of_the_information_matrix():
     rng = np.random.default_rng(2)
     layout, linearization = random_problem(rng, stages=(3, 4, 2), n_r=4, shared=3, local=2, n_s=1)
     condensed = condense(layout, linearization)
-    given = arrows.arrow(condensed.rows, np.ones(condensed.n_x)).compressed(condensed.u)
-    zero = [np.zeros(batch.own.shape) for batch in given.arrow.batches]
-    found = given.factored([np.zeros(at.shape, dtype=np.int8) for at in zero], zero, zero)
+    compressed_arrow = arrows.arrow(condensed.rows, np.ones(condensed.n_x)).compressed(condensed.u)
+    zero = [np.zeros(batch.own.shape) for batch in compressed_arrow.arrow.batches]
+    factors = compressed_arrow.factored([np.zeros(values.shape, dtype=np.int8) for values in zero], zero, zero)
     H, gradient = condensed.E.T @ condensed.E, condensed.E.T @ condensed.u
-    for part in found.parts:
-        for n, mine in enumerate(part.batch.own):
-            border = found.arrow.border[part.batch.seen[n]]
-            own_block = H[np.ix_(mine, mine)]
+    for part in factors.parts:
+        for n, own_indices in enumerate(part.batch.own):
+            border = factors.arrow.border[part.batch.seen[n]]
+            own_block = H[np.ix_(own_indices, own_indices)]
             np.testing.assert_allclose(part.R[n].T @ part.R[n], own_block, atol=1e-10)
             np.testing.assert_allclose(
-                part.response[n], -np.linalg.solve(own_block, H[np.ix_(mine, border)]), atol=1e-9
+                part.response[n], -np.linalg.solve(own_block, H[np.ix_(own_indices, border)]), atol=1e-9
             )
-            np.testing.assert_allclose(part.offset[n], -np.linalg.solve(own_block, gradient[mine]), atol=1e-9)
-    whole = np.linalg.inv(H)[np.ix_(found.arrow.border, found.arrow.border)]
-    T = found.border[:, :-1]
-    np.testing.assert_allclose(np.linalg.inv(T.T @ T), whole, atol=1e-9)
+            np.testing.assert_allclose(part.offset[n], -np.linalg.solve(own_block, gradient[own_indices]), atol=1e-9)
+    covariance = np.linalg.inv(H)[np.ix_(factors.arrow.border, factors.arrow.border)]
+    T = factors.border[:, :-1]
+    np.testing.assert_allclose(np.linalg.inv(T.T @ T), covariance, atol=1e-9)
 
 
 @settings(max_examples=15, deadline=None)
@@ -158,22 +158,22 @@ def test_factors_of_own_unknowns_are_those_of_the_information_matrix():
 def test_systems_of_many_chains_are_solved_chain_by_chain(seed, across):
     rng = np.random.default_rng(seed)
     n, columns, blocks = 2 + 5 * 3, [], []
-    whole = np.zeros((n, n))
+    matrix = np.zeros((n, n))
     for i in range(5):
-        at = rng.permutation(np.r_[0, 1, 2 + 3 * i + np.arange(3)])
+        indices = rng.permutation(np.r_[0, 1, 2 + 3 * i + np.arange(3)])
         J = rng.standard_normal((6, 5))
-        columns.append(at)
+        columns.append(indices)
         blocks.append(J.T @ J)
-        whole[np.ix_(at, at)] += blocks[-1]
+        matrix[np.ix_(indices, indices)] += blocks[-1]
     prior = np.zeros((4, n))
     prior[0, [0, 3]] = prior[1, [1, 6]] = prior[2, 1] = 1.3
     prior[3, [2, 5] if across else [2, 4]] = -0.7  # own quantities of two chains, or of one
     diagonal, b = 0.1 + rng.random(n), rng.standard_normal(n)
-    expected = np.linalg.solve(whole + prior.T @ prior + np.diag(diagonal), b)
+    expected = np.linalg.solve(matrix + prior.T @ prior + np.diag(diagonal), b)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arrows, "FEW", -1)
-        found = arrows.solve_arrow(columns, blocks, sparse_rows(prior).product(), diagonal, b)
-    np.testing.assert_allclose(found, expected, atol=1e-9)
+        solution = arrows.solve_arrow(columns, blocks, sparse_rows(prior).product(), diagonal, b)
+    np.testing.assert_allclose(solution, expected, atol=1e-9)
 
 
 def test_priors_of_own_quantities_stay_sparse_in_every_solver(monkeypatch):
@@ -183,11 +183,11 @@ def test_priors_of_own_quantities_stay_sparse_in_every_solver(monkeypatch):
     assert priors.jacobian.entry.size == 12
     monkeypatch.setattr("castfit.solve.ipopt._DENSE", 0)
     monkeypatch.setattr(arrows, "FEW", 10)
-    first, other = cf.fit(problem, "collocation"), cf.fit(problem, "collocation", "ipopt")
+    reference, other = cf.fit(problem, "collocation"), cf.fit(problem, "collocation", "ipopt")
     monkeypatch.setattr(arrows, "FEW", 10**9)
     dense = cf.fit(problem, "collocation")
     for result in (other, dense):
         assert result.success
-        for name, value in first.values.items():
-            assert abs(result.values[name] - value) < 1e-3 * first.standard_errors[name]
-            assert result.standard_errors[name] == pytest.approx(first.standard_errors[name], rel=1e-4)
+        for name, value in reference.values.items():
+            assert abs(result.values[name] - value) < 1e-3 * reference.standard_errors[name]
+            assert result.standard_errors[name] == pytest.approx(reference.standard_errors[name], rel=1e-4)

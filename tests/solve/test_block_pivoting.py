@@ -19,8 +19,8 @@ def question(seed: int, n: int, spread: float) -> tuple[np.ndarray, ...]:
     lower, upper = -rng.uniform(0.0, 1.0, n), rng.uniform(0.0, 1.0, n)
     lower[rng.random(n) < 0.2] = 0.0
     upper[rng.random(n) < 0.1] = np.inf
-    still = rng.random(n) < 0.1
-    lower[still] = upper[still] = 0.0
+    is_fixed = rng.random(n) < 0.1
+    lower[is_fixed] = upper[is_fixed] = 0.0
     return E, rng.standard_normal(n + 3) * 3.0, lower, upper
 
 
@@ -38,8 +38,8 @@ def test_no_other_point_of_the_box_is_lower(start: str | None, seed: int, n: int
         x = lowest_in_box(H, c, lower, upper)
     else:
         ends = np.array([np.zeros(n), lower, np.where(np.isfinite(upper), upper, 2.0)])
-        which = np.random.default_rng(seed).integers(0, 3, n) * (start == "anywhere")
-        x = block_pivoting.by_active_set(H, c, lower, upper, ends[which, np.arange(n)])
+        end_indices = np.random.default_rng(seed).integers(0, 3, n) * (start == "anywhere")
+        x = block_pivoting.by_active_set(H, c, lower, upper, ends[end_indices, np.arange(n)])
     assert ((x >= lower) & (x <= upper)).all()
     gradient, slack = c + H @ x, slack_of(H, c, x)
     moving = lower < upper

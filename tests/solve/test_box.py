@@ -70,13 +70,13 @@ def test_the_guess_of_a_well_conditioned_quadratic_is_its_active_set(seed, n):
     H, c = root.T @ root + np.eye(n), 10 * rng.standard_normal(n)
     lower, upper = -rng.exponential(1.0, n), rng.exponential(1.0, n)
     signs = ends_of(lowest_in_box(H, c, lower, upper), lower, upper)
-    found = minimize(
+    optimum = minimize(
         lambda x: c @ x + 0.5 * x @ H @ x, np.zeros(n), jac=lambda x: c + H @ x, method="L-BFGS-B",
         bounds=list(zip(lower, upper, strict=True)), options={"ftol": 1e-15, "gtol": 1e-10, "maxiter": 1000},
     ).x  # fmt: skip
-    gradient = c + H @ found
-    assert (found[signs < 0] <= lower[signs < 0] + 1e-6).all()
-    assert (found[signs > 0] >= upper[signs > 0] - 1e-6).all()
+    gradient = c + H @ optimum
+    assert (optimum[signs < 0] <= lower[signs < 0] + 1e-6).all()
+    assert (optimum[signs > 0] >= upper[signs > 0] - 1e-6).all()
     assert (np.abs(gradient[signs == 0]) < 1e-3 * np.abs(c).max()).all()
 
 
@@ -90,7 +90,7 @@ def test_the_box_shrinks_where_the_model_is_wrong_and_grows_where_it_is_right():
     assert states[-1].status is Status.CONVERGED
     radii = [s.report["radius"] for s in states if "radius" in s.report]
     assert max(radii) > 1.0
-    assert all(abs(after.v[0] - before.v[0]) <= 10.0 for before, after in itertools.pairwise(states))
+    assert all(abs(state.v[0] - previous_state.v[0]) <= 10.0 for previous_state, state in itertools.pairwise(states))
 
 
 @pytest.mark.slow
@@ -115,10 +115,10 @@ def test_dead_parameters_lock_no_live_one():
 
     toy = Formula(residuals, jacobian, [0.0, 0.0, 0.0, 0.0])
     for solver in (cf.GaussNewton(), cf.GaussNewton("levenberg_marquardt"), BOX):
-        found = solver.solve(toy, Control())
-        assert found.status.success
-        assert not still_falls(LocalProblem(toy, toy.linearize(found.v)))
-        assert np.allclose(found.v[[0, 3]], [3.0, -1.0], atol=1e-4)
+        solution = solver.solve(toy, Control())
+        assert solution.status.success
+        assert not still_falls(LocalProblem(toy, toy.linearize(solution.v)))
+        assert np.allclose(solution.v[[0, 3]], [3.0, -1.0], atol=1e-4)
 
 
 def test_homotopies_are_refused():
@@ -129,48 +129,48 @@ def test_homotopies_are_refused():
 def cost_and_slope(staged, z, start, unit):
     """Cost and its derivative, in units of the search, of single shooting."""
     v = np.clip(start + unit * z, staged.lower, staged.upper)
-    at = staged.linearize(v)
-    if not at.ok:
+    linearization = staged.linearize(v)
+    if not linearization.ok:
         return 1e10, np.zeros(v.size)
-    slope = at.prior_jacobian.T @ at.prior if at.prior.size else np.zeros(v.size)
-    for chain, values, j in zip(staged.layout.chains, at.values, at.jacobians, strict=True):
+    slope = linearization.prior_jacobian.T @ linearization.prior if linearization.prior.size else np.zeros(v.size)
+    for chain, values, j in zip(staged.layout.chains, linearization.values, linearization.jacobians, strict=True):
         np.add.at(slope, chain.theta, np.einsum("kr,krq->q", values.r, j.R_q))
-    return at.cost, slope * unit
+    return linearization.cost, slope * unit
 
 
 def honest(problem, result) -> str:
     """Say what is wrong about a claim to have converged; judged by L-BFGS-B on tight integrations; empty if nothing."""
     theta = problem.theta_from(result.parameters)
     staged = cf.SingleShooting(TIGHT).transcribe(problem.posed, theta)
-    at = staged.evaluate(theta)
-    if not at.ok or not staged.linearize(theta).ok:
+    evaluation = staged.evaluate(theta)
+    if not evaluation.ok or not staged.linearize(theta).ok:
         return ""  # what cannot be integrated so tightly cannot be judged
     unit = units_of_search(staged, theta)
     low, high = (staged.lower - theta) / unit, (staged.upper - theta) / unit
     cost, slope = cost_and_slope(staged, np.zeros(theta.size), theta, unit)
     projected = np.where((low > -1e-6) & (slope > 0) | (high < 1e-6) & (slope < 0), 0.0, slope)
-    root = float(np.sqrt(2 * at.half_square))
+    root = float(np.sqrt(2 * evaluation.half_square))
     fitted = cf.SingleShooting().transcribe(problem.posed, theta).evaluate(theta)
-    error = np.sqrt(sum(float(np.sum((a.r - b.r) ** 2)) for a, b in zip(at.values, fitted.values, strict=True)))
+    error = np.sqrt(sum(float(np.sum((a.r - b.r) ** 2)) for a, b in zip(evaluation.values, fitted.values, strict=True)))
     if "collocation" in result.transcription:  # whose elements err by more
-        true, own = at.values[0].r.ravel(), np.asarray(result.normalised_residuals).ravel()
-        error = max(error, np.linalg.norm(own * (own @ true) / (own @ own) - true)) if own.size == true.size else error
-    seen = LocalProblem(staged, staged.linearize(theta)).condensed.rows.norms * unit
-    allowed = 1e-2 * max(root, 1.0) + 2.0 * error * seen  # no fit sees what its own integrations err by
+        true, residuals = evaluation.values[0].r.ravel(), np.asarray(result.normalised_residuals).ravel()
+        error = max(error, np.linalg.norm(residuals * (residuals @ true) / (residuals @ residuals) - true)) if residuals.size == true.size else error
+    column_norms = LocalProblem(staged, staged.linearize(theta)).condensed.rows.norms * unit
+    allowed = 1e-2 * max(root, 1.0) + 2.0 * error * column_norms  # no fit sees what its own integrations err by
     if (np.abs(projected) > allowed).any():
         return f"projected gradient {np.abs(projected).max():.3g} beside residuals of {root:.3g}"
     other = minimize(
         lambda z: cost_and_slope(staged, z, theta, unit), np.zeros(theta.size), jac=True, method="L-BFGS-B",
         bounds=list(zip(np.minimum(low, 0.0), np.maximum(high, 0.0), strict=True)), options={"maxiter": 30},
     )  # fmt: skip
-    if other.fun < cost - 1e-3 * max(at.half_square, 1.0) and creeps_on(staged, theta, unit):
+    if other.fun < cost - 1e-3 * max(evaluation.half_square, 1.0) and creeps_on(staged, theta, unit):
         return f"L-BFGS-B falls from {cost:.6g} to {other.fun:.6g}"
     return ""
 
 
 def creeps_on(staged, start, unit, *, reach=1e-3, moves=100) -> bool:
     """Whether the cost falls on and on in tiny boxes: what leaps over a ridge into another optimum proves nothing."""
-    v, first = start, cost_and_slope(staged, np.zeros(start.size), start, unit)[0]
+    v, start_cost = start, cost_and_slope(staged, np.zeros(start.size), start, unit)[0]
     for _ in range(moves):
         low, high = np.maximum((staged.lower - v) / unit, -reach), np.minimum((staged.upper - v) / unit, reach)
         step = minimize(
@@ -180,7 +180,7 @@ def creeps_on(staged, start, unit, *, reach=1e-3, moves=100) -> bool:
         if np.abs(step).max() < 0.5 * reach:
             return False
         v = np.clip(v + unit * step, staged.lower, staged.upper)
-    return cost_and_slope(staged, np.zeros(v.size), v, unit)[0] < first - 1e-5 * max(abs(first), 1.0)
+    return cost_and_slope(staged, np.zeros(v.size), v, unit)[0] < start_cost - 1e-5 * max(abs(start_cost), 1.0)
 
 
 METHODS = {
@@ -197,15 +197,15 @@ METHODS = {
 
 def claims(seeds, methods=METHODS):
     """Fit random bounded problems; return how many fits succeeded, and what is wrong about which."""
-    succeeded, wrong = 0, []
+    succeeded, remarks = 0, []
     for seed in seeds:
         problem = wild(seed)
         for name, method in methods.items():
             result = method(problem)
             succeeded += result.success
             remark = honest(problem, result) if result.success else ""
-            wrong += [f"seed {seed}, {name}: {remark}"] if remark else []
-    return succeeded, wrong
+            remarks += [f"seed {seed}, {name}: {remark}"] if remark else []
+    return succeeded, remarks
 
 
 STEEP = [
@@ -228,9 +228,9 @@ def test_what_ends_beside_a_bound_is_put_on_it():
     toy = Formula(lambda q: np.array([q[0] - 2.0, q[1]]), lambda q: np.eye(2), np.zeros(2))
     toy.lower, toy.upper = np.full(2, -1.0), np.ones(2)
     toy.logarithmic = np.ones(2, dtype=bool)
-    near = np.array([1.0 - 5e-6, 1e-9])
-    claimed = replace(BOX.solve(toy, Control()), v=near, active=np.zeros(2, dtype=np.int8))
-    solution, local = finished(claimed, LocalProblem(toy, toy.linearize(near)))
+    point = np.array([1.0 - 5e-6, 1e-9])
+    claimed = replace(BOX.solve(toy, Control()), v=point, active=np.zeros(2, dtype=np.int8))
+    solution, local = finished(claimed, LocalProblem(toy, toy.linearize(point)))
     assert solution.v[0] == 1.0
     assert solution.active.tolist() == [1, 0]
     assert local.linearization.cost == pytest.approx(0.5)
@@ -240,16 +240,16 @@ def test_what_ends_beside_a_bound_is_put_on_it():
 @pytest.mark.parametrize("seeds", [range(1000, 1004), pytest.param(range(1005, 1013), marks=pytest.mark.slow)])
 def test_no_false_convergence_on_random_bounded_problems(seeds):
     """Without 1004, which neither method solves, in five seconds each."""
-    succeeded, wrong = claims(seeds, {"box": METHODS["box"], "single shooting": METHODS["single shooting"]})
-    assert not wrong, wrong
+    succeeded, remarks = claims(seeds, {"box": METHODS["box"], "single shooting": METHODS["single shooting"]})
+    assert not remarks, remarks
     assert succeeded >= len(seeds)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_no_false_convergence_on_500_random_bounded_problems():
-    succeeded, wrong = claims(range(2000, 2500))
-    assert not wrong, wrong
+    succeeded, remarks = claims(range(2000, 2500))
+    assert not remarks, remarks
     assert succeeded >= 2500
 
 
@@ -276,8 +276,8 @@ def test_a_claim_is_withdrawn_whatever_method_made_it():
         label = "boaster"
 
         def solve(self, staged, control, *, warm=False):
-            found = cf.GaussNewton(max_iter=0).solve(staged, control)
-            return replace(found, status=Status.CONVERGED)
+            solution = cf.GaussNewton(max_iter=0).solve(staged, control)
+            return replace(solution, status=Status.CONVERGED)
 
     x, k = cf.symbols("x k")
     model = cf.Model({x: -k * x}, parameters=[k])
@@ -305,9 +305,9 @@ def test_sensitivities_of_a_power_exist_where_its_state_is_zero_or_a_little_belo
     experiment = cf.Experiment({"y": np.exp(-t)}, time=t, sigma=0.05, initial={"x": 0.0, "y": 1.0})
     problem = cf.Problem(model, experiment, parameters={"n": 2.5, "k": 30.0, "K": 0.3})
     staged = cf.SingleShooting(cf.IntegratorOptions(method=method)).transcribe(problem, problem.guess)
-    at = staged.linearize(problem.guess)
-    assert at.ok
-    assert np.isfinite(at.jacobians[0].R_q).all()
+    linearization = staged.linearize(problem.guess)
+    assert linearization.ok
+    assert np.isfinite(linearization.jacobians[0].R_q).all()
 
 
 @given(st.floats(-5, 5), st.floats(-4, 4))
@@ -315,36 +315,36 @@ def test_powers_are_what_they_were_wherever_they_are_numbers(x, n):
     from castfit.model.graph_rewriting import power
 
     s, e = ca.SX.sym("s"), ca.SX.sym("e")
-    ours = ca.Function("power", [s, e], [power(s, e)])
+    function = ca.Function("power", [s, e], [power(s, e)])
     for exponent in (n, float(round(n))):
         if x == 0.0 and exponent < 0:
-            assert float(ours(x, exponent)) >= 1e100 ** min(-exponent, 1.0) or exponent > -0.1
+            assert float(function(x, exponent)) >= 1e100 ** min(-exponent, 1.0) or exponent > -0.1
             continue
         with np.errstate(invalid="ignore", over="ignore"):
-            known = float(np.power(x, exponent))
-        if np.isfinite(known) and abs(x) > 1e-100:
-            assert float(ours(x, exponent)) == pytest.approx(known, rel=1e-12)
+            expected = float(np.power(x, exponent))
+        if np.isfinite(expected) and abs(x) > 1e-100:
+            assert float(function(x, exponent)) == pytest.approx(expected, rel=1e-12)
 
 
 def test_only_powers_of_states_with_estimated_exponents_change():
     from castfit.model.graph_rewriting import with_powers
 
     x, y, n, K = (ca.SX.sym(name) for name in ("x", "y", "n", "K"))
-    kept = ca.vertcat(x**2, x**2.5, K**n, (K / x) ** n, (x + y) ** n, (x + 1) ** n)
-    changed = ca.vertcat(x**n, (x / K) ** n, (2 * x * K) ** (n + 1))
+    unchanged_powers = ca.vertcat(x**2, x**2.5, K**n, (K / x) ** n, (x + y) ** n, (x + 1) ** n)
+    changed_powers = ca.vertcat(x**n, (x / K) ** n, (2 * x * K) ** (n + 1))
     states = ca.vertcat(x, y)
-    for old, new in zip(ca.vertsplit(kept), ca.vertsplit(with_powers([kept], states)[0]), strict=True):
+    for old, new in zip(ca.vertsplit(unchanged_powers), ca.vertsplit(with_powers([unchanged_powers], states)[0]), strict=True):
         assert ca.is_equal(old, new, 10)
-    for old, new in zip(ca.vertsplit(changed), ca.vertsplit(with_powers([changed], states)[0]), strict=True):
+    for old, new in zip(ca.vertsplit(changed_powers), ca.vertsplit(with_powers([changed_powers], states)[0]), strict=True):
         assert not ca.is_equal(old, new, 10)
-        both = ca.Function("both", [x, y, n, K], [old, new])
-        assert np.isclose(*(float(v) for v in both(0.7, 1.0, 2.3, 0.4)))
+        function = ca.Function("both", [x, y, n, K], [old, new])
+        assert np.isclose(*(float(v) for v in function(0.7, 1.0, 2.3, 0.4)))
 
 
 def test_a_search_that_no_step_leads_on_goes_back_once_and_ends():
     problem = cf.problems.load("lotka_volterra_log").problem
     scene = scene_of(problem.posed)
     stuck = descend(scene, np.array([-1.36555514, 0.15180753, 3.41527312, 4.47411017]), (np.inf, np.inf), np.inf)
-    again = settle(scene, stuck.theta, np.inf)
-    assert again.work < 1000  # simulations; it was thousands; 17 to 454 from starts 1e-7 around, where rounding decides
-    assert again.cost <= stuck.cost
+    second_result = settle(scene, stuck.theta, np.inf)
+    assert second_result.work < 1000  # simulations; it was thousands; 17 to 454 from starts 1e-7 around, where rounding decides
+    assert second_result.cost <= stuck.cost

@@ -57,9 +57,9 @@ def test_step_and_multipliers_are_those_of_the_dense_kkt_system(problem):
     layout, linearization = problem
     full, condensed = dense(layout, linearization), condense(layout, linearization)
     x = np.linalg.lstsq(condensed.E, -condensed.u, rcond=None)[0]
-    dv, found = kkt_solution(full)
+    dv, expected_multipliers = kkt_solution(full)
     assert close(expand(condensed, x), dv)
-    assert close(flat_multipliers(multipliers(condensed, condensed.u + condensed.E @ x)), found)
+    assert close(flat_multipliers(multipliers(condensed, condensed.u + condensed.E @ x)), expected_multipliers)
 
 
 @given(problems(max_null=1), st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.1, 0.5]))
@@ -82,21 +82,21 @@ def test_multipliers_make_the_gradient_vanish_in_nodes_and_inner_variables(probl
     full, condensed = dense(layout, linearization), condense(layout, linearization)
     residuals, bounds = rng.standard_normal(condensed.u.size), rng.standard_normal(layout.n_v)
     path = rng.standard_normal(condensed.c.size)
-    found = multipliers(condensed, residuals, bounds=bounds, path=path)
-    gradient = full.J.T @ residuals + full.C.T @ flat_multipliers(found) + full.P.T @ path + bounds
+    chain_multipliers = multipliers(condensed, residuals, bounds=bounds, path=path)
+    gradient = full.J.T @ residuals + full.C.T @ flat_multipliers(chain_multipliers) + full.P.T @ path + bounds
     assert close(gradient[layout.n_theta :], 0.0)
-    along = condensed.E.T @ residuals + condensed.C.T @ path + bounds[: layout.n_theta]
+    reduced_gradient = condensed.E.T @ residuals + condensed.C.T @ path + bounds[: layout.n_theta]
     for part in condensed.chains:
-        along[part.chain.theta] += np.einsum("kij,ki->j", part.G, bounds[part.chain.nodes])
-        along[part.chain.theta] += np.einsum("kij,ki->j", part.inner()[1], bounds[part.chain.inner])
-    assert close(gradient[: layout.n_theta], along)  # in theta it is the gradient along the constraints
+        reduced_gradient[part.chain.theta] += np.einsum("kij,ki->j", part.G, bounds[part.chain.nodes])
+        reduced_gradient[part.chain.theta] += np.einsum("kij,ki->j", part.inner()[1], bounds[part.chain.inner])
+    assert close(gradient[: layout.n_theta], reduced_gradient)  # in theta it is the gradient along the constraints
 
 
 @given(problems(), st.integers(0, 2**32 - 1))
 def test_gradient_of_the_lagrangian_is_the_dense_product(problem, seed):
     layout, linearization = problem
     rng = np.random.default_rng(seed)
-    found = tuple(
+    chain_multipliers = tuple(
         Multipliers(
             rng.standard_normal(chain.n_s),
             rng.standard_normal((chain.n_stages, chain.n_w)),
@@ -106,9 +106,9 @@ def test_gradient_of_the_lagrangian_is_the_dense_product(problem, seed):
         for chain in layout.chains
     )
     bounds, full = rng.standard_normal(layout.n_v), dense(layout, linearization)
-    path = np.concatenate([m.path.ravel() for m in found])
-    expected = full.J.T @ full.r + full.C.T @ flat_multipliers(found) + full.P.T @ path + bounds
-    assert close(lagrangian_gradient(layout, linearization, found, bounds), expected)
+    path = np.concatenate([m.path.ravel() for m in chain_multipliers])
+    expected = full.J.T @ full.r + full.C.T @ flat_multipliers(chain_multipliers) + full.P.T @ path + bounds
+    assert close(lagrangian_gradient(layout, linearization, chain_multipliers, bounds), expected)
 
 
 @given(problems(max_w=0))
@@ -125,10 +125,10 @@ def test_backward_recursion_of_the_paper_gives_the_same_matrix(problem):
                 u, E, P = u + E @ h, E @ j.X_s[i - 1], P + E @ j.X_q[i - 1]
             u, P = u + E @ (values.a - linearization.v[chain.nodes[0]]), P + E @ j.A
             measured = chain.row_mask[k]
-            here = slice(row, row + int(measured.sum()))
-            assert close(condensed.u[here], u[measured])
-            assert close(condensed.E[here][:, chain.theta], P[measured])
-            row = here.stop
+            rows = slice(row, row + int(measured.sum()))
+            assert close(condensed.u[rows], u[measured])
+            assert close(condensed.E[rows][:, chain.theta], P[measured])
+            row = rows.stop
 
 
 @given(problems(), st.integers(0, 2**32 - 1))
@@ -139,15 +139,15 @@ def test_recondense_is_condensing_with_new_values(problem, seed):
         replace(v, r=v.r + 0.1 * mask, a=v.a - 0.2, d=2 * v.d, x=v.x + rng.standard_normal(v.x.shape), c=v.c + 1)
         for v, mask in zip(linearization.values, (chain.row_mask for chain in layout.chains), strict=True)
     )
-    moved = replace(
+    new_linearization = replace(
         linearization, v=linearization.v + rng.standard_normal(layout.n_v), values=values, prior=linearization.prior + 1
     )
-    again, expected = recondense(condense(layout, linearization), moved), condense(layout, moved)
+    actual, expected = recondense(condense(layout, linearization), new_linearization), condense(layout, new_linearization)
     x = rng.standard_normal(layout.n_theta)
-    assert close(expand(again, x), expand(expected, x))
-    assert np.array_equal(again.v, moved.v)
+    assert close(expand(actual, x), expand(expected, x))
+    assert np.array_equal(actual.v, new_linearization.v)
     for name in ("u", "E", "c", "C"):
-        assert close(getattr(again, name), getattr(expected, name))
+        assert close(getattr(actual, name), getattr(expected, name))
 
 
 @given(st.integers(0, 6), st.integers(1, 4), st.integers(1, 3), st.integers(0, 2**32 - 1))
@@ -209,9 +209,9 @@ def test_factors_solve_both_ways_and_singular_matrices_by_the_shortest_step():
     D[3, :, 1] = 0.0
     factors = Factors.of(D)
     assert factors.singular == (3,)
-    for matrices, found in ((D, factors.solve(b)), (D.swapaxes(1, 2), factors.solve_transposed(b))):
+    for matrices, solutions in ((D, factors.solve(b)), (D.swapaxes(1, 2), factors.solve_transposed(b))):
         for k in range(5):
-            np.testing.assert_allclose(found[k], np.linalg.lstsq(matrices[k], b[k])[0], rtol=1e-9, atol=1e-12)
+            np.testing.assert_allclose(solutions[k], np.linalg.lstsq(matrices[k], b[k])[0], rtol=1e-9, atol=1e-12)
     assert Factors.of(np.empty((3, 0, 0))).solve(np.empty((3, 0, 2))).shape == (3, 0, 2)
 
 
@@ -220,9 +220,9 @@ def test_factors_do_not_depend_on_units(seed, n):
     rng = np.random.default_rng(seed)
     D, b = np.eye(n) + rng.normal(size=(3, n, n)), rng.normal(size=(3, n, 2))
     unit, row = (10.0 ** rng.integers(-30, 31, (3, n)) for _ in range(2))
-    plain, other = Factors.of(D), Factors.of(row[:, :, None] * D / unit[:, None], unit)
+    factors, scaled_factors = Factors.of(D), Factors.of(row[:, :, None] * D / unit[:, None], unit)
     for solved, rhs, units in (("solve", row, unit), ("solve_transposed", 1.0 / unit, 1.0 / row)):
-        x, y = getattr(plain, solved)(b), getattr(other, solved)(rhs[:, :, None] * b)
+        x, y = getattr(factors, solved)(b), getattr(scaled_factors, solved)(rhs[:, :, None] * b)
         np.testing.assert_allclose(y / units[:, :, None], x, rtol=1e-7, atol=1e-9 * np.abs(x).max())
 
 

@@ -20,30 +20,30 @@ def test_it_ends_where_the_gradient_is_small(name: str) -> None:
     assert descends(scene.staged)
     draws = np.random.default_rng(1).normal(scene.searched.guess, 0.2, (8, scene.searched.guess.size))
     start = min(np.clip([scene.searched.guess, *draws], scene.staged.lower, scene.staged.upper), key=scene.cost)
-    found = descend_in_box(scene.staged, start, Box(), 200, 60.0)
-    assert found.promise < 1e-3
-    assert found.cost <= scene.cost(start)
-    assert found.cost == pytest.approx(scene.cost(found.theta), abs=1e-6 * (1.0 + abs(found.cost)))
+    descent = descend_in_box(scene.staged, start, Box(), 200, 60.0)
+    assert descent.promise < 1e-3
+    assert descent.cost <= scene.cost(start)
+    assert descent.cost == pytest.approx(scene.cost(descent.theta), abs=1e-6 * (1.0 + abs(descent.cost)))
     for j in range(start.size):  # no step of one coordinate is lower
         for step in (-1e-2, 1e-2):
-            moved = found.theta.copy()
-            moved[j] += step
-            assert scene.cost(moved) >= found.cost - 1e-3
+            theta = descent.theta.copy()
+            theta[j] += step
+            assert scene.cost(theta) >= descent.cost - 1e-3
 
 
 def test_it_is_asked_before_every_step_and_counts_what_it_does() -> None:
     scene = scene_of(cf.problems.load("lotka_volterra_log").problem.posed)
-    seen: list[tuple[int, float]] = []
+    iterations: list[tuple[int, float]] = []
 
     def look(iteration: int, cost: float) -> bool:
-        seen.append((iteration, cost))
+        iterations.append((iteration, cost))
         return iteration == 3
 
-    found = descend_in_box(scene.staged, scene.searched.guess, Box(), 60, 60.0, look=look)
-    assert [k for k, _ in seen] == [0, 1, 2, 3]
-    assert [c for _, c in seen] == sorted((c for _, c in seen), reverse=True)
-    assert found.cost == seen[-1][1]
-    assert found.evaluations["jacobians"] >= 4
+    descent = descend_in_box(scene.staged, scene.searched.guess, Box(), 60, 60.0, look=look)
+    assert [k for k, _ in iterations] == [0, 1, 2, 3]
+    assert [c for _, c in iterations] == sorted((c for _, c in iterations), reverse=True)
+    assert descent.cost == iterations[-1][1]
+    assert descent.evaluations["jacobians"] >= 4
 
 
 def test_constraints_and_nodes_are_not_for_it() -> None:
@@ -72,8 +72,8 @@ def test_without_time_it_returns_its_start(clock: Any) -> None:
     problem = cf.problems.load("bellman").problem.posed
     staged = cf.SingleShooting().transcribe(problem, problem.guess)
     clock.step = 1.0
-    found = descend_in_box(staged, problem.guess, Box(), 10, 0.0)
-    assert found.theta == pytest.approx(problem.guess)
+    descent = descend_in_box(staged, problem.guess, Box(), 10, 0.0)
+    assert descent.theta == pytest.approx(problem.guess)
 
 
 def test_a_guess_at_which_states_are_next_to_nothing_does_not_keep_other_points_from_being_evaluated() -> None:

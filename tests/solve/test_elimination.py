@@ -145,11 +145,11 @@ def test_every_row_is_that_of_the_full_problem(problem, seed):
 @given(problems(determined=True, n_c=0))
 def test_step_and_multipliers_are_those_of_the_dense_kkt_system(problem):
     layout, linearization = problem
-    dv, found = kkt_solution(dense(layout, linearization))
+    dv, expected_multipliers = kkt_solution(dense(layout, linearization))
     for chains in (None, [0]):
         step = step_of(layout, eliminate(layout, linearization, chains=chains))
         assert close(step.dv, dv)
-        assert close(flat_multipliers(step.equations), found)
+        assert close(flat_multipliers(step.equations), expected_multipliers)
 
 
 @given(problems(max_null=1), st.integers(0, 2**32 - 1), st.sampled_from([0.1, 0.5]))
@@ -195,7 +195,7 @@ def test_adjoint_is_the_transpose(conditions, n_s, p, seed, gain):
 )
 def test_growth_does_no_harm(mu, stages, options):
     layout, linearization, scale = unstable(lambda t: mu, stages, np.random.default_rng(3), **options)
-    dv, found = exact_solution(dense(layout, linearization))
+    dv, expected_multipliers = exact_solution(dense(layout, linearization))
     condensed = choose(layout, linearization, scale)
     assert max(part.growth(scale) for part in condense(layout, linearization).chains) > 1e9
     assert condensed.n_x == layout.n_theta + 2
@@ -203,21 +203,21 @@ def test_growth_does_no_harm(mu, stages, options):
     assert np.abs((step.dv - dv) / scale).max() <= 1e-10 * np.abs(dv / scale).max()
     assert np.abs(step.dv - dv)[:3].max() <= 1e-10 * np.abs(dv[:3]).max()
     of_conditions = np.tile(scale[layout.chains[0].nodes[0]], stages)
-    errors = (flat_multipliers(step.equations) - found) * of_conditions
-    assert np.abs(errors).max() <= 1e-10 * np.abs(found * of_conditions).max()
+    errors = (flat_multipliers(step.equations) - expected_multipliers) * of_conditions
+    assert np.abs(errors).max() <= 1e-10 * np.abs(expected_multipliers * of_conditions).max()
     # What condensing makes of it is why there is a second elimination.
-    lost = step_of(layout, condense(layout, linearization)).dv - dv
-    assert np.abs(lost / scale).max() > 1e-7 * np.abs(dv / scale).max()
+    condensing_error = step_of(layout, condense(layout, linearization)).dv - dv
+    assert np.abs(condensing_error / scale).max() > 1e-7 * np.abs(dv / scale).max()
 
 
 def test_growth_followed_by_decay_keeps_a_middle_node():
     layout, linearization, scale = unstable(lambda t: 60.0 if t < 0.5 else -60.0, 24, np.random.default_rng(4))
     dv, _ = exact_solution(dense(layout, linearization))
     condensed = choose(layout, linearization, scale)
-    kept = condensed.chains[0].nodes.kept
-    assert len(kept) == 2
-    assert 6 <= kept[0] <= 16
-    assert kept[1] == 23
+    retained_nodes = condensed.chains[0].nodes.kept
+    assert len(retained_nodes) == 2
+    assert 6 <= retained_nodes[0] <= 16
+    assert retained_nodes[1] == 23
     step = step_of(layout, condensed)
     assert np.abs((step.dv - dv) / scale).max() <= 1e-7 * np.abs(dv / scale).max()
 
@@ -261,12 +261,12 @@ def test_stable_problems_are_condensed():
 
 def test_growth_does_not_depend_on_units():
     kinds = [unstable(lambda t: 12.0, 10, np.random.default_rng(9), units=units) for units in ((1, 1), (1e-5, 1e3))]
-    found = [
+    growths = [
         max(part.growth(scale) for part in condense(layout, linearization).chains)
         for layout, linearization, scale in kinds
     ]
-    assert np.isclose(found[0], found[1])
-    assert 1e3 < found[0] < GROWTH_LIMIT
+    assert np.isclose(growths[0], growths[1])
+    assert 1e3 < growths[0] < GROWTH_LIMIT
 
 
 @given(st.lists(st.floats(-3, 3), min_size=1, max_size=16), st.integers(0, 2**32 - 1))

@@ -62,11 +62,11 @@ def test_convergence_is_quadratic_on_data_without_noise(transcription):
                              initial={"x": 0.4, "y": 1.0}, times=times)  # fmt: skip
     data = {name: values[1:] for name, values in exact.items()}
     experiment = cf.Experiment(data, time=times[1:], initial={"x": 0.4, "y": 1.0})
-    at = staged(problem.replace(experiments=experiment), transcription)
-    states = list(cf.GaussNewton().iterate(at))
+    staged_problem = staged(problem.replace(experiments=experiment), transcription)
+    states = list(cf.GaussNewton().iterate(staged_problem))
     assert states[-1].status is Status.CONVERGED
     assert states[-1].damping == 1.0
-    theta = np.array([at.layout.theta(state.v) for state in states])
+    theta = np.array([staged_problem.layout.theta(state.v) for state in states])
     assert np.allclose(theta[-1], 1.0, atol=1e-8)
     errors = np.abs(theta - theta[-1]).max(axis=1)
     errors = errors[errors > 1e-10]  # above integration errors
@@ -83,12 +83,12 @@ def test_steps_that_shrink_alike_are_extrapolated(curvature):
         [0.3],
     )
     states = list(cf.GaussNewton(homotopy="never").iterate(toy))
-    q, near = np.abs([state.v[0] for state in states]), [state.progress.near for state in states]
+    q, is_near = np.abs([state.v[0] for state in states]), [state.progress.near for state in states]
     assert states[-1].status is Status.CONVERGED
     assert q[-1] * (1 - abs(curvature)) < 2e-5  # from the tolerance of 1e-10 of the cost
-    first = near.index(True)
-    assert np.allclose(q[first - 2 : first] / q[first - 3 : first - 1], abs(curvature), rtol=0.2)
-    assert len(states) - first <= 5  # of 20 and 120 without
+    first_index = is_near.index(True)
+    assert np.allclose(q[first_index - 2 : first_index] / q[first_index - 3 : first_index - 1], abs(curvature), rtol=0.2)
+    assert len(states) - first_index <= 5  # of 20 and 120 without
 
 
 @pytest.mark.parametrize("curvature", [-1.2, -1.5])
@@ -124,19 +124,19 @@ def test_large_residuals_with_gaps_converge_as_far_as_without(rule):
 @transcriptions
 def test_estimates_do_not_depend_on_units(transcription):
     """Neither do iterations, although sigma is unknown and so the size of residuals says nothing."""
-    found = []
+    results = []
     for unit in (1.0, 1e-9, 1e6):
         x, k = cf.symbols("x k")
         data = unit * np.array([0.62, 0.35, 0.24, 0.11])
         experiment = cf.Experiment({"x": data}, time=[0.5, 1, 1.5, 2], initial={"x": cf.free(0.9 * unit)})
         problem = cf.Problem(cf.Model({x: -k * x}, parameters=[k]), experiment, parameters={"k": 2.0})
         options = cf.IntegratorOptions(relative_tolerance=1e-10, absolute_tolerance=1e-12)
-        found.append(cf.fit(problem, replace(transcription, integrator=options)))
-    assert len({result.iterations for result in found}) == 1
-    for result in found:
+        results.append(cf.fit(problem, replace(transcription, integrator=options)))
+    assert len({result.iterations for result in results}) == 1
+    for result in results:
         assert result.success
-        assert np.isclose(result.parameters["k"], found[0].parameters["k"], rtol=1e-6)
-        assert np.isclose(result.standard_errors["k"], found[0].standard_errors["k"], rtol=1e-4)
+        assert np.isclose(result.parameters["k"], results[0].parameters["k"], rtol=1e-6)
+        assert np.isclose(result.standard_errors["k"], results[0].standard_errors["k"], rtol=1e-4)
 
 
 @pytest.mark.parametrize("rule", ["natural_level", "exact_penalty", "levenberg_marquardt"])
@@ -228,8 +228,8 @@ def test_softened_problems_lead_calcium_to_the_global_optimum(homotopy):
     benchmark = problems.load("calcium")
     options = cf.IntegratorOptions(relative_tolerance=1e-6, absolute_tolerance=1e-8)
     multiple = MultipleShooting(25, integrator=options)
-    at = multiple.transcribe(benchmark.problem, benchmark.problem.theta_from(benchmark.draw_start(3)))
-    states = list(cf.GaussNewton(homotopy=homotopy).course(Ledger(at)))
+    staged_problem = multiple.transcribe(benchmark.problem, benchmark.problem.theta_from(benchmark.draw_start(3)))
+    states = list(cf.GaussNewton(homotopy=homotopy).course(Ledger(staged_problem)))
     assert states[-1].status.success
     assert np.isclose(2 * states[-1].evaluation.cost, benchmark.reference.objective, rtol=1e-4)
     phases = list(dict.fromkeys(state.phase for state in states))
@@ -250,25 +250,25 @@ def test_ipopt_finds_the_same_optimum_with_more_evaluations(name, transcription)
     benchmark = problems.load(name)
     if benchmark.start_strategy != "data" and not isinstance(transcription, SingleShooting):
         transcription = replace(transcription, states=benchmark.start_strategy)
-    ours = cf.fit(benchmark.problem, transcription)
-    theirs = cf.fit(benchmark.problem, transcription, cf.Ipopt())
-    assert ours.success
-    assert theirs.success
-    assert np.isclose(ours.chi2, theirs.chi2, rtol=1e-7)
-    assert ours.active == theirs.active
+    result = cf.fit(benchmark.problem, transcription)
+    ipopt_result = cf.fit(benchmark.problem, transcription, cf.Ipopt())
+    assert result.success
+    assert ipopt_result.success
+    assert np.isclose(result.chi2, ipopt_result.chi2, rtol=1e-7)
+    assert result.active == ipopt_result.active
     for kind in ("values", "jacobians"):
-        assert ours.evaluations[kind] <= theirs.evaluations[kind]
+        assert result.evaluations[kind] <= ipopt_result.evaluations[kind]
 
 
 @transcriptions
 def test_all_features_at_once_agree_with_ipopt(transcription):
     """Several experiments, local and logarithmic quantities, priors, a DAE, inputs that jump, replicates, padding."""
     problem = everything()
-    ours, theirs = (cf.fit(problem, transcription, solver) for solver in (cf.GaussNewton(), cf.Ipopt()))
-    assert ours.success
-    assert np.isclose(ours.cost, theirs.cost, rtol=1e-7)
-    for name, value in theirs.values.items():
-        assert np.isclose(ours.values[name], value, rtol=1e-4), name
+    result, ipopt_result = (cf.fit(problem, transcription, solver) for solver in (cf.GaussNewton(), cf.Ipopt()))
+    assert result.success
+    assert np.isclose(result.cost, ipopt_result.cost, rtol=1e-7)
+    for name, value in ipopt_result.values.items():
+        assert np.isclose(result.values[name], value, rtol=1e-4), name
 
 
 @transcriptions
@@ -279,12 +279,12 @@ def test_active_state_bounds_and_path_constraints_agree_with_ipopt(transcription
         (0.9, 0.9, 1.1, 1.1), state_bounds={"x": (0, 1.7)}, constraints=[cf.Constraint(x + 2 * y, upper=4.6)]
     )
     free = cf.fit(lotka_volterra((0.9, 0.9, 1.1, 1.1)), transcription)
-    ours, theirs = (cf.fit(problem, transcription, solver) for solver in (cf.GaussNewton(rule), cf.Ipopt()))
-    assert ours.success
-    assert ours.chi2 > 1.5 * free.chi2
-    assert np.isclose(ours.chi2, theirs.chi2, rtol=1e-6)
-    for name, value in theirs.parameters.items():
-        assert np.isclose(ours.parameters[name], value, rtol=1e-4)
+    result, ipopt_result = (cf.fit(problem, transcription, solver) for solver in (cf.GaussNewton(rule), cf.Ipopt()))
+    assert result.success
+    assert result.chi2 > 1.5 * free.chi2
+    assert np.isclose(result.chi2, ipopt_result.chi2, rtol=1e-6)
+    for name, value in ipopt_result.parameters.items():
+        assert np.isclose(result.parameters[name], value, rtol=1e-4)
 
 
 def test_bounds_of_parameters_are_active_and_marked():
@@ -306,11 +306,11 @@ def test_a_suspicious_optimum_is_left_for_a_better_one():
     assert [s.phase for s in states][-1] == "second start"
     assert np.isclose(states[-1].v[0], -1.602, atol=0.02)
     assert states[-1].status is Status.CONVERGED
-    alone = cf.GaussNewton(homotopy="never").solve(ellipse(1.3), Control())
-    assert alone.status is Status.CONVERGED
-    first = [state for state in states if state.phase == "straight"][-1]
-    assert np.isclose(first.v[0], alone.v[0], atol=1e-2)
-    assert first.evaluation.cost > 3 * states[-1].evaluation.cost
+    plain_solution = cf.GaussNewton(homotopy="never").solve(ellipse(1.3), Control())
+    assert plain_solution.status is Status.CONVERGED
+    first_optimum = [state for state in states if state.phase == "straight"][-1]
+    assert np.isclose(first_optimum.v[0], plain_solution.v[0], atol=1e-2)
+    assert first_optimum.evaluation.cost > 3 * states[-1].evaluation.cost
 
 
 def test_the_first_optimum_is_returned_if_nothing_better_is_found():
@@ -321,15 +321,15 @@ def test_the_first_optimum_is_returned_if_nothing_better_is_found():
     assert phases[:3] == ["straight", "second start", "station 1"]
     assert max(state.station for state in states) == 11  # the slow ladder was tried, too
     assert states[-1].status is Status.CONVERGED
-    alone = cf.GaussNewton(homotopy="never").solve(ellipse(1.3), Control())
-    assert alone.status is Status.CONVERGED
-    assert np.isclose(states[-1].v[0], alone.v[0], atol=1e-4)
+    plain_solution = cf.GaussNewton(homotopy="never").solve(ellipse(1.3), Control())
+    assert plain_solution.status is Status.CONVERGED
+    assert np.isclose(states[-1].v[0], plain_solution.v[0], atol=1e-4)
 
 
 @pytest.mark.parametrize("limits", [{"max_iter": 12}, {"max_time": 20.0}])
 def test_a_search_for_something_better_that_is_cut_short_ends_at_the_optimum(clock, limits):
     solver = cf.GaussNewton(max_iter=limits.get("max_iter", 400))
-    control = Control(limits.get("max_time", np.inf), callback=lambda now: clock.sleep(25.0 * (now.iteration == 12)))
+    control = Control(limits.get("max_time", np.inf), callback=lambda progress: clock.sleep(25.0 * (progress.iteration == 12)))
     solved = solver.solve(ellipse(1.3), control)
     assert solved.status is Status.CONVERGED
     assert np.isclose(solved.v[0], 1.617, atol=0.01)
@@ -418,79 +418,79 @@ def test_contradictory_bounds_are_infeasible():
 # ---------------------------------------------------------------------------------------------------- interruptions
 
 
-def stopped(at, **control):
-    return cf.GaussNewton().solve(at, Control(**control))
+def stopped(staged_problem, **control):
+    return cf.GaussNewton().solve(staged_problem, Control(**control))
 
 
 def test_callback_sees_every_iterate_and_stops():
-    at, seen = staged(lotka_volterra()), []
-    solved = stopped(at, callback=lambda now: (seen.append(now), now.iteration == 2)[1])
+    staged_problem, iterations = staged(lotka_volterra()), []
+    solved = stopped(staged_problem, callback=lambda progress: (iterations.append(progress), progress.iteration == 2)[1])
     assert solved.status is Status.STOPPED_BY_CALLBACK
-    assert [now.iteration for now in seen] == [0, 1, 2] == [entry["iteration"] for entry in solved.history]
-    assert [now.cost for now in seen] == [entry["cost"] for entry in solved.history]
-    assert np.array_equal(seen[0].v, np.clip(at.start, at.lower, at.upper))
-    best = min(seen, key=lambda now: now.infeasibility)
+    assert [progress.iteration for progress in iterations] == [0, 1, 2] == [entry["iteration"] for entry in solved.history]
+    assert [progress.cost for progress in iterations] == [entry["cost"] for entry in solved.history]
+    assert np.array_equal(iterations[0].v, np.clip(staged_problem.start, staged_problem.lower, staged_problem.upper))
+    best = min(iterations, key=lambda progress: progress.infeasibility)
     assert np.array_equal(solved.v, best.v)
-    assert [now.seconds for now in seen] == sorted(now.seconds for now in seen)
+    assert [progress.seconds for progress in iterations] == sorted(progress.seconds for progress in iterations)
 
 
 @pytest.mark.parametrize("phase", ["straight", "station 2"])
 def test_control_c_returns_the_best_point(phase):
-    at = staged(lotka_volterra())
-    before, iteration = signal.getsignal(signal.SIGINT), {"straight": 1, "station 2": 4}[phase]
+    staged_problem = staged(lotka_volterra())
+    previous_handler, iteration = signal.getsignal(signal.SIGINT), {"straight": 1, "station 2": 4}[phase]
     solver = cf.GaussNewton(homotopy="auto" if phase == "straight" else "always")
 
-    def interrupt(now):
-        if now.iteration == iteration:
+    def interrupt(progress):
+        if progress.iteration == iteration:
             os.kill(os.getpid(), signal.SIGINT)
 
-    solved = solver.solve(at, Control(callback=interrupt))
+    solved = solver.solve(staged_problem, Control(callback=interrupt))
     assert solved.status is Status.INTERRUPTED
     assert solved.iterations == iteration
     assert (solved.history[-1]["station"] > 0) == (phase != "straight")
-    assert at.evaluate(solved.v).cost <= at.evaluate(at.start).cost or phase == "straight"
-    assert signal.getsignal(signal.SIGINT) is before
+    assert staged_problem.evaluate(solved.v).cost <= staged_problem.evaluate(staged_problem.start).cost or phase == "straight"
+    assert signal.getsignal(signal.SIGINT) is previous_handler
 
 
 def test_a_second_control_c_raises():
-    def twice(now):
+    def twice(progress):
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
 
-    before = signal.getsignal(signal.SIGINT)
+    previous_handler = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         stopped(staged(lotka_volterra()), callback=twice)
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(signal.SIGINT) is previous_handler
 
 
 def test_an_exception_in_the_callback_reaches_the_caller():
-    def fails(now):
+    def fails(progress):
         raise ArithmeticError("mine")
 
-    before = signal.getsignal(signal.SIGINT)
+    previous_handler = signal.getsignal(signal.SIGINT)
     with pytest.raises(ArithmeticError, match="mine"):
         stopped(staged(lotka_volterra()), callback=fails)
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(signal.SIGINT) is previous_handler
 
 
 @pytest.mark.parametrize("homotopy", ["auto", "always"])
 def test_time_limit_holds_everywhere(clock, homotopy):
-    at = staged(lotka_volterra())
-    control = Control(max_time=2.0, callback=lambda now: clock.sleep(2.1 * (now.iteration == 3)))
-    solved = cf.GaussNewton(homotopy=homotopy).solve(at, control)
+    staged_problem = staged(lotka_volterra())
+    control = Control(max_time=2.0, callback=lambda progress: clock.sleep(2.1 * (progress.iteration == 3)))
+    solved = cf.GaussNewton(homotopy=homotopy).solve(staged_problem, control)
     assert solved.status is Status.MAX_TIME
     assert solved.iterations == 3
-    assert stopped(at, max_time=-1.0).iterations == 0
+    assert stopped(staged_problem, max_time=-1.0).iterations == 0
 
 
 def test_iteration_limit_returns_the_best_point():
-    at = staged(lotka_volterra())
-    solved = cf.GaussNewton(max_iter=2).solve(at, Control())
+    staged_problem = staged(lotka_volterra())
+    solved = cf.GaussNewton(max_iter=2).solve(staged_problem, Control())
     assert solved.status is Status.MAX_ITERATIONS
     assert solved.iterations == 2
-    start, end = at.evaluate(at.start), at.evaluate(solved.v)
-    assert infeasibility(at.layout, at.scale, end) < infeasibility(at.layout, at.scale, start)
-    assert cf.GaussNewton(max_iter=0).solve(at, Control()).iterations == 0
+    start, end = staged_problem.evaluate(staged_problem.start), staged_problem.evaluate(solved.v)
+    assert infeasibility(staged_problem.layout, staged_problem.scale, end) < infeasibility(staged_problem.layout, staged_problem.scale, start)
+    assert cf.GaussNewton(max_iter=0).solve(staged_problem, Control()).iterations == 0
 
 
 # --------------------------------------------------------------------------------------------------- step by step
@@ -506,8 +506,8 @@ def test_iterate_shows_the_method_alone():
 
 @pytest.mark.parametrize("homotopy", ["auto", "always"])
 def test_iterate_shows_what_solve_does(homotopy):
-    at, solver = staged(lotka_volterra()), cf.GaussNewton(homotopy=homotopy)
-    states = list(solver.iterate(at))
+    staged_problem, solver = staged(lotka_volterra()), cf.GaussNewton(homotopy=homotopy)
+    states = list(solver.iterate(staged_problem))
     solved = solver.solve(staged(lotka_volterra()), Control())
     assert len(states) == len(solved.history)
     for state, entry in zip(states, solved.history, strict=True):
@@ -522,8 +522,8 @@ def test_iterate_shows_what_solve_does(homotopy):
     assert np.array_equal(states[-1].v, solved.v)
     with pytest.raises(AttributeError, match="cannot assign"):
         states[0].iteration = 5
-    wanted = {"gap", "residual", "condition", "held_directions", "active"}
-    assert wanted <= set(states[-1].report)
+    required_keys = {"gap", "residual", "condition", "held_directions", "active"}
+    assert required_keys <= set(states[-1].report)
     assert {"level", "step"} <= set(states[1].report) or homotopy == "always"
 
 
@@ -536,11 +536,11 @@ def test_iterate_takes_a_problem_with_a_transcription():
 
 def test_steps_close_the_linear_part_of_the_gaps():
     """After a step damped by lambda, 1 - lambda of each gap is left, but for terms of second order (Eq. 9)."""
-    at = staged(lotka_volterra(), MultipleShooting(10, integrator=TIGHT))
-    here = search(at)
+    staged_problem = staged(lotka_volterra(), MultipleShooting(10, integrator=TIGHT))
+    line_search = search(staged_problem)
 
     def open_gaps(factor):
-        return gaps(at.layout, at.evaluate(at.start + factor * here.step.dv))[0]
+        return gaps(staged_problem.layout, staged_problem.evaluate(staged_problem.start + factor * line_search.step.dv))[0]
 
     assert np.abs(open_gaps(0.0)).max() > 0.05
     left = [np.abs(open_gaps(lam) - (1 - lam) * open_gaps(0.0)).max() for lam in (0.1, 0.05, 0.025)]
@@ -548,10 +548,10 @@ def test_steps_close_the_linear_part_of_the_gaps():
 
 
 def test_same_result_each_time():
-    first, second = (cf.fit(lotka_volterra(), MultipleShooting(5)) for _ in range(2))
-    assert first.parameters == second.parameters
-    assert first.chi2 == second.chi2
-    assert first.iterations == second.iterations
+    first_result, second_result = (cf.fit(lotka_volterra(), MultipleShooting(5)) for _ in range(2))
+    assert first_result.parameters == second_result.parameters
+    assert first_result.chi2 == second_result.chi2
+    assert first_result.iterations == second_result.iterations
 
 
 def test_nothing_is_printed(capfd):
@@ -590,6 +590,6 @@ def test_all_mistakes_are_listed():
 def test_an_integrator_that_jumps_does_not_keep_a_solution_from_being_one(p):
     """Bock's problem: one node's end jumps by 6e-7 whenever the node moves; the promised decrease is noise as well."""
     problem = problems.load("notorious", mu=40).problem
-    found = cf.fit(problem, cf.MultipleShooting(), start={"p": p})
-    assert found.status is Status.CONVERGED
-    assert found.iterations <= 6
+    result = cf.fit(problem, cf.MultipleShooting(), start={"p": p})
+    assert result.status is Status.CONVERGED
+    assert result.iterations <= 6

@@ -59,24 +59,24 @@ class Affine(StagedProblem):
         self.signal = tuple(np.ones(chain.row_mask.shape) for chain in layout.chains)
 
     def evaluate(self, v):
-        at, dv = self.linearization, v - self.linearization.v
+        linearization, dv = self.linearization, v - self.linearization.v
         values = []
-        for chain, c, j in zip(self.layout.chains, at.values, at.jacobians, strict=True):
+        for chain, c, j in zip(self.layout.chains, linearization.values, linearization.jacobians, strict=True):
             q, s, w = chain.local(dv)
 
-            def moved(name, value, q=q, s=s, w=w, j=j):
+            def extrapolate(name, value, q=q, s=s, w=w, j=j):
                 by_s, by_w, by_q = (getattr(j, f"{name}_{kind}") for kind in "swq")
                 return value + np.einsum("krs,ks->kr", by_s, s) + np.einsum("krw,kw->kr", by_w, w) + by_q @ q
 
-            moves = (moved(name, value) for name, value in (("R", c.r), ("D", c.d), ("X", c.x), ("C", c.c)))
+            moves = (extrapolate(name, value) for name, value in (("R", c.r), ("D", c.d), ("X", c.x), ("C", c.c)))
             r, d, x, path = moves
             values.append(ChainValues(r, c.a + j.A @ q, d, x, path))
-        prior = at.prior + at.prior_jacobian @ self.layout.theta(dv)
-        return Evaluation(v.copy(), tuple(values), prior, at.prior_jacobian)
+        prior = linearization.prior + linearization.prior_jacobian @ self.layout.theta(dv)
+        return Evaluation(v.copy(), tuple(values), prior, linearization.prior_jacobian)
 
     def linearize(self, v):
-        at = self.evaluate(v)
-        return Linearization(at.v, at.values, at.prior, at.prior_jacobian, (), self.linearization.jacobians)
+        evaluation = self.evaluate(v)
+        return Linearization(evaluation.v, evaluation.values, evaluation.prior, evaluation.prior_jacobian, (), self.linearization.jacobians)
 
 
 def label(transcription) -> str:
@@ -129,16 +129,16 @@ def test_assembly_is_the_dense_problem(seed, n_s, n_w, n_c):
     limits = np.concatenate(
         [np.stack([c.constraint_lower, c.constraint_upper], -1).reshape(-1, 2) for c in layout.chains]
     )
-    found = np.column_stack([bounds, g, jacobian])
-    rows = np.column_stack(
+    actual_rows = np.column_stack([bounds, g, jacobian])
+    expected_rows = np.column_stack(
         [
             np.vstack([np.zeros((expected.e.size, 2)), limits[chosen]]),
             np.concatenate([expected.e, expected.c[chosen]]),
             np.vstack([expected.C, expected.P[chosen]]) * unit,
         ]
     )
-    assert found.shape == rows.shape
-    for a, b in zip(found[np.lexsort(found.T[2:])], rows[np.lexsort(rows.T[2:])], strict=True):
+    assert actual_rows.shape == expected_rows.shape
+    for a, b in zip(actual_rows[np.lexsort(actual_rows.T[2:])], expected_rows[np.lexsort(expected_rows.T[2:])], strict=True):
         np.testing.assert_allclose(a, b, atol=1e-12)
 
     (upper,) = run._hessian(v / unit, np.empty(0), np.array([2.0]), np.zeros(run.rows.count))
@@ -196,8 +196,8 @@ def test_path_constraints_and_bounds_are_honoured(seed):
     if not solution.status.success:  # the random constraints may contradict each other
         assert solution.status is Status.INFEASIBLE
         return
-    at = staged.evaluate(solution.v)
-    assert infeasibility(layout, staged.scale, at) < 1e-6
+    evaluation = staged.evaluate(solution.v)
+    assert infeasibility(layout, staged.scale, evaluation) < 1e-6
     assert (solution.v >= staged.lower).all()
     assert (solution.v <= staged.upper).all()
     np.testing.assert_array_equal(solution.v[solution.active < 0], staged.lower[solution.active < 0])
@@ -250,9 +250,9 @@ def test_active_bounds_of_parameters(transcription, bounded, active, value):
     if not staged.layout.chains[0].n_s:  # the cost falls towards the bound and in no other direction
         _, gradient = assemble(staged, exact=False)._gradient(solution.v / staged.scale, np.empty(0))
         gradient *= staged.evaluate(solution.v).sigma ** 2
-        held = np.array(active) != 0
-        assert (gradient[held] * np.array(active)[held] < -1e-4).all()
-        np.testing.assert_allclose(gradient[~held], 0.0, atol=1e-5)
+        is_active = np.array(active) != 0
+        assert (gradient[is_active] * np.array(active)[is_active] < -1e-4).all()
+        np.testing.assert_allclose(gradient[~is_active], 0.0, atol=1e-5)
 
 
 @pytest.mark.parametrize("transcription", [SingleShooting(), MultipleShooting("data")], ids=label)
@@ -282,8 +282,8 @@ def test_path_constraints(transcription):
 
 def test_constraints_that_contradict_each_other():
     k = ca.SX.sym("k")
-    given = (Constraint(k, upper=0.2, name="constraint 1"), Constraint(k, lower=0.4, name="constraint 2"))
-    problem = decay_problem().posed.holding(given)  # what users say of this kind is refused before
+    constraints = (Constraint(k, upper=0.2, name="constraint 1"), Constraint(k, lower=0.4, name="constraint 2"))
+    problem = decay_problem().posed.holding(constraints)  # what users say of this kind is refused before
     solution = solve(transcribed(problem, SingleShooting()))
     assert solution.status is Status.INFEASIBLE
     assert "'constraint 1' by" in solution.detail
@@ -305,8 +305,8 @@ def test_nothing_to_estimate_is_solved():
     for transcription in (SingleShooting(), MultipleShooting(3)):
         staged = transcribed(fixed, transcription)
         assert solve(staged).status is Status.CONVERGED
-    held = decay_problem(parameters={"k": Parameter(0.5, 0.5, 0.5)})
-    assert solve(transcribed(held, SingleShooting())).active.tolist() == [-1]
+    bound_problem = decay_problem(parameters={"k": Parameter(0.5, 0.5, 0.5)})
+    assert solve(transcribed(bound_problem, SingleShooting())).active.tolist() == [-1]
 
 
 def test_iteration_limits():
@@ -330,20 +330,20 @@ def test_time_limit():
 
 
 def test_callback_sees_every_iteration_and_may_stop():
-    seen: list[Iteration] = []
+    iterations: list[Iteration] = []
 
-    def stop(now: Iteration) -> bool:
-        seen.append(now)
-        return now.iteration == 2
+    def stop(progress: Iteration) -> bool:
+        iterations.append(progress)
+        return progress.iteration == 2
 
     staged = transcribed(lotka_volterra())
     solution = Ipopt().solve(staged, Control(callback=stop))
     assert solution.status is Status.STOPPED_BY_CALLBACK
-    assert [now.iteration for now in seen] == [0, 1, 2]
+    assert [progress.iteration for progress in iterations] == [0, 1, 2]
     assert len(solution.history) == 3
-    assert seen[0].cost == pytest.approx(staged.evaluate(staged.start).cost)
-    assert seen[-1].infeasibility < seen[0].infeasibility
-    assert all(now.seconds > 0 for now in seen)
+    assert iterations[0].cost == pytest.approx(staged.evaluate(staged.start).cost)
+    assert iterations[-1].infeasibility < iterations[0].infeasibility
+    assert all(progress.seconds > 0 for progress in iterations)
     assert "IPOPT says" not in solution.detail
 
 
@@ -352,8 +352,8 @@ class Fault(Exception):
 
 
 def test_an_exception_in_the_callback_propagates():
-    def fail(now: Iteration) -> None:
-        if now.iteration == 1:
+    def fail(progress: Iteration) -> None:
+        if progress.iteration == 1:
             raise Fault("in the callback")
 
     with pytest.raises(Fault, match="in the callback"):
@@ -365,11 +365,11 @@ def test_an_exception_in_the_problem_propagates(method, monkeypatch):
     staged = transcribed(lotka_volterra())
     original, calls = getattr(staged, method), []
 
-    def fail(v, **how):
+    def fail(v, **options):
         calls.append(v)
         if len(calls) == 3:
             raise Fault("in the problem")
-        return original(v, **how)
+        return original(v, **options)
 
     monkeypatch.setattr(staged, method, fail)
     with pytest.raises(Fault, match="in the problem"):
@@ -377,8 +377,8 @@ def test_an_exception_in_the_problem_propagates(method, monkeypatch):
     assert len(calls) == 3
 
 
-def interrupt(now: Iteration) -> None:
-    if now.iteration == 2:
+def interrupt(progress: Iteration) -> None:
+    if progress.iteration == 2:
         os.kill(os.getpid(), signal.SIGINT)
 
 
@@ -389,20 +389,20 @@ def test_an_interrupt_returns_the_best_point():
     assert solution.status is Status.INTERRUPTED
     assert len(solution.history) == 3
     assert signal.getsignal(signal.SIGINT) is previous
-    at = staged.evaluate(solution.v)
-    assert infeasibility(staged.layout, staged.scale, at) <= 2 * min(h["infeasibility"] for h in solution.history)
+    evaluation = staged.evaluate(solution.v)
+    assert infeasibility(staged.layout, staged.scale, evaluation) <= 2 * min(h["infeasibility"] for h in solution.history)
 
 
 def test_threads_other_than_the_main_one_may_solve():
-    staged, found = transcribed(decay_problem(), SingleShooting()), []
-    thread = threading.Thread(target=lambda: found.append(solve(staged)))
+    staged, solutions = transcribed(decay_problem(), SingleShooting()), []
+    thread = threading.Thread(target=lambda: solutions.append(solve(staged)))
     thread.start()
     thread.join()
-    assert found[0].status.success
+    assert solutions[0].status.success
 
 
 def test_a_second_interrupt_is_an_interrupt():
-    def twice(now: Iteration) -> None:
+    def twice(progress: Iteration) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -437,11 +437,11 @@ def test_failures_on_the_way_are_survived_and_counted():
     staged = transcribed(decay_problem(parameters={"k": 3.0}), SingleShooting())
     original = staged.evaluate
 
-    def evaluate(v, **how):
-        at = original(v, **how)
+    def evaluate(v, **options):
+        evaluation = original(v, **options)
         if v[0] > -1:
-            return at
-        return Evaluation(at.v, at.values, at.prior, at.prior_jacobian, (Failure("experiment 1", 0, "invented", ""),))
+            return evaluation
+        return Evaluation(evaluation.v, evaluation.values, evaluation.prior, evaluation.prior_jacobian, (Failure("experiment 1", 0, "invented", ""),))
 
     staged.evaluate = evaluate  # type: ignore[method-assign]
     solution = solve(staged)
@@ -576,7 +576,7 @@ def test_silence(capfd):
 
 
 def test_the_callback_may_print(capfd):
-    Ipopt().solve(transcribed(decay_problem()), Control(callback=lambda now: print(now.iteration)))  # noqa: T201
+    Ipopt().solve(transcribed(decay_problem()), Control(callback=lambda progress: print(progress.iteration)))  # noqa: T201
     assert capfd.readouterr().out.startswith("0\n1\n")
 
 
@@ -606,10 +606,10 @@ def test_the_ledger_remembers_the_best_point():
         (2e-6, 1.0, False),
     ]
     for gap, cost, better in sequence:
-        at = point(gap, cost)
-        staged.evaluate = lambda v, at=at: at
-        ledger.evaluate(at.v)
-        assert np.array_equal(ledger.best, at.v) == better, (gap, cost)
+        evaluation = point(gap, cost)
+        staged.evaluate = lambda v, evaluation=evaluation: evaluation
+        ledger.evaluate(evaluation.v)
+        assert np.array_equal(ledger.best, evaluation.v) == better, (gap, cost)
     assert ledger.evaluations == {"values": len(sequence)}
 
 

@@ -16,13 +16,13 @@ seeds = st.integers(0, 2**32 - 1)
 def test_what_a_step_changes_is_kept(seed, m, n):
     rng = np.random.default_rng(seed)
     E, u, x = rng.standard_normal((m, n)), rng.standard_normal(m), rng.standard_normal(n)
-    of = Tall(E)
-    assert of.R.shape == (min(m, n), n)
-    assert np.array_equal(of.R, np.triu(of.R))
+    matrix = Tall(E)
+    assert matrix.R.shape == (min(m, n), n)
+    assert np.array_equal(matrix.R, np.triu(matrix.R))
     # |u + E x|^2 - |u|^2, of the matrix and of its triangle
-    whole = np.sum((u + E @ x) ** 2) - np.sum(u**2)
-    small = np.sum((of.seen(u) + of.R @ x) ** 2) - np.sum(of.seen(u) ** 2)
-    assert small == pytest.approx(whole, rel=1e-10, abs=1e-10 * (1 + np.sum(u**2) + np.sum((E @ x) ** 2)))
+    full_change = np.sum((u + E @ x) ** 2) - np.sum(u**2)
+    reduced_change = np.sum((matrix.seen(u) + matrix.R @ x) ** 2) - np.sum(matrix.seen(u) ** 2)
+    assert reduced_change == pytest.approx(full_change, rel=1e-10, abs=1e-10 * (1 + np.sum(u**2) + np.sum((E @ x) ** 2)))
 
 
 @given(seeds, st.integers(1, 12), st.integers(1, 12))

@@ -55,7 +55,7 @@ def weighted(staged, station, noise):
 @given(problems(n_c=0), seeds, st.floats(1e-6, 1.0), st.floats(0.0, 0.7), st.floats(0.1, 2.0))
 def test_step_solves_the_dense_normal_equations_with_held_variables(problem, seed, mu, share, noise):
     staged = drawn(problem, seed)
-    held = np.random.default_rng(seed).random(staged.layout.n_v) < share
+    is_fixed = np.random.default_rng(seed).random(staged.layout.n_v) < share
     residual, jacobian = weighted(staged, STATION, noise)
     soft = SoftenedProblem(staged, STATION, noise)
     normal = soft.equations(staged.linearization)
@@ -63,15 +63,15 @@ def test_step_solves_the_dense_normal_equations_with_held_variables(problem, see
     assert close(soft.value(staged.linearization), 0.5 * residual @ residual)
     assert close(normal.gradient, gradient)
     assert close(normal.diagonal, np.diag(matrix))
-    dv, free = np.zeros(gradient.size), ~held
+    dv, free = np.zeros(gradient.size), ~is_fixed
     damped = matrix + mu * np.diag(np.maximum(np.diag(matrix), 1e-300))
     if (np.diag(damped)[free] < 1e-200).any():  # a variable that nothing depends on
         return
     dv[free] = np.linalg.solve(damped[np.ix_(free, free)], -gradient[free])
-    found = normal.solve(mu, held)
-    assert np.array_equal(found[held], dv[held])
-    assert close(found, dv, 1e-10 * np.linalg.cond(damped[np.ix_(free, free)]) if free.any() else 0.0)
-    assert close(normal.decrease(found), -gradient @ found - 0.5 * found @ matrix @ found)
+    step = normal.solve(mu, is_fixed)
+    assert np.array_equal(step[is_fixed], dv[is_fixed])
+    assert close(step, dv, 1e-10 * np.linalg.cond(damped[np.ix_(free, free)]) if free.any() else 0.0)
+    assert close(normal.decrease(step), -gradient @ step - 0.5 * step @ matrix @ step)
 
 
 def test_matrix_that_is_not_finite_gives_no_step():
@@ -135,17 +135,17 @@ def test_accepted_steps_lower_the_value_within_the_bounds(name):
     problem = lotka_volterra((0.5, 0.7, 1.2, 1.2), lower=0.4, upper=1.3)
     staged = TRANSCRIPTIONS[name].transcribe(problem, problem.guess)
     ledger, soft, mu = Ledger(staged), SoftenedProblem(staged, STATION, 1.0), 1e-3
-    at, values = ledger.evaluate(np.clip(staged.start, staged.lower, staged.upper)), []
+    evaluation, values = ledger.evaluate(np.clip(staged.start, staged.lower, staged.upper)), []
     for _ in range(6):
-        taken = soft.step(ledger, ledger.linearize(at.v), mu)
-        values.append(soft.value(at))
-        if taken.to is None:
+        step = soft.step(ledger, ledger.linearize(evaluation.v), mu)
+        values.append(soft.value(evaluation))
+        if step.to is None:
             break
-        assert taken.value == soft.value(taken.to) < values[-1]
-        assert np.isclose(taken.decrease, 1 - taken.value / values[-1])
-        assert (taken.to.v >= staged.lower).all()
-        assert (taken.to.v <= staged.upper).all()
-        at, mu = taken.to, taken.damping
+        assert step.value == soft.value(step.to) < values[-1]
+        assert np.isclose(step.decrease, 1 - step.value / values[-1])
+        assert (step.to.v >= staged.lower).all()
+        assert (step.to.v <= staged.upper).all()
+        evaluation, mu = step.to, step.damping
     assert values[-1] < 0.5 * values[0]
 
 
@@ -155,24 +155,24 @@ def test_points_that_cannot_be_evaluated_are_never_accepted(sensitivities_only):
     toy = Formula(lambda q: q - 3.0, lambda q: np.eye(1), [0.0])
     staged = Faulty(toy, lambda v: bool(v[0] > 2.0), sensitivities_only=sensitivities_only)
     ledger, soft = Ledger(staged), SoftenedProblem(toy, STATION, 1.0)
-    taken = soft.step(ledger, ledger.linearize(np.zeros(1)), 1e-3)
-    assert 0.5 < taken.to.v[0] <= 2.0
-    assert taken.held_back > 0.1
+    step = soft.step(ledger, ledger.linearize(np.zeros(1)), 1e-3)
+    assert 0.5 < step.to.v[0] <= 2.0
+    assert step.held_back > 0.1
     assert ledger.failures["step_size"] > 0
 
 
 def test_a_point_that_nothing_improves_is_kept():
     toy = Formula(lambda q: q - 3.0, lambda q: np.eye(1), [3.0])
-    taken = SoftenedProblem(toy, STATION, 1.0).step(Ledger(toy), toy.linearize(toy.start), 1e-3)
-    assert taken.to is None
-    assert taken.decrease == 0.0
+    step = SoftenedProblem(toy, STATION, 1.0).step(Ledger(toy), toy.linearize(toy.start), 1e-3)
+    assert step.to is None
+    assert step.decrease == 0.0
 
 
 def test_variables_leave_their_bounds_only_inwards():
     toy = Formula(lambda q: q - np.array([3.0, -3.0]), lambda q: np.eye(2), [1.0, 1.0])
     toy.lower, toy.upper = np.array([1.0, 1.0]), np.array([10.0, 10.0])
-    taken = SoftenedProblem(toy, STATION, 1.0).step(Ledger(toy), toy.linearize(toy.start), 1e-9)
-    assert np.allclose(taken.to.v, [3.0, 1.0])
+    step = SoftenedProblem(toy, STATION, 1.0).step(Ledger(toy), toy.linearize(toy.start), 1e-9)
+    assert np.allclose(step.to.v, [3.0, 1.0])
 
 
 def test_value_is_infinite_where_a_stage_failed():

@@ -14,11 +14,11 @@ from castfit.solve.residual_plausibility import CHANCE, LARGE_SQUARE, large_squa
 @pytest.mark.parametrize("n", [1, 5, 12, 13, 20, 40, 69, 70, 1000, 100_000])
 def test_noise_is_hardly_ever_taken_for_a_bad_fit(n):
     threshold = large_square(n)
-    least, most = LARGE_SQUARE
-    assert least <= threshold <= most
-    if least < threshold < most:
+    lower_limit, upper_limit = LARGE_SQUARE
+    assert lower_limit <= threshold <= upper_limit
+    if lower_limit < threshold < upper_limit:
         assert chi2.sf(n * threshold, n) == pytest.approx(CHANCE, rel=1e-6)
-    elif threshold == least:
+    elif threshold == lower_limit:
         assert chi2.sf(n * threshold, n) <= CHANCE
     else:
         assert chi2.sf(n * threshold, n) >= CHANCE
@@ -28,6 +28,6 @@ def test_noise_is_hardly_ever_taken_for_a_bad_fit(n):
 def test_an_optimum_a_little_below_four_is_left_for_the_best_one():
     name = "Lotka-Volterra"
     problem, place = MODELS[name].one_output(), tuple(MODELS).index(name)
-    found = cf.fit(problem, start=MODELS[name].far_start((20, 0, place)))
-    assert found.success
-    assert found.chi2 < 1.5 * np.size(found.residuals)
+    result = cf.fit(problem, start=MODELS[name].far_start((20, 0, place)))
+    assert result.success
+    assert result.chi2 < 1.5 * np.size(result.residuals)

@@ -27,30 +27,30 @@ def test_infeasibility_is_the_largest_violation_in_units_of_the_states():
         values, a=s[0], x=np.vstack([s[1:], s[:1]]), d=np.zeros_like(values.d), c=np.full_like(values.c, 0.1)
     )
 
-    def of(**changed):
+    def compute_infeasibility(**changed):
         return infeasibility(layout, scale, replace(linearization, values=(replace(exact, **changed),)))
 
-    assert of() == 0.0
+    assert compute_infeasibility() == 0.0
     d = exact.d.copy()
     d[1, 1] = -3e-6
-    assert np.isclose(of(d=d), 3.0)
+    assert np.isclose(compute_infeasibility(d=d), 3.0)
     x = exact.x.copy()
     x[0, 1] += 2e-6
-    assert np.isclose(of(x=x), 2.0)
+    assert np.isclose(compute_infeasibility(x=x), 2.0)
     x[-1] = 99.0  # nothing matches the end of the last stage
-    assert np.isclose(of(x=x), 2.0)
-    assert np.isclose(of(a=exact.a + 5e-6), 5.0)
+    assert np.isclose(compute_infeasibility(x=x), 2.0)
+    assert np.isclose(compute_infeasibility(a=exact.a + 5e-6), 5.0)
     upper = np.isfinite(chain.constraint_upper)
-    assert np.isclose(of(c=np.where(upper, 1.4, 0.1)), 1.0)  # above 0.4, in its own unit
+    assert np.isclose(compute_infeasibility(c=np.where(upper, 1.4, 0.1)), 1.0)  # above 0.4, in its own unit
     free = ~upper & ~np.isfinite(chain.constraint_lower)
     assert free.any()
-    assert of(c=np.where(free, np.nan, 0.1)) == 0.0
+    assert compute_infeasibility(c=np.where(free, np.nan, 0.1)) == 0.0
 
 
 def test_ledger_counts_remembers_and_reuses():
     ledger = Ledger(line())
-    first = ledger.evaluate(np.array([1.0]))
-    assert ledger.evaluate(np.array([1.0])) is first
+    evaluation = ledger.evaluate(np.array([1.0]))
+    assert ledger.evaluate(np.array([1.0])) is evaluation
     ledger.linearize(np.array([1.0]))
     ledger.evaluate(np.array([2.5]))
     ledger.evaluate(np.array([7.0]))

@@ -36,47 +36,47 @@ def draw(seed: int = 0) -> cf.Problem:
 
 @pytest.mark.parametrize("solver", [cf.Sqp(), cf.Ipopt()], ids=lambda s: s.label)
 def test_scalars_have_the_solution_of_vectors(solver):
-    ours, theirs = cf.fit(draw(), SCALAR, solver, retry=False), cf.fit(draw(), VECTOR, cf.GaussNewton())
-    assert ours.success, ours.message
-    assert ours.gaps < 1e-5
-    for name, value in theirs.values.items():
-        assert ours.values[name] == pytest.approx(value, abs=1e-4 * theirs.standard_errors[name])
-        assert ours.standard_errors[name] == pytest.approx(theirs.standard_errors[name], rel=1e-3)
+    result, reference = cf.fit(draw(), SCALAR, solver, retry=False), cf.fit(draw(), VECTOR, cf.GaussNewton())
+    assert result.success, result.message
+    assert result.gaps < 1e-5
+    for name, value in reference.values.items():
+        assert result.values[name] == pytest.approx(value, abs=1e-4 * reference.standard_errors[name])
+        assert result.standard_errors[name] == pytest.approx(reference.standard_errors[name], rel=1e-3)
 
 
 def test_collected_rows_take_one_backward_integration_per_iteration_and_converge_fast():
-    ours = cf.fit(lotka_volterra(POLE), SCALAR, cf.Sqp(), retry=False)
-    theirs = cf.fit(lotka_volterra(POLE), VECTOR, cf.GaussNewton())
-    assert ours.success
-    assert ours.gaps < 1e-7
-    assert ours.iterations <= 20
-    assert ours.evaluations["jacobians"] <= 3  # at the start, at the end, and once in between at most
-    assert ours.evaluations["products"] == ours.iterations
-    for name, value in theirs.parameters.items():
-        assert ours.parameters[name] == pytest.approx(value, rel=1e-6)
+    result = cf.fit(lotka_volterra(POLE), SCALAR, cf.Sqp(), retry=False)
+    reference = cf.fit(lotka_volterra(POLE), VECTOR, cf.GaussNewton())
+    assert result.success
+    assert result.gaps < 1e-7
+    assert result.iterations <= 20
+    assert result.evaluations["jacobians"] <= 3  # at the start, at the end, and once in between at most
+    assert result.evaluations["products"] == result.iterations
+    for name, value in reference.parameters.items():
+        assert result.parameters[name] == pytest.approx(value, rel=1e-6)
 
 
 def test_vectors_by_sqp():
-    ours, theirs = (cf.fit(lotka_volterra(POLE), VECTOR, solver) for solver in (cf.Sqp(), cf.GaussNewton()))
-    assert ours.success
-    assert ours.chi2 == pytest.approx(theirs.chi2, rel=1e-8)
+    result, reference = (cf.fit(lotka_volterra(POLE), VECTOR, solver) for solver in (cf.Sqp(), cf.GaussNewton()))
+    assert result.success
+    assert result.chi2 == pytest.approx(reference.chi2, rel=1e-8)
 
 
 @pytest.mark.parametrize("transcription", [cf.SingleShooting(), cf.MultipleShooting(4), cf.Collocation()],
                          ids=lambda t: t.label)  # fmt: skip
 def test_every_transcription_by_sqp(transcription):
-    ours = cf.fit(everything(), transcription, cf.Sqp())
-    theirs = cf.fit(everything(), transcription, cf.GaussNewton())
-    assert ours.success
-    assert ours.cost == pytest.approx(theirs.cost, rel=1e-7)
+    result = cf.fit(everything(), transcription, cf.Sqp())
+    reference = cf.fit(everything(), transcription, cf.GaussNewton())
+    assert result.success
+    assert result.cost == pytest.approx(reference.cost, rel=1e-7)
 
 
 def test_scalars_of_everything():
     """Two experiments, a DAE with jumping inputs, a bounded state, a constraint, a prior."""
-    ours, theirs = cf.fit(everything(), SCALAR), cf.fit(everything(), VECTOR)
-    assert ours.solver == "SQP"  # Gauss-Newton cannot
-    assert ours.success
-    assert ours.cost == pytest.approx(theirs.cost, rel=1e-7)
+    result, reference = cf.fit(everything(), SCALAR), cf.fit(everything(), VECTOR)
+    assert result.solver == "SQP"  # Gauss-Newton cannot
+    assert result.success
+    assert result.cost == pytest.approx(reference.cost, rel=1e-7)
 
 
 def test_the_gradient_of_the_scalar_vanishes_and_its_direction_does_not():
@@ -85,17 +85,17 @@ def test_the_gradient_of_the_scalar_vanishes_and_its_direction_does_not():
     place = JacobianMap(staged.layout, rows, staged.scale)
     v = staged.start.copy()
     for _ in range(11):  # the simulation
-        at = staged.evaluate(v)
-        v[staged.layout.chains[0].nodes[0]], v[staged.layout.chains[0].nodes[1:]] = at.values[0].a, at.values[0].x[:-1]
+        evaluation = staged.evaluate(v)
+        v[staged.layout.chains[0].nodes[0]], v[staged.layout.chains[0].nodes[1:]] = evaluation.values[0].a, evaluation.values[0].x[:-1]
     ends: list[float] = []
     lengths: list[float] = []
     for size in (1e-1, 1e-3, 1e-5):
-        near = v + size * staged.scale * np.random.default_rng(0).standard_normal(v.size)
-        at = staged.evaluate(near)
-        directions = rows.directions(at)
-        gradient = place.nonzeros(staged.linearize_along(near, directions).jacobians, NONE, directions)
+        point = v + size * staged.scale * np.random.default_rng(0).standard_normal(v.size)
+        evaluation = staged.evaluate(point)
+        directions = rows.directions(evaluation)
+        gradient = place.nonzeros(staged.linearize_along(point, directions).jacobians, NONE, directions)
         matching = np.isin(place.sparsity.row(), rows.matching[0])
-        ends.append(float(np.abs(gaps(staged.layout, at)[0]).max()))
+        ends.append(float(np.abs(gaps(staged.layout, evaluation)[0]).max()))
         lengths.append(float(np.abs(gradient[matching]).max()))
     np.testing.assert_allclose(np.array(lengths) / lengths[0], np.array(ends) / ends[0], rtol=0.5)
 
@@ -106,13 +106,13 @@ def test_the_gradient_of_the_scalar_equals_finite_differences():
     place = JacobianMap(staged.layout, rows, staged.scale)
     directions = rows.directions(staged.evaluate(staged.start))
     dense = np.zeros((rows.count, staged.layout.n_v))
-    found = place.nonzeros(staged.linearize_along(staged.start, directions).jacobians, NONE, directions)
-    dense[place.sparsity.row(), place.sparsity.get_col()] = found
+    nonzeros = place.nonzeros(staged.linearize_along(staged.start, directions).jacobians, NONE, directions)
+    dense[place.sparsity.row(), place.sparsity.get_col()] = nonzeros
     assert (np.count_nonzero(dense[rows.matching[0][:, 0]], axis=1) <= 2 * 2 + 4).all()  # 2 d + n_p
     for i in range(staged.layout.n_v):
         h = 1e-4 * staged.scale[i] * np.eye(staged.layout.n_v)[i]
-        near = [staged.evaluate(staged.start + m * h) for m in (-2, -1, 1, 2)]
-        g = [rows.values(at.values, at.v, NONE) for at in near]
+        evaluations = [staged.evaluate(staged.start + m * h) for m in (-2, -1, 1, 2)]
+        g = [rows.values(evaluation.values, evaluation.v, NONE) for evaluation in evaluations]
         slope = (g[0] - 8 * g[1] + 8 * g[2] - g[3]) / 12e-4
         np.testing.assert_allclose(dense[:, i], slope, rtol=1e-6, atol=1e-6)
 
@@ -124,18 +124,18 @@ def test_orthogonal_rows_make_the_jacobian(seed):
     rng = np.random.default_rng(seed)
     staged = SCALAR.transcribe(lotka_volterra(), lotka_volterra().guess)
     layout, exact = staged.layout, staged.linearize(staged.start)
-    known = [
+    jacobians = [
         type(j)(**{**vars(j), "X_s": rng.standard_normal(j.X_s.shape), "X_q": rng.standard_normal(j.X_q.shape)})
         for j in exact.jacobians
     ]
     turns = np.linalg.qr(rng.standard_normal((11, 2, 2)))[0]
     for column in range(2):
         units = (turns[:, :, column],)
-        along = staged.linearize_along(staged.start, products_along(layout, staged.scale, units))
-        linear = collected(layout, staged.scale, known, along, units)
-        known = list(linear.jacobians)
-    np.testing.assert_allclose(known[0].X_s[:-1], exact.jacobians[0].X_s[:-1], rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(known[0].X_q[:-1], exact.jacobians[0].X_q[:-1], rtol=1e-5, atol=1e-6)
+        products = staged.linearize_along(staged.start, products_along(layout, staged.scale, units))
+        linear = collected(layout, staged.scale, jacobians, products, units)
+        jacobians = list(linear.jacobians)
+    np.testing.assert_allclose(jacobians[0].X_s[:-1], exact.jacobians[0].X_s[:-1], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(jacobians[0].X_q[:-1], exact.jacobians[0].X_q[:-1], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("solver", [cf.Sqp(), cf.Ipopt()], ids=lambda s: s.label)
@@ -152,15 +152,15 @@ def test_limits():
     assert (few.success, few.status, few.iterations) == (False, Status.MAX_ITERATIONS, 2)
     late = cf.fit(draw(), SCALAR, cf.Sqp(), max_time=1e-9)
     assert (late.success, late.status) == (False, Status.MAX_TIME)
-    seen: list[int] = []
+    iterations: list[int] = []
 
-    def stop(now: cf.Iteration) -> bool:
-        seen.append(now.iteration)
-        return len(seen) == 3
+    def stop(progress: cf.Iteration) -> bool:
+        iterations.append(progress.iteration)
+        return len(iterations) == 3
 
-    stopped = cf.fit(draw(), SCALAR, cf.Sqp(), callback=stop)
-    assert stopped.status is Status.STOPPED_BY_CALLBACK
-    assert len(seen) == 3
+    stopped_result = cf.fit(draw(), SCALAR, cf.Sqp(), callback=stop)
+    assert stopped_result.status is Status.STOPPED_BY_CALLBACK
+    assert len(iterations) == 3
 
 
 def test_an_interrupt_returns_the_best_point():
@@ -169,9 +169,9 @@ def test_an_interrupt_returns_the_best_point():
     def press(_: cf.Iteration) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
-    found = cf.Sqp().solve(staged, Control(callback=press))
-    assert found.status is Status.INTERRUPTED
-    assert np.isfinite(found.v).all()
+    solution = cf.Sqp().solve(staged, Control(callback=press))
+    assert solution.status is Status.INTERRUPTED
+    assert np.isfinite(solution.v).all()
 
 
 def test_an_exception_in_the_callback_propagates():

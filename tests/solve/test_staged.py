@@ -61,8 +61,8 @@ def test_pack_and_local_are_inverse(layout, seed):
         assert chain.row_mask.shape == (chain.n_stages, chain.n_r)
         assert chain.constraint_lower.shape == (chain.n_stages, chain.n_c)
         np.testing.assert_array_equal(q, layout.theta(v)[chain.theta])
-    again = layout.pack(layout.theta(v), tuple(s for _, s, _ in parts), tuple(w for _, _, w in parts))
-    np.testing.assert_array_equal(again, v)
+    packed_v = layout.pack(layout.theta(v), tuple(s for _, s, _ in parts), tuple(w for _, _, w in parts))
+    np.testing.assert_array_equal(packed_v, v)
 
 
 @given(layout=layouts())
@@ -104,11 +104,11 @@ def test_cost_and_failures():
 
 def test_gaps_are_the_defects_of_continuity():
     layout, linear = random_problem(np.random.default_rng(0), stages=(3,), n_s=2)
-    (found,) = gaps(layout, linear)
+    (chain_gaps,) = gaps(layout, linear)
     nodes, values = linear.v[layout.chains[0].nodes], linear.values[0]
-    np.testing.assert_array_equal(found[0], values.a - nodes[0])
-    np.testing.assert_array_equal(found[1], values.x[0] - nodes[1])
-    np.testing.assert_array_equal(found[2], values.x[1] - nodes[2])
+    np.testing.assert_array_equal(chain_gaps[0], values.a - nodes[0])
+    np.testing.assert_array_equal(chain_gaps[1], values.x[0] - nodes[1])
+    np.testing.assert_array_equal(chain_gaps[2], values.x[1] - nodes[2])
 
 
 def test_a_transcription_without_hessian_says_so():

@@ -63,13 +63,13 @@ def shooting(intervals: int = 5):
 
 def test_estimate_of_the_curvature_and_the_corrected_damping():
     """Peifer and Timmer 2007, Eqs. 19-21: omega^ = 1, |dv| = 4; a full step is refused, 1 / (omega^ |dv|) taken."""
-    found = NaturalLevel().advance(search(parabola()))
-    assert np.isclose(found.report["omega"], 1.0)
-    assert np.isclose(found.damping, 0.25)
-    assert np.allclose(found.to.v, 0.0)
+    step = NaturalLevel().advance(search(parabola()))
+    assert np.isclose(step.report["omega"], 1.0)
+    assert np.isclose(step.damping, 0.25)
+    assert np.allclose(step.to.v, 0.0)
     # Simplified correction at q = 0: 35 / r'(1) = 3.5.
-    assert np.isclose(found.report["level"], 3.5**2)
-    assert found.memory == {"omega": found.report["omega"]}
+    assert np.isclose(step.report["level"], 3.5**2)
+    assert step.memory == {"omega": step.report["omega"]}
 
 
 @pytest.mark.parametrize(
@@ -83,31 +83,31 @@ def test_estimate_of_the_curvature_and_the_corrected_damping():
     ],
 )
 def test_damping_is_predicted_from_the_last_curvature(remembered, damping):
-    found = NaturalLevel().advance(search(parabola(), memory={"omega": remembered}))
-    assert np.isclose(found.damping, damping)
-    assert np.isclose(found.report["omega"], 1.0)
+    step = NaturalLevel().advance(search(parabola(), memory={"omega": remembered}))
+    assert np.isclose(step.damping, damping)
+    assert np.isclose(step.report["omega"], 1.0)
 
 
 def test_a_good_prediction_costs_one_evaluation():
-    at = search(parabola(), memory={"omega": 1.0})
-    NaturalLevel().advance(at)
-    assert at.ledger.evaluations == {"jacobians": 1, "values": 1}
+    line_search = search(parabola(), memory={"omega": 1.0})
+    NaturalLevel().advance(line_search)
+    assert line_search.ledger.evaluations == {"jacobians": 1, "values": 1}
 
 
 def test_smallest_damping_is_taken_whatever_the_curvature():
     toy = Formula(lambda q: 5000 * q**2 - 15000 * q + 5, lambda q: (10000 * q - 15000)[None], [1.499])
-    found = NaturalLevel(tau_min=0.02).advance(search(toy))
-    assert found.damping == 0.02
-    assert found.report["omega"] * 0.02 > 1.8
+    step = NaturalLevel(tau_min=0.02).advance(search(toy))
+    assert step.damping == 0.02
+    assert step.report["omega"] * 0.02 > 1.8
 
 
 @given(problems(n_c=0, determined=True))
 def test_linear_problems_need_no_damping(problem):
-    at = search(Affine(*problem))
-    found = NaturalLevel().advance(at)
-    assert found.damping == 1.0
-    assert found.report.get("omega", 0.0) * at.norm(at.step.dv) < 1e-6
-    assert found.report["level"] < 1e-12
+    line_search = search(Affine(*problem))
+    step = NaturalLevel().advance(line_search)
+    assert step.damping == 1.0
+    assert step.report.get("omega", 0.0) * line_search.norm(line_search.step.dv) < 1e-6
+    assert step.report["level"] < 1e-12
 
 
 @pytest.mark.parametrize("staged", [shooting(), rosenbrock(), saturated(2.0), saturated(40.0)])
@@ -115,26 +115,26 @@ def test_accepted_steps_lower_the_natural_level_as_promised(staged):
     """Bound (16) with the estimated curvature: the triangle inequality makes it hold exactly."""
     v, memory = staged.start, {}
     for _ in range(5):
-        at = search(staged, v, memory)
-        length = at.norm(at.step.dv)
+        line_search = search(staged, v, memory)
+        length = line_search.norm(line_search.step.dv)
         if length == 0.0:
             break
-        found = NaturalLevel().advance(at)
-        lam, omega = found.damping, found.report["omega"]
-        assert found.report["level"] <= (length * (1 - lam + 0.5 * lam**2 * omega * length)) ** 2 * (1 + 1e-9)
+        step = NaturalLevel().advance(line_search)
+        lam, omega = step.damping, step.report["omega"]
+        assert step.report["level"] <= (length * (1 - lam + 0.5 * lam**2 * omega * length)) ** 2 * (1 + 1e-9)
         if lam > 0.01:
-            assert found.report["level"] < length**2
-        v, memory = found.to.v, found.memory
+            assert step.report["level"] < length**2
+        v, memory = step.to.v, step.memory
 
 
 def test_a_step_of_inner_variables_alone_is_taken():
     """Without any step of theta and nodes there is no length to measure damping by."""
     toy = Formula(lambda q: np.array([1.0]), lambda q: np.zeros((1, 1)), [2.0])
-    at = search(toy)
-    assert at.norm(at.step.dv) == 0.0
-    found = NaturalLevel().advance(at)
-    assert found.damping == 1.0
-    assert found.to.v == 2.0
+    line_search = search(toy)
+    assert line_search.norm(line_search.step.dv) == 0.0
+    step = NaturalLevel().advance(line_search)
+    assert step.damping == 1.0
+    assert step.to.v == 2.0
 
 
 # ------------------------------------------------------------------------------------------------- exact penalty
@@ -142,16 +142,16 @@ def test_a_step_of_inner_variables_alone_is_taken():
 
 def test_penalty_is_the_cost_plus_the_weighted_violations():
     staged = shooting()
-    at = search(staged)
+    line_search = search(staged)
     chain, unit = staged.layout.chains[0], np.eye(staged.layout.n_v)
-    step = at.step
-    found = multipliers(at.local.condensed, step.residuals)[0]
-    weights = 2 * np.abs(np.vstack([found.initial[None], found.matching])) + 1e-8
-    merit = penalty(at, margin=2.0)
+    step = line_search.step
+    chain_multipliers = multipliers(line_search.local.condensed, step.residuals)[0]
+    weights = 2 * np.abs(np.vstack([chain_multipliers.initial[None], chain_multipliers.matching])) + 1e-8
+    merit = penalty(line_search, margin=2.0)
     for dv in (0 * step.dv, step.dv, 0.1 * unit[chain.nodes[3, 1]]):
-        there = staged.evaluate(staged.start + dv)
-        expected = there.cost + np.sum(weights * np.abs(gaps(staged.layout, there)[0]))
-        assert np.isclose(merit(there), expected, rtol=1e-12)
+        evaluation = staged.evaluate(staged.start + dv)
+        expected = evaluation.cost + np.sum(weights * np.abs(gaps(staged.layout, evaluation)[0]))
+        assert np.isclose(merit(evaluation), expected, rtol=1e-12)
     assert merit(Faulty(staged, lambda v: True).evaluate(staged.start)) == np.inf
 
 
@@ -159,23 +159,23 @@ def test_penalty_is_the_cost_plus_the_weighted_violations():
 def test_line_search_lowers_the_penalty_by_part_of_the_promise(staged):
     v = staged.start
     for _ in range(5):
-        at = search(staged, v)
-        merit = penalty(at, margin=2.0)
-        found = ExactPenalty().advance(at)
-        promised = merit(at.at) - at.at.excess - at.step.predicted
-        assert promised >= 0
-        assert found.report["level"] == merit(found.to)
-        assert merit(found.to) <= merit(at.at) - 1e-4 * found.damping * promised + 1e-9 * merit(at.at)
-        v = found.to.v
+        line_search = search(staged, v)
+        merit = penalty(line_search, margin=2.0)
+        step = ExactPenalty().advance(line_search)
+        promise = merit(line_search.at) - line_search.at.excess - line_search.step.predicted
+        assert promise >= 0
+        assert step.report["level"] == merit(step.to)
+        assert merit(step.to) <= merit(line_search.at) - 1e-4 * step.damping * promise + 1e-9 * merit(line_search.at)
+        v = step.to.v
 
 
 def test_violations_count_gaps_inner_equations_and_path_constraints():
     problem = lotka_volterra(state_bounds={"x": (0.4, 0.7)})
     staged = SingleShooting().transcribe(problem, problem.guess)
-    at = staged.evaluate(staged.start)
-    gap, inner, outside, relations = violation(staged.layout, at)
+    evaluation = staged.evaluate(staged.start)
+    gap, inner, outside, relations = violation(staged.layout, evaluation)
     assert gap.size == inner.size == relations.size == 0
-    x = at.values[0].c.ravel()
+    x = evaluation.values[0].c.ravel()
     assert np.allclose(outside.ravel(), np.maximum(0.4 - x, 0) + np.maximum(x - 0.7, 0))
     assert outside.max() > 0.1
 
@@ -187,30 +187,30 @@ def test_violations_count_gaps_inner_equations_and_path_constraints():
 def test_levenberg_marquardt_lowers_the_penalty_and_adapts(staged):
     v, memory = staged.start, {}
     for _ in range(5):
-        at = search(staged, v, memory)
-        merit = penalty(at, margin=2.0)
-        found = LevenbergMarquardt().advance(at)
-        mu = found.report["mu"]
-        assert found.report["level"] == merit(found.to) <= merit(at.at) * (1 + 1e-9)
+        line_search = search(staged, v, memory)
+        merit = penalty(line_search, margin=2.0)
+        step = LevenbergMarquardt().advance(line_search)
+        mu = step.report["mu"]
+        assert step.report["level"] == merit(step.to) <= merit(line_search.at) * (1 + 1e-9)
         assert mu >= memory.get("mu", 1e-3)
-        assert mu / 3 * (1 - 1e-9) <= found.memory["mu"] <= 2 * mu
-        assert found.damping == 1 / (1 + mu)
-        v, memory = found.to.v, found.memory
+        assert mu / 3 * (1 - 1e-9) <= step.memory["mu"] <= 2 * mu
+        assert step.damping == 1 / (1 + mu)
+        v, memory = step.to.v, step.memory
 
 
 def test_gain_of_one_divides_mu_by_three():
     toy = Formula(lambda q: q - np.array([3.0, 5.0]), lambda q: np.eye(2), [0.0, 0.0])
-    found = LevenbergMarquardt(first=1e-3).advance(search(toy))
-    assert np.allclose(found.to.v, np.array([3.0, 5.0]) / 1.001)
-    assert np.isclose(found.memory["mu"], 1e-3 / 3)
+    step = LevenbergMarquardt(first=1e-3).advance(search(toy))
+    assert np.allclose(step.to.v, np.array([3.0, 5.0]) / 1.001)
+    assert np.isclose(step.memory["mu"], 1e-3 / 3)
 
 
 @pytest.mark.parametrize("control", [LevenbergMarquardt(), ExactPenalty()])
 def test_changes_below_the_integration_error_are_accepted(control):
     """The promise drowns in rounding, and the trial is worse by far more than that."""
     toy = Formula(lambda q: np.array([1.0 + 1e-11 * (q[0] != 0), 1e-9 * (q[0] + 3)]), lambda q: [[0.0], [1e-9]], [0.0])
-    found = control.advance(search(toy))
-    assert np.isclose(found.to.v[0], -3.0, rtol=1e-2)
+    step = control.advance(search(toy))
+    assert np.isclose(step.to.v[0], -3.0, rtol=1e-2)
 
 
 # ------------------------------------------------------------------------------------------------------- Hemker
@@ -219,13 +219,13 @@ def test_changes_below_the_integration_error_are_accepted(control):
 def test_hemker_shortens_steepest_descent_by_his_factor():
     """The Gauss-Newton step is too long; in one dimension steepest descent is the same, and S / (S + S') follows."""
     toy = saturated(3.0)
-    at = search(toy)
-    now, there = at.at.cost, toy.evaluate(toy.start + at.step.dv).cost
-    assert there > now
-    found = Hemker().advance(at)
-    assert np.isclose(found.damping, now / (now + there))
-    assert np.allclose(found.to.v, toy.start + found.damping * at.step.dv)
-    assert found.to.cost < now
+    line_search = search(toy)
+    start_cost, end_cost = line_search.at.cost, toy.evaluate(toy.start + line_search.step.dv).cost
+    assert end_cost > start_cost
+    step = Hemker().advance(line_search)
+    assert np.isclose(step.damping, start_cost / (start_cost + end_cost))
+    assert np.allclose(step.to.v, toy.start + step.damping * line_search.step.dv)
+    assert step.to.cost < start_cost
 
 
 def test_hemker_descends_along_the_gradient_within_bounds():
@@ -236,14 +236,14 @@ def test_hemker_descends_along_the_gradient_within_bounds():
         [-1.2, 1.0, 1.0],
     )
     toy.lower[2] = 1.0
-    at = search(toy)
+    line_search = search(toy)
     J, r = toy.jacobian(toy.start), toy.residuals(toy.start)
     gradient = np.array([*(J.T @ r)[:2], 0.0])
-    found = Hemker().advance(at)
-    assert found.to.cost < at.at.cost
-    moved = found.to.v - toy.start
+    step = Hemker().advance(line_search)
+    assert step.to.cost < line_search.at.cost
+    change = step.to.v - toy.start
     length = (gradient @ gradient) / np.sum((J @ gradient) ** 2)
-    assert np.allclose(moved, -found.damping * length * gradient)
+    assert np.allclose(change, -step.damping * length * gradient)
 
 
 def test_hemker_refuses_nodes_and_path_constraints():
@@ -295,15 +295,15 @@ def test_all_reach_the_solution(control, toy):
 def test_trials_stay_within_the_bounds():
     toy = saturated(3.0)
     toy.lower[:] = 2.5
-    at = search(toy)
-    assert np.allclose(at.trial(np.array([-7.0])).v, 2.5)
+    line_search = search(toy)
+    assert np.allclose(line_search.trial(np.array([-7.0])).v, 2.5)
 
 
 def test_norm_measures_theta_and_nodes_in_their_units():
     staged = shooting()
-    at = search(staged)
-    unit = np.maximum(np.abs(at.at.v), staged.scale)
-    assert np.isclose(at.norm(0.1 * unit), 0.1)
+    line_search = search(staged)
+    unit = np.maximum(np.abs(line_search.at.v), staged.scale)
+    assert np.isclose(line_search.norm(0.1 * unit), 0.1)
     assert np.array_equal(np.sort(outer(staged.layout)), np.arange(staged.layout.n_v))
     experiment = Experiment({"x": [0.5, 0.3]}, time=[1.0, 2.0], initial={"x": 1.0})
     problem = Problem(decay_model(), experiment, parameters={"k": 1.0})

@@ -63,11 +63,11 @@ def errors_of(staged, local, step):
 def test_without_bounds_step_and_multipliers_are_those_of_the_dense_kkt_system(problem):
     staged = Affine(*problem)
     local = LocalProblem(staged, staged.linearization)
-    step, (dv, found) = local.direction(), kkt_solution(dense(*problem))
+    step, (dv, expected_multipliers) = local.direction(), kkt_solution(dense(*problem))
     assert close(step.dv, dv)
-    assert close(flat_multipliers(equations(local, step)), found)
-    after = staged.evaluate(staged.start + step.dv)
-    assert close(step.predicted, after.cost)
+    assert close(flat_multipliers(equations(local, step)), expected_multipliers)
+    next_evaluation = staged.evaluate(staged.start + step.dv)
+    assert close(step.predicted, next_evaluation.cost)
 
 
 @given(problems(determined=True), seeds, st.sampled_from([0.1, 0.5, 0.9]))
@@ -79,12 +79,12 @@ def test_bounded_step_solves_the_dense_kkt_system_with_its_active_set_as_equatio
     assert all(error < 1e-8 * max(1.0, np.abs(step.dv).max()) for error in errors_of(staged, local, step).values())
     full, v, n = dense(*problem), staged.start, staged.layout.n_v
     # Numbers of a size that rounding cannot explain; complementarity says that these are all.
-    held = np.flatnonzero(np.abs(step.bound_multipliers) > 1e-8)
+    active_indices = np.flatnonzero(np.abs(step.bound_multipliers) > 1e-8)
     path = np.flatnonzero(np.abs(step.path_multipliers) > 1e-8)
     (lower, upper), sign = path_bounds(staged.layout), np.sign(step.path_multipliers[path])
-    target = np.where(step.bound_multipliers[held] < 0, staged.lower[held], staged.upper[held]) - v[held]
+    target = np.where(step.bound_multipliers[active_indices] < 0, staged.lower[active_indices], staged.upper[active_indices]) - v[active_indices]
     limit = np.where(sign < 0, lower[path], upper[path])
-    C = np.vstack([full.C, np.eye(n)[held], full.P[path]])
+    C = np.vstack([full.C, np.eye(n)[active_indices], full.P[path]])
     e = np.concatenate([full.e, -target, full.c[path] - limit])
     condition = np.linalg.cond(C) if C.size else 1.0
     assume(condition < 1e6)
@@ -108,10 +108,10 @@ def test_multipliers_make_the_gradient_of_the_lagrangian_vanish_after_the_step(p
     local = LocalProblem(staged, staged.linearization)
     step = local.direction()
     assume(step.feasible)
-    after = staged.linearize(staged.start + step.dv)
-    found = equations(local, step)
-    gradient = lagrangian_gradient(staged.layout, after, found, step.bound_multipliers)
-    terms = np.concatenate([step.dv, step.bound_multipliers, flat_multipliers(found)])
+    next_linearization = staged.linearize(staged.start + step.dv)
+    chain_multipliers = equations(local, step)
+    gradient = lagrangian_gradient(staged.layout, next_linearization, chain_multipliers, step.bound_multipliers)
+    terms = np.concatenate([step.dv, step.bound_multipliers, flat_multipliers(chain_multipliers)])
     assert np.abs(gradient).max() < 1e-8 * max(1.0, np.abs(terms).max())
 
 
@@ -158,11 +158,11 @@ def test_regularisation_spares_what_only_the_closure_determines(seed):
     """The last node stays unknown; data do not see the integral in it, but the matching conditions fix it."""
     staged = Affine(*unstable(seed))
     # The initial value of the integral is known, so all of the problem is determined.
-    last = staged.layout.n_theta - 1
-    staged.lower[last] = staged.upper[last] = staged.start[last]
+    last_index = staged.layout.n_theta - 1
+    staged.lower[last_index] = staged.upper[last_index] = staged.start[last_index]
     local = LocalProblem(staged, staged.linearization, regularisation=1e-9)
-    assert local.condensed.n_x > last + 1
-    full, fixed = dense(staged.layout, staged.linearization), np.eye(staged.layout.n_v)[[last]]
+    assert local.condensed.n_x > last_index + 1
+    full, fixed = dense(staged.layout, staged.linearization), np.eye(staged.layout.n_v)[[last_index]]
     dv, _ = kkt_solution(Dense(full.r, full.J, np.append(full.e, 0.0), np.vstack([full.C, fixed]), full.c, full.P))
     assert close(local.direction().dv, dv, 1e-7)
 
@@ -173,19 +173,19 @@ def test_singular_directions_are_found_and_held(gain):
         np.random.default_rng(3), stages=(9,), n_s=2, gain=gain, null_directions=1, n_prior=8
     )
     staged = Affine(layout, linearization)
-    free = LocalProblem(staged, linearization, regularisation=0.0)
-    held = LocalProblem(staged, linearization, regularisation=1e-9)
-    assert (held.condensed.n_x > layout.n_theta) == (gain > 1)
-    assert free._singular[1].shape == (held.condensed.n_x, 0)
-    (direction,) = held._singular[1].T
-    in_theta = held.column_scale * direction
-    assert close(in_theta / np.abs(in_theta).max(), np.sign(in_theta[0]) * np.eye(1, held.condensed.n_x)[0]
-                 - np.sign(in_theta[0]) * np.eye(1, held.condensed.n_x, 1)[0], 1e-6)  # fmt: skip
-    assert held.condition > 1e9
-    step = held.direction()
-    scaled = step.dv[held.condensed.positions] / held.column_scale
+    free_problem = LocalProblem(staged, linearization, regularisation=0.0)
+    regularized_problem = LocalProblem(staged, linearization, regularisation=1e-9)
+    assert (regularized_problem.condensed.n_x > layout.n_theta) == (gain > 1)
+    assert free_problem._singular[1].shape == (regularized_problem.condensed.n_x, 0)
+    (direction,) = regularized_problem._singular[1].T
+    in_theta = regularized_problem.column_scale * direction
+    assert close(in_theta / np.abs(in_theta).max(), np.sign(in_theta[0]) * np.eye(1, regularized_problem.condensed.n_x)[0]
+                 - np.sign(in_theta[0]) * np.eye(1, regularized_problem.condensed.n_x, 1)[0], 1e-6)  # fmt: skip
+    assert regularized_problem.condition > 1e9
+    step = regularized_problem.direction()
+    scaled = step.dv[regularized_problem.condensed.positions] / regularized_problem.column_scale
     assert abs(direction @ scaled) < 1e-6 * np.abs(scaled).max()
-    assert close(step.predicted, free.direction().predicted, 1e-6)
+    assert close(step.predicted, free_problem.direction().predicted, 1e-6)
 
 
 @pytest.mark.parametrize("regularisation", [0.0, 1e-9])
@@ -196,9 +196,9 @@ def test_matrices_do_not_wait_for_the_garbage_collector(regularisation):
     try:
         local = LocalProblem(Affine(layout, linearization), linearization, regularisation=regularisation)
         assert local.within(1.0).decrease == local.promise
-        gone = weakref.ref(local)
+        reference = weakref.ref(local)
         del local
-        assert gone() is None
+        assert reference() is None
     finally:
         gc.enable()
 
@@ -233,10 +233,10 @@ def test_padding_of_path_constraints_may_be_nan():
         jacobians=(replace(j, C_q=np.where(real[:, :, None], j.C_q, np.inf)),),
     )
     expected = LocalProblem(Affine(layout, linearization), linearization).direction()
-    found = LocalProblem(Affine(layout, padded), padded).direction()
-    assert np.count_nonzero(found.path_multipliers) > 1
-    assert close(found.dv, expected.dv)
-    assert close(found.path_multipliers, expected.path_multipliers)
+    step = LocalProblem(Affine(layout, padded), padded).direction()
+    assert np.count_nonzero(step.path_multipliers) > 1
+    assert close(step.dv, expected.dv)
+    assert close(step.path_multipliers, expected.path_multipliers)
 
 
 def test_overflow_is_noticed():

@@ -34,18 +34,18 @@ class Affine(StagedProblem):
         self.signal = tuple(1.0 * chain.row_mask for chain in layout.chains)
 
     def evaluate(self, v):
-        at = self.linearization
-        dv, values = v - at.v, []
-        for chain, there, j in zip(self.layout.chains, at.values, at.jacobians, strict=True):
-            moved = {
+        linearization = self.linearization
+        dv, values = v - linearization.v, []
+        for chain, chain_values, j in zip(self.layout.chains, linearization.values, linearization.jacobians, strict=True):
+            predictions = {
                 name: predicted(
-                    getattr(there, name), tuple(getattr(j, f"{name.upper()}_{to}") for to in "sqw"), chain, dv
+                    getattr(chain_values, name), tuple(getattr(j, f"{name.upper()}_{to}") for to in "sqw"), chain, dv
                 )
                 for name in ("r", "d", "x", "c")
             }
-            values.append(ChainValues(a=there.a + j.A @ dv[chain.theta], **moved))
-        prior = at.prior + at.prior_jacobian @ self.layout.theta(dv)
-        return Evaluation(v.copy(), tuple(values), prior, at.prior_jacobian)
+            values.append(ChainValues(a=chain_values.a + j.A @ dv[chain.theta], **predictions))
+        prior = linearization.prior + linearization.prior_jacobian @ self.layout.theta(dv)
+        return Evaluation(v.copy(), tuple(values), prior, linearization.prior_jacobian)
 
     def linearize(self, v):
         return with_jacobians(self.evaluate(v), self.linearization.jacobians)
@@ -92,8 +92,8 @@ def single_stage(n: int, m: int) -> Specification:
 
 
 def with_jacobians(evaluation: Evaluation, jacobians: tuple[Jacobians, ...]) -> Linearization:
-    at = evaluation
-    return Linearization(at.v, at.values, at.prior, at.prior_jacobian, at.failures, jacobians)
+    point = evaluation
+    return Linearization(point.v, point.values, point.prior, point.prior_jacobian, point.failures, jacobians)
 
 
 class Faulty(StagedProblem):
@@ -114,12 +114,12 @@ class Faulty(StagedProblem):
         self.linearized.append(v)
         return self._broken(self.inner.linearize(v), self.region(v))
 
-    def _broken(self, at, fails):
+    def _broken(self, evaluation, fails):
         if not fails:
-            return at
-        nan = tuple(ChainValues(*(np.full_like(getattr(c, name), np.nan) for name in "radxc")) for c in at.values)
+            return evaluation
+        nan = tuple(ChainValues(*(np.full_like(getattr(c, name), np.nan) for name in "radxc")) for c in evaluation.values)
         failure = Failure(self.layout.chains[0].name, 0, "step_size", "stopped at t = 0.3")
-        return replace(at, failures=(failure,), values=at.values if self.sensitivities_only else nan)
+        return replace(evaluation, failures=(failure,), values=evaluation.values if self.sensitivities_only else nan)
 
 
 def search(staged: StagedProblem, v: np.ndarray | None = None, memory=None) -> LineSearch:

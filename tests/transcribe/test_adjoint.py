@@ -29,8 +29,8 @@ def consistent(problem: cf.Problem, transcription: cf.MultipleShooting):
     staged = transcription.transcribe(problem, problem.guess)
     v = staged.start.copy()
     for _ in range(max(c.n_stages for c in staged.layout.chains) + 1):
-        at = staged.evaluate(v)
-        for chain, values in zip(staged.layout.chains, at.values, strict=True):
+        evaluation = staged.evaluate(v)
+        for chain, values in zip(staged.layout.chains, evaluation.values, strict=True):
             v[chain.nodes[0]] = values.a
             v[chain.nodes[1:]] = values.x[:-1]
     assert max(float(np.abs(g).max()) for g in gaps(staged.layout, staged.evaluate(v))) < 1e-12
@@ -45,17 +45,17 @@ def test_rows_are_those_of_forward_multiple_shooting(problem):
     """Data at jumps of inputs and at events are read where they are without nodes there."""
     (one, v), (other, w) = (consistent(problem(), t) for t in (ADJOINT, FORWARD))
     rows = [
-        np.concatenate([of.r[c.row_mask] for c, of in zip(s.layout.chains, s.evaluate(at).values, strict=True)])
-        for s, at in ((one, v), (other, w))
+        np.concatenate([values.r[c.row_mask] for c, values in zip(s.layout.chains, s.evaluate(point).values, strict=True)])
+        for s, point in ((one, v), (other, w))
     ]
     np.testing.assert_allclose(*rows, rtol=1e-7, atol=2e-8)  # two integrators, each at 1e-9
     limits = [
-        [(c.constraint_lower[np.isfinite(c.constraint_upper)], of.c[np.isfinite(c.constraint_upper)])
-         for c, of in zip(s.layout.chains, s.evaluate(at).values, strict=True)] for s, at in ((one, v), (other, w))
+        [(c.constraint_lower[np.isfinite(c.constraint_upper)], values.c[np.isfinite(c.constraint_upper)])
+         for c, values in zip(s.layout.chains, s.evaluate(point).values, strict=True)] for s, point in ((one, v), (other, w))
     ]  # fmt: skip
-    for ours, theirs in zip(*limits, strict=True):
-        for mine, its in zip(ours, theirs, strict=True):
-            np.testing.assert_allclose(np.sort(mine), np.sort(its), rtol=1e-8)
+    for adjoint_limits, forward_limits in zip(*limits, strict=True):
+        for adjoint_limit, forward_limit in zip(adjoint_limits, forward_limits, strict=True):
+            np.testing.assert_allclose(np.sort(adjoint_limit), np.sort(forward_limit), rtol=1e-8)
 
 
 def along(staged, linear, dv):
@@ -74,12 +74,12 @@ def test_adjoint_blocks_equal_finite_differences(problem):
     linear, h = staged.linearize(v), 2e-3
     for _ in range(2):
         dv = staged.scale * rng.standard_normal(v.size)
-        near = [staged.evaluate(v + m * h * dv) for m in (-2, -1, 1, 2)]
-        for c, moved in enumerate(along(staged, linear, dv)):
-            for name, exact in moved.items():
+        evaluations = [staged.evaluate(v + m * h * dv) for m in (-2, -1, 1, 2)]
+        for c, changes in enumerate(along(staged, linear, dv)):
+            for name, exact in changes.items():
                 # Derivatives of rows are those with unknown sigmas held.
                 g = [rows_in_units(staged.layout, e, linear.sigma)[c] if name == "r" else getattr(e.values[c], name)
-                     for e in near]  # fmt: skip
+                     for e in evaluations]  # fmt: skip
                 slope = (g[0] - 8 * g[1] + 8 * g[2] - g[3]) / (12 * h)
                 np.testing.assert_allclose(slope, exact, rtol=1e-6, atol=1e-6 * max(np.abs(exact).max(initial=0), 1))
 
@@ -99,8 +99,8 @@ def test_one_direction_is_a_product_of_all(problem):
     staged = ADJOINT.transcribe(problem(), problem().guess)
     rng = np.random.default_rng(2)
     directions = [rng.standard_normal(chain.nodes.shape) for chain in staged.layout.chains]
-    full, along = staged.linearize(staged.start), staged.linearize_along(staged.start, directions)
-    for d, all_, one in zip(directions, full.jacobians, along.jacobians, strict=True):
+    full, products = staged.linearize(staged.start), staged.linearize_along(staged.start, directions)
+    for d, all_, one in zip(directions, full.jacobians, products.jacobians, strict=True):
         np.testing.assert_allclose(one.X_s, d[:, None] @ all_.X_s, rtol=1e-6, atol=1e-8)
         np.testing.assert_allclose(one.X_q, d[:, None] @ all_.X_q, rtol=1e-6, atol=1e-8)
         np.testing.assert_array_equal(one.R_s, all_.R_s)
@@ -112,12 +112,12 @@ def in_units(unit: float, scale: float, second: float, residual: float | None = 
     rate = k / (unit * second) * a
     if residual is None:
         model = cf.Model({a: 0.1 / second * u - rate, b: rate - 0.3 / second * b}, parameters=[k], inputs=[u])
-        more = {"inputs": {"u": cf.Input.linear([0, 1.5 * second, 4 * second], [scale, 2 * scale, 0])}}
+        options = {"inputs": {"u": cf.Input.linear([0, 1.5 * second, 4 * second], [scale, 2 * scale, 0])}}
     else:
         model = cf.Model({a: -z, b: z - 0.3 / second * b}, algebraic={z: residual * (z - rate)}, parameters=[k])
-        more = {}
+        options = {}
     data = cf.Experiment({"b": scale * np.array([0.3, 0.4, 0.2])}, time=second * np.array([1, 2, 4]),
-                         sigma=0.1 * scale, initial={"a": scale, "b": 0}, **more)  # fmt: skip
+                         sigma=0.1 * scale, initial={"a": scale, "b": 0}, **options)  # fmt: skip
     return cf.Problem(model, data, parameters={"k": 0.8 * unit})
 
 
@@ -136,8 +136,8 @@ def test_adjoint_derivatives_do_not_depend_on_units(residual):
     expected = blocks_in_units(1, 1, 1, residual and 1.0, derivatives="forward")
     some = (-12, 10) if residual else (-12, -5, 0, 10, 12)
     for unit, scale, second in product(some, (-9, 9) if residual else (-9, -8, 5), (-9, 9)):
-        for ours, its in zip(blocks_in_units(10.0**unit, 10.0**scale, 10.0**second, residual), expected, strict=True):
-            np.testing.assert_allclose(ours, its, atol=2e-8, err_msg=f"{unit} {scale} {second}")
+        for actual, expected_block in zip(blocks_in_units(10.0**unit, 10.0**scale, 10.0**second, residual), expected, strict=True):
+            np.testing.assert_allclose(actual, expected_block, atol=2e-8, err_msg=f"{unit} {scale} {second}")
 
 
 @settings(max_examples=8)
@@ -153,32 +153,32 @@ def test_adjoint_derivatives_do_not_depend_on_units_anywhere(unit, scale, second
 def test_fits_by_gradients_do_not_depend_on_units(residual):
     fits = {}
     for unit, scale, second in [(1, 1, 1), (1e10, 1e-8, 1), (1e-9, 1e-9, 1e6), (1e8, 1e5, 1e-6)]:
-        found = cf.fit(in_units(unit, scale, second, residual), cf.SingleShooting(derivatives="adjoint"))
-        assert found.success
-        fits[unit] = [found.parameters["k"] / unit, found.standard_errors["k"] / unit, found.chi2]
-    for ours in fits.values():
-        np.testing.assert_allclose(ours, fits[1], rtol=1e-6)
+        result = cf.fit(in_units(unit, scale, second, residual), cf.SingleShooting(derivatives="adjoint"))
+        assert result.success
+        fits[unit] = [result.parameters["k"] / unit, result.standard_errors["k"] / unit, result.chi2]
+    for fit_values in fits.values():
+        np.testing.assert_allclose(fit_values, fits[1], rtol=1e-6)
 
 
 @pytest.mark.parametrize("solver", [cf.GaussNewton(), cf.Ipopt()], ids=lambda s: s.label)
 def test_fits_agree_with_forward_sensitivities(solver):
     problem = lotka_volterra((0.5, 0.5, 0.5, -0.2))
-    ours, theirs = (cf.fit(problem, t, solver) for t in (ADJOINT, FORWARD))
-    assert ours.success
-    assert ours.chi2 == pytest.approx(theirs.chi2, rel=1e-8)
-    for name, value in theirs.parameters.items():
-        assert ours.parameters[name] == pytest.approx(value, rel=1e-6)
-        assert ours.standard_errors[name] == pytest.approx(theirs.standard_errors[name], rel=1e-5)
-    np.testing.assert_allclose(ours.residuals, theirs.residuals, atol=1e-5)
+    adjoint_result, forward_result = (cf.fit(problem, t, solver) for t in (ADJOINT, FORWARD))
+    assert adjoint_result.success
+    assert adjoint_result.chi2 == pytest.approx(forward_result.chi2, rel=1e-8)
+    for name, value in forward_result.parameters.items():
+        assert adjoint_result.parameters[name] == pytest.approx(value, rel=1e-6)
+        assert adjoint_result.standard_errors[name] == pytest.approx(forward_result.standard_errors[name], rel=1e-5)
+    np.testing.assert_allclose(adjoint_result.residuals, forward_result.residuals, atol=1e-5)
 
 
 def test_estimated_times_of_events_by_adjoint():
     guess = {"tlag": 0.25}
-    ours, theirs = (cf.fit(oral(), t, start=guess) for t in (ADJOINT, FORWARD))
-    assert ours.success
-    for name, value in theirs.parameters.items():
-        assert ours.parameters[name] == pytest.approx(value, rel=1e-6)
-        assert ours.standard_errors[name] == pytest.approx(theirs.standard_errors[name], rel=1e-4)
+    adjoint_result, forward_result = (cf.fit(oral(), t, start=guess) for t in (ADJOINT, FORWARD))
+    assert adjoint_result.success
+    for name, value in forward_result.parameters.items():
+        assert adjoint_result.parameters[name] == pytest.approx(value, rel=1e-6)
+        assert adjoint_result.standard_errors[name] == pytest.approx(forward_result.standard_errors[name], rel=1e-4)
 
 
 def test_options_that_do_not_go_together_are_refused():
@@ -235,16 +235,16 @@ def test_the_gradient_of_the_cost_equals_finite_differences_and_that_of_the_jaco
     staged = GRADIENT.transcribe(problem(), problem().guess)
     rng = np.random.default_rng(4)
     v = staged.start + 0.02 * staged.scale * rng.standard_normal(staged.layout.n_v)
-    found, linear = staged.gradient(v), staged.linearize(v)
+    evaluation, linear = staged.gradient(v), staged.linearize(v)
     by_rows = cost_gradient(staged.layout, linear, np.ones(staged.layout.n_groups + 1))
     size = np.abs(by_rows).max()
-    np.testing.assert_allclose(found.gradient, by_rows, atol=1e-6 * size)
-    assert found.cost == linear.cost
+    np.testing.assert_allclose(evaluation.gradient, by_rows, atol=1e-6 * size)
+    assert evaluation.cost == linear.cost
     for _ in range(2):
         dv = staged.scale * rng.standard_normal(v.size)
         costs = [staged.evaluate(v + m * 1e-3 * dv).cost for m in (-2, -1, 1, 2)]
         slope = (costs[0] - 8 * costs[1] + 8 * costs[2] - costs[3]) / 12e-3
-        assert found.gradient @ dv == pytest.approx(slope, rel=1e-6, abs=1e-6 * size)
+        assert evaluation.gradient @ dv == pytest.approx(slope, rel=1e-6, abs=1e-6 * size)
 
 
 @pytest.mark.skipif(obstacle() != "", reason="needs a C compiler")
@@ -252,37 +252,37 @@ def test_the_gradient_of_the_cost_equals_finite_differences_and_that_of_the_jaco
 def test_the_gradient_of_the_esdirk_method_is_that_of_its_own_steps(problem):
     options = IntegratorOptions("esdirk", 1e-5, 1e-7, watch_sensitivities=False)
     staged = cf.SingleShooting(options, derivatives="adjoint").transcribe(problem(), problem().guess)
-    found, linear = staged.gradient(staged.start), staged.linearize(staged.start)
+    evaluation, linear = staged.gradient(staged.start), staged.linearize(staged.start)
     by_rows = cost_gradient(staged.layout, linear, np.ones(staged.layout.n_groups + 1))
-    np.testing.assert_allclose(found.gradient, by_rows, rtol=1e-10, atol=1e-10 * np.abs(by_rows).max())
+    np.testing.assert_allclose(evaluation.gradient, by_rows, rtol=1e-10, atol=1e-10 * np.abs(by_rows).max())
 
 
 def test_weights_of_groups_multiply_their_squares():
     staged = GRADIENT.transcribe(lotka_volterra(), lotka_volterra().guess)
     weight = np.array([0.3, 2.0])
-    found, linear = staged.gradient(staged.start, weight), staged.linearize(staged.start)
-    np.testing.assert_allclose(found.gradient, cost_gradient(staged.layout, linear, weight), rtol=1e-5)
+    evaluation, linear = staged.gradient(staged.start, weight), staged.linearize(staged.start)
+    np.testing.assert_allclose(evaluation.gradient, cost_gradient(staged.layout, linear, weight), rtol=1e-5)
 
 
 @pytest.mark.parametrize("problem", [lotka_volterra, oral, counts], ids=lambda p: p.__name__)
 def test_fits_by_gradients_have_the_statistics_of_others(problem):
-    ours, theirs = cf.fit(problem(), cf.SingleShooting(derivatives="adjoint")), cf.fit(problem(), cf.SingleShooting())
-    assert ours.success
-    assert ours.solver == "IPOPT"  # Gauss-Newton cannot
-    assert ours.evaluations["gradients"] > ours.evaluations["jacobians"]
-    assert ours.cost == pytest.approx(theirs.cost, rel=1e-7, abs=1e-9)
-    for name, value in theirs.values.items():
-        assert ours.values[name] == pytest.approx(value, abs=1e-3 * theirs.standard_errors[name])
-        assert ours.standard_errors[name] == pytest.approx(theirs.standard_errors[name], rel=1e-4)
+    adjoint_result, forward_result = cf.fit(problem(), cf.SingleShooting(derivatives="adjoint")), cf.fit(problem(), cf.SingleShooting())
+    assert adjoint_result.success
+    assert adjoint_result.solver == "IPOPT"  # Gauss-Newton cannot
+    assert adjoint_result.evaluations["gradients"] > adjoint_result.evaluations["jacobians"]
+    assert adjoint_result.cost == pytest.approx(forward_result.cost, rel=1e-7, abs=1e-9)
+    for name, value in forward_result.values.items():
+        assert adjoint_result.values[name] == pytest.approx(value, abs=1e-3 * forward_result.standard_errors[name])
+        assert adjoint_result.standard_errors[name] == pytest.approx(forward_result.standard_errors[name], rel=1e-4)
 
 
 def test_bounds_by_gradients():
     problem = lotka_volterra((0.8, 0.8, 0.9, 0.9), upper=1.0)
-    ours = cf.fit(problem, cf.SingleShooting(derivatives="adjoint"))
-    theirs = cf.fit(problem, cf.SingleShooting(), cf.GaussNewton())
-    assert ours.success
-    assert ours.active == theirs.active
-    assert ours.cost == pytest.approx(theirs.cost, rel=1e-7)
+    adjoint_result = cf.fit(problem, cf.SingleShooting(derivatives="adjoint"))
+    forward_result = cf.fit(problem, cf.SingleShooting(), cf.GaussNewton())
+    assert adjoint_result.success
+    assert adjoint_result.active == forward_result.active
+    assert adjoint_result.cost == pytest.approx(forward_result.cost, rel=1e-7)
 
 
 def test_a_gradient_takes_no_forward_sensitivities(monkeypatch):
@@ -318,10 +318,10 @@ def test_auto_takes_what_is_faster():
     few, many = network_problem(2, 3), network_problem(2, 500)
     cvodes = cf.IntegratorOptions(method="cvodes")
     fast = cf.IntegratorOptions()  # one factorization for all directions, where it is compiled
-    rows, both = (Linearization,), (GradientEvaluation, Linearization)
+    rows, gradients_and_rows = (Linearization,), (GradientEvaluation, Linearization)
     # Experiments with five hundred quantities of their own in all have few directions each.
     for problem, options, expected in (
-        (few, cvodes, rows), (many, cvodes, both), (many, fast, both if obstacle() else rows), (spread(), cvodes, rows)
+        (few, cvodes, rows), (many, cvodes, gradients_and_rows), (many, fast, gradients_and_rows if obstacle() else rows), (spread(), cvodes, rows)
     ):  # fmt: skip
         staged = cf.SingleShooting(options).transcribe(problem, problem.guess)
         assert staged.gives == expected

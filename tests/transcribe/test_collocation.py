@@ -172,20 +172,20 @@ def test_checking_integrator_is_more_accurate_than_what_it_checks():
     """A sloppy integrator for the start must not stop refinement early, or keep it going for ever."""
     problem = lotka_volterra()
     sloppy = IntegratorOptions(relative_tolerance=1e-3, absolute_tolerance=1e-5)
-    first, second = (cf.fit(problem, cf.Collocation(integrator=options)) for options in (sloppy, FINE))
-    assert first.success
-    assert np.isclose(first.chi2, second.chi2, rtol=1e-8)
+    sloppy_result, fine_result = (cf.fit(problem, cf.Collocation(integrator=options)) for options in (sloppy, FINE))
+    assert sloppy_result.success
+    assert np.isclose(sloppy_result.chi2, fine_result.chi2, rtol=1e-8)
 
 
 def test_elements_without_end_are_admitted(monkeypatch):
     monkeypatch.setattr(importlib.import_module("castfit.fit.attempt"), "_MAX_REFINEMENTS", 1)
-    still = "After 1 refinements it still differs from the integrator; give more elements."
+    message = "After 1 refinements it still differs from the integrator; give more elements."
     result = cf.fit(lotka_volterra(), cf.Collocation(degree=2, tolerance=1e-9))
     assert result.status is Status.ACCEPTABLE
-    assert still in result.message
+    assert message in result.message
     result = cf.fit(lotka_volterra(), cf.Collocation(degree=1, tolerance=1e-8), retry=False)
     assert result.status is Status.INACCURATE  # it differs so much that chi2 does
-    assert still in result.message
+    assert message in result.message
 
 
 def test_refinement_serves_every_experiment_and_algebraic_states():

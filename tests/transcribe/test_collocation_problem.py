@@ -45,14 +45,14 @@ def rich_problem() -> Problem:
         initial={y: 0.5 * k1 * k2},
     )
     times = np.array([0.0, 0.4, 0.4, 0.9, 1.5, 2.0])
-    first = Experiment(
+    first_experiment = Experiment(
         {"product": [0.5, 1.0, 1.1, np.nan, 0.8, 0.9], "logarithm": [np.nan, 0.1, 0.2, 0.3, np.nan, 0.0], "z": times},
         time=times,
         sigma={"product": 0.1, "logarithm": 0.2, "z": 0.3},
         initial={"x": free(0.8, lower=0.1, upper=5.0, scale="log")},
         inputs={"u": Input.piecewise_constant([0, 0.73], [0.3, 1.2]), "w": Input.linear([0, 1.1, 3], [0.1, 0.5, 0.2])},
     )
-    second = Experiment(
+    second_experiment = Experiment(
         {"y": ([0.7, 1.0, 1.6], [0.4, 0.6, 0.5])}, sigma=0.1, initial={"x": 0.9}, inputs={"u": 0.2, "w": 0.0}, start=0.2
     )
     parameters = {
@@ -63,7 +63,7 @@ def rich_problem() -> Problem:
     }
     constraints = [Constraint(k2 * x * y + z, upper=4.0), Constraint(x - y, lower=0.1, upper=0.1)]
     return Problem(
-        model, [first, second], parameters=parameters, constraints=constraints, state_bounds={"x": (0.01, 10)}
+        model, [first_experiment, second_experiment], parameters=parameters, constraints=constraints, state_bounds={"x": (0.01, 10)}
     )
 
 
@@ -151,9 +151,9 @@ def test_hessian_blocks_are_the_derivatives_of_the_lagrangian_gradient(scheme, d
     assert n_prior == 1
 
     def gradient(v):
-        at = dense(staged.layout, staged.linearize(v))
-        data = slice(0, at.r.size - n_prior)
-        return at.J[data].T @ at.r[data] + at.C.T @ np.concatenate(equalities) + at.P.T @ np.concatenate(paths)
+        system = dense(staged.layout, staged.linearize(v))
+        data = slice(0, system.r.size - n_prior)
+        return system.J[data].T @ system.r[data] + system.C.T @ np.concatenate(equalities) + system.P.T @ np.concatenate(paths)
 
     total = np.zeros((v.size, v.size))
     for chain, (stages, initial) in zip(staged.layout.chains, staged.hessian(v, multipliers).chains, strict=True):
@@ -186,8 +186,8 @@ def decay_problem(end: float = 1.0) -> Problem:
 def observed_order(elements, errors):
     """Return the order between the last two meshes whose errors rounding has not spoilt."""
     clean = [(n, e) for n, e in zip(elements, errors, strict=True) if e > 1e-13]
-    (n, before), (m, after) = clean[-2:]
-    return np.log(before / after) / np.log(m / n)
+    (n, coarse_error), (m, fine_error) = clean[-2:]
+    return np.log(coarse_error / fine_error) / np.log(m / n)
 
 
 @pytest.mark.parametrize("scheme", ["radau", "legendre"])
@@ -219,9 +219,9 @@ def test_order_of_convergence_of_a_dae(scheme):
     for count in elements:
         staged = transcribe(dae_problem(), count, constant([0.0], [0.0]), scheme=scheme, degree=degree)
         v = simulate(staged, staged.start)
-        at = staged.evaluate(v)
-        ends.append(abs(at.values[0].x[-1, 0] - exact))
-        algebraic.append(abs(rows_in_units(staged.layout, at)[0][-1, 0] - (2 * np.sin(1.0) - exact)))
+        evaluation = staged.evaluate(v)
+        ends.append(abs(evaluation.values[0].x[-1, 0] - exact))
+        algebraic.append(abs(rows_in_units(staged.layout, evaluation)[0][-1, 0] - (2 * np.sin(1.0) - exact)))
     assert observed_order(elements, ends) == pytest.approx(3 if scheme == "radau" else 4, abs=0.2)
     # The last Radau point is the end, where z is as accurate as x; Legendre points extrapolate to it.
     assert observed_order(elements, algebraic) == pytest.approx(3 if scheme == "radau" else 2, abs=0.2)
@@ -253,7 +253,7 @@ def lotka_volterra() -> Problem:
 def test_cost_is_that_of_the_simulation(scheme, elements):
     problem = lotka_volterra()
     experiment = problem.experiments[0]
-    found = solve_ivp(
+    solution = solve_ivp(
         lambda t, x: [-x[0] + x[0] * x[1], x[1] - x[0] * x[1]],
         (0, 10),
         [0.4, 1.0],
@@ -265,8 +265,8 @@ def test_cost_is_that_of_the_simulation(scheme, elements):
     for i, name in enumerate(("x", "y")):
         times, values = experiment.data[name]
         sigma = {"x": 0.5, "y": 0.2}[name]
-        cost += 0.5 * (((found.sol(times)[i] - values[:, 0]) / sigma) ** 2).sum()
-    staged = transcribe(problem, elements, lambda t: (found.sol(t).T, np.zeros((t.size, 0))), scheme=scheme, degree=5)
+        cost += 0.5 * (((solution.sol(times)[i] - values[:, 0]) / sigma) ** 2).sum()
+    staged = transcribe(problem, elements, lambda t: (solution.sol(t).T, np.zeros((t.size, 0))), scheme=scheme, degree=5)
     assert staged.evaluate(simulate(staged, staged.start)).cost == pytest.approx(cost, rel=1e-7)
 
 
@@ -281,8 +281,8 @@ def test_inputs_that_jump_inside_an_element_move_its_boundary():
     np.testing.assert_allclose(staged.layout.chains[0].times, [0, 1 / 3, 0.5, 1])
     (r,) = rows_in_units(staged.layout, staged.evaluate(simulate(staged, staged.start)))
     at_jump = np.exp(-1 / 3)
-    after = [3 + (at_jump - 3) * np.exp(-(t - 1 / 3)) for t in (0.5, 1.0)]
-    np.testing.assert_allclose(r[:, 0], [at_jump, after[0] + 3, after[1] + 3], atol=1e-12)
+    states_after_jump = [3 + (at_jump - 3) * np.exp(-(t - 1 / 3)) for t in (0.5, 1.0)]
+    np.testing.assert_allclose(r[:, 0], [at_jump, states_after_jump[0] + 3, states_after_jump[1] + 3], atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["linear", "pchip", "cubic_spline"])
@@ -371,11 +371,11 @@ def test_stages_without_measurements_are_padded():
     problem = lotka_volterra()
     edges = np.array([0.0, 0.5, 4.5, 5.5, 10.0])  # 0, 4, 1 and 5 measured times
     staged = collocation_problem(problem, [edges], theta=problem.guess, trajectories=[constant([0.4, 1.0])])
-    chain, found = staged.layout.chains[0], staged.linearize(staged.start)
+    chain, linearization = staged.layout.chains[0], staged.linearize(staged.start)
     assert chain.row_mask.shape == (4, 10)
     np.testing.assert_array_equal(chain.row_mask.sum(axis=1), [0, 6, 2, 7])
     assert chain.row_mask.sum() == problem.n_data
-    values, jacobians = found.values[0], found.jacobians[0]
+    values, jacobians = linearization.values[0], linearization.jacobians[0]
     for block in (values.r, jacobians.R_s, jacobians.R_w, jacobians.R_q):
         assert (block[~chain.row_mask] == 0).all()
     rows = values.r[chain.row_mask]
@@ -389,29 +389,29 @@ def test_stages_without_measurements_are_padded():
 def test_experiments_share_what_is_shared():
     staged = transcribe(rich_problem(), 2, constant([0.8, 0.5], [0.6]))
     names = staged.layout.names
-    first, second = (tuple(names[i] for i in chain.theta) for chain in staged.layout.chains)
-    assert first == ("k1", "k2", "k3[experiment 1]", "x(0)[experiment 1]")
-    assert second == ("k1", "k2", "k3[experiment 2]")
+    first_names, second_names = (tuple(names[i] for i in chain.theta) for chain in staged.layout.chains)
+    assert first_names == ("k1", "k2", "k3[experiment 1]", "x(0)[experiment 1]")
+    assert second_names == ("k1", "k2", "k3[experiment 2]")
     used = np.concatenate([np.r_[c.nodes.ravel(), c.inner.ravel()] for c in staged.layout.chains])
     np.testing.assert_array_equal(np.sort(used), np.arange(len(names), staged.layout.n_v))
 
 
 def test_path_constraints_hold_once_at_every_measured_time():
     staged = transcribe(rich_problem(), 2, constant([0.8, 0.5], [0.6]))
-    first, second = staged.layout.chains
-    count = [np.isfinite(c.constraint_upper).sum() for c in (first, second)]
+    first_chain, second_chain = staged.layout.chains
+    count = [np.isfinite(c.constraint_upper).sum() for c in (first_chain, second_chain)]
     assert count == [2 * 5, 2 * 3]  # t = 0.4 is measured twice
-    equal = (first.constraint_lower == first.constraint_upper).sum()
+    equal = (first_chain.constraint_lower == first_chain.constraint_upper).sum()
     assert equal == 5
     c = staged.evaluate(staged.start).values[0].c
-    assert (c[np.isinf(first.constraint_upper)] == 0).all()
+    assert (c[np.isinf(first_chain.constraint_upper)] == 0).all()
 
 
 def test_prior_rows_come_from_the_problem():
     staged = transcribe(rich_problem(), 2, constant([0.8, 0.5], [0.6]))
-    found = staged.linearize(staged.start)
-    np.testing.assert_allclose(found.prior, [(0.8 - 1.0) / 0.5])
-    np.testing.assert_allclose(found.prior_jacobian[0, 0], 0.8 / 0.5)
+    linearization = staged.linearize(staged.start)
+    np.testing.assert_allclose(linearization.prior, [(0.8 - 1.0) / 0.5])
+    np.testing.assert_allclose(linearization.prior_jacobian[0, 0], 0.8 / 0.5)
 
 
 @pytest.mark.parametrize(
@@ -437,18 +437,18 @@ def test_what_cannot_be_evaluated_is_a_failure_of_its_element():
     chain = staged.layout.chains[0]
     v = staged.start.copy()
     v[chain.inner.reshape(4, 3, 2)[2, 1, 0]] = -1.0
-    found = staged.evaluate(v)
-    assert not found.ok
-    assert found.cost == np.inf
-    (failure,) = found.failures
+    evaluation = staged.evaluate(v)
+    assert not evaluation.ok
+    assert evaluation.cost == np.inf
+    (failure,) = evaluation.failures
     assert (failure.chain, failure.stage, failure.cause) == ("experiment 1", 2, "not_finite")
     assert failure.detail.startswith("the right-hand side of y is not finite at t = 1.")
-    values = found.values[0]
+    values = evaluation.values[0]
     assert np.isnan(values.d[2]).all()
     assert np.isnan(values.r[2]).all()
-    others = [0, 1, 3]
-    assert np.isfinite(values.d[others]).all()
-    assert np.isfinite(values.r[others]).all()
+    other_elements = [0, 1, 3]
+    assert np.isfinite(values.d[other_elements]).all()
+    assert np.isfinite(values.r[other_elements]).all()
 
 
 def test_a_derivative_that_is_infinite_is_a_failure_of_the_linearization_only():
@@ -483,8 +483,8 @@ def test_outputs_that_were_not_measured_may_be_infinite():
     data = {"x": ([0.0, 1.0], [1.0, 0.5]), "inverse": ([1.0], [1.0])}
     staged = transcribe(root_problem(**data), 2, constant([1.0, 1.0]))
     assert not staged.equations.observed.linear
-    found = staged.linearize(staged.start)
-    assert found.ok
+    linearization = staged.linearize(staged.start)
+    assert linearization.ok
     ((stages, _),) = staged.hessian(staged.start, draw_multipliers(staged, np.random.default_rng(0))).chains
     assert np.isfinite(stages).all()
 
@@ -492,22 +492,22 @@ def test_outputs_that_were_not_measured_may_be_infinite():
 def test_a_point_is_evaluated_once(monkeypatch):
     staged = transcribe(lotka_volterra(), 4, constant([0.4, 1.0]))
     v = staged.start.copy()
-    first, linearized = staged.evaluate(v), staged.linearize(v)
+    evaluation, linearization = staged.evaluate(v), staged.linearize(v)
     calls = []
     monkeypatch.setattr(module.Elements, "values", lambda *a: calls.append(a))
     monkeypatch.setattr(module.Elements, "slopes", lambda *a: calls.append(a))
-    assert staged.evaluate(v.copy()) is first
-    assert staged.linearize(v.copy()) is linearized
+    assert staged.evaluate(v.copy()) is evaluation
+    assert staged.linearize(v.copy()) is linearization
     assert not calls
 
 
 def test_changing_v_in_place_is_noticed():
     staged = transcribe(lotka_volterra(), 4, constant([0.4, 1.0]))
     v = staged.start.copy()
-    before = staged.evaluate(v)
-    cost = before.cost
+    evaluation = staged.evaluate(v)
+    cost = evaluation.cost
     v[-1] += 1.0
     assert staged.evaluate(v).cost != cost
-    assert before.v[-1] == staged.start[-1]
+    assert evaluation.v[-1] == staged.start[-1]
     v[-1] -= 1.0
     assert staged.evaluate(v).cost == cost

@@ -9,12 +9,12 @@ x, v, n, t = cf.symbols("x v n t")
 SLOW = pytest.mark.slow
 
 
-def happens(when, end=10.0, states=None, start=None, count=100, **how):
+def happens(when, end=10.0, states=None, start=None, count=100, **options):
     """Return how often a condition becomes true."""
-    ode, first = states or {}, start or {}
-    model = cf.Model({**ode, n: 0 * n}, time=t, initial={**first, n: 0.0})
+    ode, initial = states or {}, start or {}
+    model = cf.Model({**ode, n: 0 * n}, time=t, initial={**initial, n: 0.0})
     event = cf.Event(when=when, changes={n: n + 1}, count=count)
-    return cf.simulate(model, {}, [0.0, end], events=[event], **how)["n"][-1]
+    return cf.simulate(model, {}, [0.0, end], events=[event], **options)["n"][-1]
 
 
 def of_sine(w):
@@ -31,11 +31,11 @@ def test_oscillations_of_time_are_counted(w):
 @pytest.mark.parametrize("method", ["explicit", "esdirk", pytest.param("cvodes", marks=SLOW)])
 @pytest.mark.parametrize("w", [10, pytest.param(100, marks=SLOW)])
 def test_oscillations_of_states_are_counted(w, method):
-    found = happens(
+    n_events = happens(
         x > 0.5, states={x: v, v: -(w**2) * x}, start={x: 0.0, v: float(w)}, count=of_sine(w),
         integrator=cf.IntegratorOptions(method),
     )  # fmt: skip
-    assert found == of_sine(w)
+    assert n_events == of_sine(w)
 
 
 @pytest.mark.parametrize(
@@ -60,8 +60,8 @@ def test_short_pulses_of_time_are_seen(when, count):
 def test_products_are_counted():
     """Against signs on a grid that is far finer than what is counted."""
     grid = np.linspace(0.0, 10.0, 2_000_001)
-    held = np.sin(200 * grid) * np.sin(201 * grid) > 0.99
-    assert happens(cf.sin(200 * t) * cf.sin(201 * t) > 0.99) == (held[1:] & ~held[:-1]).sum()
+    is_true = np.sin(200 * grid) * np.sin(201 * grid) > 0.99
+    assert happens(cf.sin(200 * t) * cf.sin(201 * t) > 0.99) == (is_true[1:] & ~is_true[:-1]).sum()
 
 
 @pytest.mark.parametrize("gap", [1e-2, 1e-3])
@@ -69,10 +69,10 @@ def test_products_are_counted():
 def test_two_crossings_within_a_step_are_seen(gap, method):
     """A ball that rises above a height for a time of `gap` only."""
     height = 0.5 * 9.81 * (1 - (gap / 2) ** 2)
-    found = happens(
+    n_events = happens(
         x > height, 2.0, {x: v, v: -9.81 + 0 * v}, {x: 0.0, v: 9.81}, integrator=cf.IntegratorOptions(method)
     )
-    assert found == 1.0
+    assert n_events == 1.0
 
 
 @pytest.mark.parametrize("end", [30.0, pytest.param(80.0, marks=SLOW)])
@@ -82,8 +82,8 @@ def test_bounces_are_counted(end):
     bounces = fall + 2 * fall * np.cumsum(np.append(0.0, e ** np.arange(1, 600)))
     model = cf.Model({x: v, v: -9.81 + 0 * v, n: 0 * n}, initial={x: 1.0, v: 0.0, n: 0.0})
     bounce = cf.Event(when=x, direction="falling", changes={v: -e * v, n: n + 1}, count=600)
-    found = cf.simulate(model, {}, [0.0, end], events=[bounce])["n"][-1]
-    assert found == (bounces <= end).sum()
+    n_bounces = cf.simulate(model, {}, [0.0, end], events=[bounce])["n"][-1]
+    assert n_bounces == (bounces <= end).sum()
 
 
 def test_inputs_are_looked_at_between_their_times():
@@ -98,7 +98,7 @@ def test_inputs_are_looked_at_between_their_times():
 def test_times_of_events_are_exact():
     model = cf.Model({x: -x, n: 0 * n}, time=t, initial={x: 1.0, n: 0.0})
     tight = cf.IntegratorOptions(relative_tolerance=1e-11, absolute_tolerance=1e-13)
-    found = cf.simulate(model, {}, [0.0, 3.0], events=[cf.Event(when=x < 0.3, changes={n: t})], integrator=tight)["n"][
+    event_time = cf.simulate(model, {}, [0.0, 3.0], events=[cf.Event(when=x < 0.3, changes={n: t})], integrator=tight)["n"][
         -1
     ]
-    assert found == pytest.approx(-np.log(0.3), abs=1e-9)
+    assert event_time == pytest.approx(-np.log(0.3), abs=1e-9)

@@ -35,17 +35,17 @@ def several(**noise) -> cf.Problem:
     model = cf.Model({x: -k * x, y: k * x - b * y}, parameters=[k, b], outputs={"seen": x + 2 * y})
     rng = np.random.default_rng(3)
 
-    def measured(time, **more):
+    def measured(time, **options):
         values = {"seen": 1 + 0.1 * rng.standard_normal(len(time)), "y": 0.3 + 0.05 * rng.standard_normal(len(time))}
-        return cf.Experiment(values, time=time, **noise, **more)
+        return cf.Experiment(values, time=time, **noise, **options)
 
-    first, second = [0.0, 1.0, 2.0, 4.0], [0.5, 1.0, 3.0]
+    first_times, second_times = [0.0, 1.0, 2.0, 4.0], [0.5, 1.0, 3.0]
     return cf.Problem(
         model,
         [
-            measured(first, initial={"x": a, "y": 0.1}, name="low"),
-            measured(first, initial={"x": 3 * a**2, "y": cf.free(0.2, lower=0.01, upper=1.0)}, name="high"),
-            measured(second, initial={"x": 1.0, "y": a / 10}, parameters={"k": 0.7}, name="short"),
+            measured(first_times, initial={"x": a, "y": 0.1}, name="low"),
+            measured(first_times, initial={"x": 3 * a**2, "y": cf.free(0.2, lower=0.01, upper=1.0)}, name="high"),
+            measured(second_times, initial={"x": 1.0, "y": a / 10}, parameters={"k": 0.7}, name="short"),
         ],
         parameters={
             "k": cf.Parameter(0.5, 0.01, 10.0, scale="log"),
@@ -89,35 +89,35 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_it_agrees_but_for_rounding(name: str) -> None:
     problem = CASES[name]()
-    dense, staged, whole = staged_of(problem).dense_evaluator, one_by_one(problem), staged_of(problem)
+    dense, staged, joint_problem = staged_of(problem).dense_evaluator, one_by_one(problem), staged_of(problem)
     assert dense is not None
     rng, n = np.random.default_rng(2), staged.layout.n_theta
     masks = [chain.row_mask.ravel() for chain in staged.layout.chains]
     for _ in range(4):
         v = np.clip(staged.start + 0.3 * rng.standard_normal(n), staged.lower, staged.upper)
-        other, at = dense.cost(v), staged.linearize(v)
-        assert at.ok
-        assert other == pytest.approx(at.cost, rel=1e-12)
+        other, linearization = dense.cost(v), staged.linearize(v)
+        assert linearization.ok
+        assert other == pytest.approx(linearization.cost, rel=1e-12)
         dense.cost(v + 1e-3)  # another point between does not matter
         rows = dense.rows(v)
         assert rows is not None
-        u = np.concatenate([at.prior, *(c.r.ravel()[m] for c, m in zip(at.values, masks, strict=True))])
+        u = np.concatenate([linearization.prior, *(c.r.ravel()[m] for c, m in zip(linearization.values, masks, strict=True))])
         np.testing.assert_allclose(rows.u, u, rtol=1e-11, atol=1e-13)
-        E = [np.asarray(getattr(at.prior_jacobian, "dense", at.prior_jacobian))]
-        for chain, j, mask in zip(staged.layout.chains, at.jacobians, masks, strict=True):
+        E = [np.asarray(getattr(linearization.prior_jacobian, "dense", linearization.prior_jacobian))]
+        for chain, j, mask in zip(staged.layout.chains, linearization.jacobians, masks, strict=True):
             E.append(np.zeros((mask.sum(), n)))
             E[-1][:, chain.theta] = j.R_q.reshape(mask.size, -1)[mask]
         np.testing.assert_allclose(rows.E, np.concatenate(E), rtol=1e-11, atol=1e-12 * np.abs(rows.E).max())
-        assert (rows.cost, rows.half_square) == pytest.approx((at.cost, at.half_square), rel=1e-12)
-        same = whole.linearize(v)
-        for ours, theirs in zip((same, *same.values, *same.jacobians), (at, *at.values, *at.jacobians), strict=True):
-            for field, value in vars(theirs).items():
+        assert (rows.cost, rows.half_square) == pytest.approx((linearization.cost, linearization.half_square), rel=1e-12)
+        joint_linearization = joint_problem.linearize(v)
+        for actual, expected in zip((joint_linearization, *joint_linearization.values, *joint_linearization.jacobians), (linearization, *linearization.values, *linearization.jacobians), strict=True):
+            for field, value in vars(expected).items():
                 if isinstance(value, np.ndarray | float):
-                    np.testing.assert_allclose(getattr(ours, field), value, rtol=1e-10, atol=1e-9, err_msg=field)
-        for ours, theirs in zip(whole.standardised(v), staged.standardised(v), strict=True):
-            for a, b in zip(ours, theirs, strict=True):
+                    np.testing.assert_allclose(getattr(actual, field), value, rtol=1e-10, atol=1e-9, err_msg=field)
+        for actual, expected in zip(joint_problem.standardised(v), staged.standardised(v), strict=True):
+            for a, b in zip(actual, expected, strict=True):
                 np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
-        assert (same.information is None) == (at.information is None)
+        assert (joint_linearization.information is None) == (linearization.information is None)
 
 
 def held(*, path: bool) -> cf.Problem:
@@ -128,29 +128,29 @@ def held(*, path: bool) -> cf.Problem:
         cf.Experiment({"y": [0.2, 0.3, 0.2]}, time=time, sigma=0.1, initial={"x": start, "y": 0.0}, name=name)
         for name, start, time in (("a", 1.0, [0.5, 1.0, 3.0]), ("b", 2.0, [1.0, 2.0, 2.5]))
     ]
-    along = [cf.along(x + y**2 >= 0.1)] if path else []
+    constraints = [cf.along(x + y**2 >= 0.1)] if path else []
     bounds = {"x": (0.1, 5.0)}
-    return cf.Problem(model, data, parameters={"k": 0.7, "b": 0.4}, state_bounds=bounds, constraints=along)
+    return cf.Problem(model, data, parameters={"k": 0.7, "b": 0.4}, state_bounds=bounds, constraints=constraints)
 
 
 @pytest.mark.parametrize("path", [False, True])
 def test_path_constraints_are_values_of_the_same_moves(path: bool) -> None:
     problem = held(path=path)
-    whole, staged = staged_of(problem), one_by_one(problem)
-    assert whole.dense_evaluator is None
-    assert whole._arrays is not None
-    assert (whole._arrays._picks is None) == path
+    joint_problem, staged = staged_of(problem), one_by_one(problem)
+    assert joint_problem.dense_evaluator is None
+    assert joint_problem._arrays is not None
+    assert (joint_problem._arrays._picks is None) == path
     rng = np.random.default_rng(4)
     for _ in range(3):
-        v = whole.start * np.exp(0.3 * rng.standard_normal(whole.start.size))
-        same, at = whole.linearize(v), staged.linearize(v)
-        assert at.ok
-        assert np.isfinite(at.values[0].c).all()
-        for ours, theirs in zip((*same.values, *same.jacobians), (*at.values, *at.jacobians), strict=True):
-            for field, value in vars(theirs).items():
-                np.testing.assert_allclose(getattr(ours, field), value, rtol=1e-10, atol=1e-10, err_msg=field)
+        v = joint_problem.start * np.exp(0.3 * rng.standard_normal(joint_problem.start.size))
+        joint_linearization, linearization = joint_problem.linearize(v), staged.linearize(v)
+        assert linearization.ok
+        assert np.isfinite(linearization.values[0].c).all()
+        for actual, expected in zip((*joint_linearization.values, *joint_linearization.jacobians), (*linearization.values, *linearization.jacobians), strict=True):
+            for field, value in vars(expected).items():
+                np.testing.assert_allclose(getattr(actual, field), value, rtol=1e-10, atol=1e-10, err_msg=field)
     wild = np.array([-2000.0, 0.4])
-    assert whole.evaluate(wild).failures == staged.evaluate(wild).failures != ()
+    assert joint_problem.evaluate(wild).failures == staged.evaluate(wild).failures != ()
 
 
 def test_a_linearization_and_a_fit_enter_few_functions() -> None:
@@ -170,8 +170,8 @@ def test_what_cannot_be_computed_has_no_cost() -> None:
     dense = staged.dense_evaluator
     assert dense is not None
     assert dense.cost(staged.start) == pytest.approx(staged.evaluate(staged.start).cost, rel=1e-12)
-    for wrong in ([0.5, -1.0], [-20.0, 4.0]):  # no initial state; a pole
-        v = np.array(wrong)
+    for theta in ([0.5, -1.0], [-20.0, 4.0]):  # no initial state; a pole
+        v = np.array(theta)
         assert not staged.evaluate(v).ok
         assert dense.cost(v) is None
         assert dense.rows(v) is None
@@ -203,14 +203,14 @@ def test_few_quantities_are_solved_for_without_condensing_as_with_it(name: str, 
     staged = staged.restricted(
         lower=np.maximum(staged.lower, start - room), upper=np.minimum(staged.upper, start + room)
     )
-    linear, near = staged.linearize(start), staged.evaluate(np.clip(start + 1e-3, staged.lower, staged.upper))
+    linear, evaluation = staged.linearize(start), staged.evaluate(np.clip(start + 1e-3, staged.lower, staged.upper))
     few = local_problem(staged, linear, regularisation=1e-9)
     condensed = LocalProblem(staged, linear, regularisation=1e-9)
     assert isinstance(few, DenseProblem) == (start.size <= 8)
-    held = np.full(start.size, 0.3)
+    damping = np.full(start.size, 0.3)
     for step in (
-        LocalProblem.direction, lambda local: local.direction(damping=held), lambda local: local.within(0.1),
-        lambda local: local.correction(near),
+        LocalProblem.direction, lambda local: local.direction(damping=damping), lambda local: local.within(0.1),
+        lambda local: local.correction(evaluation),
     ):  # fmt: skip
         one, other = step(few), step(condensed)
         assert "condensed" not in vars(few) or start.size > 8
@@ -243,33 +243,33 @@ def test_other_integrators_are_as_if_asked_for_at_once(name: str, known: bool) -
     staged, finer = staged_of(problem), IntegratorOptions("esdirk", 1e-8, 1e-10)
     if known:
         staged.linearize(staged.start)
-    other, anew = staged.integrated_by(finer), SingleShooting(finer).transcribe(problem, staged.start, staged.units)
-    a, b = other.linearize(staged.start), anew.linearize(staged.start)
+    other, reference = staged.integrated_by(finer), SingleShooting(finer).transcribe(problem, staged.start, staged.units)
+    a, b = other.linearize(staged.start), reference.linearize(staged.start)
     assert a.cost == b.cost != staged.evaluate(staged.start).cost
-    for mine, theirs in zip(a.jacobians, b.jacobians, strict=True):
-        np.testing.assert_array_equal(mine.R_q, theirs.R_q)
+    for actual, expected in zip(a.jacobians, b.jacobians, strict=True):
+        np.testing.assert_array_equal(actual.R_q, expected.R_q)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_derivatives_of_a_new_point_take_one_integration(name: str, monkeypatch) -> None:
     problem, runs = CASES[name](), list[int]()
-    once, twice = (SingleShooting().transcribe(problem, problem.posed.guess) for _ in range(2))
-    v, ran = once.start + 1e-3 * np.maximum(np.abs(once.start), 0.1), TaskLaid.run
+    first_staged, second_staged = (SingleShooting().transcribe(problem, problem.posed.guess) for _ in range(2))
+    v, original_run = first_staged.start + 1e-3 * np.maximum(np.abs(first_staged.start), 0.1), TaskLaid.run
 
     def counted(self: TaskLaid, *arguments) -> bool:
         runs.append(self.counts.shape[0])
-        return ran(self, *arguments)
+        return original_run(self, *arguments)
 
     monkeypatch.setattr(TaskLaid, "run", counted)
-    a = once.linearize(v)
-    assert once.evaluate(v).cost == a.cost
-    alone = len(runs)
-    twice.evaluate(v)
-    b = twice.linearize(v)
-    assert len(runs) == 3 * alone
+    a = first_staged.linearize(v)
+    assert first_staged.evaluate(v).cost == a.cost
+    n_runs = len(runs)
+    second_staged.evaluate(v)
+    b = second_staged.linearize(v)
+    assert len(runs) == 3 * n_runs
     assert a.cost == b.cost
-    for mine, theirs in zip(a.jacobians, b.jacobians, strict=True):
-        np.testing.assert_array_equal(mine.R_q, theirs.R_q)
+    for actual, expected in zip(a.jacobians, b.jacobians, strict=True):
+        np.testing.assert_array_equal(actual.R_q, expected.R_q)
 
 
 def test_states_are_kept_where_only_outputs_and_noise_move():
@@ -283,22 +283,22 @@ def test_states_are_kept_where_only_outputs_and_noise_move():
     staged = staged_of(problem)
     dense = staged.dense_evaluator
     assert dense is not None
-    at = np.log([0.5, 0.5, 0.5])
-    staged.linearize(at)
+    theta = np.log([0.5, 0.5, 0.5])
+    staged.linearize(theta)
     count = dense.integrations
-    for moved in at + np.array([[0.0, 0.3, 0.0], [0.0, 0.3, -0.2], [0.1, 0.3, -0.2]]):
-        found, expected = staged.linearize(moved), one_by_one(problem).linearize(moved)
-        assert dense.integrations == count + (moved[0] != at[0])
-        assert found.cost == pytest.approx(expected.cost, rel=1e-13)
-        for own, other in zip(found.jacobians, staged_of(problem).linearize(moved).jacobians, strict=True):
-            np.testing.assert_array_equal(own.R_q, other.R_q)
+    for new_theta in theta + np.array([[0.0, 0.3, 0.0], [0.0, 0.3, -0.2], [0.1, 0.3, -0.2]]):
+        actual, expected = staged.linearize(new_theta), one_by_one(problem).linearize(new_theta)
+        assert dense.integrations == count + (new_theta[0] != theta[0])
+        assert actual.cost == pytest.approx(expected.cost, rel=1e-13)
+        for actual_jacobians, expected_jacobians in zip(actual.jacobians, staged_of(problem).linearize(new_theta).jacobians, strict=True):
+            np.testing.assert_array_equal(actual_jacobians.R_q, expected_jacobians.R_q)
 
 
 def test_what_a_linearization_takes_is_guessed_from_the_states_alone_until_one_is_known():
     problem = several(sigma=0.1)
     staged = staged_of(problem)
-    known, key = staged._took("values")
-    known[key] = 4.0, 3.0
+    durations, key = staged._took("values")
+    durations[key] = 4.0, 3.0
     n = staged.layout.n_theta
     assert staged.seconds_to_linearize(staged.start) == pytest.approx(3.0 * (1 + 0.1 * n))
     assert staged.coarse().seconds_to_linearize(staged.start) < 1.0  # another tolerance

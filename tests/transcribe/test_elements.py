@@ -64,12 +64,12 @@ def test_quadrature_is_exact_up_to_its_order_and_no_further(chosen):
     for power in range(chosen.order):
         assert chosen.weights @ chosen.points**power == pytest.approx(1 / (power + 1), abs=1e-14)
     # The error of the first power beyond is known exactly: it is that of the squared node polynomial.
-    beyond = chosen.weights @ chosen.points**chosen.order - 1 / (chosen.order + 1)
+    quadrature_error = chosen.weights @ chosen.points**chosen.order - 1 / (chosen.order + 1)
     tau, weight = np.polynomial.legendre.leggauss(chosen.degree + 1)
     monic = (0.5 * (1 + tau)[:, None] - chosen.points).prod(axis=1)
-    missing = 0.5 * weight @ (monic * (0.5 * (1 + tau)) ** (chosen.order - chosen.degree))
-    assert beyond == pytest.approx(-missing, abs=1e-15)
-    assert missing != 0
+    node_integral = 0.5 * weight @ (monic * (0.5 * (1 + tau)) ** (chosen.order - chosen.degree))
+    assert quadrature_error == pytest.approx(-node_integral, abs=1e-15)
+    assert node_integral != 0
 
 
 @every_table

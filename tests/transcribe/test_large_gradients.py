@@ -17,18 +17,18 @@ def staged_by(cells: int, integrator: IntegratorOptions, derivatives: str = "adj
 
 
 def test_tolerances_are_looser_by_default_where_gradients_are_those_of_many_states_steps():
-    usual = IntegratorOptions()
-    assert staged_by(50, usual).options.relative_tolerance == usual.relative_tolerance
-    assert staged_by(120, usual, "forward").options.relative_tolerance == usual.relative_tolerance
-    large = staged_by(120, usual)
+    default_options = IntegratorOptions()
+    assert staged_by(50, default_options).options.relative_tolerance == default_options.relative_tolerance
+    assert staged_by(120, default_options, "forward").options.relative_tolerance == default_options.relative_tolerance
+    large = staged_by(120, default_options)
     assert large.options.relative_tolerance == 1e-6
     assert large.options.absolute_tolerance == pytest.approx(1e-8)
-    given = IntegratorOptions(relative_tolerance=1e-10, absolute_tolerance=1e-12)
-    fine = staged_by(120, given)
+    options = IntegratorOptions(relative_tolerance=1e-10, absolute_tolerance=1e-12)
+    fine = staged_by(120, options)
     assert fine.options.relative_tolerance == 1e-10
-    at, exactly = large.gradient(large.start), fine.gradient(fine.start)
-    assert at.cost == pytest.approx(exactly.cost, rel=1e-7)
-    np.testing.assert_allclose(at.gradient, exactly.gradient, rtol=1e-6)
+    evaluation, exact_evaluation = large.gradient(large.start), fine.gradient(fine.start)
+    assert evaluation.cost == pytest.approx(exact_evaluation.cost, rel=1e-7)
+    np.testing.assert_allclose(evaluation.gradient, exact_evaluation.gradient, rtol=1e-6)
     assert "relative tolerance of 1e-06" in large.remark(large.start)
     assert "tolerance" not in fine.remark(fine.start)
 

@@ -33,11 +33,11 @@ class Kalman:
         for k, y in enumerate(data):
             if k:
                 m, P = self.A[k - 1] @ m + self.shift[k - 1], self.A[k - 1] @ P @ self.A[k - 1].T + self.Q[k - 1]
-            seen = np.isfinite(y)
-            if seen.any():
-                H = C[seen]
-                S = H @ P @ H.T + np.diag(sigma[seen] ** 2)
-                v, gain = y[seen] - H @ m, P @ H.T @ np.linalg.inv(S)
+            is_measured = np.isfinite(y)
+            if is_measured.any():
+                H = C[is_measured]
+                S = H @ P @ H.T + np.diag(sigma[is_measured] ** 2)
+                v, gain = y[is_measured] - H @ m, P @ H.T @ np.linalg.inv(S)
                 log_l -= 0.5 * (np.linalg.slogdet(2 * np.pi * S)[1] + v @ np.linalg.solve(S, v))
                 m, P = m + gain @ v, P - gain @ S @ gain.T
         count = len(data)
@@ -48,16 +48,16 @@ class Kalman:
             joint[k + 1] = np.einsum("ij,jlm->ilm", A, joint[k])
             joint[:, :, k + 1] = joint[k + 1].transpose(1, 2, 0)
             joint[k + 1, :, k + 1] = A @ joint[k, :, k] @ A.T + Q
-        at = [(k, j) for k, y in enumerate(data) for j in np.flatnonzero(np.isfinite(y))]
-        H = np.zeros((len(at), count, n))
-        for row, (k, j) in enumerate(at):
+        positions = [(k, j) for k, y in enumerate(data) for j in np.flatnonzero(np.isfinite(y))]
+        H = np.zeros((len(positions), count, n))
+        for row, (k, j) in enumerate(positions):
             H[row, k] = C[j]
-        flat, H = joint.reshape(count * n, count * n), H.reshape(len(at), count * n)
-        R = np.diag([sigma[j] ** 2 for _, j in at])
+        flat, H = joint.reshape(count * n, count * n), H.reshape(len(positions), count * n)
+        R = np.diag([sigma[j] ** 2 for _, j in positions])
         gain = np.linalg.solve(H @ flat @ H.T + R, H @ flat).T
-        mean = mean.ravel() + gain @ (np.array([data[k][j] for k, j in at]) - H @ mean.ravel())
-        rest = (flat - gain @ H @ flat).reshape(count, n, count, n)
-        return log_l, mean.reshape(count, n), np.einsum("kikj->kij", rest)
+        mean = mean.ravel() + gain @ (np.array([data[k][j] for k, j in positions]) - H @ mean.ravel())
+        posterior_covariance = (flat - gain @ H @ flat).reshape(count, n, count, n)
+        return log_l, mean.reshape(count, n), np.einsum("kikj->kij", posterior_covariance)
 
 
 @dataclass
@@ -74,7 +74,7 @@ class Linear:
     @classmethod
     def drawn(cls, seed: int, n: int, n_w: int, n_o: int, count: int) -> Linear:
         rng = np.random.default_rng(seed)
-        made: list[tuple[Array, Array, Array, Array]] = []
+        experiments: list[tuple[Array, Array, Array, Array]] = []
         for _ in range(count):
             t = np.cumsum(rng.uniform(0.05, 0.6, rng.integers(3, 7)))
             values = rng.normal(size=(t.size, n_o))
@@ -82,10 +82,10 @@ class Linear:
             values[np.isnan(values).all(axis=1), 0] = 0.3
             values[-1, :] = 0.1
             deviations = np.where(rng.random(n) < 0.5, rng.uniform(0.2, 1.0, n), 0.0)
-            made.append((t, values, rng.normal(size=n), deviations))
+            experiments.append((t, values, rng.normal(size=n), deviations))
         A = rng.normal(size=(n, n)) / np.sqrt(n)
         return cls(A, rng.normal(size=n), rng.normal(size=(n, n_w)), rng.normal(size=(n_o, n)),
-                   rng.uniform(0.2, 0.6, n_o), made)  # fmt: skip
+                   rng.uniform(0.2, 0.6, n_o), experiments)  # fmt: skip
 
     def problem(self) -> cf.Problem:
         n, n_w = self.G.shape
@@ -107,14 +107,14 @@ class Linear:
         ]  # fmt: skip
         return cf.Problem(model, experiments, parameters={"k": 1.0, "s": cf.Parameter(1.0, scale="log")})
 
-    def kalman(self, likelihood: PathLikelihood, found: PathEvaluation) -> list[tuple[float, Array, Array]]:
+    def kalman(self, likelihood: PathLikelihood, evaluation: PathEvaluation) -> list[tuple[float, Array, Array]]:
         """Return what the Kalman filter and smoother say, with the transitions of castfit's own stages."""
         out: list[tuple[float, Array, Array]] = []
         for each, mode, (t, values, mean, deviation) in zip(
-            likelihood.chains, found.modes, self.experiments, strict=True
+            likelihood.chains, evaluation.modes, self.experiments, strict=True
         ):
-            n, F, at = mean.size, mode.blocks.F, mode.at
-            shift = mode.blocks.f - np.einsum("kij,kj->ki", F, np.concatenate([at.x[:-1], at.c], axis=1))
+            n, F, point = mean.size, mode.blocks.F, mode.at
+            shift = mode.blocks.f - np.einsum("kij,kj->ki", F, np.concatenate([point.x[:-1], point.c], axis=1))
             filter_ = Kalman([f[:, :n] for f in F], [f[:, n:] @ f[:, n:].T for f in F], list(shift))
             row = {float(time): v for time, v in zip(t, values, strict=True)}
             data = [row.get(float(time), np.full(self.C.shape[0], np.nan)) for time in each.chain.times]
@@ -140,11 +140,11 @@ def test_linear_gaussian_models_have_the_likelihood_and_the_path_of_kalman(seed,
     problem = linear.problem()
     likelihood = likelihood_of(problem, 0.4)
     y = likelihood.problem.guess
-    found = likelihood.evaluate(y, None)
-    expected = linear.kalman(likelihood, found)
+    evaluation = likelihood.evaluate(y, None)
+    expected = linear.kalman(likelihood, evaluation)
     log_l = sum(e[0] for e in expected)
-    assert -found.value == pytest.approx(log_l, rel=1e-9, abs=1e-9)
-    for mode, (_, means, covariances) in zip(found.modes, expected, strict=True):
+    assert -evaluation.value == pytest.approx(log_l, rel=1e-9, abs=1e-9)
+    for mode, (_, means, covariances) in zip(evaluation.modes, expected, strict=True):
         assert mode.iterations <= 2
         np.testing.assert_allclose(mode.at.x, means, rtol=1e-9, atol=1e-8)
         np.testing.assert_allclose(mode.factor.covariances[1], covariances, rtol=1e-9, atol=1e-8)
@@ -158,31 +158,31 @@ def test_the_gradient_is_that_of_kalmans_likelihood():
     def kalman(y: Array) -> float:
         return -sum(e[0] for e in linear.kalman(likelihood, likelihood.evaluate(y, None)))
 
-    found, h = likelihood.evaluate(y, None), 1e-3
+    evaluation, h = likelihood.evaluate(y, None), 1e-3
     for j in range(y.size):
         d = h * np.eye(y.size)[j]
         slopes = 8 * (kalman(y + d) - kalman(y - d)) - (kalman(y + 2 * d) - kalman(y - 2 * d))  # fourth order
         sixth = 45 * (kalman(y + d) - kalman(y - d)) - 9 * (kalman(y + 2 * d) - kalman(y - 2 * d))
         sixth += kalman(y + 3 * d) - kalman(y - 3 * d)
-        assert found.gradient[j] == pytest.approx(slopes / (12 * h), rel=1e-7)
-        assert found.gradient[j] == pytest.approx(sixth / (60 * h), rel=1e-9)
+        assert evaluation.gradient[j] == pytest.approx(slopes / (12 * h), rel=1e-7)
+        assert evaluation.gradient[j] == pytest.approx(sixth / (60 * h), rel=1e-9)
 
 
 def test_innovations_make_up_the_likelihood():
     linear = Linear.drawn(7, 3, 2, 2, 2)
     likelihood = likelihood_of(linear.problem(), 0.5)
-    found, total = likelihood.evaluate(likelihood.problem.guess, None), 0.0
-    for each, mode in zip(likelihood.chains, found.modes, strict=True):
+    evaluation, total = likelihood.evaluate(likelihood.problem.guess, None), 0.0
+    for each, mode in zip(likelihood.chains, evaluation.modes, strict=True):
         expected, deviation = each.innovations(mode)
         z = (each.chain.values - expected) / deviation
         total -= np.nansum(0.5 * z**2 + np.log(deviation) + 0.5 * np.log(2 * np.pi))
-    assert total == pytest.approx(-found.value, rel=1e-10)
+    assert total == pytest.approx(-evaluation.value, rel=1e-10)
 
 
 def test_draws_about_the_path_of_a_linear_model_all_weigh_the_same():
     likelihood = likelihood_of(Linear.drawn(11, 2, 1, 1, 1).problem(), 0.5)
-    found = likelihood.evaluate(likelihood.problem.guess, None)
-    weights = likelihood.chains[0].sampled(found.modes[0], np.random.default_rng(0), 20)
+    evaluation = likelihood.evaluate(likelihood.problem.guess, None)
+    weights = likelihood.chains[0].sampled(evaluation.modes[0], np.random.default_rng(0), 20)
     np.testing.assert_allclose(weights, 0.0, atol=1e-9)
 
 
@@ -196,8 +196,8 @@ def test_stages_converge_to_the_exact_covariance_with_order_four():
     A, Q = np.array([[0, 1], [-1.3, -0.4]]), np.diag([0.0, 0.64])
     steps: list[tuple[Array, Array]] = []
     for h in np.diff(times, prepend=0.0):  # Van Loan (1978)
-        both = expm(np.block([[-A, Q], [np.zeros((2, 2)), A.T]]) * h)
-        steps.append((both[2:, 2:].T, both[2:, 2:].T @ both[:2, 2:]))
+        exponential = expm(np.block([[-A, Q], [np.zeros((2, 2)), A.T]]) * h)
+        steps.append((exponential[2:, 2:].T, exponential[2:, 2:].T @ exponential[:2, 2:]))
     exact = Kalman([a for a, _ in steps], [q for _, q in steps], [np.zeros(2)] * 4)
     data = [np.array([v]) for v in [np.nan, *values]]
     log_l = exact.run(np.array([0.0, 0.2]), np.diag([0.25, 0.0]), np.array([[1.0, 0.0]]), data, np.array([0.1]))[0]
@@ -218,33 +218,33 @@ def nonlinear(**options: object) -> cf.Problem:
         parameters=[k, s, f], inputs=[u], noises=[w], outputs={"sum": x + y},
     )  # fmt: skip
     time = np.array([0.5, 1.0, 1.0, 2.0, 2.7, 3.1])
-    first = cf.Experiment(
+    first_experiment = cf.Experiment(
         {"x": [1.9, 1.4, 1.5, np.nan, 2.0, 1.6], "sum": [2.1, 1.9, np.nan, 1.8, 2.4, 2.4]}, time, start=0,
         noise={"x": cf.LogNormal(cf.unknown("x")), "sum": cf.StudentT(0.2, df=4.0)},
         inputs={"u": cf.Input.linear([0, 2, 4], [0.1, 0.4, 0.0])},
         events=[cf.Doses(x, f, 1.0), cf.Doses(y, 0.5 * f, 0.3, duration=0.9), cf.Event(2.2, {y: 0.5 * y + f})],
         initial={"x": cf.Normal(2.0, 0.3), "y": cf.free(0.2)},
     )  # fmt: skip
-    second = cf.Experiment(
+    second_experiment = cf.Experiment(
         {"y": [1.0, 2.0, 0.0]}, [0.4, 1.2, 2.0], start=0, noise={"y": cf.Poisson()},
         inputs={"u": cf.Input.estimated([0, 1, 2], guess=0.3, smoothness=0.2, order=1)},
         initial={"x": 1.0, "y": 0.5},
     )  # fmt: skip
     parameters = {"k": cf.Parameter(0.8, scale="log", prior=cf.priors.LogNormal(0.0, 0.5)), "s": 0.3, "f": 0.6}
-    return cf.Problem(model, [first, second], parameters=parameters)
+    return cf.Problem(model, [first_experiment, second_experiment], parameters=parameters)
 
 
 def test_the_gradient_of_a_nonlinear_model_is_that_of_differences():
     inner, spreads = marginal(nonlinear().posed)
     likelihood = PathLikelihood(inner, spreads, [0.3, 0.3])
     y = np.append(inner.guess, np.log(0.15))
-    found = likelihood.evaluate(y, None)
-    assert found.modes
-    starts = [mode.start for mode in found.modes]
+    evaluation = likelihood.evaluate(y, None)
+    assert evaluation.modes
+    starts = [mode.start for mode in evaluation.modes]
     for j in range(y.size):
         d = 1e-4 * np.eye(y.size)[j]
         slope = (likelihood.evaluate(y + d, starts).value - likelihood.evaluate(y - d, starts).value) / 2e-4
-        assert found.gradient[j] == pytest.approx(slope, rel=1e-5, abs=1e-6), j
+        assert evaluation.gradient[j] == pytest.approx(slope, rel=1e-5, abs=1e-6), j
 
 
 def test_derivatives_cost_one_evaluation_however_many_quantities(monkeypatch):

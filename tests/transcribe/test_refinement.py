@@ -56,14 +56,14 @@ def test_errors_are_those_of_the_exact_solution(scheme):
 
 @pytest.mark.parametrize(("scheme", "degree"), [("radau", 1), ("radau", 2), ("legendre", 1), ("legendre", 2)])
 def test_errors_fall_with_the_assumed_orders(scheme, degree):
-    found, tight = [], IntegratorOptions(relative_tolerance=1e-12, absolute_tolerance=1e-14)
+    errors, tight = [], IntegratorOptions(relative_tolerance=1e-12, absolute_tolerance=1e-14)
     for h in (0.2, 0.1):
         # One element of length h, with a measurement inside where neither scheme is superconvergent.
         staged, v = solve(growth([0.15 * h, h], rate=-1.0), np.array([0.0, h]), scheme=scheme, degree=degree)
-        found.append(element_errors(staged, v, tight)[0])
+        errors.append(element_errors(staged, v, tight)[0])
     chosen = table(scheme, degree)
-    assert np.log2(found[0].end / found[1].end) == pytest.approx(chosen.order + 1, abs=0.3)
-    assert np.log2(found[0].inside / found[1].inside) == pytest.approx(degree + 1, abs=0.3)
+    assert np.log2(errors[0].end / errors[1].end) == pytest.approx(chosen.order + 1, abs=0.3)
+    assert np.log2(errors[0].inside / errors[1].inside) == pytest.approx(degree + 1, abs=0.3)
 
 
 def test_algebraic_states_and_inputs_are_integrated_with_their_elements():
@@ -87,19 +87,19 @@ def test_algebraic_states_that_nobody_measures_are_compared_too(scheme):
     edges = np.array([0.0, 0.5, 1.0])
     problem = Problem(model, experiment, parameters={"k": 1.0})
 
-    def near(t):
+    def guess_trajectory(t):
         return 0.2 * np.exp(t)[:, None], np.exp(6 * np.exp(t))[:, None]
 
-    staged, v = solve(problem, edges, near, degree=2, scheme=scheme)
+    staged, v = solve(problem, edges, guess_trajectory, degree=2, scheme=scheme)
     (errors,), (estimated,) = element_errors(staged, v), estimated_errors(staged, v)
     y = staged.elements[0].states(*staged.layout.chains[0].local(v)[1:])
-    begun = y[:, 0, 0] * np.exp(staged.table.points[-1] * np.diff(edges))
-    off = np.abs(y[:, -1, 1] - np.exp(30 * begun)) / np.abs(y[..., 1]).max()
-    found = errors.end if scheme == "radau" else errors.inside
-    assert found[1] == pytest.approx(off[1], rel=0.05)
+    exact_states = y[:, 0, 0] * np.exp(staged.table.points[-1] * np.diff(edges))
+    off = np.abs(y[:, -1, 1] - np.exp(30 * exact_states)) / np.abs(y[..., 1]).max()
+    measured_errors = errors.end if scheme == "radau" else errors.inside
+    assert measured_errors[1] == pytest.approx(off[1], rel=0.05)
     assert estimated.largest == pytest.approx(errors.largest, rel=0.1)
     bound = Problem(model, experiment, parameters={"k": 1.0}, constraints=[cf.Constraint(z, upper=1e9)])
-    staged, v = solve(bound, edges, near, degree=2, scheme=scheme)
+    staged, v = solve(bound, edges, guess_trajectory, degree=2, scheme=scheme)
     assert element_errors(staged, v)[0].inside.max() > errors.largest
 
 
@@ -132,8 +132,8 @@ def test_polynomials_of_higher_degree_show_the_errors_that_integrators_show(sche
     tight = IntegratorOptions(relative_tolerance=1e-12, absolute_tolerance=1e-14)
     for exact, estimated in zip(element_errors(staged, v, tight), estimated_errors(staged, v, tight), strict=True):
         assert exact.largest > 1e-9
-        for ours, theirs in ((estimated.end, exact.end), (estimated.inside, exact.inside)):
-            np.testing.assert_allclose(ours, theirs, rtol=0.1, atol=1e-10)
+        for actual, expected in ((estimated.end, exact.end), (estimated.inside, exact.inside)):
+            np.testing.assert_allclose(actual, expected, rtol=0.1, atol=1e-10)
 
 
 def test_what_a_search_leaves_of_its_equations_is_no_error_of_elements():
@@ -148,22 +148,22 @@ def test_what_a_search_leaves_of_its_equations_is_no_error_of_elements():
 def test_the_integrator_takes_over_where_polynomials_have_no_values():
     """sin(t - a) / (t - a) where a is one of the points of higher degree; and equations that are singular."""
     x, k, t = symbols("x k t")
-    at = table("radau", 5).points[1]
-    model = Model({x: k * ca.sin(t - at) / (t - at)}, parameters=[k], time=t)
+    singular_time = table("radau", 5).points[1]
+    model = Model({x: k * ca.sin(t - singular_time) / (t - singular_time)}, parameters=[k], time=t)
     experiment = Experiment({"x": [1.0]}, time=[1.0], initial={"x": 0.5})
     problem = Problem(model, experiment, parameters={"k": 1.0})
     staged, v = solve(problem, np.array([0.0, 1.0]))
-    (exact,), (found,) = element_errors(staged, v), estimated_errors(staged, v)
-    assert np.isfinite(found.largest)
-    np.testing.assert_array_equal(found.end, exact.end)
+    (exact,), (estimated_error,) = element_errors(staged, v), estimated_errors(staged, v)
+    assert np.isfinite(estimated_error.largest)
+    np.testing.assert_array_equal(estimated_error.end, exact.end)
     z = symbols("z")
     singular = Problem(Model({x: k * x}, algebraic={z: z**2 - x}, parameters=[k]), experiment, parameters={"k": 1.0})
     staged = collocation_problem(
         singular.posed, [np.array([0.0, 1.0])], theta=singular.guess,
         trajectories=[lambda t: (np.ones((t.size, 1)), np.zeros((t.size, 1)))],
     )  # fmt: skip
-    (found,) = estimated_errors(staged, staged.start)
-    assert found.largest > 0.1
+    (estimated_error,) = estimated_errors(staged, staged.start)
+    assert estimated_error.largest > 0.1
 
 
 exponents = st.lists(st.floats(-12, 3), min_size=1, max_size=6)
@@ -205,8 +205,8 @@ def test_refinement_ends_where_the_solution_is_steep():
     assert errors.largest <= tolerance
     x = staged.interpolants(v)[0](np.linspace(0, 1, 11))[0][:, 0]
     np.testing.assert_allclose(x, np.tanh(50 * (np.linspace(0, 1, 11) - 0.5)), atol=1e-5)
-    near = (np.abs(edges - 0.5) < 0.1).sum()
-    assert near > 0.6 * edges.size  # a fifth of the horizon
+    n_near = (np.abs(edges - 0.5) < 0.1).sum()
+    assert n_near > 0.6 * edges.size  # a fifth of the horizon
 
 
 def test_a_pulse_between_the_points_is_seen() -> None:
@@ -221,5 +221,5 @@ def test_a_pulse_between_the_points_is_seen() -> None:
     )
     truth = cf.simulate(problem, {"k": 2.0})["experiment 1"]["x"]
     data = cf.Experiment({"x": truth}, time=times, sigma=0.01, initial={"x": 1.0})
-    found = cf.fit(problem.replace(experiments=[data]), cf.Collocation(), retry=False)
-    assert found.parameters["k"] == pytest.approx(2.0, rel=1e-4)
+    result = cf.fit(problem.replace(experiments=[data]), cf.Collocation(), retry=False)
+    assert result.parameters["k"] == pytest.approx(2.0, rel=1e-4)

@@ -32,7 +32,7 @@ def dosed() -> cf.Problem:
     x, z, k, lag, u, t = cf.symbols("x z k lag u t")
     model = cf.Model({x: u - k * z}, algebraic={z: z + 0.2 * z**3 - x - 0.1 * u * t}, parameters=[k], inputs=[u],
                      time=t)  # fmt: skip
-    given = {
+    options = {
         "time": np.linspace(0.5, 4, 8),
         "sigma": 0.02,
         "initial": {"x": 1.0},
@@ -40,21 +40,21 @@ def dosed() -> cf.Problem:
         "events": [cf.Doses(into=x, amount=0.6, times=0.7, lag=lag)],
     }
     parameters = {"k": 0.6, "lag": cf.Parameter(0.4, lower=0.1, upper=0.7)}
-    empty = cf.Problem(model, cf.Experiment({"x": np.zeros(8), "z": np.zeros(8)}, **given), parameters=parameters)
+    empty = cf.Problem(model, cf.Experiment({"x": np.zeros(8), "z": np.zeros(8)}, **options), parameters=parameters)
     exact = cf.simulate(empty, {"k": 0.7, "lag": 0.3})["experiment 1"]
     noise = np.random.default_rng(0)
     data = {n: exact[n] + 0.02 * noise.standard_normal(8) for n in ("x", "z")}
-    return cf.Problem(model, cf.Experiment(data, **given), parameters=parameters)
+    return cf.Problem(model, cf.Experiment(data, **options), parameters=parameters)
 
 
 @pytest.mark.parametrize("problem", [everything(), dosed()], ids=["inputs", "moving"])
 @pytest.mark.parametrize("intervals", [3, "data"])
 def test_derivatives_at_inconsistent_nodes(problem, intervals):
-    posed = problem.posed
-    staged = cf.MultipleShooting(intervals, algebraic="relaxed").transcribe(posed, posed.guess)
+    compiled_problem = problem.posed
+    staged = cf.MultipleShooting(intervals, algebraic="relaxed").transcribe(compiled_problem, compiled_problem.guess)
     v = staged.start + 0.02 * np.random.default_rng(0).standard_normal(staged.start.size)
-    at = staged.evaluate(v)
-    assert min(np.abs(of.d).max() for of in at.values) > 1e-3
+    evaluation = staged.evaluate(v)
+    assert min(np.abs(values.d).max() for values in evaluation.values) > 1e-3
     assert jacobian_error(staged, v, 1e-3) < 1e-4
     inner = np.concatenate([chain.inner.ravel() for chain in staged.layout.chains])
     assert (staged.scale[inner] > 0).all()
@@ -80,12 +80,12 @@ def test_nothing_is_relaxed_at_the_solution(build, solver):
 
 def test_nodes_may_be_where_nothing_is_consistent():
     """At negative levels the outflow is imaginary: nodes that start from such data cannot be evaluated consistently."""
-    posed = tank().posed
-    assert min(posed.conditions[0].points.values[:, 0]) < 0
-    consistent = cf.MultipleShooting("data").transcribe(posed, posed.guess)
+    compiled_problem = tank().posed
+    assert min(compiled_problem.conditions[0].points.values[:, 0]) < 0
+    consistent = cf.MultipleShooting("data").transcribe(compiled_problem, compiled_problem.guess)
     assert {f.cause for f in consistent.evaluate(consistent.start).failures} == {"consistent_initialisation"}
     relaxed = cf.MultipleShooting("data", algebraic="relaxed")
-    staged = relaxed.transcribe(posed, posed.guess)
+    staged = relaxed.transcribe(compiled_problem, compiled_problem.guess)
     assert staged.linearize(staged.start).ok
 
 
@@ -95,10 +95,10 @@ def test_fits_begin_where_nothing_is_consistent():
     result = cf.fit(tank(), relaxed, second_start=False)
     assert result.success
     assert not result.failures
-    others = [cf.fit(tank(), method) for method in ("single", "collocation")]
-    for other in others:
+    other_results = [cf.fit(tank(), method) for method in ("single", "collocation")]
+    for other in other_results:
         assert result.chi2 == pytest.approx(other.chi2, rel=2e-2)  # one of them may end in a neighbouring optimum
-    assert result.chi2 <= min(other.chi2 for other in others) * (1 + 1e-6)
+    assert result.chi2 <= min(other.chi2 for other in other_results) * (1 + 1e-6)
     assert abs(result.parameters["c"] - 0.45) < 4 * result.standard_errors["c"]
 
 
@@ -113,8 +113,8 @@ def test_models_without_algebraic_states_have_nothing_to_relax():
     x, k = cf.symbols("x k")
     model = cf.Model({x: -k * x}, parameters=[k], initial={x: 1.0})
     problem = cf.Problem(model, cf.Experiment({"x": [0.6, 0.4]}, [1.0, 2.0]), parameters={"k": 0.3})
-    plain, relaxed = (cf.fit(problem, cf.MultipleShooting(2, algebraic=a)) for a in ("consistent", "relaxed"))
-    assert plain.chi2 == relaxed.chi2
+    consistent_result, relaxed_result = (cf.fit(problem, cf.MultipleShooting(2, algebraic=a)) for a in ("consistent", "relaxed"))
+    assert consistent_result.chi2 == relaxed_result.chi2
 
 
 def test_mistakes():

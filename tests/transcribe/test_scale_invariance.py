@@ -88,13 +88,13 @@ def agree(case: Drawn) -> None:
     n = len(case.units)
     if not case.known_sigma:  # one common factor has a meaning only where all outputs have one unit
         case = Drawn(**{**case.__dict__, "units": (case.units[0],) * n})
-    plain, other = posed(case, np.ones(n), 1.0), posed(case, np.array(case.units), case.second)
-    first = cf.fit(plain, TRANSCRIPTIONS[1])
+    problem, scaled_problem = posed(case, np.ones(n), 1.0), posed(case, np.array(case.units), case.second)
+    reference = cf.fit(problem, TRANSCRIPTIONS[1])
     # What the data hardly determine, such as two rates that may be exchanged, no search finds to six digits.
-    determined = [0.5 * abs(v) > first.standard_errors[n] for n, v in first.parameters.items()]
-    assume(first.success and all(determined))
+    determined = [0.5 * abs(v) > reference.standard_errors[n] for n, v in reference.parameters.items()]
+    assume(reference.success and all(determined))
     for transcription in TRANSCRIPTIONS:
-        one, two = cf.fit(plain, transcription, FAR), cf.fit(other, transcription, FAR)
+        one, two = cf.fit(problem, transcription, FAR), cf.fit(scaled_problem, transcription, FAR)
         assert one.status is two.status, (one.message, two.message)
         if not one.success:
             continue
@@ -137,7 +137,7 @@ def test_elements_are_not_refined_because_of_units():
     one, two = (cf.fit(posed(case, np.array(u), 1.0), TRANSCRIPTIONS[2]) for u in ((1.0,) * 3, (1e10, 1e-11, 1e15)))
     assert one.success
     assert two.success
-    assert [of["refinement"] for of in two.history] == [of["refinement"] for of in one.history]
+    assert [entry["refinement"] for entry in two.history] == [entry["refinement"] for entry in one.history]
     assert two.theta == pytest.approx(one.theta, rel=1e-9)
 
 

@@ -97,20 +97,20 @@ def test_jumps_and_measurements_meet_in_the_same_way_everywhere(times, jump, k):
     model = Model(
         {x: -rate * x + u}, algebraic={z: z - x * u}, parameters=[rate], inputs=[u], outputs={"sum": x + z + 10 * u}
     )
-    at = np.sort([*times, 40.0]) * 0.1
+    measured_times = np.sort([*times, 40.0]) * 0.1
     jump_time = jump * 0.1
     level = Input.piecewise_constant([0, jump_time], [1.0, 3.0])
-    data = Experiment({"sum": (at, np.zeros(at.size))}, initial={"x": 0.5}, start=0, inputs={"u": level}, sigma=1.0)
+    data = Experiment({"sum": (measured_times, np.zeros(measured_times.size))}, initial={"x": 0.5}, start=0, inputs={"u": level}, sigma=1.0)
     problem = Problem(model, data, parameters={"rate": 0.7})
 
     def exact(t: float) -> float:
         u_t = 1.0 if t <= jump_time else 3.0
-        before = lambda s: 1 / 0.7 + (0.5 - 1 / 0.7) * np.exp(-0.7 * s)  # noqa: E731
-        after = 3 / 0.7 + (before(jump_time) - 3 / 0.7) * np.exp(-0.7 * (t - jump_time))
-        state = before(t) if t <= jump_time else after
+        state_before = lambda s: 1 / 0.7 + (0.5 - 1 / 0.7) * np.exp(-0.7 * s)  # noqa: E731
+        state_after = 3 / 0.7 + (state_before(jump_time) - 3 / 0.7) * np.exp(-0.7 * (t - jump_time))
+        state = state_before(t) if t <= jump_time else state_after
         return state * (1 + u_t) + 10 * u_t
 
-    expected = [exact(t) for t in at]
+    expected = [exact(t) for t in measured_times]
     for transcription in (
         SingleShooting(TIGHT),
         MultipleShooting(k, integrator=TIGHT),
@@ -125,13 +125,13 @@ def test_residuals_follow_the_order_of_the_points():
     problem = everything()
     for transcription in (SingleShooting(), MultipleShooting(3)):
         staged = transcription.transcribe(problem, problem.guess)
-        found = rows(staged, staged.start)
-        assert found.size == problem.n_data
+        residuals = rows(staged, staged.start)
+        assert residuals.size == problem.n_data
         begin = 0
         for i, condition in enumerate(problem.conditions):
             points, chain = condition.points, staged.layout.chains[i]
             count = int(points.mask.sum())
-            model = found[begin : begin + count] * points.sigma[points.mask] + points.values[points.mask]
+            model = residuals[begin : begin + count] * points.sigma[points.mask] + points.values[points.mask]
             times = np.broadcast_to(points.times[:, None], points.mask.shape)[points.mask]
             kinds = np.broadcast_to(np.arange(len(problem.outputs)), points.mask.shape)[points.mask]
             # Equal output and time means equal model value: that holds for replicates only if the order is right.
@@ -186,12 +186,12 @@ def test_bounds_of_states_are_bounds_of_nodes_or_path_constraints():
     assert np.isinf(single.lower[1])
 
     multiple = MultipleShooting(4).transcribe(problem, problem.guess)
-    first, second = multiple.layout.chains
-    assert np.isfinite(first.constraint_lower).sum(axis=1).tolist() == [1, 1, 0, 1]  # not at 0 and 1.5: nodes
-    assert (multiple.lower[first.nodes[:, 0]] == 0.01).all()
-    assert np.isinf(multiple.lower[first.nodes[:, 1]]).all()
-    assert np.isinf(multiple.lower[second.nodes[0, 0]])  # x(0) is given there
-    assert (multiple.upper[second.nodes[1:, 0]] == 10.0).all()
+    first_chain, second_chain = multiple.layout.chains
+    assert np.isfinite(first_chain.constraint_lower).sum(axis=1).tolist() == [1, 1, 0, 1]  # not at 0 and 1.5: nodes
+    assert (multiple.lower[first_chain.nodes[:, 0]] == 0.01).all()
+    assert np.isinf(multiple.lower[first_chain.nodes[:, 1]]).all()
+    assert np.isinf(multiple.lower[second_chain.nodes[0, 0]])  # x(0) is given there
+    assert (multiple.upper[second_chain.nodes[1:, 0]] == 10.0).all()
 
 
 def test_a_given_initial_state_on_its_bound_is_no_constraint():
@@ -239,8 +239,8 @@ def test_constraints_are_evaluated_at_the_measured_points():
         ]
 
     times = problem.conditions[1].points.times
-    at = solve_ivp(right, (0.2, 1.6), [0.9, k1 / (1 + k2**2)], t_eval=np.unique(times), rtol=1e-10, atol=1e-12)
-    expected = [x * y + solve_z(x, y) + 0.2 + 0.1 * t * k2 for t, x, y in zip(at.t, *at.y, strict=True)]
+    solution = solve_ivp(right, (0.2, 1.6), [0.9, k1 / (1 + k2**2)], t_eval=np.unique(times), rtol=1e-10, atol=1e-12)
+    expected = [x * y + solve_z(x, y) + 0.2 + 0.1 * t * k2 for t, x, y in zip(solution.t, *solution.y, strict=True)]
     chain, values = staged.layout.chains[1], staged.evaluate(staged.start).values[1]
     np.testing.assert_allclose(values.c[np.isfinite(chain.constraint_upper)], expected, rtol=1e-6)
 
@@ -383,27 +383,27 @@ def test_an_initial_value_that_is_not_finite_is_a_failure():
 def test_evaluations_do_not_change_with_what_was_asked_before():
     problem = everything()
     staged = MultipleShooting(3).transcribe(problem, problem.guess)
-    first = staged.evaluate(staged.start)
+    first_evaluation = staged.evaluate(staged.start)
     for step in (1e-3, 2e-3, 3e-3, 4e-3, 5e-3):
         staged.linearize(staged.start + step)
-    again = staged.evaluate(staged.start)
+    repeated_evaluation = staged.evaluate(staged.start)
     v = staged.start.copy()
-    fresh = MultipleShooting(3).transcribe(problem, problem.guess).evaluate(v)
+    fresh_evaluation = MultipleShooting(3).transcribe(problem, problem.guess).evaluate(v)
     v[:] = 0.0  # what was returned is not a view of the argument
-    for a, b, c in zip(first.values, again.values, fresh.values, strict=True):
+    for a, b, c in zip(first_evaluation.values, repeated_evaluation.values, fresh_evaluation.values, strict=True):
         np.testing.assert_array_equal(a.r, b.r)
         np.testing.assert_array_equal(a.r, c.r)
-    np.testing.assert_array_equal(fresh.v, staged.start)
+    np.testing.assert_array_equal(fresh_evaluation.v, staged.start)
 
 
 def test_experiments_with_different_numbers_of_quantities_share_an_integrator():
     x, k, m = symbols("x k m")
     model = Model({x: -k * x + m}, parameters=[k, m])
     times = [0.0, 1.0, 2.0]
-    first = Experiment({"x": [1, 0.8, 0.5]}, time=times, initial={"x": free(1.0)}, name="a")
-    second = Experiment({"x": [2, 1.8, 1.5]}, time=times, initial={"x": 2.0}, name="b")
+    first_experiment = Experiment({"x": [1, 0.8, 0.5]}, time=times, initial={"x": free(1.0)}, name="a")
+    second_experiment = Experiment({"x": [2, 1.8, 1.5]}, time=times, initial={"x": 2.0}, name="b")
     parameters = {"k": Parameter(0.5, local=True, scale="log"), "m": Parameter(0.1, prior=Normal(0, 1))}
-    problem = Problem(model, [first, second], parameters=parameters)
+    problem = Problem(model, [first_experiment, second_experiment], parameters=parameters)
     for transcription in (SingleShooting(TIGHT), MultipleShooting(2, integrator=TIGHT)):
         staged = transcription.transcribe(problem, problem.guess)
         assert len(staged.groups) <= 2
@@ -423,12 +423,12 @@ def test_node_states_and_description():
 def test_sensitivities_of_some_stages_to_their_nodes():
     staged = MultipleShooting(5, integrator=TIGHT).transcribe(everything(), everything().guess)
     linear = staged.linearize(staged.start)
-    wanted = [np.arange(chain.n_stages) % 2 == 1 for chain in staged.layout.chains]
-    found = staged.node_sensitivities(staged.start, wanted)
-    assert found is not None
-    for which, X_s, blocks in zip(wanted, found, linear.jacobians, strict=True):
-        assert np.allclose(X_s[which], blocks.X_s[which], rtol=1e-6, atol=1e-9)
-        assert not X_s[~which].any()
+    masks = [np.arange(chain.n_stages) % 2 == 1 for chain in staged.layout.chains]
+    sensitivities = staged.node_sensitivities(staged.start, masks)
+    assert sensitivities is not None
+    for mask, X_s, blocks in zip(masks, sensitivities, linear.jacobians, strict=True):
+        assert np.allclose(X_s[mask], blocks.X_s[mask], rtol=1e-6, atol=1e-9)
+        assert not X_s[~mask].any()
 
 
 @pytest.mark.parametrize("transcription", TRANSCRIPTIONS, ids=LABELS)
@@ -454,25 +454,25 @@ def test_magnitudes_of_many_unmeasured_states_are_found_by_rough_simulations(mon
     from castfit.transcribe.single_shooting import SingleShooting
 
     *states, k = cf.symbols(" ".join([*(f"x{i}" for i in range(101)), "k"]))
-    rates = {states[0]: -k * states[0], **{here: k * (before - here) for before, here in pairwise(states)}}
+    rates = {states[0]: -k * states[0], **{state: k * (previous_state - state) for previous_state, state in pairwise(states)}}
     initial = {f"x{i}": 100.0 * (i == 0) for i in range(101)}
     data = cf.Experiment({"x0": [60.0, 37.0]}, time=[0.5, 1.0], initial=initial)
     problem = cf.Problem(cf.Model(rates, parameters=[k]), data, parameters={"k": 1.0})
-    asked: list[float] = []
-    usual = shooting_problem.ShootingProblem._magnitudes
+    tolerances: list[float] = []
+    original = shooting_problem.ShootingProblem._magnitudes
 
     def magnitudes(self, v):
-        asked.append(self.options.relative_tolerance)
-        return usual(self, v)
+        tolerances.append(self.options.relative_tolerance)
+        return original(self, v)
 
     monkeypatch.setattr(shooting_problem.ShootingProblem, "_magnitudes", magnitudes)
     single = SingleShooting(integrator=cf.IntegratorOptions(method="esdirk"))
     rough = single.transcribe(problem, problem.guess)
-    assert len(asked) >= 2
-    assert min(asked) == COARSE
+    assert len(tolerances) >= 2
+    assert min(tolerances) == COARSE
     monkeypatch.setattr(shooting_problem, "_MANY_STATES", 1000)
     exact = single.transcribe(problem, problem.guess)
-    assert min(asked) < COARSE
+    assert min(tolerances) < COARSE
     large = exact.units[0] > 1e-6
     assert large.sum() > 4
     np.testing.assert_allclose(rough.units[0][large], exact.units[0][large], rtol=0.01)

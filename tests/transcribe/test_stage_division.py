@@ -71,11 +71,11 @@ def test_every_measurement_is_assigned_once_and_in_order(case, cuts, onto):
 
 @given(case=measured(), k=st.integers(1, 6))
 def test_a_measurement_on_an_edge_belongs_to_the_stage_that_ends_there(case, k):
-    edges = uniform_or_given(case, "data", what="intervals")
+    edges = uniform_or_given(case, "data", option_name="intervals")
     staging = arrange(case, edges)
     assert set(np.unique(staging.tau)) <= {0.0, 1.0}
     assert (staging.tau[1:] == 1.0).all()  # only the start itself lies at the beginning of a stage
-    uniform = uniform_or_given(case, k, what="intervals")
+    uniform = uniform_or_given(case, k, option_name="intervals")
     assert (uniform[0], uniform[-1]) == (0.0, case.end)
     assert 2 <= uniform.size <= k + 1
 
@@ -96,13 +96,13 @@ def test_an_example():
 )
 def test_whatever_merge_drops_snap_finds(times, jitter):
     times = np.array(times)
-    near = times + 4e-16 * np.abs(times) * np.array(jitter[: times.size])
-    kept = merge(times, near)
-    if kept.size < 2:
+    jittered_times = times + 4e-16 * np.abs(times) * np.array(jitter[: times.size])
+    merged_times = merge(times, jittered_times)
+    if merged_times.size < 2:
         return
-    assert (np.diff(kept) > 0).all()
-    assert np.isin(snap(np.concatenate([times, near]), kept), kept).all()
-    np.testing.assert_array_equal(snap(kept, kept), kept)
+    assert (np.diff(merged_times) > 0).all()
+    assert np.isin(snap(np.concatenate([times, jittered_times]), merged_times), merged_times).all()
+    np.testing.assert_array_equal(snap(merged_times, merged_times), merged_times)
 
 
 def test_snapping_leaves_other_times_alone():
@@ -130,26 +130,26 @@ def test_times_that_differ_stay_apart(start, tiny):
 
 def test_times_that_span_decades_are_divided_among_the_data():
     times = np.logspace(-5, 5, 61)
-    edges = uniform_or_given(condition(times), 20, what="intervals")
+    edges = uniform_or_given(condition(times), 20, option_name="intervals")
     assert edges.size == 21
     assert (edges[0], edges[-1]) == (0.0, times[-1])
     assert np.isin(edges[1:], times).all()
-    few = uniform_or_given(condition(times[::10]), 20, what="intervals")
+    few = uniform_or_given(condition(times[::10]), 20, option_name="intervals")
     np.testing.assert_array_equal(few, [0.0, *times[::10]])
     bursts = np.concatenate([np.linspace(1, 2, 30), np.linspace(50, 51, 30)])
-    np.testing.assert_array_equal(uniform_or_given(condition(bursts), 20, what="intervals"), np.linspace(0, 51, 21))
+    np.testing.assert_array_equal(uniform_or_given(condition(bursts), 20, option_name="intervals"), np.linspace(0, 51, 21))
 
 
 def test_given_times_are_cut_to_the_horizon():
     case = condition([0.0, 4.0])
-    np.testing.assert_array_equal(uniform_or_given(case, np.array([-1, 0, 1, 3, 4, 9]), what="intervals"), [0, 1, 3, 4])
-    np.testing.assert_array_equal(uniform_or_given(case, [1, 3], what="intervals"), [0, 1, 3, 4])  # type: ignore[arg-type]
+    np.testing.assert_array_equal(uniform_or_given(case, np.array([-1, 0, 1, 3, 4, 9]), option_name="intervals"), [0, 1, 3, 4])
+    np.testing.assert_array_equal(uniform_or_given(case, [1, 3], option_name="intervals"), [0, 1, 3, 4])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("good", [1, 20, np.int64(3), 4.0, "data", [1.0, 2.0], np.array([0, 1, 2]), range(3)])
 def test_good_intervals(good):
     assert interval_mistakes("intervals", good) == []
-    assert uniform_or_given(condition([0.0, 4.0]), good, what="intervals").size >= 2
+    assert uniform_or_given(condition([0.0, 4.0]), good, option_name="intervals").size >= 2
     assert MultipleShooting(good).transcribe(decay_problem(), np.array([0.5])).layout.n_v > 1
 
 
@@ -162,7 +162,7 @@ def test_bad_intervals(bad):
     ):
         MultipleShooting(bad)
     with pytest.raises(InputError, match="elements"):
-        uniform_or_given(condition([0.0, 4.0]), bad, what="elements")
+        uniform_or_given(condition([0.0, 4.0]), bad, option_name="elements")
 
 
 def test_labels():

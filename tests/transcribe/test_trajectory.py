@@ -49,13 +49,13 @@ def test_unmeasured_states_are_simulated_with_the_measured_ones_imposed():
     x, y, k = symbols("x y k")
     model = Model({x: -k * x, y: x - y}, parameters=[k])
     times = np.linspace(0, 4, 9)
-    wrong = Problem(  # far from the data, which say k = 1: y follows the data, not the parameter
+    problem = Problem(  # far from the data, which say k = 1: y follows the data, not the parameter
         model,
         Experiment({"x": np.exp(-times)}, time=times, initial={"x": 1.0, "y": 0.0}),
         parameters={"k": 5.0},
     )
-    found = start(wrong).at(0, times)[0]
-    np.testing.assert_allclose(found[:, 1], times * np.exp(-times), atol=2e-3)
+    states = start(problem).at(0, times)[0]
+    np.testing.assert_allclose(states[:, 1], times * np.exp(-times), atol=2e-3)
 
 
 def test_outputs_that_show_one_state_are_inverted_and_averaged():
@@ -77,8 +77,8 @@ def test_outputs_that_show_one_state_are_inverted_and_averaged():
     # Weights count: a gauge that is off by 1 counts a fourth of the two others together if it is three times as noisy.
     off = {**data, "gauge": (times, 3 * (values + 1) + 0.7 * times)}
     noisy = Experiment(off, sigma={**sigma, "gauge": 6.0}, initial={"x": 1.0}, inputs={"u": 0.7})
-    found = start(problem.replace(experiments=noisy)).at(0, times[1:])[0][:, 0]
-    np.testing.assert_allclose(found, values[1:] + 0.25 / 2.25, rtol=1e-12)
+    states = start(problem.replace(experiments=noisy)).at(0, times[1:])[0][:, 0]
+    np.testing.assert_allclose(states, values[1:] + 0.25 / 2.25, rtol=1e-12)
 
 
 def test_smoothing_is_smoother_but_near():
@@ -97,10 +97,10 @@ def test_smoothing_is_smoother_but_near():
 def test_states_by_hand():
     problem = lotka_volterra()
     times = np.array([0.0, 5.0, 10.0])
-    given = {"x": (times, [9.0, 2.0, 4.0])}
-    x = start(problem, given).at(0, times)[0]
+    data = {"x": (times, [9.0, 2.0, 4.0])}
+    x = start(problem, data).at(0, times)[0]
     assert x[:, 0].tolist() == [0.4, 2.0, 4.0]  # the initial value is the problem's own
-    nested = start(problem, {"experiment 1": given}).at(0, times)[0]
+    nested = start(problem, {"experiment 1": data}).at(0, times)[0]
     np.testing.assert_array_equal(nested, x)
     trajectory = start(problem)
     assert start(problem, trajectory) is trajectory
@@ -168,8 +168,8 @@ def test_data_at_the_start_only():
     x, y, k = symbols("x y k")
     model = Model({x: -k * x, y: x - y}, parameters=[k])
     data = Experiment({"x": ([0.0], [2.0]), "y": ([1.0, 2.0], [0.1, 0.2])}, initial={"x": 1.0, "y": 0.0})
-    found = start(Problem(model, data, parameters={"k": 1.0})).at(0, np.array([0.0, 1.0, 2.0]))[0]
-    np.testing.assert_allclose(found, [[1, 0], [1, 0.1], [1, 0.2]])
+    states = start(Problem(model, data, parameters={"k": 1.0})).at(0, np.array([0.0, 1.0, 2.0]))[0]
+    np.testing.assert_allclose(states, [[1, 0], [1, 0.1], [1, 0.2]])
 
 
 def test_magnitudes_are_positive():
@@ -190,7 +190,7 @@ def test_starts_are_finite_however_wild_theta_is(states):
     data = Experiment({"scaled": [1, 2, 1.5]}, time=[0, 1, 2], initial={"y": 0.0})
     problem = Problem(model, data, parameters={"k": 1.0, "m": Parameter(2.0)})
     for theta in ([1e300, -1.0], [1.0, 1.0], [-1e5, 1e-300], [np.inf, np.inf]):
-        found = start_trajectory(problem, np.array(theta), states, OPTIONS)
-        x_found, _ = found.at(0, np.linspace(0, 2, 7))
+        trajectory = start_trajectory(problem, np.array(theta), states, OPTIONS)
+        x_found, _ = trajectory.at(0, np.linspace(0, 2, 7))
         assert np.isfinite(x_found).all()
-        assert np.isfinite(found.units[0]).all()
+        assert np.isfinite(trajectory.units[0]).all()

@@ -69,19 +69,19 @@ def followed(times, k, d, lag, top):
     def rates(_t, s):
         return [k - d * s[0], -0.5 * s[1] + 0.1 * s[0]]
 
-    def reached(_t, s):
+    def crossing(_t, s):
         return s[0] - top
 
-    reached.terminal, reached.direction = True, 1
-    how = {"method": "DOP853", "rtol": 1e-11, "atol": 1e-13, "dense_output": True}
+    crossing.terminal, crossing.direction = True, 1
+    options = {"method": "DOP853", "rtol": 1e-11, "atol": 1e-13, "dense_output": True}
     out, t, state = np.empty((2, times.size)), 0.0, np.array([1.0, 0.2])
     while t < times[-1]:
-        first = solve_ivp(rates, (t, times[-1]), state, events=reached, **how)
-        parts, due = [first], first.t[-1]
-        if first.status == 1:
-            due = first.t[-1] + lag
-            parts.append(solve_ivp(rates, (first.t[-1], due), first.y[:, -1], **how))
-            half = 0.5 * first.y[0, -1]
+        segment = solve_ivp(rates, (t, times[-1]), state, events=crossing, **options)
+        parts, due = [segment], segment.t[-1]
+        if segment.status == 1:
+            due = segment.t[-1] + lag
+            parts.append(solve_ivp(rates, (segment.t[-1], due), segment.y[:, -1], **options))
+            half = 0.5 * segment.y[0, -1]
             state = np.array([half, parts[-1].y[1, -1] + half * k])
         for part in parts:
             inside = (times > part.t[0]) & (times <= part.t[-1])
@@ -92,11 +92,11 @@ def followed(times, k, d, lag, top):
 
 def differences(staged, v, step=1e-6):
     """Return central differences of rows (K, n_r, n_v) and ends of stages (K, n_x, n_v)."""
-    moved = []
+    derivatives = []
     for unit in np.eye(v.size):
         ahead, behind = (staged.evaluate(v + sign * step * unit).values[0] for sign in (1, -1))
-        moved.append([(ahead.r - behind.r) / (2 * step), (ahead.x - behind.x) / (2 * step)])
-    return (np.moveaxis(np.array([m[i] for m in moved]), 0, -1) for i in (0, 1))
+        derivatives.append([(ahead.r - behind.r) / (2 * step), (ahead.x - behind.x) / (2 * step)])
+    return (np.moveaxis(np.array([m[i] for m in derivatives]), 0, -1) for i in (0, 1))
 
 
 @pytest.mark.parametrize(
@@ -113,24 +113,24 @@ def test_derivatives_are_those_of_differences(pose, intervals):
     staged = cf.MultipleShooting(intervals, states="simulation", integrator=TIGHT).transcribe(problem, problem.guess)
     v = staged.start + 1e-3 * np.random.default_rng(1).uniform(-1, 1, staged.start.size)
     assert sum(len(c.pieces) - c.staging.duration.size for c in staged._pieces) > 0
-    (of,) = staged.linearize(v).jacobians
+    (jacobians,) = staged.linearize(v).jacobians
     rows, ends = differences(staged, v)
     chain, n_theta = staged.layout.chains[0], staged.layout.n_theta
-    np.testing.assert_allclose(of.R_q, rows.reshape(*of.R_q.shape[:2], -1)[..., :n_theta], atol=3e-5)
-    np.testing.assert_allclose(of.X_q, ends[..., :n_theta], atol=3e-5)
+    np.testing.assert_allclose(jacobians.R_q, rows.reshape(*jacobians.R_q.shape[:2], -1)[..., :n_theta], atol=3e-5)
+    np.testing.assert_allclose(jacobians.X_q, ends[..., :n_theta], atol=3e-5)
     places = np.arange(v.size)[chain.nodes]
-    for k, own in enumerate(places):
-        np.testing.assert_allclose(of.R_s[k], rows.reshape(*of.R_s.shape[:2], -1)[k][:, own], atol=3e-5)
-        np.testing.assert_allclose(of.X_s[k], ends[k][:, own], atol=3e-5)
+    for k, node_indices in enumerate(places):
+        np.testing.assert_allclose(jacobians.R_s[k], rows.reshape(*jacobians.R_s.shape[:2], -1)[k][:, node_indices], atol=3e-5)
+        np.testing.assert_allclose(jacobians.X_s[k], ends[k][:, node_indices], atol=3e-5)
 
 
 def test_what_was_pickled_has_its_events():
     """As what workers get, and what profiles, bootstraps and searches go on with, after the problem was evaluated."""
-    posed = ball(np.linspace(0.1, 2.0, 20)).posed
-    here = cf.SingleShooting().transcribe(posed, posed.guess)
-    cost = here.evaluate(here.start).cost
-    there = cf.SingleShooting().transcribe(pickle.loads(pickle.dumps(posed)), posed.guess)
-    assert there.evaluate(there.start).cost == cost
+    compiled_problem = ball(np.linspace(0.1, 2.0, 20)).posed
+    staged = cf.SingleShooting().transcribe(compiled_problem, compiled_problem.guess)
+    cost = staged.evaluate(staged.start).cost
+    staged_copy = cf.SingleShooting().transcribe(pickle.loads(pickle.dumps(compiled_problem)), compiled_problem.guess)
+    assert staged_copy.evaluate(staged_copy.start).cost == cost
 
 
 def test_a_bouncing_ball_has_one_optimum():
@@ -163,12 +163,12 @@ def test_events_with_delays_and_priorities_have_one_optimum():
     for name, value in one.parameters.items():
         assert other.parameters[name] == pytest.approx(value, rel=1e-5)
         assert other.standard_errors[name] == pytest.approx(one.standard_errors[name], rel=1e-4)
-    step, at = 1e-6, other.parameters
-    moved = [
-        (followed(times, **{**at, n: at[n] + step}) - followed(times, **{**at, n: at[n] - step})) / (2 * step)
+    step, estimates = 1e-6, other.parameters
+    sensitivities = [
+        (followed(times, **{**estimates, n: estimates[n] + step}) - followed(times, **{**estimates, n: estimates[n] - step})) / (2 * step)
         for n in problem.names
     ]
-    rows = np.array(moved).reshape(len(moved), -1) / 0.02
+    rows = np.array(sensitivities).reshape(len(sensitivities), -1) / 0.02
     errors = np.sqrt(np.diag(np.linalg.inv(rows @ rows.T)))
     np.testing.assert_allclose([other.standard_errors[n] for n in problem.names], errors, rtol=1e-4)
 
@@ -187,11 +187,11 @@ def test_nodes_start_on_the_course_between_its_events():
     staged = cf.MultipleShooting(20).transcribe(problem, problem.guess)
     (times,) = staged.times(staged.start)
     speed = np.sqrt(0.05**2 + 2 * 9.7)
-    first = (0.05 + speed) / 9.7
-    second = first + 2 * 0.79 * speed / 9.7
-    third = second + 2 * 0.79**2 * speed / 9.7
-    assert times[1:-1].min() < first / 2 < times[1:-1].max()
-    inner = times[(times > first) & (times < third)]
-    np.testing.assert_allclose(inner, [(first + second) / 2, (second + third) / 2], atol=1e-3)
+    first_bounce = (0.05 + speed) / 9.7
+    second_bounce = first_bounce + 2 * 0.79 * speed / 9.7
+    third_bounce = second_bounce + 2 * 0.79**2 * speed / 9.7
+    assert times[1:-1].min() < first_bounce / 2 < times[1:-1].max()
+    inner = times[(times > first_bounce) & (times < third_bounce)]
+    np.testing.assert_allclose(inner, [(first_bounce + second_bounce) / 2, (second_bounce + third_bounce) / 2], atol=1e-3)
     (values,) = staged.evaluate(staged.start).values
     np.testing.assert_allclose(values.x[:-1], staged.node_states(staged.start)[0][1:], atol=1e-2)

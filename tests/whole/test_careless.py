@@ -34,9 +34,9 @@ def survives(build: Callable[[], Any]) -> Any:
         try:
             return build()
         except InputError as error:
-            said = error.problems
-    assert said
-    assert all(problem.strip() and "\n" not in problem for problem in said)
+            messages = error.problems
+    assert messages
+    assert all(problem.strip() and "\n" not in problem for problem in messages)
     return None
 
 
@@ -88,17 +88,17 @@ def test_expressions_of_an_experiment(value, initial, a, b):
 @MANY
 @given(a=junk, b=junk, c=junk)
 def test_a_posed_problem(a, b, c):
-    posed = decay_problem().posed
-    survives(lambda: posed.until(a))
-    survives(lambda: posed.within(a, b))
-    survives(lambda: posed.within(posed.guess, posed.guess, c))
-    survives(lambda: posed.starting_at(a))
-    survives(lambda: posed.starting_at({"k": b}))
-    survives(lambda: posed.fix(a))
-    survives(lambda: posed.fix({"k": b}))
-    survives(lambda: posed.restated(a))
-    survives(lambda: posed.only(a))
-    survives(lambda: posed.experiments[0].until(a))
+    compiled_problem = decay_problem().posed
+    survives(lambda: compiled_problem.until(a))
+    survives(lambda: compiled_problem.within(a, b))
+    survives(lambda: compiled_problem.within(compiled_problem.guess, compiled_problem.guess, c))
+    survives(lambda: compiled_problem.starting_at(a))
+    survives(lambda: compiled_problem.starting_at({"k": b}))
+    survives(lambda: compiled_problem.fix(a))
+    survives(lambda: compiled_problem.fix({"k": b}))
+    survives(lambda: compiled_problem.restated(a))
+    survives(lambda: compiled_problem.only(a))
+    survives(lambda: compiled_problem.experiments[0].until(a))
     survives(lambda: Parameter(1.0, bounds=a))
     survives(lambda: free(1.0, bounds=b))
 
@@ -148,12 +148,12 @@ def test_a_constraint_and_an_unknown_spread(arguments, spread):
 def test_options(a, b, c, arguments):
     problem = decay_problem()
     survives(lambda: SingleShooting(a))
-    made = survives(lambda: MultipleShooting(a, b, c))
-    if made is not None:
-        assert made.label
-    made = survives(lambda: MultipleShooting(2, states=b))
-    if made is not None:
-        survives(lambda: made.transcribe(problem, problem.guess))
+    transcription = survives(lambda: MultipleShooting(a, b, c))
+    if transcription is not None:
+        assert transcription.label
+    transcription = survives(lambda: MultipleShooting(2, states=b))
+    if transcription is not None:
+        survives(lambda: transcription.transcribe(problem, problem.guess))
     survives(lambda: Ipopt(**arguments))
 
 

@@ -55,8 +55,8 @@ def transcription_of(benchmark: Benchmark, kind: str):
 def solved(name: str, kind: str) -> tuple[Benchmark, Result]:
     """Fit from the reference start; calcium by single shooting from nearby."""
     benchmark = problems.load(name)
-    near = {"calcium": {n: 1.02 * v for n, v in benchmark.reference.parameters.items()}} if kind == "single" else {}
-    return benchmark, cf.fit(benchmark.problem, transcription_of(benchmark, kind), start=near.get(name))
+    starts = {"calcium": {n: 1.02 * v for n, v in benchmark.reference.parameters.items()}} if kind == "single" else {}
+    return benchmark, cf.fit(benchmark.problem, transcription_of(benchmark, kind), start=starts.get(name))
 
 
 def every():
@@ -81,14 +81,14 @@ def test_default_solver_reaches_the_reference_by_every_transcription_and_they_ag
         for quantity, error in (reference.standard_errors or {}).items():
             if name != "notorious":  # there the numerical error is the larger part by far
                 assert np.isclose(result.standard_errors[quantity], error, rtol=STANDARD_ERRORS), (kind, quantity)
-    first, *others = (solved(name, kind)[1] for kind in kinds)
-    for kind, other in zip(kinds[1:], others, strict=True):
-        assert np.isclose(other.chi2, first.chi2, rtol=looser(name, kind, OBJECTIVE)), kind
-        assert other.active == first.active
-        assert other.dof == first.dof
-        for quantity, error in first.standard_errors.items():
+    first_result, *other_results = (solved(name, kind)[1] for kind in kinds)
+    for kind, other_result in zip(kinds[1:], other_results, strict=True):
+        assert np.isclose(other_result.chi2, first_result.chi2, rtol=looser(name, kind, OBJECTIVE)), kind
+        assert other_result.active == first_result.active
+        assert other_result.dof == first_result.dof
+        for quantity, error in first_result.standard_errors.items():
             if name != "notorious":
-                assert np.isclose(other.standard_errors[quantity], error, rtol=STANDARD_ERRORS, equal_nan=True)
+                assert np.isclose(other_result.standard_errors[quantity], error, rtol=STANDARD_ERRORS, equal_nan=True)
 
 
 @pytest.mark.parametrize(
@@ -123,10 +123,10 @@ def test_partly_observed_problems_have_their_optimum_where_two_methods_say(name)
     """Goodwin's has two mirror optima whose chi2 differs in the seventh digit."""
     benchmark = problems.load(name)
     reference = benchmark.reference
-    near = {q: 1.001 * v for q, v in reference.parameters.items()}
+    start = {q: 1.001 * v for q, v in reference.parameters.items()}
     for result in (
-        cf.fit(benchmark.problem, cf.SingleShooting(), start=near),
-        cf.fit(benchmark.problem, cf.Collocation(), cf.Ipopt(), start=near),
+        cf.fit(benchmark.problem, cf.SingleShooting(), start=start),
+        cf.fit(benchmark.problem, cf.Collocation(), cf.Ipopt(), start=start),
     ):
         assert result.success
         assert np.isclose(result.chi2, reference.objective, rtol=1e-5)

@@ -48,31 +48,31 @@ class Fault:
     @property
     def looks(self) -> list[int]:
         """The first and the last look at every place."""
-        return sorted({k for found in self.places.values() for k in (found[0], found[-1])})
+        return sorted({k for indices in self.places.values() for k in (indices[0], indices[-1])})
 
 
 def stack() -> tuple[Any, ...]:
-    found, frame = [], sys._getframe(2)
+    frames, frame = [], sys._getframe(2)
     while frame is not None:
         if "/castfit/" in frame.f_code.co_filename:
-            found.append((frame.f_code, frame.f_lineno))
+            frames.append((frame.f_code, frame.f_lineno))
         frame = frame.f_back
-    return tuple(found)
+    return tuple(frames)
 
 
 @contextmanager
 def injected(fault: Fault) -> Iterator[None]:
     """Count every look at a watch, and let the fault happen there; a clock that jumps does so for everybody."""
-    plain, counted = time.time, time.perf_counter
+    original_time, original_perf_counter = time.time, time.perf_counter
 
     def perf_counter() -> float:
         if time_limit._current.watch is not None and sys._getframe(1).f_globals is vars(time_limit):
             fault.look()
-        return counted() + OVER * fault.late
+        return original_perf_counter() + OVER * fault.late
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "perf_counter", perf_counter)
-        patch.setattr(time, "time", lambda: plain() + OVER * fault.late)
+        patch.setattr(time, "time", lambda: original_time() + OVER * fault.late)
         yield
 
 
@@ -142,16 +142,16 @@ def two() -> cf.Problem:
     return cf.Problem(cf.Model({x: -k * x}, parameters=[k, A], initial={x: A}), experiment, parameters=parameters)
 
 
-def fitted(problem: Any, *how: Any, **options: Any) -> Any:
-    return lambda: cf.fit(problem(), *how, max_time=LIMIT, **options)
+def fitted(problem: Any, *arguments: Any, **options: Any) -> Any:
+    return lambda: cf.fit(problem(), *arguments, max_time=LIMIT, **options)
 
 
 def of_fit(driver: Any, **options: Any) -> Any:
-    found: list[Any] = []
+    results: list[Any] = []
 
     def run() -> Any:
-        found[:] = found or [cf.fit(two(), "single")]
-        return driver(found[0], max_time=LIMIT, **options)
+        results[:] = results or [cf.fit(two(), "single")]
+        return driver(results[0], max_time=LIMIT, **options)
 
     return run
 
@@ -200,26 +200,26 @@ KINDS: dict[str, Any] = {
 }
 
 
-def tried(kind: str, what: str, most: int) -> None:
+def tried(kind: str, interruption: str, max_count: int) -> None:
     """Let something happen at every place where a kind of fit or run looks, or at some of them if that is too many."""
     run = KINDS[kind]
     run()  # what it begins with, such as a fit, is no part of it
-    counted = Fault(what)
+    counted = Fault(interruption)
     with injected(counted):
         assert run() is not None
     assert len(counted.looks) > 5
-    chosen = np.unique(np.linspace(0, len(counted.looks) - 1, most).astype(int))
-    ended, happened = set[Any](), 0
+    chosen = np.unique(np.linspace(0, len(counted.looks) - 1, max_count).astype(int))
+    statuses, happened = set[Any](), 0
     for k in (counted.looks[int(i)] for i in chosen):
-        fault = Fault(what, at=k)
+        fault = Fault(interruption, at=k)
         with injected(fault):
-            found = run()
+            result = run()
         happened += fault.count >= k  # what was built before is not looked at again
-        assert str(found), k
-        ended.add(getattr(found, "status", None))
+        assert str(result), k
+        statuses.add(getattr(result, "status", None))
     assert happened > 1
-    if None not in ended:
-        assert {"max_time": Status.MAX_TIME, "Ctrl-C": Status.INTERRUPTED}[what] in ended
+    if None not in statuses:
+        assert {"max_time": Status.MAX_TIME, "Ctrl-C": Status.INTERRUPTED}[interruption] in statuses
 
 
 @pytest.mark.timeout(900)

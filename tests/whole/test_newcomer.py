@@ -11,10 +11,10 @@ QUICK = ("outlier",)
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in TASKS]
 )
 def test_the_default_fit_finds_what_scipy_finds(name):
-    found = compare(TASKS[name])
-    assert found.result.success, found.result.message
-    assert found.ours == pytest.approx(found.theirs, rel=1e-5)
-    assert found.apart < 0.01
+    comparison = compare(TASKS[name])
+    assert comparison.result.success, comparison.result.message
+    assert comparison.ours == pytest.approx(comparison.theirs, rel=1e-5)
+    assert comparison.apart < 0.01
 
 
 def test_there_are_twelve_and_each_has_its_page():

@@ -28,12 +28,12 @@ MADE = {"build", "_work", "gallery", "generated", "__pycache__", ".git"}
 
 
 def test_names_of_files_are_such_that_every_system_can_hold_them():
-    found = ((folder.parent, path) for folder in (*FOLDERS, ROOT / "tests") for path in folder.rglob("*"))
-    every = [path.relative_to(parent) for parent, path in found if not MADE & set(path.relative_to(parent).parts)]
-    assert len(every) > 500
-    folded = Counter(str(path).casefold() for path in every)
+    pairs = ((folder.parent, path) for folder in (*FOLDERS, ROOT / "tests") for path in folder.rglob("*"))
+    relative_paths = [path.relative_to(parent) for parent, path in pairs if not MADE & set(path.relative_to(parent).parts)]
+    assert len(relative_paths) > 500
+    folded = Counter(str(path).casefold() for path in relative_paths)
     assert [name for name, n in folded.items() if n > 1] == []
-    for path in every:
+    for path in relative_paths:
         assert not RESERVED & {part.casefold().split(".")[0] for part in path.parts}, path
         assert not set(str(path)) & set('<>:"|?*'), path
         assert all(part[-1] not in " ." for part in path.parts), path
@@ -43,12 +43,12 @@ def test_names_of_files_are_such_that_every_system_can_hold_them():
 
 def test_pages_of_the_reference_differ_by_more_than_the_case_of_letters():
     conf = ast.parse((ROOT / "docs" / "conf.py").read_text(encoding="utf-8"))
-    (found,) = (
+    (expression,) = (
         node.value
         for node in conf.body
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "autosummary_filename_map"
     )
-    renamed = eval(compile(ast.Expression(found), "conf.py", "eval"), {"castfit": cf})
+    renamed = eval(compile(ast.Expression(expression), "conf.py", "eval"), {"castfit": cf})
     pages = Counter(renamed.get(f"castfit.{name}", f"castfit.{name}").casefold() for name in cf.__all__)
     assert "castfit.design-function" in pages
     assert [page for page, n in pages.items() if n > 1] == []
@@ -56,7 +56,7 @@ def test_pages_of_the_reference_differ_by_more_than_the_case_of_letters():
 
 def test_sources_assume_no_encoding_and_no_system():
     assert len(SOURCES) > 400
-    found = []
+    assumptions = []
     for path in SOURCES:
         text = path.read_text(encoding="utf-8")
         if not HINTS.search(text):  # as most do
@@ -64,9 +64,9 @@ def test_sources_assume_no_encoding_and_no_system():
         tree = ast.parse(text)
         calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
         top = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-        said = [*chain.from_iterable(map(assumed, calls)), *(f"{n} at the top" for node in top for n in imported(node))]
-        found += [f"{path}: {one}" for one in said]
-    assert found == []
+        messages = [*chain.from_iterable(map(assumed, calls)), *(f"{n} at the top" for node in top for n in imported(node))]
+        assumptions += [f"{path}: {one}" for one in messages]
+    assert assumptions == []
 
 
 @pytest.mark.parametrize(
@@ -94,37 +94,37 @@ def imported(node: ast.Import | ast.ImportFrom) -> set[str]:
 
 def assumed(node: ast.Call) -> list[str]:
     """Return what a call assumes of the system."""
-    called = ast.unparse(node.func)
-    name = node.func.attr if isinstance(node.func, ast.Attribute) else called
-    given = {keyword.arg for keyword in node.keywords}
+    function_name = ast.unparse(node.func)
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else function_name
+    keyword_names = {keyword.arg for keyword in node.keywords}
     values = [arg.value for arg in (*node.args, *(k.value for k in node.keywords)) if isinstance(arg, ast.Constant)]
-    found = []
-    texts = name in TEXT and (name != "open" or called in ("open", "path.open", "file.open", "target.open"))
+    messages = []
+    texts = name in TEXT and (name != "open" or function_name in ("open", "path.open", "file.open", "target.open"))
     binary = name == "open" and any(isinstance(v, str) and re.fullmatch("[rwax+]*b[+]?", v) for v in values)
-    if texts and not binary and "encoding" not in given and len(node.args) <= TEXT[name]:
-        found.append("has no encoding")
-    if given & {"text", "universal_newlines"} and not given & {"encoding", "errors"}:
-        found.append("has no encoding")
-    if "shell" in given or called in ("os.system", "os.popen"):
-        found.append("asks a shell")
-    if name in POSIX_CALLS and called.startswith(("os.", "signal.")):
-        found.append("is there on POSIX only")
+    if texts and not binary and "encoding" not in keyword_names and len(node.args) <= TEXT[name]:
+        messages.append("has no encoding")
+    if keyword_names & {"text", "universal_newlines"} and not keyword_names & {"encoding", "errors"}:
+        messages.append("has no encoding")
+    if "shell" in keyword_names or function_name in ("os.system", "os.popen"):
+        messages.append("asks a shell")
+    if name in POSIX_CALLS and function_name.startswith(("os.", "signal.")):
+        messages.append("is there on POSIX only")
     if any(isinstance(value, str) and value.startswith(("/tmp", "/dev/")) for value in values):
-        found.append("names a folder of Linux")
-    return [f"{ast.unparse(node)} {what}" for what in found]
+        messages.append("names a folder of Linux")
+    return [f"{ast.unparse(node)} {message}" for message in messages]
 
 
 def test_fits_reports_workers_and_checkpoints_need_nothing_that_windows_lacks(tmp_path):
     script = ROOT / "tests" / "whole" / "elsewhere.py"
     ascii_only = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}
-    found = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
-    done = subprocess.run(
+    python_path = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
+    process = subprocess.run(
         [sys.executable, str(script)],
         cwd=tmp_path,
-        env=os.environ | ascii_only | {"PYTHONPATH": found},
+        env=os.environ | ascii_only | {"PYTHONPATH": python_path},
         capture_output=True,
         encoding="utf-8",
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     assert {path.name for path in tmp_path.iterdir()} == {"fit.html", "fit.json", "model.html", "starts.jsonl"}

@@ -79,8 +79,8 @@ PUBLISHED = {  # chi2 or sum of squares, as printed by others or computed indepe
 def residuals(problem: Problem, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the weighted residuals (n,) and their Jacobian (n, n_theta), both in natural scale."""
     system = problem.model.system
-    observe = quick(system, problem.observed, *(ca.jacobian(problem.observed, by) for by in (system.x, system.p)))
-    every, jacobian = [], []
+    observe = quick(system, problem.observed, *(ca.jacobian(problem.observed, variables) for variables in (system.x, system.p)))
+    residual_blocks, jacobian = [], []
     for condition in problem.conditions:
         natural = condition.link.natural(theta[condition.theta])
         times, states, slopes = variational(problem, condition, natural)
@@ -91,9 +91,9 @@ def residuals(problem: Problem, theta: np.ndarray) -> tuple[np.ndarray, np.ndarr
             u = [signal(points.times[i]) for signal in condition.inputs]
             y, y_x, y_p = observe(points.times[i], states[k], 0.0, natural.p, u)
             value[i], gain[i][:, condition.theta] = y.ravel(), y_x @ slopes[k] + y_p @ natural.dp
-        every.append(((value - points.values) / points.sigma)[points.mask])
+        residual_blocks.append(((value - points.values) / points.sigma)[points.mask])
         jacobian.append((gain / points.sigma[:, :, None])[points.mask] / problem.natural_slope(theta))
-    return np.concatenate(every), np.concatenate(jacobian)
+    return np.concatenate(residual_blocks), np.concatenate(jacobian)
 
 
 def variational(problem: Problem, condition: Condition, natural: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -103,7 +103,7 @@ def variational(problem: Problem, condition: Condition, natural: Any) -> tuple[n
     right = rates_alone(system)
     edges = np.concatenate([[condition.start], condition.breakpoints, [condition.end]])
     grid = np.unique(np.concatenate([edges, condition.points.times]))
-    found = [np.column_stack([natural.a, natural.da])[None]]
+    segments = [np.column_stack([natural.a, natural.da])[None]]
     for k, (left, end) in enumerate(pairwise(edges)):
         pieces = [signal.cubics(edges)[k] for signal in condition.inputs]
 
@@ -113,13 +113,13 @@ def variational(problem: Problem, condition: Condition, natural: Any) -> tuple[n
             f, f_x, f_p = right(t, state[:, 0], 0.0, natural.p, u)
             return np.column_stack([f.ravel(), f_x @ state[:, 1:] + f_p @ natural.dp]).ravel()
 
-        asked = grid[(grid > left) & (grid <= end)]
+        segment_times = grid[(grid > left) & (grid <= end)]
         options = {"method": "LSODA", "rtol": 1e-10, "atol": 1e-13}
-        solved = solve_ivp(slope, (left, end), found[-1][-1].ravel(), t_eval=asked, **options)
+        solved = solve_ivp(slope, (left, end), segments[-1][-1].ravel(), t_eval=segment_times, **options)
         assert solved.success, solved.message
-        found.append(solved.y.T.reshape(-1, n_x, 1 + n_q))
-    every = np.concatenate(found)
-    return grid, every[:, :, 0], every[:, :, 1:]
+        segments.append(solved.y.T.reshape(-1, n_x, 1 + n_q))
+    trajectory = np.concatenate(segments)
+    return grid, trajectory[:, :, 0], trajectory[:, :, 1:]
 
 
 def rates_alone(system: Any) -> Any:
@@ -127,7 +127,7 @@ def rates_alone(system: Any) -> Any:
     if not system.z.numel():
         return quick(system, system.ode, *(ca.jacobian(system.ode, v) for v in (system.x, system.p)))
     slopes = [ca.jacobian(e, v) for e in (system.ode, system.alg) for v in (system.x, system.p, system.z)]
-    every, newton = quick(system, system.ode, *slopes), quick(system, ca.solve(slopes[-1], system.alg))
+    evaluate, newton = quick(system, system.ode, *slopes), quick(system, ca.solve(slopes[-1], system.alg))
     z = np.zeros(system.z.numel())
 
     def right(t: float, x: np.ndarray, _: Any, p: np.ndarray, u: Any) -> tuple[np.ndarray, ...]:
@@ -136,9 +136,9 @@ def rates_alone(system: Any) -> Any:
             z[:] -= step
             if np.abs(step).max() <= 1e-14 * np.abs(z).max():
                 break
-        f, f_x, f_p, f_z, g_x, g_p, g_z = every(t, x, z, p, u)
-        by = np.linalg.solve(g_z, np.hstack([g_x, g_p]))  # how z follows, but for the sign
-        return f, f_x - f_z @ by[:, : x.size], f_p - f_z @ by[:, x.size :]
+        f, f_x, f_p, f_z, g_x, g_p, g_z = evaluate(t, x, z, p, u)
+        algebraic_slopes = np.linalg.solve(g_z, np.hstack([g_x, g_p]))  # how z follows, but for the sign
+        return f, f_x - f_z @ algebraic_slopes[:, : x.size], f_p - f_z @ algebraic_slopes[:, x.size :]
 
     return right
 
@@ -147,8 +147,8 @@ def quick(system: Any, *expressions: ca.SX) -> Callable[..., tuple[np.ndarray, .
     """Return (t, x, z, p, u) -> arrays, which the next call overwrites; a tenth of the time of matrices."""
     buffered = Buffered(function := system.function("quick", *map(ca.densify, expressions)), function.name_out())
 
-    def values(*given: Any) -> tuple[np.ndarray, ...]:
-        for name, value in zip(function.name_in(), given, strict=True):
+    def values(*arguments: Any) -> tuple[np.ndarray, ...]:
+        for name, value in zip(function.name_in(), arguments, strict=True):
             if name in buffered.arguments:
                 buffered.arguments[name][:] = value
         buffered()
@@ -175,7 +175,7 @@ def judge(name: str, **options: Any) -> tuple[problems.Benchmark, np.ndarray, np
     params=[pytest.param(v, marks=MARKS.get(v[0], ())) for v in VARIANTS],
     ids=lambda v: "-".join([v[0], *map(str, v[1].values())]),
 )
-def judged(request: pytest.FixtureRequest) -> tuple[problems.Benchmark, np.ndarray, np.ndarray]:
+def evaluation(request: pytest.FixtureRequest) -> tuple[problems.Benchmark, np.ndarray, np.ndarray]:
     """A benchmark with residuals and Jacobian at its reference."""
     name, options = request.param
     return judge(name, **options)
@@ -188,14 +188,14 @@ def interior(benchmark: problems.Benchmark) -> np.ndarray:
     return (theta > lower) & (theta < upper)
 
 
-def test_objective(judged):
-    benchmark, residual, _ = judged
+def test_objective(evaluation):
+    benchmark, residual, _ = evaluation
     assert np.sum(residual**2) == pytest.approx(benchmark.reference.objective, rel=1e-6)
 
 
-def test_reference_is_stationary(judged):
+def test_reference_is_stationary(evaluation):
     """A Gauss-Newton step from the reference moves no quantity by more than a small part of its standard error."""
-    benchmark, residual, jacobian = judged
+    benchmark, residual, jacobian = evaluation
     inside = interior(benchmark)
     step = np.linalg.lstsq(jacobian[:, inside], -residual, rcond=None)[0]
     names = np.array(benchmark.problem.names)[inside]
@@ -207,8 +207,8 @@ def test_reference_is_stationary(judged):
     assert (inwards * (jacobian[:, ~inside].T @ residual) >= 0).all()
 
 
-def test_standard_errors(judged):
-    benchmark, residual, jacobian = judged
+def test_standard_errors(evaluation):
+    benchmark, residual, jacobian = evaluation
     inside = interior(benchmark)
     covariance = np.linalg.inv(jacobian[:, inside].T @ jacobian[:, inside])
     if not benchmark.problem.absolute_sigma:
@@ -242,12 +242,12 @@ def test_lotka_volterra_start_with_a_pole():
     p = list(benchmark.starts["pole"].values())
     right = benchmark.problem.model.system.function("right", benchmark.problem.model.system.ode)
 
-    def far(_: float, x: np.ndarray) -> float:
+    def blow_up(_: float, x: np.ndarray) -> float:
         return float(np.abs(x).max()) - 1e9
 
-    far.terminal = True
-    found = solve_ivp(lambda t, x: np.asarray(right(t, x, [], p, [])).ravel(), (0, 10), [0.4, 1], rtol=1e-9, events=far)
-    assert found.t[-1] == pytest.approx(3.3064, abs=1e-4)
+    blow_up.terminal = True
+    solution = solve_ivp(lambda t, x: np.asarray(right(t, x, [], p, [])).ravel(), (0, 10), [0.4, 1], rtol=1e-9, events=blow_up)
+    assert solution.t[-1] == pytest.approx(3.3064, abs=1e-4)
 
 
 def test_escep_data_are_a_simulation_to_four_digits():
@@ -296,9 +296,9 @@ def test_starts_are_drawn_inside_the_bounds_from_the_generator_alone(name):
 
 @given(seed=st.integers(0, 2**32 - 1), low=st.floats(1e-9, 1.0), ratio=st.floats(1.5, 1e9), log=st.booleans())
 def test_uniform_stays_within_its_limits(seed, low, ratio, log):
-    drawn = problems.Uniform({"a": (low, low * ratio), "b": (2.0, 3.0)}, log=log)(seed)
-    assert low * (1 - 1e-12) <= drawn["a"] <= low * ratio * (1 + 1e-12)
-    assert 2.0 <= drawn["b"] <= 3.0
+    start = problems.Uniform({"a": (low, low * ratio), "b": (2.0, 3.0)}, log=log)(seed)
+    assert low * (1 - 1e-12) <= start["a"] <= low * ratio * (1 + 1e-12)
+    assert 2.0 <= start["b"] <= 3.0
 
 
 def test_uniform_in_the_logarithm_has_its_median_at_the_geometric_mean():
@@ -410,9 +410,9 @@ def test_reference_tolerances():
 
 def test_benchmarks_pickle():
     benchmark = load("stat5")
-    again = pickle.loads(pickle.dumps(benchmark))
-    assert again.problem.names == benchmark.problem.names
-    assert again.draw_start(1) == benchmark.draw_start(1)
+    copied_benchmark = pickle.loads(pickle.dumps(benchmark))
+    assert copied_benchmark.problem.names == benchmark.problem.names
+    assert copied_benchmark.draw_start(1) == benchmark.draw_start(1)
 
 
 def test_alpha_pinene_and_stat5_conserve_mass():
@@ -459,12 +459,12 @@ def test_notorious_closed_form_solves_the_model(mu, p):
     model = load("notorious", mu=mu).problem.model
     file = importlib.import_module("castfit._problems.notorious")
     t, h = np.array([0.13, 0.5, 0.87]), 1e-5
-    (ahead, _), (here, _), (behind, _) = (file.solution(p - np.pi, mu, t + s) for s in (h, 0.0, -h))
+    (next_states, _), (current_states, _), (previous_states, _) = (file.solution(p - np.pi, mu, t + s) for s in (h, 0.0, -h))
     right = model.system.function("right", model.system.ode)
     for k, time in enumerate(t):
-        rate = np.asarray(right(time, here[:, k], [], p, [])).ravel()
+        rate = np.asarray(right(time, current_states[:, k], [], p, [])).ravel()
         scale = np.abs(rate).max()
-        assert (ahead - behind)[:, k] / (2 * h) == pytest.approx(rate, abs=1e-5 * max(scale, 1))
+        assert (next_states - previous_states)[:, k] / (2 * h) == pytest.approx(rate, abs=1e-5 * max(scale, 1))
     assert file.solution(p - np.pi, mu, np.zeros(1))[0].ravel() == pytest.approx([0, np.pi])
 
 
@@ -497,9 +497,9 @@ def test_three_step_truth_fits_exactly():
     condition = problem.conditions[5]
     natural = condition.link.natural(problem.theta_from(load("three_step").reference.parameters)[condition.theta])
     right = problem.model.system.function("right", problem.model.system.ode)
-    found = solve_ivp(lambda t, x: np.asarray(right(t, x, [], natural.p, [])).ravel(), (0, 120), natural.a,
+    solution = solve_ivp(lambda t, x: np.asarray(right(t, x, [], natural.p, [])).ravel(), (0, 120), natural.a,
                       method="DOP853", t_eval=condition.points.times, rtol=1e-11, atol=1e-13)  # fmt: skip
-    assert np.abs(found.y.T - condition.points.values).max() < 1e-7
+    assert np.abs(solution.y.T - condition.points.values).max() < 1e-7
 
 
 def test_three_step_starts_at_a_steady_state_of_other_conditions():
@@ -522,10 +522,10 @@ def test_three_step_agrees_with_the_published_data():
         pytest.skip("the published data are not part of castfit")
     published = np.genfromtxt(file, delimiter=",", names=True)
     for i, experiment in enumerate(load("three_step").problem.experiments, start=1):
-        own = published[published["exp"] == i]
+        rows = published[published["exp"] == i]
         for name, (t, values) in experiment.data.items():
-            assert t == pytest.approx(own["t"])
-            assert np.abs(values[:, 0] - own[name]).max() < 1e-6
+            assert t == pytest.approx(rows["t"])
+            assert np.abs(values[:, 0] - rows[name]).max() < 1e-6
 
 
 def test_three_step_with_noise():

@@ -20,9 +20,9 @@ OURS = {address: thing for address, thing in PUBLIC.items() if not thing.__modul
 @pytest.mark.parametrize("address", OURS)
 def test_a_public_name_is_its_address(address):
     thing = OURS[address]
-    said = f"{thing.__module__}.{thing.__qualname__}"
-    assert said in (address, f"castfit.{thing.__qualname__}")  # what the package itself exports, too
-    assert PUBLIC[said] is thing
+    qualified_name = f"{thing.__module__}.{thing.__qualname__}"
+    assert qualified_name in (address, f"castfit.{thing.__qualname__}")  # what the package itself exports, too
+    assert PUBLIC[qualified_name] is thing
     assert pickle.loads(pickle.dumps(thing)) is thing
 
 

@@ -66,15 +66,15 @@ def test_what_has_no_truth_value_is_refused(value):
 @pytest.mark.parametrize("number", [Decimal, Fraction, np.longdouble, np.array, np.float32])
 def test_numbers_of_other_types_are_floats_in_priors_and_noise(number):
     """A Decimal does not mix with floats, and of long doubles CasADi dies."""
-    of = cf.priors
-    for name, *given in (
+    priors = cf.priors
+    for name, *arguments in (
         ("Normal", 0.5, 0.25), ("LogNormal", 0.5, 0.25), ("Laplace", 0.5, 0.25), ("Gamma", 2.0, 0.5),
         ("Beta", 2.0, 3.0), ("Uniform", 0.25, 0.75),
     ):  # fmt: skip
-        made, plain = (getattr(of, name)(*map(kind, given)) for kind in (number, float))
-        assert (made, made.row(0.5), made.ppf(0.25)) == (plain, plain.row(0.5), plain.ppf(0.25))
-    normal = of.Normal(0.5, 0.25)
-    assert of.Truncated(normal, number(0.25)).ppf(0.5) == of.Truncated(normal, 0.25).ppf(0.5)
+        prior, expected = (getattr(priors, name)(*map(kind, arguments)) for kind in (number, float))
+        assert (prior, prior.row(0.5), prior.ppf(0.25)) == (expected, expected.row(0.5), expected.ppf(0.25))
+    normal = priors.Normal(0.5, 0.25)
+    assert priors.Truncated(normal, number(0.25)).ppf(0.5) == priors.Truncated(normal, 0.25).ppf(0.5)
     for noise in (cf.Gaussian(below=number(0.25)), cf.StudentT(number(0.125), df=number(4.0))):
         experiment = cf.Experiment(DATA, time=TIMES, initial={"x": 1.0}, noise={"x": noise})
         assert cf.fit(decay_problem().replace(experiments=experiment)).success
@@ -169,18 +169,18 @@ def test_times_of_a_constraint_are_times(times):
 
 def test_a_constraint_is_read_as_a_whole():
     x = cf.symbols("x")
-    for wrong, said in (
+    for options, message in (
         ({"of": "x"}, "constraint 1 has of='x': choose from value, rate, total"),
         ({"name": 5}, "constraint 1 is named 5; give text"),
         ({"experiments": 5}, "experiment is 5; give the name of an experiment"),
     ):
-        with refused(said):
-            decay_problem(constraints=[cf.Constraint(x, lower=0, **wrong)])
-    held = decay_problem(constraints=[cf.Constraint(x, lower=0.9, times=[1.0], experiments="experiment 1")])
-    (constraint,) = held.constraints
+        with refused(message):
+            decay_problem(constraints=[cf.Constraint(x, lower=0, **options)])
+    problem = decay_problem(constraints=[cf.Constraint(x, lower=0.9, times=[1.0], experiments="experiment 1")])
+    (constraint,) = problem.constraints
     assert constraint.times == (1.0,)
     assert constraint.experiments == ("experiment 1",)
-    assert cf.fit(held).predict([1.0])["experiment 1"]["x"][0] == pytest.approx(0.9)
+    assert cf.fit(problem).predict([1.0])["experiment 1"]["x"][0] == pytest.approx(0.9)
 
 
 @pytest.mark.parametrize(
@@ -238,9 +238,9 @@ def test_formulas_nested_too_deeply_are_counted_before_libsbml_reads_them(depth)
 
 def test_what_is_for_events_of_states_is_refused_beside_a_time():
     x = cf.symbols("x")
-    for given in ({"direction": "rising"}, {"count": 3}):
+    for options in ({"direction": "rising"}, {"count": 3}):
         with refused("direction and count are those of when=; leave them out beside a time"):
-            cf.Event(1.0, {x: 1.0}, **given)  # type: ignore[arg-type]
+            cf.Event(1.0, {x: 1.0}, **options)  # type: ignore[arg-type]
 
 
 def test_what_is_wrong_with_a_candidate_is_told_in_a_line_each():
@@ -259,12 +259,12 @@ def test_a_guess_of_an_input_that_cannot_be_called_with_times():
 
 
 def test_mistakes_in_a_start_are_told_beside_others():
-    beside = "start: 'kk' is not estimated: did you mean 'k'?"
-    with refused("max_time is -1", beside):
+    start_message = "start: 'kk' is not estimated: did you mean 'k'?"
+    with refused("max_time is -1", start_message):
         cf.fit(decay_problem(), start={"kk": 1.0}, max_time=-1)
-    with refused("max_time is -1", beside):
+    with refused("max_time is -1", start_message):
         cf.doctor(decay_problem(), start={"kk": 1.0}, max_time=-1)
-    with refused("confidence_level is 95", "absolute_sigma is 'a'", "max_time is -1", beside):
+    with refused("confidence_level is 95", "absolute_sigma is 'a'", "max_time is -1", start_message):
         cf.incremental(
             decay_problem(),
             start={"kk": 1.0},
@@ -301,8 +301,8 @@ def test_what_is_read_more_than_once_may_be_an_iterator():
     assert len(cf.plots.pairs(cf.bootstrap(two, samples=5, rng=0), names=iter(["k", "m"])).axes) == 4
     experiments = [cf.Experiment(DATA, TIMES, name=n) for n in "ab"]
     several = cf.Problem(model, experiments, parameters={"k": 0.3, "m": 0.01})
-    found = cf.simulate(several, times=iter(TIMES))
-    assert found["a"]["x"].size == found["b"]["x"].size == len(TIMES)
+    simulation = cf.simulate(several, times=iter(TIMES))
+    assert simulation["a"]["x"].size == simulation["b"]["x"].size == len(TIMES)
 
 
 @pytest.mark.parametrize("name", cf.plots.__all__)
@@ -331,11 +331,11 @@ def test_folders_that_are_not_there_are_told(tmp_path):
 
 def test_dates_of_what_happens_are_to_be_counted_from_the_start():
     dates = pd.to_datetime(["2026-01-01 08:00", "2026-01-01 20:00"])
-    for given in (dates, list(dates), pd.Series(dates), dates.to_numpy()):
+    for times in (dates, list(dates), pd.Series(dates), dates.to_numpy()):
         with refused("count dates from the start of the experiment, such as"):
-            cf.Doses("x", 1.0, given)
+            cf.Doses("x", 1.0, times)
         with refused("count dates from the start of the experiment, such as"):
-            cf.Input.linear(given, [1.0, 2.0])
+            cf.Input.linear(times, [1.0, 2.0])
     with refused("; count dates from the start"):
         cf.Event(dates[0], {cf.symbols("x"): 1.0})
     with refused("; divide by the model's unit of time"):
@@ -347,10 +347,10 @@ def test_where_a_fit_is_asked_for_a_search_names_its_best():
     for search in (cf.multistart(problem, starts=2, rng=0), cf.incremental(problem)):
         assert search.best is not None
         for use in (
-            lambda found: cf.profile(found, "k"),
-            lambda found: cf.design(found, cf.Candidate([1.0]), budget=1),
-            lambda found: cf.fit(problem, start=found),
-            lambda found: cf.simulate(decay_model(), found, [1.0], initial={"x": 1.0}),
+            lambda result: cf.profile(result, "k"),
+            lambda result: cf.design(result, cf.Candidate([1.0]), budget=1),
+            lambda result: cf.fit(problem, start=result),
+            lambda result: cf.simulate(decay_model(), result, [1.0], initial={"x": 1.0}),
             cf.plots.ellipses,
         ):
             with pytest.raises(cf.InputError, match=r"give its best fit, \.best"):

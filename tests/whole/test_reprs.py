@@ -63,17 +63,17 @@ def public(thing):
 def test_what_a_user_meets_fits_a_line(result):
     x, k = cf.symbols("x k")
     benchmark = problems.load("hiv_proteinase")
-    made = [
+    instances = [
         result, result.diagnostics, result["a_rather_long_name_3"], result.problem, result.problem.posed, benchmark,
         cf.MultipleShooting(10), cf.Collocation(degree=4), cf.SingleShooting(), cf.GaussNewton(), cf.Ipopt(max_iter=3),
         cf.IntegratorOptions(relative_tolerance=1e-5), cf.Decomposed(), cf.relative(0.1), cf.unknown(), cf.free(2.0),
         cf.StudentT(df=7), cf.Constraint(x * k, 0, 1), cf.Event(3, {x: x + k}), cf.steady_state(), cf.scaled(x),
         cf.Input.linear(np.arange(50.0), np.arange(50.0)), cf.stiffness(result)["experiment 1"],
     ]  # fmt: skip
-    every = [thing for one in made for thing in reached(one) if public(thing)]
-    assert len({type(thing) for thing in every}) > 25
-    wrong = {type(t): repr(t)[:200] for t in every if "\n" in repr(t) or len(repr(t)) > LINE or " at 0x" in repr(t)}
-    assert wrong == {}
+    reached_objects = [thing for one in instances for thing in reached(one) if public(thing)]
+    assert len({type(thing) for thing in reached_objects}) > 25
+    faulty_reprs = {type(t): repr(t)[:200] for t in reached_objects if "\n" in repr(t) or len(repr(t)) > LINE or " at 0x" in repr(t)}
+    assert faulty_reprs == {}
 
 
 def test_a_repr_says_the_most_important(result):

@@ -44,8 +44,8 @@ def test_a_first_fit_imports_no_driver_and_no_picture_and_of_scipy_only_lapack()
     assert not rooms & {"cli", "drive", "formats", "plots", "report"}
     assert not of("matplotlib", modules) + of("rich", modules)
     # Nor what takes longer to import than to fit: LAPACK is called as it is, and distribution functions are castfit's.
-    every = ("interpolate", "integrate", "linalg", "optimize", "sparse", "special", "stats")
-    assert not {f"scipy.{room}" for room in every} & modules
+    subpackages = ("interpolate", "integrate", "linalg", "optimize", "sparse", "special", "stats")
+    assert not {f"scipy.{room}" for room in subpackages} & modules
     assert not {"numpy.f2py", "numpy.testing", "importlib.metadata"} & modules
 
 

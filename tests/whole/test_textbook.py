@@ -51,9 +51,9 @@ def test_one_scaled_output_suffices_from_a_decade_away(name):
     model, place = MODELS[name], sorted(MODELS).index(name)
     problem = model.one_output()
     best = cf.fit(problem, "single", cf.GaussNewton("box"), start=model.truth)
-    found = [cf.fit(problem, start=model.far_start((k, place))) for k in range(1 if name in FAR else 3)]
-    reached = [r.success and r.chi2 <= 1.01 * best.chi2 for r in found]
-    assert all(reached) if name in FAR else sum(reached) >= 2
+    results = [cf.fit(problem, start=model.far_start((k, place))) for k in range(1 if name in FAR else 3)]
+    successes = [r.success and r.chi2 <= 1.01 * best.chi2 for r in results]
+    assert all(successes) if name in FAR else sum(successes) >= 2
 
 
 def test_bench_repeats_a_table_of_textbook_models(tmp_path, capsys):

@@ -64,11 +64,11 @@ def test_a_built_integrator_is_loaded_for_the_very_source_that_it_was_built_from
     build = backend()
     monkeypatch.setattr(build, "FLAGS", ("-O0",))
     monkeypatch.setattr(build, "ROOT", INSTALLED)
-    made = build.libraries(tmp_path)
-    assert 1 <= len(made) <= 2
+    libraries = build.libraries(tmp_path)
+    assert 1 <= len(libraries) <= 2
     library = compilation.shipped(integrator_source(), tmp_path, "esdirk")
     assert library is not None
-    assert Path(library._name) in made
+    assert Path(library._name) in libraries
     assert library.castfit_integrate
     assert compilation.shipped(integrator_source() + " ", tmp_path, "esdirk") is None
     monkeypatch.setattr(compilation, "_machine", lambda: "flags : sse2")  # an older processor
@@ -76,7 +76,7 @@ def test_a_built_integrator_is_loaded_for_the_very_source_that_it_was_built_from
     assert library is not None
     assert "-v3" not in library._name
     (tmp_path / "other").mkdir()
-    (tmp_path / "other" / made[0].name).write_bytes(b"cut off")
+    (tmp_path / "other" / libraries[0].name).write_bytes(b"cut off")
     assert compilation.shipped(integrator_source(), tmp_path / "other", "esdirk") is None
 
 
@@ -105,8 +105,8 @@ def test_a_wheel_with_libraries_is_one_of_its_platform_for_every_python(tmp_path
     assert not wheel.exists()
     with zipfile.ZipFile(tmp_path / name) as file:
         assert file.read("castfit/integrate/esdirk-0.so") == b"code"
-        said = file.read("a-1.dist-info/WHEEL").decode()
-        assert said == f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: py3-none-{tag}\n"
+        wheel_text = file.read("a-1.dist-info/WHEEL").decode()
+        assert wheel_text == f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: py3-none-{tag}\n"
         for line in file.read("a-1.dist-info/RECORD").decode().splitlines()[1:]:
             place, digest, size = line.split(",")
             content = file.read(place)

@@ -141,42 +141,42 @@ class Across:
 Correlation = InTime | Within | Across
 
 
-def time_mistakes(what: str, time: Any) -> list[str]:
+def time_mistakes(label: str, time: Any) -> list[str]:
     """Check a time constant and return the error messages."""
     if isinstance(time, Unknown):
-        more = (
-            [] if time.plain else [f"{what}: the time of correlated() is unknown(); it takes a name and nothing else"]
+        setting_mistakes = (
+            [] if time.plain else [f"{label}: the time of correlated() is unknown(); it takes a name and nothing else"]
         )
-        return [*time.mistakes(what), *more]
+        return [*time.mistakes(label), *setting_mistakes]
     number = real(time)
     if number is not None and 0.0 < number < np.inf:
         return []
-    return [f"{what}: the time of correlated() is {text(time)}; give a positive number, or unknown()"]
+    return [f"{label}: the time of correlated() is {text(time)}; give a positive number, or unknown()"]
 
 
-def matrix_of(what: str, given: Any, mistakes: list[str]) -> Array | None:
+def matrix_of(label: str, matrix: Any, mistakes: list[str]) -> Array | None:
     """Read a covariance matrix, which is symmetric and positive definite."""
-    C = reals(given)
+    C = reals(matrix)
     if C is None or C.ndim != 2 or C.shape[0] != C.shape[1] or not np.isfinite(C).all():
-        mistakes.append(f"{what} is {text(given)}; give a square matrix of finite numbers")
+        mistakes.append(f"{label} is {text(matrix)}; give a square matrix of finite numbers")
         return None
     deviation = np.sqrt(np.abs(np.diag(C)))
-    bad = np.flatnonzero(np.diag(C) <= 0.0)
-    if bad.size:
-        mistakes.append(f"{what} has the variance {C[bad[0], bad[0]]:g} in row {bad[0] + 1}; variances are positive")
+    bad_rows = np.flatnonzero(np.diag(C) <= 0.0)
+    if bad_rows.size:
+        mistakes.append(f"{label} has the variance {C[bad_rows[0], bad_rows[0]]:g} in row {bad_rows[0] + 1}; variances are positive")
         return None
     P = C / np.outer(deviation, deviation)
     if not np.allclose(P, P.T, rtol=0.0, atol=1e-10):
         i, j = np.unravel_index(int(np.argmax(np.abs(P - P.T))), P.shape)
         mistakes.append(
-            f"{what} is not symmetric: {C[i, j]:g} in row {i + 1}, column {j + 1}, {C[j, i]:g} in row {j + 1}, column "
+            f"{label} is not symmetric: {C[i, j]:g} in row {i + 1}, column {j + 1}, {C[j, i]:g} in row {j + 1}, column "
             f"{i + 1}; give the mean of the matrix and its transpose if that is rounding"
         )
         return None
-    least = float(np.linalg.eigvalsh(P)[0])
-    if least <= 1e-12:
+    min_eigenvalue = float(np.linalg.eigvalsh(P)[0])
+    if min_eigenvalue <= 1e-12:
         mistakes.append(
-            f"{what} is not positive definite: the least eigenvalue of its correlations is {least:.2g}; some "
+            f"{label} is not positive definite: the least eigenvalue of its correlations is {min_eigenvalue:.2g}; some "
             "combination of errors would have no variance; add the variance that every single value has of its own"
         )
         return None
@@ -200,74 +200,74 @@ class WhitenedErrors:
 
 
 def whitening(
-    times: Array, mask: Mask, outputs: Sequence[str], of: Sequence[Correlation | None]
+    times: Array, mask: Mask, outputs: Sequence[str], correlations: Sequence[Correlation | None]
 ) -> WhitenedErrors | None:
     """Return W for values where mask (n_points, n_outputs) says so; None where all errors are independent."""
-    place = np.cumsum(mask).reshape(mask.shape) - 1
+    positions = np.cumsum(mask).reshape(mask.shape) - 1
     n = int(mask.sum())
     entries: list[tuple[Any, Any, Any]] = []
-    own = np.zeros(n, dtype=np.bool_)
+    has_entries = np.zeros(n, dtype=np.bool_)
     log_det = 0.0
-    done: set[tuple[str, ...]] = set()
-    for j, correlation in enumerate(of):
-        at = np.flatnonzero(mask[:, j])
-        if correlation is None or not at.size:
+    processed_names: set[tuple[str, ...]] = set()
+    for j, correlation in enumerate(correlations):
+        time_indices = np.flatnonzero(mask[:, j])
+        if correlation is None or not time_indices.size:
             continue
-        p = place[at, j]
+        p = positions[time_indices, j]
         if isinstance(correlation, InTime):
             if correlation.time is None:
                 continue
-            phi = np.exp(-np.diff(times[at]) / correlation.time)
-            rest = -np.expm1(-2.0 * np.diff(times[at]) / correlation.time)
-            entries += [(p, p, np.append(1.0, 1.0 / np.sqrt(rest))), (p[1:], p[:-1], -phi / np.sqrt(rest))]
-            log_det += float(np.sum(np.log(rest)))
+            phi = np.exp(-np.diff(times[time_indices]) / correlation.time)
+            remaining = -np.expm1(-2.0 * np.diff(times[time_indices]) / correlation.time)
+            entries += [(p, p, np.append(1.0, 1.0 / np.sqrt(remaining))), (p[1:], p[:-1], -phi / np.sqrt(remaining))]
+            log_det += float(np.sum(np.log(remaining)))
         elif isinstance(correlation, Within):
-            k = np.searchsorted(correlation.times, times[at])
-            inverse, part = _inverse_root(correlation.P[np.ix_(k, k)])
+            k = np.searchsorted(correlation.times, times[time_indices])
+            inverse, block_log_det = _inverse_root(correlation.P[np.ix_(k, k)])
             entries.append((np.repeat(p, p.size), np.tile(p, p.size), inverse.ravel()))
-            log_det += part
+            log_det += block_log_det
         else:
             P, names = correlation.P, correlation.names
-            if P is None or names in done:
-                own[p] |= P is not None
+            if P is None or names in processed_names:
+                has_entries[p] |= P is not None
                 continue
-            done.add(names)
-            here = [k for k, one in enumerate(of) if isinstance(one, Across) and one.names == names]
-            order = [names.index(outputs[k]) for k in here]
-            patterns, which = np.unique(mask[:, here], axis=0, return_inverse=True)
+            processed_names.add(names)
+            output_indices = [k for k, candidate in enumerate(correlations) if isinstance(candidate, Across) and candidate.names == names]
+            order = [names.index(outputs[k]) for k in output_indices]
+            patterns, pattern_indices = np.unique(mask[:, output_indices], axis=0, return_inverse=True)
             for i, pattern in enumerate(patterns):
-                rows = np.flatnonzero(which.ravel() == i)
-                kept = np.array(order, dtype=np.intp)[pattern]
-                if not kept.size:
+                rows = np.flatnonzero(pattern_indices.ravel() == i)
+                matrix_indices = np.array(order, dtype=np.intp)[pattern]
+                if not matrix_indices.size:
                     continue
-                inverse, part = _inverse_root(P[np.ix_(kept, kept)])
-                q = place[np.ix_(rows, np.array(here, dtype=np.intp)[pattern])]
-                m = kept.size
+                inverse, block_log_det = _inverse_root(P[np.ix_(matrix_indices, matrix_indices)])
+                q = positions[np.ix_(rows, np.array(output_indices, dtype=np.intp)[pattern])]
+                m = matrix_indices.size
                 entries.append(
                     (np.repeat(q, m, axis=1).ravel(), np.tile(q, (1, m)).ravel(), np.tile(inverse.ravel(), rows.size))
                 )
-                log_det += part * rows.size
-        own[p] = True
+                log_det += block_log_det * rows.size
+        has_entries[p] = True
     if not entries:
         return None
-    rest = np.flatnonzero(~own)
-    entries.append((rest, rest, np.ones(rest.size)))
+    remaining = np.flatnonzero(~has_entries)
+    entries.append((remaining, remaining, np.ones(remaining.size)))
     row, column, value = (np.concatenate([e[k] for e in entries]) for k in range(3))
     return WhitenedErrors(_sparse(value, row, column, n), log_det)
 
 
 def _sparse(value: Any, row: Any, column: Any, n: int) -> Any:
-    made: Any = scipy.sparse.csr_array
-    return made((value, (row, column)), shape=(n, n))
+    csr_array: Any = scipy.sparse.csr_array
+    return csr_array((value, (row, column)), shape=(n, n))
 
 
-def placed(W: Any, here: Mask) -> Any:
-    """Return W (n, n) as a matrix over all rows (m,) of which values stand where `here` is True; 1 elsewhere."""
-    at, rest = np.flatnonzero(here), np.flatnonzero(~here)
-    found = W.tocoo()
-    row, column = np.concatenate([at[found.row], rest]), np.concatenate([at[found.col], rest])
-    entries = np.concatenate([found.data, np.ones(rest.size)])
-    return _sparse(entries, row, column, here.size)
+def placed(W: Any, mask: Mask) -> Any:
+    """Return W (n, n) as a matrix over all rows (m,) of which values stand where `mask` is True; 1 elsewhere."""
+    indices, other_indices = np.flatnonzero(mask), np.flatnonzero(~mask)
+    coo = W.tocoo()
+    row, column = np.concatenate([indices[coo.row], other_indices]), np.concatenate([indices[coo.col], other_indices])
+    entries = np.concatenate([coo.data, np.ones(other_indices.size)])
+    return _sparse(entries, row, column, mask.size)
 
 
 def _inverse_root(P: Array) -> tuple[Array, float]:
@@ -277,13 +277,13 @@ def _inverse_root(P: Array) -> tuple[Array, float]:
     return inverse, 2.0 * float(np.sum(np.log(np.diag(L))))
 
 
-def known(correlation: Correlation | None, found: CorrelationEstimates) -> Correlation | None:
+def known(correlation: Correlation | None, estimates: CorrelationEstimates) -> Correlation | None:
     """Return a correlation with its unknown entries replaced by estimates."""
-    if isinstance(correlation, InTime) and correlation.label in found.times:
-        return replace(correlation, time=found.times[correlation.label])
-    if isinstance(correlation, Across) and correlation.unknown and found.joint:
-        at = [found.joint.index(name) for name in correlation.names]
-        S = np.array(found.covariance)[np.ix_(at, at)]
+    if isinstance(correlation, InTime) and correlation.label in estimates.times:
+        return replace(correlation, time=estimates.times[correlation.label])
+    if isinstance(correlation, Across) and correlation.unknown and estimates.joint:
+        indices = [estimates.joint.index(name) for name in correlation.names]
+        S = np.array(estimates.covariance)[np.ix_(indices, indices)]
         deviation = np.sqrt(np.diag(S))
         return replace(correlation, P=S / np.outer(deviation, deviation))
     return correlation

@@ -74,9 +74,9 @@ class Poisson(_Counts):
 
     def density(self, mu: ca.SX, s: ca.SX, m: ca.SX) -> Density:
         """Return mu - m log mu + log m!, of mu alone."""
-        some, counted = ca.fmax(mu, _NONE), m > 0
-        cost = _refused(mu) + mu - m * ca.log(ca.if_else(counted, mu, 1)) + log_gamma(m + 1)
-        return lower_triangular(mu, m, cost, (mu - m) / ca.sqrt(some), 1 / ca.sqrt(some))
+        positive_mu, has_count = ca.fmax(mu, _NONE), m > 0
+        cost = _refused(mu) + mu - m * ca.log(ca.if_else(has_count, mu, 1)) + log_gamma(m + 1)
+        return lower_triangular(mu, m, cost, (mu - m) / ca.sqrt(positive_mu), 1 / ca.sqrt(positive_mu))
 
     def starting_spread(self, mu: Array, m: Array) -> float:
         """Return 1, for form's sake."""
@@ -91,9 +91,9 @@ class Poisson(_Counts):
         from scipy import special
 
         mean = np.maximum(mu, _NONE)
-        fewer = np.where(m > 0, special.gammaincc(np.maximum(m, 1), mean), 0.0)
-        more = np.where(m > 0, special.gammainc(np.maximum(m, 1), mean), 1.0)
-        return _scores(special.gammaincc(m + 1, mean), special.gammainc(m + 1, mean), fewer, more)
+        p_below = np.where(m > 0, special.gammaincc(np.maximum(m, 1), mean), 0.0)
+        p_at_least = np.where(m > 0, special.gammainc(np.maximum(m, 1), mean), 1.0)
+        return _scores(special.gammaincc(m + 1, mean), special.gammainc(m + 1, mean), p_below, p_at_least)
 
     def sample(self, rng: np.random.Generator, mu: Array, s: Array | float) -> Array:
         """Draw counts."""
@@ -135,22 +135,22 @@ class NegativeBinomial(_Counts):
 
         The rows take the curvature in s for that of a normal density of this variance; `information` puts it right.
         """
-        some, counted = ca.fmax(mu, _NONE), m > 0
-        known = _refused(mu) - m * ca.log(ca.if_else(counted, mu, 1)) + log_gamma(m + 1)
-        cost = known + mu * log1p_ratio(s * mu) + m * ca.log1p(s * mu) - log_rising(m, s)
-        variance = some * (1 + s * some)
-        normal = some / (np.sqrt(2) * (1 + s * some))
+        positive_mu, has_count = ca.fmax(mu, _NONE), m > 0
+        dispersion_free = _refused(mu) - m * ca.log(ca.if_else(has_count, mu, 1)) + log_gamma(m + 1)
+        cost = dispersion_free + mu * log1p_ratio(s * mu) + m * ca.log1p(s * mu) - log_rising(m, s)
+        variance = positive_mu * (1 + s * positive_mu)
+        normal = positive_mu / (np.sqrt(2) * (1 + s * positive_mu))
         factor = ca.diag(ca.vertcat(1 / ca.sqrt(variance), normal))
-        usable = some * s**3 > _CANCELLED
-        integral = _dispersion_information(some, ca.if_else(usable, s, 1))
+        usable = positive_mu * s**3 > _CANCELLED
+        integral = _dispersion_information(positive_mu, ca.if_else(usable, s, 1))
         exact = ca.if_else(usable, ca.sqrt(integral) / normal, 1 / ca.sqrt(1 + s))
         residual = (mu - m) / ca.sqrt(variance)
         return lower_triangular(ca.vertcat(mu, s), m, cost, residual, factor, ca.vertcat(1, exact))
 
     def least_spread(self, m: Array) -> float:
         """Return the dispersion by which a variance differs from Poisson's by a millionth."""
-        known = m[np.isfinite(m)]
-        return _UNSEEN / max(float(np.mean(known)) if known.size else 1.0, 1.0)
+        finite_values = m[np.isfinite(m)]
+        return _UNSEEN / max(float(np.mean(finite_values)) if finite_values.size else 1.0, 1.0)
 
     def starting_spread(self, mu: Array, m: Array) -> float:
         """Return the dispersion that explains the sum of squared residuals, at least 1e-3."""
@@ -169,10 +169,10 @@ class NegativeBinomial(_Counts):
 
         excess = s * np.maximum(mu, _NONE)
         p, q = 1 / (1 + excess), excess / (1 + excess)
-        fewer = np.where(m > 0, special.betainc(1 / s, np.maximum(m, 1), p), 0.0)
-        more = np.where(m > 0, special.betainc(np.maximum(m, 1), 1 / s, q), 1.0)
-        up_to, beyond = special.betainc(1 / s, m + 1, p), special.betainc(m + 1, 1 / s, q)
-        return _scores(np.asarray(up_to, dtype=float), np.asarray(beyond, dtype=float), fewer, more)
+        p_below = np.where(m > 0, special.betainc(1 / s, np.maximum(m, 1), p), 0.0)
+        p_at_least = np.where(m > 0, special.betainc(np.maximum(m, 1), 1 / s, q), 1.0)
+        p_up_to, p_above = special.betainc(1 / s, m + 1, p), special.betainc(m + 1, 1 / s, q)
+        return _scores(np.asarray(p_up_to, dtype=float), np.asarray(p_above, dtype=float), p_below, p_at_least)
 
     def sample(self, rng: np.random.Generator, mu: Array, s: Array | float) -> Array:
         """Draw counts: Poisson's, of expectations that have a Gamma distribution."""
@@ -202,7 +202,7 @@ def _dispersion_information(mu: ca.SX, s: ca.SX) -> ca.SX:
     return step * total / s**3
 
 
-def _scores(up_to: Array, beyond: Array, fewer: Array, at_least: Array) -> Array:
+def _scores(p_up_to: Array, p_above: Array, p_below: Array, p_at_least: Array) -> Array:
     """Return normal quantiles, of the sign of prediction minus value, (n,).
 
     They are those of a probability between P(M < m) and P(M <= m), spread evenly, because counts have steps and the
@@ -212,8 +212,8 @@ def _scores(up_to: Array, beyond: Array, fewer: Array, at_least: Array) -> Array
     """
     from scipy import special
 
-    part = np.random.default_rng(0).random(up_to.size)
-    low, high = part * up_to + (1 - part) * fewer, part * beyond + (1 - part) * at_least
+    fraction = np.random.default_rng(0).random(p_up_to.size)
+    low, high = fraction * p_up_to + (1 - fraction) * p_below, fraction * p_above + (1 - fraction) * p_at_least
     size = -special.ndtri(np.maximum(np.minimum(low, high), np.finfo(float).tiny))
     return np.where(low < high, size, -size)
 

@@ -180,8 +180,8 @@ class Noise(Picklable, ABC):
         Data that the model meets exactly want none, and their likelihood would have no bound; no model is integrated so
         accurately that spreads much smaller than this could be told from none.
         """
-        known = m[np.isfinite(m)]
-        size = float(np.sqrt(np.mean(known**2))) if known.size else 0.0
+        finite_values = m[np.isfinite(m)]
+        size = float(np.sqrt(np.mean(finite_values**2))) if finite_values.size else 0.0
         return _ACCURACY * ((size or 1.0) if self.in_unit_of_output else 1.0)
 
     @abstractmethod
@@ -256,8 +256,8 @@ def lower_triangular(
     score = ca.gradient(cost, eta)
     rows: list[ca.SX] = []
     for i in range(eta.numel()):
-        done = sum((factor[i, j] * r for j, r in enumerate(rows)), ca.SX(0))
-        rows.append((score[i] - done) / factor[i, i])
+        partial_sum = sum((factor[i, j] * r for j, r in enumerate(rows)), ca.SX(0))
+        rows.append((score[i] - partial_sum) / factor[i, i])
     one = ca.SX.ones(eta.numel(), 1)
     return Density(eta, datum, cost, residual, factor, ca.vertcat(*rows), one if information is None else information)
 
@@ -269,9 +269,9 @@ def secant(surplus: ca.SX, size: ca.SX, mode: float, slope: float) -> ca.SX:
     size : |r|
     mode, slope : where the surplus is zero, and there its derivative by log |r|
     """
-    away = ca.log(ca.fmax(size / mode, _EXACT))
-    near = ca.fabs(away) < _NEAR
-    return ca.if_else(near, slope, surplus / ca.if_else(near, 1, away))
+    log_distance = ca.log(ca.fmax(size / mode, _EXACT))
+    is_near = ca.fabs(log_distance) < _NEAR
+    return ca.if_else(is_near, slope, surplus / ca.if_else(is_near, 1, log_distance))
 
 
 def factor_of(hessian: Array, score: Array) -> tuple[Array, Array]:
@@ -285,43 +285,43 @@ def factor_of(hessian: Array, score: Array) -> tuple[Array, Array]:
     """
     with np.errstate(all="ignore"):
         diagonal = np.sqrt(np.abs(np.diagonal(hessian, axis1=-2, axis2=-1)))
-        least = np.abs(score) / _FAR
-        unit = np.where(diagonal > least, diagonal, least)
+        min_unit = np.abs(score) / _FAR
+        unit = np.where(diagonal > min_unit, diagonal, min_unit)
         unit = np.where((unit > 0) & np.isfinite(unit), unit, 1.0)
         scaled = hessian / (unit[..., :, None] * unit[..., None, :])
-        right: NDArray[np.bool_] = np.logical_and(
+        is_finite: NDArray[np.bool_] = np.logical_and(
             np.all(np.isfinite(scaled), axis=(-2, -1)), np.all(np.isfinite(score), axis=-1)
         )
-        scaled[~right] = 0.0
+        scaled[~is_finite] = 0.0
         values, vectors = np.linalg.eigh(scaled)
-        along = np.einsum("...ij,...i->...j", vectors, score / unit)
+        components = np.einsum("...ij,...i->...j", vectors, score / unit)
         size = np.abs(values)
         size = np.maximum(size, _SINGULAR * size.max(axis=-1, keepdims=True))
-        root = np.sqrt(np.maximum(size, (along / _FAR) ** 2))
+        root = np.sqrt(np.maximum(size, (components / _FAR) ** 2))
         # The symmetric root, which eigenvectors of either sign make: rows are to be smooth.
         back = np.swapaxes(vectors, -1, -2)
         factor = unit[..., :, None] * ((vectors * root[..., None, :]) @ back)
-        rows = np.einsum("...ij,...j->...i", vectors, along / np.where(root > 0, root, 1.0))
-        factor[~right], rows[~right] = np.nan, np.nan
+        rows = np.einsum("...ij,...j->...i", vectors, components / np.where(root > 0, root, 1.0))
+        factor[~is_finite], rows[~is_finite] = np.nan, np.nan
         return factor, rows
 
 
-def positive(spread: float, m: Array, otherwise: float | None = None) -> float:
+def positive(spread: float, m: Array, default_scatter: float | None = None) -> float:
     """Return a spread, or what the data resolve where it is smaller; their own scatter where there is none.
 
     spread: may be NaN.
     m (n,): measured values, in the unit of the spread.
     otherwise: instead of the scatter of the data, for a spread of another unit.
     """
-    known = m[np.isfinite(m)]
-    size = float(np.sqrt(np.mean(known**2))) if known.size else 0.0
+    finite_values = m[np.isfinite(m)]
+    size = float(np.sqrt(np.mean(finite_values**2))) if finite_values.size else 0.0
     if not np.isfinite(spread):
-        spread = (float(np.std(known)) if known.size else 0.0) if otherwise is None else otherwise
-    least = _RESOLUTION * (size if otherwise is None else 1.0)
-    return max(spread, least) or 1.0
+        spread = (float(np.std(finite_values)) if finite_values.size else 0.0) if default_scatter is None else default_scatter
+    min_spread = _RESOLUTION * (size if default_scatter is None else 1.0)
+    return max(spread, min_spread) or 1.0
 
 
 def pairs(mu: Array, m: Array) -> tuple[Array, Array]:
     """Return predictions and values where both are finite."""
-    use = np.isfinite(mu) & np.isfinite(m)
-    return np.asarray(mu, dtype=float)[use], np.asarray(m, dtype=float)[use]
+    mask = np.isfinite(mu) & np.isfinite(m)
+    return np.asarray(mu, dtype=float)[mask], np.asarray(m, dtype=float)[mask]

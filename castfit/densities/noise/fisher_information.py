@@ -28,43 +28,43 @@ _FEW = 100  # ... at least
 _MOST = 100_000
 
 
-def root_of_information(evaluated: Evaluated, eta: Array, spread: Array, datum: Array) -> Array:
+def root_of_information(evaluate: Evaluated, eta: Array, spread: Array, datum: Array) -> Array:
     """Return K (n, n_eta, n_eta) with  K K^T = I  of each datum.
 
-    evaluated : returns cost (n,) and score (n, n_eta) from eta (n, n_eta), spread (n,) and datum (n,)
+    evaluate : returns cost (n,) and score (n, n_eta) from eta (n, n_eta), spread (n,) and datum (n,)
     eta, spread, datum (n, n_eta), (n,), (n,)
     """
-    out = np.zeros((*eta.shape, eta.shape[1]))
-    scores = evaluated(eta, spread, datum)[1]
-    away = np.abs(datum - eta[:, 0])
-    width = float(np.median(away[away > 0])) if (away > 0).any() else 1.0
+    roots = np.zeros((*eta.shape, eta.shape[1]))
+    scores = evaluate(eta, spread, datum)[1]
+    distances = np.abs(datum - eta[:, 0])
+    width = float(np.median(distances[distances > 0])) if (distances > 0).any() else 1.0
     u = np.linspace(-_FARTHEST, _FARTHEST, _NODES)
-    line, steps = width * np.sinh(u), width * np.cosh(u) * (u[1] - u[0])
+    offsets, steps = width * np.sinh(u), width * np.cosh(u) * (u[1] - u[0])
     counts = bool((datum == np.floor(datum)).all() and (datum >= 0).all())
-    for i, (at, s) in enumerate(zip(eta, spread, strict=True)):
-        found = None
+    for i, (eta_row, s) in enumerate(zip(eta, spread, strict=True)):
+        information = None
         if counts:
-            top = _COUNTS * max(float(datum.max()), float(at[0])) + _FEW
+            top = _COUNTS * max(float(datum.max()), float(eta_row[0])) + _FEW
             if top < _MOST:
-                found = _expected(evaluated, at, s, np.arange(top), np.ones(int(np.ceil(top))))
-        if found is None:
-            found = _expected(evaluated, at, s, at[0] + line, steps)
-        if found is None:
-            out[i, :, 0] = scores[i]
+                information = _expected(evaluate, eta_row, s, np.arange(top), np.ones(int(np.ceil(top))))
+        if information is None:
+            information = _expected(evaluate, eta_row, s, eta_row[0] + offsets, steps)
+        if information is None:
+            roots[i, :, 0] = scores[i]
             continue
-        values, vectors = np.linalg.eigh(found)
-        out[i] = vectors * np.sqrt(np.maximum(values, 0.0))
-    return out
+        values, vectors = np.linalg.eigh(information)
+        roots[i] = vectors * np.sqrt(np.maximum(values, 0.0))
+    return roots
 
 
-def _expected(evaluated: Evaluated, eta: Array, spread: float, m: Array, weight: Array) -> Array | None:
+def _expected(evaluate: Evaluated, eta: Array, spread: float, m: Array, weight: Array) -> Array | None:
     """Return the expectation of g g^T over data m (n,), or None if their probabilities do not sum to 1."""
-    cost, score = evaluated(np.broadcast_to(eta, (m.size, eta.size)).copy(), np.full(m.size, spread), m)
+    cost, score = evaluate(np.broadcast_to(eta, (m.size, eta.size)).copy(), np.full(m.size, spread), m)
     with np.errstate(over="ignore", invalid="ignore"):
         p = weight * np.exp(-cost)
     p = np.where(np.isfinite(p), p, 0.0)
     if abs(float(p.sum()) - 1.0) > _WHOLE:
         return None
     score = np.where(p[:, None] > 0, score, 0.0)
-    found = np.einsum("n,ni,nj->ij", p, score, score)
-    return found if np.isfinite(found).all() else None
+    information = np.einsum("n,ni,nj->ij", p, score, score)
+    return information if np.isfinite(information).all() else None

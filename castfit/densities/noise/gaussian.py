@@ -119,25 +119,25 @@ class _Normal(Noise):
             factor = ca.diag(ca.vertcat(slope, ca.sqrt(c))) / s
             return lower_triangular(eta, m, cost, r, factor, ca.vertcat(1, ca.sqrt(2 / c)))
         convex = ca.vertcat(ca.horzcat(slope, 0), ca.horzcat(-r, -1)) / s
-        out = lower_triangular(eta, m, cost, r, convex)
+        density = lower_triangular(eta, m, cost, r, convex)
         if self.below is not None:
             z = (self._axis(ca.SX(self.below)) - self._axis(mu)) / s
-            out = _beyond(m <= self.below, z, 1.0, out)
+            density = _beyond(m <= self.below, z, 1.0, density)
         if self.above is not None:
             z = (self._axis(mu) - self._axis(ca.SX(self.above))) / s
-            out = _beyond(m >= self.above, z, -1.0, out)
-        return out
+            density = _beyond(m >= self.above, z, -1.0, density)
+        return density
 
     def starting_spread(self, mu: Array, m: Array) -> float:
         """Return the root mean square on the axis, of the values between the limits."""
         with np.errstate(all="ignore"):
             prediction, value = pairs(self._axis_of(mu), self._axis_of(m))
-        inside = np.ones(value.shape, dtype=np.bool_)
+        is_inside = np.ones(value.shape, dtype=np.bool_)
         for limit, sign in ((self.below, 1.0), (self.above, -1.0)):
             if limit is not None:
-                inside &= sign * value > sign * self._axis_of(np.array(float(limit)))
-        use = inside if np.count_nonzero(inside) > _FEW * inside.size else np.ones_like(inside)
-        mean_square = float(np.mean((prediction - value)[use] ** 2)) if use.any() else np.nan
+                is_inside &= sign * value > sign * self._axis_of(np.array(float(limit)))
+        mask = is_inside if np.count_nonzero(is_inside) > _FEW * is_inside.size else np.ones_like(is_inside)
+        mean_square = float(np.mean((prediction - value)[mask] ** 2)) if mask.any() else np.nan
         return positive(float(np.sqrt(mean_square)), value, self._otherwise)
 
     @property
@@ -147,8 +147,8 @@ class _Normal(Noise):
     def sample(self, rng: np.random.Generator, mu: Array, s: Array | float) -> Array:
         """Draw measured values; beyond a limit of detection the limit."""
         mean, deviation = np.broadcast_arrays(self._axis_of(np.asarray(mu, dtype=float)), np.asarray(s, dtype=float))
-        drawn = self._value_of(mean + deviation * rng.standard_normal(mean.shape))
-        return np.clip(drawn, self.below, self.above) if self.censored else drawn
+        values = self._value_of(mean + deviation * rng.standard_normal(mean.shape))
+        return np.clip(values, self.below, self.above) if self.censored else values
 
     def option_mistakes(self) -> list[str]:
         """Check the limits of detection and return the error messages."""

@@ -93,23 +93,23 @@ class Likelihood(Noise):
     def _others(self, mu: ca.SX, m: ca.SX) -> tuple[ca.SX, list[ca.SX]]:
         """Return the cost, and the symbols in it that are neither prediction nor datum."""
         graph = self._graph(mu, m)
-        own = {hash(mu[0].element_hash()), hash(m[0].element_hash())}
-        return graph, [x for x in ca.symvar(graph) if hash(x.element_hash()) not in own]
+        argument_hashes = {hash(mu[0].element_hash()), hash(m[0].element_hash())}
+        return graph, [x for x in ca.symvar(graph) if hash(x.element_hash()) not in argument_hashes]
 
     def density(self, mu: ca.SX, s: ca.SX, m: ca.SX) -> Density:
         """Return the cost with eta = (mu, other symbols); there is no spread, and no factor: its curvature is free.
 
         The residual is the score of mu over the root of its curvature.
         """
-        cost, others = self._others(mu, m)
+        cost, other_symbols = self._others(mu, m)
         cost = without_kinks(cost, mu)
-        eta = ca.vertcat(mu, *others)
+        eta = ca.vertcat(mu, *other_symbols)
         slope, hessian = ca.gradient(cost, mu), ca.densify(ca.hessian(cost, eta)[0])
-        own = hessian[0, 0]
+        mu_curvature = hessian[0, 0]
         secant = (slope - ca.substitute(slope, mu, m)) / (mu - m)  # not a number where mu = m: then it is not larger
         newton, majorant = ca.SX(hessian), ca.SX(hessian)
-        newton[0, 0] = ca.if_else(own > 0, own, ca.if_else(secant > 0, secant, own))
-        majorant[0, 0] = curvature = ca.if_else(secant > own, secant, own)
+        newton[0, 0] = ca.if_else(mu_curvature > 0, mu_curvature, ca.if_else(secant > 0, secant, mu_curvature))
+        majorant[0, 0] = curvature = ca.if_else(secant > mu_curvature, secant, mu_curvature)
         size = ca.fabs(curvature)
         residual = ca.if_else(size > 0, slope / ca.sqrt(ca.if_else(size > 0, size, 1)), 0)
         return Density(eta, m, cost, residual, curvature=newton, majorant=majorant)
@@ -122,13 +122,13 @@ class Likelihood(Noise):
         distances, is of relative errors, of logarithms or of counts: of these the datum 1 tells.
         """
         mu, m = ca.SX.sym("prediction"), ca.SX.sym("datum")
-        graph, others = self._others(mu, m)
-        slope = ca.Function("slope", [mu, m, *others], [ca.gradient(graph, mu)])
-        ones = [1.0] * len(others)
+        graph, other_symbols = self._others(mu, m)
+        slope = ca.Function("slope", [mu, m, *other_symbols], [ca.gradient(graph, mu)])
+        ones = [1.0] * len(other_symbols)
         for datum, distances in ((0.0, (1e-100, 1e-90)), (1.0, (1e-9, 1e-4))):
-            near, far = (abs(float(slope(datum + h, datum, *ones) - slope(datum - h, datum, *ones))) for h in distances)
-            if 0.0 < near <= 2.0 * far:
-                return near > 0.5 * far
+            near_jump, far_jump = (abs(float(slope(datum + h, datum, *ones) - slope(datum - h, datum, *ones))) for h in distances)
+            if 0.0 < near_jump <= 2.0 * far_jump:
+                return near_jump > 0.5 * far_jump
         return False
 
     def option_mistakes(self) -> list[str]:
@@ -178,9 +178,9 @@ class Likelihood(Noise):
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         mu, m = ca.SX.sym("prediction"), ca.SX.sym("datum")
-        graph, others = self._others(mu, m)
-        names = tuple(symbol.name() for symbol in others)
-        return Likelihood, (_CostGraph(ca.Function("cost", [mu, m, *others], [graph]), names),)
+        graph, other_symbols = self._others(mu, m)
+        names = tuple(symbol.name() for symbol in other_symbols)
+        return Likelihood, (_CostGraph(ca.Function("cost", [mu, m, *other_symbols], [graph]), names),)
 
 
 def without_kinks(cost: ca.SX, mu: ca.SX) -> ca.SX:
@@ -191,7 +191,7 @@ def without_kinks(cost: ca.SX, mu: ca.SX) -> ca.SX:
     """
     kinks: list[tuple[ca.SX, ca.SX]] = []  # a symbol, and of what it is the absolute value
 
-    def replaced(op: int, arguments: Sequence[ca.SX]) -> ca.SX | None:
+    def replace_kink(op: int, arguments: Sequence[ca.SX]) -> ca.SX | None:
         a, b = arguments if len(arguments) == 2 else (arguments[0], ca.SX(0))
         symbols = ca.vertcat(mu, *(size for size, _ in kinks))
         if not ca.depends_on(a - b, symbols):
@@ -202,14 +202,14 @@ def without_kinks(cost: ca.SX, mu: ca.SX) -> ca.SX:
             return size
         return 0.5 * (a + b + size) if op == ca.OP_FMAX else 0.5 * (a + b - size)
 
-    graph = rewritten([cost], (ca.OP_FABS, ca.OP_FMAX, ca.OP_FMIN), replaced)[0]
+    graph = rewritten([cost], (ca.OP_FABS, ca.OP_FMAX, ca.OP_FMIN), replace_kink)[0]
     widths = [ca.fabs(ca.gradient(graph, size)) for size, _ in kinks]
     for size, z in reversed(kinks):  # an inner one may be part of those after it
         widths = [ca.substitute(w, size, ca.fabs(z)) for w in widths]
     for (size, z), slope in zip(reversed(kinks), reversed(widths), strict=True):
-        steep = slope > 0
-        h = ca.if_else(steep, KINK / ca.if_else(steep, slope, 1), 0)
-        near = ca.logic_and(steep, ca.fabs(z) < h)
-        inside = 0.5 * z**2 / ca.if_else(near, h, 1) + 0.5 * h
-        graph = ca.substitute(graph, size, ca.if_else(near, inside, ca.fabs(z)))
+        is_steep = slope > 0
+        h = ca.if_else(is_steep, KINK / ca.if_else(is_steep, slope, 1), 0)
+        is_near = ca.logic_and(is_steep, ca.fabs(z) < h)
+        parabola = 0.5 * z**2 / ca.if_else(is_near, h, 1) + 0.5 * h
+        graph = ca.substitute(graph, size, ca.if_else(is_near, parabola, ca.fabs(z)))
     return graph

@@ -212,9 +212,9 @@ class Laplace(HeavyTailed):
 
     def density(self, mu: ca.SX, s: ca.SX, m: ca.SX) -> Density:
         """Return ``|r| + log 2 s``; a line has no curvature, so that of the rows takes its place."""
-        found = super().density(mu, s, m)
-        assert found.factor is not None
-        return replace(found, curvature=found.factor @ found.factor.T)
+        density = super().density(mu, s, m)
+        assert density.factor is not None
+        return replace(density, curvature=density.factor @ density.factor.T)
 
     def deviation(self, mu: Array, s: Array) -> Array:
         """Return the standard deviations."""
@@ -313,10 +313,10 @@ class Huber(_Loss):
 
         f = float(self.f_scale)
         middle, tails = self._parts
-        inside = rng.random(scale.shape) * (middle + tails) < middle
-        within = special.ndtri(special.ndtr(-f) + (1 - 2 * special.ndtr(-f)) * rng.random(scale.shape))
-        beyond = rng.choice([-1.0, 1.0], scale.shape) * (f + rng.exponential(1 / f, scale.shape))
-        return scale * np.where(inside, within, beyond)
+        is_middle = rng.random(scale.shape) * (middle + tails) < middle
+        middle_errors = special.ndtri(special.ndtr(-f) + (1 - 2 * special.ndtr(-f)) * rng.random(scale.shape))
+        tail_errors = rng.choice([-1.0, 1.0], scale.shape) * (f + rng.exponential(1 / f, scale.shape))
+        return scale * np.where(is_middle, middle_errors, tail_errors)
 
 
 @public("castfit")

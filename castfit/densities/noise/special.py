@@ -36,8 +36,8 @@ def log_rising(m: ca.SX, s: ca.SX) -> ca.SX:
     where differences are formed before logarithms.  For small m s the derivatives of these would cancel; there the
     logarithms of 1 + j s are expanded, with the sums of the powers of j.
     """
-    few = m * s < _EXPANDED
-    n = ca.if_else(few, 1, 1 / s)
+    is_small = m * s < _EXPANDED
+    n = ca.if_else(is_small, 1, 1 / s)
     y = n + _SHIFT
     shifted = sum((ca.log1p(m / (n + k)) for k in range(_SHIFT)), ca.SX(0))
     powers = m * ca.log1p((m + _SHIFT) / n) + ((y - 0.5) * ca.log1p(m / y) - m)
@@ -45,7 +45,7 @@ def log_rising(m: ca.SX, s: ca.SX) -> ca.SX:
     series = ca.SX(0)
     for k, total in reversed(list(enumerate(_power_sums(m), 1))):
         series = s * (total / ((-1) ** (k + 1) * k) + series)
-    return ca.if_else(few, series, direct)
+    return ca.if_else(is_small, series, direct)
 
 
 def _power_sums(m: ca.SX) -> list[ca.SX]:
@@ -65,12 +65,12 @@ def _power_sums(m: ca.SX) -> list[ca.SX]:
 
 def log1p_ratio(u: ca.SX) -> ca.SX:
     """Return log(1 + u) / u, u >= 0, accurate with its derivatives."""
-    small = u < _EXPANDED
+    is_small = u < _EXPANDED
     series = ca.SX(0)
     for k in range(9, 0, -1):
         series = (-1) ** (k + 1) / k + u * series
-    large = ca.if_else(small, 1, u)
-    return ca.if_else(small, series, ca.log1p(large) / large)
+    safe_u = ca.if_else(is_small, 1, u)
+    return ca.if_else(is_small, series, ca.log1p(safe_u) / safe_u)
 
 
 def _stirling(y: ca.SX) -> ca.SX:
@@ -99,17 +99,17 @@ def normal_tail(z: ca.SX) -> Tail:
 
         Phi(z) = phi(z) / (t + 1/(t + 2/(t + 3/(t + ...)))),    t = -z
     """
-    far = z < _TAIL
-    right = ca.if_else(far, _TAIL, z)  # not fmax, whose derivative at a tie is 1/2
-    near: ca.SX = 0.5 + 0.5 * (right / np.sqrt(2)).erf()
-    density = ca.exp(-0.5 * right**2 - _HALF_LOG_2PI)
-    t = -ca.if_else(far, z, _TAIL)
-    rest = t
+    is_far = z < _TAIL
+    safe_z = ca.if_else(is_far, _TAIL, z)  # not fmax, whose derivative at a tie is 1/2
+    cdf: ca.SX = 0.5 + 0.5 * (safe_z / np.sqrt(2)).erf()
+    density = ca.exp(-0.5 * safe_z**2 - _HALF_LOG_2PI)
+    t = -ca.if_else(is_far, z, _TAIL)
+    denominator = t
     for k in range(_FRACTION, 1, -1):
-        rest = t + k / rest
-    fraction = t + 1 / rest
+        denominator = t + k / denominator
+    fraction = t + 1 / denominator
     return Tail(
-        ca.if_else(far, -0.5 * t**2 - _HALF_LOG_2PI - ca.log(fraction), ca.log(near)),
-        ca.if_else(far, fraction, density / near),
-        ca.if_else(far, 1 / rest, right + density / near),
+        ca.if_else(is_far, -0.5 * t**2 - _HALF_LOG_2PI - ca.log(fraction), ca.log(cdf)),
+        ca.if_else(is_far, fraction, density / cdf),
+        ca.if_else(is_far, 1 / denominator, safe_z + density / cdf),
     )

@@ -32,26 +32,26 @@ class Unknown:
         """Whether the standard deviation has no guess, bound or prior, so that it may be eliminated."""
         return self.guess is None and self.lower == 0.0 and self.upper == np.inf and self.prior is None
 
-    def mistakes(self, what: str) -> list[str]:
-        """Check the name, bounds, guess and prior, and return the error messages; `what` is their subject."""
-        found: list[str] = []
+    def mistakes(self, label: str) -> list[str]:
+        """Check the name, bounds, guess and prior, and return the error messages; `label` is their subject."""
+        mistakes: list[str] = []
         name: Any = self.name
         if not isinstance(name, str):
-            found.append(f"{what}: unknown() is named {text(name)}; give text")
-        found += prior_mistakes(f"{what}: unknown()", self.prior)
+            mistakes.append(f"{label}: unknown() is named {text(name)}; give text")
+        mistakes += prior_mistakes(f"{label}: unknown()", self.prior)
         lower, upper = real(self.lower), real(self.upper)
         if lower is None or upper is None or not 0.0 <= lower < upper:
-            shown = f"{text(self.lower)} and {text(self.upper)}"
-            found.append(f"{what}: unknown() has the bounds {shown}; give 0 <= lower < upper")
-            return found
+            bounds_text = f"{text(self.lower)} and {text(self.upper)}"
+            mistakes.append(f"{label}: unknown() has the bounds {bounds_text}; give 0 <= lower < upper")
+            return mistakes
         guess = None if self.guess is None else real(self.guess)
         if self.guess is not None and (
             guess is None or not (np.isfinite(guess) and lower <= guess <= upper and guess > 0)
         ):
-            found.append(
-                f"{what}: unknown() has the guess {text(self.guess)}; give a positive number between its bounds"
+            mistakes.append(
+                f"{label}: unknown() has the guess {text(self.guess)}; give a positive number between its bounds"
             )
-        return found
+        return mistakes
 
 
 def unknown(

@@ -58,8 +58,8 @@ class DensityFunctions:
     def rows(self, eta: Array, spread: Array, datum: Array) -> tuple[Array, Array]:
         """Return the rows (n, n_r), and the cost beyond half their squares (n,): 0 where rows are residuals."""
         if self._density.rows is not None:
-            found = self._call("rows", eta, spread, datum)[..., 0]
-            return found[:, :-1], found[:, -1]
+            augmented_rows = self._call("rows", eta, spread, datum)[..., 0]
+            return augmented_rows[:, :-1], augmented_rows[:, -1]
         rows = self._factored(eta, spread, datum)[1]
         return rows, self._call("cost", eta, spread, datum)[:, 0, 0] - 0.5 * np.sum(rows**2, axis=1)
 
@@ -88,10 +88,10 @@ class DensityFunctions:
     @cached_property
     def reweighted(self) -> bool:
         """Whether `information` is anything but 1."""
-        known = self._density.information
+        information = self._density.information
         if self._density.factor is None:
             return True
-        return known is not None and not ca.is_equal(known, ca.SX.ones(self.n_r, 1), 2)
+        return information is not None and not ca.is_equal(information, ca.SX.ones(self.n_r, 1), 2)
 
     def information(self, eta: Array, spread: Array, datum: Array) -> Array:
         """Return the factors (n, n_r), or matrices (n, n_r, n_r), by which rows are multiplied for statistics."""
@@ -104,29 +104,29 @@ class DensityFunctions:
     def _mixing(self, eta: Array, spread: Array, datum: Array) -> Array:
         """Return M with  M L^T = K^T,  K K^T the information of the density, L made from its curvature."""
 
-        def evaluated(at: Array, number: Array, m: Array) -> tuple[Array, Array]:
-            return self._call("cost", at, number, m)[:, 0, 0], self.gradient(at, number, m)
+        def evaluate(points: Array, number: Array, m: Array) -> tuple[Array, Array]:
+            return self._call("cost", points, number, m)[:, 0, 0], self.gradient(points, number, m)
 
-        root = root_of_information(evaluated, eta, spread, datum)
-        mixed: Array = np.linalg.solve(self._factored(eta, spread, datum)[0], root).swapaxes(1, 2).astype(float)
-        return mixed
+        root = root_of_information(evaluate, eta, spread, datum)
+        mixing: Array = np.linalg.solve(self._factored(eta, spread, datum)[0], root).swapaxes(1, 2).astype(float)
+        return mixing
 
     def _factored(self, eta: Array, spread: Array, datum: Array) -> tuple[Array, Array]:
-        of = "hessian" if self._density.majorant is None else "majorant"
-        return factor_of(self._call(of, eta, spread, datum), self.gradient(eta, spread, datum))
+        graph_name = "hessian" if self._density.majorant is None else "majorant"
+        return factor_of(self._call(graph_name, eta, spread, datum), self.gradient(eta, spread, datum))
 
     def _graph(self, name: str) -> ca.SX:
         """Return rows with the cost beyond them, derivatives, or what the density has by that name."""
-        of = self._density
+        density = self._density
         if name == "rows":
-            assert of.rows is not None
-            return ca.vertcat(of.rows, 0.0 if self._plain else of.cost - 0.5 * ca.sumsqr(of.rows))
+            assert density.rows is not None
+            return ca.vertcat(density.rows, 0.0 if self._plain else density.cost - 0.5 * ca.sumsqr(density.rows))
         if name in ("gradient", "hessian"):
-            objective = 0.5 * ca.sumsqr(of.rows) if self._plain and of.rows is not None else of.cost
+            objective = 0.5 * ca.sumsqr(density.rows) if self._plain and density.rows is not None else density.cost
             if name == "gradient":
-                return ca.gradient(objective, of.eta)
-            return ca.hessian(objective, of.eta)[0] if self._plain else of.hessian
-        graph: ca.SX = getattr(of, name)
+                return ca.gradient(objective, density.eta)
+            return ca.hessian(objective, density.eta)[0] if self._plain else density.hessian
+        graph: ca.SX = getattr(density, name)
         return graph.T if name == "factor" else graph
 
 
@@ -144,16 +144,16 @@ def functions_of(noise: Noise, *, computed: bool) -> DensityFunctions:
 
     They do not depend on the numbers that spreads are: the models of thousands of experiments share them.
     """
-    known = _FUNCTIONS.get(noise, lambda _: {})
-    if computed not in known:
+    functions = _FUNCTIONS.get(noise, lambda _: {})
+    if computed not in functions:
         form = _form(noise)
-        shared = {} if form is None else _SHARED.of.setdefault(form, {})
-        if computed not in shared:
-            shared[computed] = DensityFunctions(noise, computed=computed)
-        known[computed] = shared[computed]
+        shared_functions = {} if form is None else _SHARED.of.setdefault(form, {})
+        if computed not in shared_functions:
+            shared_functions[computed] = DensityFunctions(noise, computed=computed)
+        functions[computed] = shared_functions[computed]
         while len(_SHARED.of) > _FORMS:
             _SHARED.of.pop(next(iter(_SHARED.of)))
-    return known[computed]
+    return functions[computed]
 
 
 def _form(noise: Noise) -> tuple[Any, ...] | None:
@@ -162,9 +162,9 @@ def _form(noise: Noise) -> tuple[Any, ...] | None:
     Return None if no key can be formed.
     """
     values = [getattr(noise, f.name) for f in fields(noise) if f.name != "sigma"]
-    known = all(value is None or isinstance(value, (bool, int, float, str)) for value in values)
-    ours = type(noise).__module__.partition(".")[0] == "castfit"
-    return (type(noise), *values) if known and ours else None
+    has_plain_values = all(value is None or isinstance(value, (bool, int, float, str)) for value in values)
+    is_castfit_class = type(noise).__module__.partition(".")[0] == "castfit"
+    return (type(noise), *values) if has_plain_values and is_castfit_class else None
 
 
 class _Shared(threading.local):

@@ -108,9 +108,9 @@ class PriorDistribution(ABC):
 
     def __repr__(self) -> str:
         """Show the arguments that are not the default."""
-        given = {f.name: getattr(self, f.name) for f in fields(self)}
-        shown = [f"{name}={_shown(value)}" for name, value in given.items() if not is_one_of(value, "value")]
-        return f"{self.kind}({', '.join(shown)})"
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        arguments = [f"{name}={_shown(value)}" for name, value in values.items() if not is_one_of(value, "value")]
+        return f"{self.kind}({', '.join(arguments)})"
 
 
 def _shown(value: Any) -> str:
@@ -147,8 +147,8 @@ class ScaledPrior(PriorDistribution):
         if not x > 0.0:
             return _IMPOSSIBLE
         unit = _LN10 if self.on == "log10" else 1.0
-        found = self._row(log(x) / unit)
-        return PriorRow(found.r, found.j / (unit * x), found.cost)
+        scaled_row = self._row(log(x) / unit)
+        return PriorRow(scaled_row.r, scaled_row.j / (unit * x), scaled_row.cost)
 
     def cdf(self, x: float) -> float:
         """Return the probability of a value below x."""
@@ -175,23 +175,23 @@ class ScaledPrior(PriorDistribution):
 
     def on_mistakes(self) -> list[str]:
         """Check `on` and return the error messages."""
-        wrong = not is_one_of(self.on, "value", "log", "log10")
-        return [f"on is {text(self.on)}; choose 'value', 'log' or 'log10'"] if wrong else []
+        is_invalid = not is_one_of(self.on, "value", "log", "log10")
+        return [f"on is {text(self.on)}; choose 'value', 'log' or 'log10'"] if is_invalid else []
 
 
 def _exp(z: float) -> float:
     return exp(z) if z < 709.0 else inf
 
 
-def is_finite(given: Any) -> bool:
+def is_finite(value: Any) -> bool:
     """Check whether a value is a finite number."""
-    number = real(given)
+    number = real(value)
     return number is not None and isfinite(number)
 
 
-def is_positive(given: Any) -> bool:
+def is_positive(value: Any) -> bool:
     """Check whether a value is a finite number above 0."""
-    return is_finite(given) and float(given) > 0.0
+    return is_finite(value) and float(value) > 0.0
 
 
 @public("castfit")
@@ -237,8 +237,8 @@ class Normal(ScaledPrior):
 
     def mistakes(self) -> list[str]:
         """Check the arguments and return the error messages."""
-        wrong = not is_finite(self.mean) or not is_positive(self.deviation)
-        return [*(["give Normal(mean, deviation), deviation positive"] if wrong else []), *self.on_mistakes()]
+        is_invalid = not is_finite(self.mean) or not is_positive(self.deviation)
+        return [*(["give Normal(mean, deviation), deviation positive"] if is_invalid else []), *self.on_mistakes()]
 
 
 @public("castfit.priors", "LogNormal")
@@ -570,50 +570,50 @@ class Truncated(PriorDistribution):
 
     def mistakes(self) -> list[str]:
         """Check the arguments and return the error messages."""
-        given: Any = self.prior
-        if not isinstance(given, PriorDistribution):
-            return [f"Truncated holds {text(given)}; give a prior such as Normal(mean, deviation)"]
-        found = given.mistakes()
+        prior: Any = self.prior
+        if not isinstance(prior, PriorDistribution):
+            return [f"Truncated holds {text(prior)}; give a prior such as Normal(mean, deviation)"]
+        mistakes = prior.mistakes()
         low, high = real(self.lower), real(self.upper)
         if low is None or high is None or isnan(low) or isnan(high) or not low < high:
-            return [*found, "give Truncated(prior, lower, upper), lower < upper"]
-        if not found and not self._mass[0] < self._mass[1]:
-            found.append(f"{text(given)} has no probability in [{low:g}, {high:g}]; move the bounds")
-        return found
+            return [*mistakes, "give Truncated(prior, lower, upper), lower < upper"]
+        if not mistakes and not self._mass[0] < self._mass[1]:
+            mistakes.append(f"{text(prior)} has no probability in [{low:g}, {high:g}]; move the bounds")
+        return mistakes
 
 
-def prior_mistakes(what: str, prior: Any) -> list[str]:
-    """Check the prior of `what` and return the error messages."""
+def prior_mistakes(label: str, prior: Any) -> list[str]:
+    """Check the prior of `label` and return the error messages."""
     if prior is None:
         return []
     if not isinstance(prior, PriorDistribution):
-        return [f"{what} has the prior {text(prior)}; give Normal(mean, deviation) or another of castfit.priors"]
-    return [f"{what} has the prior {text(prior)}; {mistake}" for mistake in prior.mistakes()]
+        return [f"{label} has the prior {text(prior)}; give Normal(mean, deviation) or another of castfit.priors"]
+    return [f"{label} has the prior {text(prior)}; {mistake}" for mistake in prior.mistakes()]
 
 
-def start_mistakes(what: str, starts: Any, lower: Any, upper: Any) -> list[str]:
-    """Check the distribution from which starts of `what` are drawn, within its bounds, and return the error
+def start_mistakes(label: str, starts: Any, lower: Any, upper: Any) -> list[str]:
+    """Check the distribution from which starts of `label` are drawn, within its bounds, and return the error
     messages.
     """
     if starts is None:
         return []
     if not isinstance(starts, PriorDistribution):
-        return [f"{what} has the starts {text(starts)}; give Uniform(lower, upper) or another of castfit.priors"]
-    wrong = [f"{what} has the starts {text(starts)}; {mistake}" for mistake in starts.mistakes()]
-    if wrong or real(lower) is None or real(upper) is None or starts.cdf(float(lower)) < starts.cdf(float(upper)):
-        return wrong
-    return [f"{what}: its starts {text(starts)} lie outside its bounds [{lower:g}, {upper:g}]; change either"]
+        return [f"{label} has the starts {text(starts)}; give Uniform(lower, upper) or another of castfit.priors"]
+    mistakes = [f"{label} has the starts {text(starts)}; {mistake}" for mistake in starts.mistakes()]
+    if mistakes or real(lower) is None or real(upper) is None or starts.cdf(float(lower)) < starts.cdf(float(upper)):
+        return mistakes
+    return [f"{label}: its starts {text(starts)} lie outside its bounds [{lower:g}, {upper:g}]; change either"]
 
 
-def contradictions(what: str, guess: float, lower: float, upper: float, prior: PriorDistribution | None) -> list[str]:
+def contradictions(label: str, guess: float, lower: float, upper: float, prior: PriorDistribution | None) -> list[str]:
     """Check a prior against the bounds and the guess of its quantity, and return the error messages."""
     if prior is None:
         return []
     low, high = prior.support
     if max(low, lower) >= min(high, upper):
-        return [f"{what}: nothing within its bounds [{lower:g}, {upper:g}] is possible by {text(prior)}; change either"]
+        return [f"{label}: nothing within its bounds [{lower:g}, {upper:g}] is possible by {text(prior)}; change either"]
     if not low <= guess <= high or not prior.row(guess).cost < inf:
-        return [f"{what}: the guess {guess:g} is impossible by its prior {text(prior)}; change one of them"]
+        return [f"{label}: the guess {guess:g} is impossible by its prior {text(prior)}; change one of them"]
     return []
 
 

@@ -64,8 +64,8 @@ class JointNormal:
     @property
     def label(self) -> str:
         """Label of the joint prior, with the names of its quantities."""
-        shown = self.names if len(self.names) <= 4 else (*self.names[:3], "...")
-        return f"the joint prior on {', '.join(shown)}"
+        shown_names = self.names if len(self.names) <= 4 else (*self.names[:3], "...")
+        return f"the joint prior on {', '.join(shown_names)}"
 
 
 def multivariate_normal(mean: Any, covariance: Any, *, on: str = "value") -> JointNormal:
@@ -100,18 +100,18 @@ def multivariate_normal(mean: Any, covariance: Any, *, on: str = "value") -> Joi
     mistakes: list[str] = []
     entries = named("mean", mean, mistakes)
     centre = np.array([_number(f"the mean of '{n}'", v, mistakes) for n, v in entries.items()])
-    given, k = reals(covariance), centre.size
+    matrix, k = reals(covariance), centre.size
     if k == 0 and not mistakes:
         mistakes.append("mean names nothing; give {name: value}")
     if not is_one_of(on, "value", "log"):
         mistakes.append(f"on is {text(on)}; choose 'value' or 'log'")
     root = np.eye(k)
-    if given is None or given.shape != (k, k) or not np.isfinite(given).all():
+    if matrix is None or matrix.shape != (k, k) or not np.isfinite(matrix).all():
         mistakes.append(f"covariance is {text(covariance)}; give finite numbers of shape ({k}, {k})")
     else:
-        size = np.sqrt(np.abs(np.diag(given)))
+        size = np.sqrt(np.abs(np.diag(matrix)))
         unit = np.where(size > 0.0, size, 1.0)
-        scaled = given / unit[:, None] / unit
+        scaled = matrix / unit[:, None] / unit
         try:
             if np.abs(scaled - scaled.T).max(initial=0.0) > _SYMMETRIC:
                 raise np.linalg.LinAlgError
@@ -226,20 +226,20 @@ def lasso(names: Any, weight: float, *, towards: Any = "guess", on: str = "value
     return replace(penalty("lasso", names, weight, towards, on), absolute=True)
 
 
-def penalty(where: str, names: Any, weight: Any, towards: Any, on: Any) -> Penalty:
+def penalty(function_name: str, names: Any, weight: Any, towards: Any, on: Any) -> Penalty:
     """Read the arguments of a penalty."""
     mistakes: list[str] = []
-    listed = [names] if name_of(names) is not None else items(names) or []
-    found = [name_of(n) for n in listed]
-    if not found or None in found:
+    name_entries = [names] if name_of(names) is not None else items(names) or []
+    parsed_names = [name_of(n) for n in name_entries]
+    if not parsed_names or None in parsed_names:
         mistakes.append(f"names is {text(names)}; give the name of a quantity, or a list of names")
     strength = real(weight)
     if strength is None or not 0.0 < strength < np.inf:
         mistakes.append(f"weight is {text(weight)}; give a positive number")
     if not is_one_of(on, "value", "log"):
         mistakes.append(f"on is {text(on)}; choose 'value' or 'log'")
-    chosen = tuple(n for n in found if n is not None)
-    mistakes += [f"names holds '{n}' twice; leave one out" for n in dict.fromkeys(chosen) if chosen.count(n) > 1]
+    quantity_names = tuple(n for n in parsed_names if n is not None)
+    mistakes += [f"names holds '{n}' twice; leave one out" for n in dict.fromkeys(quantity_names) if quantity_names.count(n) > 1]
     target: str | dict[str, float] = "guess"
     if isinstance(towards, str):
         if towards not in ("guess", "equal"):
@@ -247,22 +247,22 @@ def penalty(where: str, names: Any, weight: Any, towards: Any, on: Any) -> Penal
         target = towards
     elif isinstance(towards, Mapping):
         target = {n: _number(f"towards of '{n}'", v, mistakes) for n, v in named("towards", towards, mistakes).items()}
-        mistakes += [f"towards has no value for '{n}'" for n in chosen if n not in target]
-        mistakes += unknown_names("towards has a value for '{}', which is not in names", target, chosen)
+        mistakes += [f"towards has no value for '{n}'" for n in quantity_names if n not in target]
+        mistakes += unknown_names("towards has a value for '{}', which is not in names", target, quantity_names)
     else:
         number = _number("towards", towards, mistakes)
-        target = dict.fromkeys(chosen, number)
+        target = dict.fromkeys(quantity_names, number)
     if is_one_of(on, "log") and isinstance(target, dict) and any(v <= 0.0 for v in target.values()):
         mistakes.append("towards must be positive where logarithms are compared")
-    check(where, mistakes)
+    check(function_name, mistakes)
     assert strength is not None
-    return Penalty(chosen, strength, target, on)
+    return Penalty(quantity_names, strength, target, on)
 
 
-def _number(what: str, given: Any, mistakes: list[str]) -> float:
-    number = real(given)
+def _number(label: str, value: Any, mistakes: list[str]) -> float:
+    number = real(value)
     if number is None or not np.isfinite(number):
-        mistakes.append(f"{what} is {text(given)}; give a finite number")
+        mistakes.append(f"{label} is {text(value)}; give a finite number")
         return 1.0
     return number
 
@@ -274,20 +274,20 @@ Priors = Mapping[Any, "PriorDistribution"] | Entry | Sequence["Mapping[Any, Prio
 """What it takes."""
 
 
-def read_entries(given: Any, mistakes: list[str]) -> tuple[Entry, ...]:
+def read_entries(priors: Any, mistakes: list[str]) -> tuple[Entry, ...]:
     """Read `priors`: ``{name or expression: prior}``, a joint prior, a penalty, or a list of such entries."""
-    if given is None:
+    if priors is None:
         return ()
-    if isinstance(given, (Belief, JointNormal, Penalty)):
-        return (given,)
-    if isinstance(given, Mapping):
-        return tuple(_beliefs(cast("Mapping[Any, Any]", given), mistakes))
-    listed = items(given)
-    if listed is None:
+    if isinstance(priors, (Belief, JointNormal, Penalty)):
+        return (priors,)
+    if isinstance(priors, Mapping):
+        return tuple(_beliefs(cast("Mapping[Any, Any]", priors), mistakes))
+    entries = items(priors)
+    if entries is None:
         remedy = "give {name or expression: prior}, cf.Prior(result), cf.tikhonov(...), or a list of these"
-        mistakes.append(f"priors is {text(given)}; {remedy}")
+        mistakes.append(f"priors is {text(priors)}; {remedy}")
         return ()
-    return tuple(entry for item in listed for entry in _one(item, mistakes))
+    return tuple(entry for item in entries for entry in _one(item, mistakes))
 
 
 def _one(item: Any, mistakes: list[str]) -> Sequence[Entry]:
@@ -298,12 +298,12 @@ def _one(item: Any, mistakes: list[str]) -> Sequence[Entry]:
     return ()
 
 
-def _beliefs(given: Mapping[Any, Any], mistakes: list[str]) -> Iterable[Belief]:
-    for what, prior in given.items():
-        name = name_of(what)
+def _beliefs(priors: Mapping[Any, Any], mistakes: list[str]) -> Iterable[Belief]:
+    for key, prior in priors.items():
+        name = name_of(key)
         if name is not None:
             yield Belief(name, prior)
-        elif isinstance(what, ca.SX) and what.numel() == 1 and ca.symvar(what):
-            yield Belief(what, prior)
+        elif isinstance(key, ca.SX) and key.numel() == 1 and ca.symvar(key):
+            yield Belief(key, prior)
         else:
-            mistakes.append(f"priors has the key {text(what)}; give a name or a scalar expression of quantities")
+            mistakes.append(f"priors has the key {text(key)}; give a name or a scalar expression of quantities")

@@ -87,8 +87,8 @@ class LaplacePrior(_AboutMean):
 
     def mistakes(self) -> list[str]:
         """Check the arguments and return the error messages."""
-        wrong = not is_finite(self.mean) or not is_positive(self.scale)
-        return [*(["give Laplace(mean, scale), scale positive"] if wrong else []), *self.on_mistakes()]
+        is_invalid = not is_finite(self.mean) or not is_positive(self.scale)
+        return [*(["give Laplace(mean, scale), scale positive"] if is_invalid else []), *self.on_mistakes()]
 
 
 @dataclass(frozen=True, repr=False)

@@ -112,14 +112,14 @@ class Checkup(Tabled):
             ("found", lambda line: line.sentence),
             ("what to do", lambda line: line.advice),
         )
-        wrong = sum(line.fine is False for line in self.lines)
-        late = listed(line.name for line in self.lines if line.fine is None and line.sentence.endswith(LATE))
-        end = "No problem found so far." if late else "Nothing to do."
-        if wrong:
-            end = f"{wrong} of {len(self.lines)} need{'s' if wrong == 1 else ''} a look."
-        if late:
-            end += f" Not run for lack of time: {late}. Increase max_time."
-        return table, end
+        n_warnings = sum(line.fine is False for line in self.lines)
+        late_checks = listed(line.name for line in self.lines if line.fine is None and line.sentence.endswith(LATE))
+        conclusion = "No problem found so far." if late_checks else "Nothing to do."
+        if n_warnings:
+            conclusion = f"{n_warnings} of {len(self.lines)} need{'s' if n_warnings == 1 else ''} a look."
+        if late_checks:
+            conclusion += f" Not run for lack of time: {late_checks}. Increase max_time."
+        return table, conclusion
 
     def __str__(self) -> str:
         return "\n".join([*map(str, self.lines), "", self.parts[1]])
@@ -179,59 +179,59 @@ def doctor(
     >>> print(found["redundant parameters"])
     fine  redundant parameters: none (rank 2 of 2 at random values).
     """
-    began, limit = time.perf_counter(), real(max_time)
-    given: Any = problem
-    begun: Any = start
+    start_time, limit = time.perf_counter(), real(max_time)
+    problem_or_result: Any = problem
+    start_values: Any = start
     mistakes = rng_mistakes(rng)
     mistakes += option_mistakes(
         ("max_time", max_time, limit is not None and limit > 0.0, "pass a positive number of seconds"),
         ("starts", starts, is_count(starts), "pass a number of starting points"),
         ("callback", callback, callback is None or callable(callback), "give a function of a name"),
-        ("start", start, begun is None or isinstance(begun, Mapping), "give a mapping from names to values"),
+        ("start", start, start_values is None or isinstance(start_values, Mapping), "give a mapping from names to values"),
     )
     method = given_parts(transcription, solver, mistakes)
-    mistakes += problem_mistakes(given, "pass a Problem or a Result")
-    if isinstance(given, Result) and start is not None:
+    mistakes += problem_mistakes(problem_or_result, "pass a Problem or a Result")
+    if isinstance(problem_or_result, Result) and start is not None:
         mistakes.append("start applies only to a Problem; remove it for a Result")
-    elif isinstance(begun, Mapping):
-        mistakes += start_mistakes(given, begun)
+    elif isinstance(start_values, Mapping):
+        mistakes += start_mistakes(problem_or_result, start_values)
     check("doctor", mistakes)
     assert limit is not None
 
-    def until(share: float) -> Callable[[], float]:
-        return lambda: began + share * limit - time.perf_counter()
+    def make_countdown(share: float) -> Callable[[], float]:
+        return lambda: start_time + share * limit - time.perf_counter()
 
     def say(name: str) -> None:
         if callback is not None:
             callback(name)
 
     say("fit")
-    found = given if isinstance(given, Result) else fit(given, *method, start=start, max_time=_FIT * limit)
-    asked: Any = found.problem or given  # with as many nodes in delay lines as the fit needed
-    posed, good = asked.posed, found.success
-    patient = Patient(
-        problem=asked,
-        posed=posed,
-        theta=found.theta if good else posed.guess if start is None else posed.theta_from(start),
-        result=found,
-        options=found.integrator if good else IntegratorOptions(),
+    result = problem_or_result if isinstance(problem_or_result, Result) else fit(problem_or_result, *method, start=start, max_time=_FIT * limit)
+    fitted_problem: Any = result.problem or problem_or_result  # with as many nodes in delay lines as the fit needed
+    compiled_problem, is_success = fitted_problem.posed, result.success
+    context = Patient(
+        problem=fitted_problem,
+        posed=compiled_problem,
+        theta=result.theta if is_success else compiled_problem.guess if start is None else compiled_problem.theta_from(start),
+        result=result,
+        options=result.integrator if is_success else IntegratorOptions(),
         method=method,
         starts=starts,
         rng=np.random.default_rng(rng),
-        left=until(1.0),
+        left=make_countdown(1.0),
     )
     lines: list[CheckLine] = []
     for name, share, examine in EXAMINATIONS:
         say(name)
-        left = until(share)
+        seconds_left = make_countdown(share)
         finding = unknown(f"not examined: {LATE}")
-        if left() > 0.0 or share == 1.0:
+        if seconds_left() > 0.0 or share == 1.0:
             try:
-                with watched(max(patient.left(), MOMENT)) as watch, suppress(Stopped):
-                    finding = examine(replace(patient, left=left))
+                with watched(max(context.left(), MOMENT)) as watch, suppress(Stopped):
+                    finding = examine(replace(context, left=seconds_left))
                 if watch.interrupt.requested:
                     raise KeyboardInterrupt
             except InputError as error:  # a check that does not take such a problem
                 finding = unknown(f"not examined: {error.problems[0]}.")
         lines.append(CheckLine(name, *finding))
-    return Checkup(tuple(lines), found, time.perf_counter() - began)
+    return Checkup(tuple(lines), result, time.perf_counter() - start_time)

@@ -112,7 +112,7 @@ class Patient:
 
         None if integration fails.
         """
-        outputs = [n for n, of in zip(self.posed.outputs, condition.observed, strict=True) if of is not None]
+        outputs = [n for n, observable in zip(self.posed.outputs, condition.observed, strict=True) if observable is not None]
         return responses(self.posed, condition, np.unique(condition.points.times), theta, options, outputs=outputs)
 
     def fit_from(
@@ -130,125 +130,125 @@ class Patient:
         return float(max(min(self.left(), max(_LEAST, _LONGER * self.result.time)), MOMENT))
 
 
-def the_fit(patient: Patient) -> Finding:
+def the_fit(context: Patient) -> Finding:
     """Report how the fit ended."""
-    found = patient.result
-    if not found.success:
-        return look(f"it failed: {found.message}", "Try other starting points (cf.multistart) or tighter bounds.")
-    if not found.goodness.described:
-        return look(found.goodness.sentence)
-    held = [n for n in found.names if n in found.active]
-    if held:
-        how = ", ".join(f"{n} ({found.active[n]})" for n in held)
-        return look(f"converged, but estimates are at their bounds: {how}.", "Widen the bounds if they are guesses.")
-    if found.goodness.grade != NOTHING:
-        return look(f"an optimum; {found.goodness.sentence}", "Check these sigmas.")
-    return fine(f"an optimum; {found.goodness.sentence or 'no test of its size is possible.'}")
+    result = context.result
+    if not result.success:
+        return look(f"it failed: {result.message}", "Try other starting points (cf.multistart) or tighter bounds.")
+    if not result.goodness.described:
+        return look(result.goodness.sentence)
+    names_at_bounds = [n for n in result.names if n in result.active]
+    if names_at_bounds:
+        bound_text = ", ".join(f"{n} ({result.active[n]})" for n in names_at_bounds)
+        return look(f"converged, but estimates are at their bounds: {bound_text}.", "Widen the bounds if they are guesses.")
+    if result.goodness.grade != NOTHING:
+        return look(f"an optimum; {result.goodness.sentence}", "Check these sigmas.")
+    return fine(f"an optimum; {result.goodness.sentence or 'no test of its size is possible.'}")
 
 
-def gradient(patient: Patient) -> Finding:
+def gradient(context: Patient) -> Finding:
     """Compare sensitivities with differences, and gradients by forward and adjoint sensitivities."""
-    posed, theta = patient.posed, patient.theta
-    options = replace(patient.options, relative_tolerance=1e-9, absolute_tolerance=1e-11)
-    steps = _STEP * np.where(posed.log, 1.0, patient.magnitudes)
+    compiled_problem, theta = context.posed, context.theta
+    options = replace(context.options, relative_tolerance=1e-9, absolute_tolerance=1e-11)
+    steps = _STEP * np.where(compiled_problem.log, 1.0, context.magnitudes)
     errors: dict[int, float] = {}
-    for condition in posed.conditions:
-        here = patient.measured(condition, theta, options)
-        if here is None:
-            return look(f"the model cannot be integrated {patient.where}.", "Give another guess.")
-        height = np.maximum(np.abs(here.values).max(axis=0), _TINY)
+    for condition in compiled_problem.conditions:
+        response = context.measured(condition, theta, options)
+        if response is None:
+            return look(f"the model cannot be integrated {context.where}.", "Give another guess.")
+        height = np.maximum(np.abs(response.values).max(axis=0), _TINY)
         for j in map(int, condition.theta):
-            if patient.left() <= 0:
+            if context.left() <= 0:
                 break
             errors.setdefault(j, 0.0)
             step = steps[j] * np.eye(theta.size)[j]
-            near = [patient.measured(condition, theta + m * step, options) for m in (-2, -1, 1, 2)]
-            y = [r.values for r in near if r is not None]
-            if len(y) < len(near):
+            neighbors = [context.measured(condition, theta + m * step, options) for m in (-2, -1, 1, 2)]
+            y = [r.values for r in neighbors if r is not None]
+            if len(y) < len(neighbors):
                 continue
             slope = (y[0] - 8 * y[1] + 8 * y[2] - y[3]) / (12 * steps[j]) / height
-            exact = here.slopes[:, :, j] / height
+            exact = response.slopes[:, :, j] / height
             size = float(np.linalg.norm(exact))
-            blur = _NOISE * options.relative_tolerance * np.sqrt(exact.size) / steps[j]
-            error = max(float(np.linalg.norm(slope - exact)) - blur, 0.0) / max(size, blur)
+            noise_level = _NOISE * options.relative_tolerance * np.sqrt(exact.size) / steps[j]
+            error = max(float(np.linalg.norm(slope - exact)) - noise_level, 0.0) / max(size, noise_level)
             errors[j] = max(errors[j], error)
-    worst = max(errors, key=lambda j: errors[j], default=None)
-    much = 0.0 if worst is None else errors[worst]
-    if worst is not None and much > _GRADIENT:
+    worst_index = max(errors, key=lambda j: errors[j], default=None)
+    max_error = 0.0 if worst_index is None else errors[worst_index]
+    if worst_index is not None and max_error > _GRADIENT:
         return look(
-            f"the derivative with respect to {posed.names[worst]} differs from finite differences by {much:.1g} (relative).",
+            f"the derivative with respect to {compiled_problem.names[worst_index]} differs from finite differences by {max_error:.1g} (relative).",
             "An input, event or if_else may be discontinuous in this parameter: use cf.Event, or cf.if_else with a "
             "time, instead of a steep function.",
         )
-    backward = _adjoint_error(patient) if patient.left() > 0 else None
+    backward = _adjoint_error(context) if context.left() > 0 else None
     if backward is not None and backward > _GRADIENT:
         return look(
             f"adjoint and forward gradients differ by {backward:.1g} (relative).",
             "Tighten the tolerances. If the model amplifies errors, use multiple shooting or collocation.",
         )
-    both = "" if backward is None else f"; adjoint gradients agree to {max(backward, 1e-9):.0e}"
-    every = {int(j) for condition in posed.conditions for j in condition.theta}
-    some = "" if every == set(errors) else f" ({len(errors)} of {len(every)} quantities checked in the available time)"
-    said = f"agrees with finite differences to {max(much, 1e-9):.0e}{some}{both}."
-    return fine(said) if errors else unknown(said)
+    adjoint_text = "" if backward is None else f"; adjoint gradients agree to {max(backward, 1e-9):.0e}"
+    used_indices = {int(j) for condition in compiled_problem.conditions for j in condition.theta}
+    coverage_text = "" if used_indices == set(errors) else f" ({len(errors)} of {len(used_indices)} quantities checked in the available time)"
+    sentence = f"agrees with finite differences to {max(max_error, 1e-9):.0e}{coverage_text}{adjoint_text}."
+    return fine(sentence) if errors else unknown(sentence)
 
 
-def _adjoint_error(patient: Patient) -> float | None:
+def _adjoint_error(context: Patient) -> float | None:
     """Return the relative difference of the gradient by adjoint states; None where there are none."""
-    posed, theta, options = patient.posed, patient.theta, patient.options
-    if not posed.least_squares:
+    compiled_problem, theta, options = context.posed, context.theta, context.options
+    if not compiled_problem.least_squares:
         return None
     # Adjoint states that are integrated anew can disagree; those of the ESDIRK method's own steps hardly can.
-    apart = (
-        replace(options, method=sundials(len(posed.model.algebraic_states))) if options.method == "auto" else options
+    adjoint_options = (
+        replace(options, method=sundials(len(compiled_problem.model.algebraic_states))) if options.method == "auto" else options
     )
     try:
-        shooting = MultipleShooting("data", integrator=apart, states="simulation", derivatives="adjoint")
-        found = [
+        shooting = MultipleShooting("data", integrator=adjoint_options, states="simulation", derivatives="adjoint")
+        evaluations = [
             statistics(staged.layout, staged.linearize(staged.start), np.zeros(staged.layout.n_v, dtype=np.int8))
-            for staged in (t.transcribe(posed, theta) for t in (SingleShooting(options), shooting))
+            for staged in (t.transcribe(compiled_problem, theta) for t in (SingleShooting(options), shooting))
         ]
     except (InputError, np.linalg.LinAlgError, RuntimeError, ValueError, AttributeError):  # not for such a problem
         return None
-    d = np.sqrt(found[0].information.diagonal())  # gradients in units of each quantity's own uncertainty
-    forward, backward = (np.where(d > 0.0, f.gradient / np.where(d > 0.0, d, 1.0), 0.0) for f in found)
+    d = np.sqrt(evaluations[0].information.diagonal())  # gradients in units of each quantity's own uncertainty
+    forward, backward = (np.where(d > 0.0, f.gradient / np.where(d > 0.0, d, 1.0), 0.0) for f in evaluations)
     return float(np.linalg.norm(forward - backward)) / max(float(np.linalg.norm(forward)), 1.0)
 
 
-def unused_data(patient: Patient) -> Finding:
+def unused_data(context: Patient) -> Finding:
     """Look for measured values that nothing estimated moves."""
-    sizes = np.where(patient.posed.log, 1.0, np.maximum(np.abs(patient.theta), _TINY))
-    silent: list[str] = []
+    sizes = np.where(context.posed.log, 1.0, np.maximum(np.abs(context.theta), _TINY))
+    unused_names: list[str] = []
     at_start = 0
-    for condition in patient.posed.conditions:
-        found = patient.measured(condition, patient.theta, patient.options)
-        if found is None:
-            return unknown(f"skipped: the model cannot be integrated {patient.where}.")
-        effect = np.abs(found.slopes * sizes).max(axis=2)
-        dead = effect <= _DEAD * max(float(effect.max(initial=0.0)), _TINY)
-        nothing = dead.all(axis=0)
-        silent += [f"{name} in {condition.name}" for name, none in zip(found.names, nothing, strict=True) if none]
-        at_start += int(np.count_nonzero(dead[:, ~nothing]))
-    if silent:
+    for condition in context.posed.conditions:
+        response = context.measured(condition, context.theta, context.options)
+        if response is None:
+            return unknown(f"skipped: the model cannot be integrated {context.where}.")
+        effect = np.abs(response.slopes * sizes).max(axis=2)
+        is_insensitive = effect <= _DEAD * max(float(effect.max(initial=0.0)), _TINY)
+        is_unused = is_insensitive.all(axis=0)
+        unused_names += [f"{name} in {condition.name}" for name, flag in zip(response.names, is_unused, strict=True) if flag]
+        at_start += int(np.count_nonzero(is_insensitive[:, ~is_unused]))
+    if unused_names:
         advice = "They do not depend on estimated quantities: remove them, or estimate the quantities on which they depend."
-        return look(f"no estimate moves {listed(silent)}.", advice)
-    some = f" ({at_start} values of known initial states are not informative)" if at_start else ""
-    return fine(f"every output depends on estimated quantities{some}.")
+        return look(f"no estimate moves {listed(unused_names)}.", advice)
+    start_text = f" ({at_start} values of known initial states are not informative)" if at_start else ""
+    return fine(f"every output depends on estimated quantities{start_text}.")
 
 
-def scale(patient: Patient) -> Finding:
+def scale(context: Patient) -> Finding:
     """Look for quantities that should be searched as logarithms, and guesses that are far away."""
-    linear = [q for q in patient.posed.quantities if q.scale != "log"]
-    wide = [q.name for q in linear if q.lower > 0.0 and np.isfinite(q.upper) and q.upper / q.lower > 10**_DECADES]
-    if wide:
+    linear = [q for q in context.posed.quantities if q.scale != "log"]
+    wide_names = [q.name for q in linear if q.lower > 0.0 and np.isfinite(q.upper) and q.upper / q.lower > 10**_DECADES]
+    if wide_names:
         advice = "Set cf.Parameter(..., scale='log') for parameters known only to an order of magnitude."
-        return look(f"the bounds of {listed(wide)} span more than {_DECADES:.0f} decades.", advice)
-    if patient.result.success:
-        found, guess = patient.values(patient.theta), patient.values(patient.posed.guess)
-        far = [q.name for q in linear if _ratio(found[q.name], guess[q.name]) > _FAR]
-        if far:
+        return look(f"the bounds of {listed(wide_names)} span more than {_DECADES:.0f} decades.", advice)
+    if context.result.success:
+        estimates, guess = context.values(context.theta), context.values(context.posed.guess)
+        far_names = [q.name for q in linear if _ratio(estimates[q.name], guess[q.name]) > _FAR]
+        if far_names:
             advice = "Closer guesses, or scale='log', make the fit more robust."
-            return look(f"the estimates of {listed(far)} are more than {_FAR:.0f} times the guesses.", advice)
+            return look(f"the estimates of {listed(far_names)} are more than {_FAR:.0f} times the guesses.", advice)
     return fine("guesses and bounds are well scaled.")
 
 
@@ -256,197 +256,197 @@ def _ratio(value: float, guess: float) -> float:
     return max(value / guess, guess / value) if value * guess > 0.0 else 1.0
 
 
-def stiff(patient: Patient) -> Finding:
+def stiff(context: Patient) -> Finding:
     """Check whether the integrator suits the stiffness of the model, and whether perturbations grow."""
     try:
-        found = stiffness(patient.problem, patient.theta).values()
+        stiffness_results = stiffness(context.problem, context.theta).values()
     except (SimulationError, InputError, np.linalg.LinAlgError, ValueError) as error:
         return unknown(f"not known: {str(error).splitlines()[0]}.")
-    worst = max(found, key=lambda s: s.steps)
-    suggested = {s.suggested for s in found}
-    suits = {*STEPPED, *suggested}
-    if not any(s.oscillating for s in found):
-        suits |= {"auto", *SUNDIALS} if suggested == {"explicit"} else {"auto", *SUNDIALS} - {"adams"}
+    worst = max(stiffness_results, key=lambda s: s.steps)
+    suggested = {s.suggested for s in stiffness_results}
+    suitable_methods = {*STEPPED, *suggested}
+    if not any(s.oscillating for s in stiffness_results):
+        suitable_methods |= {"auto", *SUNDIALS} if suggested == {"explicit"} else {"auto", *SUNDIALS} - {"adams"}
     if "rosenbrock" not in suggested:
-        suits.add("auto")
-    if patient.options.method not in suits:
+        suitable_methods.add("auto")
+    if context.options.method not in suitable_methods:
         return look(worst.sentence, f"Try IntegratorOptions(method='{sorted(suggested)[-1]}').")
-    if max(s.growth for s in found) > 10.0:
+    if max(s.growth for s in stiffness_results) > 10.0:
         return look(worst.sentence, "Do not use single shooting.")
-    wanted = f" {wanted_compiler()}" if patient.options.method == "auto" and wanted_compiler() else ""
-    return fine(f"{worst.sentence.partition(';')[0]}.{wanted}")
+    compiler_text = f" {wanted_compiler()}" if context.options.method == "auto" and wanted_compiler() else ""
+    return fine(f"{worst.sentence.partition(';')[0]}.{compiler_text}")
 
 
-def redundant(patient: Patient) -> Finding:
+def redundant(context: Patient) -> Finding:
     """Find parameter combinations that no data of these outputs could determine."""
-    bare = structure(patient.posed, patient.theta, patient.rng, patient.options, wanted=lambda: patient.left() > 0)
-    if bare.rank < 0:
-        return unknown(bare.sentence)
-    if bare.combinations:
+    structural = structure(context.posed, context.theta, context.rng, context.options, may_continue=lambda: context.left() > 0)
+    if structural.rank < 0:
+        return unknown(structural.sentence)
+    if structural.combinations:
         advice = "Fix one of them, reparametrise the model by the identifiable combination, or measure another output."
-        return look(bare.sentence, advice)
-    return fine(f"none (rank {bare.rank} of {len(bare.names)} at random parameter values).")
+        return look(structural.sentence, advice)
+    return fine(f"none (rank {structural.rank} of {len(structural.names)} at random parameter values).")
 
 
-def symmetric(patient: Patient) -> Finding:
+def symmetric(context: Patient) -> Finding:
     """Exchange quantities, in pairs and in pairs of pairs, and see whether the outputs notice."""
-    posed, sizes = patient.posed, patient.magnitudes
-    theta = random_values(posed, patient.theta, sizes, patient.rng, 0.3)
-    here = _outputs(patient, theta)
-    if here is None:
+    compiled_problem, sizes = context.posed, context.magnitudes
+    theta = random_values(compiled_problem, context.theta, sizes, context.rng, 0.3)
+    outputs = _outputs(context, theta)
+    if outputs is None:
         return unknown("skipped: the model could not be integrated at random parameter values.")
-    kinds = [(q.kind, q.experiment, q.scale) for q in posed.quantities]
-    another = random_values(posed, patient.theta, sizes, patient.rng, 0.3)
-    seen = [j for j in range(theta.size) if patient.left() > 0 and _enters(patient, theta, another, j, here)]
-    pairs = [(i, j) for i, j in itertools.combinations(seen, 2) if kinds[i] == kinds[j]]
-    found: list[tuple[tuple[int, int], ...]] = []
-    every: list[tuple[tuple[int, int], ...]] = [(pair,) for pair in pairs]
+    kinds = [(q.kind, q.experiment, q.scale) for q in compiled_problem.quantities]
+    other_theta = random_values(compiled_problem, context.theta, sizes, context.rng, 0.3)
+    active_indices = [j for j in range(theta.size) if context.left() > 0 and _enters(context, theta, other_theta, j, outputs)]
+    pairs = [(i, j) for i, j in itertools.combinations(active_indices, 2) if kinds[i] == kinds[j]]
+    symmetries: list[tuple[tuple[int, int], ...]] = []
+    candidates: list[tuple[tuple[int, int], ...]] = [(pair,) for pair in pairs]
     if theta.size <= _MANY:
-        every += [two for two in itertools.combinations(pairs, 2) if len({*two[0], *two[1]}) == 4]
-    tried, late = 0, patient.left() <= 0
-    for swaps in every:
-        if late := patient.left() <= 0:
+        candidates += [exchange for exchange in itertools.combinations(pairs, 2) if len({*exchange[0], *exchange[1]}) == 4]
+    n_tried, is_late = 0, context.left() <= 0
+    for swaps in candidates:
+        if is_late := context.left() <= 0:
             break
-        if any(set(known) <= set(swaps) for known in found):
+        if any(set(symmetry) <= set(swaps) for symmetry in symmetries):
             continue
-        tried += 1
-        moved = theta.copy()
+        n_tried += 1
+        exchanged_theta = theta.copy()
         for i, j in swaps:
-            moved[[i, j]] = theta[[j, i]]
-        other = _outputs(patient, moved)
-        if other is not None and _same(other, here):
-            found.append(swaps)
-    if found:
-        said = "; ".join(" with ".join(f"{posed.names[i]} and {posed.names[j]}" for i, j in s) for s in found)
+            exchanged_theta[[i, j]] = theta[[j, i]]
+        other_outputs = _outputs(context, exchanged_theta)
+        if other_outputs is not None and _same(other_outputs, outputs):
+            symmetries.append(swaps)
+    if symmetries:
+        description = "; ".join(" with ".join(f"{compiled_problem.names[i]} and {compiled_problem.names[j]}" for i, j in s) for s in symmetries)
         advice = "Every optimum has a symmetric copy: order the quantities by bounds or by cf.Constraint."
-        return look(f"exchanging these quantities does not change the fit: {said}.", advice)
-    if late and not tried:
+        return look(f"exchanging these quantities does not change the fit: {description}.", advice)
+    if is_late and not n_tried:
         return unknown(f"not examined: {LATE}")
-    return fine(f"none in {tried} exchanges of quantities{', all that the time allowed' if late else ''}.")
+    return fine(f"none in {n_tried} exchanges of quantities{', all that the time allowed' if is_late else ''}.")
 
 
-def _enters(patient: Patient, theta: Array, another: Array, j: int, here: Array) -> bool:
+def _enters(context: Patient, theta: Array, other_theta: Array, j: int, outputs: Array) -> bool:
     """Check whether changing a quantity changes the outputs (noise parameters do not).
 
     True if they cannot be computed.
     """
-    moved = theta.copy()
-    moved[j] = another[j]
-    other = _outputs(patient, moved)
-    return other is None or not _same(other, here)
+    changed_theta = theta.copy()
+    changed_theta[j] = other_theta[j]
+    other_outputs = _outputs(context, changed_theta)
+    return other_outputs is None or not _same(other_outputs, outputs)
 
 
 def _same(one: Array, other: Array) -> bool:
     return float(np.abs(one - other).max(initial=0.0)) <= _SAME_OUTPUT
 
 
-def _outputs(patient: Patient, theta: Array) -> Array | None:
+def _outputs(context: Patient, theta: Array) -> Array | None:
     """Return measured outputs relative to their sizes, in one row; None where integration fails."""
-    lower, upper = patient.posed.bounds
-    staged = SingleShooting(patient.options).transcribe(patient.posed, np.clip(theta, lower, upper)).explicit()
+    lower, upper = context.posed.bounds
+    staged = SingleShooting(context.options).transcribe(context.posed, np.clip(theta, lower, upper)).explicit()
     if not staged.evaluate(theta).ok:
         return None
     y = np.concatenate([part[0] for part in staged.standardised(theta)])
     return y / max(float(np.abs(y).max(initial=0.0)), _TINY)
 
 
-def practical(patient: Patient) -> Finding:
+def practical(context: Patient) -> Finding:
     """Check which quantities these data do not determine, or determine poorly."""
-    found = patient.result
-    if not found.success:
+    result = context.result
+    if not result.success:
         return unknown("not assessed without a fit.")
-    if np.isnan(list(found.standard_errors.values())).all():
-        return unknown(found.identifiability.sentence)
-    bad = (NOT_IDENTIFIABLE, POORLY_DETERMINED, CORRELATED_WITH)
-    weak = any(v.kind in bad for v in found.identifiability.verdicts)
-    if weak:
-        return look(found.determination, "cf.identifiability(result) suggests the next measurement.")
-    return fine(found.determination)
+    if np.isnan(list(result.standard_errors.values())).all():
+        return unknown(result.identifiability.sentence)
+    weak_kinds = (NOT_IDENTIFIABLE, POORLY_DETERMINED, CORRELATED_WITH)
+    is_weak = any(v.kind in weak_kinds for v in result.identifiability.verdicts)
+    if is_weak:
+        return look(result.determination, "cf.identifiability(result) suggests the next measurement.")
+    return fine(result.determination)
 
 
-def residuals(patient: Patient) -> Finding:
+def residuals(context: Patient) -> Finding:
     """Check the residual diagnostics for problems."""
-    if not patient.result.success:
+    if not context.result.success:
         return unknown("not assessed without a fit.")
-    said = patient.result.diagnostics
-    where = "Use result.plot() to see where the model does not fit. "
-    advice = f"{where}{said.remedy} " * bool(said.remedy) + "See result.diagnostics."
-    return look(said.sentence, advice) if said.suspicious else fine(said.sentence)
+    diagnostics = context.result.diagnostics
+    hint = "Use result.plot() to see where the model does not fit. "
+    advice = f"{hint}{diagnostics.remedy} " * bool(diagnostics.remedy) + "See result.diagnostics."
+    return look(diagnostics.sentence, advice) if diagnostics.suspicious else fine(diagnostics.sentence)
 
 
-def tolerances(patient: Patient) -> Finding:
+def tolerances(context: Patient) -> Finding:
     """Integrate a hundred times more accurately, from the nodes of the trajectory, and compare the predictions."""
-    found = patient.result
-    if not found.success:
+    result = context.result
+    if not result.success:
         return unknown("not assessed without a fit.")
-    used = found.integrator
-    finer = replace(
-        used,
-        method="auto" if used.method == "collocation" else used.method,
-        relative_tolerance=max(1e-2 * used.relative_tolerance, 1e-12),
-        absolute_tolerance=1e-2 * used.absolute_tolerance,
+    options = result.integrator
+    fine_options = replace(
+        options,
+        method="auto" if options.method == "collocation" else options.method,
+        relative_tolerance=max(1e-2 * options.relative_tolerance, 1e-12),
+        absolute_tolerance=1e-2 * options.absolute_tolerance,
     )
-    nodes = [found.trajectories[c.name] for c in patient.posed.conditions]
+    nodes = [result.trajectories[c.name] for c in context.posed.conditions]
     try:
-        exact = predict(patient.problem, found.theta, nodes, integrator=finer)
+        exact = predict(context.problem, result.theta, nodes, integrator=fine_options)
     except SimulationError as error:
         return look(f"the model cannot be integrated with tighter tolerances: {error.sentence}", "Relax them.")
-    table = found.residual_table()
-    finite = np.isfinite(table["time"]) & (found.deviations > 0.0)
-    off = np.array([
+    table = result.residual_table()
+    finite = np.isfinite(table["time"]) & (result.deviations > 0.0)
+    shifts = np.array([
         (np.interp(t, exact[e]["time"], exact[e][o]) - y) / s
         for e, o, t, y, s in zip(
             table["experiment"][finite], table["output"][finite], table["time"][finite],
-            found.predictions[finite], found.deviations[finite], strict=True,
+            result.predictions[finite], result.deviations[finite], strict=True,
         )
     ], dtype=float)  # fmt: skip
-    if off.size == 0:
+    if shifts.size == 0:
         return unknown("skipped: no standard deviations are available for comparison.")
-    much = float(np.abs(off).max())
-    if much > _MOVES:
+    max_shift = float(np.abs(shifts).max())
+    if max_shift > _MOVES:
         advice = "Tighten IntegratorOptions or use more elements."
-        return look(f"predictions change by up to {much:.2g} sigma with tighter tolerances.", advice)
-    return fine(f"predictions change by at most {max(much, 1e-9):.0e} sigma with tolerances 100 times tighter.")
+        return look(f"predictions change by up to {max_shift:.2g} sigma with tighter tolerances.", advice)
+    return fine(f"predictions change by at most {max(max_shift, 1e-9):.0e} sigma with tolerances 100 times tighter.")
 
 
-def other_transcriptions(patient: Patient) -> Finding:
+def other_transcriptions(context: Patient) -> Finding:
     """Fit from the estimate by the other transcriptions, and compare estimates."""
-    found = patient.result
-    if not found.success:
+    result = context.result
+    if not result.success:
         return unknown("not tried without a fit.")
-    agreed: list[str] = []
+    agreeing_kinds: list[str] = []
     too_large = ""
     for kind in TRANSCRIPTIONS:
-        if found.transcription.startswith(kind):  # labels begin with these names
+        if result.transcription.startswith(kind):  # labels begin with these names
             continue
-        if kind == "collocation" and (too_large := _too_large(patient)):
+        if kind == "collocation" and (too_large := _too_large(context)):
             continue
-        if patient.left() <= 0:
+        if context.left() <= 0:
             break
         try:
-            other = patient.fit_from(found, kind)
+            other_result = context.fit_from(result, kind)
         except InputError:  # this transcription does not take such a problem
             continue
-        if not other.success:
+        if not other_result.success:
             continue
-        off = _distance(found, other)
-        if off > _AGREE:
-            lower = ", at a lower chi2" if _lower(other, found) else ""
-            said = f"{kind}: the estimates differ by {off:.2g} standard errors{lower}."
-            return look(said, "Tighten the tolerances and compare again.")
-        agreed.append(kind)
-    if not agreed:
+        distance = _distance(result, other_result)
+        if distance > _AGREE:
+            note = ", at a lower chi2" if _lower(other_result, result) else ""
+            sentence = f"{kind}: the estimates differ by {distance:.2g} standard errors{note}."
+            return look(sentence, "Tighten the tolerances and compare again.")
+        agreeing_kinds.append(kind)
+    if not agreeing_kinds:
         return unknown(f"no other transcription could be compared.{too_large}")
-    ends = "ends" if len(agreed) == 1 else "end"
-    return fine(f"{' and '.join(agreed)} {ends} at the same estimates.{too_large}")
+    verb = "ends" if len(agreeing_kinds) == 1 else "end"
+    return fine(f"{' and '.join(agreeing_kinds)} {verb} at the same estimates.{too_large}")
 
 
-def _too_large(patient: Patient) -> str:
+def _too_large(context: Patient) -> str:
     """Return a note if collocation was not tried because of its estimated time or memory, else an empty string."""
-    cost, found = prices(Prospect.of(patient.posed, patient.theta)), patient.result
+    cost, result = prices(Prospect.of(context.posed, context.theta)), context.result
     times, memory = cost["collocation"].seconds / cost["single"].seconds, cost["collocation"].memory
-    longer = found.transcription.startswith("single") and times * found.time > patient.patience
-    if not longer and memory <= available_memory():
+    is_longer = result.transcription.startswith("single") and times * result.time > context.patience
+    if not is_longer and memory <= available_memory():
         return ""
     return f" Collocation was not tried: it would take about {times:.0f} times as long and {size_of(memory)}."
 
@@ -455,42 +455,42 @@ def _distance(one: Result, other: Result) -> float:
     """Return the largest difference of estimates in standard errors, over quantities with known standard errors."""
     errors = np.array([one.standard_errors[n] for n in one.names])
     values = np.array([[r.values[n] for n in one.names] for r in (one, other)])
-    known = np.isfinite(errors) & (errors > 0.0)
-    return float((np.abs(values[1] - values[0])[known] / errors[known]).max(initial=0.0))
+    is_determined = np.isfinite(errors) & (errors > 0.0)
+    return float((np.abs(values[1] - values[0])[is_determined] / errors[is_determined]).max(initial=0.0))
 
 
-def _lower(other: Result, found: Result) -> bool:
+def _lower(other: Result, reference: Result) -> bool:
     """Check whether another optimum is better by more than the errors of the fits, per datum in log-likelihood."""
-    return bool(found.cost - other.cost > _BETTER * max(found.n_data, 1) * 0.5)
+    return bool(reference.cost - other.cost > _BETTER * max(reference.n_data, 1) * 0.5)
 
 
-def other_starts(patient: Patient) -> Finding:
+def other_starts(context: Patient) -> Finding:
     """Fit from random starts within a factor of ten, as many as the time allows."""
-    found, sizes = patient.result, patient.magnitudes
-    tried, same, best = 0, 0, found if found.success else None
-    asked, solver = patient.method
-    if asked is None and patient.starts:
-        asked = choose(patient.posed, patient.theta, straight=False, bound=True).first
-    while patient.left() > 0 and tried < patient.starts:
-        theta = random_values(patient.posed, patient.theta, sizes, patient.rng, _SPREAD)
-        other = patient.fit_from(patient.values(theta), asked, solver)
-        if patient.left() <= 0 and not other.success:
+    result, sizes = context.result, context.magnitudes
+    n_tried, n_same, best_result = 0, 0, result if result.success else None
+    transcription, solver = context.method
+    if transcription is None and context.starts:
+        transcription = choose(context.posed, context.theta, straight=False, bound=True).first
+    while context.left() > 0 and n_tried < context.starts:
+        theta = random_values(context.posed, context.theta, sizes, context.rng, _SPREAD)
+        other_result = context.fit_from(context.values(theta), transcription, solver)
+        if context.left() <= 0 and not other_result.success:
             break  # cut off
-        tried += 1
-        if not other.success:
+        n_tried += 1
+        if not other_result.success:
             continue
-        if best is None or _lower(other, best):
-            best = other
-        same += found.success and not _lower(other, found) and not _lower(found, other)
-    if tried == 0:
-        return unknown(f"none tried: {LATE}" if patient.starts else "none requested.")
-    if best is None:
-        return look(f"none of {tried} starting points led to an optimum.", "Check the model and the guesses.")
-    if best is not found:
-        values = ", ".join(f"{n} = {v:.4g}" for n, v in list(best.values.items())[:6])
-        said = f"one of {tried} starting points led to a better optimum ({best.measure} = {best.objective:.6g}, at {values})."
-        return look(said, "Start there and run cf.multistart.")
-    return fine(f"{tried} starting points within a factor of ten: {same} converged to this optimum, none to a better one.")
+        if best_result is None or _lower(other_result, best_result):
+            best_result = other_result
+        n_same += result.success and not _lower(other_result, result) and not _lower(result, other_result)
+    if n_tried == 0:
+        return unknown(f"none tried: {LATE}" if context.starts else "none requested.")
+    if best_result is None:
+        return look(f"none of {n_tried} starting points led to an optimum.", "Check the model and the guesses.")
+    if best_result is not result:
+        values = ", ".join(f"{n} = {v:.4g}" for n, v in list(best_result.values.items())[:6])
+        sentence = f"one of {n_tried} starting points led to a better optimum ({best_result.measure} = {best_result.objective:.6g}, at {values})."
+        return look(sentence, "Start there and run cf.multistart.")
+    return fine(f"{n_tried} starting points within a factor of ten: {n_same} converged to this optimum, none to a better one.")
 
 
 EXAMINATIONS: tuple[tuple[str, float, Callable[[Patient], Finding]], ...] = (

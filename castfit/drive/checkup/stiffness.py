@@ -124,19 +124,19 @@ class Stiffness:
     def oscillating(self) -> bool:
         """Whether oscillations that decay slowly shorten the steps of BDF (CVODES, IDAS)."""
         values, size = self.eigenvalues, np.abs(self.eigenvalues)
-        ringing = (values.real < 0.0) & (np.abs(values.imag) > _OSCILLATING * np.abs(values.real))
-        return _integral(np.where(ringing, size, 0.0).max(axis=1), self.times) / RUNGE_KUTTA > _MILD
+        is_ringing = (values.real < 0.0) & (np.abs(values.imag) > _OSCILLATING * np.abs(values.real))
+        return _integral(np.where(is_ringing, size, 0.0).max(axis=1), self.times) / RUNGE_KUTTA > _MILD
 
     def __str__(self) -> str:
         finite = [constants[np.isfinite(constants)] for constants in self.time_constants]
-        shown = Sheet.of(
+        sheet = Sheet.of(
             np.unique(np.linspace(0, self.times.size - 1, 6).astype(int)).tolist(),
             (">time", lambda i: f"{self.times[i]:.4g}"),
             (">fastest", lambda i: f"{finite[i].min():.3g}" if finite[i].size else "none"),
             (">slowest", lambda i: f"{finite[i].max():.3g}" if finite[i].size else "none"),
             (">ratio", lambda i: f"{self.ratios[i]:.3g}"),
         )
-        return "\n".join(["time constants", *shown.lines, "", self.sentence])
+        return "\n".join(["time constants", *sheet.lines, "", self.sentence])
 
     def plot(self, path: str | pathlib.Path | None = None) -> Figure:
         """Plot time constants over time, and the eigenvalues; also write the figure to `path` if it is given."""
@@ -205,31 +205,31 @@ def stiffness(
     True
     """
     mistakes: list[str] = []
-    given: Any = integrator
-    if given is not None and not isinstance(given, IntegratorOptions):
-        mistakes.append(f"integrator is {text(given)}; give IntegratorOptions(...)")
-    asked, values = problem, parameters
-    if isinstance(asked, Result):
+    argument: Any = integrator
+    if argument is not None and not isinstance(argument, IntegratorOptions):
+        mistakes.append(f"integrator is {text(argument)}; give IntegratorOptions(...)")
+    model_or_problem, values = problem, parameters
+    if isinstance(model_or_problem, Result):
         if values is not None:
             mistakes.append("parameters are part of the result; remove them, or pass the problem instead")
-        if asked.problem is None:
+        if model_or_problem.problem is None:
             check("stiffness", [*mistakes, UNKNOWN_MODEL])
-        asked, values = asked.problem, asked.theta
+        model_or_problem, values = model_or_problem.problem, model_or_problem.theta
     options = integrator or IntegratorOptions()
-    model, found = paths(asked, Asked("stiffness", values, times, initial, inputs, start, mistakes), options)
-    every = {path.name: _judged(model, path) for path in found}
-    return next(iter(every.values())) if isinstance(asked, Model) else every
+    model, simulated_paths = paths(model_or_problem, Asked("stiffness", values, times, initial, inputs, start, mistakes), options)
+    results = {path.name: _judged(model, path) for path in simulated_paths}
+    return next(iter(results.values())) if isinstance(model_or_problem, Model) else results
 
 
 def jacobians(model: Model, path: SimulatedPath) -> Array:
     """Return df/dx along a path, algebraic states eliminated, (n, n_x, n_x)."""
     system, n = model.system, path.times.size
     n_x, n_z = path.x.shape[1], path.z.shape[1]
-    both = ca.jacobian(ca.vertcat(system.ode, system.alg), ca.vertcat(system.x, system.z))
-    function: Any = system.function("blocks", ca.densify(both)).map(n)
-    wide = np.asarray(function(path.times[None], path.x.T, path.z.T, path.p.T, path.u.T), dtype=float)
-    every = wide.reshape(n_x + n_z, n, n_x + n_z).transpose(1, 0, 2)
-    f_x, f_z, g_x, g_z = every[:, :n_x, :n_x], every[:, :n_x, n_x:], every[:, n_x:, :n_x], every[:, n_x:, n_x:]
+    block_jacobian = ca.jacobian(ca.vertcat(system.ode, system.alg), ca.vertcat(system.x, system.z))
+    function: Any = system.function("blocks", ca.densify(block_jacobian)).map(n)
+    flat_values = np.asarray(function(path.times[None], path.x.T, path.z.T, path.p.T, path.u.T), dtype=float)
+    blocks = flat_values.reshape(n_x + n_z, n, n_x + n_z).transpose(1, 0, 2)
+    f_x, f_z, g_x, g_z = blocks[:, :n_x, :n_x], blocks[:, :n_x, n_x:], blocks[:, n_x:, :n_x], blocks[:, n_x:, n_x:]
     return f_x - f_z @ np.linalg.solve(g_z, g_x) if n_z else f_x
 
 
@@ -239,41 +239,41 @@ def _judged(model: Model, path: SimulatedPath) -> Stiffness:
     eigenvalues = np.take_along_axis(eigenvalues, order, axis=1)
     size = np.abs(eigenvalues)
     eigenvalues = np.where(size > _ZERO * size.max(axis=1, keepdims=True), eigenvalues, 0.0)
-    bare = Stiffness(path.name, path.times, eigenvalues, "", "")
-    suggested, sentence = _verdict(model, bare)
-    return replace(bare, suggested=suggested, sentence=sentence)
+    raw_stiffness = Stiffness(path.name, path.times, eigenvalues, "", "")
+    suggested, sentence = _verdict(model, raw_stiffness)
+    return replace(raw_stiffness, suggested=suggested, sentence=sentence)
 
 
-def _verdict(model: Model, found: Stiffness) -> tuple[str, str]:
+def _verdict(model: Model, raw_stiffness: Stiffness) -> tuple[str, str]:
     """Return an integrator and the sentence that recommends it."""
     system = model.system
     function = system.function("system", system.ode, system.alg)
     suggested = usual = method_of(IntegratorOptions(), system.x.numel(), system.z.numel(), function)
-    figures = f"decay rates differ by a factor of up to {found.ratio:.3g}"
-    need = f"an explicit method would need {_count(found.steps)} steps for stability"
-    stiff = found.steps > _STIFF and found.ratio > _STIFF
-    mild = found.steps > _MILD and found.ratio > _MILD
-    if found.oscillating:
+    figures = f"decay rates differ by a factor of up to {raw_stiffness.ratio:.3g}"
+    need = f"an explicit method would need {_count(raw_stiffness.steps)} steps for stability"
+    is_stiff = raw_stiffness.steps > _STIFF and raw_stiffness.ratio > _STIFF
+    is_mildly_stiff = raw_stiffness.steps > _MILD and raw_stiffness.ratio > _MILD
+    if raw_stiffness.oscillating:
         suggested = "esdirk" if usual in STEPPED else "rosenbrock"
-        kind = "Stiff and oscillating" if stiff or mild else "Oscillating"
-        why = "it is L-stable; BDF of order 4 and 5 (CVODES, IDAS) damps oscillations only with short steps"
-    elif stiff or mild:
-        kind = "Stiff" if stiff else "Mildly stiff"
+        kind = "Stiff and oscillating" if is_stiff or is_mildly_stiff else "Oscillating"
+        reason = "it is L-stable; BDF of order 4 and 5 (CVODES, IDAS) damps oscillations only with short steps"
+    elif is_stiff or is_mildly_stiff:
+        kind = "Stiff" if is_stiff else "Mildly stiff"
         suggested = "esdirk" if usual in STEPPED else usual
-        by = "it is L-stable" if usual in STEPPED else "BDF is implicit and stable for all decay rates"
-        why = f"{by}, so accuracy alone determines the step size"
+        stability = "it is L-stable" if usual in STEPPED else "BDF is implicit and stable for all decay rates"
+        reason = f"{stability}, so accuracy alone determines the step size"
     else:
         kind = "Not stiff"
-        why = "accuracy, not stability, limits the step size"
-    said = f"{kind}: {figures}; {need}. Use '{suggested}': {why}."
-    if stiff or mild:
-        said += " Collocation at Radau points is equally stable, but needs short elements where fast components decay."
-    if found.growth > _UNSTABLE:
-        said += (
-            f" Unstable: errors of the initial state may grow by a factor of {np.exp(min(found.growth, 700.0)):.1g}. "
+        reason = "accuracy, not stability, limits the step size"
+    sentence = f"{kind}: {figures}; {need}. Use '{suggested}': {reason}."
+    if is_stiff or is_mildly_stiff:
+        sentence += " Collocation at Radau points is equally stable, but needs short elements where fast components decay."
+    if raw_stiffness.growth > _UNSTABLE:
+        sentence += (
+            f" Unstable: errors of the initial state may grow by a factor of {np.exp(min(raw_stiffness.growth, 700.0)):.1g}. "
             "Use MultipleShooting or Collocation."
         )
-    return suggested, said
+    return suggested, sentence
 
 
 def _count(number: float) -> str:

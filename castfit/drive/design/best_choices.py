@@ -59,29 +59,29 @@ _FINE = 400  # times at which the integrated model is looked at
 
 
 def path_constraints(
-    given: Any, known: Knowledge, choices: Sequence[DesignChoice], mistakes: list[str]
+    user_constraints: Any, information: Knowledge, choices: Sequence[DesignChoice], mistakes: list[str]
 ) -> list[Constraint]:
     """Read constraints as `control` takes them: along courses, at times, or relations of choices."""
-    every, model = read_constraints(given or (), mistakes), known.extended.model
-    mistakes += repeated_names(every)
-    names = {c.name for c in choices if c.pieces == 1}
-    courses = {*model.outputs, *model.parameters, *model.inputs, model.system.t.name()}
-    last = max(float(c.times[-1]) for c in known.candidates)
-    for c in every:
-        inside, path = {s.name() for s in ca.symvar(c.expression)}, _on_course(c)
-        strange = sorted(inside - (courses if path else names))
+    constraints, model = read_constraints(user_constraints or (), mistakes), information.extended.model
+    mistakes += repeated_names(constraints)
+    choice_names = {c.name for c in choices if c.pieces == 1}
+    trajectory_names = {*model.outputs, *model.parameters, *model.inputs, model.system.t.name()}
+    last_time = max(float(c.times[-1]) for c in information.candidates)
+    for c in constraints:
+        symbol_names, is_path = {s.name() for s in ca.symvar(c.expression)}, _on_course(c)
+        unknown_symbols = sorted(symbol_names - (trajectory_names if is_path else choice_names))
         if c.of != "value":
             mistakes.append(f"constraint '{c.name}' bounds a rate of change; bound a state or an output")
-        elif path:
-            mistakes += [f"constraint '{c.name}' contains '{n}': {suggest(n, courses)}" for n in strange]
-        elif strange:
-            mistakes.append(f"constraint '{c.name}' contains {listed(strange)}; along a course write cf.along(...), "
+        elif is_path:
+            mistakes += [f"constraint '{c.name}' contains '{n}': {suggest(n, trajectory_names)}" for n in unknown_symbols]
+        elif unknown_symbols:
+            mistakes.append(f"constraint '{c.name}' contains {listed(unknown_symbols)}; along a course write cf.along(...), "
                             "else constrain single numbers that cf.choose returned")  # fmt: skip
-        wrong = [n for n in c.experiments if n not in known.labels]
-        mistakes += [f"constraint '{c.name}' names '{n}': {suggest(n, known.labels)}" for n in wrong]
-        if isinstance(c.times, tuple) and max(c.times) > last:
+        unknown_experiments = [n for n in c.experiments if n not in information.labels]
+        mistakes += [f"constraint '{c.name}' names '{n}': {suggest(n, information.labels)}" for n in unknown_experiments]
+        if isinstance(c.times, tuple) and max(c.times) > last_time:
             mistakes.append(f"constraint '{c.name}' is at a time after the last measurement time of every candidate")
-    return list(every)
+    return list(constraints)
 
 
 def _on_course(c: Constraint) -> bool:
@@ -105,8 +105,8 @@ class ChoiceSearch:
     @cached_property
     def bounds(self) -> tuple[Array, Array]:
         """Lower and upper ones of the choices, (n_z,) each."""
-        every = np.array([pair for c in self.choices for pair in c.pieces * [(c.low, c.high)]], dtype=float)
-        return every[:, 0], every[:, 1]
+        bound_pairs = np.array([pair for c in self.choices for pair in c.pieces * [(c.low, c.high)]], dtype=float)
+        return bound_pairs[:, 0], bound_pairs[:, 1]
 
     @cached_property
     def place(self) -> dict[str, Index]:
@@ -126,8 +126,8 @@ class ChoiceSearch:
     def along(self, k: int) -> tuple[Constraint, ...]:
         """Return the constraints of candidate k's course."""
         label = self.known.labels[k]
-        own = (c for c in self.constraints if _on_course(c))
-        return tuple(c for c in own if not c.experiments or label in c.experiments)
+        trajectory_constraints = (c for c in self.constraints if _on_course(c))
+        return tuple(c for c in trajectory_constraints if not c.experiments or label in c.experiments)
 
     @cached_property
     def _relative(self) -> Array:
@@ -139,24 +139,24 @@ class ChoiceSearch:
     @cached_property
     def _samples(self) -> list[tuple[Array, Array]]:
         """Pairs of theta and the information without any candidate, one for each sample, in the criterion's order."""
-        samples, own = range(len(self.known.thetas)), np.ix_(self.order, self.order)
-        return [(self.known.theta(s), self.known.known(s)[own]) for s in samples]
+        samples, reordering = range(len(self.known.thetas)), np.ix_(self.order, self.order)
+        return [(self.known.theta(s), self.known.known(s)[reordering]) for s in samples]
 
     @cached_property
     def _whole(self) -> Any:
         """CasADi function of z: slacks of the relations between choices, and their Jacobian."""
-        z, (low, high), left = ca.SX.sym("z", self.bounds[0].size), self.bounds, [ca.SX(0, 1)]
+        z, (low, high), slacks = ca.SX.sym("z", self.bounds[0].size), self.bounds, [ca.SX(0, 1)]
         numbers = {n: low[i[0]] + (high[i[0]] - low[i[0]]) * z[int(i[0])] for n, i in self.place.items() if i.size == 1}
-        for c in (one for one in self.constraints if not _on_course(one)):
+        for c in (constraint for constraint in self.constraints if not _on_course(constraint)):
             value = exchanged(c.expression, numbers)
-            left += [sign * (value - bound) for sign, bound in ((1, c.lower), (-1, c.upper)) if np.isfinite(bound)]
-        held = ca.vertcat(*left)
-        return ca.Function("held", [z], [held, ca.densify(ca.jacobian(held, z))])
+            slacks += [sign * (value - bound) for sign, bound in ((1, c.lower), (-1, c.upper)) if np.isfinite(bound)]
+        slack_vector = ca.vertcat(*slacks)
+        return ca.Function("held", [z], [slack_vector, ca.densify(ca.jacobian(slack_vector, z))])
 
     def numbers(self, z: Array) -> Numbers:
         """Return the choices, (pieces,) each, by name."""
         d = self.bounds[0] + (self.bounds[1] - self.bounds[0]) * z
-        return {name: d[place] for name, place in self.place.items()}
+        return {name: d[positions] for name, positions in self.place.items()}
 
     def _own(self, k: int, z: Array) -> tuple[Index, Array]:
         """Return the indices in z of the choices of candidate k, and their values d."""
@@ -169,18 +169,18 @@ class ChoiceSearch:
             return self.bought.values[s][k].rows[..., self.order]
         return self.graphs[k].rows(self._samples[s][0], self._own(k, z)[1]) @ self._relative
 
-    def apart(self, bought: Purchases, z: Array) -> float:
+    def apart(self, selection: Purchases, z: Array) -> float:
         """Return by how much what candidates tell at z differs from what the integrated model says, relatively."""
-        return self._off({k: bought.values[0][k].rows[..., self.order] for k in self.graphs}, z)
+        return self._off({k: selection.values[0][k].rows[..., self.order] for k in self.graphs}, z)
 
     def unsteady(self, z: Array) -> float:
         """Return by how much it differs from what twice the steps say."""
         return self._off({k: self.finer.rows(z, 0, k) for k in self.graphs}, z)
 
-    def _off(self, true: dict[int, Array], z: Array) -> float:
+    def _off(self, reference_rows: dict[int, Array], z: Array) -> float:
         with np.errstate(invalid="ignore"):
-            found = [np.abs(self.rows(z, 0, k) - rows).max() / (np.abs(rows).max() or 1.0) for k, rows in true.items()]
-        return float(max(found)) if np.isfinite(found).all() else np.inf
+            relative_errors = [np.abs(self.rows(z, 0, k) - rows).max() / (np.abs(rows).max() or 1.0) for k, rows in reference_rows.items()]
+        return float(max(relative_errors)) if np.isfinite(relative_errors).all() else np.inf
 
     @cached_property
     def finer(self) -> ChoiceSearch:
@@ -189,31 +189,31 @@ class ChoiceSearch:
 
     def value(self, z: Array, counts: Array | None = None, *, sloped: bool = True) -> tuple[float, Array]:
         """Return the logarithm of the criterion, with its gradient by z, of the best weights or of given ones."""
-        nowhere, criterion, S = (_NOWHERE, np.zeros(z.size)), self.goal.criterion, len(self._samples)
-        every = [[self.rows(z, s, k) for k in range(len(self.said))] for s in range(S)]
-        if not all(np.isfinite(rows).all() for of in every for rows in of):
-            return nowhere
+        failure, criterion, S = (_NOWHERE, np.zeros(z.size)), self.goal.criterion, len(self._samples)
+        rows_by_sample = [[self.rows(z, s, k) for k in range(len(self.said))] for s in range(S)]
+        if not all(np.isfinite(rows).all() for rows_by_candidate in rows_by_sample for rows in rows_by_candidate):
+            return failure
         nu = 1e-9
         if counts is None and (counts := self._everything) is None:
-            found = relaxed(self.goal, self._offers(every), start=self._weights.get("last"))
-            if found is None:
-                return nowhere
-            counts, nu = found.w, found.mu
+            solution = relaxed(self.goal, self._offers(rows_by_sample), start=self._weights.get("last"))
+            if solution is None:
+                return failure
+            counts, nu = solution.w, solution.mu
             self._weights["last"] = counts  # where the next inner problem begins
         value, slope = float(self.bought.offers.price @ counts), np.zeros(z.size)
-        shares: list[Array] = [np.append(counts, 1.0)[place][..., None, None] for place in self._place_of]
-        for (theta, M0), of in zip(self._samples, every, strict=True):
-            flat = [rows.reshape(-1, M0.shape[0]) for rows in of]
-            M = M0 + sum((share * rows).reshape(one.shape).T @ one
-                         for share, rows, one in zip(shares, of, flat, strict=True))  # fmt: skip
-            at = criterion.tangent(M, M0, nu)
-            if at is None:
-                return nowhere
-            value += at.value / S
+        shares: list[Array] = [np.append(counts, 1.0)[positions][..., None, None] for positions in self._place_of]
+        for (theta, M0), rows_by_candidate in zip(self._samples, rows_by_sample, strict=True):
+            flat = [rows.reshape(-1, M0.shape[0]) for rows in rows_by_candidate]
+            M = M0 + sum((share * rows).reshape(flat_rows.shape).T @ flat_rows
+                         for share, rows, flat_rows in zip(shares, rows_by_candidate, flat, strict=True))  # fmt: skip
+            linearization = criterion.tangent(M, M0, nu)
+            if linearization is None:
+                return failure
+            value += linearization.value / S
             for k, graph in self.graphs.items() if sloped else ():
-                place, d = self._own(k, z)
-                seed = -2.0 / S * shares[k] * (of[k] @ (at.G @ self._relative.T))
-                slope[place] += graph.pull(theta, d, seed)
+                positions, d = self._own(k, z)
+                seed = -2.0 / S * shares[k] * (rows_by_candidate[k] @ (linearization.G @ self._relative.T))
+                slope[positions] += graph.pull(theta, d, seed)
         slope *= self.bounds[1] - self.bounds[0]
         if criterion.logarithmic or self.bought.offers.price.any():
             return value, slope
@@ -226,61 +226,61 @@ class ChoiceSearch:
     @cached_property
     def _place_of(self) -> list[Index]:
         """Index in the counts of each value (n, n_outputs) of each candidate; one past the end for fixed candidates."""
-        bought, found = self.bought, list["Index"]()
-        for k, (c, values) in enumerate(zip(self.said, bought.values[0], strict=True)):
-            place = np.full((values.times.size, len(values.outputs)), bought.candidate.size)
-            for i in np.flatnonzero(bought.candidate == k) if not c.fixed else ():
-                t, o = int(bought.time[i]), int(bought.output[i])
-                place[slice(None) if t < 0 else t, slice(None) if o < 0 else o] = i
-            found.append(place)
-        return found
+        selection, position_arrays = self.bought, list["Index"]()
+        for k, (c, values) in enumerate(zip(self.said, selection.values[0], strict=True)):
+            positions = np.full((values.times.size, len(values.outputs)), selection.candidate.size)
+            for i in np.flatnonzero(selection.candidate == k) if not c.fixed else ():
+                t, o = int(selection.time[i]), int(selection.output[i])
+                positions[slice(None) if t < 0 else t, slice(None) if o < 0 else o] = i
+            position_arrays.append(positions)
+        return position_arrays
 
-    def _offers(self, every: list[list[Array]]) -> Offers:
+    def _offers(self, rows_by_sample: list[list[Array]]) -> Offers:
         """Build the offers from the information rows of each sample and candidate."""
-        pairs = zip(self.bought.values, every, strict=True)
-        values = [[replace(one, rows=rows) for one, rows in zip(*of, strict=True)] for of in pairs]
+        pairs = zip(self.bought.values, rows_by_sample, strict=True)
+        values = [[replace(predicted, rows=rows) for predicted, rows in zip(*pair, strict=True)] for pair in pairs]
         J, M0 = offered(self.known, values, np.array([M for _, M in self._samples]))
         return replace(self.bought.offers, J=J, M0=M0)
 
     def held(self, z: Array) -> tuple[Array, Array]:
         """Compute the slacks of all constraints, (n,), and their derivatives by z, (n, n_z)."""
-        found: list[Any] = [self._whole.call([z])]
+        blocks: list[Any] = [self._whole.call([z])]
         for k, graph in self.graphs.items():
-            place, d = self._own(k, z)
-            left, by = graph.held(self.known.theta(), d)
-            wide = np.zeros((left.size, z.size))
-            wide[:, place] = by * (self.bounds[1] - self.bounds[0])[place]
-            found.append((left, wide))
-        return np.concatenate([np.array(v).ravel() for v, _ in found]), np.concatenate([np.array(s) for _, s in found])
+            positions, d = self._own(k, z)
+            slacks, derivatives = graph.held(self.known.theta(), d)
+            full_derivatives = np.zeros((slacks.size, z.size))
+            full_derivatives[:, positions] = derivatives * (self.bounds[1] - self.bounds[0])[positions]
+            blocks.append((slacks, full_derivatives))
+        return np.concatenate([np.array(v).ravel() for v, _ in blocks]), np.concatenate([np.array(s) for _, s in blocks])
 
-    def local(self, z: Array, counts: Array | None, stop: Callable[[], bool], near: float = _NEAR) -> End:
+    def local(self, z: Array, counts: Array | None, stop: Callable[[], bool], tolerance: float = _NEAR) -> End:
         """Return the best point near z that keeps the constraints, with its value; infinite if there is none."""
         best: list[Any] = [np.inf, z]
-        size = np.abs(np.nan_to_num(self.held(z)[0])) if self.constraints else np.empty(0)
-        size = np.maximum(size, 1e-3 * max(float(size.max(initial=0.0)), 1e-300))
+        scale = np.abs(np.nan_to_num(self.held(z)[0])) if self.constraints else np.empty(0)
+        scale = np.maximum(scale, 1e-3 * max(float(scale.max(initial=0.0)), 1e-300))
 
-        def of(point: Any) -> Any:
-            found = self.value(np.asarray(point, dtype=float), counts)
-            if found[0] < min(best[0], _NOWHERE) and (not size.size or left(point).min() >= -_GAIN):
-                best[:] = [found[0], np.array(point)]
+        def evaluate_objective(point: Any) -> Any:
+            evaluation = self.value(np.asarray(point, dtype=float), counts)
+            if evaluation[0] < min(best[0], _NOWHERE) and (not scale.size or evaluate_slacks(point).min() >= -_GAIN):
+                best[:] = [evaluation[0], np.array(point)]
             if stop():
                 raise StopIteration
-            return found
+            return evaluation
 
-        def left(point: Any) -> Array:
-            return self.held(point)[0] / size
+        def evaluate_slacks(point: Any) -> Array:
+            return self.held(point)[0] / scale
 
-        def by(point: Any) -> Array:
-            return self.held(point)[1] / size[:, None]
+        def evaluate_slack_derivatives(point: Any) -> Array:
+            return self.held(point)[1] / scale[:, None]
 
         common: Any = {"jac": True, "bounds": [(0.0, 1.0)] * z.size}
         solve: Any = minimize
         try:
             if self.constraints:
-                rule: Any = {"type": "ineq", "fun": left, "jac": by}
-                solve(of, z, method="SLSQP", constraints=[rule], options={"maxiter": 200, "ftol": near}, **common)
+                constraint: Any = {"type": "ineq", "fun": evaluate_slacks, "jac": evaluate_slack_derivatives}
+                solve(evaluate_objective, z, method="SLSQP", constraints=[constraint], options={"maxiter": 200, "ftol": tolerance}, **common)
             else:
-                solve(of, z, method="L-BFGS-B", options={"maxiter": 300, "ftol": near, "gtol": 1e-9}, **common)
+                solve(evaluate_objective, z, method="L-BFGS-B", options={"maxiter": 300, "ftol": tolerance, "gtol": 1e-9}, **common)
         except StopIteration:
             pass
         return best[0], best[1]
@@ -292,15 +292,15 @@ class ChoiceSearch:
         Of three more one is a corner in which inputs are pulses, early or late, one any corner, and one any point.
         """
         n = self.bounds[0].size
-        found = [np.full(n, 0.5), self._old(), np.zeros(n), np.ones(n)]
-        for i in range(len(found), count):
+        points = [np.full(n, 0.5), self._old(), np.zeros(n), np.ones(n)]
+        for i in range(len(points), count):
             z = rng.random(n) if i % 3 == 0 else rng.integers(0, 2, n).astype(float)
-            late, length = (i - 4) // 3 % 2, (i - 4) // 6 + 1
-            for place in self.place.values() if i % 3 == 1 else ():
-                pulse = np.arange(place.size) < length
-                z[place] = pulse[::-1] if late else pulse
-            found.append(z)
-        return found[:count]
+            is_late, pulse_length = (i - 4) // 3 % 2, (i - 4) // 6 + 1
+            for positions in self.place.values() if i % 3 == 1 else ():
+                pulse = np.arange(positions.size) < pulse_length
+                z[positions] = pulse[::-1] if is_late else pulse
+            points.append(z)
+        return points[:count]
 
     def _old(self) -> Array:
         """Return z with the values of the base experiments in the place of choices, and the middle where there are
@@ -308,27 +308,27 @@ class ChoiceSearch:
         """
         z, (low, high) = np.full(self.bounds[0].size, 0.5), self.bounds
         experiments, model = {e.name: e for e in self.known.problem.experiments}, self.known.problem.own_model
-        for said in (self.said[k] for k in self.graphs):
-            base = experiments[said.experiment or next(iter(experiments))]
-            had: dict[str, Any] = {**model.initial, **base.initial, **base.inputs}
-            for name, value in {**said.initial, **said.inputs}.items():
-                was = getattr(had.get(name), "guess", had.get(name))
-                place = self.place.get(str(value))
-                if place is None or was is None or (isinstance(was, ca.SX) and not was.is_constant()):
+        for candidate in (self.said[k] for k in self.graphs):
+            base = experiments[candidate.experiment or next(iter(experiments))]
+            base_values: dict[str, Any] = {**model.initial, **base.initial, **base.inputs}
+            for name, value in {**candidate.initial, **candidate.inputs}.items():
+                base_value = getattr(base_values.get(name), "guess", base_values.get(name))
+                positions = self.place.get(str(value))
+                if positions is None or base_value is None or (isinstance(base_value, ca.SX) and not base_value.is_constant()):
                     continue
-                edges = edges_of(said, value, base.start)
-                number: Any = was(0.5 * (edges[1:] + edges[:-1])) if callable(was) else float(was)
-                z[place] = np.clip((number - low[place]) / (high - low)[place], 0.0, 1.0)
+                edges = edges_of(candidate, value, base.start)
+                number: Any = base_value(0.5 * (edges[1:] + edges[:-1])) if callable(base_value) else float(base_value)
+                z[positions] = np.clip((number - low[positions]) / (high - low)[positions], 0.0, 1.0)
         return z
 
     def beside(self, z: Array, rng: np.random.Generator) -> list[Array]:
         """Return points of which one choice is elsewhere, or in which an input comes a piece earlier or later."""
-        found = [np.where(np.arange(z.size) == i, value, z) for i, value in product(range(z.size), (0.0, 0.5, 1.0))]
-        for place, by in product(self.place.values(), (-1, 1)):
-            found.append(z.copy())
-            found[-1][place] = np.roll(z[place], by)
-        found = [y for y in found if np.abs(y - z).max() > _ELSEWHERE]
-        return found if len(found) <= _BESIDE else [found[i] for i in rng.choice(len(found), _BESIDE, replace=False)]
+        points = [np.where(np.arange(z.size) == i, value, z) for i, value in product(range(z.size), (0.0, 0.5, 1.0))]
+        for positions, shift in product(self.place.values(), (-1, 1)):
+            points.append(z.copy())
+            points[-1][positions] = np.roll(z[positions], shift)
+        points = [y for y in points if np.abs(y - z).max() > _ELSEWHERE]
+        return points if len(points) <= _BESIDE else [points[i] for i in rng.choice(len(points), _BESIDE, replace=False)]
 
 
 def _value(end: End) -> float:
@@ -336,36 +336,36 @@ def _value(end: End) -> float:
 
 
 def chosen_design(
-    search: ChoiceSearch, at: Callable[[Numbers], tuple[Knowledge, Purchases]],
-    designed: Callable[[Knowledge, Purchases], Design], starts: int, rng: np.random.Generator, stop: Callable[[], bool],
+    search: ChoiceSearch, build_at_choices: Callable[[Numbers], tuple[Knowledge, Purchases]],
+    optimize_samples: Callable[[Knowledge, Purchases], Design], starts: int, rng: np.random.Generator, stop: Callable[[], bool],
 ) -> Design:  # fmt: skip
     """Return the design of samples at the best choices, which are sought for it again where it is of whole numbers.
 
-    at : the integrated model at numbers;  designed : the best design of samples there
+    build_at_choices : the integrated model at numbers;  optimize_samples : the best design of samples there
     """
-    known, said = search.known, search.said
+    information, candidates = search.known, search.said
 
-    def integrated(z: Array) -> tuple[Knowledge, Purchases]:
+    def integrate_at(z: Array) -> tuple[Knowledge, Purchases]:
         with unwatched():  # what was found is judged, however late it is
-            return at(search.numbers(z))
+            return build_at_choices(search.numbers(z))
 
     check("design", [m for graph in search.graphs.values() for m in graph.obstacles])
-    trusted = TrustedSearch(search, integrated, stop)
-    z, off, there = trusted.run(starts, rng)
+    trusted = TrustedSearch(search, integrate_at, stop)
+    z, excesses, final_pair = trusted.run(starts, rng)
     search = trusted.search
-    found = designed(*there)
-    for _ in range(_AGAIN if found.exact and not stop() else 0):
-        value, moved = search.local(z, found.counts, stop, _NEARER)
-        if not value < search.value(z, found.counts, sloped=False)[0] - _GAIN:
+    best_design = optimize_samples(*final_pair)
+    for _ in range(_AGAIN if best_design.exact and not stop() else 0):
+        value, new_z = search.local(z, best_design.counts, stop, _NEARER)
+        if not value < search.value(z, best_design.counts, sloped=False)[0] - _GAIN:
             break
-        other = designed(*integrated(moved))
-        if not other.value < found.value - _GAIN * abs(found.value):
+        new_design = optimize_samples(*integrate_at(new_z))
+        if not new_design.value < best_design.value - _GAIN * abs(best_design.value):
             break
-        found, z = other, moved
-    ends = f"{sum(one <= _SAME for one in off) or 'none'} of which converged to this design"
-    remark = f"Best design of {len(off)} starting points, {ends}; a better one may exist."
-    chosen = {known.labels[k]: chosen_in(said[k], search.numbers(z)) for k in search.graphs}
-    return replace(found, chosen=chosen, remarks=(*found.remarks, remark, *_kept(found.known, search)))
+        best_design, z = new_design, new_z
+    hits_text = f"{sum(excess <= _SAME for excess in excesses) or 'none'} of which converged to this design"
+    remark = f"Best design of {len(excesses)} starting points, {hits_text}; a better one may exist."
+    choices_by_label = {information.labels[k]: chosen_in(candidates[k], search.numbers(z)) for k in search.graphs}
+    return replace(best_design, chosen=choices_by_label, remarks=(*best_design.remarks, remark, *_kept(best_design.known, search)))
 
 
 @dataclass(eq=False)
@@ -376,21 +376,21 @@ class TrustedSearch:
     integrated: Callable[[Array], tuple[Knowledge, Purchases]]
     stop: Callable[[], bool]
 
-    def local(self, z: Array, within: float = _ROUGHLY, below: float = np.inf) -> End:
+    def local(self, z: Array, tolerance: float = _ROUGHLY, below: float = np.inf) -> End:
         """Return the best point near z; twice the steps confirm it if its value, infinite without one, is below."""
-        near = _NEAR if within == _ROUGHLY else _NEARER
+        search_tolerance = _NEAR if tolerance == _ROUGHLY else _NEARER
         while True:
-            end = self.search.local(z, None, self.stop, near)
-            if self.stop() or not end[0] < below or self._steady(end[1], within):
+            end = self.search.local(z, None, self.stop, search_tolerance)
+            if self.stop() or not end[0] < below or self._steady(end[1], tolerance):
                 return end
-            z = z if within == _ROUGHLY else end[1]
+            z = z if tolerance == _ROUGHLY else end[1]
 
-    def _steady(self, z: Array, within: float) -> bool:
+    def _steady(self, z: Array, tolerance: float) -> bool:
         """Check whether twice the steps give the same rows at z, or the step limit is reached.
 
         If not, double the steps.
         """
-        if self.search.steps >= _MOST_STEPS or self.search.unsteady(z) <= within:
+        if self.search.steps >= _MOST_STEPS or self.search.unsteady(z) <= tolerance:
             return True
         self.search = self.search.finer
         return False
@@ -398,11 +398,11 @@ class TrustedSearch:
     def improved(self, end: End, rng: np.random.Generator) -> End:
         """Improve a local optimum by local searches from points beside it, as long as the value decreases."""
         for _ in range(_AGAIN):
-            near = sorted(
+            neighbours = sorted(
                 (self.search.value(y, sloped=False)[0], i, y) for i, y in enumerate(self.search.beside(end[1], rng))
             )
-            tried = (self.local(y, below=end[0]) for value, _, y in near[:_TRIED] if value < _NOWHERE)
-            best = min(tried, key=_value, default=end)
+            attempts = (self.local(y, below=end[0]) for value, _, y in neighbours[:_TRIED] if value < _NOWHERE)
+            best = min(attempts, key=_value, default=end)
             if self.stop() or not best[0] < end[0] - _SAME:
                 break
             end = best
@@ -423,34 +423,34 @@ class TrustedSearch:
                 break
         ranked = sorted(ends, key=_value)
         if not np.isfinite(ranked[0][0]):
-            what = "keeps the constraints" if self.search.constraints else "can be integrated"
-            raise InputError("design", [f"none of {len(ends)} starting points led to a design that {what}; narrow the "
+            requirement = "keeps the constraints" if self.search.constraints else "can be integrated"
+            raise InputError("design", [f"none of {len(ends)} starting points led to a design that {requirement}; narrow the "
                                         "bounds of cf.choose, or relax the constraints"])  # fmt: skip
-        lone = [end for i, end in enumerate(ranked) if not i or end[0] > ranked[i - 1][0] + _SAME][:_DISTINCT]
-        value, z = min((self.improved(end, rng) for end in lone if np.isfinite(end[0])), key=_value)
+        distinct_ends = [end for i, end in enumerate(ranked) if not i or end[0] > ranked[i - 1][0] + _SAME][:_DISTINCT]
+        value, z = min((self.improved(end, rng) for end in distinct_ends if np.isfinite(end[0])), key=_value)
         z = self.local(z, _AGREEING)[1]
-        there = self.integrated(z)
-        if (apart := self.search.apart(there[1], z)) > _APART:
-            said = (
-                f"{self.search.steps} Runge-Kutta steps differ from the accurately integrated model by {100 * apart:.2g} %"
+        final_pair = self.integrated(z)
+        if (deviation := self.search.apart(final_pair[1], z)) > _APART:
+            message = (
+                f"{self.search.steps} Runge-Kutta steps differ from the accurately integrated model by {100 * deviation:.2g} %"
             )
-            raise InputError("design", [f"{said}: the model is too stiff for cf.choose; pass candidates with fixed numbers"])
-        return z, [end - value for end, _ in ends], there
+            raise InputError("design", [f"{message}: the model is too stiff for cf.choose; pass candidates with fixed numbers"])
+        return z, [end - value for end, _ in ends], final_pair
 
 
-def _kept(known: Knowledge, search: ChoiceSearch) -> list[str]:
+def _kept(information: Knowledge, search: ChoiceSearch) -> list[str]:
     """Return a remark for each path constraint: whether the integrated model satisfies it at the estimate."""
-    found: list[str] = []
+    messages: list[str] = []
     for k, c in [(i, one) for i in search.graphs for one in search.along(i)]:
-        label, last = known.labels[k], float(search.said[k].times[-1])
-        posed = known.extended.showing({"constraint": in_symbols(known.extended.model, c.expression)})
-        condition = next(one for one in posed.conditions if one.name == label)
-        times = np.linspace(condition.start, last, _FINE) if c.times == ALONG else np.unique(np.array(c.times, float))
-        there = responses(posed, condition, times, known.theta(), known.options, outputs=["constraint"])
-        y = np.full(1, np.nan) if there is None else there.values[:, 0]
-        beyond = np.maximum(c.lower - y, y - c.upper)
-        worst = int(np.argmax(beyond))
-        kept = bool(beyond[worst] <= _KEPT * np.abs(y).max())
-        where = "" if kept else f" at t = {times[worst]:.4g}, where it is {y[worst]:.6g}"
-        found.append(f"The integrated model of {label} {'satisfies' if kept else 'violates'} '{c.name}'{where}.")
-    return found
+        label, last_time = information.labels[k], float(search.said[k].times[-1])
+        compiled = information.extended.showing({"constraint": in_symbols(information.extended.model, c.expression)})
+        condition = next(one for one in compiled.conditions if one.name == label)
+        times = np.linspace(condition.start, last_time, _FINE) if c.times == ALONG else np.unique(np.array(c.times, float))
+        response = responses(compiled, condition, times, information.theta(), information.options, outputs=["constraint"])
+        y = np.full(1, np.nan) if response is None else response.values[:, 0]
+        violations = np.maximum(c.lower - y, y - c.upper)
+        worst_index = int(np.argmax(violations))
+        is_satisfied = bool(violations[worst_index] <= _KEPT * np.abs(y).max())
+        location_text = "" if is_satisfied else f" at t = {times[worst_index]:.4g}, where it is {y[worst_index]:.6g}"
+        messages.append(f"The integrated model of {label} {'satisfies' if is_satisfied else 'violates'} '{c.name}'{location_text}.")
+    return messages

@@ -130,18 +130,18 @@ class Candidate:
         if grid is None or grid.ndim != 1 or not grid.size or not np.isfinite(grid).all():
             mistakes.append(f"times is {text(times)}; expected a grid of numbers, such as numpy.linspace(0, 10, 101)")
             grid = np.zeros(1)
-        chosen = (
+        output_items = (
             [outputs]
             if isinstance(outputs, str) or name_of(outputs) is not None
             else items(() if outputs is None else outputs)
         )
-        names = [name_of(o) for o in chosen or ()]
-        if chosen is None or None in names:
+        names = [name_of(o) for o in output_items or ()]
+        if output_items is None or None in names:
             mistakes.append(f"outputs is {text(outputs)}; expected output names")
-        given = {"initial": initial, "parameters": parameters, "inputs": inputs}
-        changes = {what: named(what, value, mistakes) for what, value in given.items()}
-        happens = None if events is None else tuple([events] if items(events) is None else items(events) or ())
-        each, gap = isinstance(cost, Mapping), real(spacing)
+        mapping_arguments = {"initial": initial, "parameters": parameters, "inputs": inputs}
+        changes = {argument: named(argument, value, mistakes) for argument, value in mapping_arguments.items()}
+        event_tuple = None if events is None else tuple([events] if items(events) is None else items(events) or ())
+        has_cost_per_output, min_distance = isinstance(cost, Mapping), real(spacing)
         costs = _by_output("cost", cost, mistakes)
         sigmas = {} if sigma is None else _by_output("sigma", sigma, mistakes)
         n, grid = per_subject, np.unique(grid)
@@ -150,7 +150,7 @@ class Candidate:
               for c in costs.values()),
             ("together", together, is_one_of(together, *TOGETHER), "choose 'output', 'time' or 'experiment'"),
             ("at_most", at_most, is_count(at_most, 1, 2**53) or is_within(at_most, np.inf), "give a positive integer"),
-            ("spacing", spacing, gap is not None and 0 <= gap < np.inf, "give a time that is not negative"),
+            ("spacing", spacing, min_distance is not None and 0 <= min_distance < np.inf, "give a time that is not negative"),
             ("per_subject", n, n is None or is_count(n, 1), "give a positive integer, or leave it out"),
             *(("sigma", s, isinstance(s, Relative) or is_within(s, 0.0, np.inf, strictly=True),
                "give a positive number, cf.relative(...), or one of these per output") for s in sigmas.values()),
@@ -158,26 +158,26 @@ class Candidate:
             ("name", name, isinstance(name, str), "give text"),  # pyright: ignore[reportUnnecessaryIsInstance]
         )  # fmt: skip
         mistakes += flag_mistakes(same=same, fixed=fixed, between=between)
-        if each and not is_one_of(together, "output"):
+        if has_cost_per_output and not is_one_of(together, "output"):
             mistakes.append("outputs that are measured together have one cost; pass a number, or set together='output'")
-        if same is True and (any(changes.values()) or happens is not None):
+        if same is True and (any(changes.values()) or event_tuple is not None):
             mistakes.append("same=True repeats an experiment, so its conditions cannot differ; remove same=True or the other conditions")
         if between is True and is_one_of(together, "experiment"):
             mistakes.append("the times of a whole experiment are fixed; remove between=True or together='experiment'")
         if between is True and grid.size < 2:
             mistakes.append("between=True optimises times between grid points; pass a grid of at least two times, or remove it")
-        once = {
+        options_set = {
             "spacing": is_within(spacing, 0.0, strictly=True),
             "at_most": is_within(at_most, 1.0, 2**53, strictly=True),
         }
         if fixed is True:
-            once["between"] = between is True
+            options_set["between"] = between is True
             mistakes += [
-                f"a fixed candidate is measured once at all its times; remove {what}=" for what, so in once.items() if so
+                f"a fixed candidate is measured once at all its times; remove {argument}=" for argument, is_set in options_set.items() if is_set
             ]
-        elif once["spacing"] and is_one_of(together, "experiment"):
+        elif options_set["spacing"] and is_one_of(together, "experiment"):
             mistakes.append("the times of a whole experiment are fixed; remove spacing= or together='experiment'")
-        elif all(once.values()) and n is None:
+        elif all(options_set.values()) and n is None:
             mistakes.append("at_most= counts repetitions, which spacing= excludes; remove one of them")
         if n is not None and is_count(n, 1) and (n > grid.size or fixed is True):
             mistakes.append(f"{n} times cannot be selected from {grid.size}; pass more times, or remove fixed=True")
@@ -185,8 +185,8 @@ class Candidate:
         costs = {o: float(c) for o, c in costs.items()}
         values: dict[str, Any] = {
             "times": grid, "outputs": tuple(names), "experiment": experiment, "same": same, **changes,
-            "events": happens, "together": together, "cost": costs if each else costs[""], "at_most": float(at_most),
-            "fixed": fixed, "spacing": float(gap or 0.0), "between": between, "sigma": sigmas or None,
+            "events": event_tuple, "together": together, "cost": costs if has_cost_per_output else costs[""], "at_most": float(at_most),
+            "fixed": fixed, "spacing": float(min_distance or 0.0), "between": between, "sigma": sigmas or None,
             "per_subject": per_subject, "name": name,
         }  # fmt: skip
         for key, value in values.items():
@@ -194,16 +194,16 @@ class Candidate:
 
     def sigma_of(self, output: str) -> Any:
         """Return the specified accuracy of an output, or None if none is specified."""
-        said: Mapping[str, Any] = self.sigma or {}
-        return said.get(output, said.get("", None))
+        sigmas: Mapping[str, Any] = self.sigma or {}
+        return sigmas.get(output, sigmas.get("", None))
 
     @property
     def named_outputs(self) -> tuple[str, ...]:
         """Every output that is named, as one that is measured or as one that costs something or has a sigma."""
         costs: dict[str, float] | float = self.cost
         sigmas: Mapping[str, Any] = self.sigma or {}
-        named = (*self.outputs, *(costs if isinstance(costs, dict) else ()), *sigmas)
-        return tuple(dict.fromkeys(n for n in named if n))
+        names = (*self.outputs, *(costs if isinstance(costs, dict) else ()), *sigmas)
+        return tuple(dict.fromkeys(n for n in names if n))
 
     def cost_of(self, output: str) -> float:
         """Return the cost of one purchase of an output."""
@@ -211,14 +211,14 @@ class Candidate:
         return costs.get(output, 1.0) if isinstance(costs, dict) else costs
 
 
-def _by_output(what: str, given: Any, mistakes: list[str]) -> dict[str, Any]:
+def _by_output(argument: str, value: Any, mistakes: list[str]) -> dict[str, Any]:
     """Read a value for each output; a single value for all outputs gets the empty string as its key."""
-    return named(what, given, mistakes) if isinstance(given, Mapping) else {"": given}
+    return named(argument, value, mistakes) if isinstance(value, Mapping) else {"": value}
 
 
 def with_fields(candidate: Candidate, **changes: Any) -> Candidate:
     """Return a copy with other fields, as they are kept."""
-    found = copy(candidate)
+    new_candidate = copy(candidate)
     for key, value in changes.items():
-        object.__setattr__(found, key, value)
-    return found
+        object.__setattr__(new_candidate, key, value)
+    return new_candidate

@@ -78,19 +78,19 @@ def choose(low: float, high: float, *, pieces: int = 1) -> Any:
     >>> heated = {"T": cf.choose(300, 700, pieces=8)}
     >>> candidate = cf.Candidate([1, 2, 4], initial={"a": cf.choose(0.5, 5)}, inputs=heated)
     """
-    first, last = (np.nan if number is None else number for number in (real(low), real(high)))
+    lower, upper = (np.nan if number is None else number for number in (real(low), real(high)))
     mistakes = option_mistakes(
         ("pieces", pieces, is_count(pieces, 1, _MOST), f"give an integer from 1 to {_MOST}"),
     )
-    if not np.isfinite(last - first):
+    if not np.isfinite(upper - lower):
         mistakes.append(f"the bounds are {text(low)} and {text(high)}; give two finite numbers")
-    elif not first < last:
-        remedy = "exchange them" if first > last else "give the number itself"
-        mistakes.append(f"low = {first:g} is not below high = {last:g}; {remedy}")
+    elif not lower < upper:
+        remedy = "exchange them" if lower > upper else "give the number itself"
+        mistakes.append(f"low = {lower:g} is not below high = {upper:g}; {remedy}")
     check("choose", mistakes)
-    found = DesignChoice(ca.SX.sym(f"choose({first:g}, {last:g}) #{next(_NUMBER)}"), first, last, int(pieces))
-    _KNOWN[found.name] = found
-    return found.symbol
+    choice = DesignChoice(ca.SX.sym(f"choose({lower:g}, {upper:g}) #{next(_NUMBER)}"), lower, upper, int(pieces))
+    _KNOWN[choice.name] = choice
+    return choice.symbol
 
 
 def choices_in(values: Iterable[Any]) -> tuple[DesignChoice, ...]:
@@ -101,34 +101,34 @@ def choices_in(values: Iterable[Any]) -> tuple[DesignChoice, ...]:
 
 def places_of(candidate: Candidate) -> dict[str, Any]:
     """Return all that a candidate chooses, by words that say where it is."""
-    found: list[tuple[str, Any]] = [(f"{n}(0)", v) for n, v in candidate.initial.items()]
-    found += [*candidate.parameters.items(), *candidate.inputs.items()]
+    entries: list[tuple[str, Any]] = [(f"{n}(0)", v) for n, v in candidate.initial.items()]
+    entries += [*candidate.parameters.items(), *candidate.inputs.items()]
     for event in candidate.events or ():
         if isinstance(event, Doses):
             doses = [*(("amount", v) for v in event.amount), *(("time", v) for v in event.times)]
-            doses += [(what, getattr(event, what)) for what in ("duration", "lag", "bioavailability")]
-            found += [(f"{what} of the dose into {event.into}", v) for what, v in doses]
+            doses += [(field_name, getattr(event, field_name)) for field_name in ("duration", "lag", "bioavailability")]
+            entries += [(f"{field_name} of the dose into {event.into}", v) for field_name, v in doses]
         elif isinstance(event, Event):
-            found += [("time of the event", event.time), *((f"{n} at the event", v) for n, v in event.changes.items())]
-    found = [(where, v) for where, v in found if choices_in([v])]
-    often, met = Counter(where for where, _ in found), Counter[str]()
-    out: dict[str, Any] = {}
-    for where, value in found:
-        met[where] += 1
-        out[where if often[where] == 1 else f"{where} ({met[where]})"] = value
-    return out
+            entries += [("time of the event", event.time), *((f"{n} at the event", v) for n, v in event.changes.items())]
+    entries = [(location, v) for location, v in entries if choices_in([v])]
+    totals, counts_so_far = Counter(location for location, _ in entries), Counter[str]()
+    values_by_location: dict[str, Any] = {}
+    for location, value in entries:
+        counts_so_far[location] += 1
+        values_by_location[location if totals[location] == 1 else f"{location} ({counts_so_far[location]})"] = value
+    return values_by_location
 
 
 def choices_of(candidates: Iterable[Candidate], mistakes: list[str]) -> tuple[DesignChoice, ...]:
     """Return all choices of candidates; a piecewise one that is no input is a mistake."""
-    found: dict[str, DesignChoice] = {}
+    choices_by_name: dict[str, DesignChoice] = {}
     for candidate in candidates:
-        for where, value in places_of(candidate).items():
-            own = choices_in([value])
-            found |= {c.name: c for c in own}
-            if where not in candidate.inputs and any(c.pieces > 1 for c in own):
-                mistakes.append(f"'{where}' has pieces=, which only inputs support; remove pieces=")
-    return tuple(found.values())
+        for location, value in places_of(candidate).items():
+            local_choices = choices_in([value])
+            choices_by_name |= {c.name: c for c in local_choices}
+            if location not in candidate.inputs and any(c.pieces > 1 for c in local_choices):
+                mistakes.append(f"'{location}' has pieces=, which only inputs support; remove pieces=")
+    return tuple(choices_by_name.values())
 
 
 def edges_of(candidate: Candidate, value: Any, start: float) -> Array:
@@ -141,51 +141,51 @@ def with_numbers(candidate: Candidate, numbers: Mapping[str, Array], start: floa
     """Return a candidate with numbers (pieces,) in the place of choices, of an experiment that begins at `start`."""
     if not places_of(candidate):
         return candidate
-    one = {name: float(values[0]) for name, values in numbers.items()}
+    first_values = {name: float(values[0]) for name, values in numbers.items()}
 
-    def number(value: Any) -> Any:
+    def substitute_number(value: Any) -> Any:
         if not isinstance(value, ca.SX):
             return value
-        found = exchanged(value, one)
-        return float(found) if found.is_constant() else found
+        result = exchanged(value, first_values)
+        return float(result) if result.is_constant() else result
 
-    def signal(value: Any) -> Any:
+    def substitute_signal(value: Any) -> Any:
         if not choices_in([value]):
             return value
         edges = edges_of(candidate, value, start)
-        each = [{n: v[min(j, v.size - 1)] for n, v in numbers.items()} for j in range(edges.size - 1)]
-        found = [exchanged(value, of) for of in each]
-        return Input.piecewise_constant(edges[:-1], [float(v) for v in found]) if len(found) > 1 else float(found[0])
+        substitutions = [{n: v[min(j, v.size - 1)] for n, v in numbers.items()} for j in range(edges.size - 1)]
+        piece_values = [exchanged(value, substitution) for substitution in substitutions]
+        return Input.piecewise_constant(edges[:-1], [float(v) for v in piece_values]) if len(piece_values) > 1 else float(piece_values[0])
 
-    def event(happens: Any) -> Any:
-        new: Any = copy(happens)
-        parts: dict[str, Any] = {**vars(happens)}
-        for name, value in parts.items():
+    def substitute_event(old_event: Any) -> Any:
+        new_event: Any = copy(old_event)
+        fields: dict[str, Any] = {**vars(old_event)}
+        for name, value in fields.items():
             if isinstance(value, tuple):
-                vars(new)[name] = tuple(number(v) for v in parts[name])
+                vars(new_event)[name] = tuple(substitute_number(v) for v in fields[name])
             else:
-                vars(new)[name] = _each(parts[name], number) if isinstance(value, Mapping) else number(value)
-        return new
+                vars(new_event)[name] = _each(fields[name], substitute_number) if isinstance(value, Mapping) else substitute_number(value)
+        return new_event
 
     return with_fields(
         candidate,
-        initial=_each(candidate.initial, number),
-        parameters=_each(candidate.parameters, number),
-        inputs=_each(candidate.inputs, signal),
-        events=None if candidate.events is None else tuple(event(e) for e in candidate.events),
+        initial=_each(candidate.initial, substitute_number),
+        parameters=_each(candidate.parameters, substitute_number),
+        inputs=_each(candidate.inputs, substitute_signal),
+        events=None if candidate.events is None else tuple(substitute_event(e) for e in candidate.events),
     )
 
 
-def _each(values: Mapping[str, Any], of: Callable[[Any], Any]) -> dict[str, Any]:
-    return {name: of(value) for name, value in values.items()}
+def _each(values: Mapping[str, Any], function: Callable[[Any], Any]) -> dict[str, Any]:
+    return {name: function(value) for name, value in values.items()}
 
 
 def chosen_in(candidate: Candidate, numbers: Mapping[str, Array]) -> dict[str, Any]:
     """Return the chosen values by their place: a number, or (pieces,) for a piecewise input."""
-    found: dict[str, Any] = {}
-    for where, value in places_of(candidate).items():
+    values_by_location: dict[str, Any] = {}
+    for location, value in places_of(candidate).items():
         size = max(c.pieces for c in choices_in([value]))
-        each = [exchanged(value, {n: v[min(j, v.size - 1)] for n, v in numbers.items()}) for j in range(size)]
-        numbers_of = np.array([float(v) if v.is_constant() else np.nan for v in each])
-        found[where] = numbers_of if size > 1 else float(numbers_of[0])
-    return found
+        expressions = [exchanged(value, {n: v[min(j, v.size - 1)] for n, v in numbers.items()}) for j in range(size)]
+        piece_values = np.array([float(v) if v.is_constant() else np.nan for v in expressions])
+        values_by_location[location] = piece_values if size > 1 else float(piece_values[0])
+    return values_by_location

@@ -86,10 +86,10 @@ class DCriterion(InformationCriterion):
     def values(self, M: Array) -> Array:
         """Return -log det M + log det M_22."""
         q = self.nuisance
-        whole = _log_det(M)
+        log_det = _log_det(M)
         if not q:
-            return -whole
-        return np.where(np.isfinite(whole), _log_det(M[..., :q, :q]), 0.0) - whole
+            return -log_det
+        return np.where(np.isfinite(log_det), _log_det(M[..., :q, :q]), 0.0) - log_det
 
     def tangent(self, M: Array, M0: Array, nu: float) -> Tangent | None:
         """See the module; M_22 comes first, so that its Cholesky factor is a part of L."""
@@ -101,8 +101,8 @@ class DCriterion(InformationCriterion):
         G[:q, :q] -= inverse[:q, :q].T @ inverse[:q, :q]
         value = -2.0 * float(np.log(np.diag(L)[q:]).sum())
         rows, columns = _lower(self.n)
-        kept = rows >= q
-        i, j = rows[kept], columns[kept]
+        mask = rows >= q
+        i, j = rows[mask], columns[mask]
         weight = np.where(i == j, 1.0, np.sqrt(2.0))
 
         def curvature(J: Array) -> Array:
@@ -180,21 +180,21 @@ class ECriterion(InformationCriterion):
         if not np.isfinite(values).all() or values[0] <= 0.0:
             return None
         gap = _below(values - values[0], nu)
-        t, apart = values[0] - gap, values - values[0] + gap
-        Z = (U * (nu / apart)) @ U.T
+        t, distances = values[0] - gap, values - values[0] + gap
+        Z = (U * (nu / distances)) @ U.T
         i, j = _lower(self.n)
         weight = np.where(i == j, 1.0, np.sqrt(2.0))
-        d = np.where(i == j, 1.0 / apart[i], 0.0)
+        d = np.where(i == j, 1.0 / distances[i], 0.0)
         v = d / np.linalg.norm(d)
         v[0] += 1.0
         v *= np.sqrt(2.0) / np.linalg.norm(v)  # Householder's reflection  1 - v v'  sends d to the first axis
 
         def curvature(J: Array) -> Array:
-            A = J @ (U / np.sqrt(apart))
+            A = J @ (U / np.sqrt(distances))
             Q = np.einsum("Nki,Nki->Ni", A[:, :, i], A[:, :, j]) * weight
             return np.sqrt(nu) * (Q[:, 1:] - np.outer(Q @ v, v[1:]))
 
-        smooth = -float(t) - nu * float(np.log(apart).sum())
+        smooth = -float(t) - nu * float(np.log(distances).sum())
         return Tangent(-float(values[0]), smooth, Z, -float(np.sum(Z * M0)), curvature)
 
     def efficiency(self, value: float, bound: float) -> float:
@@ -206,9 +206,9 @@ def _below(above: Array, nu: float) -> float:
     """Return the gap with  nu sum 1 / (above + gap) = 1,  by Newton's method on a concave function from its left."""
     gap = nu
     for _ in range(60):
-        apart = above + gap
-        total = float(np.sum(1.0 / apart))
-        step = (nu - 1.0 / total) * total**2 / float(np.sum(1.0 / apart**2))
+        distances = above + gap
+        total = float(np.sum(1.0 / distances))
+        step = (nu - 1.0 / total) * total**2 / float(np.sum(1.0 / distances**2))
         gap += step
         if abs(step) <= 1e-15 * gap:
             break
@@ -246,10 +246,10 @@ def _factors(M: Array) -> tuple[Array, Mask]:
     try:
         return np.asarray(np.linalg.cholesky(M), dtype=float), np.ones(M.shape[:-2], dtype=np.bool_)
     except np.linalg.LinAlgError:
-        found = [_cholesky(one) for one in flat]
-        regular = np.array([L is not None for L in found], dtype=np.bool_).reshape(M.shape[:-2])
+        factors = [_cholesky(matrix) for matrix in flat]
+        regular = np.array([L is not None for L in factors], dtype=np.bool_).reshape(M.shape[:-2])
         identity = np.eye(M.shape[-1])
-        return np.array([identity if L is None else L for L in found]).reshape(M.shape), regular
+        return np.array([identity if L is None else L for L in factors]).reshape(M.shape), regular
 
 
 def _log_det(M: Array) -> Array:

@@ -46,68 +46,68 @@ class PlanesOptimum:
 
 
 def highest(
-    c: Array, d: Array, offers: Offers, group: Index | None = None, p: Array | None = None
+    c: Array, d: Array, pool: Offers, group: Index | None = None, p: Array | None = None
 ) -> PlanesOptimum | None:
     """Return the highest point below planes c (K,), d (K, N); None where rounding prevents it."""
-    p, K, m = np.ones(1) if p is None else p, len(c), len(offers.b)
+    p, K, m = np.ones(1) if p is None else p, len(c), len(pool.b)
     group = np.zeros(K, dtype=np.intp) if group is None else group
     unit = max(float(np.abs(d).max()), 1e-300)
-    solved: Any = linprog(
-        np.concatenate([offers.price / unit, -p]),
-        A_ub=np.block([[-d / unit, np.eye(p.size)[group]], [offers.A, np.zeros((m, p.size))]]),
-        b_ub=np.concatenate([c / unit, offers.b]),
-        bounds=[*((0.0, None if np.isinf(u) else u) for u in offers.u), *[(None, None)] * p.size],
+    result: Any = linprog(
+        np.concatenate([pool.price / unit, -p]),
+        A_ub=np.block([[-d / unit, np.eye(p.size)[group]], [pool.A, np.zeros((m, p.size))]]),
+        b_ub=np.concatenate([c / unit, pool.b]),
+        bounds=[*((0.0, None if np.isinf(u) else u) for u in pool.u), *[(None, None)] * p.size],
         method="highs",
         options={"primal_feasibility_tolerance": _EXACT, "dual_feasibility_tolerance": _EXACT},
     )
-    if solved.x is None:
+    if result.x is None:
         return None
-    w, t = np.split(np.asarray(solved.x, dtype=float), [offers.count])
-    q, y = np.split(np.maximum(-np.asarray(solved.ineqlin.marginals, dtype=float), 0.0), [K])
-    return PlanesOptimum(w, t * unit, -float(solved.fun) * unit, q, y * unit)
+    w, t = np.split(np.asarray(result.x, dtype=float), [pool.count])
+    q, y = np.split(np.maximum(-np.asarray(result.ineqlin.marginals, dtype=float), 0.0), [K])
+    return PlanesOptimum(w, t * unit, -float(result.fun) * unit, q, y * unit)
 
 
-def sharpened(goal: DesignGoal, offers: Offers, found: RelaxedDesign, few: Index, tolerance: float) -> RelaxedDesign:
-    """Return a better design, and a better bound of all others; `few` are candidates that are likely in the best one.
+def sharpened(goal: DesignGoal, pool: Offers, solution: RelaxedDesign, support: Index, tolerance: float) -> RelaxedDesign:
+    """Return a better design, and a better bound of all others; `support` are candidates that are likely in the best one.
 
     tolerance : of the gap, absolute
     """
-    S, best, w, value, bound = len(offers.J), found, found.w, found.value, found.bound
-    behind = np.zeros(S) if goal.best is None else goal.best
+    S, best, w, value, bound = len(pool.J), solution, solution.w, solution.value, solution.bound
+    offsets = np.zeros(S) if goal.best is None else goal.best
     p = np.full(S, 1.0 / S) if goal.best is None else np.ones(1)
-    sample, v = _cuts(offers.information(w), np.full(S, np.inf))
+    sample, v = _cuts(pool.information(w), np.full(S, np.inf))
     for _ in range(_ROUNDS):
-        d = np.zeros((len(v), offers.count))
+        d = np.zeros((len(v), pool.count))
         for s in range(S):
-            d[sample == s] = np.sum((offers.J[s] @ v[sample == s].T) ** 2, axis=1).T
-        c = np.einsum("ki,kij,kj->k", v, offers.M0[sample], v) + behind[sample]
+            d[sample == s] = np.sum((pool.J[s] @ v[sample == s].T) ** 2, axis=1).T
+        c = np.einsum("ki,kij,kj->k", v, pool.M0[sample], v) + offsets[sample]
         group: Index = sample if p.size > 1 else np.zeros(sample.size, dtype=np.intp)
-        solved = highest(c, d[:, few], offers.only(few), group, p)
-        if solved is None:
+        optimum = highest(c, d[:, support], pool.only(support), group, p)
+        if optimum is None:
             break
-        q = solved.q * (p / np.maximum(np.bincount(group, solved.q, p.size), 1e-300))[group]
-        h = q @ d - offers.price
-        new = bound_at(GoalTangent(0.0, 0.0, -h, np.empty((offers.count, 0)), h, -float(q @ c)), offers, solved.y)
-        if new > bound:
-            bound, best = new, replace(best, sensitivity=h, y=solved.y)
-        kept = (q > _LEAST) | (q.size <= _KEPT)
-        Z = np.zeros((S, *offers.M0.shape[1:]))
+        q = optimum.q * (p / np.maximum(np.bincount(group, optimum.q, p.size), 1e-300))[group]
+        h = q @ d - pool.price
+        new_bound = bound_at(GoalTangent(0.0, 0.0, -h, np.empty((pool.count, 0)), h, -float(q @ c)), pool, optimum.y)
+        if new_bound > bound:
+            bound, best = new_bound, replace(best, sensitivity=h, y=optimum.y)
+        is_retained = (q > _LEAST) | (q.size <= _KEPT)
+        Z = np.zeros((S, *pool.M0.shape[1:]))
         np.add.at(Z, sample, q[:, None, None] * v[:, :, None] * v[:, None, :])
         weights, vectors = np.linalg.eigh(Z)
-        cuts = [(sample[kept], v[kept]), _chosen(weights > _LEAST, vectors)]
-        trial = np.zeros(offers.count)
-        trial[few] = solved.w
-        for other in (trial, 0.5 * (trial + w)):
-            M = offers.information(other)
-            here = float(goal.values(M) + offers.price @ other)
-            value, w = (here, other) if here < value and offers.fits(other) else (value, w)
-            cuts.append(_cuts(M, (solved.t - behind) if p.size == 1 else solved.t))
+        cuts = [(sample[is_retained], v[is_retained]), _chosen(weights > _LEAST, vectors)]
+        trial = np.zeros(pool.count)
+        trial[support] = optimum.w
+        for trial_weights in (trial, 0.5 * (trial + w)):
+            M = pool.information(trial_weights)
+            trial_value = float(goal.values(M) + pool.price @ trial_weights)
+            value, w = (trial_value, trial_weights) if trial_value < value and pool.fits(trial_weights) else (value, w)
+            cuts.append(_cuts(M, (optimum.t - offsets) if p.size == 1 else optimum.t))
         sample, v = (np.concatenate(part) for part in zip(*cuts, strict=True))
         if value - bound <= tolerance:
             break
-        short = h - solved.y @ offers.A
-        entering = np.argsort(-short)[:_ENTERING]
-        few = np.union1d(few, entering[short[entering] > 0.0])
+        excess = h - optimum.y @ pool.A
+        entering_candidates = np.argsort(-excess)[:_ENTERING]
+        support = np.union1d(support, entering_candidates[excess[entering_candidates] > 0.0])
     return replace(best, w=w, value=value, bound=bound)
 
 
@@ -119,6 +119,6 @@ def _cuts(M: Array, t: Array) -> tuple[Index, Array]:
     return _chosen(values < (t + _NEAR * np.abs(t))[:, None], vectors)
 
 
-def _chosen(which: Mask, vectors: Array) -> tuple[Index, Array]:
-    sample, column = np.nonzero(which)
+def _chosen(mask: Mask, vectors: Array) -> tuple[Index, Array]:
+    sample, column = np.nonzero(mask)
     return sample, vectors[sample, :, column]

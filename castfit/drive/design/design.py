@@ -182,116 +182,116 @@ def design(
         ("max_time", max_time, is_within(max_time, 1e-300), "give positive seconds"),
     )
     mistakes += [*flag_mistakes(worst=worst, exact=exact), *rng_mistakes(rng)]
-    given = [candidates] if isinstance(candidates, Candidate) else items(candidates) or []
-    if not given or not all(isinstance(c, Candidate) for c in given):
-        odd = ", ".join(text(c) for c in given if not isinstance(c, Candidate))
-        said = f"candidates contain {odd}" if odd else f"candidates are {text(candidates)}"
-        check("design", [f"{said}; give Candidate(...), or a list of them", *mistakes])
+    candidate_list = [candidates] if isinstance(candidates, Candidate) else items(candidates) or []
+    if not candidate_list or not all(isinstance(c, Candidate) for c in candidate_list):
+        invalid_text = ", ".join(text(c) for c in candidate_list if not isinstance(c, Candidate))
+        message = f"candidates contain {invalid_text}" if invalid_text else f"candidates are {text(candidates)}"
+        check("design", [f"{message}; give Candidate(...), or a list of them", *mistakes])
     if not (is_one_of(criterion, "D", "A", "E") or isinstance(criterion, (VarianceOf, Discrimination))):
         mistakes.append(f"criterion is {text(criterion)}; expected 'D', 'A', 'E' or cf.variance_of(...)")
-    ends = is_one_of(criterion, "D", "A") or isinstance(criterion, VarianceOf)  # E and T grow as fast as what is spent
-    priced = ends and is_within(price, 0.0, 1e300, strictly=True)
-    mixed = population is not None or isinstance(known, MixedEffectsResult)
-    if samples is not None and (mixed or not hasattr(known, "thetas")):
+    is_bounded = is_one_of(criterion, "D", "A") or isinstance(criterion, VarianceOf)  # E and T grow as fast as what is spent
+    is_priced = is_bounded and is_within(price, 0.0, 1e300, strictly=True)
+    is_population = population is not None or isinstance(known, MixedEffectsResult)
+    if samples is not None and (is_population or not hasattr(known, "thetas")):
         mistakes.append("samples= has an effect only for a sample or bootstrap result; pass cf.sample(result), or remove samples=")
-    choices, over = choices_of(given, mistakes), kept(over)
-    if mixed:
-        refused = {"worst=True": worst, "distinct=": distinct is not None, "cf.choose": choices,
+    choices, over = choices_of(candidate_list, mistakes), kept(over)
+    if is_population:
+        unsupported = {"worst=True": worst, "distinct=": distinct is not None, "cf.choose": choices,
                    "cf.discriminate(...)": isinstance(criterion, Discrimination)}  # fmt: skip
-        mistakes += [f"{what} is unsupported for populations; remove it" for what, is_so in refused.items() if is_so]
+        mistakes += [f"{feature} is unsupported for populations; remove it" for feature, is_given in unsupported.items() if is_given]
     else:
         mistakes += [
             f"{c.name or f'candidate {k + 1}'}: per_subject is for populations; leave it out, or give population="
-            for k, c in enumerate(given)
+            for k, c in enumerate(candidate_list)
             if c.per_subject is not None
         ]
 
-    def at(numbers: Mapping[str, Array]) -> tuple[Knowledge, Any]:
-        if mixed:
+    def build_at_choices(numbers: Mapping[str, Array]) -> tuple[Knowledge, Any]:
+        if is_population:
             from castfit.drive.design.populations import population_knowledge
 
             check("design", mistakes if choices else [])
-            found: Knowledge = population_knowledge(known, population, given, mistakes)
+            information: Knowledge = population_knowledge(known, population, candidate_list, mistakes)
         else:
-            found = knowledge(known, given, mistakes, samples=samples or 100, chosen=numbers)
-        return found, purchases(found, budget, float(price), distinct, mistakes, priced=priced)
+            information = knowledge(known, candidate_list, mistakes, samples=samples or 100, choice_values=numbers)
+        return information, purchases(information, budget, float(price), distinct, mistakes, priced=is_priced)
 
-    found, bought = at({c.name: c.middle for c in choices})
+    information, selection = build_at_choices({c.name: c.middle for c in choices})
     mistakes += _choice_mistakes(
-        found, given, criterion, {"constraints": constraints, "starts": starts, "worst": worst}
+        information, candidate_list, criterion, {"constraints": constraints, "starts": starts, "worst": worst}
     )
-    rules = path_constraints(constraints, found, choices, mistakes) if choices else []
+    path_rules = path_constraints(constraints, information, choices, mistakes) if choices else []
     if worst and price and criterion != "D":
         mistakes.append("with worst=True, price= is defined only for criterion 'D'; remove price=, or set budget=")
-    if worst and len(found.thetas) == 1:
+    if worst and len(information.thetas) == 1:
         mistakes.append("worst=True needs parameter samples; pass cf.sample(result) or a bootstrap, or remove worst")
-    if bought is not None and exact and not bought.affordable:
+    if selection is not None and exact and not selection.affordable:
         mistakes.append("the budget is smaller than the cost of every candidate; increase it, or set exact=False for a weighted design")
-    apart = criterion if isinstance(criterion, Discrimination) else None
-    if apart is not None and (over is not None or worst or len(found.thetas) > 1):
+    discrimination = criterion if isinstance(criterion, Discrimination) else None
+    if discrimination is not None and (over is not None or worst or len(information.thetas) > 1):
         mistakes.append("discriminate needs a Result or a Problem, without over= and worst=; remove these")
-    made = None if apart is not None else _criterion(found, criterion, over, mistakes)
+    information_criterion = None if discrimination is not None else _criterion(information, criterion, over, mistakes)
     check("design", mistakes)
-    assert bought is not None
+    assert selection is not None
     generator = np.random.default_rng(rng)
     with watched(max_time) as watch:
 
         def stop() -> bool:
             return watch.cause is not None
 
-        def designed(found: Knowledge, bought: Purchases) -> Design:
-            assert made is not None
-            return _designed(found, bought, made, over, worst=worst, exact=exact, rng=generator, stop=stop)
+        def optimize_samples(information: Knowledge, selection: Purchases) -> Design:
+            assert information_criterion is not None
+            return _designed(information, selection, information_criterion, over, worst=worst, exact=exact, rng=generator, stop=stop)
 
-        if apart is not None:
-            return _against(found, bought, apart, exact=exact, rng=generator, stop=stop)
-        if not choices or made is None:
-            return designed(found, bought)
-        search = ChoiceSearch(found, bought, DesignGoal(made), _order(found, made, over), given, choices, rules)
-        return chosen_design(search, at, designed, starts or STARTS, generator, stop)
+        if discrimination is not None:
+            return _against(information, selection, discrimination, exact=exact, rng=generator, stop=stop)
+        if not choices or information_criterion is None:
+            return optimize_samples(information, selection)
+        search = ChoiceSearch(information, selection, DesignGoal(information_criterion), _order(information, information_criterion, over), candidate_list, choices, path_rules)
+        return chosen_design(search, build_at_choices, optimize_samples, starts or STARTS, generator, stop)
 
 
 def _choice_mistakes(
-    known: Knowledge, given: Sequence[Candidate], criterion: Any, options: Mapping[str, Any]
+    information: Knowledge, candidates: Sequence[Candidate], criterion: Any, options: Mapping[str, Any]
 ) -> list[str]:
     """List what does not go with choices, or not without them."""
-    starts, labels = options["starts"], [n for n, c in zip(known.labels, given, strict=True) if places_of(c)]
-    found = option_mistakes(("starts", starts, starts is None or is_count(starts, 1), "give a positive integer"))
+    starts, labels = options["starts"], [n for n, c in zip(information.labels, candidates, strict=True) if places_of(c)]
+    mistakes = option_mistakes(("starts", starts, starts is None or is_count(starts, 1), "give a positive integer"))
     if not labels:
-        none = "no candidate contains cf.choose(low, high); add one, or remove the argument"
-        return found + [f"{n}= is given, and {none}" for n in ("constraints", "starts") if options[n] is not None]
+        remedy = "no candidate contains cf.choose(low, high); add one, or remove the argument"
+        return mistakes + [f"{n}= is given, and {remedy}" for n in ("constraints", "starts") if options[n] is not None]
     if isinstance(criterion, Discrimination):
-        found.append("discriminating designs do not support cf.choose; pass candidates with fixed numbers")
+        mistakes.append("discriminating designs do not support cf.choose; pass candidates with fixed numbers")
     if options["worst"]:
-        found.append("cf.choose optimises the average over samples; remove worst=True, or pass candidates with fixed numbers")
-    for what in criterion.what if isinstance(criterion, VarianceOf) else ():
-        if isinstance(what, OutputAt) and what.experiment in labels:
-            found.append(f"OutputAt: '{what.experiment}' is what is chosen; predict an experiment that is known")
-    return found
+        mistakes.append("cf.choose optimises the average over samples; remove worst=True, or pass candidates with fixed numbers")
+    for target in criterion.what if isinstance(criterion, VarianceOf) else ():
+        if isinstance(target, OutputAt) and target.experiment in labels:
+            mistakes.append(f"OutputAt: '{target.experiment}' is what is chosen; predict an experiment that is known")
+    return mistakes
 
 
 def _against(
-    known: Knowledge, bought: Purchases, criterion: Discrimination, *, exact: bool, rng: np.random.Generator, stop: Any
+    information: Knowledge, selection: Purchases, criterion: Discrimination, *, exact: bool, rng: np.random.Generator, stop: Any
 ) -> Design:
     """Return the design that tells the model from rivals."""
-    found = discriminated(known, bought, criterion, exact=exact, rng=rng, stop=stop)
-    if -found.relaxed.bound <= _ALIKE:
+    result = discriminated(information, selection, criterion, exact=exact, rng=rng, stop=stop)
+    if -result.relaxed.bound <= _ALIKE:
         check("design", ["a competing model predicts the same at all candidates; add other conditions, or remove this model"])
-    simple = {name: (of, value / -found.relaxed.bound) for name, (of, value) in found.simple.items()}
-    said = f"The best of {found.fits} fits of the nearest competing model has an expected misfit of chi2 = {found.value:.4g} beyond the noise"
-    if EQUIDISTANT in found.simple:
-        said += f" (equidistant: {found.simple[EQUIDISTANT][1]:.4g})"
+    simple = {name: (simple_counts, value / -result.relaxed.bound) for name, (simple_counts, value) in result.simple.items()}
+    remark = f"The best of {result.fits} fits of the nearest competing model has an expected misfit of chi2 = {result.value:.4g} beyond the noise"
+    if EQUIDISTANT in result.simple:
+        remark += f" (equidistant: {result.simple[EQUIDISTANT][1]:.4g})"
     return _proposed(
-        known, bought, found.goal, found.relaxed, found.counts, value=-found.value, simple=simple,
-        remarks=[f"{said}."], exact=exact, criterion="T",
+        information, selection, result.goal, result.relaxed, result.counts, value=-result.value, simple=simple,
+        remarks=[f"{remark}."], exact=exact, criterion="T",
     )  # fmt: skip
 
 
 def _proposed(
-    known: Knowledge,
-    bought: Purchases,
+    information: Knowledge,
+    selection: Purchases,
     goal: DesignGoal,
-    found: RelaxedDesign,
+    solution: RelaxedDesign,
     counts: Array,
     *,
     value: float,
@@ -300,29 +300,29 @@ def _proposed(
     **fields: Any,
 ) -> Design:
     """Return a design with all that is to be said of it."""
-    bound, information = min(found.bound, value), bought.offers.information
+    bound, compute_information = min(solution.bound, value), selection.offers.information
     design = Design(
-        weights=found.w,
+        weights=solution.w,
         counts=counts,
         value=value,
         bound=bound,
         efficiency=goal.efficiency(value, bound),
-        before=deviations(known, bought.offers.M0),
-        after=deviations(known, information(counts)),
-        simple={name: deviations(known, information(of)) for name, (of, _) in simple.items()},
-        simple_efficiency={name: reached for name, (_, reached) in simple.items()},
+        before=deviations(information, selection.offers.M0),
+        after=deviations(information, compute_information(counts)),
+        simple={name: deviations(information, compute_information(simple_counts)) for name, (simple_counts, _) in simple.items()},
+        simple_efficiency={name: efficiency for name, (_, efficiency) in simple.items()},
         goal=goal,
-        known=known,
-        bought=bought,
-        relaxed=found,
+        known=information,
+        bought=selection,
+        relaxed=solution,
         **fields,
     )
     return replace(design, remarks=(*remarks_of(design), *remarks))
 
 
 def _designed(
-    known: Knowledge,
-    bought: Purchases,
+    information: Knowledge,
+    selection: Purchases,
     criterion: InformationCriterion,
     over: Any,
     *,
@@ -331,128 +331,128 @@ def _designed(
     rng: np.random.Generator,
     stop: Any,
 ) -> Design:
-    order = _order(known, criterion, over)
+    order = _order(information, criterion, over)
     goal = DesignGoal(criterion)
     groups: Any = None
-    if known.subjects:
+    if information.subjects:
         from castfit.drive.design import populations as groups
 
-        known, bought = groups.scheduled(known, bought, goal, order, rng, stop)
-    offers = bought.offers.ordered(order)
-    _require_determined(known, goal, offers, order)
+        information, selection = groups.scheduled(information, selection, goal, order, rng, stop)
+    pool = selection.offers.ordered(order)
+    _require_determined(information, goal, pool, order)
     if worst:
-        goal, offers = _worst(goal, offers, stop)
-    found = relaxed(goal, offers, stop=stop)
-    for b in _SOFT[1:] if worst and found is not None and not isinstance(criterion, ECriterion) else ():
+        goal, pool = _worst(goal, pool, stop)
+    solution = relaxed(goal, pool, stop=stop)
+    for b in _SOFT[1:] if worst and solution is not None and not isinstance(criterion, ECriterion) else ():
         goal = replace(goal, b=b)
-        assert found is not None
-        found = relaxed(goal, offers, start=found.w, stop=stop) or found
-    if found is None:
+        assert solution is not None
+        solution = relaxed(goal, pool, start=solution.w, stop=stop) or solution
+    if solution is None:
         raise InputError("design", ["the information matrix of all candidates is singular; add candidates"])
     # What is left of weights where nothing is measured says nothing, and is not listed.
-    counts = np.where(found.w > _UNUSED * found.w.max(), found.w, 0.0)
+    counts = np.where(solution.w > _UNUSED * solution.w.max(), solution.w, 0.0)
     if exact:
-        counts = exact_design(goal, offers, bought.at, found.w, rng=rng, stop=stop)
+        counts = exact_design(goal, pool, selection.at, solution.w, rng=rng, stop=stop)
         with suppress(Stopped):
-            move = groups.moved_schedules if groups else moved_times
-            moved = None if worst else move(known, bought, goal, counts, order)
-            bought, offers = (bought, offers) if moved is None else moved
+            shift_selection = groups.moved_schedules if groups else moved_times
+            improvement = None if worst else shift_selection(information, selection, goal, counts, order)
+            selection, pool = (selection, pool) if improvement is None else improvement
 
-    def valued(counts: Array) -> float:
-        return float(goal.values(offers.information(counts)) + offers.price @ counts)
+    def evaluate_goal(counts: Array) -> float:
+        return float(goal.values(pool.information(counts)) + pool.price @ counts)
 
-    known = groups.told(known, counts) if groups else known
-    _require_reached(known, goal, offers, counts, exact=exact)
-    simple = simple_designs(known, bought, counts) if exact else {}
-    bound = min(found.bound, valued(counts))
+    information = groups.told(information, counts) if groups else information
+    _require_reached(information, goal, pool, counts, exact=exact)
+    simple = simple_designs(information, selection, counts) if exact else {}
+    bound = min(solution.bound, evaluate_goal(counts))
     return _proposed(
-        known, bought, goal, found, counts, value=valued(counts), exact=exact, criterion=criterion.name,
-        simple={name: (of, goal.efficiency(valued(of), bound)) for name, of in simple.items()},
+        information, selection, goal, solution, counts, value=evaluate_goal(counts), exact=exact, criterion=criterion.name,
+        simple={name: (simple_counts, goal.efficiency(evaluate_goal(simple_counts), bound)) for name, simple_counts in simple.items()},
         remarks=["The time limit was reached; this is the best design so far."] if stop() else [],
     )  # fmt: skip
 
 
-def _criterion(known: Knowledge, given: Any, over: Any, mistakes: list[str]) -> InformationCriterion | None:
+def _criterion(information: Knowledge, criterion: Any, over: Any, mistakes: list[str]) -> InformationCriterion | None:
     """Return the criterion in the order of `_order`; None where something is wrong."""
-    names = known.quantities
-    listed_over = [over] if isinstance(over, str) else items(over) if over is not None else list(names)
-    if listed_over is None or not listed_over or not all(isinstance(n, str) for n in listed_over):
+    names = information.quantities
+    over_names = [over] if isinstance(over, str) else items(over) if over is not None else list(names)
+    if over_names is None or not over_names or not all(isinstance(n, str) for n in over_names):
         mistakes.append(f"over is {text(over)}; expected names of quantities")
         return None
-    mistakes += [f"over names '{n}': {suggest(n, names)}" for n in listed_over if n not in names]
-    if over is not None and (isinstance(given, VarianceOf) or is_one_of(given, "E")):
+    mistakes += [f"over names '{n}': {suggest(n, names)}" for n in over_names if n not in names]
+    if over is not None and (isinstance(criterion, VarianceOf) or is_one_of(criterion, "E")):
         mistakes.append("over= has an effect only for criteria 'D' and 'A'; remove it")
     if mistakes:
         return None
-    n, kept = len(known.names), len(set(listed_over))
-    if isinstance(given, VarianceOf):
-        columns = [_gradient(known, what, mistakes) for what in given.what]
+    n, n_wanted = len(information.names), len(set(over_names))
+    if isinstance(criterion, VarianceOf):
+        columns = [_gradient(information, target, mistakes) for target in criterion.what]
         if not columns:
             mistakes.append("variance_of() needs something: a quantity, an expression, or cf.OutputAt(...)")
-        wanted = [c for c in columns if c is not None]
-        if len(wanted) == len(columns) and columns and not any(c.any() for c in wanted):
+        valid_columns = [c for c in columns if c is not None]
+        if len(valid_columns) == len(columns) and columns and not any(c.any() for c in valid_columns):
             mistakes.append("the argument of variance_of does not depend on any quantity; pass one that does")
-        return None if mistakes else ACriterion(np.stack(wanted, axis=1))
-    if is_one_of(given, "D"):
-        return DCriterion(n, n - kept)
-    if is_one_of(given, "A"):
-        K = np.zeros((n, kept))
-        K[_order(known, DCriterion(n, n - kept), over)[-kept:], range(kept)] = 1.0
+        return None if mistakes else ACriterion(np.stack(valid_columns, axis=1))
+    if is_one_of(criterion, "D"):
+        return DCriterion(n, n - n_wanted)
+    if is_one_of(criterion, "A"):
+        K = np.zeros((n, n_wanted))
+        K[_order(information, DCriterion(n, n - n_wanted), over)[-n_wanted:], range(n_wanted)] = 1.0
         return ACriterion(K)
     return ECriterion(n)
 
 
-def _gradient(known: Knowledge, what: Any, mistakes: list[str]) -> Array | None:
+def _gradient(information: Knowledge, target: Any, mistakes: list[str]) -> Array | None:
     """Compute the derivatives of a quantity, expression or prediction by relative changes, (n_u,).
 
     Return None after a mistake.
     """
-    if not isinstance(what, OutputAt) or known.subjects:
-        return known.gradient(what, mistakes)
-    names = [e.name for e in known.problem.experiments]
-    label = what.experiment or names[0]
-    conditions = [*names, *known.labels]
+    if not isinstance(target, OutputAt) or information.subjects:
+        return information.gradient(target, mistakes)
+    names = [e.name for e in information.problem.experiments]
+    label = target.experiment or names[0]
+    conditions = [*names, *information.labels]
     if label not in conditions:
         mistakes.append(f"OutputAt: '{label}' is no experiment: {suggest(label, conditions)}")
-    if what.output not in known.problem.own_model.output_names:
+    if target.output not in information.problem.own_model.output_names:
         mistakes.append(
-            f"OutputAt: '{what.output}' is no output: {suggest(what.output, known.problem.own_model.output_names)}"
+            f"OutputAt: '{target.output}' is no output: {suggest(target.output, information.problem.own_model.output_names)}"
         )
     if mistakes:
         return None
-    return known.slopes(label, np.array([float(what.time)]), [what.output])[1][0, 0]
+    return information.slopes(label, np.array([float(target.time)]), [target.output])[1][0, 0]
 
 
-def _order(known: Knowledge, criterion: InformationCriterion, over: Any) -> Index:
+def _order(information: Knowledge, criterion: InformationCriterion, over: Any) -> Index:
     """Return the order of quantities in which a criterion takes them: nuisance first, where there is any."""
     if not isinstance(criterion, DCriterion) or not criterion.nuisance:
-        return np.arange(len(known.names))
-    chosen = {over} if isinstance(over, str) else set(over) if over is not None else set(known.quantities)
-    matters = np.zeros(len(known.names), dtype=bool)
-    matters[[int(known.of[known.quantities.index(n)]) for n in chosen]] = True
-    return np.argsort(matters, kind="stable")
+        return np.arange(len(information.names))
+    wanted_names = {over} if isinstance(over, str) else set(over) if over is not None else set(information.quantities)
+    is_relevant = np.zeros(len(information.names), dtype=bool)
+    is_relevant[[int(information.of[information.quantities.index(n)]) for n in wanted_names]] = True
+    return np.argsort(is_relevant, kind="stable")
 
 
-def _require_determined(known: Knowledge, goal: DesignGoal, offers: Offers, order: Index) -> None:
+def _require_determined(information: Knowledge, goal: DesignGoal, pool: Offers, order: Index) -> None:
     """Refuse what even all candidates together cannot do."""
-    cap = np.where(np.isfinite(offers.u), offers.u, 1.0)
-    reached = standard_deviations(offers.information(cap)).max(axis=0)[np.argsort(order)]
-    matters = _matter(goal.criterion, len(known.names))[np.argsort(order)]
-    names = np.array(known.names)
-    blind = ~(offers.J != 0.0).any(axis=(0, 1, 2))[np.argsort(order)]
-    lost = matters & (reached > UNKNOWN)
-    if not lost.any():
-        before, after = float(goal.values(offers.M0)), float(goal.values(offers.information(cap)))
-        unit = 1.0 if goal.criterion.logarithmic else abs(before)  # a variance has one
-        if np.isfinite(before) and before - after <= _NOTHING * unit:
+    cap = np.where(np.isfinite(pool.u), pool.u, 1.0)
+    best_deviations = standard_deviations(pool.information(cap)).max(axis=0)[np.argsort(order)]
+    is_relevant = _matter(goal.criterion, len(information.names))[np.argsort(order)]
+    names = np.array(information.names)
+    has_no_effect = ~(pool.J != 0.0).any(axis=(0, 1, 2))[np.argsort(order)]
+    is_unknown = is_relevant & (best_deviations > UNKNOWN)
+    if not is_unknown.any():
+        value_before, value_after = float(goal.values(pool.M0)), float(goal.values(pool.information(cap)))
+        unit = 1.0 if goal.criterion.logarithmic else abs(value_before)  # a variance has one
+        if np.isfinite(value_before) and value_before - value_after <= _NOTHING * unit:
             remedy = "offer other times, outputs or conditions"
             raise InputError("design", [f"the candidates add no information; {remedy}"])
         return
-    said = [f"no candidate depends on {listed(names[lost & blind])}"] if (lost & blind).any() else []
-    if (lost & ~blind).any():
-        said.append(f"the candidates cannot distinguish {listed(names[lost & ~blind])} from other quantities")
+    messages = [f"no candidate depends on {listed(names[is_unknown & has_no_effect])}"] if (is_unknown & has_no_effect).any() else []
+    if (is_unknown & ~has_no_effect).any():
+        messages.append(f"the candidates cannot distinguish {listed(names[is_unknown & ~has_no_effect])} from other quantities")
     remedy = "add other outputs or conditions, fix it (Parameter(fixed=True)), or exclude it with over="
-    raise InputError("design", [f"{one}; {remedy}" for one in said])
+    raise InputError("design", [f"{message}; {remedy}" for message in messages])
 
 
 def _matter(criterion: InformationCriterion, n: int) -> Mask:
@@ -464,41 +464,41 @@ def _matter(criterion: InformationCriterion, n: int) -> Mask:
     return np.ones(n, dtype=bool)
 
 
-def _require_reached(known: Knowledge, goal: DesignGoal, offers: Offers, counts: Array, *, exact: bool) -> None:
+def _require_reached(information: Knowledge, goal: DesignGoal, pool: Offers, counts: Array, *, exact: bool) -> None:
     """Raise an InputError if the counts do not determine the quantities that the criterion needs."""
-    matters = _matter(goal.criterion, len(known.names))
-    lost = matters & (standard_deviations(offers.information(counts)).max(axis=0) > UNKNOWN)
+    is_relevant = _matter(goal.criterion, len(information.names))
+    is_unknown = is_relevant & (standard_deviations(pool.information(counts)).max(axis=0) > UNKNOWN)
     if isinstance(goal.criterion, ACriterion) and goal.criterion.K.shape[1] == 1:
-        lost = np.array(
-            [float(goal.values(offers.information(counts))) > UNKNOWN**2 * float(np.sum(goal.criterion.K**2))]
+        is_unknown = np.array(
+            [float(goal.values(pool.information(counts))) > UNKNOWN**2 * float(np.sum(goal.criterion.K**2))]
         )
-    if not lost.any():
+    if not is_unknown.any():
         return
-    n, count = int(matters.sum()) or 1, int(counts.sum())
-    bought = "one measurement is" if count == 1 else f"{count} measurements are"
+    n, count = int(is_relevant.sum()) or 1, int(counts.sum())
+    purchase_text = "one measurement is" if count == 1 else f"{count} measurements are"
     if not exact:
-        bought = "what the budget buys is"
-    what = f"{n} {'quantity' if n == 1 else 'quantities'} without prior information"
-    less = "add priors or pass a fit, or reduce the target with over= or cf.variance_of(...)"
-    remedy = f"increase the budget or reduce the price, {less}"
-    if known.fitted:
-        what = f"{n} {'quantity' if n == 1 else 'quantities'} at estimates that are poorly determined"
+        purchase_text = "what the budget buys is"
+    demand_text = f"{n} {'quantity' if n == 1 else 'quantities'} without prior information"
+    alternatives = "add priors or pass a fit, or reduce the target with over= or cf.variance_of(...)"
+    remedy = f"increase the budget or reduce the price, {alternatives}"
+    if information.fitted:
+        demand_text = f"{n} {'quantity' if n == 1 else 'quantities'} at estimates that are poorly determined"
         remedy = "pass the problem with trusted guesses instead of the fit, or increase the budget"
-    raise InputError("design", [f"{bought} not enough for {what}; {remedy}"])
+    raise InputError("design", [f"{purchase_text} not enough for {demand_text}; {remedy}"])
 
 
-def _worst(goal: DesignGoal, offers: Offers, stop: Any) -> tuple[DesignGoal, Offers]:
+def _worst(goal: DesignGoal, pool: Offers, stop: Any) -> tuple[DesignGoal, Offers]:
     """Return the goal of the least efficiency: each sample beside its own best design, in units of it."""
-    best = np.zeros(len(offers.J))
-    for s in range(best.size):
-        alone = relaxed(goal, replace(offers, J=offers.J[s : s + 1], M0=offers.M0[s : s + 1]), 1e-6, stop=stop)
-        if alone is None:
+    best_values = np.zeros(len(pool.J))
+    for s in range(best_values.size):
+        sample_design = relaxed(goal, replace(pool, J=pool.J[s : s + 1], M0=pool.M0[s : s + 1]), 1e-6, stop=stop)
+        if sample_design is None:
             raise InputError("design", ["at one of the samples the information matrix of the candidates is singular; add candidates"])
-        best[s] = alone.value
+        best_values[s] = sample_design.value
     if goal.criterion.logarithmic:
-        return DesignGoal(goal.criterion, best, _SOFT[0]), offers
-    unit = best if isinstance(goal.criterion, ACriterion) else 1.0 / np.abs(best)
-    scaled = replace(offers, J=offers.J * np.sqrt(unit)[:, None, None, None], M0=offers.M0 * unit[:, None, None])
+        return DesignGoal(goal.criterion, best_values, _SOFT[0]), pool
+    unit = best_values if isinstance(goal.criterion, ACriterion) else 1.0 / np.abs(best_values)
+    scaled_pool = replace(pool, J=pool.J * np.sqrt(unit)[:, None, None, None], M0=pool.M0 * unit[:, None, None])
     return DesignGoal(
-        goal.criterion, np.full(best.size, 1.0 if isinstance(goal.criterion, ACriterion) else -1.0), _SOFT[0]
-    ), scaled
+        goal.criterion, np.full(best_values.size, 1.0 if isinstance(goal.criterion, ACriterion) else -1.0), _SOFT[0]
+    ), scaled_pool

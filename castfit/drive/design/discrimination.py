@@ -96,10 +96,10 @@ def discriminate(*rivals: Result | Problem) -> Discrimination:
     >>> design.table["time"], design.table["count"]
     (array([0.5, 8. ]), array([1, 2]))
     """
-    given: tuple[Any, ...] = rivals
-    wrong = [text(r) for r in given if not isinstance(r, (Result, Problem))]
-    wrong = [f"a competing model is {shown}; expected a Result or a Problem" for shown in wrong]
-    check("discriminate", wrong or ([] if rivals else ["no competing model was passed; expected a Result or a Problem"]))
+    arguments: tuple[Any, ...] = rivals
+    mistakes = [text(r) for r in arguments if not isinstance(r, (Result, Problem))]
+    mistakes = [f"a competing model is {value_text}; expected a Result or a Problem" for value_text in mistakes]
+    check("discriminate", mistakes or ([] if rivals else ["no competing model was passed; expected a Result or a Problem"]))
     return Discrimination(rivals)
 
 
@@ -131,59 +131,59 @@ class _Rival:
     @cached_property
     def _predicted(self) -> dict[str, Responses]:
         """Predictions of the known model at the measured times, by experiment."""
-        known = self.known
+        information = self.known
         return {
-            c.name: known.predicted(known.posed, c, np.unique(c.points.times), known.estimate, known.posed.outputs)
-            for c in (known.posed.conditions if self.measured else ())
+            c.name: information.predicted(information.posed, c, np.unique(c.points.times), information.estimate, information.posed.outputs)
+            for c in (information.posed.conditions if self.measured else ())
         }
 
     def roots(self, theta: Array) -> tuple[Array, Array, Array, Array]:
         """Return roots of c, (m,), and of d, (N, values), and their derivatives by theta; wrong where spreads move."""
-        rival, known, n = replace(self.rival, estimate=theta), self.known, theta.size
-        old, slopes = [np.empty(0)], [np.empty((0, n))]
-        for condition in known.posed.conditions if self.measured else ():
-            other = next(c for c in rival.posed.conditions if c.name == condition.name)
-            times, place = np.unique(condition.points.times, return_inverse=True)
-            one, points = self._predicted[condition.name], condition.points
-            two = rival.predicted(rival.posed, other, times, theta, known.posed.outputs)
-            for j, of in enumerate(condition.observed):
-                at = np.flatnonzero(points.mask[:, j])
-                if of is None or not at.size:
+        rival, information, n = replace(self.rival, estimate=theta), self.known, theta.size
+        data_roots, data_slopes = [np.empty(0)], [np.empty((0, n))]
+        for condition in information.posed.conditions if self.measured else ():
+            rival_condition = next(c for c in rival.posed.conditions if c.name == condition.name)
+            times, time_indices = np.unique(condition.points.times, return_inverse=True)
+            prediction, points = self._predicted[condition.name], condition.points
+            rival_prediction = rival.predicted(rival.posed, rival_condition, times, theta, information.posed.outputs)
+            for j, observable in enumerate(condition.observed):
+                rows = np.flatnonzero(points.mask[:, j])
+                if observable is None or not rows.size:
                     continue
-                here = (known.posed, condition, j, one, place[at], points.sigma[at, j], known.sigmas)
-                mu, deviation, sigma, _ = told_rows(*here)
-                root, slope = _apart(of.noise, mu, deviation, sigma, two.values[place[at], j], two.slopes[place[at], j])
-                old.append(root)
-                slopes.append(slope)
-        every = [self._roots(k, rival) for k in range(len(known.candidates))]
-        new = [one for one, candidate in zip(every, known.candidates, strict=True) if not candidate.fixed]
-        for (root, slope), candidate in zip(every, known.candidates, strict=True):
+                arguments = (information.posed, condition, j, prediction, time_indices[rows], points.sigma[rows, j], information.sigmas)
+                mu, deviation, sigma, _ = told_rows(*arguments)
+                root, slope = _apart(observable.noise, mu, deviation, sigma, rival_prediction.values[time_indices[rows], j], rival_prediction.slopes[time_indices[rows], j])
+                data_roots.append(root)
+                data_slopes.append(slope)
+        root_pairs = [self._roots(k, rival) for k in range(len(information.candidates))]
+        free_pairs = [pair for pair, candidate in zip(root_pairs, information.candidates, strict=True) if not candidate.fixed]
+        for (root, slope), candidate in zip(root_pairs, information.candidates, strict=True):
             if candidate.fixed:  # it is done anyway
-                old.append(root.ravel())
-                slopes.append(slope.reshape(-1, n))
-        roots, derivatives = (np.concatenate(part) for part in zip(*new, strict=True))
-        return np.concatenate(old), roots, np.concatenate(slopes), derivatives
+                data_roots.append(root.ravel())
+                data_slopes.append(slope.reshape(-1, n))
+        roots, derivatives = (np.concatenate(part) for part in zip(*free_pairs, strict=True))
+        return np.concatenate(data_roots), roots, np.concatenate(data_slopes), derivatives
 
     def _roots(self, k: int, rival: Knowledge) -> tuple[Array, Array]:
         """Return per purchase of candidate k the roots of d, (n, values), and their derivatives by theta."""
         values = self.bought.values[0][k]
-        two = rival.values(k, values.times, outputs=values.outputs)
-        by_theta = two.rows[:, :, 0][..., rival.of] / rival.units[rival.of] * two.s[..., None]
+        rival_values = rival.values(k, values.times, outputs=values.outputs)
+        by_theta = rival_values.rows[:, :, 0][..., rival.of] / rival.units[rival.of] * rival_values.s[..., None]
         parts = [
-            _apart(of.noise, values.mu[:, j], values.s[:, j], values.sigma[:, j], two.mu[:, j], by_theta[:, j])
-            for j, of in enumerate(self.known.observed(k, output) for output in values.outputs)
-            if of is not None
+            _apart(observable.noise, values.mu[:, j], values.s[:, j], values.sigma[:, j], rival_values.mu[:, j], by_theta[:, j])
+            for j, observable in enumerate(self.known.observed(k, output) for output in values.outputs)
+            if observable is not None
         ]
         root, slope = (np.stack(part, axis=1) for part in zip(*parts, strict=True))
         if self.spreads:
-            ratio = values.sigma / two.sigma
+            ratio = values.sigma / rival_values.sigma
             root = np.sign(root) * np.sqrt(np.maximum((root * ratio) ** 2 + ratio**2 - 1.0 - 2.0 * np.log(ratio), 0.0))
         shape = {"output": (-1, 1), "time": root.shape, "experiment": (1, -1)}[self.known.candidates[k].together]
         if shape[0] == -1:
             root, slope = root.T, np.swapaxes(slope, 0, 1)
         root, slope = root.reshape(shape), slope.reshape(*shape, slope.shape[-1])
-        more = (0, self._width - root.shape[1])
-        return np.pad(root, ((0, 0), more)), np.pad(slope, ((0, 0), more, (0, 0)))
+        padding = (0, self._width - root.shape[1])
+        return np.pad(root, ((0, 0), padding)), np.pad(slope, ((0, 0), padding, (0, 0)))
 
     @property
     def _width(self) -> int:
@@ -192,51 +192,51 @@ class _Rival:
 
     def nearest(self, w: Array) -> tuple[float, float, Array]:
         """Return T at w by the nearest fit found, and its plane: constant and d (N,)."""
-        used = w > _UNUSED
-        root, (lower, upper) = np.sqrt(w[used])[:, None], self.rival.posed.bounds
-        last: dict[bytes, tuple[Array, Array]] = {}
+        is_used = w > _UNUSED
+        weight_roots, (lower, upper) = np.sqrt(w[is_used])[:, None], self.rival.posed.bounds
+        cache: dict[bytes, tuple[Array, Array]] = {}
 
-        def at(theta: Array) -> tuple[Array, Array]:
-            if theta.tobytes() not in last:
-                last.clear()
+        def evaluate_residuals(theta: Array) -> tuple[Array, Array]:
+            if theta.tobytes() not in cache:
+                cache.clear()
                 try:
-                    old, new, old_slopes, slopes = self.roots(theta)
-                    rows = (root[..., None] * slopes[used]).reshape(-1, theta.size)
-                    found = np.concatenate([old, (root * new[used]).ravel()]), np.concatenate([old_slopes, rows])
+                    data_roots, candidate_roots, data_slopes, slopes = self.roots(theta)
+                    rows = (weight_roots[..., None] * slopes[is_used]).reshape(-1, theta.size)
+                    evaluation = np.concatenate([data_roots, (weight_roots * candidate_roots[is_used]).ravel()]), np.concatenate([data_slopes, rows])
                 except InputError:  # of integration: as far as can be
-                    found = np.full(size, _FAR), np.zeros((size, theta.size))
-                last[theta.tobytes()] = found
-            return last[theta.tobytes()]
+                    evaluation = np.full(size, _FAR), np.zeros((size, theta.size))
+                cache[theta.tobytes()] = evaluation
+            return cache[theta.tobytes()]
 
         guess, size = self.rival.estimate, 1
-        size = at(guess)[0].size
+        size = evaluate_residuals(guess)[0].size
         width = _WIDTH * np.where(self.rival.posed.log, 1.0, np.abs(guess) + 0.1)
-        wild: list[Array] = [
+        random_starts: list[Array] = [
             guess + width * self.rng.standard_normal(guess.size) for _ in range(1 if self.found else _FITS)
         ]
         with np.errstate(invalid="ignore"):
             low, high = lower + 1e-9 * (1.0 + np.abs(lower)), upper - 1e-9 * (1.0 + np.abs(upper))
         low, high = np.where(np.isfinite(low), low, lower), np.where(np.isfinite(high), high, upper)
-        best: Any = None
-        starts: list[Array] = [*(self.found[-1:] or [guess]), *wild]
+        best_fit: Any = None
+        starts: list[Array] = [*(self.found[-1:] or [guess]), *random_starts]
         for start in starts:
             self.fits += 1
-            found: Any = least_squares(
-                lambda theta: at(theta)[0],
+            fit: Any = least_squares(
+                lambda theta: evaluate_residuals(theta)[0],
                 np.clip(start, low, high),
-                "2-point" if self.spreads else lambda theta: at(theta)[1],
+                "2-point" if self.spreads else lambda theta: evaluate_residuals(theta)[1],
                 bounds=(lower, upper), x_scale="jac", xtol=1e-10, ftol=1e-10, gtol=1e-10,
             )  # fmt: skip
-            best = found if best is None or found.cost < best.cost else best
-        theta = np.asarray(best.x)
+            best_fit = fit if best_fit is None or fit.cost < best_fit.cost else best_fit
+        theta = np.asarray(best_fit.x)
         self.found.append(theta)
-        old, new, _, _ = self.roots(theta)
-        return 2.0 * float(best.cost), float(old @ old), np.sum(new**2, axis=1)
+        data_roots, candidate_roots, _, _ = self.roots(theta)
+        return 2.0 * float(best_fit.cost), float(data_roots @ data_roots), np.sum(candidate_roots**2, axis=1)
 
 
 def discriminated(
-    known: Knowledge,
-    bought: Purchases,
+    information: Knowledge,
+    selection: Purchases,
     criterion: Discrimination,
     *,
     exact: bool,
@@ -244,39 +244,39 @@ def discriminated(
     stop: Callable[[], bool],
 ) -> DiscriminatingDesign:
     """Choose what tells the model from its rivals."""
-    rivals = [_rival(known, bought, rival, rng) for rival in criterion.rivals]
-    offers = bought.offers
+    rivals = [_rival(information, selection, rival, rng) for rival in criterion.rivals]
+    pool = selection.offers
     planes: list[tuple[float, Array]] = []
 
-    def nearest(w: Array) -> float:
-        found = [rival.nearest(w) for rival in rivals]
-        planes.extend((constant, d) for _, constant, d in found)
-        return min(value for value, _, _ in found)
+    def find_nearest(w: Array) -> float:
+        fits = [rival.nearest(w) for rival in rivals]
+        planes.extend((constant, d) for _, constant, d in fits)
+        return min(value for value, _, _ in fits)
 
-    most = np.min(offers.b / offers.A.sum(axis=1), initial=np.inf)  # the budget, evenly spent
-    w = best = np.minimum(most if np.isfinite(most) else 1.0, offers.u)
-    value, relaxed = -np.inf, RelaxedDesign(w, np.inf, -np.inf, np.zeros(w.size), np.zeros(len(offers.b)), 0)
+    even_count = np.min(pool.b / pool.A.sum(axis=1), initial=np.inf)  # the budget, evenly spent
+    w = best = np.minimum(even_count if np.isfinite(even_count) else 1.0, pool.u)
+    value, solution = -np.inf, RelaxedDesign(w, np.inf, -np.inf, np.zeros(w.size), np.zeros(len(pool.b)), 0)
     for k in range(_ROUNDS):
-        here = nearest(w)
-        value, best = (here, w) if here > value else (value, best)
+        current_value = find_nearest(w)
+        value, best = (current_value, w) if current_value > value else (value, best)
         d = np.array([d for _, d in planes])
-        ideal = highest(np.array([c for c, _ in planes]), d, offers)
-        if ideal is None:
+        optimum = highest(np.array([c for c, _ in planes]), d, pool)
+        if optimum is None:
             break
-        relaxed = RelaxedDesign(best, -value, -ideal.value, ideal.q @ d, ideal.y, len(planes))
-        if relaxed.gap <= _TOLERANCE * abs(ideal.value) or stop():
+        solution = RelaxedDesign(best, -value, -optimum.value, optimum.q @ d, optimum.y, len(planes))
+        if solution.gap <= _TOLERANCE * abs(optimum.value) or stop():
             break
-        w = ideal.w if k % 2 == 0 else 0.5 * (ideal.w + best)
+        w = optimum.w if k % 2 == 0 else 0.5 * (optimum.w + best)
     counts = best
     if exact:
-        counts, value = _whole(offers, bought, best, planes, nearest, rng, stop)
-    simple = simple_designs(known, bought, counts) if exact else {}
-    beside = {name: (of, nearest(of)) for name, of in simple.items()}
-    return DiscriminatingDesign(counts, value, relaxed, DesignGoal(ECriterion(1)), beside, sum(r.fits for r in rivals))
+        counts, value = _whole(pool, selection, best, planes, find_nearest, rng, stop)
+    simple = simple_designs(information, selection, counts) if exact else {}
+    simple_values = {name: (simple_counts, find_nearest(simple_counts)) for name, simple_counts in simple.items()}
+    return DiscriminatingDesign(counts, value, solution, DesignGoal(ECriterion(1)), simple_values, sum(r.fits for r in rivals))
 
 
 def _whole(
-    offers: Offers, bought: Purchases, best: Array, planes: list[tuple[float, Array]], nearest: Any, rng: Any, stop: Any
+    pool: Offers, selection: Purchases, best: Array, planes: list[tuple[float, Array]], find_nearest: Any, rng: Any, stop: Any
 ) -> tuple[Array, float]:
     """Return whole numbers, by exchange below all planes, until the rival's fit there meets them.
 
@@ -287,54 +287,54 @@ def _whole(
         d = np.array([d for _, d in planes])
         J = np.zeros((1, best.size, len(d), len(d)))
         J[0, :, range(len(d)), range(len(d))] = np.sqrt(d)
-        below = replace(offers, J=J, M0=np.diag([c for c, _ in planes])[None])
-        trial = exact_design(DesignGoal(ECriterion(len(d))), below, bought.at, best, rng=rng, starts=1, stop=stop)
-        promised = float(-DesignGoal(ECriterion(len(d))).values(below.information(trial)))
-        here = nearest(trial)
-        counts, value = (trial, here) if here > value else (counts, value)
-        if promised - value <= 1e-3 * abs(promised) or stop():
+        plane_pool = replace(pool, J=J, M0=np.diag([c for c, _ in planes])[None])
+        trial = exact_design(DesignGoal(ECriterion(len(d))), plane_pool, selection.at, best, rng=rng, starts=1, stop=stop)
+        predicted_value = float(-DesignGoal(ECriterion(len(d))).values(plane_pool.information(trial)))
+        current_value = find_nearest(trial)
+        counts, value = (trial, current_value) if current_value > value else (counts, value)
+        if predicted_value - value <= 1e-3 * abs(predicted_value) or stop():
             break
     return counts, value
 
 
-def _apart(noise: Noise, mu: Array, deviation: Array, sigma: Array, other: Array, slope: Array) -> tuple[Array, Array]:
-    """Return roots of d (n,), and derivatives (n, n_theta), where the rival's `other` moves by `slope`.
+def _apart(noise: Noise, mu: Array, deviation: Array, sigma: Array, rival_mu: Array, slope: Array) -> tuple[Array, Array]:
+    """Return roots of d (n,), and derivatives (n, n_theta), where the rival's `rival_mu` moves by `slope`.
 
     On the axis on which errors are those of the noise, by the information on the mean that limits of detection leave;
     of counts by their deviation.
     """
     if isinstance(noise, (Poisson, NegativeBinomial)):
-        return (mu - other) / deviation, -slope / deviation[:, None]
-    other = np.maximum(other, _POSITIVE) if isinstance(noise, LogNormal) else other
+        return (mu - rival_mu) / deviation, -slope / deviation[:, None]
+    rival_mu = np.maximum(rival_mu, _POSITIVE) if isinstance(noise, LogNormal) else rival_mu
     factor = np.sqrt(informations(noise)[0] * seen(noise, mu, sigma))
-    return factor * noise.error(mu, sigma, other), -slope * (factor * steepness(noise, other) / sigma)[:, None]
+    return factor * noise.error(mu, sigma, rival_mu), -slope * (factor * steepness(noise, rival_mu) / sigma)[:, None]
 
 
-def _rival(known: Knowledge, bought: Purchases, given: Any, rng: np.random.Generator) -> _Rival:
+def _rival(information: Knowledge, selection: Purchases, source: Any, rng: np.random.Generator) -> _Rival:
     """Pose the rival with the same candidates; where its own spreads do not move, the accuracy is that of the model."""
     from castfit.drive.design.candidate import with_fields
 
     mistakes: list[str] = []
-    problem: Any = given.problem if isinstance(given, Result) else given
-    outputs = {o for c in known.candidates for o in c.outputs}
-    lacking = [o for o in sorted(outputs) if problem is not None and o not in problem.own_model.output_names]
-    check("discriminate", [f"the competing model has no output '{o}'; add an output with this name" for o in lacking])
-    named = zip(known.candidates, known.labels, strict=True)
-    own = [with_fields(c, name=label, sigma={"": 1.0}, cost=1.0) for c, label in named]
-    rival = knowledge(given, own, mistakes, samples=1, where="discriminate")
+    problem: Any = source.problem if isinstance(source, Result) else source
+    outputs = {o for c in information.candidates for o in c.outputs}
+    missing_outputs = [o for o in sorted(outputs) if problem is not None and o not in problem.own_model.output_names]
+    check("discriminate", [f"the competing model has no output '{o}'; add an output with this name" for o in missing_outputs])
+    pairs = zip(information.candidates, information.labels, strict=True)
+    rival_candidates = [with_fields(c, name=label, sigma={"": 1.0}, cost=1.0) for c, label in pairs]
+    rival = knowledge(source, rival_candidates, mistakes, samples=1, where="discriminate")
     names = {c.name for c in rival.posed.conditions}
-    measured = known.fitted and rival.fitted
-    if measured and not {c.name for c in known.posed.conditions} <= names:
+    measured = information.fitted and rival.fitted
+    if measured and not {c.name for c in information.posed.conditions} <= names:
         check("discriminate", ["the competing model was fitted to other experiments; fit both models to the same data"])
-    spreads = any(_computed(known, k) for k in range(len(own)))
+    spreads = any(_computed(information, k) for k in range(len(rival_candidates)))
     if spreads:
-        spread = [with_fields(c, sigma=None) for c in own]
-        rival = knowledge(given, spread, mistakes, samples=1, where="discriminate")
-    return _Rival(known, bought, replace(rival, kept={}), measured, spreads, rng)
+        spread_candidates = [with_fields(c, sigma=None) for c in rival_candidates]
+        rival = knowledge(source, spread_candidates, mistakes, samples=1, where="discriminate")
+    return _Rival(information, selection, replace(rival, kept={}), measured, spreads, rng)
 
 
-def _computed(known: Knowledge, k: int) -> bool:
+def _computed(information: Knowledge, k: int) -> bool:
     """Check whether the spread of an output of candidate k depends on the quantities."""
-    candidate = known.candidates[k]
-    every = (known.observed(k, n) for n in candidate.outputs if candidate.sigma_of(n) is None)
-    return any(of is not None and of.computed for of in every)
+    candidate = information.candidates[k]
+    observables = (information.observed(k, n) for n in candidate.outputs if candidate.sigma_of(n) is None)
+    return any(observable is not None and observable.computed for observable in observables)

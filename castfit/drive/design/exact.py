@@ -45,32 +45,32 @@ class Positions:
     time: Array
     spacing: Array
 
-    def too_near(self, used: Index) -> Mask:
+    def too_near(self, used_indices: Index) -> Mask:
         """Return a mask of the candidates closer in time to a used one than their spacing.
 
         Other outputs at its time are allowed.
         """
-        found = np.zeros(self.line.size, dtype=bool)
-        for k in used:
-            near = (self.group == self.group[k]) & (np.abs(self.time - self.time[k]) < self.spacing * (1 - 1e-9))
-            same = (self.time == self.time[k]) & (self.line != self.line[k])
-            found |= near & ~same
-        return found
+        mask = np.zeros(self.line.size, dtype=bool)
+        for k in used_indices:
+            is_near = (self.group == self.group[k]) & (np.abs(self.time - self.time[k]) < self.spacing * (1 - 1e-9))
+            is_same_time = (self.time == self.time[k]) & (self.line != self.line[k])
+            mask |= is_near & ~is_same_time
+        return mask
 
 
-def merged(w: Array, at: Positions) -> Array:
+def merged(w: Array, positions: Positions) -> Array:
     """Return weights whose neighbours in time, up to two steps apart, are put together at their mean."""
-    out = np.zeros_like(w)
-    used = w > _SUPPORT * max(1e-300, float(w.max()))
-    for line in np.unique(at.line):
-        places = np.flatnonzero(at.line == line)
-        places = places[np.argsort(at.time[places], kind="stable")]
-        ranks = np.flatnonzero(used[places])
-        for ranks_of in np.split(ranks, np.flatnonzero(np.diff(ranks) > 2) + 1) if ranks.size else []:
-            mine = places[ranks_of]
-            mean = float(np.average(at.time[mine], weights=w[mine]))
-            out[mine[np.argmin(np.abs(at.time[mine] - mean))]] = w[mine].sum()
-    return out
+    merged_weights = np.zeros_like(w)
+    is_used = w > _SUPPORT * max(1e-300, float(w.max()))
+    for line in np.unique(positions.line):
+        indices = np.flatnonzero(positions.line == line)
+        indices = indices[np.argsort(positions.time[indices], kind="stable")]
+        ranks = np.flatnonzero(is_used[indices])
+        for cluster_ranks in np.split(ranks, np.flatnonzero(np.diff(ranks) > 2) + 1) if ranks.size else []:
+            cluster = indices[cluster_ranks]
+            mean = float(np.average(positions.time[cluster], weights=w[cluster]))
+            merged_weights[cluster[np.argmin(np.abs(positions.time[cluster] - mean))]] = w[cluster].sum()
+    return merged_weights
 
 
 def rounded_weights(w: Array, total: int) -> Array:
@@ -94,8 +94,8 @@ def rounded_weights(w: Array, total: int) -> Array:
 
 def exact(
     goal: DesignGoal,
-    offers: Offers,
-    at: Positions,
+    pool: Offers,
+    positions: Positions,
     w: Array,
     *,
     starts: int = 6,
@@ -103,18 +103,18 @@ def exact(
     stop: Callable[[], bool] = bool,
 ) -> Array:
     """Return a design of whole numbers (N,) near weights w (N,) of the relaxed one, the best of several starts."""
-    search = _Exchange(goal, offers, at)
-    weights = merged(w, at)
+    search = _Exchange(goal, pool, positions)
+    weights = merged(w, positions)
     best = search.improved(search.filled(search.rounded(weights)), stop)
     for k in range(starts):
         if stop():
             break
         # From near the weights, and from anywhere: with few measurements the best may be far from them.
-        chances = weights * rng.exponential(size=w.size)
-        near = search.filled(search.rounded(chances * weights.sum() / chances.sum())) if k % 2 else search.drawn(rng)
-        other = search.improved(near, stop)
-        if search.better(search.value(other), search.value(best)):
-            best = other
+        random_weights = weights * rng.exponential(size=w.size)
+        start = search.filled(search.rounded(random_weights * weights.sum() / random_weights.sum())) if k % 2 else search.drawn(rng)
+        new_counts = search.improved(start, stop)
+        if search.better(search.value(new_counts), search.value(best)):
+            best = new_counts
     return best
 
 
@@ -124,13 +124,13 @@ class _Exchange:
     offers: Offers
     at: Positions
 
-    def better(self, one: float, other: float) -> bool:
+    def better(self, value: float, reference: float) -> bool:
         """Check whether one value is below another by more than rounding.
 
         The margin is relative unless the criterion is logarithmic.
         """
-        unit = 1.0 if self.goal.criterion.logarithmic or not np.isfinite(other) else abs(other)
-        return one < other - _BETTER * unit
+        unit = 1.0 if self.goal.criterion.logarithmic or not np.isfinite(reference) else abs(reference)
+        return value < reference - _BETTER * unit
 
     def value(self, counts: Array) -> float:
         """Return the criterion, infinite for a singular design."""
@@ -138,95 +138,95 @@ class _Exchange:
 
     def rounded(self, w: Array) -> Array:
         """Return whole numbers near w that fit."""
-        offers, costs = self.offers, self.offers.A[:, w > 0]
-        even = len(offers.b) == 1 and np.ptp(costs) <= 1e-12 * costs.max() and not offers.price.any()
-        if even and w.sum() > 0 and not np.isfinite(offers.u).any():
-            return rounded_weights(w, int(offers.b[0] / costs.max() + 1e-9))
+        pool, costs = self.offers, self.offers.A[:, w > 0]
+        has_equal_costs = len(pool.b) == 1 and np.ptp(costs) <= 1e-12 * costs.max() and not pool.price.any()
+        if has_equal_costs and w.sum() > 0 and not np.isfinite(pool.u).any():
+            return rounded_weights(w, int(pool.b[0] / costs.max() + 1e-9))
         counts = np.zeros_like(w)
         for i in np.argsort(-w, kind="stable")[: int(np.count_nonzero(w))]:
-            wanted = counts.copy()
-            wanted[i] = np.floor(w[i] + 1e-6)
-            if wanted[i] and self._possible(counts)[i] and offers.fits(wanted):
-                counts = wanted
+            trial = counts.copy()
+            trial[i] = np.floor(w[i] + 1e-6)
+            if trial[i] and self._possible(counts)[i] and pool.fits(trial):
+                counts = trial
         return counts
 
     def drawn(self, rng: np.random.Generator) -> Array:
         """Return a design by chance, which uses up the budget or reaches the size of a large one."""
         counts = np.zeros(self.offers.count)
         for _ in range(_PAIRS):
-            free = np.flatnonzero(self._possible(counts))
-            if not free.size:
+            indices = np.flatnonzero(self._possible(counts))
+            if not indices.size:
                 break
-            counts[rng.choice(free)] += 1.0
+            counts[rng.choice(indices)] += 1.0
         return self.filled(counts)
 
     def _possible(self, counts: Array) -> Mask:
         """Return a mask of the candidates of which one more can be bought."""
-        offers = self.offers
-        left = offers.b - offers.A @ counts
-        free = np.all(left[:, None] * (1 + 1e-9) + 1e-12 >= offers.A, axis=0) & (counts + 1 <= offers.u + 1e-9)
+        pool = self.offers
+        remaining = pool.b - pool.A @ counts
+        is_possible = np.all(remaining[:, None] * (1 + 1e-9) + 1e-12 >= pool.A, axis=0) & (counts + 1 <= pool.u + 1e-9)
         if self.at.spacing.any():
-            free &= ~self.at.too_near(np.flatnonzero(counts))
-        return free
+            is_possible &= ~self.at.too_near(np.flatnonzero(counts))
+        return is_possible
 
     def _entering(self, counts: Array) -> tuple[Index, Array]:
         """Return candidates that may enter, the most promising ones, and what each leads to."""
-        offers, ridge = self.offers, self._ridge
-        free = np.flatnonzero(self._possible(counts))
-        if not free.size:
-            return free, np.empty(0)
-        lent = Offers(offers.J, offers.M0 + ridge, offers.A, offers.b, offers.u, offers.price)
-        M = lent.information(counts)
-        if free.size * len(M) > _ALL:
+        pool, ridge = self.offers, self._ridge
+        indices = np.flatnonzero(self._possible(counts))
+        if not indices.size:
+            return indices, np.empty(0)
+        ridge_pool = Offers(pool.J, pool.M0 + ridge, pool.A, pool.b, pool.u, pool.price)
+        M = ridge_pool.information(counts)
+        if indices.size * len(M) > _ALL:
             size = float(np.abs(self.goal.criterion.values(M)).mean())
-            found = tangent(self.goal, lent, counts, _SMOOTH * size, curved=False)
-            if found is not None:
-                free = free[np.argsort(-found.h[free], kind="stable")[:_ENTERING]]
-        J = offers.J[:, free]
+            linearization = tangent(self.goal, ridge_pool, counts, _SMOOTH * size, curved=False)
+            if linearization is not None:
+                indices = indices[np.argsort(-linearization.h[indices], kind="stable")[:_ENTERING]]
+        J = pool.J[:, indices]
         trial = M[None] + np.swapaxes(np.swapaxes(J, -1, -2) @ J, 0, 1)
-        return free, self.goal.values(trial) + offers.price[free] + float(offers.price @ counts)
+        return indices, self.goal.values(trial) + pool.price[indices] + float(pool.price @ counts)
 
     @property
     def _ridge(self) -> Array:
         """Return a little of everything, which makes incomplete designs comparable, (S, n, n)."""
-        every = np.einsum("sNki,sNki->si", self.offers.J, self.offers.J) / self.offers.count
-        return _RIDGE * np.array([np.diag(d) for d in np.where(every > 0.0, every, 1.0)])
+        diagonals = np.einsum("sNki,sNki->si", self.offers.J, self.offers.J) / self.offers.count
+        return _RIDGE * np.array([np.diag(d) for d in np.where(diagonals > 0.0, diagonals, 1.0)])
 
     def filled(self, counts: Array) -> Array:
         """Return the design with more measurements, one by one the best, as long as they fit and help."""
         while True:
-            free, values = self._entering(counts)
-            now = float(self.goal.values(self.offers.information(counts) + self._ridge) + self.offers.price @ counts)
-            if not free.size or not self.better(float(values.min()), now):
+            indices, values = self._entering(counts)
+            current_value = float(self.goal.values(self.offers.information(counts) + self._ridge) + self.offers.price @ counts)
+            if not indices.size or not self.better(float(values.min()), current_value):
                 return counts
             counts = counts.copy()
-            counts[free[np.argmin(values)]] += 1.0
+            counts[indices[np.argmin(values)]] += 1.0
 
     def improved(self, counts: Array, stop: Callable[[], bool]) -> Array:
         """Return the design after exchanges, until none helps."""
         value = self.value(counts)
         A = self.offers.A
-        uneven = bool(A.size and np.ptp(A, axis=1).any())
+        has_unequal_costs = bool(A.size and np.ptp(A, axis=1).any())
         for _ in range(_SWEEPS):
-            found = self._exchanged(counts, value, [(j,) for j in np.flatnonzero(counts)])
-            if found is None and uneven and counts.sum() <= _PAIRS:  # one dear measurement for two cheap ones
-                found = self._exchanged(counts, value, list(combinations(np.flatnonzero(counts), 2)))
-            if found is None or stop():
+            exchange = self._exchanged(counts, value, [(j,) for j in np.flatnonzero(counts)])
+            if exchange is None and has_unequal_costs and counts.sum() <= _PAIRS:  # one dear measurement for two cheap ones
+                exchange = self._exchanged(counts, value, list(combinations(np.flatnonzero(counts), 2)))
+            if exchange is None or stop():
                 break
-            counts, value = found
+            counts, value = exchange
         return counts
 
     def _exchanged(self, counts: Array, value: float, leaving: Sequence[tuple[Any, ...]]) -> tuple[Array, float] | None:
         """Return the best design in which others are in the place of some, with its value; None if none is better."""
         best: tuple[Array, float] | None = None
-        for out in leaving:
+        for group in leaving:
             trial = counts.copy()
-            trial[list(out)] -= 1.0
-            free, values = self._entering(trial)
+            trial[list(group)] -= 1.0
+            indices, values = self._entering(trial)
             trials = [trial] if self.offers.price.any() else []  # what is not worth its price has no successor
-            trials += [trial + (np.arange(trial.size) == free[np.argmin(values)])] if free.size else []
+            trials += [trial + (np.arange(trial.size) == indices[np.argmin(values)])] if indices.size else []
             for trial in map(self.filled, trials):
-                here, least = self.value(trial), value if best is None else best[1]
-                if self.better(here, least):
-                    best = trial, here
+                trial_value, best_value = self.value(trial), value if best is None else best[1]
+                if self.better(trial_value, best_value):
+                    best = trial, trial_value
         return best

@@ -81,14 +81,14 @@ class Offers:
 
     def information(self, w: Array) -> Array:
         """Return M(w) at each sample, (S, n, n)."""
-        used = np.flatnonzero(w)
-        rows = self.J[:, used] * np.sqrt(w[used])[:, None, None]
+        used_indices = np.flatnonzero(w)
+        rows = self.J[:, used_indices] * np.sqrt(w[used_indices])[:, None, None]
         rows = rows.reshape(len(rows), -1, rows.shape[-1])
         return self.M0 + np.swapaxes(rows, 1, 2) @ rows
 
-    def only(self, kept: Index) -> Offers:
+    def only(self, indices: Index) -> Offers:
         """Return some of the candidates."""
-        return replace(self, J=self.J[:, kept], A=self.A[:, kept], u=self.u[kept], price=self.price[kept])
+        return replace(self, J=self.J[:, indices], A=self.A[:, indices], u=self.u[indices], price=self.price[indices])
 
     def ordered(self, order: Index) -> Offers:
         """Return the offers with the quantities in another order."""
@@ -118,8 +118,8 @@ class DesignGoal:
 
     def values(self, M: Array) -> Array:
         """Compute the objective at informations (..., S, n, n), without prices."""
-        each = self.criterion.values(M)
-        return each.mean(-1) if self.best is None else (each - self.best).max(-1)
+        sample_values = self.criterion.values(M)
+        return sample_values.mean(-1) if self.best is None else (sample_values - self.best).max(-1)
 
     def efficiency(self, value: float, bound: float) -> float:
         """Return the share of the best possible that a design reaches."""
@@ -138,43 +138,43 @@ class GoalTangent:
     offset: float
 
 
-def _tangents(goal: DesignGoal, offers: Offers, w: Array, nu: float) -> list[Tangent] | None:
+def _tangents(goal: DesignGoal, pool: Offers, w: Array, nu: float) -> list[Tangent] | None:
     """Return the criterion's tangent at each sample; None where the information is singular."""
-    pairs = zip(offers.information(w), offers.M0, strict=True)
-    found = [goal.criterion.tangent(information, known, nu) for information, known in pairs]
-    known = [one for one in found if one is not None]
-    return known if len(known) == len(found) else None
+    pairs = zip(pool.information(w), pool.M0, strict=True)
+    linearizations = [goal.criterion.tangent(information, prior_information, nu) for information, prior_information in pairs]
+    regular = [linearization for linearization in linearizations if linearization is not None]
+    return regular if len(regular) == len(linearizations) else None
 
 
 def _together(goal: DesignGoal, smooth: Array) -> tuple[Array, float]:
     """Return the weight of each sample, (S,), and the smoothed goal."""
     if goal.best is None:
         return np.full(smooth.size, 1.0 / smooth.size), float(smooth.mean())
-    behind = goal.b * (smooth - goal.best)
-    q = np.exp(behind - behind.max())
-    return q / q.sum(), float(behind.max() + np.log(q.mean())) / goal.b
+    distances = goal.b * (smooth - goal.best)
+    q = np.exp(distances - distances.max())
+    return q / q.sum(), float(distances.max() + np.log(q.mean())) / goal.b
 
 
-def tangent(goal: DesignGoal, offers: Offers, w: Array, nu: float, *, curved: bool = True) -> GoalTangent | None:
+def tangent(goal: DesignGoal, pool: Offers, w: Array, nu: float, *, curved: bool = True) -> GoalTangent | None:
     """Return a goal's tangent at w; None where the information is singular."""
-    found = _tangents(goal, offers, w, nu)
-    if found is None:
+    linearizations = _tangents(goal, pool, w, nu)
+    if linearizations is None:
         return None
-    each = np.array([one.value for one in found])
-    value = float(each.mean() if goal.best is None else (each - goal.best).max())
-    q, whole = _together(goal, np.array([one.smooth for one in found]))
-    H = np.array([np.einsum("Nki,Nki->N", J @ one.G, J) for J, one in zip(offers.J, found, strict=True)])
-    h = q @ H - offers.price
+    values = np.array([linearization.value for linearization in linearizations])
+    value = float(values.mean() if goal.best is None else (values - goal.best).max())
+    q, smoothed_value = _together(goal, np.array([linearization.smooth for linearization in linearizations]))
+    H = np.array([np.einsum("Nki,Nki->N", J @ linearization.G, J) for J, linearization in zip(pool.J, linearizations, strict=True)])
+    h = q @ H - pool.price
     best = 0.0 if goal.best is None else goal.best
-    offset = float(q @ (np.array([one.offset for one in found]) - best))
-    parts: list[Array] = []
+    offset = float(q @ (np.array([linearization.offset for linearization in linearizations]) - best))
+    blocks: list[Array] = []
     if curved:
-        parts = [np.sqrt(p) * one.curvature(J) for p, J, one in zip(q, offers.J, found, strict=True)]
-        if goal.best is not None and len(found) > 1:
-            parts.append((np.sqrt(goal.b * q)[:, None] * (H - q @ H)).T)
-    V = np.concatenate(parts, axis=1) if parts else np.empty((offers.count, 0))
-    paid = float(offers.price @ w)
-    return GoalTangent(value + paid, whole + paid, -h, V, h, offset)
+        blocks = [np.sqrt(p) * linearization.curvature(J) for p, J, linearization in zip(q, pool.J, linearizations, strict=True)]
+        if goal.best is not None and len(linearizations) > 1:
+            blocks.append((np.sqrt(goal.b * q)[:, None] * (H - q @ H)).T)
+    V = np.concatenate(blocks, axis=1) if blocks else np.empty((pool.count, 0))
+    cost = float(pool.price @ w)
+    return GoalTangent(value + cost, smoothed_value + cost, -h, V, h, offset)
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,21 +199,21 @@ class RelaxedDesign:
         return self.value - self.bound
 
 
-def bound_at(found: GoalTangent, offers: Offers, y: Array) -> float:
+def bound_at(linearization: GoalTangent, pool: Offers, y: Array) -> float:
     """Return the certificate: what no design is below, from the tangent at one and prices y >= 0 of the budgets."""
-    cost, open_ = y @ offers.A, ~np.isfinite(offers.u)
+    cost, is_unbounded = y @ pool.A, ~np.isfinite(pool.u)
     with np.errstate(divide="ignore", invalid="ignore"):
-        short = np.where(found.h > 0.0, found.h / cost, 0.0)[open_]
-    factor = max(1.0, float(np.max(short, initial=0.0)))
+        ratios = np.where(linearization.h > 0.0, linearization.h / cost, 0.0)[is_unbounded]
+    factor = max(1.0, float(np.max(ratios, initial=0.0)))
     if not np.isfinite(factor):
         return -np.inf
-    excess = np.maximum(found.h - factor * cost, 0.0)[~open_]
-    return found.offset - factor * float(offers.b @ y) - float(excess @ offers.u[~open_])
+    excess = np.maximum(linearization.h - factor * cost, 0.0)[~is_unbounded]
+    return linearization.offset - factor * float(pool.b @ y) - float(excess @ pool.u[~is_unbounded])
 
 
 def relaxed(
     goal: DesignGoal,
-    offers: Offers,
+    pool: Offers,
     tolerance: float = 1e-8,
     start: Array | None = None,
     stop: Callable[[], bool] = bool,
@@ -224,114 +224,114 @@ def relaxed(
     start (N,) : weights within all bounds
     stop : asked before each step
     """
-    if (ended := _with_end(goal, offers)) is not offers:
-        found = relaxed(goal, ended, tolerance, start, stop)
-        return found and replace(found, y=found.y[:-1])
-    found = _solved(goal, offers, tolerance, start, stop)
-    if found is None or found.gap <= tolerance * _scale(goal, found.value) or stop():
-        return found
+    if (bounded_pool := _with_end(goal, pool)) is not pool:
+        solution = relaxed(goal, bounded_pool, tolerance, start, stop)
+        return solution and replace(solution, y=solution.y[:-1])
+    solution = _solved(goal, pool, tolerance, start, stop)
+    if solution is None or solution.gap <= tolerance * _scale(goal, solution.value) or stop():
+        return solution
     # Rounding has ended it, as it may for E: once more with the few candidates that matter, and the bound of all.
-    worth = found.sensitivity >= (1.0 - _NEARLY) * (found.y @ offers.A)
-    few = np.flatnonzero((found.w > _FEW * found.w.max()) | worth)
-    again = _solved(goal, offers.only(few), tolerance, None, stop)
-    if again is not None:
-        w = np.zeros(offers.count)
-        w[few] = again.w
-        at = tangent(goal, offers, w, again.mu, curved=False)
-        if at is not None and at.value <= found.value + tolerance * _scale(goal, found.value):
-            bound = max(found.bound, bound_at(at, offers, again.y))
-            found = replace(again, w=w, bound=bound, sensitivity=at.h, steps=found.steps + again.steps)
-    if isinstance(goal.criterion, ECriterion) and found.gap > (left := tolerance * _scale(goal, found.value)):
+    is_worthwhile = solution.sensitivity >= (1.0 - _NEARLY) * (solution.y @ pool.A)
+    support = np.flatnonzero((solution.w > _FEW * solution.w.max()) | is_worthwhile)
+    refined = _solved(goal, pool.only(support), tolerance, None, stop)
+    if refined is not None:
+        w = np.zeros(pool.count)
+        w[support] = refined.w
+        linearization = tangent(goal, pool, w, refined.mu, curved=False)
+        if linearization is not None and linearization.value <= solution.value + tolerance * _scale(goal, solution.value):
+            bound = max(solution.bound, bound_at(linearization, pool, refined.y))
+            solution = replace(refined, w=w, bound=bound, sensitivity=linearization.h, steps=solution.steps + refined.steps)
+    if isinstance(goal.criterion, ECriterion) and solution.gap > (absolute_tolerance := tolerance * _scale(goal, solution.value)):
         from castfit.drive.design.cutting_planes import sharpened
 
-        found = sharpened(goal, offers, found, few, left)
-    return found
+        solution = sharpened(goal, pool, solution, support, absolute_tolerance)
+    return solution
 
 
-def _with_end(goal: DesignGoal, offers: Offers) -> Offers:
+def _with_end(goal: DesignGoal, pool: Offers) -> Offers:
     """Return offers with a budget that no best design needs, where it is only its price that ends something.
 
     At the best weights spending is worth its price:  p'w = sum_i w_i tr(G M_i), at most n for D, and the criterion
     itself for A and c, which with its price is no larger than that of any other design.
     """
-    if np.isfinite(np.minimum(offers.u, afforded(offers.A, offers.b))).all() or not (offers.price > 0.0).all():
-        return offers
-    most = float(offers.M0.shape[1])
+    if np.isfinite(np.minimum(pool.u, afforded(pool.A, pool.b))).all() or not (pool.price > 0.0).all():
+        return pool
+    max_cost = float(pool.M0.shape[1])
     if not goal.criterion.logarithmic:
-        w = 1.0 / (offers.count * offers.price)
+        w = 1.0 / (pool.count * pool.price)
         spent = 10.0 ** np.arange(-30, 31)
-        most = float(min(goal.values(offers.information(w * t)) + t for t in spent))
-    return replace(offers, A=np.concatenate([offers.A, offers.price[None]]), b=np.append(offers.b, 2.0 * most))
+        max_cost = float(min(goal.values(pool.information(w * t)) + t for t in spent))
+    return replace(pool, A=np.concatenate([pool.A, pool.price[None]]), b=np.append(pool.b, 2.0 * max_cost))
 
 
 def _solved(
-    goal: DesignGoal, offers: Offers, tolerance: float, start: Array | None, stop: Callable[[], bool]
+    goal: DesignGoal, pool: Offers, tolerance: float, start: Array | None, stop: Callable[[], bool]
 ) -> RelaxedDesign | None:
     """Take the steps."""
-    A, b, N = offers.A, offers.b, offers.count
+    A, b, N = pool.A, pool.b, pool.count
     # Twice what budgets allow, so that these alone bind, and have the whole price.
-    u = np.minimum(offers.u, 2.0 * afforded(A, b))
-    inside = _inside(A, b, u)
-    w: Array = inside if start is None else 0.9 * start + 0.1 * inside
-    first = tangent(goal, offers, w, 1.0, curved=False)
-    if first is None:
+    u = np.minimum(pool.u, 2.0 * afforded(A, b))
+    interior = _inside(A, b, u)
+    w: Array = interior if start is None else 0.9 * start + 0.1 * interior
+    first_linearization = tangent(goal, pool, w, 1.0, curved=False)
+    if first_linearization is None:
         return None
-    scale = _scale(goal, first.value)
+    scale = _scale(goal, first_linearization.value)
     mu = (_AT_FIRST if start is None else _AGAIN) * scale
     s: Array = b - A @ w
-    left: Array
-    right: Array
+    lower_dual: Array
+    upper_dual: Array
     y: Array
-    left, right, y = (np.asarray(mu / of, dtype=float) for of in (w, u - w, s))
+    lower_dual, upper_dual, y = (np.asarray(mu / slacks, dtype=float) for slacks in (w, u - w, s))
     best: RelaxedDesign | None = None
-    waited = step = 0
-    kinked = isinstance(goal.criterion, ECriterion)  # smoothed by mu
+    n_stalled = step = 0
+    is_kinked = isinstance(goal.criterion, ECriterion)  # smoothed by mu
     for step in range(_STEPS):
-        at = tangent(goal, offers, w, mu)
-        if at is None:
+        linearization = tangent(goal, pool, w, mu)
+        if linearization is None:
             break
-        bound = bound_at(at, offers, y)
-        if best is None or at.value - bound < best.gap or at.value < best.value - tolerance * scale:
-            waited = 0
+        bound = bound_at(linearization, pool, y)
+        if best is None or linearization.value - bound < best.gap or linearization.value < best.value - tolerance * scale:
+            n_stalled = 0
             bound = bound if best is None else max(bound, best.bound)
-            if best is None or at.value <= best.value + tolerance * scale:
-                best = RelaxedDesign(w, at.value, bound, at.h, y, step, mu)
+            if best is None or linearization.value <= best.value + tolerance * scale:
+                best = RelaxedDesign(w, linearization.value, bound, linearization.h, y, step, mu)
             else:
                 best = replace(best, bound=bound)
         else:
-            waited += 1
+            n_stalled += 1
         scale = _scale(goal, best.value)
-        if best.gap <= tolerance * scale or waited > _STALLED or stop():
+        if best.gap <= tolerance * scale or n_stalled > _STALLED or stop():
             break
-        complementarity = float(left @ w + right @ (u - w) + y @ s) / (2 * N + b.size)
-        unbalanced = float(np.max(np.abs(at.g + A.T @ y - left + right)))
+        complementarity = float(lower_dual @ w + upper_dual @ (u - w) + y @ s) / (2 * N + b.size)
+        dual_residual = float(np.max(np.abs(linearization.g + A.T @ y - lower_dual + upper_dual)))
         # The next mu only near the central path: E is lost otherwise, A and c take twice as many steps.
-        further = max(_LEAST, float((complementarity / scale) ** _POWER))
-        shrunk = _SHRINK if start is None else min(_SHRINK, further)
-        mu = min(mu, complementarity * (shrunk if unbalanced <= _NEAR * N * complementarity else 1.0))
-        gradient = np.asarray(at.g - mu / w + mu / (u - w) + A.T @ (mu / s), dtype=float)
+        min_shrink = max(_LEAST, float((complementarity / scale) ** _POWER))
+        shrink_factor = _SHRINK if start is None else min(_SHRINK, min_shrink)
+        mu = min(mu, complementarity * (shrink_factor if dual_residual <= _NEAR * N * complementarity else 1.0))
+        gradient = np.asarray(linearization.g - mu / w + mu / (u - w) + A.T @ (mu / s), dtype=float)
         try:
-            solve = _solver(left / w + right / (u - w), at.V)
-            solved: Array = solve(np.column_stack([-gradient + A.T @ (mu / s - y), A.T]))
-            dy: Array = _solve(A @ solved[:, 1:] + np.diag(s / y), A @ solved[:, 0] + mu / y - s)
+            solve = _solver(lower_dual / w + upper_dual / (u - w), linearization.V)
+            solutions: Array = solve(np.column_stack([-gradient + A.T @ (mu / s - y), A.T]))
+            dy: Array = _solve(A @ solutions[:, 1:] + np.diag(s / y), A @ solutions[:, 0] + mu / y - s)
         except np.linalg.LinAlgError:  # rounding ends it: the best so far says how good it is
             break
-        dw: Array = solved[:, 0] - solved[:, 1:] @ dy
+        dw: Array = solutions[:, 0] - solutions[:, 1:] @ dy
         ds = -A @ dw
-        dleft: Array = mu / w - left - left * dw / w
-        dright: Array = mu / (u - w) - right + right * dw / (u - w)
+        d_lower: Array = mu / w - lower_dual - lower_dual * dw / w
+        d_upper: Array = mu / (u - w) - upper_dual + upper_dual * dw / (u - w)
         primal = min(_reach(w, dw), _reach(u - w, -dw), _reach(s, ds))
-        dual = min(_reach(left, dleft), _reach(right, dright), _reach(y, dy))
-        slope, now = float(gradient @ dw), _barrier(goal, offers, w, u, mu, None if kinked else at.smooth)
+        dual = min(_reach(lower_dual, d_lower), _reach(upper_dual, d_upper), _reach(y, dy))
+        slope, current_value = float(gradient @ dw), _barrier(goal, pool, w, u, mu, None if is_kinked else linearization.smooth)
         for _ in range(30):
-            trial = _barrier(goal, offers, w + primal * dw, u, mu)
-            if trial <= now + _DECREASE * primal * slope + 1e-13 * abs(now):
+            trial = _barrier(goal, pool, w + primal * dw, u, mu)
+            if trial <= current_value + _DECREASE * primal * slope + 1e-13 * abs(current_value):
                 break
             primal *= 0.5
         w = w + primal * dw
         s = b - A @ w
-        left = np.asarray(left + dual * dleft, dtype=float)
-        right = np.asarray(right + dual * dright, dtype=float)
+        lower_dual = np.asarray(lower_dual + dual * d_lower, dtype=float)
+        upper_dual = np.asarray(upper_dual + dual * d_upper, dtype=float)
         y = np.asarray(y + dual * dy, dtype=float)
     return best and replace(best, steps=step)
 
@@ -350,39 +350,39 @@ def _inside(A: Array, b: Array, u: Array) -> Array:
     return 0.5 * np.minimum(u, np.min(shares, axis=0, initial=np.inf))
 
 
-def _barrier(goal: DesignGoal, offers: Offers, w: Array, u: Array, mu: float, known: float | None = None) -> float:
+def _barrier(goal: DesignGoal, pool: Offers, w: Array, u: Array, mu: float, smoothed_value: float | None = None) -> float:
     """Return the barrier function, of which the smoothed goal may be known."""
-    s = offers.b - offers.A @ w
+    s = pool.b - pool.A @ w
     if min(w.min(), (u - w).min(), s.min(initial=np.inf)) <= 0.0:
         return np.inf
-    at = tangent_value(goal, offers, w, mu) if known is None else known
-    return at - mu * float(np.log(w).sum() + np.log(u - w).sum() + np.log(s).sum())
+    goal_value = tangent_value(goal, pool, w, mu) if smoothed_value is None else smoothed_value
+    return goal_value - mu * float(np.log(w).sum() + np.log(u - w).sum() + np.log(s).sum())
 
 
-def tangent_value(goal: DesignGoal, offers: Offers, w: Array, nu: float) -> float:
+def tangent_value(goal: DesignGoal, pool: Offers, w: Array, nu: float) -> float:
     """Return the smoothed goal alone."""
-    found = _tangents(goal, offers, w, nu)
-    if found is None:
+    linearizations = _tangents(goal, pool, w, nu)
+    if linearizations is None:
         return np.inf
-    return _together(goal, np.array([one.smooth for one in found]))[1] + float(offers.price @ w)
+    return _together(goal, np.array([linearization.smooth for linearization in linearizations]))[1] + float(pool.price @ w)
 
 
 def _solver(diagonal: Array, V: Array) -> Callable[[Array], Array]:
     """Return a solver of (diag + V V') X = R by the smaller of two factorizations: N x N, or Woodbury's (1950)."""
     N, r = V.shape
     scaled = V / diagonal[:, None]
-    back: Any = cho_solve
-    inner = _factor(V @ V.T + np.diag(diagonal) if r >= N else V.T @ scaled + np.eye(r))
+    solve_cholesky: Any = cho_solve
+    factor = _factor(V @ V.T + np.diag(diagonal) if r >= N else V.T @ scaled + np.eye(r))
 
-    def once(R: Array) -> Array:
+    def solve_once(R: Array) -> Array:
         if r >= N:
-            return back(inner, R, check_finite=False)
-        return R / diagonal[:, None] - scaled @ back(inner, scaled.T @ R, check_finite=False)
+            return solve_cholesky(factor, R, check_finite=False)
+        return R / diagonal[:, None] - scaled @ solve_cholesky(factor, scaled.T @ R, check_finite=False)
 
     def solve(R: Array) -> Array:
-        x = once(R)
+        x = solve_once(R)
         for _ in range(_REFINEMENTS):  # what cancellation has lost
-            x = x + once(R - diagonal[:, None] * x - V @ (V.T @ x))
+            x = x + solve_once(R - diagonal[:, None] * x - V @ (V.T @ x))
         return x
 
     return solve
@@ -399,8 +399,8 @@ def _factor(matrix: Array) -> Any:
     raise np.linalg.LinAlgError
 
 
-def _solve(matrix: Array, right: Array) -> Array:
-    return np.asarray(np.linalg.solve(matrix, right), dtype=float)
+def _solve(matrix: Array, rhs: Array) -> Array:
+    return np.asarray(np.linalg.solve(matrix, rhs), dtype=float)
 
 
 def _reach(x: Array, dx: Array) -> float:

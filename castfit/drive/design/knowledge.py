@@ -129,8 +129,8 @@ class Knowledge:
         """Names of quantities with absolute rather than relative standard deviations: those that are 0 and not in
         log scale.
         """
-        every = zip(self.posed.names, self.estimate, self.posed.log, strict=True)
-        return frozenset(n for n, value, log in every if value == 0.0 and not log)
+        entries = zip(self.posed.names, self.estimate, self.posed.log, strict=True)
+        return frozenset(n for n, value, log in entries if value == 0.0 and not log)
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:
@@ -142,7 +142,7 @@ class Knowledge:
         """Whether purchases are subjects of a population; False here."""
         return False
 
-    def doing(self, k: int, often: float, values: PredictedValues, *, exact: bool) -> str:
+    def doing(self, k: int, count: float, values: PredictedValues, *, exact: bool) -> str:
         """Describe the measurements of bought subjects. Raise NotImplementedError, as there are none here."""
         raise NotImplementedError
 
@@ -154,19 +154,19 @@ class Knowledge:
     @cached_property
     def wanted(self) -> Mask:
         """Mask of the n_u that are quantities of the problem, (n_u,)."""
-        found = np.zeros(len(self.names), dtype=bool)
-        found[self.of] = True
-        return found
+        mask = np.zeros(len(self.names), dtype=bool)
+        mask[self.of] = True
+        return mask
 
     def theta(self, sample: int | None = None) -> Array:
         """Return theta of the extended problem at the estimate, or at a sample."""
-        known = self.estimate if sample is None else self.thetas[sample]
-        whole = np.full(len(self.names), np.nan)
-        whole[self.of] = known
-        theta = whole[self.columns]
-        own = np.flatnonzero(np.isnan(theta))
-        like = self.origins[own]
-        theta[own] = np.where(like >= 0, known[like], self.extended.guess[own])
+        problem_theta = self.estimate if sample is None else self.thetas[sample]
+        values = np.full(len(self.names), np.nan)
+        values[self.of] = problem_theta
+        theta = values[self.columns]
+        new_indices = np.flatnonzero(np.isnan(theta))
+        origins = self.origins[new_indices]
+        theta[new_indices] = np.where(origins >= 0, problem_theta[origins], self.extended.guess[new_indices])
         return theta
 
     @cached_property
@@ -187,20 +187,20 @@ class Knowledge:
         rows.append(extended[~(extended[:, self.wanted] != 0.0).any(axis=1)])
         for condition in self.posed.conditions if self.fitted else ():
             points = condition.points
-            times, place = np.unique(points.times, return_inverse=True)
-            found = self.predicted(self.posed, condition, times, theta, self.posed.outputs)
+            times, time_indices = np.unique(points.times, return_inverse=True)
+            response = self.predicted(self.posed, condition, times, theta, self.posed.outputs)
             for j, noise in enumerate(condition.observed):
-                at = np.flatnonzero(points.mask[:, j])
-                if noise is not None and at.size:
-                    one = told_rows(self.posed, condition, j, found, place[at], points.sigma[at, j], self.sigmas)[3]
-                    rows.append(self._on(one.reshape(-1, one.shape[-1]), self.of))
+                point_indices = np.flatnonzero(points.mask[:, j])
+                if noise is not None and point_indices.size:
+                    block = told_rows(self.posed, condition, j, response, time_indices[point_indices], points.sigma[point_indices, j], self.sigmas)[3]
+                    rows.append(self._on(block.reshape(-1, block.shape[-1]), self.of))
         J = np.concatenate([*rows, self._equations(theta)])
         return J.T @ J + WEAK * np.eye(n)
 
     def _equations(self, theta: Array) -> Array:
         """Compute information rows of equations between quantities, which hold to a part in `EXACT`, (m, n_u)."""
         _, slopes = self.posed.related(theta)
-        rows = self._on(slopes[[of.lower == of.upper for of in self.posed.relations]], self.of)
+        rows = self._on(slopes[[relation.lower == relation.upper for relation in self.posed.relations]], self.of)
         size = np.linalg.norm(rows, axis=1, keepdims=True)
         return EXACT * rows / np.where(size > 0.0, size, 1.0)
 
@@ -210,13 +210,13 @@ class Knowledge:
         """Predict the values of candidate k at times, with their information rows, at the estimate or at a sample."""
         names = tuple(outputs or self.candidates[k].outputs)
         mu, s, sigma, rows = self._told(k, times, self.theta(sample), names)
-        whole = self._on(rows.reshape(-1, rows.shape[-1]), self.columns).reshape(*rows.shape[:3], -1)
-        return PredictedValues(times, names, mu, s, sigma, whole)
+        relative_rows = self._on(rows.reshape(-1, rows.shape[-1]), self.columns).reshape(*rows.shape[:3], -1)
+        return PredictedValues(times, names, mu, s, sigma, relative_rows)
 
     def _told(self, k: int, times: Array, theta: Array, names: Sequence[str]) -> tuple[Array, Array, Array, Array]:
         """Return predictions, deviations, spreads (n, q) of candidate k, and rows (n, q, 2, n_theta) of its theta."""
         condition = self.condition(k)
-        found = self.predicted(self.extended, condition, times, theta, names)
+        response = self.predicted(self.extended, condition, times, theta, names)
         mu: list[Array] = []
         s: list[Array] = []
         sigma: list[Array] = []
@@ -224,64 +224,64 @@ class Knowledge:
         for name in names:
             j, spread = self.extended.outputs.index(name), self.spread_of(k, name, times)
             if isinstance(spread, Relative):
-                spread = spread.of(found.values[:, found.names.index(name)])
+                spread = spread.of(response.values[:, response.names.index(name)])
                 if not np.all(spread > 0.0):
                     message = (
                         f"sigma of '{name}' is relative, and its prediction is 0; give cf.relative(..., floor=...)"
                     )
                     raise InputError("design", [f"{self.labels[k]}: {message}"])
-            known = (1.0,) * len(self.sigmas)
-            one = told_rows(self.extended, condition, j, found, np.arange(times.size), spread, known)
-            for part, kept in zip(one, (mu, s, sigma, rows), strict=True):
-                kept.append(part)
+            unit_sigmas = (1.0,) * len(self.sigmas)
+            arrays = told_rows(self.extended, condition, j, response, np.arange(times.size), spread, unit_sigmas)
+            for array, collection in zip(arrays, (mu, s, sigma, rows), strict=True):
+                collection.append(array)
         return np.stack(mu, 1), np.stack(s, 1), np.stack(sigma, 1), np.stack(rows, axis=1)
 
-    def gradient(self, what: Any, mistakes: list[str]) -> Array | None:
+    def gradient(self, target: Any, mistakes: list[str]) -> Array | None:
         """Compute the derivatives of an expression of quantities by relative changes, (n_u,).
 
         Return None after a mistake.
         """
-        posed = self.posed
-        if isinstance(what, str):
-            if what not in posed.names:
-                mistakes.append(f"'{what}' is not estimated: {suggest(what, posed.names)}")
+        compiled = self.posed
+        if isinstance(target, str):
+            if target not in compiled.names:
+                mistakes.append(f"'{target}' is not estimated: {suggest(target, compiled.names)}")
                 return None
-            slope = np.eye(len(posed.names))[posed.names.index(what)]
-        elif isinstance(what, ca.SX) and what.numel() == 1:
-            symbols, theta, slope = ca.symvar(what), posed.to_natural(self.estimate), np.zeros(len(posed.names))
-            own = [[j for j, q in enumerate(posed.quantities) if s.name() in (q.name, q.of)] for s in symbols]
-            fixed = {n: p.value for n, p in posed.parameters.items() if p.fixed}
-            for symbol, places in zip(symbols, own, strict=True):
-                if len(places) != 1 and symbol.name() not in fixed:
-                    few = "is not estimated" if not places else "differs between experiments: give the name of one"
-                    mistakes.append(f"'{symbol.name()}' in the expression {few} ({listed(posed.names)})")
+            slope = np.eye(len(compiled.names))[compiled.names.index(target)]
+        elif isinstance(target, ca.SX) and target.numel() == 1:
+            symbols, theta, slope = ca.symvar(target), compiled.to_natural(self.estimate), np.zeros(len(compiled.names))
+            positions = [[j for j, q in enumerate(compiled.quantities) if s.name() in (q.name, q.of)] for s in symbols]
+            fixed = {n: p.value for n, p in compiled.parameters.items() if p.fixed}
+            for symbol, symbol_positions in zip(symbols, positions, strict=True):
+                if len(symbol_positions) != 1 and symbol.name() not in fixed:
+                    fault = "is not estimated" if not symbol_positions else "differs between experiments: give the name of one"
+                    mistakes.append(f"'{symbol.name()}' in the expression {fault} ({listed(compiled.names)})")
                     return None
-            at: Any = [theta[of[0]] if of else fixed[s.name()] for s, of in zip(symbols, own, strict=True)]
-            graph = ca.Function("of", [ca.vertcat(*symbols)], [ca.gradient(what, ca.vertcat(*symbols))])
-            for places, value in zip(own, np.array(graph(np.array(at, dtype=float))).ravel(), strict=True):
-                slope[places[:1]] += value
+            values: Any = [theta[indices[0]] if indices else fixed[s.name()] for s, indices in zip(symbols, positions, strict=True)]
+            gradient_function = ca.Function("of", [ca.vertcat(*symbols)], [ca.gradient(target, ca.vertcat(*symbols))])
+            for symbol_positions, value in zip(positions, np.array(gradient_function(np.array(values, dtype=float))).ravel(), strict=True):
+                slope[symbol_positions[:1]] += value
         else:
-            given = "give a quantity, an expression of quantities, or cf.OutputAt(...)"
-            mistakes.append(f"variance_of {text(what)}; {given}")
+            remedy = "give a quantity, an expression of quantities, or cf.OutputAt(...)"
+            mistakes.append(f"variance_of {text(target)}; {remedy}")
             return None
         row = np.zeros(len(self.names))
-        row[self.of] = slope * posed.natural_slope(self.estimate)
+        row[self.of] = slope * compiled.natural_slope(self.estimate)
         return row * self.units
 
     def spread_of(self, k: int, output: str, times: Array) -> Relative | Array:
         """Return the spreads of an output of candidate k at times (n,), or how they follow from its prediction."""
-        said, condition, j = self.candidates[k].sigma_of(output), self.condition(k), self.extended.outputs.index(output)
-        if said is not None:
-            return said if isinstance(said, Relative) else np.full(times.size, float(said))
+        sigma, condition, j = self.candidates[k].sigma_of(output), self.condition(k), self.extended.outputs.index(output)
+        if sigma is not None:
+            return sigma if isinstance(sigma, Relative) else np.full(times.size, float(sigma))
         return self.factor(condition.observed[j]) * np.interp(
             times, condition.points.times, condition.points.sigma[:, j]
         )
 
     def slopes(self, label: str, times: Array, outputs: Sequence[str]) -> tuple[Array, Array]:
         """Return outputs at times, (n, q), and how they move with relative changes, (n, q, n_u)."""
-        found = self.predicted(self.extended, self._labelled(label), times, self.theta(), outputs)
-        flat = self._on(found.slopes.reshape(-1, found.slopes.shape[-1]), self.columns)
-        return found.values[:, : len(outputs)], flat.reshape(*found.slopes.shape[:2], -1)[:, : len(outputs)]
+        response = self.predicted(self.extended, self._labelled(label), times, self.theta(), outputs)
+        relative_slopes = self._on(response.slopes.reshape(-1, response.slopes.shape[-1]), self.columns)
+        return response.values[:, : len(outputs)], relative_slopes.reshape(*response.slopes.shape[:2], -1)[:, : len(outputs)]
 
     def condition(self, k: int) -> Condition:
         """Return the experiment of candidate k, worked out."""
@@ -291,9 +291,9 @@ class Knowledge:
         """Return the `ObservedOutput` of an output of candidate k, or None if there is none."""
         return self.condition(k).observed[self.extended.outputs.index(output)]
 
-    def factor(self, of: ObservedOutput | None) -> float:
+    def factor(self, observable: ObservedOutput | None) -> float:
         """Return by which unknown factor a sigma is multiplied, 1 if it is known."""
-        return self.sigmas[of.group] if of is not None and of.group >= 0 else 1.0
+        return self.sigmas[observable.group] if observable is not None and observable.group >= 0 else 1.0
 
     def experiment(self, k: int) -> Experiment:
         """Return the experiment of candidate k as it was said."""
@@ -301,33 +301,33 @@ class Knowledge:
 
     def events(self, k: int) -> tuple[Happening, ...]:
         """Return the events of candidate k as specified, or those of its base experiment."""
-        candidate, every = self.candidates[k], {e.name: e for e in self.problem.experiments}
-        base = every[candidate.experiment or next(iter(every))]
+        candidate, experiments = self.candidates[k], {e.name: e for e in self.problem.experiments}
+        base = experiments[candidate.experiment or next(iter(experiments))]
         return base.events if candidate.events is None else candidate.events
 
-    def blocks(self, values: PredictedValues, together: str) -> Array:
+    def blocks(self, values: PredictedValues, purchase_unit: str) -> Array:
         """Return information rows (N, k, n_u) of each purchase, from those of values (n, q, 2, n_u)."""
         n, q, _, n_u = values.rows.shape
         rows = values.rows if values.rows[:, :, 1].any() else values.rows[:, :, :1]
-        match together:
+        match purchase_unit:
             case "output":
-                found = np.swapaxes(rows, 0, 1).reshape(q * n, -1, n_u)
+                result = np.swapaxes(rows, 0, 1).reshape(q * n, -1, n_u)
             case "time":
-                found = rows.reshape(n, -1, n_u)
+                result = rows.reshape(n, -1, n_u)
             case _:
-                found = rows.reshape(1, -1, n_u)
-        if found.shape[1] <= n_u:
-            return found
-        return np.array([np.linalg.qr(one, mode="r") for one in found])
+                result = rows.reshape(1, -1, n_u)
+        if result.shape[1] <= n_u:
+            return result
+        return np.array([np.linalg.qr(block, mode="r") for block in result])
 
-    def simple(self, offers: Offers, counts: Array) -> dict[str, Array]:
+    def simple(self, pool: Offers, counts: Array) -> dict[str, Array]:
         """Return whole experiments at simple times (castfit.drive.design.simple_schedules): there are none."""
         return {}
 
     def present(self, k: int, output: int) -> Array:
         """Return when the experiment that candidate k is like was measured so far; output -1 is any."""
-        candidate, every = self.candidates[k], {e.name: e for e in self.problem.experiments}
-        data = every[candidate.experiment or next(iter(every))].data
+        candidate, experiments = self.candidates[k], {e.name: e for e in self.problem.experiments}
+        data = experiments[candidate.experiment or next(iter(experiments))].data
         names = candidate.outputs if output < 0 else candidate.outputs[output : output + 1]
         return np.unique(np.concatenate([np.empty(0), *(data[n][0] for n in names if n in data)]))
 
@@ -336,50 +336,50 @@ class Knowledge:
 
     def _on(self, rows: Any, columns: Index) -> Array:
         """Return rows by theta (m, n) as rows by relative changes of the n_u quantities."""
-        plain = np.asarray(rows.toarray() if hasattr(rows, "toarray") else rows, dtype=float)
-        whole = np.zeros((plain.shape[0], len(self.names)))
+        dense_rows = np.asarray(rows.toarray() if hasattr(rows, "toarray") else rows, dtype=float)
+        full_rows = np.zeros((dense_rows.shape[0], len(self.names)))
         for j, column in enumerate(columns):
-            whole[:, column] += plain[:, j]
-        return whole * self.units
+            full_rows[:, column] += dense_rows[:, j]
+        return full_rows * self.units
 
     def predicted(
-        self, posed: Posed, condition: Condition, times: Array, theta: Array, outputs: Sequence[str]
+        self, compiled: Posed, condition: Condition, times: Array, theta: Array, outputs: Sequence[str]
     ) -> Responses:
         """Return outputs of an experiment at times, what their noise depends on behind them."""
-        noises = (condition.observed[posed.outputs.index(o)] for o in outputs if o in posed.outputs)
-        asked = tuple(dict.fromkeys((*outputs, *(n for of in noises if of is not None for n in of.predicted))))
-        key = (posed is self.extended, condition.name, times.tobytes(), asked)
-        of = None if self.kept is None else self.kept.get(key)
-        of = of or ResponseFunction.of(posed, condition, times, theta, self.options, asked)
+        observables = (condition.observed[compiled.outputs.index(o)] for o in outputs if o in compiled.outputs)
+        requested_outputs = tuple(dict.fromkeys((*outputs, *(n for observable in observables if observable is not None for n in observable.predicted))))
+        key = (compiled is self.extended, condition.name, times.tobytes(), requested_outputs)
+        response_function = None if self.kept is None else self.kept.get(key)
+        response_function = response_function or ResponseFunction.of(compiled, condition, times, theta, self.options, requested_outputs)
         if self.kept is not None:
-            self.kept[key] = of
-        found = of(theta)
-        if found is None:
+            self.kept[key] = response_function
+        response = response_function(theta)
+        if response is None:
             message = "the sensitivities could not be integrated; change the conditions or times"
             raise InputError("design", [f"{condition.name}: {message}"])
-        return found
+        return response
 
 
 def told_rows(
-    posed: Posed, condition: Condition, j: int, found: Responses, at: Index, given: Array, sigmas: Sequence[float]
+    compiled: Posed, condition: Condition, j: int, response: Responses, time_indices: Index, sigma: Array, sigmas: Sequence[float]
 ) -> tuple[Array, Array, Array, Array]:
     """Return predictions, standard deviations, spreads (n,), rows (n, 2, n_theta) of output j at some of the times."""
-    of = condition.observed[j]
-    assert of is not None
-    mu, slope = (part[at, found.names.index(posed.outputs[j])] for part in (found.values, found.slopes))
-    rows = np.zeros((at.size, 2, slope.shape[1]))
-    s = given * (sigmas[of.group] if of.group >= 0 else 1.0)
-    location, scale = informations(of.noise)
-    if of.computed:
-        spread = found.names.index(of.predicted[1])
-        s = found.values[at, spread]
-        rows[:, 1] = np.sqrt(scale) * found.slopes[at, spread] / s[:, None]
-    deviation = of.noise.deviation(mu, s)
-    unit = deviation if isinstance(of.noise, (Poisson, NegativeBinomial)) else s
-    unit = unit / steepness(of.noise, mu)
+    observable = condition.observed[j]
+    assert observable is not None
+    mu, slope = (array[time_indices, response.names.index(compiled.outputs[j])] for array in (response.values, response.slopes))
+    rows = np.zeros((time_indices.size, 2, slope.shape[1]))
+    s = sigma * (sigmas[observable.group] if observable.group >= 0 else 1.0)
+    location, scale = informations(observable.noise)
+    if observable.computed:
+        spread_index = response.names.index(observable.predicted[1])
+        s = response.values[time_indices, spread_index]
+        rows[:, 1] = np.sqrt(scale) * response.slopes[time_indices, spread_index] / s[:, None]
+    deviation = observable.noise.deviation(mu, s)
+    unit = deviation if isinstance(observable.noise, (Poisson, NegativeBinomial)) else s
+    unit = unit / steepness(observable.noise, mu)
     with np.errstate(divide="ignore", invalid="ignore"):
         rows[:, 0] = np.where(unit[:, None] != 0.0, np.sqrt(location) * slope / unit[:, None], 0.0)
-        rows[:, 0] *= np.sqrt(seen(of.noise, mu, s))[:, None]
+        rows[:, 0] *= np.sqrt(seen(observable.noise, mu, s))[:, None]
     return mu, deviation, s, rows
 
 
@@ -421,42 +421,42 @@ def informations(noise: Noise) -> tuple[float, float]:
 
 
 def knowledge(
-    given: Any,
+    source: Any,
     candidates: Sequence[Candidate],
     mistakes: list[str],
     *,
     samples: int,
     where: str = "design",
-    chosen: Mapping[str, Array] | None = None,
+    choice_values: Mapping[str, Array] | None = None,
 ) -> Knowledge:
     """Build the problem extended by an experiment for each candidate. Raise an InputError with all `mistakes`, if any.
 
-    chosen : the numbers of what candidates choose (castfit.drive.design.choices)
+    choice_values : the numbers of what candidates choose (castfit.drive.design.choices)
     """
-    result, estimate, thetas = _source(given, samples, mistakes, where)
-    problem: Any = given if result is None else result.problem
-    whole, posed = extended_by(problem, candidates, mistakes, where, chosen)
+    result, estimate, thetas = _source(source, samples, mistakes, where)
+    problem: Any = source if result is None else result.problem
+    full_candidates, extended_problem = extended_by(problem, candidates, mistakes, where, choice_values)
     absolute = None if result is None else result.absolute_sigma
-    extended = posed.posed.assuming(absolute_sigma=absolute)
-    labels = [e.name for e in posed.experiments[len(problem.experiments) :]]
-    names, of, columns, origins = _columns(problem, extended, labels, whole)
-    found = Knowledge(
+    extended = extended_problem.posed.assuming(absolute_sigma=absolute)
+    labels = [e.name for e in extended_problem.experiments[len(problem.experiments) :]]
+    names, of, columns, origins = _columns(problem, extended, labels, full_candidates)
+    information = Knowledge(
         problem, extended, tuple(labels), names, estimate, thetas, _eliminated(result, extended), of, columns, origins,
         result is not None, result is not None and result.refuted, absolute,
-        tight(None if result is None else result.integrator), tuple(whole),
+        tight(None if result is None else result.integrator), tuple(full_candidates),
     )  # fmt: skip
-    unsaid: list[str] = []
-    for k, o in [(k, o) for k, c in enumerate(whole) for o in c.outputs if c.sigma_of(o) is None]:
-        of = found.observed(k, o)
-        if of is not None and not np.isfinite(found.factor(of)):
+    messages: list[str] = []
+    for k, o in [(k, o) for k, c in enumerate(full_candidates) for o in c.outputs if c.sigma_of(o) is None]:
+        of = information.observed(k, o)
+        if of is not None and not np.isfinite(information.factor(of)):
             remedy = f"set Candidate(sigma={{'{o}': ...}})"
-            unsaid.append(f"{labels[k]}: the sigma of '{o}' is unknown; {remedy}")
+            messages.append(f"{labels[k]}: the sigma of '{o}' is unknown; {remedy}")
         if of is not None and of.computed and isinstance(of.noise, (Gaussian, LogNormal)) and of.noise.censored:
-            both = "moves with quantities, and values are cut off by a limit of detection"
-            together = "what both tell together is not known: give Candidate(sigma=...)"
-            unsaid.append(f"{labels[k]}: sigma of '{o}' {both}; {together}")
-    check(where, unsaid)
-    return found
+            cause = "moves with quantities, and values are cut off by a limit of detection"
+            consequence = "what both tell together is not known: give Candidate(sigma=...)"
+            messages.append(f"{labels[k]}: sigma of '{o}' {cause}; {consequence}")
+    check(where, messages)
+    return information
 
 
 def extended_by(
@@ -464,7 +464,7 @@ def extended_by(
     candidates: Sequence[Candidate],
     mistakes: list[str],
     where: str,
-    chosen: Mapping[str, Array] | None = None,
+    choice_values: Mapping[str, Array] | None = None,
     *,
     subjects: bool = False,
 ) -> tuple[list[Candidate], Problem]:
@@ -476,8 +476,8 @@ def extended_by(
     if problem.posed.correlations:
         mistakes.append(_CORRELATED)
     labels: list[str] = []
-    new: list[Experiment] = []
-    whole: list[Candidate] = []
+    new_experiments: list[Experiment] = []
+    full_candidates: list[Candidate] = []
     for k, candidate in enumerate(candidates):
         label = candidate.name or f"candidate {k + 1}"
         if label in (*labels, *experiments):
@@ -488,53 +488,53 @@ def extended_by(
                 f"{label}: '{candidate.experiment}' is no experiment: {suggest(candidate.experiment, experiments)}"
             )
             continue
-        unknown = unknown_names(
+        unknown_outputs = unknown_names(
             f"{label}: '{{}}' is no output", candidate.named_outputs, problem.own_model.output_names
         )
-        mistakes += unknown
-        if unknown:
+        mistakes += unknown_outputs
+        if unknown_outputs:
             continue
         candidate = with_fields(candidate, outputs=candidate.outputs or base.measured)
         if base.settled:
             mistakes.append(f"{label}: '{base.name}' is a steady-state measurement without times; choose another experiment")
             continue
         if candidate.times[0] < base.start:
-            begins = f"times begin at {candidate.times[0]:g}, the experiment at {base.start:g}"
-            mistakes.append(f"{label}: {begins}; begin later")
+            start_text = f"times begin at {candidate.times[0]:g}, the experiment at {base.start:g}"
+            mistakes.append(f"{label}: {start_text}; begin later")
             continue
-        depends = [m.output for m in problem.own_model.memories if m.output in candidate.outputs]
-        parts = candidate.per_subject is not None if subjects else candidate.together != "experiment"
-        if depends and parts and not candidate.fixed:
+        memory_outputs = [m.output for m in problem.own_model.memories if m.output in candidate.outputs]
+        is_divided = candidate.per_subject is not None if subjects else candidate.together != "experiment"
+        if memory_outputs and is_divided and not candidate.fixed:
             remedy = "leave per_subject out" if subjects else "give together='experiment'"
-            mistakes.append(f"{label}: the information of a measurement of '{depends[0]}' depends on earlier measurements; {remedy}")
-        if chosen:
-            candidate = with_numbers(candidate, chosen, base.start)
+            mistakes.append(f"{label}: the information of a measurement of '{memory_outputs[0]}' depends on earlier measurements; {remedy}")
+        if choice_values:
+            candidate = with_numbers(candidate, choice_values, base.start)
         labels.append(label)
-        made = _imagined(label, candidate, base, problem, mistakes)
-        new += made
-        whole += [candidate] if made else []
+        candidate_experiments = _imagined(label, candidate, base, problem, mistakes)
+        new_experiments += candidate_experiments
+        full_candidates += [candidate] if candidate_experiments else []
     parameters = {
-        n: _also_of(p, {e.name: c.experiment or next(iter(experiments)) for e, c in zip(new, whole, strict=True)})
+        n: _also_of(p, {e.name: c.experiment or next(iter(experiments)) for e, c in zip(new_experiments, full_candidates, strict=True)})
         for n, p in problem.parameters.items()
     }
     try:
-        extended = Problem(problem.own_model, [*problem.experiments, *new], parameters=parameters)
+        extended = Problem(problem.own_model, [*problem.experiments, *new_experiments], parameters=parameters)
     except InputError as error:
         raise InputError(where, [*mistakes, *error.problems]) from None
     check(where, mistakes)
-    return whole, extended
+    return full_candidates, extended
 
 
-def _source(given: Any, samples: int, mistakes: list[str], where: str) -> tuple[Result | None, Array, Array]:
+def _source(source: Any, samples: int, mistakes: list[str], where: str) -> tuple[Result | None, Array, Array]:
     """Return the result, if there is one, the estimate, and the points (S, n_theta) at which designs are judged."""
-    result = given if isinstance(given, Result) else getattr(given, "result", None)
-    if isinstance(given, Problem):
-        nothing = "nothing is estimated: free a parameter (fixed=False) or an initial state (free(guess))"
-        check(where, [] if given.names else [nothing, *mistakes])
-        return None, given.guess.copy(), given.guess[None].copy()
+    result = source if isinstance(source, Result) else getattr(source, "result", None)
+    if isinstance(source, Problem):
+        message = "nothing is estimated: free a parameter (fixed=False) or an initial state (free(guess))"
+        check(where, [] if source.names else [message, *mistakes])
+        return None, source.guess.copy(), source.guess[None].copy()
     if not isinstance(result, Result):
-        other = "give a Result, a Problem, a sample or a bootstrap"
-        check(where, [f"the first argument is {refused(given, other)}", *mistakes])
+        alternatives = "give a Result, a Problem, a sample or a bootstrap"
+        check(where, [f"the first argument is {refused(source, alternatives)}", *mistakes])
     assert isinstance(result, Result)
     if result.problem is not None and result.problem.posed.correlations:
         check(where, [_CORRELATED, *mistakes])
@@ -543,53 +543,53 @@ def _source(given: Any, samples: int, mistakes: list[str], where: str) -> tuple[
         check(where, [f"the result has no problem; {remedy}", *mistakes])
     if not result.success:
         check(where, ["result is not a solution; pass its problem with guesses instead", *mistakes])
-    if given is result:
+    if source is result:
         return result, result.theta.copy(), result.theta[None].copy()
-    sample: Any = given
+    sample: Any = source
     draws: Array = np.asarray(sample.thetas, dtype=float)
     if not len(draws):
         check(where, ["there are no samples, because all fits failed", *mistakes])
-    chosen = np.unique(np.linspace(0, len(draws) - 1, min(len(draws), samples)).astype(int))
-    return result, result.theta.copy(), draws[chosen]
+    draw_indices = np.unique(np.linspace(0, len(draws) - 1, min(len(draws), samples)).astype(int))
+    return result, result.theta.copy(), draws[draw_indices]
 
 
 def _imagined(
     label: str, candidate: Candidate, base: Experiment, problem: Problem, mistakes: list[str]
 ) -> list[Experiment]:
     """Return the experiment of a candidate, whose values are nowhere used; none if there are mistakes."""
-    before = len(mistakes)
+    n_before = len(mistakes)
     sigma: dict[str, Any] = {}
     noise: dict[str, Any] = {}
     times = candidate.times if candidate.times[-1] > base.start else np.append(candidate.times, base.end)
     for output in candidate.outputs:
-        said = candidate.sigma_of(output)
-        like = next((e for e in (base, *problem.experiments) if output in e.measured), None)
-        if said is not None:
+        candidate_sigma = candidate.sigma_of(output)
+        reference = next((e for e in (base, *problem.experiments) if output in e.measured), None)
+        if candidate_sigma is not None:
             if "" not in problem.posed.groups:  # where no sigma is known none is given here either
-                sigma[output] = 1.0 if isinstance(said, Relative) else float(said)
-        elif like is None:
+                sigma[output] = 1.0 if isinstance(candidate_sigma, Relative) else float(candidate_sigma)
+        elif reference is None:
             mistakes.append(
                 f"{label}: '{output}' was not measured, so its accuracy is unknown; "
                 f"set Candidate(sigma={{'{output}': ...}})"
             )
         else:
-            if like.sigma is not None and output in like.sigma:
-                when, y = like.data[output]
-                there = np.isfinite(y).any(axis=1)
-                mean = np.nanmean(np.where(np.isfinite(y), like.sigma[output], np.nan)[there], axis=1)
-                sigma[output] = np.interp(times, when[there], mean)
-            if output in like.noise:
-                noise[output] = like.noise[output]
+            if reference.sigma is not None and output in reference.sigma:
+                data_times, y = reference.data[output]
+                has_values = np.isfinite(y).any(axis=1)
+                mean = np.nanmean(np.where(np.isfinite(y), reference.sigma[output], np.nan)[has_values], axis=1)
+                sigma[output] = np.interp(times, data_times[has_values], mean)
+            if output in reference.noise:
+                noise[output] = reference.noise[output]
                 if not isinstance(noise[output], (Gaussian, LogNormal, HeavyTailed, Poisson, NegativeBinomial)):
                     mistakes.append(f"{label}: the information of '{output}' is undefined for a user-defined likelihood; set sigma")
                     noise.pop(output)
     initial: Any = {**base.initial, **candidate.initial}
     if isinstance(base.initial, SteadyStart):
         initial = replace(base.initial, replace=initial)
-    if len(mistakes) > before:
+    if len(mistakes) > n_before:
         return []
     try:
-        imagined = Experiment(
+        experiment = Experiment(
             {o: (times, np.ones(times.size)) for o in candidate.outputs},
             sigma=sigma or None,
             noise=noise or None,
@@ -601,19 +601,19 @@ def _imagined(
             name=label,
         )
     except InputError as error:
-        mistakes += [f"{label}: {said}" for said in error.problems]
+        mistakes += [f"{label}: {message}" for message in error.problems]
         return []
-    return [imagined.with_changes(events=tuple(e for e in imagined.events if not too_late(e, imagined.end)))]
+    return [experiment.with_changes(events=tuple(e for e in experiment.events if not too_late(e, experiment.end)))]
 
 
-def _also_of(parameter: Parameter, like: Mapping[str, str]) -> Parameter:
+def _also_of(parameter: Parameter, origin_by_name: Mapping[str, str]) -> Parameter:
     """Return a parameter whose guesses, where they differ between experiments, are known of new ones, too."""
     value: Any = parameter.value
     if isinstance(value, (int, float)):
         return parameter
-    more = {new: value[old] for new, old in like.items() if old in value}
+    new_values = {name: value[origin] for name, origin in origin_by_name.items() if origin in value}
     return Parameter(
-        {**value, **more}, parameter.lower, parameter.upper, parameter.scale, parameter.fixed, parameter.local,
+        {**value, **new_values}, parameter.lower, parameter.upper, parameter.scale, parameter.fixed, parameter.local,
         parameter.prior, starts=parameter.starts,
     )  # fmt: skip
 
@@ -622,21 +622,21 @@ def _columns(
     problem: Problem, extended: Posed, labels: Sequence[str], candidates: Sequence[Candidate]
 ) -> tuple[tuple[str, ...], Index, Index, Index]:
     """Return all names, where those of the problem are among them, and those of the extended problem."""
-    posed, first = problem.posed, problem.experiments[0].name
-    like = {label: c.experiment or first for label, c in zip(labels, candidates, strict=True) if c.same}
+    compiled, first_name = problem.posed, problem.experiments[0].name
+    origin_by_label = {label: c.experiment or first_name for label, c in zip(labels, candidates, strict=True) if c.same}
 
     def key(q: Quantity) -> tuple[str, str, str | None]:
-        return q.kind, q.of, q.experiment and like.get(q.experiment, q.experiment)
+        return q.kind, q.of, q.experiment and origin_by_label.get(q.experiment, q.experiment)
 
     names = {key(q): q.name for q in extended.quantities}
-    names |= {key(q): q.name for q in posed.quantities}
+    names |= {key(q): q.name for q in compiled.quantities}
     order = list(names)
-    of = np.array([order.index(key(q)) for q in posed.quantities], dtype=np.intp)
+    positions = np.array([order.index(key(q)) for q in compiled.quantities], dtype=np.intp)
     columns = np.array([order.index(key(q)) for q in extended.quantities], dtype=np.intp)
-    first_of = {label: c.experiment or first for label, c in zip(labels, candidates, strict=True)}
-    known = {(q.kind, q.of, q.experiment): j for j, q in enumerate(posed.quantities)}
-    every = ((q.kind, q.of, q.experiment and first_of.get(q.experiment, q.experiment)) for q in extended.quantities)
-    return tuple(names.values()), of, columns, np.array([known.get(k, -1) for k in every], dtype=np.intp)
+    base_by_label = {label: c.experiment or first_name for label, c in zip(labels, candidates, strict=True)}
+    index_by_key = {(q.kind, q.of, q.experiment): j for j, q in enumerate(compiled.quantities)}
+    keys = ((q.kind, q.of, q.experiment and base_by_label.get(q.experiment, q.experiment)) for q in extended.quantities)
+    return tuple(names.values()), positions, columns, np.array([index_by_key.get(k, -1) for k in keys], dtype=np.intp)
 
 
 def _eliminated(result: Result | None, extended: Posed) -> tuple[float, ...]:
@@ -645,9 +645,9 @@ def _eliminated(result: Result | None, extended: Posed) -> tuple[float, ...]:
         return (np.nan,) * len(extended.groups)
     from castfit.drive.uncertainty.refits.resampling import group_factors
 
-    posed = result.problem.posed.assuming(absolute_sigma=result.absolute_sigma)  # pyright: ignore
-    known = dict(zip(posed.groups, group_factors(posed, result).tolist(), strict=True))
-    return tuple(known.get(group, np.nan) for group in extended.groups)
+    compiled = result.problem.posed.assuming(absolute_sigma=result.absolute_sigma)  # pyright: ignore
+    factor_by_group = dict(zip(compiled.groups, group_factors(compiled, result).tolist(), strict=True))
+    return tuple(factor_by_group.get(group, np.nan) for group in extended.groups)
 
 
 def tight(options: IntegratorOptions | None) -> IntegratorOptions:

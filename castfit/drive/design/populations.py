@@ -104,8 +104,8 @@ class PopulationKnowledge(Knowledge):
     def absolute(self) -> frozenset[str]:
         """Names of correlations and of quantities that are 0, whose standard deviations are absolute."""
         values = self.question.natural(self.estimate)
-        apart = np.arange(len(self.names)) >= len(self.question.upper) + self.question.m
-        return frozenset(n for n, v, own in zip(self.names, values, apart, strict=True) if own or v == 0.0)
+        is_correlation = np.arange(len(self.names)) >= len(self.question.upper) + self.question.m
+        return frozenset(n for n, v, is_absolute in zip(self.names, values, is_correlation, strict=True) if is_absolute or v == 0.0)
 
     @cached_property
     def turn(self) -> Array:
@@ -157,31 +157,31 @@ class PopulationKnowledge(Knowledge):
     def _place(self, k: int) -> int:
         return len(self.extended.conditions) - len(self.groups) + self.group[k]
 
-    def population(self, new: Mapping[str, int], names: Sequence[str]) -> Population:
+    def population(self, group_by_name: Mapping[str, int], names: Sequence[str]) -> Population:
         """Return the population specification with covariates of all experiments.
 
         New ones take those of their candidates.
         """
         assert self.question.said is not None
-        said = self.question.said[1]
-        like = {name: self.experiment(new[name]).name if name in new else name for name in names}
-        known = {n: {name: float(of[like[name]]) for name in names} for n, of in said.covariates.items()}
-        return Population(said.individual, correlated=said.correlated, parameters=said.parameters, covariates=known)
+        spec = self.question.said[1]
+        origin_by_name = {name: self.experiment(group_by_name[name]).name if name in group_by_name else name for name in names}
+        covariates = {n: {name: float(values[origin_by_name[name]]) for name in names} for n, values in spec.covariates.items()}
+        return Population(spec.individual, correlated=spec.correlated, parameters=spec.parameters, covariates=covariates)
 
-    def simple(self, offers: Offers, counts: Array) -> dict[str, Array]:
+    def simple(self, pool: Offers, counts: Array) -> dict[str, Array]:
         """Return as many subjects at simple times, evenly among groups; none where no times are chosen."""
-        found: dict[str, Array] = {}
+        designs: dict[str, Array] = {}
         for name, places in self.simplest.items():
-            out = np.zeros_like(counts)
-            out[places] = counts.sum() // len(places) + (np.arange(len(places)) < counts.sum() % len(places))
-            found |= {name: out} if counts.sum() and offers.fits(out) else {}
-        return found if any(g.per_subject for g in self.groups) else {}
+            simple_counts = np.zeros_like(counts)
+            simple_counts[places] = counts.sum() // len(places) + (np.arange(len(places)) < counts.sum() % len(places))
+            designs |= {name: simple_counts} if counts.sum() and pool.fits(simple_counts) else {}
+        return designs if any(g.per_subject for g in self.groups) else {}
 
-    def doing(self, k: int, often: float, values: PredictedValues, *, exact: bool) -> str:
+    def doing(self, k: int, count: float, values: PredictedValues, *, exact: bool) -> str:
         """Return the instruction for a schedule: outputs, number of subjects and times."""
-        number = f"{often:{'.0f' if exact else '.4g'}} {'subject' if often == 1 else 'subjects'}"
-        places = Counter(f"{t:.4g}" for t in values.times)
-        times = ", ".join(p if n == 1 else f"{p} ({n} times)" for p, n in places.items())
+        number = f"{count:{'.0f' if exact else '.4g'}} {'subject' if count == 1 else 'subjects'}"
+        counts_by_time = Counter(f"{t:.4g}" for t in values.times)
+        times = ", ".join(p if n == 1 else f"{p} ({n} times)" for p, n in counts_by_time.items())
         return f"{self.labels[k]}: measure {listed(values.outputs)} of {number} at t = {times}."
 
     def values(
@@ -190,43 +190,43 @@ class PopulationKnowledge(Knowledge):
         """Predict the values of subjects at times, with their information rows, at typical values."""
         names = tuple(outputs or self.candidates[k].outputs)
         mu, s, sigma, rows = self._told(k, times, self.theta(), names)
-        _, own, shared = self._typical
-        place, noise = self._place(k), self.extended.noise_parameters
-        L = rows[:, :, 0][..., self.question.places[place]]
+        _, individual_slopes, shared_slopes = self._typical
+        position, noise = self._place(k), self.extended.noise_parameters
+        L = rows[:, :, 0][..., self.question.places[position]]
         by_shared = rows[..., self.question.shared]
         moves_noise = np.array([self.extended.names[j] in noise for j in self.question.shared], dtype=bool)
-        found = np.zeros((*rows.shape[:3], L.shape[-1] + len(self.names)))
-        found[:, :, 0] = np.concatenate([L, L @ own[place] + by_shared[:, :, 0] @ shared], -1)
-        found[:, :, 1, L.shape[-1] :] = by_shared[:, :, 1] * moves_noise @ shared / np.sqrt(2.0)
+        relative_rows = np.zeros((*rows.shape[:3], L.shape[-1] + len(self.names)))
+        relative_rows[:, :, 0] = np.concatenate([L, L @ individual_slopes[position] + by_shared[:, :, 0] @ shared_slopes], -1)
+        relative_rows[:, :, 1, L.shape[-1] :] = by_shared[:, :, 1] * moves_noise @ shared_slopes / np.sqrt(2.0)
         between = np.einsum("nqi,ij,nqj->nq", L, self.spread[0], L)
-        return PredictedValues(times, names, mu, s, sigma, found, between)
+        return PredictedValues(times, names, mu, s, sigma, relative_rows, between)
 
     def slopes(self, label: str, times: Array, outputs: Sequence[str]) -> tuple[Array, Array]:
         """Return outputs of typical subjects at times, (n, q), and how they move with relative changes."""
-        at = self._place(self.labels.index(label))
-        found = self.predicted(self.extended, self.extended.conditions[at], times, self.theta(), outputs)
-        _, own, shared = self._typical
-        by_own, by_shared = found.slopes[..., self.question.places[at]], found.slopes[..., self.question.shared]
-        return found.values[:, : len(outputs)], (by_own @ own[at] + by_shared @ shared)[:, : len(outputs)]
+        position = self._place(self.labels.index(label))
+        response = self.predicted(self.extended, self.extended.conditions[position], times, self.theta(), outputs)
+        _, individual_slopes, shared_slopes = self._typical
+        by_individual, by_shared = response.slopes[..., self.question.places[position]], response.slopes[..., self.question.shared]
+        return response.values[:, : len(outputs)], (by_individual @ individual_slopes[position] + by_shared @ shared_slopes)[:, : len(outputs)]
 
-    def gradient(self, what: Any, mistakes: list[str]) -> Array | None:
+    def gradient(self, target: Any, mistakes: list[str]) -> Array | None:
         """Compute the derivatives of a quantity by relative changes, (n_u,). Return None after a mistake."""
-        if not isinstance(what, str) or what not in self.names:
-            mistakes.append(f"variance_of {text(what)}; of a population give a name: {suggest(str(what), self.names)}")
+        if not isinstance(target, str) or target not in self.names:
+            mistakes.append(f"variance_of {text(target)}; of a population give a name: {suggest(str(target), self.names)}")
             return None
-        j = self.names.index(what)
+        j = self.names.index(target)
         value = float(self.question.natural(self.estimate)[j])
-        return (1.0 if what in self.absolute else abs(value)) * np.eye(len(self.names))[j]
+        return (1.0 if target in self.absolute else abs(value)) * np.eye(len(self.names))[j]
 
-    def blocks(self, values: PredictedValues, together: str) -> Array:
+    def blocks(self, values: PredictedValues, purchase_unit: str) -> Array:
         """Return the square root of what a subject tells, (1, n_u, n_u)."""
         return root(self.information(values.rows[None]))
 
     def information(self, rows: Array) -> Array:
         """Return F (P, n_u, n_u) of schedules with rows (P, n, q, 2, m + n_u); see the module."""
         size = max(1, _BLOCK // ((rows.shape[1] * rows.shape[2]) ** 2 * len(self.names)))
-        parts = [self._information(rows[i : i + size]) for i in range(0, len(rows), size)]
-        return np.concatenate(parts)
+        blocks = [self._information(rows[i : i + size]) for i in range(0, len(rows), size)]
+        return np.concatenate(blocks)
 
     def _information(self, rows: Array) -> Array:
         (omega, by_omega), m = self.spread, self.question.m
@@ -236,13 +236,13 @@ class PopulationKnowledge(Knowledge):
         V = flat[:, :, 0, :m] @ omega @ np.swapaxes(flat[:, :, 0, :m], 1, 2) + np.eye(K)
         C = np.linalg.inv(np.linalg.cholesky(V))
         L, J = np.split(C @ flat[:, :, 0], [m], axis=-1)
-        moved = np.flatnonzero((by_omega != 0.0).any(axis=(0, 1)) | (noise != 0.0).any(axis=(0, 1)))
+        moving_indices = np.flatnonzero((by_omega != 0.0).any(axis=(0, 1)) | (noise != 0.0).any(axis=(0, 1)))
         # C V_a C' for each a: between subjects L (dOmega / du_a) L', of the noise 2 s s_a'
-        between = np.einsum("pki,ija,plj->pakl", L, by_omega[:, :, moved], L, optimize=True)
-        within = np.einsum("pkr,pra,plr->pakl", C, noise[:, :, moved], C, optimize=True)
-        W = (between + within).reshape(P, moved.size, -1)
+        between_blocks = np.einsum("pki,ija,plj->pakl", L, by_omega[:, :, moving_indices], L, optimize=True)
+        within_blocks = np.einsum("pkr,pra,plr->pakl", C, noise[:, :, moving_indices], C, optimize=True)
+        W = (between_blocks + within_blocks).reshape(P, moving_indices.size, -1)
         F = np.swapaxes(J, 1, 2) @ J
-        F[:, moved[:, None], moved] += 0.5 * W @ np.swapaxes(W, 1, 2)
+        F[:, moving_indices[:, None], moving_indices] += 0.5 * W @ np.swapaxes(W, 1, 2)
         return F
 
     @property
@@ -260,10 +260,10 @@ def root(F: Array) -> Array:
 
 
 def population_knowledge(
-    given: Any, population: Any, candidates: Sequence[Candidate], mistakes: list[str]
+    source: Any, population: Any, candidates: Sequence[Candidate], mistakes: list[str]
 ) -> PopulationKnowledge:
     """Build the population with a subject for each candidate. Raise an InputError with all `mistakes`, if any."""
-    fit = given if isinstance(given, MixedEffectsResult) else None
+    fit = source if isinstance(source, MixedEffectsResult) else None
     if fit is not None:
         if population is not None:
             mistakes.append("the fit knows its population; leave population= out")
@@ -271,28 +271,28 @@ def population_knowledge(
             mistakes.append("result is not a solution; pass its problem with guesses and population=...")
         elif not np.isfinite(fit.errors.covariance).any():
             mistakes.append("the fit has no standard errors; set standard_errors=True in the fit")
-    problem, spec = (given, population) if fit is None else fit.question.said or (None, None)
+    problem, spec = (source, population) if fit is None else fit.question.said or (None, None)
     if not isinstance(problem, Problem) or not isinstance(spec, Population):
         mistakes.append("a design of a population takes a Problem and population=cf.Population(...), or their fit")
         check("design", mistakes)
     assert isinstance(problem, Problem)
     assert isinstance(spec, Population)
     mistakes += [
-        f"{c.name or f'candidate {k + 1}'}: {what}"
+        f"{c.name or f'candidate {k + 1}'}: {message}"
         for k, c in enumerate(candidates)
-        for what, wrong in (
+        for message, is_wrong in (
             ("a subject is measured as a whole; remove together='time'", c.together == "time"),
             ("a subject has one cost; give a number", not isinstance(c.cost, float)),
             ("every subject of a population is a new one; remove same=True", c.same),
             ("a subject without per_subject is measured at all times; leave spacing and between out, or give it",
              c.per_subject is None and (c.spacing > 0.0 or c.between)),
         )
-        if wrong
+        if is_wrong
     ]  # fmt: skip
-    whole, extended = extended_by(problem, candidates, mistakes, "design", subjects=True)
-    old, new = [e.name for e in problem.experiments], [e.name for e in extended.experiments]
-    bases = [*old, *(c.experiment or old[0] for c in whole)]
-    covariates = {n: _known_of(spec, n, old, new, bases, mistakes) for n in spec.covariates}
+    full_candidates, extended = extended_by(problem, candidates, mistakes, "design", subjects=True)
+    old_names, new_names = [e.name for e in problem.experiments], [e.name for e in extended.experiments]
+    bases = [*old_names, *(c.experiment or old_names[0] for c in full_candidates)]
+    covariates = {n: _known_of(spec, n, old_names, new_names, bases, mistakes) for n in spec.covariates}
     check("design", mistakes)
     question = ask(
         extended,
@@ -301,12 +301,12 @@ def population_knowledge(
             covariates=covariates,
         ),
     )  # fmt: skip
-    posed = question.problem
-    conditions = posed.conditions[len(old) :]
-    for c, condition in zip(whole, conditions, strict=True):
+    compiled = question.problem
+    conditions = compiled.conditions[len(old_names) :]
+    for c, condition in zip(full_candidates, conditions, strict=True):
         for output in c.outputs:
-            of = condition.observed[posed.outputs.index(output)]
-            if of is not None and not isinstance(of.noise, (Gaussian, LogNormal)):
+            observable = condition.observed[compiled.outputs.index(output)]
+            if observable is not None and not isinstance(observable.noise, (Gaussian, LogNormal)):
                 mistakes.append(
                     f"{condition.name}: designs of populations need normal noise, but '{output}' has another noise model"
                 )
@@ -318,37 +318,37 @@ def population_knowledge(
     for name, value in zip(fit.names, fit.y, strict=True) if fit is not None else ():
         y[question.names.index(name)] = value
     n_y = question.n_y
-    found = PopulationKnowledge(
-        problem, posed, tuple(new[len(old) :]), question.names, y, y[None], (), np.arange(n_y), np.arange(n_y),
+    information = PopulationKnowledge(
+        problem, compiled, tuple(new_names[len(old_names) :]), question.names, y, y[None], (), np.arange(n_y), np.arange(n_y),
         np.arange(n_y), fit is not None, False, None, tight(None if fit is None else fit.integrator),
-        tuple(with_fields(c, together="experiment", spacing=0.0, between=False) for c in whole),
-        question=question, M0=np.zeros((n_y, n_y)), group=tuple(range(len(whole))), groups=tuple(whole),
+        tuple(with_fields(c, together="experiment", spacing=0.0, between=False) for c in full_candidates),
+        question=question, M0=np.zeros((n_y, n_y)), group=tuple(range(len(full_candidates))), groups=tuple(full_candidates),
         integrator=None if fit is None else fit.integrator,
     )  # fmt: skip
-    return replace(found, M0=_known_before(found, fit))
+    return replace(information, M0=_known_before(information, fit))
 
 
 def _known_of(
-    population: Population, name: str, old: Sequence[str], new: Sequence[str], bases: Sequence[str], mistakes: list[str]
+    population: Population, name: str, old_names: Sequence[str], new_names: Sequence[str], bases: Sequence[str], mistakes: list[str]
 ) -> dict[str, float]:
     """Return a covariate of every experiment; of a new group that is not named, that of the experiment it is like."""
-    given: Any = population.covariates[name]
-    by_name = dict(given) if hasattr(given, "keys") else dict(zip(old, given, strict=False))
-    known = dict(zip(old, population.covariate(name, old, mistakes).tolist(), strict=True)) | by_name
-    return {label: float(known.get(label, known.get(base, np.nan))) for label, base in zip(new, bases, strict=True)}
+    values: Any = population.covariates[name]
+    by_name = dict(values) if hasattr(values, "keys") else dict(zip(old_names, values, strict=False))
+    value_by_name = dict(zip(old_names, population.covariate(name, old_names, mistakes).tolist(), strict=True)) | by_name
+    return {label: float(value_by_name.get(label, value_by_name.get(base, np.nan))) for label, base in zip(new_names, bases, strict=True)}
 
 
-def _known_before(found: PopulationKnowledge, fit: MixedEffectsResult | None) -> Array:
+def _known_before(information: PopulationKnowledge, fit: MixedEffectsResult | None) -> Array:
     """Return the information of a fit, or of priors, by relative changes."""
-    names, turn = found.names, found.turn
+    names, turn = information.names, information.turn
     if fit is None:
-        rows: Any = found.question.priors(found.estimate).jacobian
+        rows: Any = information.question.priors(information.estimate).jacobian
         J = np.asarray(rows.toarray() if hasattr(rows, "toarray") else rows, dtype=float) @ turn
         return J.T @ J
-    own = np.flatnonzero(np.isfinite(np.diag(fit.errors.covariance)))
-    at = [names.index(fit.names[j]) for j in own]
+    finite_indices = np.flatnonzero(np.isfinite(np.diag(fit.errors.covariance)))
+    positions = [names.index(fit.names[j]) for j in finite_indices]
     M = np.zeros((len(names), len(names)))
-    M[np.ix_(at, at)] = np.linalg.inv(fit.errors.covariance[np.ix_(own, own)])
+    M[np.ix_(positions, positions)] = np.linalg.inv(fit.errors.covariance[np.ix_(finite_indices, finite_indices)])
     return turn.T @ M @ turn
 
 
@@ -374,10 +374,10 @@ class _Schedules:
 
     def add(self, g: int, schedules: Iterable[Sequence[int]]) -> bool:
         """Take schedules that are not known yet into the pool; tell whether there are any."""
-        new = list(dict.fromkeys(key for s in schedules if (key := tuple(sorted(map(int, s)))) not in self.of(g)))
-        if new:
-            self.pool |= {(g, s): R for s, R in zip(new, root(self.informations(g, new)), strict=True)}
-        return bool(new)
+        new_schedules = list(dict.fromkeys(key for s in schedules if (key := tuple(sorted(map(int, s)))) not in self.of(g)))
+        if new_schedules:
+            self.pool |= {(g, s): R for s, R in zip(new_schedules, root(self.informations(g, new_schedules)), strict=True)}
+        return bool(new_schedules)
 
     def of(self, g: int) -> set[tuple[int, ...]]:
         """Return the known schedules of a group."""
@@ -394,16 +394,16 @@ class _Schedules:
         if n is None:
             return dict.fromkeys((EQUIDISTANT, RATIOS, PRESENT), tuple(range(times.size)))
         start, present = self.known.condition(g).start, self.known.present(g, -1)
-        found = simple_places(times, n, start, present, tells=bool(self.values[g].rows[0].any()), apart=True)
-        every = {name: tuple(np.sort(places).tolist()) for name, places in found.items()}
-        return {name: s for name, s in every.items() if self.apart(g, s)}
+        places_by_name = simple_places(times, n, start, present, tells=bool(self.values[g].rows[0].any()), is_distinct=True)
+        schedules = {name: tuple(np.sort(places).tolist()) for name, places in places_by_name.items()}
+        return {name: s for name, s in schedules.items() if self.apart(g, s)}
 
     def first(self, g: int) -> tuple[int, ...] | None:
         """Return the earliest schedule; None if no times are as far from each other as they should be."""
-        times, n, found = self.values[g].times, self.known.groups[g].per_subject or 0, [0]
+        times, n, places = self.values[g].times, self.known.groups[g].per_subject or 0, [0]
         for i in range(1, times.size):
-            found += [i] if self.apart(g, [found[-1], i]) else []
-        return tuple(found[:n]) if len(found) >= n else None
+            places += [i] if self.apart(g, [places[-1], i]) else []
+        return tuple(places[:n]) if len(places) >= n else None
 
     def drawn(self, g: int) -> tuple[int, ...] | None:
         """Return a schedule by chance; None if chance finds none."""
@@ -416,189 +416,189 @@ class _Schedules:
 
     def climbed(self, g: int, start: tuple[int, ...], G: Array, stop: Callable[[], bool]) -> tuple[int, ...]:
         """Exchange one time for another as long as tr(G F) grows."""
-        now, value = start, float(np.sum(G * self.informations(g, [start])[0]))
+        schedule, value = start, float(np.sum(G * self.informations(g, [start])[0]))
         while not stop():
             trials = [
                 trial
-                for j in range(len(now))
+                for j in range(len(schedule))
                 for i in range(self.values[g].times.size)
-                if i != now[j] and self.apart(g, trial := (*now[:j], i, *now[j + 1 :]))
+                if i != schedule[j] and self.apart(g, trial := (*schedule[:j], i, *schedule[j + 1 :]))
             ]
-            worth = np.einsum("ij,pij->p", G, self.informations(g, trials)) if trials else np.zeros(1)
-            if worth.max() <= value * (1.0 + _WORTH):
+            gains = np.einsum("ij,pij->p", G, self.informations(g, trials)) if trials else np.zeros(1)
+            if gains.max() <= value * (1.0 + _WORTH):
                 break
-            now, value = tuple(sorted(trials[int(np.argmax(worth))])), float(worth.max())
-        return now
+            schedule, value = tuple(sorted(trials[int(np.argmax(gains))])), float(gains.max())
+        return schedule
 
 
 def scheduled(
-    known: PopulationKnowledge,
-    bought: Purchases,
+    information: PopulationKnowledge,
+    selection: Purchases,
     goal: DesignGoal,
     order: Index,
     rng: np.random.Generator,
     stop: Callable[[], bool],
 ) -> tuple[PopulationKnowledge, Purchases]:
     """Build schedules by enumeration or column generation. Return them as candidates, with their purchases."""
-    free = [int(k) for k in bought.candidate]  # groups of which subjects can be bought
-    column = {g: i for i, g in enumerate(free)}
-    offers, most = _group_budgets(bought.offers)
-    M0 = offers.M0[:, order][:, :, order]
-    here, ended = _Schedules(known, bought.values[0], order, rng), True
-    open_: list[int] = []
-    for g in free:
-        n, size = known.groups[g].per_subject, bought.values[0][g].times.size
-        here.add(g, here.simple(g).values())
+    free_groups = [int(k) for k in selection.candidate]  # groups of which subjects can be bought
+    column_by_group = {g: i for i, g in enumerate(free_groups)}
+    pool, max_counts = _group_budgets(selection.offers)
+    M0 = pool.M0[:, order][:, :, order]
+    catalog, is_finished = _Schedules(information, selection.values[0], order, rng), True
+    open_groups: list[int] = []
+    for g in free_groups:
+        n, size = information.groups[g].per_subject, selection.values[0][g].times.size
+        catalog.add(g, catalog.simple(g).values())
         if n is not None and comb(size + n - 1, n) <= _EVERY:
-            here.add(g, [s for s in combinations_with_replacement(range(size), n) if here.apart(g, s)])
+            catalog.add(g, [s for s in combinations_with_replacement(range(size), n) if catalog.apart(g, s)])
         elif n is not None:
-            open_.append(g)
-            here.add(g, [s for s in (here.first(g), *(here.drawn(g) for _ in range(_FIRST))) if s is not None])
-        if not here.of(g):
-            crowded = f"no {n} of its times are {known.groups[g].spacing:g} apart; give more times, or less spacing"
-            raise InputError("design", [f"{known.labels[g]}: {crowded}"])
+            open_groups.append(g)
+            catalog.add(g, [s for s in (catalog.first(g), *(catalog.drawn(g) for _ in range(_FIRST))) if s is not None])
+        if not catalog.of(g):
+            message = f"no {n} of its times are {information.groups[g].spacing:g} apart; give more times, or less spacing"
+            raise InputError("design", [f"{information.labels[g]}: {message}"])
 
-    def offered() -> Offers:
-        own = [column[g] for g, _ in here.pool]
-        J = np.array(list(here.pool.values()))[None]
-        return Offers(J, M0, offers.A[:, own], offers.b, most[own], offers.price[own])
+    def build_pool() -> Offers:
+        columns = [column_by_group[g] for g, _ in catalog.pool]
+        J = np.array(list(catalog.pool.values()))[None]
+        return Offers(J, M0, pool.A[:, columns], pool.b, max_counts[columns], pool.price[columns])
 
-    for _ in range(_ROUNDS if open_ else 0):
-        now, ended = offered(), False
-        found = relaxed(goal, now, _WORTH, stop=stop)
-        at = found and goal.criterion.tangent(now.information(found.w)[0], M0[0], found.mu)
-        if found is None or not at or stop():
+    for _ in range(_ROUNDS if open_groups else 0):
+        current_pool, is_finished = build_pool(), False
+        solution = relaxed(goal, current_pool, _WORTH, stop=stop)
+        linearization = solution and goal.criterion.tangent(current_pool.information(solution.w)[0], M0[0], solution.mu)
+        if solution is None or not linearization or stop():
             break
-        keys, ended, here.seen = list(here.pool), True, set(here.pool)
-        for g in open_:
-            used = [keys[i][1] for i in np.flatnonzero(found.w > _USED * found.w.max()) if keys[i][0] == g]
-            starts = [*used, *(s for s in (here.drawn(g) for _ in range(_WILD)) if s is not None)]
-            ends = sorted({here.climbed(g, s, at.G, stop) for s in starts})
-            worth = np.einsum("ij,pij->p", at.G, here.informations(g, ends))
-            price = float(found.y @ offers.A[:, column[g]]) + offers.price[column[g]]
-            ended &= not (here.add(g, ends) and worth.max() > price * (1.0 + _WORTH))
-        if ended:
+        keys, is_finished, catalog.seen = list(catalog.pool), True, set(catalog.pool)
+        for g in open_groups:
+            used_schedules = [keys[i][1] for i in np.flatnonzero(solution.w > _USED * solution.w.max()) if keys[i][0] == g]
+            starts = [*used_schedules, *(s for s in (catalog.drawn(g) for _ in range(_WILD)) if s is not None)]
+            end_schedules = sorted({catalog.climbed(g, s, linearization.G, stop) for s in starts})
+            gains = np.einsum("ij,pij->p", linearization.G, catalog.informations(g, end_schedules))
+            price = float(solution.y @ pool.A[:, column_by_group[g]]) + pool.price[column_by_group[g]]
+            is_finished &= not (catalog.add(g, end_schedules) and gains.max() > price * (1.0 + _WORTH))
+        if is_finished:
             break
-    if not ended:
-        here.seen = set(here.pool)
-    return _as_candidates(here, bought, offered(), order, every=not open_)
+    if not is_finished:
+        catalog.seen = set(catalog.pool)
+    return _as_candidates(catalog, selection, build_pool(), order, is_complete=not open_groups)
 
 
-def _group_budgets(offers: Offers) -> tuple[Offers, Array]:
+def _group_budgets(pool: Offers) -> tuple[Offers, Array]:
     """Turn how often a group may be bought into budgets, which its schedules share."""
-    capped = np.flatnonzero(np.isfinite(offers.u))
-    rows = np.eye(offers.count)[capped]
-    A, b = np.concatenate([offers.A, rows]), np.concatenate([offers.b, offers.u[capped]])
-    return replace(offers, A=A, b=b), np.full(offers.count, np.inf)
+    capped_groups = np.flatnonzero(np.isfinite(pool.u))
+    rows = np.eye(pool.count)[capped_groups]
+    A, b = np.concatenate([pool.A, rows]), np.concatenate([pool.b, pool.u[capped_groups]])
+    return replace(pool, A=A, b=b), np.full(pool.count, np.inf)
 
 
 def _as_candidates(
-    here: _Schedules, bought: Purchases, offers: Offers, order: Index, *, every: bool
+    catalog: _Schedules, selection: Purchases, pool: Offers, order: Index, *, is_complete: bool
 ) -> tuple[PopulationKnowledge, Purchases]:
-    """Return the pool as candidates, in the order of `known`."""
-    known, keys, back = here.known, list(here.pool), np.argsort(order)
-    column = {int(g): i for i, g in enumerate(bought.candidate)}
-    values, simple = tuple(_at(here.values[g], list(s)) for g, s in keys), {g: here.simple(g) for g in column}
-    candidates = tuple(with_fields(known.candidates[g], times=v.times) for (g, _), v in zip(keys, values, strict=True))
-    fixed = [g for g, c in enumerate(known.candidates) if c.fixed]
+    """Return the pool as candidates, in the order of `information`."""
+    information, keys, inverse_order = catalog.known, list(catalog.pool), np.argsort(order)
+    column_by_group = {int(g): i for i, g in enumerate(selection.candidate)}
+    values, simple = tuple(_at(catalog.values[g], list(s)) for g, s in keys), {g: catalog.simple(g) for g in column_by_group}
+    candidates = tuple(with_fields(information.candidates[g], times=v.times) for (g, _), v in zip(keys, values, strict=True))
+    fixed = [g for g, c in enumerate(information.candidates) if c.fixed]
     group = (*(g for g, _ in keys), *fixed)
-    new = replace(
-        known, candidates=(*candidates, *(known.candidates[g] for g in fixed)), group=group,
-        labels=tuple(f"{known.labels[g]} #{k + 1}" for k, g in enumerate(group)),
-        compared=len(here.seen), all_compared=every,
+    new_information = replace(
+        information, candidates=(*candidates, *(information.candidates[g] for g in fixed)), group=group,
+        labels=tuple(f"{information.labels[g]} #{k + 1}" for k, g in enumerate(group)),
+        compared=len(catalog.seen), all_compared=is_complete,
         simplest={name: [keys.index((g, s[name])) for g, s in simple.items()]
                   for name in (EQUIDISTANT, RATIOS, PRESENT) if all(name in s for s in simple.values())},
     )  # fmt: skip
     N = len(keys)
-    plain = replace(offers, J=offers.J[..., back], M0=bought.offers.M0)
-    lone = Positions(-1 - np.arange(N), np.arange(N), np.zeros(N), np.zeros(N))
-    none, cost = np.full(N, -1, dtype=np.intp), np.array([bought.cost[column[g]] for g, _ in keys])
-    more = tuple(bought.values[0][g] for g in fixed)
-    return new, replace(
-        bought, offers=plain, at=lone, candidate=np.arange(N), output=none, time=none, cost=cost,
-        values=((*values, *more),),
+    reordered_pool = replace(pool, J=pool.J[..., inverse_order], M0=selection.offers.M0)
+    positions = Positions(-1 - np.arange(N), np.arange(N), np.zeros(N), np.zeros(N))
+    no_index, cost = np.full(N, -1, dtype=np.intp), np.array([selection.cost[column_by_group[g]] for g, _ in keys])
+    fixed_values = tuple(selection.values[0][g] for g in fixed)
+    return new_information, replace(
+        selection, offers=reordered_pool, at=positions, candidate=np.arange(N), output=no_index, time=no_index, cost=cost,
+        values=((*values, *fixed_values),),
     )  # fmt: skip
 
 
 def moved_schedules(
-    known: PopulationKnowledge, bought: Purchases, goal: DesignGoal, counts: Array, order: Index
+    information: PopulationKnowledge, selection: Purchases, goal: DesignGoal, counts: Array, order: Index
 ) -> tuple[Purchases, Offers] | None:
     """Move the times of used schedules between grid times. Return the purchases and offers, or None if not better.
 
     All of them move together, along splines of the rows on the grids; what comes out is worked out by the model.
     """
     grids = {
-        g: known.values(known.group.index(g), of.times)
-        for g, of in enumerate(known.groups)
-        if of.between and of.times.size >= FEWEST
+        g: information.values(information.group.index(g), grid.times)
+        for g, grid in enumerate(information.groups)
+        if grid.between and grid.times.size >= FEWEST
     }
-    used = [int(k) for k in np.flatnonzero(counts) if known.group[k] in grids]
-    if not used:
+    used_candidates = [int(k) for k in np.flatnonzero(counts) if information.group[k] in grids]
+    if not used_candidates:
         return None
-    splines = {g: CubicSpline(of.times, of.rows) for g, of in grids.items()}
-    start = np.concatenate([bought.values[0][k].times for k in used])
-    ends = np.cumsum([bought.values[0][k].times.size for k in used])
-    whose = [known.group[k] for k in used for _ in bought.values[0][k].times]
-    low, high = (np.array([grids[g].times[at] for g in whose]) for at in (0, -1))
-    gap = np.array([known.groups[g].spacing for g in whose])
-    inner = np.setdiff1d(np.arange(start.size - 1), ends - 1)
-    M = bought.offers.information(np.where(np.isin(np.arange(counts.size), used), 0.0, counts))[0]
+    splines = {g: CubicSpline(grid.times, grid.rows) for g, grid in grids.items()}
+    start = np.concatenate([selection.values[0][k].times for k in used_candidates])
+    ends = np.cumsum([selection.values[0][k].times.size for k in used_candidates])
+    group_of_time = [information.group[k] for k in used_candidates for _ in selection.values[0][k].times]
+    low, high = (np.array([grids[g].times[end_index] for g in group_of_time]) for end_index in (0, -1))
+    gap = np.array([information.groups[g].spacing for g in group_of_time])
+    gap_starts = np.setdiff1d(np.arange(start.size - 1), ends - 1)
+    M = selection.offers.information(np.where(np.isin(np.arange(counts.size), used_candidates), 0.0, counts))[0]
 
-    def pieces(t: Array) -> list[Array]:
+    def split_times(t: Array) -> list[Array]:
         return [np.sort(part) for part in np.split(t, ends[:-1])]
 
-    def along(t: Array) -> Array:
-        whole = M.copy()
-        for k, times in zip(used, pieces(t), strict=True):
-            whole += counts[k] * known.information(splines[known.group[k]](times)[None])[0]
-        return whole[None]
+    def interpolate_information(t: Array) -> Array:
+        total = M.copy()
+        for k, times in zip(used_candidates, split_times(t), strict=True):
+            total += counts[k] * information.information(splines[information.group[k]](times)[None])[0]
+        return total[None]
 
-    def anew(t: Array) -> Purchases:
-        values, J = list(bought.values[0]), bought.offers.J.copy()
-        for k, times in zip(used, pieces(t), strict=True):
-            values[k] = known.values(k, times)
-            J[0, k] = known.blocks(values[k], "experiment")[0]
-        return replace(bought, offers=replace(bought.offers, J=J), values=(tuple(values),))
+    def recompute_selection(t: Array) -> Purchases:
+        values, J = list(selection.values[0]), selection.offers.J.copy()
+        for k, times in zip(used_candidates, split_times(t), strict=True):
+            values[k] = information.values(k, times)
+            J[0, k] = information.blocks(values[k], "experiment")[0]
+        return replace(selection, offers=replace(selection.offers, J=J), values=(tuple(values),))
 
-    return moved(bought, goal, counts, order, (start, low, high), (inner, gap[1:][inner]), along, anew)
+    return moved(selection, goal, counts, order, (start, low, high), (gap_starts, gap[1:][gap_starts]), interpolate_information, recompute_selection)
 
 
-def told(known: PopulationKnowledge, counts: Array) -> PopulationKnowledge:
+def told(information: PopulationKnowledge, counts: Array) -> PopulationKnowledge:
     """Return the schedules named after their groups, with letters where subjects of one have several."""
-    labels = list(known.labels)
-    for g, experiment in enumerate(known.extended.experiments[-len(known.groups) :]):
-        own = [k for k, of in enumerate(known.group) if of == g and (k >= counts.size or counts[k] > 0)]
-        for i, k in enumerate(own):
-            labels[k] = experiment.name + (f" {_letters(i)}" if len(own) > 1 else "")
-    return replace(known, labels=tuple(labels))
+    labels = list(information.labels)
+    for g, experiment in enumerate(information.extended.experiments[-len(information.groups) :]):
+        schedules = [k for k, group in enumerate(information.group) if group == g and (k >= counts.size or counts[k] > 0)]
+        for i, k in enumerate(schedules):
+            labels[k] = experiment.name + (f" {_letters(i)}" if len(schedules) > 1 else "")
+    return replace(information, labels=tuple(labels))
 
 
 def worth_of_times(
-    known: PopulationKnowledge, bought: Purchases, goal: DesignGoal, found: RelaxedDesign, counts: Array
+    information: PopulationKnowledge, selection: Purchases, goal: DesignGoal, solution: RelaxedDesign, counts: Array
 ) -> list[tuple[str, Array, Array]]:
     """Return name, times (n,) and best ratio of value to price with one time moved there, of used schedules with
     chosen times.
     """
-    offers = bought.offers
-    at = goal.criterion.tangent(offers.information(found.w)[0], offers.M0[0], found.mu)
-    told_: list[tuple[str, Array, Array]] = []
-    chosen = [k for k in np.flatnonzero(counts).tolist() if known.groups[known.group[k]].per_subject]
-    for k in chosen if at is not None else ():
-        assert at is not None
-        own, grid = bought.values[0][k], known.values(k, known.groups[known.group[k]].times)
-        moved = np.repeat(own.rows[None, None], own.times.size, 0).repeat(grid.times.size, 1)
-        for j in range(own.times.size):
-            moved[j, :, j] = grid.rows
-        worth = np.einsum("ij,pij->p", at.G, known.information(moved.reshape(-1, *own.rows.shape)))
-        worth = worth.reshape(own.times.size, -1)
-        for j in range(own.times.size):
-            rest = np.delete(own.times, j)
-            near = np.abs(grid.times[:, None] - rest) < known.groups[known.group[k]].spacing * (1 - 1e-9)
-            worth[j, near.any(axis=1)] = np.nan
-        price = float(found.y @ offers.A[:, k]) + float(offers.price[k])
-        kept = ~np.isnan(worth).all(axis=0)
-        told_.append((known.labels[k], grid.times[kept], np.nanmax(worth[:, kept], axis=0) / price))
-    return told_
+    pool = selection.offers
+    linearization = goal.criterion.tangent(pool.information(solution.w)[0], pool.M0[0], solution.mu)
+    result: list[tuple[str, Array, Array]] = []
+    chosen_schedules = [k for k in np.flatnonzero(counts).tolist() if information.groups[information.group[k]].per_subject]
+    for k in chosen_schedules if linearization is not None else ():
+        assert linearization is not None
+        values, grid = selection.values[0][k], information.values(k, information.groups[information.group[k]].times)
+        moved_rows = np.repeat(values.rows[None, None], values.times.size, 0).repeat(grid.times.size, 1)
+        for j in range(values.times.size):
+            moved_rows[j, :, j] = grid.rows
+        gains = np.einsum("ij,pij->p", linearization.G, information.information(moved_rows.reshape(-1, *values.rows.shape)))
+        gains = gains.reshape(values.times.size, -1)
+        for j in range(values.times.size):
+            other_times = np.delete(values.times, j)
+            is_near = np.abs(grid.times[:, None] - other_times) < information.groups[information.group[k]].spacing * (1 - 1e-9)
+            gains[j, is_near.any(axis=1)] = np.nan
+        price = float(solution.y @ pool.A[:, k]) + float(pool.price[k])
+        has_value = ~np.isnan(gains).all(axis=0)
+        result.append((information.labels[k], grid.times[has_value], np.nanmax(gains[:, has_value], axis=0) / price))
+    return result
 
 
 def _letters(i: int) -> str:
@@ -606,6 +606,6 @@ def _letters(i: int) -> str:
 
 
 def _at(values: PredictedValues, places: Sequence[int]) -> PredictedValues:
-    at = np.array(places, dtype=np.intp)
-    parts = {name: getattr(values, name)[at] for name in ("times", "mu", "s", "rows", "between")}
-    return replace(values, **parts)
+    indices = np.array(places, dtype=np.intp)
+    arrays = {name: getattr(values, name)[indices] for name in ("times", "mu", "s", "rows", "between")}
+    return replace(values, **arrays)

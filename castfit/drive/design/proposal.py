@@ -125,17 +125,17 @@ class Design:
     @cached_property
     def _predicted(self) -> tuple[PredictedValues, ...]:
         """Predicted values of each candidate at the estimate."""
-        first = self.bought.values[0]
+        first_values = self.bought.values[0]
         if len(self.known.thetas) == 1:
-            return first
-        return tuple(self.known.values(k, values.times) for k, values in enumerate(first))
+            return first_values
+        return tuple(self.known.values(k, values.times) for k, values in enumerate(first_values))
 
     @cached_property
     def table(self) -> dict[str, NDArray[Any]]:
         """One row for each value to be measured, as columns, for instance for ``pandas.DataFrame(design.table)``."""
         rows: list[tuple[Any, ...]] = []
         for i in np.flatnonzero(self.counts > 0):
-            k, o, t = (int(of[i]) for of in (self.bought.candidate, self.bought.output, self.bought.time))
+            k, o, t = (int(indices[i]) for indices in (self.bought.candidate, self.bought.output, self.bought.time))
             values = self._predicted[k]
             outputs = range(len(values.outputs)) if o < 0 else [o]
             times = range(values.times.size) if t < 0 else [t]
@@ -146,9 +146,9 @@ class Design:
                 for b in outputs
                 for a in times
             ]
-        heads = ("candidate", "output", "time", "count", "prediction", "deviation")
-        columns = list(zip(*rows, strict=True)) if rows else [()] * len(heads)
-        return {head: np.array(column) for head, column in zip(heads, columns, strict=True)}
+        headers = ("candidate", "output", "time", "count", "prediction", "deviation")
+        columns = list(zip(*rows, strict=True)) if rows else [()] * len(headers)
+        return {head: np.array(column) for head, column in zip(headers, columns, strict=True)}
 
     @property
     def experiments(self) -> tuple[Experiment, ...]:
@@ -169,41 +169,41 @@ class Design:
     @cached_property
     def _made(self) -> list[tuple[int, Experiment]]:
         """Experiments with the candidates to which they belong."""
-        made: list[tuple[int, Experiment]] = []
+        experiment_pairs: list[tuple[int, Experiment]] = []
         for k, candidate in enumerate(self.known.candidates):
-            bought = self.bought.experiments(self.counts, k)
+            measurements = self.bought.experiments(self.counts, k)
             if candidate.fixed:
-                bought = {o: [(float(t), i, 1) for i, t in enumerate(candidate.times)] for o in candidate.outputs}
-            if bought:
-                new = self._subjects(k, bought) if self.known.subjects else [self._experiment(k, bought)]
-                made += [(k, e) for e in new]
-        return made
+                measurements = {o: [(float(t), i, 1) for i, t in enumerate(candidate.times)] for o in candidate.outputs}
+            if measurements:
+                new_experiments = self._subjects(k, measurements) if self.known.subjects else [self._experiment(k, measurements)]
+                experiment_pairs += [(k, e) for e in new_experiments]
+        return experiment_pairs
 
-    def _subjects(self, k: int, bought: Mapping[str, Sequence[tuple[float, int, int]]]) -> list[Experiment]:
+    def _subjects(self, k: int, measurements: Mapping[str, Sequence[tuple[float, int, int]]]) -> list[Experiment]:
         """Return an experiment for each subject, as typical as all the others."""
-        number = next(n for of in bought.values() for _, _, n in of)
-        one = self._experiment(k, {o: [(t, i, 1) for t, i, _ in of] for o, of in bought.items()})
-        return [one.called(f"{self.known.labels[k]}, subject {i + 1}") for i in range(number)]
+        number = next(n for rows in measurements.values() for _, _, n in rows)
+        experiment = self._experiment(k, {o: [(t, i, 1) for t, i, _ in rows] for o, rows in measurements.items()})
+        return [experiment.called(f"{self.known.labels[k]}, subject {i + 1}") for i in range(number)]
 
-    def _experiment(self, k: int, bought: Mapping[str, Sequence[tuple[float, int, int]]]) -> Experiment:
-        imagined = self.known.experiment(k)
+    def _experiment(self, k: int, measurements: Mapping[str, Sequence[tuple[float, int, int]]]) -> Experiment:
+        template = self.known.experiment(k)
         values, data, sigma = self._predicted[k], dict[str, Any](), dict[str, Any]()
-        for output, of in bought.items():
+        for output, rows in measurements.items():
             j = values.outputs.index(output)
-            times = np.repeat([t for t, _, _ in of], [n for _, _, n in of])
-            mu = np.repeat(values.mu[[i for _, i, _ in of], j], [n for _, _, n in of])
-            counts = isinstance(imagined.noise.get(output), (Poisson, NegativeBinomial))
-            data[output] = (times, np.round(np.maximum(mu, 0.0)) if counts else mu)
-            if imagined.sigma is not None and output in imagined.sigma:
+            times = np.repeat([t for t, _, _ in rows], [n for _, _, n in rows])
+            mu = np.repeat(values.mu[[i for _, i, _ in rows], j], [n for _, _, n in rows])
+            has_count_noise = isinstance(template.noise.get(output), (Poisson, NegativeBinomial))
+            data[output] = (times, np.round(np.maximum(mu, 0.0)) if has_count_noise else mu)
+            if template.sigma is not None and output in template.sigma:
                 spread = self.known.spread_of(k, output, times)
                 spread = spread.of(mu) if isinstance(spread, Relative) else spread
                 sigma[output] = spread / self.known.factor(self.known.observed(k, output))
-        noise = {o: n for o, n in imagined.noise.items() if o in data}
+        noise = {o: n for o, n in template.noise.items() if o in data}
         end = max(float(times[-1]) for times, _ in data.values())
         events = [e for e in self.known.events(k) if not too_late(e, end)]
         return Experiment(
-            data, sigma=sigma or None, noise=noise or None, initial=imagined.initial, parameters=imagined.parameters,
-            inputs=imagined.inputs, events=events, start=imagined.start, name=imagined.name,
+            data, sigma=sigma or None, noise=noise or None, initial=template.initial, parameters=template.parameters,
+            inputs=template.inputs, events=events, start=template.start, name=template.name,
         )  # fmt: skip
 
     @property
@@ -212,18 +212,18 @@ class Design:
 
         Of the same experiment more values join those that it has.
         """
-        old = list(self.known.problem.experiments)
-        new = list(self.experiments)
+        old_experiments = list(self.known.problem.experiments)
+        new_experiments = list(self.experiments)
         pairs = [(e, self.known.candidates[k]) for k, e in self._made]
-        like = {e.name: c.experiment or old[0].name for e, c in pairs if c.same}
-        more = {old_name: [e for e in new if like.get(e.name) == old_name] for old_name in like.values()}
-        new = [e for e in new if e.name not in like]
+        origin_by_name = {e.name: c.experiment or old_experiments[0].name for e, c in pairs if c.same}
+        additions = {old_name: [e for e in new_experiments if origin_by_name.get(e.name) == old_name] for old_name in origin_by_name.values()}
+        new_experiments = [e for e in new_experiments if e.name not in origin_by_name]
         if self.known.fitted:
-            old = [_joined(e, more.get(e.name, ())) for e in old]
+            old_experiments = [_joined(e, additions.get(e.name, ())) for e in old_experiments]
         else:
-            old = [e.called(name) for name, those in more.items() for e in [_joined(those[0], those[1:])]]
+            old_experiments = [e.called(name) for name, replicates in additions.items() for e in [_joined(replicates[0], replicates[1:])]]
         parameters = {n: self.known.parameters.get(n, p) for n, p in self.known.problem.parameters.items()}
-        return self.known.problem.replace(experiments=[*old, *new], parameters=parameters)
+        return self.known.problem.replace(experiments=[*old_experiments, *new_experiments], parameters=parameters)
 
     @property
     def population(self) -> Population:
@@ -234,10 +234,10 @@ class Design:
         InputError
             For designs of a model that has no subjects.
         """
-        known: Any = self.known
-        if not known.subjects:
+        information: Any = self.known
+        if not information.subjects:
             raise InputError("Design.population", ["nothing varies between subjects; use design.problem"])
-        return known.population({e.name: k for k, e in self._made}, [e.name for e in self.problem.experiments])
+        return information.population({e.name: k for k, e in self._made}, [e.name for e in self.problem.experiments])
 
     def verify(
         self, samples: int = 200, *, rng: int | np.random.Generator = 0, **options: Any
@@ -275,17 +275,17 @@ class Design:
         else:
             from castfit.drive.design.trials import OPTIONS, verified_population
 
-            wrong = [f"'{n}' is no option for populations: {suggest(n, OPTIONS)}" for n in options if n not in OPTIONS]
-            check("Design.verify", [*mistakes, *rng_mistakes(rng), *wrong])
+            option_errors = [f"'{n}' is no option for populations: {suggest(n, OPTIONS)}" for n in options if n not in OPTIONS]
+            check("Design.verify", [*mistakes, *rng_mistakes(rng), *option_errors])
             return verified_population(self, samples, seed_from(rng), options)
         problem = self.problem
-        known = dict(zip(self.known.extended.names, self.known.extended.to_natural(self.known.theta()), strict=True))
-        truth = {n: float(known[n]) for n in problem.names if n in known}
-        truth |= dict(zip(self.known.posed.names, self.known.posed.to_natural(self.known.estimate), strict=True))
-        truth = {n: float(v) for n, v in truth.items() if n in problem.names}
-        group = dict(zip(self.known.extended.groups, self.known.sigmas, strict=True))
-        unknown = {name or "sigma": group[name] for name in problem.posed.groups}
-        return coverage(problem, truth, sigma=unknown or None, samples=samples, rng=rng, **options)
+        natural_values = dict(zip(self.known.extended.names, self.known.extended.to_natural(self.known.theta()), strict=True))
+        true_values = {n: float(natural_values[n]) for n in problem.names if n in natural_values}
+        true_values |= dict(zip(self.known.posed.names, self.known.posed.to_natural(self.known.estimate), strict=True))
+        true_values = {n: float(v) for n, v in true_values.items() if n in problem.names}
+        sigma_by_group = dict(zip(self.known.extended.groups, self.known.sigmas, strict=True))
+        unknown_sigmas = {name or "sigma": sigma_by_group[name] for name in problem.posed.groups}
+        return coverage(problem, true_values, sigma=unknown_sigmas or None, samples=samples, rng=rng, **options)
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """Plot predictions with their bands before and after, times with counts, certificate, ellipses, and budgets.
@@ -325,102 +325,102 @@ class Design:
 
     @property
     def _instructions(self) -> list[str]:
-        lone = len(self.known.labels) == 1
-        found: list[str] = []
+        is_single = len(self.known.labels) == 1
+        lines: list[str] = []
         for label, values in self.chosen.items():
-            shown = [f"{where} = {', '.join(f'{v:.4g}' for v in np.atleast_1d(of))}" for where, of in values.items()]
-            found.append(f"{'' if lone else f'In {label}: '}{'Choose' if lone else 'choose'} {'; '.join(shown)}.")
+            choice_texts = [f"{location} = {', '.join(f'{v:.4g}' for v in np.atleast_1d(value))}" for location, value in values.items()]
+            lines.append(f"{'' if is_single else f'In {label}: '}{'Choose' if is_single else 'choose'} {'; '.join(choice_texts)}.")
         for k, label in enumerate(self.known.labels):
-            where = "" if lone else f"In {label}: "
+            prefix = "" if is_single else f"In {label}: "
             if self.known.candidates[k].fixed:
-                found.append(f"Perform {label} (fixed).")
+                lines.append(f"Perform {label} (fixed).")
                 continue
-            own = np.flatnonzero((self.counts > 0) & (self.bought.candidate == k))
+            indices = np.flatnonzero((self.counts > 0) & (self.bought.candidate == k))
             if self.known.subjects:
-                found += [
-                    self.known.doing(k, float(self.counts[i]), self.bought.values[0][k], exact=self.exact) for i in own
+                lines += [
+                    self.known.doing(k, float(self.counts[i]), self.bought.values[0][k], exact=self.exact) for i in indices
                 ]
-            elif not own.size:
-                found.append("Measure nothing: no measurement is worth its price." if lone else f"Leave {label} out.")
+            elif not indices.size:
+                lines.append("Measure nothing: no measurement is worth its price." if is_single else f"Leave {label} out.")
             elif self.known.candidates[k].together == "experiment":
-                found.append(f"Do {label}{self._often(float(self.counts[own[0]]), ' ')}.")
+                lines.append(f"Do {label}{self._often(float(self.counts[indices[0]]), ' ')}.")
             else:
-                found.append(f"{where or 'M'}{'measure' if where else 'easure'} {self._places(k, own)}.")
-        return found
+                lines.append(f"{prefix or 'M'}{'measure' if prefix else 'easure'} {self._places(k, indices)}.")
+        return lines
 
-    def _places(self, k: int, own: Index) -> str:
-        values, parts = self.bought.values[0][k], list[str]()
-        for o in np.unique(self.bought.output[own]).tolist():
-            here = own[self.bought.output[own] == o]
-            here = here[np.argsort(self.bought.time[here])]
-            what = listed(values.outputs if o < 0 else values.outputs[o : o + 1])
+    def _places(self, k: int, indices: Index) -> str:
+        values, texts = self.bought.values[0][k], list[str]()
+        for o in np.unique(self.bought.output[indices]).tolist():
+            output_indices = indices[self.bought.output[indices] == o]
+            output_indices = output_indices[np.argsort(self.bought.time[output_indices])]
+            outputs_text = listed(values.outputs if o < 0 else values.outputs[o : o + 1])
             times = [
-                f"{values.times[self.bought.time[i]]:.4g}{self._often(float(self.counts[i]), ' (', ')')}" for i in here
+                f"{values.times[self.bought.time[i]]:.4g}{self._often(float(self.counts[i]), ' (', ')')}" for i in output_indices
             ]
-            parts.append(f"{what} at t = {enumerated(times)}")
-        return "; ".join(parts)
+            texts.append(f"{outputs_text} at t = {enumerated(times)}")
+        return "; ".join(texts)
 
-    def _often(self, count: float, before: str, after: str = "") -> str:
+    def _often(self, count: float, prefix: str, suffix: str = "") -> str:
         if not self.exact:
-            return f"{before}weight {count:.4g}{after}"
+            return f"{prefix}weight {count:.4g}{suffix}"
         n = round(count)
-        return "" if n == 1 else f"{before}{_TIMES[n] if n < len(_TIMES) else f'{n} times'}{after}"
+        return "" if n == 1 else f"{prefix}{_TIMES[n] if n < len(_TIMES) else f'{n} times'}{suffix}"
 
     @property
     def _errors(self) -> list[str]:
-        best = max(self.simple_efficiency, key=self.simple_efficiency.__getitem__, default=None)
-        heads = ["", "now", "after this", *([f"{_HEADS[best]}, same cost"] if best else [])]
-        columns = (self.before, self.after, *([self.simple[best]] if best else []))
+        best_name = max(self.simple_efficiency, key=self.simple_efficiency.__getitem__, default=None)
+        headers = ["", "now", "after this", *([f"{_HEADS[best_name]}, same cost"] if best_name else [])]
+        columns = (self.before, self.after, *([self.simple[best_name]] if best_name else []))
         absolute = self.known.absolute
-        rows = [[n, *(_error(of[n], absolute=n in absolute) for of in columns)] for n in self.before]
-        return [line for line in aligned([heads, *rows], "<" + ">" * len(columns)) if not line.startswith("---")]
+        rows = [[n, *(_error(column[n], absolute=n in absolute) for column in columns)] for n in self.before]
+        return [line for line in aligned([headers, *rows], "<" + ">" * len(columns)) if not line.startswith("---")]
 
     @property
     def _certificate(self) -> list[str]:
-        better = 1.0 / self.efficiency - 1.0 if self.efficiency > 0.0 else np.inf
-        priced = f"{self.criterion} and its price" if self.bought.price else self.criterion
-        among = self.known.among + (", as chosen," if self.chosen else "")
-        within = " within the budget" if self.bought.limited or not self.bought.price else ""
-        found = [f"Optimality bound: no design of {among}{within} is better by more than {_percent(better)} ({priced})"]
-        for name, reached in self.simple_efficiency.items():
-            open_ = [n for n, sd in self.simple[name].items() if not np.isfinite(sd) and np.isfinite(self.after[n])]
-            if not open_:
-                shown = f"{100 * reached:.0f}" if reached >= _TOLD else f"{100 * reached:.2g}"
-                found.append(f"{name}{'' if any('reach' in one for one in found) else ' reach'} {shown} %")
+        max_gain = 1.0 / self.efficiency - 1.0 if self.efficiency > 0.0 else np.inf
+        criterion_text = f"{self.criterion} and its price" if self.bought.price else self.criterion
+        scope_text = self.known.among + (", as chosen," if self.chosen else "")
+        budget_text = " within the budget" if self.bought.limited or not self.bought.price else ""
+        phrases = [f"Optimality bound: no design of {scope_text}{budget_text} is better by more than {_percent(max_gain)} ({criterion_text})"]
+        for name, efficiency in self.simple_efficiency.items():
+            unknown_names = [n for n, sd in self.simple[name].items() if not np.isfinite(sd) and np.isfinite(self.after[n])]
+            if not unknown_names:
+                percent_text = f"{100 * efficiency:.0f}" if efficiency >= _TOLD else f"{100 * efficiency:.2g}"
+                phrases.append(f"{name}{'' if any('reach' in phrase for phrase in phrases) else ' reach'} {percent_text} %")
             elif name == EQUIDISTANT:
-                found.append(f"{name} leave {listed(open_)} unknown")
-        said = [f"{'; '.join(found[:2])}{''.join(f', {other}' for other in found[2:])}."]
+                phrases.append(f"{name} leave {listed(unknown_names)} unknown")
+        lines = [f"{'; '.join(phrases[:2])}{''.join(f', {other}' for other in phrases[2:])}."]
         if self.bought.price:
-            said.append(f"The cost is {self.spent:g}; at a price of {self.bought.price:g} additional measurements do not pay.")
-        return said
+            lines.append(f"The cost is {self.spent:g}; at a price of {self.bought.price:g} additional measurements do not pay.")
+        return lines
 
 
-def _joined(experiment: Experiment, more: Sequence[Experiment]) -> Experiment:
+def _joined(experiment: Experiment, additions: Sequence[Experiment]) -> Experiment:
     """Return an experiment with further values of the same kind, in the order of time."""
     data, sigma = dict(experiment.data), dict(experiment.sigma or {})
-    for other in more:
-        for name, (t, y) in other.data.items():
+    for addition in additions:
+        for name, (t, y) in addition.data.items():
             old_t, old_y = data.get(name, (np.empty(0), np.empty((0, 1))))
-            kept = np.isfinite(old_y)
-            times = np.concatenate([np.repeat(old_t, old_y.shape[1])[kept.ravel()], np.repeat(t, y.shape[1])])
+            is_finite = np.isfinite(old_y)
+            times = np.concatenate([np.repeat(old_t, old_y.shape[1])[is_finite.ravel()], np.repeat(t, y.shape[1])])
             order = np.argsort(times, kind="stable")
-            data[name] = (times[order], np.concatenate([old_y[kept], y.ravel()])[order][:, None])
-            if other.sigma is not None and name in other.sigma:
+            data[name] = (times[order], np.concatenate([old_y[is_finite], y.ravel()])[order][:, None])
+            if addition.sigma is not None and name in addition.sigma:
                 old_s = sigma.get(name, np.empty((0, 1)))
-                old_s = np.broadcast_to(old_s, old_y.shape)[kept]
-                sigma[name] = np.concatenate([old_s, np.broadcast_to(other.sigma[name], y.shape).ravel()])[order][
+                old_s = np.broadcast_to(old_s, old_y.shape)[is_finite]
+                sigma[name] = np.concatenate([old_s, np.broadcast_to(addition.sigma[name], y.shape).ravel()])[order][
                     :, None
                 ]
-    noise = {**experiment.noise, **{n: m for e in more for n, m in e.noise.items() if n not in experiment.data}}
-    events = max((experiment, *more), key=lambda e: e.end).events  # the others end before some of them
+    noise = {**experiment.noise, **{n: m for e in additions for n, m in e.noise.items() if n not in experiment.data}}
+    events = max((experiment, *additions), key=lambda e: e.end).events  # the others end before some of them
     return experiment.with_changes(data=data, sigma=sigma or None, noise=noise, events=events)
 
 
 def _percent(share: float) -> str:
     if not np.isfinite(share):
         return "any amount"
-    shown = max(100.0 * share, 1e-4)  # the bound itself is known no better
-    return f"{shown:.2g} %" if shown < 99.5 else f"{shown:.0f} %"
+    percent = max(100.0 * share, 1e-4)  # the bound itself is known no better
+    return f"{percent:.2g} %" if percent < 99.5 else f"{percent:.0f} %"
 
 
 def _error(sd: float, *, absolute: bool) -> str:
@@ -429,38 +429,38 @@ def _error(sd: float, *, absolute: bool) -> str:
     return f"±{sd:.3g}" if absolute else f"±{100 * sd:.3g} %"
 
 
-def deviations(known: Knowledge, M: Array) -> dict[str, float]:
+def deviations(information: Knowledge, M: Array) -> dict[str, float]:
     """Compute standard deviations of the quantities, medians over informations (S, n_u, n_u).
 
     Inf for undetermined ones.
     """
-    sd = np.median(standard_deviations(M), axis=0)[known.of]
-    return {n: float(v) if v < UNKNOWN else np.inf for n, v in zip(known.quantities, sd, strict=True)}
+    sd = np.median(standard_deviations(M), axis=0)[information.of]
+    return {n: float(v) if v < UNKNOWN else np.inf for n, v in zip(information.quantities, sd, strict=True)}
 
 
 def remarks_of(design: Design) -> tuple[str, ...]:
     """Return remarks on a design, such as undetectable lack of fit, unsupported guesses and undetermined quantities."""
-    known, found = design.known, list[str]()
-    if known.refuted:
-        found.append("The fitted model does not fit the data (see print(result)); these predictions assume that it is correct.")
-    equations = {of.said.name for of in known.posed.relations if of.lower == of.upper}
-    others = [c.name for c in known.problem.constraints if c.name not in equations]
-    if others:
-        found.append(f"The design ignores the information of the constraint{'' if len(others) == 1 else 's'} {listed(others)}.")
+    information, remarks = design.known, list[str]()
+    if information.refuted:
+        remarks.append("The fitted model does not fit the data (see print(result)); these predictions assume that it is correct.")
+    equations = {relation.said.name for relation in information.posed.relations if relation.lower == relation.upper}
+    other_constraints = [c.name for c in information.problem.constraints if c.name not in equations]
+    if other_constraints:
+        remarks.append(f"The design ignores the information of the constraint{'' if len(other_constraints) == 1 else 's'} {listed(other_constraints)}.")
     table = design.table
-    points = len({*zip(table["candidate"].tolist(), table["output"].tolist(), table["time"].tolist(), strict=True)})
-    n = len(known.of)
-    if not known.fitted and not known.subjects and points and points <= n:
-        few = _WORDS[points].capitalize() if points < len(_WORDS) else str(points)
-        noun = "distinct time shows" if points == 1 else "distinct times show"
-        found.append(f"{few} {noun} no lack of fit; set distinct={n + 1} to be able to detect it.")
-    open_ = [name for name, sd in design.after.items() if not np.isfinite(sd)]
-    if open_:
-        found.append(f"{listed(open_)} will not be identifiable after this experiment (not a target of the design).")
-    if len(known.thetas) == 1:
-        poor = [name for name, sd in design.before.items() if sd > _POOR]
-        if not known.fitted:
-            found.append("The design is optimal only if the guesses are correct; no data support them.")
-        elif poor:
-            found.append(f"The design depends on poorly determined estimates ({listed(poor)}). Pass cf.sample(result) to average over their uncertainty.")
-    return tuple(found)
+    n_points = len({*zip(table["candidate"].tolist(), table["output"].tolist(), table["time"].tolist(), strict=True)})
+    n = len(information.of)
+    if not information.fitted and not information.subjects and n_points and n_points <= n:
+        number_word = _WORDS[n_points].capitalize() if n_points < len(_WORDS) else str(n_points)
+        noun = "distinct time shows" if n_points == 1 else "distinct times show"
+        remarks.append(f"{number_word} {noun} no lack of fit; set distinct={n + 1} to be able to detect it.")
+    unknown_names = [name for name, sd in design.after.items() if not np.isfinite(sd)]
+    if unknown_names:
+        remarks.append(f"{listed(unknown_names)} will not be identifiable after this experiment (not a target of the design).")
+    if len(information.thetas) == 1:
+        poorly_known = [name for name, sd in design.before.items() if sd > _POOR]
+        if not information.fitted:
+            remarks.append("The design is optimal only if the guesses are correct; no data support them.")
+        elif poorly_known:
+            remarks.append(f"The design depends on poorly determined estimates ({listed(poorly_known)}). Pass cf.sample(result) to average over their uncertainty.")
+    return tuple(remarks)

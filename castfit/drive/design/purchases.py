@@ -45,136 +45,136 @@ class Purchases:
     @property
     def affordable(self) -> bool:
         """Whether anything can be bought once."""
-        offers = self.offers
-        return bool(np.all(offers.b[:, None] * (1 + 1e-9) >= offers.A, axis=0).any())
+        pool = self.offers
+        return bool(np.all(pool.b[:, None] * (1 + 1e-9) >= pool.A, axis=0).any())
 
     def experiments(self, counts: Array, k: int) -> dict[str, list[tuple[float, int, int]]]:
         """Return the times of candidate k with their indices and counts, by output."""
-        found: dict[str, list[tuple[float, int, int]]] = {}
+        measurements: dict[str, list[tuple[float, int, int]]] = {}
         values = self.values[0][k]
         for i in np.flatnonzero((counts > 0) & (self.candidate == k)):
             outputs = range(len(values.outputs)) if self.output[i] < 0 else [self.output[i]]
             times = range(values.times.size) if self.time[i] < 0 else [self.time[i]]
             for o in outputs:
-                own = found.setdefault(values.outputs[o], [])
-                own += [(float(values.times[t]), int(t), round(float(counts[i]))) for t in times]
-        return {o: sorted(of) for o, of in found.items()}
+                rows = measurements.setdefault(values.outputs[o], [])
+                rows += [(float(values.times[t]), int(t), round(float(counts[i]))) for t in times]
+        return {o: sorted(rows) for o, rows in measurements.items()}
 
 
 def purchases(
-    known: Knowledge, budget: Any, price: float, distinct: int | None, mistakes: list[str], *, priced: bool = False
+    information: Knowledge, budget: Any, price: float, distinct: int | None, mistakes: list[str], *, priced: bool = False
 ) -> Purchases | None:
     """Work out what can be bought; None where something in `mistakes` prevents it.
 
     priced : whether the price ends what no budget does
     """
-    limits = _limits(known, budget, mistakes, priced=priced)
+    limits = _limits(information, budget, mistakes, priced=priced)
     if mistakes:
         return None
-    samples = range(len(known.thetas))
-    grids = [_grid(c.times) if c.between else c.times for c in known.candidates]
-    values = tuple(_values(known, grids, s, mistakes) for s in samples)
+    samples = range(len(information.thetas))
+    grids = [_grid(c.times) if c.between else c.times for c in information.candidates]
+    values = tuple(_values(information, grids, s, mistakes) for s in samples)
     if mistakes:
         return None
-    known_before = np.array([known.known(s) for s in samples])
-    where: list[tuple[int, int, int, float, float, float]] = []  # candidate, output, time, cost, at most, spacing
-    paid = np.zeros(len(limits))
-    total = 0.0
-    for k, candidate in enumerate(known.candidates):
+    prior_information = np.array([information.known(s) for s in samples])
+    entries: list[tuple[int, int, int, float, float, float]] = []  # candidate, output, time, cost, at most, spacing
+    fixed_costs = np.zeros(len(limits))
+    fixed_total = 0.0
+    for k, candidate in enumerate(information.candidates):
         shape = (len(candidate.outputs), grids[k].size)
-        every = {
+        units = {
             "output": [(o, t) for o in range(shape[0]) for t in range(shape[1])],
             "time": [(-1, t) for t in range(shape[1])],
             "experiment": [(-1, -1)],
         }[candidate.together]
-        costs = [candidate.cost_of(candidate.outputs[o]) if o >= 0 else candidate.cost_of("") for o, _ in every]
+        costs = [candidate.cost_of(candidate.outputs[o]) if o >= 0 else candidate.cost_of("") for o, _ in units]
         if candidate.fixed:
-            paid += [
-                sum(c for (o, _), c in zip(every, costs, strict=True) if _counts(key, known, k, o)) for key in limits
+            fixed_costs += [
+                sum(c for (o, _), c in zip(units, costs, strict=True) if _counts(key, information, k, o)) for key in limits
             ]
-            total += sum(costs)
+            fixed_total += sum(costs)
             continue
-        where += [(k, o, t, c, candidate.at_most, candidate.spacing) for (o, t), c in zip(every, costs, strict=True)]
-    if not where:
+        entries += [(k, o, t, c, candidate.at_most, candidate.spacing) for (o, t), c in zip(units, costs, strict=True)]
+    if not entries:
         mistakes.append("all candidates are fixed, so nothing can be optimised; add a candidate that is not fixed")
         return None
-    J, M0 = offered(known, values, known_before)
-    candidate, output, time = (np.array(column, dtype=np.intp) for column in list(zip(*where, strict=True))[:3])
-    cost, most, spacing = (np.array(column, dtype=float) for column in list(zip(*where, strict=True))[3:])
-    b = np.array(list(limits.values())) - paid
+    J, M0 = offered(information, values, prior_information)
+    candidate, output, time = (np.array(column, dtype=np.intp) for column in list(zip(*entries, strict=True))[:3])
+    cost, max_counts, spacing = (np.array(column, dtype=float) for column in list(zip(*entries, strict=True))[3:])
+    b = np.array(list(limits.values())) - fixed_costs
     if (b <= 0).any():
-        mistakes.append(f"the fixed candidates cost {total:g} and use up the budget; increase it")
+        mistakes.append(f"the fixed candidates cost {fixed_total:g} and use up the budget; increase it")
         return None
     rows = np.array(
-        [[c * _counts(key, known, k, o) for k, o, c in zip(candidate, output, cost, strict=True)] for key in limits]
+        [[c * _counts(key, information, k, o) for k, o, c in zip(candidate, output, cost, strict=True)] for key in limits]
     )
     rows = rows.reshape(len(limits), cost.size)
     if distinct is not None and not limits:
         mistakes.append("distinct= distributes a budget over times; set budget=..., or remove it")
     if distinct is not None:
-        most = np.minimum(most, np.maximum(np.floor(afforded(rows, b) / distinct), 1.0))
-    at = _positions(known, grids, candidate, output, time, spacing)
-    most = np.where(spacing > 0, 1.0, most)
-    offers = Offers(J, M0, *_with_windows(rows, b, at), most, price * cost)
-    return Purchases(offers, at, candidate, output, time, cost, values, total, price, bool(limits))
+        max_counts = np.minimum(max_counts, np.maximum(np.floor(afforded(rows, b) / distinct), 1.0))
+    positions = _positions(information, grids, candidate, output, time, spacing)
+    max_counts = np.where(spacing > 0, 1.0, max_counts)
+    pool = Offers(J, M0, *_with_windows(rows, b, positions), max_counts, price * cost)
+    return Purchases(pool, positions, candidate, output, time, cost, values, fixed_total, price, bool(limits))
 
 
-def _values(known: Knowledge, grids: list[Array], sample: int, mistakes: list[str]) -> tuple[PredictedValues, ...]:
+def _values(information: Knowledge, grids: list[Array], sample: int, mistakes: list[str]) -> tuple[PredictedValues, ...]:
     """Predict the values of each candidate. Return an empty tuple if there are mistakes already."""
-    found: list[PredictedValues] = []
+    values: list[PredictedValues] = []
     for k, times in enumerate(grids if not mistakes else ()):
-        mistakes += told(lambda k=k, times=times: found.append(known.values(k, times, sample)))
-    return tuple(found)
+        mistakes += told(lambda k=k, times=times: values.append(information.values(k, times, sample)))
+    return tuple(values)
 
 
-def offered(known: Knowledge, values: Sequence[Sequence[PredictedValues]], before: Array) -> tuple[Array, Array]:
+def offered(information: Knowledge, values: Sequence[Sequence[PredictedValues]], prior_information: Array) -> tuple[Array, Array]:
     """Return information rows J of the purchases, and M0: the prior information with that of fixed candidates
     (`Offers`).
     """
-    fixed = [c.fixed for c in known.candidates]
-    blocks = [[known.blocks(one, c.together) for one, c in zip(of, known.candidates, strict=True)] for of in values]
-    width = max(block.shape[1] for of in blocks for block in of)
+    fixed = [c.fixed for c in information.candidates]
+    blocks = [[information.blocks(predicted, c.together) for predicted, c in zip(sample, information.candidates, strict=True)] for sample in values]
+    width = max(block.shape[1] for sample in blocks for block in sample)
     J = [
         np.concatenate([np.pad(block, ((0, 0), (0, width - block.shape[1]), (0, 0)))
-                        for block, done in zip(of, fixed, strict=True) if not done])
-        for of in blocks
+                        for block, is_fixed in zip(sample, fixed, strict=True) if not is_fixed])
+        for sample in blocks
     ]  # fmt: skip
-    more = [sum(np.einsum("Nki,Nkj->ij", block, block) for block, done in zip(of, fixed, strict=True) if done)
-            for of in blocks]  # fmt: skip
-    return np.array(J), np.array([M + also for M, also in zip(before, more, strict=True)])
+    fixed_information = [sum(np.einsum("Nki,Nkj->ij", block, block) for block, is_fixed in zip(sample, fixed, strict=True) if is_fixed)
+            for sample in blocks]  # fmt: skip
+    return np.array(J), np.array([M + added for M, added in zip(prior_information, fixed_information, strict=True)])
 
 
-def _limits(known: Knowledge, budget: Any, mistakes: list[str], *, priced: bool) -> dict[str, float]:
+def _limits(information: Knowledge, budget: Any, mistakes: list[str], *, priced: bool) -> dict[str, float]:
     """Read budgets: one for everything, "" here, or for outputs and candidates by name."""
     if budget is None:
-        if not priced and not all(np.isfinite(c.at_most) or c.spacing > 0 or c.fixed for c in known.candidates):
-            ends = "set budget=..., at_most= for every candidate, or price=... (criteria 'D', 'A' and cf.variance_of)"
-            mistakes.append(f"without a budget the design is unbounded; {ends}")
+        if not priced and not all(np.isfinite(c.at_most) or c.spacing > 0 or c.fixed for c in information.candidates):
+            remedy = "set budget=..., at_most= for every candidate, or price=... (criteria 'D', 'A' and cf.variance_of)"
+            mistakes.append(f"without a budget the design is unbounded; {remedy}")
         return {}
-    given = named("budget", budget, mistakes) if isinstance(budget, Mapping) else {"": budget}
-    outputs = {o for c in known.candidates for o in c.outputs}
-    for key, value in given.items():
+    limits = named("budget", budget, mistakes) if isinstance(budget, Mapping) else {"": budget}
+    outputs = {o for c in information.candidates for o in c.outputs}
+    for key, value in limits.items():
         number = real(value)
         if number is None or not 0 < number < np.inf:
             mistakes.append(f"budget is {text(value)}; expected a positive number, in the unit of the costs")
-        if key not in ("", "all", *outputs, *known.labels):
-            mistakes.append(f"budget names '{key}': {suggest(key, (*outputs, *known.labels, 'all'))}")
+        if key not in ("", "all", *outputs, *information.labels):
+            mistakes.append(f"budget names '{key}': {suggest(key, (*outputs, *information.labels, 'all'))}")
     if mistakes:
         return {}
-    free = [(k, o) for k, c in enumerate(known.candidates) if not c.fixed for o in range(len(c.outputs))]
+    free_pairs = [(k, o) for k, c in enumerate(information.candidates) if not c.fixed for o in range(len(c.outputs))]
     if not priced and not all(
-        any(_counts(key, known, k, o) for key in given) or np.isfinite(known.candidates[k].at_most) for k, o in free
+        any(_counts(key, information, k, o) for key in limits) or np.isfinite(information.candidates[k].at_most) for k, o in free_pairs
     ):
         mistakes.append(
             "some candidate has no budget and no limit; add 'all' to the budget, or set at_most="
         )
-    return {key: float(value) for key, value in given.items()}
+    return {key: float(value) for key, value in limits.items()}
 
 
-def _counts(key: str, known: Knowledge, k: int, output: int) -> bool:
+def _counts(key: str, information: Knowledge, k: int, output: int) -> bool:
     """Check whether a purchase is paid from a budget."""
-    outputs = known.candidates[k].outputs if output < 0 else (known.candidates[k].outputs[output],)
-    return key in ("", "all", known.labels[k], *outputs)
+    outputs = information.candidates[k].outputs if output < 0 else (information.candidates[k].outputs[output],)
+    return key in ("", "all", information.labels[k], *outputs)
 
 
 def _grid(times: Array) -> Array:
@@ -186,22 +186,22 @@ def _grid(times: Array) -> Array:
 
 
 def _positions(
-    known: Knowledge, grids: list[Array], candidate: Index, output: Index, time: Index, spacing: Array
+    information: Knowledge, grids: list[Array], candidate: Index, output: Index, time: Index, spacing: Array
 ) -> Positions:
-    when = np.array([grids[k][t] if t >= 0 else 0.0 for k, t in zip(candidate, time, strict=True)])
-    width = max(len(c.outputs) for c in known.candidates) + 1
+    times = np.array([grids[k][t] if t >= 0 else 0.0 for k, t in zip(candidate, time, strict=True)])
+    width = max(len(c.outputs) for c in information.candidates) + 1
     line = candidate * width + output + 1
-    lone = time < 0  # whole experiments are no neighbours
-    return Positions(np.where(lone, -1 - np.arange(line.size), line), candidate, when, np.where(lone, 0.0, spacing))
+    is_whole = time < 0  # whole experiments are no neighbours
+    return Positions(np.where(is_whole, -1 - np.arange(line.size), line), candidate, times, np.where(is_whole, 0.0, spacing))
 
 
-def _with_windows(A: Array, b: Array, at: Positions) -> tuple[Array, Array]:
+def _with_windows(A: Array, b: Array, positions: Positions) -> tuple[Array, Array]:
     """Add to the budgets that of times that are too near to each other one is used at most."""
     rows: list[Array] = []
-    for line in np.unique(at.line[at.spacing > 0]):
-        own = np.flatnonzero(at.line == line)
-        gap = at.spacing[own[0]] * (1 - 1e-9)
-        windows = [((at.time >= t) & (at.time < t + gap) & (at.line == line)).astype(float) for t in at.time[own]]
+    for line in np.unique(positions.line[positions.spacing > 0]):
+        indices = np.flatnonzero(positions.line == line)
+        gap = positions.spacing[indices[0]] * (1 - 1e-9)
+        windows = [((positions.time >= t) & (positions.time < t + gap) & (positions.line == line)).astype(float) for t in positions.time[indices]]
         rows += windows[:: max(1, len(windows) // _WINDOWS)]
     if not rows:
         return A, b

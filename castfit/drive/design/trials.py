@@ -114,41 +114,41 @@ class VerifiedPopulation(RefitsResult):
         """Statistics of the estimates of each quantity, by name."""
         solved = [row for row in self.rows if row.success]
         n = len(solved)
-        every = np.array([row.theta for row in solved]).reshape(n, len(self.truth))
-        found: dict[str, Scattered] = {}
-        for (name, truth), estimates in zip(self.truth.items(), every.T, strict=True):
-            promised = self.promised[name]
+        all_estimates = np.array([row.theta for row in solved]).reshape(n, len(self.truth))
+        quantities: dict[str, Scattered] = {}
+        for (name, true_value), estimates in zip(self.truth.items(), all_estimates.T, strict=True):
+            predicted_sd = self.promised[name]
             scatter = float(np.std(estimates, ddof=1)) if n > 1 else np.nan
-            ratio = scatter / promised if np.isfinite(promised) else np.nan
+            ratio = scatter / predicted_sd if np.isfinite(predicted_sd) else np.nan
             tails = chdtri(n - 1, [0.5 - 0.5 * _SURE, 0.5 + 0.5 * _SURE]) if n > 1 else np.full(2, np.nan)
             low, high = (float(end) for end in ratio * np.sqrt((n - 1) / tails))
-            bias, error = float(np.sum(estimates - truth)) / max(n, 1), scatter / np.sqrt(max(n, 1))
-            held = sum(name in row.found for row in solved) / max(n, 1)
-            found[name] = Scattered(truth, promised, scatter, ratio, low, high, bias, float(error), held)
-        return found
+            bias, error = float(np.sum(estimates - true_value)) / max(n, 1), scatter / np.sqrt(max(n, 1))
+            bound_share = sum(name in row.found for row in solved) / max(n, 1)
+            quantities[name] = Scattered(true_value, predicted_sd, scatter, ratio, low, high, bias, float(error), bound_share)
+        return quantities
 
     def summary(self) -> str:
         """Return the text that `print` shows."""
-        first = (
+        heading = (
             f"{self.fitted} simulated trials with {self.subjects} subjects, fitted with mixed effects: {self.time:.1f} s"
         )
-        lines = [first, self.message, *(["", *self._scatter.lines] if self.fitted > 1 else [])]
-        held = [f"{n} in {100 * q.held:.0f} %" for n, q in self.quantities.items() if q.held > 0.0]
-        if held:
-            lines += ["", f"At a bound in some trials, so the predicted standard deviations are unreliable: {', '.join(held)}."]
+        lines = [heading, self.message, *(["", *self._scatter.lines] if self.fitted > 1 else [])]
+        bound_texts = [f"{n} in {100 * q.held:.0f} %" for n, q in self.quantities.items() if q.held > 0.0]
+        if bound_texts:
+            lines += ["", f"At a bound in some trials, so the predicted standard deviations are unreliable: {', '.join(bound_texts)}."]
         return "\n".join([*lines, "", *self._failure_sheet().lines] if self._failed else lines)
 
     @property
     def _scatter(self) -> Sheet:
         return Sheet.of(
             self.quantities.items(),
-            ("", lambda each: each[0]),
-            (">truth", lambda each: rounded(each[1].truth, each[1].promised)),
-            (">promised", lambda each: f"{each[1].promised:.3g}"),
-            (">scatter", lambda each: f"{each[1].scatter:.3g}"),
-            (">scatter / promised", lambda each: f"{each[1].ratio:.2f} ({each[1].low:.2f} to {each[1].high:.2f})"),
-            (">bias", lambda each: f"{each[1].bias:.2g} ± {each[1].bias_error:.1g}"),
-            ("", lambda each: each[1].verdict),
+            ("", lambda pair: pair[0]),
+            (">truth", lambda pair: rounded(pair[1].truth, pair[1].promised)),
+            (">promised", lambda pair: f"{pair[1].promised:.3g}"),
+            (">scatter", lambda pair: f"{pair[1].scatter:.3g}"),
+            (">scatter / promised", lambda pair: f"{pair[1].ratio:.2f} ({pair[1].low:.2f} to {pair[1].high:.2f})"),
+            (">bias", lambda pair: f"{pair[1].bias:.2g} ± {pair[1].bias_error:.1g}"),
+            ("", lambda pair: pair[1].verdict),
         )
 
     def __repr__(self) -> str:
@@ -159,41 +159,41 @@ def verified_population(design: Design, samples: int, seed: int, options: Mappin
     """Simulate trials of a design of a population, and fit them."""
     run = RunOptions(**options)
     check("Design.verify", run.mistakes())
-    run, known = run.cleaned(), design.known
-    assert isinstance(known, PopulationKnowledge)
+    run, information = run.cleaned(), design.known
+    assert isinstance(information, PopulationKnowledge)
     problem, population = design.problem, design.population
     question = ask(problem, population)
-    natural = dict(zip(known.names, known.question.natural(known.estimate).tolist(), strict=True))
-    y = known.estimate[[known.names.index(n) for n in question.names]]
-    truth = {n: natural[n] for n in question.names}
-    promised = {n: design.after[n] * (1.0 if n in known.absolute else abs(v)) for n, v in truth.items()}
-    parts = problem, population, question, y, known.integrator or usual(), seed
+    natural = dict(zip(information.names, information.question.natural(information.estimate).tolist(), strict=True))
+    y = information.estimate[[information.names.index(n) for n in question.names]]
+    true_values = {n: natural[n] for n in question.names}
+    predicted_sd = {n: design.after[n] * (1.0 if n in information.absolute else abs(v)) for n, v in true_values.items()}
+    parts = problem, population, question, y, information.integrator or usual(), seed
     job = run.freeze("Design.verify", "the problem with its population", parts)
     rows, message = carry_out_refits(
-        run, _trial, job, {i: Refit(index=i) for i in range(samples)}, "trials", did="simulated and fitted",
-        told=lambda row: f"trial {row.index}: {row.status}, {row.time:.2f} s",
+        run, _trial, job, {i: Refit(index=i) for i in range(samples)}, "trials", verb="simulated and fitted",
+        describe_row=lambda row: f"trial {row.index}: {row.status}, {row.time:.2f} s",
     )  # fmt: skip
-    return VerifiedPopulation(truth, promised, question.n, rows, message, run.seconds)
+    return VerifiedPopulation(true_values, predicted_sd, question.n, rows, message, run.seconds)
 
 
 @task
 def _trial(job: Any, index: int, limit: float, deadline: float) -> Refit | None:
     """Simulate and fit the trial of an index, wherever this is called; None if there is no time."""
     problem, population, question, y, integrator, seed = thaw(job)
-    left, began = min(deadline - time.time(), limit), time.perf_counter()
-    if left <= 0.0:
+    seconds_left, start_time = min(deadline - time.time(), limit), time.perf_counter()
+    if seconds_left <= 0.0:
         return None
     trial = simulated(problem, question, y, integrator, np.random.default_rng([seed, index]))
     start = dict(zip(question.names, question.natural(y).tolist(), strict=True))
-    free = question.names[: len(question.upper) + question.m]
+    free_names = question.names[: len(question.upper) + question.m]
     fit = mixed_effects(
-        trial, population, start={n: start[n] for n in free}, integrator=integrator, standard_errors=False,
-        max_time=left, verbose=0,
+        trial, population, start={n: start[n] for n in free_names}, integrator=integrator, standard_errors=False,
+        max_time=seconds_left, verbose=0,
     )  # fmt: skip
     status = Status.EVALUATION_FAILED.value if fit.status.success and not fit.success else fit.status.value
     row = Refit(
         index=index, status=status, message=fit.message, theta=question.natural(fit.y),
-        iterations=fit.iterations, found=dict.fromkeys(fit.at_bounds, (0.0, 0.0)), time=time.perf_counter() - began,
+        iterations=fit.iterations, found=dict.fromkeys(fit.at_bounds, (0.0, 0.0)), time=time.perf_counter() - start_time,
     )  # fmt: skip
     cut = fit.status is Status.MAX_TIME and deadline <= time.time() + 1e-3
     return replace(row, status=CUT_OFF, message="The time of the whole run ended.") if cut else row
@@ -203,15 +203,15 @@ def simulated(
     problem: Problem, question: Question, y: Array, integrator: IntegratorOptions, rng: np.random.Generator
 ) -> Problem:
     """Return the problem with values of subjects that are drawn at y (n_y,)."""
-    mu, posed = question.means(y)[0], question.problem
+    mu, compiled = question.means(y)[0], question.problem
     phi = mu + rng.multivariate_normal(np.zeros(question.m), question.omega_at(y), question.n, method="eigh")
     predictions, spreads, _ = cohort_of(question, integrator).seen(phi, y[question.of_shared])
     if not np.isfinite(predictions).all():
         raise FloatingPointError("a subject cannot be simulated at the parameters that were drawn for it")
-    values = [np.full(c.points.values.shape, np.nan) for c in posed.conditions]
-    for place in output_places(posed):
+    values = [np.full(c.points.values.shape, np.nan) for c in compiled.conditions]
+    for place in output_places(compiled):
         values[place.condition][place.points, place.output] = place.noise.sample(
             rng, predictions[place.of], spreads[place.of]
         )
-    drawn = zip(problem.experiments, values, strict=True)
-    return problem.replace(experiments=[e.with_points(posed.outputs, of) for e, of in drawn])
+    pairs = zip(problem.experiments, values, strict=True)
+    return problem.replace(experiments=[e.with_points(compiled.outputs, points) for e, points in pairs])

@@ -49,32 +49,32 @@ class WeightedValues:
         """The averaged standard error, with what models differ by."""
         return self._summed(np.hypot(self.errors, self.values - self.mean))
 
-    def _summed(self, each: Array) -> Array:
-        return np.asarray(np.tensordot(self.weights, each, axes=1), dtype=float)
+    def _summed(self, component_values: Array) -> Array:
+        return np.asarray(np.tensordot(self.weights, component_values, axes=1), dtype=float)
 
     def quantiles(self, p: float) -> Array:
         """Return the quantile of the mixture (n,), of values (k, n), by bisection."""
         finite = np.isfinite(self.errors)
-        open_ = self._summed((~finite).astype(float))
+        unbounded_weight = self._summed((~finite).astype(float))
         size: Array = np.where(finite, self.errors, 0.0).max(axis=0)
         tails = np.array([quantile(1.0 - 2e-9, dof) for dof in self.dofs])
         low: Array = (self.values.T - tails * size[:, None]).min(axis=1) - size
         high: Array = (self.values.T + tails * size[:, None]).max(axis=1) + size
-        if np.any(open_):
+        if np.any(unbounded_weight):
             low, high = low - 1.0, high + 1.0
         for _ in range(_HALVINGS):
             middle: Array = 0.5 * (low + high)
             below = self.distribution(middle) < p
             low, high = np.where(below, middle, low), np.where(below, high, middle)
-        found = 0.5 * (low + high)
-        found = np.where(open_ / 2 >= p, -np.inf, found)
-        return np.where(1.0 - open_ / 2 <= p, np.inf, found)
+        quantiles = 0.5 * (low + high)
+        quantiles = np.where(unbounded_weight / 2 >= p, -np.inf, quantiles)
+        return np.where(1.0 - unbounded_weight / 2 <= p, np.inf, quantiles)
 
     def distribution(self, y: Array) -> Array:
         """Return P(y) of the mixture; of a model that leaves a value open half lies on either side."""
         with np.errstate(invalid="ignore", divide="ignore"):
             scaled = np.where(np.isinf(self.errors), 0.0, (y - self.values) / self.errors)
         scaled = np.where(np.isnan(scaled), 0.0, scaled)
-        each: list[Any] = [scipy.special.ndtr(u) if np.isinf(dof) else scipy.special.stdtr(dof, u)
+        component_distributions: list[Any] = [scipy.special.ndtr(u) if np.isinf(dof) else scipy.special.stdtr(dof, u)
                            for u, dof in zip(scaled, self.dofs, strict=True)]  # fmt: skip
-        return self._summed(np.array(each, dtype=float))
+        return self._summed(np.array(component_distributions, dtype=float))

@@ -40,13 +40,13 @@ class Beginning:
         """Return the start (name: value) of a problem, as far as the point knows its quantities and bounds allow it."""
         if self.point is None:
             return None
-        found: dict[str, float] = {}
+        start: dict[str, float] = {}
         for q in problem.quantities:
             value = self.point.get(q.name, self.point.get(q.of, np.nan))
             value = min(max(value, q.lower), q.upper) if self.exact else value
             if q.lower <= value <= q.upper and (q.scale != "log" or value > 0.0):
-                found[q.name] = value
-        return found
+                start[q.name] = value
+        return start
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -80,9 +80,9 @@ def counted(result: Result) -> Criteria:
 
     Elsewhere (`Result.criteria`) only what the data determine does; with priors that is the effective number.
     """
-    found = result.criteria
-    held = sum(name in result.active for name in result.names) + result.undetermined.shape[0]
-    return replace(found, k=found.k + held)
+    criteria = result.criteria
+    n_excluded = sum(name in result.active for name in result.names) + result.undetermined.shape[0]
+    return replace(criteria, k=criteria.k + n_excluded)
 
 
 @task
@@ -90,52 +90,52 @@ def fit_candidate(
     job: bytes | Job,
     row: CandidateFit,
     candidate: CandidateModel,
-    begins: tuple[Beginning, ...],
+    starts: tuple[Beginning, ...],
     seed: int,
     limit: float,
     deadline: float,
 ) -> CandidateFit | None:
     """Fit a candidate from every start, if none leads to a solution from drawn ones; None if there is no time."""
     space, transcription, solver = thaw(job)
-    began = time.perf_counter()
+    start_time = time.perf_counter()
     problem = space.problem(candidate)
-    best, led, count = None, "", 0
+    best, best_start, n_fits = None, "", 0
 
-    def left() -> float:
-        return min(deadline - time.time(), limit - (time.perf_counter() - began))
+    def remaining_time() -> float:
+        return min(deadline - time.time(), limit - (time.perf_counter() - start_time))
 
-    for begin in begins if problem.names else begins[:1]:
-        if left() <= 0.0:
+    for start in starts if problem.names else starts[:1]:
+        if remaining_time() <= 0.0:
             break
         # From estimates the way is down; collocation, begun at the data, would end anywhere where a model is poor.
-        by = transcription if begin.point is None or transcription is not None else SingleShooting()
-        found = fit(problem, by, solver, start=begin.of(problem), max_time=left(), second_start=False, retry=False)
-        count += 1
-        if best is None or _rank(found) < _rank(best):
-            best, led = found, begin.called
-    if best is not None and not best.success and problem.names and left() > 0.0:
-        found = fit(problem, transcription, solver, max_time=left())
-        count += 1
-        if _rank(found) < _rank(best):
-            best, led = found, "nominal values"
-    if best is not None and not best.success and problem.names and left() > 0.0:
-        drawn = multistart(
-            problem, transcription, solver, starts=_STARTS, screen=_SCREEN, rng=seed, max_time=left(), verbose=0
+        first_transcription = transcription if start.point is None or transcription is not None else SingleShooting()
+        result = fit(problem, first_transcription, solver, start=start.of(problem), max_time=remaining_time(), second_start=False, retry=False)
+        n_fits += 1
+        if best is None or _rank(result) < _rank(best):
+            best, best_start = result, start.called
+    if best is not None and not best.success and problem.names and remaining_time() > 0.0:
+        result = fit(problem, transcription, solver, max_time=remaining_time())
+        n_fits += 1
+        if _rank(result) < _rank(best):
+            best, best_start = result, "nominal values"
+    if best is not None and not best.success and problem.names and remaining_time() > 0.0:
+        multistart_result = multistart(
+            problem, transcription, solver, starts=_STARTS, screen=_SCREEN, rng=seed, max_time=remaining_time(), verbose=0
         )
-        count += len(drawn.starts)
-        if drawn.best is not None and _rank(drawn.best) < _rank(best):
-            best, led = drawn.best, "drawn starts"
+        n_fits += len(multistart_result.starts)
+        if multistart_result.best is not None and _rank(multistart_result.best) < _rank(best):
+            best, best_start = multistart_result.best, "drawn starts"
     if best is None:
         return None
-    cut = not best.success and deadline <= time.time()
+    is_cut_off = not best.success and deadline <= time.time()
     return replace(
         row,
-        status=CUT_OFF if cut else best.status.value,
-        message="The time of the whole run ended." if cut else best.message,
+        status=CUT_OFF if is_cut_off else best.status.value,
+        message="The time of the whole run ended." if is_cut_off else best.message,
         result=replace(best, problem=None, found_by=None),
-        start=led,
-        fits=count,
-        time=time.perf_counter() - began,
+        start=best_start,
+        fits=n_fits,
+        time=time.perf_counter() - start_time,
     )
 
 

@@ -56,8 +56,8 @@ class CandidateModel:
 
     def within(self, larger: CandidateModel) -> bool:
         """Whether a larger candidate of the same problem becomes this one where more of its parameters are held."""
-        same = all(v is estimated or self.chosen[n] == v for n, v in larger.chosen.items())
-        return self.of == larger.of and bool(self.chosen) and self.free < larger.free and same
+        shares_choices = all(v is estimated or self.chosen[n] == v for n, v in larger.chosen.items())
+        return self.of == larger.of and bool(self.chosen) and self.free < larger.free and shares_choices
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,9 +83,9 @@ class Candidates:
     def __iter__(self) -> Iterator[CandidateModel]:
         if not self.choices:
             yield from (CandidateModel(name, name) for name in self.problems)
-        for each in product(*self.choices.values()):
+        for combination in product(*self.choices.values()):
             if self.choices:
-                yield self.of(dict(zip(self.choices, each, strict=True)))
+                yield self.of(dict(zip(self.choices, combination, strict=True)))
 
     def of(self, chosen: Mapping[str, Alternative]) -> CandidateModel:
         """Return the candidate with these alternatives; it is called by what it estimates, and unusual numbers."""
@@ -96,31 +96,31 @@ class Candidates:
     @property
     def smallest(self) -> CandidateModel:
         """The candidate that estimates least."""
-        return self.of({n: every[0] for n, every in self.choices.items()})
+        return self.of({n: alternatives[0] for n, alternatives in self.choices.items()})
 
     @property
     def largest(self) -> CandidateModel:
         """The candidate that estimates all that it may."""
-        return self.of({n: every[-1] for n, every in self.choices.items()})
+        return self.of({n: alternatives[-1] for n, alternatives in self.choices.items()})
 
-    def changed(self, candidate: CandidateModel, at: Iterable[str]) -> Iterator[CandidateModel]:
+    def changed(self, candidate: CandidateModel, parameter_names: Iterable[str]) -> Iterator[CandidateModel]:
         """Yield the candidates that differ in all of these parameters and in no others."""
-        names = list(at)
-        others = [[v for v in self.choices[n] if v != candidate.chosen[n]] for n in names]
-        for each in product(*others):
-            yield self.of({**candidate.chosen, **dict(zip(names, each, strict=True))})
+        names = list(parameter_names)
+        other_alternatives = [[v for v in self.choices[n] if v != candidate.chosen[n]] for n in names]
+        for combination in product(*other_alternatives):
+            yield self.of({**candidate.chosen, **dict(zip(names, combination, strict=True))})
 
-    def neighbours(self, candidate: CandidateModel, *, more: bool = True, fewer: bool = True) -> list[CandidateModel]:
+    def neighbours(self, candidate: CandidateModel, *, allow_more: bool = True, allow_fewer: bool = True) -> list[CandidateModel]:
         """Return the candidates with one parameter changed, so that not fewer or not more are estimated."""
-        found = [other for n in self.choices for other in self.changed(candidate, [n])]
+        neighbors = [other for n in self.choices for other in self.changed(candidate, [n])]
         size = len(candidate.free)
-        return [o for o in found if (more or len(o.free) <= size) and (fewer or len(o.free) >= size)]
+        return [o for o in neighbors if (allow_more or len(o.free) <= size) and (allow_fewer or len(o.free) >= size)]
 
     def swaps(self, candidate: CandidateModel) -> list[CandidateModel]:
         """Return the candidates in which one parameter more is estimated and one fewer."""
         pairs = [(a, b) for a, b in combinations(self.choices, 2) if (a in candidate.free) != (b in candidate.free)]
-        found = (other for pair in pairs for other in self.changed(candidate, pair))
-        return [other for other in found if len(other.free) == len(candidate.free)]
+        swapped = (other for pair in pairs for other in self.changed(candidate, pair))
+        return [other for other in swapped if len(other.free) == len(candidate.free)]
 
     def problem(self, candidate: CandidateModel) -> Problem:
         """Build the problem of a candidate."""
@@ -134,28 +134,28 @@ class Candidates:
         return base.replace(parameters={**base.parameters, **changed})
 
 
-def read(given: Any, choices: Any) -> Candidates:
+def read(argument: Any, choices: Any) -> Candidates:
     """Read and check the arguments of `select`.
 
     Raises InputError: with every mistake, before anything is fitted.
     """
-    if isinstance(given, Problem):
-        return _of_choices(given, choices)
+    if isinstance(argument, Problem):
+        return _of_choices(argument, choices)
     mistakes: list[str] = [] if choices is None else ["choices applies to one problem; pass either choices or several problems"]
-    problems = named("problems", given, mistakes)
+    problems = named("problems", argument, mistakes)
     mistakes += [f"'{n}' is {text(p)}; give a Problem" for n, p in problems.items() if not isinstance(p, Problem)]
     if not mistakes:
         mistakes += [f"'{n}': {m}" for n, p in problems.items() for m in kind_mistakes(p, may_be_fixed=True)]
     if not mistakes and len(problems) < 2:
         mistakes.append("fewer than two problems; pass the problems to be compared, or choices=")
     check("select", mistakes)
-    first, *others = problems
-    for name in others:
-        mistakes += differing_data(problems[first], problems[name], (f"'{first}'", f"'{name}'"))
-    prints = {n: _identity(p) for n, p in problems.items()}
+    first_name, *other_names = problems
+    for name in other_names:
+        mistakes += differing_data(problems[first_name], problems[name], (f"'{first_name}'", f"'{name}'"))
+    fingerprints = {n: _identity(p) for n, p in problems.items()}
     mistakes += [
         f"'{a}' and '{b}' are the same model; remove one" for a, b in combinations(problems, 2)
-        if prints[a] == prints[b]
+        if fingerprints[a] == fingerprints[b]
     ]  # fmt: skip
     check("select", mistakes)
     return Candidates(problems)
@@ -163,34 +163,34 @@ def read(given: Any, choices: Any) -> Candidates:
 
 def _identity(problem: Problem) -> dict[str, Any]:
     """Return the fingerprint of a problem without its guesses, as the identity of the model."""
-    found = fingerprint(problem)
-    return {k: v[1:] if k.startswith("guess, bounds") else v for k, v in found.items()}
+    entries = fingerprint(problem)
+    return {k: v[1:] if k.startswith("guess, bounds") else v for k, v in entries.items()}
 
 
 def _of_choices(problem: Problem, choices: Any) -> Candidates:
     if choices is None:
         check("select", ["one problem was passed; set choices={'k': [0, cf.estimated], ...}, or pass several problems"])
     mistakes = kind_mistakes(problem, may_be_fixed=True)
-    given = named("choices", choices, mistakes)
-    mistakes += unknown_names("choices has the unknown parameter '{}'", given, problem.parameters)
-    found: dict[str, tuple[Alternative, ...]] = {}
-    for name, value in given.items():
+    choices_by_name = named("choices", choices, mistakes)
+    mistakes += unknown_names("choices has the unknown parameter '{}'", choices_by_name, problem.parameters)
+    alternatives_by_name: dict[str, tuple[Alternative, ...]] = {}
+    for name, value in choices_by_name.items():
         alternatives = items(value)
-        read = [v if isinstance(v, EstimatedChoice) else real(v) for v in alternatives or []]
-        wrong = [v for v, r in zip(alternatives or [], read, strict=True) if r is None or not _is_alternative(r)]
-        if alternatives is None or wrong:
-            what = text(value if alternatives is None else wrong[0])
-            mistakes.append(f"choices of '{name}' contain {what}; expected finite numbers and cf.estimated")
-        elif len({repr(r) for r in read}) < max(len(read), 2):
-            few = "the same alternative twice" if len(read) > 1 else "one alternative"
-            mistakes.append(f"choices of '{name}' have {few}; give different ones, such as [0, cf.estimated]")
+        values = [v if isinstance(v, EstimatedChoice) else real(v) for v in alternatives or []]
+        invalid = [v for v, r in zip(alternatives or [], values, strict=True) if r is None or not _is_alternative(r)]
+        if alternatives is None or invalid:
+            shown_value = text(value if alternatives is None else invalid[0])
+            mistakes.append(f"choices of '{name}' contain {shown_value}; expected finite numbers and cf.estimated")
+        elif len({repr(r) for r in values}) < max(len(values), 2):
+            fault = "the same alternative twice" if len(values) > 1 else "one alternative"
+            mistakes.append(f"choices of '{name}' have {fault}; give different ones, such as [0, cf.estimated]")
         else:
-            held = [r for r in read if isinstance(r, float)]
-            found[name] = (*held, *([estimated] if estimated in read else []))
-    if not given and not mistakes:
+            fixed_values = [r for r in values if isinstance(r, float)]
+            alternatives_by_name[name] = (*fixed_values, *([estimated] if estimated in values else []))
+    if not choices_by_name and not mistakes:
         mistakes.append("choices is empty; name a parameter, as in {'k': [0, cf.estimated]}")
     check("select", mistakes)
-    space = Candidates({"": problem}, found)
+    space = Candidates({"": problem}, alternatives_by_name)
     for candidate in (space.smallest, space.largest):
         try:
             space.problem(candidate)

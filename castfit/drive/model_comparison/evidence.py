@@ -81,9 +81,9 @@ class EvidenceTable(Tabled):
     def weights(self) -> dict[str, float]:
         """Posterior probabilities of the models whose evidence is known, for equal prior probabilities."""
         logs = {n: e.log for n, e in self.found.items() if np.isfinite(e.log)}
-        most = max(logs.values(), default=0.0)
-        whole = sum(np.exp(v - most) for v in logs.values())
-        return {n: float(np.exp(v - most) / whole) for n, v in logs.items()}
+        max_log = max(logs.values(), default=0.0)
+        total = sum(np.exp(v - max_log) for v in logs.values())
+        return {n: float(np.exp(v - max_log) / total) for n, v in logs.items()}
 
     def log_bayes_factor(self, one: str, other: str) -> float:
         """Return by how much the data speak for one model against another, as the logarithm of the ratio."""
@@ -107,59 +107,59 @@ class EvidenceTable(Tabled):
     def parts(self) -> tuple[Sheet | str, ...]:
         """The table, and what it rests on."""
         laplace = "Laplace approximation (exact for normal posteriors)"
-        how = laplace if self.method == "laplace" else "Bridge sampling"
-        return self.sheet, f"{how}. The evidence depends on the priors: wider priors reduce it."
+        method_name = laplace if self.method == "laplace" else "Bridge sampling"
+        return self.sheet, f"{method_name}. The evidence depends on the priors: wider priors reduce it."
 
     def __str__(self) -> str:
         return "\n".join([*self.sheet.lines, "", str(self.parts[1])])
 
 
-def improper(posed: Posed) -> list[str]:
+def improper(compiled_problem: Posed) -> list[str]:
     """Return the names of quantities without prior and without finite bounds, for which a model has no evidence."""
-    lower, upper = posed.bounds
-    known = _with_prior(posed)
-    return [n for j, n in enumerate(posed.names) if not known[j] and not np.isfinite(upper[j] - lower[j])]
+    lower, upper = compiled_problem.bounds
+    has_prior = _with_prior(compiled_problem)
+    return [n for j, n in enumerate(compiled_problem.names) if not has_prior[j] and not np.isfinite(upper[j] - lower[j])]
 
 
-def _with_prior(posed: Posed) -> Mask:
+def _with_prior(compiled_problem: Posed) -> Mask:
     """Return a mask of the quantities that have a prior of their own or a joint prior, (n,)."""
-    found = np.array([q.prior is not None for q in posed.quantities], dtype=bool)
-    for term in posed.prior_terms:
-        found[np.unique(getattr(term, "at", []))] = True
-    return found
+    has_prior = np.array([q.prior is not None for q in compiled_problem.quantities], dtype=bool)
+    for term in compiled_problem.prior_terms:
+        has_prior[np.unique(getattr(term, "at", []))] = True
+    return has_prior
 
 
-def _constant(posed: Posed) -> float:
+def _constant(compiled_problem: Posed) -> float:
     """Compute the terms of log(L p) besides -neg2loglik / 2: flat priors, and sigmas integrated over."""
-    lower, upper = posed.bounds
-    flat = ~_with_prior(posed)
+    lower, upper = compiled_problem.bounds
+    flat = ~_with_prior(compiled_problem)
     total = -float(np.sum(np.log((upper - lower)[flat])))
-    for size in _group_sizes(posed):
+    for size in _group_sizes(compiled_problem):
         m = 0.5 * size  # of the integral of L / sigma, relative to the largest L
         total += float(np.log(0.5) + scipy.special.gammaln(m) + m - m * np.log(m))
     return total
 
 
-def _group_sizes(posed: Posed) -> list[int]:
+def _group_sizes(compiled_problem: Posed) -> list[int]:
     """Count the data of each unknown sigma."""
-    groups = [o.group for c in posed.conditions for j, o in enumerate(c.observed) if o is not None
+    groups = [o.group for c in compiled_problem.conditions for j, o in enumerate(c.observed) if o is not None
               for _ in range(int(c.points.mask[:, j].sum()))]  # fmt: skip
-    return [groups.count(g) for g in range(len(posed.groups))]
+    return [groups.count(g) for g in range(len(compiled_problem.groups))]
 
 
 def laplace(result: Result) -> Evidence:
     """Return the evidence by Laplace's formula; of an optimum at a bound or constraint NaN: it is no peak there."""
-    if tied := _tied(result):
-        return tied
-    posed = _posed(result)
-    held = [n for n in result.names if n in result.active]
-    why = [f"{', '.join(held)} at a bound"] if held else []
-    why += [f"'{row.name}' holds" for row in result.constraints.active]
-    if why or result.undetermined.size:
-        what = ", ".join(why) or "some quantities are not identifiable"
-        return Evidence(np.nan, remark=f"the Laplace approximation is not valid: {what}; use sampling=True")
+    if undefined_evidence := _tied(result):
+        return undefined_evidence
+    compiled_problem = _posed(result)
+    active_names = [n for n in result.names if n in result.active]
+    reasons = [f"{', '.join(active_names)} at a bound"] if active_names else []
+    reasons += [f"'{row.name}' holds" for row in result.constraints.active]
+    if reasons or result.undetermined.size:
+        explanation = ", ".join(reasons) or "some quantities are not identifiable"
+        return Evidence(np.nan, remark=f"the Laplace approximation is not valid: {explanation}; use sampling=True")
     theta, n = result.theta, len(result.names)
-    log_lp = -0.5 * result.neg2loglik + _constant(posed) + _to_theta(posed, theta)
+    log_lp = -0.5 * result.neg2loglik + _constant(compiled_problem) + _to_theta(compiled_problem, theta)
     _, determinant = np.linalg.slogdet(np.asarray(result.information)) if n else (1.0, 0.0)
     return Evidence(float(log_lp + 0.5 * n * np.log(2 * np.pi) - 0.5 * determinant))
 
@@ -172,9 +172,9 @@ def _tied(result: Result) -> Evidence | None:
     equal = [f"'{row.name}'" for row in result.constraints.active if row.active == "equal"]
     if not equal:
         return None
-    what = f"{', '.join(equal)} {'ties' if len(equal) == 1 else 'tie'} quantities"
-    why = "whose constraint leaves the prior without a density; write one quantity in terms of the others"
-    return Evidence(np.nan, remark=f"no evidence: {what}, {why}")
+    statement = f"{', '.join(equal)} {'ties' if len(equal) == 1 else 'tie'} quantities"
+    explanation = "whose constraint leaves the prior without a density; write one quantity in terms of the others"
+    return Evidence(np.nan, remark=f"no evidence: {statement}, {explanation}")
 
 
 def _posed(result: Result) -> Posed:
@@ -182,74 +182,74 @@ def _posed(result: Result) -> Posed:
     return result.problem.posed.assuming(absolute_sigma=result.absolute_sigma)
 
 
-def _to_theta(posed: Posed, theta: Array) -> float:
+def _to_theta(compiled_problem: Posed, theta: Array) -> float:
     """Return the log of the density of theta where priors are densities of natural values."""
-    signs = jacobian_signs(posed)
-    logs = np.where(posed.log, theta, np.log(np.maximum(theta, np.finfo(float).tiny)))
+    signs = jacobian_signs(compiled_problem)
+    logs = np.where(compiled_problem.log, theta, np.log(np.maximum(theta, np.finfo(float).tiny)))
     return float(np.sum(np.where(signs != 0, signs * logs, 0.0)))
 
 
 def bridge(result: Result, draws: int, rng: np.random.Generator, workers: Any = 1) -> Evidence:
     """Return the evidence by bridge sampling from draws of the posterior."""
-    if tied := _tied(result):
-        return tied
-    posed = _posed(result)
+    if undefined_evidence := _tied(result):
+        return undefined_evidence
+    compiled_problem = _posed(result)
     if not result.names:
-        return Evidence(-0.5 * result.neg2loglik + _constant(posed))
-    drawn = sample(result, draws=draws, rng=int(rng.integers(2**31)), workers=workers, verbose=0)
-    chain, heights = drawn.chain, drawn.log_density
-    least = min(drawn.effective.values())
-    if not np.isfinite(least) or chain.shape[0] * chain.shape[1] < _FEW * len(result.names):
+        return Evidence(-0.5 * result.neg2loglik + _constant(compiled_problem))
+    sampling_result = sample(result, draws=draws, rng=int(rng.integers(2**31)), workers=workers, verbose=0)
+    chain, heights = sampling_result.chain, sampling_result.log_density
+    min_effective = min(sampling_result.effective.values())
+    if not np.isfinite(min_effective) or chain.shape[0] * chain.shape[1] < _FEW * len(result.names):
         return Evidence(np.nan, remark="too few samples; increase draws")
-    density = posterior(posed, result.theta, result.integrator)
-    at_best = density(result.theta)[0] - _to_theta(posed, result.theta)
-    shift = -0.5 * result.neg2loglik + _constant(posed) - at_best  # from the sampler's density to log(L p)
+    density = posterior(compiled_problem, result.theta, result.integrator)
+    at_best = density(result.theta)[0] - _to_theta(compiled_problem, result.theta)
+    shift = -0.5 * result.neg2loglik + _constant(compiled_problem) - at_best  # from the sampler's density to log(L p)
     n, steps = len(result.names), chain.shape[1]
     halves = slice(0, steps // 2), slice(steps // 2, steps)
     pairs = [
         bridged(
-            chain[:, fitting].reshape(-1, n), chain[:, taken].reshape(-1, n), heights[:, taken].ravel(), density,
-            max(0.5 * least, 2.0), rng,
+            chain[:, fitting].reshape(-1, n), chain[:, averaged].reshape(-1, n), heights[:, averaged].ravel(), density,
+            max(0.5 * min_effective, 2.0), rng,
         )
-        for fitting, taken in (halves, halves[::-1])
+        for fitting, averaged in (halves, halves[::-1])
     ]  # fmt: skip
     logs, squares = [log for log, _ in pairs], [error**2 for _, error in pairs]
     error = float(np.sqrt(0.5 * np.mean(squares) + 0.5 * np.var(logs)))
-    remark = "" if drawn.converged else drawn.sentence
+    remark = "" if sampling_result.converged else sampling_result.sentence
     return Evidence(float(np.mean(logs)) + shift, error, remark)
 
 
 def bridged(
-    fitting: Array, own: Array, heights: Array, density: Any, effective: float, rng: np.random.Generator
+    fitting: Array, draws: Array, heights: Array, density: Any, effective: float, rng: np.random.Generator
 ) -> tuple[float, float]:
     """Return the log of the integral of a density, and its standard error.
 
     fitting (m, n), own (m, n) : draws that fit the proposal, and that are used; heights (m,) : their log density
     effective : how many independent draws the latter are worth
     """
-    n = own.shape[1]
+    n = draws.shape[1]
     centre: Array = fitting.mean(axis=0)
     root = np.asarray(np.linalg.cholesky(np.cov(fitting.T).reshape(n, n)), dtype=float)
-    proposals = centre + rng.standard_normal((own.shape[0], n)) @ root.T
+    proposals = centre + rng.standard_normal((draws.shape[0], n)) @ root.T
 
     def log_g(theta: Array) -> Array:
         u = np.asarray(np.linalg.solve(root, (theta - centre).T), dtype=float)
         return -0.5 * np.sum(u**2, axis=0) - np.sum(np.log(np.diag(root))) - 0.5 * n * np.log(2 * np.pi)
 
-    l1 = heights - log_g(own)
+    l1 = heights - log_g(draws)
     l2 = np.array([density(theta)[0] for theta in proposals]) - log_g(proposals)
-    middle = float(np.median(l1))
-    l1, l2 = np.exp(l1 - middle), np.exp(l2 - middle)
+    median = float(np.median(l1))
+    l1, l2 = np.exp(l1 - median), np.exp(l2 - median)
     n1, n2 = effective, float(len(l2))
     s1, s2 = n1 / (n1 + n2), n2 / (n1 + n2)
     r = 1.0
     for _ in range(_ROUNDS):
-        old, r = r, float(np.mean(l2 / (s1 * l2 + s2 * r)) / np.mean(1.0 / (s1 * l1 + s2 * r)))
-        if abs(r - old) <= _STILL * r:
+        previous_r, r = r, float(np.mean(l2 / (s1 * l2 + s2 * r)) / np.mean(1.0 / (s1 * l1 + s2 * r)))
+        if abs(r - previous_r) <= _STILL * r:
             break
     f1, f2 = l2 / (s1 * l2 + s2 * r), r / (s1 * l1 + s2 * r)  # Fruehwirth-Schnatter 2004, equation 20
     square = np.var(f1) / np.mean(f1) ** 2 / n2 + np.var(f2) / np.mean(f2) ** 2 / n1
-    return float(np.log(r)) + middle, float(np.sqrt(square))
+    return float(np.log(r)) + median, float(np.sqrt(square))
 
 
 def evidences(results: Mapping[str, Result], *, sampling: bool, draws: int, rng: Any, workers: Any) -> EvidenceTable:
@@ -257,9 +257,9 @@ def evidences(results: Mapping[str, Result], *, sampling: bool, draws: int, rng:
 
     Raises InputError: naming every quantity with neither prior nor finite bounds.
     """
-    wrong = {n: improper(_posed(r)) for n, r in results.items()}
-    open_ = list(dict.fromkeys(q for names in wrong.values() for q in names))
-    check("evidence", [f"'{q}' has neither a prior nor two finite bounds, so the evidence is undefined; set one of them" for q in open_])  # fmt: skip
+    improper_by_model = {n: improper(_posed(r)) for n, r in results.items()}
+    improper_names = list(dict.fromkeys(q for names in improper_by_model.values() for q in names))
+    check("evidence", [f"'{q}' has neither a prior nor two finite bounds, so the evidence is undefined; set one of them" for q in improper_names])  # fmt: skip
     generator = np.random.default_rng(rng)
-    found = {n: bridge(r, draws, generator, workers) if sampling else laplace(r) for n, r in results.items()}
-    return EvidenceTable(found, "bridge" if sampling else "laplace")
+    evidence_by_model = {n: bridge(r, draws, generator, workers) if sampling else laplace(r) for n, r in results.items()}
+    return EvidenceTable(evidence_by_model, "bridge" if sampling else "laplace")

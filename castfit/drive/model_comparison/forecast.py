@@ -34,13 +34,13 @@ def full_problem(space: Candidates) -> Problem:
     """Return the problem in which everything is estimated, and every value at which something is held is allowed."""
     base = space.problem(space.largest)
     wider = dict(base.parameters)
-    for name, every in space.choices.items():
-        p, held = wider[name], [v for v in every if isinstance(v, float)]
-        scale = "linear" if any(v <= 0.0 for v in held) else p.scale
-        value = held[0] if p.fixed and held else p.value
+    for name, alternatives in space.choices.items():
+        p, fixed_values = wider[name], [v for v in alternatives if isinstance(v, float)]
+        scale = "linear" if any(v <= 0.0 for v in fixed_values) else p.scale
+        value = fixed_values[0] if p.fixed and fixed_values else p.value
         wider[name] = replace(
-            p, value=value, fixed=False, scale=scale, prior=None, lower=min([p.lower, *held]),
-            upper=max([p.upper, *held]),
+            p, value=value, fixed=False, scale=scale, prior=None, lower=min([p.lower, *fixed_values]),
+            upper=max([p.upper, *fixed_values]),
         )  # fmt: skip
     return base.replace(parameters=wider)
 
@@ -62,23 +62,23 @@ class Forecast:
     @classmethod
     def at(cls, full: Problem, candidate: CandidateModel, result: Result) -> Forecast | None:
         """Linearize; None where the full model cannot be evaluated there."""
-        held = {n: v for n, v in candidate.chosen.items() if isinstance(v, float)}
-        begin = Beginning(point={**result.values, **held}, exact=True).of(full)
-        found = fit(
-            full, SingleShooting(), GaussNewton(max_iter=0), start=begin, second_start=False, retry=False, verify=False
+        fixed_values = {n: v for n, v in candidate.chosen.items() if isinstance(v, float)}
+        start = Beginning(point={**result.values, **fixed_values}, exact=True).of(full)
+        evaluation = fit(
+            full, SingleShooting(), GaussNewton(max_iter=0), start=start, second_start=False, retry=False, verify=False
         )
-        if not (np.isfinite(found.gradient).all() and np.isfinite(found.information).all()):
+        if not (np.isfinite(evaluation.gradient).all() and np.isfinite(evaluation.information).all()):
             return None
-        of = tuple(q.of for q in full.quantities)
-        about = (found.names, of, found.theta, full.log, full.bounds)
-        return cls(candidate, result, *about, found.gradient, np.asarray(found.information))
+        parameter_names = tuple(q.of for q in full.quantities)
+        linearization = (evaluation.names, parameter_names, evaluation.theta, full.log, full.bounds)
+        return cls(candidate, result, *linearization, evaluation.gradient, np.asarray(evaluation.information))
 
     def cost(self, chosen: Mapping[str, Alternative]) -> float:
         """Return -2 log L of the neighbour less that of the candidate."""
         n = self.theta.size
         d, free = np.zeros(n), np.ones(n, dtype=np.bool_)
-        for j, of in enumerate(self.of):
-            value = chosen.get(of)
+        for j, parameter_name in enumerate(self.of):
+            value = chosen.get(parameter_name)
             if isinstance(value, float):
                 d[j] = (np.log(value) if self.log[j] else value) - self.theta[j]
                 free[j] = False
@@ -87,33 +87,33 @@ class Forecast:
         low, high = (end - self.theta for end in self.span)
         moving = free.copy()
         for _ in range(_CLIPS):
-            rest = ~moving
-            step = np.linalg.solve(F[np.ix_(moving, moving)], -self.g[moving] - F[np.ix_(moving, rest)] @ d[rest])
+            is_clipped = ~moving
+            step = np.linalg.solve(F[np.ix_(moving, moving)], -self.g[moving] - F[np.ix_(moving, is_clipped)] @ d[is_clipped])
             d[moving] = step
-            out = moving & ((d < low) | (d > high))
-            if not out.any():
+            is_outside = moving & ((d < low) | (d > high))
+            if not is_outside.any():
                 break
-            d[out] = np.clip(d[out], low[out], high[out])
-            moving &= ~out
+            d[is_outside] = np.clip(d[is_outside], low[is_outside], high[is_outside])
+            moving &= ~is_outside
         return float(2.0 * (self.g @ d + 0.5 * d @ F @ d))
 
     def criterion(self, other: CandidateModel, name: str) -> float:
         """Return the forecast of a neighbour's criterion, by its name."""
-        now = counted(self.result)
-        more = len(other.free) - len(self.candidate.free)
-        ahead = Criteria(now.neg2loglik + self.cost(other.chosen), now.n, now.k + more)
-        return float(getattr(ahead, name.lower()))
+        criteria = counted(self.result)
+        n_additional = len(other.free) - len(self.candidate.free)
+        predicted_criteria = Criteria(criteria.neg2loglik + self.cost(other.chosen), criteria.n, criteria.k + n_additional)
+        return float(getattr(predicted_criteria, name.lower()))
 
-    def ranked(self, others: Iterable[CandidateModel], name: str) -> list[tuple[float, CandidateModel]]:
+    def ranked(self, neighbors: Iterable[CandidateModel], name: str) -> list[tuple[float, CandidateModel]]:
         """Return neighbours by the forecasts of their criterion, the best first."""
-        found = [(self.criterion(other, name), other) for other in others]
-        return sorted(found, key=lambda each: (round(each[0], 6), each[1].name))
+        predictions = [(self.criterion(other, name), other) for other in neighbors]
+        return sorted(predictions, key=lambda each: (round(each[0], 6), each[1].name))
 
     def descended(self, space: Candidates, name: str) -> CandidateModel:
         """Go from neighbour to neighbour as long as the forecast falls; return where that ends."""
-        at, value = self.candidate, self.criterion(self.candidate, name)
+        current, value = self.candidate, self.criterion(self.candidate, name)
         while True:
-            ranked = self.ranked(space.neighbours(at), name)
+            ranked = self.ranked(space.neighbours(current), name)
             if not ranked or ranked[0][0] >= value - 1e-9:
-                return at
-            value, at = ranked[0]
+                return current
+            value, current = ranked[0]

@@ -123,27 +123,27 @@ def likelihood_ratio(smaller: Result, larger: Result, *, nested: bool | None = N
     >>> test.dof, round(test.statistic)
     (1, 41)
     """
-    given: dict[str, Any] = {"smaller": smaller, "larger": larger}
+    results_by_role: dict[str, Any] = {"smaller": smaller, "larger": larger}
     mistakes = [
-        f"{n} is {refused(r, 'give the result of a fit')}" for n, r in given.items() if not isinstance(r, Result)
+        f"{n} is {refused(r, 'give the result of a fit')}" for n, r in results_by_role.items() if not isinstance(r, Result)
     ]
     check("likelihood_ratio", mistakes)
     if not is_one_of(nested, True, None):
         mistakes.append(f"nested is {text(nested)}; pass True, or omit it to test whether the models are nested")
     mistakes += [
-        f"the fit of the {n} model failed; the test needs both optima" for n, r in given.items() if not r.success
+        f"the fit of the {n} model failed; the test needs both optima" for n, r in results_by_role.items() if not r.success
     ]
     mistakes += [
         f"the {n} model has priors; fit it without priors, or use cf.compare_models"
-        for n, r in given.items()
+        for n, r in results_by_role.items()
         if r.neg2logprior != 0.0 or (r.problem is not None and r.problem.posed.every_prior)
     ]
     mistakes += data_mistakes(smaller, larger, ("the smaller fit", "the larger fit"))
     check("likelihood_ratio", mistakes)
     d = _dimension(larger) - _dimension(smaller)
     if d <= 0:
-        said = f"the larger model determines {_dimension(larger)} numbers, the smaller one {_dimension(smaller)}"
-        check("likelihood_ratio", [f"{said}; pass the model with fewer quantities first, or use cf.compare_models"])
+        counts = f"the larger model determines {_dimension(larger)} numbers, the smaller one {_dimension(smaller)}"
+        check("likelihood_ratio", [f"{counts}; pass the model with fewer quantities first, or use cf.compare_models"])
     at_bound: dict[str, int] = {}
     point = contained_at(smaller, larger)
     if point is None and nested is None:
@@ -174,28 +174,28 @@ def _dimension(result: Result) -> int:
 
 def contained_at(smaller: Result, larger: Result) -> dict[str, float] | None:
     """Return the larger model's quantities at which it is the smaller one, by their names; None if it is not."""
-    one, other = smaller.problem, larger.problem
-    if one is None or other is None or not set(smaller.names) <= set(larger.names):
+    smaller_problem, larger_problem = smaller.problem, larger.problem
+    if smaller_problem is None or larger_problem is None or not set(smaller.names) <= set(larger.names):
         return None
     values = dict(smaller.values)
-    for q in other.posed.quantities:
-        stated = one.posed.parameters.get(q.of)
+    for q in larger_problem.posed.quantities:
+        parameter = smaller_problem.posed.parameters.get(q.of)
         if q.name in values:
             continue
-        if stated is None or not stated.fixed:
+        if parameter is None or not parameter.fixed:
             return None
-        held = stated.value
-        number = held[q.experiment] if isinstance(held, dict) and q.experiment in held else held
+        fixed_value = parameter.value
+        number = fixed_value[q.experiment] if isinstance(fixed_value, dict) and q.experiment in fixed_value else fixed_value
         if not isinstance(number, (int, float)):
             return None
         values[q.name] = float(number)
-    span = {q.name: (q.lower, q.upper) for q in other.posed.quantities}
+    span = {q.name: (q.lower, q.upper) for q in larger_problem.posed.quantities}
     if any(not low <= values[n] <= high for n, (low, high) in span.items()):
         return None
-    if any(q.scale == "log" and not values[q.name] > 0.0 for q in other.posed.quantities):
+    if any(q.scale == "log" and not values[q.name] > 0.0 for q in larger_problem.posed.quantities):
         return None
-    theta = other.posed.theta_from(values)
-    staged = SingleShooting(larger.integrator).transcribe(other, theta).explicit()
+    theta = larger_problem.posed.theta_from(values)
+    staged = SingleShooting(larger.integrator).transcribe(larger_problem, theta).explicit()
     if not staged.evaluate(theta).ok:
         return None
     predictions = np.concatenate([part[0] for part in staged.standardised(theta)])
@@ -204,8 +204,8 @@ def contained_at(smaller: Result, larger: Result) -> dict[str, float] | None:
 
 def _alike(predictions: Array, result: Result) -> bool:
     deviations = np.where(result.deviations > 0.0, result.deviations, np.nan)
-    off = (predictions - result.predictions) / deviations
-    return bool(np.isfinite(off).all() and np.sqrt(np.mean(off**2)) < _SAME)
+    differences = (predictions - result.predictions) / deviations
+    return bool(np.isfinite(differences).all() and np.sqrt(np.mean(differences**2)) < _SAME)
 
 
 def _fitted(smaller: Result, larger: Result) -> dict[str, float] | None:
@@ -213,31 +213,31 @@ def _fitted(smaller: Result, larger: Result) -> dict[str, float] | None:
     problem, table = larger.problem, smaller.residual_table()
     if not isinstance(problem, Problem):
         return None
-    named = [e.called(c.name) for e, c in zip(problem.experiments, problem.conditions, strict=True)]
-    experiments = [e.with_values(_predicted(table, e.name, e.data)) for e in named]
-    found = fit(problem.replace(experiments=experiments), start=larger, verify=False)
-    return found.values if found.success and _alike(found.predictions, smaller) else None
+    named_experiments = [e.called(c.name) for e, c in zip(problem.experiments, problem.conditions, strict=True)]
+    experiments = [e.with_values(_predicted(table, e.name, e.data)) for e in named_experiments]
+    result = fit(problem.replace(experiments=experiments), start=larger, verify=False)
+    return result.values if result.success and _alike(result.predictions, smaller) else None
 
 
 def _predicted(table: Mapping[str, NDArray[Any]], experiment: str, data: Mapping[str, Any]) -> dict[str, Array]:
-    out: dict[str, Array] = {}
+    predicted: dict[str, Array] = {}
     for name, (_, values) in data.items():
-        own = (table["experiment"] == experiment) & (table["output"] == name)
+        is_in_series = (table["experiment"] == experiment) & (table["output"] == name)
         filled = np.full(values.shape, np.nan)
-        filled[np.isfinite(values)] = table["prediction"][own]
-        out[name] = filled
-    return out
+        filled[np.isfinite(values)] = table["prediction"][is_in_series]
+        predicted[name] = filled
+    return predicted
 
 
 def _held(larger: Result, values: Mapping[str, float]) -> dict[str, int]:
     """Return quantities at a bound that those of the larger model need not be at: 1 at the lower, -1 at the upper."""
-    held: dict[str, int] = {}
+    sides: dict[str, int] = {}
     for name, (low, high) in zip(larger.names, larger.bounds.tolist(), strict=True):
         value = values[name]
-        near = _AT_BOUND * max(abs(value), abs(low) if np.isfinite(low) else 0.0, abs(larger.values[name]))
-        if low < high and (value - low <= near or high - value <= near):
-            held[name] = 1 if value - low <= near else -1
-    return held
+        tolerance = _AT_BOUND * max(abs(value), abs(low) if np.isfinite(low) else 0.0, abs(larger.values[name]))
+        if low < high and (value - low <= tolerance or high - value <= tolerance):
+            sides[name] = 1 if value - low <= tolerance else -1
+    return sides
 
 
 def _weights(larger: Result, at_bound: Mapping[str, int], d: int) -> list[float]:
@@ -247,25 +247,25 @@ def _weights(larger: Result, at_bound: Mapping[str, int], d: int) -> list[float]
     """
     b, side = min(len(at_bound), d), np.array(list(at_bound.values()), dtype=float)
     covariance, information = np.eye(b), larger.information
-    of = [larger.names.index(n) for n in at_bound]
-    if b == len(of) > 1 and information.size and len(larger.names) <= WRITTEN_OUT:
+    indices = [larger.names.index(n) for n in at_bound]
+    if b == len(indices) > 1 and information.size and len(larger.names) <= WRITTEN_OUT:
         size = np.sqrt(np.maximum(np.diag(information), np.finfo(float).tiny))
-        found = np.linalg.pinv(information / np.outer(size, size), hermitian=True)[np.ix_(of, of)]
-        if np.linalg.eigvalsh(found)[0] > _SINGULAR * np.trace(found):
-            covariance = found * np.outer(side, side)
+        scaled_covariance = np.linalg.pinv(information / np.outer(size, size), hermitian=True)[np.ix_(indices, indices)]
+        if np.linalg.eigvalsh(scaled_covariance)[0] > _SINGULAR * np.trace(scaled_covariance):
+            covariance = scaled_covariance * np.outer(side, side)
     if b > _EXACT:
         root = np.linalg.cholesky(np.linalg.inv(covariance)).T
         draws = np.random.default_rng(0).standard_normal((_DRAWS, b))
         off = [int(np.count_nonzero(scipy.optimize.nnls(root, z)[0])) for z in draws]
         return (np.bincount(off, minlength=b + 1) / _DRAWS).tolist()
-    out = [0.0] * (b + 1)
+    weights = [0.0] * (b + 1)
     for i in range(b + 1):
         for off in combinations(range(b), i):
             J, K = list(off), [k for k in range(b) if k not in off]
             of_K = np.linalg.inv(covariance[np.ix_(K, K)])
             of_J = covariance[np.ix_(J, J)] - covariance[np.ix_(J, K)] @ of_K @ covariance[np.ix_(K, J)]
-            out[i] += _orthant(of_J) * _orthant(of_K)
-    return out
+            weights[i] += _orthant(of_J) * _orthant(of_K)
+    return weights
 
 
 def _orthant(V: Any) -> float:
@@ -281,9 +281,9 @@ def _probability(smaller: Result, larger: Result, T: float, d: int, weights: lis
         excess = max(smaller.chi2 - larger.chi2, 0.0) / larger.chi2
 
         def tail(m: int) -> float:
-            left = smaller.dof - m
+            remaining_dof = smaller.dof - m
             return (
-                float(scipy.special.fdtrc(m, left, excess * left / m)) if m > 0 else float(excess * left <= _ROUNDING)
+                float(scipy.special.fdtrc(m, remaining_dof, excess * remaining_dof / m)) if m > 0 else float(excess * remaining_dof <= _ROUNDING)
             )
 
     else:
@@ -296,16 +296,16 @@ def _probability(smaller: Result, larger: Result, T: float, d: int, weights: lis
 
 
 def _sentence(T: float, d: int, p: float, kind: str, at_bound: tuple[str, ...]) -> str:
-    more = f"{d} quantit{'y' if d == 1 else 'ies'} more"
-    figures = f"likelihood ratio {T:.4g} for {more}, p = {p:.2g}"
-    how = " by the F distribution" if kind == "F" else ""
-    less = "halves such a probability" if len(at_bound) == 1 else "makes such a probability smaller"
-    bound = f"; {', '.join(at_bound)} would be at a bound, which {less}" if at_bound else ""
+    count_text = f"{d} quantit{'y' if d == 1 else 'ies'} more"
+    figures = f"likelihood ratio {T:.4g} for {count_text}, p = {p:.2g}"
+    distribution_text = " by the F distribution" if kind == "F" else ""
+    bound_effect = "halves such a probability" if len(at_bound) == 1 else "makes such a probability smaller"
+    bound = f"; {', '.join(at_bound)} would be at a bound, which {bound_effect}" if at_bound else ""
     if -_ROUNDING * max(1.0, abs(T)) > T:
         return (
             f"The larger model fits worse ({figures}), although it contains the smaller one: its fit is not the global "
             "optimum. Start it from the estimates of the smaller model."
         )
     if p < _CLEAR:
-        return f"The test rejects the smaller model ({figures}{how}{bound})."
-    return f"The test does not reject the smaller model ({figures}{how}{bound})."
+        return f"The test rejects the smaller model ({figures}{distribution_text}{bound})."
+    return f"The test does not reject the smaller model ({figures}{distribution_text}{bound})."

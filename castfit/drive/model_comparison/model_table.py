@@ -72,12 +72,12 @@ class ModelTable(Tabled):
         order = sorted(self.results, key=lambda name: self.delta.get(name, np.inf))
 
         def cells(name: str) -> tuple[str, ...]:
-            found = self.results[name]
+            result = self.results[name]
             if name not in self.delta:
-                return (name, *["-"] * 7, f"failed: {found.status.value}")
-            c, p = found.criteria, found.goodness.p_value
+                return (name, *["-"] * 7, f"failed: {result.status.value}")
+            c, p = result.criteria, result.goodness.p_value
             k = f"{c.k:.0f}" if c.k == round(c.k) else f"{c.k:.1f}"
-            remark = "" if found.goodness.described else "does not fit the data"
+            remark = "" if result.goodness.described else "does not fit the data"
             figures = (f"{c.neg2loglik:.2f}", k, "-" if np.isnan(p) else f"{p:.2g}", f"{c.aicc:.2f}")
             return name, *figures, f"{self.delta[name]:.2f}", f"{self.weights[name]:.2g}", f"{c.bic:.2f}", remark
 
@@ -89,23 +89,23 @@ class ModelTable(Tabled):
         """Sentences that interpret the table."""
         if not self.best:
             return ("No fit succeeded.",)
-        close = [n for n, d in self.delta.items() if n != self.best and d < _SUBSTANTIAL]
-        far = [n for n, d in self.delta.items() if d >= _NONE]
-        found = [f"{self.best} has the lowest AICc."]
-        if close:
-            found.append(f"{', '.join(close)} {'has' if len(close) == 1 else 'have'} a similar AICc.")
-        if far:
-            found.append(f"Nothing speaks for {', '.join(far)}.")
+        similar = [n for n, d in self.delta.items() if n != self.best and d < _SUBSTANTIAL]
+        implausible = [n for n, d in self.delta.items() if d >= _NONE]
+        lines = [f"{self.best} has the lowest AICc."]
+        if similar:
+            lines.append(f"{', '.join(similar)} {'has' if len(similar) == 1 else 'have'} a similar AICc.")
+        if implausible:
+            lines.append(f"Nothing speaks for {', '.join(implausible)}.")
         if not self.results[self.best].goodness.described:
-            found.append("The best model does not fit the data either.")
-        most = min(self.delta, key=lambda n: self.results[n].bic)
-        if most != self.best:
-            found.append(f"BIC, which penalises additional quantities more strongly, prefers {most}.")
+            lines.append("The best model does not fit the data either.")
+        bic_best = min(self.delta, key=lambda n: self.results[n].bic)
+        if bic_best != self.best:
+            lines.append(f"BIC, which penalises additional quantities more strongly, prefers {bic_best}.")
         infinite = [n for n in self.delta if np.isinf(self.results[n].aicc)]
         if infinite:
-            found.append(f"AICc of {', '.join(infinite)} is undefined: as many quantities as measurements.")
-        found += [f"{small} in {large}: {test.sentence}" for (small, large), test in self.tests.items()]
-        return tuple(found)
+            lines.append(f"AICc of {', '.join(infinite)} is undefined: as many quantities as measurements.")
+        lines += [f"{small} in {large}: {test.sentence}" for (small, large), test in self.tests.items()]
+        return tuple(lines)
 
     @property
     def parts(self) -> tuple[Sheet | str, ...]:
@@ -150,40 +150,40 @@ def compare_models(results: Mapping[str, Result] | Iterable[Result]) -> ModelTab
     any order explains the data best for what it estimates (AICc).
     Nothing speaks for first order.
     """
-    given: Any = results
+    argument: Any = results
     mistakes: list[str] = []
-    if isinstance(given, Mapping):
-        named = {str(k): v for k, v in cast("Mapping[Any, Any]", given).items()}
+    if isinstance(argument, Mapping):
+        results_by_name = {str(k): v for k, v in cast("Mapping[Any, Any]", argument).items()}
     else:
-        listed = None if isinstance(given, Result) else items(given)
-        named = {f"model {i}": r for i, r in enumerate(listed or [], start=1)}
-        if listed is None:
-            mistakes.append(f"results is {text(given)}; give several results, by name or in a list")
+        sequence = None if isinstance(argument, Result) else items(argument)
+        results_by_name = {f"model {i}": r for i, r in enumerate(sequence or [], start=1)}
+        if sequence is None:
+            mistakes.append(f"results is {text(argument)}; give several results, by name or in a list")
     mistakes += [
-        f"'{n}' is {refused(r, 'give the result of a fit')}" for n, r in named.items() if not isinstance(r, Result)
+        f"'{n}' is {refused(r, 'give the result of a fit')}" for n, r in results_by_name.items() if not isinstance(r, Result)
     ]
-    if not mistakes and len(named) < 2:
+    if not mistakes and len(results_by_name) < 2:
         mistakes.append("fewer than two results; pass the results to be compared")
     check("compare_models", mistakes)
-    first = next(iter(named))
-    for name in [n for n in named if n != first]:
-        mistakes += data_mistakes(named[first], named[name], (f"'{first}'", f"'{name}'"))
+    first_name = next(iter(results_by_name))
+    for name in [n for n in results_by_name if n != first_name]:
+        mistakes += data_mistakes(results_by_name[first_name], results_by_name[name], (f"'{first_name}'", f"'{name}'"))
     check("compare_models", mistakes)
-    good = {n: r.aicc for n, r in named.items() if r.success and np.isfinite(r.neg2loglik)}
-    least = min(good.values(), default=np.nan)
-    delta = {n: float(a - least) if a != least else 0.0 for n, a in good.items()}
-    share = {n: float(np.exp(-0.5 * d)) for n, d in delta.items()}
-    whole = sum(share.values())
+    aicc_by_name = {n: r.aicc for n, r in results_by_name.items() if r.success and np.isfinite(r.neg2loglik)}
+    min_aicc = min(aicc_by_name.values(), default=np.nan)
+    delta = {n: float(a - min_aicc) if a != min_aicc else 0.0 for n, a in aicc_by_name.items()}
+    shares = {n: float(np.exp(-0.5 * d)) for n, d in delta.items()}
+    total_share = sum(shares.values())
     best = min(delta, key=lambda n: delta[n], default="")
-    return ModelTable(named, delta, {n: s / whole for n, s in share.items()}, best, _tests(named, list(delta)))
+    return ModelTable(results_by_name, delta, {n: s / total_share for n, s in shares.items()}, best, _tests(results_by_name, list(delta)))
 
 
 def _tests(results: Mapping[str, Result], names: list[str]) -> dict[tuple[str, str], LikelihoodRatio]:
     """Test every model against those that it is with quantities fixed."""
-    found: dict[tuple[str, str], LikelihoodRatio] = {}
+    tests: dict[tuple[str, str], LikelihoodRatio] = {}
     for small, large in permutations(names, 2):
-        one, other = results[small], results[large]
-        if len(one.names) < len(other.names) and contained_at(one, other) is not None:
+        smaller_result, larger_result = results[small], results[large]
+        if len(smaller_result.names) < len(larger_result.names) and contained_at(smaller_result, larger_result) is not None:
             with suppress(InputError):  # priors, or as many directions
-                found[small, large] = likelihood_ratio(one, other)
-    return found
+                tests[small, large] = likelihood_ratio(smaller_result, larger_result)
+    return tests

@@ -76,9 +76,9 @@ def select(
     )  # fmt: skip
     mistakes: list[str] = []
     default = transcription is None and solver is None
-    asked, chosen = given_parts("single" if default else transcription, "box" if default else solver, mistakes)
-    given: dict[str, Any] = {"the file": file, "folder": "." if folder is None else folder}
-    mistakes += [f"{n} is {text(v)}; give a path" for n, v in given.items() if not isinstance(v, (str, Path))]
+    requested_transcription, chosen_solver = given_parts("single" if default else transcription, "box" if default else solver, mistakes)
+    paths: dict[str, Any] = {"the file": file, "folder": "." if folder is None else folder}
+    mistakes += [f"{n} is {text(v)}; give a path" for n, v in paths.items() if not isinstance(v, (str, Path))]
     check("petab.select", [*mistakes, *rng_mistakes(rng), *run.file_mistakes(), *run.mistakes()])
     target = None if folder is None else Path(folder)
     if target is not None:
@@ -90,36 +90,36 @@ def select(
     varied = problem.varied
     space = Candidates({str(path): problem_of(path, varied) for path in problem.files}, total=problem.count)
     entries = {"criterion": problem.criterion, "method": problem.method}
-    found = selected(
+    selection = selected(
         "petab.select", space, problem.criterion, problem.method, lambda log: _led(problem, space, log), run.cleaned(),
-        (asked, chosen), rng, entries,
+        (requested_transcription, chosen_solver), rng, entries,
     )  # fmt: skip
-    if target is not None and found.names:
+    if target is not None and selection.names:
         problem.write(target)
-    return found
+    return selection
 
 
 def _led(problem: SelectionProblem, space: Candidates, log: SelectionLog) -> Search:
     """Yield the models that the library proposes, and pass the results of their fits to it."""
 
-    def made(model: ProposedModel) -> CandidateModel:
-        known = space.problems[str(model.file)].parameters
+    def build_candidate(model: ProposedModel) -> CandidateModel:
+        parameters = space.problems[str(model.file)].parameters
         return CandidateModel(model.name, str(model.file), {
-            n: estimated if isinstance(v, str) else v for n, v in model.parameters.items() if n in known
+            n: estimated if isinstance(v, str) else v for n, v in model.parameters.items() if n in parameters
         })  # fmt: skip
 
     while not problem.ended:
         models = problem.proposed()
-        yield [Proposal(made(m), m.before) for m in models]
-        found: dict[str, Calibration] = {}
+        yield [Proposal(build_candidate(m), m.before) for m in models]
+        calibrations: dict[str, Calibration] = {}
         for m in models:
             row = log.rows[m.name]
             if row.success and row.result is not None:
-                found[m.name] = Calibration(0.5 * row.result.criteria.neg2loglik, row.result.values)
-        log.given |= {n: v for n, v in problem.told(found).items() if n in found}
+                calibrations[m.name] = Calibration(0.5 * row.result.criteria.neg2loglik, row.result.values)
+        log.given |= {n: v for n, v in problem.told(calibrations).items() if n in calibrations}
 
 
-def famos(space: Candidates, known: Known, criterion: str) -> Search:
+def famos(space: Candidates, history: Known, criterion: str) -> Search:
     """FAMoS (Gabel et al. 2019), by PEtab Select: forward and backward by turns, swaps, and jumps."""
     ids = {f"p{i}": n for i, n in enumerate(space.choices)}
     choices = {i: [ESTIMATE if v is estimated else repr(v) for v in space.choices[n]] for i, n in ids.items()}
@@ -127,17 +127,17 @@ def famos(space: Candidates, known: Known, criterion: str) -> Search:
         problem = SelectionProblem.of_choices(choices, criterion, "famos", Path(folder))
         while not problem.ended:
             models = problem.proposed()
-            made = {m.name: space.of(_chosen(m, ids)) for m in models}
+            candidates = {m.name: space.of(_chosen(m, ids)) for m in models}
             # FAMoS may come back to a model; its fit is known
-            yield [Proposal(c, made[m.before].name if m.before in made else known.nearest(c))
-                   for m, c in zip(models, made.values(), strict=True) if not known.tried(c.name)]  # fmt: skip
-            found: dict[str, Calibration] = {}
-            for name, c in made.items():
-                value = known.value(c.name)
+            yield [Proposal(c, candidates[m.before].name if m.before in candidates else history.nearest(c))
+                   for m, c in zip(models, candidates.values(), strict=True) if not history.tried(c.name)]  # fmt: skip
+            calibrations: dict[str, Calibration] = {}
+            for name, c in candidates.items():
+                value = history.value(c.name)
                 if np.isfinite(value):
-                    result = known.result(c.name)
-                    found[name] = Calibration(0.5 * result.criteria.neg2loglik, {}, {criterion: value})
-            problem.told(found)
+                    result = history.result(c.name)
+                    calibrations[name] = Calibration(0.5 * result.criteria.neg2loglik, {}, {criterion: value})
+            problem.told(calibrations)
 
 
 def _chosen(model: ProposedModel, ids: Mapping[str, str]) -> dict[str, Any]:

@@ -64,70 +64,70 @@ class Known(Protocol):
         ...
 
 
-def every(space: Candidates, known: Known, criterion: str) -> Search:
+def every(space: Candidates, history: Known, criterion: str) -> Search:
     """All candidates, those that estimate less first, so that larger ones begin where these ended."""
     by_size = sorted(space, key=lambda c: len(space.problem(c).names) if not c.chosen else len(c.free))
     for _, level in groupby(by_size, key=lambda c: len(c.free)):
-        yield [Proposal(c, known.nearest(c)) for c in level]
+        yield [Proposal(c, history.nearest(c)) for c in level]
 
 
-def forward(space: Candidates, known: Known, criterion: str) -> Search:
+def forward(space: Candidates, history: Known, criterion: str) -> Search:
     """From the smallest candidate, the best of all that estimate one more, until that is no better."""
-    return _stepwise(space, known, space.smallest, more=True)
+    return _stepwise(space, history, space.smallest, is_forward=True)
 
 
-def backward(space: Candidates, known: Known, criterion: str) -> Search:
+def backward(space: Candidates, history: Known, criterion: str) -> Search:
     """From the largest candidate, the best of all that estimate one less, until that is no better."""
-    return _stepwise(space, known, space.largest, more=False)
+    return _stepwise(space, history, space.largest, is_forward=False)
 
 
-def _stepwise(space: Candidates, known: Known, at: CandidateModel, *, more: bool) -> Search:
-    yield [Proposal(at)]
-    while known.best == at.name:
-        near = space.neighbours(at, more=more, fewer=not more)
-        yield [Proposal(c, at.name) for c in near if not known.tried(c.name)]
-        if known.best in (at.name, None):
+def _stepwise(space: Candidates, history: Known, current: CandidateModel, *, is_forward: bool) -> Search:
+    yield [Proposal(current)]
+    while history.best == current.name:
+        neighbors = space.neighbours(current, allow_more=is_forward, allow_fewer=not is_forward)
+        yield [Proposal(c, current.name) for c in neighbors if not history.tried(c.name)]
+        if history.best in (current.name, None):
             return
-        at = known.candidate(known.best or "")
+        current = history.candidate(history.best or "")
 
 
-def forecast(space: Candidates, known: Known, criterion: str) -> Search:
+def forecast(space: Candidates, history: Known, criterion: str) -> Search:
     """From the largest and the smallest candidate to the neighbours whose forecasts are best: drops, adds and swaps."""
     full = full_problem(space)
     yield [Proposal(space.largest), Proposal(space.smallest)]
-    for begin in (space.largest.name, space.smallest.name, known.best or ""):
-        at = begin
-        while at and known.tried(at):
-            near = _forecast_at(full, known, at)
-            if near is None:
+    for start_name in (space.largest.name, space.smallest.name, history.best or ""):
+        current_name = start_name
+        while current_name and history.tried(current_name):
+            local_forecast = _forecast_at(full, history, current_name)
+            if local_forecast is None:
                 break
-            reached = near.descended(space, criterion)
-            if known.tried(reached.name):
+            target = local_forecast.descended(space, criterion)
+            if history.tried(target.name):
                 break
-            yield [Proposal(reached, at)]
-            at = reached.name
-    seen: set[str] = set()
-    while ahead := [name for name in known.order[:_BEAM] if name not in seen]:
-        at = ahead[0]  # the best whose neighbours are not known yet
-        near = _forecast_at(full, known, at)
-        seen.add(at)
-        if near is None:
+            yield [Proposal(target, current_name)]
+            current_name = target.name
+    expanded: set[str] = set()
+    while pending_names := [name for name in history.order[:_BEAM] if name not in expanded]:
+        current_name = pending_names[0]  # the best whose neighbours are not known yet
+        local_forecast = _forecast_at(full, history, current_name)
+        expanded.add(current_name)
+        if local_forecast is None:
             continue
-        here, best = known.candidate(at), known.value(known.best or "")
-        others = (c for c in [*space.neighbours(here), *space.swaps(here)] if not known.tried(c.name))
-        ranked = [c for value, c in near.ranked(others, criterion) if value < best + _MARGIN][:_TRIES]
+        current_candidate, best = history.candidate(current_name), history.value(history.best or "")
+        untried = (c for c in [*space.neighbours(current_candidate), *space.swaps(current_candidate)] if not history.tried(c.name))
+        ranked = [c for value, c in local_forecast.ranked(untried, criterion) if value < best + _MARGIN][:_TRIES]
         for k in range(0, len(ranked), _BATCH):
-            yield [Proposal(c, at) for c in ranked[k : k + _BATCH]]
-            if known.best != at and known.best not in seen:
+            yield [Proposal(c, current_name) for c in ranked[k : k + _BATCH]]
+            if history.best != current_name and history.best not in expanded:
                 break
 
 
-def _forecast_at(full: object, known: Known, name: str) -> Forecast | None:
+def _forecast_at(full: object, history: Known, name: str) -> Forecast | None:
     try:
-        result = known.result(name)
+        result = history.result(name)
     except LookupError:  # its fit failed
         return None
-    return Forecast.at(full, known.candidate(name), result)  # type: ignore[arg-type]
+    return Forecast.at(full, history.candidate(name), result)  # type: ignore[arg-type]
 
 
 METHODS = {"all": every, "forward": forward, "backward": backward, "forecast": forecast}

@@ -115,7 +115,7 @@ def select(
         verbose=verbose, checkpoint=checkpoint, resume=resume,
     )  # fmt: skip
     mistakes: list[str] = []
-    asked, chosen = given_parts(transcription, solver, mistakes)
+    requested_transcription, chosen_solver = given_parts(transcription, solver, mistakes)
     methods = ("auto", *METHODS, "famos")
     mistakes += option_mistakes(
         ("criterion", criterion, is_one_of(criterion, *CRITERIA), f"choose {_listed(CRITERIA)}"),
@@ -125,16 +125,16 @@ def select(
         mistakes.append(f"method='{method}' applies to choices; named problems are always all fitted, so remove it")
     check("select", [*mistakes, *rng_mistakes(rng), *run.file_mistakes(), *run.mistakes()])
     space = read(problems, choices)
-    by = method if method != "auto" else "all" if space.count <= FEW else "forecast"
+    chosen_method = method if method != "auto" else "all" if space.count <= FEW else "forecast"
     check("select", _undefined(space, criterion))
-    choices_said = {n: list(map(repr, every)) for n, every in space.choices.items()}
-    entries = {"criterion": criterion, "method": by, "choices": choices_said}
-    if by == "famos":
+    choice_texts = {n: list(map(repr, alternatives)) for n, alternatives in space.choices.items()}
+    entries = {"criterion": criterion, "method": chosen_method, "choices": choice_texts}
+    if chosen_method == "famos":
         from castfit.drive.model_comparison.petab_selection import famos as begin  # needs an extra
     else:
-        begin = METHODS[by]
+        begin = METHODS[chosen_method]
     return selected(
-        "select", space, criterion, by, lambda log: begin(space, log, criterion), run.cleaned(), (asked, chosen), rng,
+        "select", space, criterion, chosen_method, lambda log: begin(space, log, criterion), run.cleaned(), (requested_transcription, chosen_solver), rng,
         entries,
     )  # fmt: skip
 
@@ -145,16 +145,16 @@ def _listed(names: Sequence[str]) -> str:
 
 def _undefined(space: Candidates, criterion: str) -> list[str]:
     """Return a message if a criterion is not defined for any candidate: too few data, or no likelihoods."""
-    every = [space.problem(space.smallest)] if space.choices else list(space.problems.values())
-    if any(p.posed.measure == LOSS for p in every):
+    problems = [space.problem(space.smallest)] if space.choices else list(space.problems.values())
+    if any(p.posed.measure == LOSS for p in problems):
         return [NO_LIKELIHOOD]
     if criterion != "AICc":
         return []
-    sizes = [(p.n_data, len(p.names) + len(p.posed.groups)) for p in every]
-    n, least = sizes[0][0], min(k for _, k in sizes)
-    if n > least + 1:
+    sizes = [(p.n_data, len(p.names) + len(p.posed.groups)) for p in problems]
+    n, min_estimated = sizes[0][0], min(k for _, k in sizes)
+    if n > min_estimated + 1:
         return []
-    return [f"AICc needs at least two measurements more than estimated quantities: {n} measurements, at least {least} "
+    return [f"AICc needs at least two measurements more than estimated quantities: {n} measurements, at least {min_estimated} "
             "quantities; choose criterion='BIC' or 'AIC', or add data"]  # fmt: skip
 
 
@@ -182,7 +182,7 @@ def selected(
         **entries,
         "versions": dict(versions()),
     }
-    interrupted, ended = None, False
+    interrupted, is_complete = None, False
     with run.opened(header) as file:
         try:
             with session_of(run) as session:
@@ -190,10 +190,10 @@ def selected(
                     if not log.fit(batch, session, file):
                         break
                 else:
-                    ended = True
+                    is_complete = True
         except KeyboardInterrupt:
             interrupted = Status.INTERRUPTED
-        stopped = run.stopped(interrupted or log.stopped, not ended)
+        stop_status = run.stopped(interrupted or log.stopped, not is_complete)
         trouble = file.trouble if file is not None else ""
-    message = " ".join(part for part in (STOPS[stopped] if stopped else "", *log.sentences, trouble) if part)
-    return SelectionResult.of(log, method=method, ended=ended, message=message, time=run.seconds)
+    message = " ".join(part for part in (STOPS[stop_status] if stop_status else "", *log.sentences, trouble) if part)
+    return SelectionResult.of(log, method=method, ended=is_complete, message=message, time=run.seconds)

@@ -85,8 +85,8 @@ class SelectionLog:
         row = self.rows[name]
         if row.result is None or not row.success:
             return np.nan
-        known = self.given.get(name)
-        return float(getattr(counted(row.result), self.criterion.lower())) if known is None else known
+        library_value = self.given.get(name)
+        return float(getattr(counted(row.result), self.criterion.lower())) if library_value is None else library_value
 
     @property
     def order(self) -> list[str]:
@@ -100,71 +100,71 @@ class SelectionLog:
 
     def nearest(self, candidate: CandidateModel) -> str:
         """Return the best candidate that one contains; empty if none was fitted."""
-        inside = (n for n in self.order if self._candidates[n].within(candidate))
-        return next(inside, "")
+        contained_names = (n for n in self.order if self._candidates[n].within(candidate))
+        return next(contained_names, "")
 
     @property
     def sentences(self) -> list[str]:
         """Sentences about the fits: their number, corrections by contained models, and failures."""
-        done = len(self.order)
-        found = [f"{done} of {self.space.count} candidates were fitted." if done < self.space.count
-                 else f"All {done} candidates were fitted."]  # fmt: skip
-        mended = [n for n in self.corrected if n not in self.stuck]
-        if mended:
-            which = listed(f"'{n}'" for n in mended)
-            found.append(f"{which} had not reached the optimum (a nested model fits better) and was fitted again from "
+        n_fitted = len(self.order)
+        lines = [f"{n_fitted} of {self.space.count} candidates were fitted." if n_fitted < self.space.count
+                 else f"All {n_fitted} candidates were fitted."]  # fmt: skip
+        corrected_names = [n for n in self.corrected if n not in self.stuck]
+        if corrected_names:
+            names_text = listed(f"'{n}'" for n in corrected_names)
+            lines.append(f"{names_text} had not reached the optimum (a nested model fits better) and was fitted again from "
                          "the nested model.")  # fmt: skip
-        found += [f"'{name}' has a higher objective than {start}, which is nested in it: its optimum was not found, and its weight is too small."
+        lines += [f"'{name}' has a higher objective than {start}, which is nested in it: its optimum was not found, and its weight is too small."
                   for name, start in self.stuck.items()]  # fmt: skip
-        found += [f"'{n}' was not fitted: {row.message}" for n, row in self.rows.items() if not row.success]
-        return found
+        lines += [f"'{n}' was not fitted: {row.message}" for n, row in self.rows.items() if not row.success]
+        return lines
 
     def fit(self, batch: Iterable[Proposal], session: RunSession, file: Checkpoint | None) -> bool:
         """Fit a batch, and again what ended above a model that it contains; return whether the search may go on."""
-        begins: dict[str, tuple[Beginning, ...]] = {}
+        starts: dict[str, tuple[Beginning, ...]] = {}
         for proposal in batch:
             name = proposal.candidate.name
             self._candidates[name] = proposal.candidate
             self.rows.setdefault(name, CandidateFit(name=name))
             self.before[name] = proposal.before
-            known = self.rows.get(proposal.before)
-            warm = known is not None and known.success and known.result is not None
-            begins[name] = (Beginning(), *([_warm(known)] if warm and known is not None else []))
-        on = self._carry_out(begins, session, file)
+            preceding_row = self.rows.get(proposal.before)
+            is_warm = preceding_row is not None and preceding_row.success and preceding_row.result is not None
+            starts[name] = (Beginning(), *([_warm(preceding_row)] if is_warm and preceding_row is not None else []))
+        can_continue = self._carry_out(starts, session, file)
         for _ in range(_ROUNDS):
-            again = self._above(set(begins)) if on else {}
-            if not again:
+            refits = self._above(set(starts)) if can_continue else {}
+            if not refits:
                 break
-            before = {name: self.rows[name] for name in again}
-            self.rows |= {n: replace(row, number=row.number + 1, status="not_run") for n, row in before.items()}
-            on = self._carry_out({n: (begin,) for n, begin in again.items()}, session, file)
-            for name, old in before.items():
-                new = self.rows[name]
-                if new.success and new.neg2loglik < old.neg2loglik - _ABOVE:
+            previous_rows = {name: self.rows[name] for name in refits}
+            self.rows |= {n: replace(row, number=row.number + 1, status="not_run") for n, row in previous_rows.items()}
+            can_continue = self._carry_out({n: (start,) for n, start in refits.items()}, session, file)
+            for name, previous_row in previous_rows.items():
+                refitted_row = self.rows[name]
+                if refitted_row.success and refitted_row.neg2loglik < previous_row.neg2loglik - _ABOVE:
                     self.corrected += [name] if name not in self.corrected else []
                 else:
-                    self.rows[name] = replace(old, number=new.number)
-                    self.stuck[name] = again[name].called
+                    self.rows[name] = replace(previous_row, number=refitted_row.number)
+                    self.stuck[name] = refits[name].called
                 self._results.pop(name, None)
         best = self.best
         if best is not None and (not self.path or self.path[-1] != best):
             self.path.append(best)
-        return on
+        return can_continue
 
     def _carry_out(
-        self, begins: Mapping[str, tuple[Beginning, ...]], session: RunSession, file: Checkpoint | None
+        self, starts: Mapping[str, tuple[Beginning, ...]], session: RunSession, file: Checkpoint | None
     ) -> bool:
         """Fit candidates from where they begin; return whether all came to an end."""
-        run, names = session.run, list(begins)
-        kept = {} if file is None else self._kept(file)
+        run, names = session.run, list(starts)
+        saved_rows = {} if file is None else self._kept(file)
         tasks: deque[Any] = deque()
         for i, name in enumerate(names):
             row = self.rows[name]
-            if (name, row.number) in kept:
-                self.rows[name] = kept[name, row.number]
+            if (name, row.number) in saved_rows:
+                self.rows[name] = saved_rows[name, row.number]
                 continue
             seed = crc32(f"{self._seed} {name}".encode())
-            arguments = (self._job, row, self._candidates[name], begins[name], seed, run.fit_max_time, run.deadline)
+            arguments = (self._job, row, self._candidates[name], starts[name], seed, run.fit_max_time, run.deadline)
             tasks.append((i, arguments))
         for i, outcome in session.outcomes(fit_candidate, tasks, limit=run.fit_max_time):
             row = self.rows[names[i]]
@@ -175,9 +175,9 @@ class SelectionLog:
                 raise KeyboardInterrupt
             if row.status == "not_run":
                 continue
-            done, best = sum(r.finished for r in self.rows.values()), self.best or ""
-            now = SelectionProgress(done, len(self.rows), row, best, self.value(best) if best else np.nan)
-            if session.told(now, now.sentence, f"{row.name}: {row.status}", milestone=True):
+            n_finished, best = sum(r.finished for r in self.rows.values()), self.best or ""
+            progress = SelectionProgress(n_finished, len(self.rows), row, best, self.value(best) if best else np.nan)
+            if session.told(progress, progress.sentence, f"{row.name}: {row.status}", milestone=True):
                 self.stopped = Status.STOPPED_BY_CALLBACK
                 return False
         return not any(self.rows[name].status in ("not_run", CUT_OFF) for name in names)
@@ -190,27 +190,27 @@ class SelectionLog:
 
     def _above(self, names: set[str]) -> dict[str, Beginning]:
         """Find models that fit worse than one that they contain, and the lowest such point to fit them from."""
-        found: dict[str, tuple[float, Beginning]] = {}
-        done = [n for n, row in self.rows.items() if row.success and row.result and not row.result.neg2logprior]
-        for small, large in permutations(done, 2):
+        lower_points: dict[str, tuple[float, Beginning]] = {}
+        fitted_names = [n for n, row in self.rows.items() if row.success and row.result and not row.result.neg2logprior]
+        for small, large in permutations(fitted_names, 2):
             low, high = self.rows[small].neg2loglik, self.rows[large].neg2loglik
             if not (low < high - _ABOVE) or large in self.stuck or not {small, large} & names:
                 continue
             point = self.inside(small, large)
-            if point is not None and (large not in found or low < found[large][0]):
-                found[large] = low, Beginning(f"the estimates of '{small}'", point, exact=True)
-        return {name: begin for name, (_, begin) in found.items()}
+            if point is not None and (large not in lower_points or low < lower_points[large][0]):
+                lower_points[large] = low, Beginning(f"the estimates of '{small}'", point, exact=True)
+        return {name: start for name, (_, start) in lower_points.items()}
 
     def inside(self, small: str, large: str) -> Mapping[str, float] | None:
         """Return the point at which a larger model is a smaller one; None if it does not contain it."""
-        one, other = self._candidates[small], self._candidates[large]
+        smaller, larger = self._candidates[small], self._candidates[large]
         result = self.rows[small].result
         assert result is not None
-        if one.chosen:
-            held = {n: v for n, v in one.chosen.items() if isinstance(v, float)}
-            return {**result.values, **held} if one.within(other) else None
-        wider = self.rows[large].result
-        if wider is None or not set(result.names) < set(wider.names):
+        if smaller.chosen:
+            fixed_values = {n: v for n, v in smaller.chosen.items() if isinstance(v, float)}
+            return {**result.values, **fixed_values} if smaller.within(larger) else None
+        larger_result = self.rows[large].result
+        if larger_result is None or not set(result.names) < set(larger_result.names):
             return None
         return contained_at(self.result(small), self.result(large))
 

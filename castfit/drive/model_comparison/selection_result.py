@@ -131,10 +131,10 @@ class SelectionResult(SearchResult):
 
     def _called(self, name: str) -> str:
         """Return the candidate that estimates what a name lists, in any order, with or without what all estimate."""
-        asked = set(name.split())
+        requested_names = set(name.split())
         for n in self.names if name not in self.fits else ():
             candidate = self.candidate(n)
-            if candidate.chosen and candidate.free <= asked <= {*candidate.name.split(), *self._row(n).names}:
+            if candidate.chosen and candidate.free <= requested_names <= {*candidate.name.split(), *self._row(n).names}:
                 return n
         return name
 
@@ -157,17 +157,17 @@ class SelectionResult(SearchResult):
     @property
     def delta(self) -> dict[str, float]:
         """By name the criterion less that of the best."""
-        least = min((v for v in self.criteria.values() if np.isfinite(v)), default=np.nan)
-        return {n: v - least if np.isfinite(v) else np.inf for n, v in self.criteria.items()}
+        best_value = min((v for v in self.criteria.values() if np.isfinite(v)), default=np.nan)
+        return {n: v - best_value if np.isfinite(v) else np.inf for n, v in self.criteria.items()}
 
     @property
     def weights(self) -> dict[str, float]:
         """Weights of the candidates by name, exp(-difference / 2) normalised to sum to 1: probabilities to be the
         best of these.
         """
-        share = {n: float(np.exp(-0.5 * d)) for n, d in self.delta.items()}
-        whole = sum(share.values())
-        return {n: s / whole for n, s in share.items()} if whole > 0.0 else share
+        shares = {n: float(np.exp(-0.5 * d)) for n, d in self.delta.items()}
+        total = sum(shares.values())
+        return {n: s / total for n, s in shares.items()} if total > 0.0 else shares
 
     @property
     def importance(self) -> dict[str, float]:
@@ -180,11 +180,11 @@ class SelectionResult(SearchResult):
             chosen = chosen or list(dict.fromkeys(p for n in self.names for p in self.candidate(n).chosen))
             sums = {p: sum(w for n, w in weights.items() if p in self.candidate(n).free) for p in chosen}
             return {p: s for p, s in sums.items() if len({p in self.candidate(n).free for n in self.names}) > 1}
-        inside = {n: set(self._row(n).names) for n in self.names}
-        every = dict.fromkeys(q for names in inside.values() for q in names)
+        names_by_candidate = {n: set(self._row(n).names) for n in self.names}
+        quantity_names = dict.fromkeys(q for names in names_by_candidate.values() for q in names)
         return {
-            q: sum(w for n, w in weights.items() if q in inside[n])
-            for q in every if not all(q in names for names in inside.values())
+            q: sum(w for n, w in weights.items() if q in names_by_candidate[n])
+            for q in quantity_names if not all(q in names for names in names_by_candidate.values())
         }  # fmt: skip
 
     def size(self, name: str) -> int:
@@ -192,9 +192,9 @@ class SelectionResult(SearchResult):
         return len(self._row(name).names) + len(self._row(name).sigmas)
 
     def _row(self, name: str) -> Result:
-        found = self.fits[name].result
-        assert found is not None
-        return found
+        result = self.fits[name].result
+        assert result is not None
+        return result
 
     @cached_property
     def leave_one_out(self) -> dict[str, float]:
@@ -216,8 +216,8 @@ class SelectionResult(SearchResult):
         failed = [n for n in self.fits if n not in self.names]
         order, weights, delta, out = [*self.names, *failed], self.weights, self.delta, self.leave_one_out
 
-        def number(of: Mapping[str, float], name: str) -> float:
-            return of.get(name, np.nan)
+        def number(values_by_name: Mapping[str, float], name: str) -> float:
+            return values_by_name.get(name, np.nan)
 
         return as_columns(
             order,
@@ -258,10 +258,10 @@ class SelectionResult(SearchResult):
         level = self._level("average", confidence_level)
         weights, rows = self.weights, dict[str, tuple[float, float, float, float]]()
         for n in self._heavy():
-            found = self._value(n, str(name))
-            if found is not None:
+            value_and_error = self._value(n, str(name))
+            if value_and_error is not None:
                 row = self._row(n)
-                rows[n] = (*found, weights[n], np.inf if row.absolute_sigma else float(row.dof))
+                rows[n] = (*value_and_error, weights[n], np.inf if row.absolute_sigma else float(row.dof))
         if not rows:
             known = dict.fromkeys(q for n in self.names for q in self._row(n).names)
             check("average", [f"no candidate has '{name}': {suggest(str(name), known)}"])
@@ -270,40 +270,40 @@ class SelectionResult(SearchResult):
         values = WeightedValues.of(list(known))
         bound = [n for n, (_, error, *_) in rows.items() if np.isnan(error)]
         low, high = (float(values.quantiles(p)[0]) for p in (0.5 - level / 2, 0.5 + level / 2))
-        said = f"averaged over {len(rows)} model{'s' if len(rows) > 1 else ''}"
-        said += f" that have it, of weight {total:.3g}" if total < 1.0 - 1e-3 else ""
-        said += f"; at a bound, and without error, in {listed(bound, 40)}" if bound else ""
+        verdict = f"averaged over {len(rows)} model{'s' if len(rows) > 1 else ''}"
+        verdict += f" that have it, of weight {total:.3g}" if total < 1.0 - 1e-3 else ""
+        verdict += f"; at a bound, and without error, in {listed(bound, 40)}" if bound else ""
         return Estimate(
             float(values.mean[0]), name=str(name), standard_error=float(values.error[0]), interval=(low, high),
-            confidence_level=level, verdict=said,
+            confidence_level=level, verdict=verdict,
         )  # fmt: skip
 
-    def _level(self, where: str, given: Any) -> float:
-        usual = self.best.confidence_level if self.best is not None else _LEVEL
-        level = usual if given is None else real(given)
-        wrong = option_mistakes(level_rule(given, level))
-        check(where, [*wrong, *([] if self.best is not None else ["no candidate was fitted"])])
+    def _level(self, where: str, argument: Any) -> float:
+        default = self.best.confidence_level if self.best is not None else _LEVEL
+        level = default if argument is None else real(argument)
+        mistakes = option_mistakes(level_rule(argument, level))
+        check(where, [*mistakes, *([] if self.best is not None else ["no candidate was fitted"])])
         assert level is not None
         return level
 
     def _heavy(self) -> list[str]:
         """Name the candidates whose weight matters."""
         weights = self.weights
-        most = max(weights.values(), default=0.0)
-        return [n for n, w in weights.items() if w > _LIGHT * most]
+        max_weight = max(weights.values(), default=0.0)
+        return [n for n, w in weights.items() if w > _LIGHT * max_weight]
 
     def _value(self, candidate: str, name: str) -> tuple[float, float] | None:
         """Return a quantity's value and standard error in a model, 0 where it is held; None if that has no such one."""
         row = self._row(candidate)
         if name in row.names:
             return row.values[name], row.standard_errors[name]
-        held = self.candidate(candidate).chosen.get(name)
-        if held is None:
-            stated = self[candidate].problem
-            assert stated is not None
-            parameter = stated.posed.parameters.get(name)
-            held = parameter.value if parameter is not None and parameter.fixed else None
-        return (float(held), 0.0) if isinstance(held, (int, float)) else None
+        fixed_value = self.candidate(candidate).chosen.get(name)
+        if fixed_value is None:
+            problem = self[candidate].problem
+            assert problem is not None
+            parameter = problem.posed.parameters.get(name)
+            fixed_value = parameter.value if parameter is not None and parameter.fixed else None
+        return (float(fixed_value), 0.0) if isinstance(fixed_value, (int, float)) else None
 
     def predict(self, times: Times = None, *, confidence_level: float | None = None) -> Prediction:
         """Predict all outputs that the candidates share: means by their weights, and quantiles of the mixture.
@@ -332,19 +332,19 @@ class SelectionResult(SearchResult):
             dof = np.inf if result.absolute_sigma else float(result.dof)
             banded = result.predict(times, bands="linear", confidence_level=_LEVEL)
             rows[n] = banded, weights[n], dof, quantile(_LEVEL, dof)
-        first = next(iter(rows.values()))[0]
-        out: dict[str, dict[str, Array]] = {}
-        for experiment, columns in first.items():
-            shared = [y for y in columns if all(f"{y} upper" in found[experiment] for found, *_ in rows.values())]
-            out[experiment] = {"time": columns["time"]}
+        first_prediction = next(iter(rows.values()))[0]
+        columns_by_experiment: dict[str, dict[str, Array]] = {}
+        for experiment, columns in first_prediction.items():
+            shared = [y for y in columns if all(f"{y} upper" in prediction[experiment] for prediction, *_ in rows.values())]
+            columns_by_experiment[experiment] = {"time": columns["time"]}
             for y in shared:
                 values = WeightedValues.of([
-                    (found[experiment][y], (found[experiment][f"{y} upper"] - found[experiment][y]) / factor, w, dof)
-                    for found, w, dof, factor in rows.values()
+                    (prediction[experiment][y], (prediction[experiment][f"{y} upper"] - prediction[experiment][y]) / factor, w, dof)
+                    for prediction, w, dof, factor in rows.values()
                 ])  # fmt: skip
                 low, high = (values.quantiles(p) for p in (0.5 - level / 2, 0.5 + level / 2))
-                out[experiment] |= {y: values.mean, f"{y} lower": low, f"{y} upper": high}
-        return Prediction(out)
+                columns_by_experiment[experiment] |= {y: values.mean, f"{y} lower": low, f"{y} upper": high}
+        return Prediction(columns_by_experiment)
 
     def evidence(
         self, *, sampling: bool = False, draws: int | None = None, candidates: Sequence[str] | None = None,
@@ -377,12 +377,12 @@ class SelectionResult(SearchResult):
             ("sampling", sampling, is_one_of(sampling, True, False), "give True or False"),
             ("draws", draws, draws is None or is_count(draws, 100), "give at least 100"),
         )
-        given = list(self.names) if candidates is None else [str(n) for n in candidates]
-        mistakes += [f"'{n}' is not a fitted candidate: {suggest(n, self.names)}" for n in given if n not in self]
-        drawn = {"draws": draws is not None, "workers": not is_one_of(workers, 1)}
-        mistakes += [f"{n}= has an effect only with sampling=True; remove it" for n, so in drawn.items() if so and sampling is False]
+        candidate_names = list(self.names) if candidates is None else [str(n) for n in candidates]
+        mistakes += [f"'{n}' is not a fitted candidate: {suggest(n, self.names)}" for n in candidate_names if n not in self]
+        sampling_only = {"draws": draws is not None, "workers": not is_one_of(workers, 1)}
+        mistakes += [f"{n}= has an effect only with sampling=True; remove it" for n, is_set in sampling_only.items() if is_set and sampling is False]
         check("evidence", [*mistakes, *rng_mistakes(rng)])
-        results = {n: self[n] for n in given}
+        results = {n: self[n] for n in candidate_names}
         return evidences(results, sampling=sampling, draws=draws or 4000, rng=rng, workers=workers)
 
     def next_experiment(
@@ -434,13 +434,13 @@ class SelectionResult(SearchResult):
 
     def _rivals(self) -> list[str]:
         """Name the model that is taken for the truth, and those from which it is to be told."""
-        near = [n for n in self.names if self.delta[n] < _FAR]
-        if len(near) < 2:
-            return near
-        best, second = near[:2]
+        close_names = [n for n in self.names if self.delta[n] < _FAR]
+        if len(close_names) < 2:
+            return close_names
+        best, second = close_names[:2]
         if self._log.inside(best, second) is not None:
             return [second, best]
-        return [best, *(n for n in near[1:] if self._log.inside(best, n) is None)]
+        return [best, *(n for n in close_names[1:] if self._log.inside(best, n) is None)]
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -449,33 +449,33 @@ class SelectionResult(SearchResult):
             return ("No candidate was fitted.",)
         weights, delta = self.weights, self.delta
         best = self.names[0]
-        close = [n for n in self.names[1:] if delta[n] < _NEAR]
-        found = [f"'{best}' has the lowest {self.criterion}."]
-        if close:
-            others = listed((f"'{n}'" for n in close), 80)
-            found.append(f"{others} have a similar {self.criterion}; average the models instead of choosing one.")
+        similar = [n for n in self.names[1:] if delta[n] < _NEAR]
+        lines = [f"'{best}' has the lowest {self.criterion}."]
+        if similar:
+            names_text = listed((f"'{n}'" for n in similar), 80)
+            lines.append(f"{names_text} have a similar {self.criterion}; average the models instead of choosing one.")
         undefined = [n for n in self.names if not np.isfinite(self.criteria[n])]
         if undefined:
-            which = listed(undefined, 80)
-            found.append(f"{self.criterion} is undefined for {which}: too few measurements for the number of estimated quantities.")
+            undefined_text = listed(undefined, 80)
+            lines.append(f"{self.criterion} is undefined for {undefined_text}: too few measurements for the number of estimated quantities.")
         importance = self.importance
         needed = [q for q, v in importance.items() if v >= _NEEDED]
-        open_ = [f"{q} ({v:.2f})" for q, v in importance.items() if v < _DISPENSABLE]
+        dispensable = [f"{q} ({v:.2f})" for q, v in importance.items() if v < _DISPENSABLE]
         if needed:
-            found.append(f"In models with nearly all of the weight: {listed(needed, 80)}.")
-        if open_:
-            found.append(f"Not needed to fit the data: {listed(open_, 80)}.")
+            lines.append(f"In models with nearly all of the weight: {listed(needed, 80)}.")
+        if dispensable:
+            lines.append(f"Not needed to fit the data: {listed(dispensable, 80)}.")
         if self.method != "all":
-            found.append(f"Method '{self.method}' fitted {len(self.fits)} of {self._log.space.count} candidates. The "
+            lines.append(f"Method '{self.method}' fitted {len(self.fits)} of {self._log.space.count} candidates. The "
                          "best one may be among the others; the weights refer to the fitted candidates.")  # fmt: skip
         if weights[best] < 1.0 and needed:
             q = needed[0]
             value = self.average(q)
             if value.standard_error > 0.0 and q in self._row(best).names:
-                alone = self._row(best).standard_errors[q]
-                found.append(f"Model average: {q} = {value.value:.4g} +- {value.standard_error:.2g} (best model: +- "
-                             f"{alone:.2g}).")  # fmt: skip
-        return (*found, *self.remarks, *self.misfit())
+                best_error = self._row(best).standard_errors[q]
+                lines.append(f"Model average: {q} = {value.value:.4g} +- {value.standard_error:.2g} (best model: +- "
+                             f"{best_error:.2g}).")  # fmt: skip
+        return (*lines, *self.remarks, *self.misfit())
 
     @property
     def sheet(self) -> Sheet:
@@ -493,16 +493,16 @@ class SelectionResult(SearchResult):
     @property
     def parts(self) -> tuple[Sheet | str, ...]:
         """The message, the table, and what it says."""
-        rest = self.names[_SHOWN:]
-        weight = sum(self.weights[n] for n in rest)
-        more = (f"({len(rest)} more candidates with total weight {weight:.2g})",) if rest else ()
-        return self.message, self.sheet, *more, *self.sentences
+        remaining_names = self.names[_SHOWN:]
+        weight = sum(self.weights[n] for n in remaining_names)
+        remainder = (f"({len(remaining_names)} more candidates with total weight {weight:.2g})",) if remaining_names else ()
+        return self.message, self.sheet, *remainder, *self.sentences
 
     def summary(self) -> str:
         """Return the text that `print` shows."""
-        head, sheet, *said = self.parts
+        heading, sheet, *details = self.parts
         lines = sheet.lines if isinstance(sheet, Sheet) else [sheet]
-        return "\n".join([f"{head} ({self.time:.1f} s)", *(lines if self.names else []), "", *map(str, said)])
+        return "\n".join([f"{heading} ({self.time:.1f} s)", *(lines if self.names else []), "", *map(str, details)])
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """Plot criteria against the number of quantities with the path of the search, importances and weights."""

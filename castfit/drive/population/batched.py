@@ -65,13 +65,13 @@ class _Computed:
     def values(self, lanes: Index, natural: Array) -> tuple[Array, Array]:
         """Return the values (L, k) and their derivatives by natural values (L, k, n_d)."""
         arguments = self.numbers[lanes]
-        at, source = self.known
-        arguments[:, at] = natural[:, source]
+        positions, source = self.known
+        arguments[:, positions] = natural[:, source]
         values, slopes = self.first(arguments.T)
-        by = np.zeros((lanes.size, self.rows.size, natural.shape[1]))
-        whole = slopes.full().reshape(self.rows.size, lanes.size, -1).transpose(1, 0, 2)
-        by[:, :, source] = whole[:, :, at]
-        return values.full().T, by
+        jacobian = np.zeros((lanes.size, self.rows.size, natural.shape[1]))
+        argument_jacobian = slopes.full().reshape(self.rows.size, lanes.size, -1).transpose(1, 0, 2)
+        jacobian[:, :, source] = argument_jacobian[:, :, positions]
+        return values.full().T, jacobian
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,71 +119,71 @@ class BatchedCohort:
         self,
         question: Question,
         integrator: IntegratorOptions,
-        laid: tuple[Sequence[Array], Sequence[Array]] | None = None,
+        layout: tuple[Sequence[Array], Sequence[Array]] | None = None,
     ) -> None:
         self._question, self._options = question, integrator
-        self._model, posed = question.problem.model, question.problem
-        self._n_x, self._n_z = posed.model.system.x.numel(), posed.model.system.z.numel()
-        self._n_p = posed.model.system.p.numel()
-        self._log = np.concatenate([question.lognormal, posed.log[question.shared]])
-        self._observer = Observer(posed, state_bounds=False)
+        self._model, compiled_problem = question.problem.model, question.problem
+        self._n_x, self._n_z = compiled_problem.model.system.x.numel(), compiled_problem.model.system.z.numel()
+        self._n_p = compiled_problem.model.system.p.numel()
+        self._log = np.concatenate([question.lognormal, compiled_problem.log[question.shared]])
+        self._observer = Observer(compiled_problem, state_bounds=False)
         self._known: dict[tuple[int, int], tuple[str, Trajectories, Sensitivities]] = {}
-        place = question.directions
+        directions = question.directions
         pieces = _pieces(question)
-        if laid is None:
-            units = still_trajectory(posed, posed.guess).units
+        if layout is None:
+            units = still_trajectory(compiled_problem, compiled_problem.guess).units
         else:
-            grids, units = laid
+            grids, units = layout
             pieces = [replace(p, pieces=(replace(p.pieces[0], grid=g),)) for p, g in zip(pieces, grids, strict=True)]
-        sets: dict[tuple[object, ...], list[int]] = {}
-        for i, (c, piece) in enumerate(zip(posed.conditions, pieces, strict=True)):
+        members_by_kind: dict[tuple[object, ...], list[int]] = {}
+        for i, (c, piece) in enumerate(zip(compiled_problem.conditions, pieces, strict=True)):
             free = integrator.method in STEPPED and not piece.pieces[0].cubics[..., 1:].any()
-            sets.setdefault(_kind(c, piece, place[c.theta], exact=not free), []).append(i)
-        batches = [batch for members in sets.values() for batch in _batches(members, pieces)]
-        self._alike = tuple(self._gathered(members, pieces, units, place) for members in batches)
+            members_by_kind.setdefault(_kind(c, piece, directions[c.theta], exact=not free), []).append(i)
+        batches = [batch for members in members_by_kind.values() for batch in _batches(members, pieces)]
+        self._alike = tuple(self._gathered(members, pieces, units, directions) for members in batches)
         self._group = np.empty(question.n, dtype=np.intp)
         self._lane = np.empty(question.n, dtype=np.intp)
-        for k, alike in enumerate(self._alike):
-            self._group[alike.who], self._lane[alike.who] = k, np.arange(alike.who.size)
+        for k, group in enumerate(self._alike):
+            self._group[group.who], self._lane[group.who] = k, np.arange(group.who.size)
         with suppress(Stopped):  # no time to simulate: whoever asks for costs will notice
             self._settle()
 
     def _gathered(
-        self, members: Sequence[int], pieces: Sequence[Segments], units: Sequence[Array], place: Index
+        self, members: Sequence[int], pieces: Sequence[Segments], units: Sequence[Array], directions: Index
     ) -> _Alike:
-        posed = self._question.problem
-        conditions, own = [posed.conditions[i] for i in members], [pieces[i] for i in members]
-        first, link = own[0], conditions[0].link
+        compiled_problem = self._question.problem
+        conditions, member_pieces = [compiled_problem.conditions[i] for i in members], [pieces[i] for i in members]
+        first_piece, link = member_pieces[0], conditions[0].link
         entries = np.flatnonzero(link.of >= 0)
-        to = place[conditions[0].theta]
+        theta_directions = directions[conditions[0].theta]
         computed: list[_Computed] = []
-        for every in zip(*(_expressions(c) for c in conditions), strict=True):
-            part, numbers = every[0], np.array([of.numbers for of in every])
-            known = np.flatnonzero(part.source >= 0)
-            computed.append(_Computed(part.rows, part.first, (known, to[part.source[known]]), numbers))
-        start = np.array([p.division.edges[0] for p in own])
-        grid = np.unique(np.concatenate([p.pieces[0].grid for p in own]))
-        longest = max(p.pieces[0].at.size for p in own)
-        at = [np.searchsorted(grid, p.pieces[0].grid)[p.pieces[0].at] for p in own]
-        still = first.pieces[0].cubics.shape[0] != grid.size or len({p.pieces[0].cubics.shape for p in own}) > 1
-        u = [np.repeat(p.pieces[0].cubics[-1:], grid.size, axis=0) if still else p.pieces[0].cubics for p in own]
+        for expressions in zip(*(_expressions(c) for c in conditions), strict=True):
+            part, numbers = expressions[0], np.array([expression.numbers for expression in expressions])
+            positions = np.flatnonzero(part.source >= 0)
+            computed.append(_Computed(part.rows, part.first, (positions, theta_directions[part.source[positions]]), numbers))
+        start = np.array([p.division.edges[0] for p in member_pieces])
+        grid = np.unique(np.concatenate([p.pieces[0].grid for p in member_pieces]))
+        n_points = max(p.pieces[0].at.size for p in member_pieces)
+        grid_rows = [np.searchsorted(grid, p.pieces[0].grid)[p.pieces[0].at] for p in member_pieces]
+        is_constant_input = first_piece.pieces[0].cubics.shape[0] != grid.size or len({p.pieces[0].cubics.shape for p in member_pieces}) > 1
+        u = [np.repeat(p.pieces[0].cubics[-1:], grid.size, axis=0) if is_constant_input else p.pieces[0].cubics for p in member_pieces]
         return _Alike(
             who=np.array(members, dtype=np.intp),
             grid=grid,
-            at=np.array([_filled(a, longest) for a in at]),
+            at=np.array([_filled(a, n_points) for a in grid_rows]),
             start=start,
-            duration=np.array([p.division.edges[-1] for p in own]) - start,
-            times=np.array([_filled(p.staging.times[0], longest) for p in own]),
+            duration=np.array([p.division.edges[-1] for p in member_pieces]) - start,
+            times=np.array([_filled(p.staging.times[0], n_points) for p in member_pieces]),
             base=np.array([c.link.base for c in conditions]),
             rows=link.of[entries],
-            source=to[entries],
+            source=theta_directions[entries],
             computed=tuple(computed),
             u=np.array(u),
-            inputs=np.array([_filled(p.inputs[0], longest) for p in own]),
+            inputs=np.array([_filled(p.inputs[0], n_points) for p in member_pieces]),
             z0=np.array([c.z_guess for c in conditions]),
             unit=np.array([units[i] for i in members]),
-            measured=_stacked([p.measured for p in own]),
-            constant=np.array([constant(replace(posed, conditions=(c,))) for c in conditions]),
+            measured=_stacked([p.measured for p in member_pieces]),
+            constant=np.array([constant(replace(compiled_problem, conditions=(c,))) for c in conditions]),
             flow=None if link.flow is None else np.flatnonzero(link.flow),
         )
 
@@ -193,149 +193,149 @@ class BatchedCohort:
         phi = question.problem.guess[question.places]
         s = question.problem.guess[question.shared]
         for _ in range(_SETTLING):
-            for alike in self._alike:
-                for lanes in _blocks(np.arange(alike.who.size)):
-                    found, _ = self._simulated(alike, lanes, phi, s)
-                    every = np.concatenate([found.x, found.z], axis=2)
-                    size = np.array([mean_magnitude(table) for table in every])
-                    alike.unit[lanes] = np.where(size > 0.0, size, alike.unit[lanes])
+            for group in self._alike:
+                for lanes in _blocks(np.arange(group.who.size)):
+                    trajectories, _ = self._simulated(group, lanes, phi, s)
+                    states = np.concatenate([trajectories.x, trajectories.z], axis=2)
+                    magnitudes = np.array([mean_magnitude(table) for table in states])
+                    group.unit[lanes] = np.where(magnitudes > 0.0, magnitudes, group.unit[lanes])
 
-    def curved(self, phi: Array, s: Array, who: Index) -> Curved:
+    def curved(self, phi: Array, s: Array, individuals: Index) -> Curved:
         """Return costs, gradients and curvatures."""
-        out = Curved.blank(who.size, self._question.m + s.size)
+        evaluation = Curved.blank(individuals.size, self._question.m + s.size)
         with captured():
-            for k, alike in enumerate(self._alike):
-                for places in _blocks(np.flatnonzero(self._group[who] == k)):
-                    out.put(places, self._block(alike, self._lane[who[places]], phi[places], s))
-        return out
+            for k, group in enumerate(self._alike):
+                for positions in _blocks(np.flatnonzero(self._group[individuals] == k)):
+                    evaluation.put(positions, self._block(group, self._lane[individuals[positions]], phi[positions], s))
+        return evaluation
 
     def seen(self, phi: Array, s: Array) -> tuple[Array, Array, Array]:
         """Return predictions, spreads and normalised residuals of everybody's values."""
         parts: dict[int, Array] = {}
-        for alike in self._alike:
-            for lanes in _blocks(np.arange(alike.who.size)):
-                found, given = self._simulated(alike, lanes, phi, s)
-                measured = alike.measured.of_stages(lanes)
-                p, at = np.repeat(given.p[:, None], alike.at.shape[1], axis=1), alike.points(lanes)
-                observed = self._observer.values(
-                    measured, alike.times[lanes], found.x[at], found.z[at], p, alike.inputs[lanes]
+        for group in self._alike:
+            for lanes in _blocks(np.arange(group.who.size)):
+                trajectories, batch = self._simulated(group, lanes, phi, s)
+                measured = group.measured.of_stages(lanes)
+                p, point_index = np.repeat(batch.p[:, None], group.at.shape[1], axis=1), group.points(lanes)
+                observation = self._observer.values(
+                    measured, group.times[lanes], trajectories.x[point_index], trajectories.z[point_index], p, group.inputs[lanes]
                 )
-                of_values = measured.standardised(observed.g)
-                for k, i in enumerate(alike.who[lanes].tolist()):
+                value_columns = measured.standardised(observation.g)
+                for k, i in enumerate(group.who[lanes].tolist()):
                     mask = measured.values_mask[k]
-                    parts[i] = np.array([column[k][mask] for column in of_values])
-        every = np.concatenate([parts[i] for i in range(self._question.n)], axis=1)
-        return every[0], every[1], every[2]
+                    parts[i] = np.array([column[k][mask] for column in value_columns])
+        columns = np.concatenate([parts[i] for i in range(self._question.n)], axis=1)
+        return columns[0], columns[1], columns[2]
 
-    def _simulated(self, alike: _Alike, lanes: Index, phi: Array, s: Array) -> tuple[Trajectories, Lanes]:
+    def _simulated(self, group: _Alike, lanes: Index, phi: Array, s: Array) -> tuple[Trajectories, Lanes]:
         """Return the states of some at everybody's phi (n, m)."""
-        y, _ = self._linked(alike, lanes, self._natural(phi[alike.who[lanes]], s))
-        given = self._lanes(alike, lanes, y)
+        y, _ = self._linked(group, lanes, self._natural(phi[group.who[lanes]], s))
+        batch = self._lanes(group, lanes, y)
         with captured():
-            return integrator_of(self._model, alike.grid, self._options).values(given), given
+            return integrator_of(self._model, group.grid, self._options).values(batch), batch
 
     def _natural(self, phi: Array, s: Array) -> Array:
         """Return natural values of own and shared parameters, (L, n_d)."""
         theta = np.concatenate([phi, np.repeat(s[None], phi.shape[0], axis=0)], axis=1)
         return natural_value(theta, self._log)
 
-    def _linked(self, alike: _Alike, lanes: Index, natural: Array) -> tuple[Array, Array]:
+    def _linked(self, group: _Alike, lanes: Index, natural: Array) -> tuple[Array, Array]:
         """Return the rows y (L, n_y) of the link, and their derivatives in search scale (L, n_y, n_d)."""
         slope = np.where(self._log, natural, 1.0)
-        y = alike.base[lanes]
+        y = group.base[lanes]
         dy = np.zeros((*y.shape, natural.shape[1]))
-        y[:, alike.rows] = natural[:, alike.source]
-        dy[:, alike.rows, alike.source] = slope[:, alike.source]
-        for part in alike.computed:
+        y[:, group.rows] = natural[:, group.source]
+        dy[:, group.rows, group.source] = slope[:, group.source]
+        for part in group.computed:
             y[:, part.rows], by_natural = part.values(lanes, natural)
             dy[:, part.rows] = by_natural * slope[:, None]
         return y, dy
 
-    def _lanes(self, alike: _Alike, lanes: Index, y: Array) -> Lanes:
+    def _lanes(self, group: _Alike, lanes: Index, y: Array) -> Lanes:
         return Lanes(
-            alike.start[lanes],
-            alike.duration[lanes],
+            group.start[lanes],
+            group.duration[lanes],
             y[:, self._n_p : self._n_p + self._n_x],
             y[:, : self._n_p],
-            alike.u[lanes],
-            alike.z0[lanes],
-            alike.unit[lanes],
+            group.u[lanes],
+            group.z0[lanes],
+            group.unit[lanes],
         )
 
     def _trajectories(
-        self, alike: _Alike, lanes: Index, given: Lanes, dx0: Array, dp: Array
+        self, group: _Alike, lanes: Index, batch: Lanes, dx0: Array, dp: Array
     ) -> tuple[Index, Trajectories, Sensitivities]:
         """Return the directions that move states, and states and sensitivities; the last ones are remembered.
 
         So parameters of the noise alone cost no integration.
         """
-        flow = slice(None) if alike.flow is None else alike.flow
+        flow = slice(None) if group.flow is None else group.flow
         sizes = (np.abs(d).max(axis=(0, 1), initial=0.0) for d in (dx0, dp[:, flow]))
         moving = np.flatnonzero(sum(sizes))
-        place = id(alike), int(lanes[0])
-        key = digest(lanes, given.x0, given.p[:, flow], dx0[:, :, moving], dp[:, flow][:, :, moving])
-        known = self._known.get(place)
-        if known is not None and known[0] == key:
-            return moving, *known[1:]
-        integrator = integrator_of(self._model, alike.grid, self._options)
-        found, slopes = integrator.differentiated(given, dx0[:, :, moving], dp[:, :, moving])
+        block_key = id(group), int(lanes[0])
+        key = digest(lanes, batch.x0, batch.p[:, flow], dx0[:, :, moving], dp[:, flow][:, :, moving])
+        cached = self._known.get(block_key)
+        if cached is not None and cached[0] == key:
+            return moving, *cached[1:]
+        integrator = integrator_of(self._model, group.grid, self._options)
+        trajectories, sensitivities = integrator.differentiated(batch, dx0[:, :, moving], dp[:, :, moving])
         if lanes[0] % _BLOCK == 0:  # a block of all individuals, or begins like one
-            self._known[place] = key, found, slopes
-        return moving, found, slopes
+            self._known[block_key] = key, trajectories, sensitivities
+        return moving, trajectories, sensitivities
 
-    def _block(self, alike: _Alike, lanes: Index, phi: Array, s: Array) -> Curved:
+    def _block(self, group: _Alike, lanes: Index, phi: Array, s: Array) -> Curved:
         """Return costs, gradients and curvatures of a block."""
         count = lanes.size
         # Functions of points are kept for every number of points: few of these are to occur.
-        filled = np.minimum(np.arange(1 << (count - 1).bit_length()), count - 1)
-        lanes, natural = lanes[filled], self._natural(phi[filled], s)
+        padded_lanes = np.minimum(np.arange(1 << (count - 1).bit_length()), count - 1)
+        lanes, natural = lanes[padded_lanes], self._natural(phi[padded_lanes], s)
         with np.errstate(all="ignore"):
-            y, dy = self._linked(alike, lanes, natural)
-            needed = np.concatenate([alike.rows, *(part.rows for part in alike.computed)])
-            good = np.isfinite(y[:, needed]).all(axis=1) & np.isfinite(dy[:, needed]).all(axis=(1, 2))
-            why = {int(k): "a parameter or initial state cannot be computed" for k in np.flatnonzero(~good)}
-            y[~good], dy[~good] = alike.base[lanes][~good], 0.0
-            given = self._lanes(alike, lanes, y)
+            y, dy = self._linked(group, lanes, natural)
+            used_rows = np.concatenate([group.rows, *(part.rows for part in group.computed)])
+            is_computable = np.isfinite(y[:, used_rows]).all(axis=1) & np.isfinite(dy[:, used_rows]).all(axis=(1, 2))
+            failures = {int(k): "a parameter or initial state cannot be computed" for k in np.flatnonzero(~is_computable)}
+            y[~is_computable], dy[~is_computable] = group.base[lanes][~is_computable], 0.0
+            batch = self._lanes(group, lanes, y)
             n_p, n_x = self._n_p, self._n_x
             dx0, dp = dy[:, n_p : n_p + n_x], dy[:, :n_p]
-            moving, found, slopes = self._trajectories(alike, lanes, given, dx0, dp)
-            why |= {f.lane: f.detail for f in (*slopes.failures, *found.failures)}
-            p, at = np.repeat(given.p[:, None], alike.at.shape[1], axis=1), alike.points(lanes)
-            measured, times, inputs = alike.measured.of_stages(lanes), alike.times[lanes], alike.inputs[lanes]
-            x, z = found.x[at], found.z[at]
-            seen = self._observer.values(measured, times, x, z, p, inputs)
-            by = self._observer.jacobians(measured, times, x, z, p, inputs)
-            rows = by.r_p @ dp[:, None]
-            rows[..., moving] += by.r_x @ slopes.dx[at] + by.r_z @ slopes.dz[at]
-            rows = rows.reshape(filled.size, -1, natural.shape[1])
-            cost = 0.5 * (seen.r**2).sum(axis=1) + measured.excess(seen.g) + alike.constant[lanes]
-            gradient = np.einsum("kr,krq->kq", seen.r, rows)
+            moving, trajectories, sensitivities = self._trajectories(group, lanes, batch, dx0, dp)
+            failures |= {f.lane: f.detail for f in (*sensitivities.failures, *trajectories.failures)}
+            p, point_index = np.repeat(batch.p[:, None], group.at.shape[1], axis=1), group.points(lanes)
+            measured, times, inputs = group.measured.of_stages(lanes), group.times[lanes], group.inputs[lanes]
+            x, z = trajectories.x[point_index], trajectories.z[point_index]
+            observation = self._observer.values(measured, times, x, z, p, inputs)
+            jacobians = self._observer.jacobians(measured, times, x, z, p, inputs)
+            rows = jacobians.r_p @ dp[:, None]
+            rows[..., moving] += jacobians.r_x @ sensitivities.dx[point_index] + jacobians.r_z @ sensitivities.dz[point_index]
+            rows = rows.reshape(padded_lanes.size, -1, natural.shape[1])
+            cost = 0.5 * (observation.r**2).sum(axis=1) + measured.excess(observation.g) + group.constant[lanes]
+            gradient = np.einsum("kr,krq->kq", observation.r, rows)
             if measured.reweighted:
-                w = measured.information(seen.g)
+                w = measured.information(observation.g)
                 rows = w[..., None] * rows if w.ndim == 2 else w @ rows
             curvature = rows.transpose(0, 2, 1) @ rows
-        bad = ~(np.isfinite(cost) & np.isfinite(gradient).all(axis=1) & np.isfinite(curvature).all(axis=(1, 2)))
-        bad[list(why)] = True
-        cost[bad], gradient[bad], curvature[bad] = np.inf, np.nan, np.nan
-        for k in sorted({*np.flatnonzero(bad).tolist()} - why.keys()):
-            why[k] = "a prediction is not finite"
-            for stage, point, row in np.argwhere(~np.isfinite(measured.rows(seen.g)[0])).tolist():
-                said = measured.unspread(seen.g, stage, point, row) if stage == k else ""
-                why[k] = f"at t = {times[stage, point]:g} {said}" if said else why[k]
-        return Curved(cost, why, gradient, curvature).of(np.arange(count))
+        is_failed = ~(np.isfinite(cost) & np.isfinite(gradient).all(axis=1) & np.isfinite(curvature).all(axis=(1, 2)))
+        is_failed[list(failures)] = True
+        cost[is_failed], gradient[is_failed], curvature[is_failed] = np.inf, np.nan, np.nan
+        for k in sorted({*np.flatnonzero(is_failed).tolist()} - failures.keys()):
+            failures[k] = "a prediction is not finite"
+            for stage, point, row in np.argwhere(~np.isfinite(measured.rows(observation.g)[0])).tolist():
+                detail = measured.unspread(observation.g, stage, point, row) if stage == k else ""
+                failures[k] = f"at t = {times[stage, point]:g} {detail}" if detail else failures[k]
+        return Curved(cost, failures, gradient, curvature).of(np.arange(count))
 
 
 def laid_out(question: Question) -> tuple[Sequence[Array], Sequence[Array]]:
     """Return everybody's relative output times, and magnitudes of states before simulations."""
-    posed = question.problem
-    return [p.pieces[0].grid for p in _pieces(question)], still_trajectory(posed, posed.guess).units
+    compiled_problem = question.problem
+    return [p.pieces[0].grid for p in _pieces(question)], still_trajectory(compiled_problem, compiled_problem.guess).units
 
 
 def _pieces(question: Question) -> list[Segments]:
-    posed = question.problem
-    ends = [np.array([c.start, c.end]) for c in posed.conditions]
-    whole = [divide(c, edges, np.empty(0)) for c, edges in zip(posed.conditions, ends, strict=True)]
-    return [cut(posed, i, division, nodes=False) for i, division in enumerate(whole)]
+    compiled_problem = question.problem
+    ends = [np.array([c.start, c.end]) for c in compiled_problem.conditions]
+    divisions = [divide(c, edges, np.empty(0)) for c, edges in zip(compiled_problem.conditions, ends, strict=True)]
+    return [cut(compiled_problem, i, division, nodes=False) for i, division in enumerate(divisions)]
 
 
 def suitable(condition: Condition) -> bool:
@@ -355,16 +355,16 @@ def _expressions(condition: Condition) -> list[MappedExpressions]:
 
 def _batches(members: Sequence[int], pieces: Sequence[Segments]) -> list[list[int]]:
     """Divide individuals into those that share a grid, which is to have no more than so many times."""
-    out: list[list[int]] = []
-    known: set[float] = set()
+    batches: list[list[int]] = []
+    grid_times: set[float] = set()
     for i in members:
-        own = {*pieces[i].pieces[0].grid.tolist()}
-        if not out or (len(known | own) > _OUTPUTS and not own <= known):
-            out.append([])
-            known = set()
-        out[-1].append(i)
-        known |= own
-    return out
+        member_times = {*pieces[i].pieces[0].grid.tolist()}
+        if not batches or (len(grid_times | member_times) > _OUTPUTS and not member_times <= grid_times):
+            batches.append([])
+            grid_times = set()
+        batches[-1].append(i)
+        grid_times |= member_times
+    return batches
 
 
 def _filled(values: Array | Index, size: int) -> Any:
@@ -390,29 +390,29 @@ def _kind(condition: Condition, pieces: Segments, entries: Index, *, exact: bool
     )
 
 
-def _stacked(every: Sequence[Measured]) -> Measured:
+def _stacked(measurements: Sequence[Measured]) -> Measured:
     """Return the measurements of individuals that are alike, each as a stage."""
-    first, slots = every[0], list[Slot]()
-    for k, slot in enumerate(first.slots):
-        own = [of.slots[k] for of in every]
+    template, slots = measurements[0], list[Slot]()
+    for k, slot in enumerate(template.slots):
+        member_slots = [member.slots[k] for member in measurements]
         slots.append(
             replace(
                 slot,
-                stage=np.repeat(np.arange(len(every), dtype=np.intp), [of.stage.size for of in own]),
-                point=np.concatenate([of.point for of in own]),
-                spread=np.concatenate([of.spread for of in own]),
-                datum=np.concatenate([of.datum for of in own]),
-                size=np.concatenate([of.size for of in own]),
+                stage=np.repeat(np.arange(len(measurements), dtype=np.intp), [member.stage.size for member in member_slots]),
+                point=np.concatenate([member.point for member in member_slots]),
+                spread=np.concatenate([member.spread for member in member_slots]),
+                datum=np.concatenate([member.datum for member in member_slots]),
+                size=np.concatenate([member.size for member in member_slots]),
             )
         )
-    points = max(of.target.shape[1] for of in every)
-    shape = (len(every), points, first.target.shape[2])
+    points = max(member.target.shape[1] for member in measurements)
+    shape = (len(measurements), points, template.target.shape[2])
     target, weight = np.zeros(shape), np.zeros(shape)
-    for k, of in enumerate(every):
-        target[k, : of.target.shape[1]], weight[k, : of.weight.shape[1]] = of.target[0], of.weight[0]
-    return replace(first, target=target, weight=weight, slots=tuple(slots))
+    for k, measured in enumerate(measurements):
+        target[k, : measured.target.shape[1]], weight[k, : measured.weight.shape[1]] = measured.target[0], measured.weight[0]
+    return replace(template, target=target, weight=weight, slots=tuple(slots))
 
 
-def _blocks(places: Index) -> list[Index]:
+def _blocks(positions: Index) -> list[Index]:
     """Divide places (n,) into blocks."""
-    return [places[k : k + _BLOCK] for k in range(0, places.size, _BLOCK)]
+    return [positions[k : k + _BLOCK] for k in range(0, positions.size, _BLOCK)]

@@ -138,20 +138,20 @@ class Question:
 
         -1 if it is neither.
         """
-        place = np.full(len(self.problem.names), -1, dtype=np.intp)
-        place[self.shared] = self.m + np.arange(self.shared.size)
-        place[self.places] = np.arange(self.m)
-        return place
+        directions = np.full(len(self.problem.names), -1, dtype=np.intp)
+        directions[self.shared] = self.m + np.arange(self.shared.size)
+        directions[self.places] = np.arange(self.m)
+        return directions
 
     def of_some(self, members: Index) -> Question:
         """Return the question of some individuals, with the same theta."""
-        posed, chosen = self.problem, [int(i) for i in members]
-        part = replace(
-            posed,
-            experiments=tuple(posed.experiments[i] for i in chosen),
-            conditions=tuple(posed.conditions[i] for i in chosen),
+        compiled_problem, indices = self.problem, [int(i) for i in members]
+        subproblem = replace(
+            compiled_problem,
+            experiments=tuple(compiled_problem.experiments[i] for i in indices),
+            conditions=tuple(compiled_problem.conditions[i] for i in indices),
         )
-        return replace(self, problem=part, places=self.places[members], covariates=self.covariates[members])
+        return replace(self, problem=subproblem, places=self.places[members], covariates=self.covariates[members])
 
     def natural(self, y: Array) -> Array:
         """Convert y to the reported values, in the order of `names`: natural values, standard deviations,
@@ -171,10 +171,10 @@ class Question:
 
     def means(self, y: Array, covariates: Array | None = None) -> tuple[Array, Array]:
         """Return mu (n, m) and its derivatives by y (n, m, n_y); NaN where a typical value cannot be had."""
-        known = self.covariates if covariates is None else covariates
-        k, n = len(self.upper), known.shape[0]
+        covariate_values = self.covariates if covariates is None else covariates
+        k, n = len(self.upper), covariate_values.shape[0]
         # Without covariates all individuals are alike.
-        rows = known.T if known.shape[1] else np.zeros((0, 1))
+        rows = covariate_values.T if covariate_values.shape[1] else np.zeros((0, 1))
         mu, slopes = self.typical(np.repeat(y[:k, None], rows.shape[1], axis=1), rows)
         by_y = np.zeros((n, self.m, self.n_y))
         # Column blocks (m, n_upper) stand beside each other, individual by individual.
@@ -224,27 +224,27 @@ def ask(problem: Any, population: Any) -> Question:
     check(_WHERE, option_mistakes(*kinds))
     check(_WHERE, [*_problem_mistakes(problem, population), *_population_mistakes(problem, population)])
     covariate_mistakes: list[str] = []
-    called = [e.name for e in problem.experiments]
-    covariates = {n: population.covariate(n, called, covariate_mistakes) for n in population.covariates}
+    experiment_names = [e.name for e in problem.experiments]
+    covariates = {n: population.covariate(n, experiment_names, covariate_mistakes) for n in population.covariates}
     check(_WHERE, covariate_mistakes)
-    own = tuple(population.individual)
-    posed = _posed(problem, population)
-    places, unused = _places(posed, own)
+    local_names = tuple(population.individual)
+    compiled_problem = _posed(problem, population)
+    places, unused = _places(compiled_problem, local_names)
     check(_WHERE, unused)
-    log = np.array([population.individual[n].distribution == "lognormal" for n in own], dtype=np.bool_)
-    shared = np.array([j for j, q in enumerate(posed.quantities) if q.experiment is None], dtype=np.intp)
-    upper = (*_upper(problem, population), *(q for q in posed.quantities if q.experiment is None))
+    log = np.array([population.individual[n].distribution == "lognormal" for n in local_names], dtype=np.bool_)
+    shared = np.array([j for j, q in enumerate(compiled_problem.quantities) if q.experiment is None], dtype=np.intp)
+    upper = (*_upper(problem, population), *(q for q in compiled_problem.quantities if q.experiment is None))
     question = Question(
-        posed,
-        own,
+        compiled_problem,
+        local_names,
         log,
         places,
         shared,
         upper,
-        _covariance(population, own),
-        _typical(population, own, upper, tuple(covariates)),
-        np.array(list(covariates.values()), dtype=float).reshape(len(covariates), len(called)).T,
-        np.array([population.individual[n].omega for n in own], dtype=float),
+        _covariance(population, local_names),
+        _typical(population, local_names, upper, tuple(covariates)),
+        np.array(list(covariates.values()), dtype=float).reshape(len(covariates), len(experiment_names)).T,
+        np.array([population.individual[n].omega for n in local_names], dtype=float),
         (problem, population),
     )
     check(_WHERE, _start_mistakes(question))
@@ -271,9 +271,9 @@ def _problem_mistakes(problem: Problem, population: Population) -> list[str]:
     ]
     mistakes += [
         f"local parameter '{n}' has bounds, which its distribution does not support; remove them"
-        for n, of in population.individual.items()
+        for n, individual in population.individual.items()
         if n in problem.parameters
-        and (problem.parameters[n].lower > _least(of) or problem.parameters[n].upper < np.inf)
+        and (problem.parameters[n].lower > _least(individual) or problem.parameters[n].upper < np.inf)
     ]
     free = {
         f"'{n}' of '{e.name}'"
@@ -285,9 +285,9 @@ def _problem_mistakes(problem: Problem, population: Population) -> list[str]:
         f"the initial state {n} is free; use a local parameter with a distribution, initial={{...: x0}}"
         for n in sorted(free)[:3]
     ]
-    for what, given in (("constraints", problem.constraints), ("state_bounds", problem.state_bounds)):
-        if given:
-            mistakes.append(f"{what} cannot be combined with a population; remove them")
+    for label, value in (("constraints", problem.constraints), ("state_bounds", problem.state_bounds)):
+        if value:
+            mistakes.append(f"{label} cannot be combined with a population; remove them")
     if problem.given_priors:
         mistakes.append("the problem has priors={...}; pass the priors with their parameters, Parameter(prior=...)")
     if problem.posed.correlations:
@@ -302,72 +302,72 @@ def _problem_mistakes(problem: Problem, population: Population) -> list[str]:
 def _population_mistakes(problem: Problem, population: Population) -> list[str]:
     """Return messages about parts of the population that are inconsistent with the problem."""
     shared = {n for n, p in problem.parameters.items() if not p.local and not p.fixed}
-    known = {*population.parameters, *population.covariates, *shared}
+    known_names = {*population.parameters, *population.covariates, *shared}
     mistakes = [f"'{n}' is a parameter of both the problem and the population; rename one"
                 for n in population.parameters if n in problem.parameters]  # fmt: skip
     mistakes += [f"'{n}' is a parameter of the problem and a covariate; rename one"
                  for n in population.covariates if n in problem.parameters]  # fmt: skip
-    used: set[str] = set()
-    for name, of in population.individual.items():
-        if not isinstance(of.typical, ca.SX):
+    used_names: set[str] = set()
+    for name, individual in population.individual.items():
+        if not isinstance(individual.typical, ca.SX):
             continue
-        names = [s.name() for s in ca.symvar(of.typical)]
-        used |= {*names}
+        names = [s.name() for s in ca.symvar(individual.typical)]
+        used_names |= {*names}
         mistakes += [
-            f"the typical value of '{name}' contains the unknown name '{n}': {suggest(n, known)}; add it to "
+            f"the typical value of '{name}' contains the unknown name '{n}': {suggest(n, known_names)}; add it to "
             "Population(parameters={...}) or covariates={...}"
             for n in names
-            if n not in known
+            if n not in known_names
         ]
-    for kind, given in (("population parameter", population.parameters), ("covariate", population.covariates)):
-        mistakes += [f"{kind} '{n}' is used in no typical value; remove it" for n in given if n not in used]
+    for kind, declared_names in (("population parameter", population.parameters), ("covariate", population.covariates)):
+        mistakes += [f"{kind} '{n}' is used in no typical value; remove it" for n in declared_names if n not in used_names]
     for name, p in population.parameters.items():
         mistakes += bound_mistakes(f"population parameter '{name}'", p.value, p.lower, p.upper, p.scale)
     return mistakes
 
 
-def _guess(problem: Problem, name: str, of: Individual) -> float:
+def _guess(problem: Problem, name: str, individual: Individual) -> float:
     """Return the guess of a typical value that is a parameter by itself."""
-    if of.typical is not None and not isinstance(of.typical, ca.SX):
-        return float(of.typical)
+    if individual.typical is not None and not isinstance(individual.typical, ca.SX):
+        return float(individual.typical)
     value = problem.parameters[name].value
     values = np.array([*value.values()] if isinstance(value, Mapping) else [value], dtype=float)
-    if of.distribution == "lognormal" and (values > 0.0).all():
+    if individual.distribution == "lognormal" and (values > 0.0).all():
         return float(np.exp(np.log(values).mean()))
     return float(values.mean())
 
 
 def _upper(problem: Problem, population: Population) -> list[Quantity]:
     """List the parameters of typical values that are estimated."""
-    own = {
-        n: Parameter(_guess(problem, n, of), lower=_least(of), scale=_scale(of))
-        for n, of in population.individual.items()
-        if not isinstance(of.typical, ca.SX)
+    typical_parameters = {
+        n: Parameter(_guess(problem, n, individual), lower=_least(individual), scale=_scale(individual))
+        for n, individual in population.individual.items()
+        if not isinstance(individual.typical, ca.SX)
     }
     return [
         Quantity(n, "parameter", n, None, _number(p), p.lower, p.upper, p.scale, p.prior)
-        for n, p in [*own.items(), *population.parameters.items()]
+        for n, p in [*typical_parameters.items(), *population.parameters.items()]
         if not p.fixed
     ]
 
 
-def _scale(of: Individual) -> str:
-    return "log" if of.distribution == "lognormal" else "linear"
+def _scale(individual: Individual) -> str:
+    return "log" if individual.distribution == "lognormal" else "linear"
 
 
-def _least(of: Individual) -> float:
-    return 0.0 if of.distribution == "lognormal" else -np.inf
+def _least(individual: Individual) -> float:
+    return 0.0 if individual.distribution == "lognormal" else -np.inf
 
 
 def _posed(problem: Problem, population: Population) -> Posed:
     """Pose the problem with own parameters in the scale of their distributions, and sigmas as parameters."""
     parameters = dict(problem.parameters)
-    for name, of in population.individual.items():
-        guess = _guess(problem, name, of) if not isinstance(of.typical, ca.SX) else _guess(problem, name, Individual())
-        if _scale(of) == "log" and not guess > 0.0:
+    for name, individual in population.individual.items():
+        guess = _guess(problem, name, individual) if not isinstance(individual.typical, ca.SX) else _guess(problem, name, Individual())
+        if _scale(individual) == "log" and not guess > 0.0:
             remedy = "give a positive one, or distribution='normal'"
             check(_WHERE, [f"the guess of the log-normal '{name}' is {guess:g}; {remedy}"])
-        parameters[name] = Parameter(guess, scale=_scale(of), local=True)
+        parameters[name] = Parameter(guess, scale=_scale(individual), local=True)
     return problem.replace(experiments=_with_sigmas(problem), parameters=parameters).posed
 
 
@@ -377,76 +377,76 @@ def _with_sigmas(problem: Problem) -> list[Experiment]:
     What is eliminated is common to all data at their best own parameters, which is not what maximises the likelihood of
     the population.
     """
-    several = len(problem.posed.outputs) > 1
+    has_many_outputs = len(problem.posed.outputs) > 1
     sizes: dict[str, list[Array]] = {}
-    wanted: list[tuple[Experiment, dict[str, tuple[Any, Unknown, str]]]] = []
+    unknown_sigmas: list[tuple[Experiment, dict[str, tuple[Any, Unknown, str]]]] = []
     for e in problem.experiments:
-        open_: dict[str, tuple[Any, Unknown, str]] = {}
+        unknown_by_output: dict[str, tuple[Any, Unknown, str]] = {}
         for output, (_, values) in e.data.items():
             noise = e.noise.get(output)
             if noise is None and (e.sigma is None or output not in e.sigma):
-                said = Unknown("all" if several else "")
-                noise = Gaussian(sigma=said)
+                sigma = Unknown("all" if has_many_outputs else "")
+                noise = Gaussian(sigma=sigma)
             elif noise is not None and isinstance(noise.sigma, Unknown) and noise.sigma.guess is None:
-                said = noise.sigma
+                sigma = noise.sigma
             else:
                 continue
-            label = said.name or output
-            open_[output] = (noise, said, label)
+            label = sigma.name or output
+            unknown_by_output[output] = (noise, sigma, label)
             sizes.setdefault(label, []).append(np.abs(values[np.isfinite(values)]) if noise.in_unit_of_output
                                                else np.ones(1))  # fmt: skip
-        wanted.append((e, open_))
-    guess = {label: _FIRST_SIGMA * (float(np.median(np.concatenate(of))) or 1.0) for label, of in sizes.items()}
+        unknown_sigmas.append((e, unknown_by_output))
+    guess = {label: _FIRST_SIGMA * (float(np.median(np.concatenate(arrays))) or 1.0) for label, arrays in sizes.items()}
 
-    def guessed(noise: Any, said: Unknown, label: str) -> Any:
-        return replace(noise, sigma=replace(said, guess=float(np.clip(guess[label], said.lower, said.upper))))
+    def guessed(noise: Any, sigma: Unknown, label: str) -> Any:
+        return replace(noise, sigma=replace(sigma, guess=float(np.clip(guess[label], sigma.lower, sigma.upper))))
 
     return [
-        e.with_changes(noise={**e.noise, **{o: guessed(*of) for o, of in open_.items()}}) if open_ else e
-        for e, open_ in wanted
+        e.with_changes(noise={**e.noise, **{o: guessed(*specification) for o, specification in unknown_by_output.items()}}) if unknown_by_output else e
+        for e, unknown_by_output in unknown_sigmas
     ]
 
 
-def _places(posed: Posed, own: Sequence[str]) -> tuple[Index, list[str]]:
+def _places(compiled_problem: Posed, local_names: Sequence[str]) -> tuple[Index, list[str]]:
     """Return the positions of own parameters in theta (n, m), and messages about experiments that lack one."""
-    at = {(q.of, q.experiment): j for j, q in enumerate(posed.quantities) if q.kind == "parameter"}
-    places = np.array([[at.get((n, c.name), -1) for n in own] for c in posed.conditions], dtype=np.intp)
+    theta_index = {(q.of, q.experiment): j for j, q in enumerate(compiled_problem.quantities) if q.kind == "parameter"}
+    places = np.array([[theta_index.get((n, c.name), -1) for n in local_names] for c in compiled_problem.conditions], dtype=np.intp)
     missing = [
         f"'{c.name}' does not depend on local parameter '{n}'; fit it separately, or remove its own value of '{n}'"
-        for c, row in zip(posed.conditions, places, strict=True)
-        for n, place in zip(own, row, strict=True)
+        for c, row in zip(compiled_problem.conditions, places, strict=True)
+        for n, place in zip(local_names, row, strict=True)
         if place < 0
     ]
     return places, missing
 
 
-def _covariance(population: Population, own: tuple[str, ...]) -> Covariance:
-    grouped = [tuple(sorted(own.index(n) for n in group)) for group in population.correlated]
-    alone = [(k,) for k in range(len(own)) if not any(k in group for group in grouped)]
-    return Covariance(own, tuple(sorted([*grouped, *alone])))
+def _covariance(population: Population, local_names: tuple[str, ...]) -> Covariance:
+    grouped = [tuple(sorted(local_names.index(n) for n in group)) for group in population.correlated]
+    singletons = [(k,) for k in range(len(local_names)) if not any(k in group for group in grouped)]
+    return Covariance(local_names, tuple(sorted([*grouped, *singletons])))
 
 
 def _typical(
-    population: Population, own: Sequence[str], upper: Sequence[Quantity], covariates: Sequence[str]
+    population: Population, local_names: Sequence[str], upper: Sequence[Quantity], covariates: Sequence[str]
 ) -> ca.Function:
     """Build  (y of `upper`, covariates) -> mu, d mu / dy."""
     y = [ca.SX.sym(u.name) for u in upper]
-    known = [ca.SX.sym(n) for n in covariates]
+    covariate_symbols = [ca.SX.sym(n) for n in covariates]
     natural = {u.name: ca.exp(s) if u.scale == "log" else s for u, s in zip(upper, y, strict=True)}
-    natural |= dict(zip(covariates, known, strict=True))
+    natural |= dict(zip(covariates, covariate_symbols, strict=True))
     natural |= {n: ca.SX(_number(p)) for n, p in population.parameters.items() if p.fixed}
     mu: list[ca.SX] = []
-    for name in own:
-        of = population.individual[name]
-        if not isinstance(of.typical, ca.SX):
+    for name in local_names:
+        individual = population.individual[name]
+        if not isinstance(individual.typical, ca.SX):
             mu.append(y[[u.name for u in upper].index(name)])
             continue
-        found = ca.symvar(of.typical)
-        inside = ca.vertcat(*(natural[s.name()] for s in found))
-        (typical,) = ca.substitute([of.typical], [ca.vertcat(*found)], [inside]) if found else [of.typical]
-        mu.append(ca.log(typical) if of.distribution == "lognormal" else typical)
-    out, at = ca.vertcat(*mu), ca.vertcat(*y)
-    return ca.Function("typical", [at, ca.vertcat(*known)], [out, ca.densify(ca.jacobian(out, at))])
+        symbols = ca.symvar(individual.typical)
+        replacements = ca.vertcat(*(natural[s.name()] for s in symbols))
+        (typical,) = ca.substitute([individual.typical], [ca.vertcat(*symbols)], [replacements]) if symbols else [individual.typical]
+        mu.append(ca.log(typical) if individual.distribution == "lognormal" else typical)
+    mu_vector, y_vector = ca.vertcat(*mu), ca.vertcat(*y)
+    return ca.Function("typical", [y_vector, ca.vertcat(*covariate_symbols)], [mu_vector, ca.densify(ca.jacobian(mu_vector, y_vector))])
 
 
 def _number(parameter: Parameter) -> float:
@@ -461,14 +461,14 @@ def _start_mistakes(question: Question) -> list[str]:
     steep = np.asarray(np.isfinite(slopes).all(axis=2), dtype=np.bool_)
     mistakes: list[str] = []
     for n, log, column, smooth in zip(question.own, question.lognormal, mu.T, steep.T, strict=True):
-        known = np.isfinite(column)
-        who = question.individuals[int(np.argmin(known & smooth))]
-        if not known.all():
+        is_finite = np.isfinite(column)
+        individual_name = question.individuals[int(np.argmin(is_finite & smooth))]
+        if not is_finite.all():
             mistakes.append(
-                f"the typical value of '{n}' in '{who}' is undefined at the guess: it is not a "
+                f"the typical value of '{n}' in '{individual_name}' is undefined at the guess: it is not a "
                 f"{'positive ' if log else ''}number; change the guesses, the expression or the covariates"
             )
         elif not smooth.all():
             remedy = "powers that are estimated are of positive covariates, such as (weight / 70) ** b"
-            mistakes.append(f"the typical value of '{n}' in '{who}' has no derivative at the guess; {remedy}")
+            mistakes.append(f"the typical value of '{n}' in '{individual_name}' has no derivative at the guess; {remedy}")
     return mistakes

@@ -47,27 +47,27 @@ def cohort_of(question: Question, integrator: IntegratorOptions) -> Cohort:
         SimulatedCohort(question.of_some(members[1]), integrator),
     )
 
-    def answers(method: str, given: Sequence[tuple[Any, ...]]) -> list[Any]:
-        return [getattr(part, method)(*arguments) for part, arguments in zip(parts, given, strict=True)]
+    def answers(method: str, argument_tuples: Sequence[tuple[Any, ...]]) -> list[Any]:
+        return [getattr(part, method)(*arguments) for part, arguments in zip(parts, argument_tuples, strict=True)]
 
     return PartedCohort(question, members, answers)
 
 
 def _blocks(question: Question, integrator: IntegratorOptions) -> Cohort:
     """Return the cohort of a question of which every experiment is `suitable`, on workers where there are any."""
-    by, threads = workers(), integrator.method in STEPPED
-    if by is None or (threads and not by.elsewhere):
+    pool, threads = workers(), integrator.method in STEPPED
+    if pool is None or (threads and not pool.elsewhere):
         return BatchedCohort(question, integrator)
     grids, units = laid_out(question)
-    shares = by.shares(question.n)
-    members = [np.arange(part.start, part.stop, dtype=np.intp) for part in shares]
-    kept = [
-        held(BatchedCohort, question.of_some(own), integrator, (grids[part], units[part]))
-        for own, part in zip(members, shares, strict=True)
+    shares = pool.shares(question.n)
+    members = [np.arange(share.start, share.stop, dtype=np.intp) for share in shares]
+    worker_cohorts = [
+        held(BatchedCohort, question.of_some(indices), integrator, (grids[share], units[share]))
+        for indices, share in zip(members, shares, strict=True)
     ]
 
-    def answers(method: str, given: Sequence[tuple[Any, ...]]) -> list[Any]:
-        return by.run([(what, method, arguments) for what, arguments in zip(kept, given, strict=True)])
+    def answers(method: str, argument_tuples: Sequence[tuple[Any, ...]]) -> list[Any]:
+        return pool.run([(cohort, method, arguments) for cohort, arguments in zip(worker_cohorts, argument_tuples, strict=True)])
 
     return PartedCohort(question, members, answers)
 
@@ -82,24 +82,24 @@ class PartedCohort:
         self._m, self._members, self._answers = question.m, members, answers
         sizes = [int(c.points.mask.sum()) for c in question.problem.conditions]
         owner = np.repeat(np.arange(question.n), sizes)
-        self._values = [np.isin(owner, own) for own in members]
+        self._values = [np.isin(owner, indices) for indices in members]
 
-    def curved(self, phi: Array, s: Array, who: Index) -> Curved:
+    def curved(self, phi: Array, s: Array, individuals: Index) -> Curved:
         """Return costs, gradients and curvatures."""
-        out = Curved.blank(who.size, self._m + s.size)
-        places = [np.flatnonzero(np.isin(who, own)) for own in self._members]
-        given = [(phi[at], s, np.searchsorted(own, who[at])) for at, own in zip(places, self._members, strict=True)]
-        for at, found in zip(places, self._answers("curved", given), strict=True):
-            if isinstance(found, Lost):
-                out.failures.update(dict.fromkeys(at.tolist(), found.message))
+        evaluation = Curved.blank(individuals.size, self._m + s.size)
+        positions_by_part = [np.flatnonzero(np.isin(individuals, indices)) for indices in self._members]
+        argument_tuples = [(phi[positions], s, np.searchsorted(indices, individuals[positions])) for positions, indices in zip(positions_by_part, self._members, strict=True)]
+        for positions, answer in zip(positions_by_part, self._answers("curved", argument_tuples), strict=True):
+            if isinstance(answer, Lost):
+                evaluation.failures.update(dict.fromkeys(positions.tolist(), answer.message))
             else:
-                out.put(at, found)
-        return out
+                evaluation.put(positions, answer)
+        return evaluation
 
     def seen(self, phi: Array, s: Array) -> tuple[Array, Array, Array]:
         """Return predictions, spreads and normalised residuals of everybody's values."""
-        out = np.empty((3, self._values[0].size))
-        given = [(phi[own], s) for own in self._members]
-        for at, found in zip(self._values, self._answers("seen", given), strict=True):
-            out[:, at] = [[np.nan], [1.0], [np.nan]] if isinstance(found, Lost) else found
-        return out[0], out[1], out[2]
+        columns = np.empty((3, self._values[0].size))
+        argument_tuples = [(phi[indices], s) for indices in self._members]
+        for mask, answer in zip(self._values, self._answers("seen", argument_tuples), strict=True):
+            columns[:, mask] = [[np.nan], [1.0], [np.nan]] if isinstance(answer, Lost) else answer
+        return columns[0], columns[1], columns[2]

@@ -38,50 +38,50 @@ class Errors:
 
 def nothing(size: int, remark: str) -> Errors:
     """Return covariances filled with NaN, with a remark about the reason."""
-    none = np.full((size, size), np.nan)
-    return Errors(none, none, remark)
+    nan_matrix = np.full((size, size), np.nan)
+    return Errors(nan_matrix, nan_matrix, remark)
 
 
 def errors_at(
     laplace: LaplaceApproximation,
-    at: Marginal,
+    marginal: Marginal,
     scores: Scores,
-    tell: Callable[[int, int], None] = lambda done, total: None,
+    on_progress: Callable[[int, int], None] = lambda n_done, total: None,
 ) -> Errors:
     """Return the errors at the optimum; takes one or two gradients for each entry of y, and tells how many are done."""
     lower, upper = laplace.question.bounds
-    size, many = at.y.size, laplace.question.n >= _MANY
-    free = np.flatnonzero((at.y > lower) & (at.y < upper))
-    width = _WIDTH / np.sqrt(np.diag(definite(laplace.expected(at))))
+    size, is_one_sided = marginal.y.size, laplace.question.n >= _MANY
+    free = np.flatnonzero((marginal.y > lower) & (marginal.y < upper))
+    width = _WIDTH / np.sqrt(np.diag(definite(laplace.expected(marginal))))
     width = np.minimum(width, _WIDTH)
-    second = np.full((size, size), np.nan)
-    here = laplace.scores(at, forward=True).gradient if many else scores.gradient
-    for done, j in enumerate(free):
-        tell(done, free.size)
+    hessian = np.full((size, size), np.nan)
+    base_gradient = laplace.scores(marginal, forward=True).gradient if is_one_sided else scores.gradient
+    for n_done, j in enumerate(free):
+        on_progress(n_done, free.size)
         step = np.zeros(size)
-        step[j] = min(width[j], 0.5 * (upper[j] - at.y[j]), 0.5 * (at.y[j] - lower[j]))
-        ends: list[Array] = [here] if many else []
-        for sign in (-1.0,) if many else (1.0, -1.0):
-            there = laplace.value(at.y + sign * step, at.modes.phi + scores.moving @ (sign * step), scores.bend)
-            if there is None or not np.isfinite(there.value):
+        step[j] = min(width[j], 0.5 * (upper[j] - marginal.y[j]), 0.5 * (marginal.y[j] - lower[j]))
+        gradients: list[Array] = [base_gradient] if is_one_sided else []
+        for sign in (-1.0,) if is_one_sided else (1.0, -1.0):
+            shifted_marginal = laplace.value(marginal.y + sign * step, marginal.modes.phi + scores.moving @ (sign * step), scores.bend)
+            if shifted_marginal is None or not np.isfinite(shifted_marginal.value):
                 name = laplace.question.names[j]
                 return nothing(size, f"Standard errors are not available: an evaluation near the estimate of {name} failed.")
-            ends.append(laplace.scores(there, forward=many).gradient)
-        second[:, j] = (ends[0] - ends[-1]) / ((1.0 if many else 2.0) * step[j])
-    own = second[np.ix_(free, free)]
-    own = 0.5 * (own + own.T)
+            gradients.append(laplace.scores(shifted_marginal, forward=is_one_sided).gradient)
+        hessian[:, j] = (gradients[0] - gradients[-1]) / ((1.0 if is_one_sided else 2.0) * step[j])
+    free_hessian = hessian[np.ix_(free, free)]
+    free_hessian = 0.5 * (free_hessian + free_hessian.T)
     covariance, robust = np.full((size, size), np.nan), np.full((size, size), np.nan)
-    unit = np.sqrt(np.abs(np.diag(own)))
+    unit = np.sqrt(np.abs(np.diag(free_hessian)))
     unit = np.where(unit > 0.0, unit, 1.0)
     try:
-        np.linalg.cholesky(own / np.outer(unit, unit))
+        np.linalg.cholesky(free_hessian / np.outer(unit, unit))
     except np.linalg.LinAlgError:
         return nothing(
             size,
             "Standard errors are not available: the Hessian is not positive definite. The model may be "
             "overparametrised, or the search did not converge.",
         )
-    inverse = np.linalg.inv(own / np.outer(unit, unit)) / np.outer(unit, unit)
+    inverse = np.linalg.inv(free_hessian / np.outer(unit, unit)) / np.outer(unit, unit)
     covariance[np.ix_(free, free)] = inverse
     products = scores.parts[:, free].T @ scores.parts[:, free] + scores.prior_curvature[np.ix_(free, free)]
     robust[np.ix_(free, free)] = inverse @ products @ inverse

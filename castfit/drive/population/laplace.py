@@ -98,32 +98,32 @@ class LaplaceApproximation:
         except np.linalg.LinAlgError:
             return None
 
-    def value(self, y: Array, start: Array, bend: Array | None = None, *, roughly: bool = False) -> Marginal | None:
+    def value(self, y: Array, start: Array, curvature_excess: Array | None = None, *, roughly: bool = False) -> Marginal | None:
         """Fit everybody from phi = start (n, m), and return the likelihood; None where y makes no sense.
 
-        `bend` and `roughly` as in `find_modes`.
+        `curvature_excess` and `roughly` as in `find_modes`.
         """
-        given = self.prior(y)
-        if given is None:
+        prior_and_omega = self.prior(y)
+        if prior_and_omega is None:
             return None
-        prior, omega = given
-        modes = find_modes(self.cohort, prior, y[self.question.of_shared], start, bend, roughly=roughly)
+        prior, omega = prior_and_omega
+        modes = find_modes(self.cohort, prior, y[self.question.of_shared], start, curvature_excess, roughly=roughly)
         self.sweeps += modes.sweeps
         m = self.question.m
-        parts, precise = np.full(self.question.n, np.inf), np.full((self.question.n, m, m), np.nan)
-        fine = np.flatnonzero(np.isfinite(modes.cost))
-        a = modes.at.curvature[fine, :m, :m] + prior.precision
-        precise[fine] = np.linalg.inv(a)
-        parts[fine] = modes.cost[fine] + 0.5 * (np.linalg.slogdet(omega)[1] + np.linalg.slogdet(a)[1])
-        said = self.question.priors(y)
-        return Marginal(y, parts, 0.5 * float(said.rows @ said.rows) + said.excess, modes, precise)
+        parts, covariances = np.full(self.question.n, np.inf), np.full((self.question.n, m, m), np.nan)
+        fitted_indices = np.flatnonzero(np.isfinite(modes.cost))
+        a = modes.at.curvature[fitted_indices, :m, :m] + prior.precision
+        covariances[fitted_indices] = np.linalg.inv(a)
+        parts[fitted_indices] = modes.cost[fitted_indices] + 0.5 * (np.linalg.slogdet(omega)[1] + np.linalg.slogdet(a)[1])
+        prior_terms = self.question.priors(y)
+        return Marginal(y, parts, 0.5 * float(prior_terms.rows @ prior_terms.rows) + prior_terms.excess, modes, covariances)
 
-    def scores(self, at: Marginal, *, forward: bool = False) -> Scores:
+    def scores(self, marginal: Marginal, *, forward: bool = False) -> Scores:
         """Return the exact gradient where everybody could be fitted; with forward differences to about 1e-3.
 
         These take half the time, and differences of such gradients, whose errors are alike, are right to 1e-3, too.
         """
-        question, modes, y = self.question, at.modes, at.y
+        question, modes, y = self.question, marginal.modes, marginal.y
         m, n_y = question.m, question.n_y
         mu, mu_y = question.means(y)
         omega = question.omega_at(y)
@@ -133,113 +133,113 @@ class LaplaceApproximation:
         d_precision = -np.einsum("ij,jky,kl->ily", precision, d_omega, precision)
         eta, ds = modes.phi - mu, question.shared_slopes
         # Of c, (n, m + n_s, m + n_s);  dH_oo along each direction, (n, m, m, m + n_s).
-        second, third = self._bends(at, forward=forward)
-        exact = second[:, :m, :m] + precision
+        second, third = self._bends(marginal, forward=forward)
+        exact_curvature = second[:, :m, :m] + precision
         by_y = (
             second[:, :m, m:] @ ds
             - np.einsum("ij,njy->niy", precision, mu_y)
             + np.einsum("ijy,nj->niy", d_precision, eta)
         )
-        phi_y = np.asarray(np.linalg.solve(exact, -by_y), dtype=float)  # the mode's way
+        phi_y = np.asarray(np.linalg.solve(exact_curvature, -by_y), dtype=float)  # the mode's way
         # dF/dy at fixed phi, by the envelope theorem all of dF/dy
-        first = modes.at.gradient[:, m:] @ ds
-        first -= np.einsum("niy,ij,nj->ny", mu_y, precision, eta)
-        first += 0.5 * np.einsum("ni,ijy,nj->ny", eta, d_precision, eta)
-        first += 0.5 * np.einsum("ij,jiy->y", precision, d_omega)
-        volume = np.einsum("nij,njik->nk", at.precise, third)  # tr A^-1 dH along each direction
-        log_det = np.einsum("nij,jiy->ny", at.precise, d_precision)
+        gradients = modes.at.gradient[:, m:] @ ds
+        gradients -= np.einsum("niy,ij,nj->ny", mu_y, precision, eta)
+        gradients += 0.5 * np.einsum("ni,ijy,nj->ny", eta, d_precision, eta)
+        gradients += 0.5 * np.einsum("ij,jiy->y", precision, d_omega)
+        volume = np.einsum("nij,njik->nk", marginal.precise, third)  # tr A^-1 dH along each direction
+        log_det = np.einsum("nij,jiy->ny", marginal.precise, d_precision)
         log_det += np.einsum("nk,nky->ny", volume[:, :m], phi_y) + volume[:, m:] @ ds
-        said = question.priors(y)
-        by_prior = said.jacobian.T @ said.rows, said.jacobian.T @ said.jacobian
-        return Scores(first + 0.5 * log_det, *by_prior, second[:, :m, :m] - modes.at.curvature[:, :m, :m], phi_y)
+        prior_terms = question.priors(y)
+        by_prior = prior_terms.jacobian.T @ prior_terms.rows, prior_terms.jacobian.T @ prior_terms.jacobian
+        return Scores(gradients + 0.5 * log_det, *by_prior, second[:, :m, :m] - modes.at.curvature[:, :m, :m], phi_y)
 
-    def expected(self, at: Marginal) -> Array:
+    def expected(self, marginal: Marginal) -> Array:
         """Return the information about y that a linear model with the same curvatures would have, (n_y, n_y).
 
         Its typical values and shared parameters have that of generalised least squares, its covariance
         1/2 sum_i tr(M_i dOmega M_i dOmega)  with  M_i = (Omega + H_i^-1)^-1.
         """
-        question, y = self.question, at.y
+        question, y = self.question, marginal.y
         m, (_, mu_y) = question.m, question.means(y)
         precision = np.linalg.inv(question.omega_at(y))
         ds = question.shared_slopes
-        h, gain = at.modes.at.curvature, precision @ at.precise  # Omega^-1 A^-1
-        within = precision - gain @ precision
-        alone = h[:, m:, m:] - h[:, m:, :m] @ at.precise @ h[:, :m, m:]
+        h, gain = marginal.modes.at.curvature, precision @ marginal.precise  # Omega^-1 A^-1
+        marginal_precisions = precision - gain @ precision
+        shared_curvatures = h[:, m:, m:] - h[:, m:, :m] @ marginal.precise @ h[:, :m, m:]
         cross = np.einsum("niy,nij,js->ys", mu_y, gain @ h[:, :m, m:], ds)
-        out = np.einsum("niy,nij,njz->yz", mu_y, within, mu_y) + cross + cross.T
-        out += ds.T @ alone.sum(axis=0) @ ds
+        information = np.einsum("niy,nij,njz->yz", mu_y, marginal_precisions, mu_y) + cross + cross.T
+        information += ds.T @ shared_curvatures.sum(axis=0) @ ds
         d_omega = question.covariance.slopes(y[question.of_omega])
-        product = np.einsum("nij,jky->niky", within, d_omega)
-        out[question.of_omega, question.of_omega] += 0.5 * np.einsum("niky,nkiz->yz", product, product)
-        said = question.priors(y)
-        return out + said.jacobian.T @ said.jacobian
+        product = np.einsum("nij,jky->niky", marginal_precisions, d_omega)
+        information[question.of_omega, question.of_omega] += 0.5 * np.einsum("niky,nkiz->yz", product, product)
+        prior_terms = question.priors(y)
+        return information + prior_terms.jacobian.T @ prior_terms.jacobian
 
-    def improved(self, at: Marginal) -> Array:
+    def improved(self, marginal: Marginal) -> Array:
         """Return y after a step of expectation and maximisation, as if the modes stayed where they are.
 
         With own parameters of mean phi_i and covariance A_i^-1, typical values are a weighted regression, shared
         parameters one step of Newton's method in which own ones go along, and  Omega = mean(eta eta^T + A^-1).  From
         afar these steps are the best there are; where they end is not where the likelihood is largest.
         """
-        question, modes, y = self.question, at.modes, at.y
+        question, modes, y = self.question, marginal.modes, marginal.y
         n, m, k = question.n, question.m, len(question.upper)
         mu, mu_y = question.means(y)
         precision = np.linalg.inv(question.omega_at(y))
-        here = mu_y[..., :k]
+        mean_slopes = mu_y[..., :k]
         shared = np.zeros((k, question.shared.size))
         shared[question.of_shared, np.arange(question.shared.size)] = 1.0
-        said = question.priors(y)
-        gradient = -np.einsum("niy,ij,nj->y", here, precision, modes.phi - mu) + (said.jacobian.T @ said.rows)[:k]
-        curvature = np.einsum("niy,ij,njz->yz", here, precision, here) + (said.jacobian.T @ said.jacobian)[:k, :k]
+        prior_terms = question.priors(y)
+        gradient = -np.einsum("niy,ij,nj->y", mean_slopes, precision, modes.phi - mu) + (prior_terms.jacobian.T @ prior_terms.rows)[:k]
+        curvature = np.einsum("niy,ij,njz->yz", mean_slopes, precision, mean_slopes) + (prior_terms.jacobian.T @ prior_terms.jacobian)[:k, :k]
         if question.shared.size:
-            volume = 0.5 * np.einsum("nij,njik->k", at.precise, self._bends(at, range(m, m + question.shared.size))[1])
+            volume = 0.5 * np.einsum("nij,njik->k", marginal.precise, self._bends(marginal, range(m, m + question.shared.size))[1])
             h = modes.at.curvature
-            alone = (h[:, m:, m:] - h[:, m:, :m] @ at.precise @ h[:, :m, m:]).sum(axis=0)
+            shared_curvature = (h[:, m:, m:] - h[:, m:, :m] @ marginal.precise @ h[:, :m, m:]).sum(axis=0)
             gradient += shared @ (modes.at.gradient[:, m:].sum(axis=0) + volume)
-            curvature += shared @ alone @ shared.T
+            curvature += shared @ shared_curvature @ shared.T
         lower, upper = question.bounds
-        new = y.copy()
+        new_y = y.copy()
         newton = np.asarray(np.linalg.lstsq(curvature, -gradient, rcond=1e-12)[0], dtype=float)
-        new[:k] += np.clip(newton, -_LONGEST, _LONGEST)
-        new[:k] = np.clip(new[:k], lower[:k], upper[:k])
-        moved, _ = question.means(new)
-        eta = modes.phi - (moved if np.isfinite(moved).all() else mu)
-        omega = (np.einsum("ni,nj->ij", eta, eta) + at.precise.sum(axis=0)) / n
-        new[question.of_omega] = question.covariance.coordinates(omega)
-        return np.clip(new, lower, upper)
+        new_y[:k] += np.clip(newton, -_LONGEST, _LONGEST)
+        new_y[:k] = np.clip(new_y[:k], lower[:k], upper[:k])
+        new_means, _ = question.means(new_y)
+        eta = modes.phi - (new_means if np.isfinite(new_means).all() else mu)
+        omega = (np.einsum("ni,nj->ij", eta, eta) + marginal.precise.sum(axis=0)) / n
+        new_y[question.of_omega] = question.covariance.coordinates(omega)
+        return np.clip(new_y, lower, upper)
 
-    def _bends(self, at: Marginal, along: range | None = None, *, forward: bool = False) -> tuple[Array, Array]:
+    def _bends(self, marginal: Marginal, selected_directions: range | None = None, *, forward: bool = False) -> tuple[Array, Array]:
         """Differentiate gradients and curvatures along all or some own and shared parameters by finite differences."""
         signs = (1.0, 0.0) if forward else (1.0, -1.0)
-        here = at.modes.at.gradient, at.modes.at.curvature[:, : self.question.m, : self.question.m]
+        base = marginal.modes.at.gradient, marginal.modes.at.curvature[:, : self.question.m, : self.question.m]
         n, m, n_s = self.question.n, self.question.m, self.question.shared.size
-        directions = range(m + n_s) if along is None else along
+        directions = range(m + n_s) if selected_directions is None else selected_directions
         second, third = np.empty((n, m + n_s, len(directions))), np.empty((n, m, m, len(directions)))
-        width = self.widths(at)
-        for place, k in enumerate(directions):
-            ends = [self._beside(at, k, sign * width[k]) if sign else here for sign in signs]
-            apart = (signs[0] - signs[1]) * width[k]
-            second[..., place] = (ends[0][0] - ends[1][0]) / apart
-            third[..., place] = (ends[0][1] - ends[1][1]) / apart
+        width = self.widths(marginal)
+        for column, k in enumerate(directions):
+            ends = [self._beside(marginal, k, sign * width[k]) if sign else base for sign in signs]
+            distance = (signs[0] - signs[1]) * width[k]
+            second[..., column] = (ends[0][0] - ends[1][0]) / distance
+            third[..., column] = (ends[0][1] - ends[1][1]) / distance
         return second, third
 
-    def _beside(self, at: Marginal, k: int, step: float) -> tuple[Array, Array]:
+    def _beside(self, marginal: Marginal, k: int, step: float) -> tuple[Array, Array]:
         """Return gradients and curvatures by own parameters with own or shared parameter k moved."""
         self.sweeps += 1
-        m, phi, s = self.question.m, at.modes.phi.copy(), at.y[self.question.of_shared]
+        m, phi, s = self.question.m, marginal.modes.phi.copy(), marginal.y[self.question.of_shared]
         if k < m:
             phi[:, k] += step
         else:
             s[k - m] += step
-        found = self.cohort.curved(phi, s, np.arange(self.question.n, dtype=np.intp))
-        return found.gradient, found.curvature[:, :m, :m]
+        evaluation = self.cohort.curved(phi, s, np.arange(self.question.n, dtype=np.intp))
+        return evaluation.gradient, evaluation.curvature[:, :m, :m]
 
-    def widths(self, at: Marginal) -> Array:
+    def widths(self, marginal: Marginal) -> Array:
         """Return steps of differences along own and shared parameters, (m + n_s,)."""
         question = self.question
-        own = np.where(question.lognormal, 1.0, np.abs(question.means(at.y)[0]).mean(axis=0))
-        own = np.where(own > 0.0, own, np.sqrt(np.diag(question.omega_at(at.y))))
-        shared = question.log[question.of_shared]
-        size = np.abs(at.y[question.of_shared])
-        return _STEP * np.concatenate([own, np.where(shared | (size == 0.0), 1.0, size)])
+        local_sizes = np.where(question.lognormal, 1.0, np.abs(question.means(marginal.y)[0]).mean(axis=0))
+        local_sizes = np.where(local_sizes > 0.0, local_sizes, np.sqrt(np.diag(question.omega_at(marginal.y))))
+        is_log = question.log[question.of_shared]
+        shared_sizes = np.abs(marginal.y[question.of_shared])
+        return _STEP * np.concatenate([local_sizes, np.where(is_log | (shared_sizes == 0.0), 1.0, shared_sizes)])

@@ -43,29 +43,29 @@ class Curved:
         """Know nothing yet of so many individuals with so many parameters."""
         return cls(np.full(count, np.inf), {}, np.full((count, size), np.nan), np.full((count, size, size), np.nan))
 
-    def put(self, who: Index, found: Curved) -> None:
+    def put(self, positions: Index, evaluation: Curved) -> None:
         """Store the results of some individuals."""
-        self.cost[who], self.gradient[who], self.curvature[who] = found.cost, found.gradient, found.curvature
-        self.failures.update({int(who[k]): why for k, why in found.failures.items()})
+        self.cost[positions], self.gradient[positions], self.curvature[positions] = evaluation.cost, evaluation.gradient, evaluation.curvature
+        self.failures.update({int(positions[k]): reason for k, reason in evaluation.failures.items()})
 
-    def of(self, who: Index) -> Curved:
+    def of(self, positions: Index) -> Curved:
         """Return the results of some individuals."""
-        failures = {k: self.failures[i] for k, i in enumerate(who.tolist()) if i in self.failures}
-        return Curved(self.cost[who], failures, self.gradient[who], self.curvature[who])
+        failures = {k: self.failures[i] for k, i in enumerate(positions.tolist()) if i in self.failures}
+        return Curved(self.cost[positions], failures, self.gradient[positions], self.curvature[positions])
 
-    def replaced(self, who: Index, found: Curved) -> Curved:
+    def replaced(self, positions: Index, evaluation: Curved) -> Curved:
         """Return all with something else of some."""
-        left = {i: why for i, why in self.failures.items() if i not in {*who.tolist()}}
-        out = Curved(self.cost.copy(), left, self.gradient.copy(), self.curvature.copy())
-        out.put(who, found)
-        return out
+        remaining_failures = {i: reason for i, reason in self.failures.items() if i not in {*positions.tolist()}}
+        updated_copy = Curved(self.cost.copy(), remaining_failures, self.gradient.copy(), self.curvature.copy())
+        updated_copy.put(positions, evaluation)
+        return updated_copy
 
 
 class Cohort(Protocol):
     """Interface for the data costs of individuals."""
 
-    def curved(self, phi: Array, s: Array, who: Index) -> Curved:
-        """Return costs of individuals `who` (k,), ascending, at own parameters phi (k, m) and shared ones s (n_s,)."""
+    def curved(self, phi: Array, s: Array, individuals: Index) -> Curved:
+        """Return costs of individuals `individuals` (k,), ascending, at own parameters phi (k, m) and shared ones s (n_s,)."""
         ...
 
     def seen(self, phi: Array, s: Array) -> tuple[Array, Array, Array]:
@@ -80,37 +80,37 @@ class SimulatedCohort:
     """The cohort of a question, by single shooting of all its experiments."""
 
     def __init__(self, question: Question, integrator: IntegratorOptions) -> None:
-        self._question, posed = question, question.problem
-        staged = SingleShooting(integrator, derivatives="forward").transcribe(posed, posed.guess)
+        self._question, compiled_problem = question, question.problem
+        staged = SingleShooting(integrator, derivatives="forward").transcribe(compiled_problem, compiled_problem.guess)
         self._staged = staged.explicit()
-        self._constant = np.array([constant(replace(posed, conditions=(c,))) for c in posed.conditions])
-        place = question.directions
-        self._columns: list[Index] = [place[c.theta] for c in posed.conditions]
+        self._constant = np.array([constant(replace(compiled_problem, conditions=(c,))) for c in compiled_problem.conditions])
+        directions = question.directions
+        self._columns: list[Index] = [directions[c.theta] for c in compiled_problem.conditions]
         self._place = {name: i for i, name in enumerate(question.individuals)}
         self._phi = question.problem.guess[question.places]
 
-    def curved(self, phi: Array, s: Array, who: Index) -> Curved:
+    def curved(self, phi: Array, s: Array, individuals: Index) -> Curved:
         """Return costs, gradients and curvatures; the others are simulated where they were before."""
-        out = Curved.blank(who.size, self._question.m + s.size)
-        if not who.size:
-            return out
-        found = self._staged.linearize(self._theta(phi, s, who))
-        information = found.information() if found.information is not None else None
-        failures = {self._place[f.chain]: f.detail for f in found.failures if f.chain in self._place}
-        for k, i in enumerate(map(int, who)):
-            r, rows, columns = found.values[i].r, found.jacobians[i].R_q, self._columns[i]
+        evaluation = Curved.blank(individuals.size, self._question.m + s.size)
+        if not individuals.size:
+            return evaluation
+        linearization = self._staged.linearize(self._theta(phi, s, individuals))
+        information = linearization.information() if linearization.information is not None else None
+        failures = {self._place[f.chain]: f.detail for f in linearization.failures if f.chain in self._place}
+        for k, i in enumerate(map(int, individuals)):
+            r, rows, columns = linearization.values[i].r, linearization.jacobians[i].R_q, self._columns[i]
             if i in failures or not np.isfinite(rows).all():
-                out.failures[k] = failures.get(i, "a derivative is not finite")
+                evaluation.failures[k] = failures.get(i, "a derivative is not finite")
                 continue
-            out.cost[k] = 0.5 * float(np.vdot(r, r)) + found.values[i].excess + self._constant[i]
-            out.gradient[k], out.curvature[k] = 0.0, 0.0
-            out.gradient[k, columns] = np.einsum("kr,krq->q", r, rows)
+            evaluation.cost[k] = 0.5 * float(np.vdot(r, r)) + linearization.values[i].excess + self._constant[i]
+            evaluation.gradient[k], evaluation.curvature[k] = 0.0, 0.0
+            evaluation.gradient[k, columns] = np.einsum("kr,krq->q", r, rows)
             if information is not None:
                 w = information[i]
                 rows = w[..., None] * rows if w.ndim == 2 else w @ rows
             flat = rows.reshape(-1, rows.shape[2])
-            out.curvature[k][np.ix_(columns, columns)] = flat.T @ flat
-        return out
+            evaluation.curvature[k][np.ix_(columns, columns)] = flat.T @ flat
+        return evaluation
 
     def seen(self, phi: Array, s: Array) -> tuple[Array, Array, Array]:
         """Return predictions, spreads and normalised residuals of everybody's values."""
@@ -118,7 +118,7 @@ class SimulatedCohort:
         prediction, spread, residual = zip(*self._staged.standardised(self._theta(phi, s, everybody)), strict=True)
         return np.concatenate(prediction), np.concatenate(spread), np.concatenate(residual)
 
-    def _theta(self, phi: Array, s: Array, who: Index) -> Array:
+    def _theta(self, phi: Array, s: Array, individuals: Index) -> Array:
         self._phi = self._phi.copy()
-        self._phi[who] = phi
+        self._phi[individuals] = phi
         return self._question.theta(self._phi, s)

@@ -144,29 +144,29 @@ def mixed_effects(
         workers=workers, max_time=max_time, callback=callback, verbose=verbose, checkpoint=checkpoint, resume=resume
     )
     level = real(confidence_level)
-    given: Any = integrator
+    integrator_value: Any = integrator
     mistakes = [
         *run.mistakes(),
         *run.file_mistakes(),
         *option_mistakes(
             ("max_iter", max_iter, is_count(max_iter, 0), "give a number of iterations, 0 or more"),
             level_rule(confidence_level, level),
-            ("integrator", integrator, given is None or isinstance(given, IntegratorOptions),
+            ("integrator", integrator, integrator_value is None or isinstance(integrator_value, IntegratorOptions),
              "give IntegratorOptions(...)"),
         ),
         *flag_mistakes(standard_errors=standard_errors),
     ]  # fmt: skip
     try:
         question = ask(problem, population)
-        begun = _start(question, start)
+        initial_iterate = _start(question, start)
     except InputError as error:
         raise InputError(_WHERE, [*mistakes, *error.problems]) from None
     check(_WHERE, mistakes)
     assert level is not None
-    chosen = integrator or usual()
-    search = _PopulationSearch(run.cleaned(), chosen, int(max_iter), standard_errors, level)
+    integrator_options = integrator or usual()
+    search = _PopulationSearch(run.cleaned(), integrator_options, int(max_iter), standard_errors, level)
     with watched(search.run.max_time), lanes_divided(workers):
-        return search.carry_out(problem, population, question, begun)
+        return search.carry_out(problem, population, question, initial_iterate)
 
 
 @dataclass
@@ -183,7 +183,7 @@ class _PopulationSearch:
     best: tuple[Here, Marginal] | None = None
 
     def carry_out(
-        self, problem: Problem, population: Population, question: Question, begun: Here
+        self, problem: Problem, population: Population, question: Question, initial_iterate: Here
     ) -> MixedEffectsResult:
         """Search, and report."""
         entries = {
@@ -195,83 +195,83 @@ class _PopulationSearch:
         with self.run.opened(header) as book, reporter(self.run.verbose) as report:
             left_out: dict[str, str] = {}
             cohort = cohort_of(question, self.integrator)
-            lost = self._lost(question, cohort, begun)
-            if lost and len(lost) < question.n - 1:
-                left_out = {question.individuals[i]: why for i, why in lost.items()}
-                kept = [i for i in range(question.n) if i not in lost]
-                every = question.individuals
+            failures = self._lost(question, cohort, initial_iterate)
+            if failures and len(failures) < question.n - 1:
+                left_out = {question.individuals[i]: reason for i, reason in failures.items()}
+                retained_indices = [i for i in range(question.n) if i not in failures]
+                all_names = question.individuals
                 question = ask(
-                    problem.replace(experiments=[problem.experiments[i] for i in kept]),
-                    population.of_some(every, kept),
+                    problem.replace(experiments=[problem.experiments[i] for i in retained_indices]),
+                    population.of_some(all_names, retained_indices),
                 )
-                begun = replace(begun, phi=begun.phi[kept])
+                initial_iterate = replace(initial_iterate, phi=initial_iterate.phi[retained_indices])
                 cohort = cohort_of(question, self.integrator)
             laplace = LaplaceApproximation(question, cohort)
             if book is not None and book.records:
                 with book.intact():
-                    begun = rebuilt(Here, book.records[-1]["here"])
+                    initial_iterate = rebuilt(Here, book.records[-1]["here"])
 
-            def tell(here: Here, at: Marginal) -> bool:
-                self.best = here, at
-                self.history.append(2.0 * float(at.parts.sum()))
+            def report_iteration(iterate: Here, marginal: Marginal) -> bool:
+                self.best = iterate, marginal
+                self.history.append(2.0 * float(marginal.parts.sum()))
                 if book is not None:
-                    book.append({"here": here})
-                values = dict(zip(question.names, question.natural(here.y).tolist(), strict=True))
-                now = MixedEffectsProgress(here.iteration, self.history[-1], values, time.perf_counter() - self.began)
-                report(now.sentence, now.sentence, milestone=here.iteration % 10 == 0)
-                return self.run.wants_end(now)
+                    book.append({"here": iterate})
+                values = dict(zip(question.names, question.natural(iterate.y).tolist(), strict=True))
+                progress = MixedEffectsProgress(iterate.iteration, self.history[-1], values, time.perf_counter() - self.began)
+                report(progress.sentence, progress.sentence, milestone=iterate.iteration % 10 == 0)
+                return self.run.wants_end(progress)
 
             try:
-                found = minimise(laplace, begun, max_iter=self.max_iter, tell=tell)
-            except Stopped as stopped:
-                found = stopped
-            turned = time.perf_counter()
+                outcome = minimise(laplace, initial_iterate, max_iter=self.max_iter, on_iteration=report_iteration)
+            except Stopped as stop:
+                outcome = stop
+            errors_start_time = time.perf_counter()
 
-            def tell_errors(done: int, total: int) -> None:
-                now = time.perf_counter()
-                left = time_left(now - turned, done, total - done)
-                state = f"standard errors: {done} of {total} entries; {now - self.began:.0f} s{left}"
-                report(state, state, milestone=done == 0)
+            def report_errors(n_done: int, total: int) -> None:
+                current_time = time.perf_counter()
+                remaining_text = time_left(current_time - errors_start_time, n_done, total - n_done)
+                state = f"standard errors: {n_done} of {total} entries; {current_time - self.began:.0f} s{remaining_text}"
+                report(state, state, milestone=n_done == 0)
 
-            return self._result(question, laplace, found, left_out, book, tell_errors)
+            return self._result(question, laplace, outcome, left_out, book, report_errors)
 
-    def _lost(self, question: Question, cohort: Cohort, begun: Here) -> dict[int, str]:
+    def _lost(self, question: Question, cohort: Cohort, initial_iterate: Here) -> dict[int, str]:
         """Return whose data cannot be predicted at the start, and why."""
         try:
-            found = cohort.curved(begun.phi, begun.y[question.of_shared], np.arange(question.n, dtype=np.intp))
+            evaluation = cohort.curved(initial_iterate.phi, initial_iterate.y[question.of_shared], np.arange(question.n, dtype=np.intp))
         except Stopped:
             return {}
-        return {i: found.failures.get(i, "not finite") for i in np.flatnonzero(~np.isfinite(found.cost)).tolist()}
+        return {i: evaluation.failures.get(i, "not finite") for i in np.flatnonzero(~np.isfinite(evaluation.cost)).tolist()}
 
     def _result(
         self,
         question: Question,
         laplace: LaplaceApproximation,
-        found: PopulationOptimum | Stopped,
+        outcome: PopulationOptimum | Stopped,
         left_out: Mapping[str, str],
         book: Checkpoint | None,
-        tell: Callable[[int, int], None],
+        on_progress: Callable[[int, int], None],
     ) -> MixedEffectsResult:
-        status = found.status
-        here, at = (found.here, found.at) if isinstance(found, PopulationOptimum) else self.best or (None, None)
+        status = outcome.status
+        iterate, marginal = (outcome.here, outcome.at) if isinstance(outcome, PopulationOptimum) else self.best or (None, None)
         remarks: list[str] = []
         errors = nothing(question.n_y, "")
-        if isinstance(found, PopulationOptimum) and self.standard_errors and status.success:
-            errors = self._errors(laplace, found, tell)
+        if isinstance(outcome, PopulationOptimum) and self.standard_errors and status.success:
+            errors = self._errors(laplace, outcome, on_progress)
             remarks.append(errors.remark)
         elif self.standard_errors:
             remarks.append("Standard errors were not computed.")
-        y = question.guess if here is None else here.y
-        if at is None:
+        y = question.guess if iterate is None else iterate.y
+        if marginal is None:
             n, m = question.n, question.m
             phi, spread, parts = question.means(y)[0], np.full((n, m, m), np.nan), np.full(n, np.nan)
             unfinished = dict.fromkeys(question.individuals, "not fitted")
         else:
-            phi, spread, parts = at.modes.phi, at.precise, at.parts
-            unfinished = {question.individuals[i]: why for i, why in at.modes.failures.items()}
+            phi, spread, parts = marginal.modes.phi, marginal.precise, marginal.parts
+            unfinished = {question.individuals[i]: reason for i, reason in marginal.modes.failures.items()}
         shared = y[question.of_shared]
         with unwatched():
-            seen = laplace.cohort.seen(phi, shared)
+            data_evaluation = laplace.cohort.seen(phi, shared)
             expected = laplace.cohort.seen(question.means(y)[0], shared)[0]
         remarks += _said_of(left_out, unfinished, question.n + len(left_out))
         remarks += [] if book is None else [book.trouble]
@@ -285,47 +285,47 @@ class _PopulationSearch:
             spread=spread,
             parts=parts,
             errors=errors,
-            seen=seen,
+            seen=data_evaluation,
             expected=expected,
             left_out=dict(left_out),
             unfinished=unfinished,
             history=tuple(self.history),
-            iterations=0 if here is None else here.iteration,
+            iterations=0 if iterate is None else iterate.iteration,
             sweeps=laplace.sweeps,
             time=time.perf_counter() - self.began,
             confidence_level=self.level,
         )
 
     def _errors(
-        self, laplace: LaplaceApproximation, found: PopulationOptimum, tell: Callable[[int, int], None]
+        self, laplace: LaplaceApproximation, optimum: PopulationOptimum, on_progress: Callable[[int, int], None]
     ) -> Errors:
-        assert found.at is not None
-        assert found.scores is not None
+        assert optimum.at is not None
+        assert optimum.scores is not None
         with suppress(Stopped):
-            return errors_at(laplace, found.at, found.scores, tell)
+            return errors_at(laplace, optimum.at, optimum.scores, on_progress)
         return nothing(laplace.question.n_y, "The time limit was reached before the standard errors were computed.")
 
 
 def _said_of(left_out: Mapping[str, str], unfinished: Mapping[str, str], total: int) -> list[str]:
     """Return messages with the number and names of individuals that were left out or not fitted to the end."""
-    out: list[str] = []
-    for which, what in ((left_out, "excluded, because their data cannot be predicted at the start"),
+    messages: list[str] = []
+    for reason_by_name, label in ((left_out, "excluded, because their data cannot be predicted at the start"),
                         (unfinished, "not converged")):  # fmt: skip
-        if which:
-            shown = list(which.items())[:_NAMED]
-            reasons = {why: ", ".join(f"'{n}'" for n, own in shown if own == why) for _, why in shown}
-            names = [f"{who} ({why})" for why, who in reasons.items()]
-            more = f" and {len(which) - _NAMED} more" if len(which) > _NAMED else ""
-            out.append(f"{len(which)} of {total} individuals are {what}: {', '.join(names)}{more}.")
-    return out
+        if reason_by_name:
+            shown_items = list(reason_by_name.items())[:_NAMED]
+            names_by_reason = {reason: ", ".join(f"'{n}'" for n, other_reason in shown_items if other_reason == reason) for _, reason in shown_items}
+            names = [f"{joined_names} ({reason})" for reason, joined_names in names_by_reason.items()]
+            suffix = f" and {len(reason_by_name) - _NAMED} more" if len(reason_by_name) > _NAMED else ""
+            messages.append(f"{len(reason_by_name)} of {total} individuals are {label}: {', '.join(names)}{suffix}.")
+    return messages
 
 
 def _start(question: Question, start: Any) -> Here:
     """Return the initial state of the search."""
     y, k = question.guess.copy(), len(question.upper)
-    given = start.values if isinstance(start, MixedEffectsResult) else start
+    start_values = start.values if isinstance(start, MixedEffectsResult) else start
     mistakes: list[str] = []
-    values = named("start", given, mistakes)
+    values = named("start", start_values, mistakes)
     if isinstance(start, MixedEffectsResult) and start.names == question.names:
         y = start.y.copy()
         values = {}
@@ -346,6 +346,6 @@ def _start(question: Question, start: Any) -> Here:
             mistakes.append(f"start of '{name}' is {text(value)}, which lies outside its bounds")
     check("start", mistakes)
     mu, _ = question.means(y)
-    lacking = [n for n, column in zip(question.own, mu.T, strict=True) if not np.isfinite(column).all()]
-    check("start", [f"the typical value of '{n}' is undefined at this start; change the start" for n in lacking])
+    missing_names = [n for n, column in zip(question.own, mu.T, strict=True) if not np.isfinite(column).all()]
+    check("start", [f"the typical value of '{n}' is undefined at this start; change the start" for n in missing_names])
     return Here(y, mu, np.empty((0, 0)), 0.5, 0, np.inf)

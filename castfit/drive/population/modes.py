@@ -66,64 +66,64 @@ def find_modes(
     prior: OwnPrior,
     s: Array,
     start: Array,
-    bend: Array | None = None,
+    curvature_excess: Array | None = None,
     *,
     roughly: bool = False,
 ) -> Modes:
     """Find everybody's mode from phi = start (n, m).
 
-    `bend` (n, m, m) is added to expected curvatures, where the sum is definite; with `roughly` modes need not be exact.
+    `curvature_excess` (n, m, m) is added to expected curvatures, where the sum is definite; with `roughly` modes need not be exact.
     """
     n, m = start.shape
     phi: Array = start.copy()
     everybody = np.arange(n, dtype=np.intp)
-    at = cohort.curved(phi, s, everybody)
-    lost = np.flatnonzero(~np.isfinite(at.cost))
-    if lost.size:  # begin anew where the population expects them
-        phi[lost] = prior.mean[lost]
-        at = at.replaced(lost, cohort.curved(phi[lost], s, lost))
+    evaluation = cohort.curved(phi, s, everybody)
+    failed_individuals = np.flatnonzero(~np.isfinite(evaluation.cost))
+    if failed_individuals.size:  # begin anew where the population expects them
+        phi[failed_individuals] = prior.mean[failed_individuals]
+        evaluation = evaluation.replaced(failed_individuals, cohort.curved(phi[failed_individuals], s, failed_individuals))
     pull, _ = prior.pull(phi, prior.mean)
-    cost, damping = at.cost + pull, np.zeros(n)
-    moving, arrived, sweeps = np.isfinite(cost), np.zeros(n, dtype=np.bool_), 1
+    cost, damping = evaluation.cost + pull, np.zeros(n)
+    is_active, arrived, sweeps = np.isfinite(cost), np.zeros(n, dtype=np.bool_), 1
     for _ in range(_MOST):
-        who = np.flatnonzero(moving)
-        if not who.size:
+        individuals = np.flatnonzero(is_active)
+        if not individuals.size:
             break
-        _, force = prior.pull(phi[who], prior.mean[who])
-        gradient = at.gradient[who, :m] + force
-        curvature = _definite(at.curvature[who, :m, :m] + prior.precision, None if bend is None else bend[who])
+        _, force = prior.pull(phi[individuals], prior.mean[individuals])
+        gradient = evaluation.gradient[individuals, :m] + force
+        curvature = _definite(evaluation.curvature[individuals, :m, :m] + prior.precision, None if curvature_excess is None else curvature_excess[individuals])
         diagonal = np.einsum("kii->ki", curvature)
-        damped = curvature + (damping[who, None] * diagonal)[:, :, None] * np.eye(m)
+        damped = curvature + (damping[individuals, None] * diagonal)[:, :, None] * np.eye(m)
         step = solved(damped, -gradient)
         newton = 0.5 * np.einsum("ki,ki->k", gradient, solved(curvature, gradient))
-        promised = -np.einsum("ki,ki->k", gradient, step) - 0.5 * np.einsum("ki,kij,kj->k", step, curvature, step)
-        there = newton <= (_NEAR if roughly else _ARRIVED) * (1.0 + np.abs(cost[who]))
-        arrived[who[there]], moving[who[there]] = True, False
-        who, step, promised, newton = who[~there], step[~there], promised[~there], newton[~there]
-        if not who.size:
+        predicted_decrease = -np.einsum("ki,ki->k", gradient, step) - 0.5 * np.einsum("ki,kij,kj->k", step, curvature, step)
+        is_at_mode = newton <= (_NEAR if roughly else _ARRIVED) * (1.0 + np.abs(cost[individuals]))
+        arrived[individuals[is_at_mode]], is_active[individuals[is_at_mode]] = True, False
+        individuals, step, predicted_decrease, newton = individuals[~is_at_mode], step[~is_at_mode], predicted_decrease[~is_at_mode], newton[~is_at_mode]
+        if not individuals.size:
             break
-        trial = cohort.curved(phi[who] + step, s, who)
+        trial = cohort.curved(phi[individuals] + step, s, individuals)
         sweeps += 1
-        tried = trial.cost + prior.pull(phi[who] + step, prior.mean[who])[0]
+        trial_cost = trial.cost + prior.pull(phi[individuals] + step, prior.mean[individuals])[0]
         with np.errstate(invalid="ignore"):
-            ratio = np.where(np.isfinite(tried), (cost[who] - tried) / promised, -1.0)
-        good = (ratio > 1e-3) | ((newton < _NEARLY * (1.0 + np.abs(cost[who]))) & np.isfinite(tried))
-        taken = who[good]
-        phi[taken] += step[good]
-        cost[taken] = tried[good]
-        at = at.replaced(taken, trial.of(np.flatnonzero(good)))
-        damping[taken] = np.where(ratio[good] > 0.75, damping[taken] * 0.1, damping[taken])
-        damping[taken] = np.where((ratio[good] > 0.25) | (damping[taken] > 0.0), damping[taken], 1e-3)
-        damping[taken[damping[taken] < 1e-6]] = 0.0
-        refused = who[~good]
-        damping[refused] = np.maximum(10.0 * damping[refused], 1e-3)
-        moving[refused[damping[refused] > _STUCK]] = False
-    still = "the steps make no progress"
-    why = {
-        i: still if np.isfinite(cost[i]) else at.failures.get(i, "the data cannot be predicted")
+            ratio = np.where(np.isfinite(trial_cost), (cost[individuals] - trial_cost) / predicted_decrease, -1.0)
+        is_accepted = (ratio > 1e-3) | ((newton < _NEARLY * (1.0 + np.abs(cost[individuals]))) & np.isfinite(trial_cost))
+        accepted_individuals = individuals[is_accepted]
+        phi[accepted_individuals] += step[is_accepted]
+        cost[accepted_individuals] = trial_cost[is_accepted]
+        evaluation = evaluation.replaced(accepted_individuals, trial.of(np.flatnonzero(is_accepted)))
+        damping[accepted_individuals] = np.where(ratio[is_accepted] > 0.75, damping[accepted_individuals] * 0.1, damping[accepted_individuals])
+        damping[accepted_individuals] = np.where((ratio[is_accepted] > 0.25) | (damping[accepted_individuals] > 0.0), damping[accepted_individuals], 1e-3)
+        damping[accepted_individuals[damping[accepted_individuals] < 1e-6]] = 0.0
+        rejected_individuals = individuals[~is_accepted]
+        damping[rejected_individuals] = np.maximum(10.0 * damping[rejected_individuals], 1e-3)
+        is_active[rejected_individuals[damping[rejected_individuals] > _STUCK]] = False
+    stalled_message = "the steps make no progress"
+    failures = {
+        i: stalled_message if np.isfinite(cost[i]) else evaluation.failures.get(i, "the data cannot be predicted")
         for i in np.flatnonzero(~arrived).tolist()
     }
-    return Modes(phi, cost, arrived, why, sweeps, at)
+    return Modes(phi, cost, arrived, failures, sweeps, evaluation)
 
 
 def solved(matrices: Array, right: Array) -> Array:
@@ -131,12 +131,12 @@ def solved(matrices: Array, right: Array) -> Array:
     return np.asarray(np.linalg.solve(matrices, right[..., None]), dtype=float)[..., 0]
 
 
-def _definite(expected: Array, bend: Array | None) -> Array:
-    """Return expected curvatures (k, m, m) plus `bend`; without it where the sum is not positive definite enough."""
-    if bend is None:
+def _definite(expected: Array, curvature_excess: Array | None) -> Array:
+    """Return expected curvatures (k, m, m) plus `curvature_excess`; without it where the sum is not positive definite enough."""
+    if curvature_excess is None:
         return expected
-    exact = np.where(np.isfinite(bend).all(axis=(1, 2), keepdims=True), expected + bend, expected)
+    exact = np.where(np.isfinite(curvature_excess).all(axis=(1, 2), keepdims=True), expected + curvature_excess, expected)
     size = np.sqrt(np.einsum("kii->ki", expected))
     unit = size[:, :, None] * size[:, None, :]
-    fine = np.linalg.eigvalsh(exact / unit)[:, 0] > _LEAST * np.linalg.eigvalsh(expected / unit)[:, 0]
-    return np.where(fine[:, None, None], exact, expected)
+    is_definite = np.linalg.eigvalsh(exact / unit)[:, 0] > _LEAST * np.linalg.eigvalsh(expected / unit)[:, 0]
+    return np.where(is_definite[:, None, None], exact, expected)

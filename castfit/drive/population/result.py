@@ -78,8 +78,8 @@ class IndividualFit:
     message: str = ""
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{n} = {v:.4g}" for n, v in self.parameters.items())
-        return one_line(f"IndividualFit('{self.name}': {shown}{'' if self.success else '; ' + self.message})")
+        parameter_text = ", ".join(f"{n} = {v:.4g}" for n, v in self.parameters.items())
+        return one_line(f"IndividualFit('{self.name}': {parameter_text}{'' if self.success else '; ' + self.message})")
 
 
 @public("castfit")
@@ -184,12 +184,12 @@ class MixedEffectsResult(RunResult):
 
     def _natural(self, covariance: Array) -> Array:
         slopes = self.question.natural_slopes(self.y)
-        known = np.isfinite(np.diag(covariance))
-        filled = slopes @ np.where(np.isfinite(covariance), covariance, 0.0) @ slopes.T
-        touched = (slopes[:, ~known] != 0.0).any(axis=1)
-        filled[touched] = np.nan
-        filled[:, touched] = np.nan
-        return filled
+        is_finite = np.isfinite(np.diag(covariance))
+        natural_covariance = slopes @ np.where(np.isfinite(covariance), covariance, 0.0) @ slopes.T
+        is_affected = (slopes[:, ~is_finite] != 0.0).any(axis=1)
+        natural_covariance[is_affected] = np.nan
+        natural_covariance[:, is_affected] = np.nan
+        return natural_covariance
 
     @cached_property
     def standard_errors(self) -> dict[str, float]:
@@ -212,20 +212,20 @@ class MixedEffectsResult(RunResult):
         confidence_level : float, optional
             By default that of the result.
         """
-        chosen = read_level("confidence_intervals", confidence_level, self.confidence_level)
-        z = float(scipy.special.ndtri(0.5 + 0.5 * chosen))
+        level = read_level("confidence_intervals", confidence_level, self.confidence_level)
+        z = float(scipy.special.ndtri(0.5 + 0.5 * level))
         k, m = len(self.question.upper), self.question.m
-        out: dict[str, tuple[float, float]] = {}
+        intervals: dict[str, tuple[float, float]] = {}
         for j, (name, value) in enumerate(self.values.items()):
             error = z * self.standard_errors[name]
             if j < k and not self.question.log[j]:
-                out[name] = value - error, value + error
+                intervals[name] = value - error, value + error
             elif j < k + m:
-                out[name] = value * float(np.exp(-error / value)), value * float(np.exp(error / value))
+                intervals[name] = value * float(np.exp(-error / value)), value * float(np.exp(error / value))
             else:
-                at, width = float(np.arctanh(value)), error / (1.0 - value**2)
-                out[name] = float(np.tanh(at - width)), float(np.tanh(at + width))
-        return out
+                center, width = float(np.arctanh(value)), error / (1.0 - value**2)
+                intervals[name] = float(np.tanh(center - width)), float(np.tanh(center + width))
+        return intervals
 
     def __getitem__(self, name: str) -> Estimated:
         """Return an estimate with its standard error and interval."""
@@ -242,8 +242,8 @@ class MixedEffectsResult(RunResult):
     def at_bounds(self) -> tuple[str, ...]:
         """Names of what a bound holds; of an omega: it is so small that no variation is seen."""
         lower, upper = self.question.bounds
-        held = (self.y <= lower) | (self.y >= upper)
-        return tuple(n for n, at in zip(self.names, held, strict=True) if at)
+        is_at_bound = (self.y <= lower) | (self.y >= upper)
+        return tuple(n for n, is_active in zip(self.names, is_at_bound, strict=True) if is_active)
 
     # Likelihood
 
@@ -294,14 +294,14 @@ class MixedEffectsResult(RunResult):
     @cached_property
     def individuals(self) -> dict[str, IndividualFit]:
         """Every individual's fit by name; those that were left out too."""
-        own = self.question.own
+        local_names = self.question.own
         natural = natural_value(self.phi, self.question.lognormal)
         deviations = np.sqrt(np.einsum("nii->ni", self.spread))
 
         def by_name(row: Array) -> dict[str, float]:
-            return dict(zip(own, row.tolist(), strict=True))
+            return dict(zip(local_names, row.tolist(), strict=True))
 
-        found = {
+        fits = {
             name: IndividualFit(
                 name,
                 by_name(natural[i]),
@@ -313,8 +313,8 @@ class MixedEffectsResult(RunResult):
             )
             for i, name in enumerate(self.question.individuals)
         }
-        none = dict.fromkeys(own, np.nan)
-        return found | {n: IndividualFit(n, none, none, none, np.nan, False, why) for n, why in self.left_out.items()}
+        nan_values = dict.fromkeys(local_names, np.nan)
+        return fits | {n: IndividualFit(n, nan_values, nan_values, nan_values, np.nan, False, reason) for n, reason in self.left_out.items()}
 
     @cached_property
     def shrinkage(self) -> dict[str, float]:
@@ -339,33 +339,33 @@ class MixedEffectsResult(RunResult):
         ``experiment``, ``output``, ``time``, ``replicate``, ``value``, ``population`` (prediction at typical values),
         ``individual`` (at the individual's own), ``sigma``, ``residual`` (individual prediction - value, in sigmas).
         """
-        posed, columns = self.question.problem, list[list[NDArray[Any]]]()
-        for c in posed.conditions:
+        compiled_problem, columns = self.question.problem, list[list[NDArray[Any]]]()
+        for c in compiled_problem.conditions:
             row, output = np.nonzero(c.points.mask)
             columns.append(
                 [
                     np.full(row.size, c.name),
-                    np.array(posed.outputs)[output],
+                    np.array(compiled_problem.outputs)[output],
                     np.where(c.settled, np.inf, c.points.times[row]),
                     replicates(c.points.times, c.points.mask)[c.points.mask],
                     c.points.values[c.points.mask],
                 ]
             )
-        heads = ("experiment", "output", "time", "replicate", "value")
-        known = {n: np.concatenate(parts) for n, parts in zip(heads, zip(*columns, strict=True), strict=True)}
+        headers = ("experiment", "output", "time", "replicate", "value")
+        data_columns = {n: np.concatenate(parts) for n, parts in zip(headers, zip(*columns, strict=True), strict=True)}
         prediction, sigma, residual = self.seen
-        return {**known, "population": self.expected, "individual": prediction, "sigma": sigma, "residual": residual}
+        return {**data_columns, "population": self.expected, "individual": prediction, "sigma": sigma, "residual": residual}
 
     @property
     def individual_table(self) -> dict[str, NDArray[Any]]:
         """One row per individual, as columns: its name, own parameters, etas, their deviations, -2 log L."""
         rows = [self.individuals[n] for n in self.question.individuals]
-        own = self.question.own
+        local_names = self.question.own
         return {
             "individual": np.array([row.name for row in rows]),
-            **{n: np.array([row.parameters[n] for row in rows]) for n in own},
-            **{f"eta({n})": np.array([row.eta[n] for row in rows]) for n in own},
-            **{f"sd(eta({n}))": np.array([row.deviations[n] for row in rows]) for n in own},
+            **{n: np.array([row.parameters[n] for row in rows]) for n in local_names},
+            **{f"eta({n})": np.array([row.eta[n] for row in rows]) for n in local_names},
+            **{f"sd(eta({n}))": np.array([row.deviations[n] for row in rows]) for n in local_names},
             "-2 log L": np.array([row.neg2loglik for row in rows]),
         }
 
@@ -388,19 +388,19 @@ class MixedEffectsResult(RunResult):
         dict
             Per individual ``{"time": (n,), output: (n,), ...}``.
         """
-        wanted = [individuals] if isinstance(individuals, str) else items(individuals)
+        requested_names = [individuals] if isinstance(individuals, str) else items(individuals)
         if individuals is None:
-            wanted = list(self.question.individuals)
-        known = self.question.individuals
-        mistakes = [] if wanted else [f"individuals is {text(individuals)}; give names"]
-        mistakes += [f"'{n}' is no individual: {suggest(str(n), known[:20])}" for n in wanted or () if n not in known]
+            requested_names = list(self.question.individuals)
+        individual_names = self.question.individuals
+        mistakes = [] if requested_names else [f"individuals is {text(individuals)}; give names"]
+        mistakes += [f"'{n}' is no individual: {suggest(str(n), individual_names[:20])}" for n in requested_names or () if n not in individual_names]
         check("predict", mistakes)
-        assert wanted is not None
+        assert requested_names is not None
         phi = self.question.means(self.y)[0] if typical else self.phi
         theta = self.question.theta(phi, self.y[self.question.of_shared])
-        found = simulate(self.question.problem.only(wanted), theta, times, integrator=self.integrator)
+        simulation = simulate(self.question.problem.only(requested_names), theta, times, integrator=self.integrator)
         hidden = self.question.problem.spreads
-        return Prediction((who, {n: v for n, v in of.items() if n not in hidden}) for who, of in found.items())
+        return Prediction((name, {n: v for n, v in columns.items() if n not in hidden}) for name, columns in simulation.items())
 
     def plot(self, path: str | Path | None = None, *, individuals: Sequence[str] | None = None) -> Figure:
         """Plot data with individual and population predictions, a panel for each individual (the first 12)."""
@@ -418,18 +418,18 @@ class MixedEffectsResult(RunResult):
         """Return the text that `print` shows."""
         shrinks = {f"omega({n})": f"{100 * s:.0f} %" for n, s in self.shrinkage.items()}
 
-        def known(each: Estimated, shown: str) -> str:
-            return shown if np.isfinite(each.standard_error) else ""
+        def show_if_finite(estimate: Estimated, cell: str) -> str:
+            return cell if np.isfinite(estimate.standard_error) else ""
 
         table = Sheet.of(
             self,
             ("", lambda e: e.name),
             (">estimate", lambda e: rounded(e.value, e.standard_error)),
-            (">std. error", lambda e: known(e, f"{e.standard_error:.3g}")),
-            (">rel. error", lambda e: known(e, f"{100 * e.relative_error:.3g} %")),
+            (">std. error", lambda e: show_if_finite(e, f"{e.standard_error:.3g}")),
+            (">rel. error", lambda e: show_if_finite(e, f"{100 * e.relative_error:.3g} %")),
             (
                 f"{100 * self.confidence_level:g} % interval",
-                lambda e: known(e, " to ".join(rounded(end, e.standard_error) for end in e.interval)),
+                lambda e: show_if_finite(e, " to ".join(rounded(end, e.standard_error) for end in e.interval)),
             ),
             (">shrinkage", lambda e: shrinks.get(e.name, "")),
             ("", lambda e: "at its bound" if e.at_bound else ""),
@@ -445,10 +445,10 @@ class MixedEffectsResult(RunResult):
             f"{self.objective_nonmem:.4f}",
             f"shrinkage of residuals {100 * self.residual_shrinkage:.0f} %",
         ]
-        much = [n for n, s in self.shrinkage.items() if s > _MUCH and f"omega({n})" not in self.at_bounds]
-        if much:
+        shrunken_names = [n for n, s in self.shrinkage.items() if s > _MUCH and f"omega({n})" not in self.at_bounds]
+        if shrunken_names:
             lines.append(
-                f"High shrinkage: the individual values of {', '.join(much)} are close to the typical value, because "
+                f"High shrinkage: the individual values of {', '.join(shrunken_names)} are close to the typical value, because "
                 "the data of an individual constrain them weakly. Plots of these values against covariates are "
                 "misleading."
             )

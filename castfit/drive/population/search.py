@@ -56,104 +56,104 @@ class PopulationOptimum:
 
 def minimise(
     laplace: LaplaceApproximation,
-    here: Here,
+    iterate: Here,
     *,
     max_iter: int,
-    tell: Callable[[Here, Marginal], bool],
+    on_iteration: Callable[[Here, Marginal], bool],
 ) -> PopulationOptimum:
-    """Go on from `here` until the gradient vanishes.
+    """Go on from `iterate` until the gradient vanishes.
 
-    A search that begins has an empty curvature.  `tell` is called with every place that is reached; the search ends
+    A search that begins has an empty curvature.  `on_iteration` is called with every place that is reached; the search ends
     where it returns True.
 
     Raises Stopped when the time is over.
     """
     lower, upper = laplace.question.bounds
-    at = laplace.value(here.y, here.phi, roughly=not here.curvature.size)
-    if at is None or not np.isfinite(at.value):
-        return PopulationOptimum(here, at, None, Status.START_FAILED)
-    if not here.curvature.size:
-        here, at, stopped = _approached(laplace, replace(here, phi=at.modes.phi, value=at.value), at, max_iter, tell)
-        if stopped:
-            return PopulationOptimum(here, at, laplace.scores(at), Status.STOPPED_BY_CALLBACK)
-        at = laplace.value(here.y, here.phi) or at  # exactly
-    scores = laplace.scores(at)
-    curvature = here.curvature if here.curvature.size else definite(laplace.expected(at))
-    here = replace(here, phi=at.modes.phi, curvature=curvature, value=at.value)
+    marginal = laplace.value(iterate.y, iterate.phi, roughly=not iterate.curvature.size)
+    if marginal is None or not np.isfinite(marginal.value):
+        return PopulationOptimum(iterate, marginal, None, Status.START_FAILED)
+    if not iterate.curvature.size:
+        iterate, marginal, is_stopped = _approached(laplace, replace(iterate, phi=marginal.modes.phi, value=marginal.value), marginal, max_iter, on_iteration)
+        if is_stopped:
+            return PopulationOptimum(iterate, marginal, laplace.scores(marginal), Status.STOPPED_BY_CALLBACK)
+        marginal = laplace.value(iterate.y, iterate.phi) or marginal  # exactly
+    scores = laplace.scores(marginal)
+    curvature = iterate.curvature if iterate.curvature.size else definite(laplace.expected(marginal))
+    iterate = replace(iterate, phi=marginal.modes.phi, curvature=curvature, value=marginal.value)
     while True:
         gradient = scores.gradient
-        free = lowest_in_box(here.curvature, gradient, lower - here.y, upper - here.y)
-        promise = -float(gradient @ free + 0.5 * free @ here.curvature @ free)
-        here = replace(here, promise=promise)
-        if tell(here, at):
-            return PopulationOptimum(here, at, scores, Status.STOPPED_BY_CALLBACK)
-        if promise <= _PROMISE:
-            return PopulationOptimum(here, at, scores, Status.CONVERGED)
-        if here.iteration >= max_iter:
-            return PopulationOptimum(here, at, scores, Status.MAX_ITERATIONS)
-        taken: Marginal | None = None
-        radius = here.radius
-        while taken is None:
-            ends = np.maximum(lower - here.y, -radius), np.minimum(upper - here.y, radius)
-            step = lowest_in_box(here.curvature, gradient, *ends)
-            promised = -float(gradient @ step + 0.5 * step @ here.curvature @ step)
-            trial = laplace.value(here.y + step, at.modes.phi + scores.moving @ step, scores.bend)
-            gain = -np.inf if trial is None else at.value - trial.value
-            if trial is not None and gain > 1e-4 * promised:
-                taken = trial
-                radius = min(2.0 * radius, _LARGEST) if gain > 0.7 * promised else radius
+        full_step = lowest_in_box(iterate.curvature, gradient, lower - iterate.y, upper - iterate.y)
+        full_step_decrease = -float(gradient @ full_step + 0.5 * full_step @ iterate.curvature @ full_step)
+        iterate = replace(iterate, promise=full_step_decrease)
+        if on_iteration(iterate, marginal):
+            return PopulationOptimum(iterate, marginal, scores, Status.STOPPED_BY_CALLBACK)
+        if full_step_decrease <= _PROMISE:
+            return PopulationOptimum(iterate, marginal, scores, Status.CONVERGED)
+        if iterate.iteration >= max_iter:
+            return PopulationOptimum(iterate, marginal, scores, Status.MAX_ITERATIONS)
+        accepted_marginal: Marginal | None = None
+        radius = iterate.radius
+        while accepted_marginal is None:
+            step_bounds = np.maximum(lower - iterate.y, -radius), np.minimum(upper - iterate.y, radius)
+            step = lowest_in_box(iterate.curvature, gradient, *step_bounds)
+            predicted_decrease = -float(gradient @ step + 0.5 * step @ iterate.curvature @ step)
+            trial = laplace.value(iterate.y + step, marginal.modes.phi + scores.moving @ step, scores.bend)
+            gain = -np.inf if trial is None else marginal.value - trial.value
+            if trial is not None and gain > 1e-4 * predicted_decrease:
+                accepted_marginal = trial
+                radius = min(2.0 * radius, _LARGEST) if gain > 0.7 * predicted_decrease else radius
             else:
                 radius = 0.3 * min(radius, float(np.abs(step).max()))
                 if radius < _SMALLEST:
-                    status = Status.ACCEPTABLE if promise < 1e-3 else Status.STEP_TOO_SMALL
-                    return PopulationOptimum(here, at, scores, status)
-        after = laplace.scores(taken)
-        curvature = updated(here.curvature, taken.y - here.y, after.gradient - gradient)
-        at, scores = taken, after
-        here = Here(at.y, at.modes.phi, curvature, radius, here.iteration + 1, at.value)
+                    status = Status.ACCEPTABLE if full_step_decrease < 1e-3 else Status.STEP_TOO_SMALL
+                    return PopulationOptimum(iterate, marginal, scores, status)
+        new_scores = laplace.scores(accepted_marginal)
+        curvature = updated(iterate.curvature, accepted_marginal.y - iterate.y, new_scores.gradient - gradient)
+        marginal, scores = accepted_marginal, new_scores
+        iterate = Here(marginal.y, marginal.modes.phi, curvature, radius, iterate.iteration + 1, marginal.value)
 
 
 def _approached(
-    laplace: LaplaceApproximation, here: Here, at: Marginal, max_iter: int, tell: Callable[[Here, Marginal], bool]
+    laplace: LaplaceApproximation, iterate: Here, marginal: Marginal, max_iter: int, on_iteration: Callable[[Here, Marginal], bool]
 ) -> tuple[Here, Marginal, bool]:
     """Go on by expectation and maximisation as long as that gains; tell whether that was stopped."""
-    while here.iteration < max_iter:
-        if tell(here, at):
-            return here, at, True
-        trial = laplace.value(y := laplace.improved(at), moved(laplace, at, y - at.y), roughly=True)
-        if trial is None or not trial.value < at.value:
+    while iterate.iteration < max_iter:
+        if on_iteration(iterate, marginal):
+            return iterate, marginal, True
+        trial = laplace.value(y := laplace.improved(marginal), moved(laplace, marginal, y - marginal.y), roughly=True)
+        if trial is None or not trial.value < marginal.value:
             break
-        gain, at = at.value - trial.value, trial
-        here = replace(here, y=at.y, phi=at.modes.phi, iteration=here.iteration + 1, value=at.value)
+        gain, marginal = marginal.value - trial.value, trial
+        iterate = replace(iterate, y=marginal.y, phi=marginal.modes.phi, iteration=iterate.iteration + 1, value=marginal.value)
         if gain < _WORTH:
             break
-    return here, at, False
+    return iterate, marginal, False
 
 
 def definite(information: Array) -> Array:
     """Return an information matrix with a ridge by which it is definite."""
     diagonal = np.diag(information)
-    least = _LEAST * float(diagonal.max(initial=0.0)) or 1.0
-    return information + _RIDGE * np.diag(np.maximum(diagonal, least))
+    min_diagonal = _LEAST * float(diagonal.max(initial=0.0)) or 1.0
+    return information + _RIDGE * np.diag(np.maximum(diagonal, min_diagonal))
 
 
-def moved(laplace: LaplaceApproximation, at: Marginal, step: Array) -> Array:
+def moved(laplace: LaplaceApproximation, marginal: Marginal, step: Array) -> Array:
     """Return from where modes are sought after a step of y: typical values take their individuals along."""
-    before, _ = laplace.question.means(at.y)
-    after, _ = laplace.question.means(at.y + step)
-    shift = np.where(np.isfinite(after), after - before, 0.0)
+    old_means, _ = laplace.question.means(marginal.y)
+    new_means, _ = laplace.question.means(marginal.y + step)
+    shift = np.where(np.isfinite(new_means), new_means - old_means, 0.0)
     # What the data say of own parameters does not move with the typical ones.
-    given = laplace.prior(at.y)
-    share = np.zeros((laplace.question.m, laplace.question.m)) if given is None else given[0].precision
-    return at.modes.phi + np.einsum("nij,jk,nk->ni", np.nan_to_num(at.precise), share, shift)
+    prior_and_omega = laplace.prior(marginal.y)
+    share = np.zeros((laplace.question.m, laplace.question.m)) if prior_and_omega is None else prior_and_omega[0].precision
+    return marginal.modes.phi + np.einsum("nij,jk,nk->ni", np.nan_to_num(marginal.precise), share, shift)
 
 
 def updated(curvature: Array, step: Array, change: Array) -> Array:
     """Return the curvature after a BFGS update with Powell's damping, which keeps it definite."""
     b_step = curvature @ step
-    bend, met = float(step @ b_step), float(step @ change)
-    if met < _BENT * bend:
-        share = (1.0 - _BENT) * bend / (bend - met)
+    curvature_product, change_product = float(step @ b_step), float(step @ change)
+    if change_product < _BENT * curvature_product:
+        share = (1.0 - _BENT) * curvature_product / (curvature_product - change_product)
         change = share * change + (1.0 - share) * b_step
-        met = float(step @ change)
-    return curvature - np.outer(b_step, b_step) / bend + np.outer(change, change) / met
+        change_product = float(step @ change)
+    return curvature - np.outer(b_step, b_step) / curvature_product + np.outer(change, change) / change_product

@@ -127,27 +127,27 @@ class Population:
         covariates: Any = None,
     ) -> None:
         mistakes: list[str] = []
-        own = named("individual", individual, mistakes)
+        individuals = named("individual", individual, mistakes)
         mistakes += [
-            f"'{n}' is {text(v)}; give Individual(...)" for n, v in own.items() if not isinstance(v, Individual)
+            f"'{n}' is {text(v)}; give Individual(...)" for n, v in individuals.items() if not isinstance(v, Individual)
         ]
-        if not own and not mistakes:
+        if not individuals and not mistakes:
             mistakes.append("the population has no local parameter; add at least one, {'CL': Individual()}")
-        groups = _groups(correlated, tuple(own), mistakes)
-        given = {
+        groups = _groups(correlated, tuple(individuals), mistakes)
+        population_parameters = {
             n: v if isinstance(v, Parameter) else Parameter(v)
             for n, v in named("parameters", parameters, mistakes).items()
         }
         mistakes += [
-            f"population parameter '{n}' is {what}; it must be one number for all experiments"
-            for n, p in given.items()
-            for what, wrong in (("local", p.local), ("a mapping", isinstance(p.value, Mapping)))
-            if wrong
+            f"population parameter '{n}' is {label}; it must be one number for all experiments"
+            for n, p in population_parameters.items()
+            for label, is_invalid in (("local", p.local), ("a mapping", isinstance(p.value, Mapping)))
+            if is_invalid
         ]
-        known = _covariates(covariates, mistakes)
-        mistakes += [f"'{n}' is both a population parameter and a covariate; rename one" for n in given if n in known]
+        covariate_values = _covariates(covariates, mistakes)
+        mistakes += [f"'{n}' is both a population parameter and a covariate; rename one" for n in population_parameters if n in covariate_values]
         check("Population", mistakes)
-        values = {"individual": own, "correlated": groups, "parameters": given, "covariates": known}
+        values = {"individual": individuals, "correlated": groups, "parameters": population_parameters, "covariates": covariate_values}
         for key, value in values.items():
             object.__setattr__(self, key, value)
 
@@ -162,38 +162,38 @@ class Population:
     def of_some(self, experiments: Sequence[str], kept: Sequence[int]) -> Population:
         """Return the population of some of the experiments, by their places; covariates follow."""
         ignored: list[str] = []
-        known = {n: self.covariate(n, experiments, ignored)[list(kept)] for n in self.covariates}
-        return Population(self.individual, correlated=self.correlated, parameters=self.parameters, covariates=known)
+        covariate_values = {n: self.covariate(n, experiments, ignored)[list(kept)] for n in self.covariates}
+        return Population(self.individual, correlated=self.correlated, parameters=self.parameters, covariates=covariate_values)
 
     def covariate(self, name: str, experiments: Sequence[str], mistakes: list[str]) -> Array:
         """Return a covariate of each experiment (n,). Append missing values to `mistakes`."""
-        given, missing = self.covariates[name], list[str]()
-        found: Any = given
-        if isinstance(given, Mapping):
-            by_name = cast("Mapping[str, Any]", given)
+        source, missing = self.covariates[name], list[str]()
+        values: Any = source
+        if isinstance(source, Mapping):
+            by_name = cast("Mapping[str, Any]", source)
             missing = [e for e in experiments if e not in by_name]
-            found = [by_name.get(e, np.nan) for e in experiments]
-        numbers = reals(found)
+            values = [by_name.get(e, np.nan) for e in experiments]
+        numbers = reals(values)
         if numbers is None or numbers.shape != (len(experiments),):
             mistakes.append(
-                f"covariate '{name}' is {text(found)}; expected one number for each of the {len(experiments)} experiments"
+                f"covariate '{name}' is {text(values)}; expected one number for each of the {len(experiments)} experiments"
             )
             return np.ones(len(experiments))
         missing += [e for e, v in zip(experiments, numbers, strict=True) if not np.isfinite(v) and e not in missing]
         if missing:
-            shown = ", ".join(f"'{e}'" for e in missing[:5]) + (" ..." if len(missing) > 5 else "")
-            mistakes.append(f"covariate '{name}' is missing for {shown}; pass a number, or remove the experiment")
+            missing_text = ", ".join(f"'{e}'" for e in missing[:5]) + (" ..." if len(missing) > 5 else "")
+            mistakes.append(f"covariate '{name}' is missing for {missing_text}; pass a number, or remove the experiment")
         return numbers
 
 
-def _groups(given: Any, names: tuple[str, ...], mistakes: list[str]) -> tuple[tuple[str, ...], ...]:
+def _groups(value: Any, names: tuple[str, ...], mistakes: list[str]) -> tuple[tuple[str, ...], ...]:
     """Read the groups of correlated parameters."""
-    if is_one_of(given, True, False):
-        return (names,) if given and len(names) > 1 else ()
-    outer = items(given)
+    if is_one_of(value, True, False):
+        return (names,) if value and len(names) > 1 else ()
+    outer = items(value)
     remedy = "give True, or groups of names such as [('CL', 'V')]"
     if outer is None:
-        mistakes.append(f"correlated is {text(given)}; {remedy}")
+        mistakes.append(f"correlated is {text(value)}; {remedy}")
         return ()
     groups: list[tuple[str, ...]] = []
     for group in outer:
@@ -206,19 +206,19 @@ def _groups(given: Any, names: tuple[str, ...], mistakes: list[str]) -> tuple[tu
         if len(group_names) < 2:
             mistakes.append(f"correlated contains {text(group)}; a group needs at least two names")
         groups.append(tuple(group_names))
-    every = [n for group in groups for n in group]
-    twice = dict.fromkeys(n for n in every if every.count(n) > 1)
+    all_names = [n for group in groups for n in group]
+    twice = dict.fromkeys(n for n in all_names if all_names.count(n) > 1)
     mistakes += [f"correlated contains '{n}' twice; put all correlated parameters into one group" for n in twice]
     return tuple(groups)
 
 
-def _covariates(given: Any, mistakes: list[str]) -> dict[str, Any]:
+def _covariates(value: Any, mistakes: list[str]) -> dict[str, Any]:
     """Read covariates; a table's columns become mappings where its index tells the experiments."""
-    if given is None or not is_frame(given):
-        return named("covariates", given, mistakes)
-    by_name = all(isinstance(label, str) for label in given.index)
-    columns = {str(n): given[n] for n in given.columns}
+    if value is None or not is_frame(value):
+        return named("covariates", value, mistakes)
+    by_name = all(isinstance(label, str) for label in value.index)
+    columns = {str(n): value[n] for n in value.columns}
     return {
-        n: dict(zip(given.index, column.tolist(), strict=True)) if by_name else column.to_numpy()
+        n: dict(zip(value.index, column.tolist(), strict=True)) if by_name else column.to_numpy()
         for n, column in columns.items()
     }

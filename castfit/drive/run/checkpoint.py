@@ -58,10 +58,10 @@ class Checkpoint:
         exists = self.path.is_file() and self.path.stat().st_size > 0
         if exists and not resume:
             raise InputError("checkpoint", [f"'{path}' exists; set resume=True to continue it, or delete it"])
-        found, self.records, self._whole = read(self.path) if exists else (None, (), 0)
-        if found is not None:
-            check("checkpoint", [f"'{path}' {difference}" for difference in differences(found, header)])
-        self._header = b"" if found is not None else _line({_KIND: FORMAT, **header})
+        saved_header, self.records, self._whole = read(self.path) if exists else (None, (), 0)
+        if saved_header is not None:
+            check("checkpoint", [f"'{path}' {difference}" for difference in differences(saved_header, header)])
+        self._header = b"" if saved_header is not None else _line({_KIND: FORMAT, **header})
         self.trouble = ""
         try:
             self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115, it stays open
@@ -69,7 +69,7 @@ class Checkpoint:
                 self._file.truncate(self._whole)
         except OSError as error:
             raise InputError("checkpoint", [f"'{path}' cannot be written: {error.strerror}"]) from error
-        if found is None:
+        if saved_header is None:
             self._write(b"")
             _sync_folder(self.path.parent)
 
@@ -81,9 +81,9 @@ class Checkpoint:
         """Write a line whole or not at all, after the header if that is still missing."""
         content = self._header + line
         try:
-            left = memoryview(content)
-            while left:
-                left = left[self._file.write(left) :]
+            remaining = memoryview(content)
+            while remaining:
+                remaining = remaining[self._file.write(remaining) :]
             if self.path.is_file():
                 os.fsync(self._file.fileno())
         except OSError as error:
@@ -117,13 +117,13 @@ class Checkpoint:
 
 
 @contextmanager
-def intact(where: str, path: str | os.PathLike[str]) -> Generator[None, None, None]:
+def intact(location: str, path: str | os.PathLike[str]) -> Generator[None, None, None]:
     """Convert errors while records are read to an InputError that reports a damaged file."""
     try:
         yield
     except DAMAGE as error:
-        what = error.problems[0] if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-        raise InputError(where, [f"'{path}' is damaged ({what}); choose another file or delete it"]) from None
+        cause = error.problems[0] if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+        raise InputError(location, [f"'{path}' is damaged ({cause}); choose another file or delete it"]) from None
 
 
 def run_header(driver: str, problem: Posable, transcription: Any, solver: Any, **entries: Any) -> dict[str, Any]:
@@ -153,11 +153,11 @@ def read(path: str | Path) -> tuple[Record | None, tuple[Record, ...], int]:
         content = Path(path).read_bytes()
     except OSError as error:
         raise InputError("checkpoint", [f"'{path}' cannot be read: {error.strerror}"]) from error
-    whole = content.rfind(b"\n") + 1
-    if not whole and not _line({_KIND: FORMAT}).startswith(content[: len(_KIND) + 3]):
+    n_complete_bytes = content.rfind(b"\n") + 1
+    if not n_complete_bytes and not _line({_KIND: FORMAT}).startswith(content[: len(_KIND) + 3]):
         raise InputError("checkpoint", [f"'{path}' {_FOREIGN}"])
     lines: list[Record] = []
-    for number, line in enumerate(content[:whole].splitlines(), 1):
+    for number, line in enumerate(content[:n_complete_bytes].splitlines(), 1):
         entry: Any = None
         with suppress(*DAMAGE):
             entry = json.loads(line, object_hook=restored if lines else None)
@@ -174,7 +174,7 @@ def read(path: str | Path) -> tuple[Record | None, tuple[Record, ...], int]:
     version = header.pop(_KIND)
     if version != FORMAT:
         raise InputError("checkpoint", [f"'{path}' has format {version}; this castfit reads format {FORMAT}"])
-    return {_RENAMED.get(key, key): value for key, value in header.items()}, tuple(records), whole
+    return {_RENAMED.get(key, key): value for key, value in header.items()}, tuple(records), n_complete_bytes
 
 
 def write(path: str | Path, header: Header, records: Iterable[Mapping[str, Any]]) -> None:
@@ -182,41 +182,41 @@ def write(path: str | Path, header: Header, records: Iterable[Mapping[str, Any]]
     write_whole(path, (_line(line) for line in ({_KIND: FORMAT, **header}, *records)))
 
 
-def differences(found: Header, wanted: Header) -> list[str]:
+def differences(saved_header: Header, header: Header) -> list[str]:
     """Describe the differences between two headers, except versions."""
-    wanted = json.loads(_text(wanted))
-    said: list[str] = []
-    for key in dict.fromkeys((*wanted, *found)):
-        if key == "versions" or (key in found and key in wanted and found[key] == wanted[key]):
+    header = json.loads(_text(header))
+    messages: list[str] = []
+    for key in dict.fromkeys((*header, *saved_header)):
+        if key == "versions" or (key in saved_header and key in header and saved_header[key] == header[key]):
             continue
-        if key not in wanted:
-            said.append(f"has the setting {key}, which this run does not have")
-        elif key not in found:
-            said.append(f"lacks the setting {key} of this run")
-        elif isinstance(found[key], str) and found[key].startswith("sha256:"):
-            said.append(f"belongs to another {key}")
+        if key not in header:
+            messages.append(f"has the setting {key}, which this run does not have")
+        elif key not in saved_header:
+            messages.append(f"lacks the setting {key} of this run")
+        elif isinstance(saved_header[key], str) and saved_header[key].startswith("sha256:"):
+            messages.append(f"belongs to another {key}")
         else:
-            said.append(f"has {key} = {_shown(found[key])}; this run has {_shown(wanted[key])}")
-    return said
+            messages.append(f"has {key} = {_shown(saved_header[key])}; this run has {_shown(header[key])}")
+    return messages
 
 
-def described(part: Any) -> str:
+def described(value: Any) -> str:
     """Describe a transcription or a solver with all its options, the same in every process."""
-    if is_dataclass(part) and not isinstance(part, type):
-        options = ", ".join(f"{f.name}={described(getattr(part, f.name))}" for f in fields(part))
-        return f"{type(part).__name__}({options})"
-    if isinstance(part, np.ndarray):
-        return f"array {digest(part)}"
-    if isinstance(part, Mapping):
-        entries = (f"{k}: {described(v)}" for k, v in cast("Mapping[Any, Any]", part).items())
+    if is_dataclass(value) and not isinstance(value, type):
+        options = ", ".join(f"{f.name}={described(getattr(value, f.name))}" for f in fields(value))
+        return f"{type(value).__name__}({options})"
+    if isinstance(value, np.ndarray):
+        return f"array {digest(value)}"
+    if isinstance(value, Mapping):
+        entries = (f"{k}: {described(v)}" for k, v in cast("Mapping[Any, Any]", value).items())
         return "{" + ", ".join(entries) + "}"
-    if isinstance(part, (list, tuple)):
-        return "[" + ", ".join(described(v) for v in cast("tuple[Any, ...]", part)) + "]"
-    if isinstance(part, np.generic):
-        return repr(cast("Any", part).item())
-    if part is None or isinstance(part, (bool, int, float, str)):
-        return repr(part)
-    return getattr(part, "__qualname__", type(part).__qualname__)  # a repr may hold an address
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(described(v) for v in cast("tuple[Any, ...]", value)) + "]"
+    if isinstance(value, np.generic):
+        return repr(cast("Any", value).item())
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return repr(value)
+    return getattr(value, "__qualname__", type(value).__qualname__)  # a repr may hold an address
 
 
 def _text(record: Mapping[str, Any]) -> bytes:

@@ -55,13 +55,13 @@ class RunSession:
         """Call a function with each tuple of arguments, and return the outcomes in the same order."""
         tasks = deque(enumerate(calls))
         count = len(tasks)
-        found = dict(self.outcomes(function, tasks))
-        return [found[i] for i in range(count)]
+        outcome_by_index = dict(self.outcomes(function, tasks))
+        return [outcome_by_index[i] for i in range(count)]
 
-    def told(self, now: Any, state: str, last: str, *, milestone: bool) -> bool:
+    def told(self, progress: Any, state: str, last_line: str, *, milestone: bool) -> bool:
         """Report, and tell the callback; return whether that asks to stop."""
-        self.report(state, last, milestone=milestone)
-        return self.run.wants_end(now)
+        self.report(state, last_line, milestone=milestone)
+        return self.run.wants_end(progress)
 
 
 @contextmanager
@@ -73,9 +73,9 @@ def reporter(verbose: int | None) -> Generator[Callable[..., None], None, None]:
     """
     with following(verbose, keep=True) as show:
 
-        def report(state: str, last: str = "", *, milestone: bool = False) -> None:
-            if verbose == 2 and last:
-                say(last)
+        def report(state: str, last_line: str = "", *, milestone: bool = False) -> None:
+            if verbose == 2 and last_line:
+                say(last_line)
             elif show is not None:
                 show(state)
             elif verbose == 1 and milestone:
@@ -111,19 +111,19 @@ def carry_out(
     `enter` takes the key of a task and its outcome; it may add tasks, and raise KeyboardInterrupt for one that was
     interrupted.  Everything else is as for `castfit._support.process_pool.Pool.run`.
     """
-    began, ended = time.perf_counter(), 0
+    start_time, n_ended = time.perf_counter(), 0
     try:
         with session_of(run) as session:
             for key, outcome in session.outcomes(function, tasks, limit=limit, expected=expected):
-                told = enter(key, outcome)
-                if told is None:
+                progress_report = enter(key, outcome)
+                if progress_report is None:
                     continue
-                ended += 1
-                left = time_left(time.perf_counter() - began, ended, told.total - told.finished)
-                state, milestone = told.state + ("" if told.timed else left), is_tenth(told.finished, told.total)
-                if session.told(told.now, state, told.last, milestone=milestone):
+                n_ended += 1
+                remaining_text = time_left(time.perf_counter() - start_time, n_ended, progress_report.total - progress_report.finished)
+                state, milestone = progress_report.state + ("" if progress_report.timed else remaining_text), is_tenth(progress_report.finished, progress_report.total)
+                if session.told(progress_report.now, state, progress_report.last, milestone=milestone):
                     return Status.STOPPED_BY_CALLBACK
-                if told.enough:
+                if progress_report.enough:
                     break
     except KeyboardInterrupt:
         return Status.INTERRUPTED
@@ -135,21 +135,21 @@ def in_time(method: Callable[[float], Any], limit: float, deadline: float) -> An
 
     The deadline is one of `time.time`; `answered` reads the answer.
     """
-    left = deadline - time.time()
-    if left <= 0.0:
+    seconds_left = deadline - time.time()
+    if seconds_left <= 0.0:
         return None
-    began = time.perf_counter()
-    answer = answered(method(min(limit, left)))
-    seconds, result = time.perf_counter() - began, replace(answer.result, problem=None)
-    return replace(answer, result=result, seconds=seconds, cut=result.status is Status.MAX_TIME and left < limit)
+    start_time = time.perf_counter()
+    answer = answered(method(min(limit, seconds_left)))
+    seconds, result = time.perf_counter() - start_time, replace(answer.result, problem=None)
+    return replace(answer, result=result, seconds=seconds, cut=result.status is Status.MAX_TIME and seconds_left < limit)
 
 
 def answered(answer: Any) -> Answer:
     """Read an answer: a Result, a driver's result that holds one as ``result`` or ``best``, or an Answer."""
     if isinstance(answer, Answer):
         return answer
-    inside = (getattr(answer, name, None) for name in ("result", "best"))
-    result = next((r for r in (answer, *inside) if isinstance(r, Result)), None)
+    candidates = (getattr(answer, name, None) for name in ("result", "best"))
+    result = next((r for r in (answer, *candidates) if isinstance(r, Result)), None)
     if result is None:
         raise TypeError(f"the method returned {text(answer)}; expected a Result, or an object with .result or .best")
     return Answer(

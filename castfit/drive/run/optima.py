@@ -69,28 +69,28 @@ class Merit:
     @classmethod
     def of(cls, problem: Posable) -> Merit:
         """Return the merit of fits of a problem."""
-        posed = problem.posed
-        every = [observed for c in posed.conditions for observed in c.observed if observed is not None]
-        known = posed.least_squares and not posed.groups
-        together = posed.least_squares and {observed.group for observed in every} == {0}  # one sigma is eliminated
-        points = (condition.points for condition in posed.conditions)
+        compiled_problem = problem.posed
+        observables = [observed for c in compiled_problem.conditions for observed in c.observed if observed is not None]
+        has_known_sigma = compiled_problem.least_squares and not compiled_problem.groups
+        has_single_sigma = compiled_problem.least_squares and {observed.group for observed in observables} == {0}  # one sigma is eliminated
+        points = (condition.points for condition in compiled_problem.conditions)
         squares = np.concatenate([(p.values[p.mask] / p.sigma[p.mask]) ** 2 for p in points])
         size = float(squares.sum())
-        if not (known or together):  # logarithms of spreads count, if any is estimated
+        if not (has_known_sigma or has_single_sigma):  # logarithms of spreads count, if any is estimated
             positive = squares[squares > 0.0]
             typical = float(np.exp(np.mean(np.log(positive)))) if positive.size else 0.0
-            size = 0.0 if posed.absolute_sigma else squares.size * typical
-        unknown = sum(
+            size = 0.0 if compiled_problem.absolute_sigma else squares.size * typical
+        n_unknown = sum(
             int(c.points.mask[:, j].sum())
-            for c in posed.conditions
+            for c in compiled_problem.conditions
             for j, observed in enumerate(c.observed)
             if observed is not None and observed.group >= 0
         )
-        constant = neg2loglik(0.0, density_constant(posed) + posed.prior_constant, n_unknown=unknown)
-        found = cls(posed.measure, posed.n_data, constant, _ROUNDING * size, squares=known)
-        if found.measure == CHI2:
-            return found
-        return replace(found, floor=found.at_height(found.floor) if size > 0.0 and not known else -np.inf)
+        constant = neg2loglik(0.0, density_constant(compiled_problem) + compiled_problem.prior_constant, n_unknown=n_unknown)
+        objective_measure = cls(compiled_problem.measure, compiled_problem.n_data, constant, _ROUNDING * size, squares=has_known_sigma)
+        if objective_measure.measure == CHI2:
+            return objective_measure
+        return replace(objective_measure, floor=objective_measure.at_height(objective_measure.floor) if size > 0.0 and not has_known_sigma else -np.inf)
 
     def level(self, lowest: float, share: float = SAME) -> float:
         """Return up to which objective fits are the same as the lowest: mean squares differ by that share, or less."""
@@ -103,8 +103,8 @@ class Merit:
         if self.squares or not np.isfinite(cost):
             return chi2
         exponent = 2.0 * cost / self.n_data
-        beyond = max(exponent - _LARGEST, 0.0)  # grows on where the exponential would overflow
-        return float(self.n_data * np.exp(exponent - beyond) * (1.0 + beyond))
+        excess = max(exponent - _LARGEST, 0.0)  # grows on where the exponential would overflow
+        return float(self.n_data * np.exp(exponent - excess) * (1.0 + excess))
 
     def at_height(self, height: float) -> float:
         """Return the objective of fits of that height."""
@@ -134,10 +134,10 @@ def optima(ends: Mapping[int, tuple[float, Mapping[str, float]]], merit: Merit |
     merit : which differences are the same optimum; without it those of chi2
     """
     order = sorted(ends, key=lambda i: (ends[i][0], i))
-    same = (merit or Merit()).level
+    level = (merit or Merit()).level
     groups: list[list[int]] = []
     for i in order:
-        if groups and ends[i][0] <= same(ends[groups[-1][0]][0]):
+        if groups and ends[i][0] <= level(ends[groups[-1][0]][0]):
             groups[-1].append(i)
         else:
             groups.append([i])
@@ -145,12 +145,12 @@ def optima(ends: Mapping[int, tuple[float, Mapping[str, float]]], merit: Merit |
 
 
 def _varying(estimates: Sequence[Mapping[str, float]]) -> tuple[str, ...]:
-    found: list[str] = []
+    varying_names: list[str] = []
     for name in estimates[0]:
         values = np.array([e[name] for e in estimates])
         if np.ptp(values) > _SPREAD * np.abs(values).max():
-            found.append(name)
-    return tuple(found)
+            varying_names.append(name)
+    return tuple(varying_names)
 
 
 def fits_lacking(w: int, N: int) -> int:
@@ -185,18 +185,18 @@ class Outlook:
     starts_for_best: float
 
     @classmethod
-    def of(cls, found: Sequence[Optimum], n_starts: int) -> Outlook:
+    def of(cls, optima: Sequence[Optimum], n_starts: int) -> Outlook:
         """Judge optima that were found by `n_starts` starts, failed ones included."""
-        w, N = len(found), sum(len(optimum.starts) for optimum in found)
-        rate = len(found[0].starts) / n_starts if found else 0.0
-        lacking = fits_lacking(w, N)
+        w, N = len(optima), sum(len(optimum.starts) for optimum in optima)
+        rate = len(optima[0].starts) / n_starts if optima else 0.0
+        n_lacking = fits_lacking(w, N)
         return cls(
             n_fits=N,
             n_optima=w,
             unseen=min(w * (w + 1) / (N * (N - 1)), 1.0) if N > 1 else 1.0,
             expected_optima=w * (N - 1) / (N - w - 2) if N - w > 2 else np.inf,
             # Some of the further starts will fail as well.
-            more_starts=int(np.ceil(lacking * n_starts / N)) if N else n_starts,
+            more_starts=int(np.ceil(n_lacking * n_starts / N)) if N else n_starts,
             success_rate=rate,
             starts_for_best=_needed(rate),
         )
@@ -209,13 +209,13 @@ class Outlook:
         """The judgement in words."""
         if not self.n_fits:
             return "No start converged, so the number of optima cannot be estimated."
-        seen = f"{self.n_optima} optim{'um' if self.n_optima == 1 else 'a'} in {self.n_fits} successful fits"
+        counts = f"{self.n_optima} optim{'um' if self.n_optima == 1 else 'a'} in {self.n_fits} successful fits"
         if self.unseen < 1.0:
-            ahead = f"probability that the next start finds a new optimum: {self.unseen:.2g}"
+            expectation = f"probability that the next start finds a new optimum: {self.unseen:.2g}"
         else:
-            ahead = "too few to estimate the probability of a new optimum"
+            expectation = "too few to estimate the probability of a new optimum"
         advice = "this will do" if self.more_starts == 0 else f"about {self.more_starts} more starts are recommended"
-        return f"{seen}: {ahead}; {advice}."
+        return f"{counts}: {expectation}; {advice}."
 
 
 def _needed(rate: float) -> float:

@@ -58,13 +58,13 @@ class RunOptions:
 
     def file_mistakes(self) -> list[str]:
         """Return messages about invalid checkpoint options."""
-        given: Any = self.checkpoint
-        wrong = flag_mistakes(resume=self.resume)
-        if given is not None and not isinstance(given, (str, PathLike)):
-            wrong.append(f"checkpoint is {text(given)}; give the path of a file")
-        if is_one_of(self.resume, True) and given is None:
-            wrong.append("resume=True continues a checkpoint; give checkpoint=path")
-        return wrong
+        path: Any = self.checkpoint
+        mistakes = flag_mistakes(resume=self.resume)
+        if path is not None and not isinstance(path, (str, PathLike)):
+            mistakes.append(f"checkpoint is {text(path)}; give the path of a file")
+        if is_one_of(self.resume, True) and path is None:
+            mistakes.append("resume=True continues a checkpoint; give checkpoint=path")
+        return mistakes
 
     @property
     def deadline(self) -> float:
@@ -76,18 +76,18 @@ class RunOptions:
         """Elapsed seconds since the run began."""
         return time.time() - self.began
 
-    def stopped(self, by: Status | None, unfinished: bool) -> Status | None:
+    def stopped(self, loop_status: Status | None, unfinished: bool) -> Status | None:
         """Return the status that ended the run.
 
         MAX_TIME if nothing stopped the loop but fits are unfinished and time is over.
         """
-        return Status.MAX_TIME if by is None and unfinished and self.seconds >= self.max_time else by
+        return Status.MAX_TIME if loop_status is None and unfinished and self.seconds >= self.max_time else loop_status
 
-    def freeze(self, where: str, what: str, parts: Parts) -> bytes | Parts:
+    def freeze(self, function_name: str, label: str, parts: Parts) -> bytes | Parts:
         """Pickle what tasks share, so that it is built in the same way everywhere, here too.
 
         What cannot be pickled is returned as it is, unless other processes need it: then it is misuse of the function
-        `where`, which the user called, with the parts called `what`.
+        `function_name`, which the user called, with the parts called `label`.
         """
         try:
             job = pickle.dumps(parts)
@@ -95,8 +95,8 @@ class RunOptions:
         except Exception as error:  # whatever a user's class raises
             if self.workers == 1:
                 return parts
-            reason = f"{what} cannot be pickled for other processes ({type(error).__name__}: {error})"
-            raise InputError(where, [f"{reason}; define the classes in a module, or use workers=1"]) from error
+            reason = f"{label} cannot be pickled for other processes ({type(error).__name__}: {error})"
+            raise InputError(function_name, [f"{reason}; define the classes in a module, or use workers=1"]) from error
         return job
 
     def opened(self, header: Mapping[str, Any]) -> AbstractContextManager[Checkpoint] | AbstractContextManager[None]:
@@ -105,12 +105,12 @@ class RunOptions:
             return nullcontext()
         return closing(Checkpoint(self.checkpoint, header, resume=self.resume, verbose=bool(self.verbose)))
 
-    def wants_end(self, now: Any) -> bool:
+    def wants_end(self, progress: Any) -> bool:
         """Call the callback with the progress; return whether it asks to stop."""
-        return self.callback is not None and bool(self.callback(now))
+        return self.callback is not None and bool(self.callback(progress))
 
 
-def require_problem(where: str, problem: Any, mistakes: list[str]) -> None:
+def require_problem(function_name: str, problem: Any, mistakes: list[str]) -> None:
     """Raise at once, with the mistakes found so far, if there is no problem to look at."""
-    unfit = kind_mistakes(problem)
-    check(where, [*unfit, *mistakes] if unfit else [])
+    problem_mistakes = kind_mistakes(problem)
+    check(function_name, [*problem_mistakes, *mistakes] if problem_mistakes else [])

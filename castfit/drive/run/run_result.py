@@ -149,16 +149,16 @@ def measure_of(trials: Iterable[Trial]) -> str:
     return next((t.measure for t in trials if t.measure != CHI2), CHI2)
 
 
-def ending(stopped: Status | None, trials: Sequence[Trial], finished: int, what: str, *others: str) -> str:
+def ending(stop_status: Status | None, trials: Sequence[Trial], n_finished: int, noun: str, *extra_sentences: str) -> str:
     """Build the message about the end of a run: the reason, the number of ended fits, lost fits, and other
     sentences.
     """
     total = len(trials)
-    count = f"All {total} {what} ended." if finished == total else f"{finished} of {total} {what} ended."
-    unrun = sorted({t.message for t in trials if t.status == "not_run"})
-    before, after = ([STOPS[stopped]], []) if stopped else ([], unrun)
-    gone = (f"Start {t.name}: {t.message}" for t in trials if t.status in LOST)
-    return " ".join(part for part in (*before, count, *after, *gone, *others) if part)
+    count = f"All {total} {noun} ended." if n_finished == total else f"{n_finished} of {total} {noun} ended."
+    unrun_messages = sorted({t.message for t in trials if t.status == "not_run"})
+    stop_sentences, unrun_sentences = ([STOPS[stop_status]], []) if stop_status else ([], unrun_messages)
+    lost_sentences = (f"Start {t.name}: {t.message}" for t in trials if t.status in LOST)
+    return " ".join(part for part in (*stop_sentences, count, *unrun_sentences, *lost_sentences, *extra_sentences) if part)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -174,8 +174,8 @@ class RunResult(ABC):
 
     def with_problem(self, problem: Posable) -> Self:
         """Return the result with the problem that it answers, after loading; see `Result.with_problem`."""
-        held = {part.name: getattr(self, part.name) for part in fields(self)}
-        return replace(self, **{n: fit.with_problem(problem) for n, fit in held.items() if isinstance(fit, Result)})
+        values = {part.name: getattr(self, part.name) for part in fields(self)}
+        return replace(self, **{n: fit.with_problem(problem) for n, fit in values.items() if isinstance(fit, Result)})
 
 
 class SavedResult(RunResult):
@@ -211,12 +211,12 @@ class SavedResult(RunResult):
             If the file is no checkpoint of such a run, or damaged.
         """
         header, records, _ = read(path)
-        own = header is not None and header.get("driver") == cls._driver
+        is_same_driver = header is not None and header.get("driver") == cls._driver
         with intact(f"{cls.__name__}.load", path):
-            found = cls._restored(header, records) if header is not None and own else None
-        if found is None:
+            result = cls._restored(header, records) if header is not None and is_same_driver else None
+        if result is None:
             raise InputError(f"{cls.__name__}.load", [f"'{path}' does not contain a {cls._contents}; choose another file"])
-        return found
+        return result
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -259,7 +259,7 @@ class SearchResult(RunResult):
         return [] if self.best is None else ["", title, self.best.summary()]
 
 
-def optima_lines(optima: Sequence[Optimum], total: int, *, first: bool = False, measure: str = CHI2) -> list[str]:
+def optima_lines(optima: Sequence[Optimum], total: int, *, show_first_start: bool = False, measure: str = CHI2) -> list[str]:
     """Return the table of the lowest optima: how many of all fits found each, which one first, what differs there."""
     if not optima:
         return []
@@ -268,20 +268,20 @@ def optima_lines(optima: Sequence[Optimum], total: int, *, first: bool = False, 
         (">found", lambda o: f"{len(o.starts)} of {total}"),
         (f"differ at equal {measure}", lambda o: ", ".join(o.varying)),
     ]
-    if first:
+    if show_first_start:
         columns.insert(2, (">first by start", lambda o: f"{min(o.starts)}"))
-    more = len(optima) - _MOST_SHOWN
-    rest = [f"and {more} more optima, up to {measure} = {optima[-1].objective:.8g}"] if more > 0 else []
-    return [*Sheet.of(optima[:_MOST_SHOWN], *columns).lines, *rest, ""]
+    n_more = len(optima) - _MOST_SHOWN
+    remainder = [f"and {n_more} more optima, up to {measure} = {optima[-1].objective:.8g}"] if n_more > 0 else []
+    return [*Sheet.of(optima[:_MOST_SHOWN], *columns).lines, *remainder, ""]
 
 
-def counted(what: str, counts: Mapping[str, int]) -> list[str]:
+def counted(label: str, counts: Mapping[str, int]) -> list[str]:
     """Return a line of counts by their names; nothing if there are none."""
-    return [f"{what}: " + ", ".join(f"{n} {name}" for name, n in counts.items())] if counts else []
+    return [f"{label}: " + ", ".join(f"{n} {name}" for name, n in counts.items())] if counts else []
 
 
 def columns(
-    rows: Sequence[Row], cells: Mapping[str, Callable[[Row], Any]], **named: Callable[[Row], Mapping[str, float] | None]
+    rows: Sequence[Row], cells: Mapping[str, Callable[[Row], Any]], **mappings: Callable[[Row], Mapping[str, float] | None]
 ) -> dict[str, NDArray[Any]]:
     """Return rows as columns, each (n_rows,).
 
@@ -289,10 +289,10 @@ def columns(
     **named : values by name in each row, for a column per name, NaN where a row has none; "start k" is the column of k
         in what is given as `start`, and "k" that in `values`
     """
-    found = {name: np.array([cell(row) for row in rows]) for name, cell in cells.items()}
-    for key, values in named.items():
-        held = [values(row) or {} for row in rows]
-        for name in dict.fromkeys(name for entry in held for name in entry):
+    columns_by_name = {name: np.array([cell(row) for row in rows]) for name, cell in cells.items()}
+    for key, values in mappings.items():
+        row_values = [values(row) or {} for row in rows]
+        for name in dict.fromkeys(name for entry in row_values for name in entry):
             title = name if key == "values" else f"{key} {name}"
-            found[title] = np.array([entry.get(name, np.nan) for entry in held])
-    return found
+            columns_by_name[title] = np.array([entry.get(name, np.nan) for entry in row_values])
+    return columns_by_name

@@ -102,18 +102,18 @@ class IdentifiabilityStudy(Tabled):
         InputError
             For names that are not estimated.
         """
-        given = [names] if isinstance(names, str) else list(names)
-        check("collinearity", [f"'{n}' is not estimated: {suggest(str(n), self.names)}" for n in given
+        requested_names = [names] if isinstance(names, str) else list(names)
+        check("collinearity", [f"'{n}' is not estimated: {suggest(str(n), self.names)}" for n in requested_names
                                if n not in self.names])  # fmt: skip
-        return collinearity(self.information, [self.names.index(n) for n in dict.fromkeys(given)])
+        return collinearity(self.information, [self.names.index(n) for n in dict.fromkeys(requested_names)])
 
     @property
     def table(self) -> Sheet:
         """One row per quantity, the one that moves the data most first."""
-        known = {} if self.region is None else dict(zip(self.names, self.region.gains.tolist(), strict=True))
+        gains_by_name = {} if self.region is None else dict(zip(self.names, self.region.gains.tolist(), strict=True))
 
         def gain(name: str) -> str:
-            value = known.get(name, np.nan)
+            value = gains_by_name.get(name, np.nan)
             return "-" if np.isnan(value) else "inf" if np.isinf(value) else f"{value:.2g}"
 
         return Sheet.of(
@@ -131,31 +131,31 @@ class IdentifiabilityStudy(Tabled):
     @property
     def sentences(self) -> tuple[str, ...]:
         """Messages that supplement the table and explain the verdicts."""
-        found = [self.structure.sentence]
-        others = [n for n in self.names if n not in self.subset and self._open(n)]
-        if others:
-            left = f"{len(self.subset)} of {len(self.names)}"
-            more = "" if any(self.kinds[n] == STRUCTURAL for n in others) else ", or measure more"
-            found.append(f"Estimable together: {listed(self.subset)} ({left}); fix {listed(others)}{more}.")
+        messages = [self.structure.sentence]
+        other_names = [n for n in self.names if n not in self.subset and self._open(n)]
+        if other_names:
+            count_text = f"{len(self.subset)} of {len(self.names)}"
+            measure_hint = "" if any(self.kinds[n] == STRUCTURAL for n in other_names) else ", or measure more"
+            messages.append(f"Estimable together: {listed(self.subset)} ({count_text}); fix {listed(other_names)}{measure_hint}.")
         for names, index in self.collinear:
             if np.isinf(index):
-                found.append(f"{' and '.join(names)} are not distinguishable.")
+                messages.append(f"{' and '.join(names)} are not distinguishable.")
             elif index > POOR and any(map(self._open, names)):
-                found.append(f"{' and '.join(names)} are nearly collinear (collinearity index {index:.3g}).")
+                messages.append(f"{' and '.join(names)} are nearly collinear (collinearity index {index:.3g}).")
             elif index > POOR:
-                found.append(
+                messages.append(
                     f"Changes in the other quantities compensate all but {100 / index:.2g} % of the effect of one of "
                     f"{listed(names)} (collinearity index {index:.3g}). The standard errors include this."
                 )
         if self.region is not None:
-            found += self.region.sentences
-        found += [s.sentence for s in self.suggestions]
-        worst = None if self.region is None or not self.region.axes else self.region.axes[-1]
-        if worst is not None and np.isinf(worst.standard_error) and not self.suggestions:
-            found.append(
-                f"No output of this model would determine {worst.combination}: fix a quantity or add a prior."
+            messages += self.region.sentences
+        messages += [s.sentence for s in self.suggestions]
+        worst_axis = None if self.region is None or not self.region.axes else self.region.axes[-1]
+        if worst_axis is not None and np.isinf(worst_axis.standard_error) and not self.suggestions:
+            messages.append(
+                f"No output of this model would determine {worst_axis.combination}: fix a quantity or add a prior."
             )
-        return tuple(found)
+        return tuple(messages)
 
     @property
     def parts(self) -> tuple[Sheet | str, ...]:
@@ -200,89 +200,89 @@ def identifiability(
     >>> cf.identifiability(problem, rng=0).kinds
     {'k1': 'well determined', 'k2': 'well determined'}
     """
-    began, limit = time.perf_counter(), real(max_time)
-    given: Any = problem
+    start_time, limit = time.perf_counter(), real(max_time)
+    source: Any = problem
     mistakes = rng_mistakes(rng)
     mistakes += option_mistakes(("max_time", max_time, limit is not None and limit > 0.0, "give a number of seconds"))
-    mistakes += problem_mistakes(given, "give a Result or a Problem")
+    mistakes += problem_mistakes(source, "give a Result or a Problem")
     check("identifiability", mistakes)
     assert limit is not None
-    if isinstance(given, Result):
-        assert given.problem is not None
-        fitted, theta, options = given if given.success else None, given.theta, given.integrator
-        posed = given.problem.posed.assuming(absolute_sigma=given.absolute_sigma)
+    if isinstance(source, Result):
+        assert source.problem is not None
+        fit_result, theta, options = source if source.success else None, source.theta, source.integrator
+        compiled_problem = source.problem.posed.assuming(absolute_sigma=source.absolute_sigma)
     else:
-        fitted, theta, options, posed = None, given.posed.guess, IntegratorOptions(), given.posed
+        fit_result, theta, options, compiled_problem = None, source.posed.guess, IntegratorOptions(), source.posed
     generator = np.random.default_rng(rng)
-    bare = structure(posed, theta, generator, options, wanted=lambda: time.perf_counter() - began < 0.5 * limit)
-    known = np.asarray(fitted.information) if fitted is not None else _design(posed, theta, options)
-    region = None if fitted is None else fitted.confidence_region()
-    sizes = _sizes(posed, theta) if region is None else 1.0 / np.where(region.per_theta != 0, region.per_theta, np.inf)
-    effect = sensitivities(known, np.abs(sizes), posed.n_data)
+    structural_rank = structure(compiled_problem, theta, generator, options, may_continue=lambda: time.perf_counter() - start_time < 0.5 * limit)
+    information = np.asarray(fit_result.information) if fit_result is not None else _design(compiled_problem, theta, options)
+    region = None if fit_result is None else fit_result.confidence_region()
+    sizes = _sizes(compiled_problem, theta) if region is None else 1.0 / np.where(region.per_theta != 0, region.per_theta, np.inf)
+    effect = sensitivities(information, np.abs(sizes), compiled_problem.n_data)
     order = np.argsort(-effect, kind="stable")
-    pairs = most_collinear(known, 2, _PAIRS)
-    told = [at for at, index in pairs if index > POOR]
-    pairs += [(at, g) for at, g in most_collinear(known, 3, 1) if not any(np.isin(two, at).all() for two in told)]
-    names = posed.names
-    kinds = {name: _kind(name, bare, fitted) for name in names}
+    pairs = most_collinear(information, 2, _PAIRS)
+    collinear_pairs = [indices for indices, index in pairs if index > POOR]
+    pairs += [(indices, g) for indices, g in most_collinear(information, 3, 1) if not any(np.isin(pair, indices).all() for pair in collinear_pairs)]
+    names = compiled_problem.names
+    kinds = {name: _kind(name, structural_rank, fit_result) for name in names}
     advice: tuple[Suggestion, ...] = ()
-    if fitted is not None and region is not None and time.perf_counter() - began < limit:
-        table = {**fitted.residual_table(), "deviation": fitted.deviations}
-        advice = suggestions(posed, theta, region, table, options)
+    if fit_result is not None and region is not None and time.perf_counter() - start_time < limit:
+        table = {**fit_result.residual_table(), "deviation": fit_result.deviations}
+        advice = suggestions(compiled_problem, theta, region, table, options)
     return IdentifiabilityStudy(
         names=names,
         kinds={name: kind for name, (kind, _) in kinds.items()},
         remarks={name: remark for name, (_, remark) in kinds.items()},
-        structure=bare,
+        structure=structural_rank,
         sensitivity={names[j]: float(effect[j]) for j in order},
-        collinear=tuple((_at(names, at), index) for at, index in pairs),
-        subset=_at(names, largest_subset(known, np.abs(sizes))),
+        collinear=tuple((_at(names, indices), index) for indices, index in pairs),
+        subset=_at(names, largest_subset(information, np.abs(sizes))),
         region=region,
         suggestions=advice,
-        information=known,
+        information=information,
     )
 
 
-def _at(names: Sequence[str], places: NDArray[np.intp]) -> tuple[str, ...]:
-    return tuple(names[int(j)] for j in places)
+def _at(names: Sequence[str], indices: NDArray[np.intp]) -> tuple[str, ...]:
+    return tuple(names[int(j)] for j in indices)
 
 
-def _kind(name: str, bare: Structure, fitted: Result | None) -> tuple[str, str]:
+def _kind(name: str, structural_rank: Structure, fit_result: Result | None) -> tuple[str, str]:
     """Return the identifiability kind of a quantity, structural or practical, and a sentence that explains it."""
-    hidden = bare.of(name)
-    if hidden is not None:
-        error = np.inf if fitted is None else fitted.standard_errors[name]
+    hidden_combination = structural_rank.of(name)
+    if hidden_combination is not None:
+        error = np.inf if fit_result is None else fit_result.standard_errors[name]
         remark = "; determined only by priors" if np.isfinite(error) else ""
-        return STRUCTURAL, f"{STRUCTURAL}: {hidden.sentence}{remark}"
-    if fitted is None:
-        if bare.rank < 0 or name not in bare.names:
+        return STRUCTURAL, f"{STRUCTURAL}: {hidden_combination.sentence}{remark}"
+    if fit_result is None:
+        if structural_rank.rank < 0 or name not in structural_rank.names:
             return UNKNOWN, "not examined"
         return WELL_DETERMINED, "structurally identifiable"
-    verdict = fitted.identifiability[name]
-    could = "identifiable from dense, error-free data" if bare.rank >= 0 else "structural identifiability not tested"
-    if verdict.kind == NOT_IDENTIFIABLE:
-        return PRACTICAL, f"{PRACTICAL}: {verdict.sentence.removeprefix('not identifiable: ')}, but {could}"
-    if verdict.kind == POORLY_DETERMINED:
-        said = verdict.sentence.removeprefix("poorly determined: ")
-        return POORLY, f"{POORLY}: {said}; {could}"
-    return verdict.kind, verdict.sentence
+    status = fit_result.identifiability[name]
+    structural_text = "identifiable from dense, error-free data" if structural_rank.rank >= 0 else "structural identifiability not tested"
+    if status.kind == NOT_IDENTIFIABLE:
+        return PRACTICAL, f"{PRACTICAL}: {status.sentence.removeprefix('not identifiable: ')}, but {structural_text}"
+    if status.kind == POORLY_DETERMINED:
+        detail = status.sentence.removeprefix("poorly determined: ")
+        return POORLY, f"{POORLY}: {detail}; {structural_text}"
+    return status.kind, status.sentence
 
 
-def _sizes(posed: Posed, theta: Array) -> Array:
+def _sizes(compiled_problem: Posed, theta: Array) -> Array:
     """Return the size in search scale that corresponds to a relative change of 1, at the guess."""
-    natural = np.abs(posed.to_natural(theta))
-    return np.where(posed.log, 1.0, np.where(natural > 0.0, natural, 1.0))
+    natural = np.abs(compiled_problem.to_natural(theta))
+    return np.where(compiled_problem.log, 1.0, np.where(natural > 0.0, natural, 1.0))
 
 
-def _design(posed: Posed, theta: Array, options: IntegratorOptions) -> Array:
+def _design(compiled_problem: Posed, theta: Array, options: IntegratorOptions) -> Array:
     """Return Fisher's information of the design at theta; zeros where the model cannot be integrated there."""
-    staged = SingleShooting(options).transcribe(posed, theta).explicit()
+    staged = SingleShooting(options).transcribe(compiled_problem, theta).explicit()
     linear = staged.linearize(theta)
     n = theta.size
     if not linear.ok:
         return np.zeros((n, n))
-    found = statistics(
+    fit_statistics = statistics(
         staged.layout, linear, np.zeros(staged.layout.n_v, dtype=np.int8),
         scale=staged.scale, relative_tolerance=_ACCURACY * options.relative_tolerance,
     )  # fmt: skip
-    return np.where(np.isfinite(found.information), found.information, 0.0)
+    return np.where(np.isfinite(fit_statistics.information), fit_statistics.information, 0.0)

@@ -32,13 +32,13 @@ def solved_problem(where: str, result: Any, mistakes: list[str]) -> Posed:
     return problem.posed.assuming(absolute_sigma=result.absolute_sigma)
 
 
-def problem_mistakes(given: Any, remedy: str) -> list[str]:
+def problem_mistakes(argument: Any, remedy: str) -> list[str]:
     """Return messages if the argument is neither a problem that can be estimated nor a result with its problem."""
-    if isinstance(given, Result):
-        return [UNKNOWN_MODEL] if given.problem is None else kind_mistakes(given.problem)
-    if not hasattr(given, "posed"):
-        return [f"the first argument is {refused(given, remedy)}"]
-    return kind_mistakes(given)
+    if isinstance(argument, Result):
+        return [UNKNOWN_MODEL] if argument.problem is None else kind_mistakes(argument.problem)
+    if not hasattr(argument, "posed"):
+        return [f"the first argument is {refused(argument, remedy)}"]
+    return kind_mistakes(argument)
 
 
 def seed_from(rng: int | np.random.Generator) -> int:

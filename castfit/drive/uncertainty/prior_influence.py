@@ -70,17 +70,17 @@ class PriorInfluence:
             return "not available: the fit without priors failed"
         kind = self.likelihood.identifiability[name].kind
         if kind == NOT_IDENTIFIABLE:
-            known = np.isfinite(self.posterior.standard_errors[name])
-            return "determined by priors only" if known else "determined neither by data nor by priors"
+            has_error = np.isfinite(self.posterior.standard_errors[name])
+            return "determined by priors only" if has_error else "determined neither by data nor by priors"
         if kind == AT_BOUND or not np.isfinite(shift):
             return f"without priors {self.likelihood.identifiability[name].sentence}"
-        much = f"shifted by {shift:+.2g} standard errors"
-        said = "no relevant shift" if abs(shift) < LITTLE else much
+        shift_text = f"shifted by {shift:+.2g} standard errors"
+        message = "no relevant shift" if abs(shift) < LITTLE else shift_text
         if self.posterior.identifiability[name].kind == AT_KINK:
-            return f"fixed at the kink of its prior; {said}"
+            return f"fixed at the kink of its prior; {message}"
         if abs(shift) >= FAR:
-            said = f"{much}: prior and data are in conflict"
-        return f"{said}; most of the information comes from priors" if share > MOST else said
+            message = f"{shift_text}: prior and data are in conflict"
+        return f"{message}; most of the information comes from priors" if share > MOST else message
 
     def summary(self) -> str:
         """Return the table that `print` shows."""
@@ -88,8 +88,8 @@ class PriorInfluence:
         for name in self.posterior.names:
             cells = [_cells(result, name) for result in (self.posterior, self.likelihood)]
             shift = self.shifts[name]
-            moved = f"{shift:+.2f}" if np.isfinite(shift) else "-"
-            rows.append((name, *cells[0], *cells[1], moved, self.remark(name)))
+            shift_text = f"{shift:+.2f}" if np.isfinite(shift) else "-"
+            rows.append((name, *cells[0], *cells[1], shift_text, self.remark(name)))
         fits = [float(r.residuals @ r.residuals) for r in (self.posterior, self.likelihood)]
         lines = [
             *aligned(rows, "<>>>>><"),
@@ -109,8 +109,8 @@ class PriorInfluence:
 
 def _cells(result: Result, name: str) -> tuple[str, str]:
     value, error = result.values[name], result.standard_errors[name]
-    absent = "inf" if error > 0 else "-"
-    return rounded(value, error), f"{error:.2g}" if np.isfinite(error) else absent
+    placeholder = "inf" if error > 0 else "-"
+    return rounded(value, error), f"{error:.2g}" if np.isfinite(error) else placeholder
 
 
 def prior_influence(
@@ -146,24 +146,24 @@ def prior_influence(
     >>> round(influence.shares["k"], 2)
     0.05
     """
-    given: Any = result
-    if not isinstance(given, Result):
-        check("prior_influence", [f"result is {refused(given, 'give the result of a fit')}"])
+    argument: Any = result
+    if not isinstance(argument, Result):
+        check("prior_influence", [f"result is {refused(argument, 'give the result of a fit')}"])
     problem = result.problem
     if problem is None:
         check("prior_influence", [UNKNOWN_MODEL])
     assert problem is not None
     if len(problem.posed.every_prior) == len(problem.posed.smooth):
-        said = " (how smooth an estimated input is, stays)" if problem.posed.smooth else ""
-        check("prior_influence", [f"the problem has no priors{said}, so there is nothing to compare"])
-    posed = problem.posed.assuming(absolute_sigma=result.absolute_sigma).smoothed(result.smoothness)
-    alone = fit(posed.without_priors(), transcription, solver, start=result, **options)
-    errors = {n: _search_error(alone, j) for j, n in enumerate(alone.names)}
-    moved = dict(zip(result.names, (result.theta - alone.theta).tolist(), strict=True))
-    known = alone.success and result.success
-    shifts = {n: moved[n] / e if known and np.isfinite(e) and e > 0.0 else np.nan for n, e in errors.items()}
-    shares = {n: _share(result.standard_errors[n], e) for n, e in alone.standard_errors.items()}
-    return PriorInfluence(result, alone, shifts, shares)
+        smoothness_note = " (how smooth an estimated input is, stays)" if problem.posed.smooth else ""
+        check("prior_influence", [f"the problem has no priors{smoothness_note}, so there is nothing to compare"])
+    compiled_problem = problem.posed.assuming(absolute_sigma=result.absolute_sigma).smoothed(result.smoothness)
+    likelihood_fit = fit(compiled_problem.without_priors(), transcription, solver, start=result, **options)
+    errors = {n: _search_error(likelihood_fit, j) for j, n in enumerate(likelihood_fit.names)}
+    differences = dict(zip(result.names, (result.theta - likelihood_fit.theta).tolist(), strict=True))
+    is_comparable = likelihood_fit.success and result.success
+    shifts = {n: differences[n] / e if is_comparable and np.isfinite(e) and e > 0.0 else np.nan for n, e in errors.items()}
+    shares = {n: _share(result.standard_errors[n], e) for n, e in likelihood_fit.standard_errors.items()}
+    return PriorInfluence(result, likelihood_fit, shifts, shares)
 
 
 def _search_error(result: Result, j: int) -> float:

@@ -84,13 +84,13 @@ def _rates(ode: ca.Function, x: Array, z: Array, p: Array, u: Array, *, vary: Ma
     rng = np.random.default_rng(_SEED)
     rows: list[Array] = []
     count = 2 * x.size + 10
-    usual = np.where(vary & (p == 0.0), 1.0, p)  # what varies is not zero everywhere
+    typical = np.where(vary & (p == 0.0), 1.0, p)  # what varies is not zero everywhere
     for _ in range(_TRIES):
         states = np.where(idle, 0.0, _around(x, rng, count))
         algebraic = _around(z, rng, count)
-        parameters = np.where(vary, usual * np.exp(0.5 * rng.standard_normal((count, p.size))), p)
-        found: Any = ode.map(count)(0.0, states.T, algebraic.T, parameters.T, np.repeat(u[:, None], count, axis=1))
-        values = np.asarray(found, dtype=float).T
+        parameters = np.where(vary, typical * np.exp(0.5 * rng.standard_normal((count, p.size))), p)
+        raw_rates: Any = ode.map(count)(0.0, states.T, algebraic.T, parameters.T, np.repeat(u[:, None], count, axis=1))
+        values = np.asarray(raw_rates, dtype=float).T
         rows += [v for v in values if np.isfinite(v).all()]
         if len(rows) >= count:
             break
@@ -100,31 +100,31 @@ def _rates(ode: ca.Function, x: Array, z: Array, p: Array, u: Array, *, vary: Ma
 def _around(values: Array, rng: np.random.Generator, count: int) -> Array:
     """Draw positive points of the magnitude of values."""
     size = np.abs(values)
-    usual = float(size.max(initial=0.0)) or 1.0
-    return np.where(size > 0.0, size, usual) * np.exp(rng.standard_normal((count, values.size)))
+    typical_size = float(size.max(initial=0.0)) or 1.0
+    return np.where(size > 0.0, size, typical_size) * np.exp(rng.standard_normal((count, values.size)))
 
 
 def _eliminated(vectors: Array, size: Array) -> Laws:
     """Bring laws of scaled states x / size, orthonormal rows (m, n_x), into reduced form."""
-    out = vectors.copy()
+    reduced = vectors.copy()
     pivots: list[int] = []
-    for i in range(out.shape[0]):
-        free = np.abs(out[i:])
+    for i in range(reduced.shape[0]):
+        free = np.abs(reduced[i:])
         free[:, pivots] = 0.0
         row, column = np.unravel_index(int(np.argmax(free)), free.shape)
-        out[[i, i + int(row)]] = out[[i + int(row), i]]
-        out[i] /= out[i, column]
-        for k in range(out.shape[0]):
+        reduced[[i, i + int(row)]] = reduced[[i + int(row), i]]
+        reduced[i] /= reduced[i, column]
+        for k in range(reduced.shape[0]):
             if k != i:
-                out[k] -= out[k, column] * out[i]
+                reduced[k] -= reduced[k, column] * reduced[i]
         pivots.append(int(column))
-    out[np.abs(out) < _CLOSE] = 0.0
+    reduced[np.abs(reduced) < _CLOSE] = 0.0
     order = np.argsort(pivots)
-    first = [pivots[int(k)] for k in order]
-    found: Array = out[order] / size * size[first][:, None]
-    simple = np.round(found * _SIMPLE) / _SIMPLE
-    near = np.abs(found - simple) < _CLOSE * np.abs(found)
-    return Laws(np.where(near, simple, found), tuple(first))
+    pivot_states = [pivots[int(k)] for k in order]
+    coefficients: Array = reduced[order] / size * size[pivot_states][:, None]
+    rounded_coefficients = np.round(coefficients * _SIMPLE) / _SIMPLE
+    is_simple = np.abs(coefficients - rounded_coefficients) < _CLOSE * np.abs(coefficients)
+    return Laws(np.where(is_simple, rounded_coefficients, coefficients), tuple(pivot_states))
 
 
 def _sum(row: Array, names: Sequence[str]) -> str:
@@ -134,5 +134,5 @@ def _sum(row: Array, names: Sequence[str]) -> str:
             size = "" if abs(value) == 1.0 else f"{abs(value):.6g} "
             sign = "-" if value < 0 else "+"
             parts.append(f"{sign} {size}{name}")
-    first = parts[0].removeprefix("+ ").replace("- ", "-", 1)
-    return " ".join([first, *parts[1:]])
+    first_term = parts[0].removeprefix("+ ").replace("- ", "-", 1)
+    return " ".join([first_term, *parts[1:]])

@@ -53,48 +53,48 @@ def settling(system: ca.Function, states: tuple[str, ...]) -> Integrator:
 
 
 def march(
-    by: Integrator, both: Callable[[Array], tuple[Array, Array]], w: Array, p: Array, idle: Mask
+    integrator: Integrator, residual_and_jacobian: Callable[[Array], tuple[Array, Array]], w: Array, p: Array, idle: Mask
 ) -> Iterator[SettlingPoint]:
     """Yield the start, later points at which little moves any more, and the last one of a run; end as integration does.
 
-    both : w to F(w) with its Jacobian
+    residual_and_jacobian : w to F(w) with its Jacobian
     w : (n,) consistent variables, the n_x differential ones first
     idle : (n_x,) states that stay at zero, where rounding would move them
     """
     n_x, time = idle.size, 0.0
-    f0, jacobian = both(w)
+    f0, jacobian = residual_and_jacobian(w)
     fastest = _fastest(jacobian[:n_x, :n_x])
-    size = _sizes(both, w, n_x, fastest)
+    size = _sizes(residual_and_jacobian, w, n_x, fastest)
     yield SettlingPoint(time, w, f0, jacobian, size)
     if not np.isfinite(fastest):
         return
     duration = _FIRST / (_GRID[0] * (fastest or 1.0))
-    still = np.zeros((1, _OUTPUTS, 0, 4))
+    no_inputs = np.zeros((1, _OUTPUTS, 0, 4))
     for _ in range(_RUNS):
         unit = np.where(size > 0.0, size, 1.0)
-        lanes = Lanes(np.zeros(1), np.array([duration]), w[None, :n_x], p[None], still, w[None, n_x:], unit[None])
-        course = _course(by, lanes)
+        lanes = Lanes(np.zeros(1), np.array([duration]), w[None, :n_x], p[None], no_inputs, w[None, n_x:], unit[None])
+        course = _course(integrator, lanes)
         course[:, :n_x][:, idle] = 0.0
-        known = int(np.logical_and.accumulate(np.isfinite(course).all(axis=1)).sum())
-        sizes = np.maximum.accumulate(np.vstack([size, np.abs(course[:known])]))[1:]
+        n_finite = int(np.logical_and.accumulate(np.isfinite(course).all(axis=1)).sum())
+        sizes = np.maximum.accumulate(np.vstack([size, np.abs(course[:n_finite])]))[1:]
         with np.errstate(invalid="ignore", divide="ignore"):
-            moved = np.nan_to_num(np.abs(np.diff(course[:known], axis=0, prepend=w[None])) / sizes).max(axis=1)
-        for k in range(known):
+            changes = np.nan_to_num(np.abs(np.diff(course[:n_finite], axis=0, prepend=w[None])) / sizes).max(axis=1)
+        for k in range(n_finite):
             w, size = course[k], sizes[k]
-            if moved[k] <= _CALM or k == known - 1:
-                yield SettlingPoint(time + duration * _GRID[k], w, *both(w), size)
-        if known < _OUTPUTS:
+            if changes[k] <= _CALM or k == n_finite - 1:
+                yield SettlingPoint(time + duration * _GRID[k], w, *residual_and_jacobian(w), size)
+        if n_finite < _OUTPUTS:
             return
         time, duration = time + duration, duration * _RATIO**_OUTPUTS
 
 
-def _course(by: Integrator, lanes: Lanes) -> Array:
+def _course(integrator: Integrator, lanes: Lanes) -> Array:
     """Return the variables (m, n) at the outputs, NaN from where they cannot be integrated."""
-    if by.stepping is None:
-        found = by.values(lanes)
+    if integrator.stepping is None:
+        solution = integrator.values(lanes)
     else:  # which tells how far it came, too
-        found = by.stepping.model.integrate(lanes, by.grid, by.stepping.method, by.stepping.control)
-    return np.hstack([found.x[0], found.z[0]])
+        solution = integrator.stepping.model.integrate(lanes, integrator.grid, integrator.stepping.method, integrator.stepping.control)
+    return np.hstack([solution.x[0], solution.z[0]])
 
 
 def _fastest(jacobian: Array) -> float:
@@ -102,7 +102,7 @@ def _fastest(jacobian: Array) -> float:
     return float(np.abs(np.linalg.eigvals(jacobian)).max(initial=0.0)) if np.isfinite(jacobian).all() else np.nan
 
 
-def _sizes(both: Callable[[Array], tuple[Array, Array]], w: Array, n_x: int, fastest: float) -> Array:
+def _sizes(residual_and_jacobian: Callable[[Array], tuple[Array, Array]], w: Array, n_x: int, fastest: float) -> Array:
     """Return magnitudes (n,): of what stands at zero the one to which its rate leads before it decays.
 
     Products of a reaction get theirs one after the other.
@@ -112,12 +112,12 @@ def _sizes(both: Callable[[Array], tuple[Array, Array]], w: Array, n_x: int, fas
         zero = size[:n_x] == 0.0
         if not zero.any():
             break
-        rate, jacobian = both(np.concatenate([size[:n_x], w[n_x:]]))
+        rate, jacobian = residual_and_jacobian(np.concatenate([size[:n_x], w[n_x:]]))
         decay = np.abs(np.diagonal(jacobian)[:n_x])
         with np.errstate(divide="ignore", invalid="ignore"):
-            led = np.abs(rate[:n_x]) / np.where(decay > 0.0, decay, fastest)
-        new = np.where(zero & np.isfinite(led), led, 0.0)
-        if not (new > 0.0).any():
+            reached_levels = np.abs(rate[:n_x]) / np.where(decay > 0.0, decay, fastest)
+        added = np.where(zero & np.isfinite(reached_levels), reached_levels, 0.0)
+        if not (added > 0.0).any():
             break
-        size[:n_x] += new
+        size[:n_x] += added
     return size

@@ -97,8 +97,8 @@ class _Functions:
         """Return F (n_w,) and its Jacobian (n_w, n_w)."""
         self._both.arguments["w"][0] = w
         self._both()
-        found = self._both.results
-        return found["f"][0].copy(), found["j"].copy()
+        results = self._both.results
+        return results["f"][0].copy(), results["j"].copy()
 
     def by_p(self, w: Array) -> Array:
         """Return the derivative of F by p, (n_w, n_p)."""
@@ -135,11 +135,11 @@ class Rest(Picklable):
         zero : (n_x,) the states that always begin at zero
         """
         ode = system.function("ode", ca.densify(system.ode))
-        begin = np.zeros(a.size, dtype=np.bool_) if zero is None else zero
-        idle = idle_states(ode, a, z_guess, p, u, zero=begin, vary=vary)
+        starts_at_zero = np.zeros(a.size, dtype=np.bool_) if zero is None else zero
+        idle = idle_states(ode, a, z_guess, p, u, zero=starts_at_zero, vary=vary)
         laws = conservation_laws(ode, a, z_guess, p, u, vary=vary, idle=idle)
-        both = system.function("equations", ca.densify(system.ode), ca.densify(system.alg))
-        return cls(both, u, z_guess, laws, system.state_names, idle)
+        equations = system.function("equations", ca.densify(system.ode), ca.densify(system.alg))
+        return cls(equations, u, z_guess, laws, system.state_names, idle)
 
     @property
     def n_x(self) -> int:
@@ -149,29 +149,29 @@ class Rest(Picklable):
     def solve(self, p: Array, a: Array) -> Resting:
         """Find the steady state at parameters p (n_p,), coming from the state a (n_x,)."""
         key = (p.tobytes(), a.tobytes())
-        last = _LAST.get(self, lambda _: [])
-        if not last or last[0][0] != key:
-            last[:] = [(key, self._solve(p, a))]
-        return last[0][1]
+        cached = _LAST.get(self, lambda _: [])
+        if not cached or cached[0][0] != key:
+            cached[:] = [(key, self._solve(p, a))]
+        return cached[0][1]
 
-    def slopes(self, at: Resting, p: Array, dp: Array, da: Array) -> Array:
+    def slopes(self, steady_state: Resting, p: Array, dp: Array, da: Array) -> Array:
         """Return dw (n_w, n_d) along directions dp (n_p, n_d), da (n_x, n_d)."""
-        right = -self._functions.at(p).by_p(at.w) @ dp
-        right[self._pivots] = self.laws.coefficients @ da
-        return _solve(at.matrix, right)
+        right_side = -self._functions.at(p).by_p(steady_state.w) @ dp
+        right_side[self._pivots] = self.laws.coefficients @ da
+        return _solve(steady_state.matrix, right_side)
 
-    def adjoint(self, at: Resting, p: Array, weight: Array) -> tuple[Array, Array, Array]:
+    def adjoint(self, steady_state: Resting, p: Array, weight: Array) -> tuple[Array, Array, Array]:
         """Return the terms of the second derivatives of sum_i weight_i w_i.
 
         on_p (n_p,), on_a (n_x,), gradients by p and a; and bend (n_w + n_p, n_w + n_p), its Hessian along V = (dw, dp).
         """
-        multiplier: Array = _solve(at.matrix.T, weight)
+        multiplier: Array = _solve(steady_state.matrix.T, weight)
         pivots = self._pivots
         on_a = self.laws.coefficients.T @ multiplier[pivots]
         multiplier[pivots] = 0.0
-        on_p = -self._functions.at(p).by_p(at.w).T @ multiplier
-        found: Any = self._second(at.w, p, multiplier)
-        return on_p, on_a, -np.asarray(found, dtype=float)
+        on_p = -self._functions.at(p).by_p(steady_state.w).T @ multiplier
+        second_derivatives: Any = self._second(steady_state.w, p, multiplier)
+        return on_p, on_a, -np.asarray(second_derivatives, dtype=float)
 
     @cached_property
     def _pivots(self) -> NDArray[np.intp]:
@@ -193,51 +193,51 @@ class Rest(Picklable):
         w = self._consistent(np.concatenate([a, self.z_guess]), functions.both)
         if w is None:
             return self._none("no solution of the algebraic equations was found near their guess")
-        why, now = "", None
+        reason, state = "", None
         with np.errstate(all="ignore"):
-            for now in march(functions.integrator, functions.both, w, p, self.idle):
-                found, moved = self._attempt(now, functions.both, a)
-                if found is not None and not found.reason:
-                    return found
-                why = found.reason if found is not None else why
-                if why and moved < _THERE:
+            for state in march(functions.integrator, functions.both, w, p, self.idle):
+                solution, distance = self._attempt(state, functions.both, a)
+                if solution is not None and not solution.reason:
+                    return solution
+                reason = solution.reason if solution is not None else reason
+                if reason and distance < _THERE:
                     break
-        assert now is not None
-        return self._none(why or self._unsettled(now))
+        assert state is not None
+        return self._none(reason or self._unsettled(state))
 
     def _attempt(
-        self, now: SettlingPoint, both: Callable[[Array], tuple[Array, Array]], a: Array
+        self, state: SettlingPoint, residual_and_jacobian: Callable[[Array], tuple[Array, Array]], a: Array
     ) -> tuple[Resting | None, float]:
         """Try Newton's method from a moment of the integration; also return how far it moved, in magnitudes.
 
         None where it leads nowhere yet; a reason where it leads to what is no isolated steady state.
         """
-        unit = np.where(now.size > 0.0, now.size, 1.0)
-        w, rate, jacobian, before = now.w, now.rate, now.jacobian, np.inf
+        unit = np.where(state.size > 0.0, state.size, 1.0)
+        w, rate, jacobian, previous_error = state.w, state.rate, state.jacobian, np.inf
         for k in range(_NEWTON):
             matrix, residual = self._system(w, rate, jacobian, a)
             solve = _factorised(matrix)
             if solve is None:
                 return None, np.inf
             step = -solve(residual)
-            far = float((np.abs(step) / unit).max())
-            if not math.isfinite(far) or (k == 0 and far > _TRY):
-                return None, far
+            step_size = float((np.abs(step) / unit).max())
+            if not math.isfinite(step_size) or (k == 0 and step_size > _TRY):
+                return None, step_size
             w = w + step
             w[: self.n_x][self.idle] = 0.0
-            rate, jacobian = both(w)
-            left = float((np.abs(step) / np.maximum(np.abs(w), 1e-3 * unit)).max())
-            if left <= _EXACT or 0.5 * before < left <= _ROUNDED:
+            rate, jacobian = residual_and_jacobian(w)
+            error = float((np.abs(step) / np.maximum(np.abs(w), 1e-3 * unit)).max())
+            if error <= _EXACT or 0.5 * previous_error < error <= _ROUNDED:
                 break
-            before = left
+            previous_error = error
         else:
             return None, np.inf
-        moved = float((np.abs(w - now.w) / unit).max())
-        if not moved <= _NEAR or not np.isfinite(jacobian).all():
+        distance = float((np.abs(w - state.w) / unit).max())
+        if not distance <= _NEAR or not np.isfinite(jacobian).all():
             return None, np.inf
         matrix, _ = self._system(w, rate, jacobian, a)
         try:
-            values, earlier = self._eigenvalues(jacobian), self._eigenvalues(now.jacobian)
+            values, earlier = self._eigenvalues(jacobian), self._eigenvalues(state.jacobian)
         except np.linalg.LinAlgError:  # of algebraic equations that are singular there
             return None, np.inf
         size = np.abs(np.concatenate(values)).max(initial=0.0)
@@ -246,8 +246,8 @@ class Rest(Picklable):
         active, moving = values[0], self.n_x - len(self.laws.pivots)
         slowest = [float(np.sort(np.abs(v[0]))[::-1][moving - 1]) if moving else 1.0 for v in (values, earlier)]
         if np.count_nonzero(active.real < -_STILL * size) != moving or slowest[0] < _LOST * slowest[1]:
-            return self._none(_NOT_ISOLATED), moved
-        return Resting(w, matrix, np.concatenate(values), now.time), moved
+            return self._none(_NOT_ISOLATED), distance
+        return Resting(w, matrix, np.concatenate(values), state.time), distance
 
     def _system(self, w: Array, rate: Array, jacobian: Array, a: Array) -> tuple[Array, Array]:
         """Return G_w and G."""
@@ -265,20 +265,20 @@ class Rest(Picklable):
         """
         n = self.n_x
         f_x, f_z, g_x, g_z = jacobian[:n, :n], jacobian[:n, n:], jacobian[n:, :n], jacobian[n:, n:]
-        along = f_x - f_z @ _solve(g_z, g_x) if g_z.size else f_x
+        reduced_jacobian = f_x - f_z @ _solve(g_z, g_x) if g_z.size else f_x
         parts = (~self.idle, self.idle) if self.idle.any() else (~self.idle,)
-        found: list[Any] = [np.linalg.eigvals(along[np.ix_(part, part)]) for part in parts]
-        active, idle = (part.astype(complex) for part in (*found, np.empty(0))[:2])
+        spectra: list[Any] = [np.linalg.eigvals(reduced_jacobian[np.ix_(part, part)]) for part in parts]
+        active, idle = (part.astype(complex) for part in (*spectra, np.empty(0))[:2])
         return active, idle
 
-    def _consistent(self, w: Array, both: Callable[[Array], tuple[Array, Array]]) -> Array | None:
+    def _consistent(self, w: Array, residual_and_jacobian: Callable[[Array], tuple[Array, Array]]) -> Array | None:
         """Solve the algebraic equations at the start."""
         n = self.n_x
         if w.size == n:
             return w
         w = w.copy()
         for _ in range(_NEWTON):
-            rate, jacobian = both(w)
+            rate, jacobian = residual_and_jacobian(w)
             try:
                 step: Array = -_solve(jacobian[n:, n:], rate[n:])
             except np.linalg.LinAlgError:
@@ -290,23 +290,23 @@ class Rest(Picklable):
                 return w
         return None
 
-    def _unsettled(self, now: SettlingPoint) -> str:
+    def _unsettled(self, state: SettlingPoint) -> str:
         """Describe how the model still changes at the last point of the integration."""
-        if not (np.isfinite(now.rate).all() and np.isfinite(now.jacobian).all()):
-            return f"its rates cannot be computed {_after(now.time)}"
+        if not (np.isfinite(state.rate).all() and np.isfinite(state.jacobian).all()):
+            return f"its rates cannot be computed {_after(state.time)}"
         n = self.n_x
         with np.errstate(all="ignore"):  # what has grown without bound is infinite by now
-            rounding = np.abs(now.rate) <= _STANDS * np.abs(now.jacobian) @ np.abs(now.w)
+            rounding = np.abs(state.rate) <= _STANDS * np.abs(state.jacobian) @ np.abs(state.w)
         if rounding[:n].all():
-            return f"{_after(now.time)} it stands still, but {_NOT_ISOLATED}"
-        unit = np.where(now.size[:n] > 0.0, now.size[:n], 1.0)
-        speed = np.abs(now.rate[:n]) / unit
+            return f"{_after(state.time)} it stands still, but {_NOT_ISOLATED}"
+        unit = np.where(state.size[:n] > 0.0, state.size[:n], 1.0)
+        speed = np.abs(state.rate[:n]) / unit
         i = int(np.argmax(np.where(rounding[:n], -1.0, speed)))
-        growing = np.abs(now.w[:n]) >= 0.999 * now.size[:n]
-        how = "grows" if growing[i] and np.sign(now.rate[i]) == np.sign(now.w[i]) else "still moves"
+        growing = np.abs(state.w[:n]) >= 0.999 * state.size[:n]
+        behavior = "grows" if growing[i] and np.sign(state.rate[i]) == np.sign(state.w[i]) else "still moves"
         return (
-            f"{_after(now.time)} '{self.states[i]}' {how}, by {now.rate[i]:.2g} per unit of time "
-            f"at {now.w[i]:.3g}: the model grows without bound, oscillates, or settles too slowly"
+            f"{_after(state.time)} '{self.states[i]}' {behavior}, by {state.rate[i]:.2g} per unit of time "
+            f"at {state.w[i]:.3g}: the model grows without bound, oscillates, or settles too slowly"
         )
 
     def _none(self, reason: str) -> Resting:
@@ -326,7 +326,7 @@ class Rest(Picklable):
 
     @property
     def _functions(self) -> _Functions:
-        return _FUNCTIONS.get(self, lambda rest: _Functions(*rest._graphs, rest.states))
+        return _FUNCTIONS.get(self, lambda solver: _Functions(*solver._graphs, solver.states))
 
     @cached_property
     def _second(self) -> ca.Function:

@@ -46,31 +46,31 @@ def surrogate(problem: Posed) -> Posed:
     conditions = list(problem.conditions)
     for i, condition in enumerate(conditions):
         observed, sigma = list(condition.observed), condition.points.sigma.copy()
-        for j, of in enumerate(observed):
-            if of is None or (of.noise.plain and not of.computed):
+        for j, observable in enumerate(observed):
+            if observable is None or (observable.noise.plain and not observable.computed):
                 continue
-            if isinstance(of.noise, (Poisson, NegativeBinomial)):
-                observed[j] = replace(of, noise=Gaussian(), group=-1, predicted=of.predicted[:1], computed=False)
-                sigma[:, j] = _of_counts(of.noise, condition.points.values[:, j])
+            if isinstance(observable.noise, (Poisson, NegativeBinomial)):
+                observed[j] = replace(observable, noise=Gaussian(), group=-1, predicted=observable.predicted[:1], computed=False)
+                sigma[:, j] = _of_counts(observable.noise, condition.points.values[:, j])
                 continue
-            like = LogNormal(base=of.noise.base) if isinstance(of.noise, LogNormal) else Gaussian()
-            known = _known(problem, condition, of.predicted[1]) if of.computed and of.noise.plain else None
-            if known is not None:
-                observed[j] = replace(of, noise=like, group=-1, predicted=of.predicted[:1], computed=False)
-                sigma[:, j] = known
+            noise = LogNormal(base=observable.noise.base) if isinstance(observable.noise, LogNormal) else Gaussian()
+            known_sigma = _known(problem, condition, observable.predicted[1]) if observable.computed and observable.noise.plain else None
+            if known_sigma is not None:
+                observed[j] = replace(observable, noise=noise, group=-1, predicted=observable.predicted[:1], computed=False)
+                sigma[:, j] = known_sigma
                 continue
             label, bounds = f"surrogate of {problem.outputs[j]}", _ANY
-            if of.computed and of.noise.plain and of.predicted[1] in sizes:
-                name, bounds = sizes[of.predicted[1]]
+            if observable.computed and observable.noise.plain and observable.predicted[1] in sizes:
+                name, bounds = sizes[observable.predicted[1]]
                 label = f"surrogate of sigma {name}"
             labels.setdefault(label, bounds)
             observed[j] = replace(
-                of, noise=like, group=list(labels).index(label), predicted=of.predicted[:1], computed=False
+                observable, noise=noise, group=list(labels).index(label), predicted=observable.predicted[:1], computed=False
             )
-            if of.computed:
+            if observable.computed:
                 sigma[:, j] = 1.0
         conditions[i] = replace(condition, observed=tuple(observed), points=replace(condition.points, sigma=sigma))
-    plain = replace(
+    surrogate_problem = replace(
         problem,
         conditions=tuple(conditions),
         groups=tuple(labels),
@@ -80,29 +80,29 @@ def surrogate(problem: Posed) -> Posed:
         forgiving=True,
         format_measure="-2 log L of normal errors",
     )
-    return plain.fix([q.name for q in problem.quantities if q.of in problem.noise_parameters])
+    return surrogate_problem.fix([q.name for q in problem.quantities if q.of in problem.noise_parameters])
 
 
 def _sizes(problem: Posed) -> Mapping[str, tuple[str, tuple[float, float]]]:
     """Return the spreads that are a parameter of the noise in all experiments, with its name and bounds."""
     graphs = {name: problem.model.outputs[name] for name in problem.spreads}
     symbols = {name: graph.name() for name, graph in graphs.items() if graph.is_symbolic()}
-    own: dict[str, list[tuple[float, float]]] = {}
+    bounds_by_parameter: dict[str, list[tuple[float, float]]] = {}
     for q in problem.quantities:
-        own.setdefault(q.of, []).append((q.lower, q.upper))
+        bounds_by_parameter.setdefault(q.of, []).append((q.lower, q.upper))
     return {
-        spread: (name, own[name][0])
+        spread: (name, bounds_by_parameter[name][0])
         for spread, name in symbols.items()
-        if name in problem.noise_parameters and len(own.get(name, ())) == 1
+        if name in problem.noise_parameters and len(bounds_by_parameter.get(name, ())) == 1
     }
 
 
 def _known(problem: Posed, condition: Condition, spread: str) -> float | None:
     """Return a spread that is a number in an experiment, since all its parameters are fixed; None if it is none."""
     model, graph = problem.model, problem.model.outputs[spread]
-    inside = {s.name() for s in ca.symvar(graph)}
-    rows = [i for i, name in enumerate(model.parameters) if name in inside]
-    if len(rows) < len(inside) or condition.link.pattern[rows].any():
+    symbol_names = {s.name() for s in ca.symvar(graph)}
+    rows = [i for i, name in enumerate(model.parameters) if name in symbol_names]
+    if len(rows) < len(symbol_names) or condition.link.pattern[rows].any():
         return None
     p = condition.link.natural(problem.guess[condition.theta]).p
     value = float(ca.Function("spread", [model.system.p], [graph])(p))
@@ -115,23 +115,23 @@ def _of_counts(noise: Poisson | NegativeBinomial, values: Array) -> Array:
     Of a smooth course  m[i-1] - 2 m[i] + m[i+1]  has six times the variance of a count (Gasser, Sroka and
     Jennen-Steinmetz 1986).
     """
-    least, dispersion, most = _DISPERSION
-    known = values[np.isfinite(values)]
-    if known.size > _FEW_COUNTS:
-        excess = np.mean(np.diff(known, 2) ** 2 / 6 - known[1:-1])
-        dispersion = float(np.clip(excess / max(float(np.mean(known**2)), 1.0), least, most))
+    min_dispersion, dispersion, max_dispersion = _DISPERSION
+    counts = values[np.isfinite(values)]
+    if counts.size > _FEW_COUNTS:
+        excess = np.mean(np.diff(counts, 2) ** 2 / 6 - counts[1:-1])
+        dispersion = float(np.clip(excess / max(float(np.mean(counts**2)), 1.0), min_dispersion, max_dispersion))
     if isinstance(noise, Poisson):
         dispersion = 0.0
     return np.sqrt(np.maximum(values, 1.0) + dispersion * values**2)
 
 
-def completed(problem: Posed, found: Posed, theta: Array, otherwise: Array) -> Array:
-    """Return theta of the problem from one of its surrogate; parameters of the noise stand where `otherwise` says."""
-    out = otherwise.copy()
-    places = {name: j for j, name in enumerate(problem.names)}
-    for name, value in zip(found.names, theta, strict=True):
-        out[places[name]] = value
-    return out
+def completed(problem: Posed, surrogate_problem: Posed, theta: Array, default_theta: Array) -> Array:
+    """Return theta of the problem from one of its surrogate; parameters of the noise stand where `default_theta` says."""
+    completed_theta = default_theta.copy()
+    index_by_name = {name: j for j, name in enumerate(problem.names)}
+    for name, value in zip(surrogate_problem.names, theta, strict=True):
+        completed_theta[index_by_name[name]] = value
+    return completed_theta
 
 
 def with_spreads(problem: Posed, staged: StagedProblem, v: Array) -> Array:
@@ -141,23 +141,23 @@ def with_spreads(problem: Posed, staged: StagedProblem, v: Array) -> Array:
     that is a parameter, and for sums and products with one parameter each, as a + b y.
     """
     v = v.copy()
-    own = {q.of: [j for j, other in enumerate(problem.quantities) if other.of == q.of] for q in problem.quantities}
+    indices_by_parameter = {q.of: [j for j, other in enumerate(problem.quantities) if other.of == q.of] for q in problem.quantities}
     lower, upper = problem.bounds
-    inside = _parameters(problem)
+    parameters_by_spread = _parameters(problem)
     for _ in range(_ROUNDS):
         try:
-            factors = list(_factors(problem, staged, v, inside))
+            factors = list(_factors(problem, staged, v, parameters_by_spread))
         except (ValueError, FloatingPointError):
             return v
-        moved = False
+        is_changed = False
         for parameters, factor in factors:
             if not (np.isfinite(factor) and factor > 0.0) or abs(np.log(factor)) < _SETTLED:
                 continue
-            for j in (j for name in parameters for j in own.get(name, ())):
-                to = v[j] + np.log(factor) if problem.log[j] else v[j] * factor
-                v[j] = float(np.clip(to, lower[j], upper[j]))
-                moved = True
-        if not moved:
+            for j in (j for name in parameters for j in indices_by_parameter.get(name, ())):
+                new_value = v[j] + np.log(factor) if problem.log[j] else v[j] * factor
+                v[j] = float(np.clip(new_value, lower[j], upper[j]))
+                is_changed = True
+        if not is_changed:
             break
     return v
 
@@ -169,23 +169,23 @@ def _parameters(problem: Posed) -> Mapping[str, frozenset[str]]:
 
 
 def _factors(
-    problem: Posed, staged: StagedProblem, v: Array, inside: Mapping[str, frozenset[str]]
+    problem: Posed, staged: StagedProblem, v: Array, parameters_by_spread: Mapping[str, frozenset[str]]
 ) -> Iterable[tuple[frozenset[str], float]]:
     """Yield sets of parameters, and by what factor the spreads that contain them are too small.
 
     Spreads of several outputs with the same parameters, such as one sigma times the scale of each, are judged together.
     """
-    sets = {s: inside[s] for s in inside if inside[s]}
+    sets = {s: parameters_by_spread[s] for s in parameters_by_spread if parameters_by_spread[s]}
     values: dict[tuple[frozenset[str], type[Noise]], list[tuple[Array, Array, Array]]] = {}
     noise: dict[tuple[frozenset[str], type[Noise]], Noise] = {}
     for condition, (mu, spread, _) in zip(problem.conditions, staged.standardised(v), strict=True):
         rows, column = np.nonzero(condition.points.mask)
         m = condition.points.values[rows, column]
-        for j, of in enumerate(condition.observed):
-            if of is not None and of.computed and of.predicted[1] in sets:
-                here, key = column == j, (sets[of.predicted[1]], type(of.noise))
-                values.setdefault(key, []).append((mu[here], spread[here], m[here]))
-                noise[key] = of.noise
+        for j, observable in enumerate(condition.observed):
+            if observable is not None and observable.computed and observable.predicted[1] in sets:
+                is_column, key = column == j, (sets[observable.predicted[1]], type(observable.noise))
+                values.setdefault(key, []).append((mu[is_column], spread[is_column], m[is_column]))
+                noise[key] = observable.noise
     for key, parts in values.items():
         mu, spread, m = (np.concatenate([part[k] for part in parts]) for k in range(3))
         unit = float(np.median(spread))

@@ -78,9 +78,9 @@ _SOFT = 4.5  # the same for an evaluation of soft equations
 
 def work_of(evaluations: dict[str, int], n_theta: int) -> float:
     """Convert evaluations to an equivalent number of simulations; about three sensitivities count as one."""
-    sweeps = evaluations.get("jacobians", 0)
-    others = sum(evaluations.values()) - sweeps
-    return others + (1.0 + n_theta / 3.0) * sweeps
+    n_jacobians = evaluations.get("jacobians", 0)
+    n_other_evaluations = sum(evaluations.values()) - n_jacobians
+    return n_other_evaluations + (1.0 + n_theta / 3.0) * n_jacobians
 
 
 def best_of(scene: Scene, draws: Sequence[Array]) -> tuple[int, float]:
@@ -94,19 +94,19 @@ def descend(
     scene: Scene, start: Array, limits: tuple[float, float], seconds: float, *, step_control: str = "box"
 ) -> Descent:
     """Go down from a start; `limits` are the costs above which it is dropped at `LOOKS`."""
-    seen = [np.nan, np.nan]
-    dropped = [False]
+    look_costs = [np.nan, np.nan]
+    is_dropped = [False]
 
     def look(iteration: int, cost: float) -> bool:
         if iteration in LOOKS:
             k = LOOKS.index(iteration)
-            seen[k] = cost
-            dropped[0] = cost > limits[k]
-        return dropped[0]
+            look_costs[k] = cost
+            is_dropped[0] = cost > limits[k]
+        return is_dropped[0]
 
     rule = _COARSE if step_control == "box" else step_control
-    found = _solve(scene.staged, start, _ITERATIONS, seconds, look, rule=rule)
-    return Descent(found.theta, scene.cost(found.theta), found.work, (seen[0], seen[1]), dropped[0])
+    descent = _solve(scene.staged, start, _ITERATIONS, seconds, look, rule=rule)
+    return Descent(descent.theta, scene.cost(descent.theta), descent.work, (look_costs[0], look_costs[1]), is_dropped[0])
 
 
 def settle(
@@ -121,28 +121,28 @@ def settle(
     other solutions, goes on as long as a round pays, and where the accuracy of a search lets it stall, at a higher one;
     if `accurate`, at that from the start.
     """
-    until = time.time() + seconds
+    deadline = time.time() + seconds
     staged = scene.accurate if accurate else scene.staged
-    patient = _PATIENT if accurate else Box()
-    rule = patient if step_control == "box" else step_control
-    theta, cost, work, ended, optimum = start, np.inf, 0.0, False, False
+    patient_rule = _PATIENT if accurate else Box()
+    rule = patient_rule if step_control == "box" else step_control
+    theta, cost, work, is_settled, is_optimum = start, np.inf, 0.0, False, False
     for _ in range(rounds):
         look = None if hope == np.inf else _Forecast(hope)
-        found = _solve(staged, theta, POLISHING, until - time.time(), look, rule=rule, least=0.0)
-        theta, before, cost = found.theta, cost, found.cost
-        work += found.work * (_FINER if staged is scene.accurate else 1.0)
-        optimum = found.optimum
-        ended = optimum or not cost < before - _PAYS
-        if optimum or not cost < best or time.time() >= until:
+        descent = _solve(staged, theta, POLISHING, deadline - time.time(), look, rule=rule, min_decrease=0.0)
+        theta, previous_cost, cost = descent.theta, cost, descent.cost
+        work += descent.work * (_FINER if staged is scene.accurate else 1.0)
+        is_optimum = descent.optimum
+        is_settled = is_optimum or not cost < previous_cost - _PAYS
+        if is_optimum or not cost < best or time.time() >= deadline:
             break
-        if ended and staged is not scene.accurate:
-            staged, rule, ended, cost = scene.accurate, _PATIENT if step_control == "box" else rule, False, np.inf
-        elif ended:
+        if is_settled and staged is not scene.accurate:
+            staged, rule, is_settled, cost = scene.accurate, _PATIENT if step_control == "box" else rule, False, np.inf
+        elif is_settled:
             break
-    cost, lowest = scene.cost(theta), scene.cost(start)
-    if not cost <= lowest + _ARRIVED:  # what went down at another accuracy need not have done so at that of the search
-        theta, cost, optimum = start, lowest, False
-    return Descent(theta, cost, work, dropped=not ended, optimum=optimum)
+    cost, start_cost = scene.cost(theta), scene.cost(start)
+    if not cost <= start_cost + _ARRIVED:  # what went down at another accuracy need not have done so at that of the search
+        theta, cost, is_optimum = start, start_cost, False
+    return Descent(theta, cost, work, dropped=not is_settled, optimum=is_optimum)
 
 
 class _Forecast:
@@ -154,34 +154,34 @@ class _Forecast:
     def __call__(self, iteration: int, cost: float) -> bool:
         if iteration % _FORECAST:
             return False
-        before, self._before = self._before, cost
-        return iteration > _FORECAST and cost - (before - cost) / _FORECAST * (POLISHING - iteration) > self.hope
+        previous_cost, self._before = self._before, cost
+        return iteration > _FORECAST and cost - (previous_cost - cost) / _FORECAST * (POLISHING - iteration) > self.hope
 
 
 def grow(
     scene: Scene, start: Array, seconds: float, horizons: int = HORIZONS[-1], *,
-    step_control: str = "box", far: float = np.inf,
+    step_control: str = "box", max_mean_cost: float = np.inf,
 ) -> tuple[Array | None, float]:  # fmt: skip
     """Go down on ever longer horizons, all but the whole; return where to, and the work that it took.
 
     `horizons` says into how many parts the distinct measured times are divided.  Nowhere, where one of them ends with a
-    cost of more than `far` a value, in known sigmas.
+    cost of more than `max_mean_cost` a value, in known sigmas.
     """
     rule = _SHORTENED if step_control == "box" else step_control
-    theta, work, times, until = start, 0.0, scene.times, time.time() + seconds
+    theta, work, times, deadline = start, 0.0, scene.times, time.time() + seconds
     shares = [int(np.ceil(k / horizons * times.size)) for k in range(1, horizons)]
     ends = sorted({float(times[share - 1]) for share in shares if 0 < share < times.size})
     for end in ends:
-        if time.time() >= until:  # to build the problem up to a time may take longer than to go down on it
+        if time.time() >= deadline:  # to build the problem up to a time may take longer than to go down on it
             break
         staged = scene.until(end)
-        found = _solve(staged, theta, _PER_HORIZON, seconds / horizons, rule=rule)
-        work += found.work * 0.5 * (1.0 + float(np.mean(times <= end)))  # the first steps are short
-        if not np.isfinite(found.cost):
+        descent = _solve(staged, theta, _PER_HORIZON, seconds / horizons, rule=rule)
+        work += descent.work * 0.5 * (1.0 + float(np.mean(times <= end)))  # the first steps are short
+        if not np.isfinite(descent.cost):
             continue
-        theta = found.theta
+        theta = descent.theta
         values = sum(np.count_nonzero(chain.row_mask) for chain in staged.layout.chains)
-        if staged.layout.n_groups == 0 and found.cost > far * values:
+        if staged.layout.n_groups == 0 and descent.cost > max_mean_cost * values:
             return None, work
     return theta, work
 
@@ -195,11 +195,11 @@ def harden(scene: Scene, start: Array, seconds: float, stations: tuple[float, ..
     """
     with watched(max(seconds, 1e-3)):
         try:
-            found = soft_start(scene.searched, start, scene.transcription.integrator, stations=stations)
+            soft_solution = soft_start(scene.searched, start, scene.transcription.integrator, stations=stations)
         except Stopped:
             return start, 0.0
     lower, upper = scene.staged.lower[: start.size], scene.staged.upper[: start.size]
-    return np.clip(found.theta, lower, upper), _SOFT * work_of(found.evaluations, start.size)
+    return np.clip(soft_solution.theta, lower, upper), _SOFT * work_of(soft_solution.evaluations, start.size)
 
 
 def _solve(
@@ -210,21 +210,21 @@ def _solve(
     look: Callable[[int, float], bool] | None = None,
     *,
     rule: StepControl | str,
-    least: float = _LEAST,
+    min_decrease: float = _LEAST,
 ) -> Descent:
     """Go down; in a box, and where nothing but theta moves, by what does no more than that needs."""
     if isinstance(rule, Box) and descends(staged):
-        found = descend_in_box(staged, start, rule, iterations, seconds, least=least, look=look)
-        work = work_of(found.evaluations, found.theta.size)
-        return Descent(found.theta, found.cost, work, optimum=found.promise <= _ARRIVED)
+        outcome = descend_in_box(staged, start, rule, iterations, seconds, min_decrease=min_decrease, look=look)
+        work = work_of(outcome.evaluations, outcome.theta.size)
+        return Descent(outcome.theta, outcome.cost, work, optimum=outcome.promise <= _ARRIVED)
 
-    def seen(now: Iteration) -> bool:
-        return look is not None and look(now.iteration, now.cost)
+    def look_at_iteration(iteration: Iteration) -> bool:
+        return look is not None and look(iteration.iteration, iteration.cost)
 
-    from_there = staged.restricted()
-    from_there.start = np.clip(start, staged.lower, staged.upper)
+    restarted_problem = staged.restricted()
+    restarted_problem.start = np.clip(start, staged.lower, staged.upper)
     solver = GaussNewton(rule, max_iter=iterations)
-    solved = solver.solve(from_there, Control(max(seconds, 1e-3), seen))
-    work = work_of(solved.evaluations, solved.v.size)
-    cost = staged.evaluate(solved.v).cost
-    return Descent(solved.v, cost, work, optimum=solved.status.success)
+    solution = solver.solve(restarted_problem, Control(max(seconds, 1e-3), look_at_iteration))
+    work = work_of(solution.evaluations, solution.v.size)
+    cost = staged.evaluate(solution.v).cost
+    return Descent(solution.v, cost, work, optimum=solution.status.success)

@@ -45,48 +45,48 @@ def matching(problem: Posed, theta: Array, states: States, integrator: Integrato
     """
     staged = Collocation(elements="data", states=states, integrator=integrator).transcribe(problem, theta)
     scale = staged.scale.copy()
-    for chain, known in zip(staged.layout.chains, _known(problem, theta, states), strict=True):
-        inner = chain.inner.reshape(chain.n_stages, staged.table.degree, known.size)
-        scale[inner[:, :, ~known]] = np.inf
+    for chain, is_known in zip(staged.layout.chains, _known(problem, theta, states), strict=True):
+        inner = chain.inner.reshape(chain.n_stages, staged.table.degree, is_known.size)
+        scale[inner[:, :, ~is_known]] = np.inf
     # Only theta may move: the trajectories are given.
-    moving = np.arange(staged.layout.n_v) < staged.layout.n_theta
-    lower, upper = np.where(moving, staged.lower, staged.start), np.where(moving, staged.upper, staged.start)
-    given = staged.explicit().restricted(lower=lower, upper=upper, scale=scale)
-    assert isinstance(given, CollocationProblem)
-    ledger, soft, found = Ledger(given), MatchedEquations(given), theta
+    is_moving = np.arange(staged.layout.n_v) < staged.layout.n_theta
+    lower, upper = np.where(is_moving, staged.lower, staged.start), np.where(is_moving, staged.upper, staged.start)
+    matching_problem = staged.explicit().restricted(lower=lower, upper=upper, scale=scale)
+    assert isinstance(matching_problem, CollocationProblem)
+    ledger, soft, best_theta = Ledger(matching_problem), MatchedEquations(matching_problem), theta
     with suppress(Stopped):  # the best so far will do
-        at, mu = ledger.evaluate(given.start), _FIRST_MU
+        evaluation, mu = ledger.evaluate(matching_problem.start), _FIRST_MU
         for _ in range(_ITERATIONS):
-            if not at.ok:
+            if not evaluation.ok:
                 break
-            found = given.layout.theta(at.v).copy()
-            if not soft.goes_on(ledger, at.v):
+            best_theta = matching_problem.layout.theta(evaluation.v).copy()
+            if not soft.goes_on(ledger, evaluation.v):
                 break
-            taken = soft.step(ledger, at, mu)
-            if taken.to is None:
+            step = soft.step(ledger, evaluation, mu)
+            if step.to is None:
                 break
-            at, mu = taken.to, taken.damping
-            found = given.layout.theta(at.v).copy()
-            if taken.decrease < _DROP:
+            evaluation, mu = step.to, step.damping
+            best_theta = matching_problem.layout.theta(evaluation.v).copy()
+            if step.decrease < _DROP:
                 break
-    return found
+    return best_theta
 
 
 class MatchedEquations(SoftenedProblem):
     """The equations at given states: derivatives by theta alone, most of which are zero."""
 
-    def __init__(self, given: CollocationProblem) -> None:
-        super().__init__(given, _STATION)
-        self._given = given
+    def __init__(self, staged: CollocationProblem) -> None:
+        super().__init__(staged, _STATION)
+        self._given = staged
         self._known: tuple[bytes, tuple[QuantitySlopes, ...]] = b"", ()
 
     def goes_on(self, ledger: Ledger, v: Array) -> bool:
         """Whether there are derivatives by theta at v."""
-        return all(of.finite for of in self._slopes(v))
+        return all(slopes.finite for slopes in self._slopes(v))
 
-    def equations(self, at: Evaluation) -> _OfTheta:
+    def equations(self, evaluation: Evaluation) -> _OfTheta:
         """Return the normal equations in theta."""
-        return _OfTheta(self, self._given, at, self._slopes(at.v))
+        return _OfTheta(self, self._given, evaluation, self._slopes(evaluation.v))
 
     def _slopes(self, v: Array) -> tuple[QuantitySlopes, ...]:
         if self._known[0] != v.tobytes():
@@ -101,22 +101,22 @@ class _OfTheta:
     """
 
     def __init__(
-        self, soft: SoftenedProblem, given: CollocationProblem, at: Evaluation, slopes: Sequence[QuantitySlopes]
+        self, soft: SoftenedProblem, staged: CollocationProblem, evaluation: Evaluation, slopes: Sequence[QuantitySlopes]
     ) -> None:
-        layout, n = given.layout, given.layout.n_theta
-        prior = given.problem.priors(layout.theta(at.v)).jacobian
+        layout, n = staged.layout, staged.layout.n_theta
+        prior = staged.problem.priors(layout.theta(evaluation.v)).jacobian
         self.gradient, self._prior = np.zeros(layout.n_v), prior.product()
-        self.gradient[:n] = prior.T @ at.prior
-        on = self._prior.row == self._prior.column
-        diagonal = np.bincount(self._prior.row[on], self._prior.entry[on], minlength=n).astype(float)
+        self.gradient[:n] = prior.T @ evaluation.prior
+        is_diagonal = self._prior.row == self._prior.column
+        diagonal = np.bincount(self._prior.row[is_diagonal], self._prior.entry[is_diagonal], minlength=n).astype(float)
         self._columns = [chain.theta for chain in layout.chains]
         self._blocks: list[Array] = []
-        for i, (chain, of) in enumerate(zip(layout.chains, slopes, strict=True)):
-            (w_r, ahead, w_d), (r, following, d) = soft.weighted(i, at)
-            weight, start = soft.initial(i, at)
-            inner = of.inner.scaled(w_d.ravel())
+        for i, (chain, chain_slopes) in enumerate(zip(layout.chains, slopes, strict=True)):
+            (w_r, w_next, w_d), (r, next_gaps, d) = soft.weighted(i, evaluation)
+            weight, start = soft.initial(i, evaluation)
+            inner = chain_slopes.inner.scaled(w_d.ravel())
             block, gradient = inner.gram(), inner.T @ d.ravel()
-            dense = ((of.rows, w_r, r), (of.ends, ahead, following), (of.initial[None], weight[None], start[None]))
+            dense = ((chain_slopes.rows, w_r, r), (chain_slopes.ends, w_next, next_gaps), (chain_slopes.initial[None], weight[None], start[None]))
             for derivative, weights, values in dense:
                 if derivative is not None:
                     J = (derivative * weights[:, :, None]).reshape(values.size, -1)
@@ -133,15 +133,15 @@ class _OfTheta:
         curvature += sum(float(d[c] @ M @ d[c]) for c, M in zip(self._columns, self._blocks, strict=True))
         return -float(self.gradient @ dv) - 0.5 * curvature
 
-    def solve(self, mu: float, held: Mask) -> Array | None:
+    def solve(self, mu: float, is_fixed: Mask) -> Array | None:
         """Return the step for damping mu with the held variables fixed, or None if the matrix is not definite."""
         n = self._diagonal.size
-        free = np.where(held[:n], 0.0, 1.0)
+        free = np.where(is_fixed[:n], 0.0, 1.0)
         blocks = [free[c][:, None] * M * free[c] for c, M in zip(self._columns, self._blocks, strict=True)]
-        extra, step = np.where(held[:n], 1.0, mu * self._diagonal), np.zeros(held.size)
+        diagonal, step = np.where(is_fixed[:n], 1.0, mu * self._diagonal), np.zeros(is_fixed.size)
         try:
             prior = self._prior.scaled(free, free)
-            step[:n] = solve_arrow(self._columns, blocks, prior, extra, -self.gradient[:n] * free)
+            step[:n] = solve_arrow(self._columns, blocks, prior, diagonal, -self.gradient[:n] * free)
         except (np.linalg.LinAlgError, ValueError):  # not positive definite, or not finite
             return None
         return step
@@ -153,4 +153,4 @@ def _known(problem: Posed, theta: Array, states: States) -> list[Mask]:
     if isinstance(states, Trajectory):
         return [np.ones(len(model.states) + len(model.algebraic_states), dtype=bool) for _ in problem.conditions]
     names = (*model.states, *model.algebraic_states)
-    return [np.array([name in known for name in names]) for known in known_states(problem, theta, states)]
+    return [np.array([name in known_names for name in names]) for known_names in known_states(problem, theta, states)]

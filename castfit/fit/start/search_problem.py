@@ -67,8 +67,8 @@ class Scene:
     @property
     def times(self) -> Array:
         """The distinct times after the start at which anything is measured, (n_times,)."""
-        after = [c.points.times[c.points.times > c.start] for c in self.searched.conditions]
-        return np.unique(np.concatenate([np.empty(0), *after]))
+        later_times = [c.points.times[c.points.times > c.start] for c in self.searched.conditions]
+        return np.unique(np.concatenate([np.empty(0), *later_times]))
 
     @property
     def places(self) -> list[int]:
@@ -78,17 +78,17 @@ class Scene:
     def until(self, end: float) -> ShootingProblem:
         """Return the problem up to a measured time, more roughly."""
         if end not in self._shorter:
-            shorter = self.searched.until(end)
-            by = SingleShooting(self._options(_ROUGH))
+            truncated_problem = self.searched.until(end)
+            transcription = SingleShooting(self._options(_ROUGH))
             units: list[Array] | None = None
             if self._units is not None:  # experiments that begin later are left out
-                known = dict(zip((c.name for c in self.searched.conditions), self._units, strict=True))
-                units = [known[c.name] for c in shorter.conditions]
+                units_by_name = dict(zip((c.name for c in self.searched.conditions), self._units, strict=True))
+                units = [units_by_name[c.name] for c in truncated_problem.conditions]
             if units is None or self.staged.eliminated.size:
-                staged = by.transcribe(shorter, shorter.guess)
+                staged = transcription.transcribe(truncated_problem, truncated_problem.guess)
                 self._shorter[end] = staged if units is None else staged.with_units(units)
             else:
-                self._shorter[end] = by.transcribe(shorter, shorter.guess, units)
+                self._shorter[end] = transcription.transcribe(truncated_problem, truncated_problem.guess, units)
         return self._shorter[end]
 
     @property
@@ -131,17 +131,17 @@ def cost_of(staged: ShootingProblem, theta: Array) -> float:
     if staged.dense_evaluator is not None:
         cost = staged.dense_evaluator.cost(v)
     else:
-        at = staged.evaluate(v)
-        cost = at.cost if at.ok else None
+        evaluation = staged.evaluate(v)
+        cost = evaluation.cost if evaluation.ok else None
     return cost if cost is not None and np.isfinite(cost) else np.inf
 
 
 _SCENES: Recent[Posed, Scene] = Recent(_KEPT)
 
 
-def scene_of(posed: Posed) -> Scene:
+def scene_of(compiled_problem: Posed) -> Scene:
     """Return the scene of a posed problem, built once."""
-    return _SCENES.get(posed, _scene)
+    return _SCENES.get(compiled_problem, _scene)
 
 
 def search_options(outputs: int = 1) -> IntegratorOptions:
@@ -158,36 +158,36 @@ def search_options(outputs: int = 1) -> IntegratorOptions:
     )  # fmt: skip
 
 
-def frame_of(posed: Posed) -> tuple[Posed, Array, Array, Array]:
+def frame_of(compiled_problem: Posed) -> tuple[Posed, Array, Array, Array]:
     """Return the searched problem, its bounds, and the units of the search at its guess, (n,) each.
 
     Where nothing is eliminated that takes no scene: a search in other processes has no use for one here.
     """
-    searched = _searched(posed)
-    guess = searched.guess
-    if blocks_of(searched):
-        scene = scene_of(posed)
-        searched, staged = scene.searched, scene.staged
+    searched_problem = _searched(compiled_problem)
+    guess = searched_problem.guess
+    if blocks_of(searched_problem):
+        scene = scene_of(compiled_problem)
+        searched_problem, staged = scene.searched, scene.staged
         n = guess.size
-        return searched, staged.lower[:n].copy(), staged.upper[:n].copy(), units_of_search(staged, guess)[:n]
-    lower, upper = (end.copy() for end in searched.bounds)
-    magnitude = np.maximum(np.abs(guess), parameter_scale(searched, guess))
-    return searched, lower, upper, units_between(lower, upper, magnitude, guess == 0.0, searched.log)
+        return searched_problem, staged.lower[:n].copy(), staged.upper[:n].copy(), units_of_search(staged, guess)[:n]
+    lower, upper = (end.copy() for end in searched_problem.bounds)
+    magnitude = np.maximum(np.abs(guess), parameter_scale(searched_problem, guess))
+    return searched_problem, lower, upper, units_between(lower, upper, magnitude, guess == 0.0, searched_problem.log)
 
 
-def _searched(posed: Posed) -> Posed:
-    return posed if posed.least_squares else surrogate(posed)
+def _searched(compiled_problem: Posed) -> Posed:
+    return compiled_problem if compiled_problem.least_squares else surrogate(compiled_problem)
 
 
-def _scene(posed: Posed) -> Scene:
-    searched = _searched(posed)
-    outputs = min((np.unique(c.points.times).size for c in searched.conditions), default=1)
-    transcription = SingleShooting(search_options(outputs))
-    staged = transcription.transcribe(searched, searched.guess)
-    if every_state_measured(searched):
-        return Scene(posed, searched, staged, transcription)
-    units = _typical(searched, staged, transcription)
-    return Scene(posed, searched, staged.with_units(units), transcription, _units=units)
+def _scene(compiled_problem: Posed) -> Scene:
+    searched_problem = _searched(compiled_problem)
+    n_times = min((np.unique(c.points.times).size for c in searched_problem.conditions), default=1)
+    transcription = SingleShooting(search_options(n_times))
+    staged = transcription.transcribe(searched_problem, searched_problem.guess)
+    if every_state_measured(searched_problem):
+        return Scene(compiled_problem, searched_problem, staged, transcription)
+    units = _typical(searched_problem, staged, transcription)
+    return Scene(compiled_problem, searched_problem, staged.with_units(units), transcription, _units=units)
 
 
 def enclosed(lower: Array, upper: Array, guess: Array, reach: Array) -> tuple[Array, Array]:
@@ -203,22 +203,22 @@ def reach_of(guess: Array, log: Mask) -> Array:
 
 def drawn_about(ranges: Mapping[str, tuple[float, float]]) -> str:
     """Describe the ranges of starts, in natural values, of quantities without a bound; empty if there are none."""
-    said = listed((f"{name} in [{low:.3g}, {high:.3g}]" for name, (low, high) in ranges.items()), _SHOWN)
-    return f"Starting points were sampled around the guess where bounds are infinite: {said}." if ranges else ""
+    listing = listed((f"{name} in [{low:.3g}, {high:.3g}]" for name, (low, high) in ranges.items()), _SHOWN)
+    return f"Starting points were sampled around the guess where bounds are infinite: {listing}." if ranges else ""
 
 
-def _typical(searched: Posed, staged: ShootingProblem, transcription: SingleShooting) -> list[Array]:
+def _typical(searched_problem: Posed, staged: ShootingProblem, transcription: SingleShooting) -> list[Array]:
     """Compute typical magnitudes of states, per condition: upper quartiles over the guess and several draws.
 
     Where parameters are known to decades a state may be 1e-47 at one point and 10 at another; in units of the first,
     nothing can be integrated at the second.
     """
     rng = np.random.default_rng(0)
-    reach = _REACH * units_of_search(staged, searched.guess)
-    lower, upper = enclosed(staged.lower, staged.upper, searched.guess, reach)
-    found = [staged.units]
-    apart = staged.eliminated.size or any(c.schedule.instants for c in searched.conditions)
+    half_width = _REACH * units_of_search(staged, searched_problem.guess)
+    lower, upper = enclosed(staged.lower, staged.upper, searched_problem.guess, half_width)
+    units = [staged.units]
+    needs_transcription = staged.eliminated.size or any(c.schedule.instants for c in searched_problem.conditions)
     for _ in range(_DRAWS):
         theta = lower + (upper - lower) * rng.random(lower.size)
-        found.append(transcription.transcribe(searched, theta).units if apart else staged.units_at(theta))
-    return [np.exp(np.quantile(np.log(np.array(of)), 0.75, axis=0)) for of in zip(*found, strict=True)]
+        units.append(transcription.transcribe(searched_problem, theta).units if needs_transcription else staged.units_at(theta))
+    return [np.exp(np.quantile(np.log(np.array(magnitudes)), 0.75, axis=0)) for magnitudes in zip(*units, strict=True)]

@@ -88,8 +88,8 @@ class SoftStart:
     ramp: str = "long"
 
     def __post_init__(self) -> None:
-        known = is_one_of(self.ramp, *RAMPS)
-        check("SoftStart", [] if known else [f"ramp is {text(self.ramp)}; choose 'long' or 'short'"])
+        is_known_ramp = is_one_of(self.ramp, *RAMPS)
+        check("SoftStart", [] if is_known_ramp else [f"ramp is {text(self.ramp)}; choose 'long' or 'short'"])
 
     @property
     def stations(self) -> tuple[float, ...]:
@@ -113,11 +113,11 @@ def softened(problem: Posed, theta: Array, integrator: IntegratorOptions, statio
     Raises InputError if states trigger events.
     """
     try:
-        found = soft_start(problem, theta, integrator, stations=stations)
-    except Stopped as stopped:
-        return Origin(theta, "No time was left for relaxed equations.", stopped.status)
-    note = f"Started from constant states with relaxed equations, {found.steps} steps."
-    return Origin(found.theta, note, nodes=found.nodes)
+        soft_solution = soft_start(problem, theta, integrator, stations=stations)
+    except Stopped as stop_reason:
+        return Origin(theta, "No time was left for relaxed equations.", stop_reason.status)
+    note = f"Started from constant states with relaxed equations, {soft_solution.steps} steps."
+    return Origin(soft_solution.theta, note, nodes=soft_solution.nodes)
 
 
 def soft_start(
@@ -139,12 +139,12 @@ def soft_start(
     simulated = start_trajectory(problem, theta, "simulation", integrator)
     n_x = len(problem.model.states)
     magnitude, positive = _largest(simulated), _positive(problem, simulated)
-    constant = [_constant(simulated, i, positive, magnitude) for i in range(len(problem.conditions))]
+    constant_states = [_constant(simulated, i, positive, magnitude) for i in range(len(problem.conditions))]
     staged = collocation_problem(
         problem,
         [_edges(condition) for condition in problem.conditions],
         theta=theta,
-        trajectories=[_held(values, n_x) for values in constant],
+        trajectories=[_held(values, n_x) for values in constant_states],
         unit=magnitude,
         degree=_DEGREE,
     ).explicit()
@@ -155,16 +155,16 @@ def soft_start(
     def at_price(rho: float) -> FlatProblem:
         return FlatProblem(staged, coordinates, noise, staged.table.weights, rho)
 
-    found = walk(ledger, at_price, staged.start, stations)
-    known = zip(staged.times(found.v), staged.node_states(found.v), strict=True)
-    nodes = [Nodes(times[:-1], states) for times, states in known]
-    return Softened(staged.layout.theta(found.v).copy(), nodes, found.steps, dict(ledger.evaluations))
+    homotopy_path = walk(ledger, at_price, staged.start, stations)
+    times_and_states = zip(staged.times(homotopy_path.v), staged.node_states(homotopy_path.v), strict=True)
+    nodes = [Nodes(times[:-1], states) for times, states in times_and_states]
+    return Softened(staged.layout.theta(homotopy_path.v).copy(), nodes, homotopy_path.steps, dict(ledger.evaluations))
 
 
 def _largest(simulated: Trajectory) -> Array:
     """Return the largest absolute value of every state, its unit where it stays zero, (n_x + n_z,)."""
-    every = np.concatenate([np.hstack([x, z]) for _, x, z in simulated.tables])
-    largest: Array = np.abs(np.where(np.isfinite(every), every, 0.0)).max(axis=0)
+    states = np.concatenate([np.hstack([x, z]) for _, x, z in simulated.tables])
+    largest: Array = np.abs(np.where(np.isfinite(states), states, 0.0)).max(axis=0)
     return np.where(largest > 0.0, largest, np.max(simulated.units, axis=0))
 
 
@@ -193,34 +193,34 @@ def _constant(simulated: Trajectory, i: int, positive: Mask, magnitude: Array) -
     """Return the mean of every state, in the coordinates in which it is searched, not far from its initial value."""
     times, x, z = simulated.tables[i]
     y = np.hstack([x, z])
-    own = Coordinates(positive, magnitude, 1e-7 * magnitude)
-    searched = np.array([own.search(row) for row in np.where(np.isfinite(y), y, 0.0)])
+    coordinates = Coordinates(positive, magnitude, 1e-7 * magnitude)
+    searched = np.array([coordinates.search(row) for row in np.where(np.isfinite(y), y, 0.0)])
     span = np.maximum(np.diff(times, append=times[-1:]), 0.0)
     mean = np.average(searched, axis=0, weights=span if span.sum() > 0.0 else None)
-    return own.natural(np.clip(mean, searched[0] - _AWAY, searched[0] + _AWAY))
+    return coordinates.natural(np.clip(mean, searched[0] - _AWAY, searched[0] + _AWAY))
 
 
 def _held(values: Array, n_x: int) -> Callable[..., tuple[Array, Array]]:
-    def at(times: Array, *, after: bool = False) -> tuple[Array, Array]:
-        every = np.repeat(values[None], len(times), axis=0)
-        return every[:, :n_x], every[:, n_x:]
+    def constant_states(times: Array, *, after: bool = False) -> tuple[Array, Array]:
+        states = np.repeat(values[None], len(times), axis=0)
+        return states[:, :n_x], states[:, n_x:]
 
-    return at
+    return constant_states
 
 
-def _noise(staged: StagedProblem, at: Evaluation) -> list[Array]:
+def _noise(staged: StagedProblem, evaluation: Evaluation) -> list[Array]:
     """Return standard deviations, (K, n_r) per chain, in units of what residuals are weighted by.
 
     Predictions of constant states hardly vary, so that differences of residuals are those of the data.
     """
-    out: list[Array] = []
-    for chain, rows, signal in zip(staged.layout.chains, rows_in_units(staged.layout, at), staged.signal, strict=True):
+    sigmas: list[Array] = []
+    for chain, rows, signal in zip(staged.layout.chains, rows_in_units(staged.layout, evaluation), staged.signal, strict=True):
         sigma = np.ones(chain.row_mask.shape)
-        unknown = chain.group >= 0
-        if unknown.any() and at.ok:
-            sigma[unknown] = _unknown_sigma(chain, rows)[unknown]
-        out.append(np.maximum(sigma, _FLOOR * signal))
-    return out
+        is_unknown = chain.group >= 0
+        if is_unknown.any() and evaluation.ok:
+            sigma[is_unknown] = _unknown_sigma(chain, rows)[is_unknown]
+        sigmas.append(np.maximum(sigma, _FLOOR * signal))
+    return sigmas
 
 
 def _unknown_sigma(chain: Chain, rows: Array) -> Array:
@@ -231,17 +231,17 @@ def _unknown_sigma(chain: Chain, rows: Array) -> Array:
     """
     n_points = max(chain.point_times.shape[1], 1)
     n_out = chain.n_r // n_points
-    out = np.ones((chain.n_stages * n_points, n_out))
+    sigmas = np.ones((chain.n_stages * n_points, n_out))
     times = chain.point_times.ravel()
-    of, seen = rows.reshape(-1, n_out), (chain.row_mask & chain.datum_mask).reshape(-1, n_out)
+    output_rows, is_measured = rows.reshape(-1, n_out), (chain.row_mask & chain.datum_mask).reshape(-1, n_out)
     for j in range(n_out):
-        t, y = times[seen[:, j]], of[seen[:, j], j]
+        t, y = times[is_measured[:, j]], output_rows[is_measured[:, j], j]
         if t.size < 3:
             continue
-        far, near = t[2:] - t[:-2], t[2:] - t[1:-1]
-        w = np.where(far > 0.0, near / np.where(far > 0.0, far, 1.0), 0.5)  # replicates
+        outer_spacing, inner_spacing = t[2:] - t[:-2], t[2:] - t[1:-1]
+        w = np.where(outer_spacing > 0.0, inner_spacing / np.where(outer_spacing > 0.0, outer_spacing, 1.0), 0.5)  # replicates
         error = w * y[:-2] + (1.0 - w) * y[2:] - y[1:-1]
         sigma = np.sqrt(np.mean(error**2 / (w**2 + (1.0 - w) ** 2 + 1.0)))
         spread = float(np.std(y))
-        out[:, j] = np.clip(sigma, _LOWEST * spread, _HIGHEST * spread) if spread > 0.0 else 1.0
-    return out.reshape(chain.row_mask.shape)
+        sigmas[:, j] = np.clip(sigma, _LOWEST * spread, _HIGHEST * spread) if spread > 0.0 else 1.0
+    return sigmas.reshape(chain.row_mask.shape)

@@ -58,21 +58,21 @@ class _Tables:
     def id(self, name: str) -> str:
         """Return an identifier for a name; always the same, and no other name's."""
         if name not in self.ids:
-            plain = re.sub(r"\W+", "_", name).strip("_") or "unnamed"
-            plain = f"_{plain}" if plain[0].isdigit() else plain
-            while plain in self.ids.values():
-                plain += "_"
-            self.ids[name] = plain
+            identifier = re.sub(r"\W+", "_", name).strip("_") or "unnamed"
+            identifier = f"_{identifier}" if identifier[0].isdigit() else identifier
+            while identifier in self.ids.values():
+                identifier += "_"
+            self.ids[name] = identifier
         return self.ids[name]
 
-    def formula(self, value: Any, what: str, *, of_model: bool = False) -> str:
+    def formula(self, value: Any, label: str, *, of_model: bool = False) -> str:
         """Return a number or an expression as text."""
         if not isinstance(value, ca.SX):
             return repr(float(value))
         try:
             return infix([value], {s.name(): self.id(s.name()) for s in ca.symvar(value)}, of_model=of_model)[0]
         except NotSayable as error:
-            self.missing.append(f"{what} contains {error}")
+            self.missing.append(f"{label} contains {error}")
             return "0"
 
 
@@ -105,12 +105,12 @@ def save(problem: Problem, folder: str | Path) -> Path:
     >>> cf.petab.load(cf.petab.save(problem, "decay"))
     Problem(1 experiment, 3 values of observed_x; estimates k)
     """
-    right = isinstance(cast("Any", problem), Problem)
+    is_problem = isinstance(cast("Any", problem), Problem)
     mistakes = option_mistakes(
-        ("problem", problem, right, "give a Problem"),
+        ("problem", problem, is_problem, "give a Problem"),
         ("folder", folder, isinstance(cast("Any", folder), (str, PathLike)), "give the path of a folder"),
     )
-    if right and problem.model.noises:
+    if is_problem and problem.model.noises:
         mistakes.append("PEtab has no words for a model with noises; save the problem of the same model without them")
     check("petab.save", mistakes)
     sbml = library("libsbml")
@@ -124,7 +124,7 @@ def save(problem: Problem, folder: str | Path) -> Path:
     for experiment in problem.experiments:
         _add_experiment(problem, model, experiment, tables)
     text = _sbml(sbml, model, problem, tables)
-    check("petab.save", [f"{what}: PEtab and SBML have no words for it" for what in dict.fromkeys(tables.missing)])
+    check("petab.save", [f"{feature}: PEtab and SBML have no words for it" for feature in dict.fromkeys(tables.missing)])
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     (target / "model.xml").write_text(text, encoding="utf-8")
@@ -147,7 +147,7 @@ def save(problem: Problem, folder: str | Path) -> Path:
 
 def _refuse(problem: Problem, tables: _Tables) -> None:
     model = problem.own_model
-    found = {
+    unsupported_features = {
         "algebraic states": bool(model.algebraic_states),
         "delays": bool(model.lines),
         "inputs (give what they do as expressions of time)": bool(model.inputs),
@@ -156,51 +156,51 @@ def _refuse(problem: Problem, tables: _Tables) -> None:
         "priors on expressions or several quantities": any(t for t in problem.posed.prior_terms),
         "events and doses": any(e.events for e in problem.experiments),
     }
-    tables.missing += [what for what, there in found.items() if there]
+    tables.missing += [feature for feature, is_used in unsupported_features.items() if is_used]
 
 
 def _targets(problem: Problem) -> frozenset[str]:
     """Return the parameters that some experiment sets, so that all must."""
-    found: set[str] = set()
+    names: set[str] = set()
     for e in problem.experiments:
-        found |= {*e.parameters}
-        rest = e.steady
-        while rest is not None:
-            found |= {*rest.parameters}
-            rest = rest.initial if isinstance(rest.initial, SteadyStart) else None
+        names |= {*e.parameters}
+        steady = e.steady
+        while steady is not None:
+            names |= {*steady.parameters}
+            steady = steady.initial if isinstance(steady.initial, SteadyStart) else None
     local = {n for n, p in problem.parameters.items() if p.local}
-    return frozenset(n for n in found - local if n in problem.own_model.parameters)
+    return frozenset(n for n in names - local if n in problem.own_model.parameters)
 
 
-def _add_parameter(name: str, given: Parameter, experiments: Iterable[Experiment], tables: _Tables) -> None:
+def _add_parameter(name: str, parameter: Parameter, experiments: Iterable[Experiment], tables: _Tables) -> None:
     """Add a parameter; of a local one a parameter for every experiment."""
-    if not given.local:
-        tables.parameters[name] = _parameter(tables.id(name), float(given.value), given, tables)  # type: ignore[arg-type]
+    if not parameter.local:
+        tables.parameters[name] = _parameter(tables.id(name), float(parameter.value), parameter, tables)  # type: ignore[arg-type]
         return
     for e in experiments:
         if name in e.parameters:
             continue
-        own = f"{name}_{e.name}"
-        value = given.value[e.name] if isinstance(given.value, Mapping) else given.value
-        tables.parameters[own] = _parameter(tables.id(own), float(value), given, tables)
+        local_name = f"{name}_{e.name}"
+        value = parameter.value[e.name] if isinstance(parameter.value, Mapping) else parameter.value
+        tables.parameters[local_name] = _parameter(tables.id(local_name), float(value), parameter, tables)
 
 
-def _parameter(name: str, value: float, given: Any, tables: _Tables) -> dict[str, Any]:
-    fixed = bool(getattr(given, "fixed", False))
+def _parameter(name: str, value: float, parameter: Any, tables: _Tables) -> dict[str, Any]:
+    fixed = bool(getattr(parameter, "fixed", False))
     row: dict[str, Any] = {
         "parameterId": name,
-        "lowerBound": "" if fixed else repr(float(given.lower)),
-        "upperBound": "" if fixed else repr(float(given.upper)),
+        "lowerBound": "" if fixed else repr(float(parameter.lower)),
+        "upperBound": "" if fixed else repr(float(parameter.upper)),
         "nominalValue": repr(value),
         "estimate": "false" if fixed else "true",
     }
-    prior = given.prior
+    prior = parameter.prior
     if prior is not None and not fixed:
-        said = _prior(prior)
-        if said is None:
+        prior_entry = _prior(prior)
+        if prior_entry is None:
             tables.missing.append(f"the prior {prior!r} of '{name}'")
         else:
-            row["priorDistribution"], numbers = said
+            row["priorDistribution"], numbers = prior_entry
             row["priorParameters"] = ";".join(repr(float(v)) for v in numbers)
     return row
 
@@ -232,44 +232,44 @@ def _add_experiment(problem: Problem, model: Model, experiment: Experiment, tabl
         changes = dict(steady.initial)
         steady = steady.initial if isinstance(steady.initial, SteadyStart) else None
     if steady is not None:
-        before = {**shared, **experiment.parameters, **steady.parameters, **steady.initial}
-        used = _add_condition(f"{name}_before", before, experiment, tables)
-        condition = f"{name}_before" if used else ""
+        preequilibration_values = {**shared, **experiment.parameters, **steady.parameters, **steady.initial}
+        has_condition = _add_condition(f"{name}_before", preequilibration_values, experiment, tables)
+        condition = f"{name}_before" if has_condition else ""
         tables.experiments.append({"experimentId": name, "time": "-inf", "conditionId": condition})
-    said = {**shared, **experiment.parameters, **changes}
-    local = [n for n, p in problem.parameters.items() if p.local and n in model.parameters]
-    said |= {n: ca.SX.sym(f"{n}_{experiment.name}") for n in local if n not in experiment.parameters}
-    used = _add_condition(name, said, experiment, tables)
+    target_values = {**shared, **experiment.parameters, **changes}
+    local_names = [n for n, p in problem.parameters.items() if p.local and n in model.parameters]
+    target_values |= {n: ca.SX.sym(f"{n}_{experiment.name}") for n in local_names if n not in experiment.parameters}
+    has_condition = _add_condition(name, target_values, experiment, tables)
     tables.experiments.append(
-        {"experimentId": name, "time": repr(experiment.start), "conditionId": name if used else ""}
+        {"experimentId": name, "time": repr(experiment.start), "conditionId": name if has_condition else ""}
     )
     for output, (times, values) in experiment.data.items():
         _measured(model, experiment, output, times, values, tables)
 
 
-def _add_condition(name: str, said: Mapping[str, Any], experiment: Experiment, tables: _Tables) -> bool:
-    for target, value in said.items():
-        value = _resolved(value, said)
+def _add_condition(name: str, target_values: Mapping[str, Any], experiment: Experiment, tables: _Tables) -> bool:
+    for target, value in target_values.items():
+        value = _resolved(value, target_values)
         if isinstance(value, Consistent):
             tables.missing.append(f"the consistent initial value of '{target}'")
             continue
         if isinstance(value, Free):
-            own = f"initial_{target}_{experiment.name}"
-            tables.parameters[own] = _parameter(tables.id(own), value.guess, value, tables)
-            value = ca.SX.sym(own)
-        shown = tables.formula(value, f"'{target}' in '{experiment.name}'")
-        tables.conditions.append({"conditionId": name, "targetId": tables.id(target), "targetValue": shown})
-    return bool(said)
+            parameter_name = f"initial_{target}_{experiment.name}"
+            tables.parameters[parameter_name] = _parameter(tables.id(parameter_name), value.guess, value, tables)
+            value = ca.SX.sym(parameter_name)
+        formula = tables.formula(value, f"'{target}' in '{experiment.name}'")
+        tables.conditions.append({"conditionId": name, "targetId": tables.id(target), "targetValue": formula})
+    return bool(target_values)
 
 
-def _resolved(value: Any, said: Mapping[str, Any]) -> Any:
+def _resolved(value: Any, values: Mapping[str, Any]) -> Any:
     """Substitute an experiment's parameter assignments into an expression."""
-    for _ in said:
-        found = [s for s in ca.symvar(value) if s.name() in said] if isinstance(value, ca.SX) else []
-        if not found:
+    for _ in values:
+        symbols = [s for s in ca.symvar(value) if s.name() in values] if isinstance(value, ca.SX) else []
+        if not symbols:
             break
-        inner = ca.vertcat(*(ca.SX(said[s.name()]) for s in found))
-        value = ca.substitute([value], [ca.vertcat(*found)], [inner])[0]
+        inner = ca.vertcat(*(ca.SX(values[s.name()]) for s in symbols))
+        value = ca.substitute([value], [ca.vertcat(*symbols)], [inner])[0]
     return value
 
 
@@ -284,20 +284,20 @@ def _measured(model: Model, experiment: Experiment, output: str, times: Any, val
         return
     sigma = noise.sigma
     numbers = experiment.sigma[output] if experiment.sigma is not None and output in experiment.sigma else None
-    said = "" if numbers is None else f"sigma_of_{tables.id(output)}"  # a placeholder
+    placeholder = "" if numbers is None else f"sigma_of_{tables.id(output)}"  # a placeholder
     if isinstance(sigma, ca.SX):
         formula = tables.formula(factor * _expanded(sigma, model), f"sigma of '{output}'")
     elif numbers is None:
         formula = _unknown(sigma, noise, output, values, factor, tables)
     else:
-        formula = said if factor == 1.0 else f"{factor!r} * {said}"
+        formula = placeholder if factor == 1.0 else f"{factor!r} * {placeholder}"
     observable = next(n for n in _names(output) if _free(tables, n, formula, kind))
     tables.observables[observable] = {
         "observableId": tables.id(observable),
         "observableFormula": tables.formula(model.outputs[output], f"the output '{output}'"),
         "noiseFormula": formula,
         "noiseDistribution": kind,
-        "noisePlaceholders": said,
+        "noisePlaceholders": placeholder,
     }
     for i, j in zip(*np.nonzero(np.isfinite(values)), strict=True):
         row = {
@@ -316,19 +316,19 @@ def _names(output: str) -> Iterable[str]:
 
 
 def _free(tables: _Tables, observable: str, formula: str, kind: str) -> bool:
-    known = tables.observables.get(observable)
-    return known is None or (known["noiseFormula"], known["noiseDistribution"]) == (formula, kind)
+    row = tables.observables.get(observable)
+    return row is None or (row["noiseFormula"], row["noiseDistribution"]) == (formula, kind)
 
 
 def _unknown(sigma: Any, noise: Noise, output: str, values: Any, factor: float, tables: _Tables) -> str:
     """Add an estimated standard deviation; return the noise formula."""
-    said = sigma if isinstance(sigma, Unknown) else Unknown("all")
-    name = f"sigma_{said.name or output}"
+    unknown_sigma = sigma if isinstance(sigma, Unknown) else Unknown("all")
+    name = f"sigma_{unknown_sigma.name or output}"
     size = float(np.nanmedian(np.abs(values))) if noise.in_unit_of_output else 1.0
-    guess = said.guess or _FIRST_SIGMA * (size or 1.0)
-    lower = said.lower or 1e-6 * guess
-    row = Parameter(guess, lower, said.upper, prior=said.prior)
-    tables.parameters.setdefault(name, _parameter(tables.id(name), guess, row, tables))
+    guess = unknown_sigma.guess or _FIRST_SIGMA * (size or 1.0)
+    lower = unknown_sigma.lower or 1e-6 * guess
+    parameter = Parameter(guess, lower, unknown_sigma.upper, prior=unknown_sigma.prior)
+    tables.parameters.setdefault(name, _parameter(tables.id(name), guess, parameter, tables))
     return tables.id(name) if factor == 1.0 else f"{factor!r} * {tables.id(name)}"
 
 
@@ -345,36 +345,36 @@ def _kind(noise: Noise) -> tuple[str | None, float]:
 def _expanded(expression: ca.SX, model: Model) -> ca.SX:
     """Substitute the expressions of outputs for their names."""
     states = {*model.states, *model.algebraic_states}
-    meant = [s for s in ca.symvar(expression) if s.name() in model.outputs and s.name() not in states]
-    if not meant:
+    symbols = [s for s in ca.symvar(expression) if s.name() in model.outputs and s.name() not in states]
+    if not symbols:
         return expression
-    return ca.substitute([expression], [ca.vertcat(*meant)], [ca.vertcat(*(model.outputs[s.name()] for s in meant))])[0]
+    return ca.substitute([expression], [ca.vertcat(*symbols)], [ca.vertcat(*(model.outputs[s.name()] for s in symbols))])[0]
 
 
 def _sbml(sbml: Any, model: Model, problem: Problem, tables: _Tables) -> str:
     """Return the model: states by rate rules, parameters with values, initial values by assignments."""
     document = sbml.SBMLDocument(3, 1)
-    made = document.createModel()
-    made.setId("model")
+    sbml_model = document.createModel()
+    sbml_model.setId("model")
     system = model.system
     for name in model.parameters:
-        own = made.createParameter()
-        own.setId(tables.id(name))
-        own.setConstant(True)
-        given = problem.parameters.get(name)
-        value = 1.0 if given is None or isinstance(given.value, Mapping) else float(given.value)
-        own.setValue(value)
+        sbml_parameter = sbml_model.createParameter()
+        sbml_parameter.setId(tables.id(name))
+        sbml_parameter.setConstant(True)
+        parameter = problem.parameters.get(name)
+        value = 1.0 if parameter is None or isinstance(parameter.value, Mapping) else float(parameter.value)
+        sbml_parameter.setValue(value)
     for name, rate in zip(model.states, ca.vertsplit(system.ode), strict=True):
-        state = made.createParameter()
+        state = sbml_model.createParameter()
         state.setId(tables.id(name))
         state.setConstant(False)
         start = model.initial.get(name)
         state.setValue(0.0 if start is None or not start.is_constant() else float(start))
-        rule = made.createRateRule()
+        rule = sbml_model.createRateRule()
         rule.setVariable(tables.id(name))
         rule.setMath(sbml.parseL3Formula(tables.formula(rate, f"the rate of '{name}'", of_model=True)))
         if start is not None and not start.is_constant():
-            assignment = made.createInitialAssignment()
+            assignment = sbml_model.createInitialAssignment()
             assignment.setSymbol(tables.id(name))
             assignment.setMath(
                 sbml.parseL3Formula(tables.formula(start, f"the initial value of '{name}'", of_model=True))

@@ -44,7 +44,7 @@ def names_in(text: str) -> frozenset[str]:
     return frozenset(part for part in parts if isinstance(part, str))
 
 
-def expression(text: str, known: Mapping[str, Graph]) -> Graph:
+def expression(text: str, graphs: Mapping[str, Graph]) -> Graph:
     """Return a formula as a CasADi expression of what its identifiers are; a number where it holds none, or nothing.
 
     Raises FormulaError: if it cannot be read, holds an unknown identifier, or a function that CasADi has not.
@@ -53,15 +53,15 @@ def expression(text: str, known: Mapping[str, Graph]) -> Graph:
     if value is not None:
         return value
     if is_name(text):
-        return _known(text, known)
+        return _known(text, graphs)
     operands: list[Graph] = []
     for part in _parsed(text):
         if isinstance(part, tuple):
-            taken = operands[-part[1] :]
+            arguments = operands[-part[1] :]
             del operands[-part[1] :]
-            operands.append(_result(text, part, taken))
+            operands.append(_result(text, part, arguments))
         else:
-            operands.append(_known(part, known) if isinstance(part, str) else part)
+            operands.append(_known(part, graphs) if isinstance(part, str) else part)
     return operands[0]
 
 
@@ -70,23 +70,23 @@ def _parsed(text: str) -> tuple[float | str | Operation, ...]:
     return parsed(text, frozenset((*_FUNCTIONS, PIECEWISE)))
 
 
-def _known(name: str, known: Mapping[str, Graph]) -> Graph:
-    if name not in known:
+def _known(name: str, graphs: Mapping[str, Graph]) -> Graph:
+    if name not in graphs:
         raise FormulaError(f"'{name}' is unknown")
-    return known[name]
+    return graphs[name]
 
 
 def _result(text: str, operation: Operation, operands: list[Graph]) -> Graph:
     """Apply an operation to its operands. The result is a number if all operands are numbers."""
     name = operation[0]
     function = _piecewise if name == PIECEWISE else _OPERATORS.get(operation) or _FUNCTIONS[name]
-    given = [a for a in operands if not isinstance(a, ca.SX)]
-    if len(given) < len(operands):
+    numbers = [a for a in operands if not isinstance(a, ca.SX)]
+    if len(numbers) < len(operands):
         return function(*operands)
-    out = float(function(*map(ca.SX, given)))
-    if math.isnan(out) or (math.isinf(out) and name in ("^", "pow") and all(map(math.isfinite, given))):
-        raise FormulaError(f"'{text}' holds '{name}' of {', '.join(f'{a:g}' for a in given)}, which is no number")
-    return out
+    result = float(function(*map(ca.SX, numbers)))
+    if math.isnan(result) or (math.isinf(result) and name in ("^", "pow") and all(map(math.isfinite, numbers))):
+        raise FormulaError(f"'{text}' holds '{name}' of {', '.join(f'{a:g}' for a in numbers)}, which is no number")
+    return result
 
 
 def _piecewise(*operands: Graph) -> ca.SX:

@@ -60,30 +60,30 @@ def read_entities(path: Path, mistakes: list[str]) -> Entities:
         raise InputError("petab.load", [*mistakes, *(f"{path.name}: {m}" for m in error.problems)]) from error
 
 
-def _amounts(found: Loaded) -> dict[str, str]:
+def _amounts(loaded: Loaded) -> dict[str, str]:
     """Return the states that hold amounts of species, by what means the concentration."""
     return {
-        n: f"{n}_amount" for n in found.species if n not in found.model.states and f"{n}_amount" in found.model.states
+        n: f"{n}_amount" for n in loaded.species if n not in loaded.model.states and f"{n}_amount" in loaded.model.states
     }
 
 
-def _taken_apart(found: Loaded) -> Entities:
-    system = found.model.system
+def _taken_apart(loaded: Loaded) -> Entities:
+    system = loaded.model.system
     parts = {n: (_split(getattr(system, n))) for n in ("x", "ode", "z", "alg", "p")}
     constants = {s.name(): s for s in parts["p"]}
-    meaning = {n: g for n, g in found.expressions.items() if n != "time"} | {"time": system.t}
-    states = {n: n for n in found.model.states if n in found.expressions} | _amounts(found)
+    meaning = {n: g for n, g in loaded.expressions.items() if n != "time"} | {"time": system.t}
+    states = {n: n for n in loaded.model.states if n in loaded.expressions} | _amounts(loaded)
     return Entities(
         system.t,
         {s.name(): (s, rate) for s, rate in zip(parts["x"], parts["ode"], strict=True)},
         dict(zip(parts["z"], parts["alg"], strict=True)),
         {**constants, **meaning},
         constants,
-        found.values,
-        found.model.initial,
-        found.events,
+        loaded.values,
+        loaded.model.initial,
+        loaded.events,
         states,
-        found.start,
+        loaded.start,
     )
 
 
@@ -106,12 +106,12 @@ class Naming:
     known: Mapping[str, Graph]
 
 
-def name_all(stated: ProblemTables, entities: Entities, mistakes: list[str]) -> Naming:
+def name_all(tables: ProblemTables, entities: Entities, mistakes: list[str]) -> Naming:
     """Resolve all names of the tables, and append an error to `mistakes` for each unknown or inadmissible target."""
-    table = {row.name: row for row in stated.parameters}
+    table = {row.name: row for row in tables.parameters}
     targets: dict[str, None] = {}
-    for change in (c for group in stated.conditions.values() for c in group):
-        target = stated.mapping.get(change.target, change.target)
+    for change in (c for group in tables.conditions.values() for c in group):
+        target = tables.mapping.get(change.target, change.target)
         if target in table:
             mistakes.append(
                 f"{change.where}: '{change.target}' is set here and in the parameter table ({table[target].where}); "
@@ -123,20 +123,20 @@ def name_all(stated: ProblemTables, entities: Entities, mistakes: list[str]) -> 
         elif target in entities.constants:
             targets[target] = None
         elif target not in entities.state_of:
-            ruled = target in entities.meaning
-            what = "follows from a rule of the model and cannot be set" if ruled else "is not in the model"
+            is_ruled = target in entities.meaning
+            reason = "follows from a rule of the model and cannot be set" if is_ruled else "is not in the model"
             valid = [*entities.constants, *entities.state_of]
-            mistakes.append(f"{change.where}: '{change.target}' {what}: {suggest(target, valid)}")
+            mistakes.append(f"{change.where}: '{change.target}' {reason}: {suggest(target, valid)}")
     mistakes += [
         f"{row.where}: '{row.name}' is a state of the model or follows from its rules; only constants are parameters"
-        for row in stated.parameters
+        for row in tables.parameters
         if row.name in entities.moving
     ]
-    known: dict[str, Graph] = dict(entities.meaning)
-    known |= {n: ca.SX.sym(n) for n in table if n not in known}
-    known |= {own: known[model] for own, model in stated.mapping.items() if model in known}
-    kept = (*targets, *(n for n in table if n in entities.constants and n not in targets))
-    return Naming(table, tuple(targets), kept, known)
+    graphs: dict[str, Graph] = dict(entities.meaning)
+    graphs |= {n: ca.SX.sym(n) for n in table if n not in graphs}
+    graphs |= {petab_name: graphs[model_name] for petab_name, model_name in tables.mapping.items() if model_name in graphs}
+    parameter_names = (*targets, *(n for n in table if n in entities.constants and n not in targets))
+    return Naming(table, tuple(targets), parameter_names, graphs)
 
 
 @dataclass(frozen=True)
@@ -152,18 +152,18 @@ class Constants:
     defaults: Mapping[str, Graph]
 
     @classmethod
-    def of(cls, entities: Entities, kept: Iterable[str], targets: Iterable[str]) -> Constants:
-        """Work out the values, which may be expressions of other constants; `kept` ones stay, `targets` among them."""
-        stay = {*kept}
-        every = [n for n in entities.constants if n not in stay and n in entities.values]
-        old = ca.vertcat(*(entities.constants[n] for n in every))
-        new = ca.vertcat(*(ca.SX(entities.values[n]) for n in every))
-        for _ in every:
+    def of(cls, entities: Entities, parameter_names: Iterable[str], targets: Iterable[str]) -> Constants:
+        """Work out the values, which may be expressions of other constants; `parameter_names` ones stay, `targets` among them."""
+        retained = {*parameter_names}
+        names = [n for n in entities.constants if n not in retained and n in entities.values]
+        old = ca.vertcat(*(entities.constants[n] for n in names))
+        new = ca.vertcat(*(ca.SX(entities.values[n]) for n in names))
+        for _ in names:
             if not ca.depends_on(new, old):
                 break
             new = ca.substitute(new, old, new)
-        plain = cls(ca.SX(old), ca.SX(new), {})
-        return cls(plain.old, plain.new, {n: plain(entities.values[n]) for n in targets if n in entities.values})
+        substitution = cls(ca.SX(old), ca.SX(new), {})
+        return cls(substitution.old, substitution.new, {n: substitution(entities.values[n]) for n in targets if n in entities.values})
 
     def __call__(self, value: Graph) -> Graph:
         """Return an expression with numbers for constants; a number where nothing else is in it."""

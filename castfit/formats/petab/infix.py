@@ -17,42 +17,42 @@ def infix(expressions: Sequence[ca.SX], names: Mapping[str, str], *, of_model: b
     Raises NotSayable: for operations without a counterpart.
     """
     column = ca.vertcat(*(ca.SX(e) for e in expressions))
-    found = ca.symvar(column)
-    graph = ca.Function("formulas", found, [ca.densify(column)])
-    work: dict[int, str] = {}
-    true: set[int] = set()  # what holds truth values, which are no numbers in SBML
+    symbols = ca.symvar(column)
+    graph = ca.Function("formulas", symbols, [ca.densify(column)])
+    texts: dict[int, str] = {}
+    truth_slots: set[int] = set()  # what holds truth values, which are no numbers in SBML
     out = ["0"] * len(expressions)
 
     def number(i: int) -> str:
-        return f"piecewise(1, {work[i]}, 0)" if i in true else work[i]
+        return f"piecewise(1, {texts[i]}, 0)" if i in truth_slots else texts[i]
 
     def truth(i: int) -> str:
-        return work[i] if i in true else f"({work[i]} != 0)"
+        return texts[i] if i in truth_slots else f"({texts[i]} != 0)"
 
     for k in range(graph.n_instructions()):
-        op, taken, given = graph.instruction_id(k), graph.instruction_input(k), graph.instruction_output(k)
+        op, sources, targets = graph.instruction_id(k), graph.instruction_input(k), graph.instruction_output(k)
         if op == ca.OP_INPUT:
-            said = names.get(found[taken[0]].name(), found[taken[0]].name())
+            text = names.get(symbols[sources[0]].name(), symbols[sources[0]].name())
         elif op == ca.OP_OUTPUT:
-            out[given[1]] = number(taken[0])
+            out[targets[1]] = number(sources[0])
             continue
         elif op == ca.OP_CONST:
             value = float(graph.instruction_constant(k))
-            said = repr(value) if value >= 0 else f"({value!r})"
+            text = repr(value) if value >= 0 else f"({value!r})"
         elif op == ca.OP_IF_ELSE_ZERO:
-            said = f"piecewise({number(taken[1])}, {truth(taken[0])}, 0)"
+            text = f"piecewise({number(sources[1])}, {truth(sources[0])}, 0)"
         elif op in _WORDS:
-            read = truth if op in _LOGICAL else number
-            said = _WORDS[op].format(*(read(i) for i in taken))
+            write_operand = truth if op in _LOGICAL else number
+            text = _WORDS[op].format(*(write_operand(i) for i in sources))
         elif op in _ROUNDING and of_model:
-            said = f"{_ROUNDING[op]}({number(taken[0])})"
+            text = f"{_ROUNDING[op]}({number(sources[0])})"
         else:
             raise NotSayable(f"an operation ({op} of CasADi) that formulas of SBML have not")
-        work[given[0]] = said
+        texts[targets[0]] = text
         if op in _TRUE:
-            true.add(given[0])
+            truth_slots.add(targets[0])
         else:
-            true.discard(given[0])
+            truth_slots.discard(targets[0])
     return out
 
 

@@ -89,10 +89,10 @@ class InnerProjection(Projection):
     def _rank(self) -> Index:
         """Numbers of the entries, (m,), different where an output contains both: one simulation shows all of one."""
         rank = np.full(self.inner.size, -1, dtype=np.intp)
-        together = [set(use.members) for part in self.parts for use in part]
+        member_sets = [set(use.members) for part in self.parts for use in part]
         for k in range(rank.size):
-            taken = {int(rank[j]) for of in together if k in of for j in of}
-            rank[k] = next(r for r in range(rank.size) if r not in taken)
+            used_ranks = {int(rank[j]) for member_set in member_sets if k in member_set for j in member_set}
+            rank[k] = next(r for r in range(rank.size) if r not in used_ranks)
         return rank
 
     def projected(
@@ -106,77 +106,77 @@ class InnerProjection(Projection):
         with np.errstate(all="ignore"):  # wild trial points overflow
             b = self.natural(v)
             slope = np.where(self.log[self.inner], b, 1.0)
-            by_b: list[Array] = []
-            for at, (members, places) in zip(naturals, self.columns, strict=True):
-                own = np.zeros((at.p.size, b.size))
-                own[:, members] = at.dp[:, places] / slope[members]
-                by_b.append(own)
-            without = [at.p - own @ b for at, own in zip(naturals, by_b, strict=True)]
-            seen = [list(observe(without))]
+            jacobians: list[Array] = []
+            for natural, (members, places) in zip(naturals, self.columns, strict=True):
+                jacobian = np.zeros((natural.p.size, b.size))
+                jacobian[:, members] = natural.dp[:, places] / slope[members]
+                jacobians.append(jacobian)
+            p_without_b = [natural.p - jacobian @ b for natural, jacobian in zip(naturals, jacobians, strict=True)]
+            observed = [list(observe(p_without_b))]
             for rank in range(int(self._rank.max()) + 1):
-                only = (self._rank == rank).astype(float)
-                seen.append(list(observe([p + own @ only for p, own in zip(without, by_b, strict=True)])))
-            found = self.known.copy()
+                indicator = (self._rank == rank).astype(float)
+                observed.append(list(observe([p + jacobian @ indicator for p, jacobian in zip(p_without_b, jacobians, strict=True)])))
+            values = self.known.copy()
             for part in self.parts:
-                self._solve(part, seen, found)
-        out[self.inner] = np.where(self.log[self.inner], np.log(np.maximum(found, _TINY)), found)
+                self._solve(part, observed, values)
+        out[self.inner] = np.where(self.log[self.inner], np.log(np.maximum(values, _TINY)), values)
         return out
 
-    def _solve(self, part: Sequence[LinearUse], seen: Sequence[list[tuple[Measured, Array]]], found: Array) -> None:
-        """Set the entries of one part to their optimal values in `found`."""
+    def _solve(self, part: Sequence[LinearUse], observed: Sequence[list[tuple[Measured, Array]]], values: Array) -> None:
+        """Set the entries of one part to their optimal values in `values`."""
         members = sorted({k for use in part for k in use.members})
-        logs = np.array([any(use.unit > 0.0 for use in part if k in use.members) for k in members])
-        rows = [self._rows(use, members, seen) for use in part]
+        is_log = np.array([any(use.unit > 0.0 for use in part if k in use.members) for k in members])
+        rows = [self._rows(use, members, observed) for use in part]
         A, d, w = (np.concatenate([row[k] for row in rows]) for k in range(3))
         group = np.repeat([use.group for use in part], [row[1].size for row in rows])
-        known, lower, upper = (of[members] for of in (self.known, self.lower, self.upper))
-        known, lower, upper = (np.where(logs, np.log(np.maximum(of, _TINY)), of) for of in (known, lower, upper))
+        guess, lower, upper = (array[members] for array in (self.known, self.lower, self.upper))
+        guess, lower, upper = (np.where(is_log, np.log(np.maximum(array, _TINY)), array) for array in (guess, lower, upper))
         if not (np.isfinite(A).all() and np.isfinite(d).all() and np.isfinite(w).all()):
             return
-        beta, weight = known, w
+        beta, weight = guess, w
         sigma = np.ones(self.sigma[0].size + 1)  # group -1, of known sigma, is the last
-        mixed = np.unique(group)
-        for _ in range(_TURNS if mixed.size > 1 else 1):
-            beta = _between(A * weight[:, None], d * weight, known, lower, upper)
-            if mixed.size == 1:
+        groups = np.unique(group)
+        for _ in range(_TURNS if groups.size > 1 else 1):
+            beta = _between(A * weight[:, None], d * weight, guess, lower, upper)
+            if groups.size == 1:
                 break
-            before = sigma.copy()
-            for g in mixed[mixed >= 0]:
-                own = group == g
-                size = np.sqrt(np.mean((w[own] * (A[own] @ beta - d[own])) ** 2))
+            previous_sigma = sigma.copy()
+            for g in groups[groups >= 0]:
+                mask = group == g
+                size = np.sqrt(np.mean((w[mask] * (A[mask] @ beta - d[mask])) ** 2))
                 sigma[g] = np.clip(size, self.sigma[0][g], self.sigma[1][g])
             weight = w / sigma[group]
-            if (np.abs(sigma - before) <= _STILL * before).all():
+            if (np.abs(sigma - previous_sigma) <= _STILL * previous_sigma).all():
                 break
-        found[members] = np.where(logs, np.exp(beta), beta)
+        values[members] = np.where(is_log, np.exp(beta), beta)
 
     def _rows(
-        self, use: LinearUse, members: Sequence[int], seen: Sequence[list[tuple[Measured, Array]]]
+        self, use: LinearUse, members: Sequence[int], observed: Sequence[list[tuple[Measured, Array]]]
     ) -> tuple[Array, Array, Array]:
         """Return A (n, k), d (n,), and weights (n,):  A beta  is the model of d."""
-        measured, g = seen[0][use.condition]
+        measured, g = observed[0][use.condition]
         j = use.output
-        at = np.nonzero(measured.weight[:, :, j] > 0.0)
-        datum, weight = measured.target[(*at, j)], measured.weight[(*at, j)]
+        index = np.nonzero(measured.weight[:, :, j] > 0.0)
+        datum, weight = measured.target[(*index, j)], measured.weight[(*index, j)]
         for slot in (slot for slot in measured.slots if slot.rows[0] == j):
-            at, datum = (slot.stage, slot.point), slot.datum
-            weight = 1.0 / (g[(*at, slot.columns[1])] if slot.functions.computed_spread else slot.spread)
-        h_0 = g[(*at, j)]
+            index, datum = (slot.stage, slot.point), slot.datum
+            weight = 1.0 / (g[(*index, slot.columns[1])] if slot.functions.computed_spread else slot.spread)
+        h_0 = g[(*index, j)]
         A = np.zeros((datum.size, len(members)))
         if use.unit == 0.0:
             for k in use.members:
-                A[:, members.index(k)] = seen[1 + int(self._rank[k])][use.condition][1][(*at, j)] - h_0
+                A[:, members.index(k)] = observed[1 + int(self._rank[k])][use.condition][1][(*index, j)] - h_0
             return A, datum - h_0, weight
         h = h_0
         for k in use.members:  # one at most
             A[:, members.index(k)] = 1.0
-            h = seen[1 + int(self._rank[k])][use.condition][1][(*at, j)]
+            h = observed[1 + int(self._rank[k])][use.condition][1][(*index, j)]
         return A, np.log(datum) - np.log(h), weight / use.unit
 
 
-def _between(A: Array, b: Array, known: Array, lower: Array, upper: Array) -> Array:
-    """Minimise |A x - b| subject to bounds; components that the data do not determine stay near `known`."""
-    x = least_squares(A, b, known, np.zeros(known.size))
+def _between(A: Array, b: Array, guess: Array, lower: Array, upper: Array) -> Array:
+    """Minimise |A x - b| subject to bounds; components that the data do not determine stay near `guess`."""
+    x = least_squares(A, b, guess, np.zeros(guess.size))
     if ((x >= lower) & (x <= upper)).all():
         return x
     if x.size == 1:
@@ -187,8 +187,8 @@ def _between(A: Array, b: Array, known: Array, lower: Array, upper: Array) -> Ar
     size[size == 0.0] = 1.0
     fixed = lower == upper
     high = np.where(fixed, np.nextafter(upper, np.inf), upper)  # it wants an interval
-    found: Any = lsq_linear(A / size, b, (lower * size, high * size), method="bvls", tol=1e-15)
-    return np.clip(found.x / size, lower, upper)
+    solution: Any = lsq_linear(A / size, b, (lower * size, high * size), method="bvls", tol=1e-15)
+    return np.clip(solution.x / size, lower, upper)
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ class LinearQuantities:
     uses: tuple[LinearUse, ...]
     obstacles: Mapping[str, str]
 
-    def projection(self, posed: Posed, sigma: tuple[Array, Array]) -> InnerProjection:
+    def projection(self, compiled_problem: Posed, sigma: tuple[Array, Array]) -> InnerProjection:
         """Build the projection that replaces a staged problem's own one.
 
         `sigma` has the floors and ceilings of unknown sigmas.
@@ -207,78 +207,78 @@ class LinearQuantities:
         inner = np.array(self.entries, dtype=np.intp)
         place = {j: k for k, j in enumerate(self.entries)}
         columns: list[tuple[Index, Index]] = []
-        for c in posed.conditions:
-            pairs = [(place[j], at) for at, j in enumerate(c.theta.tolist()) if j in place]
-            own, where = np.array(pairs, dtype=np.intp).reshape(-1, 2).T
-            columns.append((own, where))
-        of = [posed.quantities[j] for j in self.entries]
-        lower, upper, known = (np.array([getattr(q, n) for q in of]) for n in ("lower", "upper", "guess"))
-        theta = np.asarray(posed.to_search(np.array([q.guess for q in posed.quantities])))
+        for c in compiled_problem.conditions:
+            pairs = [(place[j], position) for position, j in enumerate(c.theta.tolist()) if j in place]
+            members, positions = np.array(pairs, dtype=np.intp).reshape(-1, 2).T
+            columns.append((members, positions))
+        quantities = [compiled_problem.quantities[j] for j in self.entries]
+        lower, upper, guess = (np.array([getattr(q, n) for q in quantities]) for n in ("lower", "upper", "guess"))
+        theta = np.asarray(compiled_problem.to_search(np.array([q.guess for q in compiled_problem.quantities])))
         return InnerProjection(
-            (), np.asarray(posed.log), theta, np.zeros(theta.size), inner=inner, lower=lower, upper=upper, known=known,
+            (), np.asarray(compiled_problem.log), theta, np.zeros(theta.size), inner=inner, lower=lower, upper=upper, known=guess,
             columns=tuple(columns), parts=tuple(_together(self.uses)), sigma=sigma,
         )  # fmt: skip
 
 
 def _together(uses: Sequence[LinearUse]) -> Iterator[tuple[LinearUse, ...]]:
     """Collect uses with common entries, and, where their sigmas differ, with common unknown ones."""
-    left = list(uses)
-    while any(use.members for use in left):
-        part = [left.pop(next(i for i, use in enumerate(left) if use.members))]
+    remaining = list(uses)
+    while any(use.members for use in remaining):
+        part = [remaining.pop(next(i for i, use in enumerate(remaining) if use.members))]
         while True:
             members = {k for use in part for k in use.members}
             groups = {use.group for use in part}
             mixed = groups - {-1} if len(groups) > 1 else set[int]()
-            more = [use for use in left if members & {*use.members} or use.group in mixed]
-            if not more:
+            related = [use for use in remaining if members & {*use.members} or use.group in mixed]
+            if not related:
                 break
-            part += more
-            left = [use for use in left if use not in more]
+            part += related
+            remaining = [use for use in remaining if use not in related]
         yield tuple(part)
 
 
-def linear_quantities(posed: Posed, names: Iterable[str] | None = None) -> LinearQuantities:
+def linear_quantities(compiled_problem: Posed, names: Iterable[str] | None = None) -> LinearQuantities:
     """Find the quantities that enter the data linearly and nothing else, among all or the named ones, in their
     order.
     """
-    asked = posed.names if names is None else tuple(names)
+    requested_names = compiled_problem.names if names is None else tuple(names)
     obstacles: dict[str, str] = {}
-    tried: list[int] = []
-    for name in asked:
-        j = posed.names.index(name)
-        said = _apart(posed, j)
-        if said:
-            obstacles[name] = said
+    candidates: list[int] = []
+    for name in requested_names:
+        j = compiled_problem.names.index(name)
+        reason = _apart(compiled_problem, j)
+        if reason:
+            obstacles[name] = reason
         else:
-            tried.append(j)
-    patterns = [_Pattern.of(posed, i, c, tried) for i, c in enumerate(posed.conditions)] if tried else []
+            candidates.append(j)
+    patterns = [_Pattern.of(compiled_problem, i, c, candidates) for i, c in enumerate(compiled_problem.conditions)] if candidates else []
     chosen: list[int] = []
-    for j in tried:
-        said = next((said for of in patterns if (said := of.obstacle(j, chosen))), "")
-        said = said or _kind(patterns, j)
-        if said:
-            obstacles[posed.names[j]] = said
+    for j in candidates:
+        reason = next((reason for pattern in patterns if (reason := pattern.obstacle(j, chosen))), "")
+        reason = reason or _kind(patterns, j)
+        if reason:
+            obstacles[compiled_problem.names[j]] = reason
         else:
             chosen.append(j)
-    uses = tuple(use for of in patterns for use in of.uses(chosen)) if chosen else ()
+    uses = tuple(use for pattern in patterns for use in pattern.uses(chosen)) if chosen else ()
     return LinearQuantities(tuple(chosen), uses, obstacles)
 
 
-def _apart(posed: Posed, j: int) -> str:
+def _apart(compiled_problem: Posed, j: int) -> str:
     """Return the reason why a quantity enters more than the measured outputs; empty if it does not."""
-    if posed.quantities[j].kind != "parameter":
+    if compiled_problem.quantities[j].kind != "parameter":
         return "it is an initial state"
-    if posed.informed[j]:
+    if compiled_problem.informed[j]:
         return "it has a prior"
-    name = posed.quantities[j].of
-    inside = {s.name() for c in posed.path for s in ca.symvar(graph_of(c, posed.model))}
-    if name in inside or any(relation.involved[j] for relation in posed.relations):
+    name = compiled_problem.quantities[j].of
+    constraint_names = {s.name() for c in compiled_problem.path for s in ca.symvar(graph_of(c, compiled_problem.model))}
+    if name in constraint_names or any(relation.involved[j] for relation in compiled_problem.relations):
         return "it is in a constraint"
-    for c in posed.conditions:
-        here: Mask = c.theta == j
-        if (here & (c.link.moving | c.link.starting)).any():
+    for c in compiled_problem.conditions:
+        mask: Mask = c.theta == j
+        if (mask & (c.link.moving | c.link.starting)).any():
             return "states, their initial values or events depend on it"
-        if (here & ~np.isin(np.arange(here.size), _expressed(c))).any():
+        if (mask & ~np.isin(np.arange(mask.size), _expressed(c))).any():
             return "it is in what cannot be taken apart"
     return ""
 
@@ -286,11 +286,11 @@ def _apart(posed: Posed, j: int) -> str:
 def _expressed(condition: Condition) -> Index:
     """Return the entries of q that are parameters, or that occur in expressions of parameters."""
     link = condition.link
-    found = set(np.flatnonzero(link.of >= 0).tolist())
+    indices = set(np.flatnonzero(link.of >= 0).tolist())
     for part in link.parts:
         if isinstance(part, MappedExpressions):
-            found |= set(part.source[part.source >= 0].tolist())
-    return np.array(sorted(found), dtype=np.intp)
+            indices |= set(part.source[part.source >= 0].tolist())
+    return np.array(sorted(indices), dtype=np.intp)
 
 
 @dataclass(frozen=True)
@@ -309,43 +309,43 @@ class _Pattern:
     pure: frozenset[tuple[int, int]]
 
     @classmethod
-    def of(cls, posed: Posed, i: int, condition: Condition, tried: Sequence[int]) -> _Pattern:
+    def of(cls, compiled_problem: Posed, i: int, condition: Condition, candidates: Sequence[int]) -> _Pattern:
         """Work it out from the graphs."""
-        link, system = condition.link, posed.model.system
-        n = [ca.SX.sym(f"n{at}") for at in range(link.of.size)]
+        link, system = condition.link, compiled_problem.model.system
+        n = [ca.SX.sym(f"n{index}") for index in range(link.of.size)]
         p = [ca.SX(value) for value in link.base_p.tolist()]
         for entry in np.flatnonzero(link.parameter_of >= 0):
             p[int(link.parameter_of[entry])] = n[int(entry)]
         for part in link.parts:
             if isinstance(part, MappedExpressions):
                 pairs = zip(cast("list[int]", part.source.tolist()), part.numbers.tolist(), strict=True)
-                given = [n[s] if s >= 0 else ca.SX(v) for s, v in pairs]
-                values: Any = part.first(ca.vertcat(*given))[0]
+                arguments = [n[s] if s >= 0 else ca.SX(v) for s, v in pairs]
+                values: Any = part.first(ca.vertcat(*arguments))[0]
                 for k, row in enumerate(part.rows.tolist()):
                     if row < link.n_p:
                         p[row] = values[k]
-        column = ca.substitute(posed.observed, system.p, ca.vertcat(*p)) if p else posed.observed
-        place = {j: at for at, j in enumerate(condition.theta.tolist())}
-        here = [k for k, j in enumerate(tried) if j in place]
-        symbols = [n[place[tried[k]]] for k in here]
-        by: Mask = np.zeros((column.numel(), len(tried)), dtype=np.bool_)
-        bent: dict[int, set[tuple[int, int]]] = {}
-        pure: set[tuple[int, int]] = set()
+        column = ca.substitute(compiled_problem.observed, system.p, ca.vertcat(*p)) if p else compiled_problem.observed
+        place = {j: index for index, j in enumerate(condition.theta.tolist())}
+        candidate_indices = [k for k, j in enumerate(candidates) if j in place]
+        symbols = [n[place[candidates[k]]] for k in candidate_indices]
+        dependence: Mask = np.zeros((column.numel(), len(candidates)), dtype=np.bool_)
+        nonlinear_pairs: dict[int, set[tuple[int, int]]] = {}
+        proportional_pairs: set[tuple[int, int]] = set()
         if not symbols:
-            return cls(posed, i, tuple(tried), by, {}, frozenset())
-        first = ca.jacobian(column, ca.vertcat(*symbols))
-        rows, columns = first.sparsity().get_triplet()
+            return cls(compiled_problem, i, tuple(candidates), dependence, {}, frozenset())
+        derivatives = ca.jacobian(column, ca.vertcat(*symbols))
+        rows, columns = derivatives.sparsity().get_triplet()
         for row, k in zip(rows, columns, strict=True):
-            by[row, here[k]] = True
+            dependence[row, candidate_indices[k]] = True
         stack: Any = ca.vertcat
-        second = ca.jacobian(stack(*first.nonzeros()), ca.vertcat(*symbols)) if rows else ca.SX(0, len(symbols))
-        for at, k in zip(*second.sparsity().get_triplet(), strict=True):
-            pair = tuple(sorted((tried[here[columns[at]]], tried[here[k]])))
-            bent.setdefault(rows[at], set()).add((pair[0], pair[1]))
+        second_derivatives = ca.jacobian(stack(*derivatives.nonzeros()), ca.vertcat(*symbols)) if rows else ca.SX(0, len(symbols))
+        for nonzero_index, k in zip(*second_derivatives.sparsity().get_triplet(), strict=True):
+            pair = tuple(sorted((candidates[candidate_indices[columns[nonzero_index]]], candidates[candidate_indices[k]])))
+            nonlinear_pairs.setdefault(rows[nonzero_index], set()).add((pair[0], pair[1]))
         for row, k in zip(rows, columns, strict=True):
             if ca.SX(ca.substitute(column[row], symbols[k], 0)).is_zero():
-                pure.add((row, tried[here[k]]))
-        return cls(posed, i, tuple(tried), by, {r: frozenset(of) for r, of in bent.items()}, frozenset(pure))
+                proportional_pairs.add((row, candidates[candidate_indices[k]]))
+        return cls(compiled_problem, i, tuple(candidates), dependence, {r: frozenset(pair_set) for r, pair_set in nonlinear_pairs.items()}, frozenset(proportional_pairs))
 
     def _measured(self, j: int) -> Iterator[int]:
         """Yield the rows of measured outputs, and of all spreads, that contain an entry of theta."""
@@ -360,15 +360,15 @@ class _Pattern:
         for row in self._measured(j):
             if row >= len(outputs):
                 return f"{self.posed.spreads[row - len(outputs)]} depends on it"
-            unit, bent = self._unit(row), self.bent.get(row, frozenset())
+            unit, nonlinear_pairs = self._unit(row), self.bent.get(row, frozenset())
             if np.isnan(unit):
                 return f"the errors of '{outputs[row]}' are not normal, or not independent"
-            if (j, j) in bent or (unit > 0.0 and (row, j) not in self.pure):
+            if (j, j) in nonlinear_pairs or (unit > 0.0 and (row, j) not in self.pure):
                 return f"'{outputs[row]}' is not {'proportional to' if unit > 0.0 else 'linear in'} it"
-            beside = [k for k in chosen if self.by[row, self.tried.index(k)]]
-            beside = beside if unit > 0.0 else [k for k in beside if tuple(sorted((j, k))) in bent]
-            if beside:
-                return f"'{outputs[row]}' is not linear in it and '{names[beside[0]]}' together"
+            conflicts = [k for k in chosen if self.by[row, self.tried.index(k)]]
+            conflicts = conflicts if unit > 0.0 else [k for k in conflicts if tuple(sorted((j, k))) in nonlinear_pairs]
+            if conflicts:
+                return f"'{outputs[row]}' is not linear in it and '{names[conflicts[0]]}' together"
         return ""
 
     def _unit(self, row: int) -> float:
@@ -399,7 +399,7 @@ class _Pattern:
 
 def _kind(patterns: Sequence[_Pattern], j: int) -> str:
     """Return an obstacle if no data depend on an entry, or if both values and logarithms do; empty otherwise."""
-    kinds = set[bool]().union(*(of.units(j) for of in patterns))
+    kinds = set[bool]().union(*(pattern.units(j) for pattern in patterns))
     if not kinds:
         return "no measured value depends on it"
     return "values and logarithms of values depend on it" if len(kinds) > 1 else ""

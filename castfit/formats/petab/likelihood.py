@@ -79,11 +79,11 @@ class Objective:
 
         Raises SimulationError: if that fails.
         """
-        at = self.staged.evaluate(self.packed(theta))
-        if not at.ok:
-            failure = at.failures[0]
+        evaluation = self.staged.evaluate(self.packed(theta))
+        if not evaluation.ok:
+            failure = evaluation.failures[0]
             raise SimulationError(failure.chain, float("nan"), failure.detail)
-        return Evaluated(self.posed, self.staged, at)
+        return Evaluated(self.posed, self.staged, evaluation)
 
     def packed(self, theta: Array) -> Array:
         """Return the variables of single shooting, which has neither nodes nor inner ones."""
@@ -130,23 +130,23 @@ def negative_log_likelihood(
     >>> round(cf.petab.negative_log_likelihood(cf.fit(problem)), 4)
     -3.8316
     """
-    given: Any = of
+    source: Any = of
     options: Any = integrator or IntegratorOptions()
     where = "petab.negative_log_likelihood"
-    if isinstance(given, Result):
+    if isinstance(source, Result):
         only = {"parameters": parameters, "integrator": integrator}
         check(where, [f"{n} is for a problem; a result has its own" for n, v in only.items() if v is not None])
-        return 0.5 * (given.neg2loglik - given.neg2logprior)
-    known = isinstance(options, IntegratorOptions)
-    mistakes = option_mistakes(("integrator", integrator, known, "give IntegratorOptions(...)"))
-    if isinstance(given, (Problem, Posed)):
-        mistakes += kind_mistakes(given, may_be_fixed=True)
-        mistakes += told(lambda: given.posed.theta_from(parameters or {}, "parameters"))
+        return 0.5 * (source.neg2loglik - source.neg2logprior)
+    is_integrator_valid = isinstance(options, IntegratorOptions)
+    mistakes = option_mistakes(("integrator", integrator, is_integrator_valid, "give IntegratorOptions(...)"))
+    if isinstance(source, (Problem, Posed)):
+        mistakes += kind_mistakes(source, may_be_fixed=True)
+        mistakes += told(lambda: source.posed.theta_from(parameters or {}, "parameters"))
     else:
         mistakes.append(f"of is {text(of)}; give a Result or a Problem")
     check(where, mistakes)
-    theta = given.posed.theta_from(parameters or {})
-    return Objective(given, theta, integrator).evaluate(theta).negative_log_likelihood
+    theta = source.posed.theta_from(parameters or {})
+    return Objective(source, theta, integrator).evaluate(theta).negative_log_likelihood
 
 
 def simulated(
@@ -160,11 +160,11 @@ def simulated(
     theta = problem.posed.theta_from(parameters or {}, "parameters")
     table = Objective(problem, theta, integrator).evaluate(theta).table
     keys = zip(table["experiment"], table["output"], table["time"].tolist(), strict=True)
-    found = dict(zip(keys, table["prediction"].tolist(), strict=True))
-    rest = {c.name for c in problem.conditions if c.settled}
-    out: list[float] = []
+    predictions = dict(zip(keys, table["prediction"].tolist(), strict=True))
+    steady_names = {c.name for c in problem.conditions if c.settled}
+    values: list[float] = []
     for datum in loaded.observing.data:
         name = datum.row.experiment
-        label = f"{name} at rest" if np.isinf(datum.row.time) and f"{name} at rest" in rest else name
-        out.append(found[label, datum.output, datum.row.time])
-    return np.array(out)
+        label = f"{name} at rest" if np.isinf(datum.row.time) and f"{name} at rest" in steady_names else name
+        values.append(predictions[label, datum.output, datum.row.time])
+    return np.array(values)

@@ -113,78 +113,78 @@ def load_tables(file: Any, show: Callable[[str], object] = lambda text: None) ->
     overview = read_overview(file)
     mistakes: list[str] = []
     show("reading the tables")
-    stated = (version_1 if overview.version == 1 else version_2).read(overview, mistakes)
+    tables = (version_1 if overview.version == 1 else version_2).read(overview, mistakes)
     show("reading the model")
-    return build(stated, read_entities(stated.model_file, mistakes), mistakes, show)
+    return build(tables, read_entities(tables.model_file, mistakes), mistakes, show)
 
 
 def build(
-    stated: ProblemTables, entities: Entities, mistakes: list[str], show: Callable[[str], object]
+    tables: ProblemTables, entities: Entities, mistakes: list[str], show: Callable[[str], object]
 ) -> LoadedProblem:
     """Return the problem; all mistakes, those found before too, are raised at once.
 
     Raises InputError: listing every mistake with its file and line.
     """
     show("putting tables and model together")
-    naming = name_all(stated, entities, mistakes)
-    observing = observe(stated.observables, stated.measurements, naming.known, entities.moving, mistakes)
-    reader = Reader(stated, entities, naming, mistakes)
-    plans = {row.name: reader.plan(row) for row in stated.experiments}
-    of: dict[str, list[Datum]] = {}
-    for datum in observing.data:
-        of.setdefault(datum.row.experiment, []).append(datum)
-    data = {row.name: of.get(row.name, []) for row in stated.experiments}
-    for row in stated.experiments:
+    naming = name_all(tables, entities, mistakes)
+    observables = observe(tables.observables, tables.measurements, naming.known, entities.moving, mistakes)
+    reader = Reader(tables, entities, naming, mistakes)
+    plans = {row.name: reader.plan(row) for row in tables.experiments}
+    data_by_experiment: dict[str, list[Datum]] = {}
+    for datum in observables.data:
+        data_by_experiment.setdefault(datum.row.experiment, []).append(datum)
+    data = {row.name: data_by_experiment.get(row.name, []) for row in tables.experiments}
+    for row in tables.experiments:
         reader.refuse(row, data[row.name])
-    put = Constants.of(entities, naming.kept, naming.targets)
-    informed = {row.name for row in stated.parameters if row.estimated and row.prior is not None}
-    model = _model(entities, naming, observing, put, informed, mistakes)
-    mistakes += [] if mistakes else changes_of_rest(stated, model, entities.events)
-    priors = [(row, distribution(row, truncated=False)) for row in stated.parameters]
+    substitute = Constants.of(entities, naming.kept, naming.targets)
+    prior_names = {row.name for row in tables.parameters if row.estimated and row.prior is not None}
+    model = _model(entities, naming, observables, substitute, prior_names, mistakes)
+    mistakes += [] if mistakes else changes_of_rest(tables, model, entities.events)
+    priors = [(row, distribution(row, truncated=False)) for row in tables.parameters]
     mistakes += [
-        f"{row.where}: the prior of '{row.name}': {said}"
+        f"{row.where}: the prior of '{row.name}': {message}"
         for row, prior in priors
         if prior is not None
-        for said in prior.mistakes()
+        for message in prior.mistakes()
     ]
-    mistakes += [] if stated.measurements or mistakes else [f"{stated.file.name}: its measurement tables have no rows"]
+    mistakes += [] if tables.measurements or mistakes else [f"{tables.file.name}: its measurement tables have no rows"]
     check("petab.load", mistakes)
     notes: list[str] = []
     experiments = [
-        made
-        for row in stated.experiments
-        for made in experiments_of(row, plans[row.name], data[row.name], observing, entities, put, notes)
+        experiment
+        for row in tables.experiments
+        for experiment in experiments_of(row, plans[row.name], data[row.name], observables, entities, substitute, notes)
     ]
     graphs = ca.vertcat(
         model.system.ode, model.system.alg, *model.outputs.values(), *map(ca.SX, model.initial.values())
     )
-    matters = {*(s.name() for s in ca.symvar(graphs)), *_inside(experiments)}
-    matters |= informed
-    used = {*model.parameters, *matters} - {*naming.targets}
-    said = stated.names
-    idle = tuple(
+    relevant_names = {*(s.name() for s in ca.symvar(graphs)), *_inside(experiments)}
+    relevant_names |= prior_names
+    used = {*model.parameters, *relevant_names} - {*naming.targets}
+    formula_names = tables.names
+    unused_messages = tuple(
         f"{row.where}: '{n}' is "
         + ("estimated, but nothing depends on it" if row.estimated else "in no formula, and not in the model")
         + "; it is left out"
         for n, row in naming.table.items()
-        if n not in matters and (row.estimated or not (n in entities.meaning or n in said))
+        if n not in relevant_names and (row.estimated or not (n in entities.meaning or n in formula_names))
     )
     show(f"compiling experiments: {len(experiments)}, states: {len(model.states)}")
 
-    def posed(free: set[str]) -> Problem:
-        rows = {n: parameter(r, stated.version, matters=n in free) for n, r in naming.table.items() if n in used}
+    def make_problem(free: set[str]) -> Problem:
+        rows = {n: parameter(r, tables.version, matters=n in free) for n, r in naming.table.items() if n in used}
         return Problem(model, experiments, parameters=rows).measured_by(PETAB)
 
     try:
-        problem = posed(matters)
+        problem = make_problem(relevant_names)
     except UnmeasuredError as error:
-        problem = posed(matters - {*error.names})
-        idle += tuple(
+        problem = make_problem(relevant_names - {*error.names})
+        unused_messages += tuple(
             f"{naming.table[n].where}: '{n}' is estimated, but no measurement depends on it; it is left out"
             for n in error.names
         )
-    doubts = (*stated.doubts, *_outside(stated.parameters), *idle)
-    return LoadedProblem(stated, observing, problem, tuple(notes), doubts)
+    warning_messages = (*tables.doubts, *_outside(tables.parameters), *unused_messages)
+    return LoadedProblem(tables, observables, problem, tuple(notes), warning_messages)
 
 
 def _outside(rows: Iterable[ParameterRow]) -> tuple[str, ...]:
@@ -202,24 +202,24 @@ def _outside(rows: Iterable[ParameterRow]) -> tuple[str, ...]:
 
 
 def _model(
-    entities: Entities, naming: Naming, observing: Observing, put: Constants, informed: set[str], mistakes: list[str]
+    entities: Entities, naming: Naming, observables: Observing, substitute: Constants, prior_names: set[str], mistakes: list[str]
 ) -> Model:
     """Return the model; its parameters are those in formulas, and what priors alone inform of."""
-    rates = {symbol: put.graph(rate) for symbol, rate in entities.rates.values()}
-    algebraic = {symbol: put.graph(residual) for symbol, residual in entities.algebraic.items()}
-    outputs = {n: put.graph(graph) for n, graph in observing.outputs.items()}
-    initial = {n: put(v) for n, v in entities.initial.items()}
+    rates = {symbol: substitute.graph(rate) for symbol, rate in entities.rates.values()}
+    algebraic = {symbol: substitute.graph(residual) for symbol, residual in entities.algebraic.items()}
+    outputs = {n: substitute.graph(graph) for n, graph in observables.outputs.items()}
+    initial = {n: substitute(v) for n, v in entities.initial.items()}
     graphs = [*rates.values(), *algebraic.values(), *outputs.values(), *map(ca.SX, initial.values())]
-    own = {s.name() for s in (*rates, *algebraic, entities.time)}
-    inside = {s.name(): s for s in ca.symvar(ca.vertcat(*graphs)) if s.name() not in own}
-    allowed = {*naming.table, *naming.targets, *(n for of in observing.placeholders.values() for n in of)}
+    state_names = {s.name() for s in (*rates, *algebraic, entities.time)}
+    symbols_by_name = {s.name(): s for s in ca.symvar(ca.vertcat(*graphs)) if s.name() not in state_names}
+    allowed = {*naming.table, *naming.targets, *(n for values in observables.placeholders.values() for n in values)}
     mistakes += [
         f"'{n}' of the model has no value: give one in the model, in the parameter table or in every condition"
-        for n in inside
+        for n in symbols_by_name
         if n not in allowed
     ]
-    parameters = {n: entities.constants[n] for n in naming.kept} | inside
-    parameters |= {n: ca.SX.sym(n) for n in naming.table if n in informed and n not in parameters}
+    parameters = {n: entities.constants[n] for n in naming.kept} | symbols_by_name
+    parameters |= {n: ca.SX.sym(n) for n in naming.table if n in prior_names and n not in parameters}
     if mistakes:  # a graph may be made of what is wrong
         return Model({ca.SX.sym("nothing"): 0.0})
     return Model(
@@ -234,19 +234,19 @@ def _model(
 
 def _inside(experiments: Iterable[Experiment]) -> set[str]:
     """Return the names in expressions of experiments."""
-    found: set[str] = set()
+    names: set[str] = set()
     for e in experiments:
-        found |= symbols_of(e.events)
-        before: list[Any] = []
-        rest = e.steady
-        while rest is not None:
-            before += [*rest.parameters.values(), *rest.initial.values()]
-            rest = rest.initial if isinstance(rest.initial, SteadyStart) else None
+        names |= symbols_of(e.events)
+        steady_values: list[Any] = []
+        steady = e.steady
+        while steady is not None:
+            steady_values += [*steady.parameters.values(), *steady.initial.values()]
+            steady = steady.initial if isinstance(steady.initial, SteadyStart) else None
         spreads = [model.sigma for model in e.noise.values()]
-        for value in (*e.parameters.values(), *e.initial.values(), *before, *spreads):
+        for value in (*e.parameters.values(), *e.initial.values(), *steady_values, *spreads):
             if isinstance(value, ca.SX):
-                found |= {s.name() for s in ca.symvar(value)}
-    return found
+                names |= {s.name() for s in ca.symvar(value)}
+    return names
 
 
 def parameter(row: ParameterRow, version: int, *, matters: bool = True) -> Parameter:

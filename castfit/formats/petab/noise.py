@@ -49,9 +49,9 @@ class LogLaplace(Noise):
         factor = ca.diag(ca.vertcat(ca.sqrt(weight) / (self._unit * mu), ca.sqrt(c))) / s
         cost = value + ca.log(2 * s) + ca.log(m * self._unit)
         information = ca.vertcat(ca.sqrt(1 / weight), ca.sqrt(1 / c))
-        found = lower_triangular(ca.vertcat(mu, s), m, cost, r / np.sqrt(2.0), factor, information)
+        triangular = lower_triangular(ca.vertcat(mu, s), m, cost, r / np.sqrt(2.0), factor, information)
         return Density(
-            found.eta, m, found.cost, found.residual, found.factor, found.rows, found.information, factor @ factor.T
+            triangular.eta, m, triangular.cost, triangular.residual, triangular.factor, triangular.rows, triangular.information, factor @ factor.T
         )
 
     def error(self, mu: Array, s: Array, m: Array) -> Array:

@@ -74,71 +74,71 @@ class _Reader:
 def observe(
     rows: Sequence[ObservableRow],
     measurements: Sequence[MeasurementRow],
-    known: Mapping[str, Graph],
+    graphs: Mapping[str, Graph],
     moving: Container[str],
     mistakes: list[str],
 ) -> Observing:
-    """Build the outputs, noise models and data from the tables, given the expressions of identifiers in `known`."""
+    """Build the outputs, noise models and data from the tables, given the expressions of identifiers in `graphs`."""
     by_name = {row.name: row for row in rows}
     mistakes += [
         f"{row.where}: observableId '{name}' is what the model calls one of its own; give the observable another name"
         for name, row in by_name.items()
-        if name in known and ca.SX(known[name]).is_symbolic()
+        if name in graphs and ca.SX(graphs[name]).is_symbolic()
     ]
-    reader = _Reader({**_observables_by_name(by_name, known), **known}, mistakes)
-    of: dict[str, list[MeasurementRow]] = {}
+    reader = _Reader({**_observables_by_name(by_name, graphs), **graphs}, mistakes)
+    measurements_by_observable: dict[str, list[MeasurementRow]] = {}
     for m in measurements:
         if m.observable not in by_name:
             mistakes.append(f"{m.where}: observableId '{m.observable}' is not in the observables table: "
                             f"{suggest(m.observable, by_name)}")  # fmt: skip
         elif _right(m, by_name[m.observable], moving, mistakes):
-            of.setdefault(m.observable, []).append(m)
+            measurements_by_observable.setdefault(m.observable, []).append(m)
     out = Observing({}, {}, (), {}, {})
     data: dict[int, Datum] = {}
-    for name, own in of.items():
-        data |= _observable(by_name[name], own, reader, out)
+    for name, observable_measurements in measurements_by_observable.items():
+        data |= _observable(by_name[name], observable_measurements, reader, out)
     return Observing(out.outputs, out.noise, tuple(data[id(m)] for m in measurements if id(m) in data),
                      out.placeholders, out.shown)  # fmt: skip
 
 
-def _observables_by_name(rows: Mapping[str, ObservableRow], known: Mapping[str, Graph]) -> dict[str, Graph]:
+def _observables_by_name(rows: Mapping[str, ObservableRow], graphs: Mapping[str, Graph]) -> dict[str, Graph]:
     """Return the expressions of observables for use in formulas: without placeholders and without circular
     references.
     """
-    found: dict[str, Graph] = {}
-    open_ = {n: row for n, row in rows.items() if n not in known}
+    observable_graphs: dict[str, Graph] = {}
+    pending = {n: row for n, row in rows.items() if n not in graphs}
     for _ in rows:
-        for name, row in list(open_.items()):
+        for name, row in list(pending.items()):
             with suppress(FormulaError):  # of itself it is said elsewhere; of an observable not found yet, tried again
-                found[name] = expression(row.formula, {**known, **found})
-                del open_[name]
-    return found
+                observable_graphs[name] = expression(row.formula, {**graphs, **observable_graphs})
+                del pending[name]
+    return observable_graphs
 
 
 def _right(m: MeasurementRow, row: ObservableRow, moving: Container[str], mistakes: list[str]) -> bool:
     """Check the number of overrides, and that they are no states."""
-    right = True
-    for column, given, wanted in (
+    is_valid = True
+    for column, overrides, placeholders in (
         ("observableParameters", m.overrides, row.placeholders),
         ("noiseParameters", m.noise_overrides, row.noise_placeholders),
     ):
-        if len(given) != len(wanted):
-            right = False
-            need = f"takes {len(wanted)}" if wanted else "takes none"
-            mistakes.append(f"{m.where}: {column} holds {len(given)} values, but '{row.name}' ({row.where}) {need}")
-        for text in (text for text in given if text in moving):
-            right = False
+        if len(overrides) != len(placeholders):
+            is_valid = False
+            need = f"takes {len(placeholders)}" if placeholders else "takes none"
+            mistakes.append(f"{m.where}: {column} holds {len(overrides)} values, but '{row.name}' ({row.where}) {need}")
+        for text in (text for text in overrides if text in moving):
+            is_valid = False
             mistakes.append(
                 f"{m.where}: {column} holds '{text}', which is a state of the model or follows from its rules; give a "
                 "number or a parameter"
             )
     if row.axis != LIN and m.value <= 0:
-        right = False
+        is_valid = False
         mistakes.append(
             f"{m.where}: measurement is {m.value:g}, but errors of '{row.name}' are those of a logarithm; it must be "
             "positive"
         )
-    return right
+    return is_valid
 
 
 def _observable(
@@ -146,14 +146,14 @@ def _observable(
 ) -> dict[int, Datum]:
     spreads = _spreads(row, rows, reader)
     keys = {id(m): (m.overrides, "" if not isinstance(spreads[id(m)], ca.SX) else m.noise_overrides) for m in rows}
-    in_one = {(m.experiment, keys[id(m)]) for m in rows}
-    several_in_one = len({e for e, _ in in_one}) < len(in_one)
+    experiment_keys = {(m.experiment, keys[id(m)]) for m in rows}
+    has_several_sets = len({e for e, _ in experiment_keys}) < len(experiment_keys)
     overrides = dict.fromkeys(m.overrides for m in rows)
-    if several_in_one:
-        begins = dict[tuple[Any, ...], MeasurementRow]()
+    if has_several_sets:
+        first_rows = dict[tuple[Any, ...], MeasurementRow]()
         for m in rows:
-            begins.setdefault(keys[id(m)], m)
-        names = _own_outputs(row, begins, reader, out)
+            first_rows.setdefault(keys[id(m)], m)
+        names = _own_outputs(row, first_rows, reader, out)
         return {id(m): Datum(m, names[keys[id(m)]], spreads[id(m)]) for m in rows}
     if len(overrides) == 1:
         extra = _replaced(row.placeholders, rows[0].overrides, reader, rows[0].where)
@@ -169,13 +169,13 @@ def _observable(
 
 def _spreads(row: ObservableRow, rows: Sequence[MeasurementRow], reader: _Reader) -> dict[int, Graph]:
     """Return the standard deviations of values, by their rows: the same for the same overrides."""
-    known: dict[tuple[tuple[str, ...], tuple[str, ...]], Graph] = {}
+    cached: dict[tuple[tuple[str, ...], tuple[str, ...]], Graph] = {}
     out: dict[int, Graph] = {}
     for m in rows:
         key, mistakes = (m.overrides, m.noise_overrides), len(reader.mistakes)
-        out[id(m)] = known[key] if key in known else _spread(row, m, reader)
+        out[id(m)] = cached[key] if key in cached else _spread(row, m, reader)
         if len(reader.mistakes) == mistakes:  # else every row says so
-            known[key] = out[id(m)]
+            cached[key] = out[id(m)]
     return out
 
 
@@ -191,14 +191,14 @@ def _own_outputs(
 
 def _labels(keys: Iterable[tuple[Any, ...]]) -> dict[tuple[Any, ...], str]:
     """Return short names of sets of overrides, all different: what they have in common is left out if it can be."""
-    said = {key: (*key[0], *key[1]) for key in keys}
-    columns = list(itertools.zip_longest(*said.values()))
-    own = {key: [v for v, column in zip(s, columns, strict=False) if len({*column}) > 1] for key, s in said.items()}
-    for choice in (own, said):
-        shown = {key: ", ".join(dict.fromkeys(values)) for key, values in choice.items()}
-        if len({*shown.values()}) == len(shown) and all(shown.values()):
-            return shown
-    return {key: ", ".join(values) for key, values in said.items()}
+    overrides = {key: (*key[0], *key[1]) for key in keys}
+    columns = list(itertools.zip_longest(*overrides.values()))
+    varying_overrides = {key: [v for v, column in zip(s, columns, strict=False) if len({*column}) > 1] for key, s in overrides.items()}
+    for choice in (varying_overrides, overrides):
+        labels = {key: ", ".join(dict.fromkeys(values)) for key, values in choice.items()}
+        if len({*labels.values()}) == len(labels) and all(labels.values()):
+            return labels
+    return {key: ", ".join(values) for key, values in overrides.items()}
 
 
 def _add(row: ObservableRow, name: str, extra: Mapping[str, Graph], reader: _Reader, out: Observing) -> None:
@@ -207,10 +207,10 @@ def _add(row: ObservableRow, name: str, extra: Mapping[str, Graph], reader: _Rea
     out.shown[name] = row.name
 
 
-def _replaced(placeholders: Iterable[str], given: Iterable[str], reader: _Reader, where: str) -> dict[str, Graph]:
+def _replaced(placeholders: Iterable[str], overrides: Iterable[str], reader: _Reader, where: str) -> dict[str, Graph]:
     """Return the values that replace the placeholders."""
     out: dict[str, Graph] = {}
-    for placeholder, text in zip(placeholders, given, strict=True):
+    for placeholder, text in zip(placeholders, overrides, strict=True):
         value = number(text)
         out[placeholder] = reader.value(where, text, {}) if value is None else value
     return out
@@ -222,15 +222,15 @@ def _spread(row: ObservableRow, m: MeasurementRow, reader: _Reader) -> Graph:
     if row.placeholders or row.name not in reader.known:
         extra = {**_replaced(row.placeholders, m.overrides, reader, m.where), **extra}
     where = f"{row.where}: noiseFormula of '{row.name}'"
-    own = reader.value(f"{row.where}: observableFormula of '{row.name}'", row.formula, extra)
-    found = reader.value(where, row.noise, {**extra, row.name: own})
-    if isinstance(found, ca.SX) and found.is_constant():
-        found = float(found)
-    if not isinstance(found, ca.SX) and not 0 < found < float("inf"):
-        if found == found:
-            reader.mistakes.append(f"{m.where}: the noise of '{row.name}' is {found:g}; it must be positive")
+    prediction = reader.value(f"{row.where}: observableFormula of '{row.name}'", row.formula, extra)
+    spread = reader.value(where, row.noise, {**extra, row.name: prediction})
+    if isinstance(spread, ca.SX) and spread.is_constant():
+        spread = float(spread)
+    if not isinstance(spread, ca.SX) and not 0 < spread < float("inf"):
+        if spread == spread:
+            reader.mistakes.append(f"{m.where}: the noise of '{row.name}' is {spread:g}; it must be positive")
         return 1.0
-    return found
+    return spread
 
 
 def noise_model(row: ObservableRow) -> Noise:

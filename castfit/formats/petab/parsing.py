@@ -64,30 +64,30 @@ class _Parser:
 
     def wrong(self) -> FormulaError:
         """Return the error for an unexpected token or an early end of the formula."""
-        seen = (
+        reason = (
             f"'{self.next}' was not expected at position {self.at - len(self.next) + 1}"
             if self.next
             else "it ends early"
         )
         fix = "; write powers as a ^ b" if "**" in self.text else ""
-        return FormulaError(f"'{self.text}' cannot be read: {seen}{fix}")
+        return FormulaError(f"'{self.text}' cannot be read: {reason}{fix}")
 
     def advance(self) -> str:
         """Go on to the next token; return the present one."""
-        now, match = self.next, _TOKEN.match(self.text, self.at)
+        token, match = self.next, _TOKEN.match(self.text, self.at)
         if match is not None:
             self.kind, self.next, self.at = match.lastgroup or "", match[match.lastgroup or 0], match.end()
-            return now
-        rest = self.text[self.at :].strip()
-        if rest:
-            raise FormulaError(f"'{self.text}' cannot be read: '{rest[0]}' is no part of formulas")
+            return token
+        remainder = self.text[self.at :].strip()
+        if remainder:
+            raise FormulaError(f"'{self.text}' cannot be read: '{remainder[0]}' is no part of formulas")
         self.kind = self.next = ""
-        return now
+        return token
 
-    def read(self, least: int) -> None:
+    def read(self, min_strength: int) -> None:
         """Read an operand, and all that operators that bind at least so strongly join to it."""
         self.operand()
-        while self.kind == "sign" and (strength := _STRENGTH.get(self.next, -1)) >= max(least, 1):
+        while self.kind == "sign" and (strength := _STRENGTH.get(self.next, -1)) >= max(min_strength, 1):
             sign = self.advance()
             self.read(strength if sign == "^" else strength + 1)
             self.found.append((sign, 2))
@@ -132,10 +132,10 @@ class _Parser:
             self.read(0)
             count += 1
         self.close()
-        taken = _NUMBERS_OF_OPERANDS.get(name, (1,))
-        if count % 2 == 0 if name == PIECEWISE else count not in taken:
-            said = "an odd number of operands" if name == PIECEWISE else " or ".join(map(str, taken))
-            raise FormulaError(f"'{self.text}' cannot be read: '{name}' takes {said}, not {count}")
+        allowed_counts = _NUMBERS_OF_OPERANDS.get(name, (1,))
+        if count % 2 == 0 if name == PIECEWISE else count not in allowed_counts:
+            expected = "an odd number of operands" if name == PIECEWISE else " or ".join(map(str, allowed_counts))
+            raise FormulaError(f"'{self.text}' cannot be read: '{name}' takes {expected}, not {count}")
         self.found.append((name, count))
 
     def close(self) -> None:

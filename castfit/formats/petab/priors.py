@@ -224,10 +224,10 @@ def distribution(row: ParameterRow, *, truncated: bool) -> PriorDistribution | N
     """
     if row.prior is None:
         return None
-    found = _distribution(row.prior, row.scale)
-    if truncated and not isinstance(found, UniformPrior) and not found.mistakes():
-        return Truncated(found, row.lower, row.upper)
-    return found
+    prior = _distribution(row.prior, row.scale)
+    if truncated and not isinstance(prior, UniformPrior) and not prior.mistakes():
+        return Truncated(prior, row.lower, row.upper)
+    return prior
 
 
 def beginnings(row: ParameterRow) -> PriorDistribution | None:

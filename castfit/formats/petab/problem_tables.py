@@ -142,5 +142,5 @@ class ProblemTables:
         """All names in formulas, conditions and overrides, which must be readable."""
         formulas = {f for row in self.observables for f in (row.formula, row.noise)}
         values = {c.value for changes in self.conditions.values() for c in changes}
-        given = {text for m in self.measurements for text in (*m.overrides, *m.noise_overrides)}
-        return frozenset(n for text in {*formulas, *values, *given} for n in names_in(text))
+        overrides = {text for m in self.measurements for text in (*m.overrides, *m.noise_overrides)}
+        return frozenset(n for text in {*formulas, *values, *overrides} for n in names_in(text))

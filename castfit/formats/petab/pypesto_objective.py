@@ -101,14 +101,14 @@ class ScaledLikelihood(Picklable):
         return self._integrated_by(self.integrator)
 
     def _integrated_by(self, integrator: IntegratorOptions) -> Objective:
-        posed, spreads = self.problem.posed, self.eliminates.spreads
+        compiled_problem, spreads = self.problem.posed, self.eliminates.spreads
         if spreads:
-            posed = replace(posed, group_bounds=tuple(spreads.get(n, (0.0, np.inf)) for n in posed.groups))
-        found = Objective(posed, np.array(self.problem.guess), integrator)
+            compiled_problem = replace(compiled_problem, group_bounds=tuple(spreads.get(n, (0.0, np.inf)) for n in compiled_problem.groups))
+        objective = Objective(compiled_problem, np.array(self.problem.guess), integrator)
         if self.eliminates.linear.entries:
-            limits = sigma_limits(posed, found.staged.layout, found.staged.signal)
-            found.staged = found.staged.projecting(self.eliminates.linear.projection(posed, limits))
-        return found
+            limits = sigma_limits(compiled_problem, objective.staged.layout, objective.staged.signal)
+            objective.staged = objective.staged.projecting(self.eliminates.linear.projection(compiled_problem, limits))
+        return objective
 
     @cached_property
     def _dense(self) -> DenseSingleShooting | None:
@@ -138,14 +138,14 @@ class ScaledLikelihood(Picklable):
 
     @cached_property
     def _constant(self) -> float:
-        posed, unknowns = self._objective.posed, int(self._objective.staged.layout.group_sizes.sum())
-        return 0.5 * float(neg2loglik(0.0, constant(posed), n_unknown=unknowns))
+        compiled_problem, n_unknown = self._objective.posed, int(self._objective.staged.layout.group_sizes.sum())
+        return 0.5 * float(neg2loglik(0.0, constant(compiled_problem), n_unknown=n_unknown))
 
     @property
     def squares(self) -> bool:
         """Check whether the objective has residuals: all errors are normal, and no quantity is eliminated."""
-        observed = [of for c in self.problem.conditions for of in c.observed if of is not None]
-        normal = all(isinstance(of.noise, (Gaussian, LogNormal)) and of.noise.plain for of in observed)
+        observed = [observable for c in self.problem.conditions for observable in c.observed if observable is not None]
+        normal = all(isinstance(observable.noise, (Gaussian, LogNormal)) and observable.noise.plain for observable in observed)
         return normal and not self._objective.staged.layout.n_groups and not self.eliminates.linear.entries
 
     def theta(self, x: Array) -> tuple[Array, Array]:
@@ -157,14 +157,14 @@ class ScaledLikelihood(Picklable):
         if x.shape != (len(axes.names),):
             raise InputError("petab.to_pypesto", [f"x has the shape {x.shape}; give ({len(axes.names)},): "
                                             f"{', '.join(axes.names)}"])  # fmt: skip
-        fixed, given = axes.fixed, axes.guess
-        moved = fixed[np.abs(x[fixed] - given[fixed]) > _SAME * np.maximum(1.0, np.abs(given[fixed]))]
-        if moved.size:
-            said = [
-                f"'{axes.names[j]}' is fixed at {given[j]:g} and cannot be {x[j]:g}; load it as estimated"
-                for j in moved
+        fixed, guess = axes.fixed, axes.guess
+        changed = fixed[np.abs(x[fixed] - guess[fixed]) > _SAME * np.maximum(1.0, np.abs(guess[fixed]))]
+        if changed.size:
+            messages = [
+                f"'{axes.names[j]}' is fixed at {guess[j]:g} and cannot be {x[j]:g}; load it as estimated"
+                for j in changed
             ]
-            raise InputError("petab.to_pypesto", said)
+            raise InputError("petab.to_pypesto", messages)
         natural, slope = np.array(self.problem.to_natural(self.problem.guess)), np.ones(axes.place.size)
         natural[self._free], slope[self._free] = self._natural(x[axes.place[self._free]])
         theta = self.problem.to_search(natural)
@@ -179,16 +179,16 @@ class ScaledLikelihood(Picklable):
 
     def value(self, x: Array) -> float:
         """Return the negative log likelihood; infinite where the model cannot be integrated."""
-        at = self._dense_point(x)
-        cost = None if at is None else at[0].cost(at[1])
+        dense_point = self._dense_point(x)
+        cost = None if dense_point is None else dense_point[0].cost(dense_point[1])
         if cost is not None:
             return cost + self._constant
         with np.errstate(all="ignore"):
             theta, _ = self.theta(x)
-            found = self._objective.staged.evaluate(self._objective.packed(theta))
-            if not found.ok:
-                found = self._robust.staged.evaluate(self._robust.packed(theta))
-        return found.cost + self._constant
+            evaluation = self._objective.staged.evaluate(self._objective.packed(theta))
+            if not evaluation.ok:
+                evaluation = self._robust.staged.evaluate(self._robust.packed(theta))
+        return evaluation.cost + self._constant
 
     def derivatives(self, x: Array, *, order: int = 2) -> tuple[float, Array, Array]:
         """Return the value, its gradient (n,), and Fisher's information (n, n); infinity and NaN where they fail.
@@ -196,9 +196,9 @@ class ScaledLikelihood(Picklable):
         order : 1 where the information does not matter, which is zero then
         """
         n = x.size
-        at_once = self._lean_gradient(x) if order == 1 else None
-        if at_once is not None:
-            return *at_once, np.zeros((n, n))
+        value_and_gradient = self._lean_gradient(x) if order == 1 else None
+        if value_and_gradient is not None:
+            return *value_and_gradient, np.zeros((n, n))
         rows = self._rows(x, weighted=order > 1)
         if rows is None:
             return np.inf, np.full(n, np.nan), np.full((n, n), np.nan)
@@ -206,26 +206,26 @@ class ScaledLikelihood(Picklable):
         place = self.axes.place[free]
         gradient[place] = rows.slopes[:, free].T @ rows.values
         if order > 1:
-            whole = rows.weighted.T @ rows.weighted
-            information[np.ix_(place, place)] = _without(whole, free, self._inside(rows))
+            full_information = rows.weighted.T @ rows.weighted
+            information[np.ix_(place, place)] = _without(full_information, free, self._inside(rows))
         return rows.cost + self._constant, gradient, information
 
     @one_blas_thread
     def _lean_gradient(self, x: Array) -> tuple[float, Array] | None:
         """Return value and gradient where these need nothing but arrays; None where they do not, or fail."""
-        at = self._dense_point(x)
-        found = None if at is None else at[0].rows(at[1])
-        if at is None or found is None:
+        dense_point = self._dense_point(x)
+        dense_rows = None if dense_point is None else dense_point[0].rows(dense_point[1])
+        if dense_point is None or dense_rows is None:
             return None
         with np.errstate(all="ignore"):
             gradient, free = np.zeros(x.size), self._free
-            gradient[self.axes.place[free]] = ((found.u @ found.E) * at[2])[free]
-        return (found.cost + self._constant, gradient) if np.isfinite(gradient).all() else None
+            gradient[self.axes.place[free]] = ((dense_rows.u @ dense_rows.E) * dense_point[2])[free]
+        return (dense_rows.cost + self._constant, gradient) if np.isfinite(gradient).all() else None
 
     def _inside(self, rows: _Rows) -> Index:
         """Return the entries of theta that are eliminated and not at a bound."""
         entries = np.array(self.eliminates.linear.entries, dtype=np.intp)
-        theta, (lower, upper) = rows.theta[entries], (of[entries] for of in self.problem.posed.bounds)
+        theta, (lower, upper) = rows.theta[entries], (bound[entries] for bound in self.problem.posed.bounds)
         return entries[(theta > lower) & (theta < upper)]
 
     def residuals(self, x: Array) -> tuple[Array, Array]:
@@ -251,27 +251,27 @@ class ScaledLikelihood(Picklable):
         """Return the optimal values of the eliminated quantities at x; NaN if the model cannot be integrated."""
         with np.errstate(all="ignore"):
             theta, _ = self.theta(x)
-            found = self._objective.staged.evaluate(self._objective.packed(theta))
-            if not found.ok:
-                found = self._robust.staged.evaluate(self._robust.packed(theta))
-        best = dict(zip(self.problem.posed.groups, np.asarray(found.sigma).tolist(), strict=True))
-        natural = self.problem.to_natural(found.v)
+            evaluation = self._objective.staged.evaluate(self._objective.packed(theta))
+            if not evaluation.ok:
+                evaluation = self._robust.staged.evaluate(self._robust.packed(theta))
+        best = dict(zip(self.problem.posed.groups, np.asarray(evaluation.sigma).tolist(), strict=True))
+        natural = self.problem.to_natural(evaluation.v)
         best |= {self.problem.names[j]: float(natural[j]) for j in self.eliminates.linear.entries}
-        return {n: best[n] if found.ok else float("nan") for n in self.eliminates.names}
+        return {n: best[n] if evaluation.ok else float("nan") for n in self.eliminates.names}
 
     def _spreads(self, objective: Objective, x: Array) -> Array:
         """Return the spread of each value."""
         with np.errstate(all="ignore"):
-            found = objective.staged.standardised(objective.packed(self.theta(x)[0]))
-            return np.concatenate([spread for _, spread, _ in found])
+            standardized_data = objective.staged.standardised(objective.packed(self.theta(x)[0]))
+            return np.concatenate([spread for _, spread, _ in standardized_data])
 
     @one_blas_thread
     def _rows(self, x: Array, *, weighted: bool = True) -> _Rows | None:
         """Return the rows at x, None where they cannot be computed."""
         with np.errstate(all="ignore"):
             theta, scale = self.theta(x)
-            found = self._rows_of(self._objective, theta, scale, weighted)
-            return self._rows_of(self._robust, theta, scale, weighted) if found is None else found
+            rows = self._rows_of(self._objective, theta, scale, weighted)
+            return self._rows_of(self._robust, theta, scale, weighted) if rows is None else rows
 
     @staticmethod
     def _rows_of(objective: Objective, theta: Array, scale: Array, weigh: bool) -> _Rows | None:
@@ -282,22 +282,22 @@ class ScaledLikelihood(Picklable):
         weights = linear.information() if weigh and linear.information is not None else None
         values, slopes, weighted = list[Array](), list[Array](), list[Array]()
         datum, computed = list[Mask](), list[Mask]()
-        for i, (chain, at, j) in enumerate(zip(staged.layout.chains, linear.values, linear.jacobians, strict=True)):
-            own = np.zeros((*at.r.shape, theta.size))
-            own[..., chain.theta] = j.R_q
-            own *= scale
+        for i, (chain, chain_values, j) in enumerate(zip(staged.layout.chains, linear.values, linear.jacobians, strict=True)):
+            chain_slopes = np.zeros((*chain_values.r.shape, theta.size))
+            chain_slopes[..., chain.theta] = j.R_q
+            chain_slopes *= scale
             w = None if weights is None else weights[i]
-            of = own if w is None else w[..., None] * own if w.ndim == 2 else w @ own
+            weighted_slopes = chain_slopes if w is None else w[..., None] * chain_slopes if w.ndim == 2 else w @ chain_slopes
             mask = chain.row_mask
-            values.append(at.r[mask])
-            slopes.append(own[mask])
-            weighted.append(of[mask])
+            values.append(chain_values.r[mask])
+            slopes.append(chain_slopes[mask])
+            weighted.append(weighted_slopes[mask])
             datum.append(chain.datum_mask[mask])
             computed.append(chain.spread[mask & chain.datum_mask] >= 0)
-        r, by_x, seen = (np.concatenate(part) for part in (values, slopes, weighted))
-        if not (np.isfinite(r).all() and np.isfinite(by_x).all() and np.isfinite(seen).all()):
+        r, by_x, information_rows = (np.concatenate(part) for part in (values, slopes, weighted))
+        if not (np.isfinite(r).all() and np.isfinite(by_x).all() and np.isfinite(information_rows).all()):
             return None
-        return _Rows(objective, linear.v, linear.cost, r, by_x, seen, np.concatenate(datum), np.concatenate(computed))
+        return _Rows(objective, linear.v, linear.cost, r, by_x, information_rows, np.concatenate(datum), np.concatenate(computed))
 
 
 @dataclass(frozen=True)
@@ -318,11 +318,11 @@ class _Rows:
     computed: Mask
 
 
-def _without(information: Array, kept: Index, left_out: Index) -> Array:
+def _without(information: Array, retained: Index, eliminated: Index) -> Array:
     """Return the information of some quantities where others are eliminated: its Schur complement."""
-    inner = information[np.ix_(left_out, left_out)]
-    mixed = information[np.ix_(kept, left_out)]
-    return information[np.ix_(kept, kept)] - mixed @ np.linalg.pinv(inner, hermitian=True) @ mixed.T
+    inner = information[np.ix_(eliminated, eliminated)]
+    mixed = information[np.ix_(retained, eliminated)]
+    return information[np.ix_(retained, retained)] - mixed @ np.linalg.pinv(inner, hermitian=True) @ mixed.T
 
 
 def _on_scales(values: Sequence[float | None], scales: Sequence[str]) -> Array:
@@ -380,40 +380,40 @@ def to_pypesto(
     >>> objective = cf.petab.to_pypesto(problem)  # doctest: +SKIP
     >>> value, gradient = objective(objective.guess, sensi_orders=(0, 1))  # doctest: +SKIP
     """
-    given: Any = problem
+    source: Any = problem
     options: Any = _INTEGRATOR if integrator is None else integrator
     mistakes: list[str] = []
-    named: tuple[Any, ...] = () if isinstance(eliminate, bool) else tuple(items(eliminate) or ())
-    if not isinstance(eliminate, bool) and not (named and all(isinstance(n, str) for n in named)):
+    names: tuple[Any, ...] = () if isinstance(eliminate, bool) else tuple(items(eliminate) or ())
+    if not isinstance(eliminate, bool) and not (names and all(isinstance(n, str) for n in names)):
         mistakes.append(f"eliminate is {text(eliminate)}; choose True, False, or names of parameters")
     if not isinstance(options, IntegratorOptions):
         mistakes.append(f"integrator is {text(integrator)}; give IntegratorOptions(...)")
-    if not isinstance(given, (str, Path, Problem)):
+    if not isinstance(source, (str, Path, Problem)):
         mistakes.append(f"problem is {text(problem)}; give a Problem, or the path of a PEtab problem's YAML file")
     else:
         mistakes += (
-            kind_mistakes(given) if isinstance(given, Problem) else told(lambda: read_overview(given, "problem"))
+            kind_mistakes(source) if isinstance(source, Problem) else told(lambda: read_overview(source, "problem"))
         )
     check("petab.to_pypesto", mistakes)
     base = library("pypesto.objective.base", "petab.to_pypesto").ObjectiveBase
-    loaded = None if isinstance(given, Problem) else load_tables(given)
-    whole: Any = given if loaded is None else loaded.problem
-    check("petab.to_pypesto", kind_mistakes(whole))
-    reduced, eliminates = _eliminated(whole, eliminate if isinstance(eliminate, bool) else named)
+    loaded = None if isinstance(source, Problem) else load_tables(source)
+    full_problem: Any = source if loaded is None else loaded.problem
+    check("petab.to_pypesto", kind_mistakes(full_problem))
+    reduced, eliminates = _eliminated(full_problem, eliminate if isinstance(eliminate, bool) else names)
     table = () if loaded is None else tuple(r for r in loaded.stated.parameters if r.name not in eliminates.names)
     axes = _of_quantities(reduced, eliminates) if loaded is None else _of_table(reduced, table)
     return _kind(base)(ScaledLikelihood(reduced, axes, options, eliminates))
 
 
 def _of_quantities(problem: Problem, eliminates: Eliminates) -> ParameterAxes:
-    kept = [j for j, n in enumerate(problem.names) if n not in eliminates.names]
-    quantities = [problem.quantities[j] for j in kept]
+    indices = [j for j, n in enumerate(problem.names) if n not in eliminates.names]
+    quantities = [problem.quantities[j] for j in indices]
     scales = tuple(LOG10 if q.scale == "log" else LIN for q in quantities)
-    guess = problem.to_natural(problem.guess)[kept].tolist()
+    guess = problem.to_natural(problem.guess)[indices].tolist()
     lower, upper = [q.lower for q in quantities], [q.upper for q in quantities]
-    lower, upper, guess = (_on_scales(of, scales) for of in (lower, upper, guess))
+    lower, upper, guess = (_on_scales(values, scales) for values in (lower, upper, guess))
     place = np.full(len(problem.names), -1, dtype=np.intp)
-    place[kept] = np.arange(len(kept))
+    place[indices] = np.arange(len(indices))
     names = tuple(q.name for q in quantities)
     return ParameterAxes(names, scales, lower, upper, guess, place, np.empty(0, dtype=np.intp))
 
@@ -421,32 +421,32 @@ def _of_quantities(problem: Problem, eliminates: Eliminates) -> ParameterAxes:
 def _of_table(problem: Problem, rows: Sequence[ParameterRow]) -> ParameterAxes:
     names, scales = tuple(row.name for row in rows), tuple(row.scale for row in rows)
     guesses = dict(zip(problem.names, problem.to_natural(problem.guess).tolist(), strict=True))
-    of = ([row.lower for row in rows], [row.upper for row in rows], [guesses.get(r.name, r.nominal) for r in rows])
-    lower, upper, guess = (_on_scales(values, scales) for values in of)
+    columns = ([row.lower for row in rows], [row.upper for row in rows], [guesses.get(r.name, r.nominal) for r in rows])
+    lower, upper, guess = (_on_scales(values, scales) for values in columns)
     place = np.array([names.index(n) if n in names else -1 for n in problem.names], dtype=np.intp)
     fixed = np.array([k for k, row in enumerate(rows) if not row.estimated], dtype=np.intp)
     return ParameterAxes(names, scales, lower, upper, guess, place, fixed)
 
 
-def _eliminated(problem: Problem, asked: bool | tuple[str, ...]) -> tuple[Problem, Eliminates]:
+def _eliminated(problem: Problem, request: bool | tuple[str, ...]) -> tuple[Problem, Eliminates]:
     """Return the problem without the eliminated standard deviations, and a description of the eliminated quantities.
 
     Raises InputError: for names of what is not estimated, or cannot be eliminated.
     """
-    if asked is False:
+    if request is False:
         return problem, Eliminates((), {}, LinearQuantities((), (), {}))
-    wanted = problem.names if asked is True else asked
-    unknown_names = [n for n in wanted if n not in problem.names]
-    said = [f"'{n}' is not estimated: {suggest(n, problem.names)}" for n in unknown_names]
-    check("petab.to_pypesto", said)
-    own = {_bare(noise) for e in problem.experiments for noise in e.noise.values()}
+    requested_names = problem.names if request is True else request
+    unknown_names = [n for n in requested_names if n not in problem.names]
+    messages = [f"'{n}' is not estimated: {suggest(n, problem.names)}" for n in unknown_names]
+    check("petab.to_pypesto", messages)
+    sigma_names = {_bare(noise) for e in problem.experiments for noise in e.noise.values()}
     informed = {n for n, prior in zip(problem.names, problem.posed.informed.tolist(), strict=True) if prior}
-    free = ({n for n in own if n in problem.names} - _elsewhere(problem) - informed) & {*wanted}
+    free = ({n for n in sigma_names if n in problem.names} - _elsewhere(problem) - informed) & {*requested_names}
     reduced = _without_spreads(problem, free)
-    linear = linear_quantities(reduced.posed, [n for n in wanted if n not in free])
-    if asked is not True:
-        said = [f"'{n}' cannot be eliminated: {why}" for n, why in linear.obstacles.items()]
-        check("petab.to_pypesto", said)
+    linear = linear_quantities(reduced.posed, [n for n in requested_names if n not in free])
+    if request is not True:
+        messages = [f"'{n}' cannot be eliminated: {reason}" for n, reason in linear.obstacles.items()]
+        check("petab.to_pypesto", messages)
     bounds = {q.name: (q.lower, q.upper) for q in problem.quantities if q.name in free}
     names = {*free, *(reduced.names[j] for j in linear.entries)}
     return reduced, Eliminates(tuple(n for n in problem.names if n in names), bounds, linear)
@@ -457,9 +457,9 @@ def _without_spreads(problem: Problem, free: set[str]) -> Problem:
     experiments = [
         e.with_changes(noise={n: _opened(noise, free) for n, noise in e.noise.items()}) for e in problem.experiments
     ]
-    inside = {*problem.own_model.parameters}
-    kept = {n: _held(p) if n in free else p for n, p in problem.parameters.items() if n not in free or n in inside}
-    return problem.replace(experiments=experiments, parameters=kept) if free else problem
+    model_names = {*problem.own_model.parameters}
+    parameters = {n: _held(p) if n in free else p for n, p in problem.parameters.items() if n not in free or n in model_names}
+    return problem.replace(experiments=experiments, parameters=parameters) if free else problem
 
 
 def _held(parameter: Any) -> Any:
@@ -483,13 +483,13 @@ def _elsewhere(problem: Problem) -> set[str]:
     graphs: list[Any] = [model.system.ode, model.system.alg, *model.outputs.values(), *model.initial.values()]
     for e in problem.experiments:
         graphs += [*e.parameters.values(), *e.initial.values()]
-        before = e
-        while before.steady is not None:
-            before = before.before
-            graphs += [*before.parameters.values(), *before.initial.values()]
+        preequilibration = e
+        while preequilibration.steady is not None:
+            preequilibration = preequilibration.before
+            graphs += [*preequilibration.parameters.values(), *preequilibration.initial.values()]
         graphs += [noise.sigma for noise in e.noise.values() if not _bare(noise)]
-    found = {s.name() for g in graphs if isinstance(g, ca.SX) for s in ca.symvar(g)}
-    return found.union(*(symbols_of(e.events) for e in problem.experiments))
+    names = {s.name() for g in graphs if isinstance(g, ca.SX) for s in ca.symvar(g)}
+    return names.union(*(symbols_of(e.events) for e in problem.experiments))
 
 
 @dataclass(frozen=True)
@@ -508,8 +508,8 @@ class _InnerNames:
     def get_interpretable_inner_par_bounds(self) -> tuple[Array, Array]:
         """Return their natural bounds."""
         linear = {self.problem.names[j]: self.problem.quantities[j] for j in self.eliminates.linear.entries}
-        known = {**self.eliminates.spreads, **{n: (q.lower, q.upper) for n, q in linear.items()}}
-        lower, upper = np.array([known[n] for n in self.eliminates.names], dtype=float).T
+        bounds = {**self.eliminates.spreads, **{n: (q.lower, q.upper) for n, q in linear.items()}}
+        lower, upper = np.array([bounds[n] for n in self.eliminates.names], dtype=float).T
         return lower, upper
 
     def get_interpretable_inner_par_scales(self) -> list[str]:
@@ -533,15 +533,15 @@ def _kind(base: Any) -> Any:
         ) -> dict[str, Any]:
             """Return the requested values and derivatives under pyPESTO's names."""
             if mode == "mode_res":
-                found = dict(zip(("res", "sres"), self.likelihood.residuals(x), strict=True))
-                return {name: found[name] for order, name in enumerate(found) if order in sensi_orders}
+                results = dict(zip(("res", "sres"), self.likelihood.residuals(x), strict=True))
+                return {name: results[name] for order, name in enumerate(results) if order in sensi_orders}
             out: dict[str, Any] = {}
             if max(sensi_orders, default=0) == 0:
                 out = {"fval": self.likelihood.value(x)} if sensi_orders else {}
             else:
                 order = max(sensi_orders)
-                found = dict(zip(("fval", "grad", "hess"), self.likelihood.derivatives(x, order=order), strict=True))
-                out = {name: found[name] for order, name in enumerate(found) if order in sensi_orders}
+                results = dict(zip(("fval", "grad", "hess"), self.likelihood.derivatives(x, order=order), strict=True))
+                out = {name: results[name] for order, name in enumerate(results) if order in sensi_orders}
             if return_dict and self.likelihood.eliminates.names:
                 out["inner_parameters"] = np.array([*self.likelihood.eliminated(x).values()])
             return out
@@ -552,8 +552,8 @@ def _kind(base: Any) -> Any:
 
         def check_sensi_orders(self, sensi_orders: tuple[int, ...], mode: str) -> bool:
             """Check whether derivatives of these orders are available."""
-            most = 2 if mode == "mode_fun" else 1
-            return self.check_mode(mode) and max(sensi_orders, default=0) <= most
+            max_order = 2 if mode == "mode_fun" else 1
+            return self.check_mode(mode) and max(sensi_orders, default=0) <= max_order
 
         @property
         def calculator(self) -> _InnerNames:
@@ -577,17 +577,17 @@ def _kind(base: Any) -> Any:
             It is a `HierarchicalProblem` where anything is eliminated: results then hold it as `inner_parameters`.
             """
             axes, fixed = self.likelihood.axes, self.likelihood.axes.fixed
-            said = {
+            arguments = {
                 "x_names": list(axes.names),
                 "x_scales": list(axes.scales),
                 "x_guesses": np.delete(axes.guess, fixed)[None],
                 "x_fixed_indices": fixed.tolist(),
                 "x_fixed_vals": axes.guess[fixed].tolist(),
             }
-            said |= {"objective": self, "lb": axes.lower, "ub": axes.upper}
+            arguments |= {"objective": self, "lb": axes.lower, "ub": axes.upper}
             if self.likelihood.eliminates.names:
-                return library("pypesto.problem", "petab.to_pypesto").HierarchicalProblem(**{**said, **options})
-            return library("pypesto", "petab.to_pypesto").Problem(**{**said, **options})
+                return library("pypesto.problem", "petab.to_pypesto").HierarchicalProblem(**{**arguments, **options})
+            return library("pypesto", "petab.to_pypesto").Problem(**{**arguments, **options})
 
         def __deepcopy__(self, memo: Mapping[int, Any] | None = None) -> Any:
             return _revived(self.likelihood, deepcopy(self.pre_post_processor))
@@ -599,6 +599,6 @@ def _kind(base: Any) -> Any:
 
 
 def _revived(likelihood: ScaledLikelihood, processor: Any) -> Any:
-    found = _kind(library("pypesto.objective.base", "petab.to_pypesto").ObjectiveBase)(likelihood)
-    found.pre_post_processor = processor
-    return found
+    objective = _kind(library("pypesto.objective.base", "petab.to_pypesto").ObjectiveBase)(likelihood)
+    objective.pre_post_processor = processor
+    return objective

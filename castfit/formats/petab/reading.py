@@ -41,20 +41,20 @@ class TsvRow:
         """File and line, as messages begin."""
         return f"{self.file}, line {self.line}"
 
-    def text(self, column: str, otherwise: str = "") -> str:
+    def text(self, column: str, default: str = "") -> str:
         """Return a cell, or something else where it is empty."""
-        return self.cells.get(column, otherwise)
+        return self.cells.get(column, default)
 
-    def number(self, column: str, mistakes: list[str], otherwise: float | None = None) -> float:
+    def number(self, column: str, mistakes: list[str], default: float | None = None) -> float:
         """Return a cell as a number; NaN, and a mistake, where it is none."""
-        given = self.cells.get(column)
-        if given is None and otherwise is not None:
-            return otherwise
+        cell = self.cells.get(column)
+        if cell is None and default is not None:
+            return default
         try:
-            return float(given or "")
+            return float(cell or "")
         except ValueError:
-            said = f"is '{given}'" if given is not None else "is NaN" if column in self.nan else "is empty"
-            mistakes.append(f"{self.where}: {column} {said}; give a number")
+            description = f"is '{cell}'" if cell is not None else "is NaN" if column in self.nan else "is empty"
+            mistakes.append(f"{self.where}: {column} {description}; give a number")
             return float("nan")
 
 
@@ -84,9 +84,9 @@ def _read(path: Path, name: str, needed: tuple[str, ...], mistakes: list[str]) -
         return []
     reader = csv.reader(text.splitlines(), delimiter="\t")
     header = [cell.strip() for cell in next(reader, list[str]())]
-    mark = next((c for c in ",;" if len(header) == 1 and header[0].count(c) >= len(needed) - 1 > 0), None)
-    if mark is not None:
-        mistakes.append(f"{name}: its columns are separated by '{mark}'; a table of PEtab has tabs between them")
+    separator = next((c for c in ",;" if len(header) == 1 and header[0].count(c) >= len(needed) - 1 > 0), None)
+    if separator is not None:
+        mistakes.append(f"{name}: its columns are separated by '{separator}'; a table of PEtab has tabs between them")
         return []
     missing = [column for column in needed if column not in header]
     mistakes += [f"{name}: column '{c}' is missing; {suggest(c, [h for h in header if h])}" for c in missing]
@@ -102,39 +102,39 @@ def _read(path: Path, name: str, needed: tuple[str, ...], mistakes: list[str]) -
             mistakes.append(
                 f"{name}, line {reader.line_num}: it has {len(stripped)} cells, but the table has {len(header)} columns"
             )
-        said = [(c, v) for c, v in zip(header, stripped, strict=False) if c]
-        known = {c: v for c, v in said if v.lower() not in _EMPTY}
-        nan = frozenset(c for c, v in said if c not in known and v.lower() == "nan")
-        rows.append(TsvRow(name, reader.line_num, known, nan))
+        column_cells = [(c, v) for c, v in zip(header, stripped, strict=False) if c]
+        filled_cells = {c: v for c, v in column_cells if v.lower() not in _EMPTY}
+        nan = frozenset(c for c, v in column_cells if c not in filled_cells and v.lower() == "nan")
+        rows.append(TsvRow(name, reader.line_num, filled_cells, nan))
     return rows
 
 
 def misspelt(rows: Iterable[TsvRow], columns: Collection[str]) -> tuple[str, ...]:
     """Return a warning for each ignored column whose name resembles a missing PEtab column."""
-    first: dict[str, str] = {}
+    first_files: dict[str, str] = {}
     for row in rows:
         for column in row.cells:
-            first.setdefault(column, row.file)
-    absent = {c.casefold(): c for c in columns if c not in first}
-    near = {
-        c: found
-        for c in first
-        if c not in columns and (found := difflib.get_close_matches(c.casefold(), absent, n=1, cutoff=_ALIKE))
+            first_files.setdefault(column, row.file)
+    absent = {c.casefold(): c for c in columns if c not in first_files}
+    matches = {
+        c: similar
+        for c in first_files
+        if c not in columns and (similar := difflib.get_close_matches(c.casefold(), absent, n=1, cutoff=_ALIKE))
     }
     return tuple(
-        f"{first[c]}: the column '{c}' is not PEtab's and is passed over; did you mean '{absent[found[0]]}'?"
-        for c, found in near.items()
+        f"{first_files[c]}: the column '{c}' is not PEtab's and is passed over; did you mean '{absent[similar[0]]}'?"
+        for c, similar in matches.items()
     )
 
 
 def misplaced(rows: Iterable[TsvRow], columns: Mapping[str, str], mistakes: list[str]) -> None:
     """Refuse columns of the format's other version, which would be passed over in silence; the first row of each."""
-    seen: set[str] = set()
+    reported: set[str] = set()
     for row in rows:
-        for column, instead in columns.items():
-            if row.text(column) and column not in seen:
-                seen.add(column)
-                mistakes.append(f"{row.where}: {column} is not in this version of the format; {instead}")
+        for column, remedy in columns.items():
+            if row.text(column) and column not in reported:
+                reported.add(column)
+                mistakes.append(f"{row.where}: {column} is not in this version of the format; {remedy}")
 
 
 def mapped(rows: Iterable[TsvRow]) -> dict[str, str]:
@@ -148,8 +148,8 @@ def by_name(rows: Iterable[TsvRow], column: str, mistakes: list[str]) -> dict[st
     for row in rows:
         name = row.text(column)
         if not is_name(name):
-            said = "is empty" if not name else f"is '{name}', which is no identifier (letters, digits and _)"
-            mistakes.append(f"{row.where}: {column} {said}")
+            description = "is empty" if not name else f"is '{name}', which is no identifier (letters, digits and _)"
+            mistakes.append(f"{row.where}: {column} {description}")
         elif name in out:
             mistakes.append(f"{row.where}: {column} '{name}' is there twice, first in {out[name].where}")
         else:
@@ -157,28 +157,28 @@ def by_name(rows: Iterable[TsvRow], column: str, mistakes: list[str]) -> dict[st
     return out
 
 
-def choice(row: TsvRow, column: str, known: Mapping[str, _T], otherwise: str, mistakes: list[str]) -> _T:
-    """Return the value that a cell's word stands for; `otherwise` is the word for an empty cell, and may be invalid."""
-    given = row.text(column, otherwise)
-    if given not in known:
-        said = f"'{given}'" if given else "empty"
-        mistakes.append(f"{row.where}: {column} is {said}; choose {', '.join(dict.fromkeys(known))}")
-        return next(iter(known.values()))
-    return known[given]
+def choice(row: TsvRow, column: str, choices: Mapping[str, _T], default: str, mistakes: list[str]) -> _T:
+    """Return the value that a cell's word stands for; `default` is the word for an empty cell, and may be invalid."""
+    cell = row.text(column, default)
+    if cell not in choices:
+        description = f"'{cell}'" if cell else "empty"
+        mistakes.append(f"{row.where}: {column} is {description}; choose {', '.join(dict.fromkeys(choices))}")
+        return next(iter(choices.values()))
+    return choices[cell]
 
 
 def overrides(row: TsvRow, column: str, mistakes: list[str]) -> tuple[str, ...]:
     """Return the names and numbers that replace the placeholders."""
-    given = row.text(column)
-    if not given:
+    cell = row.text(column)
+    if not cell:
         return ()
-    found = tuple(part.strip() for part in given.split(";"))
+    values = tuple(part.strip() for part in cell.split(";"))
     mistakes += [
         f"{row.where}: {column} holds '{part}', which is neither a number nor an identifier"
-        for part in found
+        for part in values
         if number(part) is None and not is_name(part)
     ]
-    return found
+    return values
 
 
 def measurement(row: TsvRow, experiment: str, mistakes: list[str]) -> MeasurementRow:
@@ -228,16 +228,16 @@ def prior(row: TsvRow, kind: str, column: str, allowed: Mapping[str, int], mista
     if kind not in allowed:
         mistakes.append(f"{row.where}: the prior '{kind}' is unknown: {suggest(kind, allowed)}")
         return None
-    given = row.text(column)
-    found = [number(part.strip()) for part in given.split(";")] if given else []
-    wanted = allowed[kind]
-    if len(found) != wanted or any(v is None or not isfinite(v) for v in found):
-        shown = f"'{given}'" if given else "empty"
+    cell = row.text(column)
+    numbers = [number(part.strip()) for part in cell.split(";")] if cell else []
+    n_numbers = allowed[kind]
+    if len(numbers) != n_numbers or any(v is None or not isfinite(v) for v in numbers):
+        description = f"'{cell}'" if cell else "empty"
         mistakes.append(
-            f"{row.where}: {column} is {shown}; the prior '{kind}' takes {wanted} number{'s' if wanted > 1 else ''}"
+            f"{row.where}: {column} is {description}; the prior '{kind}' takes {n_numbers} number{'s' if n_numbers > 1 else ''}"
         )
         return None
-    return PriorEntry(kind, tuple(v for v in found if v is not None))
+    return PriorEntry(kind, tuple(v for v in numbers if v is not None))
 
 
 def observable(
@@ -253,17 +253,17 @@ def observable(
     `placeholders` finds those of observation and of noise, in order, given the observable and all names in its
     formulas.
     """
-    inside: set[str] = set()
+    formula_names: set[str] = set()
     for column in ("observableFormula", "noiseFormula"):
         formula = row.text(column)
         if not formula:
             mistakes.append(f"{row.where}: {column} of '{name}' is empty")
             continue
         try:
-            inside |= names_in(formula)
+            formula_names |= names_in(formula)
         except FormulaError as error:
             mistakes.append(f"{row.where}: {column} of '{name}': {error}")
-    of_value, of_noise = placeholders(name, frozenset(inside))
+    of_value, of_noise = placeholders(name, frozenset(formula_names))
     return ObservableRow(
         row.where,
         name,

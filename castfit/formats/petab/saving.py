@@ -77,8 +77,8 @@ def _file(file: Any) -> tuple[str, Any, bool, str]:
 def _row(quantity: Quantity, value: float) -> dict[str, str]:
     scale = "log" if quantity.scale == "log" else "lin"
     numbers = {"lowerBound": quantity.lower, "upperBound": quantity.upper, "nominalValue": value}
-    shown = {n: repr(float(v)) for n, v in numbers.items()}
-    return {"parameterId": quantity.name, "parameterScale": scale, **shown, "estimate": "1"}
+    cells = {n: repr(float(v)) for n, v in numbers.items()}
+    return {"parameterId": quantity.name, "parameterScale": scale, **cells, "estimate": "1"}
 
 
 def save_simulations(
@@ -122,15 +122,15 @@ def save_simulations(
     write_table(Path(file), columns, [{**row, "simulation": repr(float(v))} for row, v in pairs])
 
 
-def _original(like: str | Path, kind: str) -> tuple[tuple[str, ...], list[dict[str, str]]]:
+def _original(problem_file: str | Path, kind: str) -> tuple[tuple[str, ...], list[dict[str, str]]]:
     """Return the columns of a problem's tables of one kind, and their rows as text."""
-    overview = read_overview(like)
+    overview = read_overview(problem_file)
     head: dict[str, None] = {}
     rows: list[dict[str, str]] = []
     for name in overview.files[kind]:
-        found = csv.DictReader((overview.folder / name).read_text(encoding="utf-8-sig").splitlines(), delimiter="\t")
-        head |= dict.fromkeys(found.fieldnames or ())
-        rows += [{k: v or "" for k, v in row.items() if k} for row in found if any(row.values())]
+        reader = csv.DictReader((overview.folder / name).read_text(encoding="utf-8-sig").splitlines(), delimiter="\t")
+        head |= dict.fromkeys(reader.fieldnames or ())
+        rows += [{k: v or "" for k, v in row.items() if k} for row in reader if any(row.values())]
     return tuple(head), rows
 
 

@@ -45,8 +45,8 @@ class Calibration:
 class SelectionProblem:
     """A problem of PEtab Select, and how far its search is."""
 
-    def __init__(self, stated: Any, path: Path) -> None:
-        self._stated, self._select, self.path = stated, library("petab_select"), path
+    def __init__(self, select_problem: Any, path: Path) -> None:
+        self._stated, self._select, self.path = select_problem, library("petab_select"), path
         self._space: Any = None
         self._models: dict[str, Any] = {}
         self.ended = False
@@ -63,13 +63,13 @@ class SelectionProblem:
         check("petab.select", [] if path.is_file() else [f"there is no file '{path}'; give a PEtab Select problem"])
         try:
             with _quiet():
-                stated = select.Problem.from_yaml(path)
+                select_problem = select.Problem.from_yaml(path)
         except Exception as error:  # the library checks with pydantic, pandas and petab
             raise InputError("petab.select", [f"'{path}': {' '.join(str(error).split())[:300]}"]) from error
-        stated.candidate_space_arguments.pop("summary_tsv", None)
+        select_problem.candidate_space_arguments.pop("summary_tsv", None)
         if summary is not None:
-            stated.candidate_space_arguments["summary_tsv"] = summary
-        return cls(stated, path)
+            select_problem.candidate_space_arguments["summary_tsv"] = summary
+        return cls(select_problem, path)
 
     @classmethod
     def of_choices(
@@ -82,7 +82,7 @@ class SelectionProblem:
             f"format_version: 1\nparameter_file: parameters.tsv\n{_PARTS}", encoding="utf-8"
         )
         heads = "\t".join(["model_subspace_id", "model_subspace_petab_yaml", *choices])
-        cells = "\t".join(["M", "problem.yaml", *(";".join(map(str, every)) for every in choices.values())])
+        cells = "\t".join(["M", "problem.yaml", *(";".join(map(str, values)) for values in choices.values())])
         (folder / "space.tsv").write_text(f"{heads}\n{cells}\n", encoding="utf-8")
         file = folder / "select.yaml"
         swaps = f"swap_parameter_sets: [[{', '.join(choices)}]], consecutive_laterals: true"  # else FAMoS may never end
@@ -119,27 +119,27 @@ class SelectionProblem:
     @property
     def varied(self) -> frozenset[str]:
         """The parameters that differ between models."""
-        found = [space.parameters for space in self._stated.model_space.model_subspaces.values()]
+        subspace_parameters = [space.parameters for space in self._stated.model_space.model_subspaces.values()]
         members = dict(self._stated.metaparameters)
-        return frozenset(p for each in found for n in each for p in members.get(n, [n]))
+        return frozenset(p for each in subspace_parameters for n in each for p in members.get(n, [n]))
 
     def proposed(self) -> list[ProposedModel]:
         """Begin an iteration; return its models, which may be none."""
         with _quiet():
-            begun = self._select.ui.start_iteration(problem=self._stated, candidate_space=self._space)
-        self._space = begun["candidate_space"]
-        self._models = {str(m.hash): m for m in begun["uncalibrated_models"]}
+            iteration = self._select.ui.start_iteration(problem=self._stated, candidate_space=self._space)
+        self._space = iteration["candidate_space"]
+        self._models = {str(m.hash): m for m in iteration["uncalibrated_models"]}
         return [self._read(m) for m in self._models.values()]
 
     def _read(self, model: Any) -> ProposedModel:
         members = dict(model.metaparameters or {})
-        every = {p: v for n, v in model.parameters.items() for p in members.get(n, [n])}
-        values = {n: ESTIMATE if v == ESTIMATE else float(v) for n, v in every.items()}
-        before = str(model.predecessor_model_hash)
+        parameters = {p: v for n, v in model.parameters.items() for p in members.get(n, [n])}
+        values = {n: ESTIMATE if v == ESTIMATE else float(v) for n, v in parameters.items()}
+        predecessor = str(model.predecessor_model_hash)
         file = Path(model.model_subspace_petab_yaml).resolve()
-        return ProposedModel(str(model.hash), file, values, "" if before.startswith("virtual") else before)
+        return ProposedModel(str(model.hash), file, values, "" if predecessor.startswith("virtual") else predecessor)
 
-    def told(self, found: Mapping[str, Calibration]) -> dict[str, float]:
+    def told(self, calibrations: Mapping[str, Calibration]) -> dict[str, float]:
         """End the iteration with what calibrations came to; return the criterion of each model by its hash.
 
         Models that could not be calibrated are not in what was found: the library gets infinity for them.
@@ -147,20 +147,20 @@ class SelectionProblem:
         values: dict[str, float] = {}
         with _quiet():
             for name, model in self._models.items():
-                known = found.get(name)
-                nllh = float("inf") if known is None else known.nllh
+                calibration = calibrations.get(name)
+                nllh = float("inf") if calibration is None else calibration.nllh
                 model.set_criterion(self._select.Criterion.NLLH, nllh)
-                given: Mapping[str, float] = {} if known is None else known.criteria
-                for criterion, value in given.items():
+                criteria: Mapping[str, float] = {} if calibration is None else calibration.criteria
+                for criterion, value in criteria.items():
                     model.set_criterion(self._select.Criterion(criterion), value)
-                model.set_estimated_parameters({} if known is None else dict(known.estimates))
-                if known is None and self.criterion not in given:
+                model.set_estimated_parameters({} if calibration is None else dict(calibration.estimates))
+                if calibration is None and self.criterion not in criteria:
                     model.set_criterion(self._stated.criterion, nllh)
                 values[name] = float(model.get_criterion(self._stated.criterion))
-            done = self._select.ui.end_iteration(
+            iteration = self._select.ui.end_iteration(
                 problem=self._stated, candidate_space=self._space, calibrated_models=list(self._models.values())
             )
-        self._space, self.ended = done["candidate_space"], bool(done["terminate"])
+        self._space, self.ended = iteration["candidate_space"], bool(iteration["terminate"])
         return values
 
     @property

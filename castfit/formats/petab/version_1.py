@@ -115,60 +115,60 @@ def _parameter(row: TsvRow, name: str, observables: Container[str], mistakes: li
         mistakes.append(f"{row.where}: parameterScale is empty; choose lin, log or log10")
     estimated = choice(row, "estimate", _ESTIMATE, "", mistakes)
     kind, numbers = row.text("objectivePriorType"), row.text("objectivePriorParameters")
-    known = prior(row, kind, "objectivePriorParameters", _PRIORS, mistakes) if kind and estimated else None
+    prior_entry = prior(row, kind, "objectivePriorParameters", _PRIORS, mistakes) if kind and estimated else None
     if numbers and not kind:
         mistakes.append(f"{row.where}: objectivePriorParameters is given, but no objectivePriorType; give both")
     placeholder = re.match(r"(?:observable|noise)Parameter\d+_(.+)", name)
     if placeholder and placeholder[1] in observables:
         mistakes.append(f"{row.where}: '{name}' is a placeholder, which measurements fill; take it out of this table")
-    found = parameter(row, name, scale, estimated, known, mistakes)
-    return replace(found, begins=_begins(row, found, mistakes))
+    parameter_row = parameter(row, name, scale, estimated, prior_entry, mistakes)
+    return replace(parameter_row, begins=_begins(row, parameter_row, mistakes))
 
 
-def _begins(row: TsvRow, found: ParameterRow, mistakes: list[str]) -> PriorEntry | None:
+def _begins(row: TsvRow, parameter_row: ParameterRow, mistakes: list[str]) -> PriorEntry | None:
     """Return the distribution of start values; None for a uniform one between the bounds on the parameter's scale."""
     kind, numbers = row.text("initializationPriorType"), row.text("initializationPriorParameters")
     if numbers and not kind:
         kind = "parameterScaleUniform"
-    if not kind or not found.estimated:
+    if not kind or not parameter_row.estimated:
         return None
     if kind in _BETWEEN_BOUNDS and not numbers:
-        return PriorEntry(kind, (found.lower, found.upper)) if kind == "uniform" and found.scale != LIN else None
+        return PriorEntry(kind, (parameter_row.lower, parameter_row.upper)) if kind == "uniform" and parameter_row.scale != LIN else None
     if kind not in _PRIORS:
         mistakes.append(f"{row.where}: initializationPriorType is '{kind}': {suggest(kind, _PRIORS)}")
         return None
-    known = prior(row, kind, "initializationPriorParameters", _PRIORS, mistakes)
-    if known is None:
+    start_prior = prior(row, kind, "initializationPriorParameters", _PRIORS, mistakes)
+    if start_prior is None:
         return None
-    begins = beginnings(replace(found, begins=known))
-    wrong = start_mistakes(f"{row.where}: '{found.name}'", begins, found.lower, found.upper)
-    mistakes += wrong
-    return None if wrong else known
+    begins = beginnings(replace(parameter_row, begins=start_prior))
+    messages = start_mistakes(f"{row.where}: '{parameter_row.name}'", begins, parameter_row.lower, parameter_row.upper)
+    mistakes += messages
+    return None if messages else start_prior
 
 
 def _observable(row: TsvRow, name: str, mistakes: list[str]) -> ObservableRow:
     axis = choice(row, "observableTransformation", _SCALES, LIN, mistakes)
     distribution = choice(row, "noiseDistribution", _DISTRIBUTIONS, NORMAL, mistakes)
-    found = observable(row, name, axis, distribution, _placeholders, mistakes)
-    inside = f"{found.formula} {found.noise}"
+    observable_row = observable(row, name, axis, distribution, _placeholders, mistakes)
+    formulas = f"{observable_row.formula} {observable_row.noise}"
     mistakes += [
-        f"{row.where}: the formulas of '{name}' have placeholders up to '{of[-1]}', but not '{p}'; number them from 1"
-        for of in (found.placeholders, found.noise_placeholders)
-        for p in of
-        if not re.search(rf"\b{p}\b", inside)
+        f"{row.where}: the formulas of '{name}' have placeholders up to '{placeholders[-1]}', but not '{p}'; number them from 1"
+        for placeholders in (observable_row.placeholders, observable_row.noise_placeholders)
+        for p in placeholders
+        if not re.search(rf"\b{p}\b", formulas)
     ]
-    return found
+    return observable_row
 
 
-def _placeholders(name: str, inside: frozenset[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _placeholders(name: str, formula_names: frozenset[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return  observableParameter1_name, ...  and  noiseParameter1_name, ...  as far as the formulas count."""
-    return _numbered("observableParameter", name, inside), _numbered("noiseParameter", name, inside)
+    return _numbered("observableParameter", name, formula_names), _numbered("noiseParameter", name, formula_names)
 
 
-def _numbered(prefix: str, name: str, inside: frozenset[str]) -> tuple[str, ...]:
+def _numbered(prefix: str, name: str, formula_names: frozenset[str]) -> tuple[str, ...]:
     pattern = re.compile(rf"{prefix}(\d+)_{re.escape(name)}\Z")
-    found = [int(match[1]) for match in map(pattern.match, inside) if match]
-    return tuple(f"{prefix}{k}_{name}" for k in range(1, max(found, default=0) + 1))
+    numbers = [int(match[1]) for match in map(pattern.match, formula_names) if match]
+    return tuple(f"{prefix}{k}_{name}" for k in range(1, max(numbers, default=0) + 1))
 
 
 def _changes(row: TsvRow, mistakes: list[str]) -> tuple[ConditionChange, ...]:
@@ -189,25 +189,25 @@ def _experiments(
 ) -> tuple[ExperimentRow, ...]:
     """Return the experiment of each measurement: a condition, and another one before it or none."""
     pairs = [(row.text("preequilibrationConditionId"), row.text("simulationConditionId")) for row in measured]
-    times_after = Counter(after for _, after in dict.fromkeys(pairs))
-    several = {after for after, times in times_after.items() if times > 1}
-    known: dict[tuple[str, str], ExperimentRow] = {}
-    for row, (before, after) in zip(measured, pairs, strict=True):
-        for column, name in (("simulationConditionId", after), ("preequilibrationConditionId", before)):
+    condition_counts = Counter(condition for _, condition in dict.fromkeys(pairs))
+    repeated_conditions = {condition for condition, times in condition_counts.items() if times > 1}
+    experiments: dict[tuple[str, str], ExperimentRow] = {}
+    for row, (preequilibration, condition) in zip(measured, pairs, strict=True):
+        for column, name in (("simulationConditionId", condition), ("preequilibrationConditionId", preequilibration)):
             if not name and column == "simulationConditionId":
                 mistakes.append(f"{row.where}: {column} is empty; name a condition")
             elif name and name not in conditions:
                 mistakes.append(f"{row.where}: {column} '{name}' is not in the condition table: "
                                 f"{suggest(name, conditions)}")  # fmt: skip
-        if (before, after) not in known:
-            label = f"{after} after {before}" if before and after in several else after
-            periods = ((Period(float("-inf"), (before,)),) if before else ()) + (Period(0.0, (after,)),)
-            known[before, after] = ExperimentRow(row.where, label, periods)
-    return tuple(known[pair] for pair in pairs)
+        if (preequilibration, condition) not in experiments:
+            label = f"{condition} after {preequilibration}" if preequilibration and condition in repeated_conditions else condition
+            periods = ((Period(float("-inf"), (preequilibration,)),) if preequilibration else ()) + (Period(0.0, (condition,)),)
+            experiments[preequilibration, condition] = ExperimentRow(row.where, label, periods)
+    return tuple(experiments[pair] for pair in pairs)
 
 
 def _measurement(row: TsvRow, experiment: str, mistakes: list[str]) -> MeasurementRow:
-    found = measurement(row, experiment, mistakes)
-    if found.time < 0:
-        mistakes.append(f"{row.where}: time is {found.time:g}, before the experiment begins at 0")
-    return found
+    measurement_row = measurement(row, experiment, mistakes)
+    if measurement_row.time < 0:
+        mistakes.append(f"{row.where}: time is {measurement_row.time:g}, before the experiment begins at 0")
+    return measurement_row

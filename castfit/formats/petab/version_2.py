@@ -90,12 +90,12 @@ def read(overview: Overview, mistakes: list[str]) -> ProblemTables:
     misplaced(observables.values(), _OF_OBSERVABLES_1, mistakes)
     conditions = _conditions(rows("condition", "conditionId", "targetId", "targetValue"), mistakes)
     experiments = _experiments(rows("experiment", "experimentId", "time", "conditionId"), conditions, mistakes)
-    measured = rows("measurement", *_MEASUREMENTS)
-    misplaced(measured, _OF_MEASUREMENTS_1, mistakes)
+    table_rows = rows("measurement", *_MEASUREMENTS)
+    misplaced(table_rows, _OF_MEASUREMENTS_1, mistakes)
     mapping = mapped(rows("mapping", "petabEntityId", "modelEntityId"))
-    named = tuple(_measurement(row, experiments, mistakes) for row in measured)
-    if any(m.experiment == _ALONE for m in named):
-        where = next(m.where for m in named if m.experiment == _ALONE)
+    measurement_rows = tuple(_measurement(row, experiments, mistakes) for row in table_rows)
+    if any(m.experiment == _ALONE for m in measurement_rows):
+        where = next(m.where for m in measurement_rows if m.experiment == _ALONE)
         experiments[_ALONE] = ExperimentRow(where, _ALONE, (Period(0.0, ()),))
     return ProblemTables(
         overview.file,
@@ -105,12 +105,12 @@ def read(overview: Overview, mistakes: list[str]) -> ProblemTables:
         tuple(_observable(row, name, mistakes) for name, row in observables.items()),
         conditions,
         tuple(experiments.values()),
-        named,
+        measurement_rows,
         mapping,
         (
             *misspelt(parameters.values(), (*_PARAMETERS, *_MORE_OF_PARAMETERS, *_OF_PARAMETERS_1)),
             *misspelt(observables.values(), (*_OBSERVABLES, *_MORE_OF_OBSERVABLES, *_OF_OBSERVABLES_1)),
-            *misspelt(measured, (*_MEASUREMENTS, *_MORE_OF_MEASUREMENTS, *_OF_MEASUREMENTS_1)),
+            *misspelt(table_rows, (*_MEASUREMENTS, *_MORE_OF_MEASUREMENTS, *_OF_MEASUREMENTS_1)),
         ),
     )
 
@@ -118,10 +118,10 @@ def read(overview: Overview, mistakes: list[str]) -> ProblemTables:
 def _parameter(row: TsvRow, name: str, mistakes: list[str]) -> ParameterRow:
     estimated = choice(row, "estimate", _ESTIMATE, "", mistakes)
     kind = row.text("priorDistribution")
-    known = prior(row, kind, "priorParameters", _PRIORS, mistakes) if kind and estimated else None
+    prior_entry = prior(row, kind, "priorParameters", _PRIORS, mistakes) if kind and estimated else None
     if row.text("priorParameters") and not kind:
         mistakes.append(f"{row.where}: priorParameters is given, but no priorDistribution; give both")
-    return parameter(row, name, LIN, estimated, known, mistakes)
+    return parameter(row, name, LIN, estimated, prior_entry, mistakes)
 
 
 def _with_priors(rows: Iterable[ParameterRow]) -> tuple[ParameterRow, ...]:
@@ -139,33 +139,33 @@ def _with_priors(rows: Iterable[ParameterRow]) -> tuple[ParameterRow, ...]:
 
 def _observable(row: TsvRow, name: str, mistakes: list[str]) -> ObservableRow:
     axis, distribution = choice(row, "noiseDistribution", _DISTRIBUTIONS, NORMAL, mistakes)
-    said = tuple(_listed(row, column, mistakes) for column in ("observablePlaceholders", "noisePlaceholders"))
+    placeholder_groups = tuple(_listed(row, column, mistakes) for column in ("observablePlaceholders", "noisePlaceholders"))
 
     def placeholders(_: str, inside: frozenset[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         mistakes.extend(
             f"{row.where}: the placeholder '{p}' of '{name}' is in neither of its formulas"
-            for group in said
+            for group in placeholder_groups
             for p in group
             if p not in inside
         )
-        return said[0], said[1]
+        return placeholder_groups[0], placeholder_groups[1]
 
     return observable(row, name, axis, distribution, placeholders, mistakes)
 
 
 def _listed(row: TsvRow, column: str, mistakes: list[str]) -> tuple[str, ...]:
-    found = tuple(part.strip() for part in row.text(column).split(";") if part.strip())
-    mistakes += [f"{row.where}: {column} holds '{p}', which is no identifier" for p in found if not is_name(p)]
-    return found
+    names = tuple(part.strip() for part in row.text(column).split(";") if part.strip())
+    mistakes += [f"{row.where}: {column} holds '{p}', which is no identifier" for p in names if not is_name(p)]
+    return names
 
 
 def _conditions(rows: tuple[TsvRow, ...], mistakes: list[str]) -> dict[str, tuple[ConditionChange, ...]]:
     out: dict[str, tuple[ConditionChange, ...]] = {}
     for row in rows:
         name, target, value = (row.text(c) for c in ("conditionId", "targetId", "targetValue"))
-        wrong = [c for c, v in (("conditionId", name), ("targetId", target), ("targetValue", value)) if not v]
-        mistakes += [f"{row.where}: {c} is {'NaN, which is no value' if c in row.nan else 'empty'}" for c in wrong]
-        if wrong:
+        missing_columns = [c for c, v in (("conditionId", name), ("targetId", target), ("targetValue", value)) if not v]
+        mistakes += [f"{row.where}: {c} is {'NaN, which is no value' if c in row.nan else 'empty'}" for c in missing_columns]
+        if missing_columns:
             continue
         if isinf(number(value) or 0.0):
             mistakes.append(f"{row.where}: targetValue is {value}; give a finite number")
@@ -185,13 +185,13 @@ def _experiments(
     rows: tuple[TsvRow, ...], conditions: Mapping[str, tuple[ConditionChange, ...]], mistakes: list[str]
 ) -> dict[str, ExperimentRow]:
     periods: dict[str, dict[float, tuple[str, ...]]] = {}
-    first: dict[str, TsvRow] = {}
+    first_rows: dict[str, TsvRow] = {}
     for row in rows:
         name, condition, time = row.text("experimentId"), row.text("conditionId"), row.number("time", mistakes)
         if not is_name(name):
             mistakes.append(f"{row.where}: experimentId is '{name}', which is no identifier")
             continue
-        first.setdefault(name, row)
+        first_rows.setdefault(name, row)
         if condition and condition not in conditions:
             mistakes.append(
                 f"{row.where}: conditionId '{condition}' is not in the condition table: "
@@ -203,14 +203,14 @@ def _experiments(
                     f"{row.where}: time is inf; a period begins at a time, or at -inf for pre-equilibration"
                 )
             continue
-        own = periods.setdefault(name, {})
-        own[time] = (*own.get(time, ()), *([condition] if condition else []))
+        conditions_by_time = periods.setdefault(name, {})
+        conditions_by_time[time] = (*conditions_by_time.get(time, ()), *([condition] if condition else []))
     out: dict[str, ExperimentRow] = {}
-    for name, own in periods.items():
-        found = tuple(Period(t, own[t]) for t in sorted(own))
-        out[name] = ExperimentRow(first[name].where, name, found)
+    for name, conditions_by_time in periods.items():
+        experiment_periods = tuple(Period(t, conditions_by_time[t]) for t in sorted(conditions_by_time))
+        out[name] = ExperimentRow(first_rows[name].where, name, experiment_periods)
         if not out[name].during:
-            mistakes.append(f"{first[name].where}: '{name}' has no period after its pre-equilibration; add one")
+            mistakes.append(f"{first_rows[name].where}: '{name}' has no period after its pre-equilibration; add one")
     return out
 
 
@@ -220,11 +220,11 @@ def _measurement(row: TsvRow, experiments: Mapping[str, ExperimentRow], mistakes
         mistakes.append(
             f"{row.where}: experimentId '{name}' is not in the experiment table: {suggest(name, experiments)}"
         )
-    found = measurement(row, name or _ALONE, mistakes)
-    known = experiments.get(name)
-    begin = known.during[0].time if known is not None and known.during else 0.0
-    if found.time < begin:
-        mistakes.append(f"{row.where}: time is {found.time:g}, before the experiment begins at {begin:g}")
+    measurement_row = measurement(row, name or _ALONE, mistakes)
+    experiment = experiments.get(name)
+    begin = experiment.during[0].time if experiment is not None and experiment.during else 0.0
+    if measurement_row.time < begin:
+        mistakes.append(f"{row.where}: time is {measurement_row.time:g}, before the experiment begins at {begin:g}")
     if row.text("modelId"):
         mistakes.append(f"{row.where}: modelId is given; problems with one model can be read, which need none")
-    return found
+    return measurement_row

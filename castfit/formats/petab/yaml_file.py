@@ -38,47 +38,47 @@ def read_overview(file: Any, name: str = "file") -> Overview:
     if not isinstance(file, (str, Path)):
         check("petab.load", [f"{name} is {text(file)}; give the path of a problem's YAML file"])
     yaml, path = library("yaml"), Path(file)
-    there = False
+    exists = False
     with suppress(OSError):  # as of names that are too long
-        there = path.is_file()
-    check("petab.load", [] if there else [f"there is no file '{path}'"])
-    given: dict[str, Any] = {}
+        exists = path.is_file()
+    check("petab.load", [] if exists else [f"there is no file '{path}'"])
+    document: dict[str, Any] = {}
     try:
-        found: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
-        given = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+        content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = cast("dict[str, Any]", content) if isinstance(content, dict) else {}
     except RecursionError:
         check("petab.load", [f"{path.name} is nested too deeply to be read; that of a problem is a list of files"])
     except (yaml.YAMLError, ValueError, AttributeError) as error:  # also of dates and numbers that are none
         check("petab.load", [f"{path.name} is no YAML: {str(error).splitlines()[0]}"])
-    version = _version(given)
+    version = _version(document)
     if version is None:
-        said = given.get("format_version")
-        found = "says nothing of a version" if said is None else f"has the format_version {said!r}"
-        check("petab.load", [f"{path.name} {found}; PEtab problems have the format_version 1 or 2.0.0"])
+        section = document.get("format_version")
+        content = "says nothing of a version" if section is None else f"has the format_version {section!r}"
+        check("petab.load", [f"{path.name} {content}; PEtab problems have the format_version 1 or 2.0.0"])
     assert version is not None
     mistakes: list[str] = []
-    said = _of_problem(given, path.name, mistakes) if version == 1 else given
-    _unsupported(given, path.name, mistakes)
-    files = {kind: _names(said, given, kind) for kind in _TABLES}
+    section = _of_problem(document, path.name, mistakes) if version == 1 else document
+    _unsupported(document, path.name, mistakes)
+    files = {kind: _names(section, document, kind) for kind in _TABLES}
     missing = [k for k in ("parameter", "measurement", "observable") if not files[k]]
     if version == 1 and not files["condition"]:
         missing.append("condition")
     mistakes += [f"{path.name}: no {kind} table is named ({kind}_files)" for kind in missing]
-    model = _model(said, version, path, mistakes)
+    model = _model(section, version, path, mistakes)
     check("petab.load", mistakes)
     return Overview(path, version, model, files)
 
 
-def _version(given: Mapping[str, Any]) -> int | None:
+def _version(document: Mapping[str, Any]) -> int | None:
     """Return the version of the tables: drafts of version 2 list problems, whose tables are those of version 1."""
-    major = str(given.get("format_version", "")).split(".")[0]
-    if major == "2" and "problems" in given:
+    major = str(document.get("format_version", "")).split(".")[0]
+    if major == "2" and "problems" in document:
         return 1
     return int(major) if major in ("1", "2") else None
 
 
-def _of_problem(given: Mapping[str, Any], name: str, mistakes: list[str]) -> Mapping[str, Any]:
-    listed: Any = given.get("problems")
+def _of_problem(document: Mapping[str, Any], name: str, mistakes: list[str]) -> Mapping[str, Any]:
+    listed: Any = document.get("problems")
     problems: list[dict[str, Any]] = [p for p in items(listed) or [] if isinstance(p, dict)]
     if not problems:
         mistakes.append(f"{name}: 'problems' must list the files of a problem")
@@ -90,27 +90,27 @@ def _of_problem(given: Mapping[str, Any], name: str, mistakes: list[str]) -> Map
     return problems[0]
 
 
-def _unsupported(given: Mapping[str, Any], name: str, mistakes: list[str]) -> None:
-    named: Any = given.get("extensions") or {}
-    listed = list(cast("dict[Any, Any]", named)) if isinstance(named, dict) else items(named)
-    extensions: list[Any] = [named] if listed is None else listed
+def _unsupported(document: Mapping[str, Any], name: str, mistakes: list[str]) -> None:
+    entry: Any = document.get("extensions") or {}
+    listed = list(cast("dict[Any, Any]", entry)) if isinstance(entry, dict) else items(entry)
+    extensions: list[Any] = [entry] if listed is None else listed
     mistakes += [f"{name}: the extension '{e}' is not supported" for e in extensions]
 
 
-def _names(said: Mapping[str, Any], given: Mapping[str, Any], kind: str) -> tuple[str, ...]:
-    found: Any = said.get(f"{kind}_files") or given.get(f"{kind}_files") or given.get(f"{kind}_file") or ()
-    listed = items(found)
-    return tuple(str(f) for f in ([found] if listed is None else listed))
+def _names(section: Mapping[str, Any], document: Mapping[str, Any], kind: str) -> tuple[str, ...]:
+    entry: Any = section.get(f"{kind}_files") or document.get(f"{kind}_files") or document.get(f"{kind}_file") or ()
+    listed = items(entry)
+    return tuple(str(f) for f in ([entry] if listed is None else listed))
 
 
-def _model(said: Mapping[str, Any], version: int, path: Path, mistakes: list[str]) -> Path:
-    given: Any = said.get("model_files")
-    if given is None and version == 1:
-        listed: Any = said.get("sbml_files") or ()
+def _model(section: Mapping[str, Any], version: int, path: Path, mistakes: list[str]) -> Path:
+    entry: Any = section.get("model_files")
+    if entry is None and version == 1:
+        listed: Any = section.get("sbml_files") or ()
         models = [(str(file), "sbml") for file in (items(listed) or [listed] if listed else ())]
     else:
-        every: list[Any] = list(cast("dict[str, Any]", given).values()) if isinstance(given, dict) else []
-        entries = [cast("dict[str, Any]", e) for e in every if isinstance(e, dict)]
+        model_entries: list[Any] = list(cast("dict[str, Any]", entry).values()) if isinstance(entry, dict) else []
+        entries = [cast("dict[str, Any]", e) for e in model_entries if isinstance(e, dict)]
         models = [(str(e.get("location", "")), str(e.get("language", ""))) for e in entries]
     if len(models) != 1:
         said_so = "no model is" if not models else f"{len(models)} models are"

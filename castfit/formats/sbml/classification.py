@@ -56,17 +56,17 @@ def matched(needs: Sequence[Iterable[str]]) -> list[str | None]:
     """
     owner: dict[str, int] = {}
 
-    def place(equation: int, tried: set[str]) -> bool:
+    def place(equation: int, visited: set[str]) -> bool:
         for name in needs[equation]:
-            if name in tried:
+            if name in visited:
                 continue
-            tried.add(name)
-            if name not in owner or place(owner[name], tried):
+            visited.add(name)
+            if name not in owner or place(owner[name], visited):
                 owner[name] = equation
                 return True
         return False
 
     for equation in range(len(needs)):
         place(equation, set())
-    of = {equation: name for name, equation in owner.items()}
-    return [of.get(equation) for equation in range(len(needs))]
+    quantity_by_equation = {equation: name for name, equation in owner.items()}
+    return [quantity_by_equation.get(equation) for equation in range(len(needs))]

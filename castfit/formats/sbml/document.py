@@ -137,22 +137,22 @@ def _quantities(model: Any) -> Iterator[SbmlQuantity]:
                 yield SbmlQuantity(reference.getId(), "species reference", bool(reference.getConstant()), number)
 
 
-def _number(thing: Any, name: str) -> float | None:
+def _number(element: Any, name: str) -> float | None:
     """Return an attribute of libsbml's that may not be set."""
-    return float(getattr(thing, f"get{name}")()) if getattr(thing, f"isSet{name}")() else None
+    return float(getattr(element, f"get{name}")()) if getattr(element, f"isSet{name}")() else None
 
 
 def _reaction(reaction: Any) -> Reaction:
     law = reaction.getKineticLaw() if reaction.isSetKineticLaw() else None
     tree = law.getMath() if law is not None and law.isSetMath() else None
-    own = {} if law is None else {p.getId(): _number(p, "Value") for p in law.getListOfLocalParameters()}
+    local_parameters = {} if law is None else {p.getId(): _number(p, "Value") for p in law.getListOfLocalParameters()}
     sides = ((-1.0, reaction.getListOfReactants()), (1.0, reaction.getListOfProducts()))
     participants = tuple(
         Participant(r.getSpecies(), sign, _number(r, "Stoichiometry"), r.getId() if r.isSetId() else "")
         for sign, group in sides
         for r in group
     )
-    return Reaction(reaction.getId(), tree, own, participants, bool(reaction.isSetFast() and reaction.getFast()))
+    return Reaction(reaction.getId(), tree, local_parameters, participants, bool(reaction.isSetFast() and reaction.getFast()))
 
 
 def _definition(function: Any) -> Definition:

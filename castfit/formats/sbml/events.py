@@ -50,28 +50,28 @@ class _At:
 
 def events_of(values: SbmlValues, limits: EventLimits) -> tuple[Event, ...]:
     """Return castfit's events for those of a file; what cannot be said is added to `values.mistakes`."""
-    known: list[_At] = []
-    watched: list[WatchedEvent] = []
-    exact = True
-    for happening in values.contents.events:
-        what = f"event {happening.name}"
-        trigger = truth(values.formula(f"the trigger of {what}", happening.trigger))
-        new = _new_values(values, happening)
-        changes = _changes(values, new)
-        used = ca.vertcat(trigger, *changes.values())
+    timed_events: list[_At] = []
+    triggered_events: list[WatchedEvent] = []
+    is_exact = True
+    for sbml_event in values.contents.events:
+        label = f"event {sbml_event.name}"
+        trigger = truth(values.formula(f"the trigger of {label}", sbml_event.trigger))
+        new_values = _new_values(values, sbml_event)
+        changes = _changes(values, new_values)
+        expressions = ca.vertcat(trigger, *changes.values())
         for name, symbol in values.algebraic.items():
-            if ca.depends_on(used, symbol):
-                values.mistakes.append(f"{what} depends on '{name}', which follows from a nonlinear algebraic equation")
-        if not changes or (trigger.is_constant() and (happening.initially or not float(trigger))):
+            if ca.depends_on(expressions, symbol):
+                values.mistakes.append(f"{label} depends on '{name}', which follows from a nonlinear algebraic equation")
+        if not changes or (trigger.is_constant() and (sbml_event.initially or not float(trigger))):
             continue  # nothing happens
-        watched.append(WatchedEvent(happening, trigger, new, partial(_changes, values)))
-        times = _times_of(values, trigger, changes, initially=happening.initially)
-        later = [None] if times is None else [_later(values, happening, event) for event in times]
-        exact = exact and all(event is not None for event in later)
-        known += [event for event in later if event is not None]
-    if not exact:
-        return watched_events(values, watched, limits)
-    return tuple(Event(e.time, dict(e.changes), measured="after" if e.after else "before") for e in _merged(known))
+        triggered_events.append(WatchedEvent(sbml_event, trigger, new_values, partial(_changes, values)))
+        times = _times_of(values, trigger, changes, initially=sbml_event.initially)
+        delayed_events = [None] if times is None else [_later(values, sbml_event, event) for event in times]
+        is_exact = is_exact and all(event is not None for event in delayed_events)
+        timed_events += [event for event in delayed_events if event is not None]
+    if not is_exact:
+        return watched_events(values, triggered_events, limits)
+    return tuple(Event(e.time, dict(e.changes), measured="after" if e.after else "before") for e in _merged(timed_events))
 
 
 def _times_of(
@@ -83,43 +83,43 @@ def _times_of(
     parts = Comparisons.of(trigger)
     slopes = [_slope(values, g) for g in parts.differences]
     if all(slope is not None for slope in slopes):
-        zero = [
+        zeros = [
             ca.simplify(-_at_zero(values, g) / float(s or 0.0)) for g, s in zip(parts.differences, slopes, strict=True)
         ]
         signs = np.sign(np.array(slopes, dtype=float))
-        if all(t.is_constant() for t in zero):
-            times = _times(parts, np.array([float(t) for t in zero]), signs, initially=initially)
-            return [_At(t, changes, after) for t, after in times]
-        if len(zero) == 1 and parts.function()(signs) and initially and _number(values, zero[0]) > 0.0:
-            return [_At(zero[0], changes, bool(parts.function()(0.0)))]
+        if all(t.is_constant() for t in zeros):
+            times = _times(parts, np.array([float(t) for t in zeros]), signs, initially=initially)
+            return [_At(t, changes, is_true_at_time) for t, is_true_at_time in times]
+        if len(zeros) == 1 and parts.function()(signs) and initially and _number(values, zeros[0]) > 0.0:
+            return [_At(zeros[0], changes, bool(parts.function()(0.0)))]
     return None
 
 
-def _later(values: SbmlValues, happening: Happening, event: _At) -> _At | None:
+def _later(values: SbmlValues, sbml_event: Happening, event: _At) -> _At | None:
     """Return an event with its priority, at the time to which its delay moves it; None if it must be watched."""
-    what = f"event {happening.name}"
+    label = f"event {sbml_event.name}"
     priority: float | None = None
-    if happening.priority is not None:
-        found = values.formula(f"the priority of {what}", happening.priority)
-        sized = {n for n, q in values.contents.quantities.items() if q.kind == "compartment"}
-        if not found.is_constant() or any(n in sized for e in values.contents.events for n in e.assignments):
+    if sbml_event.priority is not None:
+        priority_formula = values.formula(f"the priority of {label}", sbml_event.priority)
+        compartments = {n for n, q in values.contents.quantities.items() if q.kind == "compartment"}
+        if not priority_formula.is_constant() or any(n in compartments for e in values.contents.events for n in e.assignments):
             return None
-        priority = float(found)
-    event = replace(event, priority=priority, at_trigger=happening.at_trigger)
-    if happening.delay is None:
+        priority = float(priority_formula)
+    event = replace(event, priority=priority, at_trigger=sbml_event.at_trigger)
+    if sbml_event.delay is None:
         return event
-    delay = values.formula(f"the delay of {what}", happening.delay)
-    moving = ca.vertcat(values.time, values.varying)
-    if not happening.persistent or ca.depends_on(delay, moving):
+    delay = values.formula(f"the delay of {label}", sbml_event.delay)
+    variables = ca.vertcat(values.time, values.varying)
+    if not sbml_event.persistent or ca.depends_on(delay, variables):
         return None
     if not _number(values, delay) >= 0.0:
-        values.mistakes.append(f"the delay of {what} is {_number(values, delay):g}; it must not be negative")
+        values.mistakes.append(f"the delay of {label} is {_number(values, delay):g}; it must not be negative")
     changes = dict(event.changes)
-    if happening.at_trigger:
-        if any(ca.depends_on(value, moving[1:]) for value in changes.values()):
+    if sbml_event.at_trigger:
+        if any(ca.depends_on(value, variables[1:]) for value in changes.values()):
             return None
-        earlier = ca.SX(event.time)
-        changes = {s: ca.substitute([ca.SX(v)], [values.time], [earlier])[0] for s, v in changes.items()}
+        trigger_time = ca.SX(event.time)
+        changes = {s: ca.substitute([ca.SX(v)], [values.time], [trigger_time])[0] for s, v in changes.items()}
     time = ca.SX(event.time) + delay
     return replace(event, time=float(time) if time.is_constant() else time, changes=changes)
 
@@ -127,8 +127,8 @@ def _later(values: SbmlValues, happening: Happening, event: _At) -> _At | None:
 def _number(values: SbmlValues, time: ca.SX) -> float:
     """Return a time at the file's values of parameters; NaN if it gives none."""
     symbols = ca.symvar(time)
-    at = [values.numbers.get(s.name(), np.nan) for s in symbols]
-    return float(cast("Any", ca.Function("time", symbols, [time]).call(at)[0]))
+    numbers = [values.numbers.get(s.name(), np.nan) for s in symbols]
+    return float(cast("Any", ca.Function("time", symbols, [time]).call(numbers)[0]))
 
 
 def _slope(values: SbmlValues, g: ca.SX) -> float | None:
@@ -154,14 +154,14 @@ def _times(parts: Comparisons, zeros: Any, slopes: Any, *, initially: bool) -> l
         return bool(float(function(slopes * np.sign(t - zeros))))
 
     marks = np.unique(np.append(zeros[zeros >= 0.0], 0.0))
-    between = np.append(0.5 * (marks[:-1] + marks[1:]), marks[-1] + 1.0)
+    midpoints = np.append(0.5 * (marks[:-1] + marks[1:]), marks[-1] + 1.0)
     out: list[tuple[float, bool]] = []
-    held = initially
-    for mark, later in zip(marks.tolist(), between.tolist(), strict=True):
-        here, after = true(mark), true(later)
-        if (here and not held) or (after and not here):
-            out.append((mark, here))
-        held = after
+    was_true = initially
+    for mark, midpoint in zip(marks.tolist(), midpoints.tolist(), strict=True):
+        is_true, is_true_later = true(mark), true(midpoint)
+        if (is_true and not was_true) or (is_true_later and not is_true):
+            out.append((mark, is_true))
+        was_true = is_true_later
     return out
 
 
@@ -180,15 +180,15 @@ def _merged(events: Sequence[_At]) -> list[_At]:
 def _together(events: Sequence[_At]) -> _At:
     """Return events of one time as one: first those that are true at that very time, then those that are after it."""
     changes: dict[str, tuple[ca.SX, ca.SX]] = {}
-    for after in (True, False):
-        ordered = any(event.priority is not None for event in events if event.after is after)
-        known = dict(changes)  # what is triggered later sees it
-        now: dict[str, tuple[ca.SX, ca.SX]] = {}
+    for is_true_at_time in (True, False):
+        is_ordered = any(event.priority is not None for event in events if event.after is is_true_at_time)
+        earlier_changes = dict(changes)  # what is triggered later sees it
+        new_changes: dict[str, tuple[ca.SX, ca.SX]] = {}
         for event in sorted(events, key=lambda e: np.inf if e.priority is None else -e.priority):
-            if event.after is after:
-                seen = known | now if ordered and not event.at_trigger else known
-                now |= {s.name(): (s, _seeing(v, seen)) for s, v in event.changes.items()}
-        changes |= now
+            if event.after is is_true_at_time:
+                visible_changes = earlier_changes | new_changes if is_ordered and not event.at_trigger else earlier_changes
+                new_changes |= {s.name(): (s, _seeing(v, visible_changes)) for s, v in event.changes.items()}
+        changes |= new_changes
     return _At(events[0].time, dict(changes.values()), any(event.after for event in events))
 
 
@@ -200,49 +200,49 @@ def _seeing(value: ca.SX, changes: Mapping[str, tuple[ca.SX, ca.SX]]) -> ca.SX:
     return ca.substitute([ca.SX(value)], [old], [new])[0]
 
 
-def _same_time(one: float | ca.SX, other: float | ca.SX) -> bool:
-    if isinstance(one, float) or isinstance(other, float):
-        return isinstance(one, float) and isinstance(other, float) and one == other
-    return ca.is_equal(one, other, 20)
+def _same_time(left: float | ca.SX, right: float | ca.SX) -> bool:
+    if isinstance(left, float) or isinstance(right, float):
+        return isinstance(left, float) and isinstance(right, float) and left == right
+    return ca.is_equal(left, right, 20)
 
 
-def _new_values(values: SbmlValues, happening: Happening) -> dict[str, ca.SX]:
+def _new_values(values: SbmlValues, sbml_event: Happening) -> dict[str, ca.SX]:
     """Return the new values that an event assigns, by name."""
-    what = f"event {happening.name}"
-    new: dict[str, ca.SX] = {}
-    for name, tree in happening.assignments.items():
+    label = f"event {sbml_event.name}"
+    new_values: dict[str, ca.SX] = {}
+    for name, tree in sbml_event.assignments.items():
         role = values.roles.get(name)
         if role is None or not (role.is_state or role is Role.EQUILIBRIUM):
-            by = "" if role is None else f", which follows from {role.value}"
-            values.mistakes.append(f"{what} changes '{name}'{by}")
+            reason = "" if role is None else f", which follows from {role.value}"
+            values.mistakes.append(f"{label} changes '{name}'{reason}")
         else:
-            new[name] = values.formula(f"the new value of '{name}' in {what}", tree)
-    return new
+            new_values[name] = values.formula(f"the new value of '{name}' in {label}", tree)
+    return new_values
 
 
-def _changes(values: SbmlValues, new: Mapping[str, ca.SX]) -> dict[ca.SX, ca.SX]:
+def _changes(values: SbmlValues, new_values: Mapping[str, ca.SX]) -> dict[ca.SX, ca.SX]:
     """Return the new value of each state that changes.
 
     A new concentration is an amount in the volume before the event: where the event changes the volume too, the
     concentration ends up as another one (case 01779 of the SBML Test Suite).
     """
-    fast = {*values.fast.kept, *values.fast.determined}
+    fast_species = {*values.fast.kept, *values.fast.determined}
     changes = {
         values.states[n]: value * values.size(n) if values.holds_amount(n) else value
-        for n, value in new.items()
-        if n not in fast
+        for n, value in new_values.items()
+        if n not in fast_species
     }
-    if fast & new.keys():
-        amounts = {n: _new_amount(values, n, new) for n in fast}
+    if fast_species & new_values.keys():
+        amounts = {n: _new_amount(values, n, new_values) for n in fast_species}
         determined = [amounts[n] for n in values.fast.determined]
         changes |= {values.states[n]: amounts[n] - values.fast.combined(n, determined) for n in values.fast.kept}
-    return changes | _thinned(values, new)
+    return changes | _thinned(values, new_values)
 
 
-def _new_amount(values: SbmlValues, name: str, new: Mapping[str, ca.SX]) -> ca.SX:
-    if name not in new:
+def _new_amount(values: SbmlValues, name: str, new_values: Mapping[str, ca.SX]) -> ca.SX:
+    if name not in new_values:
         return values.amount(name)
-    return new[name] if values.is_amount(name) else new[name] * values.size(name)
+    return new_values[name] if values.is_amount(name) else new_values[name] * values.size(name)
 
 
 def with_delays(events: tuple[Event, ...], lines: Mapping[str, tuple[ca.SX, ca.SX]], model: Model) -> tuple[Event, ...]:
@@ -253,40 +253,40 @@ def with_delays(events: tuple[Event, ...], lines: Mapping[str, tuple[ca.SX, ca.S
     old = [symbol for symbol, _ in lines.values()]
     new = substituted([value for _, value in lines.values()], *ends)
 
-    def put(value: Any) -> Any:
+    def substitute(value: Any) -> Any:
         return substituted([value], old, new)[0] if isinstance(value, ca.SX) else value
 
-    return tuple(restated(e, put) for e in events)
+    return tuple(restated(e, substitute) for e in events)
 
 
-def restated(event: Event, value: Callable[[Any], Any], more: Mapping[str, ca.SX] | None = None) -> Event:
+def restated(event: Event, transform: Callable[[Any], Any], extra_changes: Mapping[str, ca.SX] | None = None) -> Event:
     """Return an event with its values put through a function, and more changes."""
     e = event
-    changes = {n: value(v) for n, v in {**e.changes, **(more or {})}.items()}
+    changes = {n: transform(v) for n, v in {**e.changes, **(extra_changes or {})}.items()}
     if e.when is None:
-        return Event(value(e.time), changes, measured=e.measured)
+        return Event(transform(e.time), changes, measured=e.measured)
     return Event(
-        None, changes, measured=e.measured, when=value(e.when), direction=e.direction, count=e.count,
-        at_start=e.at_start, priority=value(e.priority), persistent=e.persistent, rng=e.rng, forbidden=e.forbidden,
+        None, changes, measured=e.measured, when=transform(e.when), direction=e.direction, count=e.count,
+        at_start=e.at_start, priority=transform(e.priority), persistent=e.persistent, rng=e.rng, forbidden=e.forbidden,
     )  # fmt: skip
 
 
-def _size_after(values: SbmlValues, species: str, new: Mapping[str, ca.SX]) -> ca.SX:
+def _size_after(values: SbmlValues, species: str, new_values: Mapping[str, ca.SX]) -> ca.SX:
     """Return the size of a species' compartment after an event's changes."""
     size = values.size(species)
-    pairs = [(values.states[n], v) for n, v in new.items() if n in values.states and not values.holds_amount(n)]
+    pairs = [(values.states[n], v) for n, v in new_values.items() if n in values.states and not values.holds_amount(n)]
     if not pairs:
         return size
     return ca.substitute([size], [ca.vertcat(*(s for s, _ in pairs))], [ca.vertcat(*(v for _, v in pairs))])[0]
 
 
-def _thinned(values: SbmlValues, new: Mapping[str, ca.SX]) -> dict[ca.SX, ca.SX]:
+def _thinned(values: SbmlValues, new_values: Mapping[str, ca.SX]) -> dict[ca.SX, ca.SX]:
     """Return the concentrations that are states by rate rules, where an event changes their compartment's size."""
     out: dict[ca.SX, ca.SX] = {}
     for name, q in values.contents.quantities.items():
         if q.kind != "species" or values.roles[name] is not Role.RATE or values.is_amount(name):
             continue
-        before, after = values.size(name), _size_after(values, name, new)
-        if not ca.is_equal(before, after, 5):
-            out[values.states[name]] = new.get(name, values.states[name]) * before / after
+        size_before, size_after = values.size(name), _size_after(values, name, new_values)
+        if not ca.is_equal(size_before, size_after, 5):
+            out[values.states[name]] = new_values.get(name, values.states[name]) * size_before / size_after
     return out

@@ -54,40 +54,40 @@ def partition(stoichiometry: Mapping[str, Mapping[str, ca.SX]], numbers: Mapping
 
     Raises ValueError: naming a reaction that does only what others do, by stoichiometries that are no numbers.
     """
-    names = tuple(dict.fromkeys(s for of in stoichiometry.values() for s in of))
-    reactions = tuple(r for r, of in stoichiometry.items() if of)
+    names = tuple(dict.fromkeys(s for changes in stoichiometry.values() for s in changes))
+    reactions = tuple(r for r, changes in stoichiometry.items() if changes)
     if not reactions:
         return FastPart()
     matrix = np.array([[numbers[r].get(s, 0.0) for r in reactions] for s in names])
     pivots = _pivots(matrix)
-    basis, chosen = [*pivots], [*pivots.values()]
+    basis, pivot_rows = [*pivots], [*pivots.values()]
     for j, name in enumerate(reactions):
-        if j not in pivots and not all(v.is_constant() for of in stoichiometry.values() for v in of.values()):
+        if j not in pivots and not all(v.is_constant() for changes in stoichiometry.values() for v in changes.values()):
             raise ValueError(f"the fast reaction '{name}' does only what other fast reactions do")
     multiples = np.linalg.lstsq(matrix[:, basis], matrix, rcond=None)[0].T
     multiples[np.abs(multiples) < _ROUNDING] = 0.0
-    kept = tuple(s for i, s in enumerate(names) if i not in chosen)
-    determined = tuple(names[i] for i in chosen)
+    retained = tuple(s for i, s in enumerate(names) if i not in pivot_rows)
+    determined = tuple(names[i] for i in pivot_rows)
 
-    def rows(of: Sequence[str]) -> ca.SX:
-        parts = [ca.horzcat(*(stoichiometry[reactions[j]].get(s, ca.SX(0)) for j in basis)) for s in of]
+    def rows(species: Sequence[str]) -> ca.SX:
+        parts = [ca.horzcat(*(stoichiometry[reactions[j]].get(s, ca.SX(0)) for j in basis)) for s in species]
         return ca.vertcat(*parts) if parts else ca.SX(0, len(basis))
 
-    share = ca.solve(rows(determined).T, rows(kept).T).T if kept else ca.SX(0, len(basis))
-    return FastPart(reactions, multiples, determined, kept, ca.densify(share))
+    share = ca.solve(rows(determined).T, rows(retained).T).T if retained else ca.SX(0, len(basis))
+    return FastPart(reactions, multiples, determined, retained, ca.densify(share))
 
 
 def _pivots(matrix: Array) -> dict[int, int]:
     """Return a species of its own for each independent reaction, by Gauss's elimination, reactants first."""
-    rest, found = matrix.copy(), dict[int, int]()
+    remainder, pivots = matrix.copy(), dict[int, int]()
     for j in range(matrix.shape[1]):
-        column = np.abs(rest[:, j])
-        column[[*found.values()]] = 0.0
+        column = np.abs(remainder[:, j])
+        column[[*pivots.values()]] = 0.0
         i = int(np.argmax(column))
         if column[i] <= _ROUNDING * max(float(np.abs(matrix).max()), 1.0):
             continue
-        found[j] = i
-        factors = rest[i] / rest[i, j]
+        pivots[j] = i
+        factors = remainder[i] / remainder[i, j]
         factors[j] = 0.0
-        rest -= np.outer(rest[:, j], factors)
-    return found
+        remainder -= np.outer(remainder[:, j], factors)
+    return pivots

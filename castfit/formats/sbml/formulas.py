@@ -122,7 +122,7 @@ def _called(name: str, arguments: Sequence[ca.SX], scope: Scope) -> ca.SX:
 def _kinds() -> dict[int, str]:
     """Return names of libsbml's kinds of nodes, which are numbers."""
     libsbml = library("libsbml", "sbml.load")
-    return {getattr(libsbml, f"AST_{name}"): said for name, said in _SAID.items()}
+    return {getattr(libsbml, f"AST_{name}"): kind for name, kind in _SAID.items()}
 
 
 _CIRCULAR = circular_functions("arc")
@@ -179,20 +179,20 @@ _NUMBERS: dict[str, Callable[[Any], float]] = {
 
 def _plainly(function: Any) -> Callable[[list[ca.SX]], ca.SX]:
     """Wrap a function of separate arguments as a function of one list of arguments."""
-    return lambda given: function(*given)
+    return lambda operands: function(*operands)
 
 
 def _folded(
-    function: Any, empty: float, read: Callable[[ca.SX], ca.SX] | None = None
+    function: Any, empty: float, convert: Callable[[ca.SX], ca.SX] | None = None
 ) -> Callable[[list[ca.SX]], ca.SX]:
-    """Wrap a function of two arguments as a function of a list of any length; `read` is applied to each entry first."""
-    return lambda given: reduce(function, map(read, given) if read else given) if given else ca.SX(empty)
+    """Wrap a function of two arguments as a function of a list of any length; `convert` is applied to each entry first."""
+    return lambda operands: reduce(function, map(convert, operands) if convert else operands) if operands else ca.SX(empty)
 
 
 def _chain(compare: Any) -> Callable[[list[ca.SX]], ca.SX]:
     """Compare each with the next, as in  a < b < c."""
-    every = _folded(ca.logic_and, 1.0)
-    return lambda given: every([compare(a, b) for a, b in pairwise(given)])
+    conjunction = _folded(ca.logic_and, 1.0)
+    return lambda operands: conjunction([compare(a, b) for a, b in pairwise(operands)])
 
 
 def truth(value: ca.SX) -> ca.SX:
@@ -210,43 +210,43 @@ def _either(a: ca.SX, b: ca.SX) -> ca.SX:
     return ca.logic_or(ca.logic_and(a, ca.logic_not(b)), ca.logic_and(ca.logic_not(a), b))
 
 
-def _minus(given: list[ca.SX]) -> ca.SX:
-    return -given[0] if len(given) == 1 else given[0] - given[1]
+def _minus(operands: list[ca.SX]) -> ca.SX:
+    return -operands[0] if len(operands) == 1 else operands[0] - operands[1]
 
 
-def _log(given: list[ca.SX]) -> ca.SX:
-    return ca.log10(given[0]) if len(given) == 1 else ca.log(given[1]) / ca.log(given[0])
+def _log(operands: list[ca.SX]) -> ca.SX:
+    return ca.log10(operands[0]) if len(operands) == 1 else ca.log(operands[1]) / ca.log(operands[0])
 
 
-def _root(given: list[ca.SX]) -> ca.SX:
-    if len(given) == 1 or (given[0].is_constant() and float(given[0]) == 2.0):
-        return ca.sqrt(given[-1])
-    degree, value = given
+def _root(operands: list[ca.SX]) -> ca.SX:
+    if len(operands) == 1 or (operands[0].is_constant() and float(operands[0]) == 2.0):
+        return ca.sqrt(operands[-1])
+    degree, value = operands
     if degree.is_constant() and float(degree) % 2 == 1.0:  # odd: negative numbers have one
         return ca.sign(value) * ca.fabs(value) ** (1 / degree)
     return value ** (1 / degree)
 
 
-def _piecewise(given: list[ca.SX], time: ca.SX) -> ca.SX:
+def _piecewise(operands: list[ca.SX], time: ca.SX) -> ca.SX:
     """Return pieces (value, condition, value, condition, ..., otherwise).
 
     Where no condition holds and nothing is said for otherwise, a formula has no value, NaN; between two that meet, as
     x < 1 and x > 1 do, it has that of the last.
     """
-    pairs = list(zip(given[0::2], given[1::2], strict=False))
-    if len(given) % 2:
-        otherwise = given[-1]
+    pairs = list(zip(operands[0::2], operands[1::2], strict=False))
+    if len(operands) % 2:
+        result = operands[-1]
     else:
         covered = Comparisons.of(reduce(ca.logic_or, (truth(condition) for _, condition in pairs))).holds_between()
-        otherwise = pairs[-1][0] if covered else ca.log(-1 - time**2)  # NaN by itself would be taken for a mistake
+        result = pairs[-1][0] if covered else ca.log(-1 - time**2)  # NaN by itself would be taken for a mistake
     for value, condition in reversed(pairs):
-        otherwise = ca.if_else(truth(condition), value, otherwise)
-    return otherwise
+        result = ca.if_else(truth(condition), value, result)
+    return result
 
 
-def _factorial(given: list[ca.SX]) -> ca.SX:
+def _factorial(operands: list[ca.SX]) -> ca.SX:
     """Return x! = Gamma(x + 1)."""
-    x = given[0]
+    x = operands[0]
     if x.is_constant():
         return ca.SX(math.gamma(float(x) + 1.0))
     base = x + 7.5
@@ -264,8 +264,8 @@ _OPERATIONS: dict[str, Callable[[list[ca.SX]], ca.SX]] = {
     "+": _folded(operator.add, 0.0),
     "*": _folded(operator.mul, 1.0),
     "-": _minus,
-    "/": lambda given: given[0] / given[1],
-    "power": lambda given: given[0] ** given[1],
+    "/": lambda operands: operands[0] / operands[1],
+    "power": lambda operands: operands[0] ** operands[1],
     "root": _root,
     "log": _log,
     "ln": _plainly(ca.log),
@@ -277,13 +277,13 @@ _OPERATIONS: dict[str, Callable[[list[ca.SX]], ca.SX]] = {
     "max": _folded(ca.fmax, -math.inf),
     "min": _folded(ca.fmin, math.inf),
     "quotient": _plainly(_quotient),
-    "rem": lambda given: given[0] - given[1] * _quotient(given[0], given[1]),
+    "rem": lambda operands: operands[0] - operands[1] * _quotient(operands[0], operands[1]),
     **{name: _plainly(function) for name, function in _CIRCULAR.items()},
     "and": _folded(ca.logic_and, 1.0, truth),
     "or": _folded(ca.logic_or, 0.0, truth),
     "xor": _folded(_either, 0.0, truth),
-    "not": lambda given: ca.logic_not(truth(given[0])),
-    "implies": lambda given: ca.logic_or(ca.logic_not(truth(given[0])), truth(given[1])),
+    "not": lambda operands: ca.logic_not(truth(operands[0])),
+    "implies": lambda operands: ca.logic_or(ca.logic_not(truth(operands[0])), truth(operands[1])),
     "==": _chain(operator.eq),
     "!=": _plainly(operator.ne),
     "<": _chain(operator.lt),

@@ -21,55 +21,55 @@ def with_late_jumps(values: SbmlValues, events: tuple[Event, ...], limits: Event
 
     At equal times these jumps come first.
     """
-    late: list[Event] = []
-    now: list[Event] = []
-    ordered = any(e.priority is not None or not e.persistent for e in events)
+    delayed_jumps: list[Event] = []
+    current_events: list[Event] = []
+    is_ordered = any(e.priority is not None or not e.persistent for e in events)
     for number, e in enumerate(events):
-        more: dict[str, ca.SX] = {}
+        extra_changes: dict[str, ca.SX] = {}
         for name, f in values.followed.items():
             state = values.states[f.value.state].name()
             if state not in e.changes:
                 continue
-            new, what = ca.SX(e.changes[state]), f"{name}, jump {number + 1}"
+            new_value, label = ca.SX(e.changes[state]), f"{name}, jump {number + 1}"
             if e.when is None:
-                value = new
-                if ca.depends_on(new, ca.vertcat(values.time, values.varying, *values.memories.values())):
-                    value = values.memory(what)
-                    more[value.name()] = new
-                due = e.time + f.tau
-                late.append(
-                    Event(float(due) if due.is_constant() else due, {f.state: value - f.begun}, measured=e.measured)
+                value = new_value
+                if ca.depends_on(new_value, ca.vertcat(values.time, values.varying, *values.memories.values())):
+                    value = values.memory(label)
+                    extra_changes[value.name()] = new_value
+                due_time = e.time + f.tau
+                delayed_jumps.append(
+                    Event(float(due_time) if due_time.is_constant() else due_time, {f.state: value - f.begun}, measured=e.measured)
                 )
             else:
-                added, happen = _watched(values, e, f, new, what, limits, ordered=ordered)
-                more |= added
-                late += happen
-        now.append(restated(e, lambda v: v, more) if more else e)
-    return (*late, *now)
+                stored_changes, jumps = _watched(values, e, f, new_value, label, limits, is_ordered=is_ordered)
+                extra_changes |= stored_changes
+                delayed_jumps += jumps
+        current_events.append(restated(e, lambda v: v, extra_changes) if extra_changes else e)
+    return (*delayed_jumps, *current_events)
 
 
 def _watched(
-    values: SbmlValues, e: Event, f: FollowedDelay, new: ca.SX, what: str, limits: EventLimits, *, ordered: bool
+    values: SbmlValues, e: Event, f: FollowedDelay, new_value: ca.SX, label: str, limits: EventLimits, *, is_ordered: bool
 ) -> tuple[dict[str, ca.SX], list[Event]]:
     """Return the further changes of a watched event, and the events for the jumps that follow it.
 
     Those of one time follow each other as the events did, which are numbered where they have an order.
     """
-    found = places(values, what, limits.waiting, ("is due", "sets", *(("has number",) if ordered else ())))
+    slots = places(values, label, limits.waiting, ("is due", "sets", *(("has number",) if is_ordered else ())))
     number = values.memory("number of the jump")
-    said: dict[str, ca.SX] = {"is due": values.time + f.tau, "sets": new, "has number": number}
-    change = {s.name(): v for s, v in found.taken(said).items()}
-    if ordered:
+    stored_values: dict[str, ca.SX] = {"is due": values.time + f.tau, "sets": new_value, "has number": number}
+    change = {s.name(): v for s, v in slots.taken(stored_values).items()}
+    if is_ordered:
         change[number.name()] = number + 1
-    turns = [_BEFORE_OTHERS * (1 - 1e-9 * of) for of in found.of.get("has number", [])]
+    priorities = [_BEFORE_OTHERS * (1 - 1e-9 * jump_number) for jump_number in slots.of.get("has number", [])]
     jumps = [
         Event(
             when=ca.logic_and(wait > HALF, values.time >= due),
             changes={f.state: value - f.begun, wait: 0},
             measured=e.measured,
             count=limits.count,
-            priority=turns[i] if ordered else None,
+            priority=priorities[i] if is_ordered else None,
         )
-        for i, (wait, due, value) in enumerate(zip(found.waits, found.of["is due"], found.of["sets"], strict=True))
+        for i, (wait, due, value) in enumerate(zip(slots.waits, slots.of["is due"], slots.of["sets"], strict=True))
     ]
-    return change, [*jumps, too_many(found, what)]
+    return change, [*jumps, too_many(slots, label)]

@@ -117,24 +117,24 @@ def load_antimony(
     return _built(where, document(where, from_antimony(where, source)), parameters, limits, mistakes)
 
 
-def _built(where: str, found: Any, parameters: Any, limits: EventLimits, mistakes: Iterable[str] = ()) -> Loaded:
+def _built(where: str, sbml_document: Any, parameters: Any, limits: EventLimits, mistakes: Iterable[str] = ()) -> Loaded:
     mistakes = list(mistakes)
-    contents = contents_of(found)
-    known = contents.quantities
-    kept = _kept(parameters, known, mistakes)
-    values = SbmlValues(contents, frozenset(known if is_one_of(parameters, "all") else kept), mistakes)
+    contents = contents_of(sbml_document)
+    quantities = contents.quantities
+    parameter_names = _kept(parameters, quantities, mistakes)
+    values = SbmlValues(contents, frozenset(quantities if is_one_of(parameters, "all") else parameter_names), mistakes)
     mistakes += [
         f"parameters names '{n}', which changes, by {values.roles[n].value}; only constants are parameters"
-        for n in kept
-        if n in known and values.roles[n] is not Role.CONSTANT
+        for n in parameter_names
+        if n in quantities and values.roles[n] is not Role.CONSTANT
     ]
-    lawful = [n for n, r in contents.reactions.items() if r.law is not None]  # others may change nothing that varies
-    expressions = {n: values.value(n) for n in (*contents.quantities, *lawful)}
+    reactions_with_law = [n for n, r in contents.reactions.items() if r.law is not None]  # others may change nothing that varies
+    expressions = {n: values.value(n) for n in (*contents.quantities, *reactions_with_law)}
     rates = {n: values.state_rate(n) for n in values.states}
     start = values.start({})
     initial = {n: start.state(n) for n in values.states if start.is_given(n)}
     events = events_of(values, limits)
-    followed = values.follow_delays({n for e in events for n in e.changes})
+    tracked_delays = values.follow_delays({n for e in events for n in e.changes})
     events = with_late_jumps(values, events, limits)
     check(where, list(dict.fromkeys(mistakes)))
     if values.assumed:
@@ -142,32 +142,32 @@ def _built(where: str, found: Any, parameters: Any, limits: EventLimits, mistake
     lines = values.delay_lines()
     expressions, rates, residuals = (put(group, lines) for group in (expressions, rates, values.residuals))
     ode = {values.states[n]: rates[n] for n in values.states} | dict.fromkeys(values.memories.values(), ca.SX(0))
-    ode |= {f.state: put({"": f.rate}, lines)[""] for f in followed.values()}
+    ode |= {f.state: put({"": f.rate}, lines)[""] for f in tracked_delays.values()}
     if not ode:  # nothing moves but time
         ode = {ca.SX.sym("elapsed_time"): ca.SX(1)}
         initial = {}
-    told = [*rates.values(), *initial.values(), *residuals.values(), *_symbols(events)]
-    unset = _without_values(values, ca.vertcat(*told), expressions)
+    used_expressions = [*rates.values(), *initial.values(), *residuals.values(), *_symbols(events)]
+    unset_symbols = _without_values(values, ca.vertcat(*used_expressions), expressions)
     states = {s.name() for s in (*ode, *values.algebraic.values())}
     outputs = {
         n: e
         for n, e in expressions.items()
         if n not in states and n not in values.parameters and not holds_nan(e) and _finite(e)
-        if not any(ca.depends_on(e, of) for of in unset)
+        if not any(ca.depends_on(e, symbol) for symbol in unset_symbols)
     }
-    begun: dict[Any, Any] = {values.states[n]: v for n, v in initial.items()}
-    begun |= {f.state: start.at_start(f.value.symbol) for f in followed.values()}
-    begun |= dict.fromkeys(values.memories.values(), 0.0)
-    begun |= {} if values.states or values.memories else dict.fromkeys(ode, 0.0)
-    seen = {s.name() for s in _symbols(events)}
-    outputs |= {n: e for n, (symbol, e) in lines.items() if n not in followed and symbol.name() in seen}
+    initial_by_symbol: dict[Any, Any] = {values.states[n]: v for n, v in initial.items()}
+    initial_by_symbol |= {f.state: start.at_start(f.value.symbol) for f in tracked_delays.values()}
+    initial_by_symbol |= dict.fromkeys(values.memories.values(), 0.0)
+    initial_by_symbol |= {} if values.states or values.memories else dict.fromkeys(ode, 0.0)
+    event_symbol_names = {s.name() for s in _symbols(events)}
+    outputs |= {n: e for n, (symbol, e) in lines.items() if n not in tracked_delays and symbol.name() in event_symbol_names}
     model = Model(
         ode,
         algebraic={values.algebraic[n]: r for n, r in residuals.items()},
         parameters=values.parameters.values(),
         outputs=outputs,
         time=values.time,
-        initial=begun,
+        initial=initial_by_symbol,
     )
     events = with_delays(events, lines, model)
     species = {
@@ -187,25 +187,25 @@ def _built(where: str, found: Any, parameters: Any, limits: EventLimits, mistake
         events,
         expressions,
         species,
-        str(library("libsbml").writeSBMLToString(found)),
+        str(library("libsbml").writeSBMLToString(sbml_document)),
         partial(_started, values),
-        partial(_larger, where, found, parameters, limits),
+        partial(_larger, where, sbml_document, parameters, limits),
         "count" in limits.fixed,
     )
 
 
-def _kept(parameters: Any, known: Iterable[str], mistakes: list[str]) -> list[str]:
+def _kept(parameters: Any, identifiers: Iterable[str], mistakes: list[str]) -> list[str]:
     """Return the listed identifiers that are to remain parameters."""
-    given = items(parameters)
-    if given is None:
+    requested_names = items(parameters)
+    if requested_names is None:
         if not is_one_of(parameters, "all"):
             mistakes.append(f"parameters is {text(parameters)}; give a list of identifiers, or 'all'")
         return []
-    kept = [n for n in given if isinstance(n, str)]
+    names = [n for n in requested_names if isinstance(n, str)]
     mistakes += [
-        f"parameters names '{n}', which is not in the model: {suggest(n, known)}" for n in kept if n not in known
+        f"parameters names '{n}', which is not in the model: {suggest(n, identifiers)}" for n in names if n not in identifiers
     ]
-    return kept
+    return names
 
 
 def _assumption(reactions: list[str]) -> str:
@@ -223,14 +223,14 @@ def put(group: Mapping[str, ca.SX], lines: Mapping[str, tuple[ca.SX, ca.SX]]) ->
 
 
 def _symbols(events: Iterable[Event]) -> list[ca.SX]:
-    every = (v for e in events for v in (e.when, e.priority, *e.changes.values()) if v is not None)
-    return ca.symvar(ca.SX(ca.vertcat(*(ca.SX(v) for v in every))))
+    values = (v for e in events for v in (e.when, e.priority, *e.changes.values()) if v is not None)
+    return ca.symvar(ca.SX(ca.vertcat(*(ca.SX(v) for v in values))))
 
 
-def _larger(where: str, found: Any, parameters: Any, limits: EventLimits, why: str) -> Loaded | None:
+def _larger(where: str, sbml_document: Any, parameters: Any, limits: EventLimits, reason: str) -> Loaded | None:
     """Return the model in which more events may happen, or wait, whichever were too few; None where there may not."""
-    grown = limits.grown(waiting="waiting=" in why)
-    return None if grown is None else _built(where, found, parameters, grown)
+    larger_limits = limits.grown(waiting="waiting=" in reason)
+    return None if larger_limits is None else _built(where, sbml_document, parameters, larger_limits)
 
 
 def _limits(count: Any, waiting: Any, rng: Any) -> tuple[EventLimits, list[str]]:
@@ -242,20 +242,20 @@ def _limits(count: Any, waiting: Any, rng: Any) -> tuple[EventLimits, list[str]]
         mistakes.append(f"waiting is {text(waiting)}; give the largest number of events that wait, a positive integer")
     if not is_count(rng, 0, _LARGEST_SEED):
         mistakes.append(f"rng is {text(rng)}; give a seed, an integer that is not negative")
-    given = {k: v for k, v in (("count", count), ("waiting", waiting)) if v is not None}
-    return EventLimits(rng=rng, fixed=frozenset(given), **given) if not mistakes else EventLimits(), mistakes
+    arguments = {k: v for k, v in (("count", count), ("waiting", waiting)) if v is not None}
+    return EventLimits(rng=rng, fixed=frozenset(arguments), **arguments) if not mistakes else EventLimits(), mistakes
 
 
-def _without_values(values: SbmlValues, told: ca.SX, expressions: Mapping[str, ca.SX]) -> list[ca.SX]:
+def _without_values(values: SbmlValues, used_expressions: ca.SX, expressions: Mapping[str, ca.SX]) -> list[ca.SX]:
     """Take away constants that have no value and need none: sizes of compartments, and what nothing depends on.
 
     Return their symbols.
     """
-    unset = [n for n in values.parameters if n not in values.numbers and n not in values.kept]
-    unset = [n for n in unset if not ca.depends_on(told, values.parameters[n])]
-    others = ca.vertcat(*(e for n, e in expressions.items() if n not in unset))
-    sizes = [n for n in unset if (q := values.contents.quantities.get(n)) and q.kind == "compartment"]
-    unused = [n for n in unset if n not in sizes and not ca.depends_on(others, values.parameters[n])]
+    unset_names = [n for n in values.parameters if n not in values.numbers and n not in values.kept]
+    unset_names = [n for n in unset_names if not ca.depends_on(used_expressions, values.parameters[n])]
+    other_expressions = ca.vertcat(*(e for n, e in expressions.items() if n not in unset_names))
+    sizes = [n for n in unset_names if (q := values.contents.quantities.get(n)) and q.kind == "compartment"]
+    unused = [n for n in unset_names if n not in sizes and not ca.depends_on(other_expressions, values.parameters[n])]
     if unused:
         few = listed((f"'{n}'" for n in unused), 60)
         warnings.warn(f"constants without a value, on which nothing depends, are left out: {few}", stacklevel=4)
@@ -266,44 +266,44 @@ def _finite(expression: ca.SX) -> bool:
     return not expression.is_constant() or bool(np.isfinite(float(expression)))
 
 
-def _started(values: SbmlValues, given: Mapping[str, Any]) -> Start:
+def _started(values: SbmlValues, user_values: Mapping[str, Any]) -> Start:
     """Work out the initial values where some are given."""
     mistakes: list[str] = []
-    read: dict[str, ca.SX] = {}
+    read_values: dict[str, ca.SX] = {}
     quantities, roles = values.contents.quantities, values.roles
-    every = dict.fromkeys((*quantities, *values.parameters))
-    for name, value in named("values", given, mistakes).items():
+    names = dict.fromkeys((*quantities, *values.parameters))
+    for name, value in named("values", user_values, mistakes).items():
         number = real(value)
-        if name not in every:
-            mistakes.append(f"'{name}' is not in the model: {suggest(name, every)}")
+        if name not in names:
+            mistakes.append(f"'{name}' is not in the model: {suggest(name, names)}")
         elif name in quantities and roles[name] in (Role.ASSIGNED, Role.ALGEBRAIC):
             mistakes.append(f"'{name}' follows from {roles[name].value}; it has no value of its own")
         elif name in quantities and roles[name] is Role.CONSTANT and name not in values.parameters:
             mistakes.append(f"'{name}' is computed by the file; load with parameters=['{name}'] to give its value")
         elif isinstance(value, ca.SX) and value.numel() == 1:
-            read[name] = value
+            read_values[name] = value
         elif number is None or not np.isfinite(number):
             mistakes.append(f"'{name}' is {text(value)}; give a finite number or a scalar SX expression")
         else:
-            read[name] = ca.SX(number)
-    moving = {n: v for n, v in read.items() if n not in values.parameters}
-    for name, touched in values.computed_from.items():
-        by = sorted(touched & moving.keys())
-        if by:
+            read_values[name] = ca.SX(number)
+    state_values = {n: v for n, v in read_values.items() if n not in values.parameters}
+    for name, source_names in values.computed_from.items():
+        sources = sorted(source_names & state_values.keys())
+        if sources:
             mistakes.append(
-                f"'{name}' is computed from the initial value of '{by[0]}'; load with parameters=['{name}'] for that"
+                f"'{name}' is computed from the initial value of '{sources[0]}'; load with parameters=['{name}'] for that"
             )
     check("Loaded.start", mistakes)
-    before = len(values.mistakes)
-    start = values.start(moving)
+    n_mistakes = len(values.mistakes)
+    start = values.start(state_values)
     initial = {values.states[n].name(): _plain(start.state(n)) for n in values.states if start.is_given(n)}
     initial |= dict.fromkeys((s.name() for s in values.memories.values()), 0.0)
     initial |= {n: _plain(start.at_start(f.value.symbol)) for n, f in values.followed.items()}
     initial |= {n: v for n in values.algebraic if (v := quantities[n].value) is not None and np.isfinite(v)}
-    own = {n: _plain(v) for n, v in read.items() if n in values.parameters}
-    own |= {n: _plain(start.said(n)) for n in values.parameters if n not in own and _follows(values, n)}
-    check("Loaded.start", values.mistakes[before:])
-    return Start(initial, own)
+    parameter_values = {n: _plain(v) for n, v in read_values.items() if n in values.parameters}
+    parameter_values |= {n: _plain(start.said(n)) for n in values.parameters if n not in parameter_values and _follows(values, n)}
+    check("Loaded.start", values.mistakes[n_mistakes:])
+    return Start(initial, parameter_values)
 
 
 def _follows(values: SbmlValues, name: str) -> bool:

@@ -32,35 +32,35 @@ def document(where: str, source: Any) -> Any:
     Raises InputError: for a missing file, text that is neither, and what libsbml calls errors.
     """
     libsbml = library("libsbml", "sbml.load")
-    found = _read(where, source, libsbml)
-    packages = [found.getPlugin(i).getPackageName() for i in range(found.getNumPlugins())]
-    needed = [n for n in packages if n not in _UNDERSTOOD and found.getLevel() >= 3 and found.getPackageRequired(n)]
+    sbml_document = _read(where, source, libsbml)
+    packages = [sbml_document.getPlugin(i).getPackageName() for i in range(sbml_document.getNumPlugins())]
+    needed = [n for n in packages if n not in _UNDERSTOOD and sbml_document.getLevel() >= 3 and sbml_document.getPackageRequired(n)]
     check(where, [f"the model needs the SBML package '{name}', which castfit does not know" for name in needed])
-    check(where, _complaints(found, libsbml))
-    if found.getModel() is None:
+    check(where, _complaints(sbml_document, libsbml))
+    if sbml_document.getModel() is None:
         check(where, ["the file contains no model"])
     if "comp" in packages:
-        _flatten(where, found, libsbml)
-    level = found.getLevel()
-    if level < 3 and not found.setLevelAndVersion(3, 1, False):
-        check(where, _complaints(found, libsbml) or [f"Level {level} could not be converted to Level 3"])
-    if level == 1 and any(rule.isAlgebraic() for rule in found.getModel().getListOfRules()):
-        for parameter in found.getModel().getListOfParameters():
+        _flatten(where, sbml_document, libsbml)
+    level = sbml_document.getLevel()
+    if level < 3 and not sbml_document.setLevelAndVersion(3, 1, False):
+        check(where, _complaints(sbml_document, libsbml) or [f"Level {level} could not be converted to Level 3"])
+    if level == 1 and any(rule.isAlgebraic() for rule in sbml_document.getModel().getListOfRules()):
+        for parameter in sbml_document.getModel().getListOfParameters():
             parameter.setConstant(False)  # Level 1 does not tell which may vary
-    _examine(where, found, libsbml)
-    return found
+    _examine(where, sbml_document, libsbml)
+    return sbml_document
 
 
 def _read(where: str, source: Any, libsbml: Any) -> Any:
     """Read a source with libsbml."""
-    given: Any = source
-    if isinstance(given, str) and given.lstrip().startswith("<"):
-        return _parsed(where, given, libsbml)
-    if not isinstance(given, (str, os.PathLike)):
+    model_source: Any = source
+    if isinstance(model_source, str) and model_source.lstrip().startswith("<"):
+        return _parsed(where, model_source, libsbml)
+    if not isinstance(model_source, (str, os.PathLike)):
         check(where, [f"the model is {text(source)}; give the path of an SBML file, or its text"])
-    if isinstance(given, str) and "\n" in given:
+    if isinstance(model_source, str) and "\n" in model_source:
         check(where, ["the text is no SBML, which begins with '<'; for Antimony use sbml.load_antimony"])
-    path = Path(cast("str", given))
+    path = Path(cast("str", model_source))
     if not path.is_file():
         check(where, [f"there is no file '{path}'"])
     if path.suffix in (".ant", ".antimony"):
@@ -69,12 +69,12 @@ def _read(where: str, source: Any, libsbml: Any) -> Any:
     return libsbml.readSBMLFromFile(str(path.resolve()))  # submodels in other files are looked for beside it
 
 
-def _parsed(where: str, given: str, libsbml: Any) -> Any:
-    _not_too_deep(where, given.encode("utf-8"))
-    return libsbml.readSBMLFromString(given)
+def _parsed(where: str, content: str, libsbml: Any) -> Any:
+    _not_too_deep(where, content.encode("utf-8"))
+    return libsbml.readSBMLFromString(content)
 
 
-def _not_too_deep(where: str, given: bytes) -> None:
+def _not_too_deep(where: str, content: bytes) -> None:
     """Count how deep elements are nested, before libsbml reads them: ten thousand end the process in it."""
     depth = deepest = 0
 
@@ -90,72 +90,72 @@ def _not_too_deep(where: str, given: bytes) -> None:
     reader = expat.ParserCreate()
     reader.StartElementHandler, reader.EndElementHandler = begin, end
     with suppress(expat.ExpatError):  # libsbml says it in its own words
-        reader.Parse(given, True)
+        reader.Parse(content, True)
     remedy = "give parts of formulas names, by assignment rules"
     check(where, [f"elements are nested {deepest} deep, more than {_DEEPEST}; {remedy}"] if deepest > _DEEPEST else [])
 
 
-def from_antimony(where: str, said: Any) -> str:
+def from_antimony(where: str, source: Any) -> str:
     """Translate Antimony's text to SBML.
 
     Raises InputError: with what its library says.
     """
-    given: Any = said
-    if not isinstance(given, str) or not given.strip():
-        check(where, [f"the model is {text(said)}; give Antimony's text, such as 'S1 -> S2; k*S1; S1 = 10; k = 0.1'"])
+    model_text: Any = source
+    if not isinstance(model_text, str) or not model_text.strip():
+        check(where, [f"the model is {text(source)}; give Antimony's text, such as 'S1 -> S2; k*S1; S1 = 10; k = 0.1'"])
     antimony = library("antimony", "sbml.load")
     antimony.clearPreviousLoads()
-    if antimony.loadAntimonyString(given) < 0:
+    if antimony.loadAntimonyString(model_text) < 0:
         check(where, [f"Antimony: {' '.join(str(antimony.getLastError()).split())}"])
     return str(antimony.getSBMLString(antimony.getMainModuleName()))
 
 
-def _flatten(where: str, found: Any, libsbml: Any) -> None:
+def _flatten(where: str, sbml_document: Any, libsbml: Any) -> None:
     """Flatten the submodels into the model."""
-    _examine(where, found, libsbml)  # afterwards a replacement of what is not there would be forgotten
-    check(where, _rates_of_another_time(found))
+    _examine(where, sbml_document, libsbml)  # afterwards a replacement of what is not there would be forgotten
+    check(where, _rates_of_another_time(sbml_document))
     properties = libsbml.ConversionProperties()
     properties.addOption("flatten comp", True)
     properties.addOption("performValidation", False)
-    if found.convert(properties) != libsbml.LIBSBML_OPERATION_SUCCESS:
-        check(where, _complaints(found, libsbml) or ["the model's submodels could not be put together"])
+    if sbml_document.convert(properties) != libsbml.LIBSBML_OPERATION_SUCCESS:
+        check(where, _complaints(sbml_document, libsbml) or ["the model's submodels could not be put together"])
 
 
-def _rates_of_another_time(found: Any) -> list[str]:
+def _rates_of_another_time(sbml_document: Any) -> list[str]:
     """Refuse ``rateOf`` where a submodel's time is converted: libsbml leaves it a rate by the time of the whole."""
-    definitions = {d.getId(): d for d in found.getPlugin("comp").getListOfModelDefinitions()}
-    inside = {n: [s.getModelRef() for s in d.getPlugin("comp").getListOfSubmodels()] for n, d in definitions.items()}
-    said: list[str] = []
-    for model in (found.getModel(), *definitions.values()):
+    definitions = {d.getId(): d for d in sbml_document.getPlugin("comp").getListOfModelDefinitions()}
+    submodel_names = {n: [s.getModelRef() for s in d.getPlugin("comp").getListOfSubmodels()] for n, d in definitions.items()}
+    messages: list[str] = []
+    for model in (sbml_document.getModel(), *definitions.values()):
         for submodel in model.getPlugin("comp").getListOfSubmodels():
-            reached, ahead = set[str](), [submodel.getModelRef()] if submodel.isSetTimeConversionFactor() else []
-            while ahead:
-                name = ahead.pop()
-                if name in definitions and name not in reached:
-                    reached.add(name)
-                    ahead += inside[name]
-            said += [
+            visited, pending = set[str](), [submodel.getModelRef()] if submodel.isSetTimeConversionFactor() else []
+            while pending:
+                name = pending.pop()
+                if name in definitions and name not in visited:
+                    visited.add(name)
+                    pending += submodel_names[name]
+            messages += [
                 f"submodel '{submodel.getId()}' has a time of its own, in which '{name}' takes rateOf; write the rate "
                 "of change as a formula"
-                for name in sorted(reached)
+                for name in sorted(visited)
                 if "symbols/rateOf" in definitions[name].toSBML()
             ]
-    return said
+    return messages
 
 
-def _examine(where: str, found: Any, libsbml: Any) -> None:
+def _examine(where: str, sbml_document: Any, libsbml: Any) -> None:
     """Check the document for violations of the specification with libsbml, except units and style."""
-    for what in ("UNITS_CONSISTENCY", "MODELING_PRACTICE", "SBO_CONSISTENCY"):
-        found.setConsistencyChecks(getattr(libsbml, f"LIBSBML_CAT_{what}"), False)
-    found.getErrorLog().clearLog()
-    found.checkConsistency()
-    check(where, _complaints(found, libsbml))
+    for category in ("UNITS_CONSISTENCY", "MODELING_PRACTICE", "SBO_CONSISTENCY"):
+        sbml_document.setConsistencyChecks(getattr(libsbml, f"LIBSBML_CAT_{category}"), False)
+    sbml_document.getErrorLog().clearLog()
+    sbml_document.checkConsistency()
+    check(where, _complaints(sbml_document, libsbml))
 
 
-def _complaints(found: Any, libsbml: Any) -> list[str]:
+def _complaints(sbml_document: Any, libsbml: Any) -> list[str]:
     """Return libsbml's errors, warnings aside."""
-    errors = [found.getError(i) for i in range(found.getNumErrors())]
+    errors = [sbml_document.getError(i) for i in range(sbml_document.getNumErrors())]
     errors = [e for e in errors if e.getSeverity() >= libsbml.LIBSBML_SEV_ERROR and e.getErrorId() not in _OF_UNITS]
     sentences = list(dict.fromkeys(f"line {e.getLine()}: {' '.join(e.getMessage().split())}" for e in errors))
-    more = len(sentences) - _MOST
-    return sentences[:_MOST] + ([f"and {more} more"] if more > 0 else [])
+    n_omitted = len(sentences) - _MOST
+    return sentences[:_MOST] + ([f"and {n_omitted} more"] if n_omitted > 0 else [])

@@ -97,9 +97,9 @@ class SbmlValues(LazyValues):
     _rates: dict[str, ca.SX] = field(default_factory=dict[str, ca.SX])
 
     def __post_init__(self) -> None:
-        self.roles, open_ = roles_of(self.contents)
-        taken = {*self.contents.quantities, *self.contents.reactions, *self.contents.functions}
-        self.time = ca.SX.sym(_free_name("time", taken, ("t",)))
+        self.roles, undetermined = roles_of(self.contents)
+        reserved_names = {*self.contents.quantities, *self.contents.reactions, *self.contents.functions}
+        self.time = ca.SX.sym(_free_name("time", reserved_names, ("t",)))
         self.states: dict[str, ca.SX] = {}
         """Symbols of states, by the quantity that they belong to."""
         self.algebraic: dict[str, ca.SX] = {}
@@ -118,10 +118,10 @@ class SbmlValues(LazyValues):
         """States that only events change, zero at the start, by their names."""
         self.computed_from: dict[str, set[str]] = {}
         """By constant that is no parameter, what its value was computed from."""
-        self._taken = taken
+        self._taken = reserved_names
         self._own: dict[tuple[str, str], ca.SX] = {}
         self._chosen: dict[str, object] = {}
-        self._decide(open_)
+        self._decide(undetermined)
         self._split_fast()
         for name, role in self.roles.items():
             if role.is_state:
@@ -132,8 +132,8 @@ class SbmlValues(LazyValues):
         if self.fast.determined:
             self._equilibrate()
         for reaction in self.contents.reactions.values():
-            for own in reaction.own:
-                self._local(reaction.name, own)
+            for parameter in reaction.own:
+                self._local(reaction.name, parameter)
 
     # What is a state
 
@@ -168,18 +168,18 @@ class SbmlValues(LazyValues):
         for reaction in self.contents.reactions.values():
             if not reaction.fast:
                 continue
-            of = expressions.setdefault(reaction.name, {})
-            for part in reaction.participants:
-                if self.roles.get(part.species) is Role.REACTIONS:
-                    factor = self.contents.quantities[part.species].factor
-                    change = part.sign * self._stoichiometry(reaction.name, part)
+            changes = expressions.setdefault(reaction.name, {})
+            for participant in reaction.participants:
+                if self.roles.get(participant.species) is Role.REACTIONS:
+                    factor = self.contents.quantities[participant.species].factor
+                    change = participant.sign * self._stoichiometry(reaction.name, participant)
                     change = change * self.value(factor) if factor else change
-                    of[part.species] = of.get(part.species, ca.SX(0)) + change
-        every = [v for of in expressions.values() for v in of.values()]
-        if any(any(n not in self.numbers for n in (s.name() for s in ca.symvar(v))) for v in every):
+                    changes[participant.species] = changes.get(participant.species, ca.SX(0)) + change
+        coefficients = [v for changes in expressions.values() for v in changes.values()]
+        if any(any(n not in self.numbers for n in (s.name() for s in ca.symvar(v))) for v in coefficients):
             self.mistakes.append("the stoichiometry of a fast reaction varies, or has no value")
             return
-        numbers = {r: {s: self._number(v) for s, v in of.items()} for r, of in expressions.items()}
+        numbers = {r: {s: self._number(v) for s, v in changes.items()} for r, changes in expressions.items()}
         try:
             self.fast = partition(expressions, numbers)
         except ValueError as error:
@@ -189,8 +189,8 @@ class SbmlValues(LazyValues):
     def _number(self, value: ca.SX) -> float:
         """Return an expression of parameters at the file's values."""
         symbols = ca.symvar(value)
-        at: Any = ca.Function("number", symbols, [value]).call([self.numbers[s.name()] for s in symbols])[0]
-        return float(at)
+        number: Any = ca.Function("number", symbols, [value]).call([self.numbers[s.name()] for s in symbols])[0]
+        return float(number)
 
     def amount(self, name: str) -> ca.SX:
         """Return the amount of a species."""
@@ -198,15 +198,15 @@ class SbmlValues(LazyValues):
 
     def _equilibrate(self) -> None:
         """Work out what the equilibrium of fast reactions determines."""
-        unknown = {n: ca.SX.sym(n) for n in self.fast.determined}
-        before = dict(self._known)
-        self._known.update(unknown)
+        unknowns = {n: ca.SX.sym(n) for n in self.fast.determined}
+        saved_values = dict(self._known)
+        self._known.update(unknowns)
         laws = [self.value(r) for r in self.fast.reactions]
         residuals = [
             sum((m * law for m, law in zip(column, laws, strict=True) if m), start=ca.SX(0))
             for column in self.fast.multiples.T.tolist()
         ]
-        z, g = ca.vertcat(*unknown.values()), ca.vertcat(*residuals)
+        z, g = ca.vertcat(*unknowns.values()), ca.vertcat(*residuals)
         slope = ca.jacobian(g, z)
         if ca.sprank(slope) < z.numel():
             self.mistakes.append(
@@ -215,57 +215,57 @@ class SbmlValues(LazyValues):
             )
             return
         if ca.depends_on(slope, z):
-            self.algebraic.update(unknown)
-            self.residuals.update(zip(unknown, residuals, strict=True))
+            self.algebraic.update(unknowns)
+            self.residuals.update(zip(unknowns, residuals, strict=True))
             return
-        self._known = before
+        self._known = saved_values
         solution = -ca.solve(slope, ca.substitute([g], [z], [ca.SX.zeros(z.numel())])[0])
-        self._known.update(zip(unknown, ca.vertsplit(ca.densify(solution)), strict=True))
+        self._known.update(zip(unknowns, ca.vertsplit(ca.densify(solution)), strict=True))
 
-    def _decide(self, open_: tuple[str, ...]) -> None:
+    def _decide(self, undetermined: tuple[str, ...]) -> None:
         """Find out what algebraic rules determine, and solve them for it where they are linear."""
         if not self.contents.algebraic:
             return
-        taken = set(self._taken)
-        symbols = {n: ca.SX.sym(n) for n in open_}
+        saved_names = set(self._taken)
+        symbols = {n: ca.SX.sym(n) for n in undetermined}
         undecided = {n: ca.SX.sym(n) for n, role in self.roles.items() if role.is_state and n not in symbols}
         self._known.update({**undecided, **symbols})
-        trial = [self.formula("an algebraic rule", tree) for tree in self.contents.algebraic]
+        trial_residuals = [self.formula("an algebraic rule", tree) for tree in self.contents.algebraic]
         for memory in (self._known, self._own, self.parameters, self.numbers, self.computed_from):
             memory.clear()  # what is determined by the rules was still a constant
-        self._taken = taken
-        needs = [[n for n in open_ if ca.depends_on(residual, symbols[n])] for residual in trial]
-        found = matched(needs)
+        self._taken = saved_names
+        needs = [[n for n in undetermined if ca.depends_on(residual, symbols[n])] for residual in trial_residuals]
+        matches = matched(needs)
         self.mistakes += [
             "an algebraic rule determines nothing: all quantities in it are determined otherwise"
-            for n in found
+            for n in matches
             if n is None
         ]
-        chosen = [n for n in found if n is not None]
-        self.roles.update(dict.fromkeys(chosen, Role.ALGEBRAIC))
+        determined_names = [n for n in matches if n is not None]
+        self.roles.update(dict.fromkeys(determined_names, Role.ALGEBRAIC))
         self._chosen = dict(
-            zip(chosen, (t for t, n in zip(self.contents.algebraic, found, strict=True) if n), strict=True)
+            zip(determined_names, (t for t, n in zip(self.contents.algebraic, matches, strict=True) if n), strict=True)
         )
 
     def _solve(self) -> None:
         """Work out what algebraic rules determine."""
-        chosen = [n for n, role in self.roles.items() if role is Role.ALGEBRAIC]
-        if not chosen:
+        determined_names = [n for n, role in self.roles.items() if role is Role.ALGEBRAIC]
+        if not determined_names:
             return
-        unknown = {n: ca.SX.sym(n) for n in chosen}
-        before = dict(self._known)
-        self._known.update(unknown)
-        residuals = [self.formula("an algebraic rule", self._chosen[n]) for n in chosen]
-        self._known = before
-        z, g = ca.vertcat(*unknown.values()), ca.vertcat(*residuals)
+        unknowns = {n: ca.SX.sym(n) for n in determined_names}
+        saved_values = dict(self._known)
+        self._known.update(unknowns)
+        residuals = [self.formula("an algebraic rule", self._chosen[n]) for n in determined_names]
+        self._known = saved_values
+        z, g = ca.vertcat(*unknowns.values()), ca.vertcat(*residuals)
         slope = ca.jacobian(g, z)
         if ca.depends_on(slope, z):
-            self.algebraic, self.residuals = unknown, dict(zip(chosen, residuals, strict=True))
-            self._known.update(unknown)
+            self.algebraic, self.residuals = unknowns, dict(zip(determined_names, residuals, strict=True))
+            self._known.update(unknowns)
             return
         at_zero = ca.substitute([g], [z], [ca.SX.zeros(z.numel())])[0]
         solution = -ca.solve(slope, at_zero) if z.numel() > 1 else -at_zero / slope
-        self._known.update(zip(chosen, ca.vertsplit(ca.densify(solution)), strict=True))
+        self._known.update(zip(determined_names, ca.vertsplit(ca.densify(solution)), strict=True))
 
     def memory(self, name: str) -> ca.SX:
         """Return a state more that only events change, zero at the start."""
@@ -324,9 +324,9 @@ class SbmlValues(LazyValues):
             number = q.value if self.is_plain(name) else StartValues(self, {}).number(name)
             return self._parameter(name, number) if number is None or np.isfinite(number) else ca.SX(number)
         start = StartValues(self, {})
-        found = start.value(name)
+        constant = start.value(name)
         self.computed_from[name] = start.touched - {name}
-        return found * start.value(q.compartment) / self.value(q.compartment) if self._thins(name) else found
+        return constant * start.value(q.compartment) / self.value(q.compartment) if self._thins(name) else constant
 
     def _parameter(self, name: str, number: float | None) -> ca.SX:
         if name not in self.parameters:
@@ -335,12 +335,12 @@ class SbmlValues(LazyValues):
                 self.numbers[name] = float(number)
         return self.parameters[name]
 
-    def _local(self, reaction: str, own: str) -> ca.SX:
+    def _local(self, reaction: str, parameter: str) -> ca.SX:
         """Return a parameter that only one kinetic law knows, called "reaction_name"."""
-        if (reaction, own) not in self._own:
-            number = self.contents.reactions[reaction].own[own]
-            self._own[reaction, own] = self._parameter(_free_name(f"{reaction}_{own}", self._taken, ()), number)
-        return self._own[reaction, own]
+        if (reaction, parameter) not in self._own:
+            number = self.contents.reactions[reaction].own[parameter]
+            self._own[reaction, parameter] = self._parameter(_free_name(f"{reaction}_{parameter}", self._taken, ()), number)
+        return self._own[reaction, parameter]
 
     def size(self, species: str) -> ca.SX:
         """Return the size of a species' compartment."""
@@ -351,15 +351,15 @@ class SbmlValues(LazyValues):
         if reaction.law is None:
             self.mistakes.append(f"reaction '{name}' has no kinetic law")
             return ca.SX(0)
-        own = {n: self._local(name, n) for n in reaction.own}
-        return self.formula(f"the kinetic law of '{name}'", reaction.law, self.scope.inside(own))
+        local_parameters = {n: self._local(name, n) for n in reaction.own}
+        return self.formula(f"the kinetic law of '{name}'", reaction.law, self.scope.inside(local_parameters))
 
-    def formula(self, what: str, tree: object, scope: Scope | None = None) -> ca.SX:
-        """Return a formula, at any time or in another scope; `what` it is, in words."""
+    def formula(self, label: str, tree: object, scope: Scope | None = None) -> ca.SX:
+        """Return a formula, at any time or in another scope; `label` it is, in words."""
         try:
             return expression(tree, scope or self.scope)
         except NotExpressible as error:
-            self.mistakes.append(f"{what} contains {error}")
+            self.mistakes.append(f"{label} contains {error}")
             return ca.SX(0)
 
     def _round(self, name: str) -> None:
@@ -396,120 +396,120 @@ class SbmlValues(LazyValues):
         Before the start states were as at the start, or as an initial assignment says of these times.  Raises
         NotExpressible: for what has no line.
         """
-        late = expression(tau, scope)
-        past = self._delayed(expression(value, scope), late)
+        lag = expression(tau, scope)
+        past_value = self._delayed(expression(value, scope), lag)
         tree = self.contents.initial.get(value.getName() or "") if value.isName() else None
-        if tree is None or late.is_zero():
-            return past
-        before = expression(tree, replace(self.start({}).scope, time=self.time))
-        if not ca.depends_on(before, self.time):
-            return past
-        return ca.if_else(self.time < late, ca.substitute([before], [self.time], [self.time - late])[0], past)
+        if tree is None or lag.is_zero():
+            return past_value
+        history = expression(tree, replace(self.start({}).scope, time=self.time))
+        if not ca.depends_on(history, self.time):
+            return past_value
+        return ca.if_else(self.time < lag, ca.substitute([history], [self.time], [self.time - lag])[0], past_value)
 
-    def _delayed(self, now: ca.SX, late: ca.SX) -> ca.SX:
-        if late.is_zero() or not ca.depends_on(now, ca.vertcat(self.time, self.varying)):
-            return now
-        if ca.depends_on(late, self.varying):
+    def _delayed(self, current_value: ca.SX, lag: ca.SX) -> ca.SX:
+        if lag.is_zero() or not ca.depends_on(current_value, ca.vertcat(self.time, self.varying)):
+            return current_value
+        if ca.depends_on(lag, self.varying):
             raise NotExpressible("a delay that depends on states")
-        if late.is_constant() and not 0.0 < float(late) < np.inf:
-            raise NotExpressible(f"a delay of {float(late):g}")
-        of = {hash(s): n for n, s in self.states.items()}
-        old, new = [self.time], [self.time - late]
-        for symbol in ca.symvar(now):
-            inner = self.delays.get(hash(symbol))
-            name = of.get(hash(symbol), "" if inner is None else inner.state)
+        if lag.is_constant() and not 0.0 < float(lag) < np.inf:
+            raise NotExpressible(f"a delay of {float(lag):g}")
+        name_by_hash = {hash(s): n for n, s in self.states.items()}
+        old, new = [self.time], [self.time - lag]
+        for symbol in ca.symvar(current_value):
+            inner_delay = self.delays.get(hash(symbol))
+            name = name_by_hash.get(hash(symbol), "" if inner_delay is None else inner_delay.state)
             if any(ca.is_equal(symbol, z) for z in self.algebraic.values()):
                 raise NotExpressible("a delayed value that follows from a nonlinear algebraic equation")
             if not name:
                 continue
-            if inner is not None and (self._moves(late) or self._moves(inner.tau)):
+            if inner_delay is not None and (self._moves(lag) or self._moves(inner_delay.tau)):
                 raise NotExpressible("a delay that changes in time, of a delayed value")
             old.append(symbol)
-            new.append(self._past(name, symbol, late))
-        return ca.substitute([now], [ca.vertcat(*old)], [ca.vertcat(*new)])[0]
+            new.append(self._past(name, symbol, lag))
+        return ca.substitute([current_value], [ca.vertcat(*old)], [ca.vertcat(*new)])[0]
 
     def _moves(self, tau: ca.SX) -> bool:
         """Check whether a delay varies in time."""
         return ca.depends_on(tau, self.time)
 
-    def _past(self, name: str, of: ca.SX, late: ca.SX) -> ca.SX:
+    def _past(self, name: str, symbol: ca.SX, lag: ca.SX) -> ca.SX:
         """Return the symbol of what a state, or a delayed value of it, was a time ago."""
-        same = (d for d in self.delays.values() if ca.is_equal(d.of, of) and ca.is_equal(d.tau, late, 9))
-        past = next(same, None)
-        if past is None:
-            past = DelayedState(name, ca.SX.sym(f"delayed {name}"), of, late)
-            self.delays[hash(past.symbol)] = past
-        return past.symbol
+        matches = (d for d in self.delays.values() if ca.is_equal(d.of, symbol) and ca.is_equal(d.tau, lag, 9))
+        delayed_state = next(matches, None)
+        if delayed_state is None:
+            delayed_state = DelayedState(name, ca.SX.sym(f"delayed {name}"), symbol, lag)
+            self.delays[hash(delayed_state.symbol)] = delayed_state
+        return delayed_state.symbol
 
-    def follow_delays(self, jumping: Collection[str]) -> dict[str, FollowedDelay]:
+    def follow_delays(self, jumping_states: Collection[str]) -> dict[str, FollowedDelay]:
         """Return the delayed values that are states of their own, by name.
 
         What a state depends on is followed along s = t - tau as well, which ends where nothing feeds back by delays:
-        then it is exact, and may jump where a state of `jumping`, by name, did.  Other values have delay lines.
+        then it is exact, and may jump where a state of `jumping_states`, by name, did.  Other values have delay lines.
         """
-        of = {hash(s): n for n, s in self.states.items()}
+        name_by_hash = {hash(s): n for n, s in self.states.items()}
         while new := [d for d in self.delays.values() if hash(d.symbol) not in self._seen]:
             for d in new:
                 self._seen.add(hash(d.symbol))
-                tau, moves, behind = self._whole(d), self._moves(d.tau), self._behind(d.state)
-                jumps = any(self.states[n].name() in jumping for n in behind)
-                endless = self._endless(d.state)
-                if (endless or (len(behind) > _ORDER and not jumps)) and not moves:
-                    if jumps:
+                tau, is_varying, dependencies = self._whole(d), self._moves(d.tau), self._behind(d.state)
+                has_jumps = any(self.states[n].name() in jumping_states for n in dependencies)
+                feedback_source = self._endless(d.state)
+                if (feedback_source or (len(dependencies) > _ORDER and not has_jumps)) and not is_varying:
+                    if has_jumps:
                         self.mistakes.append(
-                            f"the delayed value of '{d.state}', at which events jump, depends on {endless or 'itself'}"
+                            f"the delayed value of '{d.state}', at which events jump, depends on {feedback_source or 'itself'}"
                         )
                     continue
-                if moves and jumps:
+                if is_varying and has_jumps:
                     self.mistakes.append(
                         f"the delayed value of '{d.state}', at which events jump, has a delay that changes in time"
                     )
                     continue
                 s, rate = self.time - tau, self.state_rate(d.state)
-                if moves and not self._number(ca.substitute([s], [self.time], [ca.SX(0)])[0]) <= 0.0:
+                if is_varying and not self._number(ca.substitute([s], [self.time], [ca.SX(0)])[0]) <= 0.0:
                     self.mistakes.append(f"a delay of '{d.state}' is negative at the start")
-                old, past = [self.time], [s]
+                old, past_symbols = [self.time], [s]
                 try:
                     for symbol in ca.symvar(rate):
-                        inner = self.delays.get(hash(symbol))
-                        if hash(symbol) in of:
+                        inner_delay = self.delays.get(hash(symbol))
+                        if hash(symbol) in name_by_hash:
                             old.append(symbol)
-                            past.append(self._past(of[hash(symbol)], symbol, tau))
-                        elif inner is not None and not moves:
+                            past_symbols.append(self._past(name_by_hash[hash(symbol)], symbol, tau))
+                        elif inner_delay is not None and not is_varying:
                             old.append(symbol)
-                            past.append(self._past(inner.state, self.states[inner.state], tau + self._whole(inner)))
+                            past_symbols.append(self._past(inner_delay.state, self.states[inner_delay.state], tau + self._whole(inner_delay)))
                         elif ca.depends_on(symbol, self.varying):
                             raise NotExpressible("a delay that changes in time, of what delays or equations determine")
                 except NotExpressible as error:
                     self.mistakes.append(f"what '{d.state}' depends on contains {error}")
                 r, c = self._beginning(d.state)
-                rate = ca.substitute([rate], [ca.vertcat(*old)], [ca.vertcat(*past)])[0]
+                rate = ca.substitute([rate], [ca.vertcat(*old)], [ca.vertcat(*past_symbols)])[0]
                 rate = ca.if_else(s > 0, (rate - r - c * s) * ca.jacobian(s, self.time), 0)
                 name = _free_name(f"delayed {d.state}", self._taken, ())
-                begun = ca.if_else(s > 0, r * s + c * s**2 / 2, 0)
-                self.followed[name] = FollowedDelay(d, ca.SX.sym(name), tau, rate, begun)
+                initial_expansion = ca.if_else(s > 0, r * s + c * s**2 / 2, 0)
+                self.followed[name] = FollowedDelay(d, ca.SX.sym(name), tau, rate, initial_expansion)
         return self.followed
 
     def _whole(self, d: DelayedState) -> ca.SX:
         """Return the delay of a value that is, perhaps, a delayed one of a delayed one."""
-        inner = self.delays.get(hash(d.of))
-        return d.tau if inner is None else d.tau + self._whole(inner)
+        inner_delay = self.delays.get(hash(d.of))
+        return d.tau if inner_delay is None else d.tau + self._whole(inner_delay)
 
     def _needs(self, state: str) -> tuple[set[str], set[str]]:
         """Return the states that the rate of one depends on, and those of which it depends on delayed values."""
-        of = {hash(s): n for n, s in self.states.items()}
-        used = [hash(s) for s in ca.symvar(self.state_rate(state))]
-        return {of[h] for h in used if h in of}, {self.delays[h].state for h in used if h in self.delays}
+        name_by_hash = {hash(s): n for n, s in self.states.items()}
+        hashes = [hash(s) for s in ca.symvar(self.state_rate(state))]
+        return {name_by_hash[h] for h in hashes if h in name_by_hash}, {self.delays[h].state for h in hashes if h in self.delays}
 
     def _behind(self, state: str) -> set[str]:
         """Return all states that one depends on, itself too."""
-        found, open_ = {state}, [state]
-        while open_:
-            now, before = self._needs(open_.pop())
-            new = (now | before) - found
-            found |= new
-            open_ += sorted(new)
-        return found
+        states, pending = {state}, [state]
+        while pending:
+            current_states, delayed_states = self._needs(pending.pop())
+            new_states = (current_states | delayed_states) - states
+            states |= new_states
+            pending += sorted(new_states)
+        return states
 
     def _endless(self, state: str) -> str:
         """Describe the unsupported dependence of a state on fed-back delayed values or equations.
@@ -519,21 +519,21 @@ class SbmlValues(LazyValues):
         for name in sorted(self._behind(state)):
             if any(ca.depends_on(self.state_rate(name), z) for z in self.algebraic.values()):
                 return "a nonlinear algebraic equation"
-            back = sorted(n for n in self._needs(name)[1] if name in self._behind(n))
-            if back:
-                return f"the delayed value of '{back[0]}', which feeds back"
+            feedback_states = sorted(n for n in self._needs(name)[1] if name in self._behind(n))
+            if feedback_states:
+                return f"the delayed value of '{feedback_states[0]}', which feeds back"
         return ""
 
     def _beginning(self, state: str) -> tuple[ca.SX, ca.SX]:
         """Return the first and second derivative of a state at the start; 0 where equations hide them."""
-        rate, start, complaints = self.state_rate(state), self.start({}), len(self.mistakes)
-        second = ca.jacobian(rate, self.time)
+        rate, start, n_mistakes = self.state_rate(state), self.start({}), len(self.mistakes)
+        second_derivative = ca.jacobian(rate, self.time)
         for name, symbol in self.states.items():
             if ca.depends_on(rate, symbol):
-                second += ca.jacobian(rate, symbol) * self.state_rate(name)
-        r, c = start.at_start(rate), start.at_start(second)
-        if len(self.mistakes) > complaints:  # what follows from nonlinear equations is not known at the start
-            del self.mistakes[complaints:]
+                second_derivative += ca.jacobian(rate, symbol) * self.state_rate(name)
+        r, c = start.at_start(rate), start.at_start(second_derivative)
+        if len(self.mistakes) > n_mistakes:  # what follows from nonlinear equations is not known at the start
+            del self.mistakes[n_mistakes:]
             return ca.SX(0), ca.SX(0)
         return r, c
 
@@ -544,18 +544,18 @@ class SbmlValues(LazyValues):
         is followed, carries it without the first terms of its expansion there,  x - r t - c t^2 / 2  with r = x'(0),
         c = x''(0), and they are added where they belong:  x(t - tau) = line + r s + c s^2 / 2,  s = max(t - tau, 0).
         """
-        found = {name: (f.value.symbol, f.state + f.begun) for name, f in self.followed.items()}
-        followed = {hash(symbol) for symbol, _ in found.values()}
+        delayed_values = {name: (f.value.symbol, f.state + f.begun) for name, f in self.followed.items()}
+        followed = {hash(symbol) for symbol, _ in delayed_values.values()}
         for number, d in enumerate(d for d in self.delays.values() if hash(d.symbol) not in followed):
             rate, (r, c) = self.state_rate(d.state), self._beginning(d.state)
-            of = ca.substitute([d.of], [ca.vertcat(*(s for s, _ in found.values()))],
-                               [ca.vertcat(*(v for _, v in found.values()))])[0] if found else d.of  # fmt: skip
-            line = of - r * self.time - c * self.time**2 / 2
-            if not (of.is_symbolic() and ca.simplify(rate - r - c * self.time).is_zero()):  # else it stays as it is
+            state_expression = ca.substitute([d.of], [ca.vertcat(*(s for s, _ in delayed_values.values()))],
+                               [ca.vertcat(*(v for _, v in delayed_values.values()))])[0] if delayed_values else d.of  # fmt: skip
+            line = state_expression - r * self.time - c * self.time**2 / 2
+            if not (state_expression.is_symbolic() and ca.simplify(rate - r - c * self.time).is_zero()):  # else it stays as it is
                 line = delay(line, d.tau, order=_ORDER if self.contents.events else "auto")
             s = self.time - d.tau
-            found[f"delayed {d.state}, {number + 1}"] = d.symbol, line + ca.if_else(s > 0, r * s + c * s**2 / 2, 0)
-        return found
+            delayed_values[f"delayed {d.state}, {number + 1}"] = d.symbol, line + ca.if_else(s > 0, r * s + c * s**2 / 2, 0)
+        return delayed_values
 
     def state_rate(self, name: str) -> ca.SX:
         """Return the right-hand side of a quantity's state."""
@@ -582,27 +582,27 @@ class SbmlValues(LazyValues):
     def _flow(self, name: str) -> ca.SX:
         """Return the rate of change of a species' amount by reactions, without the fast ones: A' = c sum nu v."""
         flow = ca.SX(0)
-        for reaction, part in self._parts.get(name, ()):
-            flow += part.sign * self._stoichiometry(reaction, part) * self.value(reaction)
+        for reaction, participant in self._parts.get(name, ()):
+            flow += participant.sign * self._stoichiometry(reaction, participant) * self.value(reaction)
         factor = self.contents.quantities[name].factor
         return flow * self.value(factor) if factor else flow
 
     @cached_property
     def _parts(self) -> dict[str, list[tuple[str, Participant]]]:
         """In which reactions each species takes part."""
-        found: dict[str, list[tuple[str, Participant]]] = {}
+        participations: dict[str, list[tuple[str, Participant]]] = {}
         for reaction in self.contents.reactions.values():
-            for part in () if reaction.fast else reaction.participants:
-                found.setdefault(part.species, []).append((reaction.name, part))
-        return found
+            for participant in () if reaction.fast else reaction.participants:
+                participations.setdefault(participant.species, []).append((reaction.name, participant))
+        return participations
 
-    def _stoichiometry(self, reaction: str, part: Participant) -> ca.SX:
-        if part.reference:
-            return self.value(part.reference)
-        if part.stoichiometry is None:
+    def _stoichiometry(self, reaction: str, participant: Participant) -> ca.SX:
+        if participant.reference:
+            return self.value(participant.reference)
+        if participant.stoichiometry is None:
             self.assumed.append(reaction)
             return ca.SX(1)
-        return ca.SX(part.stoichiometry)
+        return ca.SX(participant.stoichiometry)
 
     def start(self, overrides: Mapping[str, ca.SX]) -> StartValues:
         """Return the values at the start; `overrides` replaces some of them."""
@@ -641,12 +641,12 @@ class StartValues(LazyValues):
             return self.at_start(values.value(name))
         if name not in contents.quantities:
             return values.value(name)
-        role, given = values.roles[name], self.overrides.get(name)
+        role, override = values.roles[name], self.overrides.get(name)
         if role is Role.CONSTANT and values.is_parameter(name):
             return values.value(name)
         if role in (Role.ASSIGNED, Role.ALGEBRAIC):
             return self.at_start(values.value(name))
-        return self.said(name) if given is None else given
+        return self.said(name) if override is None else override
 
     def said(self, name: str) -> ca.SX:
         """Return the initial value that the file defines."""
@@ -671,22 +671,22 @@ class StartValues(LazyValues):
         q = self.values.contents.quantities[name]
         if name not in self.values.contents.initial and q.value is None:
             return None
-        found = self.said(name)
-        symbols = ca.symvar(found)
+        initial_value = self.said(name)
+        symbols = ca.symvar(initial_value)
         if any(s.name() not in self.values.numbers for s in symbols):
             return None
-        at = [self.values.numbers[s.name()] for s in symbols]
-        return float(ca.Function("number", symbols, [found])(*at)) if symbols else float(found)
+        numbers = [self.values.numbers[s.name()] for s in symbols]
+        return float(ca.Function("number", symbols, [initial_value])(*numbers)) if symbols else float(initial_value)
 
     def is_given(self, name: str) -> bool:
         """Check whether a state has an initial value."""
         value = self.values.contents.quantities[name].value
-        said = name in self.overrides or name in self.values.contents.initial
+        is_specified = name in self.overrides or name in self.values.contents.initial
         if name in self.values.fast.kept:
             return all(n in self.overrides or n in self.values.contents.initial or
                        self.values.contents.quantities[n].value is not None
                        for n in (name, *self.values.fast.determined))  # fmt: skip
-        return said or (value is not None and not np.isnan(value))
+        return is_specified or (value is not None and not np.isnan(value))
 
     def state(self, name: str) -> ca.SX:
         """Return the initial value of a quantity's state."""
@@ -737,17 +737,17 @@ def _divided(flow: ca.SX, size: ca.SX) -> ca.SX:
     if not size.is_symbolic() or not ca.depends_on(flow, size):
         return flow / size
     slope = ca.jacobian(flow, size)
-    rest = ca.substitute([flow], [size], [ca.SX(0)])[0]
-    return slope if rest.is_zero() and not ca.depends_on(slope, size) else flow / size
+    remainder = ca.substitute([flow], [size], [ca.SX(0)])[0]
+    return slope if remainder.is_zero() and not ca.depends_on(slope, size) else flow / size
 
 
-def _free_name(name: str, taken: set[str], others: Iterable[str]) -> str:
+def _free_name(name: str, reserved_names: set[str], alternatives: Iterable[str]) -> str:
     """Return a name that no identifier has, and take it."""
-    for candidate in (name, *others):
-        if candidate not in taken:
-            taken.add(candidate)
+    for candidate in (name, *alternatives):
+        if candidate not in reserved_names:
+            reserved_names.add(candidate)
             return candidate
-    while name in taken:
+    while name in reserved_names:
         name += "_"
-    taken.add(name)
+    reserved_names.add(name)
     return name

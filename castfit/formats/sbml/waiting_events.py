@@ -50,8 +50,8 @@ class EventLimits:
 
     def grown(self, *, waiting: bool) -> EventLimits | None:
         """Return larger limits, of `waiting` or of `count`; None where they may not grow."""
-        name, had, most = ("waiting", self.waiting, MOST_WAITING) if waiting else ("count", self.count, MOST_EVENTS)
-        return None if name in self.fixed or had >= most else replace(self, **{name: min(_GROWTH * had, most)})
+        name, current_limit, max_limit = ("waiting", self.waiting, MOST_WAITING) if waiting else ("count", self.count, MOST_EVENTS)
+        return None if name in self.fixed or current_limit >= max_limit else replace(self, **{name: min(_GROWTH * current_limit, max_limit)})
 
 
 Changes = Callable[[Mapping[str, ca.SX]], dict[ca.SX, ca.SX]]
@@ -79,37 +79,37 @@ class Places:
     of: Mapping[str, Sequence[ca.SX]]
     beyond: ca.SX
 
-    def taken(self, kept: Mapping[str, ca.SX]) -> dict[ca.SX, ca.SX]:
+    def taken(self, stored_values: Mapping[str, ca.SX]) -> dict[ca.SX, ca.SX]:
         """Return the changes by which the first place that is free is taken."""
-        take: dict[ca.SX, ca.SX] = {}
-        full = ca.SX(1)
+        changes: dict[ca.SX, ca.SX] = {}
+        is_full = ca.SX(1)
         for i, wait in enumerate(self.waits):
-            here = ca.logic_and(full, wait < HALF)
-            new = {wait: ca.SX(1), **{of[i]: kept[name] for name, of in self.of.items()}}
-            take |= {s: ca.if_else(here, value, s) for s, value in new.items()}
-            full = ca.logic_and(full, wait > HALF)
-        return take | {self.beyond: ca.if_else(full, 1, self.beyond)}
+            is_free = ca.logic_and(is_full, wait < HALF)
+            new_states = {wait: ca.SX(1), **{symbols[i]: stored_values[name] for name, symbols in self.of.items()}}
+            changes |= {s: ca.if_else(is_free, value, s) for s, value in new_states.items()}
+            is_full = ca.logic_and(is_full, wait > HALF)
+        return changes | {self.beyond: ca.if_else(is_full, 1, self.beyond)}
 
 
-def places(values: SbmlValues, name: str, count: int, kept: Sequence[str]) -> Places:
-    """Create the slots for waiting events, with the `kept` values of each by name; all slots are states."""
+def places(values: SbmlValues, name: str, count: int, labels: Sequence[str]) -> Places:
+    """Create the slots for waiting events, with the `labels` values of each by name; all slots are states."""
     numbers = range(1, count + 1)
     return Places(
         [values.memory(f"{name} waits, {i}") for i in numbers],
-        {what: [values.memory(f"{name} {what}, {i}") for i in numbers] for what in kept},
+        {label: [values.memory(f"{name} {label}, {i}") for i in numbers] for label in labels},
         values.memory(f"{name} too many"),
     )
 
 
-def too_many(found: Places, name: str) -> Event:
+def too_many(slots: Places, name: str) -> Event:
     """Return the failure that no place was free."""
-    why = f"more than {len(found.waits)} of {name} wait at once; load with a larger waiting="
-    return Event(when=found.beyond > HALF, changes={found.beyond: 0}, count=1, forbidden=why)
+    message = f"more than {len(slots.waits)} of {name} wait at once; load with a larger waiting="
+    return Event(when=slots.beyond > HALF, changes={slots.beyond: 0}, count=1, forbidden=message)
 
 
 def watched_events(values: SbmlValues, events: Sequence[WatchedEvent], limits: EventLimits) -> tuple[Event, ...]:
     """Convert a file's events to castfit's events, all of them watched."""
-    return tuple(made for event in events for made in _Watch(values, event, events, limits).events())
+    return tuple(castfit_event for event in events for castfit_event in _Watch(values, event, events, limits).events())
 
 
 @dataclass(frozen=True)
@@ -121,48 +121,48 @@ class _Watch:
 
     def events(self) -> list[Event]:
         """Return the castfit events that represent the event."""
-        said, time = self.event.said, self.values.time
+        sbml_event, time = self.event.said, self.values.time
         delay = ca.SX(0)
-        if said.delay is not None:
-            delay = self.values.formula(f"the delay of event {said.name}", said.delay)
-        late = not delay.is_zero()
+        if sbml_event.delay is not None:
+            delay = self.values.formula(f"the delay of event {sbml_event.name}", sbml_event.delay)
+        is_delayed = not delay.is_zero()
         if delay.is_constant() and not float(delay) >= 0.0:
-            self.values.mistakes.append(f"the delay of event {said.name} is {float(delay):g}; it must not be negative")
-        held = [n for n, value in self.event.new.items() if said.at_trigger and self._moves(value, late=late)]
-        if not (late or held):
+            self.values.mistakes.append(f"the delay of event {sbml_event.name} is {float(delay):g}; it must not be negative")
+        stored_names = [n for n, value in self.event.new.items() if sbml_event.at_trigger and self._moves(value, is_delayed=is_delayed)]
+        if not (is_delayed or stored_names):
             changes = self.event.changes(self.event.new)
-            direct = {"persistent": said.persistent, **self._order} if self._ordered else {}
-            return [self._watched(self._trigger, changes, at_start=True, **direct)]
-        count = self.limits.waiting if late or self._again else 1
-        name = f"event {said.name}"
-        found = places(self.values, name, count, (*(["is due"] if late else []), *(f"sets {n}" for n in held)))
-        take = found.taken({"is due": time + delay, **{f"sets {n}": self.event.new[n] for n in held}})
-        first = _FIRST if self._ordered else None
-        out = [self._watched(self._trigger, take, at_start=True, priority=first)]
-        waits = found.waits
-        if not said.persistent:
-            off = ca.logic_and(reduce(ca.logic_or, [wait > HALF for wait in waits]), ca.logic_not(self.event.trigger))
-            out.append(self._watched(off, dict.fromkeys(waits, ca.SX(0)), priority=_FIRST))
+            ordering = {"persistent": sbml_event.persistent, **self._order} if self._ordered else {}
+            return [self._watched(self._trigger, changes, at_start=True, **ordering)]
+        count = self.limits.waiting if is_delayed or self._again else 1
+        name = f"event {sbml_event.name}"
+        slots = places(self.values, name, count, (*(["is due"] if is_delayed else []), *(f"sets {n}" for n in stored_names)))
+        queue_changes = slots.taken({"is due": time + delay, **{f"sets {n}": self.event.new[n] for n in stored_names}})
+        priority = _FIRST if self._ordered else None
+        events = [self._watched(self._trigger, queue_changes, at_start=True, priority=priority)]
+        waits = slots.waits
+        if not sbml_event.persistent:
+            cancel_condition = ca.logic_and(reduce(ca.logic_or, [wait > HALF for wait in waits]), ca.logic_not(self.event.trigger))
+            events.append(self._watched(cancel_condition, dict.fromkeys(waits, ca.SX(0)), priority=_FIRST))
         for i, wait in enumerate(waits):
-            ready = ca.logic_and(wait > HALF, time >= found.of["is due"][i]) if late else wait > HALF
-            new = {n: found.of[f"sets {n}"][i] if n in held else value for n, value in self.event.new.items()}
-            out.append(
-                self._watched(ready, {**self.event.changes(new), wait: ca.SX(0)}, persistent=False, **self._order)
+            due_condition = ca.logic_and(wait > HALF, time >= slots.of["is due"][i]) if is_delayed else wait > HALF
+            new_values = {n: slots.of[f"sets {n}"][i] if n in stored_names else value for n, value in self.event.new.items()}
+            events.append(
+                self._watched(due_condition, {**self.event.changes(new_values), wait: ca.SX(0)}, persistent=False, **self._order)
             )
-        return [*out, too_many(found, name)]
+        return [*events, too_many(slots, name)]
 
     @property
     def _trigger(self) -> ca.SX:
         trigger = self.event.trigger
         return self.values.time >= 0 if trigger.is_constant() else trigger
 
-    def _watched(self, when: ca.SX, changes: Mapping[ca.SX, ca.SX], *, at_start: bool = False, **how: Any) -> Event:
+    def _watched(self, when: ca.SX, changes: Mapping[ca.SX, ca.SX], *, at_start: bool = False, **options: Any) -> Event:
         """Return an event that is watched; a value at its very time shows it where the condition is true there."""
         assert is_condition(when)
         begins = at_start and not self.event.said.initially
         measured = "after" if begins or self._true_at_once else "before"
         count = self.limits.count
-        return Event(when=when, changes=dict(changes), measured=measured, count=count, at_start=begins, **how)
+        return Event(when=when, changes=dict(changes), measured=measured, count=count, at_start=begins, **options)
 
     @property
     def _true_at_once(self) -> bool:
@@ -171,17 +171,17 @@ class _Watch:
         Data are taken at times that a clock names: where time alone passes something, that decides.
         """
         values, parts = self.values, Comparisons.of(self._trigger)
-        still = {s.name() for n, s in values.states.items() if values.roles[n] is Role.HELD}
-        still |= {s.name() for s in values.memories.values()}
-        moving = ca.vertcat(*(s for s in ca.vertsplit(values.varying) if s.name() not in still))
-        clocks, others = set[bool | None](), set[bool | None]()
+        constant_names = {s.name() for n, s in values.states.items() if values.roles[n] is Role.HELD}
+        constant_names |= {s.name() for s in values.memories.values()}
+        variables = ca.vertcat(*(s for s in ca.vertsplit(values.varying) if s.name() not in constant_names))
+        clock_results, other_results = set[bool | None](), set[bool | None]()
         for k, g in enumerate(parts.differences):
-            if ca.depends_on(g, moving):
-                others.add(parts.becomes_true(k, 0))
+            if ca.depends_on(g, variables):
+                other_results.add(parts.becomes_true(k, 0))
             elif ca.depends_on(g, values.time):
                 slope = ca.simplify(ca.jacobian(g, values.time))
-                clocks.add(parts.becomes_true(k, int(np.sign(float(slope))) if slope.is_constant() else 0))
-        return True in (clocks if clocks - {None} else others)
+                clock_results.add(parts.becomes_true(k, int(np.sign(float(slope))) if slope.is_constant() else 0))
+        return True in (clock_results if clock_results - {None} else other_results)
 
     @property
     def _ordered(self) -> bool:
@@ -199,20 +199,20 @@ class _Watch:
 
     @property
     def _priority(self) -> ca.SX | None:
-        said = self.event.said
+        sbml_event = self.event.said
         return (
-            None if said.priority is None else self.values.formula(f"the priority of event {said.name}", said.priority)
+            None if sbml_event.priority is None else self.values.formula(f"the priority of event {sbml_event.name}", sbml_event.priority)
         )
 
     @property
     def _changed(self) -> ca.SX:
         """The states that events change, this one only if it may be triggered again before it happens."""
-        others = [e for e in self.every if e is not self.event or e.said.persistent]
-        return ca.vertcat(*{s.name(): s for e in others for s in e.changes(e.new)}.values())
+        other_events = [e for e in self.every if e is not self.event or e.said.persistent]
+        return ca.vertcat(*{s.name(): s for e in other_events for s in e.changes(e.new)}.values())
 
-    def _moves(self, value: ca.SX, *, late: bool) -> bool:
+    def _moves(self, value: ca.SX, *, is_delayed: bool) -> bool:
         """Check whether a value may change between the trigger and the execution of the event."""
-        if late:
+        if is_delayed:
             return ca.depends_on(value, ca.vertcat(self.values.time, self.values.varying))
         return self._ordered and ca.depends_on(value, self._changed)
 

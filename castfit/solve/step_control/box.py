@@ -55,32 +55,32 @@ class Box(StepControl):
     def advance(self, search: LineSearch) -> Advance:
         """Shrink the trust region until the cost falls by a fraction of the predicted decrease."""
         merit = penalty(search, margin=2.0)
-        now = merit(search.at)
+        current_merit = merit(search.at)
         # Penalties are weighed anew at every point, so that only costs can be compared with earlier ones.
-        costs = "back" not in search.memory and not any(c.n_s for c in search.local.staged.layout.chains)
-        known = _remembered(search.memory) if costs else []
-        reference = max([now, *known])
-        squares = now - search.at.excess
+        compares_costs = "back" not in search.memory and not any(c.n_s for c in search.local.staged.layout.chains)
+        previous_merits = _remembered(search.memory) if compares_costs else []
+        reference = max([current_merit, *previous_merits])
+        squares = current_merit - search.at.excess
         noise = INTEGRATION_NOISE * squares
-        lowest, since = search.memory.get("lowest", np.inf), search.memory.get("since", 0.0)
-        if now < lowest - self.progress * squares:
-            lowest, since = now, 0.0
-        elif since >= self.patience:
+        lowest_merit, n_stagnant = search.memory.get("lowest", np.inf), search.memory.get("since", 0.0)
+        if current_merit < lowest_merit - self.progress * squares:
+            lowest_merit, n_stagnant = current_merit, 0.0
+        elif n_stagnant >= self.patience:
             return Advance(None, 0.0)
         Delta = search.memory.get("radius", self.first)
         while Delta > self.least:
             step = search.local.within(Delta)
             trial = search.trial(step.dv)
             value = merit(trial)
-            promised = squares - step.predicted
-            ratio = (reference - value) / promised if promised > 0.0 else 0.0
-            near = promised <= noise and value <= now + noise
-            if (ratio > self.accepted or near) and search.ledger.linearize(trial.v).ok:
-                wider = 2.0 if ratio > self.good else 0.5 if ratio < self.poor and not near else 1.0
-                kept = [now, *known][: max(self.memory - 1, 0)]
-                memory = {f"cost {i}": cost for i, cost in enumerate(kept)}
+            predicted_decrease = squares - step.predicted
+            ratio = (reference - value) / predicted_decrease if predicted_decrease > 0.0 else 0.0
+            is_near = predicted_decrease <= noise and value <= current_merit + noise
+            if (ratio > self.accepted or is_near) and search.ledger.linearize(trial.v).ok:
+                radius_factor = 2.0 if ratio > self.good else 0.5 if ratio < self.poor and not is_near else 1.0
+                recent_merits = [current_merit, *previous_merits][: max(self.memory - 1, 0)]
+                memory = {f"cost {i}": cost for i, cost in enumerate(recent_merits)}
                 memory |= {name: 1.0 for name in search.memory if name == "back"}
-                memory |= {"radius": min(Delta * wider, self.most), "lowest": lowest, "since": since + 1.0}
+                memory |= {"radius": min(Delta * radius_factor, self.most), "lowest": lowest_merit, "since": n_stagnant + 1.0}
                 return Advance(trial, min(Delta, 1.0), memory, {"level": value, "radius": Delta})
             Delta *= self.refused
         return Advance(None, 0.0)

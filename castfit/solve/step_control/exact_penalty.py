@@ -42,15 +42,15 @@ class ExactPenalty(StepControl):
     def advance(self, search: LineSearch) -> Advance:
         """Halve the step until the penalty function falls."""
         merit = penalty(search, margin=self.margin)
-        now = merit(search.at)
-        squares = now - search.at.excess
-        promised = squares - search.step.predicted  # the linear model closes every defect
+        current_merit = merit(search.at)
+        squares = current_merit - search.at.excess
+        predicted_decrease = squares - search.step.predicted  # the linear model closes every defect
         noise = INTEGRATION_NOISE * squares
         factor = 1.0
         while factor >= self.shortest:
             trial = search.trial(factor * search.step.dv)
             value = merit(trial)
-            if value <= now - self.armijo * factor * promised or (promised <= noise and value <= now + noise):
+            if value <= current_merit - self.armijo * factor * predicted_decrease or (predicted_decrease <= noise and value <= current_merit + noise):
                 return Advance(trial, factor, {}, {"level": value})
             factor *= 0.5
         return Advance(None, factor)
@@ -60,15 +60,15 @@ def penalty(search: LineSearch, *, margin: float) -> Callable[[Evaluation], floa
     """Return the penalty function whose weights exceed the multipliers of the linearized problem."""
     layout = search.ledger.staged.layout
     if layout.of_theta:  # there is nothing to violate
-        return lambda at: at.cost if at.ok else np.inf
+        return lambda evaluation: evaluation.cost if evaluation.ok else np.inf
     units = violation_units(layout, search.ledger.staged.scale)
     weights = [margin * np.abs(m) + _LEAST_WEIGHT / unit for m, unit in zip(_multipliers(search), units, strict=True)]
 
-    def merit(at: Evaluation) -> float:
-        if not at.ok:
+    def merit(evaluation: Evaluation) -> float:
+        if not evaluation.ok:
             return np.inf
-        defects = violation(layout, at)
-        return at.cost + sum(float((w * np.abs(e)).sum()) for w, e in zip(weights, defects, strict=True))
+        defects = violation(layout, evaluation)
+        return evaluation.cost + sum(float((w * np.abs(e)).sum()) for w, e in zip(weights, defects, strict=True))
 
     return merit
 
@@ -76,15 +76,15 @@ def penalty(search: LineSearch, *, margin: float) -> Callable[[Evaluation], floa
 def _multipliers(search: LineSearch) -> list[Array]:
     """Return the multipliers of the linearized problem in the order of `violation`."""
     step = search.step
-    found = multipliers(
+    chain_multipliers = multipliers(
         search.local.condensed,
         step.residuals,
         bounds=step.bound_multipliers,
         path=step.path_multipliers,
         closure=step.closure_multipliers,
     )
-    out: list[Array] = []
-    for m in found:
-        out += [np.vstack([m.initial[None], m.matching]), m.inner, m.path]
+    blocks: list[Array] = []
+    for m in chain_multipliers:
+        blocks += [np.vstack([m.initial[None], m.matching]), m.inner, m.path]
     n_h = len(search.ledger.staged.layout.relations.names)
-    return [*out, step.path_multipliers[step.path_multipliers.size - n_h :]]
+    return [*blocks, step.path_multipliers[step.path_multipliers.size - n_h :]]

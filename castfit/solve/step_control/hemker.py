@@ -27,21 +27,21 @@ class Hemker(StepControl):
 
     def advance(self, search: LineSearch) -> Advance:
         """Try the Gauss-Newton step, then steepest descent, then shorter ones."""
-        now = search.at.cost
+        current_cost = search.at.cost
         S = search.at.half_square
         trial = search.trial(search.step.dv)
         # A converged step changes nothing: equality must be accepted.
-        if trial.cost <= now:
+        if trial.cost <= current_cost:
             return Advance(trial, 1.0, {}, {"level": trial.cost})
         steepest = _steepest_descent(search)
         factor = 1.0
         while factor >= self.shortest:
             trial = search.trial(factor * steepest)
-            if trial.cost <= now:
+            if trial.cost <= current_cost:
                 return Advance(trial, factor, {}, {"level": trial.cost})
             # S' may be huge: the factor S/(S + S') then shortens by orders of magnitude at once, but never to nothing.
-            there = max(half_square_in_units(search.ledger.staged.layout, trial, search.at.sigma), 0.0)
-            factor *= max(S / (S + there), 1e-3) if np.isfinite(there) else 0.1
+            trial_square = max(half_square_in_units(search.ledger.staged.layout, trial, search.at.sigma), 0.0)
+            factor *= max(S / (S + trial_square), 1e-3) if np.isfinite(trial_square) else 0.1
         return Advance(None, factor)
 
     def mistakes(self, layout: Layout) -> list[str]:
@@ -55,9 +55,9 @@ class Hemker(StepControl):
 def _steepest_descent(search: LineSearch) -> Array:
     """Return the step (n_v,) to the minimum of the linear model along -A^T r; variables at their bounds stay."""
     condensed, staged = search.local.condensed, search.ledger.staged
-    at = condensed.positions
+    positions = condensed.positions
     direction = -condensed.rows.transposed(condensed.u)
-    below, above = search.at.v[at] <= staged.lower[at], search.at.v[at] >= staged.upper[at]
-    direction[(below & (direction < 0)) | (above & (direction > 0))] = 0.0
+    is_at_lower, is_at_upper = search.at.v[positions] <= staged.lower[positions], search.at.v[positions] >= staged.upper[positions]
+    direction[(is_at_lower & (direction < 0)) | (is_at_upper & (direction > 0))] = 0.0
     image = condensed.rows.times(direction)
     return expand(condensed, float(direction @ direction) / max(float(image @ image), 1e-300) * direction)

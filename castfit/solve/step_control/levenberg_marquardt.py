@@ -32,16 +32,16 @@ class LevenbergMarquardt(StepControl):
         """Raise mu until the penalty function falls as predicted."""
         mu, growth = search.memory.get("mu", self.first), 2.0
         merit = penalty(search, margin=self.margin)
-        now = merit(search.at)
-        squares = now - search.at.excess
+        current_merit = merit(search.at)
+        squares = current_merit - search.at.excess
         diagonal = 1.0 / search.local.column_scale
         while mu <= self.most:
             step = search.local.direction(damping=np.sqrt(mu) * diagonal)
             trial = search.trial(step.dv)
             value = merit(trial)
-            promised, noise = squares - step.predicted, INTEGRATION_NOISE * squares
-            gain = (now - value) / promised if promised > 0 else 0.0
-            if gain > self.armijo or (promised <= noise and value <= now + noise):
+            predicted_decrease, noise = squares - step.predicted, INTEGRATION_NOISE * squares
+            gain = (current_merit - value) / predicted_decrease if predicted_decrease > 0 else 0.0
+            if gain > self.armijo or (predicted_decrease <= noise and value <= current_merit + noise):
                 shrink = max(1.0 / 3.0, 1.0 - (2.0 * min(max(gain, 0.0), 1.0) - 1.0) ** 3)
                 return Advance(trial, 1.0 / (1.0 + mu), {"mu": max(mu * shrink, 1e-15)}, {"level": value, "mu": mu})
             mu *= growth

@@ -43,18 +43,18 @@ class NaturalLevel(StepControl):
         factor = 1.0 if omega is None else self._predicted(self.eta_0 / max(omega * length, 1e-300))
         while True:
             trial = search.trial(factor * dv)
-            simplified = search.local.correction(trial, search.step) if trial.ok else None
-            size = np.inf if simplified is None else search.norm(simplified.dv - (1 - factor) * dv)
+            simplified_step = search.local.correction(trial, search.step) if trial.ok else None
+            size = np.inf if simplified_step is None else search.norm(simplified_step.dv - (1 - factor) * dv)
             # A step as long as its square underflows moves nothing; a norm that overflows is no measure.
-            if simplified is None or not np.isfinite(size) or not 0.0 < (factor * length) ** 2 < np.inf:
+            if simplified_step is None or not np.isfinite(size) or not 0.0 < (factor * length) ** 2 < np.inf:
                 factor *= 0.5 if factor > self.tau_min else 0.1
                 if factor < _SHORTEST:
                     return Advance(None, factor)
                 continue
             omega = 2 * size / (factor * length) ** 2  # Eq. 19
             if omega * length * factor <= self.eta_2 or factor <= self.tau_min:
-                report = {"level": search.norm(simplified.dv) ** 2, "omega": omega}
-                promise = simplified.decrease if factor == 1.0 else np.inf
+                report = {"level": search.norm(simplified_step.dv) ** 2, "omega": omega}
+                promise = simplified_step.decrease if factor == 1.0 else np.inf
                 return Advance(trial, factor, {"omega": omega}, report, promise)
             # A jump back to 1, as step 2 of the paper's algorithm has it, could repeat what was just refused.
             factor = max(self.eta_0 / (omega * length), self.tau_min)  # Eq. 21

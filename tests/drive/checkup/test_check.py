@@ -22,9 +22,9 @@ NOISE = 0.02 * np.random.default_rng(0).standard_normal(T.size)
 
 def decay(rate: Any, names: str, guesses: dict[str, Any], **experiment: Any) -> cf.Problem:
     x, *p = cf.symbols(f"x {names}")
-    given = {"data": {"x": np.exp(-0.6 * T) + NOISE}, "time": T, "sigma": 0.02, "initial": {"x": 1.0}, **experiment}
-    data = given.pop("data")
-    return cf.Problem(cf.Model({x: rate(x, *p)}, parameters=p), cf.Experiment(data, **given), parameters=guesses)
+    options = {"data": {"x": np.exp(-0.6 * T) + NOISE}, "time": T, "sigma": 0.02, "initial": {"x": 1.0}, **experiment}
+    data = options.pop("data")
+    return cf.Problem(cf.Model({x: rate(x, *p)}, parameters=p), cf.Experiment(data, **options), parameters=guesses)
 
 
 def plain(**experiment: Any) -> cf.Problem:
@@ -45,31 +45,31 @@ def healthy() -> cf.Checkup:
 
 
 def test_a_good_problem_is_fine() -> None:
-    found = healthy()
-    assert found.fine, str(found)
-    assert found.advice == ()
-    assert str(found).endswith("Nothing to do.")
-    names = {line.name for line in found.lines}
+    report = healthy()
+    assert report.fine, str(report)
+    assert report.advice == ()
+    assert str(report).endswith("Nothing to do.")
+    names = {line.name for line in report.lines}
     assert names == {
         "fit", "gradient", "data", "scale", "stiffness", "redundant parameters", "symmetric parameters",
         "identifiability", "residuals", "tolerances", "other transcriptions", "other starts",
     }  # fmt: skip
-    assert all(line.fine is True for line in found.lines)
-    assert "by adjoint states" in found["gradient"].sentence
-    assert found.time < 60
+    assert all(line.fine is True for line in report.lines)
+    assert "by adjoint states" in report["gradient"].sentence
+    assert report.time < 60
 
 
 def test_one_seed_gives_one_report() -> None:
-    again = cf.doctor(plain(), starts=3)
-    assert [str(line) for line in again.lines] == [str(line) for line in healthy().lines]
+    repeated_report = cf.doctor(plain(), starts=3)
+    assert [str(line) for line in repeated_report.lines] == [str(line) for line in healthy().lines]
 
 
 def test_redundant_parameters_are_found() -> None:
-    found = cf.doctor(decay(lambda x, a, b: -a * b * x, "a b", {"a": 0.5, "b": 1.0}), starts=1)
-    assert found["redundant parameters"].fine is False
-    assert "only a*b enters" in found["redundant parameters"].sentence
-    assert found["identifiability"].fine is False
-    assert any("redundant parameters: Fix one of them" in line for line in found.advice)
+    report = cf.doctor(decay(lambda x, a, b: -a * b * x, "a b", {"a": 0.5, "b": 1.0}), starts=1)
+    assert report["redundant parameters"].fine is False
+    assert "only a*b enters" in report["redundant parameters"].sentence
+    assert report["identifiability"].fine is False
+    assert any("redundant parameters: Fix one of them" in line for line in report.advice)
 
 
 def test_symmetric_parameters_are_found() -> None:
@@ -111,67 +111,67 @@ def test_a_better_optimum_from_another_start_is_found() -> None:
     model = cf.Model({x: 0 * k}, parameters=[k], initial={x: z**3 - 3 * z})
     experiment = cf.Experiment({"x": 5 + NOISE}, time=T, sigma=0.02)
     problem = cf.Problem(model, experiment, parameters={"k": cf.Parameter(1.5, lower=0.1, upper=20.0)})
-    near = problem.replace(parameters={"k": cf.Parameter(1.9, lower=0.1, upper=3.0)})
-    local = cf.fit(near, "single").answering(problem)  # between the wide bounds fits find the other optimum
+    narrow_problem = problem.replace(parameters={"k": cf.Parameter(1.9, lower=0.1, upper=3.0)})
+    local = cf.fit(narrow_problem, "single").answering(problem)  # between the wide bounds fits find the other optimum
     assert local.values["k"] == pytest.approx(2.0, abs=1e-2)
-    found = cf.doctor(local, "single", starts=5)
-    assert found["fit"].fine is False
-    assert found["other starts"].fine is False
-    assert "better optimum" in found["other starts"].sentence
+    report = cf.doctor(local, "single", starts=5)
+    assert report["fit"].fine is False
+    assert report["other starts"].fine is False
+    assert "better optimum" in report["other starts"].sentence
 
 
 def test_a_wrong_model_is_found() -> None:
-    wrong = cf.doctor(plain(data={"x": 1 + T}, sigma=0.02), "single", starts=0)
-    assert wrong["fit"].fine is False
-    assert "does not describe the data" in wrong["fit"].sentence
+    report = cf.doctor(plain(data={"x": 1 + T}, sigma=0.02), "single", starts=0)
+    assert report["fit"].fine is False
+    assert "does not describe the data" in report["fit"].sentence
 
 
 def test_bounds_that_held_a_fit_are_found_at_once() -> None:
     result = cf.fit(decay(lambda x, k: -k * x, "k", {"k": cf.Parameter(0.5, upper=0.55)}), "single", retry=False)
-    found = cf.doctor(result, max_time=1e-9)  # for the fit there is always time
-    assert found["fit"].fine is False
-    assert "estimates at their bounds: k (upper)" in found["fit"].sentence
-    assert "No time was left for gradient, " in str(found)
-    assert all(found[name].fine is None for name in ("symmetric parameters", "tolerances", "other starts"))
+    report = cf.doctor(result, max_time=1e-9)  # for the fit there is always time
+    assert report["fit"].fine is False
+    assert "estimates at their bounds: k (upper)" in report["fit"].sentence
+    assert "No time was left for gradient, " in str(report)
+    assert all(report[name].fine is None for name in ("symmetric parameters", "tolerances", "other starts"))
 
 
 def test_a_fit_that_cannot_be_integrated_is_said() -> None:
     result = cf.fit(explosive(), QUICK, STRAIGHT, retry=False, second_start=False)
     assert not result.success
-    found = cf.doctor(result, max_time=1e-9)
-    assert found["fit"].fine is False
-    assert found["fit"].sentence.startswith("it failed: ")
-    assert not found.fine
+    report = cf.doctor(result, max_time=1e-9)
+    assert report["fit"].fine is False
+    assert report["fit"].sentence.startswith("it failed: ")
+    assert not report.fine
 
 
 @pytest.mark.slow
 def test_bounds_that_hold_are_found() -> None:
-    held = cf.doctor(decay(lambda x, k: -k * x, "k", {"k": cf.Parameter(0.5, upper=0.55)}), starts=0)
-    assert held["fit"].fine is False
+    report = cf.doctor(decay(lambda x, k: -k * x, "k", {"k": cf.Parameter(0.5, upper=0.55)}), starts=0)
+    assert report["fit"].fine is False
 
 
 @pytest.mark.slow
 def test_a_model_that_cannot_be_integrated_is_said() -> None:
-    found = cf.doctor(explosive(), starts=1, max_time=8)
-    assert found["fit"].fine is False
-    assert found["gradient"].fine is False
-    assert not found.fine
+    report = cf.doctor(explosive(), starts=1, max_time=8)
+    assert report["fit"].fine is False
+    assert report["gradient"].fine is False
+    assert not report.fine
 
 
 def test_a_result_is_examined_as_it_is() -> None:
     result = cf.fit(plain(), cf.SingleShooting(cf.IntegratorOptions(relative_tolerance=1e-6, absolute_tolerance=1e-8)))
-    found = cf.doctor(result, starts=1)
-    assert found.result is result
-    assert "collocation" in found["other transcriptions"].sentence
+    report = cf.doctor(result, starts=1)
+    assert report.result is result
+    assert "collocation" in report["other transcriptions"].sentence
 
 
 def test_time_is_kept(clock: Any) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     clock.step = 1.0
-    found = cf.doctor(problems.load("stat5").problem, max_time=100.0, callback=told.append)
-    assert found.time < 200.0  # a check that has begun is finished
-    assert told[0] == "fit"
-    assert len(found.lines) == 12
+    report = cf.doctor(problems.load("stat5").problem, max_time=100.0, callback=messages.append)
+    assert report.time < 200.0  # a check that has begun is finished
+    assert messages[0] == "fit"
+    assert len(report.lines) == 12
 
 
 def test_units_do_not_matter() -> None:
@@ -197,13 +197,13 @@ def test_a_check_is_cut_off_where_the_time_is_over(monkeypatch, clock):
         while True:
             look()
 
-    examined = healthy().result
+    result = healthy().result
     monkeypatch.setattr(check, "EXAMINATIONS", (("endless", 1.0, endless), ("after", 0.5, endless)))
     clock.step = 1.0
-    found = cf.doctor(examined, max_time=100.0)
-    assert [line.sentence for line in found.lines] == ["not examined: no time was left."] * 2
-    assert 100.0 < found.time < 120.0
-    assert "No time was left for endless, after" in str(found)
+    report = cf.doctor(result, max_time=100.0)
+    assert [line.sentence for line in report.lines] == ["not examined: no time was left."] * 2
+    assert 100.0 < report.time < 120.0
+    assert "No time was left for endless, after" in str(report)
 
 
 def test_an_interrupt_ends_all_checks(monkeypatch):

@@ -29,39 +29,39 @@ def linear(matrix) -> cf.Model:
 
 def test_eigenvalues_of_a_linear_model_are_those_of_its_matrix():
     matrix = np.array([[-1000.0, 1.0, 0.0], [0.0, -2.0, 5.0], [0.0, -5.0, -2.0]])
-    found = cf.stiffness(linear(matrix), times=TIMES)
-    for values in found.eigenvalues:
+    stiffness = cf.stiffness(linear(matrix), times=TIMES)
+    for values in stiffness.eigenvalues:
         assert np.allclose(np.sort_complex(values), np.sort_complex(np.linalg.eigvals(matrix)))
-    assert np.isclose(found.ratio, 500)
-    assert np.isclose(found.steps, 1000 * 10 / 2.785, rtol=1e-6)
-    assert found.growth == 0
-    assert np.allclose(found.time_constants[:, 0], 1e-3)
+    assert np.isclose(stiffness.ratio, 500)
+    assert np.isclose(stiffness.steps, 1000 * 10 / 2.785, rtol=1e-6)
+    assert stiffness.growth == 0
+    assert np.allclose(stiffness.time_constants[:, 0], 1e-3)
 
 
 @given(fast=st.floats(1e-3, 1e6), slow=st.floats(1e-3, 1e6), unit=st.sampled_from([1e-9, 1.0, 1e12]))
 def test_the_ratio_depends_on_no_unit(fast, slow, unit):
     matrix = np.array([[-fast, 0.0], [slow * unit, -slow]])
     values = np.linalg.eigvals(matrix)
-    found = cf.stiffness(linear(matrix), times=[0.0, 1e-9])
-    assert np.isclose(found.ratio, values.real.min() / values.real.max(), rtol=1e-6)
+    stiffness = cf.stiffness(linear(matrix), times=[0.0, 1e-9])
+    assert np.isclose(stiffness.ratio, values.real.min() / values.real.max(), rtol=1e-6)
 
 
 def test_conserved_sums_are_no_slow_components():
     a, b = cf.symbols("a b")
     model = cf.Model({a: -3 * a + b, b: 3 * a - b}, initial={a: 1, b: 0})
-    found = cf.stiffness(model, times=TIMES)
-    assert (found.eigenvalues[:, 1] == 0).all()
-    assert np.isinf(found.time_constants[:, 1]).all()
-    assert found.ratio == 1
-    assert found.sentence.startswith("Not stiff")
+    stiffness = cf.stiffness(model, times=TIMES)
+    assert (stiffness.eigenvalues[:, 1] == 0).all()
+    assert np.isinf(stiffness.time_constants[:, 1]).all()
+    assert stiffness.ratio == 1
+    assert stiffness.sentence.startswith("Not stiff")
 
 
 def test_algebraic_states_are_eliminated():
     x, y, z = cf.symbols("x y z")
     dae = cf.Model({x: -z, y: -7 * y}, algebraic={z: 2 * z - 4 * x}, initial={x: 1, y: 1})
-    found = cf.stiffness(dae, times=TIMES)
-    assert np.allclose(found.eigenvalues, [-7, -2])
-    assert found.suggested == usual("idas")
+    stiffness = cf.stiffness(dae, times=TIMES)
+    assert np.allclose(stiffness.eigenvalues, [-7, -2])
+    assert stiffness.suggested == usual("idas")
 
 
 def test_verdicts():
@@ -87,21 +87,21 @@ def test_verdicts():
 def test_escep_is_stiff():
     """Hemker's bounds: the ratio exceeds (p + s)^2 / (epsilon (p - q)) (Eq. 1.19), which is 10^5 at its least."""
     benchmark = problems.load("escep")
-    (found,) = cf.stiffness(benchmark.problem, benchmark.reference.parameters).values()
+    (stiffness,) = cf.stiffness(benchmark.problem, benchmark.reference.parameters).values()
     path = cf.simulate(benchmark.problem, benchmark.reference.parameters)["experiment 1"]
     q, difference = benchmark.reference.parameters["q"], benchmark.reference.parameters["p_minus_q"]
     inverse = benchmark.reference.parameters["inverse_epsilon"]
     bound = (q + difference + path["s"]) ** 2 * inverse / difference
-    assert (found.ratios > bound).all()
-    assert found.ratio > 1000
-    assert "Stiff" in str(found)
+    assert (stiffness.ratios > bound).all()
+    assert stiffness.ratio > 1000
+    assert "Stiff" in str(stiffness)
 
 
 def test_a_result_is_asked_at_its_estimates():
     problem = decay_problem()
     result = cf.fit(problem)
-    (found,) = cf.stiffness(result).values()
-    assert np.allclose(found.eigenvalues, -result.parameters["k"])
+    (stiffness,) = cf.stiffness(result).values()
+    assert np.allclose(stiffness.eigenvalues, -result.parameters["k"])
     with refused("leave them out"):
         cf.stiffness(result, {"k": 1.0})
 
@@ -109,9 +109,9 @@ def test_a_result_is_asked_at_its_estimates():
 def test_delay_lines_are_seen():
     x, tau = cf.symbols("x tau")
     model = cf.Model({x: -cf.delay(x, tau, history=1)}, parameters=[tau], initial={x: 1})
-    found = cf.stiffness(model, {"tau": 1.0}, TIMES)
+    stiffness = cf.stiffness(model, {"tau": 1.0}, TIMES)
     # The rightmost roots of  lambda = -exp(-lambda)  are -0.3181 +- 1.3372 i.
-    slowest = found.eigenvalues[0][np.argsort(-found.eigenvalues[0].real)[:2]]
+    slowest = stiffness.eigenvalues[0][np.argsort(-stiffness.eigenvalues[0].real)[:2]]
     assert np.allclose(np.sort(slowest.imag), [-1.33723570, 1.33723570], atol=1e-6)
     assert np.allclose(slowest.real, -0.31813151, atol=1e-6)
 

@@ -13,10 +13,10 @@ from castfit.drive.design.interior_point import Offers
 def offers(J, budget=1.0, *, M0=None, u=None, cost=None):
     """Make what can be bought of rows (N, k, n)."""
     N, _, n = J.shape
-    known = np.zeros((n, n)) if M0 is None else M0
+    prior_information = np.zeros((n, n)) if M0 is None else M0
     A = np.ones((1, N)) if cost is None else np.asarray(cost, dtype=float)[None]
     limit = np.full(N, np.inf) if u is None else u
-    return Offers(J[None], known[None], A, np.array([float(budget)]), limit, np.zeros(N))
+    return Offers(J[None], prior_information[None], A, np.array([float(budget)]), limit, np.zeros(N))
 
 
 @cache

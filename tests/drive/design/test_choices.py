@@ -25,21 +25,21 @@ DRUG = cf.Model(
 GUESSES = {"ka": cf.Parameter(1.0, scale="log"), "ke": cf.Parameter(0.2, scale="log"), "V": 20.0}
 
 
-def drug(sigma=0.1, noise=None, **more):
-    said = {"events": [cf.Doses(gut, 100, 0)], "inputs": {"u": 0.0}, **more}
-    pilot = cf.Experiment({"c": [3.0, 2.0]}, [2.0, 8.0], sigma=sigma, noise=noise, **said)
+def drug(sigma=0.1, noise=None, **options):
+    experiment_options = {"events": [cf.Doses(gut, 100, 0)], "inputs": {"u": 0.0}, **options}
+    pilot = cf.Experiment({"c": [3.0, 2.0]}, [2.0, 8.0], sigma=sigma, noise=noise, **experiment_options)
     return cf.Problem(DRUG, pilot, parameters=GUESSES)
 
 
 def searched(problem, *candidates, steps=200, constraints=None, **options):
     mistakes = []
     choices = choices_of(candidates, mistakes)
-    known = knowledge(problem, candidates, mistakes, samples=5, chosen={c.name: c.middle for c in choices})
-    bought = purchases(known, 4, 0.0, None, mistakes)
-    rules = path_constraints(constraints, known, choices, mistakes)
+    information = knowledge(problem, candidates, mistakes, samples=5, choice_values={c.name: c.middle for c in choices})
+    bought = purchases(information, 4, 0.0, None, mistakes)
+    rules = path_constraints(constraints, information, choices, mistakes)
     assert not mistakes
-    n = len(known.names)
-    return ChoiceSearch(known, bought, DesignGoal(DCriterion(n)), np.arange(n), candidates, choices, rules, steps)
+    n = len(information.names)
+    return ChoiceSearch(information, bought, DesignGoal(DCriterion(n)), np.arange(n), candidates, choices, rules, steps)
 
 
 WHAT = {
@@ -89,10 +89,10 @@ def test_the_graph_is_the_integrated_model_and_has_its_gradient(what):
 
 def test_gradients_go_through_samples_fixed_candidates_and_other_criteria():
     problem = drug(initial={"gut": cf.free(50.0)}, events=[])
-    told = cf.bootstrap(cf.fit(box_lucas()), samples=3, rng=0)
+    draws = cf.bootstrap(cf.fit(box_lucas()), samples=3, rng=0)
     a = cf.choose(0.5, 3)
-    for known, candidates in (
-        (told, [cf.Candidate([1, 3, 6], ["b"], initial={"a": a})]),
+    for source, candidates in (
+        (draws, [cf.Candidate([1, 3, 6], ["b"], initial={"a": a})]),
         (
             problem,
             [
@@ -101,7 +101,7 @@ def test_gradients_go_through_samples_fixed_candidates_and_other_criteria():
             ],
         ),
     ):
-        search = searched(known, *candidates)
+        search = searched(source, *candidates)
         z = np.full(search.bounds[0].size, 0.4)
         slope, h = search.value(z)[1], 1e-4
         for i, direction in enumerate(np.eye(z.size)):
@@ -126,42 +126,42 @@ def test_decay_begins_as_high_as_it_may_and_is_measured_after_one_over_k(criteri
     assert design.chosen["next"]["x(0)"] == pytest.approx(4.0, rel=1e-7)
     assert design.table["time"] == pytest.approx([2.0])
     assert design.after["k"] == pytest.approx(0.1 * np.e / (4.0 * 2.0) / 0.5, rel=1e-6)
-    kept = decay(criterion=criterion, constraints=[cf.along(x <= 3), cf.at(2, x <= 1)])
-    assert kept.chosen["next"]["x(0)"] == pytest.approx(np.e, rel=1e-6)
-    assert sum("is kept by the integrated model" in remark for remark in kept.remarks) == 2
+    constrained_design = decay(criterion=criterion, constraints=[cf.along(x <= 3), cf.at(2, x <= 1)])
+    assert constrained_design.chosen["next"]["x(0)"] == pytest.approx(np.e, rel=1e-6)
+    assert sum("is kept by the integrated model" in remark for remark in constrained_design.remarks) == 2
 
 
 def test_what_is_said_done_and_drawn(tmp_path):
     design = decay()
-    said = str(design)
-    assert said.startswith("Choose x(0) = 4.\nMeasure x at t = 2.\n")
-    assert "No design of these candidates and times, as chosen, within the budget" in said
-    assert "The choices are the best found from 3 starts, 3 of which led just there" in said
+    text = str(design)
+    assert text.startswith("Choose x(0) = 4.\nMeasure x at t = 2.\n")
+    assert "No design of these candidates and times, as chosen, within the budget" in text
+    assert "The choices are the best found from 3 starts, 3 of which led just there" in text
     (experiment,) = design.experiments
     assert experiment.initial == {"x": pytest.approx(4.0)}
     assert design.verify(4).fitted == 4
     design.plot(tmp_path / "design.png")
-    again = cf.design(design.known.problem, design.known.candidates, budget=1)  # these hold numbers
-    assert again.value == pytest.approx(design.value, abs=1e-9)
-    assert not again.chosen
+    repeated_design = cf.design(design.known.problem, design.known.candidates, budget=1)  # these hold numbers
+    assert repeated_design.value == pytest.approx(design.value, abs=1e-9)
+    assert not repeated_design.chosen
 
 
 @pytest.mark.slow
 def test_doses_and_their_time_are_better_than_any_on_a_grid():
     grid = np.linspace(0.5, 24, 48)
 
-    def candidate(first, when):
-        return cf.Candidate(grid, ["c"], events=[cf.Doses(gut, first, 0), cf.Doses(gut, 100 - first, when)])
+    def candidate(amount, when):
+        return cf.Candidate(grid, ["c"], events=[cf.Doses(gut, amount, 0), cf.Doses(gut, 100 - amount, when)])
 
-    first, when = cf.choose(40, 90), cf.choose(2, 12)
-    design = cf.design(drug(), candidate(first, when), budget=6, starts=2, over=["ka", "ke"])
-    others = [cf.design(drug(), candidate(a, t), budget=6, over=["ka", "ke"]).value for a in (40, 90)
+    amount, when = cf.choose(40, 90), cf.choose(2, 12)
+    design = cf.design(drug(), candidate(amount, when), budget=6, starts=2, over=["ka", "ke"])
+    grid_values = [cf.design(drug(), candidate(a, t), budget=6, over=["ka", "ke"]).value for a in (40, 90)
               for t in (2, 5, 8)]  # fmt: skip
-    assert design.value <= min(others) + 1e-6
+    assert design.value <= min(grid_values) + 1e-6
     chosen = design.chosen["candidate 1"]
     amounts = [v for where, v in chosen.items() if "amount" in where]
     assert sum(amounts) == pytest.approx(100)
-    small = cf.design(drug(), candidate(first, when), budget=6, starts=1, constraints=[first <= 50])
+    small = cf.design(drug(), candidate(amount, when), budget=6, starts=1, constraints=[amount <= 50])
     assert small.chosen["candidate 1"]["amount of the dose into gut (1)"] <= 50 * (1 + 1e-6)
 
 
@@ -186,8 +186,8 @@ def test_the_reactor_of_pyomo_doe():
     design, value = reactor(cf.choose(300, 700, pieces=8), cf.choose(1, 5), starts=1)
     assert value > 19.431
     assert design.chosen["candidate 1"]["A(0)"] == pytest.approx(5)
-    again = cf.Input.piecewise_constant(np.arange(8) / 8, design.chosen["candidate 1"]["T"])
-    assert reactor(again, 5.0)[1] == pytest.approx(value, abs=1e-9)
+    chosen_input = cf.Input.piecewise_constant(np.arange(8) / 8, design.chosen["candidate 1"]["T"])
+    assert reactor(chosen_input, 5.0)[1] == pytest.approx(value, abs=1e-9)
 
 
 def fishing(times, pieces=None, **options):
@@ -275,8 +275,8 @@ REFUSED = {
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_cannot_be_chosen_is_refused(what):
-    changes, options, said = REFUSED[what]()
-    with pytest.raises(cf.InputError, match=said):
+    changes, options, message = REFUSED[what]()
+    with pytest.raises(cf.InputError, match=message):
         cf.design(drug(), cf.Candidate([1, 2, 4, 8], ["c"], **changes), budget=4, **{"starts": 2, **options} if
                   what not in ("nothing",) else options)  # fmt: skip
 
@@ -299,26 +299,26 @@ def yeast(fed):
 
 def test_a_search_takes_as_many_steps_as_its_end_needs():
     search = searched(*yeast(cf.choose(5, 45, pieces=2)), steps=60)
-    trusted = TrustedSearch(search, lambda z: (search.known, at(z)), bool)
+    trusted = TrustedSearch(search, lambda z: (search.known, select_candidates(z)), bool)
 
-    def at(z):
-        known = knowledge(search.known.problem, search.said, [], samples=1, chosen=search.numbers(z))
-        return purchases(known, 4, 0.0, None, [])
+    def select_candidates(z):
+        information = knowledge(search.known.problem, search.said, [], samples=1, choice_values=search.numbers(z))
+        return purchases(information, 4, 0.0, None, [])
 
     _, z = trusted.local(np.full(2, 0.5))
     assert trusted.search.steps > 60
-    assert trusted.search.apart(at(z), z) < 1e-3
+    assert trusted.search.apart(select_candidates(z), z) < 1e-3
     with np.errstate(all="ignore"):
-        assert search.apart(at(z), z) > 1e-3
+        assert search.apart(select_candidates(z), z) > 1e-3
 
 
 @pytest.mark.slow
 def test_a_search_is_not_led_astray_by_steps_that_are_too_long():
     problem, later = yeast(cf.choose(5, 45, pieces=2))
-    found = cf.design(problem, later, budget=1, starts=4)
+    design = cf.design(problem, later, budget=1, starts=4)
     fed = [yeast(cf.Input.piecewise_constant([0, 10], [a, b]))[1] for a in (5, 25, 45) for b in (5, 25, 45)]
-    others = [cf.design(problem, candidate, budget=1).value for candidate in fed]
-    assert min(others) - 2 < found.value <= min(others) + 1e-6
+    values = [cf.design(problem, candidate, budget=1).value for candidate in fed]
+    assert min(values) - 2 < design.value <= min(values) + 1e-6
 
 
 def test_a_stiff_model_is_said_to_be_one():
@@ -347,11 +347,11 @@ def test_inputs_are_drawn_as_steps():
 def test_choices_on_the_command_line(capsys):
     from castfit.cli import main
 
-    asked = ["design", "bellman", "--guess", "--budget", "3", "--sigma", "1"]
-    assert main([*asked, "--choose", "p1=1"]) == 2
+    arguments = ["design", "bellman", "--guess", "--budget", "3", "--sigma", "1"]
+    assert main([*arguments, "--choose", "p1=1"]) == 2
     assert "give NAME=A:B or NAME=A:B:N" in capsys.readouterr().err
-    assert main([*asked, "--choose", "nothing=0:1"]) == 2
+    assert main([*arguments, "--choose", "nothing=0:1"]) == 2
     assert "'nothing' is no input, parameter or state" in capsys.readouterr().err
     state = cf.problems.load("bellman").problem.own_model.states[0]
-    assert main([*asked, "--choose", f"{state}=50:70"]) == 0
+    assert main([*arguments, "--choose", f"{state}=50:70"]) == 0
     assert f"Choose {state}(0) = " in capsys.readouterr().out

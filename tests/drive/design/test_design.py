@@ -24,11 +24,11 @@ def test_box_and_lucas():
 
 
 def test_what_is_printed():
-    said = str(cf.design(box_lucas(), cf.Candidate(GRID, ["b"]), budget=6))
-    assert said.startswith("Measure b at t = 1.2 (3 times) and 6.9 (3 times).\n")
-    assert "No design of these candidates and times within the budget is better by more than 0.0001 % (D)" in said
-    assert "Two distinct times show no lack of fit; ask for more with distinct=3." in said
-    assert "best if the guesses are right" in said
+    text = str(cf.design(box_lucas(), cf.Candidate(GRID, ["b"]), budget=6))
+    assert text.startswith("Measure b at t = 1.2 (3 times) and 6.9 (3 times).\n")
+    assert "No design of these candidates and times within the budget is better by more than 0.0001 % (D)" in text
+    assert "Two distinct times show no lack of fit; ask for more with distinct=3." in text
+    assert "best if the guesses are right" in text
 
 
 def test_what_is_known_now_is_what_the_fit_says():
@@ -43,8 +43,8 @@ def test_the_next_fit_is_as_accurate_as_promised():
     result = fitted()
     design = cf.design(result, cf.Candidate(GRID, ["b"]), budget=6)
     assert design.problem.n_data == result.n_data + 6
-    again = cf.fit(design.problem, start=result.values)
-    for name, error in again.standard_errors.items():
+    next_fit = cf.fit(design.problem, start=result.values)
+    for name, error in next_fit.standard_errors.items():
         assert design.after[name] * result.values[name] == pytest.approx(error, rel=0.02)
 
 
@@ -68,8 +68,8 @@ def test_experiments_have_errors_of_the_kind_that_was_promised(noise, sigma):
     result = cf.fit(cf.Problem(model, pilot, parameters={"k": cf.Parameter(0.5, scale="log")}))
     offered = cf.Candidate(np.arange(0.5, 10, 0.5), **({} if sigma is None else {"sigma": sigma}))
     design = cf.design(result, offered, budget=4)
-    again = cf.fit(design.problem, start=result)
-    assert design.after["k"] * result.values["k"] == pytest.approx(again.standard_errors["k"], rel=1e-5)
+    next_fit = cf.fit(design.problem, start=result)
+    assert design.after["k"] * result.values["k"] == pytest.approx(next_fit.standard_errors["k"], rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_rivals_are_told_apart_in_units_of_the_noise(noise, apart):
     values = np.round(size * np.exp(-0.5 * times) * [1.05, 0.93, 1.1], 0 if size > 1 else 8)
     sigma = None if size > 1 else 0.1
     experiment = cf.Experiment({"seen": values}, times, sigma=sigma, noise={"seen": noise})
-    first, second = (
+    first_fit, second_fit = (
         cf.fit(
             cf.Problem(
                 cf.Model({x: -k * x**n}, parameters=[k], initial={x: 1}, outputs={"seen": size * x}),
@@ -99,10 +99,10 @@ def test_rivals_are_told_apart_in_units_of_the_noise(noise, apart):
         )
         for n in (1, 2)
     )  # fmt: skip
-    design = cf.design(first, cf.Candidate(np.arange(1.0, 9)), budget=3, criterion=cf.discriminate(second))
-    every = np.concatenate([times, np.repeat(design.table["time"], design.table["count"])])
-    mu = size * np.exp(-first.values["k"] * every)
-    nearest = least_squares(lambda z: apart(mu, size / (1 + np.exp(z[0]) * every)), [np.log(second.values["k"])])
+    design = cf.design(first_fit, cf.Candidate(np.arange(1.0, 9)), budget=3, criterion=cf.discriminate(second_fit))
+    all_times = np.concatenate([times, np.repeat(design.table["time"], design.table["count"])])
+    mu = size * np.exp(-first_fit.values["k"] * all_times)
+    nearest = least_squares(lambda z: apart(mu, size / (1 + np.exp(z[0]) * all_times)), [np.log(second_fit.values["k"])])
     assert f"misses these values by chi2 = {2 * nearest.cost:.4g} beyond the noise" in str(design)
 
 
@@ -112,12 +112,12 @@ def chain(output: str, sigma: float) -> cf.Result:
     outputs = {"made": cf.per_interval(d * y), "mean": cf.interval_mean(y), "fold": cf.relative_to_first(y)}
     model = cf.Model({x: -k * x, y: k * x - d * y}, parameters=[k, d], outputs=outputs, initial={x: 5, y: 0})
     times, noise = [1.0, 2, 4, 7], sigma * np.array([0, 0.9, -0.7, 0.4])
-    begun = {"x": np.ones(4), output: np.ones(4)}
-    experiment = cf.Experiment(begun, times, sigma={"x": 0.1, output: sigma}, events=[cf.Event(5, {y: 0.3 * y})])
+    placeholder_data = {"x": np.ones(4), output: np.ones(4)}
+    experiment = cf.Experiment(placeholder_data, times, sigma={"x": 0.1, output: sigma}, events=[cf.Event(5, {y: 0.3 * y})])
     guesses = {"k": cf.Parameter(0.5, scale="log"), "d": cf.Parameter(0.2, scale="log")}
     problem = cf.Problem(model, experiment, parameters=guesses)
-    seen = cf.simulate(problem, times=times)["experiment 1"]
-    data = {"x": seen["x"] + 0.1 * noise / sigma, output: seen[output] + noise}
+    simulation = cf.simulate(problem, times=times)["experiment 1"]
+    data = {"x": simulation["x"] + 0.1 * noise / sigma, output: simulation[output] + noise}
     return cf.fit(problem.replace(experiments=[experiment.with_values(data)]))
 
 
@@ -128,8 +128,8 @@ def test_what_depends_on_earlier_measurements_is_offered_as_a_whole(output):
     with pytest.raises(cf.InputError, match=f"what a value of '{output}' tells depends on those measured before; give"):
         cf.design(result, cf.Candidate([1, 3, 6], [output]), budget=2)
     design = cf.design(result, cf.Candidate([1, 3, 6], [output], together="experiment"), budget=2)
-    again = cf.fit(design.problem, start=result)
-    for name, error in again.standard_errors.items():
+    next_fit = cf.fit(design.problem, start=result)
+    for name, error in next_fit.standard_errors.items():
         assert design.after[name] * result.values[name] == pytest.approx(error, rel=1e-5)
 
 
@@ -138,23 +138,23 @@ def test_what_happens_after_the_last_value_is_left_out(times):
     """As a problem must: no data can show it."""
     result = chain("made", 0.05)
     design = cf.design(result, cf.Candidate(times, ["x"]), budget=2)
-    last = max(design.table["time"])
-    assert last < 5.0
+    last_time = max(design.table["time"])
+    assert last_time < 5.0
     assert not design.experiments[0].events
-    again = cf.fit(design.problem, start=result)
-    assert design.after["k"] * result.values["k"] == pytest.approx(again.standard_errors["k"], rel=1e-5)
+    next_fit = cf.fit(design.problem, start=result)
+    assert design.after["k"] * result.values["k"] == pytest.approx(next_fit.standard_errors["k"], rel=1e-5)
 
 
 def test_a_free_initial_state_is_estimated_anew_and_costs_information():
     a, k = cf.symbols("a k")
     model = cf.Model({a: -k * a}, parameters=[k], initial={})
-    first = cf.Experiment({"a": [1.0, 0.6, 0.4]}, [0.0, 1, 2], sigma=0.05, initial={"a": cf.free(1.0)})
-    result = cf.fit(cf.Problem(model, first, parameters={"k": cf.Parameter(0.5)}))
-    anew = cf.design(result, cf.Candidate(np.linspace(0, 8, 81), ["a"]), budget=4, over="k")
-    same = cf.design(result, cf.Candidate(np.linspace(0, 8, 81), ["a"], same=True), budget=4, over="k")
-    assert anew.criterion == "Ds"
-    assert len(anew.known.names) == 3
-    assert same.after["k"] < anew.after["k"] < anew.before["k"]
+    experiment = cf.Experiment({"a": [1.0, 0.6, 0.4]}, [0.0, 1, 2], sigma=0.05, initial={"a": cf.free(1.0)})
+    result = cf.fit(cf.Problem(model, experiment, parameters={"k": cf.Parameter(0.5)}))
+    free_design = cf.design(result, cf.Candidate(np.linspace(0, 8, 81), ["a"]), budget=4, over="k")
+    same_design = cf.design(result, cf.Candidate(np.linspace(0, 8, 81), ["a"], same=True), budget=4, over="k")
+    assert free_design.criterion == "Ds"
+    assert len(free_design.known.names) == 3
+    assert same_design.after["k"] < free_design.after["k"] < free_design.before["k"]
 
 
 @pytest.mark.parametrize("criterion", ["A", "E", cf.variance_of("k1"), cf.variance_of(cf.OutputAt("b", 30))])
@@ -168,27 +168,27 @@ def test_the_variance_of_an_expression_is_that_of_the_fit():
     k1, k2 = cf.symbols("k1 k2")
     result = fitted()
     design = cf.design(result, cf.Candidate(GRID, ["b"]), budget=3, criterion=cf.variance_of(k1 / k2))
-    again = cf.fit(design.problem, start=result.values)
-    slope = np.array([1 / again.values["k2"], -again.values["k1"] / again.values["k2"] ** 2])
-    assert design.value == pytest.approx(slope @ again.covariance @ slope, rel=0.05)
+    next_fit = cf.fit(design.problem, start=result.values)
+    slope = np.array([1 / next_fit.values["k2"], -next_fit.values["k1"] / next_fit.values["k2"] ** 2])
+    assert design.value == pytest.approx(slope @ next_fit.covariance @ slope, rel=0.05)
 
 
 @pytest.mark.parametrize("what", [("k1", "k2"), (cf.OutputAt("b", 20),)], ids=["rates", "prediction"])
 def test_variances_are_small_in_any_units(what):
     """Rates per day or per second, concentrations of 1 or of 1e-5: the same samples."""
-    found = []
+    designs = []
     for day, one in ((1.0, 1.0), (86400.0, 1e-5)):
         a, b, k1, k2 = cf.symbols("a b k1 k2")
         model = cf.Model({a: -k1 * a, b: k1 * a - k2 * b}, parameters=[k1, k2], initial={a: one, b: 0.0})
         pilot = cf.Experiment({"b": one * np.array([0.37, 0.36])}, [1 * day, 5 * day], sigma=0.03 * one)
         problem = cf.Problem(model, pilot, parameters={"k1": 0.5 / day, "k2": 0.3 / day})
-        asked = [cf.OutputAt("b", 20 * day) if isinstance(w, cf.OutputAt) else w for w in what]
+        targets = [cf.OutputAt("b", 20 * day) if isinstance(w, cf.OutputAt) else w for w in what]
         candidate = cf.Candidate(np.linspace(0.5, 12, 24) * day, ["b"], sigma=0.03 * one, at_most=2)
-        found.append(cf.design(problem, candidate, budget=5, criterion=cf.variance_of(*asked)))
-    assert found[0].table["count"].tolist() == found[1].table["count"].tolist()
-    assert sum(found[0].table["count"]) == 5
-    assert found[1].table["time"] == pytest.approx(86400 * found[0].table["time"])
-    assert found[1].efficiency == pytest.approx(found[0].efficiency, rel=1e-3)
+        designs.append(cf.design(problem, candidate, budget=5, criterion=cf.variance_of(*targets)))
+    assert designs[0].table["count"].tolist() == designs[1].table["count"].tolist()
+    assert sum(designs[0].table["count"]) == 5
+    assert designs[1].table["time"] == pytest.approx(86400 * designs[0].table["time"])
+    assert designs[1].efficiency == pytest.approx(designs[0].efficiency, rel=1e-3)
 
 
 def test_times_apart_budgets_and_distinct_times():
@@ -196,8 +196,8 @@ def test_times_apart_budgets_and_distinct_times():
     design = cf.design(result, cf.Candidate(GRID, ["b"], spacing=1.0), budget=5)
     assert np.diff(design.table["time"]).min() >= 1 - 1e-9
     design = cf.design(result, cf.Candidate(GRID, ["a", "b"], sigma=0.03), budget={"a": 1, "b": 3})
-    of = dict(zip(design.table["output"], design.table["count"], strict=True))
-    assert set(of) == {"a", "b"}
+    counts_by_output = dict(zip(design.table["output"], design.table["count"], strict=True))
+    assert set(counts_by_output) == {"a", "b"}
     assert design.table["count"][design.table["output"] == "a"].sum() == 1
     design = cf.design(result, cf.Candidate(GRID, ["b"]), budget=6, distinct=3)
     assert design.table["time"].size >= 3
@@ -207,8 +207,8 @@ def test_a_whole_experiment_a_fixed_one_and_a_price():
     result = fitted()
     short = cf.Candidate([1, 2, 4], ["b"], together="experiment", cost=3, name="short", at_most=2)
     long = cf.Candidate([4, 8, 16], ["b"], together="experiment", cost=3, name="long", at_most=2)
-    done = cf.Candidate([7.0], ["b"], fixed=True, name="done")
-    design = cf.design(result, [short, long, done], budget=7)
+    fixed_candidate = cf.Candidate([7.0], ["b"], fixed=True, name="done")
+    design = cf.design(result, [short, long, fixed_candidate], budget=7)
     assert design.spent <= 7
     assert {e.name for e in design.experiments} <= {"short", "long", "done"}
     assert "Do done, which is fixed." in str(design)
@@ -251,9 +251,9 @@ def test_simple_designs_are_named_and_nothing_reads_zero():
     design = cf.design(fitted(), cf.Candidate(GRID, ["b"], name="next"), budget=6)
     assert set(design.simple) == {"equidistant times", "times in equal ratios", "the present times"}
     assert max(design.simple_efficiency, key=design.simple_efficiency.get) == "the present times"
-    reached = {n: f"{100 * e:.0f} %" for n, e in design.simple_efficiency.items()}
-    told = "; equidistant times reach {}, times in equal ratios {}, the present times {}."
-    assert told.format(*reached.values()) in str(design)
+    percentages = {n: f"{100 * e:.0f} %" for n, e in design.simple_efficiency.items()}
+    template = "; equidistant times reach {}, times in equal ratios {}, the present times {}."
+    assert template.format(*percentages.values()) in str(design)
     assert "present times, same cost" in str(design)
     present, even = [1, 1, 2, 4, 4, 8], np.linspace(0.1, 20, 6)
     for name, times in (("the present times", present), ("equidistant times", even)):
@@ -271,15 +271,15 @@ def test_equidistant_times_begin_with_the_first_that_tells_anything():
     for grid, even in (([1.0, 2, 3, 4], [1, 4]), ([0.0, 1, 2, 3, 4], [2, 4])):  # at 0 the states are known
         design = cf.design(fitted(), cf.Candidate(grid, ["b"], name="next"), budget=2)
         information = design.bought.offers.information(np.isin(grid, even).astype(float))[0]
-        said = list(design.simple["equidistant times"].values())
-        np.testing.assert_allclose(said, np.sqrt(np.diag(np.linalg.inv(information))))
+        standard_deviations = list(design.simple["equidistant times"].values())
+        np.testing.assert_allclose(standard_deviations, np.sqrt(np.diag(np.linalg.inv(information))))
 
 
 def test_draws_make_a_robust_design():
     result = fitted()
-    drawn = cf.bootstrap(result, samples=12, rng=0)
-    mean = cf.design(drawn, cf.Candidate(GRID, ["b"]), budget=6)
-    worst = cf.design(drawn, cf.Candidate(GRID, ["b"]), budget=6, worst=True, exact=False)
+    draws = cf.bootstrap(result, samples=12, rng=0)
+    mean = cf.design(draws, cf.Candidate(GRID, ["b"]), budget=6)
+    worst = cf.design(draws, cf.Candidate(GRID, ["b"]), budget=6, worst=True, exact=False)
     assert mean.efficiency > 0.98
     assert 0 <= worst.gap < 0.05
     assert worst.criterion == "D"
@@ -292,8 +292,8 @@ def test_a_design_for_draws_promises_and_is_verified_at_the_estimate():
     truth = {name: one.truth for name, one in design.verify(2).quantities.items()}
     assert truth == pytest.approx(result.values, rel=1e-12)
     times = design.table["time"]
-    there = cf.simulate(box_lucas(), result.values, times)["experiment 1"]["b"]
-    np.testing.assert_allclose(design.table["prediction"], there, rtol=1e-5)
+    predictions = cf.simulate(box_lucas(), result.values, times)["experiment 1"]["b"]
+    np.testing.assert_allclose(design.table["prediction"], predictions, rtol=1e-5)
 
 
 def test_it_is_drawn_verified_and_exported(tmp_path):
@@ -304,22 +304,22 @@ def test_it_is_drawn_verified_and_exported(tmp_path):
     verified = design.verify(12)
     assert verified.fitted == 12
     pytest.importorskip("petab")
-    again = cf.petab.load(design.save_petab(tmp_path / "next"))
-    assert again.n_data == 10
+    loaded_problem = cf.petab.load(design.save_petab(tmp_path / "next"))
+    assert loaded_problem.n_data == 10
 
 
 def test_sensitivities_are_derivatives_of_predictions():
     result = fitted()
-    found = result.sensitivities([0.5, 3.0])["experiment 1"]
+    sensitivities = result.sensitivities([0.5, 3.0])["experiment 1"]
     h = 1e-4
     for j, name in enumerate(result.names):
         up, down = (
             cf.simulate(box_lucas(), {**result.values, name: result.values[name] * (1 + s * h)}, [0.5, 3.0])
             for s in (1, -1)
         )
-        for o, output in enumerate(found.names):
+        for o, output in enumerate(sensitivities.names):
             slope = (up["experiment 1"][output] - down["experiment 1"][output]) / (2 * h * result.values[name])
-            np.testing.assert_allclose(found.slopes[:, o, j], slope, rtol=1e-4, atol=1e-6)
+            np.testing.assert_allclose(sensitivities.slopes[:, o, j], slope, rtol=1e-4, atol=1e-6)
     with pytest.raises(cf.InputError, match="times of 'experiment 1' are"):
         result.sensitivities([-1.0])
 
@@ -328,8 +328,8 @@ def test_the_command_line(tmp_path, capsys):
     from castfit.cli import main
 
     picture = tmp_path / "design.png"
-    asked = ["design", "bellman", "--guess", "--budget", "3", "--sigma", "1", "--over", "k1", "--plot", str(picture)]
-    assert main(asked) == 0
+    arguments = ["design", "bellman", "--guess", "--budget", "3", "--sigma", "1", "--over", "k1", "--plot", str(picture)]
+    assert main(arguments) == 0
     assert "Measure z at t = " in capsys.readouterr().out
     assert picture.exists()
     assert main(["design", "bellman", "--guess", "--price", "0.5", "--sigma", "1"]) == 0
@@ -339,14 +339,14 @@ def test_the_command_line(tmp_path, capsys):
 def test_the_command_line_tells_all_mistakes_at_once_before_fitting(capsys):
     from castfit.cli import main
 
-    wrong = ["--experiment", "q", "--outputs", "y", "--over", "k9", "--times", "now", "--spacing", "-1"]
-    wrong += ["--choose", "z=5:1", "--choose", "w=1:2", "--choose", "k1=a"]
-    assert main(["design", "bellman", *wrong]) == 2
-    said = capsys.readouterr()
-    assert not said.out
+    arguments = ["--experiment", "q", "--outputs", "y", "--over", "k9", "--times", "now", "--spacing", "-1"]
+    arguments += ["--choose", "z=5:1", "--choose", "w=1:2", "--choose", "k1=a"]
+    assert main(["design", "bellman", *arguments]) == 2
+    output = capsys.readouterr()
+    assert not output.out
     for part in ("9 mistakes", "'q' is none", "'y' is none", "'k9' is not estimated", "give A:B:N", "exchange them",
                  "'w' is no input", "--choose is 'k1=a'", "spacing is -1", "Give --budget, or --price"):  # fmt: skip
-        assert part in said.err
+        assert part in output.err
     assert main(["design", "bellman", "--budget", "0", "--price", "-1"]) == 2
     assert "--budget is 0; give a positive number\n  - --price is -1" in capsys.readouterr().err
 
@@ -431,9 +431,9 @@ def of_noise(noise):
     a, b, k1, k2 = cf.symbols("a b k1 k2")
     model = cf.Model({a: -k1 * a, b: k1 * a - k2 * b}, parameters=[k1, k2], initial={a: 1.0, b: 0.0})
     guesses = {n: cf.Parameter(v, lower=0, scale="log") for n, v in {"k1": 0.7, "k2": 0.2}.items()}
-    given = noise(b)
-    told = {"noise": {"b": given}} if isinstance(given, cf.Gaussian) else {"sigma": {"b": given}}
-    data = cf.Experiment({"b": [0.45, 0.53, 0.52, 0.1]}, [1, 2, 4, 30], **told)
+    spec = noise(b)
+    options = {"noise": {"b": spec}} if isinstance(spec, cf.Gaussian) else {"sigma": {"b": spec}}
+    data = cf.Experiment({"b": [0.45, 0.53, 0.52, 0.1]}, [1, 2, 4, 30], **options)
     return cf.Problem(model, data, parameters=guesses)
 
 
@@ -459,11 +459,11 @@ def test_values_below_a_limit_of_detection_tell_little():
 )
 def test_the_share_that_limits_leave_is_the_mean_square_of_the_score(noise, mu):
     axis, s = (np.log, 0.1) if isinstance(noise, cf.LogNormal) else (np.asarray, 0.1)
-    low, high = (np.inf * sign if of is None else axis(of) for of, sign in ((noise.below, -1), (noise.above, 1)))
+    low, high = (np.inf * sign if limit is None else axis(limit) for limit, sign in ((noise.below, -1), (noise.above, 1)))
     z = np.linspace(max((low - axis(mu)) / s, -9.0), max(min((high - axis(mu)) / s, 9.0), -9.0), 20001)
     inside = np.trapezoid(z**2 * norm.pdf(z), z) if z[-1] > z[0] else 0.0
-    beyond = [((low - axis(mu)) / s), ((axis(mu) - high) / s)]
-    score = inside + sum(norm.pdf(of) ** 2 / norm.cdf(of) for of in beyond if np.isfinite(of))
+    z_limits = [((low - axis(mu)) / s), ((axis(mu) - high) / s)]
+    score = inside + sum(norm.pdf(limit) ** 2 / norm.cdf(limit) for limit in z_limits if np.isfinite(limit))
     assert seen(noise, np.array([mu]), np.array([s]))[0] == pytest.approx(score, abs=1e-6)
 
 
@@ -476,10 +476,10 @@ def test_errors_that_depend_on_each_other_are_refused():
 
 def test_several_budgets_experiments_fixed_and_doses_together():
     result = fitted()
-    more = cf.Candidate(GRID, ["a", "b"], sigma=0.03, name="more")
-    dosed = cf.Candidate(GRID, ["b"], events=cf.Doses(into="a", amount=1.0, times=[5.0]), spacing=0.5, name="dosed")
-    done = cf.Candidate([3.0, 5.0], ["b"], fixed=True, name="done")
-    design = cf.design(result, [more, dosed, done], budget={"a": 2, "dosed": 3, "all": 8})
+    free_candidate = cf.Candidate(GRID, ["a", "b"], sigma=0.03, name="more")
+    dosed_candidate = cf.Candidate(GRID, ["b"], events=cf.Doses(into="a", amount=1.0, times=[5.0]), spacing=0.5, name="dosed")
+    fixed_candidate = cf.Candidate([3.0, 5.0], ["b"], fixed=True, name="done")
+    design = cf.design(result, [free_candidate, dosed_candidate, fixed_candidate], budget={"a": 2, "dosed": 3, "all": 8})
     table, count = design.table, design.table["count"]
     assert count[table["output"] == "a"].sum() <= 2
     assert count[table["candidate"] == "dosed"].sum() == 3
@@ -491,26 +491,26 @@ def test_several_budgets_experiments_fixed_and_doses_together():
 
 def test_a_result_that_was_saved_needs_its_problem(tmp_path):
     fitted().save(tmp_path / "fit.json")
-    again = cf.Result.load(tmp_path / "fit.json")
+    loaded_result = cf.Result.load(tmp_path / "fit.json")
     with pytest.raises(cf.InputError, match="does not know its Problem; use result"):
-        cf.design(again, cf.Candidate(GRID), budget=3)
-    known, loaded = (cf.design(r, cf.Candidate(GRID), budget=3) for r in (fitted(), again.with_problem(box_lucas())))
-    assert loaded.value == pytest.approx(known.value)
+        cf.design(loaded_result, cf.Candidate(GRID), budget=3)
+    direct_design, loaded_design = (cf.design(r, cf.Candidate(GRID), budget=3) for r in (fitted(), loaded_result.with_problem(box_lucas())))
+    assert loaded_design.value == pytest.approx(direct_design.value)
 
 
 @pytest.mark.slow
 def test_against_a_rival_of_another_order():
     # The recipe of Atkinson and Fedorov (1975): a third at 0.7, two thirds at 6.7; T = 0.010366 is the bound.
     grid = np.linspace(0.1, 10, 100)
-    apart = cf.discriminate(decay(2))
-    shares = cf.design(decay(1), cf.Candidate(grid, sigma=1.0), budget=1, criterion=apart, exact=False)
+    criterion = cf.discriminate(decay(2))
+    shares = cf.design(decay(1), cf.Candidate(grid, sigma=1.0), budget=1, criterion=criterion, exact=False)
     np.testing.assert_allclose(shares.table["time"], [0.7, 6.7])
     np.testing.assert_allclose(shares.table["count"], [1 / 3, 2 / 3], atol=5e-3)
     assert -shares.value == pytest.approx(0.010366, abs=1e-6)
     assert 0 <= shares.gap <= 1e-6
     # Eight values: 91.52 at these times, three and five; 50.94 at 1.25, 2.5, ... 10
     grid = np.union1d(np.arange(0, 10.1, 0.25), [0.7, 6.7])
-    design = cf.design(decay(1), cf.Candidate(grid), budget=8, criterion=apart)
+    design = cf.design(decay(1), cf.Candidate(grid), budget=8, criterion=criterion)
     assert 91.5 < -design.value < 91.6
     assert design.equidistant_efficiency * -design.bound == pytest.approx(50.94, abs=0.01)
     assert f"misses these values by chi2 = {-design.value:.4g} beyond the noise (equidistant: 50.94)" in str(design)
@@ -532,10 +532,10 @@ def test_exponentials_against_a_parabola():
     wave = 4.5 - 1.5 * cf.exp(t) - 2 * cf.exp(-t)
     true = cf.Model({z: 0 * z}, parameters=[a], initial={z: 0.0}, outputs={"y": wave + a - 1}, time=t)
     parabola = cf.Model({z: 0 * z}, parameters=[a, b, c], initial={z: 0.0}, outputs={"y": a + b * t + c * t**2}, time=t)
-    first = cf.Problem(true, pilot, parameters={"a": 1.0})
-    second = cf.Problem(parabola, pilot, parameters=dict.fromkeys("abc", 1.0))
+    problem = cf.Problem(true, pilot, parameters={"a": 1.0})
+    rival_problem = cf.Problem(parabola, pilot, parameters=dict.fromkeys("abc", 1.0))
     grid = cf.Candidate(np.linspace(-1, 1, 401))
-    design = cf.design(first, grid, budget=1, criterion=cf.discriminate(second), exact=False)
+    design = cf.design(problem, grid, budget=1, criterion=cf.discriminate(rival_problem), exact=False)
     used = design.table["count"] > 1e-3
     np.testing.assert_allclose(design.table["time"][used], [-1, -0.67, 0.145, 0.955], atol=1e-9)
     np.testing.assert_allclose(design.table["count"][used], [0.253, 0.428, 0.247, 0.072], atol=1.5e-3)
@@ -553,8 +553,8 @@ def test_a_fit_that_data_speak_against_is_no_ground_for_figures():
     x, k = cf.symbols("x k")
     model = cf.Model({x: -k * x}, parameters=[k], initial={x: 1.0})
     times = np.linspace(0.2, 8, 40)
-    wrong = cf.Experiment({"x": 1 + 0.5 * np.sin(3 * times)}, times, sigma=0.02)
-    result = cf.fit(cf.Problem(model, wrong, parameters={"k": 1.0}))
+    experiment = cf.Experiment({"x": 1 + 0.5 * np.sin(3 * times)}, times, sigma=0.02)
+    result = cf.fit(cf.Problem(model, experiment, parameters={"k": 1.0}))
     design = cf.design(result, cf.Candidate(times, ["x"]), budget=4)
     assert result.refuted
     assert "Data speak against the model" in str(design)
@@ -565,19 +565,19 @@ def test_an_equation_between_quantities_is_known_and_other_constraints_are_left_
     x, y, a, b = cf.symbols("x y a b")
     times, grid = np.linspace(0.5, 6.0, 8), np.linspace(0.5, 6.0, 12)
 
-    def designed(parameters, last, constraints):
-        model = cf.Model({x: -a * x, y: a * x - last * y}, parameters=parameters, initial={x: 1.0, y: 0.0})
+    def designed(parameters, rate, constraints):
+        model = cf.Model({x: -a * x, y: a * x - rate * y}, parameters=parameters, initial={x: 1.0, y: 0.0})
         data = cf.simulate(model, {"a": 1.0, "b": 0.5} if len(parameters) == 2 else {"a": 1.0}, times)["y"]
         experiment = cf.Experiment({"y": data + 0.02 * np.sin(9 * times)}, time=times, start=0, sigma=0.02)
         guesses = dict(zip(("a", "b"), (0.9, 0.6), strict=True)) if len(parameters) == 2 else {"a": 0.9}
         result = cf.fit(cf.Problem(model, experiment, parameters=guesses, constraints=constraints))
         return result, cf.design(result, cf.Candidate(grid, outputs=["y"]), budget=4)
 
-    _, fewer = designed([a], 1.5 - a, ())
-    result, found = designed([a, b], b, [a + b == 1.5])
-    assert found.table["time"].tolist() == fewer.table["time"].tolist()
-    for told, by in ((found.before, fewer.before), (found.after, fewer.after)):
-        assert told["a"] == pytest.approx(by["a"], rel=1e-4)
-    assert found.before["b"] == pytest.approx(result.standard_errors["b"] / result.values["b"], rel=1e-4)
-    assert "left aside" not in str(found)
+    _, reduced_design = designed([a], 1.5 - a, ())
+    result, design = designed([a, b], b, [a + b == 1.5])
+    assert design.table["time"].tolist() == reduced_design.table["time"].tolist()
+    for errors, expected in ((design.before, reduced_design.before), (design.after, reduced_design.after)):
+        assert errors["a"] == pytest.approx(expected["a"], rel=1e-4)
+    assert design.before["b"] == pytest.approx(result.standard_errors["b"] / result.values["b"], rel=1e-4)
+    assert "left aside" not in str(design)
     assert "a+b <= 1.4 tells of quantities is left aside" in str(designed([a, b], b, [a + b <= 1.4])[1])

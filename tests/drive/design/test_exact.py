@@ -17,13 +17,13 @@ def apart(N):
     return Positions(np.arange(N), np.arange(N), np.zeros(N), np.zeros(N))
 
 
-def best_of_all(goal, here, N, budget, cost):
+def best_of_all(goal, pool, N, budget, cost):
     values = []
     for m in range(1, budget + 1):
         for chosen in itertools.combinations_with_replacement(range(N), m):
             counts = np.bincount(chosen, minlength=N).astype(float)
             if cost @ counts <= budget and counts.max() <= 3:
-                values.append(float(goal.values(here.information(counts))))
+                values.append(float(goal.values(pool.information(counts))))
     return min(values)
 
 
@@ -34,18 +34,18 @@ def test_brute_force_confirms_the_stated_efficiency(seed):
     budget = int(rng.integers(n, n + 3))
     cost = rng.choice([1.0, 1.0, 2.0], N) if seed % 2 else np.ones(N)
     M0 = 0.05 * np.eye(n)
-    here = offers(rng.standard_normal((N, 1, n)), budget, M0=M0, cost=cost, u=np.full(N, 3.0))
+    pool = offers(rng.standard_normal((N, 1, n)), budget, M0=M0, cost=cost, u=np.full(N, 3.0))
     for criterion in (DCriterion(n), ACriterion(np.eye(n)), ECriterion(n)):
         goal = DesignGoal(criterion)
-        weights = relaxed(goal, here)
-        counts = exact(goal, here, apart(N), weights.w, rng=rng)
-        value = float(goal.values(here.information(counts)))
-        best = best_of_all(goal, here, N, budget, cost)
-        assert here.fits(counts)
+        weights = relaxed(goal, pool)
+        counts = exact(goal, pool, apart(N), weights.w, rng=rng)
+        value = float(goal.values(pool.information(counts)))
+        best = best_of_all(goal, pool, N, budget, cost)
+        assert pool.fits(counts)
         assert weights.bound <= best + 1e-9 * abs(best)
-        stated, true = goal.efficiency(value, weights.bound), goal.efficiency(value, best)
-        assert stated <= true + 1e-9
-        assert true >= 0.999
+        stated_efficiency, true_efficiency = goal.efficiency(value, weights.bound), goal.efficiency(value, best)
+        assert stated_efficiency <= true_efficiency + 1e-9
+        assert true_efficiency >= 0.999
 
 
 def test_efficient_rounding_by_hand():
@@ -55,16 +55,16 @@ def test_efficient_rounding_by_hand():
 
 
 def test_neighbours_are_merged_at_their_mean():
-    at = Positions(np.zeros(6, int), np.zeros(6, int), np.arange(6.0), np.zeros(6))
-    np.testing.assert_array_equal(merged(np.array([0, 1.0, 1.0, 0, 0, 0.5]), at)[[1, 2, 5]], [2.0, 0.0, 0.5])
+    positions = Positions(np.zeros(6, int), np.zeros(6, int), np.arange(6.0), np.zeros(6))
+    np.testing.assert_array_equal(merged(np.array([0, 1.0, 1.0, 0, 0, 0.5]), positions)[[1, 2, 5]], [2.0, 0.0, 0.5])
 
 
 def test_spacing_holds():
     times = np.linspace(0, 1, 21)
     J = np.stack([np.ones(21), times], -1)[:, None]
-    at = Positions(np.zeros(21, int), np.zeros(21, int), times, np.full(21, 0.2))
-    here = offers(J, 4, u=np.ones(21))
-    counts = exact(DesignGoal(DCriterion(2)), here, at, np.full(21, 4 / 21), rng=np.random.default_rng(0))
+    positions = Positions(np.zeros(21, int), np.zeros(21, int), times, np.full(21, 0.2))
+    pool = offers(J, 4, u=np.ones(21))
+    counts = exact(DesignGoal(DCriterion(2)), pool, positions, np.full(21, 4 / 21), rng=np.random.default_rng(0))
     used = times[counts > 0]
     assert used.size == 4
     assert np.diff(used).min() >= 0.2 - 1e-9

@@ -23,8 +23,8 @@ def one_compartment(times):
 
 def chosen(times, w):
     """Return the support, neighbours put together, and the weights there."""
-    at = np.flatnonzero(w > 1e-3 * w.sum())
-    groups = np.split(at, np.flatnonzero(np.diff(at) > 2) + 1)
+    indices = np.flatnonzero(w > 1e-3 * w.sum())
+    groups = np.split(indices, np.flatnonzero(np.diff(indices) > 2) + 1)
     return (
         np.array([np.average(times[g], weights=w[g]) for g in groups]),
         np.array([w[g].sum() for g in groups]),
@@ -35,11 +35,11 @@ GRID = np.unique(np.concatenate([np.arange(0.2, 0.26, 1e-4), np.arange(0.001, 2,
 
 
 def test_one_compartment_as_published():
-    found = relaxed(DesignGoal(DCriterion(3)), offers(one_compartment(GRID)))
-    times, weights = chosen(GRID, found.w)
+    solution = relaxed(DesignGoal(DCriterion(3)), offers(one_compartment(GRID)))
+    times, weights = chosen(GRID, solution.w)
     np.testing.assert_allclose(times, [0.2288, 1.3886, 18.4168], rtol=5e-4)
     np.testing.assert_allclose(weights, 1 / 3, rtol=2e-4)
-    assert 0 <= found.gap <= 1e-6
+    assert 0 <= solution.gap <= 1e-6
 
 
 def peak_time(theta):
@@ -64,22 +64,22 @@ def test_c_optimal_designs_of_one_compartment(what, times, weights, variance):
     theta = np.array([4.298, 0.05884, 21.80])
     slope = np.array([np.imag(what(theta + 1e-30j * e)) / 1e-30 for e in np.eye(3)])
     J = one_compartment(GRID)
-    found = relaxed(DesignGoal(ACriterion(slope[:, None])), offers(J, M0=1e-12 * np.eye(3)))
-    where, share = chosen(GRID, found.w)
+    solution = relaxed(DesignGoal(ACriterion(slope[:, None])), offers(J, M0=1e-12 * np.eye(3)))
+    where, share = chosen(GRID, solution.w)
     np.testing.assert_allclose(where, times, rtol=2e-3)
     np.testing.assert_allclose(share, weights, atol=2e-3)
-    assert found.value == pytest.approx(variance, rel=1e-4)
+    assert solution.value == pytest.approx(variance, rel=1e-4)
     # Elfving's theorem (1952): the root of the variance is a linear program, the least sum of |a_i|, sum a_i J_i = c.
     rows = J[:, 0].T
     lp = linprog(np.ones(2 * rows.shape[1]), A_eq=np.hstack([rows, -rows]), b_eq=slope)
-    assert found.value == pytest.approx(lp.fun**2, rel=1e-6)
+    assert solution.value == pytest.approx(lp.fun**2, rel=1e-6)
 
 
 def test_michaelis_menten_half_at_either_rate():
     s, K = np.linspace(0.1, 20, 200), 2.0
     J = np.stack([s / (K + s), -s / (K + s) ** 2], -1)[:, None]
-    found = relaxed(DesignGoal(DCriterion(2)), offers(J))
-    where, share = chosen(s, found.w)
+    solution = relaxed(DesignGoal(DCriterion(2)), offers(J))
+    where, share = chosen(s, solution.w)
     np.testing.assert_allclose(where, [1.7, 20], atol=0.051)  # K s / (2 K + s) = 1.6667, on a grid of 0.1
     np.testing.assert_allclose(share, 0.5, atol=1e-3)
 
@@ -97,43 +97,43 @@ def test_no_other_design_is_below_the_bound(seed, n, kind):
     }
     G = rng.standard_normal((n, n))
     cost = rng.uniform(0.5, 2, N)
-    here = offers(rng.standard_normal((N, 2, n)), 3.0, M0=0.1 * G @ G.T, cost=cost, u=rng.choice([0.4, np.inf], N))
+    pool = offers(rng.standard_normal((N, 2, n)), 3.0, M0=0.1 * G @ G.T, cost=cost, u=rng.choice([0.4, np.inf], N))
     goal = DesignGoal(criteria[kind])
-    found = relaxed(goal, here)
-    assert here.fits(found.w)
-    assert -1e-9 <= found.gap <= 1e-6 * max(1.0, abs(found.value))
+    solution = relaxed(goal, pool)
+    assert pool.fits(solution.w)
+    assert -1e-9 <= solution.gap <= 1e-6 * max(1.0, abs(solution.value))
     for _ in range(20):
         other = rng.exponential(size=N) * (rng.random(N) < 0.4)
-        other = np.minimum(other * 3.0 / max(cost @ other, 1e-9), here.u)
-        assert goal.values(here.information(other)) >= found.bound - 1e-9 * abs(found.bound)
+        other = np.minimum(other * 3.0 / max(cost @ other, 1e-9), pool.u)
+        assert goal.values(pool.information(other)) >= solution.bound - 1e-9 * abs(solution.bound)
 
 
 @pytest.mark.parametrize("kind", [DCriterion(3), DCriterion(3, 1), ACriterion(np.eye(3)), ECriterion(3)])
 def test_gradients_and_curvature_are_derivatives(kind):
     rng = np.random.default_rng(3)
-    here = offers(rng.standard_normal((5, 1, 3)), 5.0, M0=np.eye(3))
+    pool = offers(rng.standard_normal((5, 1, 3)), 5.0, M0=np.eye(3))
     goal, w, nu, h = DesignGoal(kind), rng.uniform(0.5, 1.5, 5), 0.1, 1e-4
-    at = tangent(goal, here, w, nu)
+    linearization = tangent(goal, pool, w, nu)
     for i, e in enumerate(h * np.eye(5)):
-        up, down = (tangent(goal, here, w + s * e, nu) for s in (1, -1))
-        assert (up.smooth - down.smooth) / (2 * h) == pytest.approx(at.g[i], rel=1e-6)
-        np.testing.assert_allclose((up.g - down.g) / (2 * h), at.V @ at.V[i], rtol=1e-5, atol=1e-6)
+        up, down = (tangent(goal, pool, w + s * e, nu) for s in (1, -1))
+        assert (up.smooth - down.smooth) / (2 * h) == pytest.approx(linearization.g[i], rel=1e-6)
+        np.testing.assert_allclose((up.g - down.g) / (2 * h), linearization.V @ linearization.V[i], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("seed", [1, 5, 10, 13])
 def test_e_is_certified_where_eigenvalues_meet(seed):
     rng = np.random.default_rng(seed)
     n, N = int(rng.integers(2, 7)), int(rng.integers(20, 200))
-    here, goal = offers(rng.standard_normal((N, 1, n))), DesignGoal(ECriterion(n))
-    found = relaxed(goal, here)
-    values = np.linalg.eigvalsh(here.information(found.w)[0])
+    pool, goal = offers(rng.standard_normal((N, 1, n))), DesignGoal(ECriterion(n))
+    solution = relaxed(goal, pool)
+    values = np.linalg.eigvalsh(pool.information(solution.w)[0])
     np.testing.assert_allclose(values[:3], values[0], rtol=1e-4)
-    assert here.fits(found.w)
-    assert found.value == pytest.approx(-values[0], rel=1e-12)
-    assert -1e-12 <= found.gap <= 1e-7 * values[0]
+    assert pool.fits(solution.w)
+    assert solution.value == pytest.approx(-values[0], rel=1e-12)
+    assert -1e-12 <= solution.gap <= 1e-7 * values[0]
     for _ in range(200):
         other = rng.exponential(size=N) * (rng.random(N) < 0.1)
-        assert goal.values(here.information(other / max(other.sum(), 1e-9)))[...] >= found.bound
+        assert goal.values(pool.information(other / max(other.sum(), 1e-9)))[...] >= solution.bound
 
 
 @pytest.mark.parametrize(("seed", "worst"), crossed([1, 0, 5], [False, True]))
@@ -143,15 +143,15 @@ def test_e_over_draws_is_certified_where_eigenvalues_meet(seed, worst):
     J = rng.standard_normal((N, 1, n)) + 0.3 * rng.standard_normal((S, N, 1, n))
     if worst:  # in units of what is best for each
         J /= np.sqrt([-relaxed(DesignGoal(ECriterion(n)), offers(each)).value for each in J])[:, None, None, None]
-    here = Offers(J, np.zeros((S, n, n)), np.ones((1, N)), np.ones(1), np.full(N, np.inf), np.zeros(N))
+    pool = Offers(J, np.zeros((S, n, n)), np.ones((1, N)), np.ones(1), np.full(N, np.inf), np.zeros(N))
     goal = DesignGoal(ECriterion(n), np.full(S, -1.0) if worst else None, 30.0)
-    found = relaxed(goal, here)
-    assert here.fits(found.w)
-    assert found.value == pytest.approx(float(goal.values(here.information(found.w))), rel=1e-12)
-    assert -1e-12 <= found.gap <= 1e-6 * (1.0 if worst else abs(found.value))
+    solution = relaxed(goal, pool)
+    assert pool.fits(solution.w)
+    assert solution.value == pytest.approx(float(goal.values(pool.information(solution.w))), rel=1e-12)
+    assert -1e-12 <= solution.gap <= 1e-6 * (1.0 if worst else abs(solution.value))
     for _ in range(100):
         other = rng.exponential(size=N) * (rng.random(N) < 0.1)
-        assert goal.values(here.information(other / max(other.sum(), 1e-9))) >= found.bound
+        assert goal.values(pool.information(other / max(other.sum(), 1e-9))) >= solution.bound
 
 
 def test_d_does_not_depend_on_units():
@@ -166,37 +166,37 @@ def test_several_budgets():
     J = rng.standard_normal((20, 1, 3))
     A = np.zeros((2, 20))
     A[0, :10] = A[1, 10:] = 1.0
-    here = Offers(J[None], np.zeros((1, 3, 3)), A, np.array([2.0, 1.0]), np.full(20, np.inf), np.zeros(20))
-    found = relaxed(DesignGoal(DCriterion(3)), here)
-    np.testing.assert_allclose(A @ found.w, [2.0, 1.0], rtol=1e-6)
-    assert 0 <= found.gap <= 1e-6
+    pool = Offers(J[None], np.zeros((1, 3, 3)), A, np.array([2.0, 1.0]), np.full(20, np.inf), np.zeros(20))
+    solution = relaxed(DesignGoal(DCriterion(3)), pool)
+    np.testing.assert_allclose(A @ solution.w, [2.0, 1.0], rtol=1e-6)
+    assert 0 <= solution.gap <= 1e-6
 
 
 def test_a_budget_of_one_candidate_has_its_whole_price():
     J = np.random.default_rng(4).standard_normal((12, 1, 3))
     J[0] *= 5.0  # so good that its budget binds
     A = np.stack([np.ones(12), np.eye(12)[0]])
-    here = Offers(J[None], np.zeros((1, 3, 3)), A, np.array([5.0, 1.0]), np.full(12, np.inf), np.zeros(12))
-    found = relaxed(DesignGoal(DCriterion(3)), here)
-    assert found.w[0] == pytest.approx(1.0, rel=1e-6)
-    assert 0 <= found.gap <= 1e-6
+    pool = Offers(J[None], np.zeros((1, 3, 3)), A, np.array([5.0, 1.0]), np.full(12, np.inf), np.zeros(12))
+    solution = relaxed(DesignGoal(DCriterion(3)), pool)
+    assert solution.w[0] == pytest.approx(1.0, rel=1e-6)
+    assert 0 <= solution.gap <= 1e-6
 
 
 def test_the_work_of_many_candidates_is_a_few_steps():
-    found = relaxed(DesignGoal(DCriterion(6)), offers(np.random.default_rng(0).standard_normal((1000, 1, 6))))
-    assert found.steps <= 30
-    assert found.gap <= 1e-6
+    solution = relaxed(DesignGoal(DCriterion(6)), offers(np.random.default_rng(0).standard_normal((1000, 1, 6))))
+    assert solution.steps <= 30
+    assert solution.gap <= 1e-6
 
 
 def test_the_worst_of_samples_is_bounded():
     rng = np.random.default_rng(2)
     J = rng.standard_normal((3, 30, 1, 2))
-    here = Offers(J, np.zeros((3, 2, 2)), np.ones((1, 30)), np.ones(1), np.full(30, np.inf), np.zeros(30))
-    alone = [relaxed(DesignGoal(DCriterion(2)), offers(each)) for each in J]
-    goal = DesignGoal(DCriterion(2), np.array([a.value for a in alone]), 300.0)
-    found = relaxed(goal, here)
-    each = goal.criterion.values(here.information(found.w)) - goal.best
-    assert found.value == pytest.approx(each.max())
-    assert 0 <= found.bound <= found.value <= found.bound + 0.02
-    for a in alone:  # the best of one sample is worse for another
-        assert goal.values(here.information(a.w)) > found.value
+    pool = Offers(J, np.zeros((3, 2, 2)), np.ones((1, 30)), np.ones(1), np.full(30, np.inf), np.zeros(30))
+    single_solutions = [relaxed(DesignGoal(DCriterion(2)), offers(each)) for each in J]
+    goal = DesignGoal(DCriterion(2), np.array([a.value for a in single_solutions]), 300.0)
+    solution = relaxed(goal, pool)
+    each = goal.criterion.values(pool.information(solution.w)) - goal.best
+    assert solution.value == pytest.approx(each.max())
+    assert 0 <= solution.bound <= solution.value <= solution.bound + 0.02
+    for a in single_solutions:  # the best of one sample is worse for another
+        assert goal.values(pool.information(a.w)) > solution.value

@@ -85,26 +85,26 @@ def test_better_times_for_warfarin():
 
 def test_few_samples_of_each_subject_make_several_schedules():
     grid = np.array([0.5, 1, 2, 6, 24, 48, 72, 120])
-    apart = cf.Candidate(grid, per_subject=3, spacing=0.6, name="adults")
-    every = designed(apart, exact=False)
-    assert every.known.all_compared
-    assert every.known.compared < 56  # of 8 over 3, without those that are too near
-    assert all(np.diff(v.times).min() >= 0.6 for v in every.bought.values[0])
-    assert 2 <= np.count_nonzero(every.counts) < 12  # weights that are nothing are not listed
-    assert every.counts.sum() == pytest.approx(32, rel=1e-5)
-    whole = designed(apart)
-    assert whole.counts.sum() == 32
-    assert every.bound - 1e-9 <= every.value <= whole.value
-    assert whole.efficiency > 0.98
+    candidate = cf.Candidate(grid, per_subject=3, spacing=0.6, name="adults")
+    relaxed_design = designed(candidate, exact=False)
+    assert relaxed_design.known.all_compared
+    assert relaxed_design.known.compared < 56  # of 8 over 3, without those that are too near
+    assert all(np.diff(v.times).min() >= 0.6 for v in relaxed_design.bought.values[0])
+    assert 2 <= np.count_nonzero(relaxed_design.counts) < 12  # weights that are nothing are not listed
+    assert relaxed_design.counts.sum() == pytest.approx(32, rel=1e-5)
+    exact_design = designed(candidate)
+    assert exact_design.counts.sum() == 32
+    assert relaxed_design.bound - 1e-9 <= relaxed_design.value <= exact_design.value
+    assert exact_design.efficiency > 0.98
 
 
 def test_a_population_has_a_fair_opponent_and_a_size():
     grid = np.array([0.5, 1, 2, 6, 24, 48, 72, 120])
     design = designed(cf.Candidate(grid, per_subject=3, name="adults"), budget=None, price=0.2, exact=False)
     assert design.counts.sum() == pytest.approx(8 / 0.2, rel=1e-5)  # eight quantities
-    said = str(designed(cf.Candidate(grid, per_subject=3, name="adults")))
-    assert re.search(r"equidistant times reach [1-9]\d %, times in equal ratios 5\d %", said)
-    assert "equal ratios, same cost" in said
+    text = str(designed(cf.Candidate(grid, per_subject=3, name="adults")))
+    assert re.search(r"equidistant times reach [1-9]\d %, times in equal ratios 5\d %", text)
+    assert "equal ratios, same cost" in text
     with pytest.raises(cf.InputError, match=r"adults: no 20 of its times are 2.5 apart"):
         designed(cf.Candidate(np.arange(40.0), per_subject=20, spacing=2.5, name="adults"))
 
@@ -113,14 +113,14 @@ def test_the_search_finds_what_all_schedules_together_hold(monkeypatch):
     grid = np.array([0.5, 1, 2, 4, 6, 24, 48, 72, 96, 120])
     for criterion in ("D", "A", cf.variance_of("omega(ka)")):
         candidate = cf.Candidate(grid, per_subject=3, name="adults")
-        every = designed(candidate, exact=False, criterion=criterion)
+        full_design = designed(candidate, exact=False, criterion=criterion)
         with monkeypatch.context() as patch:
             patch.setattr(populations, "_EVERY", 0)
-            found = designed(candidate, exact=False, criterion=criterion)
-        assert every.known.all_compared
-        assert not found.known.all_compared
-        assert found.value == pytest.approx(every.value, rel=1e-5)
-        assert found.known.compared <= every.known.compared
+            search_design = designed(candidate, exact=False, criterion=criterion)
+        assert full_design.known.all_compared
+        assert not search_design.known.all_compared
+        assert search_design.value == pytest.approx(full_design.value, rel=1e-5)
+        assert search_design.known.compared <= full_design.known.compared
 
 
 def linear(sigma):
@@ -128,27 +128,27 @@ def linear(sigma):
     x, k, x0 = cf.symbols("x k x0")
     model = cf.Model({x: k}, parameters=[k, x0], initial={x: x0})
     pilot = cf.Experiment({"x": np.ones(3)}, [0, 1, 2], sigma=cf.unknown(guess=sigma))
-    own = {"k": cf.Parameter(2.0, local=True), "x0": cf.Parameter(1.0, local=True)}
-    of = {"k": cf.Individual(omega=0.4, distribution="normal"), "x0": cf.Individual(omega=0.3, distribution="normal")}
-    return cf.Problem(model, pilot, parameters=own), cf.Population(of, correlated=True)
+    parameters = {"k": cf.Parameter(2.0, local=True), "x0": cf.Parameter(1.0, local=True)}
+    individuals = {"k": cf.Individual(omega=0.4, distribution="normal"), "x0": cf.Individual(omega=0.3, distribution="normal")}
+    return cf.Problem(model, pilot, parameters=parameters), cf.Population(individuals, correlated=True)
 
 
 def test_the_information_of_a_linear_model_is_that_of_its_exact_likelihood():
     times, sigma = np.array([0.0, 0.5, 2.0, 3.0]), 0.2
     problem, population = linear(sigma)
     design = cf.design(problem, cf.Candidate(times), budget=1, population=population, exact=False, over="k")
-    found = design.bought.offers.J[0, 0].T @ design.bought.offers.J[0, 0]
+    information = design.bought.offers.J[0, 0].T @ design.bought.offers.J[0, 0]
     X = np.stack([times, np.ones(4)], -1)
     names = design.known.names
     assert set(names) == {"k", "x0", "sigma(x)", "omega(k)", "omega(x0)", "correlation(k, x0)"}
     values = dict(zip(("k", "x0", "sigma(x)", "omega(k)", "omega(x0)"), (2, 1, sigma, 0.4, 0.3), strict=True))
 
     def moments(u):
-        at = {n: v * (1 + u[names.index(n)]) for n, v in values.items()}
+        point = {n: v * (1 + u[names.index(n)]) for n, v in values.items()}
         r = u[names.index("correlation(k, x0)")]
-        w, v = at["omega(k)"], at["omega(x0)"]
-        V = X @ np.array([[w * w, r * w * v], [r * w * v, v * v]]) @ X.T + at["sigma(x)"] ** 2 * np.eye(4)
-        return X @ np.array([at["k"], at["x0"]]), V
+        w, v = point["omega(k)"], point["omega(x0)"]
+        V = X @ np.array([[w * w, r * w * v], [r * w * v, v * v]]) @ X.T + point["sigma(x)"] ** 2 * np.eye(4)
+        return X @ np.array([point["k"], point["x0"]]), V
 
     mean, V0 = moments(np.zeros(6))
 
@@ -161,7 +161,7 @@ def test_the_information_of_a_linear_model_is_that_of_its_exact_likelihood():
         [sum(s * t * expected(h * (s * a + t * b)) for s in (1, -1) for t in (1, -1)) / (4 * h * h) for b in eye]
         for a in eye
     ]
-    np.testing.assert_allclose(found, hessian, rtol=1e-4, atol=1e-4 * np.max(hessian))
+    np.testing.assert_allclose(information, hessian, rtol=1e-4, atol=1e-4 * np.max(hessian))
 
 
 def test_groups_with_doses_costs_and_covariates():
@@ -174,19 +174,19 @@ def test_groups_with_doses_costs_and_covariates():
     adults = cf.Candidate(TIMES, name="adults", cost=2, at_most=9)
     children = cf.Candidate(TIMES[1:], per_subject=4, spacing=1, name="children", initial={"gut": 20.0})
     design = designed(adults, children, budget=40, population=population)
-    of = {n: design.table["count"][design.table["candidate"] == n].sum() for n in set(design.table["candidate"])}
-    assert any(n.startswith("children") for n in of)
+    counts_by_candidate = {n: design.table["count"][design.table["candidate"] == n].sum() for n in set(design.table["candidate"])}
+    assert any(n.startswith("children") for n in counts_by_candidate)
     assert design.spent <= 40
-    who = [e.name for e in design.experiments]
-    assert sum(n.startswith("adults") for n in who) <= 9
-    assert len(set(who)) == len(who)
-    plain, young = (design.known.question.covariates[i, 0] for i in (1, 2))
-    assert (plain, young) == (70.0, 20.0)
-    limited = designed(adults, children, budget={"adults": 4, "all": 20}, population=population)
-    assert sum(e.name.startswith("adults") for e in limited.experiments) <= 2
-    done = designed(cf.Candidate(TIMES, name="first", fixed=True), children, budget=10, population=population)
-    assert "Do first, which is fixed." in str(done)
-    assert done.spent <= 10
+    names = [e.name for e in design.experiments]
+    assert sum(n.startswith("adults") for n in names) <= 9
+    assert len(set(names)) == len(names)
+    default_weight, child_weight = (design.known.question.covariates[i, 0] for i in (1, 2))
+    assert (default_weight, child_weight) == (70.0, 20.0)
+    limited_design = designed(adults, children, budget={"adults": 4, "all": 20}, population=population)
+    assert sum(e.name.startswith("adults") for e in limited_design.experiments) <= 2
+    fixed_design = designed(cf.Candidate(TIMES, name="first", fixed=True), children, budget=10, population=population)
+    assert "Do first, which is fixed." in str(fixed_design)
+    assert fixed_design.spent <= 10
 
 
 @cache
@@ -207,9 +207,9 @@ def theophylline():
 def test_a_fit_is_what_is_known_before():
     result = theophylline()
     design = cf.design(result, cf.Candidate(np.arange(0.5, 10, 0.5), per_subject=2, name="next"), budget=20)
-    for name, before in design.before.items():
-        assert before == pytest.approx(result[name].relative_error, rel=1e-6)
-        assert design.after[name] < before
+    for name, error in design.before.items():
+        assert error == pytest.approx(result[name].relative_error, rel=1e-6)
+        assert design.after[name] < error
     assert design.problem.n_data == 36 + 40
     assert cf.mixed_effects(design.problem, result.question.said[1], max_iter=0).n_individuals == 32
 
@@ -253,41 +253,41 @@ def decaying(subjects, each):
     x, k, noise = cf.symbols("x k noise")
     model = cf.Model({x: -k * x}, parameters=[k], initial={x: 10.0})
     pilot = cf.Experiment({"x": [7.0, 3.0]}, [1, 4], sigma={"x": noise + 0 * x})
-    own = {"k": cf.Parameter(0.3, local=True), "noise": cf.Parameter(0.3, lower=0, scale="log")}
-    problem, population = cf.Problem(model, pilot, parameters=own), cf.Population({"k": cf.Individual(omega=0.3)})
-    when = cf.Candidate(np.arange(0.5, 12, 0.5), per_subject=each)
-    return cf.design(problem, when, budget=subjects, population=population)
+    parameters = {"k": cf.Parameter(0.3, local=True), "noise": cf.Parameter(0.3, lower=0, scale="log")}
+    problem, population = cf.Problem(model, pilot, parameters=parameters), cf.Population({"k": cf.Individual(omega=0.3)})
+    candidate = cf.Candidate(np.arange(0.5, 12, 0.5), per_subject=each)
+    return cf.design(problem, candidate, budget=subjects, population=population)
 
 
 def test_trials_are_simulated_and_fitted():
     design = decaying(10, 3)
-    verified = design.verify(4, verbose=0)
-    assert verified.fitted == 4
-    assert verified.subjects == 10
-    assert [*verified.quantities] == ["k", "noise", "omega(k)"]
-    every = np.array([row.theta for row in verified.rows])
-    for j, (name, found) in enumerate(verified.quantities.items()):
-        assert found.promised == pytest.approx(design.after[name] * 0.3)
-        assert found.scatter == pytest.approx(np.std(every[:, j], ddof=1))
-        assert found.bias == pytest.approx(np.mean(every[:, j]) - 0.3)
-        assert found.low < found.ratio < found.high
-        assert found.verdict in ("too few trials to tell", "less than promised", "more than promised")
-    said = str(verified)
-    assert "4 simulated trials of 10 subjects, fitted by mixed effects" in said
-    assert "scatter / promised" in said
-    again = design.verify(2, verbose=0)
-    np.testing.assert_array_equal(again.rows[1].theta, verified.rows[1].theta)  # whoever else was drawn
-    stopped = design.verify(50, max_time=1e-6, verbose=0)
-    assert "time limit was reached" in str(stopped)
-    assert stopped.fitted == 0
+    verification = design.verify(4, verbose=0)
+    assert verification.fitted == 4
+    assert verification.subjects == 10
+    assert [*verification.quantities] == ["k", "noise", "omega(k)"]
+    estimates = np.array([row.theta for row in verification.rows])
+    for j, (name, quantity) in enumerate(verification.quantities.items()):
+        assert quantity.promised == pytest.approx(design.after[name] * 0.3)
+        assert quantity.scatter == pytest.approx(np.std(estimates[:, j], ddof=1))
+        assert quantity.bias == pytest.approx(np.mean(estimates[:, j]) - 0.3)
+        assert quantity.low < quantity.ratio < quantity.high
+        assert quantity.verdict in ("too few trials to tell", "less than promised", "more than promised")
+    text = str(verification)
+    assert "4 simulated trials of 10 subjects, fitted by mixed effects" in text
+    assert "scatter / promised" in text
+    repeated_verification = design.verify(2, verbose=0)
+    np.testing.assert_array_equal(repeated_verification.rows[1].theta, verification.rows[1].theta)  # whoever else was drawn
+    stopped_verification = design.verify(50, max_time=1e-6, verbose=0)
+    assert "time limit was reached" in str(stopped_verification)
+    assert stopped_verification.fitted == 0
 
 
 def test_trials_of_a_fit_hold_its_subjects_and_covariates():
     design = cf.design(theophylline(), cf.Candidate(np.arange(0.5, 10, 0.5), per_subject=2), budget=3)
     assert design.verify(2, verbose=0).subjects == 15
     weight = cf.symbols("weight")
-    own = {"CL": cf.Individual(0.15 * weight / 70), "V": cf.Individual(), "ka": cf.Individual()}
-    population = cf.Population(own, covariates={"weight": {"pilot": 70.0, "children": 20.0}})
+    individuals = {"CL": cf.Individual(0.15 * weight / 70), "V": cf.Individual(), "ka": cf.Individual()}
+    population = cf.Population(individuals, covariates={"weight": {"pilot": 70.0, "children": 20.0}})
     young = cf.Candidate(TIMES, name="children")
     design = designed(cf.Candidate(TIMES, name="adults"), young, budget={"adults": 2, "children": 2},
                       population=population, criterion=cf.variance_of("V"))  # fmt: skip
@@ -306,16 +306,16 @@ def test_what_verify_cannot_take():
 
 @pytest.mark.slow
 def test_trials_scatter_as_promised():
-    verified = decaying(50, 4).verify(200, verbose=0)
-    assert verified.fitted == 200
-    for found in verified.quantities.values():
-        assert found.ratio == pytest.approx(1.0, abs=0.1)
-        assert found.verdict == "as promised"
+    verification = decaying(50, 4).verify(200, verbose=0)
+    assert verification.fitted == 200
+    for quantity in verification.quantities.values():
+        assert quantity.ratio == pytest.approx(1.0, abs=0.1)
+        assert quantity.verdict == "as promised"
 
 
 @pytest.mark.slow
 def test_trials_on_processes_are_the_same():
     design = decaying(10, 3)
-    here, there = (design.verify(6, workers=n, verbose=0) for n in (1, 2))
-    for one, other in zip(here.rows, there.rows, strict=True):
-        np.testing.assert_array_equal(one.theta, other.theta)
+    serial_trials, parallel_trials = (design.verify(6, workers=n, verbose=0) for n in (1, 2))
+    for serial_row, parallel_row in zip(serial_trials.rows, parallel_trials.rows, strict=True):
+        np.testing.assert_array_equal(serial_row.theta, parallel_row.theta)

@@ -45,25 +45,25 @@ def decays(n, rng, *, omega=0.4, sigma=0.2, noise=None, times=(0.5, 1.0, 2.0, 4.
     spread = cf.unknown() if noise is None else noise
     data = [a * np.exp(-r * times) for a, r in zip(doses, rates, strict=True)]
     data = [y + (sigma if noise is None else 0.03 + 0.08 * y) * rng.standard_normal(times.size) for y in data]
-    given = cf.Parameter(10.0, local=True) if own_start else cf.Parameter(10.0, fixed=True)
-    parameters = {"k": cf.Parameter(0.5, local=True), "dose": given}
+    dose_parameter = cf.Parameter(10.0, local=True) if own_start else cf.Parameter(10.0, fixed=True)
+    parameters = {"k": cf.Parameter(0.5, local=True), "dose": dose_parameter}
     return model, [cf.Experiment({"x": y}, times, sigma=spread) for y in data], parameters
 
 
-def scores_and_information(values, at):
+def scores_and_information(values, theta):
     """Return the slopes of each individual's log density by mean, sigma and omega (n, 3), and minus its curvature."""
     repeats = values.shape[1]
-    step = 1e-4 * at
+    step = 1e-4 * theta
 
-    def log_densities(moved):
-        mean, sigma, omega = at + step * moved
+    def log_densities(offsets):
+        mean, sigma, omega = theta + step * offsets
         covariance = sigma**2 * np.eye(repeats) + omega**2
         return multivariate_normal.logpdf(values, np.full(repeats, mean), covariance)
 
     unit = np.eye(3)
     scores = np.stack([(log_densities(e) - log_densities(-e)) / (2 * h) for e, h in zip(unit, step, strict=True)], 1)
     corners = [[(a + b, a - b, b - a, -a - b) for b in unit] for a in unit]
-    sums = np.array([[[log_densities(c).sum() for c in own] for own in row] for row in corners])
+    sums = np.array([[[log_densities(c).sum() for c in cell] for cell in row] for row in corners])
     return scores, -(sums @ [1, -1, -1, 1]) / (4 * np.outer(step, step))
 
 
@@ -72,37 +72,37 @@ def test_a_linear_model_has_its_closed_form():
     n, repeats = values.shape
     result = cf.mixed_effects(levels(values), cf.Population({"level": cf.Individual(distribution="normal", omega=1.0)}))
     means = values.mean(axis=1)
-    within = ((values - means[:, None]) ** 2).sum() / (n * (repeats - 1))
-    between = means.var() - within / repeats
+    within_variance = ((values - means[:, None]) ** 2).sum() / (n * (repeats - 1))
+    between_variance = means.var() - within_variance / repeats
     assert result.success
     assert result.names == ("level", "sigma(x)", "omega(level)")
-    found = result.values
-    np.testing.assert_allclose(found["level"], values.mean(), rtol=1e-5)
-    np.testing.assert_allclose([found["sigma(x)"], found["omega(level)"]], np.sqrt([within, between]), rtol=1e-4)
-    covariance = within * np.eye(repeats) + between
+    estimates = result.values
+    np.testing.assert_allclose(estimates["level"], values.mean(), rtol=1e-5)
+    np.testing.assert_allclose([estimates["sigma(x)"], estimates["omega(level)"]], np.sqrt([within_variance, between_variance]), rtol=1e-4)
+    covariance = within_variance * np.eye(repeats) + between_variance
     log_density = multivariate_normal.logpdf(values, np.full(repeats, values.mean()), covariance).sum()
     np.testing.assert_allclose(result.neg2loglik, -2.0 * log_density, rtol=1e-9)
     # Standard errors from the information of the same density, by hand.
-    total = within + repeats * between
+    total = within_variance + repeats * between_variance
     np.testing.assert_allclose(result.standard_errors["level"], np.sqrt(total / (n * repeats)), rtol=1e-3)
-    variance_of_within = 2.0 * within**2 / (n * (repeats - 1))
+    variance_of_within = 2.0 * within_variance**2 / (n * (repeats - 1))
     np.testing.assert_allclose(
-        result.standard_errors["sigma(x)"], np.sqrt(variance_of_within) / (2 * np.sqrt(within)), rtol=1e-2
+        result.standard_errors["sigma(x)"], np.sqrt(variance_of_within) / (2 * np.sqrt(within_variance)), rtol=1e-2
     )
     # The sandwich of the same density, by differences.
-    scores, information = scores_and_information(values, np.array([found[name] for name in result.names]))
+    scores, information = scores_and_information(values, np.array([estimates[name] for name in result.names]))
     bread = np.linalg.inv(information)
     sandwich = np.sqrt(np.diag(bread @ (scores.T @ scores) @ bread))
     np.testing.assert_allclose(list(result.robust_standard_errors.values()), sandwich, rtol=2e-3)
     assert not np.allclose(sandwich, list(result.standard_errors.values()), rtol=0.05)
     # The best linear unbiased predictions and their shrinkage.
-    share = repeats * between / total
-    own = [result.individuals[f"experiment {i + 1}"].parameters["level"] for i in range(n)]
-    np.testing.assert_allclose(own, values.mean() + share * (means - values.mean()), rtol=1e-4)
+    share = repeats * between_variance / total
+    individual_levels = [result.individuals[f"experiment {i + 1}"].parameters["level"] for i in range(n)]
+    np.testing.assert_allclose(individual_levels, values.mean() + share * (means - values.mean()), rtol=1e-4)
     scatter = share * means.std(ddof=1)
-    np.testing.assert_allclose(result.shrinkage["level"], 1 - scatter / found["omega(level)"], atol=1e-4)
+    np.testing.assert_allclose(result.shrinkage["level"], 1 - scatter / estimates["omega(level)"], atol=1e-4)
     deviations = [f.deviations["level"] for f in result.individuals.values()]
-    np.testing.assert_allclose(deviations, np.sqrt(between * within / total), rtol=1e-3)
+    np.testing.assert_allclose(deviations, np.sqrt(between_variance * within_variance / total), rtol=1e-3)
 
 
 def test_laplace_is_near_the_integral():
@@ -112,7 +112,7 @@ def test_laplace_is_near_the_integral():
     question = ask(problem, cf.Population({"k": cf.Individual(omega=0.4)}))
     laplace = LaplaceApproximation(question, SimulatedCohort(question, cf.IntegratorOptions()))
     y = np.array([np.log(0.3), np.log(0.2), np.log(0.4)])
-    at = laplace.value(y, question.means(y)[0])
+    evaluation = laplace.value(y, question.means(y)[0])
     times = np.array([0.5, 1.0, 2.0, 4.0])
 
     def exact(data):
@@ -123,8 +123,8 @@ def test_laplace_is_near_the_integral():
         mode = minimize(lambda eta: -np.log(density(eta[0])), [0.0], method="Nelder-Mead").x[0]
         return -np.log(quad(density, mode - 1.0, mode + 1.0, points=[mode], limit=200)[0])
 
-    found = [exact(e.data["x"][1].ravel()) for e in animals]
-    np.testing.assert_allclose(at.parts, found, atol=0.02)
+    expected = [exact(e.data["x"][1].ravel()) for e in animals]
+    np.testing.assert_allclose(evaluation.parts, expected, atol=0.02)
 
 
 @pytest.mark.parametrize("case", ["combined noise and covariate", "full covariance", "prior and normal"])
@@ -155,12 +155,12 @@ def test_gradients_are_exact(case):
     question = ask(cf.Problem(model, animals, parameters=parameters), population)
     laplace = LaplaceApproximation(question, SimulatedCohort(question, cf.IntegratorOptions()))
     y = question.guess + 0.1 * rng.standard_normal(question.n_y)
-    at = laplace.value(y, question.means(y)[0])
-    gradient = laplace.scores(at).gradient
+    evaluation = laplace.value(y, question.means(y)[0])
+    gradient = laplace.scores(evaluation).gradient
     for j in range(y.size):
         step = np.zeros(y.size)
         step[j] = 2e-3 * max(abs(y[j]) if not question.log[j] else 1.0, 0.1)
-        ends = [laplace.value(y + s * step, at.modes.phi).value for s in (1, -1)]
+        ends = [laplace.value(y + s * step, evaluation.modes.phi).value for s in (1, -1)]
         difference = (ends[0] - ends[1]) / (2 * step[j])
         np.testing.assert_allclose(gradient[j], difference, rtol=2e-4, atol=2e-4 * np.abs(gradient).max())
 
@@ -169,22 +169,22 @@ def test_the_maximum_is_one_and_full_covariance_is_found():
     rng = np.random.default_rng(2)
     model, animals, parameters = decays(10, rng, own_start=True)
     problem = cf.Problem(model, animals, parameters=parameters)
-    own = {"k": cf.Individual(omega=0.2), "dose": cf.Individual(omega=0.4)}
-    full = cf.mixed_effects(problem, cf.Population(own, correlated=[("k", "dose")]))
-    plain = cf.mixed_effects(problem, cf.Population(own), standard_errors=False)
-    assert full.success
-    assert "correlation(k, dose)" in full.names
-    assert full.neg2loglik < plain.neg2loglik + 1e-6  # more freedom, no less likelihood
-    correlation = full.omega[0, 1] / np.sqrt(full.omega[0, 0] * full.omega[1, 1])
-    np.testing.assert_allclose(full.values["correlation(k, dose)"], correlation)
-    low, high = full.confidence_intervals()["correlation(k, dose)"]
+    individuals = {"k": cf.Individual(omega=0.2), "dose": cf.Individual(omega=0.4)}
+    full_result = cf.mixed_effects(problem, cf.Population(individuals, correlated=[("k", "dose")]))
+    diagonal_result = cf.mixed_effects(problem, cf.Population(individuals), standard_errors=False)
+    assert full_result.success
+    assert "correlation(k, dose)" in full_result.names
+    assert full_result.neg2loglik < diagonal_result.neg2loglik + 1e-6  # more freedom, no less likelihood
+    correlation = full_result.omega[0, 1] / np.sqrt(full_result.omega[0, 0] * full_result.omega[1, 1])
+    np.testing.assert_allclose(full_result.values["correlation(k, dose)"], correlation)
+    low, high = full_result.confidence_intervals()["correlation(k, dose)"]
     assert -1 < low < correlation < high < 1
     # Nothing near is likelier.
-    question = full.question
+    question = full_result.question
     laplace = LaplaceApproximation(question, SimulatedCohort(question, cf.IntegratorOptions()))
     for _ in range(4):
-        y = full.y + 0.05 * rng.standard_normal(full.y.size)
-        assert laplace.value(y, full.phi).value > 0.5 * full.neg2loglik
+        y = full_result.y + 0.05 * rng.standard_normal(full_result.y.size)
+        assert laplace.value(y, full_result.phi).value > 0.5 * full_result.neg2loglik
 
 
 def test_units_do_not_matter():
@@ -243,23 +243,23 @@ def test_a_run_is_stopped_and_goes_on(tmp_path):
     model, animals, parameters = decays(8, np.random.default_rng(6))
     problem = cf.Problem(model, animals, parameters=parameters)
     population = cf.Population({"k": cf.Individual(omega=0.2)})
-    whole = cf.mixed_effects(problem, population)
+    full_result = cf.mixed_effects(problem, population)
     file = tmp_path / "run.jsonl"
-    stopped = cf.mixed_effects(problem, population, checkpoint=file, callback=lambda now: now.iteration == 2)
-    assert stopped.status is cf.Status.STOPPED_BY_CALLBACK
-    assert not stopped.success
-    assert np.isnan(stopped.standard_errors["k"])
-    assert stopped.iterations == 2
-    again = cf.mixed_effects(problem, population, checkpoint=file, resume=True)
-    assert again.success
-    assert again.history[0] <= stopped.history[-1] + 1e-6
-    for name, value in whole.values.items():
-        np.testing.assert_allclose(again.values[name], value, rtol=1e-4)
+    stopped_result = cf.mixed_effects(problem, population, checkpoint=file, callback=lambda iteration: iteration.iteration == 2)
+    assert stopped_result.status is cf.Status.STOPPED_BY_CALLBACK
+    assert not stopped_result.success
+    assert np.isnan(stopped_result.standard_errors["k"])
+    assert stopped_result.iterations == 2
+    resumed_result = cf.mixed_effects(problem, population, checkpoint=file, resume=True)
+    assert resumed_result.success
+    assert resumed_result.history[0] <= stopped_result.history[-1] + 1e-6
+    for name, value in full_result.values.items():
+        np.testing.assert_allclose(resumed_result.values[name], value, rtol=1e-4)
     with pytest.raises(cf.InputError, match="was written for another population"):
         cf.mixed_effects(problem, cf.Population({"k": cf.Individual(omega=0.3)}), checkpoint=file, resume=True)
-    late = cf.mixed_effects(problem, population, max_time=1e-3)
-    assert late.status is cf.Status.MAX_TIME
-    assert late.message.startswith("The time limit")
+    late_result = cf.mixed_effects(problem, population, max_time=1e-3)
+    assert late_result.status is cf.Status.MAX_TIME
+    assert late_result.message.startswith("The time limit")
 
 
 def test_theophylline_at_the_estimates_of_nlme():
@@ -270,11 +270,11 @@ def test_theophylline_at_the_estimates_of_nlme():
     result = cf.mixed_effects(benchmark.problem, benchmark.population, start=start, max_iter=0)
     assert result.status is cf.Status.MAX_ITERATIONS
     np.testing.assert_allclose(-0.5 * result.neg2loglik, -177.0214092, atol=2e-3)
-    found = [f.eta for f in result.individuals.values()]
+    etas = [f.eta for f in result.individuals.values()]
     of_ka = [-0.11925847, 0.28380757, 0.36481832, -0.27857497, -0.06587589, -0.23164674]
     of_cl = [-0.35424940, 0.01090200, 0.02721889, -0.06385611, 0.07299299, 0.14958984]
-    np.testing.assert_allclose([eta["ka"] for eta in found[:6]], of_ka, atol=2e-4)
-    np.testing.assert_allclose([eta["CL"] for eta in found[:6]], of_cl, atol=2e-4)
+    np.testing.assert_allclose([eta["ka"] for eta in etas[:6]], of_ka, atol=2e-4)
+    np.testing.assert_allclose([eta["CL"] for eta in etas[:6]], of_cl, atol=2e-4)
 
 
 def test_individual_fits_for_a_known_population():
@@ -291,7 +291,7 @@ def test_individual_fits_for_a_known_population():
             return 0.5 * (((data - 10 * np.exp(-0.3 * np.exp(eta[0]) * times)) / 0.2) ** 2).sum() + eta[0] ** 2 / 0.32
 
         eta = minimize(cost, [0.0], tol=1e-10).x[0]
-        name = next(n for n, own in zip(result.individuals, animals, strict=True) if own is e)
+        name = next(n for n, experiment in zip(result.individuals, animals, strict=True) if experiment is e)
         np.testing.assert_allclose(result.individuals[name].eta["k"], eta, atol=1e-5)
 
 
@@ -304,14 +304,14 @@ def test_tables_predictions_and_pictures():
     times = table["time"]
     typical = 10 * np.exp(-result.values["k"] * times)
     np.testing.assert_allclose(table["population"], typical, rtol=1e-6)
-    own = np.repeat([f.parameters["k"] for f in result.individuals.values()], 4)
-    np.testing.assert_allclose(table["individual"], 10 * np.exp(-own * times), rtol=1e-6)
+    individual_rates = np.repeat([f.parameters["k"] for f in result.individuals.values()], 4)
+    np.testing.assert_allclose(table["individual"], 10 * np.exp(-individual_rates * times), rtol=1e-6)
     residual = (table["individual"] - table["value"]) / result.values["sigma(x)"]
     np.testing.assert_allclose(table["residual"], residual, rtol=1e-6, atol=1e-8)
     np.testing.assert_allclose(result.residual_shrinkage, 1 - residual.std(ddof=1), rtol=1e-6)
-    found = result.predict([0.0, 3.0], individuals="experiment 2")
+    predictions = result.predict([0.0, 3.0], individuals="experiment 2")
     k2 = result.individuals["experiment 2"].parameters["k"]
-    np.testing.assert_allclose(found["experiment 2"]["x"], 10 * np.exp(-k2 * np.array([0, 3])), rtol=1e-6)
+    np.testing.assert_allclose(predictions["experiment 2"]["x"], 10 * np.exp(-k2 * np.array([0, 3])), rtol=1e-6)
     assert len(result.individual_table["individual"]) == 4
     assert len(result.plot().axes) == 4
     assert result["k"].interval[0] < result["k"].value < result["k"].interval[1]
@@ -338,20 +338,20 @@ def test_what_does_not_fit_is_listed():
         cf.mixed_effects(
             problem, cf.Population({"k": cf.Individual(weight)}, covariates={"weight": [70.0, -1.0, 60.0]})
         )
-    both = cf.Problem(model, animals, parameters=parameters | {"dose": cf.Parameter(10.0, local=True)})
+    two_local_problem = cf.Problem(model, animals, parameters=parameters | {"dose": cf.Parameter(10.0, local=True)})
     with pytest.raises(cf.InputError, match="has no distribution"):
-        cf.mixed_effects(both, cf.Population({"k": cf.Individual()}))
-    alone = cf.Problem(model, animals[:1], parameters=parameters)
+        cf.mixed_effects(two_local_problem, cf.Population({"k": cf.Individual()}))
+    single_problem = cf.Problem(model, animals[:1], parameters=parameters)
     with pytest.raises(cf.InputError, match="at least two"):
-        cf.mixed_effects(alone, cf.Population({"k": cf.Individual()}))
+        cf.mixed_effects(single_problem, cf.Population({"k": cf.Individual()}))
     prior = parameters | {"k": cf.Parameter(0.5, local=True, prior=cf.Normal(0.5, 0.1))}
-    informed = cf.Problem(model, animals, parameters=prior)
+    informed_problem = cf.Problem(model, animals, parameters=prior)
     with pytest.raises(cf.InputError, match="has a prior; its population is the prior"):
-        cf.mixed_effects(informed, cf.Population({"k": cf.Individual()}))
-    _, known, _ = decays(3, np.random.default_rng(0), noise=0.1)
-    lossy = cf.Problem(model, known, parameters=parameters).robust("cauchy")
+        cf.mixed_effects(informed_problem, cf.Population({"k": cf.Individual()}))
+    _, known_sigma_experiments, _ = decays(3, np.random.default_rng(0), noise=0.1)
+    robust_problem = cf.Problem(model, known_sigma_experiments, parameters=parameters).robust("cauchy")
     with pytest.raises(cf.InputError, match="with f_scale up to 1 is no likelihood"):
-        cf.mixed_effects(lossy, cf.Population({"k": cf.Individual()}))
+        cf.mixed_effects(robust_problem, cf.Population({"k": cf.Individual()}))
     with pytest.raises(cf.InputError, match=r"(?s)omega is -1.*distribution is 'gamma'"):
         cf.Individual(omega=-1, distribution="gamma")
     with pytest.raises(cf.InputError, match="correlated names 'V'"):
@@ -391,21 +391,21 @@ def mixed_cohort(rng):
     times = np.array([0.0, 0.5, 1.0, 2.0, 4.0])
 
     def one(i):
-        at = times if i < 3 else times[: 5 if i < 6 else 4] + 0.1 * i
-        conc = np.maximum(2.0 * np.exp(-0.3 * at) + 0.1 * rng.standard_normal(at.size), 0.2)
+        measurement_times = times if i < 3 else times[: 5 if i < 6 else 4] + 0.1 * i
+        conc = np.maximum(2.0 * np.exp(-0.3 * measurement_times) + 0.1 * rng.standard_normal(measurement_times.size), 0.2)
         noise = {"conc": cf.Gaussian(sigma=a + b * cf.symbols("conc"), below=0.2), "left": cf.LogNormal(sigma=0.3)}
-        data = {"conc": conc, "left": 10 * np.exp(-0.9 * at)} if i % 2 else {"conc": conc}
+        data = {"conc": conc, "left": 10 * np.exp(-0.9 * measurement_times)} if i % 2 else {"conc": conc}
         return cf.Experiment(
             data,
-            at,
+            measurement_times,
             noise={n: noise[n] for n in data},
             initial={"gut": 10.0 + i, "blood": 0.1 * V},
             events=[cf.Doses("gut", amount=5.0, times=[1.5])] if i == 5 else (),
         )
 
-    own = {n: cf.Parameter(v, local=True) for n, v in {"ka": 1.0, "k": 0.3}.items()}
-    shared = {"V": cf.Parameter(3.0, scale="log"), "a": cf.Parameter(0.05, lower=0), "b": 0.1}
-    problem = cf.Problem(model, [one(i) for i in range(7)], parameters={**own, **shared})
+    local_parameters = {n: cf.Parameter(v, local=True) for n, v in {"ka": 1.0, "k": 0.3}.items()}
+    shared_parameters = {"V": cf.Parameter(3.0, scale="log"), "a": cf.Parameter(0.05, lower=0), "b": 0.1}
+    problem = cf.Problem(model, [one(i) for i in range(7)], parameters={**local_parameters, **shared_parameters})
     population = cf.Population({"ka": cf.Individual(), "k": cf.Individual(distribution="normal", omega=0.1)})
     return ask(problem, population)
 
@@ -417,29 +417,29 @@ def test_blocks_of_individuals_cost_what_each_does_alone(method):
     rng = np.random.default_rng(0)
     question = mixed_cohort(rng)
     options = cf.IntegratorOptions(method=method)
-    alone, together = SimulatedCohort(question, options), cohort_of(question, options)
-    assert not isinstance(together, BatchedCohort)  # one has a second dose
+    single_cohort, joint_cohort = SimulatedCohort(question, options), cohort_of(question, options)
+    assert not isinstance(joint_cohort, BatchedCohort)  # one has a second dose
     phi = question.problem.guess[question.places] + 0.1 * rng.standard_normal((7, 2))
     s = question.problem.guess[question.shared]
-    for who in (np.arange(7), np.array([1, 5, 6])):
-        one, other = (cohort.curved(phi[who], s, who) for cohort in (alone, together))
-        np.testing.assert_allclose(other.cost, one.cost, rtol=1e-6)
-        size = np.abs(one.gradient).max()
-        np.testing.assert_allclose(other.gradient, one.gradient, rtol=1e-5, atol=1e-6 * size)
-        size = np.abs(one.curvature).max()
-        np.testing.assert_allclose(other.curvature, one.curvature, rtol=1e-5, atol=1e-6 * size)
-    for one, other in zip(alone.seen(phi, s), together.seen(phi, s), strict=True):
-        np.testing.assert_allclose(other, one, rtol=1e-6, atol=1e-8)
+    for indices in (np.arange(7), np.array([1, 5, 6])):
+        expected, actual = (cohort.curved(phi[indices], s, indices) for cohort in (single_cohort, joint_cohort))
+        np.testing.assert_allclose(actual.cost, expected.cost, rtol=1e-6)
+        size = np.abs(expected.gradient).max()
+        np.testing.assert_allclose(actual.gradient, expected.gradient, rtol=1e-5, atol=1e-6 * size)
+        size = np.abs(expected.curvature).max()
+        np.testing.assert_allclose(actual.curvature, expected.curvature, rtol=1e-5, atol=1e-6 * size)
+    for expected, actual in zip(single_cohort.seen(phi, s), joint_cohort.seen(phi, s), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-8)
 
 
 def test_threads_change_nothing():
     model, animals, parameters = decays(40, np.random.default_rng(3))
     problem = cf.Problem(model, animals, parameters=parameters)
     population = cf.Population({"k": cf.Individual()})
-    found = [cf.mixed_effects(problem, population, max_iter=2, standard_errors=False, workers=n) for n in (1, 2)]
-    np.testing.assert_array_equal(found[0].y, found[1].y)
-    np.testing.assert_array_equal(found[0].phi, found[1].phi)
-    assert found[0].history == found[1].history
+    results = [cf.mixed_effects(problem, population, max_iter=2, standard_errors=False, workers=n) for n in (1, 2)]
+    np.testing.assert_array_equal(results[0].y, results[1].y)
+    np.testing.assert_array_equal(results[0].phi, results[1].phi)
+    assert results[0].history == results[1].history
     with pytest.raises(cf.InputError, match="workers is 0; give a number of processes or"):
         cf.mixed_effects(problem, population, workers=0)
 
@@ -453,12 +453,12 @@ def test_workers_that_hold_individuals_change_nothing(method):
     question, options = mixed_cohort(rng), cf.IntegratorOptions(method=method)
     phi = question.problem.guess[question.places] + 0.1 * rng.standard_normal((7, 2))
     s = question.problem.guess[question.shared]
-    here = cohort_of(question, options)
+    local_cohort = cohort_of(question, options)
     with ThreadPoolExecutor(2) if method == "esdirk" else nullcontext(2) as workers, lanes_divided(workers):
-        there = cohort_of(question, options)
-        for who in (np.arange(7), np.array([1, 5, 6])):
-            one, other = (cohort.curved(phi[who], s, who) for cohort in (here, there))
+        worker_cohort = cohort_of(question, options)
+        for indices in (np.arange(7), np.array([1, 5, 6])):
+            expected, actual = (cohort.curved(phi[indices], s, indices) for cohort in (local_cohort, worker_cohort))
             for name in ("cost", "gradient", "curvature"):
-                np.testing.assert_array_equal(getattr(other, name), getattr(one, name))
-        for one, other in zip(here.seen(phi, s), there.seen(phi, s), strict=True):
-            np.testing.assert_array_equal(other, one)
+                np.testing.assert_array_equal(getattr(actual, name), getattr(expected, name))
+        for expected, actual in zip(local_cohort.seen(phi, s), worker_cohort.seen(phi, s), strict=True):
+            np.testing.assert_array_equal(actual, expected)

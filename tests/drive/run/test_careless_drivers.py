@@ -66,7 +66,7 @@ def test_all_mistakes_of_a_run_are_listed_at_once():
         cf.incremental(
             BOUNDED, coarse=1, fallback="no", max_time="1 h", callback=3, verbose=9, break_fraction=2, horizons=[]
         )  # type: ignore[arg-type]
-    said = "\n".join(caught.value.problems)
+    text = "\n".join(caught.value.problems)
     for word in ("coarse is 1", "fallback is 'no'", "max_time is '1 h'", "callback is 3", "verbose is 9",
                  "break_fraction is 2", "horizons is []"):  # fmt: skip
-        assert word in said
+        assert word in text

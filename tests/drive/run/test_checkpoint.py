@@ -73,12 +73,12 @@ def test_a_file_that_is_cut_anywhere_goes_on_after_its_last_whole_line(tmp_path,
     content = filled(path)
     cut %= len(content) + 1
     path.write_bytes(content[:cut])
-    whole = content[:cut].count(b"\n")
+    n_lines = content[:cut].count(b"\n")
     file = Checkpoint(path, HEADER, resume=True)
-    assert list(file.records) == RECORDS[: max(whole - 1, 0)]
+    assert list(file.records) == RECORDS[: max(n_lines - 1, 0)]
     file.append({"more": 1})
     file.close()
-    assert resumed(path) == [*RECORDS[: max(whole - 1, 0)], {"more": 1}]
+    assert resumed(path) == [*RECORDS[: max(n_lines - 1, 0)], {"more": 1}]
 
 
 def test_a_file_that_exists_is_not_overwritten(path):
@@ -147,23 +147,23 @@ def test_records_that_lack_what_they_should_hold_are_refused_in_a_sentence(path,
     """Without their checksums, as from an earlier version: else no such record would be read at all."""
     run = DRIVERS[driver]
     kind = type(run(checkpoint=path))
-    again = [lambda: run(checkpoint=path, resume=True), *([lambda: kind.load(path)] if hasattr(kind, "load") else [])]
+    readers = [lambda: run(checkpoint=path, resume=True), *([lambda: kind.load(path)] if hasattr(kind, "load") else [])]
     header, *records = [json.loads(line) for line in path.read_bytes().splitlines()]
     for entry in (header, *records):
         entry.pop("crc32", None)
-    said = []
+    messages = []
     for number in {0, len(records) // 2, len(records) - 1}:
         record = records[number]
         for damaged in ({k: {} for k in record}, {k: "junk" for k in record}, {k: 3 for k in record}):
             changed = [header, *records[:number], damaged, *records[number + 1 :]]
             path.write_text("".join(json.dumps(r) + "\n" for r in changed))
-            for read_again in again:
+            for read_again in readers:
                 try:
                     read_again()
                 except InputError as error:
-                    said.append(str(error))
-    assert said
-    assert all(str(path) in sentence for sentence in said)
+                    messages.append(str(error))
+    assert messages
+    assert all(str(path) in sentence for sentence in messages)
 
 
 def test_a_later_format_is_refused(path):
@@ -189,8 +189,8 @@ def test_every_difference_is_named(path):
     del other["driver"]
     with pytest.raises(InputError) as caught:
         resumed(path, other)
-    said = [mistake.removeprefix(f"'{path}' ") for mistake in caught.value.problems]
-    assert said == [
+    mistakes = [mistake.removeprefix(f"'{path}' ") for mistake in caught.value.problems]
+    assert mistakes == [
         "was written for another model",
         "was written for the bound of 'k' [0.0, inf]; this run has [0.0, 5.0]",
         "lacks the seed, which this run has",
@@ -200,10 +200,10 @@ def test_every_difference_is_named(path):
 
 def test_a_file_is_written_whole_or_not_at_all(path):
     filled(path)
-    before = path.read_bytes()
+    original_content = path.read_bytes()
     with pytest.raises(ValueError, match="not JSON compliant"):
         write(path, HEADER, _broken())
-    assert path.read_bytes() == before
+    assert path.read_bytes() == original_content
     assert [p.name for p in path.parent.iterdir()] == [path.name]
     write(path, HEADER, RECORDS)
     assert resumed(path) == RECORDS
@@ -230,8 +230,8 @@ def test_a_changed_problem_is_told_by_what_changed():
     for model in models:
         assert changed(problem, model=model) == {"model"}
     noisy = cf.Experiment({"x": [1.0, 0.7, 0.5, 0.3, 0.2]}, time=[0, 1, 2, 3, 4], sigma=0.2, initial={"x": 1.0})
-    moved = data.with_values({"x": [1.0, 0.7, 0.5, 0.3, np.nextafter(0.2, 1)]})
-    for experiment in (noisy, moved):
+    shifted_experiment = data.with_values({"x": [1.0, 0.7, 0.5, 0.3, np.nextafter(0.2, 1)]})
+    for experiment in (noisy, shifted_experiment):
         assert changed(problem, experiments=experiment) == {"data of 'experiment 1'"}
     higher = cf.Experiment({"x": [1.0, 0.7, 0.5, 0.3, 0.2]}, time=[0, 1, 2, 3, 4], sigma=0.1, initial={"x": 1.1})
     assert changed(problem, experiments=higher) == {"inputs, initial and fixed values of 'experiment 1'"}
@@ -242,12 +242,12 @@ def test_a_changed_problem_is_told_by_what_changed():
 
 def test_inputs_constraints_and_fixed_values_belong_to_the_problem():
     problem = everything()
-    first, second = problem.experiments
-    inputs = {**first.inputs, "w": Input.linear([0, 1.1, 3], [0.1, 0.5, 0.3])}
+    first_experiment, second_experiment = problem.experiments
+    inputs = {**first_experiment.inputs, "w": Input.linear([0, 1.1, 3], [0.1, 0.5, 0.3])}
     other = cf.Experiment(
-        first.data, sigma=first.sigma, initial=first.initial, inputs=inputs, start=first.start, name=first.name
+        first_experiment.data, sigma=first_experiment.sigma, initial=first_experiment.initial, inputs=inputs, start=first_experiment.start, name=first_experiment.name
     )
-    assert changed(problem, experiments=[other, second]) == {"inputs, initial and fixed values of 'first'"}
+    assert changed(problem, experiments=[other, second_experiment]) == {"inputs, initial and fixed values of 'first'"}
     assert changed(problem, constraints=[]) == {"constraints"}
     fixed = {**problem.parameters, "k4": cf.Parameter(0.6, fixed=True)}
     assert changed(problem, parameters=fixed) == {
@@ -256,14 +256,14 @@ def test_inputs_constraints_and_fixed_values_belong_to_the_problem():
 
 
 def test_the_fingerprint_is_the_same_in_another_process_and_after_pickling():
-    mine = fingerprint(everything())
-    assert fingerprint(pickle.loads(pickle.dumps(everything()))) == mine
+    local_fingerprint = fingerprint(everything())
+    assert fingerprint(pickle.loads(pickle.dumps(everything()))) == local_fingerprint
     script = (
         "import json; from tests.builders import everything; from castfit._support.json_codec import plain;"
         "from castfit.problem.fingerprint import fingerprint as f; print(json.dumps(plain(f(everything()))))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert not differences(json.loads(done.stdout), mine)
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert not differences(json.loads(process.stdout), local_fingerprint)
 
 
 def test_options_are_described_without_addresses():
@@ -290,12 +290,12 @@ def test_records_of_dataclasses_come_back_as_they_were(path):
     result = cf.fit(pole(), cf.SingleShooting())
     filled(path, [{"state": state, "result": result}])
     (record,) = resumed(path)
-    back = rebuilt(SearchState, record["state"])
-    assert plain(back) == plain(state)
-    assert (back.combined, back.frequency.dtype) == (state.combined, np.intp)
-    assert isinstance(back.climbs[0].start, Member)
-    again = rebuilt(cf.Result | None, record["result"])
-    assert again.values == result.values
-    assert again.chi2 == result.chi2
-    np.testing.assert_array_equal(again.covariance, result.covariance)
+    loaded_state = rebuilt(SearchState, record["state"])
+    assert plain(loaded_state) == plain(state)
+    assert (loaded_state.combined, loaded_state.frequency.dtype) == (state.combined, np.intp)
+    assert isinstance(loaded_state.climbs[0].start, Member)
+    loaded_result = rebuilt(cf.Result | None, record["result"])
+    assert loaded_result.values == result.values
+    assert loaded_result.chi2 == result.chi2
+    np.testing.assert_array_equal(loaded_result.covariance, result.covariance)
     assert rebuilt(cf.Result | None, None) is None

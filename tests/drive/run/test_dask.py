@@ -73,34 +73,34 @@ def wells(count: int = 40) -> cf.Problem:
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 def test_one_fit_of_four_workers_survives_the_death_of_one():
     """Workers hold the model, and population fits hold their individuals; one of four is killed in the middle."""
-    problem, how = wells(), cf.SingleShooting(cf.IntegratorOptions(method="cvodes"))
-    here = cf.fit(problem, how)
+    problem, transcription = wells(), cf.SingleShooting(cf.IntegratorOptions(method="cvodes"))
+    local_result = cf.fit(problem, transcription)
     starts = [{"k": 0.5}, {"k": 1.2}]
-    searched = cf.multistart(problem, how, starts=starts)
+    local_multistart = cf.multistart(problem, transcription, starts=starts)
     population, subjects = cf.Population({"b": cf.Individual(distribution="normal", omega=0.1)}), wells(12)
-    mixed = cf.mixed_effects(subjects, population, max_iter=3, standard_errors=False)
+    local_population = cf.mixed_effects(subjects, population, max_iter=3, standard_errors=False)
     killed: list[int] = []
     with client_of(4) as client:
 
-        def kill(now: object) -> None:
+        def kill(iteration: object) -> None:
             if not killed:
                 killed.append(next(iter(client.run(os.getpid).values())))
                 os.kill(killed[0], signal.SIGKILL)
 
         workers = client.get_executor()
-        there = cf.fit(problem, how, workers=workers, callback=kill)
-        again = cf.multistart(problem, how, starts=starts, workers=workers)
+        remote_result = cf.fit(problem, transcription, workers=workers, callback=kill)
+        remote_multistart = cf.multistart(problem, transcription, starts=starts, workers=workers)
         killed.clear()
-        far = cf.mixed_effects(subjects, population, max_iter=3, standard_errors=False, workers=workers, callback=kill)
-        profile_there = cf.profile(here, "k", how, workers=workers)
-    profile_here = cf.profile(here, "k", how)
-    assert here.success
+        remote_population = cf.mixed_effects(subjects, population, max_iter=3, standard_errors=False, workers=workers, callback=kill)
+        profile_there = cf.profile(local_result, "k", transcription, workers=workers)
+    profile_here = cf.profile(local_result, "k", transcription)
+    assert local_result.success
     for name in ("theta", "residuals"):
-        assert getattr(here, name).tobytes() == getattr(there, name).tobytes()
-    assert np.asarray(here.covariance).tobytes() == np.asarray(there.covariance).tobytes()
-    assert here.iterations == there.iterations
-    assert rows(searched) == rows(again)
-    assert mixed.history == far.history
-    assert mixed.y.tobytes() == far.y.tobytes()
-    assert mixed.phi.tobytes() == far.phi.tobytes()
+        assert getattr(local_result, name).tobytes() == getattr(remote_result, name).tobytes()
+    assert np.asarray(local_result.covariance).tobytes() == np.asarray(remote_result.covariance).tobytes()
+    assert local_result.iterations == remote_result.iterations
+    assert rows(local_multistart) == rows(remote_multistart)
+    assert local_population.history == remote_population.history
+    assert local_population.y.tobytes() == remote_population.y.tobytes()
+    assert local_population.phi.tobytes() == remote_population.phi.tobytes()
     assert profile_here.limits() == profile_there.limits()

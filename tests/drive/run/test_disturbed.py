@@ -63,9 +63,9 @@ def test_workers_end_with_the_process_that_started_them(driver):
 def awaited(condition, seconds):
     """Wait until a condition holds; return what it says at last."""
     end = time.monotonic() + seconds
-    while not (found := condition()) and time.monotonic() < end:
+    while not (value := condition()) and time.monotonic() < end:
         time.sleep(0.1)
-    return found
+    return value
 
 
 def busy(pid):
@@ -74,9 +74,9 @@ def busy(pid):
     with suppress(OSError):
         children = [int(child) for task in tasks for child in task.read_text().split()]
         workers = [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
-        before = [seconds(worker) for worker in workers]
+        cpu_seconds = [seconds(worker) for worker in workers]
         time.sleep(1.0)
-        if len(workers) == 2 and min(before) > 0.3 and before == [seconds(worker) for worker in workers]:
+        if len(workers) == 2 and min(cpu_seconds) > 0.3 and cpu_seconds == [seconds(worker) for worker in workers]:
             return workers
     return []
 
@@ -127,7 +127,7 @@ def test_an_executor_that_takes_no_more_work_ends_a_scatter_search():
     executor = ThreadPoolExecutor(1)
     result = cf.scatter_search(
         bounded(), cf.SingleShooting(), **SMALL, workers=executor,
-        callback=lambda now: executor.shutdown() if now.generation == 1 else None,
+        callback=lambda progress: executor.shutdown() if progress.generation == 1 else None,
     )  # fmt: skip
     assert "takes no more work" in result.reason
     assert result.success
@@ -173,36 +173,36 @@ def test_a_full_disk_leaves_the_result_that_was_saved(tmp_path):
     """The disk is a limit on the size of files, which a disk that is full differs from in its number alone."""
     import resource
 
-    path, found = tmp_path / "result.json", cf.fit(bounded(), "single")
-    found.save(path)
-    before, limits = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    path, result = tmp_path / "result.json", cf.fit(bounded(), "single")
+    result.save(path)
+    content, limits = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, limits[1]))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(content) // 2, limits[1]))
         with pytest.raises(OSError, match="File too large"):
-            found.save(path)
+            result.save(path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, ignored)
-    assert path.read_bytes() == before
+    assert path.read_bytes() == content
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
-    found.save(path)
-    assert cf.Result.load(path).values == found.values
+    result.save(path)
+    assert cf.Result.load(path).values == result.values
 
 
 @POSIX
 def test_a_result_is_saved_to_links_devices_and_folders_that_take_no_new_files(tmp_path, monkeypatch):
-    found = cf.fit(bounded(), "single")
-    found.save("/dev/null")
+    result = cf.fit(bounded(), "single")
+    result.save("/dev/null")
     link, path = tmp_path / "link.json", tmp_path / "result.json"
     path.write_text("old")
     link.symlink_to(path)
-    found.save(link)
+    result.save(link)
     assert link.is_symlink()
     path.write_text("old")
     monkeypatch.setattr("tempfile.mkdtemp", forbidden)
-    found.save(path)
-    assert cf.Result.load(path).values == found.values
+    result.save(path)
+    assert cf.Result.load(path).values == result.values
 
 
 def forbidden(*arguments, **options):
@@ -212,13 +212,13 @@ def forbidden(*arguments, **options):
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("after", [0, 3])
 def test_a_full_disk_costs_no_result(driver, after, tmp_path, full_disk, capfd):
-    whole = driver(None)
+    reference_result = driver(None)
     full_disk(after)
-    found = driver(tmp_path / "run.jsonl")
-    assert found.success
-    assert found.message.endswith("could not always be written (No space left on device).")
-    assert found.message in found.summary()
-    assert found.best.values == whole.best.values
+    result = driver(tmp_path / "run.jsonl")
+    assert result.success
+    assert result.message.endswith("could not always be written (No space left on device).")
+    assert result.message in result.summary()
+    assert result.best.values == reference_result.best.values
     assert capfd.readouterr() == ("", "")
 
 
@@ -233,14 +233,14 @@ def test_a_device_that_is_full_is_told_once(driver, capfd):
 def test_a_disk_that_was_full_for_a_while_leaves_a_checkpoint_that_can_be_continued(driver, tmp_path, full_disk):
     path = tmp_path / "run.jsonl"
     full_disk(2, until=4)
-    whole = driver(path)
+    first_result = driver(path)
     header, records, size = read(path)
     assert header
     assert records
     assert size == path.stat().st_size
-    again = driver(path, resume=True)
-    assert again.best.values == whole.best.values
-    assert whole.success
+    resumed_result = driver(path, resume=True)
+    assert resumed_result.best.values == first_result.best.values
+    assert first_result.success
 
 
 # Paths that are no files
@@ -248,19 +248,19 @@ def test_a_disk_that_was_full_for_a_while_leaves_a_checkpoint_that_can_be_contin
 
 @POSIX
 def test_saving_over_a_device_leaves_it_one(tmp_path):
-    found = run(None, starts=2)
+    result = run(None, starts=2)
     null = tmp_path / "null"
     null.symlink_to("/dev/null")
-    found.save(null)
+    result.save(null)
     assert null.is_symlink()
     assert Path("/dev/null").is_char_device()
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with refused("pipe' cannot be written"):
-        found.save(pipe)
+        result.save(pipe)
     assert pipe.is_fifo()
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    found.save(pipe)
+    result.save(pipe)
     assert os.read(reader, 20) == b'{"castfit_checkpoint'
     os.close(reader)
     assert pipe.is_fifo()
@@ -292,13 +292,13 @@ def test_a_mixed_effects_fit_that_is_killed_goes_on(tmp_path):
     command = [sys.executable, "-m", "tests.drive.killed_population", str(path)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:
-            told = [process.stdout.readline().strip() for _ in range(4)]
+            lines = [process.stdout.readline().strip() for _ in range(4)]
         finally:
             process.send_signal(signal.SIGKILL)
-    assert told == ["0", "1", "2", "3"]
-    again, whole = killed_population.run(path), killed_population.run(None)
-    assert again.success
-    assert len(again.history) < len(whole.history)
-    for name, value in whole.values.items():
-        assert again.values[name] == pytest.approx(value, rel=1e-4)
-        assert again.standard_errors[name] == pytest.approx(whole.standard_errors[name], rel=1e-2)
+    assert lines == ["0", "1", "2", "3"]
+    resumed_result, full_result = killed_population.run(path), killed_population.run(None)
+    assert resumed_result.success
+    assert len(resumed_result.history) < len(full_result.history)
+    for name, value in full_result.values.items():
+        assert resumed_result.values[name] == pytest.approx(value, rel=1e-4)
+        assert resumed_result.standard_errors[name] == pytest.approx(full_result.standard_errors[name], rel=1e-2)

@@ -35,14 +35,14 @@ def test_fits_of_equal_height_are_one_optimum_whatever_their_order(heights, rand
 def test_rounding_is_no_second_optimum():
     ends = {0: (3e-19, {"k": 1.0}), 1: (2e-16, {"k": 1.0})}
     assert len(optima(ends)) == 2
-    (both,) = optima(ends, Merit(floor=1e-10))
-    assert both.starts == (0, 1)
+    (optimum,) = optima(ends, Merit(floor=1e-10))
+    assert optimum.starts == (0, 1)
 
 
 def test_what_differs_at_equal_height_is_named():
     ends = {i: (5.0, {"a": a, "b": 2.0 + 1e-5 * a, "zero": 0.0}) for i, a in enumerate((1.0, -1.0))}
-    (both,) = optima(ends)
-    assert both.varying == ("a",)
+    (optimum,) = optima(ends)
+    assert optimum.varying == ("a",)
 
 
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=12))
@@ -111,14 +111,14 @@ def guarded(*, expression: bool = False) -> cf.Problem:
 def test_fits_are_compared_by_the_objective_where_a_prior_meets_an_unknown_sigma(expression):
     problem = guarded(expression=expression)
     best = cf.fit(problem, cf.SingleShooting())
-    many = cf.multistart(problem, cf.SingleShooting(), starts=3)
-    assert many.measure == best.measure == "-2 log L"
-    assert many.optima[0].objective == pytest.approx(best.neg2loglik, abs=1e-5)
+    multistart_result = cf.multistart(problem, cf.SingleShooting(), starts=3)
+    assert multistart_result.measure == best.measure == "-2 log L"
+    assert multistart_result.optima[0].objective == pytest.approx(best.neg2loglik, abs=1e-5)
     search = cf.scatter_search(problem, cf.SingleShooting(), max_eval=60, dim_refset=4, n_diverse=12)
     assert search.history[-1].objective == pytest.approx(best.neg2loglik, abs=1e-4)
     assert search.best.values == pytest.approx(best.values, rel=1e-5)
-    both = cf.compare(problem, ["single"], starts=2)
-    assert both.best_objective == both.best_chi2 == pytest.approx(best.neg2loglik, abs=1e-5)
+    comparison = cf.compare(problem, ["single"], starts=2)
+    assert comparison.best_objective == comparison.best_chi2 == pytest.approx(best.neg2loglik, abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["eliminated", "parameter", "robust"])
@@ -131,17 +131,17 @@ def test_fits_are_compared_by_the_objective_where_it_is_a_likelihood(kind):
     merit = Merit.of(problem)
     assert merit.at_height(merit.height(best.cost, best.chi2)) == pytest.approx(best.neg2loglik, rel=1e-9)
     assert merit.floor < best.neg2loglik - 10 * best.n_data
-    many = cf.multistart(problem, "single", starts=3)
-    assert len(many.optima) == 1
-    assert many.optima[0].objective == pytest.approx(best.neg2loglik, abs=1e-5 * best.n_data)
-    assert many.best.cost == pytest.approx(best.cost, abs=1e-5 * best.n_data)
+    multistart_result = cf.multistart(problem, "single", starts=3)
+    assert len(multistart_result.optima) == 1
+    assert multistart_result.optima[0].objective == pytest.approx(best.neg2loglik, abs=1e-5 * best.n_data)
+    assert multistart_result.best.cost == pytest.approx(best.cost, abs=1e-5 * best.n_data)
     search = cf.scatter_search(problem, "single", max_eval=60, dim_refset=4, n_diverse=12)
     assert search.best is not None
     assert search.best.objective == pytest.approx(best.neg2loglik, abs=1e-4 * best.n_data)
     assert search.measure == ("-2 log L" if kind == "eliminated" else "-2 log L of normal errors")
-    both = cf.compare(problem, ["single", "multiple"], starts=2)
-    assert both.best_objective == pytest.approx(best.neg2loglik, abs=1e-5 * best.n_data)
-    assert [row.correct for row in both.rows] == [2, 2]
+    comparison = cf.compare(problem, ["single", "multiple"], starts=2)
+    assert comparison.best_objective == pytest.approx(best.neg2loglik, abs=1e-5 * best.n_data)
+    assert [row.correct for row in comparison.rows] == [2, 2]
 
 
 def kinds() -> dict[str, cf.Problem]:
@@ -166,21 +166,21 @@ def test_every_text_tells_the_same_number_of_one_optimum(measure, capsys):
     problem = kinds()[measure]
     best = cf.fit(problem, "single", verbose=1)
     assert best.objective == (best.chi2 if measure == "chi2" else best.neg2loglik)
-    told = f"{measure} = {best.objective:.6g}"
-    other = f"{'chi2' if measure != 'chi2' else '-2 log L'} = "
-    seen, searched = [], []
-    many = cf.multistart(problem, "single", starts=2, callback=lambda now: seen.append(now.sentence))
-    found = cf.estimate(problem, finds=1, ways=["box"], callback=lambda now: seen.append(now.sentence))
-    both = cf.compare(problem, ["single"], starts=2, callback=lambda trial: seen.append(trial.sentence))
+    expected_text = f"{measure} = {best.objective:.6g}"
+    other_prefix = f"{'chi2' if measure != 'chi2' else '-2 log L'} = "
+    sentences, scatter_sentences = [], []
+    multistart_result = cf.multistart(problem, "single", starts=2, callback=lambda progress: sentences.append(progress.sentence))
+    estimate = cf.estimate(problem, finds=1, ways=["box"], callback=lambda progress: sentences.append(progress.sentence))
+    comparison = cf.compare(problem, ["single"], starts=2, callback=lambda trial: sentences.append(trial.sentence))
     search = cf.scatter_search(
         problem, "single", max_eval=60, dim_refset=4, n_diverse=12,
-        callback=lambda now: searched.append(now.sentence),
+        callback=lambda progress: scatter_sentences.append(progress.sentence),
     )  # fmt: skip
-    texts = [str(best), repr(best), capsys.readouterr().out, *seen[-1:], *map(str, (many, found, both, search))]
-    texts += [repr(many), repr(both), repr(search), searched[-1], found.story[0], seen[1]]
+    texts = [str(best), repr(best), capsys.readouterr().out, *sentences[-1:], *map(str, (multistart_result, estimate, comparison, search))]
+    texts += [repr(multistart_result), repr(comparison), repr(search), scatter_sentences[-1], estimate.story[0], sentences[1]]
     for text in texts:
-        assert told in text
-        assert other not in text
+        assert expected_text in text
+        assert other_prefix not in text
         assert "equivalent" not in text
 
 
@@ -214,8 +214,8 @@ def test_costs_that_are_likelihoods_are_compared_per_datum(costs, units, n):
     order = np.argsort(costs, kind="stable")
     assert (np.diff(np.array(values)[order]) >= 0.0).all()
     if units < 100:
-        for more in (units, 0.0):
-            groups = optima({i: (2.0 * n * (cost + more), {}) for i, cost in enumerate(costs)}, merit)
+        for offset in (units, 0.0):
+            groups = optima({i: (2.0 * n * (cost + offset), {}) for i, cost in enumerate(costs)}, merit)
             for one in groups:
                 spread = np.ptp([costs[i] for i in one.starts])
                 assert spread <= 0.51e-4  # half of the relative difference of chi2
@@ -230,9 +230,9 @@ def test_no_optimum_of_a_wrong_model_is_taken_for_a_description():
     problem = cf.Problem(
         cf.Model({x: -k * x}, parameters=[k]), experiment, parameters={"k": cf.Parameter(0.5, lower=0.01, upper=3.0)}
     )
-    many = cf.multistart(problem, cf.SingleShooting(), starts=3)
+    multistart_result = cf.multistart(problem, cf.SingleShooting(), starts=3)
     search = cf.scatter_search(problem, cf.SingleShooting(), max_eval=40, dim_refset=4, n_diverse=12)
-    both = cf.compare(problem, ["single"], starts=2)
-    for found in (many, search, both):
-        assert found.best.success
-        assert "No optimum that was found describes the data." in str(found)
+    comparison = cf.compare(problem, ["single"], starts=2)
+    for result in (multistart_result, search, comparison):
+        assert result.best.success
+        assert "No optimum that was found describes the data." in str(result)

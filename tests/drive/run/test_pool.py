@@ -30,12 +30,12 @@ def outcomes(function, todo, workers, limit=FOREVER, deadline=FOREVER):
 
 def outcomes_beside_what_hangs(monkeypatch, function, todo, workers, hanging=1):
     """Return the outcomes; what hangs is late once all others have ended, and nothing before, however slow it is."""
-    found, others = {}, len(todo) - hanging
-    no_time_passes_until(lambda: len(found) >= others, monkeypatch)
+    results, n_awaited = {}, len(todo) - hanging
+    no_time_passes_until(lambda: len(results) >= n_awaited, monkeypatch)
     with Pool(workers) as staff:
         for key, value in staff.run(function, todo, limit=60.0):
-            found[key] = value
-    return found
+            results[key] = value
+    return results
 
 
 @pytest.fixture
@@ -59,14 +59,14 @@ def test_as_long_as_little_is_left_it_is_done_here(monkeypatch):
         clock = iter(seconds * k for k in range(100))
         monkeypatch.setattr(pool.time, "monotonic", lambda: next(clock))
 
-        def others(function, todo, *_):
+        def run_elsewhere(function, todo, *_):
             for key, _arguments in todo:
                 yield key, "others"
 
         with Pool(2) as staff:
-            monkeypatch.setattr(staff, "_on_processes", others)
-            found = dict(staff.run(square, tasks(*range(6)), expected=expected))
-        return ["others" if value == "others" else "here" for _, value in sorted(found.items())]
+            monkeypatch.setattr(staff, "_on_processes", run_elsewhere)
+            results = dict(staff.run(square, tasks(*range(6)), expected=expected))
+        return ["others" if value == "others" else "here" for _, value in sorted(results.items())]
 
     assert where(seconds=1.0, expected=1.0) == ["here"] * 6
     assert where(seconds=9.0, expected=1.0) == ["here"] + ["others"] * 5  # it took longer than was thought
@@ -76,34 +76,34 @@ def test_as_long_as_little_is_left_it_is_done_here(monkeypatch):
 
 @pytest.mark.parametrize("where", ["here", "threads"])
 def test_tasks_may_be_added_while_others_run(where, threads):
-    todo, seen = tasks(3), []
+    todo, results = tasks(3), []
     with Pool(1 if where == "here" else threads) as staff:
         for key, value in staff.run(square, todo):
-            seen.append((key, value))
-            if len(seen) < 4:
+            results.append((key, value))
+            if len(results) < 4:
                 todo.append((key, (value,)))
-    assert seen == [(0, 9), (0, 81), (0, 6561), (0, 6561**2)]
+    assert results == [(0, 9), (0, 81), (0, 6561), (0, 6561**2)]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 def test_a_worker_that_dies_or_hangs_costs_its_own_task(monkeypatch):
     """In no more processes than are lost: for further attempts and reasons see below, and test_disturbed.py."""
     monkeypatch.setattr(pool, "ATTEMPTS", 1)
-    found = outcomes_beside_what_hangs(monkeypatch, chore, tasks(1, "die", 2, "hang"), 2)
-    assert (found[0], found[2]) == (1, 2)
-    assert found[1] == Lost("worker_died", "Its worker process died (SIGKILL).")
-    assert found[3] == Lost("worker_hung", "Its worker process hung and was ended.")
+    results = outcomes_beside_what_hangs(monkeypatch, chore, tasks(1, "die", 2, "hang"), 2)
+    assert (results[0], results[2]) == (1, 2)
+    assert results[1] == Lost("worker_died", "Its worker process died (SIGKILL).")
+    assert results[3] == Lost("worker_hung", "Its worker process hung and was ended.")
     assert not active_children()
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 def test_others_take_the_place_of_workers_that_die_or_hang(monkeypatch):
-    found = outcomes_beside_what_hangs(monkeypatch, chore, tasks(1, "die", 2, "hang", "leave", 3), 2)
-    assert {key: value for key, value in found.items() if not isinstance(value, Lost)} == {0: 1, 2: 2, 5: 3}
-    assert found[1] == Lost("worker_died", "Its worker process died (SIGKILL).")
-    assert found[3] == Lost("worker_hung", "Its worker process hung and was ended.")
-    assert found[4] == Lost("worker_died", "Its worker process died (exit code 3).")
+    results = outcomes_beside_what_hangs(monkeypatch, chore, tasks(1, "die", 2, "hang", "leave", 3), 2)
+    assert {key: value for key, value in results.items() if not isinstance(value, Lost)} == {0: 1, 2: 2, 5: 3}
+    assert results[1] == Lost("worker_died", "Its worker process died (SIGKILL).")
+    assert results[3] == Lost("worker_hung", "Its worker process hung and was ended.")
+    assert results[4] == Lost("worker_died", "Its worker process died (exit code 3).")
 
 
 @pytest.mark.slow
@@ -123,12 +123,12 @@ def test_processes_that_cannot_start_are_misuse(monkeypatch):
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 def test_an_executor_that_breaks_costs_what_it_had():
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
-        found = outcomes(chore, tasks("die", 1), executor)
-        assert found[0].cause == "worker_died"
-        assert "BrokenProcessPool" in found[0].message
-        assert isinstance(found[1], Lost)
-        late = outcomes(square, tasks(2, 3), executor)
-    assert [value.cause for value in late.values()] == ["not_run", "not_run"]
+        results = outcomes(chore, tasks("die", 1), executor)
+        assert results[0].cause == "worker_died"
+        assert "BrokenProcessPool" in results[0].message
+        assert isinstance(results[1], Lost)
+        late_results = outcomes(square, tasks(2, 3), executor)
+    assert [value.cause for value in late_results.values()] == ["not_run", "not_run"]
 
 
 def test_an_executor_that_hangs_is_given_up(threads, monkeypatch):
@@ -138,10 +138,10 @@ def test_an_executor_that_hangs_is_given_up(threads, monkeypatch):
         return task if isinstance(task, int) else wake.wait(60)
 
     try:  # the last one waits behind those that hang
-        found = outcomes_beside_what_hangs(monkeypatch, wait, tasks(1, "hang", 2, "hang", 3), threads, hanging=3)
+        results = outcomes_beside_what_hangs(monkeypatch, wait, tasks(1, "hang", 2, "hang", 3), threads, hanging=3)
     finally:
         wake.set()
-    causes = {key: getattr(value, "cause", value) for key, value in found.items()}
+    causes = {key: getattr(value, "cause", value) for key, value in results.items()}
     assert causes == {0: 1, 1: "worker_hung", 2: 2, 3: "worker_hung", 4: "not_run"}
 
 
@@ -149,17 +149,17 @@ def test_the_end_of_everything_ends_a_hanging_executor(threads, monkeypatch):
     monkeypatch.setattr(pool, "GRACE", 0.0)
     wake = threading.Event()
     try:
-        found = outcomes(lambda _: wake.wait(60), tasks(1), threads, deadline=0.0)
+        results = outcomes(lambda _: wake.wait(60), tasks(1), threads, deadline=0.0)
     finally:
         wake.set()
-    assert found[0].cause == "worker_hung"
+    assert results[0].cause == "worker_hung"
 
 
 def test_blas_uses_one_thread_inside_and_as_many_as_before_outside():
     libraries = openblas()
     if not libraries:
         pytest.skip("numpy is not built on its own OpenBLAS")
-    before = [get() for get, _ in libraries]
+    thread_counts = [get() for get, _ in libraries]
     try:
         for _, put in libraries:
             put(2)
@@ -169,7 +169,7 @@ def test_blas_uses_one_thread_inside_and_as_many_as_before_outside():
             assert {get() for get, _ in libraries} == {1}
         assert {get() for get, _ in libraries} == {2}
     finally:
-        for (_, put), count in zip(libraries, before, strict=True):
+        for (_, put), count in zip(libraries, thread_counts, strict=True):
             put(count)
 
 

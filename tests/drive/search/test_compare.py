@@ -24,58 +24,58 @@ def problem():
 
 
 @pytest.fixture(scope="module")
-def found(problem):
+def comparison(problem):
     methods = {"straight": SINGLE, "multiple": "multiple", "mine": partial(cf.incremental, fallback=False)}
     return cf.compare(problem, methods, starts=STARTS)
 
 
-def counts(found):
-    return {row.method: tuple(getattr(row, category) for category in CATEGORIES) for row in found.rows}
+def counts(comparison):
+    return {row.method: tuple(getattr(row, category) for category in CATEGORIES) for row in comparison.rows}
 
 
-def test_every_method_has_one_trial_per_start(found):
-    assert [(t.start, t.method) for t in found.trials] == [
+def test_every_method_has_one_trial_per_start(comparison):
+    assert [(t.start, t.method) for t in comparison.trials] == [
         (i, method) for i in range(4) for method in ("straight", "multiple", "mine")
     ]
-    assert counts(found) == {"straight": (3, 0, 1, 0), "multiple": (4, 0, 0, 0), "mine": (4, 0, 0, 0)}
-    assert found.best.values == pytest.approx({"k": 0.5})
-    assert found.best.problem is not None
-    assert found.stopped is None
-    assert found.message == "All 12 fits ended."
+    assert counts(comparison) == {"straight": (3, 0, 1, 0), "multiple": (4, 0, 0, 0), "mine": (4, 0, 0, 0)}
+    assert comparison.best.values == pytest.approx({"k": 0.5})
+    assert comparison.best.problem is not None
+    assert comparison.stopped is None
+    assert comparison.message == "All 12 fits ended."
 
 
-def test_a_row_says_what_its_trials_took(found):
-    for row in found.rows:
-        own = [t for t in found.trials if t.method == row.method]
+def test_a_row_says_what_its_trials_took(comparison):
+    for row in comparison.rows:
+        trials = [t for t in comparison.trials if t.method == row.method]
         assert row.starts == 4
         assert row.converged == row.correct + row.wrong
         assert row.success_rate == row.correct / 4
-        assert row.iterations == np.median([t.iterations for t in own])
-        assert row.evaluations == np.median([sum(t.evaluations.values()) for t in own])
-        assert row.median_time == np.median([t.time for t in own])
-        assert row.expected_time == pytest.approx(np.mean([t.time for t in own]) / row.success_rate)
-    assert [np.isnan(row.equivalent_iterations) for row in found.rows] == [True, True, False]
+        assert row.iterations == np.median([t.iterations for t in trials])
+        assert row.evaluations == np.median([sum(t.evaluations.values()) for t in trials])
+        assert row.median_time == np.median([t.time for t in trials])
+        assert row.expected_time == pytest.approx(np.mean([t.time for t in trials]) / row.success_rate)
+    assert [np.isnan(row.equivalent_iterations) for row in comparison.rows] == [True, True, False]
 
 
 def test_incremental_fits_count_all_their_horizons(problem):
-    found = cf.compare(problem, ["incremental"], starts=STARTS[1:2])
-    alone = cf.incremental(problem, start=STARTS[1])
-    (trial,) = found.trials
-    assert trial.iterations == alone.iterations == sum(h.iterations for h in alone.horizons) > alone.result.iterations
-    assert trial.evaluations == alone.evaluations
-    assert trial.evaluations["values"] > alone.result.evaluations["values"]
-    assert found.rows[0].equivalent_iterations == pytest.approx(alone.equivalent_iterations)
+    comparison = cf.compare(problem, ["incremental"], starts=STARTS[1:2])
+    incremental_result = cf.incremental(problem, start=STARTS[1])
+    (trial,) = comparison.trials
+    assert trial.iterations == incremental_result.iterations == sum(h.iterations for h in incremental_result.horizons) > incremental_result.result.iterations
+    assert trial.evaluations == incremental_result.evaluations
+    assert trial.evaluations["values"] > incremental_result.result.evaluations["values"]
+    assert comparison.rows[0].equivalent_iterations == pytest.approx(incremental_result.equivalent_iterations)
 
 
 def test_starts_are_drawn_as_by_multistart(problem):
-    found = cf.compare(problem, {"a": SINGLE}, starts=3, rng=7)
+    comparison = cf.compare(problem, {"a": SINGLE}, starts=3, rng=7)
     many = cf.multistart(problem, *SINGLE, starts=3, rng=7, max_draws=1)
-    assert found.drawn == many.drawn
-    assert [t.objective for t in found.trials] == [row.objective for row in many.starts]
-    assert cf.compare(problem, {"a": SINGLE}, starts=3, rng=8).drawn != found.drawn
+    assert comparison.drawn == many.drawn
+    assert [t.objective for t in comparison.trials] == [row.objective for row in many.starts]
+    assert cf.compare(problem, {"a": SINGLE}, starts=3, rng=8).drawn != comparison.drawn
 
 
-def test_workers_give_the_same_answers_and_a_lost_one_costs_its_trial(problem, found, monkeypatch, two_workers):
+def test_workers_give_the_same_answers_and_a_lost_one_costs_its_trial(problem, comparison, monkeypatch, two_workers):
     monkeypatch.setattr(pool, "ATTEMPTS", 1)  # for further attempts see test_pool.py and test_disturbed.py
     trouble, death = ("die", "process died (SIGKILL)") if two_workers == 2 else ("exit", "was lost")
     methods = {
@@ -83,13 +83,13 @@ def test_workers_give_the_same_answers_and_a_lost_one_costs_its_trial(problem, f
         "straight": SINGLE,
         "multiple": "multiple",
     }
-    there = cf.compare(problem, methods, starts=STARTS, workers=two_workers)
-    assert counts(there) == {"troubled": (2, 0, 1, 1), "straight": (3, 0, 1, 0), "multiple": (4, 0, 0, 0)}
-    assert there.stopped is None
-    assert f"Start 1, troubled: Its worker {death}" in there.message
+    worker_comparison = cf.compare(problem, methods, starts=STARTS, workers=two_workers)
+    assert counts(worker_comparison) == {"troubled": (2, 0, 1, 1), "straight": (3, 0, 1, 0), "multiple": (4, 0, 0, 0)}
+    assert worker_comparison.stopped is None
+    assert f"Start 1, troubled: Its worker {death}" in worker_comparison.message
     for method in ("straight", "multiple"):
-        here = [t.values for t in found.trials if t.method == method]
-        assert [t.values for t in there.trials if t.method == method] == here
+        expected = [t.values for t in comparison.trials if t.method == method]
+        assert [t.values for t in worker_comparison.trials if t.method == method] == expected
 
 
 def test_an_error_of_a_method_costs_its_trial(problem):
@@ -99,10 +99,10 @@ def test_an_error_of_a_method_costs_its_trial(problem):
     def forgets(problem, *, start, max_time):
         cf.fit(problem, *SINGLE, start=start, max_time=max_time)
 
-    found = cf.compare(problem, {"crash": crash, "forgets": forgets, "straight": SINGLE}, starts=STARTS[:1])
-    assert counts(found) == {"crash": (0, 0, 0, 1), "forgets": (0, 0, 0, 1), "straight": (1, 0, 0, 0)}
-    assert "Start 0, crash: RuntimeError: no such luck" in found.message
-    assert "returned None, not a Result" in found.message
+    comparison = cf.compare(problem, {"crash": crash, "forgets": forgets, "straight": SINGLE}, starts=STARTS[:1])
+    assert counts(comparison) == {"crash": (0, 0, 0, 1), "forgets": (0, 0, 0, 1), "straight": (1, 0, 0, 0)}
+    assert "Start 0, crash: RuntimeError: no such luck" in comparison.message
+    assert "returned None, not a Result" in comparison.message
 
 
 def counting(calls, *, interrupt=()):
@@ -124,17 +124,17 @@ def test_the_first_trial_of_a_method_is_run_twice(problem):
 
 
 def test_an_interrupted_run_keeps_what_is_finished(problem):
-    found = cf.compare(problem, {"a": counting([], interrupt=[4]), "b": SINGLE}, starts=STARTS[:3])
-    assert found.stopped is Status.INTERRUPTED
-    assert counts(found) == {"a": (2, 0, 0, 0), "b": (2, 0, 0, 0)}  # methods take turns
-    assert found.message == "Interrupted from the keyboard. 4 of 6 fits ended."
-    assert [t.status for t in found.trials][4:] == ["not_run", "not_run"]
+    comparison = cf.compare(problem, {"a": counting([], interrupt=[4]), "b": SINGLE}, starts=STARTS[:3])
+    assert comparison.stopped is Status.INTERRUPTED
+    assert counts(comparison) == {"a": (2, 0, 0, 0), "b": (2, 0, 0, 0)}  # methods take turns
+    assert comparison.message == "Interrupted from the keyboard. 4 of 6 fits ended."
+    assert [t.status for t in comparison.trials][4:] == ["not_run", "not_run"]
 
 
 def test_the_callback_stops_the_run(problem):
-    found = cf.compare(problem, {"a": SINGLE}, starts=STARTS, callback=lambda trial: trial.start == 1)
-    assert found.stopped is Status.STOPPED_BY_CALLBACK
-    assert found.rows[0].starts == 2
+    comparison = cf.compare(problem, {"a": SINGLE}, starts=STARTS, callback=lambda trial: trial.start == 1)
+    assert comparison.stopped is Status.STOPPED_BY_CALLBACK
+    assert comparison.rows[0].starts == 2
 
 
 def test_time_limits(problem, clock):
@@ -145,23 +145,23 @@ def test_time_limits(problem, clock):
         status = Status.MAX_TIME if max_time < 15.0 else Status.CONVERGED
         return cf.fit(problem, *SINGLE, start=start).ended(status, status.sentence)
 
-    found = cf.compare(problem, {"slow": slow}, starts=[{"k": 0.4}] * 20, max_time=50.0)
+    comparison = cf.compare(problem, {"slow": slow}, starts=[{"k": 0.4}] * 20, max_time=50.0)
     assert clock.now == pytest.approx(50.0, abs=1.0)
-    assert found.stopped is Status.MAX_TIME
-    assert found.rows[0].starts == found.rows[0].correct == 2
-    assert [t.status for t in found.trials] == ["converged"] * 2 + ["cut_off"] + ["not_run"] * 17
+    assert comparison.stopped is Status.MAX_TIME
+    assert comparison.rows[0].starts == comparison.rows[0].correct == 2
+    assert [t.status for t in comparison.trials] == ["converged"] * 2 + ["cut_off"] + ["not_run"] * 17
     each = cf.compare(problem, {"slow": slow}, starts=[{"k": 0.4}] * 2, fit_max_time=10.0)
     assert each.stopped is None
     assert counts(each) == {"slow": (0, 0, 0, 2)}
 
 
-def test_a_better_optimum_may_be_known(problem, found):
-    lower = found.best_objective - 1.0
-    judged = cf.compare(problem, {"straight": SINGLE}, starts=STARTS[:2], reference=lower)
-    assert judged.best_objective == lower
-    assert counts(judged) == {"straight": (0, 2, 0, 0)}
-    assert judged.rows[0].expected_time == np.inf
-    assert "never" in judged.summary()
+def test_a_better_optimum_may_be_known(problem, comparison):
+    lower = comparison.best_objective - 1.0
+    reference_comparison = cf.compare(problem, {"straight": SINGLE}, starts=STARTS[:2], reference=lower)
+    assert reference_comparison.best_objective == lower
+    assert counts(reference_comparison) == {"straight": (0, 2, 0, 0)}
+    assert reference_comparison.rows[0].expected_time == np.inf
+    assert "never" in reference_comparison.summary()
 
 
 @pytest.mark.parametrize(
@@ -197,13 +197,13 @@ def test_what_did_not_finish_does_not_count(status):
     assert row.record()["success_rate"] is None
 
 
-def test_files(found, tmp_path):
-    found.to_json(tmp_path / "rows.json")
+def test_files(comparison, tmp_path):
+    comparison.to_json(tmp_path / "rows.json")
     record = json.loads((tmp_path / "rows.json").read_text())
-    assert record["best"] == found.best_objective
+    assert record["best"] == comparison.best_objective
     assert [row["method"] for row in record["rows"]] == ["straight", "multiple", "mine"]
     assert record["rows"][0]["equivalent_iterations"] is None
-    found.to_csv(tmp_path / "rows.csv")
+    comparison.to_csv(tmp_path / "rows.csv")
     with open(tmp_path / "rows.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["correct"] for row in rows] == ["3", "4", "4"]
@@ -211,20 +211,20 @@ def test_files(found, tmp_path):
     assert "single shooting" in rows[0]["description"]
 
 
-def test_the_table_has_one_line_per_trial(found):
-    table = found.table
+def test_the_table_has_one_line_per_trial(comparison):
+    table = comparison.table
     assert {len(column) for column in table.values()} == {12}
     assert list(table["category"][table["method"] == "straight"]) == ["correct"] * 3 + ["integration_error"]
     correct = table["category"] == "correct"
     np.testing.assert_allclose(table["k"][correct], 0.5, rtol=1e-4)
 
 
-def test_summary(found):
-    lines = str(found).splitlines()
+def test_summary(comparison):
+    lines = str(comparison).splitlines()
     (line,) = [line for line in lines if line.startswith("straight")]
     assert line.split()[1:7] == ["4", "3", "3", "(75", "%)", "0"]
-    assert repr(found).startswith("ComparisonResult(chi2 = ")
-    assert "straight 3/4" in repr(found)
+    assert repr(comparison).startswith("ComparisonResult(chi2 = ")
+    assert "straight 3/4" in repr(comparison)
 
 
 def test_progress_is_shown_if_wanted(problem, capsys):
@@ -236,12 +236,12 @@ def test_progress_is_shown_if_wanted(problem, capsys):
     assert "start 1, a: converged" in capsys.readouterr().out
 
 
-def test_the_figure_ends_at_the_success_rates(found, tmp_path):
-    figure = found.plot(tmp_path / "success.png")
+def test_the_figure_ends_at_the_success_rates(comparison, tmp_path):
+    figure = comparison.plot(tmp_path / "success.png")
     (axes,) = figure.axes
     lines = axes.get_lines()
     assert [line.get_ydata()[-1] for line in lines] == [75.0, 100.0, 100.0]
-    times = sorted(t.time for t in found.trials if t.method == "straight" and t.success)
+    times = sorted(t.time for t in comparison.trials if t.method == "straight" and t.success)
     np.testing.assert_allclose(lines[0].get_xdata()[1:], times)
     assert axes.get_legend().get_texts()[0].get_text() == "straight: 3 of 4"
     assert (tmp_path / "success.png").stat().st_size > 1000

@@ -41,9 +41,9 @@ def test_doubling_gives_the_horizons_of_the_paper(predators):
 def test_horizons_hold_powers_of_two_and_end_at_the_end(n):
     t = np.cumsum(np.linspace(0.1, 1.0, n))
     problem = cf.Problem(decay_model(), cf.Experiment({"x": t}, time=t, initial={"x": 1.0}), parameters={"k": 0.5})
-    found = [int(np.searchsorted(t, h, side="right")) for h in doubling(problem)]
-    assert found[-1] == n
-    assert found[:-1] == [2**i for i in range(len(found) - 1)]
+    counts = [int(np.searchsorted(t, h, side="right")) for h in doubling(problem)]
+    assert counts[-1] == n
+    assert counts[:-1] == [2**i for i in range(len(counts) - 1)]
 
 
 def test_points_at_the_start_and_sparse_quantities_do_not_stretch_the_first_horizon():
@@ -68,12 +68,12 @@ def test_a_cut_problem_keeps_theta_and_counts_only_what_is_left():
 
 def test_other_bounds_leave_the_problem_itself_alone():
     problem = everything()
-    before = problem.bounds
+    original_bounds = problem.bounds
     theta = problem.guess
     bounded = problem.posed.within(theta - 0.1, theta + 0.1, theta + 0.01)
     assert np.allclose(bounded.bounds, (theta - 0.1, theta + 0.1))
     assert np.allclose(bounded.guess, theta + 0.01)
-    assert problem.bounds is before
+    assert problem.bounds is original_bounds
 
 
 def test_the_break_time_is_that_of_the_pole():
@@ -89,14 +89,14 @@ def test_the_break_time_is_that_of_the_pole():
 def test_a_relaxed_bound_moves_by_the_factor_but_not_beyond_the_users(factor, side, limit):
     user = Bounds(np.array([-limit, -np.inf]), np.array([limit, np.inf]))
     bounds = Bounds(np.array([-0.01, 1.0]), np.array([0.01, 4.0]))
-    moved = bounds.relaxed({0: side, 1: side}, factor, user)
+    relaxed_bounds = bounds.relaxed({0: side, 1: side}, factor, user)
     expected = min(0.01 + 0.02 * factor, limit)
     if side == "upper":
-        assert np.allclose(moved.upper, [expected, 4 + 3 * factor])
-        assert np.array_equal(moved.lower, bounds.lower)
+        assert np.allclose(relaxed_bounds.upper, [expected, 4 + 3 * factor])
+        assert np.array_equal(relaxed_bounds.lower, bounds.lower)
     else:
-        assert np.allclose(moved.lower, [-expected, 1 - 3 * factor])
-        assert np.array_equal(moved.upper, bounds.upper)
+        assert np.allclose(relaxed_bounds.lower, [-expected, 1 - 3 * factor])
+        assert np.array_equal(relaxed_bounds.upper, bounds.upper)
 
 
 def test_only_bounds_that_differ_from_the_users_are_updated_ones():
@@ -120,10 +120,10 @@ def test_standard_deviations_and_limits_agree_with_the_results_own(sigma):
 
 @pytest.mark.parametrize("kind", ["eliminated", "parameter", "robust"])
 def test_a_likelihood_has_the_deviations_of_its_own_statistics(kind):
-    found = cf.incremental(noisy(kind))
-    assert found.success
-    assert found.horizons[-1].standard_errors == pytest.approx(found.result.standard_errors, rel=1e-6)
-    assert any(h.bounds["k"] != (0.1, 3.0) for h in found.horizons)
+    result = cf.incremental(noisy(kind))
+    assert result.success
+    assert result.horizons[-1].standard_errors == pytest.approx(result.result.standard_errors, rel=1e-6)
+    assert any(h.bounds["k"] != (0.1, 3.0) for h in result.horizons)
 
 
 def test_what_the_data_leave_open_keeps_the_users_bounds():
@@ -140,67 +140,67 @@ def test_what_the_data_leave_open_keeps_the_users_bounds():
 
 
 def test_the_start_of_table_3_is_solved_with_fewer_equivalent_iterations(predators):
-    found = cf.incremental(predators.problem, start=predators.starts["table 3"])
-    assert found.success
-    assert predators.reference.is_reached(found.result.chi2)
-    assert predators.reference.is_matched(found.result.values)
-    assert [h.horizon for h in found.horizons] == [0.5, 1, 2, 4, 8, 10]
-    assert [h.n_data for h in found.horizons] == [2, 4, 8, 16, 32, 40]
-    by_hand = sum(h.iterations * h.horizon for h in found.horizons) / 10
-    assert found.equivalent_iterations == pytest.approx(by_hand)
-    assert found.equivalent_iterations <= 12  # 12.35 in the paper
-    assert found.result.problem is predators.problem
+    result = cf.incremental(predators.problem, start=predators.starts["table 3"])
+    assert result.success
+    assert predators.reference.is_reached(result.result.chi2)
+    assert predators.reference.is_matched(result.result.values)
+    assert [h.horizon for h in result.horizons] == [0.5, 1, 2, 4, 8, 10]
+    assert [h.n_data for h in result.horizons] == [2, 4, 8, 16, 32, 40]
+    by_hand = sum(h.iterations * h.horizon for h in result.horizons) / 10
+    assert result.equivalent_iterations == pytest.approx(by_hand)
+    assert result.equivalent_iterations <= 12  # 12.35 in the paper
+    assert result.result.problem is predators.problem
 
 
 def test_the_plain_method_reaches_the_same_optimum(predators):
-    found = plain(predators.problem, start=predators.starts["table 3"])
-    assert predators.reference.is_matched(found.result.values)
-    for earlier, later in zip(found.horizons[2:], found.horizons[3:], strict=False):
+    result = plain(predators.problem, start=predators.starts["table 3"])
+    assert predators.reference.is_matched(result.result.values)
+    for earlier, later in zip(result.horizons[2:], result.horizons[3:], strict=False):
         assert later.relaxations > 0 or all(
             abs(later.bounds[n][side] - earlier.estimates[n]) <= 2.58 * earlier.standard_errors[n]
-            for n in found.result.names
+            for n in result.result.names
             for side in (0, 1)
         )
 
 
 def test_a_tight_bound_is_relaxed_until_it_is_inactive(predators):
-    found = plain(predators.problem, start=predators.starts["table 3"], bound_confidence_level=0.05)
-    assert sum(h.relaxations for h in found.horizons) > 0
-    assert predators.reference.is_matched(found.result.values)
-    assert not found.result.active
+    result = plain(predators.problem, start=predators.starts["table 3"], bound_confidence_level=0.05)
+    assert sum(h.relaxations for h in result.horizons) > 0
+    assert predators.reference.is_matched(result.result.values)
+    assert not result.result.active
 
 
 def test_bounds_of_the_user_are_kept_and_not_relaxed():
     problem = lotka_volterra((0.5, 0.5, 0.5, 0.5), lower=0.0, upper=0.99)
-    found = plain(problem)
-    assert found.success
-    assert set(found.result.active.values()) == {"upper"}
-    assert all(0.0 <= low <= high <= 0.99 for h in found.horizons for low, high in h.bounds.values())
-    assert found.result.cost == pytest.approx(cf.fit(problem, cf.SingleShooting()).cost, rel=1e-6)
+    result = plain(problem)
+    assert result.success
+    assert set(result.result.active.values()) == {"upper"}
+    assert all(0.0 <= low <= high <= 0.99 for h in result.horizons for low, high in h.bounds.values())
+    assert result.result.cost == pytest.approx(cf.fit(problem, cf.SingleShooting()).cost, rel=1e-6)
 
 
 def test_horizons_of_the_user_are_taken_and_the_end_is_added():
-    found = plain(lotka_volterra(), horizons=[2.5, 6])
-    assert [h.horizon for h in found.horizons] == [2.5, 6, 10]
-    assert found.result.chi2 == pytest.approx(LOTKA_VOLTERRA_SSE, rel=1e-6)
+    result = plain(lotka_volterra(), horizons=[2.5, 6])
+    assert [h.horizon for h in result.horizons] == [2.5, 6, 10]
+    assert result.result.chi2 == pytest.approx(LOTKA_VOLTERRA_SSE, rel=1e-6)
 
 
 def test_a_pole_on_the_way_is_avoided_by_the_break_time_rule():
     problem = lotka_volterra(LOTKA_VOLTERRA_POLE)
     assert cf.fit(problem, cf.SingleShooting(), cf.GaussNewton(homotopy="never")).status is Status.START_FAILED
-    found = plain(problem, horizons="break time")
-    assert found.horizons[0].horizon == 1.0  # half of 3.3 lies between the points 1 and 2
-    assert found.result.chi2 == pytest.approx(LOTKA_VOLTERRA_SSE, rel=1e-6)
-    whole = plain(lotka_volterra(), horizons="break time")
-    assert [h.horizon for h in whole.horizons] == [10]
+    result = plain(problem, horizons="break time")
+    assert result.horizons[0].horizon == 1.0  # half of 3.3 lies between the points 1 and 2
+    assert result.result.chi2 == pytest.approx(LOTKA_VOLTERRA_SSE, rel=1e-6)
+    full_result = plain(lotka_volterra(), horizons="break time")
+    assert [h.horizon for h in full_result.horizons] == [10]
 
 
 def test_a_horizon_that_cannot_be_integrated_is_approached_in_shorter_steps():
-    found = cf.incremental(lotka_volterra(LOTKA_VOLTERRA_POLE), horizons=[10])
-    assert found.horizons[0].status is Status.START_FAILED
-    assert found.horizons[0].fallback == "shorter step"
-    assert found.horizons[1].horizon < 10
-    assert found.result.chi2 == pytest.approx(LOTKA_VOLTERRA_SSE, rel=1e-6)
+    result = cf.incremental(lotka_volterra(LOTKA_VOLTERRA_POLE), horizons=[10])
+    assert result.horizons[0].status is Status.START_FAILED
+    assert result.horizons[0].fallback == "shorter step"
+    assert result.horizons[1].horizon < 10
+    assert result.result.chi2 == pytest.approx(LOTKA_VOLTERRA_SSE, rel=1e-6)
 
 
 def test_without_shorter_steps_multiple_shooting_rescues():
@@ -208,18 +208,18 @@ def test_without_shorter_steps_multiple_shooting_rescues():
     model = cf.Model({x: k * x**2}, parameters=[k], initial={x: 1.0})  # x = 1 / (1 - k t)
     experiment = cf.Experiment({"x": [1 / 0.6]}, time=[1.0], sigma=0.01)
     problem = cf.Problem(model, experiment, parameters={"k": cf.Parameter(3.0)})
-    found = cf.incremental(problem)
-    assert found.success
-    assert found.horizons[0].fallback == "multiple shooting"
-    assert found.result.parameters["k"] == pytest.approx(0.4, abs=1e-6)
+    result = cf.incremental(problem)
+    assert result.success
+    assert result.horizons[0].fallback == "multiple shooting"
+    assert result.result.parameters["k"] == pytest.approx(0.4, abs=1e-6)
 
 
 def test_a_horizon_that_fails_leaves_the_estimates_alone():
     problem, solver = lotka_volterra(), cf.GaussNewton(homotopy="never", max_iter=1)
-    found = plain(problem, solver=solver)
-    assert [h.status for h in found.horizons] == [Status.MAX_ITERATIONS] * 5
+    result = plain(problem, solver=solver)
+    assert [h.status for h in result.horizons] == [Status.MAX_ITERATIONS] * 5
     direct = cf.fit(problem, cf.SingleShooting(), solver)
-    assert found.result.theta == pytest.approx(direct.theta, rel=1e-12)
+    assert result.result.theta == pytest.approx(direct.theta, rel=1e-12)
 
 
 def test_a_failure_on_every_horizon_is_a_result_that_says_why():
@@ -227,12 +227,12 @@ def test_a_failure_on_every_horizon_is_a_result_that_says_why():
     model = cf.Model({x: k * x**2}, parameters=[k], initial={x: 1.0})
     experiment = cf.Experiment({"x": [3.0, 4.0]}, time=[1.0, 2.0], sigma=0.01)
     problem = cf.Problem(model, experiment, parameters={"k": cf.Parameter(3.0, lower=2.5)})
-    found = cf.incremental(problem)
-    assert not found.success
-    assert found.result.problem is problem
-    assert found.result.n_data == 2
-    assert {h.horizon for h in found.horizons} == {1.0, 2.0}
-    assert all(not h.status.success for h in found.horizons)
+    result = cf.incremental(problem)
+    assert not result.success
+    assert result.result.problem is problem
+    assert result.result.n_data == 2
+    assert {h.horizon for h in result.horizons} == {1.0, 2.0}
+    assert all(not h.status.success for h in result.horizons)
 
 
 @pytest.mark.parametrize(
@@ -240,42 +240,42 @@ def test_a_failure_on_every_horizon_is_a_result_that_says_why():
     [(cf.MultipleShooting(5), cf.GaussNewton()), (cf.Collocation(), None), (cf.SingleShooting(), cf.Ipopt())],
 )
 def test_every_transcription_and_solver_gives_one_answer(transcription, solver):
-    found = cf.incremental(lotka_volterra(), transcription, solver, horizons=[4])
-    assert found.result.chi2 == pytest.approx(LOTKA_VOLTERRA_SSE, rel=1e-4)
+    result = cf.incremental(lotka_volterra(), transcription, solver, horizons=[4])
+    assert result.result.chi2 == pytest.approx(LOTKA_VOLTERRA_SSE, rel=1e-4)
 
 
 def test_several_experiments_with_algebraic_states_and_local_parameters():
     problem = everything()
-    found = cf.incremental(problem, horizons=[0.5, 1.0])
+    result = cf.incremental(problem, horizons=[0.5, 1.0])
     direct = cf.fit(problem, cf.SingleShooting())
-    assert found.success
-    assert found.result.chi2 == pytest.approx(direct.chi2, rel=1e-6)
-    first = found.horizons[0]
-    assert first.n_data == 8  # the second experiment has none before 0.7
-    assert first.standard_errors["k3[second]"] == np.inf
-    assert first.estimates["k3[second]"] == 0.7
-    assert 0 < first.share < 1
+    assert result.success
+    assert result.result.chi2 == pytest.approx(direct.chi2, rel=1e-6)
+    first_horizon = result.horizons[0]
+    assert first_horizon.n_data == 8  # the second experiment has none before 0.7
+    assert first_horizon.standard_errors["k3[second]"] == np.inf
+    assert first_horizon.estimates["k3[second]"] == 0.7
+    assert 0 < first_horizon.share < 1
 
 
 @pytest.mark.parametrize("mu", [10, 40])
 def test_an_unstable_system_from_a_start_far_away(mu):
     notorious = problems.load("notorious", mu=mu)
-    found = cf.incremental(notorious.problem, start={"p": 55.0})
-    assert found.success
-    assert notorious.reference.is_matched(found.result.values)
+    result = cf.incremental(notorious.problem, start={"p": 55.0})
+    assert result.success
+    assert notorious.reference.is_matched(result.result.values)
     # Where rounding errors of p exceed its standard error, single shooting cannot resolve the end.
-    assert (found.horizons[-1].fallback == "multiple shooting") == (mu == 40)
-    assert all(len(line) < 120 for line in found.summary().splitlines()[: len(found.horizons) + 2])
+    assert (result.horizons[-1].fallback == "multiple shooting") == (mu == 40)
+    assert all(len(line) < 120 for line in result.summary().splitlines()[: len(result.horizons) + 2])
 
 
 @pytest.mark.parametrize("p", [376.9438, 439.7665, -125.5593])
 def test_a_first_horizon_with_many_optima_is_searched_from_beyond_the_hills_around(p):
     """These are three of the local optima, 63 units apart, of the first datum of each state."""
     notorious = problems.load("notorious", mu=5)
-    found = cf.incremental(notorious.problem, start={"p": p})
-    assert found.success
-    assert notorious.reference.is_matched(found.result.values)
-    assert found.equivalent_iterations < 10
+    result = cf.incremental(notorious.problem, start={"p": p})
+    assert result.success
+    assert notorious.reference.is_matched(result.result.values)
+    assert result.equivalent_iterations < 10
 
 
 def test_points_around_lie_on_both_sides_and_within_the_bounds():
@@ -297,10 +297,10 @@ def test_points_around_lie_on_both_sides_and_within_the_bounds():
 @pytest.mark.slow
 def test_single_shooting_is_not_tried_again_once_rounding_errors_exceed_the_noise():
     notorious = problems.load("notorious", mu=40)
-    found = cf.incremental(notorious.problem, cf.SingleShooting(CVODES), start={"p": 177.2})
-    assert [h.fallback for h in found.horizons] == ["", "", "", "multiple shooting", "multiple shooting"]
-    assert found.horizons[-1].iterations <= 7
-    assert found.horizons[-2].iterations > 7  # first by single shooting
+    result = cf.incremental(notorious.problem, cf.SingleShooting(CVODES), start={"p": 177.2})
+    assert [h.fallback for h in result.horizons] == ["", "", "", "multiple shooting", "multiple shooting"]
+    assert result.horizons[-1].iterations <= 7
+    assert result.horizons[-2].iterations > 7  # first by single shooting
 
 
 @pytest.mark.parametrize(
@@ -312,12 +312,12 @@ def test_single_shooting_is_not_tried_again_once_rounding_errors_exceed_the_nois
 def test_nodes_do_not_lead_astray_from_far_away(transcription, mu, p):
     """Node states that started from a single measurement would wander away together with p."""
     benchmark = problems.load("notorious", mu=mu)
-    found = cf.incremental(benchmark.problem, transcription, start={"p": p})
-    assert found.success
-    assert benchmark.reference.is_reached(found.result.chi2)
-    assert found.result.parameters["p"] == pytest.approx(np.pi, abs=1e-2)
-    assert found.result.transcription == transcription.label
-    assert not any(h.fallback for h in found.horizons)
+    result = cf.incremental(benchmark.problem, transcription, start={"p": p})
+    assert result.success
+    assert benchmark.reference.is_reached(result.result.chi2)
+    assert result.result.parameters["p"] == pytest.approx(np.pi, abs=1e-2)
+    assert result.result.transcription == transcription.label
+    assert not any(h.fallback for h in result.horizons)
 
 
 def test_tolerances_are_only_ever_made_coarser():
@@ -334,35 +334,35 @@ def test_tolerances_are_only_ever_made_coarser():
 
 
 def test_a_callback_stops_everything_and_the_result_is_of_the_whole_problem(predators):
-    found = cf.incremental(predators.problem, callback=lambda now: now.iteration >= 2)
-    assert found.result.status is Status.STOPPED_BY_CALLBACK
-    assert len(found.horizons) == 1
-    assert list(found.result.values.values()) != [5.0] * 4  # the best point so far, not the start
-    assert found.result.n_data == predators.problem.n_data
-    assert not found.success
+    result = cf.incremental(predators.problem, callback=lambda iteration: iteration.iteration >= 2)
+    assert result.result.status is Status.STOPPED_BY_CALLBACK
+    assert len(result.horizons) == 1
+    assert list(result.result.values.values()) != [5.0] * 4  # the best point so far, not the start
+    assert result.result.n_data == predators.problem.n_data
+    assert not result.success
 
 
 def test_a_rescue_that_is_stopped_stops_everything():
     calls: list[float] = []
 
-    def stop(now):
-        calls.append(now.cost)
+    def stop(iteration):
+        calls.append(iteration.cost)
         return True
 
     x, k = cf.symbols("x k")
     model = cf.Model({x: k * x**2}, parameters=[k], initial={x: 1.0})
     experiment = cf.Experiment({"x": [1 / 0.6, 2.0]}, time=[1.0, 1.25], sigma=0.01)
     problem = cf.Problem(model, experiment, parameters={"k": 3.0})
-    found = cf.incremental(problem, callback=stop)
+    result = cf.incremental(problem, callback=stop)
     assert len(calls) == 1
-    assert found.result.status is Status.STOPPED_BY_CALLBACK
-    assert [h.horizon for h in found.horizons] == [1.0]
+    assert result.result.status is Status.STOPPED_BY_CALLBACK
+    assert [h.horizon for h in result.horizons] == [1.0]
 
 
 def test_no_time_left_is_a_status(predators):
-    found = cf.incremental(predators.problem, max_time=1e-6)
-    assert found.result.status is Status.MAX_TIME
-    assert found.result.problem is predators.problem
+    result = cf.incremental(predators.problem, max_time=1e-6)
+    assert result.result.status is Status.MAX_TIME
+    assert result.result.problem is predators.problem
 
 
 def test_nothing_is_printed_unless_asked(capfd):
@@ -371,19 +371,19 @@ def test_nothing_is_printed_unless_asked(capfd):
     assert capfd.readouterr() == ("", "")
     cf.incremental(problem, horizons=[4], verbose=1)
     lines = capfd.readouterr().out.splitlines()
-    begun = [line.split(":")[0] for line in lines]
-    assert (begun[0], begun[-1]) == ("until 4", "until 10")
+    prefixes = [line.split(":")[0] for line in lines]
+    assert (prefixes[0], prefixes[-1]) == ("until 4", "until 10")
 
 
 def test_the_summary_has_a_line_per_horizon():
-    found = cf.incremental(lotka_volterra())
-    lines = found.summary().splitlines()
+    result = cf.incremental(lotka_volterra())
+    lines = result.summary().splitlines()
     assert lines[0].split() == ["horizon", "data", "k1", "k2", "k3", "k4", "-2", "log", "L", "relaxed", "iterations",
                                 "status", "fallback"]  # fmt: skip
-    assert found.horizons[-1].objective == pytest.approx(found.result.objective)
-    assert [float(line.split()[0]) for line in lines[2 : 2 + len(found.horizons)]] == [1, 2, 4, 8, 10]
-    assert f"equivalent to {found.equivalent_iterations:.2f}" in found.summary()
-    assert f"I_equiv = {found.equivalent_iterations:.2f}" in repr(found)
+    assert result.horizons[-1].objective == pytest.approx(result.result.objective)
+    assert [float(line.split()[0]) for line in lines[2 : 2 + len(result.horizons)]] == [1, 2, 4, 8, 10]
+    assert f"equivalent to {result.equivalent_iterations:.2f}" in result.summary()
+    assert f"I_equiv = {result.equivalent_iterations:.2f}" in repr(result)
 
 
 def test_parts_of_the_wrong_kind_are_misuse():
@@ -411,9 +411,9 @@ def test_mistakes_are_listed_together():
 def test_what_runs_away_in_its_logarithm_stays_a_number():
     """The data of the first horizons leave a quantity open, whose estimate underflows."""
     benchmark = problems.load("escep")
-    found = cf.incremental(benchmark.problem, start=benchmark.starts["reference"], max_time=20)
-    assert found.horizons
-    assert np.isfinite(found.result.theta).all()
+    result = cf.incremental(benchmark.problem, start=benchmark.starts["reference"], max_time=20)
+    assert result.horizons
+    assert np.isfinite(result.result.theta).all()
 
 
 def test_short_horizons_that_say_nothing_of_the_noise_limit_nothing():
@@ -423,5 +423,5 @@ def test_short_horizons_that_say_nothing_of_the_noise_limit_nothing():
     data = np.exp(-t) + 0.02 * np.cos(7 * t)
     experiment = cf.Experiment({"x": data}, time=t, sigma=cf.unknown(), initial={"x": 1.0})
     problem = cf.Problem(cf.Model({x: -k * x}, parameters=[k]), experiment, parameters={"k": 0.3})
-    found = cf.incremental(problem).result
-    assert found.neg2loglik == pytest.approx(cf.fit(problem).neg2loglik, abs=1e-6)
+    result = cf.incremental(problem).result
+    assert result.neg2loglik == pytest.approx(cf.fit(problem).neg2loglik, abs=1e-6)

@@ -13,16 +13,16 @@ from tests.builders import refused
 from tests.drive.chores import STRAIGHT, pole
 
 
-def read(given, **options):
+def read(spec, **options):
     mistakes = []
-    found = methods_from(given, mistakes, **options)
+    methods = methods_from(spec, mistakes, **options)
     assert not mistakes
-    return found
+    return methods
 
 
-def mistakes_in(given):
+def mistakes_in(spec):
     mistakes = []
-    methods_from(given, mistakes)
+    methods_from(spec, mistakes)
     return mistakes
 
 
@@ -49,20 +49,20 @@ def test_names(name, method):
 
 
 def test_transcriptions_take_settings():
-    found = read(["multiple", "incremental/multiple"], settings={"multiple": {"intervals": 7}})
-    assert [m.transcription for m in found.values()] == [cf.MultipleShooting(7)] * 2
+    methods = read(["multiple", "incremental/multiple"], settings={"multiple": {"intervals": 7}})
+    assert [m.transcription for m in methods.values()] == [cf.MultipleShooting(7)] * 2
 
 
 def test_names_of_their_own_come_first():
-    own = Fit(cf.SingleShooting(), STRAIGHT)
-    assert read(["single", "iss"], also={"single": own, "iss": own}) == {"single": own, "iss": own}
+    method = Fit(cf.SingleShooting(), STRAIGHT)
+    assert read(["single", "iss"], also={"single": method, "iss": method}) == {"single": method, "iss": method}
 
 
 def test_parts_and_functions():
     def mine(problem, *, start, max_time):
         """Do nothing."""
 
-    found = read(
+    methods = read(
         {
             "t": cf.Collocation(),
             "p": (cf.SingleShooting(), STRAIGHT),
@@ -71,14 +71,14 @@ def test_parts_and_functions():
             "m": Incremental(),
         }
     )
-    assert found == {
+    assert methods == {
         "n": Fit(cf.MultipleShooting(), STRAIGHT),
         "t": Fit(cf.Collocation()),
         "p": Fit(cf.SingleShooting(), STRAIGHT),
         "f": Custom(mine),
         "m": Incremental(),
     }
-    assert found["f"].description == "mine"
+    assert methods["f"].description == "mine"
 
 
 def test_a_method_of_ones_own_is_told_the_seed():
@@ -144,12 +144,12 @@ def test_a_scatter_search_begins_at_the_start_and_counts_its_simulations(monkeyp
     short = partial(cf.scatter_search, max_eval=150)
     monkeypatch.setattr("castfit.drive.search.compare.methods.scatter_search", short)
     problem = pole()
-    found = ScatterSearch()(problem, start={"k": 0.4}, max_time=60, seed=3)
-    begun = cf.Problem(problem.model, problem.experiments, parameters={"k": cf.Parameter(0.4, lower=0, upper=2)})
-    alone = short(begun, rng=3)
-    assert found.result.values == alone.best.values
-    assert found.iterations == alone.generations
-    assert sum(found.evaluations.values()) == alone.simulations
+    outcome = ScatterSearch()(problem, start={"k": 0.4}, max_time=60, seed=3)
+    problem_at_start = cf.Problem(problem.model, problem.experiments, parameters={"k": cf.Parameter(0.4, lower=0, upper=2)})
+    direct_result = short(problem_at_start, rng=3)
+    assert outcome.result.values == direct_result.best.values
+    assert outcome.iterations == direct_result.generations
+    assert sum(outcome.evaluations.values()) == direct_result.simulations
 
 
 def test_drivers_take_the_same_names():

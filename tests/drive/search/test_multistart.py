@@ -101,12 +101,12 @@ def test_a_start_does_not_depend_on_the_others():
 @pytest.mark.parametrize("starts", [8, pytest.param(200, marks=pytest.mark.slow)])
 def test_half_of_the_starts_cannot_be_integrated(starts):
     result = cf.multistart(pole(), QUICK, STRAIGHT, starts=starts, max_draws=1)
-    lost = sum(row.start["k"] >= 1 for row in result.starts)
-    assert abs(lost - starts / 2) <= 2
-    assert result.statuses == {"converged": starts - lost, "start_failed": lost}
-    assert sum(result.failures.values()) == 2 * lost  # roughly, then accurately
+    n_failed = sum(row.start["k"] >= 1 for row in result.starts)
+    assert abs(n_failed - starts / 2) <= 2
+    assert result.statuses == {"converged": starts - n_failed, "start_failed": n_failed}
+    assert sum(result.failures.values()) == 2 * n_failed  # roughly, then accurately
     assert result.best.parameters["k"] == pytest.approx(0.5, abs=1e-6)
-    assert f"{lost} start_failed" in result.summary()
+    assert f"{n_failed} start_failed" in result.summary()
 
 
 def test_a_start_that_cannot_be_evaluated_is_drawn_again(counted):
@@ -146,12 +146,12 @@ def test_an_error_costs_its_start():
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 def test_a_worker_that_hangs_costs_its_start(monkeypatch):
     """What one that dies costs: see the lost starts below."""
-    ended = []
-    no_time_passes_until(lambda: len(ended) == 2, monkeypatch)
+    reports = []
+    no_time_passes_until(lambda: len(reports) == 2, monkeypatch)
     starts = [{"k": k} for k in (0.2, 0.7, 0.4)]
     troubled = Troubled(trouble="hang", above=0.6, below=0.9)
     result = cf.multistart(
-        pole(), troubled, STRAIGHT, starts=starts, workers=2, fit_max_time=600.0, callback=ended.append
+        pole(), troubled, STRAIGHT, starts=starts, workers=2, fit_max_time=600.0, callback=reports.append
     )
     assert [row.status for row in result.starts] == ["converged", "worker_hung", "converged"]
     assert "Start 1: Its worker process hung" in result.message
@@ -196,22 +196,22 @@ def test_all_mistakes_are_named_at_once():
 
 
 def test_a_callback_sees_the_run_and_ends_it():
-    seen = []
+    reports = []
 
-    def callback(now):
-        seen.append(now)
-        return now.finished == 4
+    def callback(report):
+        reports.append(report)
+        return report.finished == 4
 
     result = cf.multistart(oscillator(), SINGLE, STRAIGHT, starts=9, callback=callback)
-    assert [now.finished for now in seen] == [1, 2, 3, 4]
-    assert [now.last.index for now in seen] == [0, 1, 2, 3]
-    best = [now.best.objective for now in seen]
-    assert best == [min(now.last.objective for now in seen[: i + 1] if now.last.success) for i in range(4)]
+    assert [report.finished for report in reports] == [1, 2, 3, 4]
+    assert [report.last.index for report in reports] == [0, 1, 2, 3]
+    best = [report.best.objective for report in reports]
+    assert best == [min(report.last.objective for report in reports[: i + 1] if report.last.success) for i in range(4)]
     assert result.statuses["not_run"] == 5
     assert result.message == "The callback asked to stop. 4 of 9 starts ended."
-    assert "4 of 9 starts: best chi2 = " in seen[-1].sentence
-    assert "found once" in seen[0].sentence
-    assert " s left" in seen[-1].sentence
+    assert "4 of 9 starts: best chi2 = " in reports[-1].sentence
+    assert "found once" in reports[0].sentence
+    assert " s left" in reports[-1].sentence
 
 
 def test_the_time_limit_cuts_off_and_leaves_the_rest(clock):
@@ -237,8 +237,8 @@ def test_a_start_has_its_own_time_limit():
 
 
 def test_an_interruption_returns_what_there_is():
-    def interrupt(now):
-        if now.finished == 3:
+    def interrupt(progress):
+        if progress.finished == 3:
             raise KeyboardInterrupt
 
     result = cf.multistart(oscillator(), SINGLE, STRAIGHT, starts=9, callback=interrupt)
@@ -269,21 +269,21 @@ def test_the_table_is_columns_of_equal_length(many):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_stopped_run_ends_as_an_undisturbed_one(tmp_path, workers, undisturbed):
     path = tmp_path / "run.jsonl"
-    stopped = run(path, workers, starts=8, callback=lambda now: now.finished == 5)
-    done = {row.index for row in stopped.starts if row.status != "not_run"}
-    assert len(done) < 8
-    again: list[int] = []
-    result = run(path, starts=8, callback=lambda now: again.append(now.last.index))
+    stopped_result = run(path, workers, starts=8, callback=lambda progress: progress.finished == 5)
+    finished_indices = {row.index for row in stopped_result.starts if row.status != "not_run"}
+    assert len(finished_indices) < 8
+    repeated_indices: list[int] = []
+    result = run(path, starts=8, callback=lambda progress: repeated_indices.append(progress.last.index))
     same(result, undisturbed)
-    assert not done.intersection(again)
-    assert len(again) == 8 - len(done)
+    assert not finished_indices.intersection(repeated_indices)
+    assert len(repeated_indices) == 8 - len(finished_indices)
 
 
 def test_a_finished_run_is_read_from_its_checkpoint(tmp_path, counted):
     path = tmp_path / "run.jsonl"
-    first = run(path, starts=3)
+    first_result = run(path, starts=3)
     fits = len(counted)
-    same(run(path, starts=3), first)
+    same(run(path, starts=3), first_result)
     assert len(counted) == fits
 
 
@@ -312,12 +312,12 @@ def test_more_starts_continue_a_checkpoint(tmp_path, undisturbed):
 )
 def test_the_checkpoint_of_another_run_is_refused(tmp_path, changes, phrase):
     path = tmp_path / "run.jsonl"
-    run(path, starts=2, callback=lambda now: True)
-    before = path.read_bytes()
+    run(path, starts=2, callback=lambda progress: True)
+    content = path.read_bytes()
     options = {"problem": pole(), "transcription": QUICK, "solver": STRAIGHT, "rng": 4, "sampling": "uniform"}
     with pytest.raises(InputError, match=phrase):
         cf.multistart(**{**options, "starts": 2, "max_draws": 2, **changes}, checkpoint=path, resume=True)
-    assert path.read_bytes() == before
+    assert path.read_bytes() == content
 
 
 @pytest.mark.slow
@@ -327,13 +327,13 @@ def test_lost_starts_are_run_again_on_resuming(tmp_path, monkeypatch):
     path = tmp_path / "run.jsonl"
     common = {"starts": [{"k": k} for k in (0.2, 0.7, 0.4)], "checkpoint": path, "resume": True}
     trouble = Troubled(trouble="die", above=0.6, below=0.9)
-    first = cf.multistart(pole(), trouble, STRAIGHT, workers=2, **common)
-    assert [row.status for row in first.starts] == ["converged", "worker_died", "converged"]
-    assert "Start 1: Its worker process died" in first.message
-    assert first.success
-    again = []
-    cf.multistart(pole(), trouble, STRAIGHT, workers=2, callback=lambda now: again.append(now.last.index), **common)
-    assert again == [1]
+    first_result = cf.multistart(pole(), trouble, STRAIGHT, workers=2, **common)
+    assert [row.status for row in first_result.starts] == ["converged", "worker_died", "converged"]
+    assert "Start 1: Its worker process died" in first_result.message
+    assert first_result.success
+    repeated_indices = []
+    cf.multistart(pole(), trouble, STRAIGHT, workers=2, callback=lambda progress: repeated_indices.append(progress.last.index), **common)
+    assert repeated_indices == [1]
 
 
 @pytest.mark.slow
@@ -342,7 +342,7 @@ def test_lost_starts_are_run_again_on_resuming(tmp_path, monkeypatch):
 def test_a_killed_run_ends_as_an_undisturbed_one(tmp_path, kills, starts):
     root = ROOT
     rng = np.random.default_rng(kills)
-    whole = run(None, starts=starts)
+    full_result = run(None, starts=starts)
     for i in range(kills):
         path, workers = tmp_path / f"{i}.jsonl", 1 + i % 2
         command = [sys.executable, "-m", "tests.drive.killed", str(path), str(workers), str(starts)]
@@ -350,13 +350,13 @@ def test_a_killed_run_ends_as_an_undisturbed_one(tmp_path, kills, starts):
             for _ in range(rng.integers(1, starts - 2)):
                 assert process.stdout.readline()
             process.send_signal(signal.SIGKILL)
-        before = path.read_bytes()
+        content = path.read_bytes()
         if i % 3 == 0:  # as if the disk had held only a part of the last line
-            path.write_bytes(before[: -rng.integers(1, 40)])
-        again = []
-        result = run(path, starts=starts, callback=lambda now, again=again: again.append(now.last.index))
-        same(result, whole)
-        assert len(again) == starts - before.count(b'"row"') + (i % 3 == 0)
+            path.write_bytes(content[: -rng.integers(1, 40)])
+        repeated_indices = []
+        result = run(path, starts=starts, callback=lambda progress, repeated_indices=repeated_indices: repeated_indices.append(progress.last.index))
+        same(result, full_result)
+        assert len(repeated_indices) == starts - content.count(b'"row"') + (i % 3 == 0)
         assert path.read_bytes().count(b'"row"') == starts
 
 
@@ -370,15 +370,15 @@ def test_a_result_survives_being_saved(tmp_path, many):
     assert loaded.table.keys() == many.table.keys()
     for name, column in many.table.items():
         np.testing.assert_array_equal(loaded.table[name], column)
-    said = [line for line in loaded.summary().splitlines() if not line.startswith("Residuals are judged with the pro")]
-    assert said == many.summary().splitlines()
+    lines = [line for line in loaded.summary().splitlines() if not line.startswith("Residuals are judged with the pro")]
+    assert lines == many.summary().splitlines()
     assert loaded.best.problem is None
     same(loaded.with_problem(oscillator()), many)
 
 
 def test_a_saved_result_can_be_continued(tmp_path):
     path = tmp_path / "part.jsonl"
-    part = cf.multistart(pole(), QUICK, STRAIGHT, starts=4, callback=lambda now: now.finished == 2)
+    part = cf.multistart(pole(), QUICK, STRAIGHT, starts=4, callback=lambda progress: progress.finished == 2)
     part.save(path)
     result = cf.multistart(pole(), QUICK, STRAIGHT, starts=4, checkpoint=path, resume=True)
     assert rows(result) == rows(cf.multistart(pole(), QUICK, STRAIGHT, starts=4))
@@ -386,7 +386,7 @@ def test_a_saved_result_can_be_continued(tmp_path):
 
 def test_the_checkpoint_of_a_run_that_was_cut_short_is_a_result(tmp_path):
     path = tmp_path / "run.jsonl"
-    run(path, starts=6, callback=lambda now: now.finished == 3)
+    run(path, starts=6, callback=lambda progress: progress.finished == 3)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:-1]))  # without what a run writes when it ends
     loaded = cf.MultistartResult.load(path)
@@ -415,15 +415,15 @@ def test_the_waterfall_shows_every_start_once(many, tmp_path):
 
 
 def test_pictures_of_failures(undisturbed):
-    lost = replace(
+    failed_result = replace(
         undisturbed,
         starts=tuple(replace(row, status="error", objective=np.nan) for row in undisturbed.starts),
         optima=(),
     )
-    (axes,) = plots.waterfall(lost).axes
+    (axes,) = plots.waterfall(failed_result).axes
     assert "8 starts: none succeeded, 8 have no χ²" in axes.get_title("left")
     with pytest.raises(InputError, match="no start succeeded"):
-        plots.parameters(lost)
+        plots.parameters(failed_result)
 
 
 def test_the_picture_of_parameters_has_a_line_per_success(many):
@@ -443,14 +443,14 @@ def test_what_is_no_chi2_is_not_called_so() -> None:
     for sigma, measure in ((0.1, "chi2"), ({n: cf.unknown() for n in data}, "-2 log L")):
         experiment = cf.Experiment(data, time=[1, 2, 3], sigma=sigma or 0.1)
         problem = cf.Problem(model, experiment, parameters={"k": cf.Parameter(0.5, 0.01, 10.0, "log")})
-        found = cf.multistart(problem, "single", starts=2)
-        assert found.measure == measure
-        assert measure in found.table
-        assert f"{measure} " in found.summary().partition("best:")[0]
-        both = cf.compare(problem, ["single", "single/box"], starts=2)
-        assert both.measure == measure
-        assert f"correct: {measure} = " in both.summary()
+        result = cf.multistart(problem, "single", starts=2)
+        assert result.measure == measure
+        assert measure in result.table
+        assert f"{measure} " in result.summary().partition("best:")[0]
+        comparison = cf.compare(problem, ["single", "single/box"], starts=2)
+        assert comparison.measure == measure
+        assert f"correct: {measure} = " in comparison.summary()
         symbol = measure.replace("chi2", "χ²").replace("-", "−")
-        assert f"differ at equal {symbol}<" in found._repr_html_()
-        assert f", {symbol} = " in both._repr_html_()
-        assert both.rows[1].converged == 2
+        assert f"differ at equal {symbol}<" in result._repr_html_()
+        assert f", {symbol} = " in comparison._repr_html_()
+        assert comparison.rows[1].converged == 2

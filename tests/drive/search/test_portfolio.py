@@ -51,8 +51,8 @@ def chain(**changes) -> cf.Problem:
     clean = 2.0 * 1.0 / (0.4 - 1.0) * (np.exp(-1.0 * t) - np.exp(-0.4 * t))
     data = clean + 0.02 * rng.standard_normal(t.size)
     experiment = cf.Experiment({"signal": data}, time=t, sigma=cf.unknown(), initial={"a": 1.0, "b": 0.0})
-    known = {n: cf.Parameter(10.0, bounds=(1e-3, 1e3), scale="log") for n in ("k1", "k2", "scale")}
-    return cf.Problem(model, experiment, parameters=known | changes)
+    parameters = {n: cf.Parameter(10.0, bounds=(1e-3, 1e3), scale="log") for n in ("k1", "k2", "scale")}
+    return cf.Problem(model, experiment, parameters=parameters | changes)
 
 
 def chain_with_spread() -> cf.Problem:
@@ -63,35 +63,35 @@ def chain_with_spread() -> cf.Problem:
     )
     data = chain().experiments[0]
     experiment = cf.Experiment(data.data, time=data.time, sigma=spread, initial={"a": 1.0, "b": 0.0})
-    known = {n: cf.Parameter(1.0, bounds=(1e-3, 1e3), scale="log") for n in ("k1", "k2", "scale", "spread")}
-    return cf.Problem(model, experiment, parameters=known)
+    parameters = {n: cf.Parameter(1.0, bounds=(1e-3, 1e3), scale="log") for n in ("k1", "k2", "scale", "spread")}
+    return cf.Problem(model, experiment, parameters=parameters)
 
 
 def test_the_answer_is_found_again_and_the_story_says_so():
-    found = cf.estimate(chain(), rng=1, max_time=120)
-    assert found.success
-    assert found.sure
-    assert found.finds >= 3
-    assert found.described
-    values = found.best.parameters
+    result = cf.estimate(chain(), rng=1, max_time=120)
+    assert result.success
+    assert result.sure
+    assert result.finds >= 3
+    assert result.described
+    values = result.best.parameters
     # Rates may be exchanged: the slow and the fast one make the same curve on another scale.
     assert sorted((values["k1"], values["k2"])) == pytest.approx([0.4, 1.0], rel=0.2)
-    assert found.best.transcription
-    assert found.candidates[-1].way == EXCHANGED
-    first, second = found.story[:2]
-    number = f"The lowest optimum, -2 log L = {found.best.neg2loglik:.6g}, was found {found.finds} times"
-    assert first.startswith(f"{number} from starts of their own that lie {100 * found.spread:.0f} % of the searched ")
-    assert first.endswith(f"nothing lower by {len(found.candidates)} candidates in {found.time:.1f} s.")
-    assert second == "Sure, as far as a search can tell: it was found as often as was asked for (3)."
-    assert "box" not in first + second  # ways stand in the table
-    assert "two quantities of the best point exchanged" in str(found.sheet())
-    begun = np.array([c.begun for c in found.candidates if c.best and c.begun])
-    assert len(begun) == found.finds
-    assert found.spread == pytest.approx(np.median(np.ptp(begun, axis=0) / np.log(1e6)))  # six decades of the rates
-    assert sum(way.tried for way in found.ways) == len(found.candidates)
-    assert sum(c.best for c in found.candidates) == sum(way.finds for way in found.ways) >= found.finds
-    assert "best:" in found.summary()
-    assert found.optima[0].objective == min(c.objective for c in found.candidates if c.success)
+    assert result.best.transcription
+    assert result.candidates[-1].way == EXCHANGED
+    first_sentence, second_sentence = result.story[:2]
+    number = f"The lowest optimum, -2 log L = {result.best.neg2loglik:.6g}, was found {result.finds} times"
+    assert first_sentence.startswith(f"{number} from starts of their own that lie {100 * result.spread:.0f} % of the searched ")
+    assert first_sentence.endswith(f"nothing lower by {len(result.candidates)} candidates in {result.time:.1f} s.")
+    assert second_sentence == "Sure, as far as a search can tell: it was found as often as was asked for (3)."
+    assert "box" not in first_sentence + second_sentence  # ways stand in the table
+    assert "two quantities of the best point exchanged" in str(result.sheet())
+    start_points = np.array([c.begun for c in result.candidates if c.best and c.begun])
+    assert len(start_points) == result.finds
+    assert result.spread == pytest.approx(np.median(np.ptp(start_points, axis=0) / np.log(1e6)))  # six decades of the rates
+    assert sum(way.tried for way in result.ways) == len(result.candidates)
+    assert sum(c.best for c in result.candidates) == sum(way.finds for way in result.ways) >= result.finds
+    assert "best:" in result.summary()
+    assert result.optima[0].objective == min(c.objective for c in result.candidates if c.success)
 
 
 def test_the_numbers_depend_on_the_seed_alone_not_on_workers_nor_on_interruptions(tmp_path, two_workers):
@@ -99,25 +99,25 @@ def test_the_numbers_depend_on_the_seed_alone_not_on_workers_nor_on_interruption
         return [(c.way, c.cost, c.success) for c in result.candidates]
 
     options = {"rng": 5, "ways": ["box", "growing"], "max_time": 300}
-    alone = cf.estimate(chain(), **options)
-    two = cf.estimate(chain(), workers=two_workers, **options)
-    assert ends(alone) == ends(two)
+    serial_result = cf.estimate(chain(), **options)
+    parallel_result = cf.estimate(chain(), workers=two_workers, **options)
+    assert ends(serial_result) == ends(parallel_result)
     file = tmp_path / "search.jsonl"
-    cut = cf.estimate(chain(), checkpoint=file, callback=lambda now: now.candidates >= 1, **options)
-    assert "callback" in cut.reason
-    assert not cut.sure
-    gone_on = cf.estimate(chain(), checkpoint=file, resume=True, **options)
-    assert ends(gone_on) == ends(alone)
+    stopped_result = cf.estimate(chain(), checkpoint=file, callback=lambda progress: progress.candidates >= 1, **options)
+    assert "callback" in stopped_result.reason
+    assert not stopped_result.sure
+    resumed_result = cf.estimate(chain(), checkpoint=file, resume=True, **options)
+    assert ends(resumed_result) == ends(serial_result)
     with pytest.raises(cf.InputError, match="resume=True"):
         cf.estimate(chain(), checkpoint=file, **options)
 
 
 def test_the_time_limit_is_kept_and_said():
-    found = cf.estimate(chain(), max_time=0.05, finds=50)
-    assert "time limit" in found.reason
-    assert not found.sure
-    assert any(line.startswith("Not sure: ") and "more time" in line for line in found.story) == found.success
-    assert ("ended in a solution" in found.story[0]) != found.success
+    result = cf.estimate(chain(), max_time=0.05, finds=50)
+    assert "time limit" in result.reason
+    assert not result.sure
+    assert any(line.startswith("Not sure: ") and "more time" in line for line in result.story) == result.success
+    assert ("ended in a solution" in result.story[0]) != result.success
 
 
 def test_a_model_that_cannot_describe_the_data_is_no_success_story(clock):
@@ -127,10 +127,10 @@ def test_a_model_that_cannot_describe_the_data_is_no_success_story(clock):
     experiment = cf.Experiment({"x": 1 + np.sin(3 * t)}, time=t, sigma=0.01, initial={"x": 1.0})
     problem = cf.Problem(model, experiment, parameters={"k": cf.Parameter(1.0, bounds=(1e-3, 1e3), scale="log")})
     clock.step = 1.0
-    found = cf.estimate(problem, rng=0, max_time=1000.0)
-    assert not found.described
-    assert not found.sure  # a wide valley that holds nothing is found often, too
-    assert any("does not describe the data" in line for line in found.story)
+    result = cf.estimate(problem, rng=0, max_time=1000.0)
+    assert not result.described
+    assert not result.sure  # a wide valley that holds nothing is found often, too
+    assert any("does not describe the data" in line for line in result.story)
 
 
 def test_mistakes_are_listed_at_once():
@@ -147,10 +147,10 @@ def test_mistakes_are_listed_at_once():
 
 
 def test_quantities_without_bounds_are_drawn_about_their_guess():
-    found = cf.estimate(
+    result = cf.estimate(
         chain(scale=cf.Parameter(1.0, scale="log"), k1=cf.Parameter(0.8)), rng=0, max_time=60, ways=["box"], finds=1
     )
-    assert found.best is not None
+    assert result.best is not None
 
 
 # ------------------------------------------------------------------------------------------------- its ingredients
@@ -166,12 +166,12 @@ def test_moves_stay_within_the_limits_and_shift_everything_or_a_few_or_nothing_y
     head = field.draw(rng)
     changed = set[int]()
     for _ in range(150):
-        made, plateau = moved(head, field, rng)
-        assert made.shape == (n,)
-        assert (made >= field.lower).all()
-        assert (made <= field.upper).all()
-        changed.add(int((made != head).sum()))
-        assert (made == head).all() == plateau
+        point, plateau = moved(head, field, rng)
+        assert point.shape == (n,)
+        assert (point >= field.lower).all()
+        assert (point <= field.upper).all()
+        changed.add(int((point != head).sum()))
+        assert (point == head).all() == plateau
     assert changed == {0, n, *range(1, min(n, 3) + 1)}
 
 
@@ -183,8 +183,8 @@ def unseen() -> cf.Problem:
     experiment = cf.Experiment({"x": 10.0 * np.exp(-t)}, time=t, sigma=0.1, initial={"x": a + b**4})
     bounds = {"k": (1e-2, 1e2), "a": (1e-3, 1.0), "b": (1e-6, 1e2)}
     guess = {"k": 1.0, "a": 1.0, "b": 1e-5}
-    known = {n: cf.Parameter(guess[n], bounds=ends, scale="log") for n, ends in bounds.items()}
-    return cf.Problem(model, experiment, parameters=known)
+    parameters = {n: cf.Parameter(guess[n], bounds=ends, scale="log") for n, ends in bounds.items()}
+    return cf.Problem(model, experiment, parameters=parameters)
 
 
 def test_what_is_spread_over_a_plateau_leaves_it_where_a_descent_alone_does_not():
@@ -196,8 +196,8 @@ def test_what_is_spread_over_a_plateau_leaves_it_where_a_descent_alone_does_not(
     order = Order(MOVED, theta=tuple(stuck.theta.tolist()), best=stuck.cost, family=0, plateau=True)
     ends = [candidate((problem, field), replace(order, seed=seed), np.inf, np.inf) for seed in range(20)]
     assert min(end.cost for end in ends) == pytest.approx(lowest.cost, abs=0.01)
-    again = candidate((problem, field), order, np.inf, np.inf)
-    assert (again.theta, again.cost, again.work) == (ends[0].theta, ends[0].cost, ends[0].work)
+    repeated_outcome = candidate((problem, field), order, np.inf, np.inf)
+    assert (repeated_outcome.theta, repeated_outcome.cost, repeated_outcome.work) == (ends[0].theta, ends[0].cost, ends[0].work)
 
 
 @given(seeds)
@@ -209,11 +209,11 @@ def test_a_plateau_is_left_by_no_coordinate_that_raises_the_cost(seed):
             return float((theta[3:] ** 2).sum())
 
     field, rng, theta = field_of(6), np.random.default_rng(seed), np.zeros(6)
-    made, work = strategies._elsewhere(Bowl(), field, theta, rng, np.inf)
-    drawn = field.draw(np.random.default_rng(seed))
-    assert (made[:3] == drawn[:3]).all()
-    assert Bowl().cost(made) <= strategies.NEAR
-    assert all(made[j] in (0.0, drawn[j]) for j in range(3, 6))
+    point, work = strategies._elsewhere(Bowl(), field, theta, rng, np.inf)
+    random_point = field.draw(np.random.default_rng(seed))
+    assert (point[:3] == random_point[:3]).all()
+    assert Bowl().cost(point) <= strategies.NEAR
+    assert all(point[j] in (0.0, random_point[j]) for j in range(3, 6))
     assert work == 7.0  # simulations
     assert (theta == 0.0).all()
 
@@ -270,12 +270,12 @@ def test_moves_leave_their_work_to_new_starts_where_every_head_is_spent():
 def test_a_descent_is_as_accurate_as_its_cost_and_horizons_are_rougher():
     scene = scene_of(chain().posed)
     start = scene.searched.guess + 0.5
-    found = local_search.descend(scene, start, strategies.OPEN, 30.0)
-    assert found.cost == scene.cost(found.theta) < scene.cost(start)
-    whole = scene.until(float(scene.times[-1]))
-    roughly = cost_of(whole, found.theta)
-    assert roughly == pytest.approx(found.cost, abs=0.01)
-    assert roughly != found.cost
+    descent = local_search.descend(scene, start, strategies.OPEN, 30.0)
+    assert descent.cost == scene.cost(descent.theta) < scene.cost(start)
+    full_scene = scene.until(float(scene.times[-1]))
+    low_accuracy_cost = cost_of(full_scene, descent.theta)
+    assert low_accuracy_cost == pytest.approx(descent.cost, abs=0.01)
+    assert low_accuracy_cost != descent.cost
 
 
 def test_the_lowest_valley_is_followed_with_a_part_of_the_work():
@@ -290,18 +290,18 @@ def test_the_lowest_valley_is_followed_with_a_part_of_the_work():
     assert state().valley() == 1
     assert state(dropped=True).valley() == 2
     assert state(work=2000.0, following=1900.0).valley() is None  # enough, for now
-    assert state(work=2000.0, following=1400.0).valley(last=True) == 1
-    assert state(work=2000.0, following=1900.0).valley(last=True) is None  # others may hold the optimum:
+    assert state(work=2000.0, following=1400.0).valley(is_last=True) == 1
+    assert state(work=2000.0, following=1900.0).valley(is_last=True) is None  # others may hold the optimum:
     assert state(work=2000.0, following=1900.0).unfinished  # the search goes on
-    went_on = state().followed(1, Outcome((1.5,), 2.0, work=50.0, settled=True, floor=True))
-    end = went_on.tried[1].end
+    followed_state = state().followed(1, Outcome((1.5,), 2.0, work=50.0, settled=True, floor=True))
+    end = followed_state.tried[1].end
     assert (end.theta, end.cost, end.work, end.following, end.followed) == ((1.5,), 2.0, 150.0, 50.0, 1)
-    assert went_on.valley() is None  # nothing else is lower
-    assert went_on.unconfirmed() == 1
-    again = went_on.followed(1, Outcome((9.0,), 7.0, work=400.0, settled=True, floor=True))
-    assert (again.tried[1].end.theta, again.tried[1].end.cost) == ((1.5,), 2.0)  # no better
-    assert again.unconfirmed() is None  # floors are confirmed with what is left of the share,
-    assert again.unconfirmed(last=True) == 1  # or before the search ends
+    assert followed_state.valley() is None  # nothing else is lower
+    assert followed_state.unconfirmed() == 1
+    next_state = followed_state.followed(1, Outcome((9.0,), 7.0, work=400.0, settled=True, floor=True))
+    assert (next_state.tried[1].end.theta, next_state.tried[1].end.cost) == ((1.5,), 2.0)  # no better
+    assert next_state.unconfirmed() is None  # floors are confirmed with what is left of the share,
+    assert next_state.unconfirmed(is_last=True) == 1  # or before the search ends
 
 
 @pytest.mark.parametrize("rough", [False, True])
@@ -310,12 +310,12 @@ def test_a_valley_in_which_strides_get_no_lower_is_not_followed_for_ever(end, ro
     """What goes down at full accuracy may look higher at that of a search: the search came back to the same stride."""
     state = PortfolioState((Tried(0, "box", Outcome((1.0,), 3.0, work=100.0, rough=rough)),))
     strides = 0
-    while state.valley(last=True) is not None:
+    while state.valley(is_last=True) is not None:
         state, strides = state.followed(0, replace(end, rough=rough)), strides + 1
         assert strides <= 3  # two at the accuracy of a search, one at full accuracy
     end = state.tried[0].end
     assert (end.theta, end.cost) == ((1.0,), 3.0)
-    assert state.unconfirmed(last=True) == 0  # a fit goes on from there
+    assert state.unconfirmed(is_last=True) == 0  # a fit goes on from there
 
 
 @given(seeds, st.integers(2, 15), st.floats(-30.0, 30.0))
@@ -325,14 +325,14 @@ def test_an_offspring_takes_the_place_of_its_own_head_if_it_is_lower(seed, count
     for i in range(count):
         pool = joined(pool, FamilyHead(field.draw(rng), float(i), i), field)
     head = pool[int(rng.integers(count))]
-    after = joined(pool, FamilyHead(field.draw(rng), cost, head.family), field)
-    others = {m.family: m.cost for m in pool if m is not head and abs(m.cost - cost) >= 0.1}
-    assert {m.family: m.cost for m in after if m.family in others} == others  # nobody else is pushed out
-    now = {m.family: m.cost for m in after}
-    if cost < head.cost and len(others) == count - 1:
-        assert now[head.family] == cost
+    new_pool = joined(pool, FamilyHead(field.draw(rng), cost, head.family), field)
+    other_costs = {m.family: m.cost for m in pool if m is not head and abs(m.cost - cost) >= 0.1}
+    assert {m.family: m.cost for m in new_pool if m.family in other_costs} == other_costs  # nobody else is pushed out
+    new_costs = {m.family: m.cost for m in new_pool}
+    if cost < head.cost and len(other_costs) == count - 1:
+        assert new_costs[head.family] == cost
     elif cost >= head.cost:
-        assert now[head.family] == head.cost
+        assert new_costs[head.family] == head.cost
 
 
 def test_the_best_families_are_moved_most():
@@ -350,22 +350,22 @@ def test_heads_that_were_moved_in_vain_make_room_for_the_next_ones():
     state = PortfolioState().extended([Tried(i, "box", Outcome((float(i),), float(i))) for i in range(15)], field)
     ends = [Outcome((k + 0.5,), k - 0.02) for k in range(3)]  # lower by hardly anything
     vain = [Tried(15 + k, MOVED, end, family=k % 3) for k, end in enumerate(ends * 30)]
-    spent = state.extended(vain, field)
-    assert [m.spent for m in spent.pool] == [True] * 3 + [False] * 12
-    families = np.array([chosen(spent.pool, rng).family for _ in range(600)])
+    exhausted_state = state.extended(vain, field)
+    assert [m.spent for m in exhausted_state.pool] == [True] * 3 + [False] * 12
+    families = np.array([chosen(exhausted_state.pool, rng).family for _ in range(600)])
     assert 0.75 < np.mean((families >= 3) & (families < 6)) < 0.9
     assert (families < 3).any()  # not given up for good
-    more = spent.extended([Tried(60 + i, "growing", Outcome((20.0 + i,), 20.0 + i)) for i in range(5)], field)
-    assert len(more.pool) == 18  # those that are spent take nobody's place
-    lower = spent.extended([Tried(60, MOVED, Outcome((-1.0,), -9.0), family=0)], field)
-    assert (lower.pool[0].family, lower.pool[0].spent) == (0, False)
-    best = spent.pool[0]
-    again = spent.extended([Tried(60, "box", Outcome(tuple(best.theta.tolist()), best.cost - 0.01))], field)
-    assert (again.pool[0].family, again.pool[0].spent) == (60, True)  # the same optimum, found once more
-    elsewhere = spent.extended([Tried(60, "box", Outcome((2.0,), best.cost - 0.01))], field)
-    assert [(m.family, m.spent) for m in elsewhere.pool[:2]] == [(60, False), (best.family, True)]
-    poor = spent.extended([Tried(60, "box", Outcome((-1.5,), 2.0 - 0.03))], field)  # one of many so far down
-    assert [m.spent for m in poor.pool if m.family == 60] == [True]
+    extended_state = exhausted_state.extended([Tried(60 + i, "growing", Outcome((20.0 + i,), 20.0 + i)) for i in range(5)], field)
+    assert len(extended_state.pool) == 18  # those that are spent take nobody's place
+    lower_state = exhausted_state.extended([Tried(60, MOVED, Outcome((-1.0,), -9.0), family=0)], field)
+    assert (lower_state.pool[0].family, lower_state.pool[0].spent) == (0, False)
+    best = exhausted_state.pool[0]
+    repeated_state = exhausted_state.extended([Tried(60, "box", Outcome(tuple(best.theta.tolist()), best.cost - 0.01))], field)
+    assert (repeated_state.pool[0].family, repeated_state.pool[0].spent) == (60, True)  # the same optimum, found once more
+    distinct_state = exhausted_state.extended([Tried(60, "box", Outcome((2.0,), best.cost - 0.01))], field)
+    assert [(m.family, m.spent) for m in distinct_state.pool[:2]] == [(60, False), (best.family, True)]
+    poor_state = exhausted_state.extended([Tried(60, "box", Outcome((-1.5,), 2.0 - 0.03))], field)  # one of many so far down
+    assert [m.spent for m in poor_state.pool if m.family == 60] == [True]
 
 
 def test_what_only_looks_better_has_its_real_cost_and_is_followed_at_full_accuracy(monkeypatch):
@@ -373,15 +373,15 @@ def test_what_only_looks_better_has_its_real_cost_and_is_followed_at_full_accura
     scene, field = scene_of(problem.posed), search_field(problem.posed, None)
     start = tuple(np.array(scene.searched.guess).tolist())
     order = Order(MOVED, theta=start, best=1e6)
-    plain = candidate((problem, field), order, np.inf, np.inf)
-    assert not plain.rough
-    monkeypatch.setattr(Scene, "exact_cost", lambda self, theta: plain.cost + 100.0)
-    rough = candidate((problem, field), order, np.inf, np.inf)
-    assert (rough.rough, rough.settled, rough.cost) == (True, False, plain.cost + 100.0)
-    equal = candidate((problem, field), replace(order, best=plain.cost), np.inf, np.inf)
-    assert not equal.rough  # there is nothing to be gained
+    outcome = candidate((problem, field), order, np.inf, np.inf)
+    assert not outcome.rough
+    monkeypatch.setattr(Scene, "exact_cost", lambda self, theta: outcome.cost + 100.0)
+    rough_outcome = candidate((problem, field), order, np.inf, np.inf)
+    assert (rough_outcome.rough, rough_outcome.settled, rough_outcome.cost) == (True, False, outcome.cost + 100.0)
+    equal_outcome = candidate((problem, field), replace(order, best=outcome.cost), np.inf, np.inf)
+    assert not equal_outcome.rough  # there is nothing to be gained
     monkeypatch.undo()
-    state = PortfolioState().extended([Tried(0, "box", rough)], field)
+    state = PortfolioState().extended([Tried(0, "box", rough_outcome)], field)
     ahead = following(state, PortfolioOptions((MOVED,)), 0)
     assert ahead.finer
     end = candidate((problem, field), ahead, np.inf, np.inf)
@@ -392,9 +392,9 @@ def test_what_only_looks_better_has_its_real_cost_and_is_followed_at_full_accura
 
 def test_a_round_is_the_same_for_the_same_seed_and_moves_only_what_is_there():
     options, field = PortfolioOptions(tuple(WAYS)), field_of(1)
-    first = next_round(PortfolioState(), options, field, np.random.default_rng(0))
-    assert [order.way for order in first] == ["box", "growing"]  # states have nowhere to start
-    assert [order.guess for order in first] == [True, False]
+    first_round = next_round(PortfolioState(), options, field, np.random.default_rng(0))
+    assert [order.way for order in first_round] == ["box", "growing"]  # states have nowhere to start
+    assert [order.guess for order in first_round] == [True, False]
     measured = next_round(
         PortfolioState(), PortfolioOptions(("fit", "box", "growing")), field, np.random.default_rng(0)
     )
@@ -409,9 +409,9 @@ def test_a_round_is_the_same_for_the_same_seed_and_moves_only_what_is_there():
 def test_screened_starts_of_a_multistart_are_the_best_of_their_draws():
     problem = chain()
     scene = scene_of(problem.posed)
-    plain, several = (cf.multistart(problem, "single", starts=4, rng=2, screen=k, max_time=60) for k in (1, 6))
-    costs = [[scene.cost(problem.theta_from(row.start)) for row in found.starts] for found in (plain, several)]
-    assert all(after <= before for before, after in zip(*costs, strict=True))
+    unscreened_result, screened_result = (cf.multistart(problem, "single", starts=4, rng=2, screen=k, max_time=60) for k in (1, 6))
+    costs = [[scene.cost(problem.theta_from(row.start)) for row in result.starts] for result in (unscreened_result, screened_result)]
+    assert all(screened_cost <= unscreened_cost for unscreened_cost, screened_cost in zip(*costs, strict=True))
     assert costs[0] != costs[1]
     with pytest.raises(cf.InputError, match="leave out screen="):
         cf.multistart(problem, starts=[{"k1": 1.0}], screen=3)
@@ -434,14 +434,14 @@ def test_bench_switches_ingredients_off_and_counts_what_it_costs(tmp_path, capsy
 
 
 def test_who_is_measured_first_changes_and_what_cannot_differ_is_not_run_again():
-    order: list[str] = []
+    messages: list[str] = []
     methods = ("no race", "default", "no fit")
-    rows = run_ablation(methods=methods, problems=["bellman"], starts=2, seed=1, progress=order.append)
-    by = {row.method: row.runs for row in rows}
-    asked = [said.rpartition(": ")[2] for said in order]
-    assert asked == ["default", "no fit", "no fit", "default"]
-    assert by["no race"] == by["default"]  # the first fit finds it
-    assert by["no fit"] != by["default"]
+    rows = run_ablation(methods=methods, problems=["bellman"], starts=2, seed=1, progress=messages.append)
+    runs_by_method = {row.method: row.runs for row in rows}
+    method_order = [message.rpartition(": ")[2] for message in messages]
+    assert method_order == ["default", "no fit", "no fit", "default"]
+    assert runs_by_method["no race"] == runs_by_method["default"]  # the first fit finds it
+    assert runs_by_method["no fit"] != runs_by_method["default"]
     with pytest.raises(cf.InputError, match="the doubt comes after the optimum"):
         run_ablation(methods=["no doubt"])
     with pytest.raises(cf.InputError, match="no problem 'Boehm'"):
@@ -449,12 +449,12 @@ def test_who_is_measured_first_changes_and_what_cannot_differ_is_not_run_again()
 
 
 def test_an_ablation_that_is_interrupted_keeps_what_has_ended():
-    def press(said: str) -> None:
-        if said.endswith("start 2 of 2: default"):
+    def press(message: str) -> None:
+        if message.endswith("start 2 of 2: default"):
             raise KeyboardInterrupt
 
-    rows, stopped = collected(run_ablation(methods=["default"], problems=["bellman"], starts=2, progress=press))
-    assert stopped == {"stopped": "interrupted"}
+    rows, summary = collected(run_ablation(methods=["default"], problems=["bellman"], starts=2, progress=press))
+    assert summary == {"stopped": "interrupted"}
     assert [len(row.runs) for row in rows] == [1]
 
 
@@ -470,8 +470,8 @@ def test_a_valley_far_ahead_is_checked_on_the_way_with_a_part_of_the_work():
     cut_short = cf.fit(chain(), "single", cf.GaussNewton("box", max_iter=1))
 
     def state(cost, **valley):
-        held = Outcome((0.0,), solution.cost, work=1000.0, result=solution, settled=True)
-        ends = (held, Outcome((1.0,), cost, **{"work": 100.0} | valley))
+        optimum = Outcome((0.0,), solution.cost, work=1000.0, result=solution, settled=True)
+        ends = (optimum, Outcome((1.0,), cost, **{"work": 100.0} | valley))
         return PortfolioState(tuple(Tried(i, "box", end) for i, end in enumerate(ends)))
 
     ahead = solution.cost - 3.0
@@ -480,18 +480,18 @@ def test_a_valley_far_ahead_is_checked_on_the_way_with_a_part_of_the_work():
     assert state(ahead, dropped=True).unchecked is None
     assert state(ahead, settled=True).unchecked is None  # that is confirmed
     assert state(ahead, checking=200.0).unchecked is None  # enough, for now
-    after = state(ahead).checked(1, Outcome((1.1,), ahead - 0.5, work=50.0, result=cut_short, settled=True))
-    end = after.tried[1].end
+    checked_state = state(ahead).checked(1, Outcome((1.1,), ahead - 0.5, work=50.0, result=cut_short, settled=True))
+    end = checked_state.tried[1].end
     assert (end.theta, end.cost, end.held, end.work, end.checking) == ((1.1,), ahead - 0.5, ahead - 0.5, 150.0, 50.0)
-    assert after.unchecked is None
-    assert after.valley() == 1  # it is followed as before
-    lower = after.followed(1, Outcome((2.0,), ahead - 4.0, work=50.0))
-    assert lower.unchecked == 1
-    found = state(ahead).checked(1, Outcome((1.1,), ahead, work=50.0, result=solution, settled=True))
-    assert found.tried[1].success
-    refuted = state(ahead).checked(1, Outcome((1.1,), np.inf, work=50.0, result=cut_short))
-    assert refuted.valley() is None
-    assert refuted.unchecked is None
+    assert checked_state.unchecked is None
+    assert checked_state.valley() == 1  # it is followed as before
+    lower_state = checked_state.followed(1, Outcome((2.0,), ahead - 4.0, work=50.0))
+    assert lower_state.unchecked == 1
+    confirmed_state = state(ahead).checked(1, Outcome((1.1,), ahead, work=50.0, result=solution, settled=True))
+    assert confirmed_state.tried[1].success
+    refuted_state = state(ahead).checked(1, Outcome((1.1,), np.inf, work=50.0, result=cut_short))
+    assert refuted_state.valley() is None
+    assert refuted_state.unchecked is None
 
 
 def test_a_search_that_is_ended_has_the_valley_that_was_checked_and_says_that_it_is_no_optimum(monkeypatch):
@@ -499,27 +499,27 @@ def test_a_search_that_is_ended_has_the_valley_that_was_checked_and_says_that_it
     monkeypatch.setattr(local_search, "_ITERATIONS", 2)
     monkeypatch.setattr(local_search, "POLISHING", 1)
     monkeypatch.setattr(strategies, "_CONFIRMING", 1)
-    seen = []
+    reports = []
 
-    def done(now):
-        seen.append(now)
-        return np.isfinite(now.lowest)
+    def stop(report):
+        reports.append(report)
+        return np.isfinite(report.lowest)
 
-    found = cf.estimate(chain(), ways=["box"], rng=1, callback=done)
-    assert found.best is not None
-    assert not found.success
-    assert np.isfinite(seen[-1].objective)
-    assert seen[-1].objective == pytest.approx(found.best.objective)
-    assert "in a valley, no optimum yet" in seen[-1].sentence
+    result = cf.estimate(chain(), ways=["box"], rng=1, callback=stop)
+    assert result.best is not None
+    assert not result.success
+    assert np.isfinite(reports[-1].objective)
+    assert reports[-1].objective == pytest.approx(result.best.objective)
+    assert "in a valley, no optimum yet" in reports[-1].sentence
 
 
 def test_a_search_that_is_ended_before_anything_was_fitted_has_its_best_point():
-    found = cf.estimate(chain(), ways=["box"], rng=1, callback=lambda now: True)
-    (only,) = found.candidates
-    assert found.best is not None
-    assert not found.success
+    result = cf.estimate(chain(), ways=["box"], rng=1, callback=lambda progress: True)
+    (only,) = result.candidates
+    assert result.best is not None
+    assert not result.success
     scene = scene_of(chain().posed)
-    assert scene.cost(scene.searched.theta_from(found.best.values)) <= only.cost + 1e-6  # there may be time for a step
+    assert scene.cost(scene.searched.theta_from(result.best.values)) <= only.cost + 1e-6  # there may be time for a step
 
 
 def test_horizons_are_built_for_as_long_as_there_is_time(monkeypatch):
@@ -535,14 +535,14 @@ def test_the_floor_of_a_valley_is_followed_in_several_rounds(monkeypatch):
     problem = chain()
     scene = scene_of(problem.posed)
     start = problem.theta_from({"k1": 0.01, "k2": 50.0, "scale": 100.0})[scene.places]
-    whole = settle(scene, start, np.inf)
-    assert not whole.dropped
+    full_descent = settle(scene, start, np.inf)
+    assert not full_descent.dropped
     monkeypatch.setattr(local_search, "POLISHING", 2)
-    once = settle(scene, start, np.inf, best=-np.inf)  # not below the best: one round
-    assert once.dropped
-    assert once.cost > whole.cost + 1.0
+    single_round = settle(scene, start, np.inf, best=-np.inf)  # not below the best: one round
+    assert single_round.dropped
+    assert single_round.cost > full_descent.cost + 1.0
     rounds = settle(scene, start, np.inf)
-    assert whole.cost - 1e-3 < rounds.cost < once.cost - 1.0
+    assert full_descent.cost - 1e-3 < rounds.cost < single_round.cost - 1.0
 
 
 @pytest.mark.parametrize("lost", [False, True])
@@ -551,16 +551,16 @@ def test_rounds_that_end_higher_at_the_accuracy_of_the_search_leave_their_start(
     scene = scene_of(problem.posed)
     start = problem.theta_from({"k1": 0.4, "k2": 2.0, "scale": 3.0})[scene.places]
     higher = problem.theta_from({"k1": 0.01, "k2": 50.0, "scale": 100.0})[scene.places]
-    before = scene.cost(start)
-    assert scene.cost(higher) > before
-    found = local_search.Descent(higher, before - 1.0, 5.0, optimum=True)
-    monkeypatch.setattr(local_search, "_solve", lambda *a, **k: found)
+    start_cost = scene.cost(start)
+    assert scene.cost(higher) > start_cost
+    descent = local_search.Descent(higher, start_cost - 1.0, 5.0, optimum=True)
+    monkeypatch.setattr(local_search, "_solve", lambda *a, **k: descent)
     if lost:  # the search cannot integrate there
         cost = scene.cost
         monkeypatch.setattr(type(scene), "cost", lambda self, theta: np.inf if theta is higher else cost(theta))
     end = settle(scene, start, np.inf)
     assert (end.theta == start).all()
-    assert end.cost == before
+    assert end.cost == start_cost
     assert not end.optimum
 
 
@@ -614,10 +614,10 @@ def test_a_point_that_has_a_cost_but_no_derivatives_holds_and_is_no_solution(mon
 
     original = strategies.fit
 
-    def stopped(*args, **options):
+    def fit_without_derivatives(*args, **options):
         return replace(original(*args, **options), status=Status.START_FAILED)
 
-    monkeypatch.setattr(strategies, "fit", stopped)
+    monkeypatch.setattr(strategies, "fit", fit_without_derivatives)
     end = candidate((problem, field), order, np.inf, np.inf)
     assert (end.settled, end.result.success) == (True, False)
     assert end.cost == pytest.approx(scene.exact_cost(np.array(end.theta)), rel=1e-9)
@@ -626,20 +626,20 @@ def test_a_point_that_has_a_cost_but_no_derivatives_holds_and_is_no_solution(mon
 
 
 def test_what_is_compared_is_called_what_it_is():
-    found = cf.estimate(chain_with_spread(), rng=1, max_time=60)
-    assert found.sure
-    assert found.value == found.objective == found.best.neg2loglik == pytest.approx(found.optima[0].objective)
-    assert f"-2 log L = {found.objective:.6g}" in found.story[0]
-    assert found.objective != pytest.approx(found.best.chi2)
+    result = cf.estimate(chain_with_spread(), rng=1, max_time=60)
+    assert result.sure
+    assert result.value == result.objective == result.best.neg2loglik == pytest.approx(result.optima[0].objective)
+    assert f"-2 log L = {result.objective:.6g}" in result.story[0]
+    assert result.objective != pytest.approx(result.best.chi2)
 
 
 def test_scenes_of_old_problems_are_forgotten():
-    def seen() -> weakref.ref[cf.Posed]:
-        posed = chain().posed
-        assert scene_of(posed) is scene_of(posed)
-        return weakref.ref(posed)
+    def make_reference() -> weakref.ref[cf.Posed]:
+        compiled_problem = chain().posed
+        assert scene_of(compiled_problem) is scene_of(compiled_problem)
+        return weakref.ref(compiled_problem)
 
-    refs = [seen() for _ in range(12)]
+    refs = [make_reference() for _ in range(12)]
     gc.collect()
     assert sum(ref() is not None for ref in refs) <= 8
 
@@ -650,18 +650,18 @@ def test_what_explains_hardly_anything_is_never_believed(monkeypatch, clock):
     x, k = cf.symbols("x k")
     t = np.linspace(0.1, 5, 30)
 
-    def found(values):
+    def run_search(values):
         model = cf.Model({x: -k * x}, parameters=[k], outputs={"y": x})
         experiment = cf.Experiment({"y": values}, time=t, sigma=0.01, initial={"x": 1.0})
-        known = {"k": cf.Parameter(1.0, bounds=(1e-3, 1e3), scale="log")}
-        return cf.estimate(cf.Problem(model, experiment, parameters=known), rng=0, max_time=1000.0)
+        parameters = {"k": cf.Parameter(1.0, bounds=(1e-3, 1e3), scale="log")}
+        return cf.estimate(cf.Problem(model, experiment, parameters=parameters), rng=0, max_time=1000.0)
 
-    nearly = found(np.exp(-t) + 0.1 * np.sin(3 * t))
+    nearly = run_search(np.exp(-t) + 0.1 * np.sin(3 * t))
     assert not nearly.described
     assert nearly.sure
     assert "a better one is unlikely" in nearly.reason
     clock.step = 1.0
-    hardly = found(np.sin(3 * t))
+    hardly = run_search(np.sin(3 * t))
     assert not hardly.described
     assert not hardly.sure
     assert "time limit" in hardly.reason
@@ -680,30 +680,30 @@ def test_the_best_point_is_doubted_by_exchanging_two_quantities():
     end = candidate((problem, field), order, np.inf, np.inf)
     assert end.settled
     assert end.cost == pytest.approx(best.cost, abs=1e-3)
-    again = candidate((problem, field), replace(order, theta=end.theta, best=end.cost), np.inf, np.inf)
-    assert not again.settled  # nothing is better
+    second_outcome = candidate((problem, field), replace(order, theta=end.theta, best=end.cost), np.inf, np.inf)
+    assert not second_outcome.settled  # nothing is better
 
 
 def test_confirmations_have_a_part_of_the_work_but_the_first_and_the_last():
     def state(*ends):
         return PortfolioState(tuple(Tried(i, "box", end) for i, end in enumerate(ends)))
 
-    found = Outcome((0.0,), 5.0, work=10.0, settled=True)
-    assert state(found).unconfirmed() == 0  # the first at once
-    beaten = replace(found, work=100.0, checking=90.0)
+    outcome = Outcome((0.0,), 5.0, work=10.0, settled=True)
+    assert state(outcome).unconfirmed() == 0  # the first at once
+    beaten = replace(outcome, work=100.0, checking=90.0)
     lower = Outcome((1.0,), 3.0, work=10.0, settled=True)
     assert state(beaten, lower).unconfirmed() is None  # others have to wait
-    assert state(beaten, lower).unconfirmed(last=True) == 1
+    assert state(beaten, lower).unconfirmed(is_last=True) == 1
     assert state(beaten, lower, Outcome(work=1000.0)).unconfirmed() == 1
 
 
 def test_optima_need_not_wait_for_what_valleys_were_followed_for():
     solution = cf.fit(chain(), "single", cf.GaussNewton("box"))
-    held = Outcome((0.0,), 9.0, work=100.0, result=solution, settled=True)
+    optimum = Outcome((0.0,), 9.0, work=100.0, result=solution, settled=True)
     valley = Outcome((1.0,), 7.0, work=100.0, following=60.0, checking=60.0)
-    state = PortfolioState(tuple(Tried(i, "box", end) for i, end in enumerate((held, valley))))
-    found = state.extended([Tried(2, "box", Outcome((2.0,), 5.0, work=100.0, settled=True))], field_of(1))
-    assert found.unconfirmed() == 2
+    state = PortfolioState(tuple(Tried(i, "box", end) for i, end in enumerate((optimum, valley))))
+    extended_state = state.extended([Tried(2, "box", Outcome((2.0,), 5.0, work=100.0, settled=True))], field_of(1))
+    assert extended_state.unconfirmed() == 2
 
 
 def test_the_frontier_is_the_lowest_that_full_accuracy_has_not_refuted():
@@ -715,48 +715,48 @@ def test_the_frontier_is_the_lowest_that_full_accuracy_has_not_refuted():
     refuted, valley = Outcome((0.0,), 1.0, result=failed), Outcome((1.0,), 3.0)
     assert state().frontier == np.inf
     assert state(refuted, valley, Outcome()).frontier == 3.0  # a candidate without an end has no cost
-    again = Outcome((2.0,), 1.05, settled=True)
-    assert state(refuted, valley, again).frontier == 1.05
-    assert state(refuted, valley, again).unconfirmed() == 2
-    twice = state(refuted, replace(refuted, cost=1.02), valley, again)  # the same a third time?
+    settled_outcome = Outcome((2.0,), 1.05, settled=True)
+    assert state(refuted, valley, settled_outcome).frontier == 1.05
+    assert state(refuted, valley, settled_outcome).unconfirmed() == 2
+    twice = state(refuted, replace(refuted, cost=1.02), valley, settled_outcome)  # the same a third time?
     assert twice.frontier == 3.0
-    assert twice.unconfirmed(last=True) is None
+    assert twice.unconfirmed(is_last=True) is None
     assert twice.valley() == 2
     assert twice.last_resort == 3
 
 
 def test_what_holds_is_fitted_to_its_optimum_before_the_search_ends(monkeypatch):
     problem = chain()
-    asked: list[bool] = []
+    accuracy_flags: list[bool] = []
 
     def confirmed(problem, scene, order, left):
-        asked.append(order.accurate)
+        accuracy_flags.append(order.accurate)
         return original(problem, scene, order, left)
 
     original = strategies._confirmed
     monkeypatch.setattr(strategies, "_confirmed", confirmed)
-    whole = cf.estimate(problem, rng=1, ways=["box"])
-    assert whole.sure
-    assert not any(asked)
+    full_result = cf.estimate(problem, rng=1, ways=["box"])
+    assert full_result.sure
+    assert not any(accuracy_flags)
     monkeypatch.setattr(strategies, "_CONFIRMING", 0)
-    held = cf.estimate(problem, rng=1, ways=["box"])
-    assert asked[-1]
-    assert held.sure
-    assert held.best.success
-    assert held.value == pytest.approx(whole.value, abs=1e-6)
+    confirmed_result = cf.estimate(problem, rng=1, ways=["box"])
+    assert accuracy_flags[-1]
+    assert confirmed_result.sure
+    assert confirmed_result.best.success
+    assert confirmed_result.value == pytest.approx(full_result.value, abs=1e-6)
 
 
 def test_a_fit_that_ends_badly_does_not_undo_what_held():
     solution = cf.fit(chain(), "single", cf.GaussNewton("box"))
     floor = cf.fit(chain(), "single", cf.GaussNewton("box", max_iter=1))
-    held = Outcome((1.0,), 2.0, result=floor, settled=True)
-    state = PortfolioState((Tried(0, "box", held),))
+    outcome = Outcome((1.0,), 2.0, result=floor, settled=True)
+    state = PortfolioState((Tried(0, "box", outcome),))
     assert state.unpolished == 0
-    after = state.confirmed(0, Outcome((3.0,), np.inf, result=floor, polished=True))
-    assert after.lowest == 2.0
-    assert after.unpolished is None
-    better = state.confirmed(0, Outcome((3.0,), 1.0, result=solution, settled=True, polished=True))
-    assert better.lowest == 1.0
+    failed_state = state.confirmed(0, Outcome((3.0,), np.inf, result=floor, polished=True))
+    assert failed_state.lowest == 2.0
+    assert failed_state.unpolished is None
+    better_state = state.confirmed(0, Outcome((3.0,), 1.0, result=solution, settled=True, polished=True))
+    assert better_state.lowest == 1.0
 
 
 def test_a_round_is_given_up_where_it_would_not_come_down_to_what_is_hoped_for():
@@ -765,15 +765,15 @@ def test_a_round_is_given_up_where_it_would_not_come_down_to_what_is_hoped_for()
     assert not any(forecast(k, c) for k, c in enumerate(costs))
     slow = 30.0 - 0.1 * np.arange(local_search.POLISHING)  # at 15
     given_up = [local_search._Forecast(hope) for hope in (14.0, 16.0)]
-    ends = [next((k for k, c in enumerate(slow) if of(k, c)), None) for of in given_up]
+    ends = [next((k for k, c in enumerate(slow) if stopping_forecast(k, c)), None) for stopping_forecast in given_up]
     assert ends == [2 * local_search._FORECAST, None]
 
     problem = chain()
     scene = scene_of(problem.posed)
     start = problem.theta_from({"k1": 0.01, "k2": 50.0, "scale": 100.0})[scene.places]
-    whole = settle(scene, start, np.inf, rounds=1)
-    hopeful = settle(scene, start, np.inf, rounds=1, hope=whole.cost)
-    assert (hopeful.theta == whole.theta).all()
+    full_descent = settle(scene, start, np.inf, rounds=1)
+    hopeful = settle(scene, start, np.inf, rounds=1, hope=full_descent.cost)
+    assert (hopeful.theta == full_descent.theta).all()
 
 
 def test_ways_pay_for_what_they_do_and_not_for_confirmations():
@@ -798,8 +798,8 @@ def test_what_suits_a_problem():
 
 @pytest.mark.parametrize("way", ["incremental", "decomposed"])
 def test_drivers_of_their_own_make_candidates(way):
-    posed = cf.problems.load("gasoil").problem.posed if way == "incremental" else parted().posed
-    end = candidate((posed, search_field(posed, None)), Order(way, seed=1), 60.0, time.time() + 60.0)
+    compiled_problem = cf.problems.load("gasoil").problem.posed if way == "incremental" else parted().posed
+    end = candidate((compiled_problem, search_field(compiled_problem, None)), Order(way, seed=1), 60.0, time.time() + 60.0)
     assert end is not None
     assert end.result is not None
     assert end.settled
@@ -814,8 +814,8 @@ def parted() -> cf.Problem:
     exact = cf.simulate(model, parameters={"a": 0.8, "b": 0.5}, times=t, initial={"x": 1.0, "y": 0.2})
     data = {name: exact[name] * (1 + 0.01 * np.cos(9 * t)) for name in ("x", "y")}
     experiment = cf.Experiment(data, time=t, sigma=0.01, initial={"x": 1.0, "y": 0.2})
-    known = {n: cf.Parameter(1.0, bounds=(1e-2, 1e2), scale="log") for n in ("a", "b")}
-    return cf.Problem(model, experiment, parameters=known)
+    parameters = {n: cf.Parameter(1.0, bounds=(1e-2, 1e2), scale="log") for n in ("a", "b")}
+    return cf.Problem(model, experiment, parameters=parameters)
 
 
 def test_points_that_are_too_dear_are_given_up_by_searches_alone():
@@ -823,8 +823,8 @@ def test_points_that_are_too_dear_are_given_up_by_searches_alone():
     model = cf.Model({p: w * q, q: -w * p}, parameters=[w])
     t = np.array([50.0, 100.0])
     experiment = cf.Experiment({"p": [0.5, 0.5]}, time=t, sigma=0.1, initial={"p": 1.0, "q": 0.0})
-    known = {"w": cf.Parameter(1.0, bounds=(1e-2, 1e3), scale="log")}
-    problem = cf.Problem(model, experiment, parameters=known)
+    parameters = {"w": cf.Parameter(1.0, bounds=(1e-2, 1e3), scale="log")}
+    problem = cf.Problem(model, experiment, parameters=parameters)
     scene = scene_of(problem.posed)
     assert np.isfinite(scene.cost(np.log([1.0])))
     assert scene.cost(np.log([100.0])) == np.inf  # 1,600 periods
@@ -861,7 +861,7 @@ def test_optima_of_other_errors_are_told_from_the_normal_ones_beside_them(noise)
     data[[2, 7, 15]] += 2.0
     experiment = cf.Experiment({"y": data}, t, noise={"y": noise})
     problem = cf.Problem(model, experiment, parameters={"k": cf.Parameter(5.0, bounds=(1e-2, 10), scale="log")})
-    found, known = cf.estimate(problem, max_time=30, rng=0), cf.fit(problem, start={"k": 0.5})
-    assert found.success
-    assert found.best.neg2loglik == pytest.approx(known.neg2loglik, abs=1e-3)
-    assert len(found.candidates) < 30
+    result, reference_fit = cf.estimate(problem, max_time=30, rng=0), cf.fit(problem, start={"k": 0.5})
+    assert result.success
+    assert result.best.neg2loglik == pytest.approx(reference_fit.neg2loglik, abs=1e-3)
+    assert len(result.candidates) < 30

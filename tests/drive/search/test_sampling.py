@@ -22,29 +22,29 @@ def problem(**parameters):
     return cf.Problem(model, experiment, parameters={**rates, **parameters})
 
 
-def drawn(given, starts=8, sampling=None, limits=None, rng=0):
+def drawn(fit_problem, starts=8, sampling=None, limits=None, rng=0):
     mistakes: list[str] = []
-    found = draw(given, starts, sampling, limits, rng, mistakes)
+    draws = draw(fit_problem, starts, sampling, limits, rng, mistakes)
     assert not mistakes, mistakes
-    return found
+    return draws
 
 
 def column(draws, name):
     return np.array([start[name] for start in draws.first])
 
 
-def mistakes(given, starts=8, sampling=None, limits=None, rng=0):
-    found: list[str] = []
-    draw(given, starts, sampling, limits, rng, found)
-    return found
+def mistakes(fit_problem, starts=8, sampling=None, limits=None, rng=0):
+    messages: list[str] = []
+    draw(fit_problem, starts, sampling, limits, rng, messages)
+    return messages
 
 
 @given(st.sampled_from(SAMPLINGS[:3]), st.integers(1, 40), st.integers(0, 2**32))
 def test_starts_lie_within_the_bounds(sampling, count, seed):
     draws = drawn(problem(), count, sampling, rng=seed)
-    every = [*draws.first, *(draws.again(0) for _ in range(5))]
+    start_points = [*draws.first, *(draws.again(0) for _ in range(5))]
     assert len(draws.first) == count
-    assert all(-2 <= start["a"] <= 4 and 1e-3 <= start["b"] <= 10 for start in every)
+    assert all(-2 <= start["a"] <= 4 and 1e-3 <= start["b"] <= 10 for start in start_points)
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS[:3])
@@ -78,12 +78,12 @@ def test_more_starts_begin_with_the_same_ones(sampling):
 
 @pytest.mark.parametrize("sampling", [*SAMPLINGS[:3], lambda rng: {"a": rng.uniform()}])
 def test_the_seed_decides(sampling):
-    first, same, other = (drawn(problem(), 6, sampling, rng=seed) for seed in (1, np.random.default_rng(1), 2))
-    assert first.first == same.first
-    assert first.first != other.first
-    again = [first.again(i) for i in (2, 4, 2)]
-    assert again == [same.again(i) for i in (2, 4, 2)]
-    assert again[0] != again[2]
+    draws, same_draws, other_draws = (drawn(problem(), 6, sampling, rng=seed) for seed in (1, np.random.default_rng(1), 2))
+    assert draws.first == same_draws.first
+    assert draws.first != other_draws.first
+    redraws = [draws.again(i) for i in (2, 4, 2)]
+    assert redraws == [same_draws.again(i) for i in (2, 4, 2)]
+    assert redraws[0] != redraws[2]
 
 
 def test_what_is_drawn_again_does_not_depend_on_other_starts():
@@ -115,8 +115,8 @@ def test_where_a_bound_is_missing_starts_are_drawn_about_the_guess():
     assert 21 < a.max() <= 22  # the guess and ten times of it
     assert 0.5e-3 <= b.min() < 1e-3  # three decades below the guess
     assert 50 < b.max() <= 60
-    told = "Where a bound is missing, starts were drawn about the guess: a in [-1, 22], b in [0.0005, 60]."
-    assert draws.note == told
+    note = "Where a bound is missing, starts were drawn about the guess: a in [-1, 22], b in [0.0005, 60]."
+    assert draws.note == note
     assert drawn(problem()).note == ""
     assert drawn(free, limits={"a": (0, 1), "b": (0.1, 1)}).note == ""
     assert drawn(free, [{"a": 2.0}]).note == ""
@@ -134,11 +134,11 @@ def test_problems_of_the_library_without_bounds_have_starts(name):
 
 def test_every_driver_says_where_starts_were_drawn(clock):
     free = problem(a=cf.Parameter(1.0, lower=0))
-    told = "Where a bound is missing, starts were drawn about the guess: a in [0, 11]."
+    note = "Where a bound is missing, starts were drawn about the guess: a in [0, 11]."
     many = cf.multistart(free, "single", starts=2)
-    assert told in str(many)
-    assert told in str(cf.compare(free, ["single"], starts=2))
-    assert told in "\n".join(cf.estimate(free, max_time=60, finds=1, ways=["box"]).story)
+    assert note in str(many)
+    assert note in str(cf.compare(free, ["single"], starts=2))
+    assert note in "\n".join(cf.estimate(free, max_time=60, finds=1, ways=["box"]).story)
 
 
 def test_a_guess_of_zero_needs_limits_or_a_distribution_where_a_bound_is_missing():
@@ -186,9 +186,9 @@ def test_what_a_start_does_not_name_is_at_its_guess():
     ],
 )
 def test_mistakes_are_all_named(arguments, phrases):
-    found = mistakes(problem(), **arguments)
-    assert len(found) == len(phrases), found
-    assert all(phrase in mistake for phrase, mistake in zip(phrases, found, strict=True)), found
+    messages = mistakes(problem(), **arguments)
+    assert len(messages) == len(phrases), messages
+    assert all(phrase in mistake for phrase, mistake in zip(phrases, messages, strict=True)), messages
 
 
 def test_a_function_that_draws_outside_the_bounds_is_misuse():
@@ -213,11 +213,11 @@ def test_what_is_wrong_with_starts_of_a_parameter_is_said() -> None:
     x, k = cf.symbols("x k")
     model = cf.Model({x: -k * x}, parameters=[k], initial={x: 1.0})
     experiment = cf.Experiment({"x": [0.5, 0.2]}, time=[1, 2], sigma=0.1)
-    for wrong, said in (
+    for parameter, message in (
         (cf.Parameter(1.0, 0, 2, starts=cf.priors.Uniform(3, 4)), "lie outside its bounds"),
         (cf.Parameter(1.0, 0, 2, starts=cf.Normal(1, -1)), "has the starts Normal"),
         (cf.Parameter(1.0, fixed=True, starts=cf.Normal(1, 1)), "is fixed, so that no starts of it are drawn"),
         (cf.Parameter(1.0, starts=3), "has the starts 3; give Uniform"),  # type: ignore[arg-type]
     ):
-        with pytest.raises(cf.InputError, match=said):
-            cf.Problem(model, experiment, parameters={"k": wrong})
+        with pytest.raises(cf.InputError, match=message):
+            cf.Problem(model, experiment, parameters={"k": parameter})

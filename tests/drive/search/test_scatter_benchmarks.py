@@ -53,9 +53,9 @@ def test_a_worker_that_dies_costs_its_fit_and_nothing_else():
     deadly = Troubled(trouble="die", above=-1.0, below=0.45)  # the optimum is at 0.5
     options = {"dim_refset": 3, "n_diverse": 4, "log_vars": [], "max_eval": 60, "rng": 0, "local_searches": 3}
     result = cf.scatter_search(pole(), deadly, workers=2, include_guess=False, **options)
-    lost = [search for search in result.searches if search.status == "error"]
-    assert lost
-    assert "worker" in lost[0].message
-    assert result.failures["worker_died"] == len(lost)
+    failed_searches = [search for search in result.searches if search.status == "error"]
+    assert failed_searches
+    assert "worker" in failed_searches[0].message
+    assert result.failures["worker_died"] == len(failed_searches)
     assert result.best is not None
     assert result.simulations >= 60

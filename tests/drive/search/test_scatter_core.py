@@ -26,9 +26,9 @@ class Function:
             return None
         path = [start.x]
         smooth = lambda x: min(float(np.nan_to_num(self.f(x), nan=1e9)), 1e9)  # noqa: E731
-        found = minimize(smooth, start.x, method="L-BFGS-B", bounds=[(0, 1)] * start.x.size, callback=path.append)
-        self.evaluations += found.nfev
-        return Ascent(thinned(np.array([*path, found.x])), float(found.fun))
+        solution = minimize(smooth, start.x, method="L-BFGS-B", bounds=[(0, 1)] * start.x.size, callback=path.append)
+        self.evaluations += solution.nfev
+        return Ascent(thinned(np.array([*path, solution.x])), float(solution.fun))
 
 
 def rastrigin(x):
@@ -111,11 +111,11 @@ def test_a_search_repeats_itself_and_another_seed_does_not():
 def test_a_state_is_never_changed():
     objective = Function(rastrigin)
     state = begin(objective, 3, 0, ScatterOptions())
-    before = [m.f for m in state.R], state.frequency.copy(), len(state.climbs)
+    snapshot = [m.f for m in state.R], state.frequency.copy(), len(state.climbs)
     step(objective, state, ScatterOptions())
-    assert [m.f for m in state.R] == before[0]
-    np.testing.assert_array_equal(state.frequency, before[1])
-    assert len(state.climbs) == before[2]
+    assert [m.f for m in state.R] == snapshot[0]
+    np.testing.assert_array_equal(state.frequency, snapshot[1])
+    assert len(state.climbs) == snapshot[2]
 
 
 def test_half_of_the_space_without_value_is_no_obstacle():
@@ -136,9 +136,9 @@ def test_nothing_has_a_value():
 def test_a_flat_reference_set_is_reset():
     objective = Function(lambda x: 1.0, local=False)
     state = begin(objective, 3, 0, ScatterOptions())
-    after = step(objective, state, ScatterOptions())
-    assert after.R[0].number == state.R[0].number
-    assert {m.number for m in after.R[1:]}.isdisjoint({m.number for m in state.R})
+    next_state = step(objective, state, ScatterOptions())
+    assert next_state.R[0].number == state.R[0].number
+    assert {m.number for m in next_state.R[1:]}.isdisjoint({m.number for m in state.R})
 
 
 def test_an_exhausted_reference_set_keeps_its_better_half():
@@ -146,8 +146,8 @@ def test_an_exhausted_reference_set_keeps_its_better_half():
     options = ScatterOptions()
     state = begin(objective, 3, 0, options)
     for _ in range(50):
-        before, state = state, step(objective, state, options)
-        if before.frequency.sum() != state.frequency.sum():
+        previous_state, state = state, step(objective, state, options)
+        if previous_state.frequency.sum() != state.frequency.sum():
             break
     else:
         pytest.fail("the reference set was never regenerated")
@@ -159,8 +159,8 @@ def test_the_best_survives_restarts():
     objective = Function(rastrigin)
     state = begin(objective, 3, 0, options)
     for _ in range(15):
-        before, state = state, step(objective, state, options)
-        assert state.best.f <= before.best.f
+        previous_state, state = state, step(objective, state, options)
+        assert state.best.f <= previous_state.best.f
     assert state.best.f <= state.R[0].f
 
 
@@ -168,18 +168,18 @@ def test_each_restart_waits_longer_and_draws_more():
     options = ScatterOptions(restart_after=1, dim_refset=4, n_diverse=8)
     objective = Function(lambda x: 1.0, local=False)
     state = begin(objective, 2, 0, options)
-    waited, drawn = [], []
+    generation_counts, draw_counts = [], []
     for _ in range(3):
         generations = 0
         while True:
-            before, state = state, step(objective, state, options)
+            previous_state, state = state, step(objective, state, options)
             generations += 1
-            if state.restarts > before.restarts:
+            if state.restarts > previous_state.restarts:
                 break
-        waited.append(generations)
-        drawn.append(int(state.frequency[0].sum() - before.frequency[0].sum()))
-    assert waited == [1, 2, 3]
-    assert drawn == [16, 24, 32]
+        generation_counts.append(generations)
+        draw_counts.append(int(state.frequency[0].sum() - previous_state.frequency[0].sum()))
+    assert generation_counts == [1, 2, 3]
+    assert draw_counts == [16, 24, 32]
 
 
 def test_given_points_are_tried():

@@ -100,8 +100,8 @@ def test_the_memory_counts_where_the_points_lie(seed, count, n):
     assert (X <= 1).all()
     np.testing.assert_array_equal(frequency.sum(axis=1), count)
     for i in range(n):
-        seen = np.bincount(np.minimum((4 * X[:, i]).astype(int), 3), minlength=4)
-        np.testing.assert_array_equal(frequency[i], seen)
+        expected = np.bincount(np.minimum((4 * X[:, i]).astype(int), 3), minlength=4)
+        np.testing.assert_array_equal(frequency[i], expected)
 
 
 def test_the_memory_is_not_changed_in_place():
@@ -121,9 +121,9 @@ def test_frequency_memory_is_more_even_than_chance():
         counts = np.array([np.bincount((4 * x).astype(int), minlength=4) for x in X.T])
         return np.var(counts)
 
-    ours = [unevenness(diverse(40, np.zeros((10, 4), dtype=np.intp), np.random.default_rng(s))[0]) for s in range(20)]
-    chance = [unevenness(np.random.default_rng(s).random((40, 10))) for s in range(20)]
-    assert np.mean(ours) < 0.6 * np.mean(chance)
+    memory_unevenness = [unevenness(diverse(40, np.zeros((10, 4), dtype=np.intp), np.random.default_rng(s))[0]) for s in range(20)]
+    random_unevenness = [unevenness(np.random.default_rng(s).random((40, 10))) for s in range(20)]
+    assert np.mean(memory_unevenness) < 0.6 * np.mean(random_unevenness)
 
 
 # The reference set (Eqs. 23-30)
@@ -142,8 +142,8 @@ def test_the_first_of_the_most_distant_maximizes_the_least_distance(seed):
     chosen = most_distant(X, R, 3)
     assert len(set(chosen)) == 3
     assert chosen[0] == np.argmax(least_distances(X, R))
-    rest = [i for i in range(8) if i != chosen[0]]
-    assert chosen[1] == rest[int(np.argmax(least_distances(X[rest], np.vstack([R, X[chosen[0]]]))))]
+    remaining_indices = [i for i in range(8) if i != chosen[0]]
+    assert chosen[1] == remaining_indices[int(np.argmax(least_distances(X[remaining_indices], np.vstack([R, X[chosen[0]]]))))]
 
 
 def test_most_distant_gives_what_there_is():
@@ -208,11 +208,11 @@ def test_an_update_never_loses_the_best_and_keeps_the_size(seed):
     rng = np.random.default_rng(seed)
     R = ranked(members(rng.random((6, 3)), rng.random(6)))
     candidates = enrol(rng.random((10, 3)), rng.random(10), 6)
-    after = updated(R, candidates, distance=0.05, epsilon=1e-3)
-    assert len(after) == 6
-    assert after[0].f == min(m.f for m in (*R, *candidates))
-    assert list(after) == list(ranked(after))
-    assert all(b.f <= a.f for a, b in zip(R, after, strict=True))
+    updated_set = updated(R, candidates, distance=0.05, epsilon=1e-3)
+    assert len(updated_set) == 6
+    assert updated_set[0].f == min(m.f for m in (*R, *candidates))
+    assert list(updated_set) == list(ranked(updated_set))
+    assert all(b.f <= a.f for a, b in zip(R, updated_set, strict=True))
 
 
 def test_flat_sets_are_recognised():
@@ -260,10 +260,10 @@ def test_what_leaves_the_cube_goes_to_the_bound_or_not():
     x, parent = np.array([1.4, 0.5, -0.2]), np.array([0.8, 0.4, 0.1])
     rng = np.random.default_rng(0)
     np.testing.assert_allclose(inside(x, parent, 1.0, rng), [1.0, 0.5, 0.0])
-    drawn = np.array([inside(x, parent, 0.0, rng) for _ in range(50)])
-    assert ((drawn[:, 0] > 0.8) & (drawn[:, 0] < 1)).all()
-    assert ((drawn[:, 2] > 0) & (drawn[:, 2] < 0.1)).all()
-    assert (drawn[:, 1] == 0.5).all()
+    points = np.array([inside(x, parent, 0.0, rng) for _ in range(50)])
+    assert ((points[:, 0] > 0.8) & (points[:, 0] < 1)).all()
+    assert ((points[:, 2] > 0) & (points[:, 2] < 0.1)).all()
+    assert (points[:, 1] == 0.5).all()
 
 
 # Going beyond
@@ -282,10 +282,10 @@ def test_beyond_follows_a_descent_to_its_end():
         return ((X - 0.9) ** 2).sum(axis=1)
 
     parent, offspring = members(np.array([[0.1, 0.1], [0.2, 0.2]]), [1.28, 0.98])
-    found = beyond([(parent, offspring)], bowl, 10, np.random.default_rng(0))
-    assert min(m.f for m in found) < 0.2
-    assert [m.number for m in found] == list(range(10, 10 + len(found)))
-    assert found[-1].f >= min(m.f for m in found)
+    new_members = beyond([(parent, offspring)], bowl, 10, np.random.default_rng(0))
+    assert min(m.f for m in new_members) < 0.2
+    assert [m.number for m in new_members] == list(range(10, 10 + len(new_members)))
+    assert new_members[-1].f >= min(m.f for m in new_members)
 
 
 def test_only_children_that_outdo_their_parent_are_followed():
@@ -379,8 +379,8 @@ def test_filters_relax_after_enough_refusals():
 def test_the_distance_filter_keeps_away_from_paths():
     pool = members(np.array([[0.5, 0.5], [0.1, 0.9]]), [1.0, 2.0])
     for kind, expected in (("paths", [2.0]), ("none", [1.0, 2.0]), ("minima", [])):
-        found = passing(pool, [valley()], Filters(), ScatterOptions(merit_filter=False, distance_filter=kind))
-        assert [m.f for m in found] == expected
+        accepted_members = passing(pool, [valley()], Filters(), ScatterOptions(merit_filter=False, distance_filter=kind))
+        assert [m.f for m in accepted_members] == expected
 
 
 def test_balance_weighs_quality_against_novelty():
@@ -409,12 +409,12 @@ def test_what_is_not_finite_has_no_value():
 
 
 def test_every_wrong_option_is_named():
-    wrong = ScatterOptions(
+    options = ScatterOptions(
         dim_refset=2, n_diverse=1, local_n1=-1, local_n2=0, balance=2, prob_bound=True, subranges=0,  # type: ignore[arg-type]
         first_refset="best", regeneration="x", aggressive=1, go_beyond=None, merit_filter="no",  # type: ignore[arg-type]
         distance_filter="y", relax_after=0, min_distance=-1, min_difference="z", restart_after=0, local_searches=0,  # type: ignore[arg-type]
     )  # fmt: skip
-    text = "\n".join(wrong.mistakes())
-    for name in vars(wrong):
+    text = "\n".join(options.mistakes())
+    for name in vars(options):
         assert name in text
     assert ScatterOptions().mistakes() == []

@@ -88,8 +88,8 @@ def test_what_is_done_is_counted():
     assert result.seconds_to(best[0]) == result.history[0].seconds
     assert all(optimum.objective >= result.objective - 1e-6 for optimum in result.optima)
     text = str(result)
-    for what in ("simulations", "local searches", "limit of simulations", "chi2"):
-        assert what in text
+    for label in ("simulations", "local searches", "limit of simulations", "chi2"):
+        assert label in text
     assert "ScatterResult(chi2" in repr(result)
 
 
@@ -123,20 +123,20 @@ def test_numbers_do_not_depend_on_processes():
 
 
 def test_numbers_do_not_depend_on_the_workers():
-    alone = search(rng=3, max_eval=100)
+    serial_result = search(rng=3, max_eval=100)
     with ThreadPoolExecutor(1) as executor:
-        same(alone, search(rng=3, max_eval=100, workers=executor))
+        same(serial_result, search(rng=3, max_eval=100, workers=executor))
 
 
 def test_an_ended_search_goes_on_as_if_nothing_had_happened(tmp_path):
-    whole = search(rng=3, max_eval=160)
+    full_result = search(rng=3, max_eval=160)
     file = tmp_path / "search.jsonl"
 
-    first = search(rng=3, max_eval=160, checkpoint=file, callback=lambda now: True)
-    assert first.reason == "The callback asked to stop."
-    assert first.simulations < whole.simulations
-    second = search(rng=3, max_eval=160, checkpoint=file, resume=True, workers=1)
-    same(whole, second)
+    stopped_result = search(rng=3, max_eval=160, checkpoint=file, callback=lambda progress: True)
+    assert stopped_result.reason == "The callback asked to stop."
+    assert stopped_result.simulations < full_result.simulations
+    resumed_result = search(rng=3, max_eval=160, checkpoint=file, resume=True, workers=1)
+    same(full_result, resumed_result)
     _, records, _ = read(file)
     assert sum("result" in record for record in records) <= max(len(records) - 1, 1)
 
@@ -144,10 +144,10 @@ def test_an_ended_search_goes_on_as_if_nothing_had_happened(tmp_path):
 @pytest.mark.slow
 def test_a_finished_search_is_not_repeated(tmp_path):
     file = tmp_path / "search.jsonl"
-    first = search(rng=3, max_eval=100, checkpoint=file)
-    again = search(rng=3, max_eval=1, checkpoint=file, resume=True)
-    assert again.objective <= first.history[0].objective
-    assert again.generations <= first.generations
+    first_result = search(rng=3, max_eval=100, checkpoint=file)
+    resumed_result = search(rng=3, max_eval=1, checkpoint=file, resume=True)
+    assert resumed_result.objective <= first_result.history[0].objective
+    assert resumed_result.generations <= first_result.generations
 
 
 def test_a_checkpoint_of_other_options_is_refused(tmp_path):
@@ -195,15 +195,15 @@ def test_limits_end_the_search(clock):
     clock.step = 0.0
     assert quick.reason == "The time limit was reached."
     assert quick.best is not None
-    reached = search(vtr=1e9)
-    assert reached.reason == "The value to reach was reached."
-    assert reached.simulations < 60
+    target_result = search(vtr=1e9)
+    assert target_result.reason == "The value to reach was reached."
+    assert target_result.simulations < 60
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_an_interruption_keeps_the_best(workers):
-    def press(now) -> None:
-        if now.generation == 1:
+    def press(progress) -> None:
+        if progress.generation == 1:
             signal.raise_signal(signal.SIGINT)
 
     result = search(rng=3, callback=press, workers=workers)
@@ -216,9 +216,9 @@ def test_an_interruption_keeps_the_best(workers):
 def test_an_interruption_during_a_fit_keeps_the_best():
     class Pressing(cf.GaussNewton):
         def solve(self, staged, control, **options):
-            def press(now):
+            def press(iteration):
                 signal.raise_signal(signal.SIGINT)
-                return control.callback(now) if control.callback else None
+                return control.callback(iteration) if control.callback else None
 
             return super().solve(staged, replace(control, callback=press), **options)
 
@@ -229,11 +229,11 @@ def test_an_interruption_during_a_fit_keeps_the_best():
 
 
 def test_the_callback_sees_every_generation():
-    seen = []
-    result = search(max_eval=150, callback=lambda now: seen.append(now))
-    assert [now.generation for now in seen] == list(range(len(seen)))
-    assert seen[-1].simulations <= result.simulations
-    assert "best chi2" in seen[-1].sentence
+    reports = []
+    result = search(max_eval=150, callback=lambda report: reports.append(report))
+    assert [report.generation for report in reports] == list(range(len(reports)))
+    assert reports[-1].simulations <= result.simulations
+    assert "best chi2" in reports[-1].sentence
 
 
 def test_it_is_silent_unless_asked(capfd):
@@ -257,8 +257,8 @@ def test_what_has_a_wide_range_is_searched_in_its_logarithm():
     assert [q.scale for q in changed.quantities] == ["log", "linear"]
     assert changed.quantities[0].lower == pytest.approx(9e-6)
     assert restated(problem, [], mistakes) is problem.posed
-    named = restated(waves(), ["w"], mistakes)
-    assert [q.scale for q in named.quantities] == ["log", "linear"]
+    explicit_problem = restated(waves(), ["w"], mistakes)
+    assert [q.scale for q in explicit_problem.quantities] == ["log", "linear"]
 
 
 def test_the_box_maps_there_and_back():
@@ -354,8 +354,8 @@ def test_pictures(tmp_path):
     lines = figure.axes[0].get_lines()
     assert lines[0].get_ydata()[0] == result.history[0].objective
     assert lines[0].get_xdata()[-1] == result.simulations
-    both = pictures.curves({"one": [result], "other": [result]}, target=1e-3)
-    assert [text.get_text() for text in both.axes[1].get_legend().get_texts()] == ["one", "other"]
+    joint_figure = pictures.curves({"one": [result], "other": [result]}, target=1e-3)
+    assert [text.get_text() for text in joint_figure.axes[1].get_legend().get_texts()] == ["one", "other"]
     bars = draw_histogram([1e-3, 1e-3, 10.0, np.inf], target=1e-4)
     assert "1 without a value" in bars.axes[0].get_title(loc="left")
     assert sum(patch.get_height() for patch in bars.axes[0].patches) == 3

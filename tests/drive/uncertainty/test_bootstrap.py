@@ -28,8 +28,8 @@ def line(n=8, sigma=0.2, *, noise=None, seed=1, slope=1.5, level=0.7):
     x, b = cf.symbols("x b")
     times = np.linspace(0.0, 3.0, n)
     values = level + slope * times + 0.2 * np.random.default_rng(seed).standard_normal(n)
-    known = {"noise": noise} if noise is not None else {"sigma": sigma}
-    experiment = cf.Experiment({"x": values}, time=times, initial={"x": cf.free(0.5)}, **known)
+    noise_options = {"noise": noise} if noise is not None else {"sigma": sigma}
+    experiment = cf.Experiment({"x": values}, time=times, initial={"x": cf.free(0.5)}, **noise_options)
     model = cf.Model({x: b + 0 * x}, parameters=[b])
     design = np.column_stack([times, np.ones(n)])  # theta = (b, x(0))
     return cf.Problem(model, experiment, parameters={"b": 1.0}), design, values
@@ -43,21 +43,21 @@ def estimate_of(design, values):
 def test_every_draw_is_the_regression_of_its_data(kind):
     problem, design, _ = line()
     result = cf.fit(problem, SINGLE)
-    drawn = cf.bootstrap(result, kind, samples=12, rng=5, transcription=SINGLE)
+    bootstrap_result = cf.bootstrap(result, kind, samples=12, rng=5, transcription=SINGLE)
     recipe = resampling(kind, problem.posed, result, 5)
-    for i, theta in enumerate(drawn.thetas):
+    for i, theta in enumerate(bootstrap_result.thetas):
         values = recipe.problem(problem.posed, i).conditions[0].points.values[:, 0]
         assert theta == pytest.approx(estimate_of(design, values), rel=1e-6)
-    assert drawn.failures == {}
+    assert bootstrap_result.failures == {}
 
 
 def test_standard_errors_of_a_line_are_the_closed_form():
     problem, design, _ = line()
     result = cf.fit(problem, SINGLE)
-    drawn = cf.bootstrap(result, "parametric", samples=40, rng=2, transcription=SINGLE)
+    bootstrap_result = cf.bootstrap(result, "parametric", samples=40, rng=2, transcription=SINGLE)
     exact = 0.2 * np.sqrt(np.diag(np.linalg.inv(design.T @ design)))
-    assert list(drawn.standard_errors.values()) == pytest.approx(exact, rel=4 / np.sqrt(2 * 40))
-    assert np.abs(list(drawn.bias.values()) / exact).max() < 4 / np.sqrt(40)
+    assert list(bootstrap_result.standard_errors.values()) == pytest.approx(exact, rel=4 / np.sqrt(2 * 40))
+    assert np.abs(list(bootstrap_result.bias.values()) / exact).max() < 4 / np.sqrt(40)
 
 
 def test_errors_that_are_exchanged_have_the_variance_of_errors():
@@ -66,14 +66,14 @@ def test_errors_that_are_exchanged_have_the_variance_of_errors():
     result = cf.fit(problem, SINGLE)
     hat = design @ np.linalg.inv(design.T @ design) @ design.T
     assert leverages(result) == pytest.approx(np.diag(hat), abs=1e-7)
-    rest = (values - hat @ values) / np.sqrt(1 - np.diag(hat))
+    scaled_residuals = (values - hat @ values) / np.sqrt(1 - np.diag(hat))
     recipe = resampling("residual", problem.posed, result, 0)
     spread = np.sqrt(np.sum((values - hat @ values) ** 2) / (values.size - 2))  # unbiased
-    assert recipe.errors * spread == pytest.approx(-(rest - rest.mean()), abs=1e-6)
-    assert resampling("wild", problem.posed, result, 0).errors * spread == pytest.approx(-rest, abs=1e-6)
-    drawn = cf.bootstrap(result, "residual", samples=40, rng=7, transcription=SINGLE)
-    exact = np.std(rest) * np.sqrt(np.diag(np.linalg.inv(design.T @ design)))
-    assert list(drawn.standard_errors.values()) == pytest.approx(exact, rel=4 / np.sqrt(2 * 40))
+    assert recipe.errors * spread == pytest.approx(-(scaled_residuals - scaled_residuals.mean()), abs=1e-6)
+    assert resampling("wild", problem.posed, result, 0).errors * spread == pytest.approx(-scaled_residuals, abs=1e-6)
+    bootstrap_result = cf.bootstrap(result, "residual", samples=40, rng=7, transcription=SINGLE)
+    exact = np.std(scaled_residuals) * np.sqrt(np.diag(np.linalg.inv(design.T @ design)))
+    assert list(bootstrap_result.standard_errors.values()) == pytest.approx(exact, rel=4 / np.sqrt(2 * 40))
 
 
 @pytest.mark.parametrize("sigma", [0.2, None, {"x": cf.correlated(0.2, time=1.0)}], ids=["known", "unknown", "alike"])
@@ -131,13 +131,13 @@ def test_moves_of_several_outputs(known, alike):
 def test_bca_is_that_of_scipy():
     rng = np.random.default_rng(3)
     sample = rng.lognormal(size=25)
-    known = stats.bootstrap(
+    scipy_result = stats.bootstrap(
         (sample,), np.mean, n_resamples=20_000, method="BCa", rng=np.random.default_rng(1), confidence_level=0.9
     )
     without = np.array([np.delete(sample, i).mean() for i in range(sample.size)])
     a = acceleration((without - sample.mean())[:, None])[0]
-    ours = bca(known.bootstrap_distribution, float(sample.mean()), float(a), 0.9)
-    assert ours == pytest.approx(tuple(known.confidence_interval), rel=2e-3)
+    interval = bca(scipy_result.bootstrap_distribution, float(sample.mean()), float(a), 0.9)
+    assert interval == pytest.approx(tuple(scipy_result.confidence_interval), rel=2e-3)
 
 
 def test_quantiles_that_few_draws_do_not_tell_are_none():
@@ -181,31 +181,31 @@ def test_parametric_data_come_from_the_noise_model(name):
     times = np.linspace(0.0, 2.0, 9)
     values = start * np.exp(-0.7 * times)
     values = np.round(values) if counts else np.maximum(values, 0.3) if name == "detected" else values
-    known = {"noise": noise} if noise is not None else {"sigma": sigma}
-    experiment = cf.Experiment({"x": values}, time=times, initial={"x": start}, **known)
+    noise_options = {"noise": noise} if noise is not None else {"sigma": sigma}
+    experiment = cf.Experiment({"x": values}, time=times, initial={"x": start}, **noise_options)
     result = cf.fit(cf.Problem(decay_model(), experiment, parameters={"k": 0.6}), SINGLE)
-    posed = result.problem.posed
-    recipe = resampling("parametric", posed, result, 0)
-    many = np.array([recipe.values(posed, np.random.default_rng(i))[0][:, 0] for i in range(1500)])
-    middle = np.median(many, axis=0)
+    compiled_problem = result.problem.posed
+    recipe = resampling("parametric", compiled_problem, result, 0)
+    simulated_values = np.array([recipe.values(compiled_problem, np.random.default_rng(i))[0][:, 0] for i in range(1500)])
+    middle = np.median(simulated_values, axis=0)
     if name == "detected":
-        assert many.min() == 0.3
-        assert (many[:, -1] == 0.3).mean() == pytest.approx(
+        assert simulated_values.min() == 0.3
+        assert (simulated_values[:, -1] == 0.3).mean() == pytest.approx(
             stats.norm.cdf((0.3 - result.predictions[-1]) / 0.05), abs=0.06
         )
     elif counts:
-        assert (many == np.round(many)).all()
-        assert many.mean(axis=0) == pytest.approx(result.predictions, rel=0.06)
-        assert many.std(axis=0) == pytest.approx(result.deviations, rel=0.1)
+        assert (simulated_values == np.round(simulated_values)).all()
+        assert simulated_values.mean(axis=0) == pytest.approx(result.predictions, rel=0.06)
+        assert simulated_values.std(axis=0) == pytest.approx(result.deviations, rel=0.1)
     else:
         assert middle == pytest.approx(result.predictions, rel=0.03)
     if name in ("relative", "log-normal", "t"):
-        quartile = np.quantile(many, 0.75, axis=0) - middle
-        of = stats.t(4).ppf(0.75) if name == "t" else stats.norm.ppf(0.75)
+        quartile = np.quantile(simulated_values, 0.75, axis=0) - middle
+        unit_quartile = stats.t(4).ppf(0.75) if name == "t" else stats.norm.ppf(0.75)
         size = {"relative": 0.1 * values, "t": 0.05, "log-normal": 0.1 * middle}[name]
-        assert quartile / (of * size) == pytest.approx(1.0, abs=0.2)
-    drawn = cf.bootstrap(result, "parametric", samples=2, rng=1, transcription=SINGLE)
-    assert len(drawn.solved) == 2
+        assert quartile / (unit_quartile * size) == pytest.approx(1.0, abs=0.2)
+    bootstrap_result = cf.bootstrap(result, "parametric", samples=2, rng=1, transcription=SINGLE)
+    assert len(bootstrap_result.solved) == 2
 
 
 def test_a_spread_that_is_a_parameter_is_drawn_without_bias():
@@ -276,11 +276,11 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path):
         cf.leave_out(result)
     with refused("each is 'thing'"):
         cf.leave_out(result, "thing")
-    drawn = cf.bootstrap(result, samples=2, transcription=SINGLE)
+    bootstrap_result = cf.bootstrap(result, samples=2, transcription=SINGLE)
     with refused("confidence_level is 2", "method is 'basic'", "jackknife is 3"):
-        drawn.confidence_intervals(2, "basic", jackknife=3)
+        bootstrap_result.confidence_intervals(2, "basic", jackknife=3)
     with refused("leave it out"):
-        drawn.confidence_intervals(method="percentile", jackknife=cf.leave_out(result, "value", transcription=SINGLE))
+        bootstrap_result.confidence_intervals(method="percentile", jackknife=cf.leave_out(result, "value", transcription=SINGLE))
 
 
 def test_as_many_estimates_as_data_have_no_residuals():
@@ -288,18 +288,18 @@ def test_as_many_estimates_as_data_have_no_residuals():
     result = cf.fit(cf.Problem(decay_model(), experiment, parameters={"k": 0.6}), SINGLE)
     with refused("nothing is known of the noise"):
         cf.bootstrap(result)
-    known = cf.Experiment({"x": [0.6]}, time=[1.0], initial={"x": 1.0}, sigma=0.1)
-    exact = cf.fit(cf.Problem(decay_model(), known, parameters={"k": 0.6}), SINGLE)
+    known_sigma_experiment = cf.Experiment({"x": [0.6]}, time=[1.0], initial={"x": 1.0}, sigma=0.1)
+    exact = cf.fit(cf.Problem(decay_model(), known_sigma_experiment, parameters={"k": 0.6}), SINGLE)
     with refused("met exactly"):
         cf.bootstrap(exact)
-    drawn = cf.bootstrap(exact, "parametric", samples=20, transcription=SINGLE)
-    assert drawn.standard_errors["k"] == pytest.approx(exact.standard_errors["k"], rel=0.6)
+    bootstrap_result = cf.bootstrap(exact, "parametric", samples=20, transcription=SINGLE)
+    assert bootstrap_result.standard_errors["k"] == pytest.approx(exact.standard_errors["k"], rel=0.6)
 
 
 def test_workers_make_no_difference(two_workers):
-    alone, both = run(None, samples=10), run(None, workers=two_workers, samples=10)
-    assert np.array_equal(alone.thetas, both.thetas)
-    assert [row.status for row in alone.rows] == [row.status for row in both.rows]
+    serial_result, parallel_result = run(None, samples=10), run(None, workers=two_workers, samples=10)
+    assert np.array_equal(serial_result.thetas, parallel_result.thetas)
+    assert [row.status for row in serial_result.rows] == [row.status for row in parallel_result.rows]
 
 
 @pytest.mark.slow
@@ -316,24 +316,24 @@ def test_killed_and_resumed_as_if_nothing_had_happened(tmp_path):
     process.stdout.close()
     partial = cf.BootstrapResult.load(path)
     assert 5 <= len(partial.solved) < 40
-    resumed, whole = run(path), run(None)
-    assert np.array_equal(resumed.thetas, whole.thetas)
-    assert resumed.confidence_intervals(0.8) == whole.confidence_intervals(0.8)
-    more = run(path, samples=45)
-    assert np.array_equal(more.thetas[:40], whole.thetas)
+    resumed_result, full_result = run(path), run(None)
+    assert np.array_equal(resumed_result.thetas, full_result.thetas)
+    assert resumed_result.confidence_intervals(0.8) == full_result.confidence_intervals(0.8)
+    extended_result = run(path, samples=45)
+    assert np.array_equal(extended_result.thetas[:40], full_result.thetas)
     with refused("was written for the kind", "another estimate"):
         result = cf.fit(decay_problem(), SINGLE)
         cf.bootstrap(result, "wild", samples=3, rng=3, transcription="single", checkpoint=path, resume=True)
 
 
 def test_saved_and_loaded(tmp_path):
-    drawn = run(None, samples=50)
-    drawn.save(tmp_path / "boot")
+    bootstrap_result = run(None, samples=50)
+    bootstrap_result.save(tmp_path / "boot")
     loaded = cf.BootstrapResult.load(tmp_path / "boot")
-    assert np.array_equal(loaded.thetas, drawn.thetas)
+    assert np.array_equal(loaded.thetas, bootstrap_result.thetas)
     assert "percentile" in str(loaded)
-    again = loaded.with_problem(decay_problem())
-    assert again.confidence_intervals() == drawn.confidence_intervals()
+    restored_result = loaded.with_problem(decay_problem())
+    assert restored_result.confidence_intervals() == bootstrap_result.confidence_intervals()
     with refused("with_problem"):
         loaded.confidence_intervals(method="bca")
     (tmp_path / "other").write_text("{}\n")
@@ -343,32 +343,32 @@ def test_saved_and_loaded(tmp_path):
 
 def test_callback_and_time_end_a_run_with_what_there_is(clock):
     result = cf.fit(decay_problem(), SINGLE)
-    seen = []
+    messages = []
 
-    def callback(now):
-        seen.append(now.sentence("data sets"))
-        return now.finished == 4
+    def callback(progress):
+        messages.append(progress.sentence("data sets"))
+        return progress.finished == 4
 
-    drawn = cf.bootstrap(result, samples=30, transcription=SINGLE, callback=callback)
-    assert len(drawn.solved) == 4
-    assert "The callback asked to stop. 4 of 30 data sets were fitted." in str(drawn)
-    assert "too few" in str(drawn)
-    assert seen[0].startswith("1 of 30 data sets")
-    late = {"max_time": 2.0, "callback": lambda now: clock.sleep(0.9)}
-    cut = cf.bootstrap(result, samples=10_000, transcription=SINGLE, **late)
-    assert 0 < len(cut.solved) < 10
-    assert "time limit was reached" in cut.message
-    assert cut.failures == {}
+    bootstrap_result = cf.bootstrap(result, samples=30, transcription=SINGLE, callback=callback)
+    assert len(bootstrap_result.solved) == 4
+    assert "The callback asked to stop. 4 of 30 data sets were fitted." in str(bootstrap_result)
+    assert "too few" in str(bootstrap_result)
+    assert messages[0].startswith("1 of 30 data sets")
+    time_options = {"max_time": 2.0, "callback": lambda progress: clock.sleep(0.9)}
+    stopped_result = cf.bootstrap(result, samples=10_000, transcription=SINGLE, **time_options)
+    assert 0 < len(stopped_result.solved) < 10
+    assert "time limit was reached" in stopped_result.message
+    assert stopped_result.failures == {}
 
 
 def test_failures_are_counted_and_said():
     result = cf.fit(decay_problem(), SINGLE)
     middle = result.theta[0]
     bad = Troubled(trouble="raise", above=middle - 1.0, below=middle + 1.0)
-    every = cf.bootstrap(result, samples=5, transcription=bad)
-    assert every.failures == {"error": 5}
-    assert np.isnan(every.standard_errors["k"])
-    assert "trouble at" in str(every)
+    failed_result = cf.bootstrap(result, samples=5, transcription=bad)
+    assert failed_result.failures == {"error": 5}
+    assert np.isnan(failed_result.standard_errors["k"])
+    assert "trouble at" in str(failed_result)
     short = cf.bootstrap(result, samples=30, rng=1, transcription=SINGLE, solver=cf.GaussNewton(max_iter=3))
     assert 0 < sum(short.failures.values()) < 30
     assert len(short.solved) + sum(short.failures.values()) == 30
@@ -386,13 +386,13 @@ def test_other_starts_find_other_optima():
     values = np.exp(-0.5 * times) + 0.01 * np.random.default_rng(0).standard_normal(8)
     experiment = cf.Experiment({"x": values}, time=times, initial={"x": 1.0}, sigma=0.03)
     result = cf.fit(cf.Problem(model, experiment, parameters={"a": cf.Parameter(0.6, lower=-2, upper=2)}), SINGLE)
-    near = cf.bootstrap(result, "parametric", samples=12, transcription=SINGLE)
-    far = cf.bootstrap(result, "parametric", samples=12, transcription=SINGLE, starts=[{"a": -0.6}])
-    assert (near.values["a"] > 0).all()
-    elsewhere = sum(row.elsewhere for row in far.rows)
-    assert elsewhere == (far.values["a"] < 0).sum() > 0
-    assert all(b.cost <= a.cost + 1e-9 for a, b in zip(near.rows, far.rows, strict=True))
-    assert f"In {elsewhere} of 12 data sets another start" in str(far)
+    near_result = cf.bootstrap(result, "parametric", samples=12, transcription=SINGLE)
+    far_result = cf.bootstrap(result, "parametric", samples=12, transcription=SINGLE, starts=[{"a": -0.6}])
+    assert (near_result.values["a"] > 0).all()
+    n_elsewhere = sum(row.elsewhere for row in far_result.rows)
+    assert n_elsewhere == (far_result.values["a"] < 0).sum() > 0
+    assert all(b.cost <= a.cost + 1e-9 for a, b in zip(near_result.rows, far_result.rows, strict=True))
+    assert f"In {n_elsewhere} of 12 data sets another start" in str(far_result)
 
 
 def test_local_quantities_have_no_estimate_without_their_experiment():
@@ -419,8 +419,8 @@ def bent(sigma=None, *, priors=None, bounds=(0.0, 5.0)):
     times, rng = np.linspace(0.2, 4.0, 12), np.random.default_rng(3)
     exact = 1 / (0.8 + (1 / 0.1 - 0.8) * np.exp(-1.6 * times))
     data = {"small": exact + 0.05 * rng.standard_normal(12), "large": 1e3 * exact**2 + 40 * rng.standard_normal(12)}
-    known = {} if sigma is None else {"sigma": sigma}
-    experiment = cf.Experiment(data, time=times, initial={"x": cf.free(0.1)}, **known)
+    noise_options = {} if sigma is None else {"sigma": sigma}
+    experiment = cf.Experiment(data, time=times, initial={"x": cf.free(0.1)}, **noise_options)
     return cf.Problem(model, experiment, parameters={"k": 1.0, "r": cf.Parameter(1.0, bounds=bounds)}, priors=priors)
 
 
@@ -432,13 +432,13 @@ def bent(sigma=None, *, priors=None, bounds=(0.0, 5.0)):
 def test_a_descent_from_the_estimate_ends_where_a_fit_does(given, monkeypatch):
     """The same data, fitted in full; the descent itself makes no fit."""
     result = cf.fit(bent(**given), "single")
-    whole = cf.bootstrap(result, samples=6, rng=4, transcription="single")
+    full_result = cf.bootstrap(result, samples=6, rng=4, transcription="single")
     monkeypatch.setattr(refits, "fit", None)
-    drawn = cf.bootstrap(result, samples=6, rng=4)
-    assert [row.status for row in drawn.rows] == ["converged"] * 6
-    unit = np.where(np.std(whole.thetas, axis=0) > 0.0, np.std(whole.thetas, axis=0), 1.0)
-    assert np.abs((drawn.thetas - whole.thetas) / unit).max() < 2e-3
-    for row, full in zip(drawn.rows, whole.rows, strict=True):
+    descent_result = cf.bootstrap(result, samples=6, rng=4)
+    assert [row.status for row in descent_result.rows] == ["converged"] * 6
+    unit = np.where(np.std(full_result.thetas, axis=0) > 0.0, np.std(full_result.thetas, axis=0), 1.0)
+    assert np.abs((descent_result.thetas - full_result.thetas) / unit).max() < 2e-3
+    for row, full in zip(descent_result.rows, full_result.rows, strict=True):
         assert row.measure == full.measure
         assert [row.cost, row.chi2, row.objective] == pytest.approx([full.cost, full.chi2, full.objective], rel=1e-4)
         assert dict(row.sigmas) == pytest.approx(dict(full.sigmas), rel=1e-4)
@@ -447,62 +447,62 @@ def test_a_descent_from_the_estimate_ends_where_a_fit_does(given, monkeypatch):
 def test_where_descents_do_not_lead_fits_do(monkeypatch):
     """With a step at most no descent arrives: every data set is fitted, by the method of the result."""
     result = cf.fit(bent(), "single")
-    whole = cf.bootstrap(result, samples=3, rng=4, transcription="single")
+    full_result = cf.bootstrap(result, samples=3, rng=4, transcription="single")
     monkeypatch.setattr(descent, "_STEPS", 0)
-    made = []
+    labels = []
     monkeypatch.setattr(
-        refits, "fit", lambda *given, **options: made.append(given[1].label) or cf.fit(*given, **options)
+        refits, "fit", lambda *arguments, **options: labels.append(arguments[1].label) or cf.fit(*arguments, **options)
     )
-    assert cf.bootstrap(result, samples=3, rng=4).thetas == pytest.approx(whole.thetas, rel=1e-9)
-    assert made == ["single shooting"] * 3
+    assert cf.bootstrap(result, samples=3, rng=4).thetas == pytest.approx(full_result.thetas, rel=1e-9)
+    assert labels == ["single shooting"] * 3
 
 
 @pytest.mark.parametrize("method", ["single", "multiple", "collocation"])
 def test_what_found_the_result_fits_again(method, monkeypatch):
     result = cf.fit(decay_problem(), method)
-    made = set()
+    labels = set()
     monkeypatch.setattr(
-        refits, "fit", lambda *given, **options: made.add(given[1].label.split(" (")[0]) or cf.fit(*given, **options)
+        refits, "fit", lambda *arguments, **options: labels.add(arguments[1].label.split(" (")[0]) or cf.fit(*arguments, **options)
     )
     assert not cf.leave_out(result, "value").failures
-    assert made == {result.transcription.split(" (")[0]}
+    assert labels == {result.transcription.split(" (")[0]}
 
 
 def test_a_problem_whose_trajectory_cannot_be_integrated_is_not_descended():
     """A cost that is not the result's: pieces that do not join, say."""
     result = cf.fit(bent(), "single")
-    posed = result.problem.posed
-    known = descent.WarmDescent(posed, result.integrator, result.theta, result.cost)
-    assert known.reached(posed) is not None
-    other = descent.WarmDescent(posed, result.integrator, result.theta, result.cost - 1.0)
-    assert other.reached(posed) is None
+    compiled_problem = result.problem.posed
+    warm_descent = descent.WarmDescent(compiled_problem, result.integrator, result.theta, result.cost)
+    assert warm_descent.reached(compiled_problem) is not None
+    shifted_descent = descent.WarmDescent(compiled_problem, result.integrator, result.theta, result.cost - 1.0)
+    assert shifted_descent.reached(compiled_problem) is None
 
 
 def test_descents_keep_the_limit_of_time_of_a_data_set(clock):
     """A clock that every descent moves beyond the limit: the fit that follows has no time, and says so."""
     result = cf.fit(bent(), "single")
-    posed = result.problem.posed
-    known = descent.WarmDescent(posed, result.integrator, result.theta, result.cost)
+    compiled_problem = result.problem.posed
+    warm_descent = descent.WarmDescent(compiled_problem, result.integrator, result.theta, result.cost)
     with watched(1.0):
         clock.sleep(2.0)
-        assert known.reached(posed) is None
-    assert descent.WarmDescent(posed, result.integrator, result.theta, result.cost).reached(posed) is not None
+        assert warm_descent.reached(compiled_problem) is None
+    assert descent.WarmDescent(compiled_problem, result.integrator, result.theta, result.cost).reached(compiled_problem) is not None
 
 
 def test_an_interrupt_ends_a_run_within_a_descent(monkeypatch):
     """Pressed while the second data set is on its way: the first one is kept."""
     result = cf.fit(bent(), "single")
-    reached, made = descent.WarmDescent.reached, []
+    original_method, problems = descent.WarmDescent.reached, []
 
     def pressed(self, problem):
-        made.append(problem)
-        if len(made) == 2:
+        problems.append(problem)
+        if len(problems) == 2:
             signal.raise_signal(signal.SIGINT)
-        return reached(self, problem)
+        return original_method(self, problem)
 
     monkeypatch.setattr(descent.WarmDescent, "reached", pressed)
-    drawn = cf.bootstrap(result, samples=5, rng=4)
-    assert len(made) == 2
-    assert drawn.rows[0].success
-    assert [row.success for row in drawn.rows[2:]] == [False] * 3
-    assert "1 of 5" in drawn.message or "2 of 5" in drawn.message
+    bootstrap_result = cf.bootstrap(result, samples=5, rng=4)
+    assert len(problems) == 2
+    assert bootstrap_result.rows[0].success
+    assert [row.success for row in bootstrap_result.rows[2:]] == [False] * 3
+    assert "1 of 5" in bootstrap_result.message or "2 of 5" in bootstrap_result.message

@@ -18,8 +18,8 @@ TIMES = np.linspace(0.2, 4.0, 12)
 SINGLE = cf.SingleShooting()
 
 
-def decay(sigma=0.05, **said) -> cf.Problem:
-    experiment = cf.Experiment({"x": np.exp(-0.7 * TIMES)}, time=TIMES, sigma=sigma, initial={"x": 1.0}, **said)
+def decay(sigma=0.05, **options) -> cf.Problem:
+    experiment = cf.Experiment({"x": np.exp(-0.7 * TIMES)}, time=TIMES, sigma=sigma, initial={"x": 1.0}, **options)
     return cf.Problem(decay_model(), experiment, parameters={"k": 0.7})
 
 
@@ -29,16 +29,16 @@ def too_narrow(result, level):
 
 
 def test_workers_make_no_difference(two_workers):
-    here, there = (cf.coverage(decay(), samples=6, rng=3, workers=n, transcription=SINGLE) for n in (1, two_workers))
-    assert [row.found for row in here.rows] == [row.found for row in there.rows]
-    assert here.fitted == 6
-    other = cf.coverage(decay(), samples=6, rng=4, transcription=SINGLE)
-    assert here.rows[0].found != other.rows[0].found
+    serial_result, parallel_result = (cf.coverage(decay(), samples=6, rng=3, workers=n, transcription=SINGLE) for n in (1, two_workers))
+    assert [row.found for row in serial_result.rows] == [row.found for row in parallel_result.rows]
+    assert serial_result.fitted == 6
+    other_seed_result = cf.coverage(decay(), samples=6, rng=4, transcription=SINGLE)
+    assert serial_result.rows[0].found != other_seed_result.rows[0].found
 
 
 def test_shares_and_widths_are_those_of_the_intervals():
-    found = cf.coverage(decay(None), {"k": 0.6}, sigma=0.05, samples=60, confidence_level=0.8, transcription=SINGLE)
-    k, table = found.quantities["k"], found.table
+    coverage = cf.coverage(decay(None), {"k": 0.6}, sigma=0.05, samples=60, confidence_level=0.8, transcription=SINGLE)
+    k, table = coverage.quantities["k"], coverage.table
     inside = (table["k lower"] <= 0.6) & (table["k upper"] >= 0.6)
     assert k.share == inside.mean()
     assert k.share + k.below + k.above == pytest.approx(1.0)
@@ -50,40 +50,40 @@ def test_shares_and_widths_are_those_of_the_intervals():
     assert k.standard_error == pytest.approx(exact, rel=0.15)
     assert abs(k.bias) < 4 * k.bias_error
     assert 0.8 - 4 * k.error < k.share < 0.8 + 4 * k.error
-    assert "as promised" in str(found)
+    assert "as promised" in str(coverage)
 
 
 def test_other_intervals_and_a_word_for_those_that_fail():
-    found = cf.coverage(decay(), samples=20, intervals=too_narrow, transcription=SINGLE)
-    assert found.share < 0.35
-    assert "too narrow" in str(found)
-    assert "too_narrow" in found.intervals
+    coverage = cf.coverage(decay(), samples=20, intervals=too_narrow, transcription=SINGLE)
+    assert coverage.share < 0.35
+    assert "too narrow" in str(coverage)
+    assert "too_narrow" in coverage.intervals
 
 
 def test_intervals_of_profiles():
-    found = cf.coverage(decay(), samples=3, intervals="profile", transcription=SINGLE)
-    k = found.quantities["k"]
+    coverage = cf.coverage(decay(), samples=3, intervals="profile", transcription=SINGLE)
+    k = coverage.quantities["k"]
     assert k.intervals == 3
     assert k.width == pytest.approx(2 * 1.96 * k.standard_error, rel=0.05)
-    assert "coverage of profile intervals" in str(found)
+    assert "coverage of profile intervals" in str(coverage)
 
 
 @pytest.mark.slow
 def test_a_result_is_a_design_with_its_estimates_as_truth():
     result = cf.fit(decay(), SINGLE)
-    found = cf.coverage(result, samples=30, transcription=SINGLE)
-    assert found.truth == pytest.approx(result.values)
-    assert found.share > 0.75
+    coverage = cf.coverage(result, samples=30, transcription=SINGLE)
+    assert coverage.truth == pytest.approx(result.values)
+    assert coverage.share > 0.75
     with refused("says the truth"):
         cf.coverage(result, {"k": 1.0})
 
 
 def test_failures_are_told():
-    found = cf.coverage(decay(), samples=5, transcription=SINGLE, solver=cf.GaussNewton(max_iter=1))
-    assert found.failures == {"max_iterations": 5}
-    assert np.isnan(found.share)
-    assert "5 fits failed and have no interval" in str(found)
-    assert "no interval" in found.quantities["k"].verdict(0.95)
+    coverage = cf.coverage(decay(), samples=5, transcription=SINGLE, solver=cf.GaussNewton(max_iter=1))
+    assert coverage.failures == {"max_iterations": 5}
+    assert np.isnan(coverage.share)
+    assert "5 fits failed and have no interval" in str(coverage)
+    assert "no interval" in coverage.quantities["k"].verdict(0.95)
 
 
 def test_mistakes_are_found_at_once():
@@ -104,8 +104,8 @@ def test_mistakes_are_found_at_once():
 
 
 def test_the_range_of_a_share_is_that_of_scipy():
-    known = stats.binomtest(465, 500).proportion_ci(0.99, method="wilson")
-    assert wilson(0.93, 500, 0.99) == pytest.approx((known.low, known.high))
+    expected = stats.binomtest(465, 500).proportion_ci(0.99, method="wilson")
+    assert wilson(0.93, 500, 0.99) == pytest.approx((expected.low, expected.high))
 
 
 def test_the_command_line_has_a_row_per_kind_of_noise(tmp_path):
@@ -119,6 +119,6 @@ def test_the_command_line_has_a_row_per_kind_of_noise(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_intervals_of_95_percent_contain_the_truth_so_often(kind):
-    found = run_kind(kind, workers=2)
-    assert found.fitted == 500
-    assert 0.93 <= found.share <= 0.97
+    coverage = run_kind(kind, workers=2)
+    assert coverage.fitted == 500
+    assert 0.93 <= coverage.share <= 0.97

@@ -22,8 +22,8 @@ NOISE = 0.02 * np.random.default_rng(0).standard_normal(T.size)
 
 
 def structure_of(problem: cf.Problem, seed: int = 0) -> Structure:
-    posed = problem.posed
-    return structure(posed, posed.guess, np.random.default_rng(seed), IntegratorOptions())
+    compiled_problem = problem.posed
+    return structure(compiled_problem, compiled_problem.guess, np.random.default_rng(seed), IntegratorOptions())
 
 
 def decaying(rate: Any, names: str, guesses: dict[str, Any], **model: Any) -> cf.Problem:
@@ -61,11 +61,11 @@ def test_a_scale_hides_an_initial_state_and_more_outputs_show_it() -> None:
     x, k, s = cf.symbols("x k s")
     model = cf.Model({x: -k * x}, parameters=[k, s], outputs={"y": s * x})
     start = {"x": cf.free(1.0, lower=0.0)}
-    one = cf.Experiment({"y": 2 * np.exp(-0.6 * T)}, time=T, initial=start)
-    both = cf.Experiment({"y": 2 * np.exp(-0.6 * T), "x": ([0.0], [1.0])}, time=T, initial=start)
+    one_output_experiment = cf.Experiment({"y": 2 * np.exp(-0.6 * T)}, time=T, initial=start)
+    two_output_experiment = cf.Experiment({"y": 2 * np.exp(-0.6 * T), "x": ([0.0], [1.0])}, time=T, initial=start)
     guesses = {"k": 0.5, "s": 1.5}
-    assert hidden(cf.Problem(model, one, parameters=guesses)) == ["only s*x(0) enters"]
-    assert structure_of(cf.Problem(model, both, parameters=guesses)).identifiable
+    assert hidden(cf.Problem(model, one_output_experiment, parameters=guesses)) == ["only s*x(0) enters"]
+    assert structure_of(cf.Problem(model, two_output_experiment, parameters=guesses)).identifiable
 
 
 def test_several_experiments_and_inputs_count() -> None:
@@ -73,19 +73,19 @@ def test_several_experiments_and_inputs_count() -> None:
     x, k1, k2, u = cf.symbols("x k1 k2 u")
     model = cf.Model({x: k1 * k2 * u - x}, parameters=[k1, k2], inputs=[u])
     data = {"x": 1 - np.exp(-T)}
-    first = cf.Experiment(data, time=T, initial={"x": 0.0}, inputs={"u": 1.0}, name="a")
-    second = cf.Experiment(data, time=T, initial={"x": 0.0}, inputs={"u": 2.0}, name="b")
-    third = cf.Experiment(data, time=T, initial={"x": 0.0}, inputs={"u": 1.0}, parameters={"k2": 3.0}, name="c")
+    first_experiment = cf.Experiment(data, time=T, initial={"x": 0.0}, inputs={"u": 1.0}, name="a")
+    second_experiment = cf.Experiment(data, time=T, initial={"x": 0.0}, inputs={"u": 2.0}, name="b")
+    third_experiment = cf.Experiment(data, time=T, initial={"x": 0.0}, inputs={"u": 1.0}, parameters={"k2": 3.0}, name="c")
     guesses = {"k1": 0.5, "k2": 1.5}
-    assert hidden(cf.Problem(model, [first, second], parameters=guesses)) == ["only k1*k2 enters"]
-    assert structure_of(cf.Problem(model, [first, third], parameters=guesses)).identifiable
+    assert hidden(cf.Problem(model, [first_experiment, second_experiment], parameters=guesses)) == ["only k1*k2 enters"]
+    assert structure_of(cf.Problem(model, [first_experiment, third_experiment], parameters=guesses)).identifiable
 
 
 @pytest.mark.parametrize("name", ["alpha_pinene", "escep", "stat5", "lotka_volterra", "gasoil", "mackey_glass"])
 def test_the_library_is_structurally_identifiable(name: str) -> None:
-    found = structure_of(problems.load(name).problem)
-    assert found.identifiable
-    assert found.margin > 1e3  # clear of the integration's errors
+    structure_result = structure_of(problems.load(name).problem)
+    assert structure_result.identifiable
+    assert structure_result.margin > 1e3  # clear of the integration's errors
 
 
 def test_a_guess_of_zero_and_bounds_are_respected() -> None:
@@ -97,18 +97,18 @@ def test_what_cannot_be_integrated_is_said() -> None:
     x, k = cf.symbols("x k")
     model = cf.Model({x: k * x**2}, parameters=[k])
     experiment = cf.Experiment({"x": [1.0, 2.0]}, time=[0.0, 900.0], initial={"x": 1.0})
-    found = structure_of(cf.Problem(model, experiment, parameters={"k": cf.Parameter(5.0, lower=1.0)}))
-    assert found.identifiable is None
-    assert "could not be integrated" in found.sentence
+    structure_result = structure_of(cf.Problem(model, experiment, parameters={"k": cf.Parameter(5.0, lower=1.0)}))
+    assert structure_result.identifiable is None
+    assert "could not be integrated" in structure_result.sentence
 
 
 def test_parameters_of_the_noise_are_left_out() -> None:
     x, k, s = cf.symbols("x k s")
     experiment = cf.Experiment({"x": np.exp(-0.6 * T) + NOISE}, time=T, sigma=s * x, initial={"x": 1.0})
     problem = cf.Problem(cf.Model({x: -k * x}, parameters=[k]), experiment, parameters={"k": 0.5, "s": 0.1})
-    found = structure_of(problem)
-    assert found.names == ("k",)
-    assert found.identifiable
+    structure_result = structure_of(problem)
+    assert structure_result.names == ("k",)
+    assert structure_result.identifiable
 
 
 @cache
@@ -132,8 +132,8 @@ def test_practical_is_told_from_structural() -> None:
     model = cf.Model({x: -a * x / (b + x)}, parameters=[a, b])
     exact = cf.simulate(model, {"a": 0.6, "b": 1.0}, T, initial={"x": 0.02})["x"]
     low = cf.Experiment({"x": exact}, time=T, sigma=1e-3, initial={"x": 0.02})
-    found = cf.fit(cf.Problem(model, low, parameters={"a": 0.6, "b": 1.0}))
-    study = cf.identifiability(found, rng=0)
+    result = cf.fit(cf.Problem(model, low, parameters={"a": 0.6, "b": 1.0}))
+    study = cf.identifiability(result, rng=0)
     assert study.structure.identifiable
     assert set(study.kinds.values()) == {"practically poorly determined"}
     assert all("dense data without errors would determine it" in remark for remark in study.remarks.values())
@@ -143,29 +143,29 @@ def test_practical_is_told_from_structural() -> None:
     assert index > 30
 
 
-def washout(times: np.ndarray, **more: Any) -> cf.Problem:
+def washout(times: np.ndarray, **options: Any) -> cf.Problem:
     """A -> B -> C, of which only B is measured."""
     a, b, k1, k2 = cf.symbols("A B k1 k2")
     model = cf.Model({a: -k1 * a, b: k1 * a - k2 * b}, parameters=[k1, k2], initial={a: 1, b: 0})
     exact = cf.simulate(model, {"k1": 3.0, "k2": 0.4}, times)["B"]
     noise = 0.01 * np.random.default_rng(3).standard_normal(times.size)
     experiment = cf.Experiment({"B": exact + noise}, time=times, sigma=0.01)
-    return cf.Problem(model, experiment, parameters={"k1": 2.0, "k2": 0.5}, **more)
+    return cf.Problem(model, experiment, parameters={"k1": 2.0, "k2": 0.5}, **options)
 
 
 def test_what_is_suggested_does_what_it_promises() -> None:
     problem = washout(np.linspace(2.0, 8.0, 8))
-    found = cf.fit(problem)
-    study = cf.identifiability(found, rng=0)
+    result = cf.fit(problem)
+    study = cf.identifiability(result, rng=0)
     advice = study.suggestions[0]
     assert (advice.output, advice.measured) == ("B", True)
     assert advice.time < 1.0
     assert advice.combination in advice.sentence
     extra = washout(np.array([advice.time])).experiments[0].called("more")
-    both = cf.fit(problem.replace(experiments=[*problem.experiments, extra]))
-    was, now = (r.standard_errors["k1"] / r.values["k1"] for r in (found, both))
-    assert was / now == pytest.approx(advice.before / advice.after, rel=0.3)
-    assert was / now > 2
+    extended_result = cf.fit(problem.replace(experiments=[*problem.experiments, extra]))
+    error_before, error_after = (r.standard_errors["k1"] / r.values["k1"] for r in (result, extended_result))
+    assert error_before / error_after == pytest.approx(advice.before / advice.after, rel=0.3)
+    assert error_before / error_after > 2
 
 
 @pytest.mark.slow
@@ -202,9 +202,9 @@ def test_priors_that_determine_are_named() -> None:
 
 def test_one_seed_gives_one_study() -> None:
     problem = washout(T[1:])
-    first, second = (cf.identifiability(problem, rng=4) for _ in range(2))
-    assert str(first) == str(second)
-    assert first.structure.margin == second.structure.margin
+    first_study, second_study = (cf.identifiability(problem, rng=4) for _ in range(2))
+    assert str(first_study) == str(second_study)
+    assert first_study.structure.margin == second_study.structure.margin
 
 
 @given(st.lists(st.floats(-6, 6), min_size=4, max_size=4))
@@ -235,8 +235,8 @@ def test_many_quantities_are_chosen_one_by_one() -> None:
 def test_misuse_is_refused(tmp_path: Any) -> None:
     with refused("rng is -1", "max_time is 0", "the first argument is 3; give a Result or a Problem"):
         cf.identifiability(3, rng=-1, max_time=0)  # pyright: ignore[reportArgumentType]
-    found = cf.fit(washout(T[1:]))
-    found.save(tmp_path / "fit.json")
+    result = cf.fit(washout(T[1:]))
+    result.save(tmp_path / "fit.json")
     with refused("a loaded result does not know its model"):
         cf.identifiability(cf.Result.load(tmp_path / "fit.json"))
     with refused("'k3' is not estimated"):
@@ -250,10 +250,10 @@ def test_what_explains_a_verdict_does_not_contradict_it() -> None:
     study = cf.identifiability(cf.fit(problem, "single", "box", start=optimum), rng=0)
     assert {*study.kinds.values()} == {"well determined"}
     assert len(study.subset) < len(study.names)
-    said = str(study)
-    assert "the others can undo all but" in said
+    text = str(study)
+    assert "the others can undo all but" in text
     for contradiction in ("fix ", "flat valley", "hide each other"):
-        assert contradiction not in said
+        assert contradiction not in text
 
 
 def test_what_is_not_known_is_advised_to_be_fixed() -> None:

@@ -29,14 +29,14 @@ ERROR = 0.1 / np.sqrt(14)
 
 @pytest.mark.parametrize("scale", ["linear", "log"])
 def test_the_table_says_by_how_many_standard_errors_priors_move(scale):
-    found = compared(k=cf.Parameter(1.0, scale=scale, prior=Normal(2.0 + 5 * ERROR, ERROR)))
-    assert found.likelihood.parameters["k"] == pytest.approx(2.0)
-    assert found.posterior.parameters["k"] == pytest.approx(2.0 + 2.5 * ERROR, rel=1e-6)
-    assert found.shifts["k"] == pytest.approx(2.5, rel=0.03)
-    assert found.shares["k"] == pytest.approx(0.5, abs=0.02)
-    assert "+2.5 standard errors: prior and data contradict each other" in str(found)
-    assert "6.25 with priors" in str(found)  # 2.5 standard errors from the minimum
-    assert list(found.likelihood.values) == ["k"]
+    influence = compared(k=cf.Parameter(1.0, scale=scale, prior=Normal(2.0 + 5 * ERROR, ERROR)))
+    assert influence.likelihood.parameters["k"] == pytest.approx(2.0)
+    assert influence.posterior.parameters["k"] == pytest.approx(2.0 + 2.5 * ERROR, rel=1e-6)
+    assert influence.shifts["k"] == pytest.approx(2.5, rel=0.03)
+    assert influence.shares["k"] == pytest.approx(0.5, abs=0.02)
+    assert "+2.5 standard errors: prior and data contradict each other" in str(influence)
+    assert "6.25 with priors" in str(influence)  # 2.5 standard errors from the minimum
+    assert list(influence.likelihood.values) == ["k"]
 
 
 def test_words_for_little_and_for_most():
@@ -51,33 +51,33 @@ def test_words_for_little_and_for_most():
 
 
 def test_what_priors_alone_determine_is_named():
-    found = compared(k=1.0, n=cf.Parameter(1.0, prior=Normal(1.5, 0.2)))
-    assert found.remark("n") == "determined by priors alone"
-    assert found.shares["n"] == 1.0
-    assert np.isnan(found.shifts["n"])
-    assert found.remark("k") == "as the data say"
+    influence = compared(k=1.0, n=cf.Parameter(1.0, prior=Normal(1.5, 0.2)))
+    assert influence.remark("n") == "determined by priors alone"
+    assert influence.shares["n"] == 1.0
+    assert np.isnan(influence.shifts["n"])
+    assert influence.remark("k") == "as the data say"
 
 
 def test_what_is_held_at_a_kink_is_named():
-    found = compared(k=cf.Parameter(1.0, prior=LaplacePrior(2.0 - ERROR, 0.1 * ERROR)))
-    assert found.posterior.active == {"k": "kink"}
-    assert found.shifts["k"] == pytest.approx(-1.0, rel=1e-3)
-    assert found.remark("k") == "held at the kink of its prior; moved by -1 standard errors"
+    influence = compared(k=cf.Parameter(1.0, prior=LaplacePrior(2.0 - ERROR, 0.1 * ERROR)))
+    assert influence.posterior.active == {"k": "kink"}
+    assert influence.shifts["k"] == pytest.approx(-1.0, rel=1e-3)
+    assert influence.remark("k") == "held at the kink of its prior; moved by -1 standard errors"
 
 
 def test_bounds_stay_without_priors():
     problem = line(k=cf.Parameter(1.0, lower=0.5, upper=1.8, prior=Normal(1.0, 0.1)))
-    posed = problem.without_priors()
-    assert (posed.quantities[0].lower, posed.quantities[0].upper) == (0.5, 1.8)
-    assert posed.every_prior == ()
-    found = cf.prior_influence(cf.fit(problem, "single"))
-    assert found.remark("k") == "without priors at its upper bound"
+    problem_without_priors = problem.without_priors()
+    assert (problem_without_priors.quantities[0].lower, problem_without_priors.quantities[0].upper) == (0.5, 1.8)
+    assert problem_without_priors.every_prior == ()
+    influence = cf.prior_influence(cf.fit(problem, "single"))
+    assert influence.remark("k") == "without priors at its upper bound"
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path):
-    plain = cf.fit(line(k=1.0))
+    result = cf.fit(line(k=1.0))
     with refused("the problem has no priors"):
-        cf.prior_influence(plain)
+        cf.prior_influence(result)
     with refused("give the result of a fit"):
         cf.prior_influence(3)  # type: ignore[arg-type]
     cf.fit(line(k=cf.Parameter(1.0, prior=Normal(1.0, 0.1)))).save(tmp_path / "fit.json")

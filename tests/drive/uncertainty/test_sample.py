@@ -19,37 +19,37 @@ SINGLE = cf.SingleShooting()
 
 
 @pytest.fixture(scope="module")
-def known():
+def line_sample():
     return cf.sample(cf.fit(line(sigma=0.1), SINGLE), draws=3000, chains=2, rng=1)
 
 
-def test_the_posterior_of_a_line_is_normal(known):
-    result = known.result
-    values = np.array(list(known.values.values()))
-    effective = min(known.effective.values())
+def test_the_posterior_of_a_line_is_normal(line_sample):
+    result = line_sample.result
+    values = np.array(list(line_sample.values.values()))
+    effective = min(line_sample.effective.values())
     assert effective > 400
-    assert known.converged, known.sentence
+    assert line_sample.converged, line_sample.sentence
     error = np.array(list(result.standard_errors.values()))
     assert values.mean(axis=1) == pytest.approx(list(result.values.values()), abs=4 * error.max() / np.sqrt(effective))
     assert values.std(axis=1) / error == pytest.approx(1.0, abs=4 / np.sqrt(2 * effective))
     assert np.corrcoef(values)[0, 1] == pytest.approx(result.correlation[0, 1], abs=0.03)
-    assert "Converged: R-hat" in str(known)
+    assert "Converged: R-hat" in str(line_sample)
 
 
-def test_draws_are_arvizs(known):
-    data = known.inference_data
-    assert data.posterior["a"].shape == known.chain.shape[:2]
-    assert data.posterior["a"].values.ravel() == pytest.approx(known.values["a"])
-    assert data.sample_stats["lp"].shape == known.chain.shape[:2]
+def test_draws_are_arvizs(line_sample):
+    data = line_sample.inference_data
+    assert data.posterior["a"].shape == line_sample.chain.shape[:2]
+    assert data.posterior["a"].values.ravel() == pytest.approx(line_sample.values["a"])
+    assert data.sample_stats["lp"].shape == line_sample.chain.shape[:2]
 
 
-def test_bands_and_pictures(known, tmp_path):
-    result = known.result
+def test_bands_and_pictures(line_sample, tmp_path):
+    result = line_sample.result
     (linear,) = result.predict(AT, bands="linear", confidence_level=0.8).values()
-    (band,) = result.predict(AT, bands=known, confidence_level=0.8).values()
+    (band,) = result.predict(AT, bands=line_sample, confidence_level=0.8).values()
     assert band["x upper"] - band["x lower"] == pytest.approx(linear["x upper"] - linear["x lower"], rel=0.15)
-    known.plot(tmp_path / "histograms.png")
-    cf.plots.pairs(known, tmp_path / "pairs.png")
+    line_sample.plot(tmp_path / "histograms.png")
+    cf.plots.pairs(line_sample, tmp_path / "pairs.png")
     assert all(p.stat().st_size > 5000 for p in tmp_path.iterdir())
 
 
@@ -57,17 +57,17 @@ def test_bands_and_pictures(known, tmp_path):
 def test_an_unknown_sigma_is_integrated_over():
     """The posterior of regression with 1 / sigma beforehand: Student's t, and sigma^2 inverse chi2, n - 2 degrees."""
     result = cf.fit(line(), SINGLE)
-    found = cf.sample(result, draws=8000, chains=2, rng=3)
+    sample = cf.sample(result, draws=8000, chains=2, rng=3)
     dof = T.size - 2
-    of_t = np.array([(v - result.values[n]) / result.standard_errors[n] for n, v in found.values.items()])
+    of_t = np.array([(v - result.values[n]) / result.standard_errors[n] for n, v in sample.values.items()])
     for column in of_t:
         assert np.quantile(column, [0.025, 0.25, 0.75, 0.975]) == pytest.approx(
             stats.t(dof).ppf([0.025, 0.25, 0.75, 0.975]), abs=0.3
         )
     squares = float(result.residuals @ result.residuals)
     expected = stats.invgamma(dof / 2, scale=squares / 2)
-    assert np.median(found.sigmas["sigma"] ** 2) == pytest.approx(expected.median(), rel=0.07)
-    assert np.quantile(found.sigmas["sigma"] ** 2, 0.9) == pytest.approx(expected.ppf(0.9), rel=0.12)
+    assert np.median(sample.sigmas["sigma"] ** 2) == pytest.approx(expected.median(), rel=0.07)
+    assert np.quantile(sample.sigmas["sigma"] ** 2, 0.9) == pytest.approx(expected.ppf(0.9), rel=0.12)
 
 
 PRIORS = {
@@ -91,10 +91,10 @@ def test_without_information_the_posterior_is_the_prior_on_any_scale(name, scale
     experiment = cf.Experiment({"x": [0.5]}, time=[1.0], sigma=1e3, initial={"x": 1.0})
     parameters = {"k": cf.Parameter(1.0, lower=1e-6, upper=50.0, scale=scale, prior=prior)}
     result = cf.fit(cf.Problem(decay_model(), experiment, parameters=parameters), SINGLE)
-    found = cf.sample(result, draws=1500, chains=2, walkers=10, rng=2)
-    effective = min(found.effective.values())
+    sample = cf.sample(result, draws=1500, chains=2, walkers=10, rng=2)
+    effective = min(sample.effective.values())
     assert effective > 120
-    p = exact.cdf(found.values["k"])  # evenly spread if the draws are right
+    p = exact.cdf(sample.values["k"])  # evenly spread if the draws are right
     assert np.mean(p) == pytest.approx(0.5, abs=4 / np.sqrt(12 * effective))
     assert np.quantile(p, [0.1, 0.9]) == pytest.approx([0.1, 0.9], abs=4 * 0.3 / np.sqrt(effective))
 
@@ -104,8 +104,8 @@ def test_without_prior_everything_within_bounds_is_alike_in_the_scale_of_the_sea
     experiment = cf.Experiment({"x": [0.5]}, time=[1.0], sigma=1e3, initial={"x": 1.0})
     parameters = {"k": cf.Parameter(0.5, lower=0.1, upper=4.0, scale=scale)}
     result = cf.fit(cf.Problem(decay_model(), experiment, parameters=parameters), SINGLE)
-    found = cf.sample(result, draws=1500, chains=2, walkers=10, rng=2, tune=60)
-    k = found.values["k"]
+    sample = cf.sample(result, draws=1500, chains=2, walkers=10, rng=2, tune=60)
+    k = sample.values["k"]
     assert 0.1 <= k.min() < k.max() <= 4.0
     p = (k - 0.1) / 3.9 if scale == "linear" else np.log(k / 0.1) / np.log(40.0)
     assert np.quantile(p, [0.1, 0.5, 0.9]) == pytest.approx([0.1, 0.5, 0.9], abs=0.12)
@@ -118,15 +118,15 @@ def test_constraints_and_bounds_hold():
         decay_model(), experiment, parameters={"k": cf.Parameter(0.33, prior=UniformPrior(0.2, 0.6))},
         constraints=[cf.Constraint(k**2, upper=0.25)],
     )  # fmt: skip
-    found = cf.sample(cf.fit(problem, SINGLE), draws=600, chains=2)
-    assert 0.2 <= found.values["k"].min() < 0.25
-    assert 0.45 < found.values["k"].max() <= 0.5
+    sample = cf.sample(cf.fit(problem, SINGLE), draws=600, chains=2)
+    assert 0.2 <= sample.values["k"].min() < 0.25
+    assert 0.45 < sample.values["k"].max() <= 0.5
 
 
 def normal_line():
     """Return mean (2,) and covariance (2, 2) of the posterior of `line(sigma=0.1)`, by linear algebra."""
-    of = line(sigma=0.1)
-    (experiment,) = of.experiments
+    problem = line(sigma=0.1)
+    (experiment,) = problem.experiments
     times, values = next(iter(experiment.data.values()))
     M = np.column_stack([np.ones(len(times)), times])
     return np.linalg.solve(M.T @ M, M.T @ values.ravel()), 0.01 * np.linalg.inv(M.T @ M)
@@ -134,33 +134,33 @@ def normal_line():
 
 def test_draws_leave_a_constraint_that_holds_at_the_estimate():
     mean, covariance = normal_line()
-    first, second = line(sigma=0.1).names
-    u, v = (cf.symbols(n) for n in (first, second))
-    toward = np.array([1.0, 2.0])
-    deviation = np.sqrt(toward @ covariance @ toward)
-    limit = toward @ mean - 0.5 * deviation  # of u + 2 v, half a standard deviation below its mean
+    first_name, second_name = line(sigma=0.1).names
+    u, v = (cf.symbols(n) for n in (first_name, second_name))
+    direction = np.array([1.0, 2.0])
+    deviation = np.sqrt(direction @ covariance @ direction)
+    limit = direction @ mean - 0.5 * deviation  # of u + 2 v, half a standard deviation below its mean
     result = cf.fit(line(sigma=0.1).replace(constraints=[u + 2.0 * v <= limit]), SINGLE)
-    found = cf.sample(result, draws=3000, chains=2, rng=1)
-    draws = np.column_stack([found.values[n] for n in (first, second)])
+    sample = cf.sample(result, draws=3000, chains=2, rng=1)
+    draws = np.column_stack([sample.values[n] for n in (first_name, second_name)])
     below = -stats.norm.pdf(0.5) / stats.norm.cdf(-0.5)  # mean of a normal deviate below -1/2
-    assert (draws @ toward <= limit).all()
-    assert np.std(draws @ toward) > 0.4 * deviation  # they were all at the limit
-    expected = mean + covariance @ toward / deviation * below
+    assert (draws @ direction <= limit).all()
+    assert np.std(draws @ direction) > 0.4 * deviation  # they were all at the limit
+    expected = mean + covariance @ direction / deviation * below
     assert draws.mean(axis=0) == pytest.approx(expected, abs=0.15 * np.sqrt(covariance[0, 0]))
 
 
 def test_draws_keep_to_linear_equations_and_others_are_refused():
     mean, covariance = normal_line()
-    first, second = line(sigma=0.1).names
-    u, v = (cf.symbols(n) for n in (first, second))
+    first_name, second_name = line(sigma=0.1).names
+    u, v = (cf.symbols(n) for n in (first_name, second_name))
     total = float(mean.sum())
-    found = cf.sample(
+    sample = cf.sample(
         cf.fit(line(sigma=0.1).replace(constraints=[u + v == total]), SINGLE), draws=2000, chains=2, rng=1
     )
-    assert found.values[first] + found.values[second] == pytest.approx(total, abs=1e-6)
-    along = np.array([1.0, -1.0])
-    expected = 1.0 / np.sqrt(along @ np.linalg.inv(covariance) @ along)
-    assert np.std(found.values[first]) == pytest.approx(expected, rel=0.1)
+    assert sample.values[first_name] + sample.values[second_name] == pytest.approx(total, abs=1e-6)
+    direction = np.array([1.0, -1.0])
+    expected = 1.0 / np.sqrt(direction @ np.linalg.inv(covariance) @ direction)
+    assert np.std(sample.values[first_name]) == pytest.approx(expected, rel=0.1)
     curved = cf.fit(line(sigma=0.1).replace(constraints=[u * v == float(mean.prod())]), SINGLE)
     with refused("write one quantity by the others"):
         cf.sample(curved, draws=20, chains=1)
@@ -168,18 +168,18 @@ def test_draws_keep_to_linear_equations_and_others_are_refused():
 
 def test_workers_make_no_difference(two_workers):
     result = cf.fit(decay_problem(), SINGLE)
-    here, there = (cf.sample(result, draws=80, tune=5, chains=2, rng=5, workers=n) for n in (1, two_workers))
-    assert np.array_equal(here.chain, there.chain)
-    assert here.evaluations == there.evaluations
-    assert "NOT converged" in str(here)
+    serial_sample, parallel_sample = (cf.sample(result, draws=80, tune=5, chains=2, rng=5, workers=n) for n in (1, two_workers))
+    assert np.array_equal(serial_sample.chain, parallel_sample.chain)
+    assert serial_sample.evaluations == parallel_sample.evaluations
+    assert "NOT converged" in str(serial_sample)
 
 
 def test_a_default_run_goes_on_until_it_has_converged_as_one_longer_run_does():
     result = cf.fit(line(sigma=0.1), SINGLE)
     states = []
-    found = cf.sample(result, chains=2, walkers=4, rng=1, callback=lambda now: states.append(now.draws))
-    assert found.converged, found.sentence
-    assert len(found.thetas) == 4000  # 750 steps of 8 walkers and no more
+    sample = cf.sample(result, chains=2, walkers=4, rng=1, callback=lambda progress: states.append(progress.draws))
+    assert sample.converged, sample.sentence
+    assert len(sample.thetas) == 4000  # 750 steps of 8 walkers and no more
     assert states[-1] == 6000
 
 
@@ -188,27 +188,27 @@ def test_going_on_from_a_state_is_one_longer_run(monkeypatch):
     monkeypatch.setattr(module, "_DRAWS", 40)
     monkeypatch.setattr(module, "_DOUBLED", 2)
     rounds = cf.sample(result, chains=2, walkers=4, rng=1)  # 8 steps, then 16, then 32
-    whole = cf.sample(result, chains=2, walkers=4, rng=1, draws=8 * 21, tune=11)
-    assert np.array_equal(rounds.chain, whole.chain)
-    assert rounds.accepted == whole.accepted
-    assert rounds.evaluations == whole.evaluations
+    full_sample = cf.sample(result, chains=2, walkers=4, rng=1, draws=8 * 21, tune=11)
+    assert np.array_equal(rounds.chain, full_sample.chain)
+    assert rounds.accepted == full_sample.accepted
+    assert rounds.evaluations == full_sample.evaluations
     assert "NOT converged" in str(rounds)
 
 
 def test_chains_take_turns_and_draw_the_same(monkeypatch):
     """What is ended early has all chains, so that they can be compared."""
     result = cf.fit(decay_problem(), SINGLE)
-    whole = cf.sample(result, chains=2, walkers=4, rng=1, draws=80, tune=4)
+    full_sample = cf.sample(result, chains=2, walkers=4, rng=1, draws=80, tune=4)
     monkeypatch.setattr(module, "_SLICE", 0.0)
-    turns = cf.sample(result, chains=2, walkers=4, rng=1, draws=80, tune=4)
-    assert np.array_equal(turns.chain, whole.chain)
-    assert turns.evaluations == whole.evaluations
-    early = cf.sample(
-        result, chains=2, walkers=4, rng=1, draws=80, tune=4, callback=lambda now: now.draws == 4 * (8 + 8)
+    alternating_sample = cf.sample(result, chains=2, walkers=4, rng=1, draws=80, tune=4)
+    assert np.array_equal(alternating_sample.chain, full_sample.chain)
+    assert alternating_sample.evaluations == full_sample.evaluations
+    stopped_sample = cf.sample(
+        result, chains=2, walkers=4, rng=1, draws=80, tune=4, callback=lambda progress: progress.draws == 4 * (8 + 8)
     )
-    assert early.chains == 2
-    assert np.array_equal(early.chain, whole.chain[:, :4])
-    assert np.isfinite(list(early.r_hat.values())).all()
+    assert stopped_sample.chains == 2
+    assert np.array_equal(stopped_sample.chain, full_sample.chain[:, :4])
+    assert np.isfinite(list(stopped_sample.r_hat.values())).all()
 
 
 @pytest.mark.slow
@@ -220,41 +220,41 @@ def test_ten_walkers_do_for_twelve_quantities():
     data = {name: [1.0] for name in outputs} | {"sum": [12.0]}
     experiment = cf.Experiment(data, time=[1.0], sigma=0.1, initial={"x": 1.0})
     result = cf.fit(cf.Problem(model, experiment, parameters={p.name(): 1.0 for p in k}), SINGLE)
-    found = cf.sample(result, rng=4)
-    assert found.converged, found.sentence
-    effective = min(found.effective.values())
+    sample = cf.sample(result, rng=4)
+    assert sample.converged, sample.sentence
+    effective = min(sample.effective.values())
     error = np.array(list(result.standard_errors.values()))
-    spread = found.thetas.std(axis=0) / error
+    spread = sample.thetas.std(axis=0) / error
     assert spread == pytest.approx(1.0, abs=4 / np.sqrt(2 * effective))
-    summed = found.thetas.sum(axis=1)
+    summed = sample.thetas.sum(axis=1)
     assert summed.mean() == pytest.approx(12.0, abs=4 * 0.1 / np.sqrt(effective))
     assert summed.std() == pytest.approx(0.1 * np.sqrt(12 / 13), rel=4 / np.sqrt(2 * effective))
 
 
-def test_walkers_that_stay_where_they_began_have_not_converged(known):
+def test_walkers_that_stay_where_they_began_have_not_converged(line_sample):
     """Ensembles agree where each holds the same share of two modes; single walkers do not."""
     modes = np.where(np.arange(20) % 2, 5.0, -5.0)[:, None, None]
     chain = modes + np.random.default_rng(0).standard_normal((20, 300, 2))
-    stuck = dataclasses.replace(known, chain=chain, chains=2)
-    assert max(stuck.r_hat.values()) <= 1.01
-    assert not stuck.converged
-    assert "R-hat of single walkers" in stuck.sentence
+    stuck_sample = dataclasses.replace(line_sample, chain=chain, chains=2)
+    assert max(stuck_sample.r_hat.values()) <= 1.01
+    assert not stuck_sample.converged
+    assert "R-hat of single walkers" in stuck_sample.sentence
 
 
 def test_time_and_callback_leave_what_there_is(clock):
     result = cf.fit(decay_problem(), SINGLE)
-    stopped = cf.sample(result, draws=60, chains=4, callback=lambda now: now.finished == 1)
-    assert "The callback asked to stop." in stopped.message
-    assert "Only 1 of them came so far" in stopped.message
-    assert "A single chain cannot tell" in str(stopped)
-    assert stopped.thetas.size > 0
+    stopped_sample = cf.sample(result, draws=60, chains=4, callback=lambda progress: progress.finished == 1)
+    assert "The callback asked to stop." in stopped_sample.message
+    assert "Only 1 of them came so far" in stopped_sample.message
+    assert "A single chain cannot tell" in str(stopped_sample)
+    assert stopped_sample.thetas.size > 0
     clock.step = 1.0
-    cut = cf.sample(result, draws=10**6, chains=1, tune=0, max_time=1000.0)
-    assert "time limit was reached" in cut.message
-    assert 0 < cut.chain.shape[1] < 10**3
-    none = cf.sample(result, draws=10, chains=1, max_time=1e-9)
-    assert none.thetas.size == 0
-    assert "too few steps" in str(none)
+    timed_out_sample = cf.sample(result, draws=10**6, chains=1, tune=0, max_time=1000.0)
+    assert "time limit was reached" in timed_out_sample.message
+    assert 0 < timed_out_sample.chain.shape[1] < 10**3
+    empty_sample = cf.sample(result, draws=10, chains=1, max_time=1e-9)
+    assert empty_sample.thetas.size == 0
+    assert "too few steps" in str(empty_sample)
 
 
 def test_what_is_wrong(monkeypatch):

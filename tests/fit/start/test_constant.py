@@ -35,10 +35,10 @@ def prey(unit=1.0, *, times=None, per_time=1.0):
 
 def soft_problem(problem, transcription, rho=0.3):
     """A soft problem with a point that is nowhere special."""
-    posed = problem.posed
-    staged = transcription.transcribe(posed, posed.guess).explicit()
-    n = len(posed.model.states)
-    coordinates = Coordinates.of(staged.layout, positive_states(posed), np.full(n, 3.0))
+    compiled_problem = problem.posed
+    staged = transcription.transcribe(compiled_problem, compiled_problem.guess).explicit()
+    n = len(compiled_problem.model.states)
+    coordinates = Coordinates.of(staged.layout, positive_states(compiled_problem), np.full(n, 3.0))
     points = np.array([0.376403, 0.512486, 0.111111]) if staged.layout.chains[0].n_w else np.empty(0)
     noise = [np.full(chain.row_mask.shape, 1.5) for chain in staged.layout.chains]
     u = coordinates.search(staged.start) + 0.05 * np.random.default_rng(1).standard_normal(staged.start.size)
@@ -55,8 +55,8 @@ def test_gradient_is_that_of_the_value(name, transcription):
     gradient = soft.equations(u, linear).gradient
 
     def value(step):
-        at = u + step * direction
-        return soft.value(at, soft.staged.evaluate(soft.coordinates.natural(at)))
+        point = u + step * direction
+        return soft.value(point, soft.staged.evaluate(soft.coordinates.natural(point)))
 
     for seed in range(3):
         direction = np.random.default_rng(seed).standard_normal(u.size)
@@ -69,8 +69,8 @@ def test_coordinates_there_and_back(z, unit):
     mixed = Coordinates(np.array([True, False, True, False]), np.full(4, unit), np.full(4, 1e-7 * unit))
     u = np.array(z) + np.where(mixed.logarithmic, np.log(unit), 0.0)
     v = mixed.natural(u)
-    seen = ~mixed.logarithmic | (v > 1e-3 * mixed.floor)
-    assert np.allclose(mixed.search(v)[seen], u[seen], rtol=1e-9, atol=1e-9)
+    is_resolved = ~mixed.logarithmic | (v > 1e-3 * mixed.floor)
+    assert np.allclose(mixed.search(v)[is_resolved], u[is_resolved], rtol=1e-9, atol=1e-9)
     slope = (mixed.natural(u + 1e-6) - mixed.natural(u - 1e-6)) / 2e-6
     assert np.allclose(slope, mixed.slope(u), rtol=1e-6)
 
@@ -109,10 +109,10 @@ def test_a_start_decades_away_reaches_the_reference(name, far, transcription):
 def test_nothing_depends_on_the_units_of_states_and_time():
     """The state is not measured but for its logarithm in a fixed unit; time is what the data are given in."""
     theta = np.log([0.1, 0.1, 1.0, 3.0])
-    plain = soft_start(prey().posed, theta, cf.IntegratorOptions(), stations=SHORT)
-    for other in (prey(1e6), prey(1e-6), prey(per_time=60.0)):
-        found = soft_start(other.posed, theta, cf.IntegratorOptions(), stations=SHORT)
-        assert found.theta == pytest.approx(plain.theta, rel=1e-2, abs=1e-2)
+    reference = soft_start(prey().posed, theta, cf.IntegratorOptions(), stations=SHORT)
+    for scaled_problem in (prey(1e6), prey(1e-6), prey(per_time=60.0)):
+        scaled_start = soft_start(scaled_problem.posed, theta, cf.IntegratorOptions(), stations=SHORT)
+        assert scaled_start.theta == pytest.approx(reference.theta, rel=1e-2, abs=1e-2)
 
 
 @pytest.mark.slow
@@ -148,12 +148,12 @@ def test_doses_and_algebraic_states_are_carried_along():
 @pytest.mark.slow
 def test_a_fit_tries_soft_equations_where_states_are_hidden(monkeypatch):
     """Ever longer horizons come before them, and find this too; without those it is theirs."""
-    benchmark, far = problems.load("lorenz"), {"s": 100.0, "r": 3.0, "b": 0.1}
-    assert benchmark.reference.is_reached(cf.fit(benchmark.problem, start=far).chi2)
+    benchmark, distant_start = problems.load("lorenz"), {"s": 100.0, "r": 3.0, "b": 0.1}
+    assert benchmark.reference.is_reached(cf.fit(benchmark.problem, start=distant_start).chi2)
     monkeypatch.setattr(
         strategies, "STRATEGIES", tuple(s for s in strategies.STRATEGIES if s is not strategies.GROWING)
     )
-    result = cf.fit(benchmark.problem, start=far)
+    result = cf.fit(benchmark.problem, start=distant_start)
     assert benchmark.reference.is_reached(result.chi2)
     assert "constant states and soft equations" in result.message
 
@@ -187,17 +187,17 @@ def test_out_of_time_the_start_is_the_answer():
 def test_hits_from_starts_over_decades(name):
     """The best of 50 draws each; measured with other seeds: 8, 6, 7, 4, 3 and 8 of 8 by the better ramp."""
     benchmark = problems.load(name)
-    posed = benchmark.problem.posed
+    compiled_problem = benchmark.problem.posed
     rough = cf.SingleShooting(cf.IntegratorOptions(relative_tolerance=1e-6, absolute_tolerance=1e-8))
-    screening = rough.transcribe(posed, posed.guess)
+    screening = rough.transcribe(compiled_problem, compiled_problem.guess)
     hits = 0
     for seed in range(100, 108):
         rng = np.random.default_rng(seed)
-        drawn = [posed.theta_from(benchmark.draw_start(rng)) for _ in range(50)]
-        costs = [at.cost if (at := screening.evaluate(theta)).ok else np.inf for theta in drawn]
-        best = posed.to_natural(drawn[int(np.argmin(costs))])
-        start = dict(zip(posed.names, best.tolist(), strict=True))
+        thetas = [compiled_problem.theta_from(benchmark.draw_start(rng)) for _ in range(50)]
+        costs = [evaluation.cost if (evaluation := screening.evaluate(theta)).ok else np.inf for theta in thetas]
+        best = compiled_problem.to_natural(thetas[int(np.argmin(costs))])
+        start = dict(zip(compiled_problem.names, best.tolist(), strict=True))
         ramps = ("long", "short")
-        found = (cf.fit(benchmark.problem, start=cf.SoftStart(start, ramp), retry=False) for ramp in ramps)
-        hits += any(benchmark.reference.is_reached(result.chi2) for result in found if result.success)
+        results = (cf.fit(benchmark.problem, start=cf.SoftStart(start, ramp), retry=False) for ramp in ramps)
+        hits += any(benchmark.reference.is_reached(result.chi2) for result in results if result.success)
     assert hits >= {"goodwin": 2, "repressilator": 2}.get(name, 5)

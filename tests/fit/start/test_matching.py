@@ -49,8 +49,8 @@ def chain_problem(times, unit=1.0, **parameters):
 def test_reactions_that_are_over_at_once_are_not_felt(transcription):
     problem = problems.load("alpha_pinene").problem
     assert felt_nothing_of(transcription, problem) == ("p3", "p4", "p5")
-    near = problem.theta_from(problems.load("alpha_pinene").reference.parameters)
-    assert felt_nothing_of(transcription, problem, near) == ()
+    reference_theta = problem.theta_from(problems.load("alpha_pinene").reference.parameters)
+    assert felt_nothing_of(transcription, problem, reference_theta) == ()
 
 
 def test_collocation_feels_them_in_its_equations():
@@ -105,17 +105,17 @@ def test_dense_data_without_noise_give_the_parameters():
     errors = []
     for n in (10, 20, 40):
         problem = chain_problem(np.linspace(0, 4, n + 1)[1:])
-        found = problem.to_natural(matching(problem, problem.guess, "data", OPTIONS))
-        errors.append(np.abs(found - [0.9, 0.4]).max())
+        estimates = problem.to_natural(matching(problem, problem.guess, "data", OPTIONS))
+        errors.append(np.abs(estimates - [0.9, 0.4]).max())
     assert errors[-1] < 2e-3
     assert errors[0] > 2 * errors[1] > 4 * errors[2]  # the interpolation's error
 
 
 def test_start_does_not_matter_where_the_equations_are_linear():
     problem = chain_problem(np.linspace(0.4, 4, 10))
-    first = matching(problem, problem.guess, "data", OPTIONS)
-    second = matching(problem, problem.theta_from({"k1": 300.0, "k2": 0.0}), "data", OPTIONS)
-    assert np.allclose(first, second, rtol=1e-4)
+    first_theta = matching(problem, problem.guess, "data", OPTIONS)
+    second_theta = matching(problem, problem.theta_from({"k1": 300.0, "k2": 0.0}), "data", OPTIONS)
+    assert np.allclose(first_theta, second_theta, rtol=1e-4)
 
 
 def test_bounds_scales_and_fixed_values_are_respected():
@@ -132,11 +132,11 @@ def test_bounds_scales_and_fixed_values_are_respected():
 def test_equations_of_simulated_states_do_not_hold_the_parameters_back():
     """Only a is measured: b and c agree with the guess of k1, whatever that is, and tell nothing about it."""
     problem, times = chain_problem(np.linspace(0.4, 4, 10)), np.linspace(0.4, 4, 10)
-    seen = cf.Experiment({"a": np.exp(-0.9 * times)}, time=times, initial={"a": 1.0, "b": 0.0, "c": 0.0})
+    experiment = cf.Experiment({"a": np.exp(-0.9 * times)}, time=times, initial={"a": 1.0, "b": 0.0, "c": 0.0})
     parameters = {"k1": 0.1, "k2": cf.Parameter(0.4, fixed=True)}
-    only = cf.Problem(problem.model, seen, parameters=parameters)
-    assert np.allclose(only.to_natural(matching(only, only.guess, "data", OPTIONS)), 0.9, rtol=0.05)
-    assert np.array_equal(matching(only, only.guess, "simulation", OPTIONS), only.guess)
+    partial_problem = cf.Problem(problem.model, experiment, parameters=parameters)
+    assert np.allclose(partial_problem.to_natural(matching(partial_problem, partial_problem.guess, "data", OPTIONS)), 0.9, rtol=0.05)
+    assert np.array_equal(matching(partial_problem, partial_problem.guess, "simulation", OPTIONS), partial_problem.guess)
 
 
 def test_states_may_be_given_by_hand():
@@ -145,23 +145,23 @@ def test_states_may_be_given_by_hand():
     theta = matching(problem, problem.guess, by_hand, OPTIONS)
     assert np.allclose(problem.to_natural(theta), [0.8, 3.0], rtol=0.01)  # k2 does not show in a
     trajectory = start_trajectory(problem, problem.guess, by_hand, OPTIONS)
-    held = matching(problem, problem.guess, trajectory, OPTIONS)
-    assert np.abs(problem.to_natural(held) - [0.1, 3.0]).max() < np.abs(problem.to_natural(held) - [0.8, 3.0]).max()
+    trajectory_theta = matching(problem, problem.guess, trajectory, OPTIONS)
+    assert np.abs(problem.to_natural(trajectory_theta) - [0.1, 3.0]).max() < np.abs(problem.to_natural(trajectory_theta) - [0.8, 3.0]).max()
 
 
 def test_local_parameters_are_matched_to_their_own_experiment():
     times = np.linspace(0.4, 4, 10)
-    (first,) = chain_problem(times).experiments
+    (first_experiment,) = chain_problem(times).experiments
     exact = np.exp(-1.5 * times)
-    second = cf.Experiment({"a": exact}, time=times, initial={"a": 1.0, "b": 0.0, "c": 0.0}, name="second")
-    first = cf.Experiment({"a": np.exp(-0.5 * times)}, time=times, initial={"a": 1.0, "b": 0.0, "c": 0.0}, name="first")
+    second_experiment = cf.Experiment({"a": exact}, time=times, initial={"a": 1.0, "b": 0.0, "c": 0.0}, name="second")
+    first_experiment = cf.Experiment({"a": np.exp(-0.5 * times)}, time=times, initial={"a": 1.0, "b": 0.0, "c": 0.0}, name="first")
     problem = cf.Problem(
         chain_problem(times).model,
-        [first, second],
+        [first_experiment, second_experiment],
         parameters={"k1": cf.Parameter(0.1, local=True), "k2": cf.Parameter(0.4, fixed=True)},
     )
-    found = dict(zip(problem.names, problem.to_natural(matching(problem, problem.guess, "data", OPTIONS)), strict=True))
-    assert np.allclose(list(found.values()), [0.5, 1.5], rtol=0.05)
+    estimates = dict(zip(problem.names, problem.to_natural(matching(problem, problem.guess, "data", OPTIONS)), strict=True))
+    assert np.allclose(list(estimates.values()), [0.5, 1.5], rtol=0.05)
 
 
 def test_problems_with_all_features_are_matched_within_their_bounds():
@@ -215,17 +215,17 @@ def test_there_is_a_second_start_only_where_all_states_are_measured():
 
 def second_start_of(problem):
     """What a fit tells its solver of another start."""
-    seen = []
+    second_starts = []
 
     class Spy:
         label = "spy"
 
         def solve(self, staged, control, *, warm=False):
-            seen.append(control.second_start)
+            second_starts.append(control.second_start)
             return Ledger(staged).solution(staged.start, Status.MAX_ITERATIONS)
 
     cf.fit(problem, MULTIPLE, Spy())
-    return seen[0]
+    return second_starts[0]
 
 
 @pytest.mark.parametrize("name", ["calcium", "three_step", "batch_reactor", "methanol"])
@@ -234,14 +234,14 @@ def test_equations_in_theta_are_those_of_the_whole_with_the_states_held(name):
     staged = cf.Collocation(elements="data").transcribe(problem, problem.guess).explicit()
     moving = np.arange(staged.layout.n_v) < staged.layout.n_theta
     lower, upper = (np.where(moving, bound, staged.start) for bound in (staged.lower, staged.upper))
-    given = staged.restricted(lower=lower, upper=upper)
-    soft, linear = SoftenedProblem(given, Softening(0.065, 1.0)), given.linearize(given.start)
-    held = lower == upper
-    whole, own = soft.equations(linear), MatchedEquations(given).equations(linear)
-    np.testing.assert_allclose(own.gradient[moving], whole.gradient[moving], rtol=1e-10)
-    expected, found = whole.solve(1e-3, held), own.solve(1e-3, held)
-    np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-12)
-    np.testing.assert_allclose(own.decrease(found), whole.decrease(expected), rtol=1e-10)
+    restricted_problem = staged.restricted(lower=lower, upper=upper)
+    soft, linearization = SoftenedProblem(restricted_problem, Softening(0.065, 1.0)), restricted_problem.linearize(restricted_problem.start)
+    is_fixed = lower == upper
+    full_equations, theta_equations = soft.equations(linearization), MatchedEquations(restricted_problem).equations(linearization)
+    np.testing.assert_allclose(theta_equations.gradient[moving], full_equations.gradient[moving], rtol=1e-10)
+    expected, actual = full_equations.solve(1e-3, is_fixed), theta_equations.solve(1e-3, is_fixed)
+    np.testing.assert_allclose(actual, expected, rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(theta_equations.decrease(actual), full_equations.decrease(expected), rtol=1e-10)
 
 
 def test_matching_holds_no_matrix_over_all_states():
@@ -256,8 +256,8 @@ def test_matching_holds_no_matrix_over_all_states():
     problem = cf.Problem(model, data, parameters=dict.fromkeys(model.parameters, 1.0)).posed
     matching(problem, problem.guess, "data", OPTIONS)  # builds what is built once
     tracemalloc.start()
-    found = matching(problem, problem.guess, "data", OPTIONS)
+    theta = matching(problem, problem.guess, "data", OPTIONS)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    np.testing.assert_allclose(problem.to_natural(found), truth, rtol=0.05)
+    np.testing.assert_allclose(problem.to_natural(theta), truth, rtol=0.05)
     assert peak < 4e6

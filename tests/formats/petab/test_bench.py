@@ -49,16 +49,16 @@ def test_nominal_parameters(tmp_path, capsys):
         write(tmp_path / name, parameters=[parameter("k", 0.4)], measurements=measured((1, 2, 4), (1.3, 0.9, 0.5)))
     (tmp_path / "broken" / "observables.tsv").unlink()
     assert cli.main(["bench", "petab", "--folder", str(tmp_path), "--nominal", "--json", "-"]) == 0
-    told = capsys.readouterr()
-    broken, decay = json.loads(told.out)["rows"]
+    output = capsys.readouterr()
+    broken, decay = json.loads(output.out)["rows"]
     assert "observables.tsv: there is no such file" in broken["trouble"]
-    assert "1 of 2 are as they must be" in told.err
+    assert "1 of 2 are as they must be" in output.err
     expected = cf.petab.negative_log_likelihood(cf.petab.load(tmp_path / "decay" / "problem.yaml"))
     assert decay["nominal"] == pytest.approx(expected)
     assert decay["gradient_error"] < 1e-7
-    (wrong,) = run_nominal({"decay": tmp_path / "decay" / "problem.yaml"}, {"decay": expected + 0.1}, print)
-    assert verdict(wrong) == "objective"
-    assert verdict(replace(wrong, loading=2.1, gradient_error=1e-4, reference=expected)) == "loads slowly, gradient"
+    (entry,) = run_nominal({"decay": tmp_path / "decay" / "problem.yaml"}, {"decay": expected + 0.1}, print)
+    assert verdict(entry) == "objective"
+    assert verdict(replace(entry, loading=2.1, gradient_error=1e-4, reference=expected)) == "loads slowly, gradient"
     assert cli.main(["bench", "petab", "--folder", str(tmp_path), "--nominal", "--starts", "2"]) == 2
     assert "--nominal takes no starts" in capsys.readouterr().err
 
@@ -72,10 +72,10 @@ def test_searches_end_at_the_target(tmp_path):
     assert entry.hits(0.1) == 3
     assert max(entry.seconds) < 100
     problem = cf.petab.load(tmp_path / "decay" / "problem.yaml")
-    told: dict[float, list[str]] = {1e9: [], -1e9: []}
-    for target, said in told.items():
-        assert searched(problem, 7, 1e4, target=target, progress=said.append).success
-    assert len(told[1e9]) < len(told[-1e9])
+    lines_by_target: dict[float, list[str]] = {1e9: [], -1e9: []}
+    for target, lines in lines_by_target.items():
+        assert searched(problem, 7, 1e4, target=target, progress=lines.append).success
+    assert len(lines_by_target[1e9]) < len(lines_by_target[-1e9])
 
 
 def test_searches_count_the_seconds_of_the_processor(monkeypatch):
@@ -84,13 +84,13 @@ def test_searches_count_the_seconds_of_the_processor(monkeypatch):
     monkeypatch.setattr(time, "process_time", lambda: spent[0])
     real = time.time, time.perf_counter
     with cpu_clock():
-        before = time.time(), time.perf_counter()
+        start_times = time.time(), time.perf_counter()
         time.sleep(0.01)
-        assert (time.time(), time.perf_counter()) == before
+        assert (time.time(), time.perf_counter()) == start_times
         spent[0] += 7.0
-        assert time.time() - before[0] == pytest.approx(7.0)
-        assert time.perf_counter() - before[1] == pytest.approx(7.0)
-        assert before[0] == pytest.approx(real[0](), abs=60.0)
+        assert time.time() - start_times[0] == pytest.approx(7.0)
+        assert time.perf_counter() - start_times[1] == pytest.approx(7.0)
+        assert start_times[0] == pytest.approx(real[0](), abs=60.0)
     assert (time.time, time.perf_counter) == real
 
 
@@ -111,9 +111,9 @@ echo "talk" >&2
 """
 
 
-def _peer(tmp_path, said):
+def _peer(tmp_path, command):
     path = tmp_path / "python"
-    path.write_text(PEER.format(said=said))
+    path.write_text(PEER.format(said=command))
     path.chmod(0o755)
     return str(path)
 
@@ -132,23 +132,23 @@ def test_pypesto_and_amici_are_run_where_an_interpreter_is_named(tmp_path, capsy
     answer["castfit"] |= {"gradient_off": 3e-8, "amici_off": 1e-8, "amici_gradient_off": 4e-6}
     options = ["bench", "petab", "--folder", str(tmp_path), "--starts", "1", "--max-time", "20", "--json", "-"]
     assert cli.main([*options, "--pypesto", _peer(tmp_path, f"echo '{json.dumps(answer)}'")]) == 0
-    told = capsys.readouterr()
-    (row,) = json.loads(told.out)["rows"]
+    output = capsys.readouterr()
+    (row,) = json.loads(output.out)["rows"]
     peer = row["peer"]
     assert (peer["hits"], peer["seconds"], peer["starts"]) == (1, 7.0, 3)
     assert peer["versions"] == "pypesto 9, amici 8"
     assert row["simulations"] == pytest.approx(0.01, rel=1e-3)
-    assert "run now, pypesto 9, amici 8" in told.err
+    assert "run now, pypesto 9, amici 8" in output.err
     assert peer["castfit"] == answer["castfit"]
-    assert "in pyPESTO: a gradient with its value" in " ".join(told.err.split())
-    assert "in brackets AMICI's gradients as they were timed" in " ".join(told.err.split())
+    assert "in pyPESTO: a gradient with its value" in " ".join(output.err.split())
+    assert "in brackets AMICI's gradients as they were timed" in " ".join(output.err.split())
     assert Peer(castfit=answer["castfit"]).ratio == 0.25
     answer["castfit"] = {"trouble": "ModuleNotFoundError: casadi"}
     assert cli.main([*options, "--pypesto", _peer(tmp_path, f"echo '{json.dumps(answer)}'")]) == 0
     assert "decay, castfit in pyPESTO: ModuleNotFoundError" in " ".join(capsys.readouterr().err.split())
     assert cli.main([*options, "--pypesto", _peer(tmp_path, "echo no amici here >&2; exit 1")]) == 0
-    told = capsys.readouterr()
-    assert "no amici here" in json.loads(told.out)["rows"][0]["peer"]["trouble"]
-    assert "decay, pyPESTO: talk no amici here" in told.err
+    output = capsys.readouterr()
+    assert "no amici here" in json.loads(output.out)["rows"][0]["peer"]["trouble"]
+    assert "decay, pyPESTO: talk no amici here" in output.err
     assert cli.main([*options, "--pypesto", str(tmp_path / "nowhere")]) == 2
     assert "is no program; name the Python in which" in capsys.readouterr().err

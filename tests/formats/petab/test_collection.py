@@ -55,22 +55,22 @@ def test_the_objective_at_the_nominal_parameters(name):
 def test_the_simulations_of_the_collection(name):
     """Rows are found by observable, condition, overrides and time: their order may be another."""
     loaded = load_tables(PROBLEMS[name])
-    ours = simulated(loaded)
+    castfit_values = simulated(loaded)
     table = _simulations(name)
     rows = list(csv.DictReader(table.read_text().splitlines(), delimiter="\t"))
     condition = next(c for c in rows[0] if c.startswith("simulationCondition"))
     exchanged = EXCHANGED.get(name, {})
-    theirs: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    reference_values: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for row in rows:
         if row["time"]:
-            own = exchanged.get(row[condition], row[condition])
-            theirs.setdefault((row["observableId"].removeprefix("observable_"), own), []).append(
+            condition_id = exchanged.get(row[condition], row[condition])
+            reference_values.setdefault((row["observableId"].removeprefix("observable_"), condition_id), []).append(
                 (float(row["time"]), float(row["simulation"]))
             )
-    for m, value in zip(loaded.stated.measurements, ours, strict=True):
-        at = theirs[m.observable.removeprefix("observable_"), m.experiment.partition(" after ")[0]]
-        near = [v for t, v in at if abs(t - m.time) <= 1e-4 * max(1.0, abs(t))]
-        assert min(abs(v - value) for v in near) <= LOOSE.get(name, 1e-5) * max(abs(value), 1e-6), m
+    for m, value in zip(loaded.stated.measurements, castfit_values, strict=True):
+        candidates = reference_values[m.observable.removeprefix("observable_"), m.experiment.partition(" after ")[0]]
+        nearby_values = [v for t, v in candidates if abs(t - m.time) <= 1e-4 * max(1.0, abs(t))]
+        assert min(abs(v - value) for v in nearby_values) <= LOOSE.get(name, 1e-5) * max(abs(value), 1e-6), m
 
 
 @pytest.mark.slow
@@ -103,17 +103,17 @@ def test_optima_below_the_best_known(name):
     assert {*values} == {*problem.names}
     for method in ("auto", "rosenbrock"):
         options = cf.IntegratorOptions(method=method, relative_tolerance=1e-10, absolute_tolerance=1e-12)
-        found = cf.petab.negative_log_likelihood(problem, values, integrator=options)
-        assert found == pytest.approx(value, abs=margin)
-        assert found < REFERENCES[name] - 10
+        actual = cf.petab.negative_log_likelihood(problem, values, integrator=options)
+        assert actual == pytest.approx(value, abs=margin)
+        assert actual < REFERENCES[name] - 10
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TABLES)
 def test_a_fit_that_is_cut_off_is_not_above_the_nominal_parameters(name):
     problem = cf.petab.load(PROBLEMS[name])
-    begun = cf.fit(problem, "single", cf.GaussNewton(max_iter=0), retry=False).objective
+    start_objective = cf.fit(problem, "single", cf.GaussNewton(max_iter=0), retry=False).objective
     for limit in (0.5, 5.0):
         result = cf.fit(problem, max_time=limit)
         assert result.measure == "PEtab's objective"
-        assert result.objective <= begun + 1e-4 * (1.0 + abs(begun))
+        assert result.objective <= start_objective + 1e-4 * (1.0 + abs(start_objective))

@@ -27,16 +27,16 @@ def test_a_fit_begins_at_the_nominal_values(tmp_path, options, transcription, so
     """By single shooting in a box of decades, if nothing else is asked for."""
     path, record = write(tmp_path), tmp_path / "fit.json"
     assert main(["fit", str(path), *options, "--json", str(record)]) == 0
-    found = json.loads(record.read_text())
-    assert found["transcription"].startswith(transcription)
-    assert found["solver"] == solver
+    document = json.loads(record.read_text())
+    assert document["transcription"].startswith(transcription)
+    assert document["solver"] == solver
     data = ((1, 1.3), (2, 0.9), (4, 0.5))
 
     def squares(k):
         return sum((2 * exp(-k * t) - m) ** 2 for t, m in data)
 
     best = minimize_scalar(squares, bounds=(0.1, 1), method="bounded")
-    assert found["parameters"]["k"] == pytest.approx(best.x, abs=1e-4)
+    assert document["parameters"]["k"] == pytest.approx(best.x, abs=1e-4)
 
 
 def test_parameters_of_the_noise_are_no_twins(tmp_path):
@@ -53,6 +53,6 @@ def test_parameters_of_the_noise_are_no_twins(tmp_path):
     ]
     parameters = [parameter("k", 0.4), parameter("s", 0.1), parameter("r", 0.2)]
     problem = cf.petab.load(write(tmp_path, observables=observables, measurements=rows, parameters=parameters))
-    found = cf.doctor(problem, "single", max_time=30, starts=2)
-    (line,) = (n for n in found.lines if n.name == "symmetric parameters")
+    report = cf.doctor(problem, "single", max_time=30, starts=2)
+    (line,) = (n for n in report.lines if n.name == "symmetric parameters")
     assert line.fine, line.sentence

@@ -45,8 +45,8 @@ ALONE = ("!a + 1", "(a < b) + (c != c)", "a < b == true")  # numbers and truth v
 def test_formulas_have_the_value_of_the_specification(text):
     symbols = {n: ca.SX.sym(n) for n in "abc"}
     graph = ca.SX(expression(text, symbols))
-    found = float(ca.Function("f", [*symbols.values()], [graph])(A, B, C))
-    assert found == pytest.approx(MEANT[text], rel=1e-14)
+    actual = float(ca.Function("f", [*symbols.values()], [graph])(A, B, C))
+    assert actual == pytest.approx(MEANT[text], rel=1e-14)
     assert float(expression(text, {"a": A, "b": B, "c": C})) == pytest.approx(MEANT[text], rel=1e-14)
 
 
@@ -59,8 +59,8 @@ def test_the_library_of_the_format_means_the_same():
     for text, meant in MEANT.items():
         if text in ALONE:
             continue
-        known = {s: {"a": A, "b": B, "c": C}[s.name] for s in sympify(text).free_symbols}
-        assert float(bool(found) if (found := sympify(text).subs(known)).is_Boolean else found) == pytest.approx(
+        values_by_symbol = {s: {"a": A, "b": B, "c": C}[s.name] for s in sympify(text).free_symbols}
+        assert float(bool(number) if (number := sympify(text).subs(values_by_symbol)).is_Boolean else number) == pytest.approx(
             meant, rel=1e-12
         ), text
 

@@ -46,13 +46,13 @@ def problem(**parameters):
         "one": cf.Gaussian(symbols["sd2"]),
         "two": cf.Gaussian(symbols["sd3"]),
     }
-    more = {"odd": 1.0 + A, "squared": A}
-    other = {"odd": cf.LogNormal(0.1), "squared": cf.Gaussian(0.1)}
+    second_data = {"odd": 1.0 + A, "squared": A}
+    second_noise = {"odd": cf.LogNormal(0.1), "squared": cf.Gaussian(0.1)}
     experiments = [
         cf.Experiment(data, time=TIMES, noise=noise),
-        cf.Experiment({**data, **more}, time=TIMES + 0.1, noise={**noise, **other}),
+        cf.Experiment({**data, **second_data}, time=TIMES + 0.1, noise={**noise, **second_noise}),
     ]
-    given = {
+    default_parameters = {
         "k": cf.Parameter(0.5, 0.01, 10, scale="log"),
         "s": cf.Parameter(1.0, 1e-3, 1e3, scale="log"),
         "o": cf.Parameter(0.0, -100, 100),
@@ -62,27 +62,27 @@ def problem(**parameters):
         "q": cf.Parameter(1.0, 0, 10),
         "w": cf.Parameter(1.0, 0, 10),
     }
-    return cf.Problem(model, experiments, parameters={**given, **parameters})
+    return cf.Problem(model, experiments, parameters={**default_parameters, **parameters})
 
 
-def inner_best(whole, rest, x):
+def inner_best(full_objective, reduced_objective, x):
     """The least of the whole objective with what is left in x held, by a general optimizer; where it is found."""
-    names = list(whole.x_names)
-    out = [names.index(n) for n in names if n not in rest.x_names]
-    at = whole.guess
-    at[[names.index(n) for n in rest.x_names]] = x
-    axes = whole.likelihood.axes
+    names = list(full_objective.x_names)
+    free = [names.index(n) for n in names if n not in reduced_objective.x_names]
+    point = full_objective.guess
+    point[[names.index(n) for n in reduced_objective.x_names]] = x
+    axes = full_objective.likelihood.axes
 
     def value(inner):
-        at[out] = inner
-        found, gradient = whole(at, sensi_orders=(0, 1))
-        return found, gradient[out]
+        point[free] = inner
+        cost, gradient = full_objective(point, sensi_orders=(0, 1))
+        return cost, gradient[free]
 
-    bounds = list(zip(axes.lower[out], axes.upper[out], strict=True))
-    found = minimize(value, at[out], jac=True, method="L-BFGS-B", bounds=bounds, options={"ftol": 1e-15, "gtol": 1e-9,
+    bounds = list(zip(axes.lower[free], axes.upper[free], strict=True))
+    fit = minimize(value, point[free], jac=True, method="L-BFGS-B", bounds=bounds, options={"ftol": 1e-15, "gtol": 1e-9,
                      "maxiter": 2000, "maxfun": 5000})  # fmt: skip
-    at[out] = found.x
-    return found.fun, at
+    point[free] = fit.x
+    return fit.fun, point
 
 
 @pytest.mark.parametrize(
@@ -92,56 +92,56 @@ def inner_best(whole, rest, x):
 )
 def test_the_best_of_the_whole_objective(changed, pypesto):  # noqa: F811
     """Its value, gradient and information; scale and offset, log-normal errors, a scale of data with two sigmas."""
-    given = problem(**changed)
-    whole, rest = cf.petab.to_pypesto(given), cf.petab.to_pypesto(given, eliminate=True)
-    assert list(rest.x_names) == ["k", "q", "w"]
-    x = rest.guess + np.array([-0.05, 0.1, -0.1])
-    best, at = inner_best(whole, rest, x)
-    value, gradient, information = rest(x, sensi_orders=(0, 1, 2))
-    assert value == pytest.approx(rest(x), rel=1e-14)
-    by_arrays = rest(x, sensi_orders=(0, 1))
-    assert rest.likelihood._dense is not None
-    assert by_arrays[0] == rest(x)
+    full_problem = problem(**changed)
+    full_objective, reduced_objective = cf.petab.to_pypesto(full_problem), cf.petab.to_pypesto(full_problem, eliminate=True)
+    assert list(reduced_objective.x_names) == ["k", "q", "w"]
+    x = reduced_objective.guess + np.array([-0.05, 0.1, -0.1])
+    best, point = inner_best(full_objective, reduced_objective, x)
+    value, gradient, information = reduced_objective(x, sensi_orders=(0, 1, 2))
+    assert value == pytest.approx(reduced_objective(x), rel=1e-14)
+    by_arrays = reduced_objective(x, sensi_orders=(0, 1))
+    assert reduced_objective.likelihood._dense is not None
+    assert by_arrays[0] == reduced_objective(x)
     assert by_arrays[1] == pytest.approx(gradient, rel=1e-11, abs=1e-11)
     assert value == pytest.approx(best, abs=1e-6)
     assert value <= best + 1e-9
-    found = rest.eliminated(x)
-    assert {*found} == {"s", "o", "g", "common", "sd1", "sd2", "sd3"}
+    eliminated_values = reduced_objective.eliminated(x)
+    assert {*eliminated_values} == {"s", "o", "g", "common", "sd1", "sd2", "sd3"}
     if changed:
-        assert found["o"] == 2.0
-        assert found["sd2"] == pytest.approx(0.4)
-    assert gradient == pytest.approx(differences(rest, x, range(3)), rel=1e-6, abs=1e-6)
-    of_whole = whole(at, sensi_orders=(2,))
-    names = list(whole.x_names)
-    kept = [names.index(n) for n in rest.x_names]
-    free = [names.index(n) for n in names if n not in rest.x_names and not (changed and n in ("o", "sd2"))]
-    mixed = of_whole[np.ix_(kept, free)]
-    expected = of_whole[np.ix_(kept, kept)] - mixed @ np.linalg.solve(of_whole[np.ix_(free, free)], mixed.T)
+        assert eliminated_values["o"] == 2.0
+        assert eliminated_values["sd2"] == pytest.approx(0.4)
+    assert gradient == pytest.approx(differences(reduced_objective, x, range(3)), rel=1e-6, abs=1e-6)
+    full_information = full_objective(point, sensi_orders=(2,))
+    names = list(full_objective.x_names)
+    outer_indices = [names.index(n) for n in reduced_objective.x_names]
+    free = [names.index(n) for n in names if n not in reduced_objective.x_names and not (changed and n in ("o", "sd2"))]
+    mixed = full_information[np.ix_(outer_indices, free)]
+    expected = full_information[np.ix_(outer_indices, outer_indices)] - mixed @ np.linalg.solve(full_information[np.ix_(free, free)], mixed.T)
     assert information == pytest.approx(expected, rel=1e-3, abs=1e-3)
-    assert not rest.check_mode("mode_res")
+    assert not reduced_objective.check_mode("mode_res")
 
 
 def test_what_is_named_is_eliminated(pypesto):  # noqa: F811
-    given = problem()
-    objective = cf.petab.to_pypesto(given, eliminate=["g", "sd1"])
+    full_problem = problem()
+    objective = cf.petab.to_pypesto(full_problem, eliminate=["g", "sd1"])
     assert [n for n in NAMES if n not in objective.x_names] == ["g", "sd1"]
-    best, _ = inner_best(cf.petab.to_pypesto(given), objective, objective.guess)
+    best, _ = inner_best(cf.petab.to_pypesto(full_problem), objective, objective.guess)
     assert objective(objective.guess) == pytest.approx(best, abs=1e-7)
 
 
 def test_what_cannot_be_eliminated_is_told(pypesto):  # noqa: F811
-    given = problem(common=cf.Parameter(1.0, 0, 100, prior=cf.Normal(1.0, 0.1)))
+    full_problem = problem(common=cf.Parameter(1.0, 0, 100, prior=cf.Normal(1.0, 0.1)))
     with refused("'speed' is not estimated"):
-        cf.petab.to_pypesto(given, eliminate=["speed"])
+        cf.petab.to_pypesto(full_problem, eliminate=["speed"])
     with refused(
         "'k' cannot be eliminated: states, their initial values or events depend on it",
         "'common' cannot be eliminated: it has a prior",
         "'q' cannot be eliminated: 'odd' is not proportional to it",
         "'w' cannot be eliminated: 'squared' is not linear in it",
     ):
-        cf.petab.to_pypesto(given, eliminate=["k", "common", "q", "w", "s"])
+        cf.petab.to_pypesto(full_problem, eliminate=["k", "common", "q", "w", "s"])
     with refused("eliminate is []; choose True, False, or names of parameters"):
-        cf.petab.to_pypesto(given, eliminate=[])
+        cf.petab.to_pypesto(full_problem, eliminate=[])
 
 
 def test_of_a_product_the_first_is_eliminated():
@@ -151,10 +151,10 @@ def test_of_a_product_the_first_is_eliminated():
                      initial={a: 1.0})  # fmt: skip
     data = {"y": np.exp(-TIMES)}
     parameters = dict.fromkeys(("scale", "offset", "rate"), cf.Parameter(1.0, 0.0, 10.0))
-    plain = cf.Problem(model, cf.Experiment(data, time=TIMES, sigma=0.1), parameters=parameters)
-    found = linear_quantities(plain.posed)
-    assert [plain.names[j] for j in found.entries] == ["scale"]
-    assert found.obstacles["offset"] == "'y' is not linear in it and 'scale' together"
-    assert [plain.names[j] for j in linear_quantities(plain.posed, ["offset"]).entries] == ["offset"]
+    base_problem = cf.Problem(model, cf.Experiment(data, time=TIMES, sigma=0.1), parameters=parameters)
+    linear_terms = linear_quantities(base_problem.posed)
+    assert [base_problem.names[j] for j in linear_terms.entries] == ["scale"]
+    assert linear_terms.obstacles["offset"] == "'y' is not linear in it and 'scale' together"
+    assert [base_problem.names[j] for j in linear_quantities(base_problem.posed, ["offset"]).entries] == ["offset"]
     relative = cf.Problem(model, cf.Experiment(data, time=TIMES, sigma=0.1 * scale), parameters=parameters)
     assert linear_quantities(relative.posed).obstacles["scale"] == "sigma of y depends on it"

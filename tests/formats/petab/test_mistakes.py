@@ -128,11 +128,11 @@ def test_events_in_the_time_of_pre_equilibration(tmp_path, version, change, why)
     observables = [{"observableId": "y", "observableFormula": "C", "noiseFormula": "k"}]
     row = {"observableId": "y", "measurement": 1.0, "time": 5}
     if version == 1:
-        more = {"measurements": [{**row, "simulationConditionId": "c", "preequilibrationConditionId": "c"}]}
+        tables = {"measurements": [{**row, "simulationConditionId": "c", "preequilibrationConditionId": "c"}]}
     else:
         periods = [{"experimentId": "e", "time": t, "conditionId": ""} for t in ("-inf", 0)]
-        more = {"measurements": [{**row, "experimentId": "e"}], "experiments": periods}
-    path = write(tmp_path, model, version=version, observables=observables, **more)
+        tables = {"measurements": [{**row, "experimentId": "e"}], "experiments": periods}
+    path = write(tmp_path, model, version=version, observables=observables, **tables)
     if why:
         with refused(f"experiments.tsv, line 2: an event at a known time {why}, in pre-equilibration as well"):
             cf.petab.load(path)
@@ -196,13 +196,13 @@ def test_what_belongs_to_the_other_version_is_not_passed_over(tmp_path):
     """A transformation that was not read would give a wrong number that looks right."""
     observable = {"observableId": "y", "observableFormula": "A", "noiseFormula": "0.1"}
     row = {"observableId": "y", "simulationConditionId": "c", "measurement": 1.3, "time": 1}
-    second = parameter("k", 0.4, estimate="true", objectivePriorType="normal", objectivePriorParameters="1;1")
+    version_2_parameter = parameter("k", 0.4, estimate="true", objectivePriorType="normal", objectivePriorParameters="1;1")
     path = write(
         tmp_path,
         version=2,
         observables=[{**observable, "observableTransformation": "log"}],
         measurements=[row],
-        parameters=[second],
+        parameters=[version_2_parameter],
     )
     with refused(
         "parameters.tsv, line 2: objectivePriorType is not in this version of the format; priorDistribution says it",
@@ -210,12 +210,12 @@ def test_what_belongs_to_the_other_version_is_not_passed_over(tmp_path):
         "measurements.tsv, line 2: simulationConditionId is not in this version of the format; experimentId says it",
     ):
         cf.petab.load(path)
-    first = parameter("k", 0.4, priorDistribution="normal", priorParameters="1;1")
+    version_1_parameter = parameter("k", 0.4, priorDistribution="normal", priorParameters="1;1")
     with refused(
         "parameters.tsv, line 2: priorDistribution is not in this version of the format; objectivePriorType says it",
         "observables.tsv, line 2: noisePlaceholders is not in this version of the format",
     ):
-        cf.petab.load(write(tmp_path, observables=[{**observable, "noisePlaceholders": "s"}], parameters=[first]))
+        cf.petab.load(write(tmp_path, observables=[{**observable, "noisePlaceholders": "s"}], parameters=[version_1_parameter]))
 
 
 def test_small_slips(tmp_path):
@@ -262,26 +262,26 @@ def test_columns_that_seem_misspelt_are_told(tmp_path):
         observables=[{**observable, "observabletransformation": "log"}],
         measurements=measured((1,), (1.3,), noiseparameters=3, bananas=1),
     )
-    with pytest.warns(UserWarning, match="is passed over") as told:
+    with pytest.warns(UserWarning, match="is passed over") as record:
         cf.petab.load(path)
-    said = str(told[0].message)
+    message = str(record[0].message)
     for column, meant, table in (
         ("objectivePriorTyp", "objectivePriorType", "parameters"),
         ("observabletransformation", "observableTransformation", "observables"),
         ("noiseparameters", "noiseParameters", "measurements"),
     ):
         slip = f"{table}.tsv: the column '{column}' is not PEtab's and is passed over; did you mean '{meant}'?"
-        assert slip in said
-    assert "comment" not in said
-    assert "bananas" not in said
-    second = write(
+        assert slip in message
+    assert "comment" not in message
+    assert "bananas" not in message
+    second_path = write(
         tmp_path,
         version=2,
         observables=[{**observable, "noisedistribution": "log-normal"}],
         measurements=[{"observableId": "y", "ExperimentID": "", "measurement": 1, "time": 1}],
     )
     with pytest.warns(UserWarning, match="did you mean 'noiseDistribution'"):
-        cf.petab.load(second)
+        cf.petab.load(second_path)
 
 
 def test_fixed_parameters_of_nothing_are_told(tmp_path):
@@ -291,9 +291,9 @@ def test_fixed_parameters_of_nothing_are_told(tmp_path):
         {"observableId": "y", "observableFormula": "A", "noiseFormula": "0.1"},
         {"observableId": "z", "observableFormula": "idle * A", "noiseFormula": "0.1"},
     ]
-    with pytest.warns(UserWarning, match="in no formula") as told:
+    with pytest.warns(UserWarning, match="in no formula") as record:
         cf.petab.load(write(tmp_path, parameters=rows, observables=observables))
-    assert str(told[0].message) == "parameters.tsv, line 3: 'a0' is in no formula, and not in the model; it is left out"
+    assert str(record[0].message) == "parameters.tsv, line 3: 'a0' is in no formula, and not in the model; it is left out"
 
 
 def test_numbers_that_are_none(tmp_path):
@@ -329,11 +329,11 @@ def test_an_override_is_no_state(tmp_path):
 def test_tables_without_rows_and_damaged_ones(tmp_path):
     path = write(tmp_path)
     table = tmp_path / "measurements.tsv"
-    whole = table.read_bytes()
-    table.write_text(whole.decode().splitlines()[0])
+    content = table.read_bytes()
+    table.write_text(content.decode().splitlines()[0])
     with refused("problem.yaml: its measurement tables have no rows"):
         cf.petab.load(path)
-    table.write_bytes(whole + b"\0\0\n")
+    table.write_bytes(content + b"\0\0\n")
     with refused("measurements.tsv: it holds bytes that are zero"):
         cf.petab.load(path)
 

@@ -23,8 +23,8 @@ def test_events_after_the_last_measurement_do_not_matter(tmp_path, capsys):
     assert "c: the event at 50 comes after the last measurement, at 4; it does not matter" in capsys.readouterr().out
     (condition,) = problem.conditions
     assert len(condition.schedule.instants) == 1
-    before, after = 2 * np.exp(-0.3 * np.array([1.0, 2.0])), 2 * np.exp(-0.3 * 3 - 1.5)
-    expected = np.array([*before, after])
+    values_before, value_after = 2 * np.exp(-0.3 * np.array([1.0, 2.0])), 2 * np.exp(-0.3 * 3 - 1.5)
+    expected = np.array([*values_before, value_after])
     values = np.array([1.3, 0.9, 0.5])
     density = 0.5 * ((values - expected) / 0.1) ** 2 + 0.5 * np.log(2 * np.pi * 0.01)
     assert cf.petab.negative_log_likelihood(problem) == pytest.approx(density.sum(), abs=1e-6)
@@ -49,8 +49,8 @@ def test_periods_after_the_last_measurement_do_not_matter(tmp_path, capsys):
 
 def test_nominal_values_outside_their_bounds_are_a_warning(tmp_path, capsys):
     path = write(tmp_path, parameters=[parameter("k", 0.4, upperBound=0.39), parameter("A0", 2.0)])
-    said = r"parameters.tsv, line 2: 'k' has the nominalValue 0.4 outside of its bounds, 0.0001 to 0.39"
-    with pytest.warns(UserWarning, match=said):
+    message = r"parameters.tsv, line 2: 'k' has the nominalValue 0.4 outside of its bounds, 0.0001 to 0.39"
+    with pytest.warns(UserWarning, match=message):
         problem = cf.petab.load(path)
     assert problem.to_natural(problem.guess).tolist() == pytest.approx([0.39, 2.0])
     assert cli.main(["fit", str(path)]) == 0
@@ -74,8 +74,8 @@ def test_what_nothing_depends_on_is_left_out(tmp_path):
     with pytest.warns(UserWarning, match="line 3: 'idle' is estimated, but nothing depends on it; it is left out"):
         problem = cf.petab.load(path)
     assert problem.names == ("k",)
-    alone = write(tmp_path, parameters=[parameter("k", 0.4)])
-    assert cf.petab.negative_log_likelihood(problem) == cf.petab.negative_log_likelihood(cf.petab.load(alone))
+    reduced_path = write(tmp_path, parameters=[parameter("k", 0.4)])
+    assert cf.petab.negative_log_likelihood(problem) == cf.petab.negative_log_likelihood(cf.petab.load(reduced_path))
 
 
 def _of_constants(folder, kind, numbers):
@@ -107,13 +107,13 @@ PRIORS = {
 @pytest.mark.parametrize("kind", PRIORS)
 def test_what_only_a_prior_informs_of_is_estimated(tmp_path, kind):
     """Its prior counts, cut off at the bounds; where one parameter has a prior, the others have even ones."""
-    numbers, known, mode = PRIORS[kind]
+    numbers, distribution, mode = PRIORS[kind]
     problem = cf.petab.load(_of_constants(tmp_path, kind, numbers))
     assert {*problem.names} == {"p_prior", "p1"}
     assert cf.petab.negative_log_likelihood(problem) == pytest.approx(0.5 * np.log(2 * np.pi))
     priors = problem.priors(problem.guess).cost + problem.posed.prior_constant
-    within = known.cdf(10) - known.cdf(0)
-    assert priors == pytest.approx(-known.logpdf(5) + np.log(within) + np.log(2.0), abs=1e-8)
+    mass = distribution.cdf(10) - distribution.cdf(0)
+    assert priors == pytest.approx(-distribution.logpdf(5) + np.log(mass) + np.log(2.0), abs=1e-8)
     result = cf.fit(problem)
     assert result.success
     assert [result.values[n] for n in ("p_prior", "p1")] == pytest.approx([mode, 1.0], abs=1e-4)

@@ -36,8 +36,8 @@ def gradient_agrees(problem: cf.Problem, tolerance: float = 1e-5) -> bool:
     theta = np.asarray(problem.guess)
     objective = SmoothObjective(problem, theta)
     exact = objective.gradient(theta)
-    found, _ = objective.differences(theta)
-    return bool(np.abs(found - exact).max() <= tolerance * max(1.0, float(np.abs(exact).max())))
+    numeric_gradient, _ = objective.differences(theta)
+    return bool(np.abs(numeric_gradient - exact).max() <= tolerance * max(1.0, float(np.abs(exact).max())))
 
 
 @pytest.mark.parametrize("axis", ["lin", "log", "log10"])
@@ -225,27 +225,27 @@ def test_steady_state_rows_after_a_pre_equilibration(tmp_path, version):
     text = "A' = k2 * B - k1 * A; B' = k1 * A - k2 * B; A = 1; B = 1; k1 = 1; k2 = 1"
     rows = [{"observableId": "y", "measurement": m, "time": t} for t, m in ((1, 1.3), ("inf", 0.8))]
     if version == 1:
-        more = {"conditions": [{"conditionId": "c", "k1": 0.3, "A": ""}, {"conditionId": "d", "k1": 0.8, "A": 3.0}]}
+        tables = {"conditions": [{"conditionId": "c", "k1": 0.3, "A": ""}, {"conditionId": "d", "k1": 0.8, "A": 3.0}]}
         measurements = [{**r, "preequilibrationConditionId": "c", "simulationConditionId": "d"} for r in rows]
     else:
         sets = (("c", "k1", 0.3), ("d", "k1", 0.8), ("d", "A", 3.0))
         periods = (("-inf", "c"), (0, "d"))
-        more = {
+        tables = {
             "conditions": [{"conditionId": c, "targetId": t, "targetValue": v} for c, t, v in sets],
             "experiments": [{"experimentId": "e", "time": t, "conditionId": c} for t, c in periods],
         }
         measurements = [{**r, "experimentId": "e"} for r in rows]
     scale = {"parameterScale": "log10", "estimate": 1} if version == 1 else {"estimate": "true"}
-    known = [{"parameterId": "k2", "lowerBound": 1e-3, "upperBound": 1e3, "nominalValue": 0.6, **scale}]
-    problem = cf.petab.load(write(tmp_path, text, version=version, parameters=known, measurements=measurements, **more))
+    parameters = [{"parameterId": "k2", "lowerBound": 1e-3, "upperBound": 1e3, "nominalValue": 0.6, **scale}]
+    problem = cf.petab.load(write(tmp_path, text, version=version, parameters=parameters, measurements=measurements, **tables))
     b = 2 * 0.3 / 0.9
-    rest = (3 + b) * 0.6 / 1.4
-    expected = normal(1.3, rest + (3 - rest) * exp(-1.4), 0.1) + normal(0.8, rest, 0.1)
+    steady_value = (3 + b) * 0.6 / 1.4
+    expected = normal(1.3, steady_value + (3 - steady_value) * exp(-1.4), 0.1) + normal(0.8, steady_value, 0.1)
     assert nllh(problem) == pytest.approx(expected, abs=1e-5)
     assert gradient_agrees(problem)
     assert cf.fit(problem, "single").success
-    again = cf.petab.load(cf.petab.save(problem, tmp_path / "saved"))
-    assert nllh(again) == pytest.approx(nllh(problem), rel=1e-9)
+    saved_problem = cf.petab.load(cf.petab.save(problem, tmp_path / "saved"))
+    assert nllh(saved_problem) == pytest.approx(nllh(problem), rel=1e-9)
 
 
 def test_a_switch_at_an_estimated_time(tmp_path):
@@ -338,14 +338,14 @@ def test_starts_are_drawn_from_initialization_priors(tmp_path):
     assert problem.parameters["dose"].starts is None
     field = search_field(problem.posed, None)
     rng = np.random.default_rng(3)
-    drawn = np.exp([field.draw(rng) for _ in range(400)])
-    of = {n: drawn[:, problem.names.index(n)] for n in problem.names}
-    assert np.log10(of["k"]).mean() == pytest.approx(-0.5, abs=0.02)
-    assert np.log10(of["k"]).std() == pytest.approx(0.1, abs=0.02)
-    assert of["A0"].mean() == pytest.approx(2.0, abs=0.06)
-    assert 1.5 <= of["A0"].min() < of["A0"].max() <= 2.5
+    samples = np.exp([field.draw(rng) for _ in range(400)])
+    samples_by_name = {n: samples[:, problem.names.index(n)] for n in problem.names}
+    assert np.log10(samples_by_name["k"]).mean() == pytest.approx(-0.5, abs=0.02)
+    assert np.log10(samples_by_name["k"]).std() == pytest.approx(0.1, abs=0.02)
+    assert samples_by_name["A0"].mean() == pytest.approx(2.0, abs=0.06)
+    assert 1.5 <= samples_by_name["A0"].min() < samples_by_name["A0"].max() <= 2.5
     low, high = (np.log10(problem.parameters["dose"].bounds[j]) for j in range(2))
-    assert np.log10(of["dose"]).std() == pytest.approx((high - low) / np.sqrt(12), rel=0.1)
+    assert np.log10(samples_by_name["dose"]).std() == pytest.approx((high - low) / np.sqrt(12), rel=0.1)
     starts = draw(problem, 64, None, None, 0, []).first
     assert np.mean([s["A0"] for s in starts]) == pytest.approx(2.0, abs=0.02)
     assert np.std([np.log10(s["k"]) for s in starts]) == pytest.approx(0.1, abs=0.02)
@@ -464,18 +464,18 @@ def test_what_is_measured_when_a_period_changes_parameters_alone_sees_them(tmp_p
         )
     )
 
-    def own(k: float, g: float) -> float:
+    def expected_objective(k: float, g: float) -> float:
         def level(t):
             return 2 * exp(-k * (min(t, 2) + g * max(t - 2, 0)))
 
         gains = {t: 1.0 if t < 2 else g for t, _ in rows}
         return sum(normal(m, gains[t] * level(t), 0.1 + 0.2 * gains[t]) for t, m in rows if t <= end)
 
-    assert cf.petab.negative_log_likelihood(problem, {"k": 0.4, "g": 1.5}) == pytest.approx(own(0.4, 1.5), rel=1e-7)
+    assert cf.petab.negative_log_likelihood(problem, {"k": 0.4, "g": 1.5}) == pytest.approx(expected_objective(0.4, 1.5), rel=1e-7)
     assert gradient_agrees(problem)
     for transcription in ("single", cf.MultipleShooting(3), "collocation"):
         result = cf.fit(problem, transcription)
-        assert result.objective == pytest.approx(own(**result.values), rel=1e-6)
+        assert result.objective == pytest.approx(expected_objective(**result.values), rel=1e-6)
 
 
 def test_pre_equilibration_and_mapping_of_version_2(tmp_path):
@@ -533,7 +533,7 @@ PRIORS_2 = {
 
 @pytest.mark.parametrize("kind", PRIORS_2)
 def test_priors_of_version_2_are_truncated_at_the_bounds(tmp_path, kind):
-    numbers, known = PRIORS_2[kind]
+    numbers, distribution = PRIORS_2[kind]
     low, high = (0.1, 5.0) if "uniform" in kind else (0.2, 2.0)
     row = {
         "parameterId": "k",
@@ -545,9 +545,9 @@ def test_priors_of_version_2_are_truncated_at_the_bounds(tmp_path, kind):
         "priorParameters": numbers,
     }
     problem = cf.petab.load(write(tmp_path, version=2, parameters=[row]))
-    within = known.cdf(high) - known.cdf(low)
+    mass = distribution.cdf(high) - distribution.cdf(low)
     cost = problem.priors(problem.guess).cost + problem.posed.prior_constant
-    assert cost == pytest.approx(-known.logpdf(0.4) + log(within), abs=1e-8)
+    assert cost == pytest.approx(-distribution.logpdf(0.4) + log(mass), abs=1e-8)
     theta = np.array(problem.guess)
     rows = problem.priors(theta)
     slope = (problem.priors(theta + 1e-5).cost - problem.priors(theta - 1e-5).cost) / 2e-5
@@ -609,8 +609,8 @@ def test_what_a_condition_makes_true_has_happened_when_values_are_measured_then(
     rows = [
         {"observableId": o, "experimentId": "e", "measurement": 0, "time": t} for t in (1, 3, 5) for o in ("y", "z")
     ]
-    more = {"observables": observables, "conditions": conditions, "experiments": experiments, "measurements": rows}
-    problem = cf.petab.load(write(tmp_path, text, version=2, **more))
+    tables = {"observables": observables, "conditions": conditions, "experiments": experiments, "measurements": rows}
+    problem = cf.petab.load(write(tmp_path, text, version=2, **tables))
     k = 0.4
     at3 = 1 + 3 * k + 4
     courses = [1 + k, 4, at3 / 2, 4 * at3, at3 / 2 + 2 * k, 4 * at3]
@@ -643,11 +643,11 @@ def test_a_fit_is_told_by_the_objective_of_the_format(tmp_path, sigma):
     assert best.measure == "PEtab's objective"
     assert best.objective == nllh(best) == pytest.approx(nllh(problem, best.values), abs=1e-7)
     assert f"PEtab's objective = {best.objective:.8g} from 3 data" in str(best)
-    again = pickle.loads(pickle.dumps(problem)).replace(units={"k": "1/h"})
-    assert again.posed.measure == "PEtab's objective"
-    many = cf.multistart(again, "single", starts=5)
-    assert many.optima[0].objective == pytest.approx(best.objective, abs=1e-6)
-    assert f"PEtab's objective = {best.objective:.6g}" in repr(many)
+    modified_problem = pickle.loads(pickle.dumps(problem)).replace(units={"k": "1/h"})
+    assert modified_problem.posed.measure == "PEtab's objective"
+    multistart_result = cf.multistart(modified_problem, "single", starts=5)
+    assert multistart_result.optima[0].objective == pytest.approx(best.objective, abs=1e-6)
+    assert f"PEtab's objective = {best.objective:.6g}" in repr(multistart_result)
     best.save(tmp_path / "best.json")
     assert cf.Result.load(tmp_path / "best.json").objective == best.objective
 
@@ -675,14 +675,14 @@ def test_the_work_of_loading_grows_as_the_tables(tmp_path):
         return count
 
     calls(2)  # imports
-    few, many, more = calls(4), calls(8), calls(16)
-    assert more - many < 2.2 * (many - few)
+    calls_4, calls_8, calls_16 = calls(4), calls(8), calls(16)
+    assert calls_16 - calls_8 < 2.2 * (calls_8 - calls_4)
 
 
 def test_spreads_and_overrides_are_worked_out_once_for_all_rows_that_share_them(tmp_path, monkeypatch):
-    asked = list[str]()
+    locations = list[str]()
     real = observing._spread
-    monkeypatch.setattr(observing, "_spread", lambda row, m, reader: asked.append(m.where) or real(row, m, reader))
+    monkeypatch.setattr(observing, "_spread", lambda row, m, reader: locations.append(m.where) or real(row, m, reader))
     rows = [m for s in ("s0", "s1") for m in measured((*range(1, 21),), (1.0,) * 20, noiseParameters=s)]
     path = write(
         tmp_path,
@@ -691,7 +691,7 @@ def test_spreads_and_overrides_are_worked_out_once_for_all_rows_that_share_them(
         parameters=[parameter(name, 1.0) for name in ("k", "s0", "s1")],
     )
     cf.petab.load(path)
-    assert len(asked) == 2
+    assert len(locations) == 2
 
 
 def test_what_no_measurement_depends_on_is_left_out(tmp_path):
@@ -699,9 +699,9 @@ def test_what_no_measurement_depends_on_is_left_out(tmp_path):
     model = "A' = -k * A; B' = k * A - d * B; A = 2; B = b; k = 0.3; d = 1; b = 0"
     rows = [parameter("k", 0.4), parameter("d", 0.7), parameter("b", 0.2)]
     path = write(tmp_path, model, parameters=rows)
-    with pytest.warns(UserWarning, match="'d' is estimated, but no measurement depends on it; it is left out") as said:
+    with pytest.warns(UserWarning, match="'d' is estimated, but no measurement depends on it; it is left out") as record:
         problem = cf.petab.load(path)
-    assert "parameters.tsv, line 4: 'b' is estimated, but no measurement" in str(said[0].message)
+    assert "parameters.tsv, line 4: 'b' is estimated, but no measurement" in str(record[0].message)
     assert problem.names == ("k",)
     assert cf.simulate(problem, times=[0.0])["B"][0] == pytest.approx(0.2)
     expected = sum(normal(m, 2 * exp(-0.4 * t), 0.1) for t, m in zip((1, 2, 4), (1.3, 0.9, 0.5), strict=True))

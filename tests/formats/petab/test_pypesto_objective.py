@@ -37,8 +37,8 @@ except ImportError:
         def __call__(self, x, sensi_orders=(0,), mode="mode_fun"):
             assert self.check_mode(mode)
             assert self.check_sensi_orders(sensi_orders, mode)
-            found = tuple(self.call_unprocessed(np.array(x), sensi_orders, mode, False).values())
-            return found[0] if len(found) == 1 else found
+            results = tuple(self.call_unprocessed(np.array(x), sensi_orders, mode, False).values())
+            return results[0] if len(results) == 1 else results
 
 
 PARAMETERS = [
@@ -81,12 +81,12 @@ def path(tmp_path, pypesto):
 
 def differences(function, x, free, step=1e-4):
     """Central differences of fourth order by the entries `free` of x."""
-    out = []
+    columns = []
     for j in free:
         unit = np.where(np.arange(x.size) == j, step, 0.0)
-        near, far = (np.asarray(function(x + k * unit)) - function(x - k * unit) for k in (1, 2))
-        out.append((8 * near - far) / (12 * step))
-    return np.array(out).T
+        near_difference, far_difference = (np.asarray(function(x + k * unit)) - function(x - k * unit) for k in (1, 2))
+        columns.append((8 * near_difference - far_difference) / (12 * step))
+    return np.array(columns).T
 
 
 def test_values_and_derivatives(path):
@@ -105,10 +105,10 @@ def test_values_and_derivatives(path):
     assert gradient[free] == pytest.approx(differences(objective, x, free), rel=1e-6, abs=1e-6)
     assert gradient[3] == 0
     r, slopes = objective(x, sensi_orders=(0, 1), mode="mode_res")
-    assert slopes[:, free] == pytest.approx(differences(lambda at: objective(at, mode="mode_res"), x, free), abs=1e-5)
+    assert slopes[:, free] == pytest.approx(differences(lambda point: objective(point, mode="mode_res"), x, free), abs=1e-5)
     assert slopes.T @ r == pytest.approx(gradient, abs=1e-9)
-    moved = objective(objective.guess, mode="mode_res")
-    assert 0.5 * (r @ r - moved @ moved) == pytest.approx(value - objective(objective.guess), abs=1e-8)
+    guess_residuals = objective(objective.guess, mode="mode_res")
+    assert 0.5 * (r @ r - guess_residuals @ guess_residuals) == pytest.approx(value - objective(objective.guess), abs=1e-8)
     mean = np.linalg.eigvalsh(information[np.ix_(free, free)])
     assert mean.min() > 0
     assert information[2, 2] == pytest.approx(2 * 4)  # of log sd of four values
@@ -122,7 +122,7 @@ def test_information_is_the_mean_of_outer_products_of_gradients(pypesto):
     model = cf.Model({x: -k * x}, parameters=[k, *cf.symbols("sd other")], initial={x: 3.0})
     times, rng = np.linspace(0.2, 3.0, 12), np.random.default_rng(4)
     exact = 3.0 * np.exp(-0.7 * times)
-    outer, found = np.zeros((2, 2)), None
+    outer, information = np.zeros((2, 2)), None
     draws = 150
     for _ in range(draws):
         sd = cf.symbols("sd")
@@ -131,25 +131,25 @@ def test_information_is_the_mean_of_outer_products_of_gradients(pypesto):
         parameters = {"k": cf.Parameter(0.7, 0.01, 10, scale="log"), "sd": cf.Parameter(0.1, 0.01, 1.0), "other": 1.0}
         parameters["other"] = cf.Parameter(1.0, fixed=True)
         objective = cf.petab.to_pypesto(cf.Problem(model, experiment, parameters=parameters))
-        _, gradient, found = objective(objective.guess, sensi_orders=(0, 1, 2))
+        _, gradient, information = objective(objective.guess, sensi_orders=(0, 1, 2))
         outer += np.outer(gradient, gradient) / draws
-    scale = np.sqrt(np.diag(found))
-    assert np.allclose(outer / np.outer(scale, scale), found / np.outer(scale, scale), atol=4 * np.sqrt(2 / draws))
+    scale = np.sqrt(np.diag(information))
+    assert np.allclose(outer / np.outer(scale, scale), information / np.outer(scale, scale), atol=4 * np.sqrt(2 / draws))
 
 
 def test_spreads_are_eliminated(path):
     """They stand where they are best, and the rest has the gradient of what is left."""
-    whole, rest = cf.petab.to_pypesto(path), cf.petab.to_pypesto(path, eliminate=True)
-    assert list(rest.x_names) == ["k", "dose", "A0"]
-    x = rest.guess + np.array([0.05, 0.0, -0.1])
-    best = rest.eliminated(x)
+    full_objective, reduced_objective = cf.petab.to_pypesto(path), cf.petab.to_pypesto(path, eliminate=True)
+    assert list(reduced_objective.x_names) == ["k", "dose", "A0"]
+    x = reduced_objective.guess + np.array([0.05, 0.0, -0.1])
+    best = reduced_objective.eliminated(x)
     assert {*best} == {"sd_A", "sd_B"}
     full = np.array([x[0], best["sd_A"], np.log(best["sd_B"]), x[1], x[2]])
-    value, gradient = whole(full, sensi_orders=(0, 1))
-    assert rest(x) == pytest.approx(value, abs=1e-9)
+    value, gradient = full_objective(full, sensi_orders=(0, 1))
+    assert reduced_objective(x) == pytest.approx(value, abs=1e-9)
     assert gradient[[1, 2]] == pytest.approx(0, abs=1e-8)
-    assert rest(x, sensi_orders=(1,)) == pytest.approx(gradient[[0, 3, 4]], abs=1e-9)
-    assert not rest.check_mode("mode_res")
+    assert reduced_objective(x, sensi_orders=(1,)) == pytest.approx(gradient[[0, 3, 4]], abs=1e-9)
+    assert not reduced_objective.check_mode("mode_res")
 
 
 def test_copies_and_pickles_are_the_same(path):
@@ -185,13 +185,13 @@ def test_what_the_quick_steps_cannot_integrate_the_robust_ones_do(path, monkeypa
     assert objective(objective.guess, mode="mode_res") == pytest.approx(residuals, abs=1e-6)
 
 
-def failing(method, of):
+def failing(method, target):
     """Return a method that fails for one object."""
 
-    def called(self, *given, **options):
-        return SimpleNamespace(ok=False, cost=np.inf) if self is of else method(self, *given, **options)
+    def wrapper(self, *arguments, **options):
+        return SimpleNamespace(ok=False, cost=np.inf) if self is target else method(self, *arguments, **options)
 
-    return called
+    return wrapper
 
 
 def test_mistakes(path, tmp_path, monkeypatch):
@@ -232,6 +232,6 @@ def test_pypesto_takes_it(path):
     result = optimize.ScipyOptimizer("ls_trf").minimize(problem, x0=start, id="0", history_options=history)
     best = cf.fit(cf.petab.load(path), "single", cf.GaussNewton("box"))
     assert problem.objective(result.x[problem.x_free_indices]) == pytest.approx(best.objective, abs=1e-3)
-    own = objective.create_problem()
-    assert (own.dim, own.dim_full) == (4, 5)
-    assert own.objective(start) == objective(objective.guess)
+    pypesto_problem = objective.create_problem()
+    assert (pypesto_problem.dim, pypesto_problem.dim_full) == (4, 5)
+    assert pypesto_problem.objective(start) == objective(objective.guess)

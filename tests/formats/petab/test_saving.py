@@ -26,20 +26,20 @@ def test_estimates_become_nominal_values(tmp_path):
     result = cf.fit(cf.petab.load(path), "single")
     assert result.success
     cf.petab.save_parameters(result, tmp_path / "parameters.tsv", like=path)
-    found = rows(tmp_path / "parameters.tsv")
-    assert [r["parameterId"] for r in found] == ["k", "dose"]
-    assert found[0]["note"] == "kept"
-    assert float(found[0]["nominalValue"]) == result.parameters["k"]
-    assert found[1]["nominalValue"] == "3.0"
-    again = cf.petab.load(path)
-    assert cf.petab.negative_log_likelihood(again) == pytest.approx(cf.petab.negative_log_likelihood(result), abs=1e-6)
+    saved_rows = rows(tmp_path / "parameters.tsv")
+    assert [r["parameterId"] for r in saved_rows] == ["k", "dose"]
+    assert saved_rows[0]["note"] == "kept"
+    assert float(saved_rows[0]["nominalValue"]) == result.parameters["k"]
+    assert saved_rows[1]["nominalValue"] == "3.0"
+    loaded_problem = cf.petab.load(path)
+    assert cf.petab.negative_log_likelihood(loaded_problem) == pytest.approx(cf.petab.negative_log_likelihood(result), abs=1e-6)
 
 
 def test_a_table_of_any_result(tmp_path):
     result = cf.fit(cf.problems.load("bellman").problem)
     cf.petab.save_parameters(result, tmp_path / "p.tsv")
-    found = rows(tmp_path / "p.tsv")
-    assert {r["parameterId"]: float(r["nominalValue"]) for r in found} == result.values
+    saved_rows = rows(tmp_path / "p.tsv")
+    assert {r["parameterId"]: float(r["nominalValue"]) for r in saved_rows} == result.values
     with refused("'k1' is not in the table", "'k2' is not in the table"):
         cf.petab.save_parameters(result, tmp_path / "q.tsv", like=write(tmp_path))
     with refused("result is 3; give a Result"):
@@ -58,17 +58,17 @@ def test_simulations_give_the_same_likelihood_by_the_petab_library(tmp_path):
     path = write(tmp_path, observables=[observable], measurements=data,
                  parameters=[parameter("k", 0.4), parameter("scale", 1.2), parameter("sd", 0.3)])  # fmt: skip
     cf.petab.save_simulations(tmp_path / "simulations.tsv", path)
-    found = pd.read_csv(tmp_path / "simulations.tsv", sep="\t")
+    simulations = pd.read_csv(tmp_path / "simulations.tsv", sep="\t")
     exact = [s * 2 * np.exp(-0.4 * t) for s, t in ((1.2, 2), (1.2, 1), (1.2, 4), (0.5, 2), (0.5, 1))]
-    np.testing.assert_allclose(found["simulation"], exact, rtol=1e-7)
+    np.testing.assert_allclose(simulations["simulation"], exact, rtol=1e-7)
     tables = (
         library.get_measurement_df(str(tmp_path / "measurements.tsv")),
-        found,
+        simulations,
         library.get_observable_df(str(tmp_path / "observables.tsv")),
         library.get_parameter_df(str(tmp_path / "parameters.tsv")),
     )
-    theirs = -library.calculate.calculate_llh(*tables)
-    assert cf.petab.negative_log_likelihood(cf.petab.load(path)) == pytest.approx(theirs, abs=1e-7)
+    library_nllh = -library.calculate.calculate_llh(*tables)
+    assert cf.petab.negative_log_likelihood(cf.petab.load(path)) == pytest.approx(library_nllh, abs=1e-7)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:Support for PEtab2.0:UserWarning")
@@ -109,11 +109,11 @@ def test_a_problem_goes_out_and_comes_back(tmp_path):
     )
     path = cf.petab.save(problem, tmp_path / "saved")
     assert not library.Problem.from_yaml(str(path)).validate()
-    again = cf.petab.load(path)
+    loaded_problem = cf.petab.load(path)
     nllh = cf.petab.negative_log_likelihood
-    assert nllh(again) == pytest.approx(nllh(problem), abs=1e-8)
-    moved = nllh(problem, {"k": 0.7, "a": 0.9, "y(0)[second one]": 0.4})
-    assert nllh(again, {"estimated_k": 0.7, "a": 0.9, "initial_y_second_one": 0.4}) == pytest.approx(moved, abs=1e-8)
+    assert nllh(loaded_problem) == pytest.approx(nllh(problem), abs=1e-8)
+    expected = nllh(problem, {"k": 0.7, "a": 0.9, "y(0)[second one]": 0.4})
+    assert nllh(loaded_problem, {"estimated_k": 0.7, "a": 0.9, "initial_y_second_one": 0.4}) == pytest.approx(expected, abs=1e-8)
 
 
 def test_what_the_format_cannot_say_is_named(tmp_path):
@@ -142,10 +142,10 @@ def test_powers_with_estimated_exponents_and_truth_values_go_out_and_come_back(t
     model = "A' = -k * A^n * (1 + (A > 1)); A = 2; k = 0.3; n = 1.5"
     parameters = [parameter("k", 0.4), parameter("n", 1.3)]
     problem = cf.petab.load(write(tmp_path, model, parameters=parameters))
-    again = cf.petab.load(cf.petab.save(problem, tmp_path / "saved"))
+    loaded_problem = cf.petab.load(cf.petab.save(problem, tmp_path / "saved"))
     nllh = cf.petab.negative_log_likelihood
     for point in ({}, {"k": 0.2, "n": 2.0}):
-        assert nllh(again, point) == pytest.approx(nllh(problem, point), abs=1e-7)
+        assert nllh(loaded_problem, point) == pytest.approx(nllh(problem, point), abs=1e-7)
 
 
 def test_a_start_at_rest_in_which_nothing_else_differs_comes_back(tmp_path):
@@ -153,5 +153,5 @@ def test_a_start_at_rest_in_which_nothing_else_differs_comes_back(tmp_path):
     model = cf.Model({x: 1.0 - k * x}, parameters=[k], outputs={"y": x + 0.1}, initial={x: 3.0})
     experiment = cf.Experiment({"y": [2.2, 2.0]}, time=[1.0, 2.0], sigma=0.1, initial=cf.steady_state(), start=0.0)
     problem = cf.Problem(model, experiment, parameters={"k": cf.Parameter(0.4, bounds=(0.1, 2.0))})
-    again = cf.petab.load(cf.petab.save(problem, tmp_path / "saved"))
-    assert cf.fit(again).values["k"] == pytest.approx(0.5, rel=1e-6)  # x = 1 / k = 2 is the mean of y - 0.1
+    loaded_problem = cf.petab.load(cf.petab.save(problem, tmp_path / "saved"))
+    assert cf.fit(loaded_problem).values["k"] == pytest.approx(0.5, rel=1e-6)  # x = 1 / k = 2 is the mean of y - 0.1

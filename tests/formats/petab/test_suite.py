@@ -48,8 +48,8 @@ def test_a_case(case):
     folder, number = CASES[case].parent, CASES[case].parent.name
     expected = yaml.safe_load(CASES[case].read_text(encoding="utf-8"))
     loaded = _unbounded(load_tables(folder / f"_{number}.yaml"))
-    found = -cf.petab.negative_log_likelihood(loaded.problem)
-    assert found == pytest.approx(expected["llh"], abs=expected["tol_llh"])
+    log_likelihood = -cf.petab.negative_log_likelihood(loaded.problem)
+    assert log_likelihood == pytest.approx(expected["llh"], abs=expected["tol_llh"])
     priors = {row.name: distribution(row, truncated=True) for row in loaded.stated.parameters}
     nominal = {row.name: row.nominal for row in loaded.stated.parameters}
     logs = {n: -(p.row(nominal[n]).cost + p.constant) for n, p in priors.items() if n in expected.get("log_prior", {})}
@@ -57,10 +57,10 @@ def test_a_case(case):
     tables = [(folder / name).read_text(encoding="utf-8") for name in expected["simulation_files"]]
     rows = [row for text in tables for row in csv.DictReader(text.splitlines(), delimiter="\t")]
     condition = "simulationConditionId" if "simulationConditionId" in rows[0] else "experimentId"
-    theirs = sorted((r["observableId"], r[condition], float(r["time"]), float(r["simulation"])) for r in rows)
-    ours = sorted(
+    expected_rows = sorted((r["observableId"], r[condition], float(r["time"]), float(r["simulation"])) for r in rows)
+    actual_rows = sorted(
         (m.observable, m.experiment.partition(" after ")[0].replace("the experiment", ""), m.time, value)
         for m, value in zip(loaded.stated.measurements, simulated(loaded).tolist(), strict=True)
     )
-    assert [row[:3] for row in ours] == [row[:3] for row in theirs]
-    np.testing.assert_allclose([r[3] for r in ours], [r[3] for r in theirs], rtol=0, atol=expected["tol_simulations"])
+    assert [row[:3] for row in actual_rows] == [row[:3] for row in expected_rows]
+    np.testing.assert_allclose([r[3] for r in actual_rows], [r[3] for r in expected_rows], rtol=0, atol=expected["tol_simulations"])

@@ -64,14 +64,14 @@ def write(folder: Path, antimony: str = DECAY, *, version: int = 1, **tables: Ro
     library.clearPreviousLoads()
     assert library.loadAntimonyString(antimony) >= 0, library.getLastError()
     (folder / "model.xml").write_text(library.getSBMLString(library.getMainModuleName()))
-    given = {**(_DEFAULTS_1 if version == 1 else _DEFAULTS_2), **tables}
-    for kind, rows in given.items():
+    rows_by_kind = {**(_DEFAULTS_1 if version == 1 else _DEFAULTS_2), **tables}
+    for kind, rows in rows_by_kind.items():
         if rows:
             (folder / f"{kind}.tsv").write_text(table(rows))
     listed = [
-        f"{kind[:-1]}_files: [{kind}.tsv]" for kind in given if kind not in ("parameters", "mapping") and given[kind]
+        f"{kind[:-1]}_files: [{kind}.tsv]" for kind in rows_by_kind if kind not in ("parameters", "mapping") and rows_by_kind[kind]
     ]
-    listed += ["mapping_files: [mapping.tsv]"] if given["mapping"] else []
+    listed += ["mapping_files: [mapping.tsv]"] if rows_by_kind["mapping"] else []
     if version == 1:
         text = "format_version: 1\nparameter_file: parameters.tsv\nproblems:\n  - sbml_files: [model.xml]\n"
         text += "".join(f"    {line}\n" for line in listed)
@@ -83,13 +83,13 @@ def write(folder: Path, antimony: str = DECAY, *, version: int = 1, **tables: Ro
     return path
 
 
-def parameter(name: str, value: float, **more: Any) -> dict[str, Any]:
+def parameter(name: str, value: float, **columns: Any) -> dict[str, Any]:
     """Return a row of the parameter table of version 1, on a logarithmic scale."""
     row = {"parameterId": name, "parameterScale": "log10", "lowerBound": 1e-4, "upperBound": 1e4}
-    return {**row, "nominalValue": value, "estimate": 1, **more}
+    return {**row, "nominalValue": value, "estimate": 1, **columns}
 
 
-def measured(times: Sequence[float], values: Sequence[float], **more: Any) -> list[dict[str, Any]]:
+def measured(times: Sequence[float], values: Sequence[float], **columns: Any) -> list[dict[str, Any]]:
     """Return rows of the measurements table of version 1."""
     row = {"observableId": "y", "simulationConditionId": "c"}
-    return [{**row, "measurement": m, "time": t, **more} for t, m in zip(times, values, strict=True)]
+    return [{**row, "measurement": m, "time": t, **columns} for t, m in zip(times, values, strict=True)]

@@ -30,8 +30,8 @@ def settings_of(folder: Path) -> dict[str, str]:
     return {k.strip().lower(): v.strip() for k, _, v in (line.partition(":") for line in lines) if _}
 
 
-def names(said: str) -> list[str]:
-    return [name.strip() for name in said.split(",") if name.strip()]
+def names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def expected(folder: Path) -> tuple[list[str], np.ndarray]:
@@ -40,26 +40,26 @@ def expected(folder: Path) -> tuple[list[str], np.ndarray]:
     return [name.strip() for name in head], np.array([[float(v) for v in row] for row in rows])
 
 
-def simulated(loaded: cf.sbml.Loaded, times: np.ndarray, settings: dict[str, str], wanted: list[str]):
+def simulated(loaded: cf.sbml.Loaded, times: np.ndarray, settings: dict[str, str], requested_names: list[str]):
     """Return what is wanted, species as amounts or concentrations as the settings say."""
     tight = cf.IntegratorOptions(relative_tolerance=1e-9, absolute_tolerance=1e-12)
-    found = cf.simulate(loaded, times=times, integrator=tight)
+    simulation = cf.simulate(loaded, times=times, integrator=tight)
 
     def value(name: str) -> np.ndarray:
-        if name in found:
-            return found[name]
+        if name in simulation:
+            return simulation[name]
         number = loaded.parameters.get(name)
         return np.full(times.size, float(loaded.expressions[name]) if number is None else number)
 
-    out = {}
-    for name in wanted:
-        out[name] = value(name)
+    results = {}
+    for name in requested_names:
+        results[name] = value(name)
         species = loaded.species.get(name)
         if species and name in names(settings["amount"]) and not species.is_amount:
-            out[name] = out[name] * value(species.compartment)
+            results[name] = results[name] * value(species.compartment)
         elif species and name in names(settings["concentration"]) and species.is_amount:
-            out[name] = out[name] / value(species.compartment)
-    return out
+            results[name] = results[name] / value(species.compartment)
+    return results
 
 
 @pytest.mark.slow
@@ -69,15 +69,15 @@ def test_a_case(case):
     folder = Path(FOLDER) / case
     settings = settings_of(folder)
     model = max(folder.glob(f"{case}-sbml-l*.xml"))
-    begun = time.process_time()
+    start_seconds = time.process_time()
     try:
         loaded = cf.sbml.load(model)
     except cf.InputError as refusal:
         pytest.skip(f"refused: {'; '.join(refusal.problems)}")
-    assert time.process_time() - begun <= SECONDS
+    assert time.process_time() - start_seconds <= SECONDS
     head, table = expected(folder)
-    found = simulated(loaded, table[:, 0], settings, head[1:])
+    actual = simulated(loaded, table[:, 0], settings, head[1:])
     for name, column in zip(head[1:], table[:, 1:].T, strict=True):
         np.testing.assert_allclose(
-            found[name], column, rtol=float(settings["relative"]), atol=float(settings["absolute"]), err_msg=name
+            actual[name], column, rtol=float(settings["relative"]), atol=float(settings["absolute"]), err_msg=name
         )

@@ -71,12 +71,12 @@ def test_initial_values_that_are_given_are_seen_by_those_that_follow_from_them()
 
 def test_every_mistake_in_one_message():
     text = "A -> B; k * delay(A, time); A = 1; B = 0; k = 1; at -3 after A < 0.5: A = 2"
-    with pytest.raises(cf.InputError) as found:
+    with pytest.raises(cf.InputError) as error_info:
         cf.sbml.load_antimony(text)
-    said = str(found.value)
-    assert "2 mistakes" in said
-    assert "the delayed value of 'A', at which events jump" in said
-    assert "must not be negative" in said
+    message = str(error_info.value)
+    assert "2 mistakes" in message
+    assert "the delayed value of 'A', at which events jump" in message
+    assert "must not be negative" in message
 
 
 @pytest.mark.parametrize(
@@ -133,17 +133,17 @@ def test_what_contradicts_the_specification_is_said_with_its_line():
         <listOfParameters><parameter id="x" value="1" constant="false"/></listOfParameters><listOfRules>
         <rateRule variable="y"><math xmlns="http://www.w3.org/1998/Math/MathML"><cn>1</cn></math></rateRule>
         </listOfRules></model></sbml>"""
-    with pytest.raises(cf.InputError) as found:
+    with pytest.raises(cf.InputError) as error_info:
         cf.sbml.load(text)
-    assert any(said.startswith("line 4") and "'y'" in said for said in found.value.problems)
+    assert any(message.startswith("line 4") and "'y'" in message for message in error_info.value.problems)
 
 
 def test_mistakes_in_what_is_asked_for():
     text = "x = 2; x' = -k * x; y := 2 * x; k = a; a = 1"
     loaded = cf.sbml.load_antimony(text)
-    with pytest.raises(cf.InputError) as found:
+    with pytest.raises(cf.InputError) as error_info:
         loaded.start({"X": 1.0, "y": 3.0, "k": 2.0, "a": np.nan})
-    said = str(found.value)
+    message = str(error_info.value)
     for phrase in (
         "4 mistakes",
         "'X' is not in the model: did you mean 'x'?",
@@ -151,12 +151,12 @@ def test_mistakes_in_what_is_asked_for():
         "load with parameters=['k']",
         "'a' is nan; give a finite number",
     ):
-        assert phrase in said
-    with pytest.raises(cf.InputError) as found:
+        assert phrase in message
+    with pytest.raises(cf.InputError) as error_info:
         cf.sbml.load_antimony(text, parameters=["x", "b"], count=0)
-    said = str(found.value)
+    message = str(error_info.value)
     for phrase in ("3 mistakes", "'b', which is not in the model", "'x', which changes, by a rate rule", "count is 0"):
-        assert phrase in said
+        assert phrase in message
     with pytest.raises(cf.InputError, match="Loop detected"):
         cf.sbml.load_antimony("p := q + 1; q := 2 * p; x' = p; x = 0")
 
@@ -172,5 +172,5 @@ def test_constants_without_a_value_matter_only_where_something_depends_on_them()
             loaded = cf.sbml.load_antimony(f"{decay}; {use}")
         with pytest.raises(cf.InputError, match="'q' has no value"):
             cf.simulate(loaded, {"x2": 0.0} if "x2" in use else None, times=T)
-    asked = cf.sbml.load_antimony("x' = -x; x = 1; const q", parameters=["q"])
-    assert list(asked.model.parameters) == ["q"]
+    loaded_with_parameter = cf.sbml.load_antimony("x' = -x; x = 1; const q", parameters=["q"])
+    assert list(loaded_with_parameter.model.parameters) == ["q"]

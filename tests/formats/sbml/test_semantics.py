@@ -60,11 +60,11 @@ def test_an_event_that_changes_a_volume_keeps_amounts_and_thins_concentrations()
         z := V
         """
     )
-    after = T >= 1
-    np.testing.assert_allclose(out["A"], np.where(after, 1.0, 2.0), rtol=1e-8)
-    np.testing.assert_allclose(out["B"], np.where(after, 0.5 * 4 + T - 1, 3 + T), rtol=1e-8)
-    np.testing.assert_allclose(out["C"], np.where(after, 3.5, 5.0), rtol=1e-8)
-    np.testing.assert_allclose(out["D"], np.where(after, 4.0, 1.0), rtol=1e-8)
+    is_after = T >= 1
+    np.testing.assert_allclose(out["A"], np.where(is_after, 1.0, 2.0), rtol=1e-8)
+    np.testing.assert_allclose(out["B"], np.where(is_after, 0.5 * 4 + T - 1, 3 + T), rtol=1e-8)
+    np.testing.assert_allclose(out["C"], np.where(is_after, 3.5, 5.0), rtol=1e-8)
+    np.testing.assert_allclose(out["D"], np.where(is_after, 4.0, 1.0), rtol=1e-8)
 
 
 def test_conversion_factors_and_stoichiometries_that_vary():
@@ -289,13 +289,13 @@ def test_submodels_are_put_together():
     out = cf.simulate(cf.sbml.load(text), {"B__x": 3.0}, times=T, integrator=TIGHT)
     np.testing.assert_allclose(out["A__x"], 2 * np.exp(-T), rtol=1e-8)
     np.testing.assert_allclose(out["B__x"], 3 * np.exp(-T), rtol=1e-8)
-    own = """<listOfParameters><parameter id="x" value="5" constant="false"><comp:listOfReplacedElements>
+    replacement = """<listOfParameters><parameter id="x" value="5" constant="false"><comp:listOfReplacedElements>
         <comp:replacedElement comp:submodelRef="A" comp:idRef="{}"/></comp:listOfReplacedElements></parameter>
         </listOfParameters><comp:listOfSubmodels>"""
-    replaced = cf.simulate(cf.sbml.load(text.replace("<comp:listOfSubmodels>", own.format("x"))), times=T)
+    replaced = cf.simulate(cf.sbml.load(text.replace("<comp:listOfSubmodels>", replacement.format("x"))), times=T)
     np.testing.assert_allclose(replaced["x"], 5 * np.exp(-T), rtol=1e-6)
     with pytest.raises(cf.InputError, match="comp:idRef"):
-        cf.sbml.load(text.replace("<comp:listOfSubmodels>", own.format("nothing")))
+        cf.sbml.load(text.replace("<comp:listOfSubmodels>", replacement.format("nothing")))
 
 
 def _composed(top: str, inner: str, middle: str = "") -> str:
@@ -342,11 +342,11 @@ def test_time_and_extent_of_submodels_are_converted(nested):
     middle = f'<comp:modelDefinition id="mid">{_FACTORS.format(2, 5, "sub")}</comp:modelDefinition>' if nested else ""
     text = _composed(_FACTORS.format(2, 2, "mid") if nested else _FACTORS.format(4, 10, "sub"), _CONVERTED, middle)
     out = cf.simulate(cf.sbml.load(text), times=T, integrator=TIGHT)
-    at, s = "A__A__" if nested else "A__", T / 4
+    prefix, s = "A__A__" if nested else "A__", T / 4
     expected = {"r": 1 + s**2 / 2, "c": 2 * s, "S": 3 + 10 * s**2 / 2, "v": s}
     expected |= {"d": 1 + np.maximum(s - 0.25, 0) ** 2 / 2, "e": np.where(s >= 0.75, 0.5, 0.0)}
     for name, value in expected.items():
-        np.testing.assert_allclose(out[at + name], value, rtol=1e-8, err_msg=name)
+        np.testing.assert_allclose(out[prefix + name], value, rtol=1e-8, err_msg=name)
 
 
 def test_what_replaces_a_submodels_quantity_is_converted():
@@ -370,8 +370,8 @@ def test_rates_of_change_in_a_submodel_of_another_time_are_refused():
         <assignmentRule variable="v">{math(_symbol("rateOf", "<ci>x</ci>"))}</assignmentRule></listOfRules>"""
     with pytest.raises(cf.InputError, match="submodel 'A' has a time of its own, in which 'sub' takes rateOf"):
         cf.sbml.load(_composed(_FACTORS.format(4, 10, "sub"), inner))
-    plain = _composed(_FACTORS.format(4, 10, "sub").replace('comp:timeConversionFactor="tc"', ""), inner)
-    np.testing.assert_allclose(cf.simulate(cf.sbml.load(plain), times=T)["A__v"], np.exp(T), rtol=1e-5)
+    unconverted_text = _composed(_FACTORS.format(4, 10, "sub").replace('comp:timeConversionFactor="tc"', ""), inner)
+    np.testing.assert_allclose(cf.simulate(cf.sbml.load(unconverted_text), times=T)["A__v"], np.exp(T), rtol=1e-5)
 
 
 @pytest.mark.parametrize("package", ["qual", "distrib", "multi"])
@@ -438,8 +438,8 @@ def test_a_delay_can_be_estimated():
     loaded = cf.sbml.load_antimony("x = 0; x' = k; lag = 1; k = 1; at lag after time >= 1: x = 0")
     data = {"x": np.where(T[1:] >= 2.2, 1.1 * (T[1:] - 2.2), 1.1 * T[1:])}
     experiment = cf.Experiment(data, time=T[1:], sigma=0.1, events=loaded.events)
-    given = {"k": 1.0, "lag": cf.Parameter(1.3, bounds=(1.05, 1.45))}
-    result = cf.fit(cf.Problem(loaded.model, experiment, parameters=given), "single")
+    parameters = {"k": 1.0, "lag": cf.Parameter(1.3, bounds=(1.05, 1.45))}
+    result = cf.fit(cf.Problem(loaded.model, experiment, parameters=parameters), "single")
     assert result.success, result.message
     assert (result.parameters["k"], result.parameters["lag"]) == pytest.approx((1.1, 1.2), rel=1e-5)
 
@@ -502,11 +502,11 @@ def test_events_of_one_priority_are_drawn_alike_in_every_integration():
     """One of two events calls the other off, every 0.1: a coin thrown 40 times."""
     one = "at time - r >= 0.1, priority = 1, persistent = false: r = time, {0} = {0} + 1; "
     text = "r = 0; a = 0; b = 0; " + one.format("a") + one.format("b")
-    once, again, other = (of(text, times=[0, 3.95], rng=seed)["a"][-1] for seed in (0, 0, 1))
-    both = of(text, times=[0, 3.95])
-    assert once == again == both["a"][-1] == 39 - both["b"][-1]
-    assert once != other
-    assert 8 < once < 31
+    first_value, second_value, other_seed_value = (of(text, times=[0, 3.95], rng=seed)["a"][-1] for seed in (0, 0, 1))
+    simulation = of(text, times=[0, 3.95])
+    assert first_value == second_value == simulation["a"][-1] == 39 - simulation["b"][-1]
+    assert first_value != other_seed_value
+    assert 8 < first_value < 31
 
 
 def test_fits_follow_delayed_events_that_states_trigger():
@@ -636,9 +636,9 @@ def test_delayed_jumps_move_with_parameters():
 
     data = cf.Experiment({"y": y(0.5, 1.3)}, time=times, sigma=0.1, events=loaded.events)
     problem = cf.Problem(loaded.model, data, parameters=loaded.parameters)
-    found = cf.fit(problem, cf.SingleShooting(integrator=TIGHT)).sensitivities(times)["experiment 1"]
+    sensitivities = cf.fit(problem, cf.SingleShooting(integrator=TIGHT)).sensitivities(times)["experiment 1"]
     numbers = [(y(0.5 + h, 1.3 + g) - y(0.5 - h, 1.3 - g)) / 2e-5 for h, g in ((1e-5, 0.0), (0.0, 1e-5))]
-    np.testing.assert_allclose(found.slopes[:, found.names.index("y")], np.transpose(numbers), atol=1e-4)
+    np.testing.assert_allclose(sensitivities.slopes[:, sensitivities.names.index("y")], np.transpose(numbers), atol=1e-4)
 
 
 @pytest.mark.parametrize(("sign", "there"), [(">", 0.0), (">=", 1.0)])
@@ -710,8 +710,8 @@ def test_a_time_of_an_event_can_be_estimated_by_any_transcription():
         {"x": np.where(T[1:] >= 2.2, 1.1 * (T[1:] - 2.2), 1.1 * T[1:])}, time=T[1:], sigma=0.1, events=loaded.events
     )
     problem = cf.Problem(loaded.model, data, parameters={"k": 1.0, "late": cf.Parameter(2.3, bounds=(2.05, 2.45))})
-    for how in ("single", "multiple", "collocation"):
-        result = cf.fit(problem, how)
+    for transcription in ("single", "multiple", "collocation"):
+        result = cf.fit(problem, transcription)
         assert result.success, result.message
         assert (result.parameters["k"], result.parameters["late"]) == pytest.approx((1.1, 2.2), rel=1e-5)
 
@@ -745,7 +745,7 @@ def test_even_rates_give_what_integration_gives():
         "at 0.7 after w > 2: n = n + 10, w = 0"
     )
     times = [0.0, 0.5, 3.5, 4.0, 4.5, 6.3, 8.0, 12.0]
-    even, other = (of(more + text, times=times) for more in ("", "z' = -z; z = 1; "))
+    even, other = (of(prefix + text, times=times) for prefix in ("", "z' = -z; z = 1; "))
     for name in "xwny":
         np.testing.assert_allclose(even[name], other[name], rtol=1e-8, atol=1e-8)
     assert even["n"][-1] > 10

@@ -19,8 +19,8 @@ Progress = Callable[[str], object]  # told what is being done
 def recommended(benchmark: Benchmark) -> dict[str, Mapping[str, Any]]:
     """Return the keyword arguments that a benchmark recommends for each transcription."""
     states = {"states": benchmark.start_strategy}
-    own = benchmark.transcriptions
-    return {kind: {**({} if kind == "single" else states), **own.get(kind, {})} for kind in TRANSCRIPTIONS}
+    settings_by_kind = benchmark.transcriptions
+    return {kind: {**({} if kind == "single" else states), **settings_by_kind.get(kind, {})} for kind in TRANSCRIPTIONS}
 
 
 def drawn_starts(
@@ -30,12 +30,12 @@ def drawn_starts(
     return [dict(draw(np.random.default_rng(s))) for s in np.random.SeedSequence(seed).spawn(count)]
 
 
-def teller(what: str, total: int, progress: Progress) -> Callable[[MethodTrial], None]:
+def teller(title: str, total: int, progress: Progress) -> Callable[[MethodTrial], None]:
     """Return a callback of `castfit.compare` that tells how far it is."""
-    done = iter(range(1, total + 1))
-    progress(what)
+    numbers = iter(range(1, total + 1))
+    progress(title)
 
     def tell(trial: MethodTrial) -> None:
-        progress(f"{what}: {next(done)} of {total} fits, the last by {trial.method}")
+        progress(f"{title}: {next(numbers)} of {total} fits, the last by {trial.method}")
 
     return tell

@@ -99,23 +99,23 @@ def compare(
     [('single', 1.0), ('collocation', 1.0)]
     """
     mistakes: list[str] = []
-    chosen = methods_from(methods, mistakes)
+    chosen_methods = methods_from(methods, mistakes)
     run = RunOptions(workers=workers, max_time=max_time, fit_max_time=fit_max_time, callback=callback, verbose=verbose)
     mistakes += run.mistakes()
-    known = real(reference)
-    if reference is not None and (known is None or not np.isfinite(known)):
+    reference_value = real(reference)
+    if reference is not None and (reference_value is None or not np.isfinite(reference_value)):
         mistakes.append(f"reference is {text(reference)}; expected the objective of the global optimum, or None")
     require_problem("compare", problem, mistakes)
     draws = draw(problem, starts, sampling, limits, rng, mistakes)
-    drawn = draws.first
+    initial_starts = draws.first
     check("compare", mistakes)
     run = run.cleaned()
 
-    job = run.freeze("compare", "problem and methods", (problem, chosen, set[str]()))
-    pairs = [(i, name) for i in range(len(drawn)) for name in chosen]
-    seeds = np.random.default_rng(rng).integers(2**32, size=len(drawn)).tolist()
+    job = run.freeze("compare", "problem and methods", (problem, chosen_methods, set[str]()))
+    pairs = [(i, name) for i in range(len(initial_starts)) for name in chosen_methods]
+    seeds = np.random.default_rng(rng).integers(2**32, size=len(initial_starts)).tolist()
     shared = (job, run.fit_max_time, run.deadline)
-    tasks = deque((k, (*shared, name, drawn[i], seeds[i])) for k, (i, name) in enumerate(pairs))
+    tasks = deque((k, (*shared, name, initial_starts[i], seeds[i])) for k, (i, name) in enumerate(pairs))
     merit = Merit.of(problem)
     trials = [MethodTrial(name, i) for i, name in pairs]
     best: Result | None = None
@@ -138,20 +138,20 @@ def compare(
         finished += 1
         return ProgressReport(trial, f"{finished} of {len(pairs)} fits", trial.sentence, finished, len(pairs))
 
-    stopped = carry_out(run, _attempt, tasks, enter, limit=run.fit_max_time + _WARM_UP_TIME)
-    stopped = run.stopped(stopped, finished < len(trials))
-    ends = [end for end in (known, None if best is None else rank[0]) if end is not None]
+    stop_status = carry_out(run, _attempt, tasks, enter, limit=run.fit_max_time + _WARM_UP_TIME)
+    stop_status = run.stopped(stop_status, finished < len(trials))
+    ends = [end for end in (reference_value, None if best is None else rank[0]) if end is not None]
     optimum = min(ends, default=np.nan)
     return ComparisonResult(
-        rows=tuple(MethodRow.of(name, trials, optimum, merit=merit) for name in chosen),
+        rows=tuple(MethodRow.of(name, trials, optimum, merit=merit) for name in chosen_methods),
         trials=tuple(trials),
-        drawn=drawn,
+        drawn=initial_starts,
         best=None if best is None else best.answering(problem),
         best_objective=optimum,
         merit=merit,
-        descriptions={name: method.description for name, method in chosen.items()},
-        stopped=stopped,
-        message=ending(stopped, trials, finished, "fits", draws.note),
+        descriptions={name: method.description for name, method in chosen_methods.items()},
+        stopped=stop_status,
+        message=ending(stop_status, trials, finished, "fits", draws.note),
         time=run.seconds,
     )
 
@@ -166,12 +166,12 @@ def _attempt(
     """Run a method from a start, wherever this is called; None if there is no time."""
     problem, methods, warm = thaw(job)
 
-    def once(max_time: float) -> Any:
+    def run_method(max_time: float) -> Any:
         return methods[name](problem, start=start, max_time=max_time, seed=seed)
 
     if name not in warm:
         warm.add(name)
-        first = in_time(once, min(limit, _WARM_UP_TIME), deadline)
-        if first is None or first.result.status is Status.INTERRUPTED:
-            return first
-    return in_time(once, limit, deadline)
+        warm_up = in_time(run_method, min(limit, _WARM_UP_TIME), deadline)
+        if warm_up is None or warm_up.result.status is Status.INTERRUPTED:
+            return warm_up
+    return in_time(run_method, limit, deadline)

@@ -105,12 +105,12 @@ class ScatterSearch(Driven):
         self, problem: Posable, *, start: Mapping[str, float], max_time: float, seed: int
     ) -> Answer | ScatterResult:
         """Search; its generations count as iterations."""
-        posed = problem.posed.starting_at(start)
-        found = scatter_search(posed, self.transcription, self.solver, rng=seed, max_time=max_time)
-        if found.best is None:
-            return found
-        evaluations = {"values": found.simulations - found.sweeps, "jacobians": found.sweeps}
-        return Answer(found.best, found.generations, evaluations)
+        compiled = problem.posed.starting_at(start)
+        result = scatter_search(compiled, self.transcription, self.solver, rng=seed, max_time=max_time)
+        if result.best is None:
+            return result
+        evaluations = {"values": result.simulations - result.sweeps, "jacobians": result.sweeps}
+        return Answer(result.best, result.generations, evaluations)
 
 
 @dataclass(frozen=True)
@@ -133,23 +133,23 @@ DRIVERS: dict[str, Callable[..., Method]] = {"incremental": Incremental, "scatte
 
 
 def methods_from(
-    given: Any,
+    methods: Any,
     mistakes: list[str],
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     also: Mapping[str, Method] | None = None,
 ) -> dict[str, Method]:
     """Read methods as users give them, and append any errors to `mistakes`.
 
-    given : names as above; the values of a mapping are such names, transcriptions, pairs (transcription, solver), or
+    methods : names as above; the values of a mapping are such names, transcriptions, pairs (transcription, solver), or
         functions that are called as ``function(problem, start=..., max_time=...)``
     settings : keyword arguments that a transcription is made with, by its short name
     also : methods with names of their own, which come before those of the grammar
     """
-    listed = items(given)
-    if isinstance(given, Mapping):
-        entries = named("methods", given, mistakes)
+    listed = items(methods)
+    if isinstance(methods, Mapping):
+        entries = named("methods", methods, mistakes)
     elif listed is None:
-        mistakes.append(f"methods is {text(given)}; expected a list of names, or a mapping from names to methods")
+        mistakes.append(f"methods is {text(methods)}; expected a list of names, or a mapping from names to methods")
         return {}
     else:
         mistakes += [f"methods holds {text(m)}; give names, or a mapping from names to methods" for m in listed
@@ -159,48 +159,48 @@ def methods_from(
         entries = {m: m for m in names}
     if not entries and not mistakes:
         mistakes.append("methods is empty; pass at least one")
-    read = {name: _method(name, what, mistakes, settings or {}, also or {}) for name, what in entries.items()}
-    return {name: method for name, method in read.items() if method is not None}
+    methods_by_name = {name: _method(name, entry, mistakes, settings or {}, also or {}) for name, entry in entries.items()}
+    return {name: method for name, method in methods_by_name.items() if method is not None}
 
 
 def _method(
     name: str,
-    given: Any,
+    entry: Any,
     mistakes: list[str],
     settings: Mapping[str, Mapping[str, Any]],
     also: Mapping[str, Method],
 ) -> Method | None:
-    if isinstance(given, str):
-        return also[given] if given in also else _named(name, given, mistakes, settings, also)
-    if callable(given) and not isinstance(given, type):
-        return cast("Method", given) if hasattr(given, "description") else Custom(given)
-    pair: tuple[Any, ...] = cast("tuple[Any, ...]", given) if isinstance(given, tuple) else (given, None)
-    found: list[str] = []
+    if isinstance(entry, str):
+        return also[entry] if entry in also else _named(name, entry, mistakes, settings, also)
+    if callable(entry) and not isinstance(entry, type):
+        return cast("Method", entry) if hasattr(entry, "description") else Custom(entry)
+    pair: tuple[Any, ...] = cast("tuple[Any, ...]", entry) if isinstance(entry, tuple) else (entry, None)
+    pair_mistakes: list[str] = []
     if len(pair) == 2 and pair[0] is not None:
-        parts = given_parts(*pair, found)
-        if not found:
+        parts = given_parts(*pair, pair_mistakes)
+        if not pair_mistakes:
             return _made(Fit, parts)
         if None not in parts:  # both are what they should be, but do not go together
-            mistakes += [f"the method '{name}': {mistake}" for mistake in found]
+            mistakes += [f"the method '{name}': {mistake}" for mistake in pair_mistakes]
             return None
-    what = "a name, a transcription, (transcription, solver), or a function of a problem, start= and max_time="
-    mistakes.append(f"the method '{name}' is {text(given)}; give {what}")
+    expected_text = "a name, a transcription, (transcription, solver), or a function of a problem, start= and max_time="
+    mistakes.append(f"the method '{name}' is {text(entry)}; give {expected_text}")
     return None
 
 
 def _named(
-    name: str, given: str, mistakes: list[str], settings: Mapping[str, Mapping[str, Any]], also: Iterable[str]
+    name: str, spec: str, mistakes: list[str], settings: Mapping[str, Mapping[str, Any]], also: Iterable[str]
 ) -> Method | None:
     """Make a method from what it is made of, in words."""
-    first, mark, rest = given.replace("-", "_").partition("/")
-    driver = DRIVERS.get(first)
-    found: list[str] = []
+    driver_name, separator, parts_text = spec.replace("-", "_").partition("/")
+    driver = DRIVERS.get(driver_name)
+    part_mistakes: list[str] = []
     if driver is None:
-        parts = given_parts(given, None, found, settings=settings, also=(*also, *DRIVERS))
+        parts = given_parts(spec, None, part_mistakes, settings=settings, also=(*also, *DRIVERS))
     else:
-        parts = given_parts(rest if mark else None, None, found, settings=settings)
-    mistakes += [f"the method '{name}': {mistake}" for mistake in found]
-    return None if found else _made(driver or Fit, parts)
+        parts = given_parts(parts_text if separator else None, None, part_mistakes, settings=settings)
+    mistakes += [f"the method '{name}': {mistake}" for mistake in part_mistakes]
+    return None if part_mistakes else _made(driver or Fit, parts)
 
 
 def _made(driver: Callable[..., Method], parts: Iterable[Any]) -> Method:

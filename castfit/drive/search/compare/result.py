@@ -115,23 +115,23 @@ class MethodRow:
         case: Mapping[str, Any] | None = None,
     ) -> MethodRow:
         """Count the finished trials of a method."""
-        own = [t for t in trials if t.method == method and t.finished]
-        categories = [t.category(best, merit) for t in own]
+        finished_trials = [t for t in trials if t.method == method and t.finished]
+        categories = [t.category(best, merit) for t in finished_trials]
         count = {category: categories.count(category) for category in CATEGORIES}
-        seconds = [t.time for t in own if np.isfinite(t.time)]
-        rate = count["correct"] / len(own) if own else np.nan
+        seconds = [t.time for t in finished_trials if np.isfinite(t.time)]
+        rate = count["correct"] / len(finished_trials) if finished_trials else np.nan
         return cls(
             method=method,
             case=case or {},
-            starts=len(own),
+            starts=len(finished_trials),
             converged=count["correct"] + count["wrong"],
             **count,
             success_rate=rate,
             median_time=_median(seconds),
             expected_time=float(np.mean(seconds)) / rate if rate > 0 and seconds else np.inf,
-            iterations=_median([t.iterations for t in own]),
-            evaluations=_median([sum(t.evaluations.values()) for t in own]),
-            equivalent_iterations=_median([sum(h.iterations * h.share for h in t.horizons) for t in own if t.horizons]),
+            iterations=_median([t.iterations for t in finished_trials]),
+            evaluations=_median([sum(t.evaluations.values()) for t in finished_trials]),
+            equivalent_iterations=_median([sum(h.iterations * h.share for h in t.horizons) for t in finished_trials if t.horizons]),
         )
 
     def record(self) -> dict[str, Any]:
@@ -293,8 +293,8 @@ def within(merit: Merit) -> str:
 
 def correct_at(*best: float, merit: Merit | None = None) -> str:
     """Return an explanation of `COUNTS` for the given global optima."""
-    found, of = ", ".join(f"{value:.6g}" for value in best), merit or Merit()
-    return f"correct: {of.measure} = {found} within {within(of)}; expected time: mean time per start / success rate"
+    values_text, used_merit = ", ".join(f"{value:.6g}" for value in best), merit or Merit()
+    return f"correct: {used_merit.measure} = {values_text} within {within(used_merit)}; expected time: mean time per start / success rate"
 
 
 def legend(descriptions: Mapping[str, str]) -> Sheet:

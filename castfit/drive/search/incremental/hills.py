@@ -51,12 +51,12 @@ def around(problem: Posed, result: Result) -> Iterator[Array]:
             yield np.clip(theta + side * t / longest * step, *problem.bounds)
 
 
-def lower_point(problem: Posed, whole: StagedProblem, result: Result) -> Array | None:
+def lower_point(problem: Posed, staged: StagedProblem, result: Result) -> Array | None:
     """Return the lowest (n_theta,) of the points around the end of a fit, or None if no point is lower than the end.
 
-    The problem gives the bounds; `whole` is what was fitted, as single shooting.
+    The problem gives the bounds; `staged` is what was fitted, as single shooting.
     """
-    points = [whole.evaluate(theta) for theta in (result.theta, *around(problem, result))]
-    costs = [at.cost for at in points]  # infinite where it could not be evaluated
+    points = [staged.evaluate(theta) for theta in (result.theta, *around(problem, result))]
+    costs = [point.cost for point in points]  # infinite where it could not be evaluated
     best = int(np.argmin(costs))
     return points[best].v if best > 0 else None

@@ -39,11 +39,11 @@ def doubling(problem: Posable) -> tuple[float, ...]:
     for c in problem.conditions:
         columns = (np.unique(c.points.times[column & (c.points.times > c.start)]) for column in c.points.mask.T)
         series += [times for times in columns if times.size]
-    most = max(times.size for times in series)
-    dense = [times for times in series if 2 * times.size >= most]
-    powers = 2 ** np.arange(int(np.ceil(np.log2(most))) + 1)
-    reached = [max(float(times[min(n, times.size) - 1]) for times in dense) for n in powers]
-    return tuple(np.unique([*reached, end(problem)]).tolist())
+    max_count = max(times.size for times in series)
+    dense = [times for times in series if 2 * times.size >= max_count]
+    powers = 2 ** np.arange(int(np.ceil(np.log2(max_count))) + 1)
+    horizons = [max(float(times[min(n, times.size) - 1]) for times in dense) for n in powers]
+    return tuple(np.unique([*horizons, end(problem)]).tolist())
 
 
 def break_time(problem: Posable, theta: Array, integrator: IntegratorOptions) -> float:

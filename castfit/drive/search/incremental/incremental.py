@@ -145,8 +145,8 @@ def incremental(
     run = RunOptions(max_time=max_time, callback=callback, verbose=verbose)
     mistakes: list[str] = []
     # Models that this is for are led astray by rough integration; `coarse` has its own tolerances.
-    plain = GaussNewton("exact_penalty", homotopy="never", max_iter=_MOST_ITERATIONS, accuracy="full")
-    asked, chosen = parts_from(transcription, solver, mistakes, default=(SingleShooting(), plain))
+    default_solver = GaussNewton("exact_penalty", homotopy="never", max_iter=_MOST_ITERATIONS, accuracy="full")
+    chosen_transcription, chosen_solver = parts_from(transcription, solver, mistakes, default=(SingleShooting(), default_solver))
     alpha = 0.5 if break_fraction is None else break_fraction
     fraction, positive = "give a number that is between 0 and 1", "give a number that is positive"
     mistakes += option_mistakes(
@@ -176,8 +176,8 @@ def incremental(
     run = run.cleaned()
     driver = _Driver(
         problem,
-        asked,
-        chosen,
+        chosen_transcription,
+        chosen_solver,
         horizons if isinstance(horizons, str) else tuple(map(float, horizons)),
         alpha,
         bound_confidence_level,
@@ -256,70 +256,70 @@ class _Driver:
         status, final = attempt.result.status, attempt.horizon >= end(self.posed)
         return (status.success or (status is Status.STEP_TOO_SMALL and not final)) and attempt.plausible
 
-    def run(self, known: HorizonEstimate, report: Callable[..., None]) -> tuple[Result, tuple[Horizon, ...]]:
+    def run(self, estimate: HorizonEstimate, report: Callable[..., None]) -> tuple[Result, tuple[Horizon, ...]]:
         """Follow the flow chart to the end of the last horizon."""
         horizons: tuple[Horizon, ...] = ()
-        target = self.next_horizon(known)
+        target = self.next_horizon(estimate)
         unstable = False
         while True:
-            attempt = self.in_pieces(target, known) if unstable else self.solve(target, known)
-            stopped = attempt.result.status.cut_off
-            if self.fallback and not unstable and not stopped and not self.leads(attempt):
+            attempt = self.in_pieces(target, estimate) if unstable else self.solve(target, estimate)
+            is_cut_off = attempt.result.status.cut_off
+            if self.fallback and not unstable and not is_cut_off and not self.leads(attempt):
                 unstable = attempt.result.status is Status.UNRESOLVABLE  # on longer horizons all the more
-                nearer = self.nearer_horizon(attempt, known, horizons)
-                if nearer is not None:
+                shorter_horizon = self.nearer_horizon(attempt, estimate, horizons)
+                if shorter_horizon is not None:
                     horizons = (*horizons, self.record(replace(attempt, fallback="shorter step"), report))
-                    target = nearer
+                    target = shorter_horizon
                     continue
-                attempt = self.elsewhere(attempt, known)
-                stopped = attempt.result.status.cut_off
-                if not stopped and not self.leads(attempt):
-                    attempt = self.rescue(attempt, known)
-                    stopped = attempt.result.status.cut_off
+                attempt = self.elsewhere(attempt, estimate)
+                is_cut_off = attempt.result.status.cut_off
+                if not is_cut_off and not self.leads(attempt):
+                    attempt = self.rescue(attempt, estimate)
+                    is_cut_off = attempt.result.status.cut_off
             horizons = (*horizons, self.record(attempt, report))
             if target >= end(self.posed):
                 return attempt.result.answering(self.problem), horizons
-            if stopped:
+            if is_cut_off:
                 return self.unfinished(attempt.result), horizons
-            known = self.learn(attempt, known)
-            target = self.next_horizon(known)
+            estimate = self.learn(attempt, estimate)
+            target = self.next_horizon(estimate)
 
-    def next_horizon(self, known: HorizonEstimate) -> float:
+    def next_horizon(self, estimate: HorizonEstimate) -> float:
         """Return the horizon that the rule wants next."""
-        last = end(self.posed)
+        last_time = end(self.posed)
         times = doubling(self.posed) if isinstance(self.horizons, str) else self.horizons
-        following = next((t for t in times if t > known.horizon), last)
+        next_time = next((t for t in times if t > estimate.horizon), last_time)
         if self.horizons == "break time":
-            stop = break_time(self.posed, known.theta, self.transcription.integrator)
+            stop = break_time(self.posed, estimate.theta, self.transcription.integrator)
             if np.isinf(stop):
-                return last
+                return last_time
             measured = measured_times(self.posed)
-            reached = measured[measured <= self.break_fraction * stop]
-            return float(reached[-1]) if reached.size and reached[-1] > known.horizon else following
-        return min(following, last)
+            reachable_times = measured[measured <= self.break_fraction * stop]
+            return float(reachable_times[-1]) if reachable_times.size and reachable_times[-1] > estimate.horizon else next_time
+        return min(next_time, last_time)
 
-    def nearer_horizon(self, attempt: _Attempt, known: HorizonEstimate, horizons: Sequence[Horizon]) -> float | None:
+    def nearer_horizon(self, attempt: _Attempt, estimate: HorizonEstimate, horizons: Sequence[Horizon]) -> float | None:
         """Return a horizon halfway between the one that was reached and the one that failed; None to give up."""
         if attempt.result.status in _HOPELESS or sum(bool(h.fallback) for h in horizons) >= _MOST_SHORTER:
             return None
         times = measured_times(self.posed)
-        between = times[(times > known.horizon) & (times < attempt.horizon)]
-        return float(between[(between.size - 1) // 2]) if between.size else None
+        candidate_times = times[(times > estimate.horizon) & (times < attempt.horizon)]
+        return float(candidate_times[(candidate_times.size - 1) // 2]) if candidate_times.size else None
 
-    def solve(self, horizon: float, known: HorizonEstimate) -> _Attempt:
+    def solve(self, horizon: float, estimate: HorizonEstimate) -> _Attempt:
         """Estimate on one horizon, and repeat with relaxed bounds until no updated bound is active."""
-        shorter = self.posed.until(horizon)
+        horizon_problem = self.posed.until(horizon)
         transcription, solver = self.transcription, self.solver
-        if known.horizon == -np.inf and horizon < end(self.posed):
+        if estimate.horizon == -np.inf and horizon < end(self.posed):
             # Nodes or collocation points would start from hardly any data, and wander away together with theta.
             transcription = SingleShooting(integrator=transcription.integrator)
         if self.coarse and horizon < end(self.posed):
             transcription, solver = coarsened(transcription), coarsened(solver)
-        theta, bounds = known.theta, known.bounds
+        theta, bounds = estimate.theta, estimate.bounds
         relaxations = iterations = 0
         evaluations: Counter[str] = Counter()
         while True:
-            result = self.fit(shorter, theta, bounds, transcription, solver)
+            result = self.fit(horizon_problem, theta, bounds, transcription, solver)
             iterations += result.iterations
             evaluations.update(result.evaluations)
             positions = {name: j for j, name in enumerate(result.names)}
@@ -328,54 +328,54 @@ class _Driver:
             updated = bounds.updated(active, self.user)
             if not result.success or not updated:
                 accuracy = transcription.accuracy
-                return _Attempt(shorter, horizon, result, bounds, accuracy, relaxations, iterations, evaluations)
+                return _Attempt(horizon_problem, horizon, result, bounds, accuracy, relaxations, iterations, evaluations)
             relaxations += 1
             theta = result.theta
-            enough = relaxations >= _MOST_RELAXATIONS
-            bounds = self.user if enough else bounds.relaxed(updated, self.relaxation, self.user)
+            is_limit_reached = relaxations >= _MOST_RELAXATIONS
+            bounds = self.user if is_limit_reached else bounds.relaxed(updated, self.relaxation, self.user)
 
-    def elsewhere(self, attempt: _Attempt, known: HorizonEstimate) -> _Attempt:
+    def elsewhere(self, attempt: _Attempt, estimate: HorizonEstimate) -> _Attempt:
         """Search the first of several horizons from lower points around where a search ended."""
-        if known.horizon > -np.inf or attempt.horizon >= end(self.posed):
+        if estimate.horizon > -np.inf or attempt.horizon >= end(self.posed):
             return attempt
         iterations, evaluations = attempt.iterations, attempt.evaluations
         best = attempt
         for _ in range(_MOST_HILLS):
             if time.perf_counter() > self.deadline:
                 break
-            whole = coarsened(SingleShooting(self.transcription.integrator)).transcribe(best.problem, best.result.theta)
-            lower = lower_point(self.posed, whole, best.result)
+            staged = coarsened(SingleShooting(self.transcription.integrator)).transcribe(best.problem, best.result.theta)
+            lower = lower_point(self.posed, staged, best.result)
             evaluations = evaluations + Counter(values=LOOKS + 1)
             if lower is None:
                 break
-            best = self.solve(attempt.horizon, replace(known, theta=lower))
+            best = self.solve(attempt.horizon, replace(estimate, theta=lower))
             iterations, evaluations = iterations + best.iterations, evaluations + best.evaluations
             if self.leads(best) or best.result.status.cut_off:
                 return replace(best, iterations=iterations, evaluations=evaluations, fallback="another start")
         return replace(attempt, iterations=iterations, evaluations=evaluations)
 
-    def rescue(self, attempt: _Attempt, known: HorizonEstimate) -> _Attempt:
+    def rescue(self, attempt: _Attempt, estimate: HorizonEstimate) -> _Attempt:
         """Try multiple shooting within the user's bounds; return the better of the two attempts."""
-        other = self.in_pieces(attempt.horizon, known)
-        ours, theirs = attempt.result, other.result
-        better = theirs.success and not (ours.success and ours.cost <= theirs.cost)
+        second_attempt = self.in_pieces(attempt.horizon, estimate)
+        first_result, second_result = attempt.result, second_attempt.result
+        is_better = second_result.success and not (first_result.success and first_result.cost <= second_result.cost)
         return replace(
-            other if better or theirs.status.cut_off else attempt,
+            second_attempt if is_better or second_result.status.cut_off else attempt,
             relaxations=attempt.relaxations,
-            iterations=attempt.iterations + other.iterations,
-            evaluations=attempt.evaluations + other.evaluations,
-            fallback=other.fallback,
+            iterations=attempt.iterations + second_attempt.iterations,
+            evaluations=attempt.evaluations + second_attempt.evaluations,
+            fallback=second_attempt.fallback,
         )
 
-    def in_pieces(self, horizon: float, known: HorizonEstimate) -> _Attempt:
+    def in_pieces(self, horizon: float, estimate: HorizonEstimate) -> _Attempt:
         """Estimate on one horizon by multiple shooting within the user's bounds."""
         transcription = MultipleShooting(integrator=self.transcription.integrator)
         if self.coarse and horizon < end(self.posed):
             transcription = coarsened(transcription)
-        shorter, solver = self.posed.until(horizon), GaussNewton(max_iter=_MOST_ITERATIONS, accuracy="full")
-        result = self.fit(shorter, known.theta, self.user, transcription, solver)
-        counted = result.iterations, Counter(result.evaluations)
-        return _Attempt(shorter, horizon, result, self.user, transcription.accuracy, 0, *counted, "multiple shooting")
+        horizon_problem, solver = self.posed.until(horizon), GaussNewton(max_iter=_MOST_ITERATIONS, accuracy="full")
+        result = self.fit(horizon_problem, estimate.theta, self.user, transcription, solver)
+        counts = result.iterations, Counter(result.evaluations)
+        return _Attempt(horizon_problem, horizon, result, self.user, transcription.accuracy, 0, *counts, "multiple shooting")
 
     def fit(self, problem: Posed, theta: Array, bounds: Bounds, transcription: Transcription, solver: Solver) -> Result:
         """Fit within bounds in the time that is left."""
@@ -390,11 +390,11 @@ class _Driver:
         with np.errstate(over="ignore", invalid="ignore"):  # far from the solution trajectories may be huge
             return fit(bounded, transcription, solver, retry=False, verify=final, max_time=remaining, **self.options)
 
-    def learn(self, attempt: _Attempt, known: HorizonEstimate) -> HorizonEstimate:
+    def learn(self, attempt: _Attempt, estimate: HorizonEstimate) -> HorizonEstimate:
         """Return estimates and bounds for the next horizon; a horizon that failed leaves the estimates alone."""
         result = attempt.result
         if not result.success and not self.leads(attempt):
-            return HorizonEstimate(known.theta, self.user, attempt.horizon)
+            return HorizonEstimate(estimate.theta, self.user, attempt.horizon)
         if not result.success or (self.fallback and not attempt.plausible):
             return HorizonEstimate(result.theta, self.user, attempt.horizon)
         limits = confidence_limits(result, self.confidence, attempt.accuracy, self.user)
@@ -402,18 +402,18 @@ class _Driver:
 
     def unfinished(self, result: Result) -> Result:
         """Return the best point so far as a result of the whole problem, with the status of the fit that stopped."""
-        whole = self.posed.within(self.user.lower, self.user.upper, result.theta)
+        full_problem = self.posed.within(self.user.lower, self.user.upper, result.theta)
         options: dict[str, Any] = {**self.options, "callback": None, "verbose": 0}
         with np.errstate(over="ignore", invalid="ignore"):
-            there = fit(whole, self.transcription, GaussNewton(homotopy="never", max_iter=0), retry=False, **options)
-        return there.ended(result.status, result.message).answering(self.problem)
+            point_result = fit(full_problem, self.transcription, GaussNewton(homotopy="never", max_iter=0), retry=False, **options)
+        return point_result.ended(result.status, result.message).answering(self.problem)
 
     def record(self, attempt: _Attempt, report: Callable[..., None]) -> Horizon:
         """Build the record of a horizon, and report it."""
         result, problem = attempt.result, self.posed
         deviations = standard_deviations(result, attempt.accuracy)[0]
-        known = np.isfinite(deviations)
-        deviations[known] *= problem.natural_slope(result.theta)[known]
+        is_known = np.isfinite(deviations)
+        deviations[is_known] *= problem.natural_slope(result.theta)[is_known]
         lower, upper = (problem.to_natural(b).tolist() for b in (attempt.bounds.lower, attempt.bounds.upper))
         record = Horizon(
             horizon=attempt.horizon,
@@ -431,19 +431,19 @@ class _Driver:
             status=result.status,
             fallback=attempt.fallback,
         )
-        then = f", {record.fallback}" if record.fallback else ""
-        told = f"{record.status.value} after {record.iterations} iterations, {record.measure} = {record.objective:.6g}"
-        told = f"until {record.horizon:g}: {told} from {record.n_data} data{then}"
-        report(told, told)
+        fallback_text = f", {record.fallback}" if record.fallback else ""
+        message = f"{record.status.value} after {record.iterations} iterations, {record.measure} = {record.objective:.6g}"
+        message = f"until {record.horizon:g}: {message} from {record.n_data} data{fallback_text}"
+        report(message, message)
         return record
 
 
-def coarsened(part: _Part) -> _Part:
+def coarsened(component: _Part) -> _Part:
     """Return a transcription or solver with tolerances that suffice where the estimates are not final."""
-    if not is_dataclass(part) or isinstance(part, type):
-        return part
+    if not is_dataclass(component) or isinstance(component, type):
+        return component
     changes: dict[str, Any] = {}
-    options: Any = getattr(part, "integrator", None)
+    options: Any = getattr(component, "integrator", None)
     if isinstance(options, IntegratorOptions) and options.relative_tolerance < _COARSE_INTEGRATION:
         factor = _COARSE_INTEGRATION / options.relative_tolerance
         changes["integrator"] = replace(
@@ -451,10 +451,10 @@ def coarsened(part: _Part) -> _Part:
             relative_tolerance=_COARSE_INTEGRATION,
             absolute_tolerance=factor * options.absolute_tolerance,
         )
-    tolerance: Any = getattr(part, "tolerance", None)
+    tolerance: Any = getattr(component, "tolerance", None)
     if isinstance(tolerance, float):
         changes["tolerance"] = max(_COARSE_SOLUTION, tolerance)
-    return cast("_Part", replace(cast("Any", part), **changes))
+    return cast("_Part", replace(cast("Any", component), **changes))
 
 
 def _horizon_mistakes(problem: Posed, horizons: Any) -> list[str]:
@@ -462,10 +462,10 @@ def _horizon_mistakes(problem: Posed, horizons: Any) -> list[str]:
     times = reals(horizons)
     if times is None or times.ndim != 1 or not times.size or not np.isfinite(times).all():
         return [f"horizons is {text(horizons)}; give {', '.join(map(repr, RULES))} or a list of times"]
-    first = float(measured_times(problem)[0])
-    found: list[str] = []
+    first_time = float(measured_times(problem)[0])
+    mistakes: list[str] = []
     if not (np.diff(times) > 0).all():
-        found.append(f"horizons is {text(horizons)}; give increasing times")
-    if times[0] < first:
-        found.append(f"the first horizon is {times[0]:g}, but the first measurement is at {first:g}; pass a longer horizon")
-    return found
+        mistakes.append(f"horizons is {text(horizons)}; give increasing times")
+    if times[0] < first_time:
+        mistakes.append(f"the first horizon is {times[0]:g}, but the first measurement is at {first_time:g}; pass a longer horizon")
+    return mistakes

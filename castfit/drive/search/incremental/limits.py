@@ -40,8 +40,8 @@ class Bounds:
 
     def updated(self, active: dict[int, str], user: Bounds) -> dict[int, str]:
         """Return the active bounds that were updated: they differ from the user's."""
-        own = {"lower": (self.lower, user.lower), "upper": (self.upper, user.upper)}
-        return {j: side for j, side in active.items() if own[side][0][j] != own[side][1][j]}
+        bound_pairs = {"lower": (self.lower, user.lower), "upper": (self.upper, user.upper)}
+        return {j: side for j, side in active.items() if bound_pairs[side][0][j] != bound_pairs[side][1][j]}
 
 
 @dataclass(frozen=True)
@@ -63,24 +63,24 @@ def standard_deviations(result: Result, accuracy: float) -> tuple[Array, float]:
     `accuracy` is the relative one of the Jacobian.
     """
     n, jacobian = result.theta.size, result.jacobian
-    unknown = np.full(n, np.inf), np.inf
-    posed = None if result.problem is None else result.problem.posed
-    many = scipy.sparse.issparse(jacobian)  # so that it is sparse, and no matrix is written out
-    if posed is not None and (many or not (posed.least_squares and posed.groups in ((), ("",)))):  # a likelihood, too
-        errors = np.array(list(result.standard_errors.values())) / posed.natural_slope(result.theta)
+    undetermined = np.full(n, np.inf), np.inf
+    compiled = None if result.problem is None else result.problem.posed
+    is_sparse = scipy.sparse.issparse(jacobian)  # so that it is sparse, and no matrix is written out
+    if compiled is not None and (is_sparse or not (compiled.least_squares and compiled.groups in ((), ("",)))):  # a likelihood, too
+        errors = np.array(list(result.standard_errors.values())) / compiled.natural_slope(result.theta)
         return np.where(errors > 0.0, errors, np.inf), np.inf if result.absolute_sigma else result.dof
     if not np.isfinite(jacobian).all():
-        return unknown
+        return undetermined
     tolerance = max(RANK_TOLERANCE, DERIVATIVE_ERROR * accuracy)
     if not (result.absolute_sigma or result.noise > 0.0):
-        return unknown
+        return undetermined
     unit = np.ones(len(jacobian))
     unit[: result.n_data] = result.noise
-    found = information(
+    fisher_information = information(
         jacobian / unit[:, None], np.zeros((0, n)), np.zeros(n, dtype=np.bool_), rank_tolerance=tolerance
     )
-    dof = np.inf if result.absolute_sigma else result.n_data - float(found.leverage[: result.n_data].sum())
-    return np.where(found.undetermined, np.inf, np.sqrt(np.diag(found.inverse))), dof
+    dof = np.inf if result.absolute_sigma else result.n_data - float(fisher_information.leverage[: result.n_data].sum())
+    return np.where(fisher_information.undetermined, np.inf, np.sqrt(np.diag(fisher_information.inverse))), dof
 
 
 def confidence_limits(result: Result, level: float, accuracy: float, user: Bounds) -> Bounds:
@@ -92,9 +92,9 @@ def confidence_limits(result: Result, level: float, accuracy: float, user: Bound
     deviations, dof = standard_deviations(result, accuracy)
     if not dof > 0.0:  # nothing is known of the noise
         deviations, dof = np.full(theta.size, np.inf), np.inf
-    reach = np.maximum(quantile(level, dof) * deviations, accuracy * np.abs(theta))
-    lower, upper = np.maximum(theta - reach, user.lower), np.minimum(theta + reach, user.upper)
+    half_widths = np.maximum(quantile(level, dof) * deviations, accuracy * np.abs(theta))
+    lower, upper = np.maximum(theta - half_widths, user.lower), np.minimum(theta + half_widths, user.upper)
     if result.problem is not None:  # what is eliminated finds its place without limits
-        free = entries_of(result.problem.posed)
-        lower[free], upper[free] = user.lower[free], user.upper[free]
+        eliminated_indices = entries_of(result.problem.posed)
+        lower[eliminated_indices], upper[eliminated_indices] = user.lower[eliminated_indices], user.upper[eliminated_indices]
     return Bounds(lower, upper)

@@ -125,8 +125,8 @@ class IncrementalResult(SearchResult):
 
     def __repr__(self) -> str:
         count = len(self.horizons)
-        what = f"{count} horizon{'' if count == 1 else 's'}, I_equiv = {self.equivalent_iterations:.2f}"
-        return one_line(f"IncrementalResult({what}; {self.result!r})")
+        horizons_text = f"{count} horizon{'' if count == 1 else 's'}, I_equiv = {self.equivalent_iterations:.2f}"
+        return one_line(f"IncrementalResult({horizons_text}; {self.result!r})")
 
 
 def _estimate(name: str) -> Column[Horizon]:

@@ -139,7 +139,7 @@ def multistart(
         verbose=verbose, checkpoint=checkpoint, resume=resume,
     )  # fmt: skip
     mistakes: list[str] = []
-    asked, chosen = parts_from(transcription, solver, mistakes)
+    chosen_transcription, chosen_solver = parts_from(transcription, solver, mistakes)
     mistakes += option_mistakes(
         ("max_draws", max_draws, max_draws is None or is_count(max_draws, 1), "give at least 1"),
         within_reason("screen", screen, 1000),
@@ -147,37 +147,37 @@ def multistart(
     mistakes += run.file_mistakes() + run.mistakes()
     require_problem("multistart", problem, mistakes)
     if start_strategy is not None:
-        unknown = f"start_strategy is {text(start_strategy)}; expected 'decomposed', 'soft' or None"
+        strategy_message = f"start_strategy is {text(start_strategy)}; expected 'decomposed', 'soft' or None"
         if is_one_of(start_strategy, "decomposed"):
             mistakes += decomposition_mistakes(problem.posed)
         elif not is_one_of(start_strategy, "soft"):
-            mistakes.append(unknown)
+            mistakes.append(strategy_message)
     deadline = np.inf if mistakes else run.cleaned().deadline
     draws = draw(problem, starts, sampling, limits, rng, mistakes, deadline)
     if items(starts) is not None:
-        drawn = {"screen": is_count(screen, 2), "max_draws": max_draws is not None}
-        mistakes += [f"starts were passed, so no starting points are sampled; remove {n}=" for n, said in drawn.items() if said]
+        options_set = {"screen": is_count(screen, 2), "max_draws": max_draws is not None}
+        mistakes += [f"starts were passed, so no starting points are sampled; remove {n}=" for n, is_set in options_set.items() if is_set]
     check("multistart", mistakes)
-    most = 10 if max_draws is None else int(max_draws)
+    draw_limit = 10 if max_draws is None else int(max_draws)
     if transcription is None:
-        asked = choose(problem.posed, problem.posed.guess, straight=False, bound=True).first
+        chosen_transcription = choose(problem.posed, problem.posed.guess, straight=False, bound=True).first
     draws = screened(problem, draws, int(screen), deadline)
     run = run.cleaned()
-    job = run.freeze("multistart", "problem, transcription and solver", (problem, asked, chosen))
+    job = run.freeze("multistart", "problem, transcription and solver", (problem, chosen_transcription, chosen_solver))
     header = run_header(
         "multistart",
         problem,
-        asked,
-        chosen,
+        chosen_transcription,
+        chosen_solver,
         fit_max_time=run.fit_max_time,
-        max_draws=most,
+        max_draws=draw_limit,
         seed=seed_of(rng),
         sampling=sampling if isinstance(sampling, str) else described(sampling),
         start_strategy=start_strategy,
         **({"screen": int(screen)} if screen > 1 else {}),
     )
-    log = StartLog(draws, most, run.began, problem)
-    labels = {"transcription": asked.label, "solver": chosen.label}
+    log = StartLog(draws, draw_limit, run.began, problem)
+    labels = {"transcription": chosen_transcription.label, "solver": chosen_solver.label}
     with run.opened(header) as file:
         if file is not None:
             log.resume(file, labels)
@@ -187,9 +187,9 @@ def multistart(
             return i, (job, origin[start_strategy], run.fit_max_time, run.deadline)
 
         def enter(i: int, outcome: Any) -> ProgressReport | None:
-            another = log.enter(i, outcome)
-            if another is not None:
-                tasks.appendleft(task(i, another))
+            new_start = log.enter(i, outcome)
+            if new_start is not None:
+                tasks.appendleft(task(i, new_start))
                 return None
             row = log.rows[i]
             if file is not None and row.finished:
@@ -198,17 +198,17 @@ def multistart(
                 raise KeyboardInterrupt
             if row.status == "not_run":
                 return None
-            now = log.progress(row)
-            return ProgressReport(now, now.sentence, row.sentence, now.finished, now.total, timed=True)
+            progress = log.progress(row)
+            return ProgressReport(progress, progress.sentence, row.sentence, progress.finished, progress.total, timed=True)
 
         tasks = deque(task(i, row.start) for i, row in log.rows.items() if not row.finished)
-        stopped = carry_out(run, _attempt, tasks, enter, limit=run.fit_max_time)
+        stop_status = carry_out(run, _attempt, tasks, enter, limit=run.fit_max_time)
         result = MultistartResult.of(
             log.best,
             log.rows.values(),
             merit=Merit.of(problem),
             drawn=draws.first,
-            message=log.message(run, stopped, file.trouble if file else ""),
+            message=log.message(run, stop_status, file.trouble if file else ""),
             time=run.seconds,
             header=header,
             **labels,
@@ -234,11 +234,11 @@ class StartLog:
         row = self.rows[i].drawn(outcome)
         failed = row.status == Status.START_FAILED.value
         if failed and row.draws < self._max_draws and self._draws.again is not None:
-            again = self._draws.again(i)
+            new_start = self._draws.again(i)
             self.rows[i] = StartRow(
-                i, again, draws=row.draws, evaluations=row.evaluations, failures=row.failures, time=row.time
+                i, new_start, draws=row.draws, evaluations=row.evaluations, failures=row.failures, time=row.time
             )
-            return again
+            return new_start
         self.rows[i] = row
         if isinstance(outcome, Answer) and (self.best_row is None or row.rank < self.best_row.rank):
             self.best_row, self.best = row, outcome.result.answering(self._problem)
@@ -247,50 +247,50 @@ class StartLog:
     def resume(self, file: Checkpoint, labels: Mapping[str, str]) -> None:
         """Take over the records of a checkpoint, and write down starts that are new to it."""
         with file.intact():
-            kept = CheckpointState.of(file.records, self._merit)
-        drawn = self._draws.first
-        before = () if kept.plan is None else kept.plan.drawn
-        if before != drawn[: len(before)]:
-            had = f"'{file.path}' has {len(before)} starts"
-            how = "starts= is smaller; pass at least as many"
-            if len(before) <= len(drawn):
-                how = "the starting points differ; resume with the same number of starts (a Latin hypercube cannot be extended)"
-            raise InputError("checkpoint", [f"{had}; {how}"])
-        if kept.plan is None or kept.plan.merit is None or len(drawn) > len(before):
-            file.append({"plan": StartPlan.of(drawn, self._merit, **labels)})
-        done = {i: row for i, row in kept.rows.items() if row.finished}
-        best = min(done.values(), key=lambda row: row.rank, default=None)
+            checkpoint_state = CheckpointState.of(file.records, self._merit)
+        initial_starts = self._draws.first
+        saved_starts = () if checkpoint_state.plan is None else checkpoint_state.plan.drawn
+        if saved_starts != initial_starts[: len(saved_starts)]:
+            saved_text = f"'{file.path}' has {len(saved_starts)} starts"
+            advice = "starts= is smaller; pass at least as many"
+            if len(saved_starts) <= len(initial_starts):
+                advice = "the starting points differ; resume with the same number of starts (a Latin hypercube cannot be extended)"
+            raise InputError("checkpoint", [f"{saved_text}; {advice}"])
+        if checkpoint_state.plan is None or checkpoint_state.plan.merit is None or len(initial_starts) > len(saved_starts):
+            file.append({"plan": StartPlan.of(initial_starts, self._merit, **labels)})
+        finished_rows = {i: row for i, row in checkpoint_state.rows.items() if row.finished}
+        best = min(finished_rows.values(), key=lambda row: row.rank, default=None)
         if best is None:
             return
-        if kept.best is not None and min(kept.rows.values(), key=lambda row: row.rank) is best:
-            self.best_row, self.best = best, kept.best.with_problem(self._problem)
+        if checkpoint_state.best is not None and min(checkpoint_state.rows.values(), key=lambda row: row.rank) is best:
+            self.best_row, self.best = best, checkpoint_state.best.with_problem(self._problem)
         else:  # the best point of a saved run was that of a start that was cut off
-            del done[best.index]
-        self.rows |= done
-        self._restored = len(done)
+            del finished_rows[best.index]
+        self.rows |= finished_rows
+        self._restored = len(finished_rows)
 
-    def progress(self, last: StartRow) -> MultistartProgress:
+    def progress(self, last_row: StartRow) -> MultistartProgress:
         """Build the progress report of the run."""
         rows = [row for row in self.rows.values() if row.status != "not_run"]
-        found = optima({row.index: (row.objective, row.values) for row in rows if row.success}, self._merit)
+        found_optima = optima({row.index: (row.objective, row.values) for row in rows if row.success}, self._merit)
         finished, total, seconds = len(rows), len(self._draws.first), time.time() - self._clock
         return MultistartProgress(
             finished=finished,
             total=total,
-            last=last,
-            best=self.best_row or last,
-            found=len(found[0].starts) if found else 0,
+            last=last_row,
+            best=self.best_row or last_row,
+            found=len(found_optima[0].starts) if found_optima else 0,
             failed=sum(not row.success for row in rows),
             seconds=seconds,
             seconds_left=seconds / max(finished - self._restored, 1) * (total - finished),
         )
 
-    def message(self, run: RunOptions, by: Status | None, trouble: str) -> str:
+    def message(self, run: RunOptions, stop_status: Status | None, trouble: str) -> str:
         """Build the final message of the run, with the names of lost starts and any trouble with the checkpoint."""
-        rows, wanted = list(self.rows.values()), self._draws.wanted
+        rows, n_wanted = list(self.rows.values()), self._draws.wanted
         finished = sum(row.finished for row in rows)
-        short = f"Only {len(rows)} of {wanted} starting points were sampled within the time limit." if len(rows) < wanted else ""
-        return ending(run.stopped(by, finished < len(rows)), rows, finished, "starts", short, self._draws.note, trouble)
+        note = f"Only {len(rows)} of {n_wanted} starting points were sampled within the time limit." if len(rows) < n_wanted else ""
+        return ending(run.stopped(stop_status, finished < len(rows)), rows, finished, "starts", note, self._draws.note, trouble)
 
 
 _Parts = tuple[Posable, Any, Any]
@@ -303,5 +303,5 @@ def _attempt(
     """Fit from one start, wherever this is called; None if there is no time."""
     problem, transcription, solver = thaw(job)
     return in_time(
-        lambda left: fit(problem, transcription, solver, start=start, retry=False, max_time=left), limit, deadline
+        lambda seconds_left: fit(problem, transcription, solver, start=start, retry=False, max_time=seconds_left), limit, deadline
     )

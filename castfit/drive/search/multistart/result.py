@@ -115,8 +115,8 @@ class MultistartProgress:
         lowest = f"best {self.best.measure} = {self.best.objective:.6g}, found {times}"
         best = lowest if self.best.success else "none succeeded"
         failed = f", {self.failed} failed" if self.failed else ""
-        left = f", about {duration(self.seconds_left)} left" if self.finished < self.total else ""
-        pace = f"{self.seconds:.0f} s{left}"
+        left_text = f", about {duration(self.seconds_left)} left" if self.finished < self.total else ""
+        pace = f"{self.seconds:.0f} s{left_text}"
         return f"{self.finished} of {self.total} starts: {best}{failed}; {pace}"
 
 
@@ -175,9 +175,9 @@ class MultistartResult(SearchResult, SavedResult):
     def of(cls, best: Result | None, starts: Iterable[StartRow], *, merit: Merit, **rest: Any) -> MultistartResult:
         """Gather the rows into optima, and judge."""
         rows = tuple(sorted(starts, key=lambda row: row.index))
-        found = optima({row.index: (row.objective, row.values) for row in rows if row.success}, merit)
-        tried = sum(row.finished for row in rows)
-        return cls(best=best, starts=rows, optima=found, outlook=Outlook.of(found, tried), merit=merit, **rest)
+        found_optima = optima({row.index: (row.objective, row.values) for row in rows if row.success}, merit)
+        n_finished = sum(row.finished for row in rows)
+        return cls(best=best, starts=rows, optima=found_optima, outlook=Outlook.of(found_optima, n_finished), merit=merit, **rest)
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """Plot the objective of all starts, the lowest first; see `castfit.plots.waterfall`.
@@ -214,10 +214,10 @@ class MultistartResult(SearchResult, SavedResult):
     @property
     def failures(self) -> dict[str, int]:
         """Causes of failed evaluations and their counts, over all starts and draws."""
-        every: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for row in self.starts:
-            every.update(row.failures)
-        return dict(every.most_common())
+            counts.update(row.failures)
+        return dict(counts.most_common())
 
     @property
     def table(self) -> dict[str, NDArray[Any]]:
@@ -227,12 +227,12 @@ class MultistartResult(SearchResult, SavedResult):
         ``draws``, ``iterations``, ``evaluations`` (of values), ``time``; for each quantity k where it began,
         ``start k``, and where it ended.
         """
-        of = {i: k for k, optimum in enumerate(self.optima) for i in optimum.starts}
+        optimum_index = {i: k for k, optimum in enumerate(self.optima) for i in optimum.starts}
         cells: dict[str, Callable[[StartRow], Any]] = {
             "start": lambda row: row.index,
             "status": lambda row: row.status,
             self.measure: lambda row: row.objective,
-            "optimum": lambda row: of.get(row.index, -1),
+            "optimum": lambda row: optimum_index.get(row.index, -1),
             "draws": lambda row: row.draws,
             "iterations": lambda row: row.iterations,
             "evaluations": lambda row: row.evaluations.get("values", 0),
@@ -250,27 +250,27 @@ class MultistartResult(SearchResult, SavedResult):
 
     @classmethod
     def _restored(cls, header: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> MultistartResult | None:
-        kept = CheckpointState.of(records)
-        if kept.plan is None:
+        checkpoint_state = CheckpointState.of(records)
+        if checkpoint_state.plan is None:
             return None
-        plan, drawn = kept.plan, kept.plan.drawn
-        rows = {i: StartRow(i, start) for i, start in enumerate(drawn)} | kept.rows
-        ended = f"Loaded from a checkpoint: {sum(row.finished for row in rows.values())} starts finished."
-        end = kept.end or {"message": ended, "time": np.nan}
+        plan, initial_starts = checkpoint_state.plan, checkpoint_state.plan.drawn
+        rows = {i: StartRow(i, start) for i, start in enumerate(initial_starts)} | checkpoint_state.rows
+        message = f"Loaded from a checkpoint: {sum(row.finished for row in rows.values())} starts finished."
+        end = checkpoint_state.end or {"message": message, "time": np.nan}
         labels = {"transcription": plan.transcription, "solver": plan.solver}
         merit = plan.merit or Merit(measure_of(rows.values()), floor=plan.floor)
-        return cls.of(kept.best, rows.values(), merit=merit, drawn=drawn, header=header, **end, **labels)
+        return cls.of(checkpoint_state.best, rows.values(), merit=merit, drawn=initial_starts, header=header, **end, **labels)
 
     def summary(self) -> str:
         """Return the text that `print` shows."""
         total = len(self.starts)
         lines = [f"{total} starts, {self.transcription}, {self.solver}: {self.time:.1f} s", self.message, ""]
-        lines += optima_lines(self.optima, total, first=True, measure=self.measure)
+        lines += optima_lines(self.optima, total, show_first_start=True, measure=self.measure)
         lines += [self.outlook.sentence, *self.misfit()]
         lines += counted("without success", {s: n for s, n in self.statuses.items() if s not in SOLVED})
-        again = sum(max(row.draws - 1, 0) for row in self.starts)
-        if again:
-            lines.append(f"resampled because the model could not be evaluated: {again}")
+        n_redrawn = sum(max(row.draws - 1, 0) for row in self.starts)
+        if n_redrawn:
+            lines.append(f"resampled because the model could not be evaluated: {n_redrawn}")
         return "\n".join([*lines, *counted("failed evaluations", self.failures), *self.closing()])
 
     def __repr__(self) -> str:
@@ -325,16 +325,16 @@ class CheckpointState:
 
         merit : of the problem that they are of, if it is known
         """
-        last: dict[str, Any] = {}
-        found: dict[int, tuple[StartRow, Any]] = {}
+        merged_record: dict[str, Any] = {}
+        entries: dict[int, tuple[StartRow, Any]] = {}
         for record in records:
-            last |= record
+            merged_record |= record
             if "row" in record:
                 row = rebuilt(StartRow, record["row"])
-                found[row.index] = row, record.get("result")
-        plan = rebuilt(StartPlan | None, last.get("plan"))
-        known = merit or (None if plan is None else plan.merit)
-        rows = {i: row.of_today(known) for i, (row, _) in found.items()}
+                entries[row.index] = row, record.get("result")
+        plan = rebuilt(StartPlan | None, merged_record.get("plan"))
+        known_merit = merit or (None if plan is None else plan.merit)
+        rows = {i: row.of_today(known_merit) for i, (row, _) in entries.items()}
         best = min(rows.values(), key=lambda row: row.rank, default=None)
-        result = rebuilt(Result | None, None if best is None else found[best.index][1])
-        return cls(plan, rows, result, last.get("end"))
+        result = rebuilt(Result | None, None if best is None else entries[best.index][1])
+        return cls(plan, rows, result, merged_record.get("end"))

@@ -84,17 +84,17 @@ def draw(
         and about its guess where one is missing
     deadline : when to stop, as `time.time` gives it; at least one start is drawn
     """
-    before, listed = len(mistakes), items(starts)
+    n_before, listed = len(mistakes), items(starts)
     mistakes += rng_mistakes(rng)
     axes: list[_Axis] = []
-    given: list[dict[str, float]] = []
+    user_starts: list[dict[str, float]] = []
     if listed is not None:
         if sampling is not None or limits is not None:
             mistakes.append("starts were passed, so nothing is sampled; remove sampling= and limits=")
-        given = [_checked(problem, i, start, mistakes) for i, start in enumerate(listed)]
-    if not given and not is_count(starts, 1, _MOST):
-        shown = "empty" if listed == [] else text(starts)
-        mistakes.append(f"starts is {shown}; expected a number from 1 to {_MOST} or a list of {{name: value}}")
+        user_starts = [_checked(problem, i, start, mistakes) for i, start in enumerate(listed)]
+    if not user_starts and not is_count(starts, 1, _MOST):
+        starts_text = "empty" if listed == [] else text(starts)
+        mistakes.append(f"starts is {starts_text}; expected a number from 1 to {_MOST} or a list of {{name: value}}")
     if listed is None and callable(sampling):
         if limits is not None:
             mistakes.append("limits and a sampling function cannot be combined; remove one of them")
@@ -104,33 +104,33 @@ def draw(
             nearest = suggest(str(kind), SAMPLINGS)
             mistakes.append(f"sampling is {text(kind)}: {nearest}, or pass a function of a generator")
         axes = _axes(problem, limits, is_one_of(kind, "log_uniform"), mistakes)
-    if len(mistakes) > before:
+    if len(mistakes) > n_before:
         return DrawnStarts((), None)
-    own = _Streams(rng)
+    streams = _Streams(rng)
 
-    def at(point: Array) -> dict[str, float]:
-        drawn = {axis.quantity.name: axis.value(float(u)) for axis, u in zip(axes, point, strict=True)}
-        return {q.name: drawn.get(q.name, float(q.guess)) for q in problem.quantities}
+    def start_at(point: Array) -> dict[str, float]:
+        values = {axis.quantity.name: axis.value(float(u)) for axis, u in zip(axes, point, strict=True)}
+        return {q.name: values.get(q.name, float(q.guess)) for q in problem.quantities}
 
-    def again(i: int) -> dict[str, float]:
+    def redraw(i: int) -> dict[str, float]:
         if not callable(sampling):
-            return at(own[i].random(len(axes)))
-        found: list[str] = []
-        start = _checked(problem, i, sampling(own[i]), found)
-        check("sampling", found)
+            return start_at(streams[i].random(len(axes)))
+        start_mistakes: list[str] = []
+        start = _checked(problem, i, sampling(streams[i]), start_mistakes)
+        check("sampling", start_mistakes)
         return start
 
-    count = len(given) or int(starts)
-    cube = None if given or callable(sampling) else _design(sampling, count, len(axes), own.design)
-    first: list[dict[str, float]] = []
+    count = len(user_starts) or int(starts)
+    cube = None if user_starts or callable(sampling) else _design(sampling, count, len(axes), streams.design)
+    initial_starts: list[dict[str, float]] = []
     seeds: list[int] = []
     for i in range(count):
-        if not given and i % _LOOK == 1 and time.time() >= deadline:
+        if not user_starts and i % _LOOK == 1 and time.time() >= deadline:
             break
-        first.append(given[i] if given else again(i) if cube is None else at(cube[i]))
-        seeds.append(own.seed(i))
+        initial_starts.append(user_starts[i] if user_starts else redraw(i) if cube is None else start_at(cube[i]))
+        seeds.append(streams.seed(i))
     note = drawn_about({axis.quantity.name: (axis.lower, axis.upper) for axis in axes if axis.about})
-    return DrawnStarts(tuple(first), None if given else again, tuple(seeds), count, note)
+    return DrawnStarts(tuple(initial_starts), None if user_starts else redraw, tuple(seeds), count, note)
 
 
 def screened(problem: Posable, draws: DrawnStarts, count: int, deadline: float = np.inf) -> DrawnStarts:
@@ -139,20 +139,20 @@ def screened(problem: Posable, draws: DrawnStarts, count: int, deadline: float =
     Each start draws from its own stream, as without screening.  What cannot be simulated is worse than anything else.
     Starts that the time does not suffice for stay as drawn.
     """
-    again = draws.again
-    if count < 2 or again is None:
+    redraw = draws.again
+    if count < 2 or redraw is None:
         return draws
-    scene = scene_of(problem.posed)
-    first: list[dict[str, float]] = []
+    search_problem = scene_of(problem.posed)
+    best_starts: list[dict[str, float]] = []
     with np.errstate(all="ignore"):
-        for i, drawn in enumerate(draws.first):
-            starts = [drawn, *(again(i) for _ in range(count - 1))]
+        for i, initial_start in enumerate(draws.first):
+            starts = [initial_start, *(redraw(i) for _ in range(count - 1))]
             if time.time() >= deadline:
-                first.append(drawn)
+                best_starts.append(initial_start)
                 continue
-            k, _ = best_of(scene, [problem.theta_from(start)[scene.places] for start in starts])
-            first.append(starts[k])
-    return replace(draws, first=tuple(first))
+            k, _ = best_of(search_problem, [problem.theta_from(start)[search_problem.places] for start in starts])
+            best_starts.append(starts[k])
+    return replace(draws, first=tuple(best_starts))
 
 
 class _Streams:
@@ -185,14 +185,14 @@ def _design(sampling: str | None, n: int, d: int, generator: np.random.Generator
 
 
 def _axes(problem: Posable, limits: Any, log: bool, mistakes: list[str]) -> list[_Axis]:
-    given = named("limits", limits, mistakes)
-    mistakes += [f"limits has the name '{n}', which is not estimated: {suggest(n, problem.names)}" for n in given
+    limit_by_name = named("limits", limits, mistakes)
+    mistakes += [f"limits has the name '{n}', which is not estimated: {suggest(n, problem.names)}" for n in limit_by_name
                  if n not in problem.names]  # fmt: skip
     follow = _following(problem.posed)
     return [
-        _axis(q, given.get(q.name), log or q.scale == "log", mistakes)
+        _axis(q, limit_by_name.get(q.name), log or q.scale == "log", mistakes)
         for q in problem.quantities
-        if q.name in given or q.name not in follow
+        if q.name in limit_by_name or q.name not in follow
     ]
 
 
@@ -202,37 +202,37 @@ def _following(problem: Posed) -> frozenset[str]:
     """
     noise = (q for q in problem.quantities if q.of in problem.noise_parameters)
     spreads = (q.name for q in noise if not np.isfinite([q.lower, q.upper]).all())
-    first = problem if problem.least_squares else surrogate(problem)
-    return frozenset((*spreads, *(first.names[int(j)] for j in entries_of(first))))
+    least_squares_problem = problem if problem.least_squares else surrogate(problem)
+    return frozenset((*spreads, *(least_squares_problem.names[int(j)] for j in entries_of(least_squares_problem))))
 
 
-def _axis(quantity: Quantity, given: Any, log: bool, mistakes: list[str]) -> _Axis:
+def _axis(quantity: Quantity, limit: Any, log: bool, mistakes: list[str]) -> _Axis:
     name, lower, upper = quantity.name, quantity.lower, quantity.upper
     remedy = (
         f"set limits={{'{name}': (lower, upper)}}, or a distribution such as scipy.stats.norm(mean, deviation), "
         "or pass a function as sampling="
     )
-    if all(callable(getattr(given, method, None)) for method in ("cdf", "ppf")):
-        if not float(given.cdf(upper)) > float(given.cdf(lower)):
+    if all(callable(getattr(limit, method, None)) for method in ("cdf", "ppf")):
+        if not float(limit.cdf(upper)) > float(limit.cdf(lower)):
             mistakes.append(f"the distribution of '{name}' lies outside its bounds [{lower:g}, {upper:g}]")
-        return _Axis(quantity, lower, upper, distribution=given)
-    if given is None and quantity.starts is not None:
+        return _Axis(quantity, lower, upper, distribution=limit)
+    if limit is None and quantity.starts is not None:
         return _Axis(quantity, lower, upper, distribution=quantity.starts)
-    if given is None and quantity.prior is not None and not np.isfinite([lower, upper]).all():
+    if limit is None and quantity.prior is not None and not np.isfinite([lower, upper]).all():
         return _Axis(quantity, lower, upper, distribution=quantity.prior)
-    if given is not None:
-        pair = reals(given)
+    if limit is not None:
+        pair = reals(limit)
         if pair is None or pair.shape != (2,) or not pair[0] <= pair[1]:
-            mistakes.append(f"the limits of '{name}' are {text(given)}; expected (lower, upper) or a distribution")
+            mistakes.append(f"the limits of '{name}' are {text(limit)}; expected (lower, upper) or a distribution")
             return _Axis(quantity, lower, upper)
         if pair[0] < lower or pair[1] > upper:
-            mistakes.append(f"the limits {text(given)} of '{name}' exceed its bounds [{lower:g}, {upper:g}]")
+            mistakes.append(f"the limits {text(limit)} of '{name}' exceed its bounds [{lower:g}, {upper:g}]")
         lower, upper = float(pair[0]), float(pair[1])
-    if given is None and (about := _about_guess(quantity, log=log)) is not None:
+    if limit is None and (about := _about_guess(quantity, log=log)) is not None:
         return about
     if not np.isfinite([lower, upper]).all():
-        where = f"[{lower:g}, {upper:g}]" + (f" about its guess {quantity.guess:g}" if given is None else "")
-        mistakes.append(f"'{name}' has the limits {where}, from which no starting point can be sampled; {remedy}")
+        range_text = f"[{lower:g}, {upper:g}]" + (f" about its guess {quantity.guess:g}" if limit is None else "")
+        mistakes.append(f"'{name}' has the limits {range_text}, from which no starting point can be sampled; {remedy}")
     elif log and not lower > 0:
         mistakes.append(f"'{name}' is sampled on a log scale, but its lower limit is {lower:g}; {remedy}")
     return _Axis(quantity, lower, upper, log)
@@ -241,12 +241,12 @@ def _axis(quantity: Quantity, given: Any, log: bool, mistakes: list[str]) -> _Ax
 def _about_guess(quantity: Quantity, *, log: bool) -> _Axis | None:
     """Return the range about the guess of a quantity of which a bound is missing; None if none is, or it cannot be."""
     guess, ends = float(quantity.guess), (quantity.lower, quantity.upper)
-    missing = not np.isfinite(ends).all() or (log and quantity.lower == 0.0)
-    if not missing or guess == 0.0 or (log and quantity.scale == "linear" and quantity.lower < 0.0):
+    is_missing = not np.isfinite(ends).all() or (log and quantity.lower == 0.0)
+    if not is_missing or guess == 0.0 or (log and quantity.scale == "linear" and quantity.lower < 0.0):
         return None
     with np.errstate(divide="ignore"):
-        at, lower, upper = (np.array([np.log(max(x, 0.0)) if log else x]) for x in (guess, *ends))
-    low, high = (float(end[0]) for end in enclosed(lower, upper, at, reach_of(at, np.array([log]))))
+        center, lower, upper = (np.array([np.log(max(x, 0.0)) if log else x]) for x in (guess, *ends))
+    low, high = (float(end[0]) for end in enclosed(lower, upper, center, reach_of(center, np.array([log]))))
     low, high = (float(np.exp(low)), float(np.exp(high))) if log else (low, high)
     return _Axis(quantity, low, high, log, about=True)
 
@@ -262,5 +262,5 @@ def _checked(problem: Posable, i: int, start: Any, mistakes: list[str]) -> dict[
         mistakes += [f"start {i}: {mistake}" for mistake in error.problems]
         return {}
     guess = problem.to_natural(problem.guess).tolist()
-    chosen = {str(n) if isinstance(n, str) else n.name(): float(v) for n, v in start.items()}
-    return {**dict(zip(problem.names, guess, strict=True)), **chosen}
+    start_values = {str(n) if isinstance(n, str) else n.name(): float(v) for n, v in start.items()}
+    return {**dict(zip(problem.names, guess, strict=True)), **start_values}

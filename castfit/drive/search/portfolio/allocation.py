@@ -172,7 +172,7 @@ _COLUMNS = np.dtype(
 the length of its theta, 0 if it has none."""
 
 
-def _columns(tried: Sequence[Tried]) -> NDArray[Any]:
+def _columns(records: Sequence[Tried]) -> NDArray[Any]:
     return np.array(
         [
             (
@@ -180,7 +180,7 @@ def _columns(tried: Sequence[Tried]) -> NDArray[Any]:
                 t.end.followed, len(t.end.theta), t.end.settled, t.end.floor, t.end.dropped,
                 t.end.result is not None, t.success, t.independent,
             )
-            for t in tried
+            for t in records
         ],
         dtype=_COLUMNS,
     )  # fmt: skip
@@ -217,8 +217,8 @@ class PortfolioState:
         """The best that holds at full accuracy: a solution, unless a point on the floor of a long valley is lower."""
         T = self.table
         solution = _least(T["solution"], T["success"])
-        least = np.inf if solution is None else T["cost"][solution] - SAME
-        floor = _least(T["cost"], T["fitted"] & T["settled"] & (T["cost"] < least))
+        cost_limit = np.inf if solution is None else T["cost"][solution] - SAME
+        floor = _least(T["cost"], T["fitted"] & T["settled"] & (T["cost"] < cost_limit))
         return solution if floor is None else floor
 
     @property
@@ -234,20 +234,20 @@ class PortfolioState:
         T = self.table
         failed = T["fitted"] & ~T["settled"]
         costs: Array = np.sort(T["cost"][failed])
-        alike = costs.searchsorted(T["cost"] + SAME, side="right") - costs.searchsorted(T["cost"] - SAME)
-        return np.asarray(failed | (~T["fitted"] & (alike >= _REFUTED)), dtype=np.bool_)
+        n_similar = costs.searchsorted(T["cost"] + SAME, side="right") - costs.searchsorted(T["cost"] - SAME)
+        return np.asarray(failed | (~T["fitted"] & (n_similar >= _REFUTED)), dtype=np.bool_)
 
-    def unconfirmed(self, *, last: bool = False) -> int | None:
+    def unconfirmed(self, *, is_last: bool = False) -> int | None:
         """Return the index of the lowest settled candidate that looks better than every solution, or None if there
         is none.
 
         Confirmations have a part of the work, the first one excepted: most of what is confirmed early is soon beaten.
         What valleys were followed for does not count: an optimum need not wait for them.
-        Floors of valleys take longer, and have to wait for their share.  Neither holds for the `last` time.
+        Floors of valleys take longer, and have to wait for their share.  Neither holds for the `is_last` time.
         """
         T = self.table
-        settled = T["settled"] & (~T["floor"] | last | self._spare) & ~self._refuted
-        return self._promising(settled) if last or self._may_check else None
+        is_converged = T["settled"] & (~T["floor"] | is_last | self._spare) & ~self._refuted
+        return self._promising(is_converged) if is_last or self._may_check else None
 
     @property
     def unpolished(self) -> int | None:
@@ -267,14 +267,14 @@ class PortfolioState:
         T = self.table
         return _least(T["cost"], candidates & ~T["fitted"] & (T["cost"] < self.lowest - SAME))
 
-    def valley(self, *, last: bool = False) -> int | None:
+    def valley(self, *, is_last: bool = False) -> int | None:
         """Return the lowest candidate that is lower than all that are settled, and was not dropped.
 
-        None if there is none, or no share of the work is left for it, which is larger for the `last` time.
+        None if there is none, or no share of the work is left for it, which is larger for the `is_last` time.
         """
         T, lowest = self.table, self._ahead
-        left = last and T["following"].sum() <= _LAST_VALLEYS * T["work"].sum()
-        return lowest if lowest is not None and (left or self._spare[lowest]) else None
+        has_share = is_last and T["following"].sum() <= _LAST_VALLEYS * T["work"].sum()
+        return lowest if lowest is not None and (has_share or self._spare[lowest]) else None
 
     @property
     def unchecked(self) -> int | None:
@@ -282,15 +282,15 @@ class PortfolioState:
         None.
         """
         T, lowest = self.table, self._ahead
-        least = min(self.lowest, float(T["held"].min(initial=np.inf))) - NEAR
-        return lowest if lowest is not None and T["cost"][lowest] < least and self._may_check else None
+        cost_limit = min(self.lowest, float(T["held"].min(initial=np.inf))) - NEAR
+        return lowest if lowest is not None and T["cost"][lowest] < cost_limit and self._may_check else None
 
     @cached_property
     def _ahead(self) -> int | None:
         T = self.table
-        least = min(float(T["cost"][T["settled"] & ~self._refuted].min(initial=np.inf)), self.lowest) - SAME
-        open_ = (T["size"] > 0) & ~(T["settled"] | T["dropped"] | T["fitted"] | self._refuted) & (T["cost"] < least)
-        return _least(T["cost"], open_)
+        cost_limit = min(float(T["cost"][T["settled"] & ~self._refuted].min(initial=np.inf)), self.lowest) - SAME
+        is_open = (T["size"] > 0) & ~(T["settled"] | T["dropped"] | T["fitted"] | self._refuted) & (T["cost"] < cost_limit)
+        return _least(T["cost"], is_open)
 
     @property
     def _may_check(self) -> bool:
@@ -300,12 +300,12 @@ class PortfolioState:
     @property
     def unfinished(self) -> bool:
         """Whether anything that looks better than every solution waits to be confirmed or followed."""
-        return self.unconfirmed(last=True) is not None or self._ahead is not None
+        return self.unconfirmed(is_last=True) is not None or self._ahead is not None
 
     @property
     def closable(self) -> bool:
         """Whether any of that is to be confirmed or followed now: shares of the work may be used up."""
-        return self.unconfirmed(last=True) is not None or self.valley(last=True) is not None
+        return self.unconfirmed(is_last=True) is not None or self.valley(is_last=True) is not None
 
     @cached_property
     def _spare(self) -> Mask:
@@ -314,8 +314,8 @@ class PortfolioState:
         strides = np.array(
             [ACCURATE * work_of({"jacobians": POLISHING}, n) for n in range(T["size"].max(initial=0) + 1)]
         )
-        expected = np.where(T["followed"] < _COARSELY, 0.0, strides[T["size"]])
-        return np.asarray(T["following"].sum() + expected <= _VALLEYS * T["work"].sum(), dtype=np.bool_)
+        expected_work = np.where(T["followed"] < _COARSELY, 0.0, strides[T["size"]])
+        return np.asarray(T["following"].sum() + expected_work <= _VALLEYS * T["work"].sum(), dtype=np.bool_)
 
     def found(self, *, independent: bool = True) -> Index:
         """Return the indices of the candidates that ended in the best optimum.
@@ -327,80 +327,80 @@ class PortfolioState:
         T, best, lowest = self.table, self.best, self.lowest
         if not np.isfinite(lowest):
             return np.empty(0, dtype=np.intp)
-        same = T["settled"] & (np.abs(T["cost"] - lowest) <= SAME)
+        is_best = T["settled"] & (np.abs(T["cost"] - lowest) <= SAME)
         if self._lowest is not None and T["success"][self._lowest]:
-            same |= T["solution"] <= best + SAME
-        return np.flatnonzero(same & (T["independent"] | (not independent)))
+            is_best |= T["solution"] <= best + SAME
+        return np.flatnonzero(is_best & (T["independent"] | (not independent)))
 
     def finds(self, *, independent: bool = True) -> list[Tried]:
         """Return the candidates that ended in the best optimum, as determined by `found`."""
         return [self.tried[i] for i in self.found(independent=independent).tolist()]
 
-    def extended(self, tried: Sequence[Tried], field: Field) -> PortfolioState:
+    def extended(self, records: Sequence[Tried], region: Field) -> PortfolioState:
         """Return the state with more candidates."""
         pool = self.pool
-        own = self.table["cost"][self.table["independent"]]
-        good = float(np.quantile(own, _GOOD, method="lower")) + SAME if own.size else -np.inf
-        for t in tried:
+        independent_costs = self.table["cost"][self.table["independent"]]
+        threshold = float(np.quantile(independent_costs, _GOOD, method="lower")) + SAME if independent_costs.size else -np.inf
+        for t in records:
             if t.end.theta and not t.end.dropped:
                 family = t.index if t.family < 0 else t.family
-                vain = next((m.vain for m in pool if m.family == family and t.end.cost >= m.cost - SAME), 0)
+                n_vain = next((m.vain for m in pool if m.family == family and t.end.cost >= m.cost - SAME), 0)
                 theta = np.array(t.end.theta, dtype=float)
-                pool = joined(pool, FamilyHead(theta, t.end.cost, family, vain), field, good)
+                pool = joined(pool, FamilyHead(theta, t.end.cost, family, n_vain), region, threshold)
             if t.way == MOVED:
                 pool = tuple(replace(m, vain=m.vain + 1) if m.family == t.family else m for m in pool)
-        return self._with((*self.tried, *tried), np.concatenate([self.table, _columns(tried)]), pool)
+        return self._with((*self.tried, *records), np.concatenate([self.table, _columns(records)]), pool)
 
     def followed(self, index: int, end: Outcome) -> PortfolioState:
         """Return the state with a candidate that went on along the floor of its valley."""
-        before = self.tried[index].end
-        if not end.cost < before.cost and end.rough == before.rough:  # costs of one accuracy are compared
-            end = replace(end, theta=before.theta, cost=before.cost)
-            if before.followed >= _COARSELY and not end.settled:
+        previous = self.tried[index].end
+        if not end.cost < previous.cost and end.rough == previous.rough:  # costs of one accuracy are compared
+            end = replace(end, theta=previous.theta, cost=previous.cost)
+            if previous.followed >= _COARSELY and not end.settled:
                 # The same stride again would lead to the same end: a fit goes on from there, if any does.
                 end = replace(end, settled=True, floor=True)
-        after = replace(
-            before, theta=end.theta, cost=end.cost, settled=end.settled, floor=end.floor, followed=before.followed + 1,
-            following=before.following + end.work, checking=before.checking + end.work, work=before.work + end.work,
-            seconds=before.seconds + end.seconds, rough=end.rough,
+        updated = replace(
+            previous, theta=end.theta, cost=end.cost, settled=end.settled, floor=end.floor, followed=previous.followed + 1,
+            following=previous.following + end.work, checking=previous.checking + end.work, work=previous.work + end.work,
+            seconds=previous.seconds + end.seconds, rough=end.rough,
         )  # fmt: skip
-        return self._changed(index, after)
+        return self._changed(index, updated)
 
     def checked(self, index: int, end: Outcome) -> PortfolioState:
         """Return the state with a candidate in a valley that was fitted at full accuracy, as far as a few steps go."""
         if end.result is None or end.result.success or not end.settled:
             return self.confirmed(index, end)
-        before = self.tried[index].end
-        lower = replace(before, theta=end.theta, cost=end.cost) if end.cost < before.cost else before
-        after = replace(
-            lower, held=end.cost, checking=before.checking + end.work, work=before.work + end.work,
-            seconds=before.seconds + end.seconds,
+        previous = self.tried[index].end
+        lower = replace(previous, theta=end.theta, cost=end.cost) if end.cost < previous.cost else previous
+        updated = replace(
+            lower, held=end.cost, checking=previous.checking + end.work, work=previous.work + end.work,
+            seconds=previous.seconds + end.seconds,
         )  # fmt: skip
-        return self._changed(index, after)
+        return self._changed(index, updated)
 
     def confirmed(self, index: int, end: Outcome) -> PortfolioState:
         """Return the state with a candidate fitted at full accuracy; if that failed, it is no optimum."""
-        before = self.tried[index]
-        after = replace(
-            end, begun=before.end.begun, at_looks=before.end.at_looks, followed=before.end.followed,
-            floor=before.end.floor, following=before.end.following + (end.work if before.end.floor else 0.0),
-            checking=before.end.checking + end.work,
-            work=before.end.work + end.work, seconds=before.end.seconds + end.seconds, rough=before.end.rough,
+        previous = self.tried[index]
+        updated = replace(
+            end, begun=previous.end.begun, at_looks=previous.end.at_looks, followed=previous.end.followed,
+            floor=previous.end.floor, following=previous.end.following + (end.work if previous.end.floor else 0.0),
+            checking=previous.end.checking + end.work,
+            work=previous.end.work + end.work, seconds=previous.end.seconds + end.seconds, rough=previous.end.rough,
         )  # fmt: skip
         if not end.settled:
-            after = replace(after, theta=before.end.theta, cost=before.end.cost)
-            if before.end.result is not None:  # what held before does not cease to
-                after = replace(after, result=before.end.result, settled=before.end.settled)
-        return self._changed(index, after)
+            updated = replace(updated, theta=previous.end.theta, cost=previous.end.cost)
+            if previous.end.result is not None:  # what held before does not cease to
+                updated = replace(updated, result=previous.end.result, settled=previous.end.settled)
+        return self._changed(index, updated)
 
     def _changed(self, index: int, end: Outcome) -> PortfolioState:
-        new, table = replace(self.tried[index], end=end), self.table.copy()
-        table[index : index + 1] = _columns([new])
-        return self._with((*self.tried[:index], new, *self.tried[index + 1 :]), table, self.pool)
+        record, table = replace(self.tried[index], end=end), self.table.copy()
+        table[index : index + 1] = _columns([record])
+        return self._with((*self.tried[:index], record, *self.tried[index + 1 :]), table, self.pool)
 
     @staticmethod
-    def _with(tried: tuple[Tried, ...], table: NDArray[Any], pool: tuple[FamilyHead, ...]) -> PortfolioState:
-        state = PortfolioState(tried, pool)
+    def _with(records: tuple[Tried, ...], table: NDArray[Any], pool: tuple[FamilyHead, ...]) -> PortfolioState:
+        state = PortfolioState(records, pool)
         vars(state).update(table=table)
         return state
 
@@ -410,26 +410,26 @@ def _least(costs: Array, candidates: Mask) -> int | None:
     return int(np.argmin(np.where(candidates, costs, np.inf))) if candidates.any() else None
 
 
-def next_round(state: PortfolioState, options: PortfolioOptions, field: Field, rng: np.random.Generator) -> list[Order]:
+def next_round(state: PortfolioState, options: PortfolioOptions, region: Field, rng: np.random.Generator) -> list[Order]:
     """Return the orders of the next round."""
     ways = _first_rounds(state, options) or _chosen(state, options, rng)
-    guessed, boxes = bool((state.table["way"] == "fit").any()), int((state.table["way"] == "box").sum())
+    has_guess, n_boxes = bool((state.table["way"] == "fit").any()), int((state.table["way"] == "box").sum())
     limits = (_limit(state, 0), _limit(state, 1)) if options.race else OPEN
     base = Order("", screen=options.screen, limits=limits, best=state.frontier, step_control=options.step_control)
-    out: list[Order] = []
+    orders: list[Order] = []
     for way in ways:
         seed = int(rng.integers(2**63, size=1)[0])
-        order = replace(base, way=way, seed=seed, guess=way == "fit" and not guessed)
+        order = replace(base, way=way, seed=seed, guess=way == "fit" and not has_guess)
         if way == "box":
-            if boxes % 2:  # the best of several has its own basins
+            if n_boxes % 2:  # the best of several has its own basins
                 order = replace(order, screen=1)
-            order = replace(order, guess=boxes == 0 and "soft" in options.ways)
+            order = replace(order, guess=n_boxes == 0 and "soft" in options.ways)
         if way == MOVED:
             head = chosen(state.pool, rng, options.families)
-            theta, plateau = moved(head.theta, field, rng)
+            theta, plateau = moved(head.theta, region, rng)
             order = replace(order, theta=tuple(theta.tolist()), plateau=plateau, family=head.family)
-        out.append(order)
-    return out
+        orders.append(order)
+    return orders
 
 
 def _limit(state: PortfolioState, look: int) -> float:
@@ -438,15 +438,15 @@ def _limit(state: PortfolioState, look: int) -> float:
     Inf if there are too few.
     """
     costs = state.table["looks"][:, look]
-    known = costs[np.isfinite(costs)][-_MEMORY:]
-    return float(np.median(known)) if known.size >= _FEWEST else np.inf
+    finite_costs = costs[np.isfinite(costs)][-_MEMORY:]
+    return float(np.median(finite_costs)) if finite_costs.size >= _FEWEST else np.inf
 
 
 def following(state: PortfolioState, options: PortfolioOptions, index: int) -> Order:
     """Return the order to go on along the floor of a candidate's valley."""
-    end, by = state.tried[index].end, options.step_control
+    end, step_control = state.tried[index].end, options.step_control
     accurate = end.followed >= _COARSELY
-    return Order(FOLLOW, theta=end.theta, best=state.lowest, accurate=accurate, step_control=by, finer=end.rough)
+    return Order(FOLLOW, theta=end.theta, best=state.lowest, accurate=accurate, step_control=step_control, finer=end.rough)
 
 
 def doubting(state: PortfolioState, options: PortfolioOptions, rng: np.random.Generator) -> Order:
@@ -462,13 +462,13 @@ def _first_rounds(state: PortfolioState, options: PortfolioOptions) -> list[str]
     if "soft" in options.ways and (cheap := [way for way in _CHEAP if times.get(way, 2) < 2]):
         return cheap
     waiting = WHOLE if "soft" in options.ways else ("incremental",)
-    new = [way for way, count in times.items() if count == 0 and way not in waiting]
-    return new or ([] if state.tried else ["box"])
+    new_ways = [way for way, count in times.items() if count == 0 and way not in waiting]
+    return new_ways or ([] if state.tried else ["box"])
 
 
 def _chosen(state: PortfolioState, options: PortfolioOptions, rng: np.random.Generator) -> list[str]:
-    fresh = int(((state.table["size"] > 0) & ~state.table["dropped"]).sum())
-    ways = [w for w in options.ways if w != MOVED or (fresh >= _FRESH and state.pool)]
+    n_fresh = int(((state.table["size"] > 0) & ~state.table["dropped"]).sum())
+    ways = [w for w in options.ways if w != MOVED or (n_fresh >= _FRESH and state.pool)]
     if not ways:
         ways = ["box"]
     pay = shares(state, ways)
@@ -478,63 +478,63 @@ def _chosen(state: PortfolioState, options: PortfolioOptions, rng: np.random.Gen
 def shares(state: PortfolioState, ways: Sequence[str]) -> Array:
     """Compute the probability of each way for the next candidate, (n_ways,): its share of work over the work of one."""
     T = state.table
-    costs, own = T["cost"], T["work"] - T["checking"]
-    mean = float(np.mean(own)) or 1.0
-    before = np.minimum.accumulate(np.concatenate([[np.inf], costs]))[:-1]
-    improved = costs < before - SAME
-    finds = np.zeros(costs.size, dtype=np.bool_)
-    finds[state.found(independent=False)[:_ENOUGH]] = True
-    good = float(np.quantile(costs, 0.25, method="lower")) if costs.size >= _RANKED else -np.inf
-    among = np.flatnonzero(np.isin(T["way"], ways) & np.isfinite(costs) & (costs <= good + SAME))
-    first = np.zeros(costs.size, dtype=np.bool_)
-    first[among[np.unique(np.rint(costs[among] / SAME), return_index=True)[1]]] = True
-    of_way = {w: T["way"] == w for w in ways}
-    found = {
-        w: 1.0 + sum(float((mine & by).sum()) for by in (improved, improved, finds, first))
-        for w, mine in of_way.items()
+    costs, search_work = T["cost"], T["work"] - T["checking"]
+    mean = float(np.mean(search_work)) or 1.0
+    best_before = np.minimum.accumulate(np.concatenate([[np.inf], costs]))[:-1]
+    is_improved = costs < best_before - SAME
+    is_hit = np.zeros(costs.size, dtype=np.bool_)
+    is_hit[state.found(independent=False)[:_ENOUGH]] = True
+    threshold = float(np.quantile(costs, 0.25, method="lower")) if costs.size >= _RANKED else -np.inf
+    good_indices = np.flatnonzero(np.isin(T["way"], ways) & np.isfinite(costs) & (costs <= threshold + SAME))
+    is_first = np.zeros(costs.size, dtype=np.bool_)
+    is_first[good_indices[np.unique(np.rint(costs[good_indices] / SAME), return_index=True)[1]]] = True
+    mask_by_way = {w: T["way"] == w for w in ways}
+    successes = {
+        w: 1.0 + sum(float((is_way & mask).sum()) for mask in (is_improved, is_improved, is_hit, is_first))
+        for w, is_way in mask_by_way.items()
     }
-    work = {w: float(own[mine].sum()) for w, mine in of_way.items()}
-    score = np.array([(found[w] / (1.0 + work[w] / mean)) ** 2 for w in ways])
-    of = [part for after, part in _STEADY if costs.size >= after][-1]
-    idle = np.array([w == MOVED and all(m.spent for m in state.pool) for w in ways])
-    score[idle & ~idle.all()] = 0.0
-    steady = np.array([0.0 if none else of.get(w, 0.0) for w, none in zip(ways, idle, strict=True)])
-    share = (1.0 - _FLOOR - steady.sum()) * score / score.sum() + _FLOOR / len(ways) + steady
-    tried = {w: int(mine.sum()) for w, mine in of_way.items()}
-    one = np.array([work[w] / tried[w] if work[w] else mean * (_DEAR if w in WHOLE else 1.0) for w in ways])
-    often = share / one
-    return np.asarray(often / often.sum(), dtype=float)
+    work = {w: float(search_work[is_way].sum()) for w, is_way in mask_by_way.items()}
+    score = np.array([(successes[w] / (1.0 + work[w] / mean)) ** 2 for w in ways])
+    steady_fractions = [fractions for min_count, fractions in _STEADY if costs.size >= min_count][-1]
+    idle_mask = np.array([w == MOVED and all(m.spent for m in state.pool) for w in ways])
+    score[idle_mask & ~idle_mask.all()] = 0.0
+    steady_shares = np.array([0.0 if is_idle else steady_fractions.get(w, 0.0) for w, is_idle in zip(ways, idle_mask, strict=True)])
+    share = (1.0 - _FLOOR - steady_shares.sum()) * score / score.sum() + _FLOOR / len(ways) + steady_shares
+    counts = {w: int(is_way.sum()) for w, is_way in mask_by_way.items()}
+    mean_works = np.array([work[w] / counts[w] if work[w] else mean * (_DEAR if w in WHOLE else 1.0) for w in ways])
+    frequencies = share / mean_works
+    return np.asarray(frequencies / frequencies.sum(), dtype=float)
 
 
-def joined(pool: Sequence[FamilyHead], new: FamilyHead, field: Field, good: float = -np.inf) -> tuple[FamilyHead, ...]:
+def joined(pool: Sequence[FamilyHead], new_head: FamilyHead, region: Field, threshold: float = -np.inf) -> tuple[FamilyHead, ...]:
     """Add a member to a pool, the best first; of similar members only the better one stays.
 
-    It is as spent as those of other families in whose place it comes.  Up to a `good` cost, spent ones elsewhere are
+    It is as spent as those of other families in whose place it comes.  Up to a `threshold` cost, spent ones elsewhere are
     not alike: from another point of a plateau moves may lead elsewhere.
     """
-    if not np.isfinite(new.cost):
+    if not np.isfinite(new_head.cost):
         return tuple(pool)
-    width = np.where(field.upper > field.lower, field.upper - field.lower, 1.0)
-    theta = np.array([m.theta for m in pool]).reshape(len(pool), new.theta.size)
-    near = np.sqrt(np.mean(((theta - new.theta) / width) ** 2, axis=1)) < _NEAR
+    width = np.where(region.upper > region.lower, region.upper - region.lower, 1.0)
+    theta = np.array([m.theta for m in pool]).reshape(len(pool), new_head.theta.size)
+    is_near = np.sqrt(np.mean(((theta - new_head.theta) / width) ** 2, axis=1)) < _NEAR
     clash = [
         bool(close)
-        or m.family == new.family
-        or (abs(m.cost - new.cost) < _ALIKE and not (m.spent and new.cost <= good))
-        for m, close in zip(pool, near, strict=True)
+        or m.family == new_head.family
+        or (abs(m.cost - new_head.cost) < _ALIKE and not (m.spent and new_head.cost <= threshold))
+        for m, close in zip(pool, is_near, strict=True)
     ]
-    place = sum(m.cost <= new.cost for m in pool)
-    if any(clash[:place]):
+    position = sum(m.cost <= new_head.cost for m in pool)
+    if any(clash[:position]):
         return tuple(pool)
-    behind = [m for m, same in zip(pool[place:], clash[place:], strict=True) if not same]
-    replaced = [m.vain for m, same in zip(pool[place:], clash[place:], strict=True) if same and m.family != new.family]
-    new = replace(new, vain=max([new.vain, *replaced]))
-    out, room = list[FamilyHead](), _POOL
-    for m in (*pool[:place], new, *behind):
-        if m.spent or room > 0:
-            out.append(m)
-            room -= not m.spent
-    return tuple(out)
+    remaining = [m for m, is_clash in zip(pool[position:], clash[position:], strict=True) if not is_clash]
+    vain_counts = [m.vain for m, is_clash in zip(pool[position:], clash[position:], strict=True) if is_clash and m.family != new_head.family]
+    new_head = replace(new_head, vain=max([new_head.vain, *vain_counts]))
+    heads, n_free = list[FamilyHead](), _POOL
+    for m in (*pool[:position], new_head, *remaining):
+        if m.spent or n_free > 0:
+            heads.append(m)
+            n_free -= not m.spent
+    return tuple(heads)
 
 
 def chosen(pool: Sequence[FamilyHead], rng: np.random.Generator, families: int = FAMILIES) -> FamilyHead:
@@ -545,12 +545,12 @@ def chosen(pool: Sequence[FamilyHead], rng: np.random.Generator, families: int =
     return best[int(rng.integers(len(best)))]
 
 
-def moved(head: Array, field: Field, rng: np.random.Generator) -> tuple[Array, bool]:
+def moved(head: Array, region: Field, rng: np.random.Generator) -> tuple[Array, bool]:
     """Return a moved copy of a head, and whether it is still to be moved over its plateau, by simulations."""
     kind, theta = int(rng.integers(3)), head.copy()
     if kind == 0:
-        few = rng.choice(head.size, size=min(int(rng.integers(1, _FEW + 1)), head.size), replace=False)
-        theta[few] = field.draw(rng)[few]
+        coordinates = rng.choice(head.size, size=min(int(rng.integers(1, _FEW + 1)), head.size), replace=False)
+        theta[coordinates] = region.draw(rng)[coordinates]
     elif kind == 1:
-        theta += 10 ** rng.uniform(-2.0, 0.3) * field.unit * rng.standard_normal(head.size)
-    return field.inside(theta), kind == 2
+        theta += 10 ** rng.uniform(-2.0, 0.3) * region.unit * rng.standard_normal(head.size)
+    return region.inside(theta), kind == 2

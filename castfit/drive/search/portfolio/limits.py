@@ -54,9 +54,9 @@ class Field:
         """Draw between the limits."""
         u = rng.random(self.lower.size)
         theta = self.lower + (self.upper - self.lower) * u
-        for of in self.uneven:
-            j = of.place
-            theta[j] = of.value(float(u[j]), float(self.lower[j]), float(self.upper[j]))
+        for prior in self.uneven:
+            j = prior.place
+            theta[j] = prior.value(float(u[j]), float(self.lower[j]), float(self.upper[j]))
         return theta
 
     def inside(self, theta: Array) -> Array:
@@ -67,13 +67,13 @@ class Field:
 def limits_mistakes(problem: Posable, limits: Any) -> list[str]:
     """Return the mistakes in given limits."""
     mistakes: list[str] = []
-    given = named("limits", limits, mistakes)
-    known = {q.name: q for q in problem.quantities}
-    for name, pair in given.items():
-        if name not in known:
-            mistakes.append(f"limits has the name '{name}', which is not estimated: {suggest(name, known)}")
+    limit_by_name = named("limits", limits, mistakes)
+    quantities = {q.name: q for q in problem.quantities}
+    for name, pair in limit_by_name.items():
+        if name not in quantities:
+            mistakes.append(f"limits has the name '{name}', which is not estimated: {suggest(name, quantities)}")
             continue
-        q, ends = known[name], reals(pair)
+        q, ends = quantities[name], reals(pair)
         if ends is None or ends.shape != (2,) or not ends[0] <= ends[1] or not np.isfinite(ends).all():
             mistakes.append(f"the limits of '{name}' are {text(pair)}; expected (lower, upper)")
         elif ends[0] < q.lower or ends[1] > q.upper:
@@ -83,26 +83,26 @@ def limits_mistakes(problem: Posable, limits: Any) -> list[str]:
     return mistakes
 
 
-def search_field(posed: Posed, limits: Mapping[str, Any] | None) -> Field:
+def search_field(compiled: Posed, limits: Mapping[str, Any] | None) -> Field:
     """Return limits and units of the quantities that are searched, in search scale."""
-    searched, lower, upper, unit = frame_of(posed)
-    given = {} if limits is None else {str(n): reals(pair) for n, pair in limits.items()}
+    searched, lower, upper, unit = frame_of(compiled)
+    limit_by_name = {} if limits is None else {str(n): reals(pair) for n, pair in limits.items()}
     quantities, guess = searched.quantities, searched.guess
     log = np.array([q.scale == "log" for q in quantities], dtype=np.bool_)
     for j, q in enumerate(quantities):
-        if (ends := given.get(q.name)) is not None:
+        if (ends := limit_by_name.get(q.name)) is not None:
             lower[j], upper[j] = np.log(ends) if log[j] else ends
-    missing = ~np.isfinite([lower, upper]).all(axis=0)
+    is_missing = ~np.isfinite([lower, upper]).all(axis=0)
     lower, upper = enclosed(lower, upper, guess, reach_of(guess, log))
-    uneven = tuple(
+    priors = tuple(
         Uneven(j, q.starts, bool(log[j]))
         for j, q in enumerate(quantities)
-        if q.starts is not None and q.name not in given and upper[j] > lower[j]
+        if q.starts is not None and q.name not in limit_by_name and upper[j] > lower[j]
     )
-    about: dict[str, tuple[float, float]] = {}
-    for j in np.flatnonzero(missing & (upper > lower)).tolist():
+    guessed_limits: dict[str, tuple[float, float]] = {}
+    for j in np.flatnonzero(is_missing & (upper > lower)).tolist():
         ends = np.array([lower[j], upper[j]])
-        if all(of.place != j for of in uneven):
-            about[quantities[j].name] = tuple((np.exp(ends) if log[j] else ends).tolist())
+        if all(prior.place != j for prior in priors):
+            guessed_limits[quantities[j].name] = tuple((np.exp(ends) if log[j] else ends).tolist())
     unit = np.minimum(unit, np.where(upper > lower, upper - lower, unit))
-    return Field(lower, upper, unit, uneven, drawn_about(about))
+    return Field(lower, upper, unit, priors, drawn_about(guessed_limits))

@@ -125,45 +125,45 @@ def estimate(
         ("finds", finds, is_count(finds, 1), "give at least 1"),
         within_reason("screen", screen, 1000),
     )
-    chosen = _ways(ways, mistakes)
+    chosen_ways = _ways(ways, mistakes)
     require_problem("estimate", problem, mistakes)
     mistakes += limits_mistakes(problem, limits)
     check("estimate", mistakes)
     run = run.cleaned()
     if ways is None:
-        chosen = suiting(problem.posed)
-    options = PortfolioOptions(chosen, int(screen), race=bool(race))
+        chosen_ways = suiting(problem.posed)
+    options = PortfolioOptions(chosen_ways, int(screen), race=bool(race))
     field = search_field(problem.posed, limits)
     header = run_header(
-        "estimate", problem, Collocation(), GaussNewton(), seed=seed_of(rng), ways=list(chosen), screen=int(screen),
+        "estimate", problem, Collocation(), GaussNewton(), seed=seed_of(rng), ways=list(chosen_ways), screen=int(screen),
         race=bool(race), limits=[field.lower.tolist(), field.upper.tolist()],
     )  # fmt: skip
     return searched(problem, options, field, run, header, rng=rng, finds=int(finds))
 
 
-def suiting(posed: Posed) -> tuple[str, ...]:
+def suiting(compiled: Posed) -> tuple[str, ...]:
     """Return the ways that suit a problem.
 
     Where all states are measured, nobody need find them by soft equations; elsewhere incremental single shooting has
     nothing to hold on to.
     """
-    measured = every_state_measured(posed)
-    useless = {
-        "soft": measured or bool(posed.triggered),
+    measured = every_state_measured(compiled)
+    is_unsuitable = {
+        "soft": measured or bool(compiled.triggered),
         "incremental": not measured
-        or any(c.schedule.instants for c in posed.conditions)
-        or bool(posed.model.algebraic_states),
-        "decomposed": not measured or bool(decomposition_mistakes(posed)),
+        or any(c.schedule.instants for c in compiled.conditions)
+        or bool(compiled.model.algebraic_states),
+        "decomposed": not measured or bool(decomposition_mistakes(compiled)),
     }
-    return tuple(way for way in WAYS if not useless.get(way, False))
+    return tuple(way for way in WAYS if not is_unsuitable.get(way, False))
 
 
-def _ways(given: Any, mistakes: list[str]) -> tuple[str, ...]:
-    if given is None:
+def _ways(ways: Any, mistakes: list[str]) -> tuple[str, ...]:
+    if ways is None:
         return tuple(WAYS)
-    named = items(given)
-    if not named or isinstance(given, str):
-        mistakes.append(f"ways is {text(given)}; expected a list of names from {', '.join(WAYS)}")
+    names = items(ways)
+    if not names or isinstance(ways, str):
+        mistakes.append(f"ways is {text(ways)}; expected a list of names from {', '.join(WAYS)}")
         return ()
-    mistakes += [f"ways contains {text(w)}: {suggest(str(w), WAYS)}" for w in named if not is_one_of(w, *WAYS)]
-    return tuple(dict.fromkeys(str(w) for w in named))
+    mistakes += [f"ways contains {text(w)}: {suggest(str(w), WAYS)}" for w in names if not is_one_of(w, *WAYS)]
+    return tuple(dict.fromkeys(str(w) for w in names))

@@ -88,8 +88,8 @@ class PortfolioProgress:
     def sentence(self) -> str:
         """The state of things in one line."""
         if not np.isfinite(self.chi2) and np.isfinite(self.lowest):
-            at = f"{self.measure} = {self.objective:.6g} in a flat valley, not yet an optimum"
-            return f"{self.candidates} candidates: {at}, {self.seconds:.1f} s"
+            state_text = f"{self.measure} = {self.objective:.6g} in a flat valley, not yet an optimum"
+            return f"{self.candidates} candidates: {state_text}, {self.seconds:.1f} s"
         if not np.isfinite(self.cost):
             return f"{self.candidates} candidates, no solution yet, {self.seconds:.1f} s"
         times = "once" if self.finds < 2 else f"{self.finds} times"
@@ -183,20 +183,20 @@ class PortfolioResult(SearchResult):
     @property
     def _found(self) -> str:
         """Sentence about the lowest optimum: number of finds, distance of their starts, number of candidates, time."""
-        made = f"{len(self.candidates)} candidate{'' if len(self.candidates) == 1 else 's'} in {self.time:.1f} s"
+        count_text = f"{len(self.candidates)} candidate{'' if len(self.candidates) == 1 else 's'} in {self.time:.1f} s"
         number = f"{self.measure} = {self.objective:.6g}"
         if self.best is None or not self.success:
             lower = self.best is not None and any(c.success for c in self.candidates)
             floor = f"The best point ({number}) lies in a long flat valley, below every converged candidate"
             if lower:
-                return f"{floor}. After {made} it is not confirmed as an optimum; continue the fit from there."
-            return f"None of {made} converged to a solution."
+                return f"{floor}. After {count_text} it is not confirmed as an optimum; continue the fit from there."
+            return f"None of {count_text} converged to a solution."
         times = {0: "by moves alone", 1: "once", 2: "twice"}.get(self.finds, f"{self.finds} times")
         ways = sum(way.finds > 0 for way in self.ways)
-        by = f", by {ways} ways" if self.finds > 1 and ways > 1 else ""
-        apart = f" {100 * self.spread:.0f} % of the search range apart" if np.isfinite(self.spread) else ""
-        whence = f" from independent starting points{apart}" if self.finds > 1 else ""
-        return f"The lowest optimum ({number}) was found {times}{whence}{by}; {made} found none lower."
+        ways_text = f", by {ways} ways" if self.finds > 1 and ways > 1 else ""
+        distance_text = f" {100 * self.spread:.0f} % of the search range apart" if np.isfinite(self.spread) else ""
+        starts_text = f" from independent starting points{distance_text}" if self.finds > 1 else ""
+        return f"The lowest optimum ({number}) was found {times}{starts_text}{ways_text}; {count_text} found none lower."
 
     @property
     def _sure(self) -> str:

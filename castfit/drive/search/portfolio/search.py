@@ -49,13 +49,13 @@ _RESERVE = 0.1, 10.0  # of the time, and seconds at most, kept for the confirmat
 
 
 def searched(
-    problem: Posable, options: PortfolioOptions, field: Field, run: RunOptions, header: Header, *,
+    problem: Posable, options: PortfolioOptions, region: Field, run: RunOptions, header: Header, *,
     rng: int | np.random.Generator, finds: int,
 ) -> PortfolioResult:  # fmt: skip
     """Carry out a search with given parts; `castfit.estimate` says what the arguments mean."""
-    job = run.freeze("estimate", "the problem", (problem, field))
+    job = run.freeze("estimate", "the problem", (problem, region))
     with run.opened(header) as file:
-        search = _PortfolioSearch(problem, options, field, np.random.default_rng(rng), job, run, finds)
+        search = _PortfolioSearch(problem, options, region, np.random.default_rng(rng), job, run, finds)
         if file is not None:
             with file.intact():
                 search.known |= {int(record["index"]): rebuilt(Outcome, record["end"]) for record in file.records}
@@ -66,24 +66,24 @@ def searched(
                 file.append({"index": i, "end": end})
             if end is None:
                 return None
-            now = search.progress()
-            enough = bool(search.reason)
-            return ProgressReport(now, now.sentence, now.sentence, now.candidates, now.candidates, enough)
+            progress = search.progress()
+            is_finished = bool(search.reason)
+            return ProgressReport(progress, progress.sentence, progress.sentence, progress.candidates, progress.candidates, is_finished)
 
         search.plan()
-        stopped = carry_out(run, candidate, search.tasks, enter, limit=_PART * run.max_time)
+        stop_status = carry_out(run, candidate, search.tasks, enter, limit=_PART * run.max_time)
         warnings = (file.trouble,) if file is not None and file.trouble else ()
-    return search.result(stopped, warnings)
+    return search.result(stop_status, warnings)
 
 
 class _PortfolioSearch:
     """A search that is under way."""
 
     def __init__(
-        self, problem: Posable, options: PortfolioOptions, field: Field, rng: np.random.Generator, job: Any,
+        self, problem: Posable, options: PortfolioOptions, region: Field, rng: np.random.Generator, job: Any,
         run: RunOptions, finds: int,
     ) -> None:  # fmt: skip
-        self.problem, self.options, self.field, self.run, self.finds = problem, options, field, run, finds
+        self.problem, self.options, self.field, self.run, self.finds = problem, options, region, run, finds
         self.tasks: deque[Task] = deque()
         self.known: dict[int, Outcome] = {}
         self.state = PortfolioState()
@@ -104,14 +104,14 @@ class _PortfolioSearch:
     def plan(self) -> None:
         """Plan until there is something to be carried out, or the search is at its end."""
         while not self._planned and not self.reason:
-            self._confirming = self.state.last_resort if self._late else self.state.unconfirmed(last=self._closing)
-            polishing = self._confirming is None and (self._late or self._enough)
-            if polishing:
+            self._confirming = self.state.last_resort if self._late else self.state.unconfirmed(is_last=self._closing)
+            is_polishing = self._confirming is None and (self._late or self._enough)
+            if is_polishing:
                 self._confirming = self.state.unpolished
             if self._confirming is not None:
                 theta = self.state.tried[self._confirming].end.theta
-                orders = [Order(CONFIRM, theta=theta, accurate=polishing)]
-            elif not self._late and (valley := self.state.valley(last=self._closing)) is not None:
+                orders = [Order(CONFIRM, theta=theta, accurate=is_polishing)]
+            elif not self._late and (valley := self.state.valley(is_last=self._closing)) is not None:
                 self._following = valley
                 orders = [following(self.state, self.options, valley)]
             elif not self._late and (valley := self.state.unchecked) is not None:
@@ -125,16 +125,16 @@ class _PortfolioSearch:
                 orders = [doubting(self.state, self.options, self._rng)]
             else:
                 orders = next_round(self.state, self.options, self.field, self._rng)
-            share, most = _RESERVE
+            share, max_seconds = _RESERVE
             for order in orders:
                 number, self._count = self._count, self._count + 1
                 self._planned.append((number, order))
                 if number in self.known:
                     self._ends[number] = self.known[number]
                     continue
-                spared = 0.0 if order.way == CONFIRM else min(share * self.run.max_time, most)
+                reserved_seconds = 0.0 if order.way == CONFIRM else min(share * self.run.max_time, max_seconds)
                 limit = _PART * self.run.max_time
-                self.tasks.append((number, (self._job, order, limit, self.run.deadline - spared)))
+                self.tasks.append((number, (self._job, order, limit, self.run.deadline - reserved_seconds)))
             self._absorb()
 
     def enter(self, i: int, outcome: Any) -> Outcome | None:
@@ -181,9 +181,9 @@ class _PortfolioSearch:
     def _flush(self) -> None:
         """Enter the finished candidates, and discard the unfinished ones."""
         while self._planned:
-            first = self._planned.popleft()
-            if first[0] in self._ends:
-                self._take(*first)
+            entry = self._planned.popleft()
+            if entry[0] in self._ends:
+                self._take(*entry)
 
     def _take(self, number: int, order: Order) -> None:
         """Enter a candidate, or the confirmation of one."""
@@ -192,8 +192,8 @@ class _PortfolioSearch:
             if self._following is not None:
                 self.state, self._following = self.state.followed(self._following, end), None
         elif order.way != CONFIRM:
-            tried = Tried(len(self.state.tried), order.way, end, order.family)
-            self.state = self.state.extended([tried], self.field)
+            record = Tried(len(self.state.tried), order.way, end, order.family)
+            self.state = self.state.extended([record], self.field)
         elif self._checking is not None:
             self.state, self._checking = self.state.checked(self._checking, end), None
         elif self._confirming is not None:
@@ -209,7 +209,7 @@ class _PortfolioSearch:
         """Return the reason for the end of the search, or an empty string if it goes on."""
         if not self._enough or self._best is None:
             return ""
-        if not self._best.success and self.state.valley(last=True) is None:  # else it is followed to its end first
+        if not self._best.success and self.state.valley(is_last=True) is None:  # else it is followed to its end first
             return ""
         if self._best.goodness.described:
             return f"the optimum was found the requested number of times ({self.finds})."
@@ -218,9 +218,9 @@ class _PortfolioSearch:
             return ""
         # Candidates that end far above the best are not followed to their optima: they count where they ended.
         costs: Array = np.sort(T["cost"][T["independent"] & ~T["dropped"] & np.isfinite(T["cost"])])
-        w, N, last = 0, costs.size, -1
-        while last < N - 1:  # the next one that differs
-            w, last = w + 1, int(costs.searchsorted(float(costs[last + 1]) + SAME, side="right")) - 1
+        w, N, last_index = 0, costs.size, -1
+        while last_index < N - 1:  # the next one that differs
+            w, last_index = w + 1, int(costs.searchsorted(float(costs[last_index + 1]) + SAME, side="right")) - 1
         if not fits_lacking(w, N):
             return f"{N} independent candidates ended in {w} different optima; a better one is unlikely."
         return ""
@@ -235,23 +235,23 @@ class _PortfolioSearch:
             self._merit.measure,
         )  # fmt: skip
 
-    def result(self, stopped: Status | None, warnings: tuple[str, ...]) -> PortfolioResult:
+    def result(self, stop_status: Status | None, warnings: tuple[str, ...]) -> PortfolioResult:
         """Close the search."""
         if not self.reason:
             self._flush()
         self._look_at_last_resort()
-        reason = STOPS[stopped] if stopped else self.reason or STOPS[Status.MAX_TIME]
+        reason = STOPS[stop_status] if stop_status else self.reason or STOPS[Status.MAX_TIME]
         best = None if self._best is None else self._best.with_problem(self.problem)
-        ended = set(self.state.found(independent=False).tolist())
-        found = self.state.found().size
+        best_indices = set(self.state.found(independent=False).tolist())
+        n_found = self.state.found().size
         described = best is not None and best.success and best.goodness.described
         return PortfolioResult(
             best=best,
             reason=reason,
-            candidates=tuple(_row(t, best=t.index in ended) for t in self.state.tried),
+            candidates=tuple(_row(t, best=t.index in best_indices) for t in self.state.tried),
             ways=tuple(self._way(name) for name in (*self.options.ways, EXCHANGED)),
-            sure=stopped is None and found >= self.finds and reason != STOPS[Status.MAX_TIME],
-            finds=found,
+            sure=stop_status is None and n_found >= self.finds and reason != STOPS[Status.MAX_TIME],
+            finds=n_found,
             described=described,
             time=self.run.seconds,
             merit=self._merit,
@@ -270,25 +270,25 @@ class _PortfolioSearch:
             self.state, self._best = self.state.confirmed(index, end), end.result
 
     def _way(self, name: str) -> Way:
-        mine = [t for t in self.state.tried if t.way == name]
+        records = [t for t in self.state.tried if t.way == name]
         best, improvements = np.inf, 0
         for t in self.state.tried:
             if t.cost < best - SAME:
                 improvements += t.way == name
                 best = t.cost
-        found = sum(t.way == name for t in self.state.finds(independent=False))
+        n_found = sum(t.way == name for t in self.state.finds(independent=False))
         return Way(
-            name, len(mine), sum(t.end.dropped for t in mine), sum(t.end.settled for t in mine), found, improvements,
-            sum(t.end.seconds for t in mine),
+            name, len(records), sum(t.end.dropped for t in records), sum(t.end.settled for t in records), n_found, improvements,
+            sum(t.end.seconds for t in records),
         )  # fmt: skip
 
 
-def _spread(begun: Sequence[Sequence[float]], field: Field) -> float:
+def _spread(start_points: Sequence[Sequence[float]], region: Field) -> float:
     """Compute the median distance of starts over quantities, relative to the sampled range.
 
     Return NaN for fewer than two starts.
     """
-    starts, width = np.array([start for start in begun if start]), field.upper - field.lower
+    starts, width = np.array([start for start in start_points if start]), region.upper - region.lower
     if len(starts) < 2 or not (width > 0.0).any():
         return np.nan
     return float(np.median(np.ptp(starts, axis=0)[width > 0.0] / width[width > 0.0]))

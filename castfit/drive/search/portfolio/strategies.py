@@ -186,108 +186,108 @@ _Job = tuple["Posable", Field]
 @task
 def candidate(job: bytes | _Job, order: Order, limit: float, deadline: float) -> Outcome | None:
     """Make a candidate, wherever this is called; None if there is no time."""
-    left = min(deadline - time.time(), limit)
-    if left <= 0.0:
+    seconds_left = min(deadline - time.time(), limit)
+    if seconds_left <= 0.0:
         return None
-    began, until = time.process_time(), time.time() + left
+    start_time, end_time = time.process_time(), time.time() + seconds_left
     parts: Any = thaw(job)
-    problem, where = parts
-    scene = scene_of(problem.posed)
+    problem, region = parts
+    search_problem = scene_of(problem.posed)
     rng = np.random.default_rng(order.seed)
-    with Interrupt() as pressed:
+    with Interrupt() as interrupt:
         if order.way in WHOLE:
-            theta = where.inside(scene.searched.guess) if order.guess else where.draw(rng)
-            end = _end_of(_fitted(problem, scene, theta, order, rng, left), scene, until)
+            theta = region.inside(search_problem.searched.guess) if order.guess else region.draw(rng)
+            end = _end_of(_fitted(problem, search_problem, theta, order, rng, seconds_left), search_problem, end_time)
             if end.result is not None and end.result.status is not Status.CONVERGED:
-                further = _gone_on(scene, end, order, until)
-                end = further if not end.settled or further.cost < end.cost - SAME else end
+                continuation = _gone_on(search_problem, end, order, end_time)
+                end = continuation if not end.settled or continuation.cost < end.cost - SAME else end
             end = replace(end, begun=tuple(theta.tolist()))
         elif order.way == CONFIRM:
-            end = _confirmed(problem, scene, order, until)
+            end = _confirmed(problem, search_problem, order, end_time)
         elif order.way == FOLLOW:
-            end = _followed(scene, order, until)
+            end = _followed(search_problem, order, end_time)
         elif order.way == EXCHANGED:
-            end = _exchanged(scene, where, order, rng, until)
+            end = _exchanged(search_problem, region, order, rng, end_time)
         else:
-            end = _descended(scene, where, order, rng, until)
-    if pressed.requested:
+            end = _descended(search_problem, region, order, rng, end_time)
+    if interrupt.requested:
         raise KeyboardInterrupt
-    return replace(end, seconds=time.process_time() - began, result=None if end.result is None else _light(end.result))
+    return replace(end, seconds=time.process_time() - start_time, result=None if end.result is None else _light(end.result))
 
 
 def _fitted(
-    problem: Posable, scene: Scene, theta: Array, order: Order, rng: np.random.Generator, left: float
+    problem: Posable, search_problem: Scene, theta: Array, order: Order, rng: np.random.Generator, seconds_left: float
 ) -> Result:
     """Fit from a draw theta (n,), or the guess, at full accuracy; without retries, for other ways come anyway."""
     if order.guess:
-        return fit(problem, None, None, retry=False, max_time=left)
-    start, solver = _named(problem, scene, theta), GaussNewton(max_iter=_LONGEST)
+        return fit(problem, None, None, retry=False, max_time=seconds_left)
+    start, solver = _named(problem, search_problem, theta), GaussNewton(max_iter=_LONGEST)
     if order.way == "incremental":
-        return incremental(problem, start=start, max_time=left).result
+        return incremental(problem, start=start, max_time=seconds_left).result
     if order.way == "decomposed":
-        apart = Decomposed(start, rng=int(rng.integers(2**31)))
-        return fit(problem, None, solver, start=apart, retry=False, max_time=left)
-    return fit(problem, None, solver, start=start, retry=False, max_time=left)
+        decomposed_start = Decomposed(start, rng=int(rng.integers(2**31)))
+        return fit(problem, None, solver, start=decomposed_start, retry=False, max_time=seconds_left)
+    return fit(problem, None, solver, start=start, retry=False, max_time=seconds_left)
 
 
-def _descended(scene: Scene, where: Field, order: Order, rng: np.random.Generator, until: float) -> Outcome:
-    work, by = 0.0, order.step_control
+def _descended(search_problem: Scene, region: Field, order: Order, rng: np.random.Generator, end_time: float) -> Outcome:
+    work, step_control = 0.0, order.step_control
     if order.theta:
         theta = np.array(order.theta)
         if order.plateau:
-            theta, work = _elsewhere(scene, where, theta, rng, until)
+            theta, work = _elsewhere(search_problem, region, theta, rng, end_time)
     elif order.guess:
-        theta = where.inside(scene.searched.guess)
+        theta = region.inside(search_problem.searched.guess)
     else:
-        draws = [where.draw(rng) for _ in range(order.screen)]
-        k, cost = best_of(scene, draws)
+        draws = [region.draw(rng) for _ in range(order.screen)]
+        k, cost = best_of(search_problem, draws)
         theta, work = draws[k], work + order.screen
         if not np.isfinite(cost):
             return Outcome(work=work)
-    begun = () if order.theta else tuple(theta.tolist())
-    theta, more = _LEADING.get(order.way, BOX).lead(scene, theta, StrategyBudget(until - time.time(), rng, by))
-    return replace(_down(scene, theta, order, until, work + more), begun=begun)
+    start_point = () if order.theta else tuple(theta.tolist())
+    theta, strategy_work = _LEADING.get(order.way, BOX).lead(search_problem, theta, StrategyBudget(end_time - time.time(), rng, step_control))
+    return replace(_down(search_problem, theta, order, end_time, work + strategy_work), begun=start_point)
 
 
-def _elsewhere(scene: Scene, where: Field, theta: Array, rng: np.random.Generator, until: float) -> tuple[Array, float]:
+def _elsewhere(search_problem: Scene, region: Field, theta: Array, rng: np.random.Generator, end_time: float) -> tuple[Array, float]:
     """Draw one coordinate after the other anew, where the cost hardly changes by that; return where to, and the work.
 
     What has no influence where a local fit ends, an initial value far below what is made within a moment, say, has no
     slope there either, and is left; elsewhere on the same plateau it may be the way out.
     """
-    drawn, most, work = where.draw(rng), scene.cost(theta) + NEAR, 1.0
+    draw, max_cost, work = region.draw(rng), search_problem.cost(theta) + NEAR, 1.0
     for j in rng.permutation(theta.size).tolist():
-        if time.time() >= until:
+        if time.time() >= end_time:
             break
         trial = theta.copy()
-        trial[j] = drawn[j]
+        trial[j] = draw[j]
         work += 1.0
-        if scene.cost(trial) <= most:
+        if search_problem.cost(trial) <= max_cost:
             theta = trial
     return theta, work
 
 
-def _down(scene: Scene, theta: Array, order: Order, until: float, work: float) -> Outcome:
+def _down(search_problem: Scene, theta: Array, order: Order, end_time: float, work: float) -> Outcome:
     """Go down in the box, and on to the optimum where that may be the best one."""
-    by = order.step_control
-    found = descend(scene, theta, order.limits, until - time.time(), step_control=by)
-    work += found.work
-    end = Outcome(tuple(found.theta.tolist()), found.cost, found.at_looks, work, dropped=found.dropped)
-    near = NEAR + _NEAR_PART * abs(order.best) if np.isfinite(order.best) else np.inf
+    step_control = order.step_control
+    descent = descend(search_problem, theta, order.limits, end_time - time.time(), step_control=step_control)
+    work += descent.work
+    end = Outcome(tuple(descent.theta.tolist()), descent.cost, descent.at_looks, work, dropped=descent.dropped)
+    margin = NEAR + _NEAR_PART * abs(order.best) if np.isfinite(order.best) else np.inf
     if order.family >= 0:  # that it leads there again says nothing
-        near = -SAME
-    if found.dropped or not np.isfinite(found.cost) or found.cost > order.best + near:
-        return _believed(scene, end, order.best, until)
-    hope = order.best + SAME if found.cost > order.best else np.inf
-    settled = settle(scene, found.theta, until - time.time(), rounds=1, hope=hope, step_control=by)
+        margin = -SAME
+    if descent.dropped or not np.isfinite(descent.cost) or descent.cost > order.best + margin:
+        return _believed(search_problem, end, order.best, end_time)
+    hope = order.best + SAME if descent.cost > order.best else np.inf
+    continuation = settle(search_problem, descent.theta, end_time - time.time(), rounds=1, hope=hope, step_control=step_control)
     end = replace(
-        end, theta=tuple(settled.theta.tolist()), cost=settled.cost, work=work + settled.work,
-        settled=not settled.dropped,
+        end, theta=tuple(continuation.theta.tolist()), cost=continuation.cost, work=work + continuation.work,
+        settled=not continuation.dropped,
     )  # fmt: skip
-    return _believed(scene, end, order.best, until)
+    return _believed(search_problem, end, order.best, end_time)
 
 
-def _believed(scene: Scene, end: Outcome, best: float, until: float) -> Outcome:
+def _believed(search_problem: Scene, end: Outcome, best: float, end_time: float) -> Outcome:
     """Return an end with the cost that it has at full accuracy, if it looks better than everything and is not.
 
     What bursts or all but stands still may be integrated to any shape at the accuracy of a search, and a local fit
@@ -296,99 +296,99 @@ def _believed(scene: Scene, end: Outcome, best: float, until: float) -> Outcome:
     if end.dropped or not end.cost < best - SAME:
         return end
     try:
-        with watched(max(until - time.time(), 1e-3)):
-            exact, work = scene.exact_cost(np.array(end.theta)), end.work + ACCURATE
+        with watched(max(end_time - time.time(), 1e-3)):
+            exact_cost, work = search_problem.exact_cost(np.array(end.theta)), end.work + ACCURATE
     except Stopped:
         return end
-    if exact <= end.cost + SAME:
+    if exact_cost <= end.cost + SAME:
         return replace(end, work=work)
-    return replace(end, cost=exact, work=work, settled=False, rough=True)
+    return replace(end, cost=exact_cost, work=work, settled=False, rough=True)
 
 
-def _followed(scene: Scene, order: Order, until: float) -> Outcome:
+def _followed(search_problem: Scene, order: Order, end_time: float) -> Outcome:
     """Go on along the floor of a valley."""
-    found = settle(
-        scene.finer if order.finer else scene, np.array(order.theta), until - time.time(), best=order.best - SAME,
+    continuation = settle(
+        search_problem.finer if order.finer else search_problem, np.array(order.theta), end_time - time.time(), best=order.best - SAME,
         rounds=_STRIDES, accurate=order.accurate, step_control=order.step_control,
     )  # fmt: skip
-    floor = not found.dropped and not found.optimum
-    work = found.work * (ACCURATE if order.finer else 1.0)
-    end = Outcome(tuple(found.theta.tolist()), found.cost, work=work, settled=not found.dropped, floor=floor)
+    floor = not continuation.dropped and not continuation.optimum
+    work = continuation.work * (ACCURATE if order.finer else 1.0)
+    end = Outcome(tuple(continuation.theta.tolist()), continuation.cost, work=work, settled=not continuation.dropped, floor=floor)
     if order.finer:
         return replace(end, rough=True)
-    if not _believed(scene, end, np.inf, until).rough:
+    if not _believed(search_problem, end, np.inf, end_time).rough:
         return end
-    again = _followed(scene, replace(order, finer=True), until)
-    return replace(again, work=work + again.work)
+    retry = _followed(search_problem, replace(order, finer=True), end_time)
+    return replace(retry, work=work + retry.work)
 
 
-def _gone_on(scene: Scene, end: Outcome, order: Order, until: float) -> Outcome:
+def _gone_on(search_problem: Scene, end: Outcome, order: Order, end_time: float) -> Outcome:
     """Go on in the box from where a default fit gave up."""
     if not np.isfinite(end.cost) or (end.result is not None and end.result.status is Status.INTERRUPTED):
         return end
-    return _down(scene, np.array(end.theta), order, until, end.work)
+    return _down(search_problem, np.array(end.theta), order, end_time, end.work)
 
 
-def _exchanged(scene: Scene, where: Field, order: Order, rng: np.random.Generator, until: float) -> Outcome:
+def _exchanged(search_problem: Scene, region: Field, order: Order, rng: np.random.Generator, end_time: float) -> Outcome:
     """Go down from where two quantities have changed places, where that looks best, until something is better."""
-    theta, log = np.array(order.theta), scene.searched.log
+    theta, log = np.array(order.theta), search_problem.searched.log
     pairs = [
         (i, j) for i, j in itertools.combinations(range(theta.size), 2) if log[i] == log[j] and theta[i] != theta[j]
     ]
     starts: list[Array] = []
     for k in rng.permutation(len(pairs))[:_PAIRS]:
         i, j = pairs[int(k)]
-        moved = theta.copy()
-        moved[[i, j]] = moved[[j, i]]
-        starts.append(where.inside(moved))
-    costs = np.array([scene.cost(start) for start in starts])
+        trial = theta.copy()
+        trial[[i, j]] = trial[[j, i]]
+        starts.append(region.inside(trial))
+    costs = np.array([search_problem.cost(start) for start in starts])
     best, work = Outcome(), float(len(starts))
     for k in np.argsort(costs, kind="stable")[:_EXCHANGES]:
-        if not np.isfinite(costs[k]) or time.time() >= until:
+        if not np.isfinite(costs[k]) or time.time() >= end_time:
             break
-        found = descend(scene, starts[int(k)], OPEN, until - time.time(), step_control=order.step_control)
-        work += found.work
-        if found.cost < best.cost:
-            best = Outcome(tuple(found.theta.tolist()), found.cost)
-        if found.cost < order.best - SAME:
-            settled = settle(scene, found.theta, until - time.time(), step_control=order.step_control)
-            best = Outcome(tuple(settled.theta.tolist()), settled.cost, settled=not settled.dropped)
-            work += settled.work
+        descent = descend(search_problem, starts[int(k)], OPEN, end_time - time.time(), step_control=order.step_control)
+        work += descent.work
+        if descent.cost < best.cost:
+            best = Outcome(tuple(descent.theta.tolist()), descent.cost)
+        if descent.cost < order.best - SAME:
+            continuation = settle(search_problem, descent.theta, end_time - time.time(), step_control=order.step_control)
+            best = Outcome(tuple(continuation.theta.tolist()), continuation.cost, settled=not continuation.dropped)
+            work += continuation.work
             break
     return replace(best, work=work)
 
 
-def _confirmed(problem: Posable, scene: Scene, order: Order, until: float) -> Outcome:
+def _confirmed(problem: Posable, search_problem: Scene, order: Order, end_time: float) -> Outcome:
     """Fit at full accuracy, by the method of the search; the floor of a long valley holds, too, if it stays as low.
 
     What holds need not be fitted to its optimum before the search knows nothing better.
     """
     theta = np.array(order.theta)
     solver = GaussNewton(_BOX, max_iter=_POLISHING if order.accurate else _CONFIRMING, tolerance=_CONFIRMED)
-    start, left = _named(problem, scene, theta), until - time.time()
-    end = _end_of(fit(problem, scene.exactly, solver, start=start, retry=False, max_time=left), scene, until)
+    start, seconds_left = _named(problem, search_problem, theta), end_time - time.time()
+    end = _end_of(fit(problem, search_problem.exactly, solver, start=start, retry=False, max_time=seconds_left), search_problem, end_time)
     end = replace(end, polished=order.accurate or end.settled)
     if end.result is None or end.result.status not in _UNFINISHED:
         return end
     # A fit's own cost may be on another scale, with sizes of errors in it; of other errors it moves away from here.
-    cost = min(scene.exact_cost(at) for at in (np.array(end.theta), theta))
-    return replace(end, cost=cost, settled=cost <= scene.cost(theta) + SAME)
+    cost = min(search_problem.exact_cost(point) for point in (np.array(end.theta), theta))
+    return replace(end, cost=cost, settled=cost <= search_problem.cost(theta) + SAME)
 
 
-def _end_of(result: Result, scene: Scene, until: float) -> Outcome:
-    theta = np.array([scene.asked.to_search(np.array(list(result.values.values())))[j] for j in scene.places])
+def _end_of(result: Result, search_problem: Scene, end_time: float) -> Outcome:
+    theta = np.array([search_problem.asked.to_search(np.array(list(result.values.values())))[j] for j in search_problem.places])
     work = ACCURATE * work_of(dict(result.evaluations), theta.size)
     # Before a fit by collocation has converged, its cost is of courses that are no solutions of the model.
-    cost = result.cost if result.success and scene.searched is scene.asked else scene.cost(theta)
-    if result.success and scene.searched is not scene.asked:  # whose optimum is beside that of normal errors
-        cost = settle(scene, theta, until - time.time(), rounds=1).cost
+    cost = result.cost if result.success and search_problem.searched is search_problem.asked else search_problem.cost(theta)
+    if result.success and search_problem.searched is not search_problem.asked:  # whose optimum is beside that of normal errors
+        cost = settle(search_problem, theta, end_time - time.time(), rounds=1).cost
     return Outcome(tuple(theta.tolist()), cost, work=work, result=result, settled=result.success)
 
 
-def _named(problem: Posable, scene: Scene, theta: Array) -> dict[str, float]:
+def _named(problem: Posable, search_problem: Scene, theta: Array) -> dict[str, float]:
     """Return natural values by name, of all quantities, for theta of the searched ones."""
-    whole = completed(scene.asked, scene.searched, theta, scene.asked.guess)
-    natural = problem.to_natural(whole).tolist()
+    full_theta = completed(search_problem.asked, search_problem.searched, theta, search_problem.asked.guess)
+    natural = problem.to_natural(full_theta).tolist()
     return {q.name: float(np.clip(x, q.lower, q.upper)) for q, x in zip(problem.quantities, natural, strict=True)}
 
 

@@ -67,13 +67,13 @@ def box_of(problem: Posed, mistakes: list[str]) -> SearchBounds:
     for quantity, low, high in zip(quantities, lower, upper, strict=True):
         if np.isfinite([low, high]).all():
             continue
-        where = f"'{quantity.name}' lies in [{quantity.lower:g}, {quantity.upper:g}]"
+        range_text = f"'{quantity.name}' lies in [{quantity.lower:g}, {quantity.upper:g}]"
         if quantity.kind == "initial state":
             remedy = f"pass '{quantity.of}' as free(guess, lower=..., upper=...)"
         else:
             remedy = f"pass '{quantity.of}' as Parameter(value, lower=..., upper=...)"
-        positive = ", the lower one positive," if quantity.scale == "log" else ""
-        mistakes.append(f"{where}; scatter search needs finite bounds{positive}: {remedy}")
+        positive_text = ", the lower one positive," if quantity.scale == "log" else ""
+        mistakes.append(f"{range_text}; scatter search needs finite bounds{positive_text}: {remedy}")
     return SearchBounds(lower, upper, searched, problem.guess)
 
 
@@ -86,44 +86,44 @@ def restated(problem: Posable, log_vars: Any, mistakes: list[str]) -> Posed:
     log_vars : names of parameters; "auto" chooses what has a wide range: bounds that are not negative and span a factor
         of 1000 at least
     """
-    posed = problem.posed if problem.posed.least_squares else surrogate(problem.posed)
-    free = {q.of: q for q in posed.quantities if q.kind == "parameter"}
+    compiled = problem.posed if problem.posed.least_squares else surrogate(problem.posed)
+    free_parameters = {q.of: q for q in compiled.quantities if q.kind == "parameter"}
     if isinstance(log_vars, str):
         if not is_one_of(log_vars, "auto"):
             mistakes.append(f"log_vars is {text(log_vars)}; give a list of parameters, or 'auto'")
-        chosen = [name for name, q in free.items() if q.scale == "linear" and 0.0 <= _WIDE * q.lower <= q.upper]
-        chosen = [name for name in chosen if 0.0 < free[name].upper < np.inf]
+        log_names = [name for name, q in free_parameters.items() if q.scale == "linear" and 0.0 <= _WIDE * q.lower <= q.upper]
+        log_names = [name for name in log_names if 0.0 < free_parameters[name].upper < np.inf]
     else:
-        chosen = _named(log_vars, free, mistakes)
-    changed = {name for name in chosen if free[name].scale == "linear"}
+        log_names = _named(log_vars, free_parameters, mistakes)
+    changed = {name for name in log_names if free_parameters[name].scale == "linear"}
     if mistakes or not changed:
-        return posed
-    return posed.restated([_logarithmic(q) if _is_one(q, changed) else q for q in posed.quantities])
+        return compiled
+    return compiled.restated([_logarithmic(q) if _is_one(q, changed) else q for q in compiled.quantities])
 
 
 def _is_one(quantity: Quantity, parameters: set[str]) -> bool:
     return quantity.kind == "parameter" and quantity.of in parameters
 
 
-def _named(log_vars: Any, free: Mapping[str, Quantity], mistakes: list[str]) -> list[str]:
+def _named(log_vars: Any, free_parameters: Mapping[str, Quantity], mistakes: list[str]) -> list[str]:
     """Read names of parameters that can be searched in their logarithm."""
-    given: Iterable[Any] | None = () if log_vars is None else items(log_vars)
-    if given is None:
+    entries: Iterable[Any] | None = () if log_vars is None else items(log_vars)
+    if entries is None:
         mistakes.append(f"log_vars is {text(log_vars)}; give a list of parameters, or 'auto'")
         return []
-    chosen: list[str] = []
-    for entry in given:
+    log_names: list[str] = []
+    for entry in entries:
         name = name_of(entry)
-        if name is None or name not in free:
-            mistakes.append(f"log_vars names {text(entry)}, which is no free parameter: {suggest(str(entry), free)}")
-        elif not (0.0 <= free[name].lower < free[name].upper < np.inf):
-            bounds = f"[{free[name].lower:g}, {free[name].upper:g}]"
+        if name is None or name not in free_parameters:
+            mistakes.append(f"log_vars names {text(entry)}, which is no free parameter: {suggest(str(entry), free_parameters)}")
+        elif not (0.0 <= free_parameters[name].lower < free_parameters[name].upper < np.inf):
+            bounds = f"[{free_parameters[name].lower:g}, {free_parameters[name].upper:g}]"
             mistakes.append(
                 f"log_vars names '{name}', which lies in {bounds}; a logarithm needs positive, finite values"
             )
         else:
-            chosen.append(name)
-    return chosen
+            log_names.append(name)
+    return log_names
 
 
 def _logarithmic(quantity: Quantity) -> Quantity:

@@ -79,44 +79,44 @@ class SearchLog(LogRecord):
 
     def values(self, X: Array) -> Array:
         """Simulate members, as many as are allowed."""
-        room = int(min(len(X), max(self._max_eval - self.simulations, 0)))
-        found = self._simulated(X[:room])
-        for x, f in zip(X, found.values, strict=False):
+        n_allowed = int(min(len(X), max(self._max_eval - self.simulations, 0)))
+        block = self._simulated(X[:n_allowed])
+        for x, f in zip(X, block.values, strict=False):
             self.simulations += 1
             self._enter(x, f, None)
-        self.failures += found.failures
+        self.failures += block.failures
         self.told()
         self.check()
-        if len(found.values) < len(X):  # one of the limits was met at this very block
-            raise Halt(STOPS[Status.MAX_TIME] if len(found.values) < room else OUT_OF_SIMULATIONS)
-        return np.array(found.values)
+        if len(block.values) < len(X):  # one of the limits was met at this very block
+            raise Halt(STOPS[Status.MAX_TIME] if len(block.values) < n_allowed else OUT_OF_SIMULATIONS)
+        return np.array(block.values)
 
     def improve(self, start: Member, climbs: Sequence[Climb]) -> Ascent | None:
         """Search locally."""
         paths = [climb.path for climb in climbs]
-        (found,) = self._asked(search_locally, (start.x, paths, self.best_f, self._seed))
-        if isinstance(found, InputError):
-            raise found
-        if not isinstance(found, Searched):
-            cause, message = lost(found)
+        (outcome,) = self._asked(search_locally, (start.x, paths, self.best_f, self._seed))
+        if isinstance(outcome, InputError):
+            raise outcome
+        if not isinstance(outcome, Searched):
+            cause, message = lost(outcome)
             self.searches.append(LocalSearch(start.f, np.inf, {}, 0, ERROR, message, self.elapsed))
             self.failures.update([cause])
             self.check()
             return None
-        spent = sum(found.evaluations.values())
-        self.simulations += spent
-        self.sweeps += found.evaluations["jacobians"]
-        self.failures.update(found.result.failures)
-        end = found.path[-1]
+        n_simulations = sum(outcome.evaluations.values())
+        self.simulations += n_simulations
+        self.sweeps += outcome.evaluations["jacobians"]
+        self.failures.update(outcome.result.failures)
+        end = outcome.path[-1]
         values = dict(zip(self._work.problem.names, self._work.natural(end).tolist(), strict=True))
-        status = "joined" if found.joined else found.result.status.value
-        self.searches.append(LocalSearch(start.f, found.f, values, spent, status, found.result.message, self.elapsed))
-        self._enter(end, found.f, found.result)
+        status = "joined" if outcome.joined else outcome.result.status.value
+        self.searches.append(LocalSearch(start.f, outcome.f, values, n_simulations, status, outcome.result.message, self.elapsed))
+        self._enter(end, outcome.f, outcome.result)
         self.told()
-        if found.result.status is Status.INTERRUPTED:
+        if outcome.result.status is Status.INTERRUPTED:
             raise KeyboardInterrupt
         self.check()
-        return Ascent(found.path, found.f)
+        return Ascent(outcome.path, outcome.f)
 
     def _simulated(self, X: Array) -> SimulatedBlock:
         """Simulate members at the rows of X (k, n); fewer values than rows if the time is over."""
@@ -165,9 +165,9 @@ class SearchLog(LogRecord):
     def restore(self, record: Mapping[str, Any], result: Result | None) -> None:
         """Take over what an earlier run has entered."""
         moments = [{"objective": entry.get("chi2"), **entry} for entry in record["moments"]]  # as called before
-        kept: LogRecord = rebuilt(LogRecord, {**record, "moments": moments})
+        saved_log: LogRecord = rebuilt(LogRecord, {**record, "moments": moments})
         for f in fields(LogRecord):
-            setattr(self, f.name, getattr(kept, f.name))
+            setattr(self, f.name, getattr(saved_log, f.name))
         self.result = result
 
 
@@ -175,9 +175,9 @@ def _joined(pieces: Sequence[Array], answers: Iterable[SimulatedBlock]) -> Simul
     """Join the answers to pieces, up to and including the first incomplete one."""
     values: list[float] = []
     failures: Counter[str] = Counter()
-    for piece, found in zip(pieces, answers, strict=False):
-        values += found.values
-        failures += found.failures
-        if len(found.values) < len(piece):
+    for piece, answer in zip(pieces, answers, strict=False):
+        values += answer.values
+        failures += answer.failures
+        if len(answer.values) < len(piece):
             break
     return SimulatedBlock(tuple(values), failures)

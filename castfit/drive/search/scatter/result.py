@@ -81,10 +81,10 @@ class Generation:
     @property
     def sentence(self) -> str:
         """The state of things in one line."""
-        known = np.isfinite(self.objective)
-        found = f"best {self.measure} = {self.objective:.8g}" if known else "no point could be simulated yet"
+        has_value = np.isfinite(self.objective)
+        best_text = f"best {self.measure} = {self.objective:.8g}" if has_value else "no point could be simulated yet"
         work = f"{self.simulations} simulations, {self.searches} local searches"
-        return f"generation {self.generation}: {found}; {work}, {self.seconds:.1f} s"
+        return f"generation {self.generation}: {best_text}; {work}, {self.seconds:.1f} s"
 
 
 @public("castfit")
@@ -159,7 +159,7 @@ class ScatterResult(SearchResult):
         parts = [self.reason]
         if self.best is None:
             nothing = "No point could be simulated"
-            parts += [f"{said}." for said in counted(nothing, self.failures) or [f"{nothing}: the cause is unknown"]]
+            parts += [f"{line}." for line in counted(nothing, self.failures) or [f"{nothing}: the cause is unknown"]]
         elif not self.success:
             parts.append(f"The best point is not a solution: {self.best.message}")
         return " ".join([*parts, *self.warnings])

@@ -176,7 +176,7 @@ def scatter_search(
         workers=workers, max_time=max_time, callback=callback, verbose=verbose, checkpoint=checkpoint,
         resume=resume,
     )  # fmt: skip
-    chosen, mistakes = _options(options)
+    method_options, mistakes = _options(options)
     method = parts_from(transcription, solver, mistakes, default=(SingleShooting(INTEGRATOR), SOLVER))
     mistakes += rng_mistakes(rng)
     mistakes += option_mistakes(
@@ -200,42 +200,42 @@ def scatter_search(
         "scatter_search",
         searched,
         *method,
-        options=described(chosen),
+        options=described(method_options),
         **{"local searches": described((local_start, float(join_reach), include_guess))},
         seed=seed_of(rng),
     )
     seed = int(np.random.default_rng(rng).integers(2**63, size=1)[0])
     guess = box.cube(searched.guess)[None] if include_guess else None
     merit = work.merit
-    most = _PER_QUANTITY * (10 + len(searched.names)) if max_eval is None else float(max_eval)
+    max_simulations = _PER_QUANTITY * (10 + len(searched.names)) if max_eval is None else float(max_eval)
     with run.opened(header) as file, session_of(run) as session:
-        log = SearchLog(session, job, work, seed, max_eval=most, vtr=merit.height_at(float(vtr)))
+        log = SearchLog(session, job, work, seed, max_eval=max_simulations, vtr=merit.height_at(float(vtr)))
         state: SearchState | None = None
         if file is not None:
             with file.intact():
                 state = _resumed(file.records, log)
 
-        def now() -> Generation:
+        def build_generation() -> Generation:
             best = merit.at_height(log.best_f)
             return Generation(_generations(state), log.simulations, len(log.searches), best, log.elapsed, merit.measure)
 
-        log.told = lambda: session.report(now().sentence)
+        log.told = lambda: session.report(build_generation().sentence)
         saved = log.result
         try:
             log.check()
             while True:
-                state = step(log, state, chosen) if state else begin(log, box.lower.size, seed, chosen, guess)
-                new = {} if log.result is saved else {"result": log.result}
-                if file is not None and file.append({"state": state, "book": log.record(), **new}):
+                state = step(log, state, method_options) if state else begin(log, box.lower.size, seed, method_options, guess)
+                result_record = {} if log.result is saved else {"result": log.result}
+                if file is not None and file.append({"state": state, "book": log.record(), **result_record}):
                     saved = log.result
-                if session.told(now(), now().sentence, now().sentence, milestone=_is_round(now().generation)):
+                if session.told(build_generation(), build_generation().sentence, build_generation().sentence, milestone=_is_round(build_generation().generation)):
                     raise Halt(STOPS[Status.STOPPED_BY_CALLBACK])
         except Halt as halt:
             reason = str(halt)
         except KeyboardInterrupt:
             reason = STOPS[Status.INTERRUPTED]
             session.pool.dismiss()
-        best = _best(problem, searched, box, work, log, run.deadline, stopped=reason == STOPS[Status.INTERRUPTED])
+        best = _best(problem, searched, box, work, log, run.deadline, is_interrupted=reason == STOPS[Status.INTERRUPTED])
     return ScatterResult(
         best=best,
         reason=reason,
@@ -260,13 +260,13 @@ def _resumed(records: Iterable[Mapping[str, Any]], log: SearchLog) -> SearchStat
 
     A result is in the record of the generation that found it, not in those that follow.
     """
-    last: dict[str, Any] = {}
+    merged_record: dict[str, Any] = {}
     for record in records:
-        last |= record
-    if not last:
+        merged_record |= record
+    if not merged_record:
         return None
-    log.restore(last["book"], rebuilt(Result | None, last.get("result")))
-    return rebuilt(SearchState, last["state"])
+    log.restore(merged_record["book"], rebuilt(Result | None, merged_record.get("result")))
+    return rebuilt(SearchState, merged_record["state"])
 
 
 def _is_round(number: int) -> bool:
@@ -280,7 +280,7 @@ def _generations(state: SearchState | None) -> int:
 
 
 def _best(
-    problem: Posable, searched: Posed, box: SearchBounds, work: Work, log: SearchLog, deadline: float, *, stopped: bool
+    problem: Posable, searched: Posed, box: SearchBounds, work: Work, log: SearchLog, deadline: float, *, is_interrupted: bool
 ) -> Result | None:
     """Return the fit of the problem as it was given from the best point; unfinished if the time is over."""
     if log.best_x is None:
@@ -288,23 +288,23 @@ def _best(
     if log.result is not None and searched is problem.posed:
         return log.result.with_problem(problem)
     natural = dict(zip(searched.names, searched.to_natural(box.theta(log.best_x)).tolist(), strict=True))
-    own = [q for q in problem.quantities if q.name in natural]
-    start = {q.name: float(np.clip(natural[q.name], q.lower, q.upper)) for q in own}
-    left = deadline - time.time()
-    over = stopped or left <= 0.0
+    quantities = [q for q in problem.quantities if q.name in natural]
+    start = {q.name: float(np.clip(natural[q.name], q.lower, q.upper)) for q in quantities}
+    seconds_left = deadline - time.time()
+    is_over = is_interrupted or seconds_left <= 0.0
     with np.errstate(all="ignore"):
-        result = work.fit(problem, start, np.inf if over else left, (lambda now: True) if over else None)
-    if over:
-        status = Status.INTERRUPTED if stopped else Status.MAX_TIME
+        result = work.fit(problem, start, np.inf if is_over else seconds_left, (lambda iteration: True) if is_over else None)
+    if is_over:
+        status = Status.INTERRUPTED if is_interrupted else Status.MAX_TIME
         result = result.ended(status, status.sentence)
     log.simulations += sum(result.evaluations.values())
     log.sweeps += result.evaluations.get("jacobians", 0)
     return result
 
 
-def _options(given: dict[str, Any]) -> tuple[ScatterOptions, list[str]]:
+def _options(arguments: dict[str, Any]) -> tuple[ScatterOptions, list[str]]:
     """Read the options of the method itself."""
-    known = [f.name for f in fields(ScatterOptions)]
-    unknown = [_GONE.get(n, f"there is no option '{n}': {suggest(n, known)}") for n in given if n not in known]
-    chosen = ScatterOptions(**{n: v for n, v in given.items() if n in known})
-    return chosen, unknown + chosen.mistakes()
+    option_names = [f.name for f in fields(ScatterOptions)]
+    option_errors = [_GONE.get(n, f"there is no option '{n}': {suggest(n, option_names)}") for n in arguments if n not in option_names]
+    method_options = ScatterOptions(**{n: v for n, v in arguments.items() if n in option_names})
+    return method_options, option_errors + method_options.mistakes()

@@ -142,12 +142,12 @@ def value_at(work: Work, theta: Array) -> tuple[float, list[str]]:
     Violated constraints add their size in units of what is measured, so that feasible points are preferred.
     """
     staged = work.staged
-    found = staged.evaluate(theta)
-    if not found.ok or not np.isfinite(found.cost):
-        return np.inf, sorted({failure.cause for failure in found.failures}) or ["not_finite"]
-    violation = infeasibility(staged.layout, staged.scale, found)
+    evaluation = staged.evaluate(theta)
+    if not evaluation.ok or not np.isfinite(evaluation.cost):
+        return np.inf, sorted({failure.cause for failure in evaluation.failures}) or ["not_finite"]
+    violation = infeasibility(staged.layout, staged.scale, evaluation)
     penalty = violation * sum(float(np.sum(s**2)) for s in staged.signal) if violation > 0.0 else 0.0
-    return work.merit.height(found.cost, weighted_squares(staged.layout, found)) + penalty, []
+    return work.merit.height(evaluation.cost, weighted_squares(staged.layout, evaluation)) + penalty, []
 
 
 class _LocalSearchWatch:
@@ -158,14 +158,14 @@ class _LocalSearchWatch:
         self.points: list[Array] = []
         self.joined = False
 
-    def __call__(self, now: Iteration) -> bool:
+    def __call__(self, iteration: Iteration) -> bool:
         box = self._work.box
-        x = box.cube(now.v[: box.guess.size])
+        x = box.cube(iteration.v[: box.guess.size])
         self.points.append(x)
-        if not self._paths or len(self.points) < 2 or self._work.merit.height(now.cost, now.chi2) < self._best:
+        if not self._paths or len(self.points) < 2 or self._work.merit.height(iteration.cost, iteration.chi2) < self._best:
             return False
-        reach = self._work.join_reach * np.sqrt(x.size)
-        self.joined = any(path_distances(x[None], path)[0] < reach for path in self._paths)
+        radius = self._work.join_reach * np.sqrt(x.size)
+        self.joined = any(path_distances(x[None], path)[0] < radius for path in self._paths)
         return self.joined
 
 
@@ -194,8 +194,8 @@ def search_locally(job: Job, x: Array, paths: Sequence[Array], best: float, seed
     if work.needs_simulation:
         f, _ = value_at(work, result.theta)
         evaluations["values"] += 1
-    begun = [x] if work.start is None else []  # other starts leap away from the member
-    path = np.array([*begun, *watch.points, work.box.cube(result.theta)])
+    start_points = [x] if work.start is None else []  # other starts leap away from the member
+    path = np.array([*start_points, *watch.points, work.box.cube(result.theta)])
     joined = watch.joined and result.status is Status.STOPPED_BY_CALLBACK
     f = f if np.isfinite(f) else np.inf
     return Searched(thinned(path), f, evaluations, replace(result, problem=None), joined)

@@ -48,7 +48,7 @@ _NO_REACH = 1e-10  # relative: what moves by less does not depend on what is est
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")
 def prediction_bands(
     result: Result,
-    posed: Posed,
+    compiled_problem: Posed,
     linear: Mapping[str, Mapping[str, Any]],
     level: float,
     *,
@@ -65,39 +65,39 @@ def prediction_bands(
 
     Raises InputError if the best fit cannot be repeated by the transcription.
     """
-    asked_transcription, chosen = parts_along(transcription, solver, result, [])
-    posed = as_fitted(posed, result)
-    targets, keys = _asked(posed, linear)
-    out = {name: {key: np.array(column, dtype=float) for key, column in columns.items()}
+    requested_transcription, chosen_solver = parts_along(transcription, solver, result, [])
+    compiled_problem = as_fitted(compiled_problem, result)
+    targets, keys = _asked(compiled_problem, linear)
+    bands = {name: {key: np.array(column, dtype=float) for key, column in columns.items()}
            for name, columns in linear.items()}  # fmt: skip
     if not (noise or targets):
-        return out
-    by = "chi2" if result.absolute_sigma else "F"
-    top = threshold(level, n_data=result.n_data, dof=result.dof, by=by)
+        return bands
+    statistic = "chi2" if result.absolute_sigma else "F"
+    top = threshold(level, n_data=result.n_data, dof=result.dof, statistic=statistic)
     factor = quantile(level, np.inf if result.absolute_sigma else result.dof)
-    sigmas = unbiased_sigmas(posed, result.residuals, result.normalised_residuals)
+    sigmas = unbiased_sigmas(compiled_problem, result.residuals, result.normalised_residuals)
 
-    def new(name: str, output: str, row: int) -> float:
+    def new_value_sigma(name: str, output: str, row: int) -> float:
         """Return the standard deviation of a new value; NaN if it is unknown."""
-        condition = next(c for c in posed.conditions if c.name == name)
-        return float(deviation(sigmas, posed, condition, output, linear[name])[row])
+        condition = next(c for c in compiled_problem.conditions if c.name == name)
+        return float(deviation(sigmas, compiled_problem, condition, output, linear[name])[row])
 
     if targets:
-        setting = ProfileSetting.at(result, posed, asked_transcription, chosen, targets)
-        found = _all_followed(setting, targets, top, workers)
-        for (name, output, row), (branch, ends) in zip(keys, found, strict=True):
-            sigma = new(name, output, row) if noise else 0.0
+        setting = ProfileSetting.at(result, compiled_problem, requested_transcription, chosen_solver, targets)
+        branches = _all_followed(setting, targets, top, workers)
+        for (name, output, row), (branch, ends) in zip(keys, branches, strict=True):
+            sigma = new_value_sigma(name, output, row) if noise else 0.0
             for side, end in zip((-1, 1), ends, strict=True):
                 key = f"{output} {'lower' if side < 0 else 'upper'}"
-                out[name][key][row] = _limit(branch, side, end, top, sigma, result, factor)
-    known = set(keys)
+                bands[name][key][row] = _limit(branch, side, end, top, sigma, result, factor)
+    profiled_keys = set(keys)
     for name, output in _banded(linear) if noise else ():
         for row in range(np.size(linear[name]["time"])):
-            if (name, output, row) not in known:
-                reach = factor * new(name, output, row)
-                out[name][f"{output} lower"][row] -= reach
-                out[name][f"{output} upper"][row] += reach
-    return out
+            if (name, output, row) not in profiled_keys:
+                half_width = factor * new_value_sigma(name, output, row)
+                bands[name][f"{output} lower"][row] -= half_width
+                bands[name][f"{output} upper"][row] += half_width
+    return bands
 
 
 def _banded(linear: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
@@ -106,10 +106,10 @@ def _banded(linear: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
 
 
 def _asked(
-    posed: Posed, linear: Mapping[str, Mapping[str, Any]]
+    compiled_problem: Posed, linear: Mapping[str, Mapping[str, Any]]
 ) -> tuple[tuple[OfPrediction, ...], list[tuple[str, str, int]]]:
     """Return every prediction that depends on an estimate, and where in the columns it stands."""
-    names = [c.name for c in posed.conditions]
+    names = [c.name for c in compiled_problem.conditions]
     targets: list[OfPrediction] = []
     keys: list[tuple[str, str, int]] = []
     for name, output in _banded(linear):
@@ -117,10 +117,10 @@ def _asked(
         values = np.asarray(columns[output], dtype=float)
         width = np.asarray(columns[f"{output} upper"], dtype=float) - np.asarray(columns[f"{output} lower"])
         size = np.maximum(np.abs(values), 1e-3 * np.max(np.abs(values), initial=0.0))
-        for row, when in enumerate(np.asarray(columns["time"], dtype=float).tolist()):
+        for row, time in enumerate(np.asarray(columns["time"], dtype=float).tolist()):
             if width[row] > _NO_REACH * size[row] and size[row] != 0.0:
-                one = PredictedOutput(names.index(name), output, when, float(values[row]), float(size[row]))
-                targets.append(prediction(output, one, len(targets)))
+                predicted_output = PredictedOutput(names.index(name), output, time, float(values[row]), float(size[row]))
+                targets.append(prediction(output, predicted_output, len(targets)))
                 keys.append((name, output, row))
     return tuple(targets), keys
 
@@ -131,37 +131,37 @@ def _all_followed(
     """Follow every prediction, wherever there is room."""
     run = RunOptions(workers=workers).cleaned()
     job = run.freeze("predict", "problem, transcription and solver", (setting, targets, top))
-    found: dict[int, tuple[Branch, tuple[str, str]]] = {}
+    branches_by_index: dict[int, tuple[Branch, tuple[str, str]]] = {}
 
     def enter(n: int, outcome: Any) -> ProgressReport | None:
         if isinstance(outcome, InputError):
             raise outcome
         if not isinstance(outcome, tuple):
-            said, asked = getattr(outcome, "message", outcome), targets[n].asked
-            assert asked is not None
-            raise InputError("predict", [f"the profile of {asked.output} at {asked.time:g} was not computed ({said}); "
+            message, predicted_output = getattr(outcome, "message", outcome), targets[n].asked
+            assert predicted_output is not None
+            raise InputError("predict", [f"the profile of {predicted_output.output} at {predicted_output.time:g} was not computed ({message}); "
                                          "use bands='linear'"])  # fmt: skip
-        found[n] = outcome
+        branches_by_index[n] = outcome
         return None
 
-    stopped = carry_out(run, one_prediction, deque((n, (job, n)) for n in range(len(targets))), enter, limit=np.inf)
-    if stopped is not None:
+    stop_reason = carry_out(run, one_prediction, deque((n, (job, n)) for n in range(len(targets))), enter, limit=np.inf)
+    if stop_reason is not None:
         raise KeyboardInterrupt
-    return [found[n] for n in range(len(targets))]
+    return [branches_by_index[n] for n in range(len(targets))]
 
 
 @task
 def one_prediction(job: bytes | _Parts, n: int) -> tuple[Branch, tuple[str, str]]:
     """Follow both sides of prediction n; return the branch of the best fit."""
     setting, targets, top = thaw(job)
-    begun = setting.begun(targets[n])
-    if isinstance(begun, Status):
-        raise InputError("predict", [f"the best fit could not be reproduced ({begun.value}); fit again, or use "
+    start = setting.begun(targets[n])
+    if isinstance(start, Status):
+        raise InputError("predict", [f"the best fit could not be reproduced ({start.value}); fit again, or use "
                                      "bands='linear'"])  # fmt: skip
-    tracer, held, spot = begun
+    tracer, target, spot = start
     goal = Goal((top,), parts=_STEPS)
     # Elements that are refined below are not needed above.
-    below, above = (follow(replace(tracer), held, spot, side, goal).branches[0] for side in (-1, 1))
+    below, above = (follow(replace(tracer), target, spot, side, goal).branches[0] for side in (-1, 1))
     return joined(below, above), (below.ends[0], above.ends[1])
 
 
@@ -171,12 +171,12 @@ def _limit(branch: Branch, side: int, end: str, top: float, sigma: float, result
     Infinite if none, NaN if unknown.
     """
     centre = float(branch.c[int(np.argmin(branch.delta))])
-    last = float(branch.c[-1] if side > 0 else branch.c[0])
+    end_c = float(branch.c[-1] if side > 0 else branch.c[0])
     if end in (FAR, ZERO):
         return side * np.inf
     if end != CROSSED:
         return np.nan
-    if np.isnan(sigma) or not branch.reproduced(last, top):
+    if np.isnan(sigma) or not branch.reproduced(end_c, top):
         return np.nan
 
     def ratio(c: float) -> float:
@@ -186,14 +186,14 @@ def _limit(branch: Branch, side: int, end: str, top: float, sigma: float, result
             return rise
         return float(result.dof * np.expm1(rise / result.n_data))
 
-    step = 1e-4 * abs(last - centre)
+    step = 1e-4 * abs(end_c - centre)
 
     def slope(c: float) -> float:
-        inside = np.clip([c - step, c + step], branch.c[0], branch.c[-1])
-        return (ratio(float(inside[1])) - ratio(float(inside[0]))) / float(inside[1] - inside[0])
+        ends = np.clip([c - step, c + step], branch.c[0], branch.c[-1])
+        return (ratio(float(ends[1])) - ratio(float(ends[0]))) / float(ends[1] - ends[0])
 
     def rise_of_new(c: float) -> float:
         return ratio(c) + 0.25 * (sigma * slope(c)) ** 2 - factor**2
 
-    found = float(scipy.optimize.brentq(rise_of_new, centre, last, xtol=1e-9 * max(abs(last - centre), 1e-300)))
-    return found + 0.5 * sigma**2 * slope(found)
+    crossing_c = float(scipy.optimize.brentq(rise_of_new, centre, end_c, xtol=1e-9 * max(abs(end_c - centre), 1e-300)))
+    return crossing_c + 0.5 * sigma**2 * slope(crossing_c)

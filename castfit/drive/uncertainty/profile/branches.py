@@ -83,12 +83,12 @@ class Branch:
         """Whether the objective stands at c, to a small part of the threshold, if anybody looked there."""
         if self.error.size != self.c.size:
             return True
-        looked = np.flatnonzero(~np.isnan(self.error))
-        if looked.size == 0:
+        checked_indices = np.flatnonzero(~np.isnan(self.error))
+        if checked_indices.size == 0:
             return True
-        near = looked[int(np.argmin(np.abs(self.c[looked] - c)))]
-        there = abs(self.delta[near] - top) <= _AT_LEVEL * top or self.c[near] == c
-        return not there or bool(abs(self.error[near]) <= REPRODUCED * top)
+        nearest_index = checked_indices[int(np.argmin(np.abs(self.c[checked_indices] - c)))]
+        is_at_point = abs(self.delta[nearest_index] - top) <= _AT_LEVEL * top or self.c[nearest_index] == c
+        return not is_at_point or bool(abs(self.error[nearest_index]) <= REPRODUCED * top)
 
 
 @dataclass(frozen=True)
@@ -154,24 +154,24 @@ def crossing(a: tuple[float, float, float], b: tuple[float, float, float], level
     if zb == za:
         return 0.5 * (ca + cb)
     t = (z - za) / (zb - za)
-    straight = ca + t * (cb - ca)
+    linear_c = ca + t * (cb - ca)
     # dc/dz = 2 z / slope; Hermite's cubic where both are of the right sign and size
     with np.errstate(all="ignore"):
         ga, gb = (2.0 * zz / s * (zb - za) for zz, s in ((za, sa), (zb, sb)))
     width = cb - ca
     if not (np.isfinite(gb) and 0.2 < gb / width < 5.0):
-        return float(straight)
+        return float(linear_c)
     if not (np.isfinite(ga) and 0.2 < ga / width < 5.0):  # at the minimum itself
         ga = 2.0 * width - gb
     t2, t3 = t * t, t * t * t
     c = (2 * t3 - 3 * t2 + 1) * ca + (t3 - 2 * t2 + t) * ga + (3 * t2 - 2 * t3) * cb + (t3 - t2) * gb
     low, high = sorted((ca, cb))
-    return float(c) if low <= c <= high else float(straight)
+    return float(c) if low <= c <= high else float(linear_c)
 
 
-def threshold(level: float, *, n_data: int, dof: int, by: str) -> float:
-    """Return by how much -2 log L may exceed its minimum; `by` is "chi2" or "F"."""
-    if by == "chi2":
+def threshold(level: float, *, n_data: int, dof: int, statistic: str) -> float:
+    """Return by how much -2 log L may exceed its minimum; `statistic` is "chi2" or "F"."""
+    if statistic == "chi2":
         return quantile(level, np.inf) ** 2
     return float(n_data * np.log1p(quantile(level, dof) ** 2 / dof))
 
@@ -192,9 +192,9 @@ class Region:
 
 def joined(below: Branch, above: Branch) -> Branch:
     """Return both sides of the branch of the best fit as one; they share its point."""
-    first = 0 if below.c.size == 0 else 1
+    first_row = 0 if below.c.size == 0 else 1
     halves = [(b.c, b.delta, b.slope, b.theta, _errors(b)) for b in (below, above)]
-    c, delta, slope, theta, error = (np.concatenate([one, other[first:]]) for one, other in zip(*halves, strict=True))
+    c, delta, slope, theta, error = (np.concatenate([one, other[first_row:]]) for one, other in zip(*halves, strict=True))
     return Branch(c, delta, slope, theta, (below.ends[0], above.ends[1]), error)
 
 
@@ -204,85 +204,85 @@ def _errors(branch: Branch) -> Array:
 
 def merged(branches: Sequence[Branch]) -> tuple[Branch, ...]:
     """Join halves that start at the same point, as those of a second optimum that was followed both ways."""
-    left = list(branches)
-    out: list[Branch] = []
-    while left:
-        one = left.pop(0)
-        ways = ((other, *both) for other in left for both in ((one, other), (other, one)))
-        for other, below, above in ways:
+    remaining_branches = list(branches)
+    merged_branches: list[Branch] = []
+    while remaining_branches:
+        branch = remaining_branches.pop(0)
+        pairings = ((other, *pair) for other in remaining_branches for pair in ((branch, other), (other, branch)))
+        for other, below, above in pairings:
             if below.c[-1] == above.c[0] and below.delta[-1] == above.delta[0] and below.c.size + above.c.size > 2:
-                left = [b for b in left if b is not other]
-                one = joined(below, above)
+                remaining_branches = [b for b in remaining_branches if b is not other]
+                branch = joined(below, above)
                 break
-        out.append(one)
-    return tuple(out)
+        merged_branches.append(branch)
+    return tuple(merged_branches)
 
 
 def at(branch: Branch, c: Array) -> Array:
     """Return delta between the points of a branch, by cubics; infinite beyond its ends."""
     c = np.asarray(c, dtype=float)
-    out = np.full(c.shape, np.inf)
+    delta = np.full(c.shape, np.inf)
     if branch.c.size == 1:
-        out[c == branch.c[0]] = branch.delta[0]
-        return out
-    inside = (c >= branch.c[0]) & (c <= branch.c[-1])
-    k = np.clip(np.searchsorted(branch.c, c[inside], side="right") - 1, 0, branch.c.size - 2)
+        delta[c == branch.c[0]] = branch.delta[0]
+        return delta
+    is_inside = (c >= branch.c[0]) & (c <= branch.c[-1])
+    k = np.clip(np.searchsorted(branch.c, c[is_inside], side="right") - 1, 0, branch.c.size - 2)
     h = branch.c[k + 1] - branch.c[k]
-    t = (c[inside] - branch.c[k]) / h
+    t = (c[is_inside] - branch.c[k]) / h
     d0, d1, s0, s1 = branch.delta[k], branch.delta[k + 1], branch.slope[k] * h, branch.slope[k + 1] * h
     t2, t3 = t**2, t**3
     cubic = (2 * t3 - 3 * t2 + 1) * d0 + (t3 - 2 * t2 + t) * s0 + (3 * t2 - 2 * t3) * d1 + (t3 - t2) * s1
     low, high = np.minimum(d0, d1), np.maximum(d0, d1)
     # A cubic may swing where slopes are those of a kink.
-    wild = (cubic > high + 0.25 * (high - low)) | (cubic < low - 0.25 * (high - low) - 0.05)
-    out[inside] = np.where(wild, d0 + t * (d1 - d0), cubic)
-    return out
+    is_oscillating = (cubic > high + 0.25 * (high - low)) | (cubic < low - 0.25 * (high - low) - 0.05)
+    delta[is_inside] = np.where(is_oscillating, d0 + t * (d1 - d0), cubic)
+    return delta
 
 
 def envelope(branches: Sequence[Branch]) -> tuple[Array, Array, Array, Array]:
     """Return the lowest branch everywhere: c (n,), delta (n,), theta (n, n_theta) and which branch (n,)."""
     lowest: list[tuple[Array, ...]] = []
     for i, branch in enumerate(branches):
-        others = [at(other, branch.c) for k, other in enumerate(branches) if k != i]
-        least = np.min(others, axis=0) if others else np.full(branch.c.size, np.inf)
+        other_deltas = [at(other, branch.c) for k, other in enumerate(branches) if k != i]
+        lowest_other = np.min(other_deltas, axis=0) if other_deltas else np.full(branch.c.size, np.inf)
         # Of equal ones the first counts, so that no point is there twice.
-        earlier = [at(other, branch.c) for other in branches[:i]]
-        same = np.min(earlier, axis=0) if earlier else np.full(branch.c.size, np.inf)
+        earlier_deltas = [at(other, branch.c) for other in branches[:i]]
+        lowest_earlier = np.min(earlier_deltas, axis=0) if earlier_deltas else np.full(branch.c.size, np.inf)
         slack = 1e-6 * np.maximum(np.abs(branch.delta), 1.0)
-        keep = (branch.delta <= least + slack) & ~(same <= branch.delta + slack)
-        lowest.append((branch.c[keep], branch.delta[keep], branch.theta[keep], np.full(int(keep.sum()), float(i))))
-    c, delta, theta, which = (np.concatenate(column) for column in zip(*lowest, strict=True))
+        is_lowest = (branch.delta <= lowest_other + slack) & ~(lowest_earlier <= branch.delta + slack)
+        lowest.append((branch.c[is_lowest], branch.delta[is_lowest], branch.theta[is_lowest], np.full(int(is_lowest.sum()), float(i))))
+    c, delta, theta, branch_indices = (np.concatenate(column) for column in zip(*lowest, strict=True))
     order = np.argsort(c, kind="stable")
-    return c[order], delta[order], theta[order], which[order]
+    return c[order], delta[order], theta[order], branch_indices[order]
 
 
 def regions(branches: Iterable[Branch], top: float) -> tuple[Region, ...]:
     """Return the regions where any branch is below a threshold, in ascending order, merging regions that touch."""
-    every = sorted((r for branch in branches for r in _below(branch, top)), key=lambda r: (r.lower, r.upper))
-    out: list[Region] = []
-    for region in every:
-        if out and region.lower <= out[-1].upper + 1e-12 * max(abs(region.lower), 1.0):
-            if region.upper > out[-1].upper:
-                out[-1] = replace(out[-1], upper=region.upper, ends=(out[-1].ends[0], region.ends[1]))
+    all_regions = sorted((r for branch in branches for r in _below(branch, top)), key=lambda r: (r.lower, r.upper))
+    merged_regions: list[Region] = []
+    for region in all_regions:
+        if merged_regions and region.lower <= merged_regions[-1].upper + 1e-12 * max(abs(region.lower), 1.0):
+            if region.upper > merged_regions[-1].upper:
+                merged_regions[-1] = replace(merged_regions[-1], upper=region.upper, ends=(merged_regions[-1].ends[0], region.ends[1]))
         else:
-            out.append(region)
-    return tuple(out)
+            merged_regions.append(region)
+    return tuple(merged_regions)
 
 
 def _below(branch: Branch, top: float) -> Iterable[Region]:
     """Yield the intervals in which one branch is below a threshold."""
-    under = branch.delta <= top
+    is_below = branch.delta <= top
     points = list(zip(branch.c.tolist(), branch.delta.tolist(), branch.slope.tolist(), strict=True))
     k = 0
     while k < len(points):
-        if not under[k]:
+        if not is_below[k]:
             k += 1
             continue
-        first = k
-        while k + 1 < len(points) and under[k + 1]:
+        first_index = k
+        while k + 1 < len(points) and is_below[k + 1]:
             k += 1
-        lower, low_end = (branch.c[0], branch.ends[0]) if first == 0 else (
-            crossing(points[first], points[first - 1], top), LIMIT
+        lower, low_end = (branch.c[0], branch.ends[0]) if first_index == 0 else (
+            crossing(points[first_index], points[first_index - 1], top), LIMIT
         )  # fmt: skip
         upper, high_end = (branch.c[-1], branch.ends[1]) if k == len(points) - 1 else (
             crossing(points[k], points[k + 1], top), LIMIT

@@ -67,30 +67,30 @@ _TRUSTED = 2.0  # times the last step: farther second derivatives are not truste
 _MOST_CHANGE = 3.0  # of a logarithm: no power changes an entry by a larger factor
 
 
-def follow(tracer: Tracer, target: Target, first: Spot, side: int, goal: Goal) -> Followed:
+def follow(tracer: Tracer, target: Target, first_spot: Spot, side: int, goal: Goal) -> Followed:
     """Follow the solutions from one on, with the branches that take over."""
-    found: list[Branch] = []
+    branches: list[Branch] = []
     valleys: list[Array] = []
-    todo: list[tuple[Spot, int]] = [(first, side)]
-    while todo and len(found) < _MOST_BRANCHES:
-        start, way = todo.pop(0)
-        walk = ProfileWalk(tracer, target, way, goal, origin=first)
+    queue: list[tuple[Spot, int]] = [(first_spot, side)]
+    while queue and len(branches) < _MOST_BRANCHES:
+        start, direction = queue.pop(0)
+        walk = ProfileWalk(tracer, target, direction, goal, origin=first_spot)
         spots, end, landing = walk.run(start)
-        ends = (end, JUMP) if way < 0 else (JUMP, end)
-        if start is first:
-            ends = (end, "start") if way < 0 else ("start", end)
-        found.append(Branch.of(spots, ends))
+        ends = (end, JUMP) if direction < 0 else (JUMP, end)
+        if start is first_spot:
+            ends = (end, "start") if direction < 0 else ("start", end)
+        branches.append(Branch.of(spots, ends))
         valleys += walk.valleys
-        worst = min(spots, key=lambda s: s.delta)
-        if worst.delta < -BETTER:
-            return Followed(tuple(found), better=worst.theta, valleys=tuple(valleys))
+        lowest_spot = min(spots, key=lambda s: s.delta)
+        if lowest_spot.delta < -BETTER:
+            return Followed(tuple(branches), better=lowest_spot.theta, valleys=tuple(valleys))
         if landing is not None:
             if landing.delta < -BETTER:
-                return Followed(tuple(found), better=landing.theta, valleys=tuple(valleys))
-            if start is first:
-                todo.append((landing, -way))
-            todo.append((landing, way))
-    return Followed(tuple(found), valleys=tuple(valleys))
+                return Followed(tuple(branches), better=landing.theta, valleys=tuple(valleys))
+            if start is first_spot:
+                queue.append((landing, -direction))
+            queue.append((landing, direction))
+    return Followed(tuple(branches), valleys=tuple(valleys))
 
 
 class ProfileWalk:
@@ -114,93 +114,93 @@ class ProfileWalk:
         """Return the spots, why it ended, and where it landed if another optimum took over."""
         spots, h = [start], 0.0
         while len(spots) < _MOST_SPOTS:
-            ended = self._ended(spots)
-            if ended:
-                return spots, ended, None
-            now, outcome = self._next(spots, h)
-            if outcome == JUMP or now is None:
-                return spots, outcome, now
-            before = spots[-1]
-            h = self.side * (now.c - before.c)
-            low = min((before, now), key=lambda s: s.delta)
-            ridge = max(s.delta for s in spots) - low.delta > _RIDGE
-            if ridge and self.side * before.slope < 0.0 < self.side * now.slope and len(spots) > 1:
-                self.valleys.append(low.theta)
-            for level in self._crossed(before, now):
-                between = self._polished(before, now, level)
-                spots += [s for s in between if self.side * (s.c - spots[-1].c) > 0.0]
-            spots = [s for s in spots if self.side * (now.c - s.c) > 0.0]
-            spots.append(now)
+            end_reason = self._ended(spots)
+            if end_reason:
+                return spots, end_reason, None
+            new_spot, outcome = self._next(spots, h)
+            if outcome == JUMP or new_spot is None:
+                return spots, outcome, new_spot
+            previous_spot = spots[-1]
+            h = self.side * (new_spot.c - previous_spot.c)
+            lower_spot = min((previous_spot, new_spot), key=lambda s: s.delta)
+            is_past_ridge = max(s.delta for s in spots) - lower_spot.delta > _RIDGE
+            if is_past_ridge and self.side * previous_spot.slope < 0.0 < self.side * new_spot.slope and len(spots) > 1:
+                self.valleys.append(lower_spot.theta)
+            for level in self._crossed(previous_spot, new_spot):
+                threshold_spots = self._polished(previous_spot, new_spot, level)
+                spots += [s for s in threshold_spots if self.side * (s.c - spots[-1].c) > 0.0]
+            spots = [s for s in spots if self.side * (new_spot.c - s.c) > 0.0]
+            spots.append(new_spot)
         return spots, LOST, None
 
     def _ended(self, spots: list[Spot]) -> str:
         """Return the reason why the last point ends the path; empty if it does not."""
-        at = spots[-1]
-        if at.delta < -BETTER:
+        spot = spots[-1]
+        if spot.delta < -BETTER:
             return BEYOND
-        risen = at.delta > self.goal.top and self.side * at.slope > 0.0
-        if risen and not self.goal.everywhere and len(spots) > 1:
+        has_risen = spot.delta > self.goal.top and self.side * spot.slope > 0.0
+        if has_risen and not self.goal.everywhere and len(spots) > 1:
             return CROSSED
-        if self.side * (self.end - at.c) <= 1e-12 * max(abs(at.c), self.target.scale):
+        if self.side * (self.end - spot.c) <= 1e-12 * max(abs(spot.c), self.target.scale):
             return BOUND
-        if self.side * (self.far - at.c) <= 0.0:
+        if self.side * (self.far - spot.c) <= 0.0:
             return FAR
-        if self.singular and abs(at.c) <= abs(self.origin.c) / self.goal.reach:
+        if self.singular and abs(spot.c) <= abs(self.origin.c) / self.goal.reach:
             return ZERO
         return ""
 
-    def _next(self, spots: list[Spot], last: float) -> tuple[Spot | None, str]:
+    def _next(self, spots: list[Spot], previous_step: float) -> tuple[Spot | None, str]:
         """Return the next spot, and "jump" if it is of another optimum; or none, and why."""
-        at = spots[-1]
-        final = self.end if self.side * (self.end - self.far) <= 0.0 else self.far
-        left = self.side * (final - at.c)
-        h, expected = self._proposed(spots, last)
-        if self._comes(at):
+        spot = spots[-1]
+        final_c = self.end if self.side * (self.end - self.far) <= 0.0 else self.far
+        remaining = self.side * (final_c - spot.c)
+        h, predict_delta = self._proposed(spots, previous_step)
+        if self._comes(spot):
             return self.ahead.pop(), ""
-        h = min(h, left, *(self._halfway(at, there) for there in self.ahead[-1:]))
-        h = min(h, 0.5 * abs(self.barrier - at.c))
-        if not self.target.log and final == 0.0 and abs(at.c) > _VANISHING * abs(self.origin.c):
-            h = min(h, _FACTOR * abs(at.c))
-        h = left if h > 0.9 * left else h
-        h = min(h, 0.75 * abs(at.c)) if self.singular else h
+        h = min(h, remaining, *(self._halfway(spot, spot_ahead) for spot_ahead in self.ahead[-1:]))
+        h = min(h, 0.5 * abs(self.barrier - spot.c))
+        if not self.target.log and final_c == 0.0 and abs(spot.c) > _VANISHING * abs(self.origin.c):
+            h = min(h, _FACTOR * abs(spot.c))
+        h = remaining if h > 0.9 * remaining else h
+        h = min(h, 0.75 * abs(spot.c)) if self.singular else h
         self.usual = self.usual or h
         shortest = _SHORTEST * max(self.usual, 1e-3 * self.target.scale)
-        if abs(self.barrier - at.c) < shortest:
+        if abs(self.barrier - spot.c) < shortest:
             self.barrier = self.side * np.inf
             h = shortest
-        within = _WITHIN * self.goal.top
+        cost_tolerance = _WITHIN * self.goal.top
         for n in range(_TRIES):
-            c = final if h == left else at.c + self.side * h
+            c = final_c if h == remaining else spot.c + self.side * h
             v = self._predicted(spots, c)
-            found = self.tracer.spot(self.target, c, v, self.side * h, within=within, check=c == final,
+            candidate = self.tracer.spot(self.target, c, v, self.side * h, cost_tolerance=cost_tolerance, check=c == final_c,
                                      rescue=n >= _RESCUED)  # fmt: skip
-            if found in ENDED:
-                return None, CUT if found is Status.MAX_TIME else INTERRUPTED
-            lost = isinstance(found, Status)
-            if not lost and not self._surprise(at, found):
-                right = n == 0 and abs(found.delta - expected(c)) < _AS_PREDICTED * self.goal.top
-                self.part = (2.0 if right else 1.0) / self.goal.parts
-                return found, ""
-            shorter = self._shorter(at, c, h, shortest, 0.25 if lost or n > 0 else 0.5)
-            self.barrier = c if lost else self.barrier
+            if candidate in ENDED:
+                return None, CUT if candidate is Status.MAX_TIME else INTERRUPTED
+            is_failed = isinstance(candidate, Status)
+            if not is_failed and not self._surprise(spot, candidate):
+                is_as_predicted = n == 0 and abs(candidate.delta - predict_delta(c)) < _AS_PREDICTED * self.goal.top
+                self.part = (2.0 if is_as_predicted else 1.0) / self.goal.parts
+                return candidate, ""
+            shorter = self._shorter(spot, c, h, shortest, 0.25 if is_failed or n > 0 else 0.5)
+            self.barrier = c if is_failed else self.barrier
             if h < shortest and not self.singular:
-                if lost:
+                if is_failed:
                     break
-                return found, JUMP
-            if not lost:
-                self.ahead.append(found)
+                return candidate, JUMP
+            if not is_failed:
+                self.ahead.append(candidate)
                 self.waited = 0
             h = shorter
         self.ahead.clear()
-        now = self._beyond(at, h)
-        return now, LOST if now is None else JUMP if self._surprise(at, now) else ""
+        next_spot = self._beyond(spot, h)
+        return next_spot, LOST if next_spot is None else JUMP if self._surprise(spot, next_spot) else ""
 
-    def _comes(self, at: Spot) -> bool:
+    def _comes(self, spot: Spot) -> bool:
         """Check whether the solution ahead is a plausible next point; drop passed and repeatedly implausible points."""
-        self.ahead = [s for s in self.ahead if self.side * (s.c - at.c) > 0.0]
+        self.ahead = [s for s in self.ahead if self.side * (s.c - spot.c) > 0.0]
         if not self.ahead:
             return False
-        if not self._surprise(at, self.ahead[-1]):
+        if not self._surprise(spot, self.ahead[-1]):
             self.waited = 0
             return True
         self.waited += 1
@@ -208,131 +208,131 @@ class ProfileWalk:
             self.ahead.clear()
         return False
 
-    def _halfway(self, at: Spot, there: Spot) -> float:
+    def _halfway(self, spot: Spot, spot_ahead: Spot) -> float:
         """Return the step length to the middle of two points: geometric if signs agree and c is not a logarithm,
         else arithmetic.
         """
-        if not self.target.log and at.c * there.c > 0.0:
-            return abs(at.c) * abs(np.sqrt(there.c / at.c) - 1.0)
-        return 0.5 * abs(there.c - at.c)
+        if not self.target.log and spot.c * spot_ahead.c > 0.0:
+            return abs(spot.c) * abs(np.sqrt(spot_ahead.c / spot.c) - 1.0)
+        return 0.5 * abs(spot_ahead.c - spot.c)
 
-    def _beyond(self, at: Spot, h: float) -> Spot | None:
+    def _beyond(self, spot: Spot, h: float) -> Spot | None:
         """Return the solution beyond the end of a branch, wherever it is; None if there is none."""
         for factor in (1.0, 16.0, 256.0):
-            c = at.c + self.side * factor * h
+            c = spot.c + self.side * factor * h
             if self.side * (self.end - c) < 0.0:
                 break
-            v = at.v if at.v.size == self.tracer.staged.layout.n_v else self.tracer.staged.start
-            found = self.tracer.spot(self.target, c, v, self.side * h, thorough=True)
-            if isinstance(found, Spot):
-                return found
+            v = spot.v if spot.v.size == self.tracer.staged.layout.n_v else self.tracer.staged.start
+            candidate = self.tracer.spot(self.target, c, v, self.side * h, thorough=True)
+            if isinstance(candidate, Spot):
+                return candidate
         return None
 
-    def _shorter(self, at: Spot, c: float, h: float, shortest: float, part: float) -> float:
+    def _shorter(self, spot: Spot, c: float, h: float, shortest: float, part: float) -> float:
         """Return a shorter step; close to 0, one that leads there or beyond goes a part of the way."""
-        ratio = at.c / self.origin.c if self.origin.c != 0.0 else -1.0
-        near = 0.0 < ratio < (1.0 if h < shortest else _NEAR_ZERO)
-        if not self.target.log and near and at.c * c <= 0.0:
+        ratio = spot.c / self.origin.c if self.origin.c != 0.0 else -1.0
+        is_near_zero = 0.0 < ratio < (1.0 if h < shortest else _NEAR_ZERO)
+        if not self.target.log and is_near_zero and spot.c * c <= 0.0:
             self.singular = True
-            return 0.75 * abs(at.c)
+            return 0.75 * abs(spot.c)
         return part * h
 
-    def _proposed(self, spots: list[Spot], last: float) -> tuple[float, Callable[[float], float]]:
+    def _proposed(self, spots: list[Spot], previous_step: float) -> tuple[float, Callable[[float], float]]:
         """Return the length of the next step, and delta as a function of the coordinate as far as is known."""
-        at, top = spots[-1], self.goal.top
-        root, part = np.sqrt(max(at.delta, 0.0)), self.part * np.sqrt(top)
-        aim = root + part
-        if root < np.sqrt(top) < aim + 0.1 * part:
-            aim = 1.05 * np.sqrt(top)
-        if self.goal.everywhere and at.delta > top:
-            aim = max(aim, 1.5 * root)
-        slope, half = self.side * at.slope, 0.5 * at.curvature
+        spot, top = spots[-1], self.goal.top
+        root, part = np.sqrt(max(spot.delta, 0.0)), self.part * np.sqrt(top)
+        target_root = root + part
+        if root < np.sqrt(top) < target_root + 0.1 * part:
+            target_root = 1.05 * np.sqrt(top)
+        if self.goal.everywhere and spot.delta > top:
+            target_root = max(target_root, 1.5 * root)
+        slope, half_curvature = self.side * spot.slope, 0.5 * spot.curvature
         if len(spots) > 1:
-            gap = at.c - spots[-2].c
+            gap = spot.c - spots[-2].c
             if gap != 0.0:
-                half = max(0.5 * (at.slope - spots[-2].slope) / gap, 0.1 * half)
+                half_curvature = max(0.5 * (spot.slope - spots[-2].slope) / gap, 0.1 * half_curvature)
 
-        def expected(c: float) -> float:
-            return float(at.delta + at.slope * (c - at.c) + half * (c - at.c) ** 2)
+        def predict_delta(c: float) -> float:
+            return float(spot.delta + spot.slope * (c - spot.c) + half_curvature * (c - spot.c) ** 2)
 
-        if slope < 0.0 < half and len(spots) > 1 and root > part:  # downhill, if the bottom is not reached yet
-            lower = root - part if at.delta <= 4.0 * top else root / 1.5
-            square = slope**2 - 4.0 * half * (at.delta - lower**2)
-            if square > 0.0 and last > 0.0:
-                return float(min((-slope - np.sqrt(square)) / (2.0 * half), _GROWTH * last)), expected
-        rise = aim**2 - at.delta
-        root_of = slope**2 + 4.0 * half * rise
+        if slope < 0.0 < half_curvature and len(spots) > 1 and root > part:  # downhill, if the bottom is not reached yet
+            lower = root - part if spot.delta <= 4.0 * top else root / 1.5
+            downhill_discriminant = slope**2 - 4.0 * half_curvature * (spot.delta - lower**2)
+            if downhill_discriminant > 0.0 and previous_step > 0.0:
+                return float(min((-slope - np.sqrt(downhill_discriminant)) / (2.0 * half_curvature), _GROWTH * previous_step)), predict_delta
+        rise = target_root**2 - spot.delta
+        discriminant = slope**2 + 4.0 * half_curvature * rise
         with np.errstate(all="ignore"):
-            h = 2.0 * rise / (slope + np.sqrt(root_of)) if root_of > 0.0 else np.inf
-        most = _GROWTH * last if last > 0.0 else (1.0 if self.target.log else self.target.scale)
-        return float(min(h, most)) if np.isfinite(h) and h > 0.0 else most, expected
+            h = 2.0 * rise / (slope + np.sqrt(discriminant)) if discriminant > 0.0 else np.inf
+        max_step = _GROWTH * previous_step if previous_step > 0.0 else (1.0 if self.target.log else self.target.scale)
+        return float(min(h, max_step)) if np.isfinite(h) and h > 0.0 else max_step, predict_delta
 
     def _predicted(self, spots: list[Spot], c: float) -> Array:
         """Predict the solution at c from the last points."""
         size = self.tracer.staged.layout.n_v
-        same = [s for s in spots[-3:] if s.v.size == size]  # others are from before elements were refined
-        if not same:
+        usable_spots = [s for s in spots[-3:] if s.v.size == size]  # others are from before elements were refined
+        if not usable_spots:
             return self.tracer.staged.start
-        return predicted(same if same[-1] is spots[-1] else same[-1:], c, log=self.target.log)
+        return predicted(usable_spots if usable_spots[-1] is spots[-1] else usable_spots[-1:], c, log=self.target.log)
 
-    def _surprise(self, at: Spot, now: Spot) -> bool:
+    def _surprise(self, old_spot: Spot, new_spot: Spot) -> bool:
         """Whether the objective is not what slopes on both sides and a parabola make of it."""
-        h, top = now.c - at.c, self.goal.top
-        size = max(top, at.delta, 0.0)
-        trapezium = at.delta + 0.5 * h * (at.slope + now.slope)
-        wrong = abs(now.delta - trapezium) > 0.1 * size + 0.25 * abs(now.delta - at.delta)
-        steep = not self.goal.everywhere and now.delta > max(4.0 * top, 2.0 * at.delta) and at.delta < top
-        return bool(wrong or steep)
+        h, top = new_spot.c - old_spot.c, self.goal.top
+        size = max(top, old_spot.delta, 0.0)
+        trapezium = old_spot.delta + 0.5 * h * (old_spot.slope + new_spot.slope)
+        is_off_curve = abs(new_spot.delta - trapezium) > 0.1 * size + 0.25 * abs(new_spot.delta - old_spot.delta)
+        is_steep = not self.goal.everywhere and new_spot.delta > max(4.0 * top, 2.0 * old_spot.delta) and old_spot.delta < top
+        return bool(is_off_curve or is_steep)
 
-    def _crossed(self, at: Spot, now: Spot) -> list[float]:
+    def _crossed(self, old_spot: Spot, new_spot: Spot) -> list[float]:
         """Return the thresholds between two spots, in the order in which they are crossed."""
-        low, high = sorted((at.delta, now.delta))
-        inside = [t for t in self.goal.thresholds if low <= t < high]
-        return inside if at.delta <= now.delta else inside[::-1]
+        low, high = sorted((old_spot.delta, new_spot.delta))
+        thresholds_between = [t for t in self.goal.thresholds if low <= t < high]
+        return thresholds_between if old_spot.delta <= new_spot.delta else thresholds_between[::-1]
 
-    def _polished(self, at: Spot, now: Spot, level: float) -> list[Spot]:
+    def _polished(self, old_spot: Spot, new_spot: Spot, level: float) -> list[Spot]:
         """Solve where the objective is at the threshold, up to a small fraction."""
-        a, b, found = at, now, list[Spot]()
+        a, b, polished_spots = old_spot, new_spot, list[Spot]()
         for _ in range(5):
             c = crossing((a.c, a.delta, a.slope), (b.c, b.delta, b.slope), level)
-            v = self._predicted(sorted((a, b, *found), key=lambda s: -abs(s.c - c)), c)
-            spot = self.tracer.spot(self.target, c, v, now.c - at.c, check=True)
+            v = self._predicted(sorted((a, b, *polished_spots), key=lambda s: -abs(s.c - c)), c)
+            spot = self.tracer.spot(self.target, c, v, new_spot.c - old_spot.c, check=True)
             if isinstance(spot, Status):
                 break
-            found.append(spot)
+            polished_spots.append(spot)
             if abs(spot.delta - level) <= _LIMIT * level:
                 break
             if (spot.delta < level) == (a.delta < b.delta):
                 a = spot
             else:
                 b = spot
-        return sorted(found, key=lambda s: self.side * s.c)
+        return sorted(polished_spots, key=lambda s: self.side * s.c)
 
 
 def predicted(spots: Sequence[Spot], c: float, *, log: bool) -> Array:
     """Return v (n_v,) at c from spots of one layout, the nearest last; `log`: c is a logarithm already."""
-    at = spots[-1]
-    before = spots[-2] if len(spots) > 1 and spots[-2].c != at.c else None
-    straight = _along(at.c, at.v, at.tangent, c, None if before is None else (before.c, before.tangent))
-    if before is None or not (log or min(at.c * before.c, at.c * c) > 0.0):
+    spot = spots[-1]
+    previous_spot = spots[-2] if len(spots) > 1 and spots[-2].c != spot.c else None
+    straight = _along(spot.c, spot.v, spot.tangent, c, None if previous_spot is None else (previous_spot.c, previous_spot.tangent))
+    if previous_spot is None or not (log or min(spot.c * previous_spot.c, spot.c * c) > 0.0):
         return straight
-    x, x_before, x_new = (n if log else np.log(abs(n)) for n in (at.c, before.c, c))
+    x, x_before, x_new = (n if log else np.log(abs(n)) for n in (spot.c, previous_spot.c, c))
     with np.errstate(all="ignore"):
-        slope = at.tangent * (1.0 if log else at.c)
-        y, dy = np.log(np.abs(at.v)), slope / at.v
-        dy_before = before.tangent * (1.0 if log else before.c) / before.v
+        slope = spot.tangent * (1.0 if log else spot.c)
+        y, dy = np.log(np.abs(spot.v)), slope / spot.v
+        dy_before = previous_spot.tangent * (1.0 if log else previous_spot.c) / previous_spot.v
         change = _along(x, y, dy, x_new, (x_before, dy_before)) - y
-        power = at.v * np.exp(change)
-        back = before.c - at.c
-        wrong = np.abs(at.v + back * at.tangent - before.v)
-        wrong_power = np.abs(at.v * np.exp((x_before - x) * dy) - before.v)
-        use = (at.v * before.v > 0.0) & (wrong_power < wrong) & (np.abs(change) < _MOST_CHANGE)
-    return np.where(use, power, straight)
+        power = spot.v * np.exp(change)
+        backward_step = previous_spot.c - spot.c
+        tangent_error = np.abs(spot.v + backward_step * spot.tangent - previous_spot.v)
+        power_error = np.abs(spot.v * np.exp((x_before - x) * dy) - previous_spot.v)
+        use_power = (spot.v * previous_spot.v > 0.0) & (power_error < tangent_error) & (np.abs(change) < _MOST_CHANGE)
+    return np.where(use_power, power, straight)
 
 
-def _along(c: float, v: Array, slope: Array, to: float, before: tuple[float, Array] | None) -> Array:
-    h = to - c
-    out = v + h * slope
-    if before is not None and abs(h) <= _TRUSTED * abs(c - before[0]):
-        out = out + 0.5 * h**2 / (c - before[0]) * (slope - before[1])
-    return out
+def _along(c: float, v: Array, slope: Array, new_c: float, previous: tuple[float, Array] | None) -> Array:
+    h = new_c - c
+    values = v + h * slope
+    if previous is not None and abs(h) <= _TRUSTED * abs(c - previous[0]):
+        values = values + 0.5 * h**2 / (c - previous[0]) * (slope - previous[1])
+    return values

@@ -185,15 +185,15 @@ def contours(
     """
     run = RunOptions(workers=workers, max_time=max_time, verbose=verbose, checkpoint=checkpoint, resume=resume)
     mistakes = run.file_mistakes() + run.mistakes()
-    asked, chosen = parts_along(transcription, solver, result, mistakes)
+    requested_transcription, chosen_solver = parts_along(transcription, solver, result, mistakes)
     found_levels = read_levels(confidence_levels, mistakes)
     mistakes += option_mistakes(("slices", slices, is_count(slices, 4, 1000), "give an integer from 4 to 1000"))
     problem = owner(result, mistakes)
     check("contours", mistakes if problem is None else [])
     assert problem is not None
-    posed = as_fitted(problem.posed, result)
-    both = {"first is": first, "second is": second}
-    targets = tuple(t for said, one in both.items() for t in read_targets(result, posed, [one], mistakes, said))
+    compiled_problem = as_fitted(problem.posed, result)
+    arguments = {"first is": first, "second is": second}
+    targets = tuple(t for phrase, argument in arguments.items() for t in read_targets(result, compiled_problem, [argument], mistakes, phrase))
     if len(targets) == 2 and targets[0].name == targets[1].name:
         mistakes.append(f"first and second are both '{targets[0].name}'; pass two different quantities")
     mistakes += [f"{t.name} is a prediction; give two quantities or expressions" for t in targets
@@ -201,35 +201,35 @@ def contours(
     if not result.absolute_sigma and result.dof <= 0:
         mistakes.append("no degrees of freedom are left to estimate the noise; give sigma")
     check("contours", mistakes)
-    setting = ProfileSetting.at(result, posed, asked, chosen, targets)
+    setting = ProfileSetting.at(result, compiled_problem, requested_transcription, chosen_solver, targets)
     tops = {level: _threshold(level, result) for level in found_levels}
     run = run.cleaned()
     header = run_header(
-        "contours", problem, asked, chosen, names=", ".join(t.name for t in targets), slices=int(slices),
+        "contours", problem, requested_transcription, chosen_solver, names=", ".join(t.name for t in targets), slices=int(slices),
         confidence_levels=", ".join(f"{level:g}" for level in tops),
         start=", ".join(f"{value:.9g}" for value in result.theta),
     )  # fmt: skip
     with run.opened(header) as file:
-        halves, stopped = _halves(run, (setting, targets), tops, int(slices), file)
-    every = [half for both in halves.values() for half in both if half is not None]
-    whole = {level: (a, b) for level, (a, b) in halves.items() if a is not None and b is not None}
-    cut = sorted({half.status for half in every if half.status})
-    stopped = run.stopped(stopped, len(whole) < len(tops) and not cut)
-    stopped = Status(cut[0]) if stopped is None and cut else stopped
-    centre, covariance = (every[0].centre, every[0].covariance) if every else (np.full(2, np.nan), _UNKNOWN)
+        halves, stop_reason = _halves(run, (setting, targets), tops, int(slices), file)
+    finished_halves = [half for pair in halves.values() for half in pair if half is not None]
+    complete_pairs = {level: (a, b) for level, (a, b) in halves.items() if a is not None and b is not None}
+    cut_statuses = sorted({half.status for half in finished_halves if half.status})
+    stop_reason = run.stopped(stop_reason, len(complete_pairs) < len(tops) and not cut_statuses)
+    stop_reason = Status(cut_statuses[0]) if stop_reason is None and cut_statuses else stop_reason
+    centre, covariance = (finished_halves[0].centre, finished_halves[0].covariance) if finished_halves else (np.full(2, np.nan), _UNKNOWN)
     lines, closed = dict[float, Array](), dict[float, bool]()
-    missed = 0
-    for level, (below, above) in whole.items():
+    n_missed = 0
+    for level, (below, above) in complete_pairs.items():
         if not below.status and not above.status:
             line, closed[level] = _line(below, above)
             lines[level] = _natural(targets, line)
-            missed += int(np.isnan(line).any(axis=1).sum())
-    ended = "All contour lines were computed." if stopped is None else STOPS.get(stopped, stopped.sentence)
-    if missed:
-        ended += (
-            f" Integration with error control gives another objective at {missed} points: use finer elements."
+            n_missed += int(np.isnan(line).any(axis=1).sum())
+    message = "All contour lines were computed." if stop_reason is None else STOPS.get(stop_reason, stop_reason.sentence)
+    if n_missed:
+        message += (
+            f" Integration with error control gives another objective at {n_missed} points: use finer elements."
         )
-    known = bool(np.isfinite(centre).all())
+    is_finite = bool(np.isfinite(centre).all())
     ellipses = {level: _natural(targets, _ellipse(centre, covariance, top)) for level, top in tops.items()}
     first_value, second_value = _natural(targets, centre[None])[0].tolist()
     return Contours(
@@ -237,13 +237,13 @@ def contours(
         tuple("log" if t.log else "linear" for t in targets),  # pyright: ignore[reportArgumentType]
         (first_value, second_value),
         lines,
-        ellipses if known else {},
+        ellipses if is_finite else {},
         closed,
         tops,
-        ended,
-        stopped is None,
+        message,
+        stop_reason is None,
         run.seconds,
-        sum(half.solves for half in every),
+        sum(half.solves for half in finished_halves),
     )
 
 
@@ -276,16 +276,16 @@ class Half:
 
 @task
 def half_line(
-    job: bytes | tuple[ProfileSetting, tuple[Target, ...]], top: float, slices: int, which: int, deadline: float
+    job: bytes | tuple[ProfileSetting, tuple[Target, ...]], top: float, slices: int, half_index: int, deadline: float
 ) -> Half | None:
     """Find one half of a line, 0 below the best fit and 1 above; None if there is no time."""
     setting, targets = thaw(job)
-    left = deadline - time.time()
-    if left <= 0.0:
+    seconds_left = deadline - time.time()
+    if seconds_left <= 0.0:
         return None
     try:
-        with watched(left):
-            return _Plane(setting, targets[0], targets[1], deadline).half(top, slices, which)
+        with watched(seconds_left):
+            return _Plane(setting, targets[0], targets[1], deadline).half(top, slices, half_index)
     except Stopped as end:
         return Half(status=end.status.value)
 
@@ -298,37 +298,37 @@ def _halves(
     file: Any,
 ) -> tuple[dict[float, list[Half | None]], Status | None]:
     """Run the tasks of all lines; return both halves per level, and what stopped it."""
-    keys = [(level, which, f"{level:g}/{which}") for level in tops for which in (0, 1)]
+    keys = [(level, half_index, f"{level:g}/{half_index}") for level in tops for half_index in (0, 1)]
     with file.intact() if file is not None else nullcontext():
         records = file.records if file is not None else ()
-        known = {record["half"]: rebuilt(Half, record["found"]) for record in records}
-    found: dict[str, Half] = {key: known[key] for *_, key in keys if key in known}
+        restored_halves = {record["half"]: rebuilt(Half, record["found"]) for record in records}
+    halves: dict[str, Half] = {key: restored_halves[key] for *_, key in keys if key in restored_halves}
     job = run.freeze("contours", "problem, transcription and solver", parts)
     tasks: deque[tuple[int, tuple[Any, ...]]] = deque(
-        (i, (job, tops[level], slices, which, run.deadline))
-        for i, (level, which, key) in enumerate(keys)
-        if key not in found
+        (i, (job, tops[level], slices, half_index, run.deadline))
+        for i, (level, half_index, key) in enumerate(keys)
+        if key not in halves
     )
 
     def enter(i: int, outcome: Any) -> ProgressReport | None:
-        level, which, key = keys[i]
+        level, half_index, key = keys[i]
         if isinstance(outcome, InputError):
             raise outcome
         if outcome is None:
             return None
         if not isinstance(outcome, Half):
             raise RuntimeError(f"contours: {getattr(outcome, 'message', outcome)}")
-        found[key] = outcome
+        halves[key] = outcome
         if file is not None and not outcome.status:
             file.append({"half": key, "found": outcome})
         if outcome.status == Status.INTERRUPTED.value:
             raise KeyboardInterrupt
-        last = f"{100 * level:g} %, {'above' if which else 'below'}"
-        state = f"{len(found)} of {len(keys)} halves: {last}; {run.seconds:.0f} s"
-        return ProgressReport(None, state, last, len(found), len(keys))
+        last_label = f"{100 * level:g} %, {'above' if half_index else 'below'}"
+        state = f"{len(halves)} of {len(keys)} halves: {last_label}; {run.seconds:.0f} s"
+        return ProgressReport(None, state, last_label, len(halves), len(keys))
 
-    stopped = carry_out(run, half_line, tasks, enter, limit=np.inf) if tasks else None
-    return {level: [found.get(f"{level:g}/{which}") for which in (0, 1)] for level in tops}, stopped
+    stop_reason = carry_out(run, half_line, tasks, enter, limit=np.inf) if tasks else None
+    return {level: [halves.get(f"{level:g}/{half_index}") for half_index in (0, 1)] for level in tops}, stop_reason
 
 
 def _line(below: Half, above: Half) -> tuple[Array, bool]:
@@ -355,74 +355,74 @@ def _ellipse(centre: Array, covariance: Array, top: float) -> Array:
 class _Plane:
     """The slices of a plane."""
 
-    def __init__(self, setting: ProfileSetting, first: Target, second: Target, deadline: float) -> None:
-        self.setting, self.first, self.second, self.deadline = setting, first, second, deadline
+    def __init__(self, setting: ProfileSetting, first_target: Target, second_target: Target, deadline: float) -> None:
+        self.setting, self.first, self.second, self.deadline = setting, first_target, second_target, deadline
         self.solves = 0
 
-    def half(self, top: float, slices: int, which: int) -> Half:
+    def half(self, top: float, slices: int, half_index: int) -> Half:
         """Return one half of the contour, 0 below the best fit and 1 above."""
         tracer, target, best = self._begun(self.first)
         centre, covariance = self._curvature(target, best)
-        own = _across(tracer, target, best, Goal((top,), parts=2 * _STEPS))[1]
-        lower, upper, whole = list[tuple[float, float]](), list[tuple[float, float]](), own.ends == (LIMIT, LIMIT)
+        interval = _across(tracer, target, best, Goal((top,), parts=2 * _STEPS))[1]
+        lower, upper, is_complete = list[tuple[float, float]](), list[tuple[float, float]](), interval.ends == (LIMIT, LIMIT)
         share = 0.5 * (1.0 - np.cos(np.pi * np.arange(slices + 1) / slices))
-        at: Spot = best
-        middle = int(np.argmin(np.abs(own.lower + share * (own.upper - own.lower) - best.c)))
-        order = range(middle + 1, slices + 1) if which else range(middle, -1, -1)
+        spot: Spot = best
+        middle = int(np.argmin(np.abs(interval.lower + share * (interval.upper - interval.lower) - best.c)))
+        order = range(middle + 1, slices + 1) if half_index else range(middle, -1, -1)
         for k in order:
-            c = own.lower + float(share[k]) * (own.upper - own.lower)
-            at = self._held(tracer, target, at, c, top)
-            tip = (k == 0 and own.ends[0] == LIMIT) or (k == slices and own.ends[1] == LIMIT)
-            slice_ = self._slice(tracer, target, at, top, tip=tip)
+            c = interval.lower + float(share[k]) * (interval.upper - interval.lower)
+            spot = self._held(tracer, target, spot, c, top)
+            tip = (k == 0 and interval.ends[0] == LIMIT) or (k == slices and interval.ends[1] == LIMIT)
+            slice_ = self._slice(tracer, target, spot, top, tip=tip)
             lower.append((c, slice_.lower))
             upper.append((c, slice_.upper))
-            whole = whole and (tip or slice_.ends == (LIMIT, LIMIT))
+            is_complete = is_complete and (tip or slice_.ends == (LIMIT, LIMIT))
         self.solves += tracer.solves
-        whole = whole and bool(np.isfinite([*lower, *upper]).all())
-        return Half(tuple(lower), tuple(upper), whole, centre, covariance, self.solves)
+        is_complete = is_complete and bool(np.isfinite([*lower, *upper]).all())
+        return Half(tuple(lower), tuple(upper), is_complete, centre, covariance, self.solves)
 
     def _begun(self, target: Target) -> tuple[Tracer, Target, Spot]:
-        found = self.setting.begun(target, self.deadline)
-        if isinstance(found, Status):
-            raise Stopped(found)
-        return found
+        start = self.setting.begun(target, self.deadline)
+        if isinstance(start, Status):
+            raise Stopped(start)
+        return start
 
-    def _held(self, tracer: Tracer, target: Target, at: Spot, c: float, top: float) -> Spot:
+    def _held(self, tracer: Tracer, target: Target, spot: Spot, c: float, top: float) -> Spot:
         """Go along the spine, which stays below the threshold, to a value of the first quantity."""
         while True:
-            same = at.v.size == tracer.staged.layout.n_v
-            h = c - at.c
+            is_same_layout = spot.v.size == tracer.staged.layout.n_v
+            h = c - spot.c
             if abs(h) <= 1e-9 * max(target.scale, abs(c)):
-                return at
+                return spot
             for _ in range(8):
-                v = at.v + h * at.tangent if same else tracer.staged.start
-                found = tracer.spot(target, at.c + h, v, h)
-                if found in ENDED or (isinstance(found, Spot) and found.delta <= _NEARLY * top):
+                v = spot.v + h * spot.tangent if is_same_layout else tracer.staged.start
+                candidate = tracer.spot(target, spot.c + h, v, h)
+                if candidate in ENDED or (isinstance(candidate, Spot) and candidate.delta <= _NEARLY * top):
                     break
                 h *= 0.25  # what ends high above the spine fell off it
             else:
                 raise Stopped(Status.STEP_TOO_SMALL)
-            if not isinstance(found, Spot):
-                raise Stopped(found)
-            at = found
+            if not isinstance(candidate, Spot):
+                raise Stopped(candidate)
+            spot = candidate
 
-    def _slice(self, spine: Tracer, target: Target, at: Spot, top: float, *, tip: bool) -> Region:
+    def _slice(self, spine: Tracer, target: Target, spot: Spot, top: float, *, tip: bool) -> Region:
         """Follow the second quantity both ways with the first one held."""
 
         def wrap(staged: StagedProblem) -> StagedProblem:
-            return target.held(self.setting.wrapped(staged), at.c)
+            return target.held(self.setting.wrapped(staged), spot.c)
 
-        tracer = replace(spine, staged=target.held(spine.staged, at.c), wrap=wrap, solves=0)
-        found = anchored(tracer, self.second, at.v)
-        if isinstance(found, Status):
-            raise Stopped(found)
-        second, start = found
+        tracer = replace(spine, staged=target.held(spine.staged, spot.c), wrap=wrap, solves=0)
+        anchor = anchored(tracer, self.second, spot.v)
+        if isinstance(anchor, Status):
+            raise Stopped(anchor)
+        second, start = anchor
         if tip:
             return Region(start.c, start.c, (LIMIT, LIMIT))
-        whole, own = _across(tracer, second, start, Goal((top,), parts=_STEPS), anew=True)
+        branch, interval = _across(tracer, second, start, Goal((top,), parts=_STEPS), reset_staging=True)
         self.solves += tracer.solves
-        lower, upper = (c if whole.reproduced(c, top) else np.nan for c in (own.lower, own.upper))
-        return replace(own, lower=lower, upper=upper)
+        lower, upper = (c if branch.reproduced(c, top) else np.nan for c in (interval.lower, interval.upper))
+        return replace(interval, lower=lower, upper=upper)
 
     def _curvature(self, target: Target, best: Spot) -> tuple[Array, Array]:
         """Return the coordinates of the best fit, and the covariance from the curvature of the objective in both
@@ -430,27 +430,27 @@ class _Plane:
         """
         _, second, spot = self._begun(self.second)
         # Variances are those of the profiles; the covariance is the slope of one along the other's.
-        moved = second.coordinate_of(best.theta + best.tangent[: best.theta.size] * 1e-4 * target.scale)
-        slope = (moved - second.coordinate_of(best.theta)) / (1e-4 * target.scale)
+        shifted_coordinate = second.coordinate_of(best.theta + best.tangent[: best.theta.size] * 1e-4 * target.scale)
+        slope = (shifted_coordinate - second.coordinate_of(best.theta)) / (1e-4 * target.scale)
         with np.errstate(all="ignore"):
             a, b = 2.0 / best.curvature, 2.0 / spot.curvature
         return np.array([best.c, spot.c]), np.array([[a, slope * a], [slope * a, b]])
 
 
-def _across(tracer: Tracer, target: Target, start: Spot, goal: Goal, *, anew: bool = False) -> tuple[Branch, Region]:
+def _across(tracer: Tracer, target: Target, start: Spot, goal: Goal, *, reset_staging: bool = False) -> tuple[Branch, Region]:
     """Follow a target both ways; return the branch, and its region that holds the start.
 
-    `anew` says that elements which were refined below are not taken above.
+    `reset_staging` says that elements which were refined below are not taken above.
     """
     base, halves = tracer.staged, list[Branch]()
     for side in (-1, 1):
-        tracer.staged = base if anew else tracer.staged
+        tracer.staged = base if reset_staging else tracer.staged
         halves.append(follow(tracer, target, start, side, goal).branches[0])
         for end, status in ((CUT, Status.MAX_TIME), (INTERRUPTED, Status.INTERRUPTED)):
             if end in halves[-1].ends:
                 raise Stopped(status)
-    whole = joined(*halves)
-    for region in regions([whole], goal.top):
+    branch = joined(*halves)
+    for region in regions([branch], goal.top):
         if region.holds(start.c):
-            return whole, region
+            return branch, region
     raise Stopped(Status.STEP_TOO_SMALL)

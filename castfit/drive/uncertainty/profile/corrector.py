@@ -79,52 +79,52 @@ def corrected(ledger: Ledger, staged: StagedProblem, tolerance: float) -> Correc
 
     Raises Stopped if the time is over or Ctrl-C was pressed.
     """
-    active, last, factor = None, None, 1.0
+    active, previous_change, factor = None, None, 1.0
     v = within_bounds(staged, staged.start)
     for n in range(_STEPS + 1):
-        at = ledger.linearize(v)
-        if not at.ok:
+        linearization = ledger.linearize(v)
+        if not linearization.ok:
             return None
-        local = local_problem(staged, at, warm=active, regularisation=REGULARISATION)
+        local = local_problem(staged, linearization, warm=active, regularisation=REGULARISATION)
         if not local.finite:
             return None
         step = local.direction()
-        moved = step.residuals - local.condensed.u
-        factor = 1.0 if last is None else _relaxation(moved, last, factor)
-        gap = infeasibility(staged.layout, staged.scale, at)
-        if gap <= GAP and small(staged, at, factor * step.decrease, tolerance):
-            return Corrected(at.v, local, step)
+        row_change = step.residuals - local.condensed.u
+        factor = 1.0 if previous_change is None else _relaxation(row_change, previous_change, factor)
+        gap = infeasibility(staged.layout, staged.scale, linearization)
+        if gap <= GAP and small(staged, linearization, factor * step.decrease, tolerance):
+            return Corrected(linearization.v, local, step)
         if n == _STEPS or not step.feasible:
             return None
-        search, bent, trial = LineSearch(ledger, local, step, at, {}), None, at
+        search, curvature_step, trial = LineSearch(ledger, local, step, linearization, {}), None, linearization
         if factor * search.norm(step.dv) <= _SMALL:  # the square of that opens no gap
-            v = within_bounds(staged, at.v + factor * step.dv)
-            active, last = step.active, moved
+            v = within_bounds(staged, linearization.v + factor * step.dv)
+            active, previous_change = step.active, row_change
             continue
-        for tried in dict.fromkeys((factor, 1.0)):
-            factor = tried
+        for trial_factor in dict.fromkeys((factor, 1.0)):
+            factor = trial_factor
             trial = search.trial(factor * step.dv)
             simplified = local.correction(trial) if trial.ok else None
             # What the simplified step has of its own: nothing, were all linear.
-            bent = None if simplified is None else simplified.dv - (1.0 - factor) * step.dv
-            if bent is not None and search.norm(bent) <= _CONTRACTION * factor * search.norm(step.dv):
+            curvature_step = None if simplified is None else simplified.dv - (1.0 - factor) * step.dv
+            if curvature_step is not None and search.norm(curvature_step) <= _CONTRACTION * factor * search.norm(step.dv):
                 break
         else:
             return None
-        assert bent is not None
+        assert curvature_step is not None
         # It closes most of the gaps that the full step has opened.
-        v = within_bounds(staged, trial.v + bent)
-        active, last = step.active, moved
+        v = within_bounds(staged, trial.v + curvature_step)
+        active, previous_change = step.active, row_change
     return None
 
 
-def _relaxation(moved: Array, last: Array, factor: float) -> float:
+def _relaxation(row_change: Array, previous_change: Array, factor: float) -> float:
     """Compute the relaxation factor of a full step from the rows (m,) that the previous step left over."""
-    along, length = float(moved @ last), float(last @ last)
-    if not along**2 > _ALIGNED**2 * length * float(moved @ moved):
+    inner_product, length = float(row_change @ previous_change), float(previous_change @ previous_change)
+    if not inner_product**2 > _ALIGNED**2 * length * float(row_change @ row_change):
         return 1.0
-    left = along / length
-    return float(np.clip(factor / (1.0 - left), _LEAST, _MOST)) if left < 1.0 else 1.0
+    ratio = inner_product / length
+    return float(np.clip(factor / (1.0 - ratio), _LEAST, _MOST)) if ratio < 1.0 else 1.0
 
 
 @dataclass
@@ -158,43 +158,43 @@ class Tracer:
         v: Array,
         h: float,
         *,
-        within: float = PRECISE,
+        cost_tolerance: float = PRECISE,
         check: bool = False,
         thorough: bool = False,
         rescue: bool = True,
     ) -> Spot | Status:
         """Solve with the coordinate held at c, from v; h is a typical step, with its sign.
 
-        `within` says by how much the cost may be above its minimum: what is known to be missing is taken into account,
+        `cost_tolerance` says by how much the cost may be above its minimum: what is known to be missing is taken into account,
         so that the error is far smaller.  `check` says whether elements are looked at, and refined if they are too
         coarse here: it takes as long as an iteration, and is done where numbers are read off.  `thorough` says that the
         solution may be far, `rescue` that single shooting may take over where states as variables do not get there.
         """
         for _ in range(_ROUNDS):
-            held = started(target.held(self.staged, c), v)
+            fixed_problem = started(target.held(self.staged, c), v)
             try:
-                near = None if thorough else self._corrected(held, within)
-                if near is None:
-                    near = self._found(held, within, thorough=thorough)
-                    if isinstance(near, Status):
-                        if near in ENDED or not rescue or not self._by_shooting(v):
-                            return near
+                solution = None if thorough else self._corrected(fixed_problem, cost_tolerance)
+                if solution is None:
+                    solution = self._found(fixed_problem, cost_tolerance, thorough=thorough)
+                    if isinstance(solution, Status):
+                        if solution in ENDED or not rescue or not self._by_shooting(v):
+                            return solution
                         v = self.staged.layout.theta(v)
                         continue
-                v = near if isinstance(near, np.ndarray) else near.v
-                finer = self.transcription.refine(self.posed, bare(self.staged), v) if check else None
-            except Stopped as stopped:
-                return stopped.status
-            if finer is None:
-                found = self.measured(target, held, near, c, h)
-                return replace(found, error=self._error(found.v)) if check and isinstance(found, Spot) else found
-            self.staged, v = self.wrap(finer), finer.start
+                v = solution if isinstance(solution, np.ndarray) else solution.v
+                finer_problem = self.transcription.refine(self.posed, bare(self.staged), v) if check else None
+            except Stopped as stop:
+                return stop.status
+            if finer_problem is None:
+                spot = self.measured(target, fixed_problem, solution, c, h)
+                return replace(spot, error=self._error(spot.v)) if check and isinstance(spot, Spot) else spot
+            self.staged, v = self.wrap(finer_problem), finer_problem.start
         return Status.INACCURATE
 
     def _error(self, v: Array) -> float:
         """Return by how much delta is another one when the model is integrated with error control; see `Branch`."""
-        found = misfit(self.posed, bare(self.staged), v, self.transcription)
-        return found - self.error if np.isfinite(self.error) else found
+        objective_error = misfit(self.posed, bare(self.staged), v, self.transcription)
+        return objective_error - self.error if np.isfinite(self.error) else objective_error
 
     def _by_shooting(self, v: Array) -> bool:
         """Go on by single shooting, if this is not what fails already.
@@ -205,108 +205,108 @@ class Tracer:
         if not has_states(self.transcription):
             return False
         self.transcription = SingleShooting(self.transcription.integrator)
-        whole = self.transcription.transcribe(self.posed, self.staged.layout.theta(v))
-        self.staged = self.wrap(whole)
+        staged_problem = self.transcription.transcribe(self.posed, self.staged.layout.theta(v))
+        self.staged = self.wrap(staged_problem)
         return True
 
-    def _rough(self, held: StagedProblem, within: float = PRECISE) -> float:
+    def _rough(self, fixed_problem: StagedProblem, cost_tolerance: float = PRECISE) -> float:
         """Return the accuracy of solutions on the way, as `Control` has it."""
-        first = held.evaluate(np.clip(held.start, held.lower, held.upper))
-        size = first.informing_square if first.ok and first.informing_square > 0 else 1.0
-        return float(np.clip(PRECISE / size, 1e-10, 1e-6)) * within / PRECISE
+        evaluation = fixed_problem.evaluate(np.clip(fixed_problem.start, fixed_problem.lower, fixed_problem.upper))
+        size = evaluation.informing_square if evaluation.ok and evaluation.informing_square > 0 else 1.0
+        return float(np.clip(PRECISE / size, 1e-10, 1e-6)) * cost_tolerance / PRECISE
 
-    def _corrected(self, held: StagedProblem, within: float) -> Corrected | None:
+    def _corrected(self, fixed_problem: StagedProblem, cost_tolerance: float) -> Corrected | None:
         """Return the corrected solution near the start of the constrained problem; None if it is not that near."""
         if not isinstance(self.solver, GaussNewton):
             return None
-        ledger = Ledger(held)
+        ledger = Ledger(fixed_problem)
         with watched(max(self.deadline - time.time(), 1e-3)):
             try:
-                found = corrected(ledger, held, self._rough(held, within))
+                corrected_point = corrected(ledger, fixed_problem, self._rough(fixed_problem, cost_tolerance))
             finally:
                 self.evaluations.update(ledger.evaluations)
-        self.solves += found is not None
-        return found
+        self.solves += corrected_point is not None
+        return corrected_point
 
-    def _found(self, held: StagedProblem, within: float, *, thorough: bool) -> Array | Corrected | Status:
+    def _found(self, fixed_problem: StagedProblem, cost_tolerance: float, *, thorough: bool) -> Array | Corrected | Status:
         """Solve the constrained problem, with full corrector steps at the end if they succeed.
 
         Return the status if the solve fails.
         """
         if isinstance(self.solver, GaussNewton):
-            rough = self._solved(held, _NEARBY, thorough=thorough)
-            if rough.status in ENDED:
-                return rough.status
-            near = self._corrected(started(held, rough.v), within) if rough.status.success else None
-            if near is not None or not rough.status.success:
-                return rough.status if near is None else near
-            held = started(held, rough.v)
-        found = self._solved(held, PRECISE, thorough=thorough)
-        return found.v if found.status.success else found.status
+            rough_solution = self._solved(fixed_problem, _NEARBY, thorough=thorough)
+            if rough_solution.status in ENDED:
+                return rough_solution.status
+            corrected_point = self._corrected(started(fixed_problem, rough_solution.v), cost_tolerance) if rough_solution.status.success else None
+            if corrected_point is not None or not rough_solution.status.success:
+                return rough_solution.status if corrected_point is None else corrected_point
+            fixed_problem = started(fixed_problem, rough_solution.v)
+        solution = self._solved(fixed_problem, PRECISE, thorough=thorough)
+        return solution.v if solution.status.success else solution.status
 
-    def _solved(self, held: StagedProblem, within: float, *, thorough: bool) -> Solution:
+    def _solved(self, fixed_problem: StagedProblem, cost_tolerance: float, *, thorough: bool) -> Solution:
         # Of what promises more than that solvers think twice.
-        rough, left = min(self._rough(held, within), 0.1 * RESCUE.stationary), max(self.deadline - time.time(), 1e-3)
+        tolerance, seconds_left = min(self._rough(fixed_problem, cost_tolerance), 0.1 * RESCUE.stationary), max(self.deadline - time.time(), 1e-3)
         solver = self.solver
         if thorough and isinstance(solver, GaussNewton):
             solver = replace(solver, step_control="levenberg_marquardt", max_iter=_THOROUGH)
-        found = solver.solve(held, Control(left, None, None, rough), warm=True)
+        solution = solver.solve(fixed_problem, Control(seconds_left, None, None, tolerance), warm=True)
         self.solves += 1
-        self.evaluations.update(found.evaluations)
-        return found
+        self.evaluations.update(solution.evaluations)
+        return solution
 
     def measured(
-        self, target: Target, held: StagedProblem, near: Array | Corrected, c: float, h: float
+        self, target: Target, fixed_problem: StagedProblem, solution: Array | Corrected, c: float, h: float
     ) -> Spot | Status:
         """Return the spot at a solution, with slope, curvature and tangent.
 
         The solution is v (n_v,), or where the linearized problem is known, with the last small step to it.
         """
-        v, moved = near if isinstance(near, np.ndarray) else near.v, target.held(self.staged, c + h)
-        at, there = held.linearize(v), moved.linearize(v)
-        if not (at.ok and there.ok):
+        v, shifted_problem = solution if isinstance(solution, np.ndarray) else solution.v, target.held(self.staged, c + h)
+        linearization, shifted_linearization = fixed_problem.linearize(v), shifted_problem.linearize(v)
+        if not (linearization.ok and shifted_linearization.ok):
             return Status.EVALUATION_FAILED
-        if isinstance(near, Corrected) and target.moves_constants:
-            local, missing, rest = near.local.moved(moved, there), near.step.decrease, near.step.dv
-            rows = near.step.residuals
+        if isinstance(solution, Corrected) and target.moves_constants:
+            local, missing_decrease, remaining_step = solution.local.moved(shifted_problem, shifted_linearization), solution.step.decrease, solution.step.dv
+            rows = solution.step.residuals
         else:
-            local, missing, rest = local_problem(moved, there, regularisation=REGULARISATION), 0.0, np.zeros(v.size)
+            local, missing_decrease, remaining_step = local_problem(shifted_problem, shifted_linearization, regularisation=REGULARISATION), 0.0, np.zeros(v.size)
             rows = local.condensed.u
         if not local.finite:
             return Status.LINEAR_ALGEBRA_FAILED
         step = local.direction()
-        response = target.own_rows(step.residuals - rows, moved) / h
-        rows = target.own_rows(rows, moved)
-        known = target.slope(self.staged, at)
-        slope, curvature = known if known is not None else (float(rows @ response), float(response @ response))
-        own = target.own_cost(at, held)
+        response = target.own_rows(step.residuals - rows, shifted_problem) / h
+        rows = target.own_rows(rows, shifted_problem)
+        derivatives = target.slope(self.staged, linearization)
+        slope, curvature = derivatives if derivatives is not None else (float(rows @ response), float(response @ response))
+        constraint_cost = target.own_cost(linearization, fixed_problem)
         # Where a row holds, coordinate and cost are those of the point itself.
-        missing, v = (missing, np.clip(at.v + rest, held.lower, held.upper)) if own == 0.0 else (0.0, at.v)
+        missing_decrease, v = (missing_decrease, np.clip(linearization.v + remaining_step, fixed_problem.lower, fixed_problem.upper)) if constraint_cost == 0.0 else (0.0, linearization.v)
         return Spot(
-            target.coordinate(at, held),
-            2.0 * (at.cost - own - missing - self.cost),
+            target.coordinate(linearization, fixed_problem),
+            2.0 * (linearization.cost - constraint_cost - missing_decrease - self.cost),
             2.0 * slope,
             2.0 * curvature,
             self.staged.layout.theta(v).copy(),
             v,
-            (step.dv - rest) / h,
+            (step.dv - remaining_step) / h,
         )
 
 
-def misfit(posed: Posed, staged: StagedProblem, v: Array, transcription: Transcription) -> float:
+def misfit(compiled_problem: Posed, staged: StagedProblem, v: Array, transcription: Transcription) -> float:
     """Return by how much -2 log L at v (n_v,) is another one when the model is integrated with error control.
 
     Infinite where the integration does not reproduce the solution at all.
 
     Raises Stopped if the time is over or Ctrl-C was pressed.
     """
-    at = staged.evaluate(v)
-    found = verify(posed, staged, at, transcription.integrator, transcription.accuracy)
-    if not found.reproduced:
+    evaluation = staged.evaluate(v)
+    verification = verify(compiled_problem, staged, evaluation, transcription.integrator, transcription.accuracy)
+    if not verification.reproduced:
         return np.inf
     masks = [chain.row_mask for chain in staged.layout.chains]
-    units = zip(staged.layout.of_rows(at.sigma), masks, strict=True)
-    unit = np.concatenate([*((of * np.ones(mask.shape))[mask] for of, mask in units), np.ones(at.prior.size)])
-    rows = residuals(staged.layout, at)  # in units of standard deviations, the most likely ones where they are unknown
-    errors = found.row_errors / unit
+    units = zip(staged.layout.of_rows(evaluation.sigma), masks, strict=True)
+    unit = np.concatenate([*((sigma * np.ones(mask.shape))[mask] for sigma, mask in units), np.ones(evaluation.prior.size)])
+    rows = residuals(staged.layout, evaluation)  # in units of standard deviations, the most likely ones where they are unknown
+    errors = verification.row_errors / unit
     return float(2.0 * rows @ errors + errors @ errors)

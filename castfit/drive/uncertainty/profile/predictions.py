@@ -67,25 +67,25 @@ class PredictedOutput:
     unit: float
 
 
-def augmented(posed: Posed, asked: Sequence[PredictedOutput]) -> Posed:
+def augmented(compiled_problem: Posed, predicted_outputs: Sequence[PredictedOutput]) -> Posed:
     """Return the problem with a row for each prediction, in columns of their own."""
-    outputs = tuple(dict.fromkeys(a.output for a in asked))
+    outputs = tuple(dict.fromkeys(a.output for a in predicted_outputs))
     conditions: list[object] = []
-    for i, condition in enumerate(posed.conditions):
-        own = [a for a in asked if a.condition == i]
-        points, more = condition.points, ((0, len(own)), (0, len(outputs)))
-        values, sigma = (np.pad(of, more, constant_values=np.nan) for of in (points.values, points.sigma))
-        for row, a in enumerate(own, points.times.size):
+    for i, condition in enumerate(compiled_problem.conditions):
+        condition_outputs = [a for a in predicted_outputs if a.condition == i]
+        points, padding = condition.points, ((0, len(condition_outputs)), (0, len(outputs)))
+        values, sigma = (np.pad(array, padding, constant_values=np.nan) for array in (points.values, points.sigma))
+        for row, a in enumerate(condition_outputs, points.times.size):
             column = points.values.shape[1] + outputs.index(a.output)
             values[row, column], sigma[row, column] = a.value, a.unit
-        times = np.append(points.times, [a.time for a in own])
+        times = np.append(points.times, [a.time for a in condition_outputs])
         order = np.argsort(times, kind="stable")
-        whole = Points(times[order], values[order], sigma[order])
-        plain = tuple(
-            ObservedOutput(Gaussian(), -1, (n,)) if any(a.output == n for a in own) else None for n in outputs
+        augmented_points = Points(times[order], values[order], sigma[order])
+        observed_outputs = tuple(
+            ObservedOutput(Gaussian(), -1, (n,)) if any(a.output == n for a in condition_outputs) else None for n in outputs
         )
-        conditions.append(replace(condition, points=whole, observed=(*condition.observed, *plain)))
-    return replace(posed, conditions=tuple(conditions), outputs=(*posed.outputs, *outputs))  # pyright: ignore
+        conditions.append(replace(condition, points=augmented_points, observed=(*condition.observed, *observed_outputs)))
+    return replace(compiled_problem, conditions=tuple(conditions), outputs=(*compiled_problem.outputs, *outputs))  # pyright: ignore
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,39 +105,39 @@ class PredictionRows:
     z: float = 0.0
     w: float = 0.0
 
-    def __call__(self, at: E) -> E:
+    def __call__(self, evaluation: E) -> E:
         """Return the evaluation with these rows as they count."""
-        if not at.ok:
-            return at
+        if not evaluation.ok:
+            return evaluation
         factors = [np.ones(chain.row_mask.shape) for chain in self.layout.chains]
         shift = [np.zeros(chain.row_mask.shape) for chain in self.layout.chains]
         for n, (chain, stage, row) in enumerate(self.places):
             factors[chain][stage, row] = self.w * self.units[n] if n == self.held else 0.0
             if n == self.held:
                 shift[chain][stage, row] = self.w * (self.values[n] - self.z)
-        return scaled_rows(at, factors, shift)
+        return scaled_rows(evaluation, factors, shift)
 
-    def value(self, at: Evaluation, n: int) -> float:
+    def value(self, evaluation: Evaluation, n: int) -> float:
         """Return prediction n at an evaluation of the problem inside."""
         chain, stage, row = self.places[n]
-        return float(at.values[chain].r[stage, row] * self.units[n] + self.values[n])
+        return float(evaluation.values[chain].r[stage, row] * self.units[n] + self.values[n])
 
 
-def unheld(staged: StagedProblem, asked: Sequence[PredictedOutput]) -> Dressed:
+def unheld(staged: StagedProblem, predicted_outputs: Sequence[PredictedOutput]) -> Dressed:
     """Return a staged problem of `augmented` with none of the predictions counting."""
-    places: dict[int, tuple[int, int, int]] = {}
+    row_positions: dict[int, tuple[int, int, int]] = {}
     spreads = staged.standardised(staged.start)
-    units = [a.unit for a in asked]
+    units = [a.unit for a in predicted_outputs]
     for i, (chain, (_, spread, _)) in enumerate(zip(staged.layout.chains, spreads, strict=True)):
-        where = np.argwhere(chain.datum_mask)
+        data_positions = np.argwhere(chain.datum_mask)
         for n, unit in enumerate(units):
-            if asked[n].condition != i:
+            if predicted_outputs[n].condition != i:
                 continue
-            hit = np.flatnonzero(np.abs(spread - unit) <= 0.1 * _APART * unit)
+            matching_rows = np.flatnonzero(np.abs(spread - unit) <= 0.1 * _APART * unit)
             # A datum may have the same spread by chance; the added row is the last one of its time.
-            places[n] = (i, int(where[hit[-1], 0]), int(where[hit[-1], 1]))
-    rows = tuple(places[n] for n in range(len(asked)))
-    return Dressed(staged, PredictionRows(staged.layout, rows, np.array(units), np.array([a.value for a in asked])))
+            row_positions[n] = (i, int(data_positions[matching_rows[-1], 0]), int(data_positions[matching_rows[-1], 1]))
+    rows = tuple(row_positions[n] for n in range(len(predicted_outputs)))
+    return Dressed(staged, PredictionRows(staged.layout, rows, np.array(units), np.array([a.value for a in predicted_outputs])))
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,25 +152,25 @@ class OfPrediction(RowTarget):
         inner, rows = _taken_apart(staged)
         return Dressed(inner, replace(rows, held=self.n, z=c, w=self.weight))
 
-    def coordinate(self, at: Evaluation, held: StagedProblem) -> float:
+    def coordinate(self, evaluation: Evaluation, fixed_problem: StagedProblem) -> float:
         """Return the prediction."""
-        inner, rows = _taken_apart(held)
+        inner, rows = _taken_apart(fixed_problem)
         if rows.held != self.n:
-            return rows.value(inner.evaluate(at.v), self.n)
+            return rows.value(inner.evaluate(evaluation.v), self.n)
         chain, stage, row = rows.places[self.n]
-        return float(at.values[chain].r[stage, row] / rows.w + rows.z)
+        return float(evaluation.values[chain].r[stage, row] / rows.w + rows.z)
 
-    def own_cost(self, at: Evaluation, held: StagedProblem) -> float:
+    def own_cost(self, evaluation: Evaluation, fixed_problem: StagedProblem) -> float:
         """Return half the square of the row."""
-        chain, stage, row = _taken_apart(held)[1].places[self.n]
-        return 0.5 * float(at.values[chain].r[stage, row]) ** 2
+        chain, stage, row = _taken_apart(fixed_problem)[1].places[self.n]
+        return 0.5 * float(evaluation.values[chain].r[stage, row]) ** 2
 
-    def own_rows(self, rows: Array, held: StagedProblem) -> Array:
+    def own_rows(self, rows: Array, fixed_problem: StagedProblem) -> Array:
         """Leave out the row."""
-        chain, stage, row = _taken_apart(held)[1].places[self.n]
-        masks = [c.row_mask for c in held.layout.chains]
-        before = sum(int(m.sum()) for m in masks[:chain]) + int(masks[chain][:stage].sum())
-        return np.delete(rows, before + int(masks[chain][stage, :row].sum()))
+        chain, stage, row = _taken_apart(fixed_problem)[1].places[self.n]
+        masks = [c.row_mask for c in fixed_problem.layout.chains]
+        row_offset = sum(int(m.sum()) for m in masks[:chain]) + int(masks[chain][:stage].sum())
+        return np.delete(rows, row_offset + int(masks[chain][stage, :row].sum()))
 
 
 def _taken_apart(staged: StagedProblem) -> tuple[StagedProblem, PredictionRows]:
@@ -180,7 +180,7 @@ def _taken_apart(staged: StagedProblem) -> tuple[StagedProblem, PredictionRows]:
     return staged.inner, staged.change
 
 
-def prediction(label: str, asked: PredictedOutput, n: int) -> OfPrediction:
+def prediction(label: str, predicted_output: PredictedOutput, n: int) -> OfPrediction:
     """Return a prediction as number n of its run, its row told from the others by its unit."""
-    own = replace(asked, unit=asked.unit * (1.0 + _APART * (1.0 + n)))
-    return OfPrediction(label, "prediction", False, -np.inf, np.inf, asked.unit, n=n, asked=own)
+    unique_output = replace(predicted_output, unit=predicted_output.unit * (1.0 + _APART * (1.0 + n)))
+    return OfPrediction(label, "prediction", False, -np.inf, np.inf, predicted_output.unit, n=n, asked=unique_output)

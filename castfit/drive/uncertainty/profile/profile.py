@@ -166,42 +166,42 @@ def profile(
                      resume=resume)  # fmt: skip
     mistakes: list[str] = []
     names = kept(names)
-    asked, chosen = parts_along(transcription, solver, result, mistakes)
+    requested_transcription, chosen_solver = parts_along(transcription, solver, result, mistakes)
     mistakes += run.file_mistakes() + run.mistakes() + flag_mistakes(everywhere=everywhere)
-    far = real(reach)
+    reach_factor = real(reach)
     mistakes += option_mistakes(
-        ("limits", limits, known := is_one_of(limits, "auto", "chi2", "F"), "choose 'auto', 'chi2' or 'F'"),
-        ("reach", reach, far is not None and 1.0 < far < np.inf, "give a factor above 1"),
+        ("limits", limits, is_valid_limits := is_one_of(limits, "auto", "chi2", "F"), "choose 'auto', 'chi2' or 'F'"),
+        ("reach", reach, reach_factor is not None and 1.0 < reach_factor < np.inf, "give a factor above 1"),
     )
-    found_levels = read_levels(confidence_levels, mistakes)
+    levels = read_levels(confidence_levels, mistakes)
     problem = owner(result, mistakes)
-    usable = problem is not None and result.success
-    by, thresholds = choose_thresholds(result, limits, found_levels, mistakes) if usable and known else ("", {})
-    targets = read_targets(result, problem.posed, names, mistakes) if problem is not None and usable else ()
+    is_usable = problem is not None and result.success
+    statistic, thresholds = choose_thresholds(result, limits, levels, mistakes) if is_usable and is_valid_limits else ("", {})
+    targets = read_targets(result, problem.posed, names, mistakes) if problem is not None and is_usable else ()
     check("profile", mistakes)
     assert problem is not None
-    assert far is not None
-    goal = Goal(tuple(thresholds.values()), bool(everywhere), far)
+    assert reach_factor is not None
+    goal = Goal(tuple(thresholds.values()), bool(everywhere), reach_factor)
     run = run.cleaned()
     header = run_header(
-        "profile", problem, asked, chosen, names=", ".join(t.name for t in targets), limits=by,
-        confidence_levels=", ".join(thresholds), everywhere=bool(everywhere), reach=far,
+        "profile", problem, requested_transcription, chosen_solver, names=", ".join(t.name for t in targets), limits=statistic,
+        confidence_levels=", ".join(thresholds), everywhere=bool(everywhere), reach=reach_factor,
         start=", ".join(f"{value:.9g}" for value in result.theta),
     )  # fmt: skip
-    session = _Session(problem, asked, chosen, goal, run, result.time)
+    session = _Session(problem, requested_transcription, chosen_solver, goal, run, result.time)
     with run.opened(header) as file:
         session.open(file)
-        best, sides, stopped = session.best_of(result, names)
+        best, sides, stop_reason = session.best_of(result, names)
         trouble = file.trouble if file is not None else ""
-        of_best = targets if best is result else read_targets(best, problem.posed, names, [])
-        finished = session.finished(best, sides, of_best, thresholds)
-        complete = stopped is None and all(f is not None and not f.cut for f in sides.values())
-        others = session.others(best, sides) if complete else ()
-        message = _message(run.stopped(stopped, not complete), sides, len(targets), trouble)
+        best_targets = targets if best is result else read_targets(best, problem.posed, names, [])
+        finished = session.finished(best, sides, best_targets, thresholds)
+        complete = stop_reason is None and all(f is not None and not f.cut for f in sides.values())
+        other_optima = session.others(best, sides) if complete else ()
+        message = _message(run.stopped(stop_reason, not complete), sides, len(targets), trouble)
         improved = max(2.0 * (result.cost - best.cost), 0.0) if best is not result else 0.0
         return Profiles(
-            finished, best, improved, others, by, message, complete, run.seconds, session.solves,
-            dict(session.evaluations), asked.label, chosen.label, header,
+            finished, best, improved, other_optima, statistic, message, complete, run.seconds, session.solves,
+            dict(session.evaluations), requested_transcription.label, chosen_solver.label, header,
         )  # fmt: skip
 
 
@@ -238,12 +238,12 @@ def choose_thresholds(
     result: Result, limits: str, levels: Sequence[float], mistakes: list[str]
 ) -> tuple[str, dict[str, float]]:
     """Return by which distribution, and per level by how much -2 log L may rise."""
-    by = limits if limits != "auto" else ("chi2" if result.absolute_sigma else "F")
-    if by == "F" and result.dof <= 0:
+    statistic = limits if limits != "auto" else ("chi2" if result.absolute_sigma else "F")
+    if statistic == "F" and result.dof <= 0:
         mistakes.append("no degrees of freedom are left to estimate the noise; pass sigma or limits='chi2'")
-        return by, {}
-    return by, {
-        f"{level:g}": threshold(level, n_data=result.n_data, dof=result.dof, by=by) for level in sorted(set(levels))
+        return statistic, {}
+    return statistic, {
+        f"{level:g}": threshold(level, n_data=result.n_data, dof=result.dof, statistic=statistic) for level in sorted(set(levels))
     }
 
 
@@ -276,50 +276,50 @@ class _Session:
 
     def best_of(self, result: Result, names: Any) -> tuple[Result, dict[int, Followed | None], Status | None]:
         """Follow all sides, again from any better fit that they find; return it, the sides, and what stopped it."""
-        best, sides, stopped = result, dict[int, Followed | None](), None
+        best, sides, stop_reason = result, dict[int, Followed | None](), None
         for generation in range(_RESTARTS + 1):
             targets = read_targets(best, self.problem.posed, names, [])
             setting = ProfileSetting.at(best, self.problem.posed, self.transcription, self.solver, targets)
-            work = self.run.freeze("profile", "problem, transcription and solver", (setting, targets, self.goal))
-            whole = {i: (work, i // 2, 1 if i % 2 else -1, self.run.deadline) for i in range(2 * len(targets))}
-            sides, stopped = self._round(targets, whole, generation)
+            job = self.run.freeze("profile", "problem, transcription and solver", (setting, targets, self.goal))
+            side_tasks = {i: (job, i // 2, 1 if i % 2 else -1, self.run.deadline) for i in range(2 * len(targets))}
+            sides, stop_reason = self._round(targets, side_tasks, generation)
             for _ in range(_PATCHES):
-                if stopped is not None or _first_better(sides) is not None:
+                if stop_reason is not None or _first_better(sides) is not None:
                     break
-                lower = _passed_below(targets, sides, self.goal.top)
-                if not lower:
+                new_starts = _passed_below(targets, sides, self.goal.top)
+                if not new_starts:
                     break
-                keys = range(max(sides) + 1, max(sides) + 1 + len(lower))
-                self.target_of |= {i: k for i, (k, _) in zip(keys, lower, strict=True)}
-                more = {i: (work, k, theta, self.run.deadline) for i, (k, theta) in zip(keys, lower, strict=True)}
-                found, stopped = self._round(targets, more, generation)
-                sides |= found
+                keys = range(max(sides) + 1, max(sides) + 1 + len(new_starts))
+                self.target_of |= {i: k for i, (k, _) in zip(keys, new_starts, strict=True)}
+                branch_tasks = {i: (job, k, theta, self.run.deadline) for i, (k, theta) in zip(keys, new_starts, strict=True)}
+                new_sides, stop_reason = self._round(targets, branch_tasks, generation)
+                sides |= new_sides
             better = _first_better(sides)
-            if better is None or stopped is not None or generation == _RESTARTS:
+            if better is None or stop_reason is not None or generation == _RESTARTS:
                 break
-            again = self._fitted(best, better, f"better {generation}")
-            if again is None or not again.cost < best.cost - 0.25 * BETTER:
+            new_fit = self._fitted(best, better, f"better {generation}")
+            if new_fit is None or not new_fit.cost < best.cost - 0.25 * BETTER:
                 break
-            best = again
-        return best, sides, stopped
+            best = new_fit
+        return best, sides, stop_reason
 
     def _fitted(self, best: Result, theta: Array, key: str) -> Result | None:
         """Fit from a point; None if that leads nowhere."""
         if key not in self.fits:
             values = dict(zip(self.problem.posed.names, self.problem.posed.to_natural(theta).tolist(), strict=True))
-            left = max(self.run.deadline - time.time(), 1e-3)
-            found = fit(
+            seconds_left = max(self.run.deadline - time.time(), 1e-3)
+            result = fit(
                 self.problem, self.transcription, self.solver, start=values, second_start=False, retry=False,
                 absolute_sigma=best.absolute_sigma if not self.problem.posed.noise_parameters else None,
-                confidence_level=best.confidence_level, max_time=left,
+                confidence_level=best.confidence_level, max_time=seconds_left,
             )  # fmt: skip
-            if found.status in (Status.MAX_TIME, Status.INTERRUPTED):
+            if result.status in (Status.MAX_TIME, Status.INTERRUPTED):
                 return None
-            self.fits[key] = found
+            self.fits[key] = result
             if self.file is not None:
-                self.file.append({"fit": key, "result": found})
-        found = self.fits[key]
-        return found if found.success else None
+                self.file.append({"fit": key, "result": result})
+        result = self.fits[key]
+        return result if result.success else None
 
     def _round(
         self, targets: Sequence[Target], work: Mapping[int, tuple[Any, ...]], generation: int
@@ -339,23 +339,23 @@ class _Session:
                 self.file.append({"side": f"{generation}/{i}", "followed": outcome})
             if outcome.cut == Status.INTERRUPTED.value:
                 raise KeyboardInterrupt
-            done = sum(f is not None for f in sides.values())
+            n_done = sum(f is not None for f in sides.values())
             k = self.target_of.get(i, i // 2)
-            last = f"{targets[k].name} {'beside' if i in self.target_of else 'above' if i % 2 else 'below'}"
-            now = ProfileProgress(done, len(work), last, self.run.seconds)
-            return ProgressReport(now, now.sentence, last, done, len(work))
+            last_label = f"{targets[k].name} {'beside' if i in self.target_of else 'above' if i % 2 else 'below'}"
+            progress = ProfileProgress(n_done, len(work), last_label, self.run.seconds)
+            return ProgressReport(progress, progress.sentence, last_label, n_done, len(work))
 
         for i in work:
-            known = self.known.get(f"{generation}/{i}")
-            if known is not None and any(key == i for key, _ in tasks):
+            stored_side = self.known.get(f"{generation}/{i}")
+            if stored_side is not None and any(key == i for key, _ in tasks):
                 _drop(tasks, {i})
-                self._enter(i, known, sides, tasks)
+                self._enter(i, stored_side, sides, tasks)
         seconds = _FITS * self.fit_time
-        stopped = carry_out(self.run, follow_target, tasks, enter, limit=np.inf, expected=seconds) if work else None
-        finds = [i for i, f in sides.items() if f is not None and f.better is not None]
-        if finds:  # what comes after the first of them was followed or not, as workers happened to be free
-            sides = {i: f if i <= min(finds) else None for i, f in sides.items()}
-        return sides, stopped
+        stop_reason = carry_out(self.run, follow_target, tasks, enter, limit=np.inf, expected=seconds) if work else None
+        better_sides = [i for i, f in sides.items() if f is not None and f.better is not None]
+        if better_sides:  # what comes after the first of them was followed or not, as workers happened to be free
+            sides = {i: f if i <= min(better_sides) else None for i, f in sides.items()}
+        return sides, stop_reason
 
     def _enter(self, i: int, outcome: Followed, sides: dict[int, Followed | None], tasks: deque[Any]) -> None:
         sides[i] = outcome
@@ -372,35 +372,35 @@ class _Session:
         thresholds: dict[str, float],
     ) -> dict[str, Profile]:
         """Return the profiles of the targets that were followed on at least one side."""
-        out: dict[str, Profile] = {}
+        profiles: dict[str, Profile] = {}
         for k, target in enumerate(targets):
-            both = [sides.get(2 * k), sides.get(2 * k + 1)]
-            if any(f is not None and f.branches for f in both):
-                beside = [branch for i, of in self.target_of.items() if of == k and (f := sides.get(i)) is not None
+            pair = [sides.get(2 * k), sides.get(2 * k + 1)]
+            if any(f is not None and f.branches for f in pair):
+                other_branches = [branch for i, target_index in self.target_of.items() if target_index == k and (f := sides.get(i)) is not None
                           for branch in f.branches]  # fmt: skip
-                out[target.name] = _assembled(best, target, both, beside, thresholds)
-        return out
+                profiles[target.name] = _assembled(best, target, pair, other_branches, thresholds)
+        return profiles
 
     def others(self, best: Result, sides: Mapping[int, Followed | None]) -> tuple[Other, ...]:
         """Fit from the minima that were met on the way, and return those that are other optima."""
-        found: list[Other] = []
+        optima: list[Other] = []
         for i, side in sorted(sides.items()):
             for n, theta in enumerate(() if side is None else side.valleys):
-                there = self._fitted(best, theta, f"valley {i}/{n}")
-                if there is None:
+                result = self._fitted(best, theta, f"valley {i}/{n}")
+                if result is None:
                     continue
-                rise = 2.0 * (there.cost - best.cost)
-                same = [o for o in found if abs(o.objective - rise) <= _SAME and _close(o.values, there.values)]
-                if not same and not (abs(rise) <= _SAME and _close(best.values, there.values)):
-                    found.append(Other(there.values, rise))
-        return tuple(sorted(found, key=lambda o: o.objective))
+                rise = 2.0 * (result.cost - best.cost)
+                duplicates = [o for o in optima if abs(o.objective - rise) <= _SAME and _close(o.values, result.values)]
+                if not duplicates and not (abs(rise) <= _SAME and _close(best.values, result.values)):
+                    optima.append(Other(result.values, rise))
+        return tuple(sorted(optima, key=lambda o: o.objective))
 
 
 def _drop(tasks: deque[Any], keys: set[int]) -> None:
     """Leave out tasks, in place."""
-    kept = [entry for entry in tasks if entry[0] not in keys]
+    remaining = [entry for entry in tasks if entry[0] not in keys]
     tasks.clear()
-    tasks.extend(kept)
+    tasks.extend(remaining)
 
 
 def _first_better(sides: Mapping[int, Followed | None]) -> Array | None:
@@ -413,24 +413,24 @@ def _close(a: Mapping[str, float], b: Mapping[str, float]) -> bool:
 
 
 def _assembled(
-    best: Result, target: Target, both: Sequence[Followed | None], beside: Sequence[Branch],
+    best: Result, target: Target, sides: Sequence[Followed | None], other_branches: Sequence[Branch],
     thresholds: Mapping[str, float],
 ) -> Profile:  # fmt: skip
     """Assemble the profile of a target from both sides; a missing side ends at the estimate."""
-    below, above = both
+    below, above = sides
     if below is not None and below.branches:
-        have = below
-        own = replace(below.branches[0], ends=(below.branches[0].ends[0], _why_missing(above)))
-        own = joined(below.branches[0], above.branches[0]) if above is not None and above.branches else own
+        main_side = below
+        main_branch = replace(below.branches[0], ends=(below.branches[0].ends[0], _why_missing(above)))
+        main_branch = joined(below.branches[0], above.branches[0]) if above is not None and above.branches else main_branch
     else:
         assert above is not None
-        have, own = above, replace(above.branches[0], ends=(_why_missing(below), above.branches[0].ends[1]))
-    more = [branch for side in both if side is not None for branch in side.branches[1:]]
-    estimate = float(target.natural(np.array(have.estimate)))
-    linear = {key: _linear(best, target, have, float(key), top) for key, top in thresholds.items()}
+        main_side, main_branch = above, replace(above.branches[0], ends=(_why_missing(below), above.branches[0].ends[1]))
+    extra_branches = [branch for side in sides if side is not None for branch in side.branches[1:]]
+    estimate = float(target.natural(np.array(main_side.estimate)))
+    linear = {key: _linear(best, target, main_side, float(key), top) for key, top in thresholds.items()}
     return Profile(
-        target.name, target.kind, "log" if target.log else "linear", estimate, have.curvature, best.names,
-        tuple(bool(x) for x in best.log), dict(thresholds), linear, (own, *merged([*beside, *more])),
+        target.name, target.kind, "log" if target.log else "linear", estimate, main_side.curvature, best.names,
+        tuple(bool(x) for x in best.log), dict(thresholds), linear, (main_branch, *merged([*other_branches, *extra_branches])),
     )  # fmt: skip
 
 
@@ -438,25 +438,25 @@ def _why_missing(side: Followed | None) -> str:
     return INTERRUPTED if side is not None and side.status else CUT
 
 
-def _linear(best: Result, target: Target, at: Followed, level: float, top: float) -> tuple[float, float]:
+def _linear(best: Result, target: Target, side: Followed, level: float, top: float) -> tuple[float, float]:
     """Return the interval from the covariance, or from the parabola at the best fit if there is no covariance."""
     if target.name in best.names:
         return best.confidence_intervals(level)[target.name]
-    reach = np.sqrt(2.0 * top / at.curvature) if at.curvature > 0.0 else np.inf
-    low, high = target.natural(np.array([at.estimate - reach, at.estimate + reach]))
+    reach = np.sqrt(2.0 * top / side.curvature) if side.curvature > 0.0 else np.inf
+    low, high = target.natural(np.array([side.estimate - reach, side.estimate + reach]))
     return float(low), float(high)
 
 
-def _message(stopped: Status | None, sides: Mapping[int, Followed | None], n_targets: int, trouble: str) -> str:
+def _message(stop_reason: Status | None, sides: Mapping[int, Followed | None], n_targets: int, trouble: str) -> str:
     """Build the message about how the run ended."""
     total = 2 * n_targets
     sides = {i: f for i, f in sides.items() if i < total}
-    done = sum(f is not None and not f.cut and not f.status for f in sides.values())
-    count = f"All {total} profile branches were computed." if done == total else f"{done} of {total} profile branches were computed."
-    lost = sorted({f.status for f in sides.values() if f is not None and f.status and not f.cut})
-    said = [STOPS[stopped]] if stopped is not None else []
-    said += [count, *(f"Not followed: {why}." for why in lost), *([trouble] if trouble else [])]
-    return " ".join(said)
+    n_done = sum(f is not None and not f.cut and not f.status for f in sides.values())
+    count = f"All {total} profile branches were computed." if n_done == total else f"{n_done} of {total} profile branches were computed."
+    failed_statuses = sorted({f.status for f in sides.values() if f is not None and f.status and not f.cut})
+    messages = [STOPS[stop_reason]] if stop_reason is not None else []
+    messages += [count, *(f"Not followed: {status}." for status in failed_statuses), *([trouble] if trouble else [])]
+    return " ".join(messages)
 
 
 def _passed_below(
@@ -476,24 +476,24 @@ def _passed_below(
         for theta, delta in zip(branch.theta, branch.delta, strict=True)
         if delta <= top
     ]
-    out: list[tuple[int, Array]] = []
+    new_starts: list[tuple[int, Array]] = []
     for k, target in enumerate(targets):
-        both = [sides.get(2 * k), sides.get(2 * k + 1)]
-        if any(side is None or not side.branches for side in both):
+        pair = [sides.get(2 * k), sides.get(2 * k + 1)]
+        if any(side is None or not side.branches for side in pair):
             continue
-        below, above = (side.branches for side in both if side is not None)
+        below, above = (side.branches for side in pair if side is not None)
         curves = [joined(below[0], above[0]), *below[1:], *above[1:]]
         c = np.array([target.coordinate_of(theta) for theta, _ in points])
-        known = np.isfinite(c)
-        if not known.any():
+        is_known = np.isfinite(c)
+        if not is_known.any():
             continue
-        height = np.min([at(curve, np.where(known, c, np.nan)) for curve in curves], axis=0)
+        height = np.min([at(curve, np.where(is_known, c, np.nan)) for curve in curves], axis=0)
         height = np.where(np.isfinite(height), height, top)  # where it was not followed, as it is excluded there
-        first, last = curves[0].c[0], curves[0].c[-1]
+        first_c, last_c = curves[0].c[0], curves[0].c[-1]
         low, high = (end not in _OPEN for end in curves[0].ends)
-        known &= (low | (c >= first)) & (high | (c <= last))  # or because that is far enough
-        deficit = np.where(known, height - np.array([delta for _, delta in points]), 0.0)
-        worst = int(np.argmax(deficit))
-        if deficit[worst] > _BELOW * top:
-            out.append((k, points[worst][0]))
-    return out
+        is_known &= (low | (c >= first_c)) & (high | (c <= last_c))  # or because that is far enough
+        deficit = np.where(is_known, height - np.array([delta for _, delta in points]), 0.0)
+        worst_index = int(np.argmax(deficit))
+        if deficit[worst_index] > _BELOW * top:
+            new_starts.append((k, points[worst_index][0]))
+    return new_starts

@@ -50,8 +50,8 @@ def owner(result: Any, mistakes: list[str]) -> Posable | None:
 
 def read_levels(levels: Any, mistakes: list[str]) -> tuple[float, ...]:
     """Return confidence levels, ascending."""
-    given = [levels] if real(levels) is not None else (items(levels) or [])
-    numbers = [real(level) for level in given]
+    values = [levels] if real(levels) is not None else (items(levels) or [])
+    numbers = [real(level) for level in values]
     if not numbers or any(n is None or not 0.0 < n < 1.0 for n in numbers):
         mistakes.append(f"confidence_levels is {text(levels)}; give numbers between 0 and 1, such as 0.95")
         return (0.95,)
@@ -59,7 +59,7 @@ def read_levels(levels: Any, mistakes: list[str]) -> tuple[float, ...]:
 
 
 def read_targets(
-    result: Result, posed: Posed, names: Any, mistakes: list[str], holds: str = "names holds"
+    result: Result, compiled_problem: Posed, names: Any, mistakes: list[str], holds: str = "names holds"
 ) -> tuple[Target, ...]:
     """Return the targets to profile. Append input errors to `mistakes`; `holds` names the argument in them.
 
@@ -67,27 +67,27 @@ def read_targets(
     means every estimated quantity.  The best fit tells magnitudes.
     """
     if names is None:
-        return tuple(_of_quantity(posed, result, j) for j in range(len(posed.names)))
-    given: list[tuple[str, Any]] = []
+        return tuple(_of_quantity(compiled_problem, result, j) for j in range(len(compiled_problem.names)))
+    entries: list[tuple[str, Any]] = []
     if isinstance(names, (str, ca.SX, OutputAt)):
-        given = [(_label(names), names)]
+        entries = [(_label(names), names)]
     elif isinstance(names, Mapping):
-        given = [(str(n), e) for n, e in names.items()]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        entries = [(str(n), e) for n, e in names.items()]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     else:
         listed = items(names)
         if listed is None or not listed:
             mistakes.append(f"names is {text(names)}; give names of quantities, expressions, or a mapping to them")
             return ()
-        given = [(_label(entry), entry) for entry in listed]
-    found: list[Target] = []
-    for label, entry in given:
-        n = sum(isinstance(other, OfPrediction) for other in found)
-        target = _read(result, posed, label, entry, n, mistakes, holds)
-        if target is not None and any(target.name == other.name for other in found):
+        entries = [(_label(entry), entry) for entry in listed]
+    targets: list[Target] = []
+    for label, entry in entries:
+        n = sum(isinstance(other, OfPrediction) for other in targets)
+        target = _read(result, compiled_problem, label, entry, n, mistakes, holds)
+        if target is not None and any(target.name == other.name for other in targets):
             mistakes.append(f"{holds} '{target.name}' twice; leave one out")
         elif target is not None:
-            found.append(target)
-    return tuple(found)
+            targets.append(target)
+    return tuple(targets)
 
 
 def _label(entry: Any) -> str:
@@ -95,17 +95,17 @@ def _label(entry: Any) -> str:
 
 
 def _read(
-    result: Result, posed: Posed, label: str, entry: Any, n: int, mistakes: list[str], holds: str
+    result: Result, compiled_problem: Posed, label: str, entry: Any, n: int, mistakes: list[str], holds: str
 ) -> Target | None:
-    if isinstance(entry, str) and entry in posed.names:
-        return _of_quantity(posed, result, posed.names.index(entry))
+    if isinstance(entry, str) and entry in compiled_problem.names:
+        return _of_quantity(compiled_problem, result, compiled_problem.names.index(entry))
     if isinstance(entry, str) and entry in result.sigmas:
         return OfSigma(entry, "sigma", True, -np.inf, np.inf, 1.0, group=list(result.sigmas).index(entry))
-    known = (*posed.names, *result.sigmas)
+    known_names = (*compiled_problem.names, *result.sigmas)
     if isinstance(entry, OutputAt):
-        return _of_prediction(result, posed, label, entry, n, mistakes)
+        return _of_prediction(result, compiled_problem, label, entry, n, mistakes)
     if isinstance(entry, str):
-        graph = _parsed(entry, posed, mistakes, known, holds)
+        graph = _parsed(entry, compiled_problem, mistakes, known_names, holds)
         if graph is None:
             return None
     elif isinstance(entry, ca.SX) and entry.numel() == 1:
@@ -113,13 +113,13 @@ def _read(
     else:
         mistakes.append(f"{holds} {text(entry)}; give the name of a quantity or a scalar expression")
         return None
-    part = _part(graph, posed, label, mistakes)
+    part = _part(graph, compiled_problem, label, mistakes)
     return None if part is None else _of_expression(result, label, part, mistakes)
 
 
-def _of_quantity(posed: Posed, result: Result, j: int) -> OfQuantity:
-    quantity, (lower, upper) = posed.quantities[j], posed.bounds
-    log, theta = bool(posed.log[j]), float(result.theta[j])
+def _of_quantity(compiled_problem: Posed, result: Result, j: int) -> OfQuantity:
+    quantity, (lower, upper) = compiled_problem.quantities[j], compiled_problem.bounds
+    log, theta = bool(compiled_problem.log[j]), float(result.theta[j])
     error = result.standard_errors.get(quantity.name, np.nan)
     width = float(upper[j] - lower[j])
     sizes = [abs(theta), error if np.isfinite(error) else 0.0]
@@ -128,30 +128,30 @@ def _of_quantity(posed: Posed, result: Result, j: int) -> OfQuantity:
 
 
 def _of_prediction(
-    result: Result, posed: Posed, label: str, entry: OutputAt, n: int, mistakes: list[str]
+    result: Result, compiled_problem: Posed, label: str, entry: OutputAt, n: int, mistakes: list[str]
 ) -> OfPrediction | None:
     """Read an output at a time."""
-    conditions, outputs, wrong = [c.name for c in posed.conditions], posed.model.output_names, list[str]()
+    conditions, outputs, own_mistakes = [c.name for c in compiled_problem.conditions], compiled_problem.model.output_names, list[str]()
     if not is_one_of(entry.output, *outputs):
-        wrong.append(f"{label}: {text(entry.output)} is no output: {suggest(str(entry.output), outputs)}")
+        own_mistakes.append(f"{label}: {text(entry.output)} is no output: {suggest(str(entry.output), outputs)}")
     if entry.experiment is None and len(conditions) > 1:
-        wrong.append(f"{label}: the problem has several experiments; set experiment= to one of {', '.join(conditions)}")
+        own_mistakes.append(f"{label}: the problem has several experiments; set experiment= to one of {', '.join(conditions)}")
     elif entry.experiment is not None and not is_one_of(entry.experiment, *conditions):
-        wrong.append(
+        own_mistakes.append(
             f"{label}: {text(entry.experiment)} is no experiment: {suggest(str(entry.experiment), conditions)}"
         )
     time = real(entry.time)
     if time is None or not np.isfinite(time):
-        wrong.append(f"{label}: the time is {text(entry.time)}; give a number")
-    mistakes += wrong
-    if wrong or time is None:
+        own_mistakes.append(f"{label}: the time is {text(entry.time)}; give a number")
+    mistakes += own_mistakes
+    if own_mistakes or time is None:
         return None
     i = 0 if entry.experiment is None else conditions.index(entry.experiment)
-    if time < posed.conditions[i].start:
-        mistakes.append(f"{label}: the time is before the start of the experiment at {posed.conditions[i].start:g}; pass a later time")
+    if time < compiled_problem.conditions[i].start:
+        mistakes.append(f"{label}: the time is before the start of the experiment at {compiled_problem.conditions[i].start:g}; pass a later time")
         return None
-    when = np.unique([time, max(time, posed.conditions[i].end)])  # beyond the start, where nothing moves yet
-    linear = result.predict({conditions[i]: when}, bands="linear")[conditions[i]]
+    times = np.unique([time, max(time, compiled_problem.conditions[i].end)])  # beyond the start, where nothing moves yet
+    linear = result.predict({conditions[i]: times}, bands="linear")[conditions[i]]
     value = float(linear[entry.output][0])
     if not linear[f"{entry.output} upper"][0] > value:
         mistakes.append(f"{label} does not depend on any estimated quantity; remove it")
@@ -161,8 +161,8 @@ def _of_prediction(
 
 def _of_expression(result: Result, label: str, part: MappedExpressions, mistakes: list[str]) -> ExpressionTarget | None:
     log = tuple(bool(x) for x in result.log)
-    plain = ExpressionTarget(label, "expression", False, -np.inf, np.inf, 1.0, part=part, theta_log=log)
-    value, slope = plain.value(result.theta)
+    linear_target = ExpressionTarget(label, "expression", False, -np.inf, np.inf, 1.0, part=part, theta_log=log)
+    value, slope = linear_target.value(result.theta)
     if not (np.isfinite(value) and np.isfinite(slope).all()):
         mistakes.append(f"{label} is {value:g} at the estimates; profile something that is finite there")
         return None
@@ -173,68 +173,68 @@ def _of_expression(result: Result, label: str, part: MappedExpressions, mistakes
 
 def _is_power_product(part: MappedExpressions, natural: Array) -> bool:
     """Whether the expression is a product of powers of positive quantities, as a ratio is: then it stays positive."""
-    used = np.flatnonzero(part.pattern.any(axis=0))
-    if (natural[used] <= 0.0).any():
+    used_indices = np.flatnonzero(part.pattern.any(axis=0))
+    if (natural[used_indices] <= 0.0).any():
         return False
     powers: list[Array] = []
     for k in range(3):
-        there = natural.copy()
-        there[used] *= 1.0 + 0.37 * k + 0.11 * np.arange(used.size)  # anywhere else
+        shifted_values = natural.copy()
+        shifted_values[used_indices] *= 1.0 + 0.37 * k + 0.11 * np.arange(used_indices.size)  # anywhere else
         with np.errstate(all="ignore"):
-            values, slopes = part.values(there)
-            powers.append(slopes[0, used] * there[used] / values[0])
+            values, slopes = part.values(shifted_values)
+            powers.append(slopes[0, used_indices] * shifted_values[used_indices] / values[0])
     return bool(np.isfinite(powers).all() and np.ptp(np.array(powers), axis=0).max() < 1e-9)
 
 
-def _part(graph: ca.SX, posed: Posed, label: str, mistakes: list[str]) -> MappedExpressions | None:
+def _part(graph: ca.SX, compiled_problem: Posed, label: str, mistakes: list[str]) -> MappedExpressions | None:
     """Return an expression as a function of the natural values of all quantities."""
-    made = Graph.of([graph], {})
+    compiled_graph = Graph.of([graph], {})
     entry: dict[str, int] = {}
     number: dict[str, float] = {}
-    for name in made.names:
-        meant = _meant(name, posed)
-        fixed = posed.parameters.get(name)
-        if meant != _ABSENT:
-            entry[name] = meant
+    for name in compiled_graph.names:
+        index = _meant(name, compiled_problem)
+        fixed = compiled_problem.parameters.get(name)
+        if index != _ABSENT:
+            entry[name] = index
         elif fixed is not None and fixed.fixed and not isinstance(fixed.value, Mapping):
             number[name] = fixed_value(fixed, "")
         else:
-            own = [q.name for q in posed.quantities if q.of == name]
-            several = f"several experiments have a value of it; choose one of {', '.join(own)}" if own else suggest(name, posed.names)
-            mistakes.append(f"{label} contains '{name}', which is not estimated: {several}")
+            matching_names = [q.name for q in compiled_problem.quantities if q.of == name]
+            advice = f"several experiments have a value of it; choose one of {', '.join(matching_names)}" if matching_names else suggest(name, compiled_problem.names)
+            mistakes.append(f"{label} contains '{name}', which is not estimated: {advice}")
     if not entry and not mistakes:
         mistakes.append(f"{label} contains no estimated quantity; remove it")
     if mistakes:
         return None
-    return made.part([0], [label], entry, number, len(posed.names))
+    return compiled_graph.part([0], [label], entry, number, len(compiled_problem.names))
 
 
-def _meant(name: str, posed: Posed) -> int:
+def _meant(name: str, compiled_problem: Posed) -> int:
     """Return the position of the quantity of a name, or of the only one of a parameter or state of that name."""
-    if name in posed.names:
-        return posed.names.index(name)
-    own = [j for j, q in enumerate(posed.quantities) if q.of == name]
-    return own[0] if len(own) == 1 else _ABSENT
+    if name in compiled_problem.names:
+        return compiled_problem.names.index(name)
+    matches = [j for j, q in enumerate(compiled_problem.quantities) if q.of == name]
+    return matches[0] if len(matches) == 1 else _ABSENT
 
 
-def _parsed(said: str, posed: Posed, mistakes: list[str], known: tuple[str, ...], holds: str) -> ca.SX | None:
+def _parsed(expression: str, compiled_problem: Posed, mistakes: list[str], known_names: tuple[str, ...], holds: str) -> ca.SX | None:
     """Read an expression such as "k1 / k2" or "log(k1) + x(0)"."""
     try:
-        tree = ast.parse(said, mode="eval").body
+        tree = ast.parse(expression, mode="eval").body
     except SyntaxError:
-        mistakes.append(f"{holds} '{said}': {suggest(said, known)}")
+        mistakes.append(f"{holds} '{expression}': {suggest(expression, known_names)}")
         return None
-    strange: list[str] = []
+    unknown_names: list[str] = []
 
     def build(node: ast.expr) -> Any:
-        whole = ast.unparse(node)
-        if whole in posed.names:
-            return ca.SX.sym(whole)
+        node_text = ast.unparse(node)
+        if node_text in compiled_problem.names:
+            return ca.SX.sym(node_text)
         if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
             return ca.SX(node.value)
         if isinstance(node, ast.Name):
-            if _meant(node.id, posed) == _ABSENT and node.id not in posed.parameters:
-                strange.append(node.id)
+            if _meant(node.id, compiled_problem) == _ABSENT and node.id not in compiled_problem.parameters:
+                unknown_names.append(node.id)
             return ca.SX.sym(node.id)
         if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
             return getattr(build(node.left), _OPERATORS[type(node.op)])(build(node.right))
@@ -243,11 +243,11 @@ def _parsed(said: str, posed: Posed, mistakes: list[str], known: tuple[str, ...]
             return -inner if isinstance(node.op, ast.USub) else inner
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in functions.__all__:
             return getattr(functions, node.func.id)(*(build(a) for a in node.args))
-        strange.append(whole)
+        unknown_names.append(node_text)
         return ca.SX(0)
 
     graph = build(tree)
-    if strange:
-        mistakes += [f"{holds} '{said}' with the unknown name '{n}': {suggest(n, known)}" for n in strange]
+    if unknown_names:
+        mistakes += [f"{holds} '{expression}' with the unknown name '{n}': {suggest(n, known_names)}" for n in unknown_names]
         return None
     return graph

@@ -174,8 +174,8 @@ class Profile:
     @renamed(level="confidence_level")
     def sides(self, confidence_level: float | None = None) -> tuple[Side, Side]:
         """Return the verdicts below and above the estimate, in a word and in a sentence."""
-        own = self._own(confidence_level)
-        return self._side(own, 0, confidence_level), self._side(own, 1, confidence_level)
+        interval = self._own(confidence_level)
+        return self._side(interval, 0, confidence_level), self._side(interval, 1, confidence_level)
 
     @property
     def flat(self) -> bool:
@@ -191,9 +191,9 @@ class Profile:
                 f"{self.name} is not identifiable: the profile is flat from {lower.followed:.3g} to "
                 f"{upper.followed:.3g}."
             )
-        more = len(self.regions()) - 1
-        beside = f" {more} more interval{'s' if more > 1 else ''} of values lie within the threshold." if more else ""
-        return f"{lower.sentence} {upper.sentence}{beside}"
+        n_more = len(self.regions()) - 1
+        suffix = f" {n_more} more interval{'s' if n_more > 1 else ''} of values lie within the threshold." if n_more else ""
+        return f"{lower.sentence} {upper.sentence}{suffix}"
 
     def approximation(self, values: Array) -> Array:
         """Return the quadratic approximation of the objective, which linear intervals believe, at values (n,)."""
@@ -213,14 +213,14 @@ class Profile:
             return np.exp(c) if self.scale == "log" else np.asarray(c, dtype=float)
 
     def _key(self, level: float | None) -> str:
-        known = tuple(self.thresholds)
+        keys = tuple(self.thresholds)
         if level is None:
-            return known[-1]
+            return keys[-1]
         number = real(level)
-        for key in known:
+        for key in keys:
             if number is not None and abs(float(key) - number) < 1e-9:
                 return key
-        listed = ", ".join(known)
+        listed = ", ".join(keys)
         raise InputError("profile", [f"confidence_level is {text(level)}; the profile was computed for {listed}"])
 
     def _regions(self, level: float | None) -> tuple[Region, ...]:
@@ -228,21 +228,21 @@ class Profile:
 
     def _own(self, level: float | None) -> Region:
         centre = float(np.log(self.estimate)) if self.scale == "log" else self.estimate
-        found = self._regions(level)
-        near = [r for r in found if r.holds(centre)]
-        return near[0] if near else min(found, key=lambda r: min(abs(r.lower - centre), abs(r.upper - centre)))
+        intervals = self._regions(level)
+        matches = [r for r in intervals if r.holds(centre)]
+        return matches[0] if matches else min(intervals, key=lambda r: min(abs(r.lower - centre), abs(r.upper - centre)))
 
-    def _side(self, region: Region, which: int, level: float | None) -> Side:
+    def _side(self, region: Region, side_index: int, level: float | None) -> Side:
         """Describe in words the end of a region below (0) or above (1)."""
-        key, name, log, end = self._key(level), self.name, self.scale == "log", region.ends[which]
-        c, top, percent = (region.lower, region.upper)[which], self.thresholds[key], f"{100 * float(key):g} %"
-        toward = -1.0 if which == 0 else 1.0
+        key, name, log, end = self._key(level), self.name, self.scale == "log", region.ends[side_index]
+        c, top, percent = (region.lower, region.upper)[side_index], self.thresholds[key], f"{100 * float(key):g} %"
+        direction = -1.0 if side_index == 0 else 1.0
         centre = float(np.log(self.estimate)) if log else self.estimate
-        held, value = toward * self._envelope[0], float(self._natural(np.array(c)))
-        way = (held >= toward * centre) & (held <= toward * c)
-        risen = float(np.max(self._envelope[1][way], initial=0.0))
-        side, least, to = (("below", "at least", "down to"), ("above", "at most", "up to"))[which]
-        infinity = 0.0 if end == ZERO or (log and which == 0) else toward * np.inf
+        coordinates, value = direction * self._envelope[0], float(self._natural(np.array(c)))
+        is_on_path = (coordinates >= direction * centre) & (coordinates <= direction * c)
+        max_rise = float(np.max(self._envelope[1][is_on_path], initial=0.0))
+        side, limit_phrase, reach_phrase = (("below", "at least", "down to"), ("above", "at most", "up to"))[side_index]
+        infinity = 0.0 if end == ZERO or (log and side_index == 0) else direction * np.inf
         reproduced = all(branch.reproduced(c, top) for branch in self.branches)
         if not reproduced and end in (LIMIT, JUMP, CROSSED, BOUND):
             sentence = (
@@ -251,25 +251,25 @@ class Profile:
             )
             return Side(NOT_REPRODUCED, np.nan, value, sentence)
         if end in (LIMIT, JUMP, CROSSED):
-            how = " (another optimum has the lower objective beyond this value)" if end == JUMP else ""
-            return Side(BOUNDED, value, value, f"{name} is {least} {value:.5g} ({percent}){how}.")
+            jump_note = " (another optimum has the lower objective beyond this value)" if end == JUMP else ""
+            return Side(BOUNDED, value, value, f"{name} is {limit_phrase} {value:.5g} ({percent}){jump_note}.")
         if end == BOUND:
-            told = "" if risen >= _FLAT * top else ", and the profile is flat on this side"
-            sentence = f"{name}: no value {to} the bound {value:.5g} is excluded by the data{told}."
+            flat_note = "" if max_rise >= _FLAT * top else ", and the profile is flat on this side"
+            sentence = f"{name}: no value {reach_phrase} the bound {value:.5g} is excluded by the data{flat_note}."
             return Side(AT_BOUND, value, value, sentence)
-        if end in (FAR, ZERO) and risen < _FLAT * top:
+        if end in (FAR, ZERO) and max_rise < _FLAT * top:
             sentence = f"{name} is unbounded {side}: the profile is flat to {value:.3g}, where the computation stopped."
             return Side(FLAT, infinity, value, sentence)
         if end in (FAR, ZERO):
-            part = f"{risen:.2g} of the threshold {top:.3g}"
-            sentence = f"{name} is unbounded {side} as far as computed: at {value:.3g} the objective has risen by {part}."
+            rise_text = f"{max_rise:.2g} of the threshold {top:.3g}"
+            sentence = f"{name} is unbounded {side} as far as computed: at {value:.3g} the objective has risen by {rise_text}."
             return Side(OPEN, infinity, value, sentence)
-        why = {
+        reason = {
             CUT: "the time limit was reached",
             INTERRUPTED: "it was interrupted",
         }.get(end, "no fit with a fixed value converged beyond this point")
         sentence = (
-            f"{name}: the profile ends {side} {value:.5g}, because {why}. The objective has risen by {risen:.2g} of the threshold {top:.3g}."
+            f"{name}: the profile ends {side} {value:.5g}, because {reason}. The objective has risen by {max_rise:.2g} of the threshold {top:.3g}."
         )
         return Side(UNFINISHED, np.nan, value, sentence)
 
@@ -404,9 +404,9 @@ class Profiles(SavedResult, Tabled, Mapping[str, Profile]):
             content |= record
         if not {"profiles", "best", "end"} <= content.keys():
             return None
-        found = [rebuilt(Profile, entry) for entry in content["profiles"]]
+        profiles = [rebuilt(Profile, entry) for entry in content["profiles"]]
         end = rebuilt_fields(cls, {name: value for name, value in content["end"].items() if name not in _APART})
-        return cls(profiles={p.name: p for p in found}, best=rebuilt(Result, content["best"]), header=header, **end)
+        return cls(profiles={p.name: p for p in profiles}, best=rebuilt(Result, content["best"]), header=header, **end)
 
     def _sheet(self, level: float | None = None) -> Sheet:
         rows: list[tuple[str, ...]] = []
@@ -431,9 +431,9 @@ class Profiles(SavedResult, Tabled, Mapping[str, Profile]):
         """Return the remarks that supplement the table."""
         lines = [p.sentence for p in self.profiles.values() if any(s.kind not in (BOUNDED,) for s in p.sides())]
         for p in self.profiles.values():
-            found = p.regions()
-            if len(found) > 1:
-                lines.append(f"{p.name}: {' and '.join(_interval(*r) for r in found)} are not excluded.")
+            intervals = p.regions()
+            if len(intervals) > 1:
+                lines.append(f"{p.name}: {' and '.join(_interval(*r) for r in intervals)} are not excluded.")
         if self.improved > 0.0:
             lines.append(f"The profile found a better fit (-2 log L lower by {self.improved:.4g}); the results refer to it.")
         for k, other in enumerate(self.optima[:5], 1):

@@ -91,18 +91,18 @@ def started(staged: StagedProblem, v: Array) -> StagedProblem:
     return other
 
 
-def scaled_rows(at: E, factors: Sequence[Array], shift: Sequence[Array] | None = None) -> E:
+def scaled_rows(evaluation: E, factors: Sequence[Array], shift: Sequence[Array] | None = None) -> E:
     """Scale the rows of an evaluation, and their derivatives, by factors; then add the shift to the rows only."""
-    added = [0.0] * len(factors) if shift is None else shift
-    values = tuple(replace(of, r=of.r * f + s) for of, f, s in zip(at.values, factors, added, strict=True))
-    changed = replace(at, values=values)
-    if not isinstance(changed, Linearization):
-        return changed
+    offsets = [0.0] * len(factors) if shift is None else shift
+    values = tuple(replace(chain_values, r=chain_values.r * f + s) for chain_values, f, s in zip(evaluation.values, factors, offsets, strict=True))
+    scaled_evaluation = replace(evaluation, values=values)
+    if not isinstance(scaled_evaluation, Linearization):
+        return scaled_evaluation
     jacobians = tuple(
         replace(j, R_s=j.R_s * f[..., None], R_w=j.R_w * f[..., None], R_q=j.R_q * f[..., None])
-        for j, f in zip(changed.jacobians, factors, strict=True)
+        for j, f in zip(scaled_evaluation.jacobians, factors, strict=True)
     )
-    return replace(changed, jacobians=jacobians)
+    return replace(scaled_evaluation, jacobians=jacobians)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,22 +132,22 @@ class Target(ABC):
         """Return the staged problem with the coordinate held at a number."""
 
     @abstractmethod
-    def coordinate(self, at: Evaluation, held: StagedProblem) -> float:
+    def coordinate(self, evaluation: Evaluation, fixed_problem: StagedProblem) -> float:
         """Return the coordinate at a point, of the problem that holds it or of the one inside."""
 
     def coordinate_of(self, theta: Array) -> float:
         """Return the coordinate at theta (n_theta,); NaN where theta does not say it."""
         return np.nan
 
-    def own_cost(self, at: Evaluation, held: StagedProblem) -> float:
+    def own_cost(self, evaluation: Evaluation, fixed_problem: StagedProblem) -> float:
         """Return the cost of the rows that fix the target."""
         return 0.0
 
-    def own_rows(self, rows: Array, held: StagedProblem) -> Array:
+    def own_rows(self, rows: Array, fixed_problem: StagedProblem) -> Array:
         """Return the rows (m,) of the condensed problem without the rows that fix the target."""
         return rows
 
-    def slope(self, staged: StagedProblem, at: Evaluation) -> tuple[float, float] | None:
+    def slope(self, staged: StagedProblem, evaluation: Evaluation) -> tuple[float, float] | None:
         """Return the first and second derivative of the cost by c where these are known; None where steps tell."""
         return None
 
@@ -178,9 +178,9 @@ class OfQuantity(Target):
         lower[self.at] = upper[self.at] = c
         return staged.restricted(lower=lower, upper=upper)
 
-    def coordinate(self, at: Evaluation, held: StagedProblem) -> float:
+    def coordinate(self, evaluation: Evaluation, fixed_problem: StagedProblem) -> float:
         """Return the entry of theta."""
-        return float(at.v[self.at])
+        return float(evaluation.v[self.at])
 
     def coordinate_of(self, theta: Array) -> float:
         """Return the entry of theta."""
@@ -202,31 +202,31 @@ class OfSigma(Target):
         """Return the staged problem with the sigma known."""
         return Dressed(staged, partial(self._fixed, staged.layout, float(np.exp(c))))
 
-    def _fixed(self, layout: Layout, sigma: float, at: E) -> E:
+    def _fixed(self, layout: Layout, sigma: float, evaluation: E) -> E:
         """Divide the rows of the group by sigma; the cost is  n log sigma + SSE / (2 sigma^2) - n / 2."""
-        if not at.ok:
-            return at
-        found, size = float(at.sigma[self.group]), int(layout.group_sizes[self.group])
-        known = at.sigma.copy()
-        known[self.group] = sigma
-        excess = at.excess + float(size * np.log(sigma / found))
-        factors = [np.where(chain.group == self.group, found / sigma, 1.0) for chain in layout.chains]
-        return scaled_rows(replace(at, sigma=known, excess=excess), factors)
+        if not evaluation.ok:
+            return evaluation
+        estimated_sigma, size = float(evaluation.sigma[self.group]), int(layout.group_sizes[self.group])
+        sigmas = evaluation.sigma.copy()
+        sigmas[self.group] = sigma
+        excess = evaluation.excess + float(size * np.log(sigma / estimated_sigma))
+        factors = [np.where(chain.group == self.group, estimated_sigma / sigma, 1.0) for chain in layout.chains]
+        return scaled_rows(replace(evaluation, sigma=sigmas, excess=excess), factors)
 
     @property
     def moves_constants(self) -> bool:
         """Rows are divided by it, derivatives and all."""
         return False
 
-    def coordinate(self, at: Evaluation, held: StagedProblem) -> float:
+    def coordinate(self, evaluation: Evaluation, fixed_problem: StagedProblem) -> float:
         """Return the logarithm of the sigma."""
-        return float(np.log(at.sigma[self.group]))
+        return float(np.log(evaluation.sigma[self.group]))
 
-    def slope(self, staged: StagedProblem, at: Evaluation) -> tuple[float, float] | None:
+    def slope(self, staged: StagedProblem, evaluation: Evaluation) -> tuple[float, float] | None:
         """Return n - SSE / s^2 and 2 SSE / s^2: all else is optimal, so that only the sigma itself counts."""
         size = float(staged.layout.group_sizes[self.group])
         rows = [
-            values.r[chain.group == self.group] for chain, values in zip(staged.layout.chains, at.values, strict=True)
+            values.r[chain.group == self.group] for chain, values in zip(staged.layout.chains, evaluation.values, strict=True)
         ]
         squares = float(sum(r @ r for r in rows))
         return size - squares, 2.0 * squares
@@ -264,36 +264,36 @@ class ExpressionTarget(RowTarget):
         """Return the staged problem with the row."""
         return Dressed(staged, partial(self._tied, staged.layout, c))
 
-    def _tied(self, layout: Layout, c: float, at: E) -> E:
+    def _tied(self, layout: Layout, c: float, evaluation: E) -> E:
         """Add the row to the priors, as the last."""
-        if not at.ok:
-            return at
-        g, slope = self.value(layout.theta(at.v))
+        if not evaluation.ok:
+            return evaluation
+        g, slope = self.value(layout.theta(evaluation.v))
         if not (np.isfinite(g) and np.isfinite(slope).all()):
             failure = Failure(layout.chains[0].name, 0, "expression", "the expression held is not finite")
-            return replace(at, failures=(failure,))
+            return replace(evaluation, failures=(failure,))
         return replace(
-            at,
-            prior=np.append(at.prior, self.weight * (g - c)),
+            evaluation,
+            prior=np.append(evaluation.prior, self.weight * (g - c)),
             prior_jacobian=below(
-                [sparse_rows(at.prior_jacobian), sparse_rows(self.weight * np.atleast_2d(slope))], slope.size
+                [sparse_rows(evaluation.prior_jacobian), sparse_rows(self.weight * np.atleast_2d(slope))], slope.size
             ),
-            prior_curved=None if at.prior_curved is None else np.append(at.prior_curved, True),
+            prior_curved=None if evaluation.prior_curved is None else np.append(evaluation.prior_curved, True),
         )
 
-    def coordinate(self, at: Evaluation, held: StagedProblem) -> float:
+    def coordinate(self, evaluation: Evaluation, fixed_problem: StagedProblem) -> float:
         """Return the expression at the point, which is where it is held up to a millionth."""
-        return self.value(at.v[: len(self.theta_log)])[0]
+        return self.value(evaluation.v[: len(self.theta_log)])[0]
 
     def coordinate_of(self, theta: Array) -> float:
         """Return the expression at theta."""
         return self.value(theta)[0]
 
-    def own_cost(self, at: Evaluation, held: StagedProblem) -> float:
+    def own_cost(self, evaluation: Evaluation, fixed_problem: StagedProblem) -> float:
         """Return half the square of the row."""
-        return 0.5 * float(at.prior[-1]) ** 2
+        return 0.5 * float(evaluation.prior[-1]) ** 2
 
-    def own_rows(self, rows: Array, held: StagedProblem) -> Array:
+    def own_rows(self, rows: Array, fixed_problem: StagedProblem) -> Array:
         """Leave out the row, which is the last."""
         return rows[:-1]
 

@@ -59,15 +59,15 @@ class ProfileSetting:
 
     @classmethod
     def at(
-        cls, best: Result, posed: Posed, transcription: Transcription, solver: Solver, targets: Sequence[Target]
+        cls, best: Result, compiled_problem: Posed, transcription: Transcription, solver: Solver, targets: Sequence[Target]
     ) -> ProfileSetting:
         """Begin at a fit, with its whole trajectory and what it was told of its sigmas."""
-        asked = tuple(t.asked for t in targets if isinstance(t, OfPrediction) and t.asked is not None)
-        explicit = bool(asked) or any(t.needs_explicit for t in targets)
-        posed = as_fitted(posed, best)
-        nodes = nodes_of(posed, best)
-        whole = augmented(posed, asked) if asked else posed
-        return cls(whole, transcription, solver, best.theta, nodes, explicit, asked)
+        predicted_outputs = tuple(t.asked for t in targets if isinstance(t, OfPrediction) and t.asked is not None)
+        explicit = bool(predicted_outputs) or any(t.needs_explicit for t in targets)
+        compiled_problem = as_fitted(compiled_problem, best)
+        nodes = nodes_of(compiled_problem, best)
+        augmented_problem = augmented(compiled_problem, predicted_outputs) if predicted_outputs else compiled_problem
+        return cls(augmented_problem, transcription, solver, best.theta, nodes, explicit, predicted_outputs)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what each process builds for itself."""
@@ -87,27 +87,27 @@ class ProfileSetting:
         return self._prepared
 
     def _solved(self) -> tuple[Tracer, Array] | Status:
-        at = self.transcription
-        if self.nodes and has_states(at):
-            at = started_from(self.posed, at, self.theta, [_thinned(nodes, at) for nodes in self.nodes])
-        staged = self.wrapped(at.transcribe(self.posed, self.theta))
+        transcription = self.transcription
+        if self.nodes and has_states(transcription):
+            transcription = started_from(self.posed, transcription, self.theta, [_thinned(nodes, transcription) for nodes in self.nodes])
+        staged = self.wrapped(transcription.transcribe(self.posed, self.theta))
         solver = self.solver
         if isinstance(solver, GaussNewton):
             solver = replace(solver, max_iter=min(solver.max_iter, _ITERATIONS))
         for _ in range(_ROUNDS):
-            found = solver.solve(staged, Control(), warm=True)
-            if found.status in (Status.INTERRUPTED, Status.MAX_TIME):
-                raise Stopped(found.status)
-            if not found.status.success:
-                return found.status
-            finer = at.refine(self.posed, bare(staged), found.v)
+            solution = solver.solve(staged, Control(), warm=True)
+            if solution.status in (Status.INTERRUPTED, Status.MAX_TIME):
+                raise Stopped(solution.status)
+            if not solution.status.success:
+                return solution.status
+            finer = transcription.refine(self.posed, bare(staged), solution.v)
             if finer is None:
-                there = staged.linearize(found.v)
-                if not there.ok:
+                linearization = staged.linearize(solution.v)
+                if not linearization.ok:
                     return Status.EVALUATION_FAILED
-                error = misfit(self.posed, bare(staged), there.v, at)
+                error = misfit(self.posed, bare(staged), linearization.v, transcription)
                 parts = self.posed, self.transcription, self.solver
-                return Tracer(*parts, staged, there.cost, error, self.wrapped), there.v
+                return Tracer(*parts, staged, linearization.cost, error, self.wrapped), linearization.v
             staged = self.wrapped(finer)
         return Status.INACCURATE
 
@@ -120,17 +120,17 @@ class ProfileSetting:
 
     def begun(self, target: Target, deadline: float = np.inf) -> tuple[Tracer, Target, Spot] | Status:
         """Return the path follower, the target with its final weight, and the best fit as first point; or a status."""
-        ready = self._at_solution()
-        if isinstance(ready, Status):
-            return ready
-        tracer = replace(ready[0], deadline=deadline, evaluations=Counter())
-        found = anchored(tracer, target, ready[1])
-        return found if isinstance(found, Status) else (tracer, *found)
+        solution = self._at_solution()
+        if isinstance(solution, Status):
+            return solution
+        tracer = replace(solution[0], deadline=deadline, evaluations=Counter())
+        anchor = anchored(tracer, target, solution[1])
+        return anchor if isinstance(anchor, Status) else (tracer, *anchor)
 
 
-def as_fitted(posed: Posed, best: Result) -> Posed:
+def as_fitted(compiled_problem: Posed, best: Result) -> Posed:
     """Return a problem with what the fit was told of its sigmas."""
-    return posed if posed.noise_parameters else posed.assuming(absolute_sigma=best.absolute_sigma)
+    return compiled_problem if compiled_problem.noise_parameters else compiled_problem.assuming(absolute_sigma=best.absolute_sigma)
 
 
 def parts_along(transcription: Any, solver: Any, result: Any, mistakes: list[str]) -> tuple[Transcription, Solver]:
@@ -139,12 +139,12 @@ def parts_along(transcription: Any, solver: Any, result: Any, mistakes: list[str
     Elements there need not be as accurate as those of a fit: what counts are differences of the objective, all by the
     same elements, and limits are verified.  At 1e-6 instead of 1e-8 there are half as many.
     """
-    by = refitted_by(result)[0] if isinstance(result, Result) else Collocation()
-    if mismatches(by, GaussNewton()):
-        by = SingleShooting(by.integrator)
-    if isinstance(by, Collocation) and by.adapts:
-        by = replace(by, tolerance=max(by.tolerance, _ALONG))
-    return parts_from(transcription, solver, mistakes, default=(by, GaussNewton()))
+    default_transcription = refitted_by(result)[0] if isinstance(result, Result) else Collocation()
+    if mismatches(default_transcription, GaussNewton()):
+        default_transcription = SingleShooting(default_transcription.integrator)
+    if isinstance(default_transcription, Collocation) and default_transcription.adapts:
+        default_transcription = replace(default_transcription, tolerance=max(default_transcription.tolerance, _ALONG))
+    return parts_from(transcription, solver, mistakes, default=(default_transcription, GaussNewton()))
 
 
 def _thinned(nodes: Nodes, transcription: Transcription) -> Nodes:
@@ -188,29 +188,29 @@ def follow_target(
         return None
     try:
         with watched(left):
-            begun = setting.begun(targets[k], deadline)
-            if isinstance(begun, Status):
-                return Followed(status=begun.value if isinstance(origin, int) else "")
-            tracer, target, best = begun
+            start = setting.begun(targets[k], deadline)
+            if isinstance(start, Status):
+                return Followed(status=start.value if isinstance(origin, int) else "")
+            tracer, target, best = start
             if isinstance(origin, int):
-                found = follow(tracer, target, best, origin, goal)
+                continuation = follow(tracer, target, best, origin, goal)
             else:
-                found = _from_there(setting, tracer, target, origin, goal)
-    except Stopped as stopped:
-        return Followed(status=stopped.status.value)
-    if not found.branches:
-        return found
+                continuation = _from_there(setting, tracer, target, origin, goal)
+    except Stopped as stop:
+        return Followed(status=stop.status.value)
+    if not continuation.branches:
+        return continuation
     return replace(
-        found, estimate=best.c, curvature=best.curvature, solves=tracer.solves,
+        continuation, estimate=best.c, curvature=best.curvature, solves=tracer.solves,
         evaluations=tracer.evaluations["values"], jacobians=tracer.evaluations["jacobians"],
     )  # fmt: skip
 
 
 def _from_there(setting: ProfileSetting, tracer: Tracer, target: Target, theta: Array, goal: Goal) -> Followed:
     """Follow both ways from theta, with a staged problem that is made there."""
-    at = setting.transcription
-    at = with_states(at, "simulation") if has_states(at) else at
-    tracer.staged = setting.wrapped(at.transcribe(setting.posed, theta))
+    transcription = setting.transcription
+    transcription = with_states(transcription, "simulation") if has_states(transcription) else transcription
+    tracer.staged = setting.wrapped(transcription.transcribe(setting.posed, theta))
     c = target.coordinate_of(theta)
     spot = tracer.spot(target, c, tracer.staged.start, 1e-3 * target.scale, check=True)
     if isinstance(spot, Status):

@@ -120,11 +120,11 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, Tabled):
     def table(self) -> dict[str, NDArray[Any]]:
         """All data sets as columns, for instance for ``pandas.DataFrame(drawn.table)``; NaN where a fit failed."""
         cells = {"data set": attrgetter("index"), **self._plain("status", "chi2", "start", "iterations", "time")}
-        found = dict(zip((row.index for row in self.solved), self.natural.tolist(), strict=True))
+        values_by_index = dict(zip((row.index for row in self.solved), self.natural.tolist(), strict=True))
         absent = dict.fromkeys(self.names, np.nan)
 
         def values(row: Refit) -> dict[str, float]:
-            return dict(zip(self.names, found[row.index], strict=True)) if row.index in found else absent
+            return dict(zip(self.names, values_by_index[row.index], strict=True)) if row.index in values_by_index else absent
 
         return columns(self.rows, cells, values=values)
 
@@ -177,25 +177,25 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, Tabled):
             NaN where there are too few draws for the level, and for "bca" where all draws lie on one side of the
             estimate.
         """
-        chosen = self.result.confidence_level if confidence_level is None else confidence_level
-        given: Any = jackknife
+        level = self.result.confidence_level if confidence_level is None else confidence_level
+        jackknife_result: Any = jackknife
         mistakes = option_mistakes(
-            level_rule(confidence_level, chosen),
+            level_rule(confidence_level, level),
             ("method", method, is_one_of(method, *METHODS), "choose 'bca' or 'percentile'"),
-            ("jackknife", jackknife, given is None or isinstance(given, LeaveOutResult), "give castfit.leave_out(...)"),
+            ("jackknife", jackknife, jackknife_result is None or isinstance(jackknife_result, LeaveOutResult), "give castfit.leave_out(...)"),
         )
-        if given is not None and is_one_of(method, "percentile"):
+        if jackknife_result is not None and is_one_of(method, "percentile"):
             mistakes.append("jackknife has an effect only with method='bca'; remove it")
-        if isinstance(given, LeaveOutResult) and given.names != self.names:
+        if isinstance(jackknife_result, LeaveOutResult) and jackknife_result.names != self.names:
             mistakes.append("jackknife belongs to another fit; pass castfit.leave_out of the same result")
         check("confidence_intervals", mistakes)
-        chosen = float(chosen)
+        level = float(level)
         if method == "percentile":
-            pairs = [percentile(column, chosen) for column in self.thetas.T]
+            pairs = [percentile(column, level) for column in self.thetas.T]
         else:
-            a = self._acceleration if given is None else acceleration(given.moves)
-            each = zip(self.thetas.T, self.result.theta.tolist(), a.tolist(), strict=True)
-            pairs = [bca(column, at, own, chosen) for column, at, own in each]
+            a = self._acceleration if jackknife_result is None else acceleration(jackknife_result.moves)
+            triples = zip(self.thetas.T, self.result.theta.tolist(), a.tolist(), strict=True)
+            pairs = [bca(column, estimate, factor, level) for column, estimate, factor in triples]
         ends = natural_value(np.array(pairs).reshape(-1, 2), self.result.log[:, None])
         return {name: (low, high) for name, (low, high) in zip(self.names, ends.tolist(), strict=True)}
 
@@ -203,45 +203,45 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, Tabled):
     def _acceleration(self) -> Array:
         problem = self.result.problem
         if problem is None:
-            said = "the loaded bootstrap has no model; call drawn.with_problem(problem) first"
-            raise InputError("confidence_intervals", [said])
-        posed = problem.posed.assuming(absolute_sigma=self.result.absolute_sigma)
-        return acceleration(case_deletion(posed, self.result))
+            message = "the loaded bootstrap has no model; call drawn.with_problem(problem) first"
+            raise InputError("confidence_intervals", [message])
+        compiled_problem = problem.posed.assuming(absolute_sigma=self.result.absolute_sigma)
+        return acceleration(case_deletion(compiled_problem, self.result))
 
     @property
     def limits(self) -> dict[str, dict[str, tuple[float, float]]]:
         """The intervals by their method, those to rely on first, at the result's `confidence_level`."""
-        known = [m for m in METHODS[::-1] if m == "percentile" or self.result.problem is not None]
-        return {"BCa" if m == "bca" else m: self.confidence_intervals(method=m) for m in known}
+        methods = [m for m in METHODS[::-1] if m == "percentile" or self.result.problem is not None]
+        return {"BCa" if m == "bca" else m: self.confidence_intervals(method=m) for m in methods}
 
     def _records(self) -> Iterable[Mapping[str, Any]]:
-        first = {"kind": self.kind, "samples": len(self.rows), "result": self.result}
-        return [first, *({"row": row} for row in self.rows if row.finished)]
+        first_record = {"kind": self.kind, "samples": len(self.rows), "result": self.result}
+        return [first_record, *({"row": row} for row in self.rows if row.finished)]
 
     @classmethod
     def _restored(cls, header: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> BootstrapResult | None:
         if not records:
             return None
-        first = records[0]
-        kept = read_rows(records)
-        rows = tuple(kept.get(i, Refit(index=i)) for i in range(max(int(first["samples"]), *(i + 1 for i in kept), 0)))
-        ended = f"Loaded from a file: {len(kept)} of {len(rows)} data sets were fitted."
-        return cls(rebuilt(Result, first["result"]), first["kind"], rows, ended, np.nan, header)
+        first_record = records[0]
+        rows_by_index = read_rows(records)
+        rows = tuple(rows_by_index.get(i, Refit(index=i)) for i in range(max(int(first_record["samples"]), *(i + 1 for i in rows_by_index), 0)))
+        message = f"Loaded from a file: {len(rows_by_index)} of {len(rows)} data sets were fitted."
+        return cls(rebuilt(Result, first_record["result"]), first_record["kind"], rows, message, np.nan, header)
 
     def summary(self) -> str:
         """Return the text that `print` shows."""
-        lost = [*self._failure_sheet().lines, *self._without(), ""] if self._failed else []
-        return "\n".join([*self._head(), "", *self._sheet().lines, *self._told[1], "", *lost, *self._remarks()])
+        failure_lines = [*self._failure_sheet().lines, *self._without(), ""] if self._failed else []
+        return "\n".join([*self._head(), "", *self._sheet().lines, *self._told[1], "", *failure_lines, *self._remarks()])
 
     @property
     def parts(self) -> tuple[Sheet | str, ...]:
         """Parts of the summary: the method, the table, failed fits, and remarks about the intervals."""
-        lost = (self._failure_sheet(), *self._without()) if self._failed else ()
-        return *self._head(), self._sheet(), *self._told[1], *lost, *self._remarks()
+        failure_parts = (self._failure_sheet(), *self._without()) if self._failed else ()
+        return *self._head(), self._sheet(), *self._told[1], *failure_parts, *self._remarks()
 
     def _head(self) -> tuple[str, str]:
-        took = "" if np.isnan(self.time) else f", {self.time:.1f} s"
-        return f"bootstrap, {self.kind}: {KINDS[self.kind]}{took}", self.message
+        duration_text = "" if np.isnan(self.time) else f", {self.time:.1f} s"
+        return f"bootstrap, {self.kind}: {KINDS[self.kind]}{duration_text}", self.message
 
     @property
     def _told(self) -> tuple[tuple[str, ...], list[str]]:
@@ -250,63 +250,63 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, Tabled):
     def _sheet(self) -> Sheet:
         level = f"{100 * self.result.confidence_level:g} %"
         methods = [m for m in METHODS if m == "percentile" or self.result.problem is not None]
-        found = [self.confidence_intervals(method=m) for m in methods] + [self.result.confidence_intervals()]
-        heads = [f"{level} {'BCa' if m == 'bca' else m}" for m in methods] + [f"{level} linear"]
+        intervals = [self.confidence_intervals(method=m) for m in methods] + [self.result.confidence_intervals()]
+        headers = [f"{level} {'BCa' if m == 'bca' else m}" for m in methods] + [f"{level} linear"]
         rows: list[tuple[str, ...]] = []
         for name in self._told[0]:
             value = self.result.values[name]
             error, linear = self.standard_errors[name], self.result.standard_errors[name]
-            cells = [_interval(pairs[name], error) for pairs in found]
+            cells = [_interval(pairs[name], error) for pairs in intervals]
             rows.append((name, rounded(value, error), f"{self.bias[name]:.2g}", _error(error), _error(linear), *cells))
-        return Sheet(("", ">value", ">bias", ">std. error", ">linear", *heads), tuple(rows))
+        return Sheet(("", ">value", ">bias", ">std. error", ">linear", *headers), tuple(rows))
 
     def _without(self) -> list[str]:
         """Describe how much the failed fits could widen the intervals."""
         failed = len(self._failed)
         level = self.result.confidence_level
-        wider: list[str] = []
+        growth_texts: list[str] = []
         for name, column in zip(self.names, self.thetas.T, strict=True):
             low, high = percentile(column, level)
-            least, most = worst(column, failed, level)
-            wider.append(f"{name} {_growth(high - low, most - least)}")
-        shown = ", ".join(wider[:6]) + (", ..." if len(wider) > 6 else "")
+            lower_limit, upper_limit = worst(column, failed, level)
+            growth_texts.append(f"{name} {_growth(high - low, upper_limit - lower_limit)}")
+        growth_text = ", ".join(growth_texts[:6]) + (", ..." if len(growth_texts) > 6 else "")
         return [
             f"{failed} of {failed + len(self.solved)} fits failed; standard errors and intervals use the successful fits.",
             "If all failed fits were beyond one of the limits, the percentile intervals would be wider (estimation "
-            f"scale): {shown}.",
+            f"scale): {growth_text}.",
         ]
 
     def _remarks(self) -> list[str]:
-        said: list[str] = []
-        fewest = int(np.ceil(2.0 / (1.0 - self.result.confidence_level))) - 1
-        if len(self.solved) < fewest:
+        messages: list[str] = []
+        min_draws = int(np.ceil(2.0 / (1.0 - self.result.confidence_level))) - 1
+        if len(self.solved) < min_draws:
             level = f"{100 * self.result.confidence_level:g} %"
-            said.append(f"{len(self.solved)} samples are too few for {level} intervals; at least {fewest} are needed.")
-        elsewhere = sum(row.elsewhere for row in self.solved)
-        if elsewhere:
-            said.append(
-                f"In {elsewhere} of {len(self.solved)} data sets another starting point led to a better optimum than "
+            messages.append(f"{len(self.solved)} samples are too few for {level} intervals; at least {min_draws} are needed.")
+        n_other_optimum = sum(row.elsewhere for row in self.solved)
+        if n_other_optimum:
+            messages.append(
+                f"In {n_other_optimum} of {len(self.solved)} data sets another starting point led to a better optimum than "
                 "the estimate did. The samples come from several optima."
             )
-        held = [n for n in self.names if n in self.result.active]
-        if held:
-            said.append(f"{listed(held)} is at a bound at the estimate, and its samples accumulate there.")
-        posed = None if self.result.problem is None else self.result.problem.posed
-        if posed is not None and posed.every_prior:
-            said.append(
+        names_at_bound = [n for n in self.names if n in self.result.active]
+        if names_at_bound:
+            messages.append(f"{listed(names_at_bound)} is at a bound at the estimate, and its samples accumulate there.")
+        compiled_problem = None if self.result.problem is None else self.result.problem.posed
+        if compiled_problem is not None and compiled_problem.every_prior:
+            messages.append(
                 "The priors were not resampled. If they carry information, the uncertainty is larger than the scatter of the estimates."
             )
-        if posed is not None and len(self.solved) >= fewest:
-            both = self.confidence_intervals(), self.confidence_intervals(method="percentile")
-            none = [n for n in self.names if np.isnan(both[0][n]).any() and np.isfinite(both[1][n]).all()]
-            if none:
-                said.append(
-                    f"BCa limits of {listed(none)} need extreme quantiles that {len(self.solved)} samples do not "
+        if compiled_problem is not None and len(self.solved) >= min_draws:
+            interval_pair = self.confidence_intervals(), self.confidence_intervals(method="percentile")
+            undetermined_names = [n for n in self.names if np.isnan(interval_pair[0][n]).any() and np.isfinite(interval_pair[1][n]).all()]
+            if undetermined_names:
+                messages.append(
+                    f"BCa limits of {listed(undetermined_names)} need extreme quantiles that {len(self.solved)} samples do not "
                     "determine; increase samples."
                 )
-        if posed is not None:
-            said.append("BCa acceleration: from leaving out one measurement at a time (linear approximation at the estimate).")
-        return said
+        if compiled_problem is not None:
+            messages.append("BCa acceleration: from leaving out one measurement at a time (linear approximation at the estimate).")
+        return messages
 
     def __repr__(self) -> str:
         failed = len(self._failed)
@@ -324,10 +324,10 @@ def _interval(pair: tuple[float, float], error: float) -> str:
     return f"[{low}, {high}]"
 
 
-def _growth(before: float, after: float) -> str:
-    if not np.isfinite(after):
+def _growth(old_width: float, new_width: float) -> str:
+    if not np.isfinite(new_width):
         return "without limit"
-    return f"by {100 * (after / before - 1):.0f} %" if before > 0.0 else "as they are"
+    return f"by {100 * (new_width / old_width - 1):.0f} %" if old_width > 0.0 else "as they are"
 
 
 def bootstrap(
@@ -407,34 +407,34 @@ def bootstrap(
     >>> drawn
     BootstrapResult(parametric: 20 draws of ['k1', 'k2'], 0 failed)
     """
-    right, wrong = is_one_of(kind, *KINDS), rng_mistakes(rng)
+    is_known_kind, seed_mistakes = is_one_of(kind, *KINDS), rng_mistakes(rng)
     mistakes = option_mistakes(
-        ("kind", kind, right, f"choose {', '.join(map(repr, KINDS))}"),
+        ("kind", kind, is_known_kind, f"choose {', '.join(map(repr, KINDS))}"),
         within_reason("samples", samples, 10**5),
     )
-    mistakes += wrong
-    given = transcription is not None or solver is not None
-    asked, chosen, run = refit_options(
+    mistakes += seed_mistakes
+    is_method_requested = transcription is not None or solver is not None
+    requested_transcription, chosen_solver, run = refit_options(
         transcription, solver, mistakes, result=result, workers=workers, max_time=max_time, fit_max_time=fit_max_time,
         callback=callback, verbose=verbose, checkpoint=checkpoint, resume=resume,
     )  # fmt: skip
-    posed = solved_problem("bootstrap", result, mistakes)
-    seed = 0 if wrong else seed_from(rng)
-    mistakes += kind_mistakes(kind, posed, result) if right else []
-    none = is_count(starts, 0, 0)
+    compiled_problem = solved_problem("bootstrap", result, mistakes)
+    seed = 0 if seed_mistakes else seed_from(rng)
+    mistakes += kind_mistakes(kind, compiled_problem, result) if is_known_kind else []
+    has_no_starts = is_count(starts, 0, 0)
     if isinstance(starts, bool) or (isinstance(starts, (int, np.integer)) and starts < 0):
         mistakes.append(f"starts is {text(starts)}; expected the number of additional starting points, 0 for none")
-        none = True
-    others = () if none or mistakes else draw(posed, starts, None, limits, seed, mistakes).first
-    if none and limits is not None:
+        has_no_starts = True
+    other_starts = () if has_no_starts or mistakes else draw(compiled_problem, starts, None, limits, seed, mistakes).first
+    if has_no_starts and limits is not None:
         mistakes.append("limits has an effect only with starts > 0; set starts=3, for example, or remove limits")
     check("bootstrap", mistakes)
-    recipe = resampling(kind, posed, result, seed)
-    plan = RefitPlan(posed, asked, chosen, recipe.problem, tuple(others)).along(result, given=given)
-    if not given:
-        plan = replace(plan, descent=WarmDescent(posed, result.integrator, result.theta, result.cost))
+    recipe = resampling(kind, compiled_problem, result, seed)
+    plan = RefitPlan(compiled_problem, requested_transcription, chosen_solver, recipe.problem, tuple(other_starts)).along(result, is_method_requested=is_method_requested)
+    if not is_method_requested:
+        plan = replace(plan, descent=WarmDescent(compiled_problem, result.integrator, result.theta, result.cost))
     estimate = digest(result.theta, recipe.predictions, recipe.spreads, recipe.errors)
-    entries = {"kind": kind, "seed": seed, "estimate": estimate, "starts": [dict(start) for start in others]}
-    first = {"kind": kind, "samples": int(samples), "result": result}
+    entries = {"kind": kind, "seed": seed, "estimate": estimate, "starts": [dict(start) for start in other_starts]}
+    first_record = {"kind": kind, "samples": int(samples), "result": result}
     blank = [Refit(index=i) for i in range(int(samples))]
-    return BootstrapResult(result, kind, *refit_all("bootstrap", "data sets", plan, blank, run, entries, first))
+    return BootstrapResult(result, kind, *refit_all("bootstrap", "data sets", plan, blank, run, entries, first_record))

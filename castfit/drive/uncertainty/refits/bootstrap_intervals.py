@@ -28,9 +28,9 @@ def quantiles(draws: Array, p: Array) -> Array:
     """Return quantiles (k,) of draws (B,); NaN for what so few draws do not tell."""
     count = draws.size
     out = np.full(p.shape, np.nan)
-    known = np.isfinite(p) & (p * (count + 1) >= 1.0 - 1e-9) & ((1.0 - p) * (count + 1) >= 1.0 - 1e-9)
-    if count and known.any():
-        out[known] = np.quantile(draws, p[known], method="weibull")
+    is_determined = np.isfinite(p) & (p * (count + 1) >= 1.0 - 1e-9) & ((1.0 - p) * (count + 1) >= 1.0 - 1e-9)
+    if count and is_determined.any():
+        out[is_determined] = np.quantile(draws, p[is_determined], method="weibull")
     return out
 
 
@@ -45,8 +45,8 @@ def bca(draws: Array, estimate: float, acceleration: float, level: float) -> tup
     z0 = bias_correction(draws, estimate)
     z = scipy.special.ndtri(np.array([0.5 - level / 2, 0.5 + level / 2]))
     with np.errstate(all="ignore"):
-        steep = 1.0 - acceleration * (z0 + z)
-        p = np.where(steep > 0.0, scipy.special.ndtr(z0 + (z0 + z) / steep), np.nan)
+        denominator = 1.0 - acceleration * (z0 + z)
+        p = np.where(denominator > 0.0, scipy.special.ndtr(z0 + (z0 + z) / denominator), np.nan)
     low, high = quantiles(draws, p).tolist()
     return low, high
 
@@ -55,22 +55,22 @@ def bias_correction(draws: Array, estimate: float) -> float:
     """Return z0; infinite where all draws lie on one side of the estimate, NaN without any."""
     if not draws.size:
         return np.nan
-    same = np.abs(draws - estimate) <= _EQUAL * float(np.std(draws))
-    share = float(np.mean(np.where(same, 0.5, draws < estimate)))
+    is_equal = np.abs(draws - estimate) <= _EQUAL * float(np.std(draws))
+    share = float(np.mean(np.where(is_equal, 0.5, draws < estimate)))
     return float(scipy.special.ndtri(share))
 
 
 def acceleration(moves: Array) -> Array:
     """Return a (n,) from what estimates move by when a datum or an experiment is left out, (m, n); NaN is not known."""
     count = np.maximum(np.isfinite(moves).sum(axis=0), 1)
-    away = np.nansum(moves, axis=0) / count - moves
-    squares, cubes = np.nansum(away**2, axis=0), np.nansum(away**3, axis=0)
+    deviations = np.nansum(moves, axis=0) / count - moves
+    squares, cubes = np.nansum(deviations**2, axis=0), np.nansum(deviations**3, axis=0)
     return np.where(squares > 0.0, cubes / (6.0 * np.where(squares > 0.0, squares, 1.0) ** 1.5), 0.0)
 
 
 def worst(draws: Array, failed: int, level: float) -> tuple[float, float]:
     """Return the percentile limits if all draws that failed had ended below the lower or above the upper one."""
-    whole = draws.size + failed
+    n_total = draws.size + failed
     tail = 0.5 - level / 2
-    low = (tail * (whole + 1) - failed) / (draws.size + 1)
+    low = (tail * (n_total + 1) - failed) / (draws.size + 1)
     return tuple(quantiles(draws, np.array([low, 1.0 - low])).tolist())

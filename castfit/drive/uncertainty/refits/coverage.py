@@ -157,9 +157,9 @@ class CoverageResult(RefitsResult):
     @property
     def share(self) -> float:
         """The part of all intervals together that contains the truth."""
-        found = [c for c in self.quantities.values() if c.intervals]
-        total = sum(c.intervals for c in found)
-        return sum(c.share * c.intervals for c in found) / total if total else np.nan
+        entries = [c for c in self.quantities.values() if c.intervals]
+        total = sum(c.intervals for c in entries)
+        return sum(c.share * c.intervals for c in entries) / total if total else np.nan
 
     @property
     def table(self) -> dict[str, NDArray[Any]]:
@@ -172,15 +172,15 @@ class CoverageResult(RefitsResult):
 
     def summary(self) -> str:
         """Return the text that `print` shows."""
-        heads = ("", "truth", "inside", "below", "above", "bias", "scatter", "std. error", "width", "")
-        rows: list[tuple[str, ...]] = [heads]
+        headers = ("", "truth", "inside", "below", "above", "bias", "scatter", "std. error", "width", "")
+        rows: list[tuple[str, ...]] = [headers]
         for name, c in self.quantities.items():
-            inside = f"{100 * c.share:.1f} ± {100 * c.error:.1f} %"
+            coverage_text = f"{100 * c.share:.1f} ± {100 * c.error:.1f} %"
             sides = (f"{100 * c.below:.1f} %", f"{100 * c.above:.1f} %")
             bias = f"{c.bias:.2g} ± {c.bias_error:.1g}"
             figures = (f"{c.scatter:.3g}", f"{c.standard_error:.3g}", f"{c.width:.3g}")
             rows.append(
-                (name, rounded(c.truth, c.scatter), inside, *sides, bias, *figures, c.verdict(self.confidence_level))
+                (name, rounded(c.truth, c.scatter), coverage_text, *sides, bias, *figures, c.verdict(self.confidence_level))
             )
         count = f"{self.fitted} data sets"
         level = f"{100 * self.confidence_level:g} %"
@@ -188,16 +188,16 @@ class CoverageResult(RefitsResult):
         lines += [self.message, "", *aligned(rows, "<" + ">" * 8 + "<")]
         failed = len(self._failed)
         if failed:
-            least = self.share * self.fitted / (self.fitted + failed) if self.fitted else 0.0
+            min_share = self.share * self.fitted / (self.fitted + failed) if self.fitted else 0.0
             lines += ["", *self._failure_sheet().lines]
             lines.append(
                 f"{failed} fits failed and have no interval; counting them as misses, the coverage would be "
-                f"{100 * least:.1f} %."
+                f"{100 * min_share:.1f} %."
             )
-        open_ = {n: self.fitted - c.intervals for n, c in self.quantities.items() if c.intervals < self.fitted}
-        if open_:
-            said = ", ".join(f"{n} in {count}" for n, count in open_.items())
-            lines += ["", f"No interval although the fit converged (at a bound, or not identifiable): {said}."]
+        n_missing = {n: self.fitted - c.intervals for n, c in self.quantities.items() if c.intervals < self.fitted}
+        if n_missing:
+            missing_text = ", ".join(f"{n} in {count}" for n, count in n_missing.items())
+            lines += ["", f"No interval although the fit converged (at a bound, or not identifiable): {missing_text}."]
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -271,7 +271,7 @@ def coverage(
     >>> checked.fitted, list(checked.quantities)
     (8, ['k1', 'k2'])
     """
-    wrong = rng_mistakes(rng)
+    seed_mistakes = rng_mistakes(rng)
     number = real(confidence_level)
     mistakes = option_mistakes(
         within_reason("samples", samples, 10**5),
@@ -280,41 +280,41 @@ def coverage(
          "choose 'linear' or 'profile', or give a function of a Result and a level"),
         ("start", start, is_one_of(start, "truth", "guess"), "choose 'truth' or 'guess'"),
     )  # fmt: skip
-    mistakes += wrong
-    given = transcription is not None or solver is not None
-    asked, chosen, run = refit_options(
+    mistakes += seed_mistakes
+    is_method_requested = transcription is not None or solver is not None
+    requested_transcription, chosen_solver, run = refit_options(
         transcription, solver, mistakes, result=problem, workers=workers, max_time=max_time, fit_max_time=fit_max_time,
         callback=callback, verbose=verbose, checkpoint=checkpoint, resume=resume,
     )  # fmt: skip
-    seed = 0 if wrong else seed_from(rng)
+    seed = 0 if seed_mistakes else seed_from(rng)
     if isinstance(problem, Result):
-        posed = solved_problem("coverage", problem, mistakes)
+        compiled_problem = solved_problem("coverage", problem, mistakes)
         if truth is not None or sigma is not None:
             mistakes.append("truth and sigma are part of the result; to use other values pass its problem")
-        mistakes += kind_mistakes("parametric", posed, problem)
+        mistakes += kind_mistakes("parametric", compiled_problem, problem)
         check("coverage", mistakes)
-        theta, recipe = problem.theta, resampling("parametric", posed, problem, seed)
+        theta, recipe = problem.theta, resampling("parametric", compiled_problem, problem, seed)
     else:
         require_problem("coverage", problem, mistakes)
-        posed = problem.posed
-        theta, sigmas = _theta(posed, truth, mistakes), _sigmas(posed, sigma, mistakes)
-        mistakes += drawing_mistakes(posed)
+        compiled_problem = problem.posed
+        theta, sigmas = _theta(compiled_problem, truth, mistakes), _sigmas(compiled_problem, sigma, mistakes)
+        mistakes += drawing_mistakes(compiled_problem)
         check("coverage", mistakes)
-        recipe = _at_truth(posed, theta, sigmas, seed)
+        recipe = _at_truth(compiled_problem, theta, sigmas, seed)
     assert number is not None
-    values = dict(zip(posed.names, posed.to_natural(theta).tolist(), strict=True))
-    reads = partial(_ends, KINDS[intervals] if isinstance(intervals, str) else intervals, number)
-    plan = RefitPlan(posed, asked, chosen, recipe.problem, reads=reads)
+    values = dict(zip(compiled_problem.names, compiled_problem.to_natural(theta).tolist(), strict=True))
+    read_intervals = partial(_ends, KINDS[intervals] if isinstance(intervals, str) else intervals, number)
+    plan = RefitPlan(compiled_problem, requested_transcription, chosen_solver, recipe.problem, reads=read_intervals)
     if isinstance(problem, Result) and start == "truth":
-        plan = plan.along(problem, given=given)
+        plan = plan.along(problem, is_method_requested=is_method_requested)
     else:
         plan = replace(plan, starts=({} if start == "guess" else values,))
     label = intervals if isinstance(intervals, str) else described(intervals)
-    drawn = digest(theta, recipe.predictions, recipe.spreads)
-    entries = {"seed": seed, "confidence_level": number, "intervals": label, "start": start, "truth": drawn}
+    data_digest = digest(theta, recipe.predictions, recipe.spreads)
+    entries = {"seed": seed, "confidence_level": number, "intervals": label, "start": start, "truth": data_digest}
     blank = [Refit(index=i) for i in range(int(samples))]
-    ended = refit_all("coverage", "data sets", plan, blank, run, entries, {"level": number, "intervals": label})
-    return CoverageResult(posed, values, number, label, *ended[:3])
+    outcome = refit_all("coverage", "data sets", plan, blank, run, entries, {"level": number, "intervals": label})
+    return CoverageResult(compiled_problem, values, number, label, *outcome[:3])
 
 
 def _linear(result: Result, level: float) -> Mapping[str, tuple[float, float]]:
@@ -327,58 +327,58 @@ KINDS: Mapping[str, Intervals] = {"linear": _linear, "profile": profile_limits}
 
 def _ends(intervals: Intervals, level: float, result: Result) -> dict[str, tuple[float, float]]:
     """Read intervals and standard errors from a fit."""
-    found = intervals(result, level)
+    intervals_by_name = intervals(result, level)
     errors = {f"standard error of {n}": (e, e) for n, e in result.standard_errors.items()}
-    return {name: (float(low), float(high)) for name, (low, high) in found.items()} | errors
+    return {name: (float(low), float(high)) for name, (low, high) in intervals_by_name.items()} | errors
 
 
-def _theta(posed: Posed, truth: Any, mistakes: list[str]) -> Array:
-    theta = posed.to_natural(posed.guess)
+def _theta(compiled_problem: Posed, truth: Any, mistakes: list[str]) -> Array:
+    theta = compiled_problem.to_natural(compiled_problem.guess)
     for name, value in named("truth", truth, mistakes).items():
         number = real(value)
-        if name not in posed.names:
-            mistakes.append(f"truth: '{name}' is not estimated: {suggest(name, posed.names)}")
+        if name not in compiled_problem.names:
+            mistakes.append(f"truth: '{name}' is not estimated: {suggest(name, compiled_problem.names)}")
             continue
-        q = posed.quantities[posed.names.index(name)]
+        q = compiled_problem.quantities[compiled_problem.names.index(name)]
         if number is None or not np.isfinite(number) or not q.lower <= number <= q.upper:
             mistakes.append(f"truth: '{name}' is {text(value)}; give a number between its bounds")
         elif q.scale == "log" and number <= 0.0:
             mistakes.append(f"truth: '{name}' is {number:g}, but its scale is 'log'; give a positive number")
         else:
-            theta[posed.names.index(name)] = number
-    return posed.to_search(theta)
+            theta[compiled_problem.names.index(name)] = number
+    return compiled_problem.to_search(theta)
 
 
-def _sigmas(posed: Posed, given: Any, mistakes: list[str]) -> list[float]:
+def _sigmas(compiled_problem: Posed, sigma: Any, mistakes: list[str]) -> list[float]:
     """Return the true value of each sigma that is eliminated."""
-    labels = [name or "sigma" for name in posed.groups]
+    labels = [name or "sigma" for name in compiled_problem.groups]
     if not labels:
-        if given is not None:
+        if sigma is not None:
             mistakes.append("sigma= was passed, but all standard deviations are known; remove it")
         return []
-    if isinstance(given, Mapping):
-        values = named("sigma", given, mistakes)
+    if isinstance(sigma, Mapping):
+        values = named("sigma", sigma, mistakes)
         mistakes += [f"sigma: '{n}' is not an unknown standard deviation: {suggest(n, labels)}" for n in values if n not in labels]
     else:
-        values = {} if given is None else dict.fromkeys(labels, given)
-    out: list[float] = []
+        values = {} if sigma is None else dict.fromkeys(labels, sigma)
+    sigmas: list[float] = []
     for name in labels:
         number = real(values.get(name))
         if number is None or not 0.0 < number < np.inf:
-            shown = "missing" if values.get(name) is None else text(values[name])
-            mistakes.append(f"the true standard deviation '{name}' is {shown}; give sigma=, a positive number")
-        out.append(number or 1.0)
-    return out
+            value_text = "missing" if values.get(name) is None else text(values[name])
+            mistakes.append(f"the true standard deviation '{name}' is {value_text}; give sigma=, a positive number")
+        sigmas.append(number or 1.0)
+    return sigmas
 
 
-def _at_truth(posed: Posed, theta: Array, sigmas: list[float], seed: int) -> Resampling:
+def _at_truth(compiled_problem: Posed, theta: Array, sigmas: list[float], seed: int) -> Resampling:
     """Make the recipe of data at true values."""
-    staged = SingleShooting().transcribe(posed, theta).explicit()
-    at = staged.evaluate(theta)
-    if not at.ok:
+    staged = SingleShooting().transcribe(compiled_problem, theta).explicit()
+    evaluation = staged.evaluate(theta)
+    if not evaluation.ok:
         check("coverage", [f"the model cannot be simulated at the true values ({staged.explain(theta)}); pass other values"])
     predictions, spreads, _ = (np.concatenate(part) for part in zip(*staged.standardised(theta), strict=True))
-    spreads = spreads * np.append(sigmas, 1.0)[groups(posed)]
+    spreads = spreads * np.append(sigmas, 1.0)[groups(compiled_problem)]
     return Resampling("parametric", predictions, spreads, np.full(predictions.size, np.nan), seed)
 
 
@@ -388,13 +388,13 @@ def _end(name: str, k: int) -> Callable[[Refit], float]:
 
 def _covered(truth: float, solved: list[Refit], name: str, estimates: Array) -> Covered:
     ends = np.array([row.found.get(name, (np.nan, np.nan)) for row in solved]).reshape(-1, 2)
-    known = np.isfinite(ends).any(axis=1) & ~np.isnan(ends).any(axis=1)  # one that is open on one side is one
+    has_interval = np.isfinite(ends).any(axis=1) & ~np.isnan(ends).any(axis=1)  # one that is open on one side is one
     errors = np.array([row.found.get(f"standard error of {name}", (np.nan, np.nan))[0] for row in solved])
-    low: Array = ends[known, 0]
-    high: Array = ends[known, 1]
-    n, several = int(known.sum()), estimates.size > 1
+    low: Array = ends[has_interval, 0]
+    high: Array = ends[has_interval, 1]
+    n, has_many_estimates = int(has_interval.sum()), estimates.size > 1
     share = float(np.mean((low <= truth) & (truth <= high))) if n else np.nan
-    scatter = float(np.std(estimates, ddof=1)) if several else np.nan
+    scatter = float(np.std(estimates, ddof=1)) if has_many_estimates else np.nan
     return Covered(
         truth=truth,
         intervals=n,
@@ -403,8 +403,8 @@ def _covered(truth: float, solved: list[Refit], name: str, estimates: Array) -> 
         below=float(np.mean(high < truth)) if n else np.nan,
         above=float(np.mean(low > truth)) if n else np.nan,
         bias=float(np.mean(estimates)) - truth if estimates.size else np.nan,
-        bias_error=scatter / np.sqrt(estimates.size) if several else np.nan,
+        bias_error=scatter / np.sqrt(estimates.size) if has_many_estimates else np.nan,
         scatter=scatter,
-        standard_error=float(np.mean(errors[known])) if n else np.nan,
+        standard_error=float(np.mean(errors[has_interval])) if n else np.nan,
         width=float(np.mean(high - low)) if n else np.nan,
     )

@@ -74,10 +74,10 @@ class _Surroundings:
 
         def rows(v: Array) -> DenseRows:
             x = v - self.theta
-            bent = self.B @ x
-            there = u + (self.E + 0.5 * bent) @ x
-            half_square = 0.5 * float(there @ there)
-            return DenseRows(v, half_square, half_square, there, self.E + bent)
+            jacobian_change = self.B @ x
+            residuals = u + (self.E + 0.5 * jacobian_change) @ x
+            half_square = 0.5 * float(residuals @ residuals)
+            return DenseRows(v, half_square, half_square, residuals, self.E + jacobian_change)
 
         return rows
 
@@ -86,47 +86,47 @@ class _Surroundings:
 
         factor (m,) : what B is multiplied by, for rows in other units than E.
         """
-        at, width = rows(start), 1.0
-        if at is None:
+        current_rows, width = rows(start), 1.0
+        if current_rows is None:
             return None
-        second = self.units[:, None] * np.tensordot(factor * at.u, self.B, axes=1) * self.units
+        second = self.units[:, None] * np.tensordot(factor * current_rows.u, self.B, axes=1) * self.units
         for k in range(_STEPS):
-            E, enough = at.E * self.units, 1.0 + at.half_square
-            H, c = E.T @ E, E.T @ at.u
+            E, cost_scale = current_rows.E * self.units, 1.0 + current_rows.half_square
+            H, c = E.T @ E, E.T @ current_rows.u
             H[np.diag_indices_from(H)] += RIDGE[0] + RIDGE[1] * float(np.trace(H))
-            low = np.maximum((self.lower - at.v) / self.units, -width)
-            high = np.minimum((self.upper - at.v) / self.units, width)
-            bent = H + second
+            low = np.maximum((self.lower - current_rows.v) / self.units, -width)
+            high = np.minimum((self.upper - current_rows.v) / self.units, width)
+            hessian = H + second
             try:
-                s = lowest_in_box(bent, c, low, high)
+                s = lowest_in_box(hessian, c, low, high)
             except np.linalg.LinAlgError:  # no minimum: that of Gauss and Newton
-                bent = H
-                s = lowest_in_box(bent, c, low, high)
-            promised = -float(s @ (c + 0.5 * (bent @ s)))
-            there = np.clip(at.v + self.units * s, self.lower, self.upper)
-            if promised <= _PROMISED * enough:
-                return DescentEnd(there, at.v, k)
-            after = rows(there)
-            if after is not None and after.cost <= at.cost + _SLACK * enough:
-                x, anew = (after.v - at.v) / self.units, after.E * self.units
-                second = _remembered(second, x, anew.T @ after.u - E.T @ after.u, anew.T @ after.u - c)
-                at, width = after, min(2.0 * width, 1.0)
+                hessian = H
+                s = lowest_in_box(hessian, c, low, high)
+            predicted_decrease = -float(s @ (c + 0.5 * (hessian @ s)))
+            trial_theta = np.clip(current_rows.v + self.units * s, self.lower, self.upper)
+            if predicted_decrease <= _PROMISED * cost_scale:
+                return DescentEnd(trial_theta, current_rows.v, k)
+            trial_rows = rows(trial_theta)
+            if trial_rows is not None and trial_rows.cost <= current_rows.cost + _SLACK * cost_scale:
+                x, new_jacobian = (trial_rows.v - current_rows.v) / self.units, trial_rows.E * self.units
+                second = _remembered(second, x, new_jacobian.T @ trial_rows.u - E.T @ trial_rows.u, new_jacobian.T @ trial_rows.u - c)
+                current_rows, width = trial_rows, min(2.0 * width, 1.0)
             else:
                 width = _NARROWER * float(np.abs(s).max())
         return None
 
 
-def _remembered(S: Array, x: Array, bent: Array, y: Array) -> Array:
+def _remembered(S: Array, x: Array, secant_target: Array, y: Array) -> Array:
     """Update the second-order term S of the Hessian by a secant condition with step x: S x = bent.
 
     y is the difference of the gradients (Dennis, Gay and Welsch 1981, equation 4.3).
     """
-    along = float(y @ x)
-    if not along > 0.0:
+    curvature_product = float(y @ x)
+    if not curvature_product > 0.0:
         return S
-    missed = bent - S @ x
-    mixed = np.outer(missed, y)
-    return S + (mixed + mixed.T) / along - float(missed @ x) / along**2 * np.outer(y, y)
+    secant_error = secant_target - S @ x
+    mixed = np.outer(secant_error, y)
+    return S + (mixed + mixed.T) / curvature_product - float(secant_error @ x) / curvature_product**2 * np.outer(y, y)
 
 
 @dataclass(frozen=True)
@@ -143,51 +143,51 @@ class WarmDescent:
 
         An end above the cost at the estimate, about which the data were drawn, is none.
         """
-        near = self._surroundings
-        staged = None if near is None else near.staged.measuring(problem)
+        context = self._surroundings
+        staged = None if context is None else context.staged.measuring(problem)
         dense = None if staged is None else staged.dense_evaluator
-        if near is None or dense is None:
+        if context is None or dense is None:
             return None
         try:
-            here = dense.residuals(self.theta)
-            if here is None:
+            estimate_residuals = dense.residuals(self.theta)
+            if estimate_residuals is None:
                 return None
-            factor = here.scale / near.scale
-            begun = near.descended(near.model(here.u / factor), self.theta, np.ones(factor.size))
-            found = near.descended(dense.rows, self.theta if begun is None else begun.theta, factor)
-            end = None if found is None else dense.residuals(found.before)
+            factor = estimate_residuals.scale / context.scale
+            model_end = context.descended(context.model(estimate_residuals.u / factor), self.theta, np.ones(factor.size))
+            descent_end = context.descended(dense.rows, self.theta if model_end is None else model_end.theta, factor)
+            end = None if descent_end is None else dense.residuals(descent_end.before)
         except (Stopped, np.linalg.LinAlgError):
             return None
-        if found is None or end is None or end.cost > here.cost + _SLACK * (1.0 + abs(here.cost)):
+        if descent_end is None or end is None or end.cost > estimate_residuals.cost + _SLACK * (1.0 + abs(estimate_residuals.cost)):
             return None
-        return found, end
+        return descent_end, end
 
     @cached_property
     def _surroundings(self) -> _Surroundings | None:
-        posed = self.posed
-        if not posed.least_squares or posed.smooth or kinks_of(posed):
+        compiled_problem = self.posed
+        if not compiled_problem.least_squares or compiled_problem.smooth or kinks_of(compiled_problem):
             return None
         try:
-            staged = SingleShooting(self.integrator).transcribe(posed, self.theta).explicit()
-            known = staged.measuring(posed)  # whose last point remains the estimate
-            dense, aside = staged.dense_evaluator, None if known is None else known.dense_evaluator
-            if dense is None or aside is None or not descends(staged):
+            staged = SingleShooting(self.integrator).transcribe(compiled_problem, self.theta).explicit()
+            reference_staging = staged.measuring(compiled_problem)  # whose last point remains the estimate
+            dense, reference_evaluator = staged.dense_evaluator, None if reference_staging is None else reference_staging.dense_evaluator
+            if dense is None or reference_evaluator is None or not descends(staged):
                 return None
-            at, here = dense.rows(self.theta), dense.residuals(self.theta)
-            if at is None or here is None or abs(at.cost - self.cost) > _SAME * (1.0 + at.half_square):
+            base_rows, base_residuals = dense.rows(self.theta), dense.residuals(self.theta)
+            if base_rows is None or base_residuals is None or abs(base_rows.cost - self.cost) > _SAME * (1.0 + base_rows.half_square):
                 return None
             units = units_of_search(staged, self.theta)
-            B = np.zeros((*at.E.shape, self.theta.size))
+            B = np.zeros((*base_rows.E.shape, self.theta.size))
             if B.size > _MOST:
                 return None
-            for j, size in enumerate(np.linalg.norm(at.E, axis=0)):
+            for j, size in enumerate(np.linalg.norm(base_rows.E, axis=0)):
                 h = _PART * min(units[j], 1.0 / size if size > 0.0 else np.inf)
                 h = -h if self.theta[j] + h > staged.upper[j] else h
-                moved = aside.rows(np.where(np.arange(self.theta.size) == j, self.theta + h, self.theta))
-                if moved is None:
+                shifted_rows = reference_evaluator.rows(np.where(np.arange(self.theta.size) == j, self.theta + h, self.theta))
+                if shifted_rows is None:
                     return None
-                B[:, :, j] = (moved.E - at.E) / h
+                B[:, :, j] = (shifted_rows.E - base_rows.E) / h
         except Stopped:
             return None
-        both = 0.5 * (B + B.transpose(0, 2, 1))
-        return _Surroundings(staged, self.theta, here.scale, at.E, both, units, staged.lower, staged.upper)
+        symmetric_B = 0.5 * (B + B.transpose(0, 2, 1))
+        return _Surroundings(staged, self.theta, base_residuals.scale, base_rows.E, symmetric_B, units, staged.lower, staged.upper)

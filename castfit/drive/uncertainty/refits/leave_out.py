@@ -46,18 +46,18 @@ _MOST = 12  # rows that a summary shows
 _FAR = 2.0  # standard errors by which an experiment moves an estimate that deserves a word
 
 
-def _without_experiment(posed: Posed, index: int) -> Posed:
-    return posed.only([c.name for i, c in enumerate(posed.conditions) if i != index])
+def _without_experiment(compiled_problem: Posed, index: int) -> Posed:
+    return compiled_problem.only([c.name for i, c in enumerate(compiled_problem.conditions) if i != index])
 
 
-def _without_value(posed: Posed, index: int) -> Posed:
-    condition, i, j = _values(posed)[index]
-    return posed.without(condition.name, i, posed.outputs[j])
+def _without_value(compiled_problem: Posed, index: int) -> Posed:
+    condition, i, j = _values(compiled_problem)[index]
+    return compiled_problem.without(condition.name, i, compiled_problem.outputs[j])
 
 
-def _values(posed: Posed) -> list[tuple[Condition, int, int]]:
+def _values(compiled_problem: Posed) -> list[tuple[Condition, int, int]]:
     """List the measured values by experiment, time and output: where each stands."""
-    return [(c, int(i), int(j)) for c in posed.conditions for i, j in np.argwhere(c.points.mask)]
+    return [(c, int(i), int(j)) for c in compiled_problem.conditions for i, j in np.argwhere(c.points.mask)]
 
 
 @public("castfit")
@@ -124,8 +124,8 @@ class LeaveOutResult(RefitsResult):
         slope = np.where(self.result.log, [self.result.values[n] for n in self.names], 1.0)
         with np.errstate(invalid="ignore", divide="ignore"):
             errors = np.array([self.result.standard_errors[n] for n in self.names]) / slope
-            moved = (self.thetas - self.result.theta) / errors
-        return dict(zip(self.names, np.where(np.isfinite(moved), moved, np.nan).T, strict=True))
+            relative_shifts = (self.thetas - self.result.theta) / errors
+        return dict(zip(self.names, np.where(np.isfinite(relative_shifts), relative_shifts, np.nan).T, strict=True))
 
     @property
     def standard_errors(self) -> dict[str, float]:
@@ -134,9 +134,9 @@ class LeaveOutResult(RefitsResult):
         NaN if fits failed or fewer than two of them determine a quantity.
         """
         n = len(self.rows)
-        known = self._natural
+        natural_values = self._natural
         with np.errstate(invalid="ignore"):
-            spread = np.sqrt((n - 1) / n * np.sum((known - known.mean(axis=0)) ** 2, axis=0))
+            spread = np.sqrt((n - 1) / n * np.sum((natural_values - natural_values.mean(axis=0)) ** 2, axis=0))
         return dict(zip(self.names, (spread if n > 1 else spread * np.nan).tolist(), strict=True))
 
     @property
@@ -153,57 +153,57 @@ class LeaveOutResult(RefitsResult):
     def table(self) -> dict[str, NDArray[Any]]:
         """All rows as columns, for instance for ``pandas.DataFrame(left.table)``."""
         cells = {"without": attrgetter("name"), **self._plain("status", "chi2", "time")}
-        at = dict(zip((row.index for row in self.rows), self._natural.tolist(), strict=True))
-        return columns(self.rows, cells, values=lambda row: dict(zip(self.names, at[row.index], strict=True)))
+        values_by_index = dict(zip((row.index for row in self.rows), self._natural.tolist(), strict=True))
+        return columns(self.rows, cells, values=lambda row: dict(zip(self.names, values_by_index[row.index], strict=True)))
 
     def summary(self) -> str:
         """Return the text that `print` shows."""
         lines = [f"left out, one {self.each} at a time: {self.time:.1f} s", self.message, ""]
         lines += self._table()
         if self._failed:
-            said = f"{len(self._failed)} of {len(self.rows)} fits failed, so jackknife standard errors are not available."
-            lines += ["", *self._failure_sheet().lines, said]
+            failure_note = f"{len(self._failed)} of {len(self.rows)} fits failed, so jackknife standard errors are not available."
+            lines += ["", *self._failure_sheet().lines, failure_note]
         return "\n".join([*lines, "", *self._remarks()]).rstrip()
 
     def _table(self) -> list[str]:
-        far = [float(np.nan_to_num(max((abs(s[i]) for s in self.shifts.values()), default=0.0)))
+        max_shifts = [float(np.nan_to_num(max((abs(s[i]) for s in self.shifts.values()), default=0.0)))
                for i in range(len(self.rows))]  # fmt: skip
-        order = np.argsort(far, kind="stable")[::-1] if self.each == "value" else np.arange(len(far))
-        shown: list[int] = order[:_MOST].tolist()
-        names, others = told(self.names, "table")
+        order = np.argsort(max_shifts, kind="stable")[::-1] if self.each == "value" else np.arange(len(max_shifts))
+        shown_indices: list[int] = order[:_MOST].tolist()
+        names, hint_lines = told(self.names, "table")
         rows: list[tuple[str, ...]] = [("without", "status", *names)]
         rows.append(("nothing", self.result.status.value, *self._cells(names, self.result.values)))
-        for i in shown:
-            left = dict(zip(self.names, self._natural[i].tolist(), strict=True))
-            rows.append((self.rows[i].name, self.rows[i].status, *self._cells(names, left)))
-        more = len(far) - len(shown)
-        rest = [f"and {more} more with smaller shifts" if self.each == "value" else f"and {more} more"] if more > 0 else []
-        return [*aligned(rows, "<<" + ">" * len(names)), *rest, *others]
+        for i in shown_indices:
+            estimates = dict(zip(self.names, self._natural[i].tolist(), strict=True))
+            rows.append((self.rows[i].name, self.rows[i].status, *self._cells(names, estimates)))
+        n_more = len(max_shifts) - len(shown_indices)
+        remainder_lines = [f"and {n_more} more with smaller shifts" if self.each == "value" else f"and {n_more} more"] if n_more > 0 else []
+        return [*aligned(rows, "<<" + ">" * len(names)), *remainder_lines, *hint_lines]
 
     def _cells(self, names: Iterable[str], values: Mapping[str, float]) -> list[str]:
         errors = self.result.standard_errors
         return [rounded(values[n], errors[n]) if np.isfinite(values[n]) else "-" for n in names]
 
     def _remarks(self) -> list[str]:
-        said: list[str] = []
-        unknown: list[str] = []
+        messages: list[str] = []
+        unknown_messages: list[str] = []
         for name, shift in self.shifts.items():
             if not np.isfinite(shift).any():
                 continue
             i = int(np.nanargmax(np.abs(shift)))
             if abs(shift[i]) >= _FAR:
-                said.append(
+                messages.append(
                     f"Removing {self.rows[i].name} changes {name} by {shift[i]:+.2g} standard errors: check these data."
                 )
         for row, names in zip(self.rows, self.unseen, strict=True):
-            own = f"[{row.name[1:-1]}]"  # which nobody expects to be known
-            unseen = [name for name in names if self.each == "value" or not name.endswith(own)]
+            experiment_suffix = f"[{row.name[1:-1]}]"  # which nobody expects to be known
+            unseen = [name for name in names if self.each == "value" or not name.endswith(experiment_suffix)]
             if unseen:
-                unknown.append(f"Without {row.name}, {', '.join(unseen)} would not be identifiable.")
-        said = [*_first(said), *_first(unknown)]
-        if not said and all(row.success for row in self.rows):
-            said.append(f"No {self.each} changes an estimate by {_FAR:g} standard errors or more.")
-        return said
+                unknown_messages.append(f"Without {row.name}, {', '.join(unseen)} would not be identifiable.")
+        messages = [*_first(messages), *_first(unknown_messages)]
+        if not messages and all(row.success for row in self.rows):
+            messages.append(f"No {self.each} changes an estimate by {_FAR:g} standard errors or more.")
+        return messages
 
     def __repr__(self) -> str:
         return f"LeaveOutResult({len(self.rows)} fits, each without one {self.each})"
@@ -253,44 +253,44 @@ def leave_out(
     LeaveOutResult(14 fits, each without one value)
     """
     mistakes = option_mistakes(("each", each, is_one_of(each, "experiment", "value"), "choose 'experiment' or 'value'"))
-    given = transcription is not None or solver is not None
-    asked, chosen, run = refit_options(
+    is_method_requested = transcription is not None or solver is not None
+    requested_transcription, chosen_solver, run = refit_options(
         transcription, solver, mistakes, result=result, workers=workers, max_time=max_time, fit_max_time=fit_max_time,
         callback=callback, verbose=verbose, checkpoint=checkpoint, resume=resume,
     )  # fmt: skip
-    posed = solved_problem("leave_out", result, mistakes)
-    if is_one_of(each, "experiment") and len(posed.conditions) == 1:
+    compiled_problem = solved_problem("leave_out", result, mistakes)
+    if is_one_of(each, "experiment") and len(compiled_problem.conditions) == 1:
         mistakes.append(
             "the problem has one experiment; use leave_out(result, 'value') or bootstrap(result)"
         )
-    if is_one_of(each, "value") and posed.n_data == 1:
+    if is_one_of(each, "value") and compiled_problem.n_data == 1:
         mistakes.append("the problem has one measurement, so none can be left out")
     check("leave_out", mistakes)
     recipe = _without_experiment if each == "experiment" else _without_value
-    plan = RefitPlan(posed, asked, chosen, recipe, reads=_undetermined).along(result, given=given)
-    blank = [Refit(index=i, name=name) for i, name in enumerate(_names(posed, each))]
+    plan = RefitPlan(compiled_problem, requested_transcription, chosen_solver, recipe, reads=_undetermined).along(result, is_method_requested=is_method_requested)
+    blank = [Refit(index=i, name=name) for i, name in enumerate(_names(compiled_problem, each))]
     entries = {"each": each, "estimate": digest(result.theta)}
-    ended = refit_all("leave_out", f"fits without one {each}", plan, blank, run, entries, {"each": each})
-    return LeaveOutResult(result, each, *ended[:3])
+    outcome = refit_all("leave_out", f"fits without one {each}", plan, blank, run, entries, {"each": each})
+    return LeaveOutResult(result, each, *outcome[:3])
 
 
 def _first(lines: list[str]) -> list[str]:
     """Return as many lines as a summary shows, and how many there are more."""
-    more = len(lines) - _MOST
-    return [*lines[:_MOST], f"And {more:,} more such lines."] if more > 0 else lines
+    n_more = len(lines) - _MOST
+    return [*lines[:_MOST], f"And {n_more:,} more such lines."] if n_more > 0 else lines
 
 
-def _names(posed: Posed, each: str) -> list[str]:
+def _names(compiled_problem: Posed, each: str) -> list[str]:
     if each == "experiment":
-        return [f"'{c.name}'" for c in posed.conditions]
-    numbers = {c.name: replicates(c.points.times, c.points.mask) for c in posed.conditions}
+        return [f"'{c.name}'" for c in compiled_problem.conditions]
+    numbers = {c.name: replicates(c.points.times, c.points.mask) for c in compiled_problem.conditions}
     names: list[str] = []
-    for c, i, j in _values(posed):
-        number, at = numbers[c.name], c.points.times[i]
-        again = f" ({number[i, j] + 1})" if number[c.points.times == at, j].max() else ""
-        of = f" of '{c.name}'" if len(numbers) > 1 else ""
-        when = "at rest" if c.settled else f"at {at:g}"
-        names.append(f"{posed.outputs[j]} {when}{again}{of}")
+    for c, i, j in _values(compiled_problem):
+        number, time = numbers[c.name], c.points.times[i]
+        replicate_text = f" ({number[i, j] + 1})" if number[c.points.times == time, j].max() else ""
+        experiment_text = f" of '{c.name}'" if len(numbers) > 1 else ""
+        time_text = "at rest" if c.settled else f"at {time:g}"
+        names.append(f"{compiled_problem.outputs[j]} {time_text}{replicate_text}{experiment_text}")
     return names
 
 

@@ -53,33 +53,33 @@ class OutputPlace:
     points: Index
 
 
-def output_places(posed: Posed) -> tuple[OutputPlace, ...]:
+def output_places(compiled_problem: Posed) -> tuple[OutputPlace, ...]:
     """List the outputs of all experiments, of all data by experiment, time and output."""
-    found: list[OutputPlace] = []
+    blocks: list[OutputPlace] = []
     begin = 0
-    for i, condition in enumerate(posed.conditions):
+    for i, condition in enumerate(compiled_problem.conditions):
         point, output = np.nonzero(condition.points.mask)
-        for j, of in enumerate(condition.observed):
-            own = np.flatnonzero(output == j)
-            if of is not None and own.size:
-                found.append(OutputPlace(i, j, of.noise, of.computed, begin + own, point[own]))
+        for j, observed_output in enumerate(condition.observed):
+            rows = np.flatnonzero(output == j)
+            if observed_output is not None and rows.size:
+                blocks.append(OutputPlace(i, j, observed_output.noise, observed_output.computed, begin + rows, point[rows]))
         begin += output.size
-    return tuple(found)
+    return tuple(blocks)
 
 
-def measured_values(posed: Posed) -> Array:
+def measured_values(compiled_problem: Posed) -> Array:
     """Return all measured values (n_data,) by experiment, time and output."""
-    return np.concatenate([c.points.values[c.points.mask] for c in posed.conditions])
+    return np.concatenate([c.points.values[c.points.mask] for c in compiled_problem.conditions])
 
 
-def unit_spreads(posed: Posed, result: Result) -> Array:
+def unit_spreads(compiled_problem: Posed, result: Result) -> Array:
     """Return the spread of every value (n_data,), sigmas that were estimated without bias; NaN where none is known."""
-    return result.spreads * np.append(group_factors(posed, result), 1.0)[groups(posed)]
+    return result.spreads * np.append(group_factors(compiled_problem, result), 1.0)[groups(compiled_problem)]
 
 
-def group_factors(posed: Posed, result: Result) -> Array:
+def group_factors(compiled_problem: Posed, result: Result) -> Array:
     """Return the unbiased estimate of each sigma that is eliminated, (n_groups,)."""
-    return np.array(list(unbiased_sigmas(posed, result.residuals, result.normalised_residuals).values()), dtype=float)
+    return np.array(list(unbiased_sigmas(compiled_problem, result.residuals, result.normalised_residuals).values()), dtype=float)
 
 
 def leverages(result: Result) -> Array:
@@ -87,10 +87,10 @@ def leverages(result: Result) -> Array:
     return np.clip(result.leverage, 0.0, 1.0)
 
 
-def case_deletion(posed: Posed, result: Result) -> Array:
+def case_deletion(compiled_problem: Posed, result: Result) -> Array:
     """Return d_i, what the estimates move by without value i, linearly, (n_data, n_theta); 0 for what a bound holds."""
     n = result.n_data
-    scale = np.append(group_factors(posed, result), 1.0)[groups(posed)]
+    scale = np.append(group_factors(compiled_problem, result), 1.0)[groups(compiled_problem)]
     jacobian = scipy.sparse.csr_array(result.jacobian).toarray()  # of many experiments it is sparse
     scale = np.append(np.where(scale > 0.0, scale, 1.0), np.ones(len(jacobian) - n))
     free = np.array([name not in result.active for name in result.names], dtype=np.bool_)
@@ -101,8 +101,8 @@ def case_deletion(posed: Posed, result: Result) -> Array:
     rank = int(np.count_nonzero(RANK_TOLERANCE * S[0] < S)) if S.size and S[0] > 0.0 else 0
     r = np.where(np.isfinite(result.normalised_residuals), result.normalised_residuals, 0.0)
     rows, h = U[:n, :rank], leverages(result)
-    if posed.correlations:
-        r, rows = along_values(posed, r, rows)
+    if compiled_problem.correlations:
+        r, rows = along_values(compiled_problem, r, rows)
         h = np.sum(rows**2, axis=1)
     weight = r / np.maximum(1.0 - h, ALONE)
     moves = np.zeros((n, len(result.names)))
@@ -124,107 +124,107 @@ class Resampling:
     errors: Array
     seed: int
 
-    def problem(self, posed: Posed, index: int) -> Posed:
+    def problem(self, compiled_problem: Posed, index: int) -> Posed:
         """Return the problem with the data of this index."""
         rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(index,)))
-        return posed.measuring(self.values(posed, rng))
+        return compiled_problem.measuring(self.values(compiled_problem, rng))
 
-    def values(self, posed: Posed, rng: np.random.Generator) -> list[Array]:
+    def values(self, compiled_problem: Posed, rng: np.random.Generator) -> list[Array]:
         """Draw values, per experiment arranged as its points."""
-        out = [np.full(c.points.values.shape, np.nan) for c in posed.conditions]
-        drawn = self._errors(posed, rng)
-        if posed.correlations:
-            independent = rng.standard_normal(drawn.size) if self.kind == "parametric" else drawn
-            drawn = whitened(posed, independent, undo=True)
-        for place in output_places(posed):
-            mu, s = self.predictions[place.of], self.spreads[place.of]
-            if self.kind == "parametric" and getattr(place.noise, "correlation", None) is None:
-                values = place.noise.sample(rng, mu, s)
+        values_by_condition = [np.full(c.points.values.shape, np.nan) for c in compiled_problem.conditions]
+        new_errors = self._errors(compiled_problem, rng)
+        if compiled_problem.correlations:
+            independent = rng.standard_normal(new_errors.size) if self.kind == "parametric" else new_errors
+            new_errors = whitened(compiled_problem, independent, undo=True)
+        for block in output_places(compiled_problem):
+            mu, s = self.predictions[block.of], self.spreads[block.of]
+            if self.kind == "parametric" and getattr(block.noise, "correlation", None) is None:
+                values = block.noise.sample(rng, mu, s)
             else:
-                values = place.noise.value_at(mu, s, drawn[place.of])
-            out[place.condition][place.points, place.output] = values
-        return out
+                values = block.noise.value_at(mu, s, new_errors[block.of])
+            values_by_condition[block.condition][block.points, block.output] = values
+        return values_by_condition
 
-    def _errors(self, posed: Posed, rng: np.random.Generator) -> Array:
+    def _errors(self, compiled_problem: Posed, rng: np.random.Generator) -> Array:
         if self.kind == "wild":
             return np.nan_to_num(self.errors) * rng.choice([-1.0, 1.0], self.errors.size)
-        drawn = np.zeros(self.errors.size)
+        new_errors = np.zeros(self.errors.size)
         if self.kind == "residual":
-            for own in pools(output_places(posed)).values():
-                known = self.errors[own]
-                drawn[own] = rng.choice(known[np.isfinite(known)], own.size)
-        return drawn
+            for rows in pools(output_places(compiled_problem)).values():
+                pool_errors = self.errors[rows]
+                new_errors[rows] = rng.choice(pool_errors[np.isfinite(pool_errors)], rows.size)
+        return new_errors
 
 
-def pools(those: Iterable[OutputPlace]) -> dict[int, Index]:
+def pools(blocks: Iterable[OutputPlace]) -> dict[int, Index]:
     """Return the values among which residuals are exchanged: those of one output in all experiments, by output."""
-    of: dict[int, list[Index]] = {}
-    for place in those:
-        of.setdefault(place.output, []).append(place.of)
-    return {output: np.concatenate(own) for output, own in of.items()}
+    rows_by_output: dict[int, list[Index]] = {}
+    for block in blocks:
+        rows_by_output.setdefault(block.output, []).append(block.of)
+    return {output: np.concatenate(row_lists) for output, row_lists in rows_by_output.items()}
 
 
-def resampling(kind: str, posed: Posed, result: Result, seed: int) -> Resampling:
+def resampling(kind: str, compiled_problem: Posed, result: Result, seed: int) -> Resampling:
     """Make the recipe of a bootstrap from a result."""
-    spreads, leverage = unit_spreads(posed, result), leverages(result)
-    predictions, values = result.predictions.copy(), measured_values(posed)
+    spreads, leverage = unit_spreads(compiled_problem, result), leverages(result)
+    predictions, values = result.predictions.copy(), measured_values(compiled_problem)
     errors = np.full(values.size, np.nan)
-    every = output_places(posed)
-    for place in every:
-        if place.noise.additive:
-            mu, s, m = predictions[place.of], spreads[place.of], values[place.of]
+    blocks = output_places(compiled_problem)
+    for block in blocks:
+        if block.noise.additive:
+            mu, s, m = predictions[block.of], spreads[block.of], values[block.of]
             with np.errstate(divide="ignore", invalid="ignore"):
-                errors[place.of] = np.where(s > 0.0, place.noise.error(mu, s, m), np.nan)
+                errors[block.of] = np.where(s > 0.0, block.noise.error(mu, s, m), np.nan)
     with np.errstate(divide="ignore", invalid="ignore"):
-        errors = whitened(posed, errors) / np.sqrt(np.maximum(1.0 - leverage, 0.0))
+        errors = whitened(compiled_problem, errors) / np.sqrt(np.maximum(1.0 - leverage, 0.0))
     errors[1.0 - leverage <= ALONE] = np.nan
     # A spread that is a parameter is as small as the residuals; statistics correct it by the same factor.
     if kind == "parametric":
-        for own in pools(place for place in every if place.noise.additive and place.computed).values():
-            left = own.size - float(np.sum(leverage[own]))
-            spreads[own] *= np.sqrt(own.size / left) if left > ALONE * own.size else 1.0
+        for rows in pools(block for block in blocks if block.noise.additive and block.computed).values():
+            dof = rows.size - float(np.sum(leverage[rows]))
+            spreads[rows] *= np.sqrt(rows.size / dof) if dof > ALONE * rows.size else 1.0
     if kind == "residual":
-        for own in pools(every).values():
-            errors[own] -= np.nanmean(errors[own]) if np.isfinite(errors[own]).any() else 0.0
+        for rows in pools(blocks).values():
+            errors[rows] -= np.nanmean(errors[rows]) if np.isfinite(errors[rows]).any() else 0.0
     return Resampling(kind, predictions, spreads, errors, seed)
 
 
-def kind_mistakes(kind: str, posed: Posed, result: Result) -> list[str]:
+def kind_mistakes(kind: str, compiled_problem: Posed, result: Result) -> list[str]:
     """Return messages on why data cannot be resampled with this kind."""
     if kind == "parametric":
-        mistakes = drawing_mistakes(posed)
+        mistakes = drawing_mistakes(compiled_problem)
     else:
-        said: dict[str, str] = {}
-        for place in output_places(posed):
-            name, noise = posed.outputs[place.output], place.noise
+        messages: dict[str, str] = {}
+        for block in output_places(compiled_problem):
+            name, noise = compiled_problem.outputs[block.output], block.noise
             if not noise.additive:
-                said[name] = f"residuals of '{name}' cannot be resampled as errors: {_reason(noise)}; use kind='parametric'"
-        mistakes = list(said.values())
-    if not mistakes and not np.isfinite(unit_spreads(posed, result)).all():
+                messages[name] = f"residuals of '{name}' cannot be resampled as errors: {_reason(noise)}; use kind='parametric'"
+        mistakes = list(messages.values())
+    if not mistakes and not np.isfinite(unit_spreads(compiled_problem, result)).all():
         mistakes.append("the fit has as many estimates as measurements, so the noise is unknown; pass sigma")
     if not mistakes and kind == "residual":
         leverage = leverages(result)
         mistakes += [
-            f"every measurement of '{posed.outputs[j]}' is fitted exactly, so there are no residuals; use kind='parametric'"
-            for j, own in pools(output_places(posed)).items()
-            if (1.0 - leverage[own] <= ALONE).all()
+            f"every measurement of '{compiled_problem.outputs[j]}' is fitted exactly, so there are no residuals; use kind='parametric'"
+            for j, rows in pools(output_places(compiled_problem)).items()
+            if (1.0 - leverage[rows] <= ALONE).all()
         ]
     return mistakes
 
 
-def drawing_mistakes(posed: Posed) -> list[str]:
+def drawing_mistakes(compiled_problem: Posed) -> list[str]:
     """Return messages that name the outputs whose values cannot be drawn, with the reason."""
-    said: dict[str, str] = {}
-    for place in output_places(posed):
-        name, what = posed.outputs[place.output], type(place.noise).__name__
-        correlation: Any = getattr(place.noise, "correlation", None)
-        if isinstance(place.noise, Likelihood):
-            said[name] = f"data of '{name}' cannot be sampled from a user-defined cost; use a noise model of castfit"
+    messages: dict[str, str] = {}
+    for block in output_places(compiled_problem):
+        name, noise_name = compiled_problem.outputs[block.output], type(block.noise).__name__
+        correlation: Any = getattr(block.noise, "correlation", None)
+        if isinstance(block.noise, Likelihood):
+            messages[name] = f"data of '{name}' cannot be sampled from a user-defined cost; use a noise model of castfit"
         elif correlation is not None and not correlation.numbers:
-            said[name] = f"the error correlation of '{name}' is unknown; set numbers, or use result.problem"
-        elif not _samples(place.noise):
-            said[name] = f"data of '{name}' cannot be sampled: {what} with these options is not a density"
-    return list(said.values())
+            messages[name] = f"the error correlation of '{name}' is unknown; set numbers, or use result.problem"
+        elif not _samples(block.noise):
+            messages[name] = f"data of '{name}' cannot be sampled: {noise_name} with these options is not a density"
+    return list(messages.values())
 
 
 def _samples(noise: Any) -> bool:
@@ -237,9 +237,9 @@ def _samples(noise: Any) -> bool:
 
 
 def _reason(noise: Any) -> str:
-    what = type(noise).__name__
+    noise_name = type(noise).__name__
     if getattr(noise, "censored", False):
         return "values beyond a limit of detection have none"
     if isinstance(noise, Likelihood):
         return "they are derivatives of a cost that you wrote"
-    return f"counts are whole numbers, and scatter as much as their expectation says ({what})"
+    return f"counts are whole numbers, and scatter as much as their expectation says ({noise_name})"

@@ -69,11 +69,11 @@ class RefitPlan:
     descent: WarmDescent | None = None
     called: tuple[str, str] | None = None
 
-    def along(self, result: Result, *, given: bool) -> RefitPlan:
+    def along(self, result: Result, *, is_method_requested: bool) -> RefitPlan:
         """Begin first at a result, with its whole trajectory, by its method unless another one was given."""
-        near = at_trajectory(self.posed, self.transcription, result.theta, result)
-        called = None if given else (result.transcription, result.solver)
-        return replace(self, starts=(result.values, *self.starts), near=near, called=called)
+        start_transcription = at_trajectory(self.posed, self.transcription, result.theta, result)
+        labels = None if is_method_requested else (result.transcription, result.solver)
+        return replace(self, starts=(result.values, *self.starts), near=start_transcription, called=labels)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -159,11 +159,11 @@ class RefitProgress:
     seconds: float
     seconds_left: float
 
-    def sentence(self, what: str) -> str:
+    def sentence(self, label: str) -> str:
         """Return the state of things in one line."""
         failed = f", {self.failed} failed" if self.failed else ""
-        left = f", about {duration(self.seconds_left)} left" if self.finished < self.total else ""
-        return f"{self.finished} of {self.total} {what}{failed}; {self.seconds:.0f} s{left}"
+        remaining_text = f", about {duration(self.seconds_left)} left" if self.finished < self.total else ""
+        return f"{self.finished} of {self.total} {label}{failed}; {self.seconds:.0f} s{remaining_text}"
 
 
 def refit_options(
@@ -173,43 +173,43 @@ def refit_options(
 
     What is wrong is added to the driver's own `mistakes`, in the order of its arguments and in their words.
     """
-    parts: list[str] = []
-    found = refitted_by(result) if isinstance(result, Result) else None
-    asked, chosen = parts_from(transcription, solver, parts, default=found)
+    part_mistakes: list[str] = []
+    default_parts = refitted_by(result) if isinstance(result, Result) else None
+    requested_transcription, chosen_solver = parts_from(transcription, solver, part_mistakes, default=default_parts)
     run = RunOptions(fit_max_time=fit_max_time, **options)
-    wrong = run.file_mistakes() + run.mistakes()
-    mistakes[:] = [*parts, *mistakes, *wrong]
-    return asked, chosen, run if wrong else run.cleaned()
+    run_mistakes = run.file_mistakes() + run.mistakes()
+    mistakes[:] = [*part_mistakes, *mistakes, *run_mistakes]
+    return requested_transcription, chosen_solver, run if run_mistakes else run.cleaned()
 
 
 def refit_all(
     where: str,
-    what: str,
+    label: str,
     plan: RefitPlan,
     blank: Sequence[Refit],
     run: RunOptions,
     entries: Mapping[str, Any],
-    first: Mapping[str, Any],
+    first_record: Mapping[str, Any],
 ) -> tuple[tuple[Refit, ...], str, float, Mapping[str, Any]]:
     """Fit to all data; return the rows in order, how it ended, in words, its seconds, and the header of its checkpoint.
 
-    `where` is the function that the user called, `what` its fits are called, such as "data sets", and `blank` has a
-    row for each.  A checkpoint belongs to the `entries` beside problem and method; its `first` record is given.
+    `where` is the function that the user called, `label` its fits are called, such as "data sets", and `blank` has a
+    row for each.  A checkpoint belongs to the `entries` beside problem and method; its `first_record` record is given.
     """
     method = plan.called or (plan.transcription, plan.solver)
     header = run_header(where, plan.posed, *method, **entries, fit_max_time=run.fit_max_time)
     job = run.freeze(where, "the problem with its transcription and solver", (plan,))
     rows = {row.index: row for row in blank}
     with run.opened(header) as file:
-        restored = _resume(file, rows, first) if file is not None else 0
-        ended, message = carry_out_refits(
-            run, _refit, job, rows, what,
-            told=lambda row: (
-                f"{what} {row.name or row.index}: {row.status}, {row.measure} = {row.objective:.6g}, {row.time:.2f} s"
+        restored = _resume(file, rows, first_record) if file is not None else 0
+        refits, message = carry_out_refits(
+            run, _refit, job, rows, label,
+            describe_row=lambda row: (
+                f"{label} {row.name or row.index}: {row.status}, {row.measure} = {row.objective:.6g}, {row.time:.2f} s"
             ),
             file=file, restored=restored,
         )  # fmt: skip
-        return ended, message, run.seconds, header
+        return refits, message, run.seconds, header
 
 
 def carry_out_refits(
@@ -217,101 +217,101 @@ def carry_out_refits(
     function: Callable[..., Any],
     job: Any,
     blank: Mapping[int, Refit],
-    what: str,
+    label: str,
     *,
-    told: Callable[[Refit], str],
-    did: str = "fitted",
+    describe_row: Callable[[Refit], str],
+    verb: str = "fitted",
     file: Checkpoint | None = None,
     restored: int = 0,
 ) -> tuple[tuple[Refit, ...], str]:
     """Run a task for each unfinished row. Return the rows in order, and a message about how the run ended.
 
-    `what` the rows are called, `did` what was done with them, `told` what is said of the last one; so many of the
+    `label` the rows are called, `verb` what was done with them, `describe_row` what is said of the last one; so many of the
     finished ones were `restored` from the file.
     """
     rows = dict(blank)
 
     def enter(i: int, outcome: Any) -> ProgressReport | None:
-        known = isinstance(outcome, Refit)
-        row = rows[i] = replace(outcome, name=rows[i].name) if known else rows[i].lost(outcome)
+        is_refit = isinstance(outcome, Refit)
+        row = rows[i] = replace(outcome, name=rows[i].name) if is_refit else rows[i].lost(outcome)
         if file is not None and row.finished:
             file.append({"row": row})
         if row.status == Status.INTERRUPTED.value:
             raise KeyboardInterrupt
         if row.status == "not_run":
             return None
-        done = [r for r in rows.values() if r.finished]
-        left = run.seconds / max(len(done) - restored, 1) * (len(rows) - len(done))
-        failed = sum(not r.success for r in done)
-        now = RefitProgress(len(done), len(rows), failed, row, run.seconds, left)
-        return ProgressReport(now, now.sentence(what), told(row), len(done), len(rows), timed=True)
+        finished_rows = [r for r in rows.values() if r.finished]
+        seconds_left = run.seconds / max(len(finished_rows) - restored, 1) * (len(rows) - len(finished_rows))
+        failed = sum(not r.success for r in finished_rows)
+        progress = RefitProgress(len(finished_rows), len(rows), failed, row, run.seconds, seconds_left)
+        return ProgressReport(progress, progress.sentence(label), describe_row(row), len(finished_rows), len(rows), timed=True)
 
     tasks = deque((i, (job, i, run.fit_max_time, run.deadline)) for i, row in rows.items() if not row.finished)
-    stopped = carry_out(run, function, tasks, enter, limit=run.fit_max_time)
-    ended = tuple(rows.values())
-    finished = sum(row.finished for row in ended)
-    by = run.stopped(stopped, finished < len(ended))
-    count = f"All {finished}" if finished == len(ended) else f"{finished} of {len(ended)}"
-    gone = [f"{what} {r.name or r.index}: {r.message}" for r in ended if r.status in LOST]
+    stop_reason = carry_out(run, function, tasks, enter, limit=run.fit_max_time)
+    refits = tuple(rows.values())
+    finished = sum(row.finished for row in refits)
+    final_status = run.stopped(stop_reason, finished < len(refits))
+    count = f"All {finished}" if finished == len(refits) else f"{finished} of {len(refits)}"
+    lost_messages = [f"{label} {r.name or r.index}: {r.message}" for r in refits if r.status in LOST]
     parts = (
-        STOPS[by] if by else "",
-        f"{count} {what} were {did}.",
-        *gone[:3],
-        f"And {len(gone) - 3} more were lost." if len(gone) > 3 else "",
+        STOPS[final_status] if final_status else "",
+        f"{count} {label} were {verb}.",
+        *lost_messages[:3],
+        f"And {len(lost_messages) - 3} more were lost." if len(lost_messages) > 3 else "",
         file.trouble if file else "",
     )
-    return ended, " ".join(p for p in parts if p)
+    return refits, " ".join(p for p in parts if p)
 
 
-def _resume(file: Checkpoint, rows: dict[int, Refit], first: Mapping[str, Any]) -> int:
+def _resume(file: Checkpoint, rows: dict[int, Refit], first_record: Mapping[str, Any]) -> int:
     """Take over what an earlier run has finished; return how many fits that are."""
     with file.intact():
-        kept = read_rows(file.records)
+        stored_rows = read_rows(file.records)
     if not file.records:
-        file.append(first)
-    known = {i: row for i, row in kept.items() if i in rows and row.finished}
-    rows.update(known)
-    return len(known)
+        file.append(first_record)
+    restored_rows = {i: row for i, row in stored_rows.items() if i in rows and row.finished}
+    rows.update(restored_rows)
+    return len(restored_rows)
 
 
 def read_rows(records: Sequence[Mapping[str, Any]]) -> dict[int, Refit]:
     """Return the rows that a checkpoint holds, by their index."""
-    found = (rebuilt(Refit, record["row"]) for record in records if "row" in record)
-    return {row.index: row for row in found}
+    refits = (rebuilt(Refit, record["row"]) for record in records if "row" in record)
+    return {row.index: row for row in refits}
 
 
 @task
 def _refit(job: bytes | tuple[RefitPlan], index: int, limit: float, deadline: float) -> Refit | None:
     """Fit to the data of an index from every start, wherever this is called; None if there is no time."""
     (plan,) = thaw(job)
-    began = time.perf_counter()
+    start_time = time.perf_counter()
     best: Refit | None = None
     reference = np.inf
     for k, start in enumerate(plan.starts):
-        left = min(deadline - time.time(), limit - (time.perf_counter() - began))
-        if left <= 0.0:
+        seconds_left = min(deadline - time.time(), limit - (time.perf_counter() - start_time))
+        if seconds_left <= 0.0:
             if best is None or deadline <= time.time():
                 return None if best is None else replace(best, status=CUT_OFF, message="The time limit of the run was reached.")
             break
         try:
-            posed = plan.recipe(plan.posed, index)
+            compiled_problem = plan.recipe(plan.posed, index)
             if k == 0 and plan.descent is not None:
-                with watched(left) as watch:
-                    row = _descended(plan, posed, index, began)
+                with watched(seconds_left) as watch:
+                    row = _descended(plan, compiled_problem, index, start_time)
                     interrupted = watch.cause is Status.INTERRUPTED
                 if interrupted:
                     return Refit(index=index, status=Status.INTERRUPTED.value, message=Status.INTERRUPTED.sentence)
                 if row is not None:
                     best, reference = row, row.cost
                     continue
-                left = max(min(deadline - time.time(), limit - (time.perf_counter() - began)), _LEAST)
+                seconds_left = max(min(deadline - time.time(), limit - (time.perf_counter() - start_time)), _LEAST)
             result = fit(
-                posed, plan.near or plan.transcription, plan.solver,
-                start=start, second_start=k > 0, retry=False, max_time=left,
+                compiled_problem, plan.near or plan.transcription, plan.solver,
+                start=start, second_start=k > 0, retry=False, max_time=seconds_left,
             )  # fmt: skip
         except Exception as error:  # whatever data may lead to, it costs this fit only
             return Refit(index=index, status="error", message=f"{type(error).__name__}: {error}")
-        row = _read(plan, index, k, result, time.perf_counter() - began)
+        row = _read(plan, index, k, result, time.perf_counter() - start_time)
         if result.status is Status.INTERRUPTED:
             return row
         if result.status is Status.MAX_TIME and deadline <= time.time() + 1e-3:
@@ -321,21 +321,21 @@ def _refit(job: bytes | tuple[RefitPlan], index: int, limit: float, deadline: fl
         if best is None or row.rank > best.rank:
             best = row
     assert best is not None
-    seconds = time.perf_counter() - began
-    elsewhere = best.start > 0 and reference - best.cost > _LOWER * max(1.0, abs(reference))
-    return replace(best, time=seconds, elsewhere=bool(elsewhere))
+    seconds = time.perf_counter() - start_time
+    is_other_optimum = best.start > 0 and reference - best.cost > _LOWER * max(1.0, abs(reference))
+    return replace(best, time=seconds, elsewhere=bool(is_other_optimum))
 
 
-def _descended(plan: RefitPlan, posed: Posed, index: int, began: float) -> Refit | None:
+def _descended(plan: RefitPlan, compiled_problem: Posed, index: int, start_time: float) -> Refit | None:
     """Go down from the estimate; None where that is for an ordinary fit."""
-    found = plan.descent.reached(posed) if plan.descent is not None else None
-    if found is None:
+    outcome = plan.descent.reached(compiled_problem) if plan.descent is not None else None
+    if outcome is None:
         return None
-    end, rows = found
+    end, rows = outcome
     likelihood = neg2loglik(
-        rows.cost, constant(posed) + posed.prior_constant, n_unknown=int(np.count_nonzero(groups(posed) >= 0))
+        rows.cost, constant(compiled_problem) + compiled_problem.prior_constant, n_unknown=int(np.count_nonzero(groups(compiled_problem) >= 0))
     )
-    objective = rows.chi2 if posed.measure == CHI2 else likelihood * (0.5 if posed.measure == PETAB else 1.0)
+    objective = rows.chi2 if compiled_problem.measure == CHI2 else likelihood * (0.5 if compiled_problem.measure == PETAB else 1.0)
     return Refit(
         index=index,
         status=Status.CONVERGED.value,
@@ -344,10 +344,10 @@ def _descended(plan: RefitPlan, posed: Posed, index: int, began: float) -> Refit
         cost=rows.cost,
         chi2=rows.chi2,
         objective=objective,
-        measure=posed.measure,
-        sigmas=dict(zip(sigma_names(posed), rows.sigma.tolist(), strict=True)),
+        measure=compiled_problem.measure,
+        sigmas=dict(zip(sigma_names(compiled_problem), rows.sigma.tolist(), strict=True)),
         iterations=end.steps,
-        time=time.perf_counter() - began,
+        time=time.perf_counter() - start_time,
     )
 
 

@@ -57,24 +57,24 @@ class Whitening:
         return self.centre + self.root @ u
 
 
-def whitening(posed: Posed, result: Result) -> Whitening:
+def whitening(compiled_problem: Posed, result: Result) -> Whitening:
     """Scale by the covariance of a fit; what that leaves open by bounds, or by the estimate's size.
 
     Raises InputError for equations that are not kept to where theta is a linear function of u.
     """
-    staged: Any = SingleShooting(result.integrator).transcribe(posed, result.theta).explicit()
+    staged: Any = SingleShooting(result.integrator).transcribe(compiled_problem, result.theta).explicit()
     if not staged.layout.constrained:
-        return _by_covariance(posed, result)
+        return _by_covariance(compiled_problem, result)
     slopes = staged.linearize(result.theta).related_jacobian.reshape(-1, len(result.theta))
     relations = staged.layout.relations
     root = _by_information(np.asarray(result.information), slopes[relations.lower == relations.upper])
-    white = _by_covariance(posed, result) if root is None else Whitening(result.theta, root)
+    scaling = _by_covariance(compiled_problem, result) if root is None else Whitening(result.theta, root)
     lows, highs = staged.layout.path_limits
-    for step in _ASIDE * white.root.T:
-        found = staged.evaluate(result.theta + step)
-        if found.ok and (_beyond(staged.layout, found)[lows == highs] > _KEPT).any():
+    for step in _ASIDE * scaling.root.T:
+        evaluation = staged.evaluate(result.theta + step)
+        if evaluation.ok and (_beyond(staged.layout, evaluation)[lows == highs] > _KEPT).any():
             check("sample", [_CURVED])
-    return white
+    return scaling
 
 
 def _by_information(information: Array, slopes: Array) -> Array | None:
@@ -86,71 +86,71 @@ def _by_information(information: Array, slopes: Array) -> Array | None:
     rows = slopes * unit
     rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.finfo(float).tiny)
     _, sizes, vectors = np.linalg.svd(rows)
-    open_ = vectors[int(np.sum(sizes > _KEPT)) :].T
-    values, axes = np.linalg.eigh(open_.T @ (information * np.outer(unit, unit)) @ open_)
+    free_directions = vectors[int(np.sum(sizes > _KEPT)) :].T
+    values, axes = np.linalg.eigh(free_directions.T @ (information * np.outer(unit, unit)) @ free_directions)
     if (values < _SINGULAR).any():
         return None
-    return unit[:, None] * (open_ @ axes) / np.sqrt(values)
+    return unit[:, None] * (free_directions @ axes) / np.sqrt(values)
 
 
-def _beyond(layout: Layout, found: Evaluation) -> Array:
+def _beyond(layout: Layout, evaluation: Evaluation) -> Array:
     """Return by how much constraints are broken, in their units, (n_c,)."""
     lows, highs = layout.path_limits
-    c = np.concatenate([*(values.c.ravel() for values in found.values), found.related])
+    c = np.concatenate([*(values.c.ravel() for values in evaluation.values), evaluation.related])
     return np.fmax(lows - c, c - highs) / layout.path_units
 
 
-def _by_covariance(posed: Posed, result: Result) -> Whitening:
-    covariance = result.covariance / np.outer(posed.natural_slope(result.theta), posed.natural_slope(result.theta))
-    lower, upper = posed.bounds
+def _by_covariance(compiled_problem: Posed, result: Result) -> Whitening:
+    covariance = result.covariance / np.outer(compiled_problem.natural_slope(result.theta), compiled_problem.natural_slope(result.theta))
+    lower, upper = compiled_problem.bounds
     spread = np.where(np.isfinite(upper - lower), (upper - lower) / _WIDE, 0.0)
-    most = np.where(spread > 0.0, spread, np.inf)  # more than bounds leave says nothing
+    max_sd = np.where(spread > 0.0, spread, np.inf)  # more than bounds leave says nothing
     with np.errstate(invalid="ignore"):
-        known = (np.diag(covariance) > 0.0) & (np.sqrt(np.diag(covariance)) <= most) & np.isfinite(np.diag(covariance))
-    size = np.where(posed.log, _OPEN, np.maximum(np.abs(result.theta), _OPEN) * _CLOSE)
-    whole = np.diag(np.where(spread > 0.0, np.minimum(spread, size), size) ** 2)
-    at = np.ix_(known, known)
-    whole[at] = covariance[at]
-    values, vectors = np.linalg.eigh(whole[at]) if known.any() else (np.empty(0), np.empty((0, 0)))
-    root = np.sqrt(np.maximum(whole, 0.0) * np.eye(len(whole)))
-    root[at] = vectors * np.sqrt(np.maximum(values, 0.0))
+        is_determined = (np.diag(covariance) > 0.0) & (np.sqrt(np.diag(covariance)) <= max_sd) & np.isfinite(np.diag(covariance))
+    size = np.where(compiled_problem.log, _OPEN, np.maximum(np.abs(result.theta), _OPEN) * _CLOSE)
+    full_covariance = np.diag(np.where(spread > 0.0, np.minimum(spread, size), size) ** 2)
+    block = np.ix_(is_determined, is_determined)
+    full_covariance[block] = covariance[block]
+    values, vectors = np.linalg.eigh(full_covariance[block]) if is_determined.any() else (np.empty(0), np.empty((0, 0)))
+    root = np.sqrt(np.maximum(full_covariance, 0.0) * np.eye(len(full_covariance)))
+    root[block] = vectors * np.sqrt(np.maximum(values, 0.0))
     return Whitening(result.theta, root)
 
 
-def posterior(posed: Posed, theta: Array, options: IntegratorOptions) -> Callable[[Array], tuple[float, Array]]:
+def posterior(compiled_problem: Posed, theta: Array, options: IntegratorOptions) -> Callable[[Array], tuple[float, Array]]:
     """Return a function of theta (n_theta,): the log of the posterior, and the sigmas that are eliminated (n_groups,).
 
     Where the posterior is zero, sigmas are NaN.
     """
-    staged: Any = SingleShooting(options).transcribe(posed, theta).explicit()
-    lower, upper = posed.bounds
-    sign = jacobian_signs(posed)
-    none = (-np.inf, np.full(len(posed.groups), np.nan))
+    staged: Any = SingleShooting(options).transcribe(compiled_problem, theta).explicit()
+    lower, upper = compiled_problem.bounds
+    sign = jacobian_signs(compiled_problem)
+    zero_density = (-np.inf, np.full(len(compiled_problem.groups), np.nan))
     lows, highs = staged.layout.path_limits
-    allowed = np.where(lows == highs, _KEPT, 0.0)
+    tolerances = np.where(lows == highs, _KEPT, 0.0)
 
-    def at(theta: Array) -> tuple[float, Array]:
+    def evaluate(theta: Array) -> tuple[float, Array]:
         if (theta < lower).any() or (theta > upper).any():
-            return none
-        found = staged.evaluate(theta)
-        if not found.ok or not np.isfinite(found.cost):
-            return none
-        if (_beyond(staged.layout, found) > allowed).any():
-            return none
-        logs = np.where(posed.log, theta, np.log(np.maximum(theta, np.finfo(float).tiny)))
-        return float(-found.cost + np.sum(np.where(sign != 0, sign * logs, 0.0))), found.sigma.copy()
+            return zero_density
+        evaluation = staged.evaluate(theta)
+        if not evaluation.ok or not np.isfinite(evaluation.cost):
+            return zero_density
+        if (_beyond(staged.layout, evaluation) > tolerances).any():
+            return zero_density
+        logs = np.where(compiled_problem.log, theta, np.log(np.maximum(theta, np.finfo(float).tiny)))
+        return float(-evaluation.cost + np.sum(np.where(sign != 0, sign * logs, 0.0))), evaluation.sigma.copy()
 
-    return at
+    return evaluate
 
 
-def jacobian_signs(posed: Posed) -> Array:
+def jacobian_signs(compiled_problem: Posed) -> Array:
     """Return by which power of x the density of theta differs from what the priors say, (n_theta,)."""
-    of_log = np.full(len(posed.names), -1)  # 1: the prior is a density of log x, 0: of x, -1: there is none
-    for term in posed.prior_terms:
+    of_log = np.full(len(compiled_problem.names), -1)  # 1: the prior is a density of log x, 0: of x, -1: there is none
+    for term in compiled_problem.prior_terms:
         if isinstance(term, Joint):
             of_log[term.at] = term.log
-    for j, q in enumerate(posed.quantities):
+    for j, q in enumerate(compiled_problem.quantities):
         if q.prior is not None:
             inner = q.prior.prior if isinstance(q.prior, Truncated) else q.prior
             of_log[j] = getattr(inner, "on", "value") != "value"
-    return np.where(of_log < 0, 0, np.where(posed.log, 1 - of_log, -of_log)).astype(float)
+    return np.where(of_log < 0, 0, np.where(compiled_problem.log, 1 - of_log, -of_log)).astype(float)

@@ -88,27 +88,27 @@ class SampleResult(DrawsResult):
     ) -> SampleResult:
         """Build the result from the chains, cut to their common length and without the first `tune` steps."""
         n, labels = len(result.names), list(result.sigmas)
-        done = min((len(e.thetas) for e in ensembles), default=0)
-        kept = slice(tune, done)
-        parts = [e.thetas[kept].transpose(1, 0, 2) for e in ensembles]
+        n_steps = min((len(e.thetas) for e in ensembles), default=0)
+        step_range = slice(tune, n_steps)
+        parts = [e.thetas[step_range].transpose(1, 0, 2) for e in ensembles]
         chain = np.concatenate(parts) if parts else np.empty((0, 0, n))
-        heights = np.concatenate([e.logs[kept].T for e in ensembles]) if parts else np.empty((0, 0))
-        likely = [e.sigmas[kept].transpose(1, 0, 2) for e in ensembles]
-        sigma = np.concatenate(likely) if parts else np.empty((0, 0, len(labels)))
+        heights = np.concatenate([e.logs[step_range].T for e in ensembles]) if parts else np.empty((0, 0))
+        sigma_parts = [e.sigmas[step_range].transpose(1, 0, 2) for e in ensembles]
+        sigma = np.concatenate(sigma_parts) if parts else np.empty((0, 0, len(labels)))
         sizes = _group_sizes(result)
         rng = np.random.default_rng(0)  # for what only depends on the draws
-        drawn = {
+        sigma_draws = {
             name: sigma[:, :, g] * np.sqrt(sizes[g] / rng.chisquare(sizes[g], sigma.shape[:2]))
             for g, name in enumerate(labels)
         }
         walkers = parts[0].shape[0] if parts else 0
-        whole = f"{chains} chains of {walkers} walkers, {done - tune} steps each after {tune} warm-up steps."
-        short = f" Only {len(ensembles)} of them reached this length." if len(ensembles) < chains else ""
-        said = [STOPS[stopped]] if stopped else []
-        accepted = float(np.mean([e.moved[kept].mean() for e in ensembles])) if done > tune else np.nan
+        chain_text = f"{chains} chains of {walkers} walkers, {n_steps - tune} steps each after {tune} warm-up steps."
+        missing_text = f" Only {len(ensembles)} of them reached this length." if len(ensembles) < chains else ""
+        messages = [STOPS[stopped]] if stopped else []
+        accepted = float(np.mean([e.moved[step_range].mean() for e in ensembles])) if n_steps > tune else np.nan
         evaluations = sum(e.evaluations for e in ensembles)
-        message = " ".join([*said, whole + short, *trouble])
-        return cls(result, chain, heights, drawn, len(ensembles), accepted, evaluations, message, seconds)
+        message = " ".join([*messages, chain_text + missing_text, *trouble])
+        return cls(result, chain, heights, sigma_draws, len(ensembles), accepted, evaluations, message, seconds)
 
     @property
     def thetas(self) -> Array:
@@ -161,19 +161,19 @@ class SampleResult(DrawsResult):
         tail = self._diagnosed(self.chain, "ess", method="tail", prob=_TAILS)
         return {name: min(bulk[name], tail[name], float(len(self.thetas))) for name in self.names}
 
-    def _diagnosed(self, chains: Sequence[Array] | Array, what: str, **options: Any) -> dict[str, float]:
+    def _diagnosed(self, chains: Sequence[Array] | Array, statistic: str, **options: Any) -> dict[str, float]:
         """Return a diagnosis of ArviZ for each quantity, of chains (chains, steps, n)."""
-        if self.chain.shape[1] < _LEAST or (what == "rhat" and len(chains) < 2):
+        if self.chain.shape[1] < _LEAST or (statistic == "rhat" and len(chains) < 2):
             return dict.fromkeys(self.names, np.nan)
-        function = getattr(_arviz(), what)
+        function = getattr(_arviz(), statistic)
         return {n: float(function(np.stack([c[:, j] for c in chains]), **options)) for j, n in enumerate(self.names)}
 
     @property
     def converged(self) -> bool:
         """Whether ensembles agree, walkers have left where they began, and there are enough independent draws."""
-        agree = all(r <= _ALIKE for r in self.r_hat.values())
-        moved = all(r <= _FORGOTTEN for r in self.r_hat_of_walkers.values())
-        return agree and moved and all(e >= _ENOUGH for e in self.effective.values())
+        is_consistent = all(r <= _ALIKE for r in self.r_hat.values())
+        has_moved = all(r <= _FORGOTTEN for r in self.r_hat_of_walkers.values())
+        return is_consistent and has_moved and all(e >= _ENOUGH for e in self.effective.values())
 
     @property
     def sentence(self) -> str:
@@ -182,20 +182,20 @@ class SampleResult(DrawsResult):
             return "Convergence cannot be assessed with a single chain; run at least two chains."
         if not np.isfinite(list(self.r_hat.values())).all():
             return f"Too few steps to assess convergence; {_LONGER}."
-        worst, slow = (max(r, key=lambda n: r[n]) for r in (self.r_hat, self.r_hat_of_walkers))
-        least = min(self.effective, key=lambda n: self.effective[n])
-        agree = f"largest R-hat {self.r_hat[worst]:.3f}"
-        enough = f"smallest effective sample size {self.effective[least]:.0f}"
+        worst_name, slowest_name = (max(r, key=lambda n: r[n]) for r in (self.r_hat, self.r_hat_of_walkers))
+        least_effective = min(self.effective, key=lambda n: self.effective[n])
+        r_hat_text = f"largest R-hat {self.r_hat[worst_name]:.3f}"
+        draws_text = f"smallest effective sample size {self.effective[least_effective]:.0f}"
         if self.converged:
-            return f"Converged: {agree} ({worst}), {enough} ({least})."
-        if self.r_hat[worst] > _ALIKE:
-            said = f"NOT converged: R-hat of {worst} is {self.r_hat[worst]:.3f}, above {_ALIKE}"
-            return f"{said}. Do not use these samples; {_LONGER}."
-        if self.r_hat_of_walkers[slow] > _FORGOTTEN:
-            said = f"NOT converged: R-hat of single walkers is {self.r_hat_of_walkers[slow]:.2f} for {slow}"
-            return f"{said}, above {_FORGOTTEN}: walkers may still depend on their starting points; {_LONGER}."
-        few = f"effective sample size of {least} is only {self.effective[least]:.0f}, below {_ENOUGH}"
-        return f"NOT converged: the chains agree, but the {few}; {_LONGER}."
+            return f"Converged: {r_hat_text} ({worst_name}), {draws_text} ({least_effective})."
+        if self.r_hat[worst_name] > _ALIKE:
+            finding = f"NOT converged: R-hat of {worst_name} is {self.r_hat[worst_name]:.3f}, above {_ALIKE}"
+            return f"{finding}. Do not use these samples; {_LONGER}."
+        if self.r_hat_of_walkers[slowest_name] > _FORGOTTEN:
+            finding = f"NOT converged: R-hat of single walkers is {self.r_hat_of_walkers[slowest_name]:.2f} for {slowest_name}"
+            return f"{finding}, above {_FORGOTTEN}: walkers may still depend on their starting points; {_LONGER}."
+        shortage_text = f"effective sample size of {least_effective} is only {self.effective[least_effective]:.0f}, below {_ENOUGH}"
+        return f"NOT converged: the chains agree, but the {shortage_text}; {_LONGER}."
 
     @renamed(level="confidence_level")
     def confidence_intervals(self, confidence_level: float | None = None) -> dict[str, tuple[float, float]]:
@@ -222,20 +222,20 @@ class SampleResult(DrawsResult):
         level = f"{100 * self.result.confidence_level:g} %"
         lines = [f"posterior: {len(self.thetas)} draws, {100 * self.accepted:.0f} % accepted, {self.time:.1f} s"]
         lines += [self.message, self.sentence, ""]
-        heads = ("", "estimate", "mean", "std. dev.", f"{level} posterior", f"{level} linear", "R-hat", "effective")
-        rows: list[tuple[str, ...]] = [heads]
-        found, linear = self.confidence_intervals(), self.result.confidence_intervals()
-        shown, more = told(self.names, "confidence_intervals(), r_hat and effective")
-        for name in shown:
+        headers = ("", "estimate", "mean", "std. dev.", f"{level} posterior", f"{level} linear", "R-hat", "effective")
+        rows: list[tuple[str, ...]] = [headers]
+        intervals, linear = self.confidence_intervals(), self.result.confidence_intervals()
+        shown_names, hint_lines = told(self.names, "confidence_intervals(), r_hat and effective")
+        for name in shown_names:
             draws = self.values[name]
             spread = float(np.std(draws)) if draws.size else np.nan
             mean = float(np.mean(draws)) if draws.size else np.nan
             cells = ["-" if not np.isfinite(p).all() else f"[{rounded(p[0], spread)}, {rounded(p[1], spread)}]"
-                     for p in (found[name], linear[name])]  # fmt: skip
+                     for p in (intervals[name], linear[name])]  # fmt: skip
             value = rounded(self.result.values[name], spread)
             figures = (f"{self.r_hat[name]:.3f}", f"{self.effective[name]:.0f}")
             rows.append((name, value, rounded(mean, spread), f"{spread:.3g}", *cells, *figures))
-        return "\n".join([*lines, *aligned(rows, "<>>><<>>"), *more])
+        return "\n".join([*lines, *aligned(rows, "<>>><<>>"), *hint_lines])
 
     def __repr__(self) -> str:
         return f"SampleResult({len(self.thetas)} draws of {len(self.names)} quantities; {self.sentence})"
@@ -244,8 +244,8 @@ class SampleResult(DrawsResult):
 def _group_sizes(result: Result) -> list[int]:
     """Return the number of data of each unknown sigma."""
     assert result.problem is not None
-    posed = result.problem.posed.assuming(absolute_sigma=result.absolute_sigma)
-    return np.bincount(groups(posed) + 1, minlength=len(posed.groups) + 1)[1:].tolist()
+    compiled_problem = result.problem.posed.assuming(absolute_sigma=result.absolute_sigma)
+    return np.bincount(groups(compiled_problem) + 1, minlength=len(compiled_problem.groups) + 1)[1:].tolist()
 
 
 def _arviz() -> Any:

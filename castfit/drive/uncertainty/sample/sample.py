@@ -64,8 +64,8 @@ class WalkerEnsemble:
 
     def followed_by(self, other: WalkerEnsemble) -> WalkerEnsemble:
         """Return both, one after the other."""
-        both: Any = {name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in _BY_STEP}
-        return replace(other, **both, evaluations=self.evaluations + other.evaluations)
+        joined_columns: Any = {name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in _BY_STEP}
+        return replace(other, **joined_columns, evaluations=self.evaluations + other.evaluations)
 
 
 @dataclass(frozen=True)
@@ -154,44 +154,44 @@ def sample(
     """
     run = RunOptions(workers=workers, max_time=max_time, callback=callback, verbose=verbose)
     mistakes: list[str] = []
-    posed = solved_problem("sample", result, mistakes)
-    most = max(1000, 4 * len(posed.names))
-    wrong = rng_mistakes(rng)
+    compiled_problem = solved_problem("sample", result, mistakes)
+    max_count = max(1000, 4 * len(compiled_problem.names))
+    seed_mistakes = rng_mistakes(rng)
     mistakes += option_mistakes(
         ("draws", draws, draws is None or is_count(draws, 1), "give at least 1, or None"),
         within_reason("chains", chains, 1000),
         ("tune", tune, tune is None or is_count(tune, 0), "give a number of steps, or None"),
-        ("walkers", walkers, walkers is None or (is_count(walkers, 4, most) and walkers % 2 == 0),
-         f"give an even number from 4 to {most}"),
+        ("walkers", walkers, walkers is None or (is_count(walkers, 4, max_count) and walkers % 2 == 0),
+         f"give an even number from 4 to {max_count}"),
     )  # fmt: skip
-    mistakes += wrong + run.mistakes()
+    mistakes += seed_mistakes + run.mistakes()
     if find_spec("emcee") is None or find_spec("arviz") is None:
         mistakes.append(_INSTALL)
     check("sample", mistakes)
     run, seed = run.cleaned(), seed_from(rng)
     count, each = int(chains), _WALKERS if walkers is None else int(walkers)
-    kept = max(-(-int(_DRAWS if draws is None else draws) // (count * each)), 2)
-    least = max(kept // 2, 20) if draws is not None else -(-kept // 2)
-    steps = kept + (least if tune is None else int(tune))
-    most = steps if draws is not None else steps << _DOUBLED
-    job = run.freeze("sample", "the problem", (posed, result.with_problem(posed), each))
-    part = min(_SLICE, float(run.max_time) / (4 * count))
-    found: dict[int, WalkerEnsemble] = {}
-    trouble: dict[int, str] = {}
-    reached = dict.fromkeys(range(count), 0)  # steps of each chain
+    n_retained = max(-(-int(_DRAWS if draws is None else draws) // (count * each)), 2)
+    min_tuning = max(n_retained // 2, 20) if draws is not None else -(-n_retained // 2)
+    steps = n_retained + (min_tuning if tune is None else int(tune))
+    max_count = steps if draws is not None else steps << _DOUBLED
+    job = run.freeze("sample", "the problem", (compiled_problem, result.with_problem(compiled_problem), each))
+    slice_seconds = min(_SLICE, float(run.max_time) / (4 * count))
+    ensemble_by_chain: dict[int, WalkerEnsemble] = {}
+    failures: dict[int, str] = {}
+    steps_by_chain = dict.fromkeys(range(count), 0)  # steps of each chain
 
-    def onward(i: int) -> tuple[int, tuple[Any, ...]]:
-        state = found[i].state if i in found else None
-        return i, (job, i, seed, state, steps - reached[i], part, run.deadline)
+    def make_task(i: int) -> tuple[int, tuple[Any, ...]]:
+        state = ensemble_by_chain[i].state if i in ensemble_by_chain else None
+        return i, (job, i, seed, state, steps - steps_by_chain[i], slice_seconds, run.deadline)
 
-    tasks = deque(onward(i) for i in range(count))
+    tasks = deque(make_task(i) for i in range(count))
 
-    def drawn(stopped: Status | None) -> SampleResult:
-        done = min((len(e.thetas) for e in found.values()), default=0)
-        before = -(-done // 3) if draws is None and tune is None else steps - kept
-        said = [f"Chain {i}: {e}" for i, e in sorted(trouble.items())]
-        ensembles = [e for _, e in sorted(found.items())]
-        return SampleResult.of(result, ensembles, count, min(before, done), stopped, said, run.seconds)
+    def build_result(stop_reason: Status | None) -> SampleResult:
+        n_steps = min((len(e.thetas) for e in ensemble_by_chain.values()), default=0)
+        n_tuning = -(-n_steps // 3) if draws is None and tune is None else steps - n_retained
+        failure_messages = [f"Chain {i}: {e}" for i, e in sorted(failures.items())]
+        ensembles = [e for _, e in sorted(ensemble_by_chain.items())]
+        return SampleResult.of(result, ensembles, count, min(n_tuning, n_steps), stop_reason, failure_messages, run.seconds)
 
     def enter(i: int, outcome: Any) -> ProgressReport | None:
         nonlocal steps
@@ -200,23 +200,23 @@ def sample(
         if outcome is None:
             return None
         if not isinstance(outcome, WalkerEnsemble):
-            trouble[i] = lost(outcome)[1]
+            failures[i] = lost(outcome)[1]
         else:
-            found[i] = found[i].followed_by(outcome) if i in found else outcome
-            reached[i] = len(found[i].thetas)
-            if reached[i] < steps:
-                tasks.append(onward(i))
-        ended = sum(r == steps for r in reached.values()) + len(trouble)
-        now = SampleProgress(ended, count, run.seconds, each * sum(reached.values()))
-        if ended == count > 1 and not trouble and steps < most and not drawn(None).converged:
+            ensemble_by_chain[i] = ensemble_by_chain[i].followed_by(outcome) if i in ensemble_by_chain else outcome
+            steps_by_chain[i] = len(ensemble_by_chain[i].thetas)
+            if steps_by_chain[i] < steps:
+                tasks.append(make_task(i))
+        n_finished = sum(r == steps for r in steps_by_chain.values()) + len(failures)
+        progress = SampleProgress(n_finished, count, run.seconds, each * sum(steps_by_chain.values()))
+        if n_finished == count > 1 and not failures and steps < max_count and not build_result(None).converged:
             steps *= 2
-            tasks.extend(onward(j) for j in range(count))
-        return ProgressReport(now, now.sentence, f"chain {i}", ended, count)
+            tasks.extend(make_task(j) for j in range(count))
+        return ProgressReport(progress, progress.sentence, f"chain {i}", n_finished, count)
 
-    stopped = carry_out(run, _chain, tasks, enter, limit=np.inf)
-    if stopped is None and any(r < steps for i, r in reached.items() if i not in trouble):
-        stopped = Status.MAX_TIME
-    return drawn(stopped)
+    stop_reason = carry_out(run, _chain, tasks, enter, limit=np.inf)
+    if stop_reason is None and any(r < steps for i, r in steps_by_chain.items() if i not in failures):
+        stop_reason = Status.MAX_TIME
+    return build_result(stop_reason)
 
 
 _Parts = tuple[Posed, Any, int]
@@ -231,20 +231,20 @@ def _chain(
     They make a step at least, and end after some seconds.
     """
     emcee: Any = import_module("emcee")
-    posed, result, walkers = thaw(job)
+    compiled_problem, result, walkers = thaw(job)
     if deadline <= time.time():
         return None
     deadline = min(deadline, time.time() + seconds)
-    white = whitening(posed, result)
-    log = posterior(posed, result.theta, result.integrator)
+    scaling = whitening(compiled_problem, result)
+    log = posterior(compiled_problem, result.theta, result.integrator)
     count = 0
 
     def value(u: Array) -> tuple[float, Array]:
         nonlocal count
         count += 1
-        return log(white.theta(u))
+        return log(scaling.theta(u))
 
-    n, n_groups = white.root.shape[1], len(posed.groups)
+    n, n_groups = scaling.root.shape[1], len(compiled_problem.groups)
     if state is None:
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(index,)))
         start = np.array([_first(value, rng, n) for _ in range(walkers)])
@@ -255,21 +255,21 @@ def _chain(
         (emcee.moves.GaussianMove(2.38**2 / n), 0.3),
         (emcee.moves.DEMove(live_dangerously=True), 0.3),  # fewer walkers than 2 n: the others leave their hyperplane
     ]
-    kept = [("sigma", np.float64, (n_groups,))]
-    sampler: Any = emcee.EnsembleSampler(walkers, n, value, moves=moves, blobs_dtype=kept)
-    places, now, done = [state.coords], state, 0
-    for now in sampler.sample(state, iterations=steps, skip_initial_state_check=True):
-        places.append(now.coords.copy())
-        done += 1
+    blob_fields = [("sigma", np.float64, (n_groups,))]
+    sampler: Any = emcee.EnsembleSampler(walkers, n, value, moves=moves, blobs_dtype=blob_fields)
+    positions, current_state, n_steps = [state.coords], state, 0
+    for current_state in sampler.sample(state, iterations=steps, skip_initial_state_check=True):
+        positions.append(current_state.coords.copy())
+        n_steps += 1
         if time.time() > deadline:
             break
-    chain = np.array(places)
-    blobs = sampler.get_blobs()[:done]
+    chain = np.array(positions)
+    blobs = sampler.get_blobs()[:n_steps]
     unnamed = blobs["sigma"] if blobs.dtype.names else blobs  # emcee keeps the name of the only field, or does not
-    sigmas = unnamed.astype(float).reshape(done, walkers, n_groups)
-    moved = (np.diff(chain, axis=0) != 0.0).any(axis=2)
-    thetas = white.centre + chain[1:] @ white.root.T
-    return WalkerEnsemble(thetas, sampler.get_log_prob()[:done], sigmas, moved, count, now)
+    sigmas = unnamed.astype(float).reshape(n_steps, walkers, n_groups)
+    has_moved = (np.diff(chain, axis=0) != 0.0).any(axis=2)
+    thetas = scaling.centre + chain[1:] @ scaling.root.T
+    return WalkerEnsemble(thetas, sampler.get_log_prob()[:n_steps], sigmas, has_moved, count, current_state)
 
 
 def _first(value: Callable[[Array], tuple[float, Array]], rng: np.random.Generator, n: int) -> Array:

@@ -63,15 +63,15 @@ def decomposition_mistakes(problem: Posed) -> list[str]:
         return [f"the problem cannot be decomposed: it has algebraic states ({names}); {_REMEDY}"]
     eventful = [c.name for c in problem.conditions if c.schedule.instants]
     if eventful:
-        what = f"events, or switches of the model, happen in '{eventful[0]}'"
-        return [f"the problem cannot be decomposed: {what}, of which a block of equations knows nothing; {_REMEDY}"]
+        reason = f"events, or switches of the model, happen in '{eventful[0]}'"
+        return [f"the problem cannot be decomposed: {reason}, of which a block of equations knows nothing; {_REMEDY}"]
     if len(_components(problem, measured)) > 1:
         return []
-    missing = [name for name in model.states if name not in measured]
-    if missing and len(_components(problem, frozenset(model.states))) > 1:
-        names = ", ".join(f"'{name}'" for name in missing)
-        what = f"the state{'s' * (len(missing) > 1)} {names}, which couple{'s' * (len(missing) == 1)} its equations"
-        return [f"the problem cannot be decomposed: {what}, must be measured directly in every experiment at at least "
+    missing_states = [name for name in model.states if name not in measured]
+    if missing_states and len(_components(problem, frozenset(model.states))) > 1:
+        names = ", ".join(f"'{name}'" for name in missing_states)
+        reason = f"the state{'s' * (len(missing_states) > 1)} {names}, which couple{'s' * (len(missing_states) == 1)} its equations"
+        return [f"the problem cannot be decomposed: {reason}, must be measured directly in every experiment at at least "
                 f"{_FEWEST} times; {_REMEDY}"]  # fmt: skip
     return [f"the problem cannot be decomposed: shared parameters connect all its equations; {_REMEDY}"]
 
@@ -88,13 +88,13 @@ def measured_directly(problem: Posed) -> frozenset[str]:
 def _curve(problem: Posed, experiment: Experiment, i: int) -> tuple[Array, Array]:
     """Return the times (n,) and values (n,) at which state i was measured directly, replicates averaged."""
     symbol = problem.model.system.x[i]
-    shown = [name for name in experiment.measured if ca.is_equal(problem.model.outputs[name], symbol)]
-    data = [experiment.data[name] for name in shown]
+    output_names = [name for name in experiment.measured if ca.is_equal(problem.model.outputs[name], symbol)]
+    data = [experiment.data[name] for name in output_names]
     t = np.concatenate([np.empty(0), *(np.repeat(t, y.shape[1]) for t, y in data)])
     y = np.concatenate([np.empty(0), *(y.ravel() for _, y in data)])
-    seen = np.isfinite(y)
-    times, place = np.unique(t[seen], return_inverse=True)
-    return times, np.bincount(place, y[seen]) / np.maximum(np.bincount(place), 1)
+    is_measured = np.isfinite(y)
+    times, positions = np.unique(t[is_measured], return_inverse=True)
+    return times, np.bincount(positions, y[is_measured]) / np.maximum(np.bincount(positions), 1)
 
 
 def _components(problem: Posed, measured: frozenset[str]) -> tuple[EquationBlock, ...]:
@@ -110,19 +110,19 @@ def _components(problem: Posed, measured: frozenset[str]) -> tuple[EquationBlock
     free = {q.of for q in problem.quantities if q.kind == "parameter"}
     group = list(range(len(contents)))
     for name in (*free, *hidden):
-        joined = [i for i, content in enumerate(contents) if name in content or name == model.states[i]]
-        groups = {group[i] for i in joined}
+        equation_indices = [i for i, content in enumerate(contents) if name in content or name == model.states[i]]
+        groups = {group[i] for i in equation_indices}
         group = [min(groups) if g in groups else g for g in group]
     blocks: list[EquationBlock] = []
     for g in dict.fromkeys(group):
         members = [i for i in range(len(contents)) if group[i] == g]
-        inside = set[str]().union(*(contents[i] for i in members))
-        own = tuple(model.states[i] for i in members)
+        block_names = set[str]().union(*(contents[i] for i in members))
+        block_states = tuple(model.states[i] for i in members)
         blocks.append(
             EquationBlock(
-                own,
-                tuple(name for name in every_parameter(model, problem.parameters) if name in inside),
-                tuple(name for name in model.states if name in inside and name not in own),
+                block_states,
+                tuple(name for name in every_parameter(model, problem.parameters) if name in block_names),
+                tuple(name for name in model.states if name in block_names and name not in block_states),
             )
         )
     return tuple(blocks)
@@ -130,13 +130,13 @@ def _components(problem: Posed, measured: frozenset[str]) -> tuple[EquationBlock
 
 def _with_overrides(names: set[str], experiment: Experiment) -> set[str]:
     """Add the names in an experiment's own expressions of parameters, recursively."""
-    found = set(names)
+    all_names = set(names)
     while True:
-        own = [experiment.parameters[n] for n in found if isinstance(experiment.parameters.get(n), ca.SX)]
-        more = found.union(*(_names(value) for value in own))
-        if more == found:
-            return found
-        found = more
+        expressions = [experiment.parameters[n] for n in all_names if isinstance(experiment.parameters.get(n), ca.SX)]
+        extended_names = all_names.union(*(_names(value) for value in expressions))
+        if extended_names == all_names:
+            return all_names
+        all_names = extended_names
 
 
 @dataclass(frozen=True)
@@ -152,41 +152,41 @@ def pose(problem: Posed, block: EquationBlock) -> BlockProblem | None:
 
     Only the direct measurements of the block's states count; constraints are left to the whole problem.
     """
-    used = [e for e in problem.experiments if _direct(problem, block, e)]
-    parameters = {n: _among(problem.parameters[n], used) for n in block.parameters if n in problem.parameters}
-    if not used:
+    experiments = [e for e in problem.experiments if _direct(problem, block, e)]
+    parameters = {n: _among(problem.parameters[n], experiments) for n in block.parameters if n in problem.parameters}
+    if not experiments:
         return None
     try:
-        said = Problem(
+        block_problem = Problem(
             _model(problem.model, block),
-            [_experiment(problem, block, e) for e in used],
+            [_experiment(problem, block, e) for e in experiments],
             parameters=parameters,
             state_bounds={name: limits for name, limits in problem.state_bounds.items() if name in block.states},
         )
     except InputError:  # the whole problem is sound, so only data are missing: what they showed is in other outputs
         return None
     # The whole problem may be a restated one, with other bounds and scales, and with fewer quantities.
-    whole = {(q.kind, q.of, q.experiment): j for j, q in enumerate(problem.quantities)}
-    places = {q.name: whole.get((q.kind, q.of, q.experiment)) for q in said.quantities}
-    held = {q.name: _held(problem, q.kind, q.of, q.experiment) for q in said.quantities if places[q.name] is None}
-    positions = np.array([j for j in places.values() if j is not None], dtype=np.intp)
+    index_by_quantity = {(q.kind, q.of, q.experiment): j for j, q in enumerate(problem.quantities)}
+    index_by_name = {q.name: index_by_quantity.get((q.kind, q.of, q.experiment)) for q in block_problem.quantities}
+    fixed_values = {q.name: _held(problem, q.kind, q.of, q.experiment) for q in block_problem.quantities if index_by_name[q.name] is None}
+    positions = np.array([j for j in index_by_name.values() if j is not None], dtype=np.intp)
     if not positions.size:
         return None
-    posed = said.posed.fix(held) if held else said.posed
-    same: zip[tuple[int, str]] = zip(positions.tolist(), posed.names, strict=True)
-    quantities = [replace(problem.quantities[j], name=n) for j, n in same]
-    return BlockProblem(posed.restated(quantities), positions)
+    compiled_problem = block_problem.posed.fix(fixed_values) if fixed_values else block_problem.posed
+    index_name_pairs: zip[tuple[int, str]] = zip(positions.tolist(), compiled_problem.names, strict=True)
+    quantities = [replace(problem.quantities[j], name=n) for j, n in index_name_pairs]
+    return BlockProblem(compiled_problem.restated(quantities), positions)
 
 
-def _held(problem: Posed, kind: str, of: str, experiment: str | None) -> float:
+def _held(problem: Posed, kind: str, name: str, experiment: str | None) -> float:
     """Return the value of something that the whole problem does not estimate any more."""
     for condition in problem.conditions:
         if experiment in (None, condition.name):
-            at = condition.link.natural(problem.guess[condition.theta])
-            names, values = (problem.model.parameters, at.p) if kind == "parameter" else (problem.model.states, at.a)
-            if of in names:
-                return float(values[names.index(of)])
-    return fixed_value(problem.parameters[of], experiment or "")
+            natural = condition.link.natural(problem.guess[condition.theta])
+            names, values = (problem.model.parameters, natural.p) if kind == "parameter" else (problem.model.states, natural.a)
+            if name in names:
+                return float(values[names.index(name)])
+    return fixed_value(problem.parameters[name], experiment or "")
 
 
 def _direct(problem: Posed, block: EquationBlock, experiment: Experiment) -> dict[str, str]:
@@ -205,13 +205,13 @@ def _model(model: Model, block: EquationBlock) -> Model:
     """Cut the block's equations out of the model; the measured states in them become inputs."""
     system = model.system
     symbol = {s.name(): s for vector in system.arguments for s in _split(vector)}
-    own = [name for name in block.parameters if name in model.parameters]
+    parameter_names = [name for name in block.parameters if name in model.parameters]
     rates = dict(zip(model.states, _split(system.ode), strict=True))
-    used = set[str]().union(*(_names(rates[name]) for name in block.states))
+    used_names = set[str]().union(*(_names(rates[name]) for name in block.states))
     return Model(
         {symbol[name]: rates[name] for name in block.states},
-        parameters=[symbol[name] for name in own],
-        inputs=[symbol[name] for name in (*(n for n in model.inputs if n in used), *block.signals)],
+        parameters=[symbol[name] for name in parameter_names],
+        inputs=[symbol[name] for name in (*(n for n in model.inputs if n in used_names), *block.signals)],
         time=system.t,
     )
 
@@ -227,14 +227,14 @@ def _experiment(problem: Posed, block: EquationBlock, experiment: Experiment) ->
             # One that is unknown only weighs.
             sigma[state] = 1.0 if experiment.sigma is None else experiment.sigma.get(output, 1.0)
     signals = {name: _signal(problem, experiment, name) for name in block.signals}
-    kept = {name: signal for name, signal in experiment.inputs.items() if name in model.inputs}
-    posed = _model(model, block)
+    inputs = {name: signal for name, signal in experiment.inputs.items() if name in model.inputs}
+    block_model = _model(model, block)
     return Experiment(
         data,
         sigma=sigma,
         initial={name: initial[name] for name in block.states},
         parameters={name: value for name, value in experiment.parameters.items() if name in block.parameters},
-        inputs={name: {**kept, **signals}[name] for name in posed.inputs},
+        inputs={name: {**inputs, **signals}[name] for name in block_model.inputs},
         start=experiment.start,
         name=experiment.name,
     )
@@ -243,10 +243,10 @@ def _experiment(problem: Posed, block: EquationBlock, experiment: Experiment) ->
 def _signal(problem: Posed, experiment: Experiment, name: str) -> Input:
     """Interpolate a measured state over the whole experiment; its ends are held, a known initial value counts."""
     t, y = _curve(problem, experiment, problem.model.states.index(name))
-    known = problem.initial_values(experiment)[name]
-    later = t > experiment.start + 1e-9 * (experiment.end - experiment.start)
-    first = float(known) if isinstance(known, (int, float)) else float(y[0])
-    times, values = np.append(experiment.start, t[later]), np.append(first, y[later])
+    initial_value = problem.initial_values(experiment)[name]
+    is_later = t > experiment.start + 1e-9 * (experiment.end - experiment.start)
+    first_value = float(initial_value) if isinstance(initial_value, (int, float)) else float(y[0])
+    times, values = np.append(experiment.start, t[is_later]), np.append(first_value, y[is_later])
     if times[-1] < experiment.end:
         times, values = np.append(times, experiment.end), np.append(values, values[-1])
     return Input.pchip(times, values)

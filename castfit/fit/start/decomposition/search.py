@@ -107,29 +107,29 @@ def decompose(problem: Posed, theta: Array, *, rng: int | np.random.Generator = 
     """
     generator = np.random.default_rng(rng)
     pieces = _PIECES.get(problem, _pieces)
-    found, ended = theta.copy(), None
+    start_theta, early_stop = theta.copy(), None
     with watched(max_time):
         for _, piece, staged in pieces:
             search = _BlockSearch(staged, theta[piece.positions])
             try:
                 search.run(generator)
-            except (Stopped, KeyboardInterrupt) as stopped:
-                ended = stopped.status if isinstance(stopped, Stopped) else Status.INTERRUPTED
-            found[piece.positions] = search.best
-            if ended is not None:
+            except (Stopped, KeyboardInterrupt) as stop_reason:
+                early_stop = stop_reason.status if isinstance(stop_reason, Stopped) else Status.INTERRUPTED
+            start_theta[piece.positions] = search.best
+            if early_stop is not None:
                 break
     listing = "; ".join(", ".join(block.states) for block, _, _ in pieces)
     count = f"{len(pieces)} block{'s' * (len(pieces) > 1)}"
-    return Origin(found, f"Started from separate estimates of {count}: {listing}.", ended)
+    return Origin(start_theta, f"Started from separate estimates of {count}: {listing}.", early_stop)
 
 
 def _pieces(problem: Posed) -> tuple[tuple[EquationBlock, BlockProblem, ShootingProblem], ...]:
     check("start 'decomposed'", decomposition_mistakes(problem))
-    posed = ((block, pose(problem, block)) for block in find_blocks(problem))
-    found = tuple((block, piece, _staged(piece.problem)) for block, piece in posed if piece is not None)
-    nothing = "no block has both data and something to estimate; start from values"
-    check("start 'decomposed'", [] if found else [nothing])
-    return found
+    block_problems = ((block, pose(problem, block)) for block in find_blocks(problem))
+    pieces = tuple((block, piece, _staged(piece.problem)) for block, piece in block_problems if piece is not None)
+    message = "no block has both data and something to estimate; start from values"
+    check("start 'decomposed'", [] if pieces else [message])
+    return pieces
 
 
 def _staged(problem: Posed) -> ShootingProblem:
@@ -150,28 +150,28 @@ class _BlockSearch:
         In the pathway of three enzymes, with bounds from 1e-12 to 1e3, 12 of 12 fits reach the optimum of the last
         block from the best of 400 draws of usual magnitudes, 1 of 12 from draws all over the bounds.
         """
-        problem, fits = self._staged.problem, list[float]()
-        given: list[Array] = [self.best]
-        reach = np.where(problem.log, _DECADES * np.log(10.0), 10.0 * np.maximum(np.abs(self.best), 1.0))
-        whole = enclosed(*problem.bounds, self.best, reach)
-        for lower, upper in (_usual(problem, *whole), whole):
-            drawn: Array = generator.uniform(lower, upper, (_SCREENED, lower.size))
-            starts = [*given, *drawn]
+        problem, fit_costs = self._staged.problem, list[float]()
+        fixed_starts: list[Array] = [self.best]
+        half_width = np.where(problem.log, _DECADES * np.log(10.0), 10.0 * np.maximum(np.abs(self.best), 1.0))
+        full_bounds = enclosed(*problem.bounds, self.best, half_width)
+        for lower, upper in (_usual(problem, *full_bounds), full_bounds):
+            draws: Array = generator.uniform(lower, upper, (_SCREENED, lower.size))
+            starts = [*fixed_starts, *draws]
             costs = [self._noted(start, cost_of(self._staged, start)) for start in starts]
             ranking = sorted(zip(costs, range(len(starts)), strict=True))
             for cost, i in ranking[:_FITS]:
                 if cost == np.inf:
                     break
-                found = descend_in_box(self._staged, starts[i], _RULE, _ITERATIONS, np.inf)
-                fits.append(self._noted(found.theta, found.cost))
-                if self._settled(fits):
+                descent = descend_in_box(self._staged, starts[i], _RULE, _ITERATIONS, np.inf)
+                fit_costs.append(self._noted(descent.theta, descent.cost))
+                if self._settled(fit_costs):
                     return
-            given = []
+            fixed_starts = []
 
-    def _settled(self, fits: list[float]) -> bool:
+    def _settled(self, fit_costs: list[float]) -> bool:
         """Whether several fits explain all there is to explain, or agree on a plausible optimum."""
-        agree = sum(cost <= (1 + _AGREE) * min(fits) for cost in fits)
-        return min(fits) <= _EXPLAINED * self._total or (agree >= _REPEATS and min(fits) <= _PLAUSIBLE * self._total)
+        n_agreeing = sum(cost <= (1 + _AGREE) * min(fit_costs) for cost in fit_costs)
+        return min(fit_costs) <= _EXPLAINED * self._total or (n_agreeing >= _REPEATS and min(fit_costs) <= _PLAUSIBLE * self._total)
 
     def _noted(self, theta: Array, cost: float) -> float:
         """Remember the best point; return the sum of squares."""
@@ -195,13 +195,13 @@ def _usual(problem: Posed, lower: Array, upper: Array) -> tuple[Array, Array]:
     shortest or the longest time between data, a in {-1, 0, 1} and b in {0, 1}.
     """
     conditions = problem.conditions
-    spans = [c.end - c.start for c in conditions]
+    durations = [c.end - c.start for c in conditions]
     steps = [np.diff(np.unique(c.points.times)).min(initial=c.end - c.start) for c in conditions]
     states = np.nanmean(np.abs(np.concatenate([c.points.values for c in conditions])), axis=0).tolist()
     inputs = [float(np.mean(np.abs(u.values))) for c in conditions for u in c.inputs]
     X = np.abs(np.log([x for x in (1.0, *states, *inputs) if x > 0])).max()
-    T = np.log([1.0, *spans, *steps])
+    T = np.log([1.0, *durations, *steps])
     low = np.maximum(lower, -X - T.max() - _MARGIN)
     high = np.minimum(upper, X - T.min() + _MARGIN)
-    narrowed = problem.log & (low < high)
-    return np.where(narrowed, low, lower), np.where(narrowed, high, upper)
+    is_narrower = problem.log & (low < high)
+    return np.where(is_narrower, low, lower), np.where(is_narrower, high, upper)

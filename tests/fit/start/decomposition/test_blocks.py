@@ -22,9 +22,9 @@ def chain(measured=("x", "y", "w"), *, parameters=None, outputs=None, initial=No
         initial={w: 1, x: 2, y: 3, **(initial or {})},
     )
     data = {name: np.cos(T) + i for i, name in enumerate(measured)}
-    every = experiments or [cf.Experiment(data, time=T, sigma=0.1)]
-    given = {**dict.fromkeys("abcd", cf.Parameter(1.0, lower=0, upper=5)), "s": cf.Parameter(2.0, fixed=True)}
-    return cf.Problem(model, every, parameters={**given, **(parameters or {})}, **options)
+    all_experiments = experiments or [cf.Experiment(data, time=T, sigma=0.1)]
+    default_parameters = {**dict.fromkeys("abcd", cf.Parameter(1.0, lower=0, upper=5)), "s": cf.Parameter(2.0, fixed=True)}
+    return cf.Problem(model, all_experiments, parameters={**default_parameters, **(parameters or {})}, **options)
 
 
 def states(problem):
@@ -130,9 +130,9 @@ def test_an_experiment_without_data_of_a_block_is_left_out_of_it():
     two = cf.Experiment({"x": np.cos(T), "y": np.cos(T)}, time=T, name="two")
     local = cf.Parameter({"one": 1.5, "two": 2.5}, local=True)
     problem = chain(parameters={"b": local}, experiments=[one, two])
-    whole = find_blocks(problem)
-    assert [b.states for b in whole] == [("w", "x"), ("y",)]
-    piece = pose(problem, whole[1])
+    blocks = find_blocks(problem)
+    assert [b.states for b in blocks] == [("w", "x"), ("y",)]
+    piece = pose(problem, blocks[1])
     assert piece is not None
     assert len(piece.problem.experiments) == 2
 
@@ -169,7 +169,7 @@ def test_a_block_that_its_own_data_cannot_determine_is_no_problem():
                      initial={w: 1, x: 1, y: 0})  # fmt: skip
     experiment = cf.Experiment({n: np.cos(T) for n in ("w", "x", "twice")}, time=T)
     problem = cf.Problem(model, experiment, parameters=dict.fromkeys("abc", 1.0))
-    first, second = find_blocks(problem)
-    assert second.states == ("x", "y")
-    assert pose(problem, first) is not None
-    assert pose(problem, second) is None
+    first_block, second_block = find_blocks(problem)
+    assert second_block.states == ("x", "y")
+    assert pose(problem, first_block) is not None
+    assert pose(problem, second_block) is None

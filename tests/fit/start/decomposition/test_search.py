@@ -58,8 +58,8 @@ def test_bounds_are_respected():
 
 
 def test_fixed_local_and_unbounded_parameters_and_free_initial_states():
-    whole = pathway()
-    one, two = (cf.Experiment(whole.experiments[0].data, sigma=0.1, name=n, initial=i)
+    problem = pathway()
+    one, two = (cf.Experiment(problem.experiments[0].data, sigma=0.1, name=n, initial=i)
                 for n, i in (("one", {"x": cf.free(0.1, lower=0)}), ("two", {})))  # fmt: skip
     parameters = {
         "a": cf.Parameter(0.1, local=True),
@@ -67,18 +67,18 @@ def test_fixed_local_and_unbounded_parameters_and_free_initial_states():
         "b": cf.Parameter(0.01, lower=0, scale="log"),
         "c": 0.0,
     }
-    result = cf.fit(whole.replace(experiments=[one, two], parameters=parameters), start="decomposed")
+    result = cf.fit(problem.replace(experiments=[one, two], parameters=parameters), start="decomposed")
     assert result.success
     expected = {"b": 1.5, "c": 0.3, "a[one]": 0.8, "x(0)[one]": 3.0, "a[two]": 0.8}
     assert result.values == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_given_start_is_one_of_those_that_every_block_tries(monkeypatch):
-    tried, original = [], search.cost_of
-    monkeypatch.setattr(search, "cost_of", lambda staged, theta: tried.append(theta) or original(staged, theta))
+    tried_points, original = [], search.cost_of
+    monkeypatch.setattr(search, "cost_of", lambda staged, theta: tried_points.append(theta) or original(staged, theta))
     cf.fit(pathway(), start=cf.Decomposed({"a": 0.7, "c": 0.2}))
-    assert tried[0] == pytest.approx(np.log([0.7, 1e-5]))
-    assert any(theta == pytest.approx(np.log([1e-5, 0.2])) for theta in tried)
+    assert tried_points[0] == pytest.approx(np.log([0.7, 1e-5]))
+    assert any(theta == pytest.approx(np.log([1e-5, 0.2])) for theta in tried_points)
 
 
 def test_what_no_block_estimates_stays_where_it_was():
@@ -91,12 +91,12 @@ def test_what_no_block_estimates_stays_where_it_was():
         initial={"x": 3, "y": 0},
     )
     data = problem.experiments[0].data
-    seen = (data["x"][0], 2 * data["x"][1][:, 0])
-    experiment = cf.Experiment({"x": data["x"], "y": data["y"], "seen": seen}, sigma=0.1)
-    posed = cf.Problem(model, experiment, parameters={**problem.parameters, "s": 0.5})
-    origin = decompose(posed, posed.guess)
-    assert origin.theta[posed.names.index("s")] == 0.5
-    assert cf.fit(posed, start="decomposed").parameters == pytest.approx({**TRUTH, "s": 2.0}, rel=1e-5)
+    scaled_data = (data["x"][0], 2 * data["x"][1][:, 0])
+    experiment = cf.Experiment({"x": data["x"], "y": data["y"], "seen": scaled_data}, sigma=0.1)
+    extended_problem = cf.Problem(model, experiment, parameters={**problem.parameters, "s": 0.5})
+    origin = decompose(extended_problem, extended_problem.guess)
+    assert origin.theta[extended_problem.names.index("s")] == 0.5
+    assert cf.fit(extended_problem, start="decomposed").parameters == pytest.approx({**TRUTH, "s": 2.0}, rel=1e-5)
 
 
 def _split(vector):
@@ -188,13 +188,13 @@ def test_three_step_from_the_whole_box():
 def test_three_step_is_solved_from_twenty_starts(noise):
     benchmark = problems.load("three_step", noise=noise)
     options = cf.IntegratorOptions(relative_tolerance=1e-6, absolute_tolerance=1e-8, compile="auto")
-    near = cf.fit(benchmark.problem, cf.SingleShooting(options), start=benchmark.reference.parameters)
-    found = cf.multistart(
+    reference_result = cf.fit(benchmark.problem, cf.SingleShooting(options), start=benchmark.reference.parameters)
+    multistart_result = cf.multistart(
         benchmark.problem, cf.SingleShooting(options), starts=20, sampling=benchmark.draw_start, rng=1,
         start_strategy="decomposed",
     )  # fmt: skip
-    values = np.array([row.chi2 for row in found.starts])
-    assert (values < 1e-4).sum() >= 19 if noise == 0 else (values < near.chi2 * (1 + 1e-4)).all()
+    values = np.array([row.chi2 for row in multistart_result.starts])
+    assert (values < 1e-4).sum() >= 19 if noise == 0 else (values < reference_result.chi2 * (1 + 1e-4)).all()
 
 
 def test_input_error_is_one_of_castfits():

@@ -48,8 +48,8 @@ def path_distances(X: Array, path: Array) -> Array:
         return distances(X, path)[:, 0]
     A, D = path[:-1], np.diff(path, axis=0)
     length = np.maximum((D**2).sum(axis=1), np.finfo(float).tiny)
-    along = np.einsum("kln,ln->kl", X[:, None, :] - A[None], D) / length
-    foot = A[None] + np.clip(along, 0.0, 1.0)[:, :, None] * D[None]
+    fractions = np.einsum("kln,ln->kl", X[:, None, :] - A[None], D) / length
+    foot = A[None] + np.clip(fractions, 0.0, 1.0)[:, :, None] * D[None]
     return np.sqrt(((X[:, None, :] - foot) ** 2).sum(axis=2)).min(axis=1)
 
 
@@ -58,9 +58,9 @@ def memory_distances(X: Array, climbs: Sequence[Climb]) -> Array:
     return np.min([np.full(len(X), np.inf), *(path_distances(X, climb.path) for climb in climbs)], axis=0)
 
 
-def near_paths(X: Array, climbs: Sequence[Climb], reach: float) -> NDArray[np.bool_]:
-    """Return a mask of the rows of X within `reach`, a root mean square over the unknowns, of an earlier path, (k,)."""
-    return memory_distances(X, climbs) < reach * np.sqrt(X.shape[1])
+def near_paths(X: Array, climbs: Sequence[Climb], radius: float) -> NDArray[np.bool_]:
+    """Return a mask of the rows of X within `radius`, a root mean square over the unknowns, of an earlier path, (k,)."""
+    return memory_distances(X, climbs) < radius * np.sqrt(X.shape[1])
 
 
 def near_minima(X: Array, climbs: Sequence[Climb], factor: float) -> NDArray[np.bool_]:
@@ -68,11 +68,11 @@ def near_minima(X: Array, climbs: Sequence[Climb], factor: float) -> NDArray[np.
 
     This is the distance filter of SSm (after Ugray et al. 2007, INFORMS J. Comput. 19, 328).
     """
-    near = np.zeros(len(X), dtype=bool)
+    is_near = np.zeros(len(X), dtype=bool)
     for climb in climbs:
-        way = float(np.linalg.norm(climb.start.x - climb.end.x))
-        near |= distances(X, climb.end.x[None])[:, 0] < factor * way
-    return near
+        path_length = float(np.linalg.norm(climb.start.x - climb.end.x))
+        is_near |= distances(X, climb.end.x[None])[:, 0] < factor * path_length
+    return is_near
 
 
 @dataclass(frozen=True)
@@ -113,10 +113,10 @@ def passing(
         return pool
     X = points(pool, pool[0].x.size)
     if options.distance_filter == "minima":
-        near = near_minima(X, climbs, filters.width * _NEAR_MINIMUM)
+        near_mask = near_minima(X, climbs, filters.width * _NEAR_MINIMUM)
     else:
-        near = near_paths(X, climbs, filters.width * _NEAR_PATH)
-    return [m for m, is_near in zip(pool, near, strict=True) if not is_near]
+        near_mask = near_paths(X, climbs, filters.width * _NEAR_PATH)
+    return [m for m, is_near in zip(pool, near_mask, strict=True) if not is_near]
 
 
 def choose(pool: Sequence[Member], climbs: Sequence[Climb], balance: float) -> Member:
@@ -127,7 +127,7 @@ def choose(pool: Sequence[Member], climbs: Sequence[Climb], balance: float) -> M
     order = ranked(pool)
     if not climbs:
         return order[0]
-    far = memory_distances(points(order, order[0].x.size), climbs)
+    path_distance = memory_distances(points(order, order[0].x.size), climbs)
     novelty = np.empty(len(order))
-    novelty[np.argsort(-far, kind="stable")] = np.arange(len(order))
+    novelty[np.argsort(-path_distance, kind="stable")] = np.arange(len(order))
     return order[int(np.argmin((1.0 - balance) * np.arange(len(order)) + balance * novelty))]

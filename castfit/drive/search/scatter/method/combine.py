@@ -36,9 +36,9 @@ def new_pairs(R: Sequence[Member], combined: Collection[Pair]) -> list[tuple[int
     return [(i, j) for i, j in combinations(range(len(R)), 2) if pair_of(R[i], R[j]) not in combined]
 
 
-def pair_of(one: Member, other: Member) -> Pair:
+def pair_of(first_member: Member, second_member: Member) -> Pair:
     """Return the numbers by which a pair is remembered."""
-    return min(one.number, other.number), max(one.number, other.number)
+    return min(first_member.number, second_member.number), max(first_member.number, second_member.number)
 
 
 def types_of(i: int, j: int, b: int, coin: float) -> tuple[int, ...]:
@@ -74,13 +74,13 @@ def children(
     R: Sequence[Member], pairs: Sequence[tuple[int, int]], prob_bound: float, rng: np.random.Generator
 ) -> list[Child]:
     """Form all children of pairs of positions (better, worse) in R."""
-    born: list[Child] = []
+    trial_points: list[Child] = []
     for i, j in pairs:
         for kind in types_of(i, j, len(R), float(rng.random())):
             parent = R[j] if kind == 3 else R[i]
             x = child(kind, R[i].x, R[j].x, rng.random(parent.x.size))
-            born.append(Child(inside(x, parent.x, prob_bound, rng), parent))
-    return born
+            trial_points.append(Child(inside(x, parent.x, prob_bound, rng), parent))
+    return trial_points
 
 
 def further(parent: Array, child: Array, reach: float, rng: np.random.Generator) -> Array:
@@ -91,33 +91,33 @@ def further(parent: Array, child: Array, reach: float, rng: np.random.Generator)
 def beyond(
     lines: Sequence[tuple[Member, Member]],
     values: Callable[[Array], Array],
-    first: int,
+    first_number: int,
     rng: np.random.Generator,
 ) -> tuple[Member, ...]:
     """Extend lines (parent, better child), all at once, as long as they improve. Return all new members.
 
-    `values` maps points (k, n) to values (k,), `first` is the number of the first new member.
+    `values` maps points (k, n) to values (k,), `first_number` is the number of the first new member.
     """
-    found: list[Member] = []
-    going = [(parent, child, 1.0, 1) for parent, child in lines]
-    while going:
-        X = np.array([further(parent.x, child.x, reach, rng) for parent, child, reach, _ in going])
-        new = enrol(X, values(X), first + len(found))
-        found += new
-        ahead: list[tuple[Member, Member, float, int]] = []
-        for (_, child, reach, improvements), z in zip(going, new, strict=True):
+    new_members: list[Member] = []
+    active_lines = [(parent, child, 1.0, 1) for parent, child in lines]
+    while active_lines:
+        X = np.array([further(parent.x, child.x, reach, rng) for parent, child, reach, _ in active_lines])
+        members = enrol(X, values(X), first_number + len(new_members))
+        new_members += members
+        next_lines: list[tuple[Member, Member, float, int]] = []
+        for (_, child, reach, improvements), z in zip(active_lines, members, strict=True):
             if z.f < child.f:
-                longer = improvements + 1 == _LONGER_AFTER
-                ahead.append((child, z, 2.0 * reach if longer else reach, 0 if longer else improvements + 1))
-        going = ahead
-    return tuple(found)
+                is_extended = improvements + 1 == _LONGER_AFTER
+                next_lines.append((child, z, 2.0 * reach if is_extended else reach, 0 if is_extended else improvements + 1))
+        active_lines = next_lines
+    return tuple(new_members)
 
 
-def better_children(born: Sequence[tuple[Member, Member]]) -> list[tuple[Member, Member]]:
+def better_children(pairs: Sequence[tuple[Member, Member]]) -> list[tuple[Member, Member]]:
     """Return, per parent, the best child that is better than it, from pairs (parent, child)."""
     best: dict[int, tuple[Member, Member]] = {}
-    for parent, child in born:
-        known = best.get(parent.number)
-        if child.f < parent.f and (known is None or child.rank < known[1].rank):
+    for parent, child in pairs:
+        current_best = best.get(parent.number)
+        if child.f < parent.f and (current_best is None or child.rank < current_best[1].rank):
             best[parent.number] = (parent, child)
     return list(best.values())

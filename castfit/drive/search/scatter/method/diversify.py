@@ -32,9 +32,9 @@ def probabilities(frequency: Counts) -> Array:
 
 def choose(probability: Array, rnd: Array) -> Counts:
     """Return the first subrange a with  rnd <= sum over j <= a of its probability (n, p)  (Eq. 22), (n,) from 0."""
-    reached = rnd[:, None] <= np.cumsum(probability, axis=1)
-    reached[:, -1] = True  # whatever rounding leaves of the sum
-    return np.argmax(reached, axis=1)
+    is_reached = rnd[:, None] <= np.cumsum(probability, axis=1)
+    is_reached[:, -1] = True  # whatever rounding leaves of the sum
+    return np.argmax(is_reached, axis=1)
 
 
 def diverse(count: int, frequency: Counts, rng: np.random.Generator) -> tuple[Array, Counts]:
@@ -44,12 +44,12 @@ def diverse(count: int, frequency: Counts, rng: np.random.Generator) -> tuple[Ar
     """
     n, p = int(frequency.shape[0]), int(frequency.shape[1])
     lower, upper = subranges(p)
-    fresh = first_points(n, p, rng)[:count] if not frequency.any() else np.empty((0, n))
-    frequency = frequency + (1 if fresh.size else 0)
-    drawn = [*fresh]
-    for _ in range(count - len(fresh)):
+    initial_points = first_points(n, p, rng)[:count] if not frequency.any() else np.empty((0, n))
+    frequency = frequency + (1 if initial_points.size else 0)
+    draws = [*initial_points]
+    for _ in range(count - len(initial_points)):
         a = choose(probabilities(frequency), rng.random(n))
-        drawn.append(lower[a] + (upper[a] - lower[a]) * rng.random(n))
+        draws.append(lower[a] + (upper[a] - lower[a]) * rng.random(n))
         frequency = frequency.copy()
         frequency[np.arange(n), a] += 1
-    return np.array(drawn).reshape(count, n), frequency
+    return np.array(draws).reshape(count, n), frequency

@@ -35,10 +35,10 @@ def ranked(members: Iterable[Member]) -> tuple[Member, ...]:
     return tuple(sorted(members, key=lambda member: member.rank))
 
 
-def enrol(X: Array, values: Array, first: int) -> tuple[Member, ...]:
-    """Make members of points X (k, n) and values (k,), numbered from `first`."""
+def enrol(X: Array, values: Array, first_number: int) -> tuple[Member, ...]:
+    """Make members of points X (k, n) and values (k,), numbered from `first_number`."""
     return tuple(
-        Member(x, float(f) if np.isfinite(f) else np.inf, first + i)
+        Member(x, float(f) if np.isfinite(f) else np.inf, first_number + i)
         for i, (x, f) in enumerate(zip(X, values, strict=True))
     )
 

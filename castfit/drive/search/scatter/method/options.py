@@ -40,25 +40,25 @@ class ScatterOptions:
 
     def mistakes(self) -> list[str]:
         """Return all mistakes in the options, with remedies."""
-        most = {"dim_refset": 1000, "subranges": 10_000}
-        counts = {"dim_refset": 3, "local_n1": 0, "local_n2": 1, "local_searches": 1, "subranges": 1, "relax_after": 1}
-        words = {
+        max_counts = {"dim_refset": 1000, "subranges": 10_000}
+        min_counts = {"dim_refset": 3, "local_n1": 0, "local_n2": 1, "local_searches": 1, "subranges": 1, "relax_after": 1}
+        allowed_words = {
             "first_refset": ("quality", "corners"),
             "regeneration": ("directions", "distance"),
             "distance_filter": ("paths", "minima", "none"),
         }
-        own = vars(self)
-        fewest = self.dim_refset if is_count(self.dim_refset, 3) else 3
-        diverse = self.n_diverse is None or is_count(self.n_diverse, fewest, _DIVERSE)
+        values = vars(self)
+        min_diverse = self.dim_refset if is_count(self.dim_refset, 3) else 3
+        diverse = self.n_diverse is None or is_count(self.n_diverse, min_diverse, _DIVERSE)
         restart = self.restart_after is None or is_count(self.restart_after, 1)
-        found = option_mistakes(
-            *((n, own[n], is_count(own[n], least, most.get(n, _MOST)),
-               f"give an integer from {least} to {most.get(n, _MOST)}") for n, least in counts.items()),
+        mistakes = option_mistakes(
+            *((n, values[n], is_count(values[n], min_count, max_counts.get(n, _MOST)),
+               f"give an integer from {min_count} to {max_counts.get(n, _MOST)}") for n, min_count in min_counts.items()),
             ("n_diverse", self.n_diverse, diverse, f"give at least as many as dim_refset, at most {_DIVERSE}, or None"),
             ("restart_after", self.restart_after, restart, "give a number of generations, or None"),
-            *((n, own[n], is_within(own[n], 0, 1), "give a number from 0 to 1")
+            *((n, values[n], is_within(values[n], 0, 1), "give a number from 0 to 1")
               for n in ("balance", "prob_bound", "min_distance", "min_difference")),
-            *((n, own[n], is_one_of(own[n], *valid), f"choose {' or '.join(map(repr, valid))}")
-              for n, valid in words.items()),
+            *((n, values[n], is_one_of(values[n], *valid), f"choose {' or '.join(map(repr, valid))}")
+              for n, valid in allowed_words.items()),
         )  # fmt: skip
-        return found + flag_mistakes(**{n: own[n] for n in ("aggressive", "go_beyond", "merit_filter")})
+        return mistakes + flag_mistakes(**{n: values[n] for n in ("aggressive", "go_beyond", "merit_filter")})

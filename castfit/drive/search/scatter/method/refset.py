@@ -22,23 +22,23 @@ def least_distances(X: Array, R: Array) -> Array:
 def most_distant(X: Array, R: Array, count: int) -> list[int]:
     """Return the indices of rows of X (k, n), each farthest from R and from the rows chosen before (Eq. 25)."""
     nearest = least_distances(X, R)
-    chosen: list[int] = []
+    indices: list[int] = []
     for _ in range(min(count, len(X))):
         i = int(np.argmax(nearest))
-        chosen.append(i)
+        indices.append(i)
         nearest = np.minimum(nearest, distances(X, X[i : i + 1])[:, 0])
-        nearest[chosen] = -np.inf
-    return chosen
+        nearest[indices] = -np.inf
+    return indices
 
 
 def by_quality(members: Sequence[Member], b: int) -> tuple[Member, ...]:
     """Form a reference set: the best b/2 (Eq. 23), then the most distant; those without a value come last."""
     order = ranked(members)
-    elite, rest = order[: b // 2], order[b // 2 :]
-    for pool in ([m for m in rest if np.isfinite(m.f)], [m for m in rest if not np.isfinite(m.f)]):
+    elite, remaining = order[: b // 2], order[b // 2 :]
+    for pool in ([m for m in remaining if np.isfinite(m.f)], [m for m in remaining if not np.isfinite(m.f)]):
         n = order[0].x.size
-        chosen = most_distant(points(pool, n), points(elite, n), b - len(elite))
-        elite = (*elite, *(pool[i] for i in chosen))
+        indices = most_distant(points(pool, n), points(elite, n), b - len(elite))
+        elite = (*elite, *(pool[i] for i in indices))
     return ranked(elite)
 
 
@@ -71,15 +71,15 @@ def updated(
     for z in ranked(candidates):
         if not z.f < elite[-1].f:
             break
-        near = too_close(z.x, elite, distance)
+        is_too_close = too_close(z.x, elite, distance)
         if z.f < elite[0].f:
             closest = int(np.argmin(distances(z.x[None], points(elite, z.x.size))[0]))
-            out = closest if near else len(elite) - 1
-        elif near or in_flat_zone(z.f, elite, epsilon):
+            replaced_index = closest if is_too_close else len(elite) - 1
+        elif is_too_close or in_flat_zone(z.f, elite, epsilon):
             continue
         else:
-            out = len(elite) - 1
-        elite = ranked([*elite[:out], z, *elite[out + 1 :]])
+            replaced_index = len(elite) - 1
+        elite = ranked([*elite[:replaced_index], z, *elite[replaced_index + 1 :]])
     return elite
 
 
@@ -113,9 +113,9 @@ def new_directions(X: Array, R: Array, count: int) -> list[int]:
 
     33).
     """
-    chosen: list[int] = []
+    indices: list[int] = []
     for _ in range(min(count, len(X))):
-        products = largest_products(X, np.vstack([R, X[chosen]]))
-        products[chosen] = np.inf
-        chosen.append(int(np.argmin(products)))
-    return chosen
+        products = largest_products(X, np.vstack([R, X[indices]]))
+        products[indices] = np.inf
+        indices.append(int(np.argmin(products)))
+    return indices

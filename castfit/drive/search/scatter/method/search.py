@@ -91,15 +91,15 @@ class SearchState:
 
 
 def begin(
-    objective: CubeObjective, n: int, seed: int, options: ScatterOptions, given: Array | None = None
+    objective: CubeObjective, n: int, seed: int, options: ScatterOptions, initial_points: Array | None = None
 ) -> SearchState:
-    """Form the first reference set, of n unknowns; `given` are points (k, n) to be tried besides the diverse ones."""
+    """Form the first reference set, of n unknowns; `initial_points` are points (k, n) to be tried besides the diverse ones."""
     rng = np.random.default_rng((seed, 0))
     memory = np.zeros((n, options.subranges), dtype=np.intp)
-    drawn, frequency = diverse(options.diverse_points, memory, rng)
+    draws, frequency = diverse(options.diverse_points, memory, rng)
     if options.first_refset == "corners":
-        drawn = by_corners(drawn, options.dim_refset)
-    X = drawn if given is None else np.vstack([given, drawn])
+        draws = by_corners(draws, options.dim_refset)
+    X = draws if initial_points is None else np.vstack([initial_points, draws])
     R = by_quality(enrol(X, objective.values(X), 0), options.dim_refset)
     state = SearchState(seed, 0, R, R[0], frozenset(), frequency, enrolled=len(X))
     return _locals(objective, state, (), options) if options.local_n1 == 0 else state
@@ -107,13 +107,13 @@ def begin(
 
 def step(objective: CubeObjective, state: SearchState, options: ScatterOptions) -> SearchState:
     """Do one generation."""
-    before = state
+    previous_state = state
     state = replace(state, generation=state.generation + 1, since_local=state.since_local + 1)
     rng = np.random.default_rng((state.seed, state.generation))
-    state, born = _combine(objective, state, options, rng)
+    state, new_members = _combine(objective, state, options, rng)
     if _local_is_due(state, options):
-        state = _locals(objective, state, born, options)
-    improved = state.R[0].f < before.best.f
+        state = _locals(objective, state, new_members, options)
+    improved = state.R[0].f < previous_state.best.f
     best = state.R[0] if improved else state.best
     state = replace(state, best=best, stagnant=0 if improved else state.stagnant + 1)
     if options.restart_after is not None and state.stagnant >= options.restart_after * (1 + state.restarts):
@@ -134,14 +134,14 @@ def _combine(
     pairs = new_pairs(R, state.combined)
     family = children(R, pairs, options.prob_bound, rng)
     X = np.array([c.x for c in family]).reshape(len(family), R[0].x.size)
-    born = enrol(X, objective.values(X), state.enrolled)
+    new_members = enrol(X, objective.values(X), state.enrolled)
     if options.go_beyond:
-        lines = better_children([(c.parent, member) for c, member in zip(family, born, strict=True)])
-        born += beyond(lines, objective.values, state.enrolled + len(born), rng)
+        lines = better_children([(c.parent, member) for c, member in zip(family, new_members, strict=True)])
+        new_members += beyond(lines, objective.values, state.enrolled + len(new_members), rng)
     combined = state.combined | {pair_of(R[i], R[j]) for i, j in pairs}
     return replace(
-        state, R=_admit(R, born, options), combined=combined, enrolled=state.enrolled + len(born)
-    ), born  # fmt: skip
+        state, R=_admit(R, new_members, options), combined=combined, enrolled=state.enrolled + len(new_members)
+    ), new_members  # fmt: skip
 
 
 def _admit(R: Sequence[Member], candidates: Sequence[Member], options: ScatterOptions) -> tuple[Member, ...]:
@@ -155,33 +155,33 @@ def _local_is_due(state: SearchState, options: ScatterOptions) -> bool:
 
 
 def _locals(
-    objective: CubeObjective, state: SearchState, born: Sequence[Member], options: ScatterOptions
+    objective: CubeObjective, state: SearchState, new_members: Sequence[Member], options: ScatterOptions
 ) -> SearchState:
     """Search locally from the most promising points, each chosen with the results of the searches before."""
     for _ in range(options.local_searches):
-        before = len(state.climbs)
-        state = _local(objective, state, born, options)
-        if len(state.climbs) == before:
+        n_before = len(state.climbs)
+        state = _local(objective, state, new_members, options)
+        if len(state.climbs) == n_before:
             break
     return state
 
 
 def _local(
-    objective: CubeObjective, state: SearchState, born: Sequence[Member], options: ScatterOptions
+    objective: CubeObjective, state: SearchState, new_members: Sequence[Member], options: ScatterOptions
 ) -> SearchState:
     """Search locally from the point that deserves it most, if any passes the filters."""
-    known = {number for climb in state.climbs for number in (climb.start.number, climb.end.number)}
-    candidates = {m.number: m for m in (*state.R, *born) if m.number not in known}
+    searched_numbers = {number for climb in state.climbs for number in (climb.start.number, climb.end.number)}
+    candidates = {m.number: m for m in (*state.R, *new_members) if m.number not in searched_numbers}
     pool = passing(list(candidates.values()), state.climbs, state.filters, options)
     if not pool:
         return replace(state, filters=state.filters.refused(options.relax_after))
     start = choose(pool, state.climbs, options.balance)
     state = replace(state, filters=state.filters.accepted(start), since_local=0)
-    found = objective.improve(start, state.climbs)
-    if found is None:
+    outcome = objective.improve(start, state.climbs)
+    if outcome is None:
         return replace(state, climbs=(*state.climbs, Climb(start, start, start.x[None])))
-    end = Member(found.path[-1], found.f, state.enrolled)
-    climbs = (*state.climbs, Climb(start, end, found.path))
+    end = Member(outcome.path[-1], outcome.f, state.enrolled)
+    climbs = (*state.climbs, Climb(start, end, outcome.path))
     R = _admit(state.R, [end], options) if end.f < start.f else state.R
     best = min(state.best, R[0], key=lambda member: member.rank)
     return replace(state, R=R, best=best, climbs=climbs, enrolled=state.enrolled + 1)
@@ -192,12 +192,12 @@ def _regenerate(
 ) -> SearchState:
     """Keep the best members and refill the reference set with new points; only those that enter are evaluated."""
     R = state.R[:keep]
-    n, missing = R[0].x.size, len(state.R) - keep
-    X, frequency = diverse(max(options.diverse_points, missing), state.frequency, rng)
+    n, n_missing = R[0].x.size, len(state.R) - keep
+    X, frequency = diverse(max(options.diverse_points, n_missing), state.frequency, rng)
     select = new_directions if options.regeneration == "directions" else most_distant
-    chosen = X[select(X, points(R, n), missing)]
-    new = enrol(chosen, objective.values(chosen), state.enrolled)
-    return replace(state, R=ranked([*R, *new]), frequency=frequency, enrolled=state.enrolled + len(new))
+    new_points = X[select(X, points(R, n), n_missing)]
+    new_members = enrol(new_points, objective.values(new_points), state.enrolled)
+    return replace(state, R=ranked([*R, *new_members]), frequency=frequency, enrolled=state.enrolled + len(new_members))
 
 
 def _restart(
