@@ -147,23 +147,23 @@ def petab_cases(folder: str | Path, names: Sequence[str]) -> Iterator[AblationCa
     """Yield the problems of a collection whose names begin so."""
     from castfit.formats.petab.loading import load_tables
 
-    found = {path.parent.name: path for path in sorted(Path(folder).glob("*/*.yaml"))}
-    unknown = [b for b in names if not any(n.startswith(b) for n in found)]
+    paths = {path.parent.name: path for path in sorted(Path(folder).glob("*/*.yaml"))}
+    unknown = [b for b in names if not any(n.startswith(b) for n in paths)]
     check("ablation", [f"'{folder}' holds no problem '{b}'" for b in unknown])
-    for name, path in found.items():
+    for name, path in paths.items():
         if any(name.startswith(b) for b in names):
             problem = load_tables(path).problem
-            near = cf.fit(problem, "single", cf.GaussNewton("box"))
-            yield AblationCase(name, problem.posed, _evenly(problem.posed), _below(near.cost + SAME))
+            reference_fit = cf.fit(problem, "single", cf.GaussNewton("box"))
+            yield AblationCase(name, problem.posed, _evenly(problem.posed), _below(reference_fit.cost + SAME))
 
 
-def _evenly(posed: Posed) -> Callable[[np.random.Generator], Mapping[str, float]]:
-    field, places = search_field(posed, None), scene_of(posed).places
+def _evenly(compiled_problem: Posed) -> Callable[[np.random.Generator], Mapping[str, float]]:
+    field, positions = search_field(compiled_problem, None), scene_of(compiled_problem).places
 
     def draw(rng: np.random.Generator) -> Mapping[str, float]:
-        theta = posed.guess.copy()
-        theta[places] = field.draw(rng)
-        return dict(zip(posed.names, posed.to_natural(theta).tolist(), strict=True))
+        theta = compiled_problem.guess.copy()
+        theta[positions] = field.draw(rng)
+        return dict(zip(compiled_problem.names, compiled_problem.to_natural(theta).tolist(), strict=True))
 
     return draw
 
@@ -208,19 +208,19 @@ def run_ablation(
         For unknown names or numbers out of range.
     """
     chosen = TO_THE_OPTIMUM if methods is None else tuple(methods)
-    wanted = (*PARTLY_OBSERVED, *OTHERS, *(() if folder is None else _PETAB)) if problems is None else tuple(problems)
-    known = set(cf.problems.names())
-    elsewhere = [] if folder is None else [name for name in wanted if name not in known]
+    problem_names = (*PARTLY_OBSERVED, *OTHERS, *(() if folder is None else _PETAB)) if problems is None else tuple(problems)
+    library_names = set(cf.problems.names())
+    petab_names = [] if folder is None else [name for name in problem_names if name not in library_names]
     mistakes = unknown_mistakes("method", chosen, INGREDIENTS)
-    mistakes += unknown_mistakes("problem", [name for name in wanted if name not in elsewhere], known)
+    mistakes += unknown_mistakes("problem", [name for name in problem_names if name not in petab_names], library_names)
     mistakes += number_mistakes(starts=starts, seed=seed, max_time=max_time)
     check("ablation", mistakes)
     if "no doubt" in chosen and not to_the_end:
         check("ablation", ["the doubt comes after the optimum; ask for it with castfit bench estimate"])
 
     def rows() -> Iterator[AblationRow]:
-        cases = [library_case(name) for name in wanted if name in known]
-        for case in itertools.chain(cases, petab_cases(folder, elsewhere) if folder is not None else ()):
+        cases = [library_case(name) for name in problem_names if name in library_names]
+        for case in itertools.chain(cases, petab_cases(folder, petab_names) if folder is not None else ()):
             runs: dict[str, list[AblationRun]] = {method: [] for method in chosen}
             try:
                 for k in range(starts):
@@ -241,7 +241,7 @@ def run_ablation(
 
 
 def _rows(case: AblationCase, runs: Mapping[str, Sequence[AblationRun]]) -> list[AblationRow]:
-    return [AblationRow(case.name, method, tuple(done)) for method, done in runs.items() if done]
+    return [AblationRow(case.name, method, tuple(completed_runs)) for method, completed_runs in runs.items() if completed_runs]
 
 
 def _in_turn(methods: Sequence[str], k: int) -> list[str]:
@@ -253,27 +253,27 @@ def _in_turn(methods: Sequence[str], k: int) -> list[str]:
 
 def _run(case: AblationCase, ingredient: Ingredient, seed: int, max_time: float, to_the_end: bool) -> AblationRun:
     began = time.process_time()
-    posed = case.problem.starting_at(case.draw(np.random.default_rng((seed, 1))))
+    compiled_problem = case.problem.starting_at(case.draw(np.random.default_rng((seed, 1))))
     reached_at: list[float] = []
 
-    def done(now: PortfolioProgress) -> bool:
+    def is_finished(progress_report: PortfolioProgress) -> bool:
         spent = time.process_time() - began
-        if not reached_at and case.reached(now.lowest, now.chi2):
+        if not reached_at and case.reached(progress_report.lowest, progress_report.chi2):
             reached_at.append(spent)
         return spent > max_time or bool(reached_at and not to_the_end)
 
-    options = ingredient.change(PortfolioOptions(suiting(posed)))
-    found: PortfolioResult = searched(
-        posed, options, search_field(posed, None), RunOptions(max_time=100.0 * max_time, callback=done), {},
+    options = ingredient.change(PortfolioOptions(suiting(compiled_problem)))
+    search_result: PortfolioResult = searched(
+        compiled_problem, options, search_field(compiled_problem, None), RunOptions(max_time=100.0 * max_time, callback=is_finished), {},
         rng=seed, finds=3 if to_the_end else _ENDLESS,
     )  # fmt: skip
-    if found.reason.startswith("Interrupted"):
+    if search_result.reason.startswith("Interrupted"):
         raise KeyboardInterrupt
-    best = found.best
+    best = search_result.best
     hit = bool(reached_at) or (best is not None and best.success and case.reached(best.cost, best.chi2))
     cpu = time.process_time() - began
     to_hit = reached_at[0] if reached_at else np.inf
-    return AblationRun(seed, hit, found.sure, found.finds, len(found.candidates), cpu, to_hit)
+    return AblationRun(seed, hit, search_result.sure, search_result.finds, len(search_result.candidates), cpu, to_hit)
 
 
 def _hits_per(row: AblationRow) -> str:
@@ -283,10 +283,10 @@ def _hits_per(row: AblationRow) -> str:
 def shown_ablation(rows: Sequence[AblationRow]) -> tuple[Sheet | str, ...]:
     """Return a row for every ingredient, and for every problem hits and CPU seconds per hit."""
     cases = list(dict.fromkeys(row.problem for row in rows))
-    of = {(row.method, row.problem): row for row in rows}
+    row_by_case = {(row.method, row.problem): row for row in rows}
 
     def cell(method: str, case: str) -> str:
-        return _cell(of.get((method, case)))
+        return _cell(row_by_case.get((method, case)))
 
     columns: list[Column[str]] = [("", str)]
     for case in cases:
@@ -329,15 +329,15 @@ def shown_estimate(rows: Sequence[AblationRow]) -> tuple[Sheet | str, ...]:
 def _report(name: str, progress: Progress, **options: Any) -> Report:
     if name == "estimate":
         problems = (*PARTLY_OBSERVED, *(_PETAB if "folder" in options else ()))
-        usual = {"starts": 20, "problems": problems, "max_time": 120.0, "methods": ("default",)}
-        asked: dict[str, Any] = {**usual, **options}
-        rows, stopped = collected(run_ablation(to_the_end=True, progress=progress, **asked))
-        shown = shown_estimate(rows)
+        defaults = {"starts": 20, "problems": problems, "max_time": 120.0, "methods": ("default",)}
+        arguments: dict[str, Any] = {**defaults, **options}
+        rows, status = collected(run_ablation(to_the_end=True, progress=progress, **arguments))
+        sections = shown_estimate(rows)
     else:
-        rows, stopped = collected(run_ablation(progress=progress, **options))
-        shown = shown_ablation(rows)
+        rows, status = collected(run_ablation(progress=progress, **options))
+        sections = shown_ablation(rows)
     records = [{**asdict(row), "hits": row.hits, "cpu": row.cpu} for row in rows]
-    return Report(shown, record(name, records, castfit=cf.__version__, **stopped))
+    return Report(sections, record(name, records, castfit=cf.__version__, **status))
 
 
 KIND = Kind(

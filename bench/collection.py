@@ -173,8 +173,8 @@ def run_collection(
     InputError
         For a folder without problems, and unknown names.
     """
-    found = _found(folder, problems, interpreter_mistakes(pypesto))
-    return (_entry(n, p, starts, seed, max_time, tolerance, pypesto, progress) for n, p in found.items())
+    paths = _found(folder, problems, interpreter_mistakes(pypesto))
+    return (_entry(n, p, starts, seed, max_time, tolerance, pypesto, progress) for n, p in paths.items())
 
 
 def _found(folder: str | Path, problems: Sequence[str] | None, mistakes: Sequence[str] = ()) -> dict[str, Path]:
@@ -182,15 +182,15 @@ def _found(folder: str | Path, problems: Sequence[str] | None, mistakes: Sequenc
 
     Raises InputError: with what is wrong besides.
     """
-    found = {p.parent.name: p for p in sorted(Path(folder).glob("*/*.yaml"))}
-    wrong = [] if found else [f"'{folder}' holds no problem, FOLDER/NAME/NAME.yaml"]
-    wrong += [
-        f"there is no problem '{b}': {suggest(b, found)}"
-        for b in (problems or () if found else ())
-        if not any(n.startswith(b) for n in found)
+    paths = {p.parent.name: p for p in sorted(Path(folder).glob("*/*.yaml"))}
+    mistakes_found = [] if paths else [f"'{folder}' holds no problem, FOLDER/NAME/NAME.yaml"]
+    mistakes_found += [
+        f"there is no problem '{b}': {suggest(b, paths)}"
+        for b in (problems or () if paths else ())
+        if not any(n.startswith(b) for n in paths)
     ]
-    check(NAME, [*wrong, *mistakes])
-    return {n: p for n, p in found.items() if problems is None or any(n.startswith(b) for b in problems)}
+    check(NAME, [*mistakes_found, *mistakes])
+    return {n: p for n, p in paths.items() if problems is None or any(n.startswith(b) for b in problems)}
 
 
 def _entry(
@@ -221,8 +221,8 @@ def _entry(
     best = (reference if np.isfinite(reference) else nominal) + prior
     if pypesto is not None:
         progress(f"{name}: pyPESTO and AMICI")
-        most = _PEER_STARTS * (max_time or MAX_TIME)
-        peer = live(pypesto, path, best, _NEAR, _PEER_STARTS if starts else 0, seed, most)
+        peer_seconds = _PEER_STARTS * (max_time or MAX_TIME)
+        peer = live(pypesto, path, best, _NEAR, _PEER_STARTS if starts else 0, seed, peer_seconds)
     progress(f"{name}: gradient")
     error, where = _gradient_error(problem, theta)
     value, gradient = _times(problem, theta, tolerance)
@@ -257,48 +257,48 @@ def _simulations(loaded: LoadedProblem, path: Path, name: str) -> float:
 def _gradient_error(problem: Problem, theta: Array) -> tuple[float, str]:
     """Compare the gradient with differences where these are sharp: at theta, or near it."""
     rng = np.random.default_rng(0)
-    error, where = np.nan, "nowhere"
+    error, location = np.nan, "nowhere"
     objective = SmoothObjective(problem, theta, accurate(1e-10))
     for k in range(_POINTS):
-        at = theta if k == 0 else theta + _AROUND * rng.uniform(-1.0, 1.0, theta.size)
-        exact = objective.gradient(at)
+        point = theta if k == 0 else theta + _AROUND * rng.uniform(-1.0, 1.0, theta.size)
+        exact = objective.gradient(point)
         if not np.isfinite(exact).all():
             continue
-        found, uncertain = objective.differences(at)
+        differences, uncertain = objective.differences(point)
         size = max(1.0, float(np.abs(exact).max()))
-        here = float(np.abs(found - exact).max()) / size
+        relative_error = float(np.abs(differences - exact).max()) / size
         if uncertain.max() <= _SHARP * size:
-            return here, "nominal" if k == 0 else "near"
+            return relative_error, "nominal" if k == 0 else "near"
         if not np.isfinite(error):
-            error, where = here, "uncertain"
-    return error, where
+            error, location = relative_error, "uncertain"
+    return error, location
 
 
 def _times(problem: Problem, theta: Array, tolerance: float | None) -> tuple[float, float]:
     """Return the CPU milliseconds of a value and of a Jacobian, with the default integrator; NaN where it fails."""
     options = None if tolerance is None else cf.IntegratorOptions(relative_tolerance=tolerance)
     objective = SmoothObjective(problem, theta, options or cf.IntegratorOptions())
-    found: list[float] = []
+    milliseconds: list[float] = []
     for act in (objective.value, objective.gradient):
         if not np.isfinite(act(theta)).all():  # also builds what is built once
-            found.append(np.nan)
+            milliseconds.append(np.nan)
             continue
         took: list[float] = []
         for k in range(1, _REPEATS + 1):
-            moved = theta + 1e-9 * k  # what was evaluated last is remembered
-            took.append(cpu_timed(partial(act, moved))[1])
-        found.append(1e3 * float(np.median(took)))
-    return found[0], found[1]
+            shifted_theta = theta + 1e-9 * k  # what was evaluated last is remembered
+            took.append(cpu_timed(partial(act, shifted_theta))[1])
+        milliseconds.append(1e3 * float(np.median(took)))
+    return milliseconds[0], milliseconds[1]
 
 
 def _search(
     problem: Problem, name: str, seed: int, limit: float, target: float, progress: Progress
 ) -> tuple[float, float]:
     """Return the objective that a search reaches, priors included, confirmed with a tight tolerance, and CPU s."""
-    what = f"{name}: search with seed {seed}"
-    progress(what)
+    label = f"{name}: search with seed {seed}"
+    progress(label)
     result, took = cpu_timed(
-        lambda: searched(problem, seed, limit, target, lambda sentence: progress(f"{what}: {sentence}"))
+        lambda: searched(problem, seed, limit, target, lambda sentence: progress(f"{label}: {sentence}"))
     )
     if result is None:
         return np.inf, took
@@ -316,17 +316,17 @@ def searched(
     It begins at a random guess: the nominal one is the answer.
     """
     lower, upper = problem.bounds
-    low, high = (np.where(np.isfinite(b), b, problem.guess + by) for b, by in ((lower, -5.0), (upper, 5.0)))
+    low, high = (np.where(np.isfinite(b), b, problem.guess + offset) for b, offset in ((lower, -5.0), (upper, 5.0)))
     guess = np.random.default_rng([seed, 1]).uniform(low, high)
     nominal = Objective(problem, problem.guess).evaluate(problem.guess)
-    more = nominal.negative_log_likelihood - nominal.at.cost + problem.posed.prior_constant
+    constant = nominal.negative_log_likelihood - nominal.at.cost + problem.posed.prior_constant
 
-    def done(now: PortfolioProgress) -> bool:
-        progress(now.sentence)
-        return now.lowest + more <= target
+    def is_target_reached(progress_report: PortfolioProgress) -> bool:
+        progress(progress_report.sentence)
+        return progress_report.lowest + constant <= target
 
     with cpu_clock():
-        return cf.estimate(problem.posed.starting_at(guess), max_time=limit, rng=seed, callback=done).best
+        return cf.estimate(problem.posed.starting_at(guess), max_time=limit, rng=seed, callback=is_target_reached).best
 
 
 def _prior(problem: Problem, theta: Array) -> float:
@@ -363,14 +363,14 @@ def _inside(entry: CollectionEntry) -> str:
 
     In brackets how far off AMICI's gradient is, at the tolerances at which it was timed.
     """
-    ratio, found = entry.peer.ratio, entry.peer.castfit
+    ratio, castfit_values = entry.peer.ratio, entry.peer.castfit
     if ratio is None:
         return "-"
-    off = "AMICI fails"
-    if "off" in found:
-        theirs = f"{found['amici_gradient_off']:.0e}" if "amici_gradient_off" in found else "fails"
-        off = f"{found['off']:.0e}, {found['gradient_off']:.0e} ({theirs})"
-    return f"{found['gradient']:.2g} ms, {ratio:.2f}, {off}"
+    error_text = "AMICI fails"
+    if "off" in castfit_values:
+        amici_error = f"{castfit_values['amici_gradient_off']:.0e}" if "amici_gradient_off" in castfit_values else "fails"
+        error_text = f"{castfit_values['off']:.0e}, {castfit_values['gradient_off']:.0e} ({amici_error})"
+    return f"{castfit_values['gradient']:.2g} ms, {ratio:.2f}, {error_text}"
 
 
 def _or(one: float | None, other: float | None, form: str) -> str:
@@ -382,22 +382,22 @@ def written(entries: Sequence[CollectionEntry]) -> str:
     table = sheet(entries)
     heads = tag("tr", [tag("th", head.removeprefix(">")) for head in table.heads])
     rows = [tag("tr", [tag("td", cell) for cell in row]) for row in table.rows]
-    wrong = [e for e in entries if e.trouble or e.peer.trouble]
-    off = max((abs(e.nominal - e.reference) for e in entries if np.isfinite(e.reference + e.nominal)), default=np.nan)
+    failed_entries = [e for e in entries if e.trouble or e.peer.trouble]
+    max_difference = max((abs(e.nominal - e.reference) for e in entries if np.isfinite(e.reference + e.nominal)), default=np.nan)
     lead = Lead(
         "PEtab benchmark collection",
         "castfit bench petab",
         "bad" if any(e.trouble for e in entries) else "good",
         f"{sum(not e.trouble for e in entries)} of {len(entries)} problems are read; the objective differs from its "
-        f"reference by at most {off:.1e}.",
+        f"reference by at most {max_difference:.1e}.",
         [("problems", str(len(entries))), ("searches", str(sum(len(e.values) for e in entries)))],
     )
     words = tag("p", " ".join((__doc__ or "").split("\n\n")[2].split()))
-    below = [tag("p", said) for said in _below(entries)]
+    notes = [tag("p", line) for line in _below(entries)]
     scroll = tag("div", tag("table", heads, rows), class_="scroll")
-    sections = [Section("table", "The table", joined(scroll, *below, words))]
-    if wrong:
-        listed = [tag("li", f"{e.problem}: {e.trouble or f'pyPESTO: {e.peer.trouble}'}") for e in wrong]
+    sections = [Section("table", "The table", joined(scroll, *notes, words))]
+    if failed_entries:
+        listed = [tag("li", f"{e.problem}: {e.trouble or f'pyPESTO: {e.peer.trouble}'}") for e in failed_entries]
         sections.append(Section("trouble", "What could not be done", tag("ul", listed)))
     return page(lead, sections)
 
@@ -425,19 +425,19 @@ def _run(
     mistakes += number_mistakes(seed=seed, max_time=1.0 if max_time is None else max_time)
     mistakes += [f"starts is {starts}; give a number that is not negative"] if starts < 0 else []
     if nominal:
-        others = {"starts": starts, "tolerance": tolerance, "pypesto": pypesto, "html": html, "max_time": max_time}
+        nominal_conflicts = {"starts": starts, "tolerance": tolerance, "pypesto": pypesto, "html": html, "max_time": max_time}
         mistakes += [
-            f"--nominal takes no {option.replace('_', '-')}; leave it out" for option, v in others.items() if v
+            f"--nominal takes no {option.replace('_', '-')}; leave it out" for option, v in nominal_conflicts.items() if v
         ]
     check(f"bench {name}", mistakes)
     if nominal:
-        entries, stopped = collected(run_nominal(_found(folder, problems), REFERENCES, progress))
-        said = [f"{e.problem}: {e.trouble}" for e in entries if e.trouble]
+        entries, status = collected(run_nominal(_found(folder, problems), REFERENCES, progress))
+        lines = [f"{e.problem}: {e.trouble}" for e in entries if e.trouble]
         fine = sum(verdict(e) == "as it must be" for e in entries)
-        said.insert(0, f"{fine} of {len(entries)} are as they must be")
-        told = record(name, [asdict(e) for e in entries], castfit=cf.__version__, folder=str(folder), **stopped)
-        return Report((nominal_sheet(entries), "", *said), told)
-    rows, stopped = collected(
+        lines.insert(0, f"{fine} of {len(entries)} are as they must be")
+        nominal_record = record(name, [asdict(e) for e in entries], castfit=cf.__version__, folder=str(folder), **status)
+        return Report((nominal_sheet(entries), "", *lines), nominal_record)
+    rows, status = collected(
         run_collection(
             folder, problems=problems, starts=starts, seed=seed, max_time=max_time, tolerance=tolerance,
             pypesto=pypesto, progress=progress,
@@ -449,31 +449,31 @@ def _run(
     trouble += [f"{e.problem}, pyPESTO: {e.peer.trouble}" for e in rows if e.peer.trouble]
     return Report(
         (sheet(rows), "", *_below(rows), *trouble),
-        record(name, [dict(_record(e)) for e in rows], castfit=cf.__version__, folder=str(folder), **stopped),
+        record(name, [dict(_record(e)) for e in rows], castfit=cf.__version__, folder=str(folder), **status),
     )
 
 
 def _below(entries: Sequence[CollectionEntry]) -> list[str]:
     """Return what is said below the table."""
-    now = next((e.peer.versions for e in entries if e.peer.versions), "")
-    peers = f"run now, {now}" if now else "measured with AMICI 1.0 and pyPESTO 0.7 on one core (ten starts)"
-    said = [f"AMICI, pyPESTO: {peers}"]
+    version_text = next((e.peer.versions for e in entries if e.peer.versions), "")
+    peers = f"run now, {version_text}" if version_text else "measured with AMICI 1.0 and pyPESTO 0.7 on one core (ten starts)"
+    lines = [f"AMICI, pyPESTO: {peers}"]
     if any(e.values for e in entries):
-        said.append("hits: searches that ended within 0.1, or 1, of the best value known; each stopped there, or when "
+        lines.append("hits: searches that ended within 0.1, or 1, of the best value known; each stopped there, or when "
                     "its CPU seconds were over")  # fmt: skip
-    inside = [e.peer for e in entries if e.peer.ratio is not None]
-    if inside:
-        said.append("in pyPESTO: a gradient with its value by castfit's objective in pyPESTO's problem, in turns with "
+    peers_in_pypesto = [e.peer for e in entries if e.peer.ratio is not None]
+    if peers_in_pypesto:
+        lines.append("in pyPESTO: a gradient with its value by castfit's objective in pyPESTO's problem, in turns with "
                     "AMICI's: CPU time, over AMICI's; how far, relatively, values and gradients are off from AMICI's "
                     "at tight tolerances, and in brackets AMICI's gradients as they were timed")  # fmt: skip
-    said += [f"{e.problem}, castfit in pyPESTO: {e.peer.castfit['trouble']}"
+    lines += [f"{e.problem}, castfit in pyPESTO: {e.peer.castfit['trouble']}"
              for e in entries if "trouble" in e.peer.castfit]  # fmt: skip
-    both = [abs(e.peer.nominal - e.nominal) for e in entries if e.peer.nominal is not None and not e.trouble]
-    said += [f"Objectives at the nominal parameters differ from AMICI's by at most {max(both):.1e}"] if both else []
+    objective_differences = [abs(e.peer.nominal - e.nominal) for e in entries if e.peer.nominal is not None and not e.trouble]
+    lines += [f"Objectives at the nominal parameters differ from AMICI's by at most {max(objective_differences):.1e}"] if objective_differences else []
     if any(e.simulations > 1e-3 for e in entries):
-        said.append("courses: tables of simulations that are far off were made at other parameters, or with two labels "
+        lines.append("courses: tables of simulations that are far off were made at other parameters, or with two labels "
                     "exchanged (see the documentation)")  # fmt: skip
-    return said
+    return lines
 
 
 KIND = Kind(

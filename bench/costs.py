@@ -67,29 +67,29 @@ class IterationCost:
 
 def timed(case: str, problem: Problem, kind: str) -> IterationCost | None:
     """Fit with memory traced, and again by the clock, the least of some; None where nothing is learned."""
-    by = _CVODES if "SUNDIALS" in case else kind
+    transcription = _CVODES if "SUNDIALS" in case else kind
 
     def fit() -> Any:
-        return cf.fit(problem, by, SOLVERS[kind], retry=False)
+        return cf.fit(problem, transcription, SOLVERS[kind], retry=False)
 
-    posed = problem.posed
-    prospect = Prospect.of(posed, posed.guess, _CVODES.transcribe(posed, posed.guess) if by is _CVODES else None)
-    name, of = next(item for item in features(prospect).items() if item[0].partition(",")[0] == kind)
+    compiled_problem = problem.posed
+    prospect = Prospect.of(compiled_problem, compiled_problem.guess, _CVODES.transcribe(compiled_problem, compiled_problem.guess) if transcription is _CVODES else None)
+    name, features_of_cost = next(item for item in features(prospect).items() if item[0].partition(",")[0] == kind)
     tracemalloc.start()
     result = fit()
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     if not result.success:
         return None
-    took: list[float] = []
-    while not took or (len(took) < _REPEATS and sum(took) < _SHORT):
-        took.append(cpu_timed(fit)[1])
-    return IterationCost(case, name, result.iterations, *of, min(took) / result.iterations, peak)
+    durations: list[float] = []
+    while not durations or (len(durations) < _REPEATS and sum(durations) < _SHORT):
+        durations.append(cpu_timed(fit)[1])
+    return IterationCost(case, name, result.iterations, *features_of_cost, min(durations) / result.iterations, peak)
 
 
-def coefficients(of: Sequence[Sequence[float]], figures: Sequence[float]) -> list[float]:
+def coefficients(features: Sequence[Sequence[float]], figures: Sequence[float]) -> list[float]:
     """Return numbers that are not negative with which features tell figures, by least squares of relative errors."""
-    A, y = np.array(of, dtype=float), np.array(figures, dtype=float)
+    A, y = np.array(features, dtype=float), np.array(figures, dtype=float)
     unit = np.maximum(A.max(axis=0), 1e-300)
     return [float(f"{c:.3g}") for c in nnls(A / unit / y[:, None], np.ones(y.size))[0] / unit]
 
@@ -103,13 +103,13 @@ def iterations(progress: Progress, models: Sequence[str] = tuple(MODELS), starts
             problem, place = pose(MODELS[name]), tuple(MODELS).index(name)
             for k in range(starts):
                 start = MODELS[name].far_start((0, k, place))
-                posed, theta = problem.posed, problem.posed.theta_from(start)
-                staged = cf.SingleShooting().transcribe(posed, theta)
-                prospect = Prospect.of(posed, theta, staged).with_stiffness(posed, staged)
+                compiled_problem, theta = problem.posed, problem.posed.theta_from(start)
+                staged = cf.SingleShooting().transcribe(compiled_problem, theta)
+                prospect = Prospect.of(compiled_problem, theta, staged).with_stiffness(compiled_problem, staged)
                 for kind, solver in SOLVERS.items():
-                    most = PROBE if kind == "single" else solver
-                    counts[kind][prospect.kind].append(cf.fit(problem, kind, most, start=start, retry=False).iterations)
-    return {kind: {of: round(float(np.mean(n)), 1) for of, n in found.items()} for kind, found in counts.items()}
+                    method = PROBE if kind == "single" else solver
+                    counts[kind][prospect.kind].append(cf.fit(problem, kind, method, start=start, retry=False).iterations)
+    return {kind: {model_kind: round(float(np.mean(n)), 1) for model_kind, n in counts_by_kind.items()} for kind, counts_by_kind in counts.items()}
 
 
 def run_costs(progress: Progress = lambda _: None, cases: Sequence[str] = tuple(CASES)) -> Iterator[IterationCost]:
@@ -120,9 +120,9 @@ def run_costs(progress: Progress = lambda _: None, cases: Sequence[str] = tuple(
             if kind != "single" and "SUNDIALS" in case:
                 continue
             progress(f"{NAME}: {case}, {kind}")
-            found = timed(case, problem, kind)
-            if found is not None:
-                yield found
+            cost = timed(case, problem, kind)
+            if cost is not None:
+                yield cost
 
 
 def table(rows: Sequence[IterationCost], counts: dict[str, Any]) -> dict[str, Any]:
@@ -130,22 +130,22 @@ def table(rows: Sequence[IterationCost], counts: dict[str, Any]) -> dict[str, An
     seconds: dict[str, list[float]] = {}
     memory: dict[str, list[float]] = {}
     for name in dict.fromkeys(row.method for row in rows):
-        own = [row for row in rows if row.method == name]
-        seconds[name] = coefficients([row.of_time for row in own], [row.seconds for row in own])
+        method_rows = [row for row in rows if row.method == name]
+        seconds[name] = coefficients([row.of_time for row in method_rows], [row.seconds for row in method_rows])
     for kind in SOLVERS:
-        own = [row for row in rows if row.method.partition(",")[0] == kind]
-        memory[kind] = coefficients([row.of_memory for row in own], [row.memory for row in own])
+        method_rows = [row for row in rows if row.method.partition(",")[0] == kind]
+        memory[kind] = coefficients([row.of_memory for row in method_rows], [row.memory for row in method_rows])
     return {"castfit": cf.__version__, "machine": machine(), "iterations": counts, "seconds": seconds, "bytes": memory}
 
 
 def _run(name: str, progress: Progress, folder: str | None = None) -> Report:
-    rows, stopped = collected(run_costs(progress))
-    found = table(rows, iterations(progress))
-    if folder is not None and not stopped:
-        (Path(folder) / COSTS.name).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    rows, status = collected(run_costs(progress))
+    coefficients_table = table(rows, iterations(progress))
+    if folder is not None and not status:
+        (Path(folder) / COSTS.name).write_text(json.dumps(coefficients_table, indent=1) + "\n", encoding="utf-8")
 
-    def told(row: IterationCost, of: tuple[float, ...], by: list[float], figure: float) -> str:
-        return f"{float(np.dot(by, of)) / figure:.2f}"
+    def format_ratio(row: IterationCost, features: tuple[float, ...], weights: list[float], figure: float) -> str:
+        return f"{float(np.dot(weights, features)) / figure:.2f}"
 
     sheet = Sheet.of(
         rows,
@@ -153,11 +153,11 @@ def _run(name: str, progress: Progress, folder: str | None = None) -> Report:
         ("by", lambda r: r.method),
         (">iterations", lambda r: f"{r.iterations}"),
         (">an iteration", lambda r: f"{1e3 * r.seconds:.3g} ms"),
-        (">predicted / it", lambda r: told(r, r.of_time, found["seconds"][r.method], r.seconds)),
+        (">predicted / it", lambda r: format_ratio(r, r.of_time, coefficients_table["seconds"][r.method], r.seconds)),
         (">memory", lambda r: f"{r.memory / 1e6:.3g} MB"),
-        (">predicted / it", lambda r: told(r, r.of_memory, found["bytes"][r.method.partition(",")[0]], r.memory)),
+        (">predicted / it", lambda r: format_ratio(r, r.of_memory, coefficients_table["bytes"][r.method.partition(",")[0]], r.memory)),
     )
-    return Report((sheet,), record(name, [asdict(r) for r in rows], **found, **stopped))
+    return Report((sheet,), record(name, [asdict(r) for r in rows], **coefficients_table, **status))
 
 
 KIND = Kind(lambda: (NAME,), ("folder",), _run, lambda _: "what iterations take, by which the default is chosen")

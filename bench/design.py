@@ -50,13 +50,13 @@ _POPED = {  # PopED's vignette: relative errors, in % of variances where these v
 _LINE = np.linspace(0.1, 20, 200)
 
 
-def _support(design: Design, near: float) -> str:
+def _support(design: Design, min_distance: float) -> str:
     """Say where a design measures and with which share, neighbours put together."""
     times, weights = design.table["time"], design.table["count"] / np.sum(design.table["count"])
-    used = weights > 1e-3
-    groups = np.split(np.flatnonzero(used), np.flatnonzero(np.diff(times[used]) > near) + 1)
-    places = [(np.average(times[g], weights=weights[g]), weights[g].sum()) for g in groups]
-    return ", ".join(f"{t:.5g} ({w:.3g})" for t, w in places)
+    is_used = weights > 1e-3
+    groups = np.split(np.flatnonzero(is_used), np.flatnonzero(np.diff(times[is_used]) > min_distance) + 1)
+    points = [(np.average(times[g], weights=weights[g]), weights[g].sum()) for g in groups]
+    return ", ".join(f"{t:.5g} ({w:.3g})" for t, w in points)
 
 
 def consecutive(sigma: Any = 0.03, guess: Any = _RATES, errors: float = 0.0) -> cf.Problem:
@@ -86,38 +86,38 @@ def _plane(formula: Callable[..., Any], values: dict[str, float], start: float =
 
 def published() -> Iterator[CaseRow]:
     """Repeat optima that are published, or follow from a formula."""
-    found, seconds = cpu_timed(lambda: cf.design(consecutive(), cf.Candidate(_LINE, ["b"], between=True), budget=6))
-    yield CaseRow("Box-Lucas, D", "times", _support(found, 0.5), "1.2295 (0.5), 6.8577 (0.5)", seconds)
-    M = found.bought.offers.information(found.counts)[0] * 0.03**2 / 3
+    design, seconds = cpu_timed(lambda: cf.design(consecutive(), cf.Candidate(_LINE, ["b"], between=True), budget=6))
+    yield CaseRow("Box-Lucas, D", "times", _support(design, 0.5), "1.2295 (0.5), 6.8577 (0.5)", seconds)
+    M = design.bought.offers.information(design.counts)[0] * 0.03**2 / 3
     yield CaseRow("", "det M", f"{np.linalg.det(M) / np.prod(_RATES) ** 2:.5f}", "0.65677")
     rates = _plane(lambda s, V, K: V * s / (K + s), {"V": 1.0, "K": 2.0})
     concentrations = cf.Candidate(np.linspace(0.001, 20, 2000), ["y"])
-    found, seconds = cpu_timed(lambda: cf.design(rates, concentrations, budget=1, exact=False))
-    yield CaseRow("Michaelis-Menten, D", "s", _support(found, 0.5), "1.6667 (0.5), 20 (0.5)", seconds)
+    design, seconds = cpu_timed(lambda: cf.design(rates, concentrations, budget=1, exact=False))
+    yield CaseRow("Michaelis-Menten, D", "s", _support(design, 0.5), "1.6667 (0.5), 20 (0.5)", seconds)
     drug = _plane(
         lambda t, a, b, c: c * (cf.exp(-b * t) - cf.exp(-a * t)), dict(zip("abc", _DRUG.tolist(), strict=True))
     )
     grid = np.concatenate([np.arange(0.01, 2, 0.005), np.arange(2, 30, 0.05)])
     a, b, c = cf.symbols("a b c")
     peak = cf.log(a / b) / (a - b)
-    for case, criterion, right, value in (
+    for case, criterion, expected, value in (
         ("one compartment, D", "D", "0.2288 (0.333), 1.3886 (0.333), 18.417 (0.333)", ""),
         ("area", cf.variance_of(c / b - c / a), "0.2327 (0.0135), 17.634 (0.9865)", "2193.88"),
         ("time of the peak", cf.variance_of(peak), "0.1793 (0.606), 3.566 (0.394)", "0.028138"),
         ("height", cf.variance_of(c * (cf.exp(-b * peak) - cf.exp(-a * peak))), "1.0122 (1)", "1.0000"),
     ):
-        found, seconds = cpu_timed(
-            lambda of=criterion: cf.design(drug, cf.Candidate(grid, ["y"]), budget=1, criterion=of, exact=False)
+        design, seconds = cpu_timed(
+            lambda criterion=criterion: cf.design(drug, cf.Candidate(grid, ["y"]), budget=1, criterion=criterion, exact=False)
         )
-        yield CaseRow(case, "times", _support(found, 0.2), right, seconds)
+        yield CaseRow(case, "times", _support(design, 0.2), expected, seconds)
         if value:
-            yield CaseRow("", "variance", f"{found.value:.5g}", value)
+            yield CaseRow("", "variance", f"{design.value:.5g}", value)
 
 
 def told_apart(repeats: int, seed: int) -> Iterator[CaseRow]:
     """Tell models apart [Atkinson and Fedorov 1975]."""
-    first = _plane(lambda t, a: 4.5 - 1.5 * cf.exp(t) - 2 * cf.exp(-t) + a - 1, {"a": 1.0}, -1.0)
-    second = _plane(lambda t, a, b, c: a + b * t + c * t**2, dict.fromkeys("abc", 1.0), -1.0)
+    exponentials = _plane(lambda t, a: 4.5 - 1.5 * cf.exp(t) - 2 * cf.exp(-t) + a - 1, {"a": 1.0}, -1.0)
+    parabola = _plane(lambda t, a, b, c: a + b * t + c * t**2, dict.fromkeys("abc", 1.0), -1.0)
     orders: list[cf.Problem] = []
     for order in (1, 2):
         x, k = cf.symbols("x k")
@@ -125,30 +125,30 @@ def told_apart(repeats: int, seed: int) -> Iterator[CaseRow]:
         pilot = cf.Experiment({"x": [0.7, 0.4]}, [1, 2], sigma=0.03)
         orders.append(cf.Problem(model, pilot, parameters={"k": cf.Parameter(0.5, lower=0)}))
     wave, decay = np.linspace(-1, 1, 401), np.linspace(0.1, 10, 100)
-    for case, (one, other), grid, right, value in (
-        ("exponentials, parabola, T", (first, second), cf.Candidate(wave),
+    for case, (one, other), grid, expected, value in (
+        ("exponentials, parabola, T", (exponentials, parabola), cf.Candidate(wave),
          "-1 (0.253), -0.67 (0.428), 0.145 (0.247), 0.955 (0.072)", "0.0010867"),
         ("order 1, order 2, T", orders, cf.Candidate(decay, sigma=1.0), "0.7 (0.333), 6.7 (0.667)", "0.010366"),
     ):  # fmt: skip
-        found, seconds = cpu_timed(
+        design, seconds = cpu_timed(
             lambda p=one, r=other, g=grid: cf.design(p, g, budget=1, criterion=cf.discriminate(r), exact=False)
         )
-        yield CaseRow(case, "times", _support(found, 0.04), right, seconds)
-        yield CaseRow("", "T", f"{-found.value:.5g}", value)
+        yield CaseRow(case, "times", _support(design, 0.04), expected, seconds)
+        yield CaseRow("", "T", f"{-design.value:.5g}", value)
     one, other = orders
-    found, seconds = cpu_timed(
+    design, seconds = cpu_timed(
         lambda: cf.design(
             one, cf.Candidate(np.linspace(0, 10, 201)), budget=8, criterion=cf.discriminate(other), rng=seed
         )
     )
-    yield CaseRow("8 values", "misfit beyond the noise", f"{-found.value:.1f}", "91.5", seconds)
-    evenly = -found.equidistant_efficiency * found.bound
+    yield CaseRow("8 values", "misfit beyond the noise", f"{-design.value:.1f}", "91.5", seconds)
+    evenly = -design.equidistant_efficiency * design.bound
     yield CaseRow("", "at equidistant times", f"{evenly:.1f}", "50.9")
-    at, rng, left = np.repeat(found.table["time"], found.table["count"]), np.random.default_rng(seed), list[float]()
+    times, rng, misfits = np.repeat(design.table["time"], design.table["count"]), np.random.default_rng(seed), list[float]()
     for _ in range(repeats):
-        values = np.exp(-0.5 * at) + 0.03 * rng.standard_normal(at.size)
-        left.append(2 * least_squares(lambda k, y=values: (y - 1 / (1 + k * at)) / 0.03, 0.5).cost - at.size + 1)
-    yield CaseRow("", f"of {repeats} simulations", f"{np.mean(left):.1f}", f"{-found.value:.1f}")
+        values = np.exp(-0.5 * times) + 0.03 * rng.standard_normal(times.size)
+        misfits.append(2 * least_squares(lambda k, y=values: (y - 1 / (1 + k * times)) / 0.03, 0.5).cost - times.size + 1)
+    yield CaseRow("", f"of {repeats} simulations", f"{np.mean(misfits):.1f}", f"{-design.value:.1f}")
 
 
 def warfarin() -> tuple[cf.Problem, cf.Population]:
@@ -157,33 +157,33 @@ def warfarin() -> tuple[cf.Problem, cf.Population]:
     rates = {gut: -ka * gut, blood: ka * gut - CL / V * blood}
     model = cf.Model(rates, parameters=[CL, V, ka], outputs={"conc": blood / V}, initial={gut: 70.0, blood: 0.0})
     pilot = cf.Experiment({"conc": np.ones(8)}, _SAMPLES, sigma={"conc": cf.sqrt(a**2 + (b * conc) ** 2)})
-    own = {n: cf.Parameter(v, local=True) for n, v in {"CL": 0.15, "V": 8.0, "ka": 1.0}.items()}
+    local_parameters = {n: cf.Parameter(v, local=True) for n, v in {"CL": 0.15, "V": 8.0, "ka": 1.0}.items()}
     noise = {n: cf.Parameter(v, lower=0, scale="log") for n, v in {"a": 0.5, "b": 0.1}.items()}
     omega = {"CL": 0.07, "V": 0.02, "ka": 0.6}  # variances
     population = cf.Population({n: cf.Individual(omega=math.sqrt(v)) for n, v in omega.items()})
-    return cf.Problem(model, pilot, parameters={**own, **noise}), population
+    return cf.Problem(model, pilot, parameters={**local_parameters, **noise}), population
 
 
 def populations(sizes: tuple[int, ...] = (8, 4, 2)) -> Iterator[CaseRow]:
     """Repeat PopED's evaluation of 32 subjects, and choose better times."""
     problem, population = warfarin()
-    first, seconds = cpu_timed(lambda: cf.design(problem, cf.Candidate(_SAMPLES), budget=32, population=population))
-    for name, right in _POPED.items():
+    reference_design, seconds = cpu_timed(lambda: cf.design(problem, cf.Candidate(_SAMPLES), budget=32, population=population))
+    for name, expected in _POPED.items():
         of_variance = 1 if name in ("CL", "V", "ka") else 2  # twice the relative error of its root
-        reached = f"{100 * of_variance * first.after[name]:.6f} %"
+        error_text = f"{100 * of_variance * reference_design.after[name]:.6f} %"
         yield CaseRow(
-            "PopED's warfarin" if name == "CL" else "", f"error of {name}", reached, f"{right:.6f} %", seconds
+            "PopED's warfarin" if name == "CL" else "", f"error of {name}", error_text, f"{expected:.6f} %", seconds
         )
         seconds = math.nan
     grid = np.concatenate([np.arange(0.25, 4, 0.25), np.arange(4, 12), np.arange(12, 121, 4)])
-    for each in sizes:
-        chosen = cf.Candidate(grid, per_subject=each, between=True, spacing=0.05)
-        found, seconds = cpu_timed(
-            lambda c=chosen, n=32 * 8 // each: cf.design(problem, c, budget=n, population=population)
+    for n_times in sizes:
+        candidate = cf.Candidate(grid, per_subject=n_times, between=True, spacing=0.05)
+        design, seconds = cpu_timed(
+            lambda c=candidate, n=32 * 8 // n_times: cf.design(problem, c, budget=n, population=population)
         )
-        better = math.exp((first.value - found.value) / 8)
-        what = f"efficiency, {32 * 8 // each} subjects x {each} chosen times; the best of {found.known.compared}"
-        yield CaseRow("", what, f"{better:.4f}", f"at most {better / found.efficiency:.4f}", seconds)
+        efficiency = math.exp((reference_design.value - design.value) / 8)
+        label = f"efficiency, {32 * 8 // n_times} subjects x {n_times} chosen times; the best of {design.known.compared}"
+        yield CaseRow("", label, f"{efficiency:.4f}", f"at most {efficiency / design.efficiency:.4f}", seconds)
 
 
 def trials(repeats: int, seed: int) -> Iterator[CaseRow]:
@@ -191,15 +191,15 @@ def trials(repeats: int, seed: int) -> Iterator[CaseRow]:
     x, k, noise = cf.symbols("x k noise")
     model = cf.Model({x: -k * x}, parameters=[k], initial={x: 10.0})
     pilot = cf.Experiment({"x": [7.0, 3.0]}, [1, 4], sigma={"x": noise + 0 * x})
-    own = {"k": cf.Parameter(0.3, local=True), "noise": cf.Parameter(0.3, lower=0, scale="log")}
-    problem, population = cf.Problem(model, pilot, parameters=own), cf.Population({"k": cf.Individual(omega=0.3)})
-    when = cf.Candidate(np.arange(0.5, 12, 0.5), per_subject=4)
-    found = cf.design(problem, when, budget=50, population=population)
-    verified, seconds = cpu_timed(lambda: found.verify(repeats, rng=seed, verbose=0))
-    for name, of in verified.quantities.items():
-        what = f"scatter of {name}, {verified.fitted} trials; promised"
+    parameters = {"k": cf.Parameter(0.3, local=True), "noise": cf.Parameter(0.3, lower=0, scale="log")}
+    problem, population = cf.Problem(model, pilot, parameters=parameters), cf.Population({"k": cf.Individual(omega=0.3)})
+    candidate = cf.Candidate(np.arange(0.5, 12, 0.5), per_subject=4)
+    design = cf.design(problem, candidate, budget=50, population=population)
+    verified, seconds = cpu_timed(lambda: design.verify(repeats, rng=seed, verbose=0))
+    for name, scatter in verified.quantities.items():
+        label = f"scatter of {name}, {verified.fitted} trials; promised"
         case = "50 subjects, 4 chosen times" if name == "k" else ""
-        yield CaseRow(case, what, f"{of.scatter:.5f}", f"{of.promised:.5f}", seconds)
+        yield CaseRow(case, label, f"{scatter.scatter:.5f}", f"{scatter.promised:.5f}", seconds)
         seconds = math.nan
 
 
@@ -214,12 +214,12 @@ def promised(repeats: int, seed: int) -> Iterator[CaseRow]:
         ("sigma of B", consecutive(lambda b: 0.01 + 0.05 * b), best, 6),
     ):
         result = cf.fit(problem)
-        found = cf.design(result, candidate, budget=budget)
-        verified, seconds = cpu_timed(lambda d=found: d.verify(repeats, rng=seed))
+        design = cf.design(result, candidate, budget=budget)
+        verified, seconds = cpu_timed(lambda d=design: d.verify(repeats, rng=seed))
         for name in ("k1", "k2"):
-            scatter, sd = verified.quantities[name].scatter, found.after[name] * result.values[name]
-            what = f"scatter of {name}, {verified.fitted} fits; promised"
-            yield CaseRow(case if name == "k1" else "", what, f"{scatter:.5f}", f"{sd:.5f}", seconds)
+            scatter, sd = verified.quantities[name].scatter, design.after[name] * result.values[name]
+            label = f"scatter of {name}, {verified.fitted} fits; promised"
+            yield CaseRow(case if name == "k1" else "", label, f"{scatter:.5f}", f"{sd:.5f}", seconds)
             seconds = math.nan
 
 
@@ -237,8 +237,8 @@ def for_draws(seed: int, draws: int = 100) -> Iterator[CaseRow]:
     J = np.array([_drug_slopes(theta, times) for theta in thetas])
 
     def offers(rows: Array) -> Offers:
-        none = np.tile(1e-10 * np.eye(3), (len(rows), 1, 1))
-        return Offers(rows, none, np.ones((1, 210)), np.ones(1), np.full(210, np.inf), np.zeros(210))
+        prior_information = np.tile(1e-10 * np.eye(3), (len(rows), 1, 1))
+        return Offers(rows, prior_information, np.ones((1, 210)), np.ones(1), np.full(210, np.inf), np.zeros(210))
 
     def solved(goal: DesignGoal, rows: Array, start: Array | None = None) -> Any:
         return relaxed(goal, offers(rows), start=start)
@@ -246,22 +246,22 @@ def for_draws(seed: int, draws: int = 100) -> Iterator[CaseRow]:
     goal = DesignGoal(DCriterion(3))
     best = np.array([solved(goal, J[s : s + 1]).value for s in range(draws)])
 
-    def least(w: Array) -> float:
+    def min_efficiency(w: Array) -> float:
         return float(np.exp(-np.max(goal.criterion.values(offers(J).information(w)) - best) / 3))
 
     local, seconds = cpu_timed(lambda: solved(goal, _drug_slopes(_DRUG, times)[None]))
-    yield CaseRow(f"{draws} draws", "least efficiency, design at the middle", f"{least(local.w):.3f}", "", seconds)
+    yield CaseRow(f"{draws} draws", "least efficiency, design at the middle", f"{min_efficiency(local.w):.3f}", "", seconds)
     mean, seconds = cpu_timed(lambda: solved(goal, J))
-    yield CaseRow("", "least efficiency, best on average", f"{least(mean.w):.3f}", "", seconds)
-    first, early = cpu_timed(lambda: solved(DesignGoal(DCriterion(3), best, 30.0), J))
-    worst, late = cpu_timed(lambda: solved(DesignGoal(DCriterion(3), best, 300.0), J, first.w))
-    bound = f"at most {np.exp(-worst.bound / 3):.3f}"
-    yield CaseRow("", "least efficiency, best of the worst", f"{least(worst.w):.3f}", bound, early + late)
+    yield CaseRow("", "least efficiency, best on average", f"{min_efficiency(mean.w):.3f}", "", seconds)
+    smooth_design, smooth_seconds = cpu_timed(lambda: solved(DesignGoal(DCriterion(3), best, 30.0), J))
+    maximin_design, maximin_seconds = cpu_timed(lambda: solved(DesignGoal(DCriterion(3), best, 300.0), J, smooth_design.w))
+    bound = f"at most {np.exp(-maximin_design.bound / 3):.3f}"
+    yield CaseRow("", "least efficiency, best of the worst", f"{min_efficiency(maximin_design.w):.3f}", bound, smooth_seconds + maximin_seconds)
 
 
 def in_rounds(repeats: int, seed: int) -> Iterator[CaseRow]:
     """Begin with a wrong guess, and measure twelve values at once or in four rounds; efficiencies at the truth."""
-    wrong, candidate = consecutive(guess=(3.0, 0.03)), cf.Candidate(_LINE, ["b"])
+    wrong_problem, candidate = consecutive(guess=(3.0, 0.03)), cf.Candidate(_LINE, ["b"])
 
     def det(times: Array) -> float:
         h = 1e-20
@@ -269,45 +269,45 @@ def in_rounds(repeats: int, seed: int) -> Iterator[CaseRow]:
         J = np.stack([np.imag(bateman(times, rates)) / h for rates in steps])
         return float(np.sqrt(np.linalg.det(J @ J.T)))
 
-    def chosen(known: Any, n: int) -> Array:
-        table = cf.design(known, candidate, budget=n).table
+    def choose_times(problem_or_result: Any, n: int) -> Array:
+        table = cf.design(problem_or_result, candidate, budget=n).table
         return np.repeat(table["time"], table["count"])
 
     def rounds(rng: np.random.Generator) -> float:
-        times = chosen(wrong, 3)
+        times = choose_times(wrong_problem, 3)
         values = bateman(times) + 0.03 * rng.standard_normal(3)
         for _ in range(3):
             order = np.argsort(times, kind="stable")
             data = cf.Experiment({"b": values[order]}, times[order], sigma=0.03)
-            result = cf.fit(wrong.replace(experiments=[data]))
-            new = chosen(result if result.success else wrong, 3)
-            times = np.append(times, new)
-            values = np.append(values, bateman(new) + 0.03 * rng.standard_normal(3))
+            result = cf.fit(wrong_problem.replace(experiments=[data]))
+            new_times = choose_times(result if result.success else wrong_problem, 3)
+            times = np.append(times, new_times)
+            values = np.append(values, bateman(new_times) + 0.03 * rng.standard_normal(3))
         return det(times)
 
     best = det(np.repeat([1.2295, 6.8577], 6))
-    once, seconds = cpu_timed(lambda: det(chosen(wrong, 12)) / best)
-    yield CaseRow("wrong guess, 12 values", "efficiency at the truth, at once", f"{once:.2f}", "1", seconds)
+    single_efficiency, seconds = cpu_timed(lambda: det(choose_times(wrong_problem, 12)) / best)
+    yield CaseRow("wrong guess, 12 values", "efficiency at the truth, at once", f"{single_efficiency:.2f}", "1", seconds)
     evenly = det(np.linspace(20 / 12, 20, 12)) / best
     yield CaseRow("", "equidistant", f"{evenly:.2f}", "1")
-    every, seconds = cpu_timed(lambda: [rounds(np.random.default_rng([seed, i])) / best for i in range(repeats)])
-    what = f"4 rounds of 3, mean and least of {repeats}"
-    yield CaseRow("", what, f"{np.mean(every):.2f}, {np.min(every):.2f}", "1", seconds)
+    efficiencies, seconds = cpu_timed(lambda: [rounds(np.random.default_rng([seed, i])) / best for i in range(repeats)])
+    label = f"4 rounds of 3, mean and least of {repeats}"
+    yield CaseRow("", label, f"{np.mean(efficiencies):.2f}, {np.min(efficiencies):.2f}", "1", seconds)
 
 
 def many(sizes: tuple[tuple[int, int], ...], seed: int) -> Iterator[CaseRow]:
     """Count what the relaxed design of many candidates costs; memory in a second run, which it makes slower."""
     for N, n in sizes:
         J = np.random.default_rng(seed).standard_normal((1, N, 1, n))
-        one = Offers(J, np.zeros((1, n, n)), np.ones((1, N)), np.ones(1), np.full(N, np.inf), np.zeros(N))
-        found: Any
-        found, seconds = cpu_timed(lambda o=one, n=n: relaxed(DesignGoal(DCriterion(n)), o))
+        offers = Offers(J, np.zeros((1, n, n)), np.ones((1, N)), np.ones(1), np.full(N, np.inf), np.zeros(N))
+        design: Any
+        design, seconds = cpu_timed(lambda o=offers, n=n: relaxed(DesignGoal(DCriterion(n)), o))
         tracemalloc.start()
-        relaxed(DesignGoal(DCriterion(n)), one)
+        relaxed(DesignGoal(DCriterion(n)), offers)
         size = tracemalloc.get_traced_memory()[1] / 2**20
         tracemalloc.stop()
-        what = f"gap after {found.steps} steps, {size:.0f} MB"
-        yield CaseRow(f"{N} candidates, n = {n}", what, f"{found.gap:.1e}", "0", seconds)
+        label = f"gap after {design.steps} steps, {size:.0f} MB"
+        yield CaseRow(f"{N} candidates, n = {n}", label, f"{design.gap:.1e}", "0", seconds)
 
 
 def _heated(temperature: Any, concentration: Any, **options: Any) -> Any:
@@ -338,9 +338,9 @@ def _fishing(times: int, pieces: int = 0, **options: Any) -> Any:
     dt = 12 / times
     pilot = cf.Experiment({"x": [1.0], "y": [1.0]}, [1.0], sigma=dt**-0.5, inputs={"u": 0.0})
     problem = cf.Problem(model, pilot, parameters={"p2": 1.0, "p4": 1.0})
-    caught = {"u": cf.choose(0, 1, pieces=pieces) if pieces else 0.0}
-    when = cf.Candidate(dt * (0.5 + np.arange(times)), ["x", "y"], at_most=1, inputs=caught, name="next")
-    return cf.design(problem, when, budget={"x": 4 / dt, "y": 4 / dt}, criterion="A", exact=False, **options)
+    inputs = {"u": cf.choose(0, 1, pieces=pieces) if pieces else 0.0}
+    candidate = cf.Candidate(dt * (0.5 + np.arange(times)), ["x", "y"], at_most=1, inputs=inputs, name="next")
+    return cf.design(problem, candidate, budget={"x": 4 / dt, "y": 4 / dt}, criterion="A", exact=False, **options)
 
 
 def _yeast(*, chosen: bool, **options: Any) -> Any:
@@ -352,18 +352,18 @@ def _yeast(*, chosen: bool, **options: Any) -> Any:
         inputs=[dilution, feed], initial={x: 5.0, s: 0.1},
     )  # fmt: skip
     pilot = cf.Experiment({"x": [5.0], "s": [1.0]}, [5.0], sigma=0.3, inputs={"dilution": 0.12, "feed": 15.0})
-    known = {"mu": 0.31, "K": 0.18, "Y": 0.55, "m": 0.05}
-    problem = cf.Problem(model, pilot, parameters={n: cf.Parameter(v, scale="log") for n, v in known.items()})
-    fed = {"dilution": cf.choose(0.05, 0.2, pieces=5), "feed": cf.choose(5, 35, pieces=5)}
-    more: dict[str, Any] = {"initial": {"x": cf.choose(1, 10)}, "inputs": fed} if chosen else {}
-    when = cf.Candidate(np.arange(1, 41) / 2, ["x", "s"], together="time", name="next", **more)
-    return cf.design(problem, when, budget=10, **options)
+    values = {"mu": 0.31, "K": 0.18, "Y": 0.55, "m": 0.05}
+    problem = cf.Problem(model, pilot, parameters={n: cf.Parameter(v, scale="log") for n, v in values.items()})
+    inputs = {"dilution": cf.choose(0.05, 0.2, pieces=5), "feed": cf.choose(5, 35, pieces=5)}
+    choice_arguments: dict[str, Any] = {"initial": {"x": cf.choose(1, 10)}, "inputs": inputs} if chosen else {}
+    candidate = cf.Candidate(np.arange(1, 41) / 2, ["x", "s"], together="time", name="next", **choice_arguments)
+    return cf.design(problem, candidate, budget=10, **options)
 
 
 def _run_of(concentration: Any, heat: Any, **options: Any) -> dict[str, Any]:
     """Return the reactor's run, and CPU seconds."""
-    found, seconds = cpu_timed(lambda: _heated(heat, concentration, **options))
-    return {"T": found.chosen["run"]["T"].tolist(), "log10 det": -found.value / np.log(10), "seconds": seconds}
+    design, seconds = cpu_timed(lambda: _heated(heat, concentration, **options))
+    return {"T": design.chosen["run"]["T"].tolist(), "log10 det": -design.value / np.log(10), "seconds": seconds}
 
 
 def alone() -> None:
@@ -383,13 +383,13 @@ def beside_pyomo(python: str) -> dict[str, Any]:
 
 def _told_by(command: list[str], environment: dict[str, str]) -> dict[str, Any]:
     """Return what a program prints as JSON in its last line; it has one thread."""
-    one = {**environment, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", env=one, check=False)
+    environment_one_thread = {**environment, "OMP_NUM_THREADS": "1"}
+    process = subprocess.run(command, capture_output=True, encoding="utf-8", env=environment_one_thread, check=False)
     try:
-        return json.loads(done.stdout.splitlines()[-1])
+        return json.loads(process.stdout.splitlines()[-1])
     except (ValueError, IndexError):
-        said = [line for line in done.stderr.splitlines() if line.strip()][-1:] or [f"it ended with {done.returncode}"]
-        raise InputError("bench design", [f"{command[0]}: {said[0]}"]) from None
+        error_lines = [line for line in process.stderr.splitlines() if line.strip()][-1:] or [f"it ended with {process.returncode}"]
+        raise InputError("bench design", [f"{command[0]}: {error_lines[0]}"]) from None
 
 
 def choices(starts: int, pyomo: str | None = None) -> Iterator[CaseRow]:
@@ -399,33 +399,33 @@ def choices(starts: int, pyomo: str | None = None) -> Iterator[CaseRow]:
     def log10_det(design: Any) -> str:
         return f"{-design.value / np.log(10):.5f}"
 
-    found, seconds = cpu_timed(lambda: _heated(cf.Input.piecewise_constant(steps, [472.92, *[300.0] * 7]), 5.0))
-    yield CaseRow("Pyomo.DoE's reactor", "log10 det, heated early", log10_det(found), "19.29129", seconds)
+    design, seconds = cpu_timed(lambda: _heated(cf.Input.piecewise_constant(steps, [472.92, *[300.0] * 7]), 5.0))
+    yield CaseRow("Pyomo.DoE's reactor", "log10 det, heated early", log10_det(design), "19.29129", seconds)
     for n in (1, starts):
         run = _run_of(cf.choose(1, 5), cf.choose(300, 700, pieces=8), starts=n)
         heat = ", ".join(f"{t:.4g}" for t in run["T"])
-        what = f"log10 det, {n} start{'s' * (n > 1)}, T = {heat}"
-        yield CaseRow("", what, f"{run['log10 det']:.5f}", "19.29129", run["seconds"])
+        label = f"log10 det, {n} start{'s' * (n > 1)}, T = {heat}"
+        yield CaseRow("", label, f"{run['log10 det']:.5f}", "19.29129", run["seconds"])
     if pyomo:
-        each = [(beside_pyomo(pyomo), _told_by(_ALONE, dict(os.environ))) for _ in range(_TURNS)]
-        other, own = each[0]
-        first, second = (float(np.median([pair[i]["seconds"] for pair in each])) for i in (0, 1))
-        there = _heated(cf.Input.piecewise_constant(steps, other["T"][:8]), other["CA0"])
-        heat = ", ".join(f"{t:.4g}" for t in other["T"][:8])
-        yield CaseRow("", f"of Pyomo.DoE {other['version']}, T = {heat}", log10_det(there), "", first)
-        yield CaseRow("", "as Pyomo.DoE says", f"{other['log10 det']:.5f}", "")
-        yield CaseRow("", f"with ipopt {other['ipopt']}, in {_TURNS} turns", "", "", first)
-        yield CaseRow("", "log10 det, 1 start, alone, in turns", f"{own['log10 det']:.5f}", log10_det(there), second)
-        yield CaseRow("", "CPU time, by Pyomo.DoE's", f"{second / first:.2f}", "below 1")
-    found, seconds = cpu_timed(lambda: _fishing(480))
-    yield CaseRow("fishing, 4 of 12 each", "trace, nothing caught", f"{found.value:.6f}", "0.063957", seconds)
+        turns = [(beside_pyomo(pyomo), _told_by(_ALONE, dict(os.environ))) for _ in range(_TURNS)]
+        pyomo_run, own_run = turns[0]
+        pyomo_seconds, own_seconds = (float(np.median([pair[i]["seconds"] for pair in turns])) for i in (0, 1))
+        pyomo_design = _heated(cf.Input.piecewise_constant(steps, pyomo_run["T"][:8]), pyomo_run["CA0"])
+        heat = ", ".join(f"{t:.4g}" for t in pyomo_run["T"][:8])
+        yield CaseRow("", f"of Pyomo.DoE {pyomo_run['version']}, T = {heat}", log10_det(pyomo_design), "", pyomo_seconds)
+        yield CaseRow("", "as Pyomo.DoE says", f"{pyomo_run['log10 det']:.5f}", "")
+        yield CaseRow("", f"with ipopt {pyomo_run['ipopt']}, in {_TURNS} turns", "", "", pyomo_seconds)
+        yield CaseRow("", "log10 det, 1 start, alone, in turns", f"{own_run['log10 det']:.5f}", log10_det(pyomo_design), own_seconds)
+        yield CaseRow("", "CPU time, by Pyomo.DoE's", f"{own_seconds / pyomo_seconds:.2f}", "below 1")
+    design, seconds = cpu_timed(lambda: _fishing(480))
+    yield CaseRow("fishing, 4 of 12 each", "trace, nothing caught", f"{design.value:.6f}", "0.063957", seconds)
     for pieces in (60, 120):  # catching ends between those of 0.2
-        found, seconds = cpu_timed(lambda n=pieces: _fishing(240, n, starts=min(starts, 3)))
-        yield CaseRow("", f"trace, catch chosen in {pieces} pieces", f"{found.value:.6f}", "0.036944", seconds)
-    plain, seconds = cpu_timed(lambda: _yeast(chosen=False))
-    yield CaseRow("fed batch of yeast", "-log det, as fed before", f"{plain.value:.4f}", "", seconds)
-    found, seconds = cpu_timed(lambda: _yeast(chosen=True, starts=max(starts // 4, 1)))
-    yield CaseRow("", "-log det, feeding and x(0) chosen", f"{found.value:.4f}", f"below {plain.value:.4f}", seconds)
+        design, seconds = cpu_timed(lambda n=pieces: _fishing(240, n, starts=min(starts, 3)))
+        yield CaseRow("", f"trace, catch chosen in {pieces} pieces", f"{design.value:.6f}", "0.036944", seconds)
+    fed_design, seconds = cpu_timed(lambda: _yeast(chosen=False))
+    yield CaseRow("fed batch of yeast", "-log det, as fed before", f"{fed_design.value:.4f}", "", seconds)
+    design, seconds = cpu_timed(lambda: _yeast(chosen=True, starts=max(starts // 4, 1)))
+    yield CaseRow("", "-log det, feeding and x(0) chosen", f"{design.value:.4f}", f"below {fed_design.value:.4f}", seconds)
 
 
 def _run(name: str, progress: Progress, *, starts: int = _REPEATS, seed: int = 0, pyomo: str | None = None) -> Report:
@@ -434,7 +434,7 @@ def _run(name: str, progress: Progress, *, starts: int = _REPEATS, seed: int = 0
     def run() -> Iterator[CaseRow]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of fits that are simulated
-            for what, rows in (
+            for label, rows in (
                 ("published", published()),
                 ("models apart", told_apart(max(starts // 2, 2), seed)),
                 ("populations", populations()),
@@ -445,7 +445,7 @@ def _run(name: str, progress: Progress, *, starts: int = _REPEATS, seed: int = 0
                 ("rounds", in_rounds(min(starts, _SEQUENCES), seed)),
                 ("choices", choices(min(starts, _SEQUENCES), pyomo)),
             ):
-                progress(f"{NAME}: {what}")
+                progress(f"{NAME}: {label}")
                 yield from rows
 
     return cases(name, "designs of experiments", run())

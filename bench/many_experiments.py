@@ -90,11 +90,11 @@ def many_experiments(count: int, rng: int | np.random.Generator = 0) -> Problem:
         outputs={"y": A + b, "z": s * B},
     )
     times = np.linspace(0.25, 6.0, _POINTS)
-    own = np.column_stack(
+    local_values = np.column_stack(
         [5.0 * np.exp(0.3 * generator.standard_normal(count)), np.exp(0.3 * generator.standard_normal(count)),
          0.5 + 0.2 * generator.standard_normal(count)]
     )  # fmt: skip
-    data = closed_form(np.array(list(TRUTH.values())), own, times)
+    data = closed_form(np.array(list(TRUTH.values())), local_values, times)
     data = data + SIGMA * generator.standard_normal(data.shape)
     initial = {"A": free(4.0), "B": free(1.0)}
     experiments = [Experiment({"y": y, "z": z}, time=times, sigma=SIGMA, initial=initial) for y, z in data]
@@ -102,12 +102,12 @@ def many_experiments(count: int, rng: int | np.random.Generator = 0) -> Problem:
     return Problem(model, experiments, parameters={**guesses, "s": 1.5, "b": Parameter(0.3, local=True)})
 
 
-def closed_form(shared: Array, own: Array, times: Array) -> Array:
+def closed_form(shared: Array, local_values: Array, times: Array) -> Array:
     """Return y and z of every experiment, (n, 2, n_times), by the eigenvectors of the linear model."""
     k10, k12, k21, s = shared
     w, V = np.linalg.eig(np.array([[-(k10 + k12), k21], [k12, -k21]]))
-    states = np.real(np.einsum("ij,tj,jk,nk->nit", V, np.exp(np.outer(times, w)), np.linalg.inv(V), own[:, :2]))
-    return np.stack([states[:, 0] + own[:, 2:], s * states[:, 1]], axis=1)
+    states = np.real(np.einsum("ij,tj,jk,nk->nit", V, np.exp(np.outer(times, w)), np.linalg.inv(V), local_values[:, :2]))
+    return np.stack([states[:, 0] + local_values[:, 2:], s * states[:, 1]], axis=1)
 
 
 def one_long_experiment(count: int, rng: int | np.random.Generator = 0) -> Problem:
@@ -116,11 +116,11 @@ def one_long_experiment(count: int, rng: int | np.random.Generator = 0) -> Probl
     A, B, k1, k2, k3, k4 = (symbols(name) for name in ("A", "B", "k1", "k2", "k3", "k4"))
     model = Model({A: k1 * A - k2 * A * B, B: k3 * A * B - k4 * B}, parameters=[k1, k2, k3, k4])
     times = np.linspace(0.0, _HORIZON, count // 2 + 1)[1:]
-    found = solve_ivp(
+    solution = solve_ivp(
         lambda _, x: [x[0] - x[0] * x[1], x[0] * x[1] - x[1]], (0.0, _HORIZON), [0.4, 1.0], t_eval=times, rtol=1e-9,
         atol=1e-10,
     )  # fmt: skip
-    values = np.asarray(found.y, dtype=float) + SIGMA * generator.standard_normal((2, times.size))
+    values = np.asarray(solution.y, dtype=float) + SIGMA * generator.standard_normal((2, times.size))
     experiment = Experiment(
         {"A": values[0], "B": values[1]}, time=times, sigma=SIGMA, initial={"A": free(0.4), "B": free(1.0)}
     )
@@ -129,24 +129,24 @@ def one_long_experiment(count: int, rng: int | np.random.Generator = 0) -> Probl
     )
 
 
-def timed(what: str, method: str, count: int, seed: int) -> ManyTiming:
+def timed(counted_name: str, method: str, count: int, seed: int) -> ManyTiming:
     """Fit one case in this process."""
     began = time.process_time()
-    problem = many_experiments(count, seed) if what == "experiments" else one_long_experiment(count, seed)
-    built = time.process_time()
+    problem = many_experiments(count, seed) if counted_name == "experiments" else one_long_experiment(count, seed)
+    build_time = time.process_time()
     ticks: list[float] = []
     result = fit(problem, method, callback=lambda _: ticks.append(time.process_time()))
-    ended = time.process_time()
+    end_time = time.process_time()
     return ManyTiming(
-        what,
+        counted_name,
         method,
         count,
         result.iterations,
-        built - began,
-        ended - built,
+        build_time - began,
+        end_time - build_time,
         float(np.median(np.diff(ticks))) if len(ticks) > 1 else np.nan,
         peak_memory(),
-        _off(result, count) if what == "experiments" else np.nan,
+        _off(result, count) if counted_name == "experiments" else np.nan,
         result.success,
     )
 
@@ -154,12 +154,12 @@ def timed(what: str, method: str, count: int, seed: int) -> ManyTiming:
 def _off(result: Result, count: int) -> float:
     """Compare chi2 with that of the closed form at the same estimates."""
     values = result.values
-    of = [(f"A(0)[{e}]", f"B(0)[{e}]", f"b[{e}]") for e in (f"experiment {i + 1}" for i in range(count))]
-    own = np.array([[values[name] for name in names] for names in of])
+    parameter_names = [(f"A(0)[{e}]", f"B(0)[{e}]", f"b[{e}]") for e in (f"experiment {i + 1}" for i in range(count))]
+    local_values = np.array([[values[name] for name in names] for names in parameter_names])
     if result.problem is None:
         return np.nan
     points = [condition.points for condition in result.problem.conditions]
-    exact = closed_form(np.array([values[name] for name in TRUTH]), own, points[0].times)
+    exact = closed_form(np.array([values[name] for name in TRUTH]), local_values, points[0].times)
     data = np.array([of_one.values.T for of_one in points])
     return abs(float(np.sum(((exact - data) / SIGMA) ** 2)) / result.chi2 - 1.0)
 
@@ -196,30 +196,30 @@ def scaling(
     cases = [("experiments", "single", experiments), ("experiments", "collocation", experiments),
              ("values", "multiple", values), ("values", "collocation", values)]  # fmt: skip
     began = cpu_seconds()
-    found: list[ManyTiming] = []
-    for what, method, counts in cases:
-        last, before = 0.0, 0
+    timings: list[ManyTiming] = []
+    for counted_name, method, counts in cases:
+        previous_seconds, previous_count = 0.0, 0
         for count in counts:
-            left = max_time - (cpu_seconds() - began)
-            if before and last * count / before > left:
+            seconds_left = max_time - (cpu_seconds() - began)
+            if previous_count and previous_seconds * count / previous_count > seconds_left:
                 break
-            progress(f"{count:,} {what}, {method}")
+            progress(f"{count:,} {counted_name}, {method}")
             start = cpu_seconds()
             context = multiprocessing.get_context("spawn")
             with ProcessPoolExecutor(1, mp_context=context) as pool:
-                found.append(pool.submit(timed, what, method, count, rng).result())
-            last, before = cpu_seconds() - start, count
-    return tuple(found)
+                timings.append(pool.submit(timed, counted_name, method, count, rng).result())
+            previous_seconds, previous_count = cpu_seconds() - start, count
+    return tuple(timings)
 
 
-def _sheets(found: Sequence[ManyTiming]) -> list[Sheet]:
+def _sheets(timings: Sequence[ManyTiming]) -> list[Sheet]:
     sheets: list[Sheet] = []
-    for what in ("experiments", "values"):
-        rows = [t for t in found if t.what == what]
+    for counted_name in ("experiments", "values"):
+        rows = [t for t in timings if t.what == counted_name]
         sheets.append(
             Sheet.of(
                 rows,
-                (f">{what}", lambda t: f"{t.count:,}"),
+                (f">{counted_name}", lambda t: f"{t.count:,}"),
                 ("method", lambda t: t.method),
                 (">build", lambda t: f"{t.build:.2f} s"),
                 (">fit", lambda t: f"{t.seconds:.3g} s"),
@@ -227,23 +227,23 @@ def _sheets(found: Sequence[ManyTiming]) -> list[Sheet]:
                 (">an iteration", lambda t: f"{t.per_iteration:.3g} s"),
                 (">memory", lambda t: f"{t.memory:.0f} MB"),
                 (">chi2 off", lambda t: f"{t.off:.1e}" if np.isfinite(t.off) else ""),
-                title=f"Fits by the number of {what}, CPU time",
+                title=f"Fits by the number of {counted_name}, CPU time",
             )
         )
     return sheets
 
 
-def slopes(found: Sequence[ManyTiming]) -> dict[str, dict[str, float]]:
+def slopes(timings: Sequence[ManyTiming]) -> dict[str, dict[str, float]]:
     """Return the slopes of time, time of an iteration and memory, by what is counted and method."""
-    out: dict[str, dict[str, float]] = {}
-    for what, method in dict.fromkeys((t.what, t.method) for t in found):
-        rows = [t for t in found if (t.what, t.method) == (what, method)]
-        out[f"{what}, {method}"] = {
+    slopes_by_case: dict[str, dict[str, float]] = {}
+    for counted_name, method in dict.fromkeys((t.what, t.method) for t in timings):
+        rows = [t for t in timings if (t.what, t.method) == (counted_name, method)]
+        slopes_by_case[f"{counted_name}, {method}"] = {
             "fit": slope(rows, lambda t: t.seconds),
             "iteration": slope(rows, lambda t: t.per_iteration),
             "memory": slope(rows, lambda t: t.memory),
         }
-    return out
+    return slopes_by_case
 
 
 def draw_scaling(timings: Sequence[ManyTiming], path: str | Path | None = None) -> Figure:
@@ -258,13 +258,13 @@ def draw_scaling(timings: Sequence[ManyTiming], path: str | Path | None = None) 
     figure = new_figure(7.2, 3.4)
     left, right = figure.subplots(1, 2)
     lines = list(dict.fromkeys((t.what, t.method) for t in timings))
-    for what, method in lines:
-        own = [t for t in timings if (t.what, t.method) == (what, method)]
-        dash, colour = "-" if what == "experiments" else "--", RED if method == "collocation" else BLUE
-        counts = [t.count for t in own]
-        look = {"color": colour, "linewidth": 1.6, "linestyle": dash, "marker": "o", "markersize": 4}
-        left.plot(counts, [t.seconds for t in own], label=f"{what}, {method}", **look)
-        right.plot(counts, [t.memory for t in own], **look)
+    for counted_name, method in lines:
+        case_timings = [t for t in timings if (t.what, t.method) == (counted_name, method)]
+        dash, colour = "-" if counted_name == "experiments" else "--", RED if method == "collocation" else BLUE
+        counts = [t.count for t in case_timings]
+        style = {"color": colour, "linewidth": 1.6, "linestyle": dash, "marker": "o", "markersize": 4}
+        left.plot(counts, [t.seconds for t in case_timings], label=f"{counted_name}, {method}", **style)
+        right.plot(counts, [t.memory for t in case_timings], **style)
     for axes, label in ((left, "CPU seconds of a fit"), (right, "megabytes")):
         tidy(axes)
         axes.set_xscale("log")
@@ -277,19 +277,19 @@ def draw_scaling(timings: Sequence[ManyTiming], path: str | Path | None = None) 
 
 def _run(name: str, progress: Progress, seed: int = 0, plot: str | None = None, max_time: float = _LONGEST) -> Report:
     check(NAME, number_mistakes(seed=seed, max_time=max_time))
-    found = scaling(rng=seed, max_time=max_time, progress=progress)
+    timings = scaling(rng=seed, max_time=max_time, progress=progress)
     if plot is not None:
-        draw_scaling(found, plot)
+        draw_scaling(timings, plot)
     lines = Sheet.of(
-        slopes(found).items(),
+        slopes(timings).items(),
         ("", lambda item: item[0]),
         (">fit", lambda item: f"{item[1]['fit']:.2f}"),
         (">an iteration", lambda item: f"{item[1]['iteration']:.2f}"),
         (">memory", lambda item: f"{item[1]['memory']:.2f}"),
         title="Slopes: 1 is in proportion to the number",
     )
-    first, second = _sheets(found)
-    return Report((first, "", second, "", lines), record(name, [vars(t) for t in found], slopes=slopes(found)))
+    experiment_sheet, value_sheet = _sheets(timings)
+    return Report((experiment_sheet, "", value_sheet, "", lines), record(name, [vars(t) for t in timings], slopes=slopes(timings)))
 
 
 KIND = Kind(

@@ -75,13 +75,13 @@ def small_fit(name: str) -> SmallFit:
     staged = shooting.transcribe(problem, problem.guess)
     kernel: list[float] = []
 
-    def whole() -> None:
+    def time_fit() -> None:
         with _integrating() as spent:
             fit(problem, shooting)
         kernel.append(sum(spent))
 
-    whole()  # builds, and compiles
-    seconds = [cpu_timed(whole)[1] for _ in range(_REPEATS)]
+    time_fit()  # builds, and compiles
+    seconds = [cpu_timed(time_fit)[1] for _ in range(_REPEATS)]
     best = int(np.argmin(seconds))
     points = staged.start * (1.0 + 1e-9 * np.arange(_REPEATS)[:, None])
     dense = staged.dense_evaluator
@@ -94,25 +94,25 @@ def small_fit(name: str) -> SmallFit:
 @contextmanager
 def _integrating() -> Generator[list[float]]:
     """Collect the seconds of computing time of every call of the compiled integrator within a ``with`` block."""
-    anew, again, spent = NativeModel.integrate, TaskLaid.run, list[float]()
+    integrate, run_task, durations = NativeModel.integrate, TaskLaid.run, list[float]()
 
     def timed(self: NativeModel, *arguments: Any, **options: Any) -> IntegrationOutcome:
-        before = self.spent
-        found = anew(self, *arguments, **options)
-        spent.append(self.spent - before)
-        return found
+        start_seconds = self.spent
+        outcome = integrate(self, *arguments, **options)
+        durations.append(self.spent - start_seconds)
+        return outcome
 
     def timed_again(self: TaskLaid, *arguments: Any) -> bool:
-        before = self.by.model.spent
-        found = again(self, *arguments)
-        spent.append(self.by.model.spent - before)
-        return found
+        start_seconds = self.by.model.spent
+        outcome = run_task(self, *arguments)
+        durations.append(self.by.model.spent - start_seconds)
+        return outcome
 
     NativeModel.integrate, TaskLaid.run = timed, timed_again
     try:
-        yield spent
+        yield durations
     finally:
-        NativeModel.integrate, TaskLaid.run = anew, again
+        NativeModel.integrate, TaskLaid.run = integrate, run_task
 
 
 def _exact(staged: ShootingProblem) -> Array:
@@ -123,8 +123,8 @@ def _exact(staged: ShootingProblem) -> Array:
     def rates(_: float, y: Array) -> list[float]:
         return [-p1 * y[0] + p2 * y[0] * y[1], p3 * y[1] - p4 * y[0] * y[1]]
 
-    found = solve_ivp(rates, (0.0, times[-1]), [0.4, 1.0], t_eval=times, rtol=1e-12, atol=1e-13, method="DOP853")
-    return found.y.T
+    solution = solve_ivp(rates, (0.0, times[-1]), [0.4, 1.0], t_eval=times, rtol=1e-12, atol=1e-13, method="DOP853")
+    return solution.y.T
 
 
 def _error(staged: ShootingProblem) -> float:
@@ -132,7 +132,7 @@ def _error(staged: ShootingProblem) -> float:
     return float(np.abs(predicted.reshape(-1, 2) - _exact(staged)).max())
 
 
-def beside_jax(interpreter: str, ours: SmallFit) -> SmallFit:
+def beside_jax(interpreter: str, own_fit: SmallFit) -> SmallFit:
     """Let JAX fit Lotka and Volterra's model with an interpreter of its own, states as accurate as ours."""
     problem = load(_BESIDE).problem
     staged = SingleShooting().transcribe(problem, problem.guess)
@@ -143,23 +143,23 @@ def beside_jax(interpreter: str, ours: SmallFit) -> SmallFit:
         "initial": [0.4, 1.0],
         "start": staged.start.tolist(),
         "exact": _exact(staged).tolist(),
-        "error": ours.error,
+        "error": own_fit.error,
     }
     nan = float("nan")
     with resources.as_file(resources.files(__package__ or "bench").joinpath("jax_lotka_volterra.py")) as script:
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 [interpreter, str(script), str(_REPEATS)], input=json.dumps(question), capture_output=True,
                 env={k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}, check=True,
                 timeout=_LONG, encoding="utf-8",
             )  # fmt: skip
         except (OSError, subprocess.SubprocessError) as error:
-            said = str(getattr(error, "stderr", "") or error).strip().splitlines()[-1:]
-            return SmallFit(_BESIDE, "JAX", nan, nan, nan, nan, shorten(" ".join(said), 200))
-    found: dict[str, Any] = json.loads(done.stdout)
-    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
-    note = f"tolerance {found['tolerance']:.1g}, {found['iterations']} iterations"
-    return SmallFit(_BESIDE, versions, found["fit"], nan, found["linearized"], found["error"], note)
+            error_lines = str(getattr(error, "stderr", "") or error).strip().splitlines()[-1:]
+            return SmallFit(_BESIDE, "JAX", nan, nan, nan, nan, shorten(" ".join(error_lines), 200))
+    answer: dict[str, Any] = json.loads(process.stdout)
+    versions = ", ".join(f"{name} {version}" for name, version in answer["versions"].items())
+    note = f"tolerance {answer['tolerance']:.1g}, {answer['iterations']} iterations"
+    return SmallFit(_BESIDE, versions, answer["fit"], nan, answer["linearized"], answer["error"], note)
 
 
 def _run(name: str, progress: Progress, *, problems: Sequence[str] = PROBLEMS, jax: str | None = None) -> Report:
@@ -173,12 +173,12 @@ def _run(name: str, progress: Progress, *, problems: Sequence[str] = PROBLEMS, j
     def timed() -> Iterator[SmallFit]:
         for problem in problems:
             progress(f"{NAME}: {problem}")
-            ours = small_fit(problem)
-            yield ours
+            own_fit = small_fit(problem)
+            yield own_fit
             if problem == _BESIDE and jax is not None:
-                yield beside_jax(jax, ours)
+                yield beside_jax(jax, own_fit)
 
-    rows, more = collected(timed())
+    rows, status = collected(timed())
     sheet = Sheet.of(
         rows,
         ("problem", lambda row: row.problem),
@@ -191,11 +191,11 @@ def _run(name: str, progress: Progress, *, problems: Sequence[str] = PROBLEMS, j
         ("", lambda row: row.note),
         title=f"{name}: warm fits of small models, CPU time, the least of {_REPEATS}",
     )
-    return Report((sheet,), record(name, [asdict(row) for row in rows], repeats=_REPEATS, **more))
+    return Report((sheet,), record(name, [asdict(row) for row in rows], repeats=_REPEATS, **status))
 
 
-def _known(value: float, how: str) -> str:
-    return format(value, how) if np.isfinite(value) else ""
+def _known(value: float, format_spec: str) -> str:
+    return format(value, format_spec) if np.isfinite(value) else ""
 
 
 KIND = Kind(

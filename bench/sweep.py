@@ -98,16 +98,16 @@ class Curve:
 
     def at(self, error: float) -> float:
         """Return the seconds at an error, by interpolation in logarithms; NaN outside of what was measured."""
-        known = np.isfinite(self.seconds) & np.isfinite(self.errors)
-        if known.sum() < 2:
+        is_finite = np.isfinite(self.seconds) & np.isfinite(self.errors)
+        if is_finite.sum() < 2:
             return np.nan
         # An error that grows again at a finer tolerance buys nothing.
-        x: Array = np.minimum.accumulate(np.log(self.errors[known]))
-        y: Array = np.log(self.seconds[known])
+        x: Array = np.minimum.accumulate(np.log(self.errors[is_finite]))
+        y: Array = np.log(self.seconds[is_finite])
         if not x[-1] <= np.log(error) <= x[0]:
             return float(np.exp(y[0])) if np.log(error) > x[0] else np.nan
-        between: Array = np.interp(np.log([error]), x[::-1], y[::-1])
-        return float(np.exp(between[0]))
+        log_seconds: Array = np.interp(np.log([error]), x[::-1], y[::-1])
+        return float(np.exp(log_seconds[0]))
 
 
 @dataclass(frozen=True)
@@ -139,65 +139,65 @@ def sweep(
     folder : str, optional
     progress : callable, optional
     """
-    for name, posed, theta in _cases(problems, folder):
+    for name, compiled_problem, theta in _cases(problems, folder):
         progress(f"{NAME}: {name}")
-        yield compared(name, posed, theta)
+        yield compared(name, compiled_problem, theta)
 
 
-def compared(name: str, posed: Posed, theta: Array, *, explicit: bool = False) -> Compared:
+def compared(name: str, compiled_problem: Posed, theta: Array, *, explicit: bool = False) -> Compared:
     """Compare two methods on a problem at theta (n_theta,): SUNDIALS and ESDIRK, or ESDIRK and explicit steps."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        staged = SingleShooting(IntegratorOptions("cvodes" if not posed.model.algebraic_states else "idas")).transcribe(
-            posed, theta
+        staged = SingleShooting(IntegratorOptions("cvodes" if not compiled_problem.model.algebraic_states else "idas")).transcribe(
+            compiled_problem, theta
         )
-        asked = staged.asked(staged.start)
-        method = sundials(len(posed.model.algebraic_states))
-        exact, by = _exact(asked, staged, method)
+        requests = staged.asked(staged.start)
+        method = sundials(len(compiled_problem.model.algebraic_states))
+        exact, exact_method = _exact(requests, staged, method)
         if explicit:
-            asked, exact = [_copied(a) for a in asked], [(_repeated(x), _repeated(dx)) for x, dx in exact]
+            requests, exact = [_copied(a) for a in requests], [(_repeated(x), _repeated(dx)) for x, dx in exact]
         pair = ("esdirk", "explicit") if explicit else (method, "esdirk")
-        theirs, ours = (_timed(kind, asked, staged, exact, "always") for kind in pair)
-    n_d = max(a.dx0.shape[2] for a in asked)
-    lanes = sum(a.lanes.size for a in asked)
-    return Compared(name, len(posed.model.states), n_d, lanes, theirs, ours, by)
+        other_curve, own_curve = (_timed(kind, requests, staged, exact, "always") for kind in pair)
+    n_d = max(a.dx0.shape[2] for a in requests)
+    lanes = sum(a.lanes.size for a in requests)
+    return Compared(name, len(compiled_problem.model.states), n_d, lanes, other_curve, own_curve, exact_method)
 
 
-def _copied(asked: SensitivityRequest) -> SensitivityRequest:
+def _copied(request: SensitivityRequest) -> SensitivityRequest:
     """Return a request for so many of the same lanes."""
-    one = np.repeat(np.arange(asked.lanes.size), _COPIES)
-    spans = None if asked.spans is None else _repeated(asked.spans, 1)
-    return replace(asked, lanes=asked.lanes[one], dx0=_repeated(asked.dx0), dp=_repeated(asked.dp), spans=spans)
+    lane_indices = np.repeat(np.arange(request.lanes.size), _COPIES)
+    spans = None if request.spans is None else _repeated(request.spans, 1)
+    return replace(request, lanes=request.lanes[lane_indices], dx0=_repeated(request.dx0), dp=_repeated(request.dp), spans=spans)
 
 
 def _repeated(array: Array, axis: int = 0) -> Array:
     return np.repeat(array, _COPIES, axis=axis)
 
 
-def _exact(asked: Sequence[SensitivityRequest], staged: ShootingProblem, method: str) -> tuple[list[_Found], str]:
+def _exact(requests: Sequence[SensitivityRequest], staged: ShootingProblem, method: str) -> tuple[list[_Found], str]:
     """Return values and sensitivities as exactly as two methods can have them, and by which."""
 
-    def at(kind: str, finer: float = 1.0) -> list[_Found]:
+    def integrate(kind: str, finer: float = 1.0) -> list[_Found]:
         tolerances = finer * _EXACT.relative_tolerance, finer * _EXACT.absolute_tolerance
         options = IntegratorOptions(kind, *tolerances, max_steps=_EXACT.max_steps)
-        return [_run(a, _with(a, staged, options)) for a in asked]
+        return [_run(a, _with(a, staged, options)) for a in requests]
 
     def differ(one: list[_Found], other: list[_Found]) -> float:
-        return max(_error(a, f, g) for a, f, g in zip(asked, one, other, strict=True))
+        return max(_error(a, f, g) for a, f, g in zip(requests, one, other, strict=True))
 
-    theirs, ours = at(method), at("esdirk")
-    if not all(np.isfinite(part).all() for found in theirs for part in found):
-        return ours, "esdirk"
-    if not differ(ours, theirs) > _AGREED:
-        return theirs, method
-    finer = {method: at(method, 0.1), "esdirk": at("esdirk", 0.1)}
-    moved = {method: differ(theirs, finer[method]), "esdirk": differ(ours, finer["esdirk"])}
-    best = min(moved, key=lambda kind: moved[kind])
-    return finer[best], best
+    other_values, own_values = integrate(method), integrate("esdirk")
+    if not all(np.isfinite(part).all() for trajectory in other_values for part in trajectory):
+        return own_values, "esdirk"
+    if not differ(own_values, other_values) > _AGREED:
+        return other_values, method
+    finer_values = {method: integrate(method, 0.1), "esdirk": integrate("esdirk", 0.1)}
+    shifts = {method: differ(other_values, finer_values[method]), "esdirk": differ(own_values, finer_values["esdirk"])}
+    best = min(shifts, key=lambda kind: shifts[kind])
+    return finer_values[best], best
 
 
 def _timed(
-    kind: str, asked: Sequence[SensitivityRequest], staged: ShootingProblem, exact: list[_Found], compilation: str
+    kind: str, requests: Sequence[SensitivityRequest], staged: ShootingProblem, exact: list[_Found], compilation: str
 ) -> Curve:
     """Time one method at all tolerances."""
     seconds: list[float] = []
@@ -208,34 +208,34 @@ def _timed(
             break
         options = IntegratorOptions(kind, tolerance, 1e-2 * tolerance, max_steps=_STEPS, compile=compilation)
         began = time.process_time()
-        integrators = [_with(a, staged, options) for a in asked]
-        found = [_run(a, by) for a, by in zip(asked, integrators, strict=True)]
-        first = time.process_time() - began
-        taken = [cpu_timed(lambda: [_run(a, by) for a, by in zip(asked, integrators, strict=True)])[1]  # noqa: B023
+        integrators = [_with(a, staged, options) for a in requests]
+        trajectories = [_run(a, integrator) for a, integrator in zip(requests, integrators, strict=True)]
+        first_seconds = time.process_time() - began
+        durations = [cpu_timed(lambda: [_run(a, integrator) for a, integrator in zip(requests, integrators, strict=True)])[1]  # noqa: B023
                  for _ in range(_REPETITIONS)]  # fmt: skip
-        building = max(building, first - min(taken))
-        seconds.append(min(taken))
-        errors.append(max(_error(a, f, e) for a, f, e in zip(asked, found, exact, strict=True)))
+        building = max(building, first_seconds - min(durations))
+        seconds.append(min(durations))
+        errors.append(max(_error(a, f, e) for a, f, e in zip(requests, trajectories, exact, strict=True)))
     return Curve(kind, np.array(seconds), np.array(errors), building)
 
 
-def _with(asked: SensitivityRequest, staged: ShootingProblem, options: IntegratorOptions) -> Integrator:
-    return integrator_of(staged.problem.model, asked.integrator.grid, options)
+def _with(request: SensitivityRequest, staged: ShootingProblem, options: IntegratorOptions) -> Integrator:
+    return integrator_of(staged.problem.model, request.integrator.grid, options)
 
 
-def _run(asked: SensitivityRequest, by: Integrator) -> _Found:
+def _run(request: SensitivityRequest, integrator: Integrator) -> _Found:
     """Integrate values with sensitivities: at once by a method that can, else first those, then these."""
-    if asked.spans is None:
-        at, slopes = by.differentiated(asked.lanes, asked.dx0, asked.dp)
-        return at.x, slopes.dx
-    at = by.values(asked.lanes)
-    return at.x, by.sensitivities(asked.lanes, at, asked.dx0, asked.dp, asked.spans).dx
+    if request.spans is None:
+        values, slopes = integrator.differentiated(request.lanes, request.dx0, request.dp)
+        return values.x, slopes.dx
+    values = integrator.values(request.lanes)
+    return values.x, integrator.sensitivities(request.lanes, values, request.dx0, request.dp, request.spans).dx
 
 
-def _error(asked: SensitivityRequest, found: _Found, exact: _Found) -> float:
+def _error(request: SensitivityRequest, values: _Found, exact: _Found) -> float:
     """Return the largest relative error of values and sensitivities; infinite where a lane failed."""
-    unit = np.maximum(asked.lanes.units[0], _REMEMBERED * np.abs(asked.lanes.x0))[:, None]
-    (x, dx), (x_, dx_) = found, exact
+    unit = np.maximum(request.lanes.units[0], _REMEMBERED * np.abs(request.lanes.x0))[:, None]
+    (x, dx), (x_, dx_) = values, exact
     of_values = np.abs(x - x_) / np.maximum(np.abs(x_).max(axis=1, keepdims=True), _NEGLIGIBLE * unit)
     of_slopes = np.abs(dx - dx_) / np.maximum(np.abs(dx_).max(axis=1, keepdims=True), _NEGLIGIBLE * unit[..., None])
     worst = max(float(of_values.max(initial=0.0)), float(of_slopes.max(initial=0.0)))
@@ -246,20 +246,20 @@ def _cases(problems: Sequence[str] | None, folder: str | None) -> Iterator[tuple
     for name in PROBLEMS if problems is None else problems:
         if name in names():
             benchmark = load(name)
-            posed = benchmark.problem.posed.starting_at(benchmark.reference.parameters)
-            yield name, posed, posed.guess
+            compiled_problem = benchmark.problem.posed.starting_at(benchmark.reference.parameters)
+            yield name, compiled_problem, compiled_problem.guess
     for name, file in _files(folder).items():
         if problems is None or name in problems:
             from castfit import petab
 
-            posed = petab.load(file).posed
-            yield name, posed, posed.guess
+            compiled_problem = petab.load(file).posed
+            yield name, compiled_problem, compiled_problem.guess
 
 
 def _files(folder: str | None) -> dict[str, Path]:
     """Return the PEtab problems in a folder, by what their folders' names begin with."""
-    found = [] if folder is None else sorted(Path(folder).glob("*/*.yaml"))
-    return {file.parent.name.partition("_")[0]: file for file in found}
+    paths = [] if folder is None else sorted(Path(folder).glob("*/*.yaml"))
+    return {file.parent.name.partition("_")[0]: file for file in paths}
 
 
 def explicit(*, models: Sequence[str] | None = None, progress: Progress = lambda _: None) -> Iterator[Compared]:
@@ -274,19 +274,19 @@ def explicit(*, models: Sequence[str] | None = None, progress: Progress = lambda
     for name, model in _textbook().items():
         if models is None or name in models:
             progress(f"{EXPLICIT}: {name}")
-            posed = model.all_states().posed
-            yield compared(name, posed, posed.guess, explicit=True)
+            compiled_problem = model.all_states().posed
+            yield compared(name, compiled_problem, compiled_problem.guess, explicit=True)
 
 
 def _run_explicit(name: str, progress: Progress, **options: Any) -> Report:
     chosen, plot = options.get("problems"), options.get("plot")
-    picked = None if chosen is None else tuple(chosen.split(",")) if isinstance(chosen, str) else tuple(chosen)
-    check(EXPLICIT, unknown_mistakes("model", picked or (), tuple(_textbook())))
-    found, ended = collected(explicit(models=picked, progress=progress))
+    names = None if chosen is None else tuple(chosen.split(",")) if isinstance(chosen, str) else tuple(chosen)
+    check(EXPLICIT, unknown_mistakes("model", names or (), tuple(_textbook())))
+    comparisons, status = collected(explicit(models=names, progress=progress))
     if plot is not None:
-        draw_sweeps(found, plot)
+        draw_sweeps(comparisons, plot)
     sheet = Sheet.of(
-        found,
+        comparisons,
         ("model", lambda c: c.name),
         (">states", lambda c: f"{c.n_x}"),
         (">directions", lambda c: f"{c.n_d}"),
@@ -295,7 +295,7 @@ def _run_explicit(name: str, progress: Progress, **options: Any) -> Report:
         *_ratios(),
         title=f"CPU time of values with sensitivities of {_COPIES} experiments at equal errors, ms",
     )
-    return Report((sheet,), record(name, _recorded(found), **ended))
+    return Report((sheet,), record(name, _recorded(comparisons), **status))
 
 
 def _run_table(name: str, progress: Progress, **options: Any) -> Report:
@@ -305,11 +305,11 @@ def _run_table(name: str, progress: Progress, **options: Any) -> Report:
     if folder is not None and not Path(folder).is_dir():
         mistakes.append(f"folder {folder} does not exist")
     check(NAME, mistakes)
-    found, ended = collected(sweep(problems=picked, folder=folder, progress=progress))
+    comparisons, status = collected(sweep(problems=picked, folder=folder, progress=progress))
     if plot is not None:
-        draw_sweeps(found, plot)
+        draw_sweeps(comparisons, plot)
     sheet = Sheet.of(
-        found,
+        comparisons,
         ("problem", lambda c: c.name),
         (">states", lambda c: f"{c.n_x}"),
         (">directions", lambda c: f"{c.n_d}"),
@@ -323,60 +323,60 @@ def _run_table(name: str, progress: Progress, **options: Any) -> Report:
         *_ratios(),
         title="CPU time of values with sensitivities at equal errors",
     )
-    return Report((sheet,), record(name, _recorded(found), **ended))
+    return Report((sheet,), record(name, _recorded(comparisons), **status))
 
 
-def _recorded(found: Sequence[Compared]) -> list[dict[str, Any]]:
+def _recorded(comparisons: Sequence[Compared]) -> list[dict[str, Any]]:
     return [
         {
             "problem": c.name, "states": c.n_x, "directions": c.n_d, "lanes": c.lanes, "exact": c.exact,
             "tolerances": [*TOLERANCES, _FINEST],
             "ratios": {f"{e:.0e}": c.ratio(e) for e in ACCURACIES},
-            **{of.method: {"seconds": of.seconds.tolist(), "errors": of.errors.tolist(), "building": of.building}
-               for of in (c.theirs, c.ours)},
+            **{curve.method: {"seconds": curve.seconds.tolist(), "errors": curve.errors.tolist(), "building": curve.building}
+               for curve in (c.theirs, c.ours)},
         }
-        for c in found
+        for c in comparisons
     ]  # fmt: skip
 
 
-def draw_sweeps(found: Sequence[Compared], path: str | Path | None = None) -> Figure:
+def draw_sweeps(comparisons: Sequence[Compared], path: str | Path | None = None) -> Figure:
     """Plot milliseconds against errors, both logarithmic, a panel per problem.
 
     Parameters
     ----------
-    found : sequence
+    comparisons : sequence
     path : str or Path, optional
         Where to write the figure; the ending decides on the format.
     """
-    columns = min(max(len(found), 1), 4)
-    rows = -(-max(len(found), 1) // columns)
+    columns = min(max(len(comparisons), 1), 4)
+    rows = -(-max(len(comparisons), 1) // columns)
     figure = new_figure(2.6 * columns, 2.3 * rows)
     grid = figure.subplots(rows, columns, squeeze=False)
-    for axes, of in zip(grid.ravel(), found, strict=False):
+    for axes, comparison in zip(grid.ravel(), comparisons, strict=False):
         tidy(axes)
-        for colour, curve in ((RED, of.theirs), (BLUE, of.ours)):
-            known = np.isfinite(curve.errors) & (curve.errors > 0.0)
+        for colour, curve in ((RED, comparison.theirs), (BLUE, comparison.ours)):
+            is_finite = np.isfinite(curve.errors) & (curve.errors > 0.0)
             axes.plot(
-                curve.errors[known], 1e3 * curve.seconds[known], ".-", color=colour, linewidth=1.4, label=curve.method
+                curve.errors[is_finite], 1e3 * curve.seconds[is_finite], ".-", color=colour, linewidth=1.4, label=curve.method
             )
-        if any(np.isfinite(curve.errors).any() for curve in (of.theirs, of.ours)):
+        if any(np.isfinite(curve.errors).any() for curve in (comparison.theirs, comparison.ours)):
             axes.set_xscale("log")
             axes.set_yscale("log")
-        axes.set_title(of.name, loc="left", fontsize=9, color=INK)
-    for axes in grid.ravel()[len(found) :]:
+        axes.set_title(comparison.name, loc="left", fontsize=9, color=INK)
+    for axes in grid.ravel()[len(comparisons) :]:
         axes.set_axis_off()
-    if found:
+    if comparisons:
         grid[0, 0].legend(fontsize=7, frameon=False, labelcolor=INK)
     figure.supxlabel("largest relative error", fontsize=9, color=INK)
     figure.supylabel("CPU time, ms", fontsize=9, color=INK)
     return finish(figure, path)
 
 
-def _times(what: str, of: Callable[[Compared], Curve]) -> list[Column[Compared]]:
+def _times(label: str, curve_of: Callable[[Compared], Curve]) -> list[Column[Compared]]:
     """Return a column of milliseconds per accuracy."""
 
     def column(error: float) -> Column[Compared]:
-        return f">{what} at {error:.0e}", lambda c: _ms(of(c).at(error))
+        return f">{label} at {error:.0e}", lambda c: _ms(curve_of(c).at(error))
 
     return [column(error) for error in ACCURACIES]
 

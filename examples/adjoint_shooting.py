@@ -165,8 +165,8 @@ def gradients(v):
 
 
 def conditions(v):
-    at = staged.evaluate(v)
-    return np.nan_to_num(rows_of.values(at.values, v, at.related), nan=1e10)  # SLSQP knows no NaN
+    evaluation = staged.evaluate(v)
+    return np.nan_to_num(rows_of.values(evaluation.values, v, evaluation.related), nan=1e10)  # SLSQP knows no NaN
 
 
 squares = minimize(

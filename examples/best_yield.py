@@ -41,9 +41,9 @@ mean = cf.control(model, parameters=cases, **question)
 worst = cf.control(model, parameters=cases, scenarios="worst", **question)
 
 
-def yields(found):
+def yields(design):
     """Return the yields of the three reactors."""
-    signals = {"T": found.inputs["T"]}
+    signals = {"T": design.inputs["T"]}
     return np.array([cf.simulate(model, case, [0, 1], inputs=signals)["b"][-1] for case in cases])
 
 

@@ -47,9 +47,9 @@ for name in result.names:
     print(f"{name:8}" + "".join(f"{f'{low:.3f} to {high:.3f}':>18}" for low, high in pairs))
 
 # The distribution of k_m has a long tail to the right; the linear interval knows nothing of it.
-skew = {what: (pair[1] - result["k_m"]) / (result["k_m"] - pair[0]) for what, pair in
+skew = {method: (pair[1] - result["k_m"]) / (result["k_m"] - pair[0]) for method, pair in
         {"linear": linear["k_m"], "BCa": bca["k_m"], "profile": profile["k_m"]}.items()}  # fmt: skip
-print({what: round(float(s), 2) for what, s in skew.items()})
+print({method: round(float(s), 2) for method, s in skew.items()})
 assert abs(skew["linear"] - 1.0) < 1e-6
 assert skew["BCa"] > 1.1
 assert skew["profile"] > 1.1

@@ -36,12 +36,12 @@ bounce = cf.Event(when=height, direction="falling", changes={speed: -e * speed})
 
 def parabolas(times, g, e, dropped):
     """Return the heights by hand: flights of 2 v / g, of which each begins e times as fast as the one before it."""
-    begun, fast = np.sqrt(2 * dropped / g), e * np.sqrt(2 * g * dropped)
+    start, speed = np.sqrt(2 * dropped / g), e * np.sqrt(2 * g * dropped)
     heights = dropped - g * times**2 / 2
-    while begun < times[-1]:
-        since = times - begun
-        heights = np.where(since > 0, fast * since - g * since**2 / 2, heights)
-        begun, fast = begun + 2 * fast / g, e * fast
+    while start < times[-1]:
+        elapsed = times - start
+        heights = np.where(elapsed > 0, speed * elapsed - g * elapsed**2 / 2, heights)
+        start, speed = start + 2 * speed / g, e * speed
     return heights
 
 

@@ -37,9 +37,9 @@ def curves(mumax, ks, y):
             mu = mumax * v[1] / (ks + v[1])
             return [(mu - rate) * v[0], rate * (FEED - v[1]) - mu * v[0] / y]
 
-        found = solve_ivp(right, (begin, end), state, t_eval=np.arange(begin + 1, end + 1), rtol=1e-10, atol=1e-12)
-        state = found.y[:, -1]
-        pieces.append(found.y)
+        solution = solve_ivp(right, (begin, end), state, t_eval=np.arange(begin + 1, end + 1), rtol=1e-10, atol=1e-12)
+        state = solution.y[:, -1]
+        pieces.append(solution.y)
     return np.hstack(pieces)
 
 

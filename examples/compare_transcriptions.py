@@ -58,14 +58,14 @@ def draw_course(course: cf.IncrementalResult, optimum: dict[str, float], path: P
     figure = Figure(figsize=(6.4, 3.6), layout="constrained")
     axes = figure.subplots()
     for name, value in optimum.items():
-        at = [h.horizon for h in course.horizons]
+        horizons = [h.horizon for h in course.horizons]
         estimates = np.array([h.estimates[name] / value for h in course.horizons])
         errors = np.array([h.standard_errors[name] / value for h in course.horizons])
-        axes.errorbar(at, estimates, np.where(np.isfinite(errors), errors, 0.0), fmt="o-", capsize=3, label=name)
+        axes.errorbar(horizons, estimates, np.where(np.isfinite(errors), errors, 0.0), fmt="o-", capsize=3, label=name)
     axes.axhline(1.0, color="0.5", linewidth=0.8)
     axes.set_yscale("symlog", linthresh=2)
     axes.set(xscale="log", ylim=(-1, 200), xlabel="horizon", ylabel="estimate / optimum")
-    axes.set_xticks(at, [f"{t:g}" for t in at], minor=False)
+    axes.set_xticks(horizons, [f"{t:g}" for t in horizons], minor=False)
     axes.legend(frameon=False)
     figure.savefig(path)
 

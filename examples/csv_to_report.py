@@ -43,14 +43,14 @@ pd.DataFrame(rows, columns=["patient", "hours", "mg_per_l"]).to_csv(file, index=
 table = pd.read_csv(file)
 experiments = [
     cf.Experiment(
-        {"concentration": own["mg_per_l"].to_numpy()},
-        time=own["hours"].to_numpy(),
+        {"concentration": rows["mg_per_l"].to_numpy()},
+        time=rows["hours"].to_numpy(),
         start=0,
         sigma=cf.relative(0.05),
         initial={"gut": DOSES[str(patient)], "blood": 0},
         name=str(patient),
     )
-    for patient, own in table.groupby("patient")
+    for patient, rows in table.groupby("patient")
 ]
 
 # %%

@@ -24,8 +24,8 @@ TIMES = np.linspace(0, 12, 61)
 
 def logistic(**options) -> cf.Model:
     x, r, tau = cf.symbols("x r tau")
-    before = cf.delay(x, tau, history=START, **options)
-    return cf.Model({x: r * x * (1 - before)}, parameters=[r, tau], initial={x: START})
+    delayed = cf.delay(x, tau, history=START, **options)
+    return cf.Model({x: r * x * (1 - delayed)}, parameters=[r, tau], initial={x: START})
 
 
 def method_of_steps() -> np.ndarray:
@@ -33,9 +33,9 @@ def method_of_steps() -> np.ndarray:
     pieces = [lambda t: np.array([START])]
     for k in range(12):
         past, x0 = pieces[-1], pieces[-1](k * TAU)
-        found = solve_ivp(lambda t, x, past=past: R * x * (1 - past(t - TAU)), (k * TAU, (k + 1) * TAU), x0,
+        solution = solve_ivp(lambda t, x, past=past: R * x * (1 - past(t - TAU)), (k * TAU, (k + 1) * TAU), x0,
                           method="DOP853", rtol=1e-12, atol=1e-14, dense_output=True)  # fmt: skip
-        pieces.append(found.sol)
+        pieces.append(solution.sol)
     return np.array([pieces[min(int(t // TAU), 11) + 1](t)[0] for t in TIMES])
 
 
@@ -44,8 +44,8 @@ def accuracy() -> None:
     errors = {}
     for method, orders in (("spectral", (4, 8, 15, 30)), ("chain", (8, 50, 200))):
         for order in orders:
-            found = cf.simulate(logistic(method=method, order=order), {"r": R, "tau": TAU}, TIMES)["x"]
-            errors[method, order] = np.abs(found - exact).max()
+            trajectory = cf.simulate(logistic(method=method, order=order), {"r": R, "tau": TAU}, TIMES)["x"]
+            errors[method, order] = np.abs(trajectory - exact).max()
             print(f"{method:8s} {order:4d}   largest error {errors[method, order]:.1e}")
     picture(errors)
     assert errors["spectral", 8] < 1e-3 < errors["chain", 200]

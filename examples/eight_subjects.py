@@ -35,8 +35,8 @@ rng = np.random.default_rng(2)
 
 def subject() -> np.ndarray:
     """Simulate somebody's concentrations."""
-    own = {n: TRUTH[n] * np.exp(TRUTH[f"omega({n})"] * rng.standard_normal()) for n in ("ka", "ke")}
-    values = {**own, "lag": TRUTH["lag"], "share": TRUTH["share"]}
+    rates = {n: TRUTH[n] * np.exp(TRUTH[f"omega({n})"] * rng.standard_normal()) for n in ("ka", "ke")}
+    values = {**rates, "lag": TRUTH["lag"], "share": TRUTH["share"]}
     exact = cf.simulate(model, values, TIMES, events=tablet)["c"]
     return exact + np.hypot(FLOOR, TRUTH["share"] * exact) * rng.standard_normal(TIMES.size)
 
@@ -44,10 +44,10 @@ def subject() -> np.ndarray:
 measured = [subject() for _ in range(8)]
 
 
-def fitted(sigma: ca.SX, first: int) -> cf.MixedEffectsResult:
+def fitted(sigma: ca.SX, start_index: int) -> cf.MixedEffectsResult:
     """Fit the population from a sample on, with a sigma."""
     experiments = [
-        cf.Experiment({"c": y[first:]}, TIMES[first:], events=tablet, noise={"c": cf.Gaussian(sigma=sigma)})
+        cf.Experiment({"c": y[start_index:]}, TIMES[start_index:], events=tablet, noise={"c": cf.Gaussian(sigma=sigma)})
         for y in measured
     ]
     parameters = {
@@ -56,8 +56,8 @@ def fitted(sigma: ca.SX, first: int) -> cf.MixedEffectsResult:
         "lag": cf.Parameter(0.2, bounds=(0, 1)),
         "share": cf.Parameter(0.2, bounds=(0.001, 1)),
     }
-    problem, own = cf.Problem(model, experiments, parameters=parameters), cf.Individual(omega=0.4)
-    return cf.mixed_effects(problem, cf.Population({"ka": own, "ke": own}))
+    problem, individual = cf.Problem(model, experiments, parameters=parameters), cf.Individual(omega=0.4)
+    return cf.mixed_effects(problem, cf.Population({"ka": individual, "ke": individual}))
 
 
 misled = fitted(share * c, 0)

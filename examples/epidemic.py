@@ -63,26 +63,26 @@ def problem() -> cf.Problem:
 
 
 def main() -> None:
-    asked = problem()
-    result = cf.fit(asked)
+    epidemic_problem = problem()
+    result = cf.fit(epidemic_problem)
     print(result)
     reproduction = result.parameters["b"] / result.parameters["g"]
     print(f"\nbasic reproduction number {reproduction:.2f}")
     print(result.diagnostics)
 
     (band,) = result.predict(WEEKS, bands="linear", noise=True).values()
-    inside = np.mean((band["cases lower"] <= CASES) & (band["cases upper"] >= CASES))
-    print(f"{100 * inside:.0f} % of the weeks lie within the 95 % band of new values")
+    coverage = np.mean((band["cases lower"] <= CASES) & (band["cases upper"] >= CASES))
+    print(f"{100 * coverage:.0f} % of the weeks lie within the 95 % band of new values")
 
     for transcription in (cf.SingleShooting(), cf.MultipleShooting(5)):
-        other = cf.fit(asked, transcription)
-        assert abs(other.neg2loglik - result.neg2loglik) < 1e-3, other.message
-    poisson = cf.fit(asked.replace(experiments=[cf.Experiment({"cases": CASES}, time=WEEKS, noise=cf.Poisson())]))
+        other_result = cf.fit(epidemic_problem, transcription)
+        assert abs(other_result.neg2loglik - result.neg2loglik) < 1e-3, other_result.message
+    poisson = cf.fit(epidemic_problem.replace(experiments=[cf.Experiment({"cases": CASES}, time=WEEKS, noise=cf.Poisson())]))
     print(f"AIC: negative binomial {result.aic:.1f}, Poisson {poisson.aic:.1f}")
     assert result.success
     assert result.aic < poisson.aic - 100
     assert 1.2 < reproduction < 4
-    assert inside >= 0.8
+    assert coverage >= 0.8
 
     figure = picture(result)
     if len(sys.argv) > 1:

@@ -55,13 +55,13 @@ def paragraph(text):
     return textwrap.fill(text, 100, initial_indent="   ", subsequent_indent="   ") + "\n"
 
 
-def iterate(staged, solver, *, every=1):
+def iterate(staged, solver, *, interval=1):
     """Run the solver, with one line for every so many iterations; return its states."""
     print("   i          cost        gap  lambda  omega^  condition  phase")
     states = []
     for state in solver.iterate(staged):
         states.append(state)
-        if state.status is None and state.iteration % every == 0:
+        if state.status is None and state.iteration % interval == 0:
             gap = largest(gaps_at(staged, state.v))
             omega, condition = (
                 f"{state.report[figure]:.2g}" if figure in state.report else "-" for figure in ("omega", "condition")
@@ -213,7 +213,7 @@ theta = calcium.problem.theta_from(calcium.draw_start(1))
 
 print("5. Calcium oscillations, single shooting")
 few = cf.GaussNewton(homotopy="never", max_iter=30)
-single = iterate(cf.SingleShooting().transcribe(calcium.problem, theta), few, every=5)
+single = iterate(cf.SingleShooting().transcribe(calcium.problem, theta), few, interval=5)
 assert single[-1].status is cf.Status.MAX_ITERATIONS
 assert np.median([state.damping for state in single]) < 0.2
 

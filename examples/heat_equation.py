@@ -26,13 +26,13 @@ def rod(n):
     flows = [q, *(k * (left - right) / width for left, right in pairwise(u)), 0]
     rates = {u[i]: (flows[i] - flows[i + 1]) / width - h * u[i] for i in range(n)}
 
-    def at(place):
+    def temperature_at(place):
         """Interpolate between the centres of the cells."""
         i = min(int(place * n - 0.5), n - 2)
         share = place * n - 0.5 - i
         return (1 - share) * u[i] + share * u[i + 1]
 
-    outputs = {f"at {place:g}": at(place) for place in (0.1, 0.4, 0.8)}
+    outputs = {f"at {place:g}": temperature_at(place) for place in (0.1, 0.4, 0.8)}
     return cf.Model(rates, parameters=[k, h, q], outputs=outputs, initial=dict.fromkeys(u, 0))
 
 
@@ -51,9 +51,9 @@ def fine(n=400):
         return (flow[:-1] - flow[1:]) / width - TRUE["h"] * u
 
     band = {"lband": 1, "uband": 1}
-    found = solve_ivp(right, (0, 8), np.zeros(n), "LSODA", TIMES, rtol=1e-9, atol=1e-11, **band).y
+    temperatures = solve_ivp(right, (0, 8), np.zeros(n), "LSODA", TIMES, rtol=1e-9, atol=1e-11, **band).y
     centres = (np.arange(n) + 0.5) * width
-    return np.array([[np.interp(place, centres, u) for u in found.T] for place in (0.1, 0.4, 0.8)])
+    return np.array([[np.interp(place, centres, u) for u in temperatures.T] for place in (0.1, 0.4, 0.8)])
 
 
 exact = fine()

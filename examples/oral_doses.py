@@ -39,12 +39,12 @@ def closed_form(times, dose, ka, k10, k12, k21, F, tlag):
     total = k10 + k12 + k21
     root = np.sqrt(total**2 - 4 * k10 * k21)
     rates = np.array([ka, (total + root) / 2, (total - root) / 2])
-    others = rates[:, None] - rates + np.eye(3)  # the diagonal must not count
-    weights = (k21 - rates) / -np.prod(np.where(np.eye(3, dtype=bool), -1.0, -others), axis=1)
+    rate_differences = rates[:, None] - rates + np.eye(3)  # the diagonal must not count
+    weights = (k21 - rates) / -np.prod(np.where(np.eye(3, dtype=bool), -1.0, -rate_differences), axis=1)
     amount = 0.0
-    for given in (0.0, 12.0):
-        since = times - given - tlag
-        amount += (since > 0) * F * dose * ka * (weights @ np.exp(-np.outer(rates, np.maximum(since, 0.0))))
+    for dose_time in (0.0, 12.0):
+        elapsed = times - dose_time - tlag
+        amount += (elapsed > 0) * F * dose * ka * (weights @ np.exp(-np.outer(rates, np.maximum(elapsed, 0.0))))
     return amount / VOLUME
 
 

@@ -53,16 +53,16 @@ def culture(s, mu, K):
     """Return the concentrations of substrate and bacteria at TIMES; the fermenter is full at t = 8."""
 
     def rates(pump):
-        def of(_, y):
+        def derivatives(_, y):
             V, S, X = y
             growth = mu * S / (K * V + S) * X
             return [pump, 20 * pump - 2 * growth, growth]
 
-        return of
+        return derivatives
 
-    first = solve_ivp(rates(0.05), (0, 8), [1, s, 0.2], t_eval=TIMES[:8], rtol=1e-10, atol=1e-12)
-    second = solve_ivp(rates(0.0), (8, 16), first.y[:, -1], t_eval=TIMES[8:], rtol=1e-10, atol=1e-12)
-    V, S, X = np.hstack([first.y, second.y])
+    fed_phase = solve_ivp(rates(0.05), (0, 8), [1, s, 0.2], t_eval=TIMES[:8], rtol=1e-10, atol=1e-12)
+    batch_phase = solve_ivp(rates(0.0), (8, 16), fed_phase.y[:, -1], t_eval=TIMES[8:], rtol=1e-10, atol=1e-12)
+    V, S, X = np.hstack([fed_phase.y, batch_phase.y])
     return S / V, X / V
 
 

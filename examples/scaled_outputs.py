@@ -36,8 +36,8 @@ def measured():
     model = cf.Model(rate, parameters=[k, h], inputs=[u])
     blots = {}
     for name, (scale, background) in exposures.items():
-        seen = cf.simulate(model, times=times, parameters=truth, inputs={"u": stimuli[name]}, initial={"x": 0.0})
-        blots[name] = scale * seen["x"] + background + sizes[name] * rng.standard_normal(times.size)
+        trajectory = cf.simulate(model, times=times, parameters=truth, inputs={"u": stimuli[name]}, initial={"x": 0.0})
+        blots[name] = scale * trajectory["x"] + background + sizes[name] * rng.standard_normal(times.size)
     return blots
 
 
@@ -75,8 +75,8 @@ plain = cf.Model(rate, parameters=[k, h, s, o], inputs=[u], outputs={"blot": s *
 
 def explicit(scale, offset):
     """Pose the problem with scale and offset as local parameters, begun at {experiment: value}."""
-    own = {"s": cf.Parameter(scale, local=True), "o": cf.Parameter(offset, local=True)}
-    return cf.Problem(plain, experiments(), parameters={**guesses, **own})
+    local_parameters = {"s": cf.Parameter(scale, local=True), "o": cf.Parameter(offset, local=True)}
+    return cf.Problem(plain, experiments(), parameters={**guesses, **local_parameters})
 
 
 best = {e: (found.parameters[f"scale(blot)[{e}]"], found.parameters[f"offset(blot)[{e}]"]) for e in blots}

@@ -28,10 +28,10 @@ def cascade() -> cf.Model:
     K, Ka, S, S1, S2, P, u = cf.symbols("K Ka S S1 S2 P u")
     on, off, k1, k2, d1, d2, km, make, lose = cf.symbols("on off k1 k2 d1 d2 km make lose")
     activation = on * u * K - off * Ka
-    first = k1 * Ka * S / (km + S) - d1 * P * S1 / (km + S1)
-    second = k2 * Ka * S1 / (km + S1) - d2 * P * S2 / (km + S2)
+    first_step = k1 * Ka * S / (km + S) - d1 * P * S1 / (km + S1)
+    second_step = k2 * Ka * S1 / (km + S1) - d2 * P * S2 / (km + S2)
     return cf.Model(
-        {K: -activation, Ka: activation, S: -first, S1: first - second, S2: second, P: make * (1 + S2) - lose * P},
+        {K: -activation, Ka: activation, S: -first_step, S1: first_step - second_step, S2: second_step, P: make * (1 + S2) - lose * P},
         parameters=[on, off, k1, k2, d1, d2, km, make, lose],
         inputs=[u],
         initial={K: 1, Ka: 0, S: 2, S1: 0, S2: 0, P: 0.5},
@@ -39,52 +39,52 @@ def cascade() -> cf.Model:
 
 
 def long_simulation(model: cf.Model, values, options=EXACT, **initial) -> np.ndarray:
-    found = cf.simulate(model, values, [0.0, LONG], inputs={"u": 0.6}, initial=initial, integrator=options)
-    return np.array([found[n][-1] for n in model.states])
+    trajectories = cf.simulate(model, values, [0.0, LONG], inputs={"u": 0.6}, initial=initial, integrator=options)
+    return np.array([trajectories[n][-1] for n in model.states])
 
 
 def derivatives() -> None:
     model = cascade()
-    rest = cf.steady_state(model, VALUES, inputs={"u": 0.6})
-    print(rest)
+    steady_state = cf.steady_state(model, VALUES, inputs={"u": 0.6})
+    print(steady_state)
     columns = []
     for name, value in VALUES.items():
         h = 1e-3 * value
         ends = [long_simulation(model, {**VALUES, name: value + m * h}) for m in (-2, -1, 1, 2)]
         columns.append((ends[0] - 8 * ends[1] + 8 * ends[2] - ends[3]) / (12 * h))
     by_total = (long_simulation(model, VALUES, S=2.001) - long_simulation(model, VALUES, S=1.999)) / 0.002
-    scale = np.abs(rest.jacobian).max()
-    error = np.abs(rest.jacobian - np.column_stack(columns)).max() / scale
+    scale = np.abs(steady_state.jacobian).max()
+    error = np.abs(steady_state.jacobian - np.column_stack(columns)).max() / scale
     print(f"\nlargest difference to a simulation over {LONG:g}: values "
-          f"{np.abs(np.array(list(rest.states.values())) - long_simulation(model, VALUES)).max():.1e}, "
+          f"{np.abs(np.array(list(steady_state.states.values())) - long_simulation(model, VALUES)).max():.1e}, "
           f"derivatives {error:.1e}")  # fmt: skip
     assert error < 1e-6
-    assert np.allclose(rest.by_initial[:, 2], by_total, atol=1e-5)
+    assert np.allclose(steady_state.by_initial[:, 2], by_total, atol=1e-5)
 
 
 def cost() -> None:
     """Time the link of an experiment that begins at rest, and the sensitivities of a simulation that leads there."""
     model, total = cascade(), cf.symbols("total")
     names = {n: cf.Parameter(v, scale="log") for n, v in VALUES.items()} | {"total": 2.0}
-    rest = cf.Experiment({"S2": [0.5]}, time=[1], initial=cf.steady_state(inputs={"u": 0.6}, initial={"S": total}),
+    steady_experiment = cf.Experiment({"S2": [0.5]}, time=[1], initial=cf.steady_state(inputs={"u": 0.6}, initial={"S": total}),
                          inputs={"u": 0.6})  # fmt: skip
-    long = cf.Experiment({"S2": [0.5]}, time=[LONG], initial={"S": total}, inputs={"u": 0.6})
-    link = cf.Problem(model, rest, parameters=names).posed.conditions[0].link
-    posed = cf.Problem(model, long, parameters=names).posed
-    staged = cf.SingleShooting().transcribe(posed, posed.guess)
+    long_experiment = cf.Experiment({"S2": [0.5]}, time=[LONG], initial={"S": total}, inputs={"u": 0.6})
+    link = cf.Problem(model, steady_experiment, parameters=names).posed.conditions[0].link
+    compiled_problem = cf.Problem(model, long_experiment, parameters=names).posed
+    staged = cf.SingleShooting().transcribe(compiled_problem, compiled_problem.guess)
 
     def differences(q):
         return [staged.evaluate(q + h * e) for e in np.eye(q.size) for h in (-1e-4, 1e-4)]
 
     seconds = {}
-    for what, evaluate in (("rest", link.natural), ("sensitivities", staged.linearize), ("differences", differences)):
-        evaluate(posed.guess)
-        taken = []
+    for label, evaluate in (("rest", link.natural), ("sensitivities", staged.linearize), ("differences", differences)):
+        evaluate(compiled_problem.guess)
+        durations = []
         for k in range(7):
             began = time.process_time()
-            evaluate(posed.guess * (1 + 1e-9 * (k + 1)))
-            taken.append(time.process_time() - began)
-        seconds[what] = np.median(taken)
+            evaluate(compiled_problem.guess * (1 + 1e-9 * (k + 1)))
+            durations.append(time.process_time() - began)
+        seconds[label] = np.median(durations)
     print(f"\nvalues and 10 derivatives: at rest {1e3 * seconds['rest']:.1f} ms, by forward sensitivities "
           f"of a long simulation {1e3 * seconds['sensitivities']:.1f} ms, by central differences of it "
           f"{1e3 * seconds['differences']:.1f} ms")  # fmt: skip
@@ -97,8 +97,8 @@ def stimulation() -> None:
     model, total = cascade(), cf.symbols("total")
     times, rng = np.linspace(0.5, 20, 20), np.random.default_rng(1)
     truth = {**VALUES, "total": 1.7}
-    before = cf.steady_state(model, VALUES, inputs={"u": 0.05}, initial={"S": truth["total"]}).states
-    exact = cf.simulate(model, VALUES, times, inputs={"u": 0.6}, initial=before)
+    initial_states = cf.steady_state(model, VALUES, inputs={"u": 0.05}, initial={"S": truth["total"]}).states
+    exact = cf.simulate(model, VALUES, times, inputs={"u": 0.6}, initial=initial_states)
     data = {n: exact[n] + 0.01 * rng.standard_normal(times.size) for n in ("Ka", "S1", "S2", "P")}
     experiment = cf.Experiment(
         data, times, sigma=0.01, initial=cf.steady_state(inputs={"u": 0.05}, initial={"S": total}), inputs={"u": 0.6}
@@ -119,8 +119,8 @@ def dose_response() -> None:
     model = cascade()
     experiments = []
     for u in (0.05, 0.2, 0.5, 1.0, 3.0):
-        rest = cf.steady_state(model, VALUES, inputs={"u": u}).states
-        experiments.append(cf.Experiment({"Ka": [rest["Ka"]]}, time=[np.inf], sigma=0.01, inputs={"u": u}))
+        steady_states = cf.steady_state(model, VALUES, inputs={"u": u}).states
+        experiments.append(cf.Experiment({"Ka": [steady_states["Ka"]]}, time=[np.inf], sigma=0.01, inputs={"u": u}))
     fixed = {n: cf.Parameter(v, fixed=True) for n, v in VALUES.items() if n != "off"}
     result = cf.fit(cf.Problem(model, experiments, parameters={**fixed, "off": cf.Parameter(1.0, lower=0)}))
     print(f"\nat rest: off = {result.parameters['off']:.5f} +- {result.standard_errors['off']:.5f} if on = 1")

@@ -40,11 +40,11 @@ def values(epsilon: float) -> dict[str, float]:
 
 
 def time_constants() -> None:
-    found = cf.stiffness(MODEL, values(1e-3), np.linspace(0, 30, 301))
-    print(found)
-    found.plot("stiffness.png")
-    assert found.ratio > 1000
-    assert found.suggested in ("esdirk", "cvodes")  # the former where it came with castfit, or a compiler makes it
+    stiffness = cf.stiffness(MODEL, values(1e-3), np.linspace(0, 30, 301))
+    print(stiffness)
+    stiffness.plot("stiffness.png")
+    assert stiffness.ratio > 1000
+    assert stiffness.suggested in ("esdirk", "cvodes")  # the former where it came with castfit, or a compiler makes it
 
 
 def steps() -> None:
@@ -122,9 +122,9 @@ def shared_factorization() -> None:
         x, w, count, spent = np.ones(n), np.zeros((n, len(p))), 0, 0.0
         for _ in range(100):
             newton = lu_factor(identity - h * blocks(0, x, [], p, [])[0].full())
-            before = x
+            previous = x
             for _ in range(4):
-                x = x - lu_solve(newton, x - before - h * f(0, x, [], p, []).full()[:, 0])
+                x = x - lu_solve(newton, x - previous - h * f(0, x, [], p, []).full()[:, 0])
             f_x, f_p = (m.full() for m in blocks(0, x, [], p, []))
             matrix, right, columns = identity - h * f_x, w + h * f_p, []
             began = time.process_time()
@@ -149,8 +149,8 @@ def estimates() -> None:
         assert result.success
         assert ESCEP.reference.is_reached(result.chi2)
         assert ESCEP.reference.is_matched(result.values)
-        shown = ", ".join(f"{value:.5g}" for value in result.values.values())
-        print(f"{result.transcription}: {result.iterations} iterations, ({shown}), chi2 = {result.chi2:.6g}")
+        values_text = ", ".join(f"{value:.5g}" for value in result.values.values())
+        print(f"{result.transcription}: {result.iterations} iterations, ({values_text}), chi2 = {result.chi2:.6g}")
 
 
 if __name__ == "__main__":

@@ -40,9 +40,9 @@ def infectivity(t: np.ndarray) -> np.ndarray:
 def draw(rng: np.random.Generator) -> np.ndarray:
     """Draw weekly counts of the true epidemic."""
     fine = np.linspace(0, WEEKS[-1], 601)
-    known = cf.Experiment({"cases": np.ones(WEEKS.size)}, time=WEEKS, noise=cf.Poisson(),
+    experiment = cf.Experiment({"cases": np.ones(WEEKS.size)}, time=WEEKS, noise=cf.Poisson(),
                           inputs={"b": cf.Input.linear(fine, infectivity(fine))})  # fmt: skip
-    expected = cf.simulate(cf.Problem(model(), known, parameters=START))["experiment 1"]["cases"]
+    expected = cf.simulate(cf.Problem(model(), experiment, parameters=START))["experiment 1"]["cases"]
     return rng.poisson(expected)
 
 

@@ -274,12 +274,12 @@ def _unlike_the_published(table: NDArray[np.float64]) -> list[str]:
     if not set(experiment) <= set(range(1, 6)):
         mistakes.append(f"exp is {sorted(set(experiment) - set(range(1, 6)))[0]:g} somewhere; number them 1 to 5")
     for i, (amount, power) in enumerate(zip(INHIBITOR, POWER, strict=True), start=1):
-        own = experiment == i
-        if own.sum() != TIMES.size or not np.allclose(np.sort(t[own]), TIMES):
-            mistakes.append(f"experiment {i} has {own.sum()} values; give one at each of t = 12, 24, ..., 3600 s")
-        elif not np.allclose(inhibitor[own], amount):
-            mistakes.append(f"experiment {i} has {inhibitor[own][0]:g} of the inhibitor; it is {amount:g} µM")
-        elif not np.isclose(np.sum(fluorescence[own] ** 2), power, rtol=1e-4):
+        rows = experiment == i
+        if rows.sum() != TIMES.size or not np.allclose(np.sort(t[rows]), TIMES):
+            mistakes.append(f"experiment {i} has {rows.sum()} values; give one at each of t = 12, 24, ..., 3600 s")
+        elif not np.allclose(inhibitor[rows], amount):
+            mistakes.append(f"experiment {i} has {inhibitor[rows][0]:g} of the inhibitor; it is {amount:g} µM")
+        elif not np.isclose(np.sum(fluorescence[rows] ** 2), power, rtol=1e-4):
             mistakes.append(f"the fluorescence of experiment {i} is not the published one; its squares add up to "
-                            f"{np.sum(fluorescence[own] ** 2):.7g} instead of {power:.7g}")  # fmt: skip
+                            f"{np.sum(fluorescence[rows] ** 2):.7g} instead of {power:.7g}")  # fmt: skip
     return mistakes

@@ -47,9 +47,9 @@ def benchmark(*, order: int | str = "auto") -> Benchmark:
         Nodes of the delay line, as `castfit.delay` takes them.
     """
     x, beta, gamma, n, tau = cf.symbols("x beta gamma n tau")
-    before = cf.delay(x, tau, history=HISTORY, order=order)
+    delayed = cf.delay(x, tau, history=HISTORY, order=order)
     model = cf.Model(
-        {x: beta * before / (1 + before**n) - gamma * x}, parameters=[beta, gamma, n, tau], initial={x: HISTORY}
+        {x: beta * delayed / (1 + delayed**n) - gamma * x}, parameters=[beta, gamma, n, tau], initial={x: HISTORY}
     )
     noise = np.random.default_rng(1977).standard_normal(TIMES.size)
     values = method_of_steps(**TRUTH)(TIMES) + SIGMA * noise
@@ -90,12 +90,12 @@ def method_of_steps(*, beta: float, gamma: float, n: float, tau: float) -> Calla
         start = len(pieces) * tau
 
         def rate(t, x, past=past):
-            before = past(t - tau)[0]
-            return [beta * before / (1 + before**n) - gamma * x[0]]
+            delayed = past(t - tau)[0]
+            return [beta * delayed / (1 + delayed**n) - gamma * x[0]]
 
-        found = solve_ivp(
+        solution = solve_ivp(
             rate, (start, start + tau), [value], method="DOP853", rtol=1e-11, atol=1e-13, dense_output=True
         )
-        pieces.append(found.sol)
-        value = found.y[0, -1]
+        pieces.append(solution.sol)
+        value = solution.y[0, -1]
     return lambda t: np.array([pieces[min(int(s // tau), len(pieces) - 1)](s)[0] for s in t])

@@ -78,6 +78,6 @@ def ring_model() -> cf.Model:
     m1, m2, m3, p1, p2, p3 = cf.symbols(" ".join(INITIAL))
     rate, alpha, leak, beta, gain = k = cf.symbols(" ".join(TRUTH))
     ring = ((m1, p1, p3), (m2, p2, p1), (m3, p3, p2))
-    messengers = {m: rate * (alpha / (1 + before**HILL) + leak - m) for m, _, before in ring}
+    messengers = {m: rate * (alpha / (1 + repressor**HILL) + leak - m) for m, _, repressor in ring}
     proteins = {p: beta * (m - p) for m, p, _ in ring}
     return cf.Model({**messengers, **proteins}, parameters=k, outputs={"reporter": gain * p1}, initial=INITIAL)

@@ -142,10 +142,10 @@ def benchmark(
         Whether the measured receptor is the input, or data of an input that is estimated; that with the default
         input and delay only.
     """
-    given = (interpolation, u_60) == PLAIN
-    plain = given and delay == STAGES
-    one_of("receptor", receptor, ("given", "estimated") if plain else ("given",))
-    one_of("delay", delay, (STAGES, *OTHER_DELAYS) if given else (STAGES,))
+    is_default_input = (interpolation, u_60) == PLAIN
+    is_default = is_default_input and delay == STAGES
+    one_of("receptor", receptor, ("given", "estimated") if is_default else ("given",))
+    one_of("delay", delay, (STAGES, *OTHER_DELAYS) if is_default_input else (STAGES,))
     one_of("interpolation", interpolation, ("linear", "pchip", "cubic_spline"))
     one_of("u_60", u_60, (0.04243, 0.01163))
     table = read_table("stat5.csv")

@@ -60,11 +60,11 @@ def benchmark() -> Benchmark:
     )
     subjects = []
     for number in dict.fromkeys(table["subject"].tolist()):
-        own = table["subject"] == number
-        dose = float(table["dose"][own][0])
+        rows = table["subject"] == number
+        dose = float(table["dose"][rows][0])
         subjects.append(
             cf.Experiment(
-                {"conc": table["conc"][own]}, table["t"][own], initial={"gut": dose}, name=f"subject {number:g}"
+                {"conc": table["conc"][rows]}, table["t"][rows], initial={"gut": dose}, name=f"subject {number:g}"
             )
         )
     guess = {

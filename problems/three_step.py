@@ -82,9 +82,9 @@ def benchmark(*, noise: float = 0.0, rng: Any = SEED, lower: float = 1e-12) -> B
             parameters={
                 **{n: cf.Parameter(0.5, lower=low, upper=up, scale="log") for n, (low, up) in bounds.items()},
                 **{
-                    held: cf.Parameter({f"experiment {i + 1}": c[held] for i, c in enumerate(conditions)},
+                    fixed_name: cf.Parameter({f"experiment {i + 1}": c[fixed_name] for i, c in enumerate(conditions)},
                                        local=True, fixed=True)
-                    for held in ("S", "P")
+                    for fixed_name in ("S", "P")
                 },
             },
         ),
@@ -127,16 +127,16 @@ def three_step_model() -> cf.Model:
     def translation(i: int, gene: Any) -> Any:
         return parameters[f"V{i}"] * gene / (parameters[f"K{i}"] + gene)
 
-    def conversion(i: int, enzyme: Any, before: Any, after: Any) -> Any:
+    def conversion(i: int, enzyme: Any, substrate: Any, product: Any) -> Any:
         kcat, Km, Km_after = parameters[f"kcat{i}"], parameters[f"Km{2 * i - 1}"], parameters[f"Km{2 * i}"]
-        return kcat * enzyme * (before - after) / Km / (1 + before / Km + after / Km_after)
+        return kcat * enzyme * (substrate - product) / Km / (1 + substrate / Km + product / Km_after)
 
     gain = [
         *(expression(i, activator) for i, activator in ((1, S), (2, M1), (3, M2))),
         *(translation(i, gene) for i, gene in ((4, G1), (5, G2), (6, G3))),
     ]
     r1, r2, r3 = conversion(1, E1, S, M1), conversion(2, E2, M1, M2), conversion(3, E3, M2, P)
-    rates = [made - parameters[f"k{i + 1}"] * state for i, (made, state) in enumerate(zip(gain, states, strict=False))]
+    rates = [production - parameters[f"k{i + 1}"] * state for i, (production, state) in enumerate(zip(gain, states, strict=False))]
     return cf.Model(
         ode=dict(zip(states, [*rates, r1 - r2, r2 - r3], strict=True)),
         parameters=[*parameters.values(), S, P],
