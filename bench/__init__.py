@@ -6,7 +6,7 @@ pictures where a table has some.  Read `table` first, what all kinds of tables h
 Nothing in castfit imports this package; ``castfit bench`` looks for it beside castfit.
 """
 
-from castfit.drive.search.compare.benchmarks import recommended
+from castfit.drive.search.compare.benchmarks import recommended_options
 
 from . import (
     ablation,
@@ -74,6 +74,6 @@ __all__ = [
     "Scaling",
     "TableResult",
     "condensing_scaling",
-    "recommended",
+    "recommended_options",
     "run_table",
 ]

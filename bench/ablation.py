@@ -27,18 +27,18 @@ from typing import Any
 import numpy as np
 
 import castfit as cf
-from castfit._support.status import check
-from castfit._support.text_tables import Column, Sheet, or_never
+from castfit._support.status import raise_if_mistakes
+from castfit._support.text_tables import Column, TextTable, format_or_never
 from castfit.drive.run.options import RunOptions
 from castfit.drive.search.compare.benchmarks import Progress
 from castfit.drive.search.portfolio.allocation import PortfolioOptions
 from castfit.drive.search.portfolio.limits import search_field
-from castfit.drive.search.portfolio.portfolio import suiting
+from castfit.drive.search.portfolio.portfolio import applicable_strategies
 from castfit.drive.search.portfolio.result import PortfolioProgress, PortfolioResult
-from castfit.drive.search.portfolio.search import searched
+from castfit.drive.search.portfolio.search import run_portfolio
 from castfit.drive.search.portfolio.strategies import SAME, WAYS
-from castfit.fit.start.search_problem import scene_of
-from castfit.problem.compiled_problem import Posed
+from castfit.fit.start.search_problem import search_problem_of
+from castfit.problem.compiled_problem import CompiledProblem
 from castfit.problems import load
 
 from .table import Kind, Report, collected, number_mistakes, record, unknown_mistakes
@@ -56,7 +56,7 @@ class AblationCase:
     """A problem to be searched: how guesses are drawn, and whether a cost or chi2 is the optimum."""
 
     name: str
-    problem: Posed
+    problem: CompiledProblem
     draw: Callable[[np.random.Generator], Mapping[str, float]]
     reached: Callable[[float, float], bool]
 
@@ -149,7 +149,7 @@ def petab_cases(folder: str | Path, names: Sequence[str]) -> Iterator[AblationCa
 
     paths = {path.parent.name: path for path in sorted(Path(folder).glob("*/*.yaml"))}
     unknown = [b for b in names if not any(n.startswith(b) for n in paths)]
-    check("ablation", [f"'{folder}' holds no problem '{b}'" for b in unknown])
+    raise_if_mistakes("ablation", [f"'{folder}' holds no problem '{b}'" for b in unknown])
     for name, path in paths.items():
         if any(name.startswith(b) for b in names):
             problem = load_tables(path).problem
@@ -157,8 +157,8 @@ def petab_cases(folder: str | Path, names: Sequence[str]) -> Iterator[AblationCa
             yield AblationCase(name, problem.posed, _evenly(problem.posed), _below(reference_fit.cost + SAME))
 
 
-def _evenly(compiled_problem: Posed) -> Callable[[np.random.Generator], Mapping[str, float]]:
-    field, positions = search_field(compiled_problem, None), scene_of(compiled_problem).places
+def _evenly(compiled_problem: CompiledProblem) -> Callable[[np.random.Generator], Mapping[str, float]]:
+    field, positions = search_field(compiled_problem, None), search_problem_of(compiled_problem).places
 
     def draw(rng: np.random.Generator) -> Mapping[str, float]:
         theta = compiled_problem.guess.copy()
@@ -214,9 +214,9 @@ def run_ablation(
     mistakes = unknown_mistakes("method", chosen, INGREDIENTS)
     mistakes += unknown_mistakes("problem", [name for name in problem_names if name not in petab_names], library_names)
     mistakes += number_mistakes(starts=starts, seed=seed, max_time=max_time)
-    check("ablation", mistakes)
+    raise_if_mistakes("ablation", mistakes)
     if "no doubt" in chosen and not to_the_end:
-        check("ablation", ["the doubt comes after the optimum; ask for it with castfit bench estimate"])
+        raise_if_mistakes("ablation", ["the doubt comes after the optimum; ask for it with castfit bench estimate"])
 
     def rows() -> Iterator[AblationRow]:
         cases = [library_case(name) for name in problem_names if name in library_names]
@@ -262,8 +262,8 @@ def _run(case: AblationCase, ingredient: Ingredient, seed: int, max_time: float,
             reached_at.append(spent)
         return spent > max_time or bool(reached_at and not to_the_end)
 
-    options = ingredient.change(PortfolioOptions(suiting(compiled_problem)))
-    search_result: PortfolioResult = searched(
+    options = ingredient.change(PortfolioOptions(applicable_strategies(compiled_problem)))
+    search_result: PortfolioResult = run_portfolio(
         compiled_problem, options, search_field(compiled_problem, None), RunOptions(max_time=100.0 * max_time, callback=is_finished), {},
         rng=seed, finds=3 if to_the_end else _ENDLESS,
     )  # fmt: skip
@@ -277,10 +277,10 @@ def _run(case: AblationCase, ingredient: Ingredient, seed: int, max_time: float,
 
 
 def _hits_per(row: AblationRow) -> str:
-    return or_never(row.cpu / row.hits if row.hits else np.inf, ".2f")
+    return format_or_never(row.cpu / row.hits if row.hits else np.inf, ".2f")
 
 
-def shown_ablation(rows: Sequence[AblationRow]) -> tuple[Sheet | str, ...]:
+def shown_ablation(rows: Sequence[AblationRow]) -> tuple[TextTable | str, ...]:
     """Return a row for every ingredient, and for every problem hits and CPU seconds per hit."""
     cases = list(dict.fromkeys(row.problem for row in rows))
     row_by_case = {(row.method, row.problem): row for row in rows}
@@ -295,7 +295,7 @@ def shown_ablation(rows: Sequence[AblationRow]) -> tuple[Sheet | str, ...]:
     columns.append((">all", lambda method: _cell(_together(rows, method))))
     methods = list(dict.fromkeys(row.method for row in rows))
     words = [f"{method}: {INGREDIENTS[method].words}" for method in methods]
-    return Sheet.of(methods, *columns, title="ablation: hits, CPU seconds a hit"), "", *words
+    return TextTable.of(methods, *columns, title="ablation: hits, CPU seconds a hit"), "", *words
 
 
 def _cell(row: AblationRow | None) -> str:
@@ -306,10 +306,10 @@ def _together(rows: Sequence[AblationRow], method: str) -> AblationRow:
     return AblationRow("", method, tuple(run for row in rows if row.method == method for run in row.runs))
 
 
-def shown_estimate(rows: Sequence[AblationRow]) -> tuple[Sheet | str, ...]:
+def shown_estimate(rows: Sequence[AblationRow]) -> tuple[TextTable | str, ...]:
     """Return a row for every problem."""
     return (
-        Sheet.of(
+        TextTable.of(
             rows,
             ("problem", lambda row: row.problem),
             ("", lambda row: row.method),

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.status import check
-from castfit._support.text_tables import Sheet
+from castfit._support.status import raise_if_mistakes
+from castfit._support.text_tables import TextTable
 from castfit.drive.search.compare.benchmarks import Progress
 from castfit.integrate import Integrator, IntegratorOptions, Lanes
 from castfit.model.model import Model, symbols
-from castfit.plots._canvas import finish, new_figure, tidy
+from castfit.plots._canvas import save_or_show, new_figure, tidy
 from castfit.plots._colours import BEHIND, BLUE, INK, RED
 
 from .table import Kind, Report, number_mistakes, record
@@ -231,7 +231,7 @@ def draw_derivatives(
     axes.set_ylabel("gradient in simulations", fontsize=9, color=INK)
     axes.legend(fontsize=8, frameon=False, labelcolor=INK, loc="center left", bbox_to_anchor=(1.0, 0.5))
     axes.set_title("forward dashed, adjoint solid", loc="left", fontsize=10, color=INK)
-    return finish(figure, path)
+    return save_or_show(figure, path)
 
 
 def _interpolated(where: float, x: Array, y: Array) -> float:
@@ -241,11 +241,11 @@ def _interpolated(where: float, x: Array, y: Array) -> float:
 
 
 def _run(name: str, progress: Progress, seed: int = 0, plot: str | None = None) -> Report:
-    check(NAME, number_mistakes(seed=seed))
+    raise_if_mistakes(NAME, number_mistakes(seed=seed))
     found = adjoint_scaling(rng=seed, progress=progress)
     if plot is not None:
         draw_derivatives(found.timings, found.crossovers, plot)
-    sheet = Sheet.of(
+    sheet = TextTable.of(
         found.timings,
         ("method", lambda t: t.method),
         (">states", lambda t: f"{t.n_x}"),
@@ -258,7 +258,7 @@ def _run(name: str, progress: Progress, seed: int = 0, plot: str | None = None) 
         (">error", lambda t: f"{t.error:.0e}" if np.isfinite(t.error) else ""),
         title="Time of derivatives in simulations",
     )
-    crossings = Sheet.of(
+    crossings = TextTable.of(
         found.crossovers.items(),
         ("method", lambda item: item[0][0]),
         (">states", lambda item: f"{item[0][1]}"),

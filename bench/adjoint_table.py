@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.process_pool import Pool, lost
-from castfit._support.status import Status, check
-from castfit._support.text_tables import Sheet
+from castfit._support.process_pool import WorkerPool, lost_task_status
+from castfit._support.status import Status, raise_if_mistakes
+from castfit._support.text_tables import TextTable
 from castfit.drive.search.compare.benchmarks import Progress
 from castfit.experiment.experiment import Experiment
 from castfit.fit.fit import fit
@@ -157,17 +157,17 @@ def adjoint_table(
     names = tuple(METHODS if methods is None else methods)
     mistakes = unknown_mistakes("method", names, METHODS)
     mistakes += number_mistakes(seed=seed, max_time=max_time, starts=draws, workers=workers)
-    check(NAME, mistakes)
+    raise_if_mistakes(NAME, mistakes)
     seeds = np.random.SeedSequence(seed).spawn(draws)
     cases = [(name, s) for name in names for s in seeds]
     tasks = deque((k, (*case, max_time)) for k, case in enumerate(cases))
     found: dict[int, AdjointTrial] = {}
-    with Pool(workers) as pool:
+    with WorkerPool(workers) as pool:
         for k, outcome in pool.run(_trial, tasks):
             found[k] = (
                 outcome
                 if isinstance(outcome, AdjointTrial)
-                else AdjointTrial(False, lost(outcome)[0], (), 0, 0, np.nan)
+                else AdjointTrial(False, lost_task_status(outcome)[0], (), 0, 0, np.nan)
             )
             progress(f"{NAME}: {len(found)} of {len(cases)} fits, the last by {cases[k][0]}")
     return tuple(_row(name, [found[n * draws + i] for i in range(draws)]) for n, name in enumerate(names))
@@ -228,7 +228,7 @@ def _run(
     **options: Any,
 ) -> Report:
     rows = adjoint_table(methods=methods, draws=starts, progress=progress, **options)
-    sheet = Sheet.of(
+    sheet = TextTable.of(
         rows,
         ("ours", lambda r: r.method),
         (">correct", lambda r: f"{r.correct} of {r.draws}"),
@@ -237,7 +237,7 @@ def _run(
         (">time", lambda r: f"{r.time:.2f} s" if r.correct else ""),
         ("other ends", lambda r: ", ".join(f"{count} {end}" for end, count in r.ends.items())),
     )
-    estimates = Sheet.of(
+    estimates = TextTable.of(
         [r for r in rows if r.means],
         ("estimates", lambda r: r.method),
         *((f">{n}", partial(_estimate, k)) for k, n in enumerate(_TRUE)),

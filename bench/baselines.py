@@ -11,15 +11,15 @@ import numpy as np
 from scipy.optimize import Bounds, differential_evolution
 
 from castfit._support.arrays import Array
-from castfit.drive.run.loop import session_of
-from castfit.drive.run.optima import Merit
+from castfit.drive.run.loop import open_session
+from castfit.drive.run.optima import ObjectiveMeasure
 from castfit.drive.run.options import RunOptions
-from castfit.drive.search.scatter.bounds import box_of, restated
-from castfit.drive.search.scatter.log import Halt, SearchLog
+from castfit.drive.search.scatter.bounds import read_search_bounds, with_log_scales
+from castfit.drive.search.scatter.log import SearchStopped, SearchLog
 from castfit.drive.search.scatter.method.members import Member
 from castfit.drive.search.scatter.result import BestSoFar
 from castfit.drive.search.scatter.scatter_search import SOLVER, scatter_search
-from castfit.drive.search.scatter.tasks import Work
+from castfit.drive.search.scatter.tasks import SearchContext
 from castfit.problem.compiled_problem import CHI2
 from castfit.problem.problem import Problem
 from castfit.transcribe.single_shooting import SingleShooting
@@ -79,7 +79,7 @@ class Scatter:
             include_guess=False,
             max_eval=budget.max_eval,
             max_time=budget.max_time,
-            vtr=Merit.of(problem).at_height(budget.vtr),
+            vtr=ObjectiveMeasure.of(problem).at_height(budget.vtr),
             **self.options,
         )
         height = found.merit.height_at  # as the other methods are told of
@@ -96,12 +96,12 @@ class Baseline:
 
     def __call__(self, problem: Problem, *, seed: int, workers: int, budget: Budget) -> SearchTrace:
         """Search."""
-        searched = restated(problem, "auto", [])
-        box = box_of(searched, [])
-        work = Work(searched, SingleShooting(INTEGRATOR), SOLVER, box, None, 0.0)
-        with session_of(RunOptions(workers=workers, max_time=budget.max_time)) as session:
+        searched = with_log_scales(problem, "auto", [])
+        box = read_search_bounds(searched, [])
+        work = SearchContext(searched, SingleShooting(INTEGRATOR), SOLVER, box, None, 0.0)
+        with open_session(RunOptions(workers=workers, max_time=budget.max_time)) as session:
             log = SearchLog(session, (work,), work, seed, max_eval=budget.max_eval, vtr=budget.vtr)
-            with suppress(Halt):
+            with suppress(SearchStopped):
                 self.minimise(log, box.lower.size, np.random.default_rng(seed))
             return SearchTrace(tuple(log.moments), tuple(s.end for s in log.searches), log.simulations, log.elapsed)
 

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import castfit as cf
-from castfit._support.status import CastfitError, Status, check, suggest
-from castfit._support.text_tables import Sheet
+from castfit._support.status import CastfitError, Status, raise_if_mistakes, suggest
+from castfit._support.text_tables import TextTable
 from castfit.drive.search.compare.benchmarks import Progress
 from castfit.formats.petab.likelihood import Objective, accurate
 from castfit.formats.petab.loading import LoadedProblem, load_tables
 from castfit.report.markup import joined, tag
-from castfit.report.page import Lead, Section, page
+from castfit.report.page import ReportHeader, Section, page
 
 from .collected_courses import difference
 from .cpu_clock import cpu_clock, cpu_timed
@@ -189,7 +189,7 @@ def _found(folder: str | Path, problems: Sequence[str] | None, mistakes: Sequenc
         for b in (problems or () if paths else ())
         if not any(n.startswith(b) for n in paths)
     ]
-    check(NAME, [*mistakes_found, *mistakes])
+    raise_if_mistakes(NAME, [*mistakes_found, *mistakes])
     return {n: p for n, p in paths.items() if problems is None or any(n.startswith(b) for b in problems)}
 
 
@@ -334,11 +334,11 @@ def _prior(problem: Problem, theta: Array) -> float:
     return problem.priors(theta).cost + problem.posed.prior_constant if problem.posed.every_prior else 0.0
 
 
-def sheet(entries: Iterable[CollectionEntry]) -> Sheet:
+def sheet(entries: Iterable[CollectionEntry]) -> TextTable:
     """Return the table: ours and theirs side by side; in pyPESTO too where that was run."""
     entries = list(entries)
     inside = [(">in pyPESTO", _inside)] if any(e.peer.ratio is not None for e in entries) else []
-    return Sheet.of(
+    return TextTable.of(
         entries,
         ("problem", lambda e: e.problem.partition("_")[0]),
         (">nominal", lambda e: f"{e.nominal:.4f}"),
@@ -384,7 +384,7 @@ def written(entries: Sequence[CollectionEntry]) -> str:
     rows = [tag("tr", [tag("td", cell) for cell in row]) for row in table.rows]
     failed_entries = [e for e in entries if e.trouble or e.peer.trouble]
     max_difference = max((abs(e.nominal - e.reference) for e in entries if np.isfinite(e.reference + e.nominal)), default=np.nan)
-    lead = Lead(
+    lead = ReportHeader(
         "PEtab benchmark collection",
         "castfit bench petab",
         "bad" if any(e.trouble for e in entries) else "good",
@@ -429,7 +429,7 @@ def _run(
         mistakes += [
             f"--nominal takes no {option.replace('_', '-')}; leave it out" for option, v in nominal_conflicts.items() if v
         ]
-    check(f"bench {name}", mistakes)
+    raise_if_mistakes(f"bench {name}", mistakes)
     if nominal:
         entries, status = collected(run_nominal(_found(folder, problems), REFERENCES, progress))
         lines = [f"{e.problem}: {e.trouble}" for e in entries if e.trouble]

@@ -20,9 +20,9 @@ import numpy as np
 from scipy.optimize import nnls
 
 import castfit as cf
-from castfit._support.text_tables import Sheet
+from castfit._support.text_tables import TextTable
 from castfit.drive.search.compare.benchmarks import Progress
-from castfit.fit.choice import COSTS, PROBE, Prospect, features
+from castfit.fit.choice import COSTS, PROBE, CostFeatures, features
 from castfit.problem.problem import Problem
 
 from .cpu_clock import cpu_timed
@@ -73,7 +73,7 @@ def timed(case: str, problem: Problem, kind: str) -> IterationCost | None:
         return cf.fit(problem, transcription, SOLVERS[kind], retry=False)
 
     compiled_problem = problem.posed
-    prospect = Prospect.of(compiled_problem, compiled_problem.guess, _CVODES.transcribe(compiled_problem, compiled_problem.guess) if transcription is _CVODES else None)
+    prospect = CostFeatures.of(compiled_problem, compiled_problem.guess, _CVODES.transcribe(compiled_problem, compiled_problem.guess) if transcription is _CVODES else None)
     name, features_of_cost = next(item for item in features(prospect).items() if item[0].partition(",")[0] == kind)
     tracemalloc.start()
     result = fit()
@@ -105,7 +105,7 @@ def iterations(progress: Progress, models: Sequence[str] = tuple(MODELS), starts
                 start = MODELS[name].far_start((0, k, place))
                 compiled_problem, theta = problem.posed, problem.posed.theta_from(start)
                 staged = cf.SingleShooting().transcribe(compiled_problem, theta)
-                prospect = Prospect.of(compiled_problem, theta, staged).with_stiffness(compiled_problem, staged)
+                prospect = CostFeatures.of(compiled_problem, theta, staged).with_stiffness(compiled_problem, staged)
                 for kind, solver in SOLVERS.items():
                     method = PROBE if kind == "single" else solver
                     counts[kind][prospect.kind].append(cf.fit(problem, kind, method, start=start, retry=False).iterations)
@@ -147,7 +147,7 @@ def _run(name: str, progress: Progress, folder: str | None = None) -> Report:
     def format_ratio(row: IterationCost, features: tuple[float, ...], weights: list[float], figure: float) -> str:
         return f"{float(np.dot(weights, features)) / figure:.2f}"
 
-    sheet = Sheet.of(
+    sheet = TextTable.of(
         rows,
         ("case", lambda r: r.case),
         ("by", lambda r: r.method),

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.status import check
-from castfit._support.text_tables import Sheet
+from castfit._support.status import raise_if_mistakes
+from castfit._support.text_tables import TextTable
 from castfit.densities.noise.counts import Poisson
 from castfit.densities.noise.density import Noise
 from castfit.densities.noise.gaussian import Gaussian
@@ -91,7 +91,7 @@ def run_kind(kind: str, *, samples: int = _TRIALS, seed: int = 0, **options: Any
 
 
 def _run(name: str, progress: Progress, seed: int = 0, starts: int = _TRIALS, workers: int = 1) -> Report:
-    check("coverage", number_mistakes(seed=seed, trials=starts))
+    raise_if_mistakes("coverage", number_mistakes(seed=seed, trials=starts))
 
     def told(kind: str) -> CoverageResult:
         def callback(now: Any) -> None:
@@ -101,7 +101,7 @@ def _run(name: str, progress: Progress, seed: int = 0, starts: int = _TRIALS, wo
 
     rows = [(f"lotka_volterra, {kind}", told(kind)) for kind in KINDS]
     shares = [{n: c.share for n, c in found.quantities.items()} for _, found in rows]
-    sheet = Sheet.of(
+    sheet = TextTable.of(
         zip(rows, shares, strict=True),
         ("problem", lambda r: r[0][0]),
         (">fits", lambda r: f"{r[0][1].fitted}"),

@@ -23,9 +23,9 @@ import numpy as np
 from scipy.optimize import least_squares
 
 import castfit as cf
-from castfit._support.status import InputError, check
+from castfit._support.status import InputError, raise_if_mistakes
 from castfit.drive.design.criteria import DCriterion
-from castfit.drive.design.interior_point import DesignGoal, Offers, relaxed
+from castfit.drive.design.interior_point import DesignGoal, CandidatePool, relaxed_design
 from castfit.drive.search.compare.benchmarks import Progress
 
 from .cpu_clock import cpu_timed
@@ -236,12 +236,12 @@ def for_draws(seed: int, draws: int = 100) -> Iterator[CaseRow]:
     thetas = _DRUG * np.exp(rng.standard_normal((draws, 3)) * [0.5, 0.5, 0.2])
     J = np.array([_drug_slopes(theta, times) for theta in thetas])
 
-    def offers(rows: Array) -> Offers:
+    def offers(rows: Array) -> CandidatePool:
         prior_information = np.tile(1e-10 * np.eye(3), (len(rows), 1, 1))
-        return Offers(rows, prior_information, np.ones((1, 210)), np.ones(1), np.full(210, np.inf), np.zeros(210))
+        return CandidatePool(rows, prior_information, np.ones((1, 210)), np.ones(1), np.full(210, np.inf), np.zeros(210))
 
     def solved(goal: DesignGoal, rows: Array, start: Array | None = None) -> Any:
-        return relaxed(goal, offers(rows), start=start)
+        return relaxed_design(goal, offers(rows), start=start)
 
     goal = DesignGoal(DCriterion(3))
     best = np.array([solved(goal, J[s : s + 1]).value for s in range(draws)])
@@ -299,11 +299,11 @@ def many(sizes: tuple[tuple[int, int], ...], seed: int) -> Iterator[CaseRow]:
     """Count what the relaxed design of many candidates costs; memory in a second run, which it makes slower."""
     for N, n in sizes:
         J = np.random.default_rng(seed).standard_normal((1, N, 1, n))
-        offers = Offers(J, np.zeros((1, n, n)), np.ones((1, N)), np.ones(1), np.full(N, np.inf), np.zeros(N))
+        offers = CandidatePool(J, np.zeros((1, n, n)), np.ones((1, N)), np.ones(1), np.full(N, np.inf), np.zeros(N))
         design: Any
-        design, seconds = cpu_timed(lambda o=offers, n=n: relaxed(DesignGoal(DCriterion(n)), o))
+        design, seconds = cpu_timed(lambda o=offers, n=n: relaxed_design(DesignGoal(DCriterion(n)), o))
         tracemalloc.start()
-        relaxed(DesignGoal(DCriterion(n)), offers)
+        relaxed_design(DesignGoal(DCriterion(n)), offers)
         size = tracemalloc.get_traced_memory()[1] / 2**20
         tracemalloc.stop()
         label = f"gap after {design.steps} steps, {size:.0f} MB"
@@ -429,7 +429,7 @@ def choices(starts: int, pyomo: str | None = None) -> Iterator[CaseRow]:
 
 
 def _run(name: str, progress: Progress, *, starts: int = _REPEATS, seed: int = 0, pyomo: str | None = None) -> Report:
-    check(f"bench {name}", number_mistakes(starts=starts, seed=seed))
+    raise_if_mistakes(f"bench {name}", number_mistakes(starts=starts, seed=seed))
 
     def run() -> Iterator[CaseRow]:
         with warnings.catch_warnings():

@@ -32,7 +32,7 @@ else:  # run as a script
     from cpu_clock import cpu_clock
 
 try:
-    from castfit._support.status import check, suggest
+    from castfit._support.status import raise_if_mistakes, suggest
 except ImportError:  # castfit 0.2, run by this script
     from castfit.status import check, suggest
 
@@ -112,7 +112,7 @@ def run_library(
     wanted = problems.names() if names is None else tuple(names)
     mistakes += [f"there is no problem '{n}': {suggest(n, problems.names())}" for n in wanted
                  if n not in problems.names()]  # fmt: skip
-    check(NAME, mistakes)
+    raise_if_mistakes(NAME, mistakes)
 
     def entries() -> Iterator[LibraryEntry]:
         for name in wanted:

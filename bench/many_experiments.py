@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.integrate import solve_ivp
 
-from castfit._support.status import check
-from castfit._support.text_tables import Sheet
+from castfit._support.status import raise_if_mistakes
+from castfit._support.text_tables import TextTable
 from castfit.drive.search.compare.benchmarks import Progress
 from castfit.experiment.experiment import Experiment, free
 from castfit.fit.fit import fit
 from castfit.model.model import Model, symbols
-from castfit.plots._canvas import finish, new_figure, tidy
+from castfit.plots._canvas import save_or_show, new_figure, tidy
 from castfit.plots._colours import BLUE, INK, RED
 from castfit.problem.problem import Parameter, Problem
 
@@ -212,12 +212,12 @@ def scaling(
     return tuple(timings)
 
 
-def _sheets(timings: Sequence[ManyTiming]) -> list[Sheet]:
-    sheets: list[Sheet] = []
+def _sheets(timings: Sequence[ManyTiming]) -> list[TextTable]:
+    sheets: list[TextTable] = []
     for counted_name in ("experiments", "values"):
         rows = [t for t in timings if t.what == counted_name]
         sheets.append(
-            Sheet.of(
+            TextTable.of(
                 rows,
                 (f">{counted_name}", lambda t: f"{t.count:,}"),
                 ("method", lambda t: t.method),
@@ -272,15 +272,15 @@ def draw_scaling(timings: Sequence[ManyTiming], path: str | Path | None = None) 
         axes.set_xlabel("number", fontsize=9, color=INK)
         axes.set_ylabel(label, fontsize=9, color=INK)
     left.legend(fontsize=7, frameon=False, labelcolor=INK)
-    return finish(figure, path)
+    return save_or_show(figure, path)
 
 
 def _run(name: str, progress: Progress, seed: int = 0, plot: str | None = None, max_time: float = _LONGEST) -> Report:
-    check(NAME, number_mistakes(seed=seed, max_time=max_time))
+    raise_if_mistakes(NAME, number_mistakes(seed=seed, max_time=max_time))
     timings = scaling(rng=seed, max_time=max_time, progress=progress)
     if plot is not None:
         draw_scaling(timings, plot)
-    lines = Sheet.of(
+    lines = TextTable.of(
         slopes(timings).items(),
         ("", lambda item: item[0]),
         (">fit", lambda item: f"{item[1]['fit']:.2f}"),

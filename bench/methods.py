@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from castfit.drive.search.compare.benchmarks import recommended
-from castfit.drive.search.compare.methods import Fit, Incremental, Method, methods_from
+from castfit.drive.search.compare.benchmarks import recommended_options
+from castfit.drive.search.compare.methods import FitMethod, Incremental, Method, methods_from
 from castfit.integrate import IntegratorOptions
 from castfit.problems import Benchmark
 from castfit.solve.gauss_newton import GaussNewton
@@ -22,27 +22,27 @@ CVODES at 1e-6 is so rough that convergence stays in doubt.
 """
 
 METHODS: dict[str, Method] = {
-    "default": Fit(MultipleShooting(25), words="multiple shooting, 25 intervals, with all rescues"),
-    "homotopy": Fit(MultipleShooting(25), second_start=False, words="the same, never from the measured states"),
-    "natural-level": Fit(
+    "default": FitMethod(MultipleShooting(25), words="multiple shooting, 25 intervals, with all rescues"),
+    "homotopy": FitMethod(MultipleShooting(25), second_start=False, words="the same, never from the measured states"),
+    "natural-level": FitMethod(
         MultipleShooting(25),
         GaussNewton(homotopy="always"),
         second_start=False,
         words="softened problems, then condensing with the natural level function",
     ),
-    "paper": Fit(
+    "paper": FitMethod(
         MultipleShooting(17),
         GaussNewton(homotopy="never", max_iter=150),
         second_start=False,
         words="17 intervals, natural level function, no homotopy",
     ),
-    "single": Fit(
+    "single": FitMethod(
         SingleShooting(),
         GaussNewton(homotopy="never", max_iter=150),
         second_start=False,
         words="single shooting, natural level function, no homotopy",
     ),
-    "hemker": Fit(
+    "hemker": FitMethod(
         SingleShooting(),
         GaussNewton("hemker", homotopy="never"),
         second_start=False,
@@ -55,7 +55,7 @@ METHODS: dict[str, Method] = {
 
 def table_methods(names: Iterable[str], benchmark: Benchmark, mistakes: list[str]) -> dict[str, Method]:
     """Return methods by name, transcriptions as the benchmark recommends; what is wrong is added to `mistakes`."""
-    return methods_from(list(names), mistakes, recommended(benchmark), METHODS)
+    return methods_from(list(names), mistakes, recommended_options(benchmark), METHODS)
 
 
 def integrated(method: Method, options: IntegratorOptions) -> Method:

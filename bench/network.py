@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 import castfit as cf
-from castfit._support.status import check
-from castfit._support.text_tables import Sheet
+from castfit._support.status import raise_if_mistakes
+from castfit._support.text_tables import TextTable
 from castfit.drive.search.compare.benchmarks import Progress
 
 from .table import Kind, Report, collected, number_mistakes, record
@@ -125,14 +125,14 @@ def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
 def _run(name: str, progress: Progress, *, species: int = SPECIES, seed: int = 1) -> Report:
     mistakes = number_mistakes(seed=seed)
     mistakes += [f"species is {species}; give at least {_LEAST}"] if species < _LEAST else []
-    check(f"bench {name}", mistakes)
+    raise_if_mistakes(f"bench {name}", mistakes)
 
     def run() -> Iterator[NetworkRow]:
         progress(f"{NAME}: {species} species")
         yield timed_network(species, seed)
 
     rows, more = collected(run())
-    sheet = Sheet.of(
+    sheet = TextTable.of(
         rows,
         ("species", lambda row: str(row.species)),
         ("reactions", lambda row: str(row.reactions)),

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._support.status import CastfitError
-from castfit._support.text_tables import Sheet
+from castfit._support.text_tables import TextTable
 from castfit.formats.petab.likelihood import Objective, accurate
 from castfit.formats.petab.loading import LoadedProblem, load_tables
 
@@ -150,9 +150,9 @@ def along(objective: SmoothObjective, theta: Array) -> float:
     return worst / size
 
 
-def nominal_sheet(entries: list[NominalEntry]) -> Sheet:
+def nominal_sheet(entries: list[NominalEntry]) -> TextTable:
     """Return the table."""
-    return Sheet.of(
+    return TextTable.of(
         entries,
         ("problem", lambda e: e.problem.partition("_")[0]),
         (">rows", lambda e: str(e.rows)),

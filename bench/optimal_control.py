@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 
 import castfit as cf
-from castfit._support.json_codec import finite
-from castfit._support.status import check
-from castfit._support.text_tables import Sheet
+from castfit._support.json_codec import replace_nonfinite
+from castfit._support.status import raise_if_mistakes
+from castfit._support.text_tables import TextTable
 from castfit.problems import control_names, load_control
 
 from .table import Kind, Report, record
@@ -70,7 +70,7 @@ def rows(rockit: str | None, progress: Callable[[str], object]) -> Iterator[Plan
 def _rockit(python: str, name: str) -> dict[str, float]:
     script = Path(__file__).with_name("rockit_problems.py")
     found = subprocess.run([python, str(script), name], capture_output=True, encoding="utf-8", check=False)
-    check(NAME, [] if found.returncode == 0 else [f"rockit ended with: {found.stderr.strip().splitlines()[-1:]}"])
+    raise_if_mistakes(NAME, [] if found.returncode == 0 else [f"rockit ended with: {found.stderr.strip().splitlines()[-1:]}"])
     return json.loads(found.stdout.strip().splitlines()[-1])
 
 
@@ -78,7 +78,7 @@ def run(_: str, progress: Callable[[str], object] = lambda text: None, *, rockit
     """Solve all problems, and beside them those that rockit is asked for."""
     found = list(rows(rockit, progress))
     ratios = [row.seconds / row.rockit for row in found if np.isfinite(row.rockit)]
-    sheet = Sheet.of(
+    sheet = TextTable.of(
         found,
         ("problem", lambda row: row.problem),
         ("transcription", lambda row: row.transcription),
@@ -94,7 +94,7 @@ def run(_: str, progress: Callable[[str], object] = lambda text: None, *, rockit
     )
     mean = float(np.exp(np.mean(np.log(ratios)))) if ratios else np.nan
     said = [f"CPU time over rockit's: geometric mean {mean:.3f}, greatest {max(ratios):.3f}"] if ratios else []
-    return Report((sheet, *said), record(NAME, [finite(asdict(row)) for row in found], mean_ratio=finite(mean)))
+    return Report((sheet, *said), record(NAME, [replace_nonfinite(asdict(row)) for row in found], mean_ratio=replace_nonfinite(mean)))
 
 
 KIND = Kind(lambda: (NAME,), ("rockit",), run, lambda name: "optimal control: optima, and CPU time beside rockit")

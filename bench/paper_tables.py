@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from castfit._support.status import Status, check
-from castfit._support.text_tables import Column, Sheet
-from castfit.drive.run.optima import Merit
-from castfit.drive.search.compare.benchmarks import Progress, drawn_starts, teller
+from castfit._support.status import Status, raise_if_mistakes
+from castfit._support.text_tables import Column, TextTable
+from castfit.drive.run.optima import ObjectiveMeasure
+from castfit.drive.search.compare.benchmarks import Progress, drawn_starts, progress_callback
 from castfit.drive.search.compare.compare import compare
 from castfit.drive.search.compare.methods import Method, methods_from
-from castfit.drive.search.compare.result import COUNTS, Columns, ComparisonResult, MethodRow, correct_at, legend
+from castfit.drive.search.compare.result import COUNTS, Columns, ComparisonResult, MethodRow, count_correct, legend
 from castfit.drive.search.incremental.result import Horizon
 from castfit.fit.fit import fit
 from castfit.problems import Benchmark, PublishedTable, load, tables
@@ -75,11 +75,11 @@ class TableResult:
         return record(self.table.name, rows, seed=self.seed, best=self.best, **stopped)
 
     @property
-    def shown(self) -> tuple[Sheet | str, ...]:
+    def shown(self) -> tuple[TextTable | str, ...]:
         """The paper's rows, then ours; of a table with one start also the courses of the fits."""
         cases = map(_case, self.table.cases[0])
         after = _EQUIVALENT if any(np.isfinite(row.equivalent_iterations) for row in self.rows) else ()
-        ours = Sheet.of(self.rows, ("ours", lambda row: row.method), *cases, *COUNTS, *after)
+        ours = TextTable.of(self.rows, ("ours", lambda row: row.method), *cases, *COUNTS, *after)
         words = (legend(case.descriptions) for case in self.cases[:1])
         stopped = [] if self.stopped is None else [self.stopped.sentence]
         courses = (_course(method, course) for method, course in self.courses.items())
@@ -89,7 +89,7 @@ class TableResult:
             ours,
             "",
             *words,
-            correct_at(*self.best, merit=self.cases[0].merit if self.cases else None),
+            count_correct(*self.best, merit=self.cases[0].merit if self.cases else None),
             *stopped,
             *courses,
         )
@@ -104,9 +104,9 @@ def _case(parameter: str) -> Column[MethodRow]:
     return f">{parameter}", lambda row: f"{row.case[parameter]}"
 
 
-def _course(method: str, horizons: Sequence[Horizon]) -> Sheet:
+def _course(method: str, horizons: Sequence[Horizon]) -> TextTable:
     """Return the estimates of an incremental fit, horizon by horizon."""
-    return Sheet.of(
+    return TextTable.of(
         horizons,
         (">horizon", lambda h: f"{h.horizon:g}"),
         (">iterations", lambda h: f"{h.iterations}"),
@@ -169,7 +169,7 @@ def run_table(
     mistakes += number_mistakes(starts=count, workers=workers, seed=seed, max_time=max_time)
     if table.start is not None and count > 1:
         mistakes.append(f"starts is {count}; the table has a single start, '{table.start}'")
-    check(table.name, mistakes)
+    raise_if_mistakes(table.name, mistakes)
 
     drawn = {} if seed is None else {"rng": seed}
     rows: list[MethodRow] = []
@@ -188,7 +188,7 @@ def run_table(
                     reference=_optimum(benchmark),
                     workers=workers,
                     fit_max_time=max_time,
-                    callback=teller(what, count * len(names), progress),
+                    callback=progress_callback(what, count * len(names), progress),
                 )
             cases.append(found)
             rows += [replace(row, case=case) for row in found.rows]
@@ -215,7 +215,7 @@ def _optimum(benchmark: Benchmark) -> float:
     result = fit(benchmark.problem, method, start=benchmark.reference.parameters)
     if result.status is Status.INTERRUPTED:
         raise KeyboardInterrupt
-    known = Merit.of(benchmark.problem).at_height(benchmark.reference.objective)
+    known = ObjectiveMeasure.of(benchmark.problem).at_height(benchmark.reference.objective)
     return min(result.objective, known) if result.success else known
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from castfit._support.arrays import Array
-from castfit._support.status import check
-from castfit._support.text_tables import Sheet, rounded
+from castfit._support.status import raise_if_mistakes
+from castfit._support.text_tables import TextTable, format_to_error
 from castfit.densities.noise.unknown import unknown
 from castfit.drive.population.mixed_effects import mixed_effects
 from castfit.drive.population.result import MixedEffectsResult
@@ -52,15 +52,15 @@ class PopulationRun:
         return {n: (found[n] - value) / errors[n] for n, value in self.truth.items()}
 
     @property
-    def shown(self) -> Sheet:
+    def shown(self) -> TextTable:
         """Truth and estimates."""
         errors = self.result.standard_errors
         rows = tuple(
-            (name, f"{value:g}", rounded(self.result.values[name], errors[name]), f"{errors[name]:.2g}",
+            (name, f"{value:g}", format_to_error(self.result.values[name], errors[name]), f"{errors[name]:.2g}",
              f"{self.distances[name]:+.1f}")
             for name, value in self.truth.items()
         )  # fmt: skip
-        return Sheet(("", ">truth", ">estimate", ">std. error", ">off by std. errors"), rows)
+        return TextTable(("", ">truth", ">estimate", ">std. error", ">off by std. errors"), rows)
 
 
 def simulated(individuals: int, rng: int | np.random.Generator) -> Problem:
@@ -103,7 +103,7 @@ def population_run(
 
 
 def _run(name: str, progress: Progress, seed: int = 0, workers: int = 1, max_time: float = np.inf) -> Report:
-    check("bench", number_mistakes(seed=seed, workers=workers, max_time=max_time))
+    raise_if_mistakes("bench", number_mistakes(seed=seed, workers=workers, max_time=max_time))
     progress(name)
     found = population_run(int(name.removeprefix(_PREFIX)), rng=seed, workers=workers, max_time=max_time)
     took = f"{found.wall:.1f} s, {found.cpu:.1f} s of CPU, {found.result.sweeps} sweeps over all individuals"

@@ -16,9 +16,9 @@ import numpy as np
 from scipy import optimize
 
 import castfit as cf
-from castfit._support.json_codec import finite
-from castfit._support.status import check
-from castfit._support.text_tables import Sheet
+from castfit._support.json_codec import replace_nonfinite
+from castfit._support.status import raise_if_mistakes
+from castfit._support.text_tables import TextTable
 from castfit.transcribe.path_likelihood import PathLikelihood, marginal
 
 from . import batch_reactor, correlated_errors
@@ -277,7 +277,7 @@ def online(seed: int) -> list[FigureRow]:
 
 def run(_: str, progress: Callable[[str], object] = lambda text: None, *, starts: int = _SETS, seed: int = 0) -> Report:
     """Repeat all cases; `starts` is the number of simulated data sets of each."""
-    check(NAME, number_mistakes(starts=starts, seed=seed))
+    raise_if_mistakes(NAME, number_mistakes(starts=starts, seed=seed))
     progress("known likelihoods")
     rows = known_likelihoods(seed)
     progress("particle filters")
@@ -290,7 +290,7 @@ def run(_: str, progress: Callable[[str], object] = lambda text: None, *, starts
     rows += batch_reactor.rows(starts, seed)
     progress("correlated errors")
     rows += correlated_errors.rows(starts, seed, NILE)
-    sheet = Sheet.of(
+    sheet = TextTable.of(
         rows,
         ("case", lambda row: row.case),
         ("figure", lambda row: row.figure),
@@ -299,7 +299,7 @@ def run(_: str, progress: Callable[[str], object] = lambda text: None, *, starts
         ("", lambda row: row.note),
         title="Models with noise",
     )
-    return Report((sheet,), record(NAME, [finite(asdict(row)) for row in rows], data_sets=starts, seed=seed))
+    return Report((sheet,), record(NAME, [replace_nonfinite(asdict(row)) for row in rows], data_sets=starts, seed=seed))
 
 
 KIND = Kind(

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import castfit as cf
-from castfit._support.status import check
-from castfit._support.text_tables import Sheet
+from castfit._support.status import raise_if_mistakes
+from castfit._support.text_tables import TextTable
 from castfit.drive.search.compare.benchmarks import Progress
 from castfit.problems import load, tables
 
@@ -154,9 +154,9 @@ def measured(names: Sequence[str], progress: Progress) -> Iterator[RepeatedClaim
 
 def _run(name: str, progress: Progress, problems: Sequence[str] | None = None) -> Report:
     known = [claim.name for claim in CLAIMS]
-    check(NAME, unknown_mistakes("claim", problems or (), known))
+    raise_if_mistakes(NAME, unknown_mistakes("claim", problems or (), known))
     rows, stopped = collected(measured(problems or known, progress))
-    sheet = Sheet.of(
+    sheet = TextTable.of(
         rows,
         ("what", lambda row: row.name),
         ("README", lambda row: row.says),

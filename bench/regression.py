@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from castfit._support.status import InputError
-from castfit._support.text_tables import Column, Sheet
+from castfit._support.text_tables import Column, TextTable
 from castfit.drive.search.compare.benchmarks import Progress
 
 from .library import MAX_TIME, NAME, LibraryEntry, record, run_library
@@ -37,7 +37,7 @@ def earlier(path: str) -> dict[tuple[str, str], LibraryEntry]:
 
 def shown(
     entries: Sequence[LibraryEntry], before: Mapping[tuple[str, str], LibraryEntry] | None = None
-) -> tuple[Sheet | str, ...]:
+) -> tuple[TextTable | str, ...]:
     """Return one row per problem and method, with an earlier table the ratios to it, and sums."""
     known = before or {}
 
@@ -49,7 +49,7 @@ def shown(
         (">iterations", lambda e: _ratio(e.iterations, o.iterations) if (o := old(e)) else ""),
         (">CPU", lambda e: _ratio(e.cpu, o.cpu) if (o := old(e)) else ""),
     )
-    sheet = Sheet.of(
+    sheet = TextTable.of(
         entries,
         ("problem", lambda e: e.problem),
         ("method", lambda e: e.method),

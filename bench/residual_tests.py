@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.json_codec import finite
-from castfit._support.status import check
-from castfit._support.text_tables import Sheet
+from castfit._support.json_codec import replace_nonfinite
+from castfit._support.status import raise_if_mistakes
+from castfit._support.text_tables import TextTable
 from castfit.result.diagnostics import diagnose
 from castfit.result.residuals import SHOWN, SUSPECTED
 
@@ -116,13 +116,13 @@ def run(
     _: str, progress: Callable[[str], object] = lambda text: None, *, starts: int = _DRAWS, seed: int = 0
 ) -> Report:
     """Judge all cases; `starts` is the number of draws of each."""
-    check(NAME, number_mistakes(starts=starts, seed=seed))
+    raise_if_mistakes(NAME, number_mistakes(starts=starts, seed=seed))
     rows: list[JudgedDraws] = []
     for name, draw, sizes in _CASES:
         for n, outputs, k in sizes:
             progress(f"{name}: n = {n}, {outputs} outputs")
             rows.append(judged(name, draw, n, outputs, k, starts, np.random.default_rng(seed)))
-    sheet = Sheet.of(
+    sheet = TextTable.of(
         rows,
         ("residuals", lambda row: row.residuals),
         (">n", lambda row: f"{row.n}"),
@@ -133,7 +133,7 @@ def run(
         title=f"How often residuals are suspected, of {starts} draws",
     )
     note = "n and parameters are those of each output; of several outputs the first alone is no noise."
-    return Report((sheet, note), record(NAME, [finite(asdict(row)) for row in rows], draws=starts, seed=seed))
+    return Report((sheet, note), record(NAME, [replace_nonfinite(asdict(row)) for row in rows], draws=starts, seed=seed))
 
 
 KIND = Kind(

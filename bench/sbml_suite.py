@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import castfit as cf
-from castfit._support.status import InputError, check
-from castfit._support.text_tables import Sheet
-from castfit._support.time_limit import Stopped, look, watched
+from castfit._support.status import InputError, raise_if_mistakes
+from castfit._support.text_tables import TextTable
+from castfit._support.time_limit import StopRequested, check_deadline, with_deadline
 from castfit.drive.search.compare.benchmarks import Progress
 
 from .cpu_clock import cpu_clock
@@ -138,13 +138,13 @@ def run_case(folder: Path, max_time: float = MAX_TIME) -> SuiteRow:
         return SuiteRow(folder.name, outcome, float(error), time.process_time() - began, reason)
 
     try:
-        with cpu_clock(), watched(max_time):
+        with cpu_clock(), with_deadline(max_time):
             case = SuiteCase.read(folder)
             found = case.found(cf.sbml.load(case.model))
-            look()  # what ends too late is not done either
+            check_deadline()  # what ends too late is not done either
     except InputError as refusal:
         return row("refused", reason="; ".join(refusal.problems))
-    except Stopped:
+    except StopRequested:
         return row("wrong", reason=f"not done within {max_time:g} CPU seconds")
     except Exception as error:  # the table goes on
         return row("wrong", reason=f"{type(error).__name__}: {error}")
@@ -175,7 +175,7 @@ def _run(
     known = cases_in(folder) if there else []
     mistakes += ["the folder holds no case NNNNN with its settings and results"] if there and not known else []
     mistakes += unknown_mistakes("case", problems or (), known) if known else []
-    check(f"bench {name}", mistakes + number_mistakes(max_time=max_time))
+    raise_if_mistakes(f"bench {name}", mistakes + number_mistakes(max_time=max_time))
 
     def run() -> Iterator[SuiteRow]:
         for case in problems or known:
@@ -185,7 +185,7 @@ def _run(
     rows, more = collected(run())
     counts = Counter(row.outcome for row in rows)
     share = (counts["refused"] + counts["wrong"]) / max(len(rows), 1)
-    sheet = Sheet.of(
+    sheet = TextTable.of(
         [row for row in rows if row.outcome != "right"],
         ("case", lambda row: row.case),
         ("", lambda row: row.outcome),

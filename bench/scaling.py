@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from castfit._support.arrays import Array
-from castfit._support.text_tables import Sheet
+from castfit._support.text_tables import TextTable
 from castfit.drive.search.compare.benchmarks import Progress
 from castfit.solve.bounded_lsq import LinearConstraints, bounded_lsq
 from castfit.solve.condensing import Condensed, condense, expand
 from castfit.solve.elimination import eliminate
-from castfit.solve.staged import ChainValues, Jacobians, Layout, Linearization, Specification, lay_out
+from castfit.solve.staged import ChainValues, Jacobians, Layout, Linearization, Specification, build_layout
 
 from .table import Kind, Report, record
 
@@ -36,12 +36,12 @@ class Scaling:
         return _slope(self.stages, self.condensing), _slope(self.stages, self.elimination)
 
     @property
-    def shown(self) -> Sheet:
+    def shown(self) -> TextTable:
         """The times, in milliseconds, and the slopes below them."""
         times = zip(self.stages, self.condensing, self.elimination, strict=True)
         rows = [(f"{k}", f"{1e3 * one:.2f} ms", f"{1e3 * other:.2f} ms") for k, one, other in times]
         slopes = ("slope", *(f"{slope:.2f}" for slope in self.slopes))
-        return Sheet((">stages", ">condensing", ">orthogonal elimination"), (*rows, slopes))
+        return TextTable((">stages", ">condensing", ">orthogonal elimination"), (*rows, slopes))
 
 
 def condensing_scaling(
@@ -80,7 +80,7 @@ def random_chain(stages: int, rng: np.random.Generator) -> tuple[Layout, Lineari
         np.arange(stages + 1.0),
         tuple(f"x{i + 1}" for i in range(N_S)),
     )
-    layout = lay_out(tuple(f"p{j + 1}" for j in range(N_Q)), (specification,))
+    layout = build_layout(tuple(f"p{j + 1}" for j in range(N_Q)), (specification,))
 
     def draw(*shape: int) -> Array:
         return rng.standard_normal(shape)

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.json_codec import finite
-from castfit._support.status import InputError, check
-from castfit._support.text_tables import Sheet, or_never
+from castfit._support.json_codec import replace_nonfinite
+from castfit._support.status import InputError, raise_if_mistakes
+from castfit._support.text_tables import TextTable, format_or_never
 from castfit.drive.search.compare.benchmarks import Progress
-from castfit.plots._canvas import finish, new_figure, tidy
+from castfit.plots._canvas import save_or_show, new_figure, tidy
 from castfit.plots._colours import BLUE, INK, SOFT
 from castfit.plots.searches import curves
 from castfit.problem.problem import Problem
@@ -181,7 +181,7 @@ class SearchRow:
         ]
         names = ("method", "problem", "target", "reached", "expected_simulations", "expected_cpu")
         options = {k: str(v) if k == "data" else v for k, v in self.options.items()}
-        return finite({**{name: getattr(self, name) for name in names}, "options": options, "runs": runs})
+        return replace_nonfinite({**{name: getattr(self, name) for name in names}, "options": options, "runs": runs})
 
 
 def run_searches(
@@ -223,7 +223,7 @@ def run_searches(
     mistakes += number_mistakes(runs=runs, workers=workers, seed=seed, max_time=max_time)
     if data is not None and all(problem != "hiv_proteinase" for problem, _ in table.cases):
         mistakes.append(f"{table.name} reads no data; leave out data")
-    check(table.name, mistakes)
+    raise_if_mistakes(table.name, mistakes)
 
     def rows() -> Iterator[SearchRow]:
         for problem, options in table.cases:
@@ -274,19 +274,19 @@ def _run(searcher: Searcher, problem: Problem, seed: int, workers: int, budget: 
     )
 
 
-def shown(table: SearchTable, rows: Sequence[SearchRow], files: Iterable[str]) -> tuple[Sheet | str, ...]:
+def shown(table: SearchTable, rows: Sequence[SearchRow], files: Iterable[str]) -> tuple[TextTable | str, ...]:
     """Return what a paper reports of global searches, our rows, and where their curves are."""
-    ours = Sheet.of(
+    ours = TextTable.of(
         rows,
         ("problem", lambda row: row.case),
         ("method", lambda row: row.method),
         (">reached", lambda row: f"{row.reached} of {len(row.runs)}"),
         (">best", lambda row: f"{min(run.chi2 for run in row.runs):.7g}"),
         (">worst", lambda row: f"{max(run.chi2 for run in row.runs):.5g}"),
-        (">simulations", lambda row: or_never(float(np.median([r.simulations_to_target for r in row.runs])), ".0f")),
-        (">expected", lambda row: or_never(row.expected_simulations, ".0f")),
-        (">seconds", lambda row: or_never(float(np.median([r.seconds_to_target for r in row.runs])), ".2f")),
-        (">expected", lambda row: or_never(row.expected_cpu, ".2f")),
+        (">simulations", lambda row: format_or_never(float(np.median([r.simulations_to_target for r in row.runs])), ".0f")),
+        (">expected", lambda row: format_or_never(row.expected_simulations, ".0f")),
+        (">seconds", lambda row: format_or_never(float(np.median([r.seconds_to_target for r in row.runs])), ".2f")),
+        (">expected", lambda row: format_or_never(row.expected_cpu, ".2f")),
         ("", lambda row: row.words),
     )
     targets = ", ".join(dict.fromkeys(f"{row.problem} {row.target:.7g}" for row in rows))
@@ -351,7 +351,7 @@ def draw_histogram(chi2: Sequence[float], path: str | Path | None = None, *, tar
     axes.set_title(
         f"{len(chi2)} fits" + (f", {missing} without a value" if missing else ""), loc="left", fontsize=10, color=INK
     )
-    return finish(figure, path)
+    return save_or_show(figure, path)
 
 
 def _case_of(rows: Iterable[SearchRow]) -> tuple[str, Mapping[str, Any]]:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import castfit as cf
-from castfit._support.status import check
+from castfit._support.status import raise_if_mistakes
 from castfit.drive.search.compare.benchmarks import Progress
 
 from .cpu_clock import cpu_timed
@@ -107,7 +107,7 @@ def path_of(folder: Path) -> Iterator[CaseRow]:
 
 def _run(name: str, progress: Progress, *, folder: str = "", starts: int = _SETS, seed: int = 0) -> Report:
     there = not folder or Path(folder).is_dir()
-    check(
+    raise_if_mistakes(
         f"bench {name}",
         number_mistakes(starts=starts, seed=seed) + ([] if there else [f"there is no folder '{folder}'"]),
     )

@@ -38,9 +38,9 @@ import numpy as np
 import castfit as cf
 from castfit import problems as library
 from castfit._support.progress_line import time_left
-from castfit._support.status import check
-from castfit._support.text_tables import Sheet
-from castfit.cli.command import say
+from castfit._support.status import raise_if_mistakes
+from castfit._support.text_tables import TextTable
+from castfit.cli.command import print_line
 from castfit.drive.search.compare.benchmarks import Progress
 from castfit.problem.problem import Problem
 
@@ -241,7 +241,7 @@ def run_sizes(
     wanted = [c for c in CASES if problems is None or any(c.startswith(b) for b in problems)]
     missing = [b for b in problems or () if not any(c.startswith(b) for c in CASES)]
     mistakes = unknown_mistakes("method", methods, METHODS) + unknown_mistakes("case", missing, CASES)
-    check(NAME, [*mistakes, *number_mistakes(max_time=max_time)])
+    raise_if_mistakes(NAME, [*mistakes, *number_mistakes(max_time=max_time)])
 
     file = None if folder is None else Path(folder) / f"{NAME}.jsonl"
     known = _read(file)
@@ -319,10 +319,10 @@ def ratios(fits: Sequence[SizedFit]) -> tuple[float, float]:
     return default.again / best.again, default.memory / best.memory
 
 
-def shown(cases: Sequence[Sequence[SizedFit]]) -> tuple[Sheet | str, ...]:
+def shown(cases: Sequence[Sequence[SizedFit]]) -> tuple[TextTable | str, ...]:
     """Return one row per fit, and what the default costs beside the best transcription."""
     told = {fit: ratios(fits) for fits in cases for fit in fits if fit.method == _DEFAULT}
-    sheet = Sheet.of(
+    sheet = TextTable.of(
         [fit for fits in cases for fit in fits],
         ("case", lambda f: f.case),
         ("method", lambda f: f.method),
@@ -355,7 +355,7 @@ def _run(
     folder: str | None = None,
 ) -> Report:
     fits = run_sizes(methods=methods, problems=problems, max_time=max_time, folder=folder, progress=progress,
-                     told=lambda line: say(line, sys.stderr))  # fmt: skip
+                     told=lambda line: print_line(line, sys.stderr))  # fmt: skip
     rows, stopped = collected(fits)
     records = [asdict(fit) for fits in rows for fit in fits]
     return Report(shown(rows), record(name, records, castfit=cf.__version__, **stopped))

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.integrate import solve_ivp
 
-from castfit._support.status import check
-from castfit._support.text_tables import Sheet
+from castfit._support.status import raise_if_mistakes
+from castfit._support.text_tables import TextTable
 from castfit.drive.search.compare.benchmarks import Progress
 from castfit.fit.fit import fit
-from castfit.integrate.esdirk_binding import IntegrationOutcome, NativeModel, TaskLaid
+from castfit.integrate.esdirk_binding import IntegrationOutcome, NativeModel, PreparedTask
 from castfit.problems import load, names
 from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.single_shooting import SingleShooting
@@ -94,7 +94,7 @@ def small_fit(name: str) -> SmallFit:
 @contextmanager
 def _integrating() -> Generator[list[float]]:
     """Collect the seconds of computing time of every call of the compiled integrator within a ``with`` block."""
-    integrate, run_task, durations = NativeModel.integrate, TaskLaid.run, list[float]()
+    integrate, run_task, durations = NativeModel.integrate, PreparedTask.run, list[float]()
 
     def timed(self: NativeModel, *arguments: Any, **options: Any) -> IntegrationOutcome:
         start_seconds = self.spent
@@ -102,17 +102,17 @@ def _integrating() -> Generator[list[float]]:
         durations.append(self.spent - start_seconds)
         return outcome
 
-    def timed_again(self: TaskLaid, *arguments: Any) -> bool:
+    def timed_again(self: PreparedTask, *arguments: Any) -> bool:
         start_seconds = self.by.model.spent
         outcome = run_task(self, *arguments)
         durations.append(self.by.model.spent - start_seconds)
         return outcome
 
-    NativeModel.integrate, TaskLaid.run = timed, timed_again
+    NativeModel.integrate, PreparedTask.run = timed, timed_again
     try:
         yield durations
     finally:
-        NativeModel.integrate, TaskLaid.run = integrate, run_task
+        NativeModel.integrate, PreparedTask.run = integrate, run_task
 
 
 def _exact(staged: ShootingProblem) -> Array:
@@ -168,7 +168,7 @@ def _run(name: str, progress: Progress, *, problems: Sequence[str] = PROBLEMS, j
         mistakes.append(
             f"--jax '{jax}' is no program; name the Python in which jax, diffrax and optimistix are installed"
         )
-    check("bench peers", mistakes)
+    raise_if_mistakes("bench peers", mistakes)
 
     def timed() -> Iterator[SmallFit]:
         for problem in problems:
@@ -179,7 +179,7 @@ def _run(name: str, progress: Progress, *, problems: Sequence[str] = PROBLEMS, j
                 yield beside_jax(jax, own_fit)
 
     rows, status = collected(timed())
-    sheet = Sheet.of(
+    sheet = TextTable.of(
         rows,
         ("problem", lambda row: row.problem),
         ("by", lambda row: row.by),

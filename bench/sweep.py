@@ -30,14 +30,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.status import check
-from castfit._support.text_tables import Column, Sheet
+from castfit._support.status import raise_if_mistakes
+from castfit._support.text_tables import Column, TextTable
 from castfit.drive.search.compare.benchmarks import Progress
 from castfit.integrate import IntegratorOptions, sundials
 from castfit.integrate.integrator import integrator_of
-from castfit.plots._canvas import finish, new_figure, tidy
+from castfit.plots._canvas import save_or_show, new_figure, tidy
 from castfit.plots._colours import BLUE, INK, RED
-from castfit.problem.compiled_problem import Posed
+from castfit.problem.compiled_problem import CompiledProblem
 from castfit.problems import load, names
 from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.single_shooting import SingleShooting
@@ -144,7 +144,7 @@ def sweep(
         yield compared(name, compiled_problem, theta)
 
 
-def compared(name: str, compiled_problem: Posed, theta: Array, *, explicit: bool = False) -> Compared:
+def compared(name: str, compiled_problem: CompiledProblem, theta: Array, *, explicit: bool = False) -> Compared:
     """Compare two methods on a problem at theta (n_theta,): SUNDIALS and ESDIRK, or ESDIRK and explicit steps."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -242,7 +242,7 @@ def _error(request: SensitivityRequest, values: _Found, exact: _Found) -> float:
     return worst if np.isfinite(worst) else np.inf
 
 
-def _cases(problems: Sequence[str] | None, folder: str | None) -> Iterator[tuple[str, Posed, Array]]:
+def _cases(problems: Sequence[str] | None, folder: str | None) -> Iterator[tuple[str, CompiledProblem, Array]]:
     for name in PROBLEMS if problems is None else problems:
         if name in names():
             benchmark = load(name)
@@ -281,11 +281,11 @@ def explicit(*, models: Sequence[str] | None = None, progress: Progress = lambda
 def _run_explicit(name: str, progress: Progress, **options: Any) -> Report:
     chosen, plot = options.get("problems"), options.get("plot")
     names = None if chosen is None else tuple(chosen.split(",")) if isinstance(chosen, str) else tuple(chosen)
-    check(EXPLICIT, unknown_mistakes("model", names or (), tuple(_textbook())))
+    raise_if_mistakes(EXPLICIT, unknown_mistakes("model", names or (), tuple(_textbook())))
     comparisons, status = collected(explicit(models=names, progress=progress))
     if plot is not None:
         draw_sweeps(comparisons, plot)
-    sheet = Sheet.of(
+    sheet = TextTable.of(
         comparisons,
         ("model", lambda c: c.name),
         (">states", lambda c: f"{c.n_x}"),
@@ -304,11 +304,11 @@ def _run_table(name: str, progress: Progress, **options: Any) -> Report:
     mistakes = unknown_mistakes("problem", picked or (), (*names(), *_files(folder)))
     if folder is not None and not Path(folder).is_dir():
         mistakes.append(f"folder {folder} does not exist")
-    check(NAME, mistakes)
+    raise_if_mistakes(NAME, mistakes)
     comparisons, status = collected(sweep(problems=picked, folder=folder, progress=progress))
     if plot is not None:
         draw_sweeps(comparisons, plot)
-    sheet = Sheet.of(
+    sheet = TextTable.of(
         comparisons,
         ("problem", lambda c: c.name),
         (">states", lambda c: f"{c.n_x}"),
@@ -369,7 +369,7 @@ def draw_sweeps(comparisons: Sequence[Compared], path: str | Path | None = None)
         grid[0, 0].legend(fontsize=7, frameon=False, labelcolor=INK)
     figure.supxlabel("largest relative error", fontsize=9, color=INK)
     figure.supylabel("CPU time, ms", fontsize=9, color=INK)
-    return finish(figure, path)
+    return save_or_show(figure, path)
 
 
 def _times(label: str, curve_of: Callable[[Compared], Curve]) -> list[Column[Compared]]:

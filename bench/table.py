@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from castfit._support.arguments import option_mistakes
-from castfit._support.json_codec import finite
+from castfit._support.json_codec import replace_nonfinite
 from castfit._support.status import Status, suggest
-from castfit._support.text_tables import Column, Sheet
+from castfit._support.text_tables import Column, TextTable
 from castfit.problems import PaperRow
 
 Item = TypeVar("Item")
@@ -20,7 +20,7 @@ Item = TypeVar("Item")
 class Report:
     """What a run of a table leaves: sheets and lines to be shown, and what JSON gets."""
 
-    shown: tuple[Sheet | str, ...]
+    shown: tuple[TextTable | str, ...]
     record: dict[str, Any]
 
 
@@ -72,7 +72,7 @@ class CaseRow:
 def cases(name: str, title: str, rows: Iterable[CaseRow]) -> Report:
     """Return the report of cases beside what is right."""
     kept, more = collected(rows)
-    sheet = Sheet.of(
+    sheet = TextTable.of(
         kept,
         ("case", lambda row: row.case),
         ("", lambda row: row.what),
@@ -87,10 +87,10 @@ def cases(name: str, title: str, rows: Iterable[CaseRow]) -> Report:
 COMMON = ("starts", "seed", "workers", "methods", "max_time")
 
 
-def reported(name: str, source: str, rows: Iterable[PaperRow]) -> Sheet:
+def reported(name: str, source: str, rows: Iterable[PaperRow]) -> TextTable:
     """Return what a paper reports."""
     columns: tuple[Column[PaperRow], ...] = (("paper", lambda row: row.method), ("", lambda row: row.figures))
-    return Sheet.of(rows, *columns, title=f"{name}: {source}")
+    return TextTable.of(rows, *columns, title=f"{name}: {source}")
 
 
 def number_mistakes(*, seed: int | None = None, max_time: float = 1.0, **counts: int) -> list[str]:
@@ -120,4 +120,4 @@ def collected(rows: Iterable[Item]) -> tuple[list[Item], dict[str, str]]:
 
 def record(table: str, rows: Sequence[dict[str, Any]], **more: Any) -> dict[str, Any]:
     """Return what JSON gets of a table: its name, how it was made, and the rows; None for what is not finite."""
-    return finite({"table": table, **more, "rows": rows})
+    return replace_nonfinite({"table": table, **more, "rows": rows})

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 import castfit as cf
-from castfit._support.status import Status, check
-from castfit._support.text_tables import Sheet
+from castfit._support.status import Status, raise_if_mistakes
+from castfit._support.text_tables import TextTable
 from castfit.drive.search.compare.benchmarks import Progress
 from castfit.problem.problem import Problem
 
@@ -132,7 +132,7 @@ def run_textbook(
     mistakes = unknown_mistakes("method", methods, METHODS)
     mistakes += unknown_mistakes("model", wanted, MODELS)
     mistakes += number_mistakes(starts=starts, seed=seed, max_time=max_time)
-    check(table, mistakes)
+    raise_if_mistakes(table, mistakes)
 
     def rows() -> Iterator[TextbookRow]:
         _, pose = QUESTIONS[table]
@@ -164,9 +164,9 @@ def _run(method: Method, problem: Problem, start: dict[str, float], seed: int, m
     return TextbookRun(seed, str(getattr(status, "value", status)), chi2, time.process_time() - began)
 
 
-def shown(table: str, rows: Sequence[TextbookRow]) -> tuple[Sheet | str, ...]:
+def shown(table: str, rows: Sequence[TextbookRow]) -> tuple[TextTable | str, ...]:
     """Return the table, and the sums of every method."""
-    ours = Sheet.of(
+    ours = TextTable.of(
         rows,
         ("model", lambda row: row.model),
         ("kind", lambda row: row.kind),

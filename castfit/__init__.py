@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from castfit._support.public_names import publish as _publish
-from castfit._support.public_names import published as _published
+from castfit._support.public_names import assign_public_addresses as _publish
+from castfit._support.public_names import with_public_address as _published
 from castfit._support.renamed import warn_renamed as _warn_renamed
 from castfit._support.status import CastfitError, InputError, Status
 from castfit._support.version import __version__ as __version__
-from castfit._support.views import provide as _provide
+from castfit._support.views import register_views as _provide
 from castfit.model import functions as _functions
 from castfit.model.functions import *  # noqa: F403 - the functions of symbols, all that the module lists
 
@@ -260,13 +260,13 @@ def __getattr__(name: str) -> Any:
     if name in _RENAMED:
         _warn_renamed(f"castfit.{name}", f"castfit.{_RENAMED[name]}")
         return __getattr__(_RENAMED[name])
-    attribute = _door(name) or getattr(_home(name), name, None)
+    attribute = _import_alias(name) or getattr(_defining_module(name), name, None)
     if attribute is None:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     return globals().setdefault(name, _published(attribute, __name__, name))
 
 
-def _door(name: str) -> Any:
+def _import_alias(name: str) -> Any:
     """Return a public module, or an object whose public name differs from its name in the code.
 
     Return None for other names.
@@ -292,7 +292,7 @@ def _door(name: str) -> Any:
     return door
 
 
-def _home(name: str) -> Any:
+def _defining_module(name: str) -> Any:
     """Return the module that defines a public name."""
     match name:
         case "control":

@@ -1,6 +1,6 @@
 """Noise: how measured values scatter about predictions; the home of densities that exist as priors, too."""
 
-from castfit._support.public_names import publish as _publish
+from castfit._support.public_names import assign_public_addresses as _publish
 from castfit.densities.noise.correlation import correlated, covariance
 from castfit.densities.noise.models import (
     Cauchy,

@@ -1,6 +1,6 @@
 """Public priors and penalties on quantities, including densities that also exist as noise models."""
 
-from castfit._support.public_names import publish as _publish
+from castfit._support.public_names import assign_public_addresses as _publish
 from castfit.densities.priors import (
     Beta,
     Gamma,

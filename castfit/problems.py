@@ -25,10 +25,10 @@ import casadi as ca
 import numpy as np
 import scipy
 
-from castfit._support.arguments import text
-from castfit._support.casadi_functions import Buffered
-from castfit._support.reprs import brief, one_line
-from castfit._support.status import InputError, check, suggest
+from castfit._support.arguments import shorten_repr
+from castfit._support.casadi_functions import BufferedFunction
+from castfit._support.reprs import add_brief_repr, one_line
+from castfit._support.status import InputError, raise_if_mistakes, suggest
 from castfit.model.model import Model
 from castfit.problem.problem import Problem
 
@@ -43,7 +43,7 @@ T = TypeVar("T")
 _PACKAGE = "castfit._problems"
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True)
 class Reference:
     """The answer that a fit should reach.
@@ -104,7 +104,7 @@ class Reference:
         )
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True)
 class Uniform:
     """Random starts: every quantity uniform between its limits, in the value or (`log`) in its logarithm.
@@ -130,7 +130,7 @@ class Uniform:
     @classmethod
     def around(cls, centre: Mapping[str, float], *, factor: float = 10.0) -> Uniform:
         """Spread the logarithms evenly from ``value / factor`` to ``value * factor``; values must be positive."""
-        check("Uniform.around", [f"'{n}' is {v:g}; give a positive value" for n, v in centre.items() if not v > 0])
+        raise_if_mistakes("Uniform.around", [f"'{n}' is {v:g}; give a positive value" for n, v in centre.items() if not v > 0])
         return cls({name: (value / factor, value * factor) for name, value in centre.items()}, log=True)
 
 
@@ -222,7 +222,7 @@ class PaperRow:
     figures: str
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True)
 class PublishedTable:
     """A table of a paper that a problem can repeat; a problem file lists its own in ``TABLES``.
@@ -297,7 +297,7 @@ def load_control(name: str) -> ControlBenchmark:
     """
     valid_names = control_names()
     is_unknown = name not in valid_names
-    check("problems.load_control", [f"no problem is named {text(name)}: {suggest(str(name), valid_names)}"] if is_unknown else [])
+    raise_if_mistakes("problems.load_control", [f"no problem is named {shorten_repr(name)}: {suggest(str(name), valid_names)}"] if is_unknown else [])
     return importlib.import_module(f"{_PACKAGE}.control.{name}").benchmark()
 
 
@@ -318,11 +318,11 @@ def load(name: str, **options: Any) -> Benchmark:
     """
     valid_names = names()
     if not isinstance(cast("Any", name), str):
-        check("problems.load", [f"name is {text(name)}; give the name of a problem, one of problems.names()"])
-    check("problems.load", [] if name in valid_names else [f"no problem is named '{name}': {suggest(name, valid_names)}"])
+        raise_if_mistakes("problems.load", [f"name is {shorten_repr(name)}; give the name of a problem, one of problems.names()"])
+    raise_if_mistakes("problems.load", [] if name in valid_names else [f"no problem is named '{name}': {suggest(name, valid_names)}"])
     build: Callable[..., Benchmark] = importlib.import_module(f"{_PACKAGE}.{name}").benchmark
     valid_options = inspect.signature(build).parameters
-    check(f"problem '{name}'", [f"unknown option '{o}': {suggest(o, valid_options)}" for o in options if o not in valid_options])
+    raise_if_mistakes(f"problem '{name}'", [f"unknown option '{o}': {suggest(o, valid_options)}" for o in options if o not in valid_options])
     return build(**options)
 
 
@@ -368,15 +368,15 @@ def exact_trajectory(
     mapping from state to (n,) array
     """
     argument: Any = model
-    check("exact_trajectory", [] if isinstance(argument, Model) else [f"model is {text(argument)}; give a Model"])
+    raise_if_mistakes("exact_trajectory", [] if isinstance(argument, Model) else [f"model is {shorten_repr(argument)}; give a Model"])
     system = model.system
     p = [parameters[name] for name in model.parameters]
-    right = Buffered(system.function("right", ca.densify(system.ode)), ("o0",))
-    slope = Buffered(system.function("slope", ca.densify(ca.jacobian(system.ode, system.x))), ("o0",))
+    right = BufferedFunction(system.function("right", ca.densify(system.ode)), ("o0",))
+    slope = BufferedFunction(system.function("slope", ca.densify(ca.jacobian(system.ode, system.x))), ("o0",))
     time_array = np.asarray(times, dtype=float)
     from scipy.integrate import solve_ivp  # imported where it is needed: it takes long
 
-    def value(function: Buffered, t: float, x: Array) -> Array:
+    def value(function: BufferedFunction, t: float, x: Array) -> Array:
         function.arguments["t"][...], function.arguments["x"][...] = t, x
         if p:
             function.arguments["p"][...] = p
@@ -397,7 +397,7 @@ def exact_trajectory(
 
 
 @cache
-def beside(package: str, folder: str) -> ModuleType:
+def import_sibling(package: str, folder: str) -> ModuleType:
     """Import a package under its installed name, from the folder beside castfit/ if it is not installed."""
     if importlib.util.find_spec(package) is not None:
         return importlib.import_module(package)
@@ -415,4 +415,4 @@ def beside(package: str, folder: str) -> ModuleType:
 
 def _library() -> ModuleType:
     """Import the library under its installed name, from the folder beside castfit/ if it is not installed."""
-    return beside(_PACKAGE, "problems")
+    return import_sibling(_PACKAGE, "problems")

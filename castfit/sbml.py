@@ -1,12 +1,12 @@
 """Models from SBML and Antimony (extra `petab`).
 
-`load` reads a file or its text, `load_antimony` Antimony's text; both return a `Loaded`: a `castfit.Model` whose
+`load` reads a file or its text, `load_antimony` Antimony's text; both return a `ImportedModel`: a `castfit.Model` whose
 states, parameters and outputs have the identifiers of the file, the file's parameter values, and its events.
 """
 
-from castfit._support.public_names import publish as _publish
-from castfit.formats.sbml import Loaded, Species, Start, load, load_antimony
+from castfit._support.public_names import assign_public_addresses as _publish
+from castfit.formats.sbml import ImportedModel, Species, ImportedStart, load, load_antimony
 
-__all__ = ["Loaded", "Species", "Start", "load", "load_antimony"]
+__all__ = ["ImportedModel", "Species", "ImportedStart", "load", "load_antimony"]
 
 _publish(__name__, __all__, globals())

@@ -17,7 +17,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.keywords import call_mistakes
-from castfit._support.status import InputError, check
+from castfit._support.status import InputError, raise_if_mistakes
 from castfit._support.views import views
 
 if TYPE_CHECKING:
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def reals(value: Any) -> NDArray[np.float64] | None:
+def read_reals(value: Any) -> NDArray[np.float64] | None:
     """Read an array of real numbers as a copy; None, pandas.NA and masked entries become NaN.
 
     Returns None if anything in it is no real number: text, bool, complex, dates, symbols, ragged rows.
     """
     if isinstance(value, np.ma.MaskedArray):
         masked = cast("np.ma.MaskedArray[Any, Any]", value)
-        unmasked = reals(np.asarray(masked.data))
+        unmasked = read_reals(np.asarray(masked.data))
         return None if unmasked is None else np.where(np.ma.getmaskarray(masked), np.nan, unmasked)
     if isinstance(value, (Iterator, ValuesView)):
         value = list(cast("Iterator[Any]", value))
@@ -73,11 +73,11 @@ def _is_missing(value: Any) -> bool:
     return value is None or type(value).__name__ == "NAType"
 
 
-def real(value: Any) -> float | None:
+def read_real(value: Any) -> float | None:
     """Read one real number, which may be infinite or NaN; None if it is anything else, such as an array."""
     if _is_missing(value) or isinstance(value, Iterator):  # which is no number, and may be read once only
         return None
-    array = reals(value)
+    array = read_reals(value)
     return float(array) if array is not None and array.ndim == 0 else None
 
 
@@ -85,7 +85,7 @@ def plain_numbers(record: Any) -> None:
     """Turn fields of a dataclass that are numbers of other types into floats, with which a Decimal does not mix."""
     for f in fields(record):
         value = getattr(record, f.name)
-        if not isinstance(value, (int, float, np.integer)) and (number := real(value)) is not None:
+        if not isinstance(value, (int, float, np.integer)) and (number := read_real(value)) is not None:
             vars(record)[f.name] = number
 
 
@@ -96,13 +96,13 @@ def is_count(value: Any, lower: float = 0, upper: float = np.inf) -> bool:
 
 def is_within(value: Any, lower: float = -np.inf, upper: float = np.inf, *, strictly: bool = False) -> bool:
     """Check whether a value is a real number from `lower` to `upper`, or strictly between them."""
-    number = real(value)
+    number = read_real(value)
     return number is not None and (lower < number < upper if strictly else lower <= number <= upper)
 
 
 def option_mistakes(*rules: tuple[str, Any, bool, str]) -> list[str]:
     """Find options that are not right, from rules (name, value, whether it is right, what to give instead)."""
-    return [f"{name} is {text(value)}; {remedy}" for name, value, is_valid, remedy in rules if not is_valid]
+    return [f"{name} is {shorten_repr(value)}; {remedy}" for name, value, is_valid, remedy in rules if not is_valid]
 
 
 def within_reason(name: str, value: Any, upper: int) -> tuple[str, Any, bool, str]:
@@ -117,8 +117,8 @@ def level_rule(argument: Any, level: Any) -> tuple[str, Any, bool, str]:
 
 def read_level(where: str, argument: Any, default: float) -> float:
     """Return the confidence level that is asked for, by default the usual one; InputError if there is none such."""
-    level = default if argument is None else real(argument)
-    check(where, option_mistakes(level_rule(argument, level)))
+    level = default if argument is None else read_real(argument)
+    raise_if_mistakes(where, option_mistakes(level_rule(argument, level)))
     assert level is not None
     return level
 
@@ -130,7 +130,7 @@ def flag_mistakes(**flags: Any) -> list[str]:
     )
 
 
-class Door(ContextDecorator):
+class CallGuard(ContextDecorator):
     """Decorator of public functions that replaces errors of impossible calls by an InputError with an explanation.
 
     What it does stands in the way of no call: it looks only where Python has raised a TypeError or an
@@ -169,11 +169,11 @@ def _kind_mistakes(function: Callable[..., Any], args: Any, kwargs: Any) -> list
         asked = re.search(_KINDS.format(name), function.__doc__ or "", re.MULTILINE)
         kind_names = [c.__name__ for c in type(value).__mro__] + ["mapping"] * isinstance(value, Mapping)
         if asked and not set(re.split(", | or ", asked[2])) & set(kind_names):
-            mistakes.append(f"{name} is {refused(value, f'give {asked[1]}')}")
+            mistakes.append(f"{name} is {describe_rejected(value, f'give {asked[1]}')}")
     return mistakes
 
 
-def items(value: Any) -> list[Any] | None:
+def read_sequence(value: Any) -> list[Any] | None:
     """Read several things; None if there are none to be had: text, mappings, CasADi matrices."""
     if isinstance(value, (str, bytes, Mapping, ca.SX, ca.MX, ca.DM)):
         return None
@@ -183,7 +183,7 @@ def items(value: Any) -> list[Any] | None:
         return None
 
 
-def kept(value: Any) -> Any:
+def as_reusable(value: Any) -> Any:
     """Return a list of the items of an iterator, which can be read only once, or any other value unchanged."""
     return list(cast("Iterator[Any]", value)) if isinstance(value, Iterator) else value
 
@@ -198,28 +198,28 @@ def rng_mistakes(rng: Any) -> list[str]:
     try:
         np.random.default_rng(rng)
     except (TypeError, ValueError):
-        return [f"rng is {text(rng)}; expected a non-negative integer or a numpy.random.Generator"]
+        return [f"rng is {shorten_repr(rng)}; expected a non-negative integer or a numpy.random.Generator"]
     return []
 
 
-def text(value: Any) -> str:
+def shorten_repr(value: Any) -> str:
     """Return a value in one shortened line, for a message."""
     line = " ".join(repr(value).split())
     return line if len(line) <= 60 else f"{line[:57]}..."
 
 
-def strange(value: Any) -> str:
+def describe_non_numbers(value: Any) -> str:
     """Describe the non-numeric entries of a column and their positions, or the whole value if it is no column of
     numbers.
     """
-    entries = items(value)
+    entries = read_sequence(value)
     if entries is None or getattr(value, "ndim", 1) != 1:
-        return text(value)
+        return shorten_repr(value)
     is_series = hasattr(value, "iloc")  # of pandas, whose rows have labels
     labels = value.index if is_series else range(len(entries))
     invalid_entries = [f"{e!r} at index {label}" for label, e in zip(labels, entries, strict=True) if not reads_as_number(e)]
     if not invalid_entries or len(invalid_entries) == len(entries):
-        return text(entries if is_series else value)
+        return shorten_repr(entries if is_series else value)
     return ", ".join(invalid_entries[:3]) + (f", and {len(invalid_entries) - 3} more" if len(invalid_entries) > 3 else "")
 
 
@@ -231,14 +231,14 @@ def reads_as_number(entry: Any) -> bool:
         return False
 
 
-def refused(value: Any, remedy: str) -> str:
+def describe_rejected(value: Any, remedy: str) -> str:
     """Return the text for an unusable value with its remedy; a value's attribute `instead` overrides `remedy`."""
-    return f"{text(value)}; {getattr(value, 'instead', remedy)}"
+    return f"{shorten_repr(value)}; {getattr(value, 'instead', remedy)}"
 
 
 def number_remedy(value: Any, default: str) -> str:
     """Return advice for a value that is not a number: how to convert dates and time differences; `default` otherwise."""
-    first_entry = (items(value) or [value])[0]
+    first_entry = (read_sequence(value) or [value])[0]
     if isinstance(first_entry, (date, np.datetime64)):  # datetime and pandas.Timestamp are dates
         return "count dates from the start of the experiment, such as (dates - start) / pandas.Timedelta('1h')"
     if isinstance(first_entry, (timedelta, np.timedelta64)):
@@ -246,7 +246,7 @@ def number_remedy(value: Any, default: str) -> str:
     return default
 
 
-def named(label: str, mapping: Any, mistakes: list[str]) -> dict[str, Any]:
+def read_mapping(label: str, mapping: Any, mistakes: list[str]) -> dict[str, Any]:
     """Read a mapping from names to anything; a CasADi symbol stands for its name, None for an empty mapping."""
     if mapping is None:
         return {}
@@ -256,9 +256,9 @@ def named(label: str, mapping: Any, mistakes: list[str]) -> dict[str, Any]:
         return {}
     values_by_name: dict[str, Any] = {}
     for key, value in cast("Mapping[Any, Any]", mapping).items():
-        name = name_of(key)
+        name = symbol_or_text_name(key)
         if name is None:
-            mistakes.append(f"{label} has the key {text(key)}; give a name")
+            mistakes.append(f"{label} has the key {shorten_repr(key)}; give a name")
         elif name in values_by_name:
             mistakes.append(f"{label} names '{name}' twice")
         else:
@@ -266,7 +266,7 @@ def named(label: str, mapping: Any, mistakes: list[str]) -> dict[str, Any]:
     return values_by_name
 
 
-def name_of(key: Any) -> str | None:
+def symbol_or_text_name(key: Any) -> str | None:
     """Return a name that is given as text or as a CasADi symbol; None if it is neither."""
     if isinstance(key, str):
         return str(key)

@@ -51,11 +51,11 @@ takes 1.4 ms to look for libraries at each fit, or misses those that are loaded 
 
 def openblas() -> tuple[tuple[Callable[[], int], Callable[[int], None]], ...]:
     """Find the libraries' functions that get and set the number of threads."""
-    return _of_packages(*(package for package in ("numpy", "scipy") if package in sys.modules))
+    return _find_package_libraries(*(package for package in ("numpy", "scipy") if package in sys.modules))
 
 
 @cache
-def _of_packages(*packages: str) -> tuple[tuple[Callable[[], int], Callable[[int], None]], ...]:
+def _find_package_libraries(*packages: str) -> tuple[tuple[Callable[[], int], Callable[[int], None]], ...]:
     thread_functions: list[tuple[Callable[[], int], Callable[[int], None]]] = []
     for package in packages:
         spec = util.find_spec(package)

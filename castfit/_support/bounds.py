@@ -6,20 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from castfit._support.arguments import is_one_of, items, real, text
-from castfit._support.status import check
+from castfit._support.arguments import is_one_of, read_sequence, read_real, shorten_repr
+from castfit._support.status import raise_if_mistakes
 
 
 def both_bounds(where: str, lower: Any, upper: Any, bounds: Any) -> tuple[Any, Any]:
     """Return the bounds, which may be given one by one or as a pair."""
     if bounds is None:
         return lower, upper
-    pair = items(bounds)
+    pair = read_sequence(bounds)
     is_duplicate = not (is_one_of(lower, -np.inf) and is_one_of(upper, np.inf))
     mistakes = ["lower or upper cannot be combined with bounds; remove one of them"] if is_duplicate else []
     if pair is None or len(pair) != 2:
-        mistakes.append(f"bounds is {text(bounds)}; give (lower, upper), infinite for none")
-    check(where, mistakes)
+        mistakes.append(f"bounds is {shorten_repr(bounds)}; give (lower, upper), infinite for none")
+    raise_if_mistakes(where, mistakes)
     assert pair is not None
     return pair[0], pair[1]
 
@@ -28,12 +28,12 @@ def bound_mistakes(label: str, guess: Any, lower: Any, upper: Any, scale: Any) -
     """Check a guess against its bounds and its scale."""
     mistakes: list[str] = []
     if not is_one_of(scale, "linear", "log"):
-        mistakes.append(f"{label}: scale is {text(scale)}; choose 'linear' or 'log'")
-    value, low, high, is_log = real(guess), real(lower), real(upper), is_one_of(scale, "log")
+        mistakes.append(f"{label}: scale is {shorten_repr(scale)}; choose 'linear' or 'log'")
+    value, low, high, is_log = read_real(guess), read_real(lower), read_real(upper), is_one_of(scale, "log")
     if value is None or not np.isfinite(value):
-        mistakes.append(f"{label}: the guess is {text(guess)}; expected a finite number")
+        mistakes.append(f"{label}: the guess is {shorten_repr(guess)}; expected a finite number")
     if low is None or high is None or np.isnan(low) or np.isnan(high):
-        mistakes.append(f"{label}: the bounds are {text(lower)} and {text(upper)}; give numbers, infinite for none")
+        mistakes.append(f"{label}: the bounds are {shorten_repr(lower)} and {shorten_repr(upper)}; give numbers, infinite for none")
     elif low > high:
         mistakes.append(f"{label}: the bounds [{low:g}, {high:g}] are empty; swap or widen them")
     elif is_log and -np.inf < low < 0:

@@ -42,10 +42,10 @@ def build_integrator(
     tau, edge, cubics = ca.SX.sym("tau"), ca.SX.sym("edge"), ca.SX.sym("cubics", 4, n_u)
     units = [ca.SX.sym(f"{prefix}_unit", n) for prefix, n in {"x": n_x, "z": n_z, "alg": n_z, "q": n_p + 2}.items()]
     units = units if backward else units[:-1]
-    x_unit, z_unit, alg_unit, *q_unit = map(_held, units) if backward else units
+    x_unit, z_unit, alg_unit, *q_unit = map(_clip_extreme, units) if backward else units
     p, start, duration = ca.vertsplit(q_unit[0] * q if q_unit else q, [0, n_p, n_p + 1, n_p + 2])
-    c = _held(cubics) if backward else cubics
-    s = duration * (tau - _held(edge)) + (start - _held(start)) if backward else duration * (tau - edge)
+    c = _clip_extreme(cubics) if backward else cubics
+    s = duration * (tau - _clip_extreme(edge)) + (start - _clip_extreme(start)) if backward else duration * (tau - edge)
     u = (c[0, :] + s * (c[1, :] + s * (c[2, :] + s * c[3, :]))).T
     ode, alg = graph(start + duration * tau, x_unit * x, z_unit * z, p, u)
     dae = {"t": tau, "x": x, "p": ca.vertcat(q, *units), "ode": duration / x_unit * ode}
@@ -56,7 +56,7 @@ def build_integrator(
     return ca.integrator("integrator", "cvodes" if method == "adams" else method, dae, 0.0, list(grid), options)
 
 
-def _held(values: ca.SX) -> ca.SX:
+def _clip_extreme(values: ca.SX) -> ca.SX:
     """Return values, |v| < 1e150, unchanged up to the 140th decimal, but with a zero derivative.
 
     CasADi differentiates by whatever is an argument of an integrator, under error control.  The derivative by a unit is
@@ -109,7 +109,7 @@ def plugin_options(
     return options
 
 
-class Buffered:
+class BufferedFunction:
     """A CasADi function whose arguments and results are NumPy arrays that it reads and writes in place.
 
     Ten outputs of the calcium model take 76 us in this way and 260 us by ``function(x0=..., p=...)``.
@@ -149,7 +149,7 @@ _SPARSE = (
 )  # entries of a matrix from which zeros are left out, where no more than this part is something else
 
 
-class Mapped:
+class BatchedFunction:
     """A matrix expression as a function of arrays of points (..., size); the next call overwrites its results.
 
     places : rows and columns of the entries that are computed, (k,) each, row by row: of a large sparse matrix those
@@ -171,9 +171,9 @@ class Mapped:
         names = [f"i{i}" for i in range(len(arguments))]
         output: Any = ca.vertcat(*cast("list[ca.SX]", transposed.nonzeros())) if self._sparse else transposed
         self._function = ca.Function(name, list(arguments), [output], names, ["out"])
-        self._buffered: dict[int, Buffered] = {}
+        self._buffered: dict[int, BufferedFunction] = {}
         self._laid: dict[
-            tuple[tuple[int, ...], ...], tuple[Buffered, list[tuple[int, NDArray[Any]]], NDArray[Any]]
+            tuple[tuple[int, ...], ...], tuple[BufferedFunction, list[tuple[int, NDArray[Any]]], NDArray[Any]]
         ] = {}
 
     def entries(self, *points: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -195,7 +195,7 @@ class Mapped:
         if n_points > max_points and n_points <= max_points * batch_shape[0]:
             return self._in_parts(points, batch_shape, n_points, max_points, whole=whole)
         if n_points not in self._buffered:
-            self._buffered[n_points] = Buffered(self._function.map(n_points), ("out",))
+            self._buffered[n_points] = BufferedFunction(self._function.map(n_points), ("out",))
         evaluate = self._buffered[n_points]
         views = [(i, evaluate.arguments[f"i{i}"].reshape(*batch_shape, n)) for i, n in enumerate(self._sizes) if n]
         for i, view in views:
@@ -230,7 +230,7 @@ class Mapped:
         return values.reshape(*batch_shape, *shape)
 
 
-class Built(threading.local, Generic[K, V]):
+class PerObjectCache(threading.local, Generic[K, V]):
     """Per-thread cache of an object built for each key, such as the functions of a problem, with weak references to
     keys.
 
@@ -247,8 +247,8 @@ class Built(threading.local, Generic[K, V]):
         return self._of[key]
 
 
-class Recent(threading.local, Generic[K, V]):
-    """Per-thread cache like `Built`, for values that refer to their keys; it keeps only the most recent objects.
+class RecentObjectCache(threading.local, Generic[K, V]):
+    """Per-thread cache like `PerObjectCache`, for values that refer to their keys; it keeps only the most recent objects.
 
     most : how many are kept
     """

@@ -11,7 +11,7 @@ Replace = Callable[[int, Sequence[ca.SX]], ca.SX | None]
 """What takes the place of an operation, a number of CasADi's, on its arguments; None where it stays."""
 
 
-def rewritten(columns: Sequence[ca.SX], operations: Collection[int], replace: Replace) -> list[ca.SX]:
+def rewrite_operations(columns: Sequence[ca.SX], operations: Collection[int], replace: Replace) -> list[ca.SX]:
     """Return columns of expressions with other operations in the place of some of the given kinds."""
     symbols = ca.symvar(ca.vertcat(*columns))
     graph = ca.Function("graph", symbols, [ca.densify(c) for c in columns])

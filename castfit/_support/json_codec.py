@@ -1,6 +1,6 @@
 """Records as JSON: any dataclass of arrays, enumerations, tuples, sets, mappings and further dataclasses.
 
-`plain` takes it to what JSON can hold, field by field; `restored` and then `rebuilt` undo that by the declared types.
+`to_jsonable` takes it to what JSON can hold, field by field; `decode_object` and then `rebuild_value` undo that by the declared types.
 What says itself how it is written, as a `Result` with its number of a format, has the methods of `Serializable`.
 """
 
@@ -34,63 +34,63 @@ class Serializable(Protocol):
         ...
 
 
-def plain(value: Any) -> Any:
+def to_jsonable(value: Any) -> Any:
     """Turn arrays, enumerations, dataclasses and floats that are not finite into dicts, lists, numbers and text."""
     if isinstance(value, np.ndarray):
         array = cast("NDArray[Any]", value)
-        return {"__array__": [plain(x) for x in array.ravel().tolist()], "__shape__": list(array.shape)}
+        return {"__array__": [to_jsonable(x) for x in array.ravel().tolist()], "__shape__": list(array.shape)}
     if isinstance(value, Enum):
         return value.value
     if is_dataclass(value):
         if hasattr(value, "to_plain"):  # isinstance of a protocol is slow before Python 3.12
             return cast("Serializable", value).to_plain()
-        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+        return {f.name: to_jsonable(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): plain(x) for key, x in cast("Mapping[Any, Any]", value).items()}
+        return {str(key): to_jsonable(x) for key, x in cast("Mapping[Any, Any]", value).items()}
     if isinstance(value, (set, frozenset)):
-        return [plain(x) for x in sorted(cast("set[Any]", value))]
+        return [to_jsonable(x) for x in sorted(cast("set[Any]", value))]
     if isinstance(value, (list, tuple)):
-        return [plain(x) for x in cast("list[Any]", value)]
+        return [to_jsonable(x) for x in cast("list[Any]", value)]
     if isinstance(value, np.generic):
-        return plain(value.item())
+        return to_jsonable(value.item())
     if isinstance(value, float) and not np.isfinite(value):
         return {"__float__": str(value)}
     return value
 
 
-def finite(value: Any) -> Any:
+def replace_nonfinite(value: Any) -> Any:
     """Replace numbers that are not finite by None, also within mappings and lists, as required by JSON readers."""
     if isinstance(value, Mapping):
-        return {key: finite(x) for key, x in cast("Mapping[Any, Any]", value).items()}
+        return {key: replace_nonfinite(x) for key, x in cast("Mapping[Any, Any]", value).items()}
     if isinstance(value, (list, tuple)):
-        return [finite(x) for x in cast("list[Any]", value)]
+        return [replace_nonfinite(x) for x in cast("list[Any]", value)]
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
-def restored(entry: dict[str, Any]) -> Any:
-    """Undo `plain` for arrays and for floats; an ``object_hook`` for `json.loads`."""
+def decode_object(entry: dict[str, Any]) -> Any:
+    """Undo `to_jsonable` for arrays and for floats; an ``object_hook`` for `json.loads`."""
     if "__array__" in entry:
         return np.array(entry["__array__"], dtype=float).reshape(entry["__shape__"])
     return float(entry["__float__"]) if "__float__" in entry else entry
 
 
-def rebuilt(kind: Any, entry: Any) -> Any:
+def rebuild_value(kind: Any, entry: Any) -> Any:
     """Convert a decoded JSON entry to a value of a known type.
 
     A dataclass takes the fields that it has; those that a file lacks keep their defaults.
     """
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        return None if entry is None else rebuilt(next(k for k in inner if k is not type(None)), entry)
+        return None if entry is None else rebuild_value(next(k for k in inner if k is not type(None)), entry)
     if origin is np.ndarray:
         (number,) = get_args(inner[1])
         return np.asarray(entry).astype(number)
     if origin is tuple and inner[-1] is not Ellipsis:
-        return tuple(rebuilt(k, x) for k, x in zip(inner, entry, strict=True))
+        return tuple(rebuild_value(k, x) for k, x in zip(inner, entry, strict=True))
     if origin in (tuple, list, frozenset):
-        return cast("Any", origin)(rebuilt(inner[0], x) for x in entry)
+        return cast("Any", origin)(rebuild_value(inner[0], x) for x in entry)
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        entries = {key: rebuilt(inner[-1], x) for key, x in entry.items()}
+        entries = {key: rebuild_value(inner[-1], x) for key, x in entry.items()}
         return Counter(entries) if origin is Counter else entries
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind(entry)
@@ -99,13 +99,13 @@ def rebuilt(kind: Any, entry: Any) -> Any:
     if is_dataclass(kind):
         if not isinstance(entry, Mapping):
             raise TypeError(f"{entry!r} holds no fields")
-        return cast("Any", kind)(**rebuilt_fields(kind, cast("Mapping[str, Any]", entry)))
+        return cast("Any", kind)(**rebuild_fields(kind, cast("Mapping[str, Any]", entry)))
     return entry
 
 
-def rebuilt_fields(kind: Any, entry: Mapping[str, Any]) -> dict[str, Any]:
+def rebuild_fields(kind: Any, entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a dataclass that an entry has."""
-    return {name: rebuilt(k, entry[name]) for name, k in _types(kind).items() if name in entry}
+    return {name: rebuild_value(k, entry[name]) for name, k in _types(kind).items() if name in entry}
 
 
 @cache

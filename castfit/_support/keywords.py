@@ -43,7 +43,7 @@ def call_mistakes(
     raised: object,
 ) -> list[str]:
     """Return error messages for a call that raised `raised`; `functions` lists the public functions to suggest from."""
-    valid_names = options_of(function)
+    valid_names = argument_names(function)
     unknown_names = [key for key in kwargs if key not in valid_names]
     try:
         inspect.signature(function).bind(*args, **kwargs)
@@ -55,19 +55,19 @@ def call_mistakes(
     owners_by_argument: dict[str, list[str]] = {}
     for owner, f in functions if unknown_names else ():
         if owner.count(".") == 1 and not owner.endswith("Result"):  # which users call: neither methods nor results
-            for option in options_of(f):
+            for option in argument_names(f):
                 owners_by_argument.setdefault(option, []).append(owner)
-    return [f"{name} has no argument '{key}'; {_instead(key, valid_names, owners_by_argument)}" for key in unknown_names]
+    return [f"{name} has no argument '{key}'; {_suggest_call(key, valid_names, owners_by_argument)}" for key in unknown_names]
 
 
-def options_of(function: Callable[..., Any]) -> list[str]:
+def argument_names(function: Callable[..., Any]) -> list[str]:
     """Return the names of a function's arguments."""
     hidden = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     parameters = inspect.signature(function).parameters
     return [n for n, p in parameters.items() if p.kind not in hidden and n not in ("self", "cls")]
 
 
-def _instead(key: str, valid_names: list[str], owners_by_argument: Mapping[str, list[str]]) -> str:
+def _suggest_call(key: str, valid_names: list[str], owners_by_argument: Mapping[str, list[str]]) -> str:
     """Return advice on the argument to use in place of an unknown one."""
     intended_names = next((_MEANT[word] for word in difflib.get_close_matches(key.lower(), _MEANT, n=1, cutoff=0.88)), ())
     own_matches = [n for n in intended_names if n in valid_names]

@@ -28,11 +28,11 @@ class Picklable:
     """
 
     def __reduce__(self) -> Any:
-        state: dict[str, Any] = {f.name: _packed(getattr(self, f.name)) for f in fields(cast("Any", self))}
-        return _restored, (type(self), state)
+        state: dict[str, Any] = {f.name: _pack_expression(getattr(self, f.name)) for f in fields(cast("Any", self))}
+        return _restore, (type(self), state)
 
 
-class Stays:
+class ProcessLocal:
     """Base of objects that stay in their process: copies share the object, and pickles contain None in its place."""
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
@@ -45,27 +45,27 @@ class Stays:
         return self
 
 
-def _restored(cls: Any, state: dict[str, Any]) -> Any:
+def _restore(cls: Any, state: dict[str, Any]) -> Any:
     instance: Any = object.__new__(cls)
-    instance.__dict__.update(_unpacked(state))
+    instance.__dict__.update(_unpack_expression(state))
     return instance
 
 
-def _packed(value: Any) -> Any:
+def _pack_expression(value: Any) -> Any:
     if isinstance(value, ca.SX):
         symbols = ca.symvar(value)
         return _PackedExpression(ca.Function("value", symbols, [value]), tuple(s.name() for s in symbols))
-    return _within(value, _packed)
+    return _map_contents(value, _pack_expression)
 
 
-def _unpacked(value: Any) -> Any:
+def _unpack_expression(value: Any) -> Any:
     if isinstance(value, _PackedExpression):
         expression = ca.SX(value.function.call([ca.SX.sym(n) for n in value.names])[0])
         return float(expression) if expression.is_constant() else expression
-    return _within(value, _unpacked)
+    return _map_contents(value, _unpack_expression)
 
 
-def _within(value: Any, change: Any) -> Any:
+def _map_contents(value: Any, change: Any) -> Any:
     """Change what a mapping or a tuple holds; anything else stays."""
     if isinstance(value, dict):
         return {key: change(entry) for key, entry in cast("dict[Any, Any]", value).items()}

@@ -1,9 +1,9 @@
 """Execution of tasks in this process, in own processes, or on any `concurrent.futures.Executor`.
 
-A `Pool` runs rounds of tasks and yields (key, outcome) in the order in which tasks end.  Each of our own processes
+A `WorkerPool` runs rounds of tasks and yields (key, outcome) in the order in which tasks end.  Each of our own processes
 works on one task at a time, so that it is known what a worker that dies or hangs was doing: a task whose worker died is
 run again, as somebody else may have ended it; a task that ends every worker, or hangs, costs its outcome, which is then
-`Lost`, and nothing else.  Processes stay from round to round, and end with the pool or with the process that owns it.
+`LostTask`, and nothing else.  Processes stay from round to round, and end with the pool or with the process that owns it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Outcomes = Generator[tuple[int, Any], None, None]
 
 
 @dataclass(frozen=True)
-class Lost:
+class LostTask:
     """A task without an outcome: `cause` is "worker_died", "worker_hung" or "not_run"."""
 
     cause: str
@@ -50,14 +50,14 @@ LOST = ("worker_died", "worker_hung", ERROR)
 """Causes of tasks that ended without an answer, besides those that were not run."""
 
 
-def lost(outcome: Any) -> tuple[str, str]:
+def lost_task_status(outcome: Any) -> tuple[str, str]:
     """Return status and message of a task that ended without an answer: lost, an error's text, or not run (None)."""
-    if isinstance(outcome, Lost):
+    if isinstance(outcome, LostTask):
         return outcome.cause, outcome.message
     return ("not_run", "Not run.") if outcome is None else (ERROR, str(outcome))
 
 
-class Pool:
+class WorkerPool:
     """Workers for rounds of tasks, in a ``with`` block that ends them.
 
     workers : 1 is this process; n > 1 are n processes, started when they are needed
@@ -68,7 +68,7 @@ class Pool:
         self._staff: list[_Worker] = []
         self._homes: dict[int, str] = {}  # of tasks on a cluster, by key
 
-    def __enter__(self) -> Pool:
+    def __enter__(self) -> WorkerPool:
         return self
 
     def __exit__(
@@ -92,7 +92,7 @@ class Pool:
         has_affinity: bool = False,
         expected: float = float("inf"),
     ) -> Outcomes:
-        """Call ``function(*arguments)`` for every task; yield each key with the returned value, or with `Lost`.
+        """Call ``function(*arguments)`` for every task; yield each key with the returned value, or with `LostTask`.
 
         function : defined in a module; it must not raise
         tasks : a deque of (key, arguments); it is emptied; the caller may append to it while iterating
@@ -110,9 +110,9 @@ class Pool:
         if isinstance(self.workers, cf.Executor):
             return _on_executor(function, tasks, self.workers, limit, deadline, idle, self._home(has_affinity))
         if self.workers == 1:
-            return _here(function, tasks)
+            return _run_in_process(function, tasks)
         left_over = self._on_processes(function, tasks, self.workers, limit, deadline, idle, has_affinity)
-        return _few_here(function, tasks, expected, left_over) if not self._staff else left_over
+        return _run_last_tasks_in_process(function, tasks, expected, left_over) if not self._staff else left_over
 
     @property
     def known(self) -> int | None:
@@ -165,14 +165,14 @@ class Pool:
                     workers.append(_Worker())
                 for worker in workers:
                     if worker.ready and worker.task is None and tasks:
-                        worker.give(function, _suited(tasks, worker, workers) if has_affinity else tasks.popleft())
+                        worker.give(function, _take_suitable_task(tasks, worker, workers) if has_affinity else tasks.popleft())
                 ready_connections = connection.wait([worker.connection for worker in workers], _POLL)
                 idle()
                 for worker in list(workers):
                     task = worker.task
                     if worker.connection in ready_connections:
                         outcome = worker.take()
-                        if isinstance(outcome, Lost):
+                        if isinstance(outcome, LostTask):
                             workers.remove(worker)
                             worker.end()
                             n_failed_starts = 0 if worker.ready else n_failed_starts + 1
@@ -180,9 +180,9 @@ class Pool:
                             worker.ready, n_failed_starts = True, 0
                             continue
                         if n_failed_starts == _FRUITLESS:
-                            raise InputError("workers", [_NOT_STARTED.format(_ending(worker.process.exitcode))])
-                    elif task is not None and _late(worker.since, limit, deadline):
-                        outcome = Lost("worker_hung", "The worker process hung and was terminated.")
+                            raise InputError("workers", [_NOT_STARTED.format(_describe_exit(worker.process.exitcode))])
+                    elif task is not None and _is_overdue(worker.since, limit, deadline):
+                        outcome = LostTask("worker_hung", "The worker process hung and was terminated.")
                         workers.remove(worker)
                         worker.end()
                     else:
@@ -191,7 +191,7 @@ class Pool:
                     if task is None:
                         continue
                     key, _ = task
-                    if isinstance(outcome, Lost) and outcome.cause == "worker_died":
+                    if isinstance(outcome, LostTask) and outcome.cause == "worker_died":
                         deaths[key] += 1
                         if deaths[key] < ATTEMPTS:
                             tasks.appendleft(task)
@@ -203,7 +203,7 @@ class Pool:
                 worker.end()
 
 
-def _suited(tasks: Tasks, worker: _Worker, workers: list[_Worker]) -> Task:
+def _take_suitable_task(tasks: Tasks, worker: _Worker, workers: list[_Worker]) -> Task:
     """Take the task that suits a worker best: one it had before, else one that nobody had, else any."""
     assigned_keys = {key for other in workers for key in other.had}
     keys = [key for key, _ in tasks]
@@ -215,13 +215,13 @@ def _suited(tasks: Tasks, worker: _Worker, workers: list[_Worker]) -> Task:
     return task
 
 
-def _here(function: Function, tasks: Tasks) -> Outcomes:
+def _run_in_process(function: Function, tasks: Tasks) -> Outcomes:
     while tasks:
         key, arguments = tasks.popleft()
         yield key, function(*arguments)
 
 
-def _few_here(function: Function, tasks: Tasks, expected: float, outcomes: Outcomes) -> Outcomes:
+def _run_last_tasks_in_process(function: Function, tasks: Tasks, expected: float, outcomes: Outcomes) -> Outcomes:
     """Work here while all that is left is little, then let others do it."""
     start_time, n_done = time.monotonic(), 0
     while tasks and expected * len(tasks) <= WORTH:
@@ -254,12 +254,12 @@ class _Worker:
             self.connection.send((function, task[1]))
 
     def take(self) -> Any:
-        """Return the object sent by the worker, or `Lost` if the worker is dead."""
+        """Return the object sent by the worker, or `LostTask` if the worker is dead."""
         try:
             return self.connection.recv()
         except (EOFError, OSError):
             self.process.join(GRACE)
-            return Lost("worker_died", f"The worker process died ({_ending(self.process.exitcode)}).")
+            return LostTask("worker_died", f"The worker process died ({_describe_exit(self.process.exitcode)}).")
 
     def end(self) -> None:
         self.process.kill()
@@ -293,14 +293,14 @@ _NOT_STARTED = (
 )
 
 
-def _ending(code: int | None) -> str:
+def _describe_exit(code: int | None) -> str:
     if code is None or code >= 0:
         return f"exit code {code}"
     names = {int(s): s.name for s in signal.Signals}
     return names.get(-code, f"signal {-code}")
 
 
-def _late(since: float, limit: float, deadline: float) -> bool:
+def _is_overdue(since: float, limit: float, deadline: float) -> bool:
     return time.monotonic() - since > limit + GRACE or time.time() > deadline + GRACE
 
 
@@ -327,18 +327,18 @@ def _on_executor(
                     waiting[executor.submit(function, *arguments, **submit_options(key))] = key
                 except RuntimeError as error:  # broken or shut down
                     broken = str(error)
-                    yield key, Lost("not_run", f"The executor accepts no more tasks: {broken}")
+                    yield key, LostTask("not_run", f"The executor accepts no more tasks: {broken}")
             completed, _ = cf.wait(waiting, _POLL, cf.FIRST_COMPLETED)
             idle()
             if completed or (last_response_time == float("inf") and any(future.running() for future in waiting)):
                 last_response_time = time.monotonic()
-            elif waiting and _late(last_response_time, limit, deadline):
+            elif waiting and _is_overdue(last_response_time, limit, deadline):
                 # Every worker had time for a whole task since the last answer, so all that are left hang.
                 for future, key in list(waiting.items()):
                     del waiting[future]
                     is_unstarted = future.cancel() and future.cancelled() and not _may_run_unseen(executor)
                     cause, message = ("not_run", "All workers hung.") if is_unstarted else ("worker_hung", "Its worker hung.")
-                    yield key, Lost(cause, message)
+                    yield key, LostTask(cause, message)
             for future in completed:
                 yield waiting.pop(future), _outcome(future)
     finally:
@@ -355,7 +355,7 @@ def _outcome(future: cf.Future[Any]) -> Any:
     try:
         return future.result()
     except (Exception, cf.CancelledError) as error:  # the function itself does not raise
-        return Lost("worker_died", f"The worker was lost ({type(error).__name__}: {error}).")
+        return LostTask("worker_died", f"The worker was lost ({type(error).__name__}: {error}).")
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from contextvars import copy_context
 from importlib import import_module
 from typing import Any, cast
 
-from castfit._support.silence import is_live, is_notebook
+from castfit._support.silence import is_interactive, is_notebook
 from castfit._support.time_limit import at_look
 
 _WAIT = 2.0  # seconds before a line appears that nobody asked for
@@ -42,7 +42,7 @@ def time_left(seconds: float, n_done: int, n_left: int) -> str:
     return f", about {duration(seconds / n_done * n_left)} left"
 
 
-class _Terminal:
+class _TerminalLine:
     """A line of standard error, of which a copy stays open: solvers take the descriptor away while they run."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class _Terminal:
 
     def guard(self, erase: Callable[[], None]) -> None:
         """Replace the standard streams, so that all further output erases the line first."""
-        sys.stdout, sys.stderr = (cast("Any", _Guarded(stream, erase)) for stream in self._saved)
+        sys.stdout, sys.stderr = (cast("Any", _LineClearingStream(stream, erase)) for stream in self._saved)
 
     def put(self, line: str) -> None:
         self._write(f"\r\x1b[K{line[: self._width]}")
@@ -65,7 +65,7 @@ class _Terminal:
     def close(self, *, keep: bool) -> None:
         if keep:
             self._write("\n")
-        if isinstance(sys.stdout, _Guarded) and isinstance(sys.stderr, _Guarded):
+        if isinstance(sys.stdout, _LineClearingStream) and isinstance(sys.stderr, _LineClearingStream):
             sys.stdout, sys.stderr = self._saved
         self._stream.close()
 
@@ -75,7 +75,7 @@ class _Terminal:
             self._stream.flush()
 
 
-class _Guarded:
+class _LineClearingStream:
     """A standard stream before which a line is erased."""
 
     def __init__(self, stream: Any, erase: Callable[[], None]) -> None:
@@ -89,7 +89,7 @@ class _Guarded:
         return getattr(self._stream, name)
 
 
-class _Notebook:
+class _NotebookOutput:
     """A place below a notebook's cell, empty at the end."""
 
     def __init__(self) -> None:
@@ -115,16 +115,16 @@ class _Notebook:
             self._place.update(data, raw=True)
 
 
-def _place() -> _Terminal | _Notebook | None:
+def _find_line_target() -> _TerminalLine | _NotebookOutput | None:
     """Return the device with a rewritable line. Return None for files and for worker processes."""
-    if multiprocessing.parent_process() is not None or not is_live():
+    if multiprocessing.parent_process() is not None or not is_interactive():
         return None
     with suppress(OSError, ValueError, AttributeError):  # standard error may be a window without a descriptor
-        return _Notebook() if is_notebook() else _Terminal()
+        return _NotebookOutput() if is_notebook() else _TerminalLine()
     return None
 
 
-class _Line:
+class _ProgressLine:
     """Rewritable progress line: the message of the outermost reporter, followed by those of inner ones.
 
     It appears `after` so many seconds, with how long it has been going on, and again whenever it is `due`.  A thread of
@@ -132,7 +132,7 @@ class _Line:
     by here, and leaves Python's lock to others.
     """
 
-    def __init__(self, place: _Terminal | _Notebook, delay: float) -> None:
+    def __init__(self, place: _TerminalLine | _NotebookOutput, delay: float) -> None:
         self.parts: list[str] = []
         self.thread = threading.get_ident()
         self._place = place
@@ -180,7 +180,7 @@ class _Line:
         self._place.close(keep=is_kept)
 
 
-_line: _Line | None = None
+_line: _ProgressLine | None = None
 _muted = False
 
 
@@ -191,7 +191,7 @@ def renew() -> None:
 
 
 @contextmanager
-def live(*, keep: bool = True, delay: float = 0.0) -> Generator[Callable[[str], None] | None, None, None]:
+def open_progress_line(*, keep: bool = True, delay: float = 0.0) -> Generator[Callable[[str], None] | None, None, None]:
     """Yield a function that rewrites a line on the user's terminal or in a notebook; None if there is none.
 
     There is one line in a process, which appears after so many seconds: what reports inside of another one is added to
@@ -201,8 +201,8 @@ def live(*, keep: bool = True, delay: float = 0.0) -> Generator[Callable[[str], 
     if _muted:
         yield None
         return
-    place = _place() if _line is None else None
-    owner = _line = _Line(place, delay) if place is not None else _line
+    place = _find_line_target() if _line is None else None
+    owner = _line = _ProgressLine(place, delay) if place is not None else _line
     if owner is None or owner.thread != threading.get_ident():
         yield None
         return
@@ -230,14 +230,14 @@ def _no_line() -> Generator[None, None, None]:
         _muted = outer
 
 
-def following(verbose: int | None, *, keep: bool) -> AbstractContextManager[Callable[[str], None] | None]:
-    """Return the `live` line for a verbosity; for None it appears after a delay and disappears at the end."""
+def progress_line(verbose: int | None, *, keep: bool) -> AbstractContextManager[Callable[[str], None] | None]:
+    """Return the `open_progress_line` line for a verbosity; for None it appears after a delay and disappears at the end."""
     if verbose is None:
-        return live(keep=False, delay=_WAIT)
-    return live(keep=keep) if verbose == 1 else _no_line()
+        return open_progress_line(keep=False, delay=_WAIT)
+    return open_progress_line(keep=keep) if verbose == 1 else _no_line()
 
 
-def say(line: str) -> None:
+def print_progress(line: str) -> None:
     """Print a line of progress on standard output; only called when the user asked for it."""
     from rich.console import Console
 

@@ -17,17 +17,17 @@ from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any
 
 
-class _Factory:
+class _DefaultFactory:
     """Placeholder in signatures for a default that is created anew at every call."""
 
     def __repr__(self) -> str:
         return "<factory>"
 
 
-_ANEW = _Factory()
+_ANEW = _DefaultFactory()
 
 
-class _Unwritten:
+class _LazyConstructor:
     """The constructor of a class, until somebody asks for it."""
 
     def __init__(self, cls: type, *, frozen: bool) -> None:
@@ -74,7 +74,7 @@ def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
     return lambda instance: tuple(getattr(instance, name) for name in names)
 
 
-def _compared(cls: Any, methods: dict[str, Any]) -> None:
+def _add_equality(cls: Any, methods: dict[str, Any]) -> None:
     """Give a class equality of its fields, and a hash where these cannot change."""
     values = _getter([f.name for f in fields(cls) if f.compare])
     hashed = _getter([f.name for f in fields(cls) if (f.compare if f.hash is None else f.hash)])
@@ -93,7 +93,7 @@ def _compared(cls: Any, methods: dict[str, Any]) -> None:
         methods["__hash__"] = hash_of if cls.__dataclass_params__.frozen else None
 
 
-def _guarded(cls: Any, methods: dict[str, Any]) -> None:
+def _add_immutability(cls: Any, methods: dict[str, Any]) -> None:
     """Make a class's fields read-only: assignment and deletion raise FrozenInstanceError."""
     names = frozenset(f.name for f in fields(cls))
 
@@ -110,7 +110,7 @@ def _guarded(cls: Any, methods: dict[str, Any]) -> None:
     methods["__setattr__"], methods["__delattr__"] = put, remove
 
 
-def _shown(cls: Any, methods: dict[str, Any]) -> None:
+def _add_repr(cls: Any, methods: dict[str, Any]) -> None:
     names = [f.name for f in fields(cls) if f.repr]
 
     def represent(self: Any) -> str:
@@ -120,7 +120,7 @@ def _shown(cls: Any, methods: dict[str, Any]) -> None:
         methods["__repr__"] = recursive_repr()(represent)
 
 
-def _made(cls: Any, *, init: bool, repr: bool, eq: bool, frozen: bool, kw_only: bool) -> Any:
+def _build_constructor(cls: Any, *, init: bool, repr: bool, eq: bool, frozen: bool, kw_only: bool) -> Any:
     if any(dataclasses.is_dataclass(base) for base in cls.__mro__[1:]):
         return dataclasses.dataclass(init=init, repr=repr, eq=eq, frozen=frozen, kw_only=kw_only)(cls)
     cls.__doc__ = cls.__doc__ or cls.__name__  # for a signature constructors would be compiled
@@ -128,13 +128,13 @@ def _made(cls: Any, *, init: bool, repr: bool, eq: bool, frozen: bool, kw_only: 
     params, methods = record_class.__dataclass_params__, dict[str, Any]()
     params.init, params.repr, params.eq, params.frozen = init, repr, eq, frozen
     if init and "__init__" not in vars(record_class):
-        setattr(record_class, "__init__", _Unwritten(record_class, frozen=frozen))  # noqa: B010
+        setattr(record_class, "__init__", _LazyConstructor(record_class, frozen=frozen))  # noqa: B010
     if repr:
-        _shown(record_class, methods)
+        _add_repr(record_class, methods)
     if eq:
-        _compared(record_class, methods)
+        _add_equality(record_class, methods)
     if frozen:
-        _guarded(record_class, methods)
+        _add_immutability(record_class, methods)
     for name, method in methods.items():
         if method is not None:
             method.__name__, method.__qualname__ = name, f"{record_class.__qualname__}.{name}"
@@ -159,4 +159,4 @@ else:
     ) -> Any:
         """Make a dataclass, as ``dataclasses.dataclass`` does."""
         options = {"init": init, "repr": repr, "eq": eq, "frozen": frozen, "kw_only": kw_only}
-        return (lambda record_class: _made(record_class, **options)) if cls is None else _made(cls, **options)
+        return (lambda record_class: _build_constructor(record_class, **options)) if cls is None else _build_constructor(cls, **options)

@@ -22,7 +22,7 @@ def warn_renamed(old: str, new: str) -> None:
     warnings.warn(f"{old} was renamed to {new}; the old name will be removed in the next version", FutureWarning, stacklevel=level)
 
 
-def renamed(**names: str) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
+def accept_old_names(**names: str) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
     """Take options of a function by their old names, too: `renamed(old="new")`; its signature shows the new ones."""
 
     def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:

@@ -20,12 +20,12 @@ _FEW = 4  # entries of a collection that are worth listing
 _PART = 48
 
 
-def brief(cls: type[T]) -> type[T]:
+def add_brief_repr(cls: type[T]) -> type[T]:
     """Give a dataclass a one-line repr, ``Name(field=value, ...)``, without fields at their defaults."""
 
     def represent(self: Any) -> str:
         pairs = ((f, getattr(self, f.name)) for f in fields(self) if f.repr)
-        parts = [f"{f.name}={shown(value)}" for f, value in pairs if not _is_default(f, value)]
+        parts = [f"{f.name}={format_value(value)}" for f, value in pairs if not _is_default(f, value)]
         return one_line(f"{type(self).__name__}({', '.join(parts)})")
 
     represent.__name__, represent.__qualname__ = "__repr__", f"{cls.__qualname__}.__repr__"
@@ -39,7 +39,7 @@ def one_line(text: str, width: int = LINE) -> str:
     return flat if len(flat) <= width else f"{flat[: width - 4].rstrip(', ')}...)"
 
 
-def listed(names: Iterable[str], width: int = 60) -> str:
+def join_limited(names: Iterable[str], width: int = 60) -> str:
     """List as many names as fit, and count the rest."""
     all_names = list(names)
     listed_names: list[str] = []
@@ -50,12 +50,12 @@ def listed(names: Iterable[str], width: int = 60) -> str:
     return ", ".join(listed_names)
 
 
-def enumerated(names: Sequence[str]) -> str:
+def join_with_and(names: Sequence[str]) -> str:
     """Write all names as a sentence does: a, b and c."""
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Show a value within a line."""
     if isinstance(value, np.ndarray):
         array = cast("np.ndarray[Any, Any]", value)
@@ -70,10 +70,10 @@ def shown(value: Any) -> str:
         return repr(value if len(value) <= _PART else f"{value[: _PART - 3]}...")
     if isinstance(value, Mapping):
         entries = cast("Mapping[Any, Any]", value)
-        return _few("{", [f"{_key(k)}: {shown(v)}" for k, v in entries.items()] if len(entries) <= _FEW else entries)
+        return _few("{", [f"{_key(k)}: {format_value(v)}" for k, v in entries.items()] if len(entries) <= _FEW else entries)
     if isinstance(value, (tuple, list, frozenset, set)):
         group = cast("Collection[Any]", value)
-        return _few("(", [shown(v) for v in group] if len(group) <= _FEW else group)
+        return _few("(", [format_value(v) for v in group] if len(group) <= _FEW else group)
     text = repr(value)
     return text.removeprefix("SX(").removesuffix(")") if text.startswith("SX(") else one_line(text, 2 * _PART)
 
@@ -88,7 +88,7 @@ def _few(opening: str, parts: Collection[Any]) -> str:
 
 
 def _key(key: Any) -> str:
-    return repr(key) if isinstance(key, str) else shown(key)
+    return repr(key) if isinstance(key, str) else format_value(key)
 
 
 def _is_default(field: Any, value: Any) -> bool:

@@ -1,7 +1,7 @@
 """Silence and record what native code writes to the standard streams.
 
 CasADi and its solvers write warnings to file descriptors 1 and 2 and, from C++, through ``sys.stdout`` and
-``sys.stderr``.  `captured` sends all of it to one temporary file that is kept for the life of the process:
+``sys.stderr``.  `capture_output` sends all of it to one temporary file that is kept for the life of the process:
 
     with captured() as log:
         solver(...)
@@ -29,13 +29,13 @@ _KEEP = 1 << 16  # bytes of a capture that can still be read after it ended
 _RECYCLE = 1 << 22  # bytes after which the file is emptied before its next use
 
 
-def captured() -> Capture:
+def capture_output() -> CapturedOutput:
     """Return a context manager that silences and records both standard streams; read the record with `tail`."""
-    return Capture()
+    return CapturedOutput()
 
 
 @contextlib.contextmanager
-def released() -> Generator[None, None, None]:
+def release_output() -> Generator[None, None, None]:
     """Give the streams back for the length of a block inside a capture, for instance to a user's callback."""
     redirection = _current
     depth = redirection.suspend()
@@ -51,7 +51,7 @@ def is_notebook() -> bool:
     return ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None
 
 
-def is_live() -> bool:
+def is_interactive() -> bool:
     """Check whether standard error is visible at once to a user: on a terminal, or in a notebook."""
     try:
         return is_notebook() or (sys.stderr.isatty() and os.environ.get("TERM") != "dumb")
@@ -59,15 +59,15 @@ def is_live() -> bool:
         return False
 
 
-class Capture:
+class CapturedOutput:
     """The record of one ``with captured()`` block."""
 
     def __init__(self) -> None:
-        self._redirection: _Redirection | None = None
+        self._redirection: _RedirectionState | None = None
         self._start = 0
         self._text = b""
 
-    def __enter__(self) -> Capture:
+    def __enter__(self) -> CapturedOutput:
         self._redirection = _current
         self._start = self._redirection.enter()
         return self
@@ -91,7 +91,7 @@ class Capture:
         return lines[-n:] if n > 0 else []
 
 
-class _Redirection:
+class _RedirectionState:
     """The state of the process: how many blocks are open, where the streams go, and what to restore."""
 
     def __init__(self) -> None:
@@ -233,14 +233,14 @@ def _native_flush() -> Callable[[], object]:
 
 
 _flush_native = _native_flush()
-_current = _Redirection()
+_current = _RedirectionState()
 
 
 def _after_fork() -> None:
     """Reset the redirection in a forked child, which must not share the parent's file, lock or redirection."""
     global _current
     _current.restore()
-    _current = _Redirection()
+    _current = _RedirectionState()
 
 
 if hasattr(os, "register_at_fork"):

@@ -129,7 +129,7 @@ def sparse_rows(matrix: Array | SparseRows) -> SparseRows:
     return SparseRows(cast("tuple[int, int]", matrix.shape), row, column, matrix[row, column])
 
 
-def below(parts: Sequence[SparseRows], width: int) -> SparseRows:
+def stack_rows(parts: Sequence[SparseRows], width: int) -> SparseRows:
     """Stack matrices of equal width vertically."""
     heights = [part.shape[0] for part in parts]
     row_offsets = np.cumsum([0, *heights])[:-1]

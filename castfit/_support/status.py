@@ -158,7 +158,7 @@ def unknown_names(sentence: str, names: Iterable[str], valid: Collection[str]) -
     return [f"{sentence.replace('{}', name)}: {suggest(name, valid)}" for name in names if name not in valid]
 
 
-def told(action: Callable[[], Any]) -> list[str]:
+def collect_mistakes(action: Callable[[], Any]) -> list[str]:
     """Do something for the mistakes that it finds, so that they are told beside others."""
     try:
         action()
@@ -167,7 +167,7 @@ def told(action: Callable[[], Any]) -> list[str]:
     return []
 
 
-def check(where: str, problems: list[str]) -> None:
+def raise_if_mistakes(where: str, problems: list[str]) -> None:
     """Raise `InputError` when any mistake was collected."""
     if problems:
         raise InputError(where, problems)

@@ -16,7 +16,7 @@ Column = tuple[str, Callable[[Item], str]]
 
 
 @dataclass(frozen=True)
-class Sheet:
+class TextTable:
     """Rows of text below heads, and a title above them."""
 
     heads: tuple[str, ...]
@@ -24,7 +24,7 @@ class Sheet:
     title: str = ""
 
     @classmethod
-    def of(cls, items: Iterable[Item], *columns: Column[Item], title: str = "") -> Sheet:
+    def of(cls, items: Iterable[Item], *columns: Column[Item], title: str = "") -> TextTable:
         """Make a sheet with a row for each item."""
         rows = tuple(tuple(cell(item) for _, cell in columns) for item in items)
         return cls(tuple(head for head, _ in columns), rows, title)
@@ -33,14 +33,14 @@ class Sheet:
     def lines(self) -> list[str]:
         """The sheet as plain text, without its title."""
         sides = "".join(">" if head.startswith(">") else "<" for head in self.heads)
-        return aligned([[head.removeprefix(">") for head in self.heads], *self.rows], sides)
+        return align_columns([[head.removeprefix(">") for head in self.heads], *self.rows], sides)
 
 
-class Tabled:
+class TabularReport:
     """Base of results made of sheets and sentences, `parts`: a notebook shows tables and paragraphs."""
 
     @property
-    def parts(self) -> Sequence[Sheet | str]:
+    def parts(self) -> Sequence[TextTable | str]:
         """The sheets and sentences, in their order."""
         raise NotImplementedError
 
@@ -48,7 +48,7 @@ class Tabled:
         return views().reports.card(self)
 
 
-def rounded(value: float, error: float) -> str:
+def format_to_error(value: float, error: float) -> str:
     """Write a value to the third digit of its error."""
     if not (np.isfinite(value) and np.isfinite(error) and error > 0):
         return f"{value:.6g}"
@@ -59,12 +59,12 @@ def rounded(value: float, error: float) -> str:
     return f"{value:.{digits}g}"
 
 
-def or_never(value: float, form: str) -> str:
+def format_or_never(value: float, form: str) -> str:
     """Write a number, or a word for infinity."""
     return format(value, form) if np.isfinite(value) else "never"
 
 
-def aligned(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
+def align_columns(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
     """Align columns to the left (<) or right (>), with a rule below the first row."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [

@@ -1,7 +1,7 @@
 """When to stop: a time limit and Ctrl-C, noticed wherever something may take long.
 
 What takes long (integrations, functions that are built, loops over them) lies below many signatures.  Instead of
-taking a deadline through all of them, it calls `look` before each piece of work, which raises `Stopped` once the time
+taking a deadline through all of them, it calls `check_deadline` before each piece of work, which raises `StopRequested` once the time
 is over or Ctrl-C was pressed.  Whoever opened the watch catches that and returns the best so far.
 """
 
@@ -26,7 +26,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Stopped(BaseException):
+class StopRequested(BaseException):
     """The work was cut off; `status` is MAX_TIME or INTERRUPTED.  No `except Exception` takes it for a failure."""
 
     def __init__(self, status: Status) -> None:
@@ -64,7 +64,7 @@ class Interrupt:
         self.requested = True
 
 
-def heeding_interrupts(function: Callable[P, T]) -> Callable[P, T]:
+def returns_on_interrupt(function: Callable[P, T]) -> Callable[P, T]:
     """Decorate a function so that it can finish by itself, with its result, after Ctrl-C."""
 
     @wraps(function)
@@ -76,7 +76,7 @@ def heeding_interrupts(function: Callable[P, T]) -> Callable[P, T]:
 
 
 @dataclass(frozen=True)
-class Watch:
+class Deadline:
     """deadline, on the clock of time.perf_counter; interrupt."""
 
     deadline: float
@@ -90,22 +90,22 @@ class Watch:
         return Status.MAX_TIME if time.perf_counter() > self.deadline else None
 
 
-class _Current(threading.local):
-    watch: Watch | None = None
+class _CurrentDeadline(threading.local):
+    watch: Deadline | None = None
 
 
-_current = _Current()
+_current = _CurrentDeadline()
 at_look: list[Callable[[], None]] = []
 """What else is done at every look, such as to keep a line of progress moving."""
 
 
 @contextmanager
-def watched(max_time: float = np.inf) -> Generator[Watch, None, None]:
+def with_deadline(max_time: float = np.inf) -> Generator[Deadline, None, None]:
     """Watch the time, in seconds from now, and Ctrl-C; an outer watch's deadline holds too."""
     outer = _current.watch
     deadline = time.perf_counter() + max_time
     with Interrupt() as interrupt:
-        watch = Watch(deadline if outer is None else min(deadline, outer.deadline), interrupt)
+        watch = Deadline(deadline if outer is None else min(deadline, outer.deadline), interrupt)
         _current.watch = watch
         try:
             yield watch
@@ -114,7 +114,7 @@ def watched(max_time: float = np.inf) -> Generator[Watch, None, None]:
 
 
 @contextmanager
-def unwatched() -> Generator[None, None, None]:
+def without_deadline() -> Generator[None, None, None]:
     """Suspend the active time limit and interrupt watch, so that the code inside can finish."""
     outer, _current.watch = _current.watch, None
     try:
@@ -123,12 +123,12 @@ def unwatched() -> Generator[None, None, None]:
         _current.watch = outer
 
 
-def look(ahead: float = 0.0) -> None:
-    """Raise `Stopped` if the watch says so, or will before so many seconds are over; costs a tenth of a microsecond."""
+def check_deadline(ahead: float = 0.0) -> None:
+    """Raise `StopRequested` if the watch says so, or will before so many seconds are over; costs a tenth of a microsecond."""
     watch = _current.watch
     if watch is None:
         return
     if watch.interrupt.requested or time.perf_counter() + ahead > watch.deadline:
-        raise Stopped(watch.cause or Status.MAX_TIME)
+        raise StopRequested(watch.cause or Status.MAX_TIME)
     for act in at_look:
         act()

@@ -12,7 +12,7 @@ from typing import Any
 _provided: list[Any] = []
 
 
-def provide(root_views: Any) -> None:
+def register_views(root_views: Any) -> None:
     """Set the object that `views` returns."""
     _provided[:] = [root_views]
 

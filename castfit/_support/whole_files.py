@@ -8,22 +8,22 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from castfit._support.arguments import text
-from castfit._support.status import InputError, check
+from castfit._support.arguments import shorten_repr
+from castfit._support.status import InputError, raise_if_mistakes
 
 
-def write_whole(path: str | os.PathLike[str], parts: Iterable[bytes]) -> None:
+def write_atomically(path: str | os.PathLike[str], parts: Iterable[bytes]) -> None:
     """Write a file at once; a device or a pipe is written to, and a link stays one.
 
     It is written beside its place and moved there, or, in a folder that takes no new files, in place.
     """
     argument: Any = path
     if not isinstance(argument, (str, os.PathLike)):
-        raise InputError("save", [f"path is {text(argument)}; expected a file path"])
+        raise InputError("save", [f"path is {shorten_repr(argument)}; expected a file path"])
     target = Path(path)
     if target.exists() and not target.is_file():
         return _write_to_device(target, parts)
-    check("save", folder_mistakes(target))
+    raise_if_mistakes("save", folder_mistakes(target))
     target = target.resolve()
     content = b"".join(parts)  # whatever goes wrong with it does so before anything is touched
     try:

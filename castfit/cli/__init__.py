@@ -30,7 +30,7 @@ from castfit.cli import (
     search,
     select,
 )
-from castfit.cli.command import INTERRUPTED, MISUSE, check_outputs, say
+from castfit.cli.command import INTERRUPTED, MISUSE, check_outputs, print_line
 
 COMMANDS = (
     demo.LIST,
@@ -67,10 +67,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check_outputs(namespace)
         return namespace.run(namespace)
     except (CastfitError, OSError) as error:
-        say(str(error) if isinstance(error, CastfitError) else f"castfit: {error}", sys.stderr)
+        print_line(str(error) if isinstance(error, CastfitError) else f"castfit: {error}", sys.stderr)
         return MISUSE
     except KeyboardInterrupt:
-        say("castfit: interrupted", sys.stderr)
+        print_line("castfit: interrupted", sys.stderr)
         return INTERRUPTED
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from castfit._support.status import Status, check, suggest
-from castfit._support.text_tables import Sheet
+from castfit._support.status import Status, raise_if_mistakes, suggest
+from castfit._support.text_tables import TextTable
 from castfit.cli.command import INTERRUPTED, Command, option, write_json
 
 _OPTIONS = (
@@ -25,24 +25,24 @@ def _configure_bench(parser: argparse.ArgumentParser) -> None:
 def _bench(arguments: argparse.Namespace) -> int:
     """Run a table, whatever its kind."""
     from castfit.cli import console as screen
-    from castfit.problems import beside
+    from castfit.problems import import_sibling
 
-    KINDS = beside("castfit._bench", "bench").KINDS
+    KINDS = import_sibling("castfit._bench", "bench").KINDS
 
     kinds_by_name = {name: kind for kind in KINDS for name in kind.names()}
     if arguments.list:
         rows = sorted((name, kind.says(name)) for name, kind in kinds_by_name.items())
-        sheet = Sheet.of(rows, ("table", lambda row: row[0]), ("what it repeats", lambda row: row[1]))
-        screen.console().print(screen.shown(sheet))
+        sheet = TextTable.of(rows, ("table", lambda row: row[0]), ("what it repeats", lambda row: row[1]))
+        screen.console().print(screen.stack_tables(sheet))
         return 0
     name = arguments.table or ""
-    check("bench", [] if name else ["TABLE is missing; castfit bench --list shows the tables"])
-    check("bench", [] if name in kinds_by_name else [f"unknown table '{name}': {suggest(name, kinds_by_name)}"])
+    raise_if_mistakes("bench", [] if name else ["TABLE is missing; castfit bench --list shows the tables"])
+    raise_if_mistakes("bench", [] if name in kinds_by_name else [f"unknown table '{name}': {suggest(name, kinds_by_name)}"])
     kind, options = kinds_by_name[name], {o: value for o in _OPTIONS if (value := getattr(arguments, o)) is not None}
-    check("bench", [f"table '{name}' has no option {option(o)}; remove it" for o in options if o not in kind.takes])
+    raise_if_mistakes("bench", [f"table '{name}' has no option {option(o)}; remove it" for o in options if o not in kind.takes])
     with screen.progress() as show:
         report = kind.run(name, show, **options)
-    screen.console(stderr=arguments.json == "-").print(screen.shown(*report.shown))
+    screen.console(stderr=arguments.json == "-").print(screen.stack_tables(*report.shown))
     write_json(report.record, arguments.json)
     return INTERRUPTED if report.record.get("stopped") == Status.INTERRUPTED.value else 0
 

@@ -7,8 +7,8 @@ import math
 import sys
 from typing import Any
 
-from castfit._support.status import check
-from castfit.cli.command import FAILED, Command, keywords, say, write_json
+from castfit._support.status import raise_if_mistakes
+from castfit.cli.command import FAILED, Command, keywords, print_line, write_json
 
 _KINDS = ("residual", "wild", "parametric")
 
@@ -22,7 +22,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 def _bootstrap(arguments: argparse.Namespace) -> int:
     """Fit, draw data about the fit, and fit these; return 1 if the first fit or every other one failed."""
     import castfit
-    from castfit._support.json_codec import finite
+    from castfit._support.json_codec import replace_nonfinite
     from castfit.cli import console as screen
     from castfit.cli.method import usual_parts
     from castfit.cli.source import load
@@ -31,11 +31,11 @@ def _bootstrap(arguments: argparse.Namespace) -> int:
     method, solver = usual_parts(source)
     from castfit.problem.problem import kind_mistakes
 
-    check("bootstrap", kind_mistakes(source.problem))
+    raise_if_mistakes("bootstrap", kind_mistakes(source.problem))
     result: Any = castfit.fit(source.problem, method, solver, start=source.start)
     console = screen.console(stderr=arguments.json == "-")
     if not result.success:
-        say(result.summary(), sys.stderr)
+        print_line(result.summary(), sys.stderr)
         return FAILED
     bootstrap_result = castfit.bootstrap(
         result,
@@ -44,12 +44,12 @@ def _bootstrap(arguments: argparse.Namespace) -> int:
         solver=solver,
         **keywords(arguments, "samples", "seed", "workers", "max_time"),
     )
-    screen.tell(console, bootstrap_result.summary())
+    screen.print_report(console, bootstrap_result.summary())
     intervals = {"percentile": bootstrap_result.confidence_intervals(method="percentile"), "bca": bootstrap_result.confidence_intervals()}
     figures = {"standard_errors": bootstrap_result.standard_errors, "bias": bootstrap_result.bias, "intervals": intervals}
     counts = {"samples": len(bootstrap_result.rows), "fitted": len(bootstrap_result.solved), "failures": bootstrap_result.failures}
     record = {"problem": source.name, "kind": bootstrap_result.kind, "level": result.confidence_level, **counts, **figures}
-    write_json(finite(record), arguments.json)
+    write_json(replace_nonfinite(record), arguments.json)
     if not bootstrap_result.solved:
         return FAILED
     if arguments.plot:

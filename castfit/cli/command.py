@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from castfit._support.status import check
-from castfit._support.whole_files import write_whole
+from castfit._support.status import raise_if_mistakes
+from castfit._support.whole_files import write_atomically
 
 FAILED, MISUSE, INTERRUPTED = 1, 2, 130
 
@@ -52,7 +52,7 @@ class Command:
                 parser.add_argument(option(_RENAMED[name]), dest=name, type=reader, default=hidden, help=hidden)
 
 
-def say(text: str, stream: TextIO) -> None:
+def print_line(text: str, stream: TextIO) -> None:
     """Write a line."""
     stream.write(text + "\n")
 
@@ -63,9 +63,9 @@ def write_json(record: Any, file: str | None) -> None:
         return
     text = json.dumps(record, indent=2, allow_nan=False)
     if file == "-":
-        say(text, sys.stdout)
+        print_line(text, sys.stdout)
     else:
-        write_whole(file, [f"{text}\n".encode()])
+        write_atomically(file, [f"{text}\n".encode()])
 
 
 def keywords(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def check_outputs(arguments: argparse.Namespace) -> None:
         mistakes.append(f"'{folder}' is a file; give a folder for the tables")
     if folder and not getattr(arguments, "name", "").endswith(PETAB_FILES):
         mistakes.append("--petab needs a PEtab problem; pass its YAML file, or use --save")
-    check("output", mistakes)
+    raise_if_mistakes("output", mistakes)
 
 
 def _pictures() -> Collection[str]:
@@ -141,11 +141,11 @@ def assignments(pairs: Sequence[str], option_name: str) -> dict[str, str]:
     """Split key=value pairs."""
     parts_by_key = {key.strip(): (mark, text.strip()) for key, mark, text in (pair.partition("=") for pair in pairs)}
     empty = [key for key, (mark, text) in parts_by_key.items() if not (mark and text)]
-    check(option_name, [f"'{key}' has no value; use {key}=value" for key in empty])
+    raise_if_mistakes(option_name, [f"'{key}' has no value; use {key}=value" for key in empty])
     return {key: text for key, (_, text) in parts_by_key.items()}
 
 
-def listed(text: str) -> list[str]:
+def split_commas(text: str) -> list[str]:
     """Split names at commas."""
     return [name.strip() for name in text.split(",")]
 
@@ -164,12 +164,12 @@ OPTIONS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     "starts": (int, "N", "number of starts"),
     "seed": (int, "N", "random seed"),
     "workers": (int, "N", "processes"),
-    "methods": (listed, "A,B", "transcription, transcription/solver, driver, driver/transcription, or the table's own"),
+    "methods": (split_commas, "A,B", "transcription, transcription/solver, driver, driver/transcription, or the table's own"),
     "max_time": (float, "S", "stop after S seconds; for a table: per start"),
     "fit_max_time": (float, "S", "seconds per fit"),
     "tolerance": (float, "T", "relative tolerance of the integrator"),
     "data": (str, "FILE", "use measurements of hiv_proteinase instead of simulated data"),
-    "problems": (listed, "A,B", "fit only these library problems"),
+    "problems": (split_commas, "A,B", "fit only these library problems"),
     "against": (str, "FILE", "earlier --json output of the library, for ratios"),
     "folder": (str, "FOLDER", "directory of the problem collection, or of stored table rows"),
     "species": (int, "N", "number of species of a generated network"),

@@ -6,7 +6,7 @@ import argparse
 import math
 from pathlib import Path
 
-from castfit._support.status import Status, check
+from castfit._support.status import Status, raise_if_mistakes
 from castfit.cli.command import FAILED, INTERRUPTED, Command, keywords, write_json
 from castfit.cli.source import load
 
@@ -20,10 +20,10 @@ def _compare(arguments: argparse.Namespace) -> int:
     """Compare methods on a problem; of the library each with the settings that it recommends."""
     import castfit
     from castfit.cli import console as screen
-    from castfit.drive.run.optima import Merit
-    from castfit.drive.search.compare.benchmarks import drawn_starts, teller
+    from castfit.drive.run.optima import ObjectiveMeasure
+    from castfit.drive.search.compare.benchmarks import drawn_starts, progress_callback
     from castfit.drive.search.compare.methods import methods_from
-    from castfit.drive.search.compare.result import correct_at, legend
+    from castfit.drive.search.compare.result import count_correct, legend
 
     source = load(arguments.name, arguments.option)
     mistakes: list[str] = []
@@ -31,7 +31,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     seed, starts = arguments.seed, arguments.starts
     mistakes += [f"--seed is {seed}; give a number that is not negative"] if seed < 0 else []
     mistakes += [f"--starts is {starts}; give at least 1"] if starts < 1 else []
-    check("compare", mistakes)
+    raise_if_mistakes("compare", mistakes)
     with screen.progress() as show:
         comparison = castfit.compare(
             source.problem,
@@ -39,15 +39,15 @@ def _compare(arguments: argparse.Namespace) -> int:
             starts=drawn_starts(source.draw_start, starts, seed),
             reference=None
             if source.reference is None
-            else Merit.of(source.problem).at_height(source.reference.objective),
+            else ObjectiveMeasure.of(source.problem).at_height(source.reference.objective),
             **keywords(arguments, "workers", "max_time", "fit_max_time"),
-            callback=teller(source.name, starts * len(methods), show),
+            callback=progress_callback(source.name, starts * len(methods), show),
             verbose=0,
         )
     console = screen.console(stderr=arguments.json == "-")
     sheet = comparison.sheet(f"{source.name}, {starts} starts, seed {seed}")
-    footer = (legend(comparison.descriptions), correct_at(comparison.best_objective, merit=comparison.merit), comparison.message)
-    console.print(screen.shown(sheet, "", *footer))
+    footer = (legend(comparison.descriptions), count_correct(comparison.best_objective, merit=comparison.merit), comparison.message)
+    console.print(screen.stack_tables(sheet, "", *footer))
     write_json({"problem": source.name, "seed": seed, **comparison.record()}, arguments.json)
     if arguments.csv:
         comparison.to_csv(Path(arguments.csv))

@@ -14,8 +14,8 @@ from rich.console import Console, Group
 from rich.markup import escape
 from rich.table import Table
 
-from castfit._support.progress_line import live
-from castfit._support.text_tables import Sheet
+from castfit._support.progress_line import open_progress_line
+from castfit._support.text_tables import TextTable
 from castfit.problem.compiled_problem import CHI2
 from castfit.problems import Benchmark, ControlBenchmark, Reference
 from castfit.result.result import Result
@@ -32,7 +32,7 @@ def console(*, stderr: bool = False) -> Console:
     return rich_console
 
 
-def tell(console: Console, text: str) -> None:
+def print_report(console: Console, text: str) -> None:
     """Print sentences and tables as they are."""
     console.print(text, markup=False, soft_wrap=True)
 
@@ -40,13 +40,13 @@ def tell(console: Console, text: str) -> None:
 @contextmanager
 def progress(*, silent: bool = False) -> Generator[Callable[[str], None], None, None]:
     """Yield a function that displays progress messages. It is silent unless standard error is a terminal."""
-    with nullcontext() if silent else live(keep=False) as show:
+    with nullcontext() if silent else open_progress_line(keep=False) as show:
         yield (lambda text: None) if show is None else show
 
 
 def library(benchmarks: Iterable[Benchmark]) -> Table:
     """Return the table of all problems."""
-    sheet = Sheet.of(
+    sheet = TextTable.of(
         benchmarks,
         ("problem", lambda b: b.name),
         (">states", lambda b: f"{len(b.problem.model.states) + len(b.problem.model.algebraic_states)}"),
@@ -63,7 +63,7 @@ def library(benchmarks: Iterable[Benchmark]) -> Table:
 
 def control_library(benchmarks: Iterable[ControlBenchmark]) -> Table:
     """Return the table of all problems of optimal control."""
-    sheet = Sheet.of(
+    sheet = TextTable.of(
         benchmarks,
         ("problem of control", lambda b: b.name),
         (">states", lambda b: f"{len(b.model.states)}"),
@@ -77,7 +77,7 @@ def control_library(benchmarks: Iterable[ControlBenchmark]) -> Table:
     return table
 
 
-def against_reference(result: Result, reference: Reference) -> tuple[str, Sheet]:
+def against_reference(result: Result, reference: Reference) -> tuple[str, TextTable]:
     """Return a sentence on whether a fit reached the reference optimum, and the table that shows it."""
 
     def row(name: str, value: float, expected: float, tolerance: float, ok: bool) -> tuple[str, ...]:
@@ -90,8 +90,8 @@ def against_reference(result: Result, reference: Reference) -> tuple[str, Sheet]
         value, tolerance = result.values[name], reference.parameter_tolerance
         rows.append(row(name, value, expected, tolerance, abs(value - expected) <= tolerance * (abs(expected) or 1.0)))
     is_reached = reference.is_reached(result.chi2)
-    rows.append(row(*_in_measure(result, reference), is_reached))
-    sheet = Sheet(("", ">this fit", ">reference", ">difference", ">tolerance", ""), tuple(rows))
+    rows.append(row(*_reference_comparison(result, reference), is_reached))
+    sheet = TextTable(("", ">this fit", ">reference", ">difference", ">tolerance", ""), tuple(rows))
     if is_reached and reference.is_matched(result.values):
         return "The reference optimum is reached.", sheet
     if is_reached:
@@ -99,7 +99,7 @@ def against_reference(result: Result, reference: Reference) -> tuple[str, Sheet]
     return "The reference optimum is not reached.", sheet
 
 
-def _in_measure(result: Result, reference: Reference) -> tuple[str, float, float, float]:
+def _reference_comparison(result: Result, reference: Reference) -> tuple[str, float, float, float]:
     """Return the label of the measure, its value in the fit and in the reference, and the relative tolerance.
 
     Of a sigma that is unknown the library knows sums of squares: n log of these is what -2 log L differs by.
@@ -113,13 +113,13 @@ def _in_measure(result: Result, reference: Reference) -> tuple[str, float, float
     return result.measure, result.objective, expected_objective, result.n_data * math.log1p(tolerance) / abs(expected_objective)
 
 
-def demonstration(results: Mapping[str, Mapping[str, Result]]) -> Sheet:
+def demonstration(results: Mapping[str, Mapping[str, Result]]) -> TextTable:
     """Return the table of the demonstration: problem -> transcription -> result."""
 
     def estimates(result: Result) -> str:
-        return " ".join(f"{name}={concise(v, result.standard_errors[name])}" for name, v in result.values.items())
+        return " ".join(f"{name}={format_with_error(v, result.standard_errors[name])}" for name, v in result.values.items())
 
-    return Sheet.of(
+    return TextTable.of(
         [(problem, *pair) for problem, group in results.items() for pair in group.items()],
         ("problem", lambda row: row[0]),
         ("transcription", lambda row: row[1]),
@@ -131,12 +131,12 @@ def demonstration(results: Mapping[str, Mapping[str, Result]]) -> Sheet:
     )
 
 
-def shown(*parts: Sheet | str) -> Group:
+def stack_tables(*parts: TextTable | str) -> Group:
     """Return sheets and lines one below the other."""
     return Group(*(escape(part) if isinstance(part, str) else _shown(part) for part in parts))
 
 
-def _shown(sheet: Sheet) -> Table:
+def _shown(sheet: TextTable) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.show_header, table.title = any(sheet.heads), escape(sheet.title) or None
     for j, head in enumerate(sheet.heads):
@@ -150,7 +150,7 @@ def _shown(sheet: Sheet) -> Table:
     return table
 
 
-def concise(value: float, error: float) -> str:
+def format_with_error(value: float, error: float) -> str:
     """Write a value with the standard error of its last two digits in brackets, as in 2.079(160)."""
     if not np.isfinite(error) or error <= 0 or not np.isfinite(value):
         return f"{value:.4g}"

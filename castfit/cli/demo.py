@@ -42,7 +42,7 @@ def _demo(arguments: argparse.Namespace) -> int:
                 raise KeyboardInterrupt
             results.setdefault(name, {})[label] = result
     console = screen.console()
-    console.print(screen.shown(screen.demonstration(results)))
+    console.print(screen.stack_tables(screen.demonstration(results)))
     console.print(
         "alpha_pinene starts as in the literature: all rate constants 0.5, up to 25,000 times too large. Its sigma is "
         "unknown, so its objective is -2 log L; the objective of stat5 is chi2."

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 import castfit
-from castfit._support.status import InputError, Status, check, suggest
-from castfit.cli.command import Command, say
+from castfit._support.status import InputError, Status, raise_if_mistakes, suggest
+from castfit.cli.command import Command, print_line
 from castfit.cli.fit import FitCall, add_fit
 
 _FINE = 101  # times of the default grid
@@ -41,24 +41,24 @@ def _run(arguments: argparse.Namespace) -> int:
     fit_call = FitCall.of(arguments)
     problem, mistakes = fit_call.source.problem, list[str]()
     candidate = _candidate(arguments, problem, mistakes)
-    quantity_names, estimated = _listed(arguments.over), problem.names
+    quantity_names, estimated = _split_names(arguments.over), problem.names
     mistakes += [f"--over: '{n}' is not estimated: {suggest(n, estimated)}" for n in quantity_names or () if n not in estimated]
     for option_name, value in (("--budget", arguments.budget), ("--price", arguments.price)):
         if value is not None and not 0.0 < value < math.inf:
             mistakes.append(f"{option_name} is {value:g}; give a positive number")
     if arguments.budget is None and arguments.price is None:
         mistakes.append("the amount of data is not limited; set --budget or --price")
-    check("castfit design", mistakes)
+    raise_if_mistakes("castfit design", mistakes)
     fit_or_problem = problem if arguments.guess else fit_call.run(max_time=arguments.max_time)
     if isinstance(fit_or_problem, castfit.Result):
         if fit_or_problem.status is Status.INTERRUPTED:
             raise KeyboardInterrupt
-        say(f"{fit_or_problem!r}", sys.stdout)
+        print_line(f"{fit_or_problem!r}", sys.stdout)
     design = castfit.design(
         fit_or_problem, candidate, budget=arguments.budget, price=arguments.price or 0.0, criterion=arguments.criterion,
         over=quantity_names, rng=arguments.seed,
     )  # fmt: skip
-    say(design.summary(), sys.stdout)
+    print_line(design.summary(), sys.stdout)
     if arguments.plot:
         design.plot(arguments.plot)
     if arguments.petab:
@@ -66,14 +66,14 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _listed(text: str | None) -> list[str] | None:
+def _split_names(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",")]
 
 
 def _candidate(arguments: argparse.Namespace, problem: castfit.Problem, mistakes: list[str]) -> Any:
     """Read the candidate measurements. Return None if they are invalid."""
     conditions = {c.name: c for c in problem.conditions}
-    name, outputs = arguments.experiment or next(iter(conditions)), _listed(arguments.outputs)
+    name, outputs = arguments.experiment or next(iter(conditions)), _split_names(arguments.outputs)
     if name not in conditions:
         mistakes.append(f"--experiment: '{name}' is none: {suggest(name, conditions)}")
     model = problem.own_model

@@ -10,7 +10,7 @@ from castfit.cli.command import FAILED, Command, keywords, write_json
 def _doctor(arguments: argparse.Namespace) -> int:
     """Check a problem; return 1 if something needs a look."""
     import castfit
-    from castfit._support.json_codec import finite
+    from castfit._support.json_codec import replace_nonfinite
     from castfit.cli import console as screen
     from castfit.cli.method import usual_parts
     from castfit.cli.source import load
@@ -24,9 +24,9 @@ def _doctor(arguments: argparse.Namespace) -> int:
             **keywords(arguments, "starts", "seed", "max_time"),
             callback=lambda name: show(f"{source.name}: {name}"),
         )
-    screen.tell(screen.console(stderr=arguments.json == "-"), str(checkup))
+    screen.print_report(screen.console(stderr=arguments.json == "-"), str(checkup))
     lines = [{"check": n.name, "fine": n.fine, "sentence": n.sentence, "advice": n.advice} for n in checkup.lines]
-    write_json(finite({"problem": source.name, "time": checkup.time, "checks": lines}), arguments.json)
+    write_json(replace_nonfinite({"problem": source.name, "time": checkup.time, "checks": lines}), arguments.json)
     return 0 if checkup.fine else FAILED
 
 

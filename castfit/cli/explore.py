@@ -9,7 +9,7 @@ from pathlib import Path
 
 import castfit
 from castfit._support.status import Status
-from castfit.cli.command import Command, say
+from castfit.cli.command import Command, print_line
 from castfit.cli.fit import FitCall, add_fit
 
 
@@ -30,11 +30,11 @@ def _run(arguments: argparse.Namespace) -> int:
         raise KeyboardInterrupt
     is_fitted = result is not None and result.success
     if result is not None:
-        say(f"{result!r}", sys.stdout)
+        print_line(f"{result!r}", sys.stdout)
     target = arguments.out or f"{stem}-model.html"
     fit_or_problem = result if result is not None and is_fitted else fit_call.source.problem
     castfit.explore(fit_or_problem, target, title=arguments.title or stem)
-    say(f"Created {target}{'' if is_fitted else ' (without estimates)'}.", sys.stdout)
+    print_line(f"Created {target}{'' if is_fitted else ' (without estimates)'}.", sys.stdout)
     return 0
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import castfit
-from castfit._support.json_codec import finite
-from castfit._support.status import InputError, Status, check, suggest
+from castfit._support.json_codec import replace_nonfinite
+from castfit._support.status import InputError, Status, raise_if_mistakes, suggest
 from castfit.cli.command import (
     FAILED,
     INTERRUPTED,
@@ -23,7 +23,7 @@ from castfit.cli.command import (
     write_results,
 )  # fmt: skip
 from castfit.cli.method import SETTINGS, add_parts, add_settings, make_solver, make_transcription, solver_name
-from castfit.cli.source import Source, load
+from castfit.cli.source import ProblemSource, load
 
 if TYPE_CHECKING:
     from castfit.fit.methods import Transcription
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class FitCall:
     """A problem, and by what and from where it is fitted."""
 
-    source: Source
+    source: ProblemSource
     transcription: Transcription
     solver: str
     start: Mapping[str, float]
@@ -48,9 +48,9 @@ class FitCall:
         passed_options = [name for name in option_names if getattr(arguments, name, None) is not None]
         if source.problem.posed.model.noises:
             reason = "has no effect for models with process noise, whose path is estimated by its likelihood; remove it"
-            check("options", [f"--{name} {reason}" for name in passed_options if name != "start"])
+            raise_if_mistakes("options", [f"--{name} {reason}" for name in passed_options if name != "start"])
         if getattr(arguments, "guess", False):
-            check("options", [f"--{name} sets how to fit, but --guess skips the fit; remove one of them" for name in passed_options])
+            raise_if_mistakes("options", [f"--{name} sets how to fit, but --guess skips the fit; remove one of them" for name in passed_options])
         kind = arguments.transcription or source.transcription
         transcription = make_transcription(source, kind, vars(arguments))
         has_noises = bool(source.problem.posed.model.noises)  # whose random initial states are no quantities to start at
@@ -109,11 +109,11 @@ def _fit(arguments: argparse.Namespace) -> int:
     source = fit_call.source
     result = fit_call.run(max_time=arguments.max_time, verbose=min(arguments.verbose, 2))
     console = screen.console(stderr=arguments.json == "-")
-    screen.tell(console, result.summary())
+    screen.print_report(console, result.summary())
     if source.reference is not None and isinstance(result, castfit.Result) and math.isfinite(result.chi2):
         sentence, table = screen.against_reference(result, source.reference)
         console.print()
-        console.print(screen.shown(table))
+        console.print(screen.stack_tables(table))
         console.print(sentence, markup=False)
     is_path = isinstance(result, castfit.PathResult)
     record = path_record(source.name, result) if is_path else fit_record(source.name, result)
@@ -121,10 +121,10 @@ def _fit(arguments: argparse.Namespace) -> int:
     return exit_status([result])
 
 
-def read_start(source: Source, kind: str, text: str | None, seed: int) -> Mapping[str, float]:
+def read_start(source: ProblemSource, kind: str, text: str | None, seed: int) -> Mapping[str, float]:
     """Read a start: by default the problem's own for this transcription."""
     default_start = source.start_of(kind)
-    check("--seed", [f"the seed is {seed}; give a number that is not negative"] if seed < 0 else [])
+    raise_if_mistakes("--seed", [f"the seed is {seed}; give a number that is not negative"] if seed < 0 else [])
     if text is None:
         return default_start
     if text == "random":
@@ -137,7 +137,7 @@ def read_start(source: Source, kind: str, text: str | None, seed: int) -> Mappin
         start_names = [*source.starts, "random", "name=value,..."]
         raise InputError("--start", [f"unknown start '{text}' of '{source.name}': {suggest(text, start_names)}"])
     values = {name: literal(value) for name, value in assignments(text.split(","), "--start").items()}
-    check("--start", [f"'{n}' is {v!r}; give a number" for n, v in values.items() if not isinstance(v, (int, float))])
+    raise_if_mistakes("--start", [f"'{n}' is {v!r}; give a number" for n, v in values.items() if not isinstance(v, (int, float))])
     return {**default_start, **values}
 
 
@@ -149,7 +149,7 @@ def fit_record(name: str, result: Result) -> dict[str, Any]:
     points = [condition.points for condition in result.problem.conditions]
     sigma = np.concatenate([p.sigma[p.mask] for p in points])
 
-    return finite(
+    return replace_nonfinite(
         {
             "problem": name,
             "transcription": result.transcription,
@@ -175,7 +175,7 @@ def path_record(name: str, result: castfit.PathResult) -> dict[str, Any]:
     """Return the JSON record of a fit of a model with process noise."""
     field_names = ("success", "described", "message", "standard_errors", "log_likelihood", "n_data", "iterations", "time")
     values = {n: getattr(result, n) for n in field_names}
-    return finite({"problem": name, "status": result.status.value, "parameters": result.values, **values})
+    return replace_nonfinite({"problem": name, "status": result.status.value, "parameters": result.values, **values})
 
 
 def exit_status(results: Sequence[Any]) -> int:

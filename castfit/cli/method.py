@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from castfit._support.status import check
+from castfit._support.status import raise_if_mistakes
 from castfit.cli.command import literal, option
-from castfit.cli.source import Source
+from castfit.cli.source import ProblemSource
 from castfit.fit.methods import SOLVERS, TRANSCRIPTIONS
 
 if TYPE_CHECKING:
@@ -56,16 +56,16 @@ def add_settings(parser: Any) -> None:
         parser.add_argument(option(name), choices=choices, help=words)
 
 
-def make_transcription(source: Source, kind: str, options: Mapping[str, Any]) -> Transcription:
+def make_transcription(source: ProblemSource, kind: str, options: Mapping[str, Any]) -> Transcription:
     """Make a transcription from what the user gave, what the library recommends, and defaults, in this order."""
     settings = {name: options[name] for name in SETTINGS if options.get(name) is not None}
     accepted = [name for name in SETTINGS if name in inspect.signature(TRANSCRIPTIONS[kind]).parameters]
     remedy = f"it takes {', '.join(f'--{o}' for o in accepted)}" if accepted else "it has no such options"
-    check("options", [f"--transcription {kind} does not take --{o}; {remedy}" for o in settings if o not in accepted])
+    raise_if_mistakes("options", [f"--transcription {kind} does not take --{o}; {remedy}" for o in settings if o not in accepted])
     return TRANSCRIPTIONS[kind](**{**source.recommended.get(kind, {}), **settings})
 
 
-def solver_name(source: Source, kind: str, requested_name: str | None) -> str:
+def solver_name(source: ProblemSource, kind: str, requested_name: str | None) -> str:
     """Return a solver's name: the given one, else what suits the problem by this transcription."""
     return requested_name or (source.solver if kind == source.transcription else "gauss-newton")
 
@@ -75,8 +75,8 @@ def make_solver(name: str) -> Solver:
     return _SOLVERS[name]()
 
 
-def usual_parts(source: Source) -> tuple[Transcription | None, Solver | None]:
+def usual_parts(source: ProblemSource) -> tuple[Transcription | None, Solver | None]:
     """Return the default transcription and solver of a problem, each None for castfit's own default."""
     transcription = make_transcription(source, source.transcription, {})
-    has_own_transcription = source.transcription in source.recommended or source.transcription != Source.transcription
-    return transcription if has_own_transcription else None, None if source.solver == Source.solver else make_solver(source.solver)
+    has_own_transcription = source.transcription in source.recommended or source.transcription != ProblemSource.transcription
+    return transcription if has_own_transcription else None, None if source.solver == ProblemSource.solver else make_solver(source.solver)

@@ -6,8 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from castfit._support.status import check
-from castfit.cli.command import Command, say
+from castfit._support.status import raise_if_mistakes
+from castfit.cli.command import Command, print_line
 
 _SCRIPT = '''"""NAME: what is measured, and what is to be learned from it.
 
@@ -91,10 +91,10 @@ def _new(arguments: argparse.Namespace) -> int:
     mistakes = [] if name.isidentifier() else [f"'{name}' is not a valid script name; use letters, digits and _"]
     files = {Path(f"{name}.py"): _SCRIPT.replace("NAME", name), Path(f"{name}.csv"): _DATA}
     mistakes += [f"'{path}' exists; remove it, or choose another name" for path in files if path.exists()]
-    check("new", mistakes)
+    raise_if_mistakes("new", mistakes)
     for path, text in files.items():
         path.write_text(text, encoding="utf-8")
-    say(
+    print_line(
         f"Created {name}.py and {name}.csv, a working example. Replace the model and the data, then run: python {name}.py",
         sys.stdout,
     )

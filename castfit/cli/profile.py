@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import castfit
-from castfit._support.json_codec import finite
+from castfit._support.json_codec import replace_nonfinite
 from castfit.cli.command import FAILED, Command, add_verbose, keywords, write_json
 from castfit.cli.fit import FitCall, exit_status
 from castfit.cli.method import add_parts, make_solver
@@ -39,7 +39,7 @@ def _run(arguments: argparse.Namespace) -> int:
     console = screen.console(stderr=arguments.json == "-")
     result = fit_call.run(max_time=arguments.max_time)
     if not result.success:
-        screen.tell(console, result.summary())
+        screen.print_report(console, result.summary())
         return exit_status([result])
     with contextlib.redirect_stdout(sys.stderr):
         profiles = castfit.profile(
@@ -51,7 +51,7 @@ def _run(arguments: argparse.Namespace) -> int:
             **keywords(arguments, "limits", "everywhere", "workers", "max_time", "checkpoint", "resume"),
             verbose=min(arguments.verbose, 2) or None,
         )
-    screen.tell(console, profiles.summary())
+    screen.print_report(console, profiles.summary())
     write_json(_record(fit_call.source.name, profiles), arguments.json)
     if arguments.plot and len(profiles):
         profiles.plot(arguments.plot)
@@ -70,7 +70,7 @@ def _number(text: str) -> Any:
 
 def _record(name: str, profiles: Profiles) -> dict[str, Any]:
     """Return the record for ``--json``. Non-finite numbers become None."""
-    return finite(
+    return replace_nonfinite(
         {
             "problem": name,
             "message": profiles.message,

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import castfit
-from castfit._support.status import Status, check
+from castfit._support.status import Status, raise_if_mistakes
 from castfit._support.whole_files import folder_mistakes
-from castfit.cli.command import Command, say
+from castfit.cli.command import Command, print_line
 from castfit.cli.fit import FitCall, add_fit, exit_status
 
 _MOST_SOURCE = 100_000  # letters of a script that go into the page
@@ -31,22 +31,22 @@ def _run(arguments: argparse.Namespace) -> int:
     stem = fit_call.source.name.replace(".py", "").replace(".yaml", "").replace(".yml", "").replace(":", "-")
     target = Path(arguments.out or f"{stem}.html")
     suffix_mistakes = [] if target.suffix.lower() in (".html", ".htm") else [f"'{target}' is no page; let --out end in .html"]
-    check("--out", suffix_mistakes + folder_mistakes(target))
+    raise_if_mistakes("--out", suffix_mistakes + folder_mistakes(target))
     result: Any = fit_call.run(max_time=arguments.max_time)
     if result.status is Status.INTERRUPTED:
         raise KeyboardInterrupt
     is_path = isinstance(result, castfit.PathResult)
-    check("--profiles", ["models with process noise have no profiles; remove --profiles"] * (is_path and arguments.profiles))
+    raise_if_mistakes("--profiles", ["models with process noise have no profiles; remove --profiles"] * (is_path and arguments.profiles))
     result.report(
         target,
         title=arguments.title or stem,
         notes=_description(arguments.name),
-        command=shlex.join(["castfit", *_given()]),
+        command=shlex.join(["castfit", *_read_further()]),
         source=_script(arguments.name),
         further={"Profiles": castfit.profile(cast("Any", result))} if arguments.profiles and result.success else {},
     )
-    say(f"{result!r}", sys.stdout)
-    say(f"The report is in {target}.", sys.stdout)
+    print_line(f"{result!r}", sys.stdout)
+    print_line(f"The report is in {target}.", sys.stdout)
     return exit_status([result])
 
 
@@ -65,7 +65,7 @@ def _script(name: str) -> str:
     return text if len(text) <= _MOST_SOURCE else ""
 
 
-def _given() -> list[str]:
+def _read_further() -> list[str]:
     return sys.argv[1:] if sys.argv[1:2] == ["report"] else ["report"]
 
 

@@ -7,11 +7,11 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from castfit._support.status import check
+from castfit._support.status import raise_if_mistakes
 from castfit.cli.command import FAILED, Command, keywords, write_results
 from castfit.cli.fit import exit_status, fit_record
 from castfit.cli.method import add_parts, make_solver, make_transcription, solver_name
-from castfit.cli.source import Source, load
+from castfit.cli.source import ProblemSource, load
 
 if TYPE_CHECKING:
     from castfit.result.result import Result
@@ -23,14 +23,14 @@ def _estimate(arguments: argparse.Namespace) -> int:
 
     source = _source(arguments)
     search_result = castfit.estimate(source.problem, **keywords(arguments, "max_time", "seed", "workers"))
-    return _told(arguments, source, search_result, lambda: {"story": search_result.story})
+    return _print_outcome(arguments, source, search_result, lambda: {"story": search_result.story})
 
 
 def _multistart(arguments: argparse.Namespace) -> int:
     """Fit from drawn starts."""
     import castfit
 
-    check("--starts", [f"starts is {arguments.starts}; give at least 1"] if arguments.starts < 1 else [])
+    raise_if_mistakes("--starts", [f"starts is {arguments.starts}; give at least 1"] if arguments.starts < 1 else [])
     source = _source(arguments)
     kind = arguments.transcription or source.transcription
     transcription = make_transcription(source, kind, {})
@@ -40,19 +40,19 @@ def _multistart(arguments: argparse.Namespace) -> int:
         make_solver(solver_name(source, kind, arguments.solver)),
         **keywords(arguments, "starts", "seed", "workers", "max_time", "fit_max_time"),
     )
-    return _told(arguments, source, search_result, dict[str, Any])
+    return _print_outcome(arguments, source, search_result, dict[str, Any])
 
 
-def _source(arguments: argparse.Namespace) -> Source:
-    check("--seed", [f"the seed is {arguments.seed}; give a number that is not negative"] if arguments.seed < 0 else [])
+def _source(arguments: argparse.Namespace) -> ProblemSource:
+    raise_if_mistakes("--seed", [f"the seed is {arguments.seed}; give a number that is not negative"] if arguments.seed < 0 else [])
     return load(arguments.name, arguments.option)
 
 
-def _told(arguments: argparse.Namespace, source: Source, search_result: Any, get_extra_fields: Callable[[], dict[str, Any]]) -> int:
+def _print_outcome(arguments: argparse.Namespace, source: ProblemSource, search_result: Any, get_extra_fields: Callable[[], dict[str, Any]]) -> int:
     """Print the result of a search, write the requested files, and return the exit status."""
     from castfit.cli import console as screen
 
-    screen.tell(screen.console(stderr=arguments.json == "-"), str(search_result))
+    screen.print_report(screen.console(stderr=arguments.json == "-"), str(search_result))
     best: Result | None = search_result.best
     if best is None:
         return FAILED

@@ -7,10 +7,10 @@ import math
 from pathlib import Path
 from typing import Any
 
-from castfit._support.json_codec import finite
-from castfit._support.status import check
+from castfit._support.json_codec import replace_nonfinite
+from castfit._support.status import raise_if_mistakes
 from castfit.cli.command import FAILED, Command, add_verbose, keywords, write_json
-from castfit.cli.source import defined_in
+from castfit.cli.source import run_script
 
 _YAML = (".yaml", ".yml")
 _STATED = ("criterion", "method")
@@ -43,13 +43,13 @@ def _run(arguments: argparse.Namespace) -> int:
     common |= {"verbose": min(arguments.verbose, 2) or None}
     options = {n: getattr(arguments, n) for n in _STATED if getattr(arguments, n) is not None}
     if file.suffix in _YAML:
-        check("select", [f"--{n} is what '{file}' says; leave it out" for n in options])
+        raise_if_mistakes("select", [f"--{n} is what '{file}' says; leave it out" for n in options])
         selection = castfit.petab.select(file, folder=arguments.folder, **common)
     else:
-        check("select", ["--folder is for PEtab Select problems; leave it out"] if arguments.folder else [])
-        problems, choices = _defined(file)
+        raise_if_mistakes("select", ["--folder is for PEtab Select problems; leave it out"] if arguments.folder else [])
+        problems, choices = _read_problems(file)
         selection = castfit.select(problems, choices=choices, **options, **common)
-    screen.tell(screen.console(stderr=arguments.json == "-"), selection.summary())
+    screen.print_report(screen.console(stderr=arguments.json == "-"), selection.summary())
     write_json(_record(str(file), selection), arguments.json)
     if arguments.plot:
         selection.plot(arguments.plot)
@@ -60,20 +60,20 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0 if selection.complete and selection.names else FAILED
 
 
-def _defined(file: Path) -> tuple[Any, Any]:
+def _read_problems(file: Path) -> tuple[Any, Any]:
     """Return the problems, or the problem and its choices, that a Python file defines."""
-    definitions = defined_in(file)
+    definitions = run_script(file)
     if "candidates" in definitions:
         return definitions["candidates"], None
     missing = [n for n in ("problem", "choices") if n not in definitions]
     remedy = "define candidates = {name: problem}, or problem and choices = {parameter: [0, castfit.estimated]}"
-    check("file", [f"'{file}' does not define {' and '.join(missing)}; {remedy}"] if missing else [])
+    raise_if_mistakes("file", [f"'{file}' does not define {' and '.join(missing)}; {remedy}"] if missing else [])
     return definitions["problem"], definitions["choices"]
 
 
 def _record(name: str, selection: Any) -> dict[str, Any]:
     """Return the record for ``--json``. Non-finite numbers become None."""
-    return finite(
+    return replace_nonfinite(
         {
             "problem": name,
             "message": selection.message,

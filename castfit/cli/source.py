@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from castfit._support.status import InputError, check, suggest
+from castfit._support.status import InputError, raise_if_mistakes, suggest
 from castfit.cli.command import PETAB_FILES, assignments, literal
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _DEFAULT = "problem"
 
 
 @dataclass(frozen=True)
-class Source:
+class ProblemSource:
     """Problem of a command, with its starts, reference and default settings.
 
     A file has fewer such data than the library.
@@ -65,7 +65,7 @@ class Source:
         return self.starts.get(transcription, self.starts["reference"])
 
 
-def load(name: str, options: Sequence[str]) -> Source:
+def load(name: str, options: Sequence[str]) -> ProblemSource:
     """Load a problem of the library with its options given as key=value, or one from a file.
 
     Raises
@@ -76,13 +76,13 @@ def load(name: str, options: Sequence[str]) -> Source:
     """
     path, object_name = _split(name)
     if path is not None:
-        check("--option", [f"'{path}' is a file, which takes no options; leave --option out"] if options else [])
-        return _of_petab(path) if path.suffix in PETAB_FILES else _of_file(path, object_name)
-    from castfit.drive.search.compare.benchmarks import recommended
+        raise_if_mistakes("--option", [f"'{path}' is a file, which takes no options; leave --option out"] if options else [])
+        return _load_petab(path) if path.suffix in PETAB_FILES else _load_file(path, object_name)
+    from castfit.drive.search.compare.benchmarks import recommended_options
 
     benchmark = _benchmark(name, options)
-    return Source(
-        benchmark.name, benchmark.problem, benchmark.starts, benchmark.draw_start, recommended(benchmark),
+    return ProblemSource(
+        benchmark.name, benchmark.problem, benchmark.starts, benchmark.draw_start, recommended_options(benchmark),
         benchmark.reference,
     )  # fmt: skip
 
@@ -107,14 +107,14 @@ def _split(name: str) -> tuple[Path | None, str]:
     return (Path(f"{path}.py"), object_name or _DEFAULT) if separator else (None, "")
 
 
-def _of_file(path: Path, object_name: str) -> Source:
+def _load_file(path: Path, object_name: str) -> ProblemSource:
     from castfit.problem.problem import Problem
     from castfit.result.result import Result
 
-    namespace = defined_in(path)
+    namespace = run_script(path)
     candidate: Any = namespace.get(object_name)
     if callable(candidate) and not isinstance(candidate, (type, Problem)):
-        with _mistakes_of(path):
+        with _locate_mistakes(path):
             candidate = candidate()
     if isinstance(candidate, Result):
         candidate = candidate.problem
@@ -126,10 +126,10 @@ def _of_file(path: Path, object_name: str) -> Source:
         else:
             remedy = f"give it {_DEFAULT} = cf.Problem(...), outside of if __name__ == '__main__'"
         raise InputError("file", [f"'{path}' {failure} '{object_name}': {remedy}"])
-    return _stated(path.name if object_name == _DEFAULT else f"{path.name}:{object_name}", candidate)
+    return _with_own_guess(path.name if object_name == _DEFAULT else f"{path.name}:{object_name}", candidate)
 
 
-def _of_petab(path: Path) -> Source:
+def _load_petab(path: Path) -> ProblemSource:
     from castfit.formats import petab as petab
 
     with warnings.catch_warnings(record=True) as caught_warnings:
@@ -137,25 +137,25 @@ def _of_petab(path: Path) -> Source:
         problem = petab.load(path)
     for warning in caught_warnings:
         sys.stderr.write(f"castfit: {warning.message}\n")
-    return replace(_stated(path.name, problem), transcription="single", solver="box")
+    return replace(_with_own_guess(path.name, problem), transcription="single", solver="box")
 
 
-def _stated(label: str, problem: Problem) -> Source:
+def _with_own_guess(label: str, problem: Problem) -> ProblemSource:
     """Return a problem that begins at its own guess."""
     guess = dict(zip(problem.names, problem.to_natural(problem.guess).tolist(), strict=True))
-    return Source(label, problem, {"reference": guess}, _draws(problem))
+    return ProblemSource(label, problem, {"reference": guess}, _draws(problem))
 
 
-def defined_in(path: Path) -> dict[str, Any]:
+def run_script(path: Path) -> dict[str, Any]:
     """Run a file, with its folder importable as Python does it, and what it prints on standard error; return its names.
 
     Raises InputError: if there is none, or it stops.
     """
-    check("file", [] if path.is_file() else [f"there is no file '{path}'; name a Python file, or see castfit list"])
+    raise_if_mistakes("file", [] if path.is_file() else [f"there is no file '{path}'; name a Python file, or see castfit list"])
     folder = str(path.resolve().parent)
     sys.path.insert(0, folder)
     try:
-        with _mistakes_of(path), contextlib.redirect_stdout(sys.stderr):
+        with _locate_mistakes(path), contextlib.redirect_stdout(sys.stderr):
             return runpy.run_path(str(path), run_name=path.stem)
     except SystemExit as error:
         raise InputError(
@@ -166,17 +166,17 @@ def defined_in(path: Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _mistakes_of(path: Path) -> Generator[None, None, None]:
+def _locate_mistakes(path: Path) -> Generator[None, None, None]:
     """Convert exceptions into an `InputError` that names the file and the line in which they arose."""
     try:
         yield
     except InputError:
         raise
     except Exception as error:
-        raise InputError("file", [_stopped(path, error)]) from error
+        raise InputError("file", [_describe_script_error(path, error)]) from error
 
 
-def _stopped(path: Path, error: Exception) -> str:
+def _describe_script_error(path: Path, error: Exception) -> str:
     """Return a message with the file, the line of the failure if it is known, and the exception."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).name == path.name]
     line = frames[-1].lineno if frames else getattr(error, "lineno", None)

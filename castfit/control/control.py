@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from castfit._support.arguments import is_count, is_one_of, named, option_mistakes, real, rng_mistakes, text
-from castfit._support.pickling import Stays
-from castfit._support.status import Status, check, suggest
-from castfit._support.time_limit import watched
+from castfit._support.arguments import is_count, is_one_of, read_mapping, option_mistakes, read_real, rng_mistakes, shorten_repr
+from castfit._support.pickling import ProcessLocal
+from castfit._support.status import Status, raise_if_mistakes, suggest
+from castfit._support.time_limit import with_deadline
 from castfit.control.grid import StageGrid
 from castfit.control.question import read_question
 from castfit.control.stages import StageMethod
-from castfit.control.trajectory import PlanJudge
-from castfit.control.transcription import PlanDecision, TranscribedPlan
-from castfit.control.units import units_of
-from castfit.control.verdict import BETWEEN, FoundPlan, told, unlimited
+from castfit.control.trajectory import PlanVerifier
+from castfit.control.transcription import DecisionValues, TranscribedPlan
+from castfit.control.units import variable_units
+from castfit.control.verdict import BETWEEN, PlanSolution, build_plan, unbounded_input_message
 from castfit.experiment.free_inputs import FreeInput
 from castfit.solve.ipopt import Ipopt
 from castfit.transcribe.collocation import Collocation
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from castfit._support.arrays import Array
-    from castfit._support.time_limit import Watch
+    from castfit._support.time_limit import Deadline
     from castfit.control.plan import Plan
     from castfit.control.program import ProgramSolution
     from castfit.control.question import ControlQuestion
-    from castfit.control.trajectory import PlanCourse
+    from castfit.control.trajectory import PlanTrajectory
     from castfit.experiment.experiment import Free
     from castfit.experiment.inputs import Input
 
@@ -146,11 +146,11 @@ def control(
         model, horizon, inputs, minimise, constraints, parameters, initial, start, scenarios, soft, mistakes
     )  # fmt: skip
     for name in question.unlimited:
-        warnings.warn(unlimited(name), UserWarning, stacklevel=3)
-    return Planner(question, *solver_settings).plan(start_time)
+        warnings.warn(unbounded_input_message(name), UserWarning, stacklevel=3)
+    return ControlSolver(question, *solver_settings).plan(start_time)
 
 
-def _grown(z: float) -> float:
+def _step_amplification(z: float) -> float:
     """Return by how much a step of z times the time of decay lets errors grow; 1 at least."""
     return max(abs(1.0 - z + z**2 / 2.0 - z**3 / 6.0 + z**4 / 24.0), 1.0)
 
@@ -158,7 +158,7 @@ def _grown(z: float) -> float:
 def _read_method(
     model: Any, inputs: Any, transcription: Any, solver: Any, starts: Any, rng: Any, max_time: Any, mistakes: list[str]
 ) -> tuple[Any, ...]:
-    """Read the options of a `Planner` other than the question: method, grid, tolerance, solver and starts."""
+    """Read the options of a `ControlSolver` other than the question: method, grid, tolerance, solver and starts."""
     method, elements, tolerance = StageMethod(), FIRST_ELEMENTS, 1e-7
     if isinstance(transcription, Collocation):
         method, tolerance = StageMethod(transcription.degree, transcription.scheme), transcription.tolerance
@@ -179,10 +179,10 @@ def _read_method(
         if getattr(model, "algebraic_states", ()):
             mistakes.append("the model has algebraic states, and Runge-Kutta steps none; choose 'collocation'")
     elif transcription != "collocation":
-        mistakes.append(f"transcription is {text(transcription)}; give 'collocation', cf.Collocation() or 'multiple'")
+        mistakes.append(f"transcription is {shorten_repr(transcription)}; give 'collocation', cf.Collocation() or 'multiple'")
     if solver is not None and not (isinstance(solver, Ipopt) and solver.hessian in ("auto", "exact")):
-        mistakes.append(f"solver is {text(solver)}; give cf.Ipopt(...), whose Hessian is exact here")
-    limit = real(max_time)
+        mistakes.append(f"solver is {shorten_repr(solver)}; give cf.Ipopt(...), whose Hessian is exact here")
+    limit = read_real(max_time)
     mistakes += option_mistakes(
         ("starts", starts, is_count(starts, 1), "give the number of starts, 1 or more"),
         ("max_time", max_time, limit is not None and limit > 0.0, "give seconds"),
@@ -196,7 +196,7 @@ def _read_method(
 
 
 @dataclass(frozen=True, eq=False)
-class Planner(Stays):
+class ControlSolver(ProcessLocal):
     """Solver settings for a control question: `plan` solves it, `again` solves it for other initial states."""
 
     question: ControlQuestion
@@ -214,19 +214,19 @@ class Planner(Stays):
         return max(min(_MOST_STEPS, _LARGEST // max(len(self.question.model.states), 1)), _FIRST_STEPS)
 
     @cached_property
-    def judge(self) -> PlanJudge:
+    def judge(self) -> PlanVerifier:
         """Judge that integrates the model under a solution."""
-        return PlanJudge(self.question)
+        return PlanVerifier(self.question)
 
     def plan(self, start_time: float) -> Plan:
         """Solve from every start, and return the best plan."""
-        rng, solutions = np.random.default_rng(self.rng), list[FoundPlan]()
-        with watched(self.max_time) as watch:
+        rng, solutions = np.random.default_rng(self.rng), list[PlanSolution]()
+        with with_deadline(self.max_time) as watch:
             for i in range(self.starts):
                 solutions.append(self._found_from(self._drawn(rng) if i else self._guess(), watch, is_random=i > 0))
                 if watch.cause is not None:
                     break
-        plans = [told(f, self, start_time) for f in solutions]
+        plans = [build_plan(f, self, start_time) for f in solutions]
         best = min(plans, key=lambda p: (not p.success, p.objective if np.isfinite(p.objective) else np.inf))
         if len(plans) == 1:
             return best
@@ -235,13 +235,13 @@ class Planner(Stays):
         starts_message = f"{len(plans)} starts: {len(successful)} found a feasible plan, {n_at_best} of them with this objective."
         return replace(best, message=f"{best.message} {starts_message}", seconds=time.process_time() - start_time)
 
-    def _guess(self) -> PlanDecision:
+    def _guess(self) -> DecisionValues:
         question = self.question
         values = [u.first(question.start, question.horizon) for u in question.free_inputs.values()]
         quantities = np.array([q.guess for q in question.quantities])
-        return PlanDecision(np.concatenate(values) if values else np.empty(0), quantities)
+        return DecisionValues(np.concatenate(values) if values else np.empty(0), quantities)
 
-    def _drawn(self, rng: np.random.Generator) -> PlanDecision:
+    def _drawn(self, rng: np.random.Generator) -> DecisionValues:
         """Draw a start: inputs with a few levels within their bounds, quantities within theirs."""
         initial_decision, values, question = self._guess(), list[Any](), self.question
         for u in question.free_inputs.values():
@@ -256,9 +256,9 @@ class Planner(Stays):
             finite = np.isfinite(q.lower) and np.isfinite(q.upper)
             drawn_quantities.append(rng.uniform(q.lower, q.upper) if finite else float(np.clip(guess * rng.uniform(0.5, 2.0),
                                                                                     q.lower, q.upper)))  # fmt: skip
-        return PlanDecision(np.concatenate(values) if values else np.empty(0), np.array(drawn_quantities))
+        return DecisionValues(np.concatenate(values) if values else np.empty(0), np.array(drawn_quantities))
 
-    def _found_from(self, initial_decision: PlanDecision, watch: Watch, *, is_random: bool) -> FoundPlan:
+    def _found_from(self, initial_decision: DecisionValues, watch: Deadline, *, is_random: bool) -> PlanSolution:
         """Solve from a start, and on finer grids from there, until the integrated model agrees."""
         question, plan_solution = self.question, None
         initial = np.array([v if isinstance(v, float) else 0.0 for v in question.initial.values()])
@@ -267,7 +267,7 @@ class Planner(Stays):
         P = transcribed.P(initial, question.scenarios)
         p, x0 = transcribed.first(initial_decision, P)
         courses = self._courses(transcribed, initial_decision, p, x0, ())
-        units = units_of(question, [c for c in courses if c is not None], p, transcribed.carried)
+        units = variable_units(question, [c for c in courses if c is not None], p, transcribed.carried)
         method = self._method(courses, p, float(np.diff(transcribed.times(initial_decision)[0]).max()), is_random=is_random)
         transcribed = TranscribedPlan(question, method, grid, units, transcribed.graphs if method == self.method else None)
         x, size = transcribed.begun(initial_decision, courses, x0), 1.0
@@ -281,7 +281,7 @@ class Planner(Stays):
             if refinement is None:
                 break
             if plan_solution.lost:
-                units = units_of(question, [c for c in plan_solution.courses if c is not None], plan_solution.p, transcribed.carried)
+                units = variable_units(question, [c for c in plan_solution.courses if c is not None], plan_solution.p, transcribed.carried)
             refined = TranscribedPlan(question, *refinement, units, None if transcribed.method.steps else transcribed.graphs)
             x = refined.filled(plan_solution.decision, transcribed.tables(plan_solution.solution.x, plan_solution.decision))
             x[refined.layout.slack] = plan_solution.solution.x[transcribed.layout.slack]
@@ -289,17 +289,17 @@ class Planner(Stays):
         assert plan_solution is not None
         return plan_solution
 
-    def _method(self, courses: Sequence[PlanCourse | None], p: Array, longest_stage: float, *, is_random: bool) -> StageMethod:
+    def _method(self, courses: Sequence[PlanTrajectory | None], p: Array, longest_stage: float, *, is_random: bool) -> StageMethod:
         """Return the method, with so many Runge-Kutta steps in the longest stage that their errors do not grow."""
         if not self.method.steps:
             return self.method
         fastest_rate = max((self.judge.fastest(c, parameters) for c, parameters in zip(courses, p, strict=True) if c is not None), default=0)
         steps = _FIRST_STEPS
-        while steps * np.log(_grown(longest_stage * fastest_rate / steps)) > np.log(_GROWTH) and (
+        while steps * np.log(_step_amplification(longest_stage * fastest_rate / steps)) > np.log(_GROWTH) and (
             steps < self.most_steps or not is_random
         ):
             steps *= 2
-        check("control", [] if steps <= self.most_steps or is_random else [
+        raise_if_mistakes("control", [] if steps <= self.most_steps or is_random else [
             f"the model is stiff: under the guess a component decays within {1 / fastest_rate:.2g}, so the Runge-Kutta "
             f"method would need {steps} steps in a stage of length {longest_stage:.2g} (limit {self.most_steps}); choose "
             "transcription='collocation'"
@@ -307,7 +307,7 @@ class Planner(Stays):
         return replace(self.method, steps=steps)
 
     def _solved(
-        self, transcribed: TranscribedPlan, x: Array, P: Array, size: float, watch: Watch, *, warm: bool
+        self, transcribed: TranscribedPlan, x: Array, P: Array, size: float, watch: Deadline, *, warm: bool
     ) -> ProgramSolution:
         """Solve by Gauss and Newton's method where that is near enough to do it, else by IPOPT."""
         solver, bounds = self.solver or Ipopt(), transcribed.bounds()
@@ -331,8 +331,8 @@ class Planner(Stays):
         return alternative if is_better or alternative.status is Status.DIVERGING else ipopt_solution
 
     def _found(
-        self, transcribed: TranscribedPlan, solution: ProgramSolution, P: Array, size: float, previous: FoundPlan | None = None
-    ) -> FoundPlan:
+        self, transcribed: TranscribedPlan, solution: ProgramSolution, P: Array, size: float, previous: PlanSolution | None = None
+    ) -> PlanSolution:
         """Integrate the model under the decided inputs and quantities, and evaluate its objective and constraints."""
         decision = transcribed.decided(solution.x)
         p, x0 = transcribed.first(decision, P)
@@ -342,16 +342,16 @@ class Planner(Stays):
                   for c, parameters in zip(courses, p, strict=True)]  # fmt: skip
         iterations, solvers = (0, ()) if previous is None else (previous.iterations, previous.solvers)
         solvers = tuple(dict.fromkeys([*solvers, solution.solver]))
-        return FoundPlan(transcribed, solution, P, decision, p, courses, integrated_values, size, iterations + solution.iterations, solvers)
+        return PlanSolution(transcribed, solution, P, decision, p, courses, integrated_values, size, iterations + solution.iterations, solvers)
 
     def _courses(
-        self, transcribed: TranscribedPlan, decision: PlanDecision, p: Array, x0: Array, extra_points: tuple[float, ...] = BETWEEN
-    ) -> list[PlanCourse | None]:
+        self, transcribed: TranscribedPlan, decision: DecisionValues, p: Array, x0: Array, extra_points: tuple[float, ...] = BETWEEN
+    ) -> list[PlanTrajectory | None]:
         """Integrate every scenario; at edges and inner points of stages, and at some more parts of each."""
         times, inputs = transcribed.times(decision, extra_points)[0], decision.inputs(self.question)
         return [self.judge.integrated(parameters, initial_states, inputs, times) for parameters, initial_states in zip(p, x0, strict=True)]
 
-    def _finer(self, plan_solution: FoundPlan, previous: FoundPlan | None) -> tuple[StageMethod, StageGrid] | None:
+    def _finer(self, plan_solution: PlanSolution, previous: PlanSolution | None) -> tuple[StageMethod, StageGrid] | None:
         """Return a finer discretisation, where errors or violations between points ask for it, and it helps."""
         transcribed, tolerance = plan_solution.on, self.tolerance
         if not plan_solution.solution.status.success or any(c is None for c in plan_solution.courses):
@@ -381,13 +381,13 @@ class Planner(Stays):
     def again(self, plan: Plan, initial: Any, parameters: Any, shift: Any, max_time: Any) -> Plan:
         """Solve the same program for other numbers, from the plan, so much later."""
         start_time, question = time.process_time(), self.question
-        plan_solution: FoundPlan = plan.found
+        plan_solution: PlanSolution = plan.found
         mistakes: list[str] = []
-        shift_time, limit = real(shift), real(max_time)
+        shift_time, limit = read_real(shift), read_real(max_time)
         if shift_time is None or not 0.0 <= shift_time < plan.horizon:
-            mistakes.append(f"shift is {text(shift)}; give the time that has passed, less than the horizon")
+            mistakes.append(f"shift is {shorten_repr(shift)}; give the time that has passed, less than the horizon")
         if limit is None or not limit > 0.0:
-            mistakes.append(f"max_time is {text(max_time)}; give seconds")
+            mistakes.append(f"max_time is {shorten_repr(max_time)}; give seconds")
         n_own_states, model, P = len(question.model.own_states), question.model, plan_solution.P.copy()
         fixed_initial = {n: v for n, v in question.initial.items() if isinstance(v, float)}
         for argument_name, new_values, valid, columns in (
@@ -395,15 +395,15 @@ class Planner(Stays):
             ("parameters", parameters, [n for n in model.parameters if question.place(n) is None],
              {n: i for i, n in enumerate(model.parameters)}),
         ):  # fmt: skip
-            for n, value in ({} if new_values is None else named(argument_name, new_values, mistakes)).items():
-                number = real(value)
+            for n, value in ({} if new_values is None else read_mapping(argument_name, new_values, mistakes)).items():
+                number = read_real(value)
                 if n not in valid:
                     mistakes.append(f"{argument_name} names '{n}', which no number of this plan is: {suggest(n, valid)}")
                 elif number is None or not np.isfinite(number):
-                    mistakes.append(f"{argument_name} gives '{n}' as {text(value)}; give a finite number")
+                    mistakes.append(f"{argument_name} gives '{n}' as {shorten_repr(value)}; give a finite number")
                 else:
                     P[:, columns[n]] = number
-        check("Plan.again", mistakes)
+        raise_if_mistakes("Plan.again", mistakes)
         transcribed, x, elapsed = plan_solution.on, plan_solution.solution.x.copy(), shift_time or 0.0
         values = list[Any]()
         for n, u in question.free_inputs.items():
@@ -414,6 +414,6 @@ class Planner(Stays):
         shifted_tables = [(t - elapsed, states) for t, states in transcribed.tables(x, plan_solution.decision)]
         initial_x = transcribed.filled(initial_decision, shifted_tables)
         initial_x[transcribed.layout.slack] = x[transcribed.layout.slack]
-        with watched(float(limit or np.inf)) as watch:
+        with with_deadline(float(limit or np.inf)) as watch:
             solution = self._solved(transcribed, initial_x, P, plan_solution.size, watch, warm=True)
-        return told(self._found(transcribed, solution, P, plan_solution.size), self, start_time, check_determinacy=False)
+        return build_plan(self._found(transcribed, solution, P, plan_solution.size), self, start_time, check_determinacy=False)

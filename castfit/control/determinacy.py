@@ -22,7 +22,7 @@ _MOST = 4000  # values of inputs: the matrix over them is full
 _REGULAR = 1e-11  # of the largest eigenvalue: curvature below it is rounding
 
 
-def freedom(
+def input_freedom(
     program: Program, x: Array, P: Array, multipliers: Array, eps: float, lower: Array, upper: Array
 ) -> Array | None:
     """Return by how much each value of an input can change, 0 at a bound, while the objective changes by eps.

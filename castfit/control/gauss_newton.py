@@ -22,7 +22,7 @@ from castfit._support.status import Status
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
-    from castfit._support.time_limit import Watch
+    from castfit._support.time_limit import Deadline
     from castfit.control.program import Program, ProgramSolution
 
 _HALVINGS = 8
@@ -31,7 +31,7 @@ _PROMISED, _NOTHING = 1e-8, 1e-8  # of the objective: a step that promises less 
 _OPTIONS: dict[str, Any] = {"error_on_fail": False, "print_time": False, "piqp": {"max_iter": 40}}
 
 
-class SquaresSolver:
+class LeastSquaresControlSolver:
     """The method for one program, whose objective is a sum of squares or convex and quadratic."""
 
     def __init__(self, program: Program) -> None:
@@ -40,7 +40,7 @@ class SquaresSolver:
         self._solver: Any = ca.conic("squares", "piqp", pattern, _OPTIONS)
 
     def solve(
-        self, x: Array, P: Array, lower: Array, upper: Array, size: float, watch: Watch, max_steps: int
+        self, x: Array, P: Array, lower: Array, upper: Array, size: float, watch: Deadline, max_steps: int
     ) -> ProgramSolution | None:
         """Take at most so many steps from x (n,); None where they do not end at a solution.
 

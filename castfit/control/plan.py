@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from castfit._support.arrays import Array
-from castfit._support.json_codec import plain, rebuilt_fields, restored
+from castfit._support.json_codec import to_jsonable, rebuild_fields, decode_object
 from castfit._support.public_names import public
 from castfit._support.reprs import one_line
-from castfit._support.status import InputError, Status, check
-from castfit._support.text_tables import Sheet, Tabled
+from castfit._support.status import InputError, Status, raise_if_mistakes
+from castfit._support.text_tables import TextTable, TabularReport
 from castfit._support.views import views
-from castfit._support.whole_files import write_whole
+from castfit._support.whole_files import write_atomically
 from castfit.experiment.inputs import Input
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ FORMAT = 1
 
 
 @dataclass(frozen=True)
-class PlanPurpose:
+class ControlStatement:
     """Description of the question that a plan answers, in words and names.
 
     timed : whether the horizon was free
@@ -45,7 +45,7 @@ class PlanPurpose:
     bounds: dict[str, tuple[float, ...]]
 
     @classmethod
-    def of(cls, question: ControlQuestion) -> PlanPurpose:
+    def of(cls, question: ControlQuestion) -> ControlStatement:
         """Describe a question: objective, free inputs and quantities, constraints, and bounds."""
         inputs = ", ".join(f"{n} ({u.pieces} pieces)" for n, u in question.free_inputs.items())
         constraint_text = "; ".join(c.name for c in (*question.path, *question.points, *question.whole))
@@ -83,7 +83,7 @@ class PlanConstraint:
 
 @public("castfit")
 @dataclass(frozen=True, eq=False)
-class Plan(Tabled):
+class Plan(TabularReport):
     """The best inputs that were found, and what the model does under them; `control` makes it.
 
     Attributes
@@ -147,7 +147,7 @@ class Plan(Tabled):
     iterations: int
     solver: str
     seconds: float
-    purpose: PlanPurpose
+    purpose: ControlStatement
     planner: Any = field(default=None, repr=False)  # a Planner, and its FoundPlan; of a loaded plan neither
     found: Any = field(default=None, repr=False)
 
@@ -203,7 +203,7 @@ class Plan(Tabled):
         True
         """
         loaded = "the loaded plan has no program; compute a new plan with cf.control"
-        check("Plan.again", [loaded] if self.planner is None else [])
+        raise_if_mistakes("Plan.again", [loaded] if self.planner is None else [])
         return cast("Any", self.planner).again(self, initial, parameters, shift, max_time)
 
     def plot(self, path: str | Path | None = None, **options: Any) -> Any:
@@ -237,7 +237,7 @@ class Plan(Tabled):
     def save(self, path: str | Path) -> None:
         """Write everything but the program, from which `again` goes on, as JSON."""
         content = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("planner", "found")}
-        write_whole(path, [(json.dumps({"castfit_plan": FORMAT, **plain(content)}, allow_nan=False) + "\n").encode()])
+        write_atomically(path, [(json.dumps({"castfit_plan": FORMAT, **to_jsonable(content)}, allow_nan=False) + "\n").encode()])
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
@@ -249,16 +249,16 @@ class Plan(Tabled):
             If the file is no saved plan, damaged, or of a later version of castfit.
         """
         try:
-            loaded: Any = json.loads(Path(path).read_text(encoding="utf-8"), object_hook=restored)
+            loaded: Any = json.loads(Path(path).read_text(encoding="utf-8"), object_hook=decode_object)
         except (TypeError, ValueError, KeyError, RecursionError) as error:
             raise InputError("Plan.load", [f"'{path}' is no JSON file: {error}"]) from None
         content: dict[str, Any] = cast("Any", loaded) if isinstance(loaded, dict) else {}
         if content.get("castfit_plan") != FORMAT:
             raise InputError("Plan.load", [f"'{path}' is no saved plan of format {FORMAT}; choose another file"])
         absent = [f.name for f in fields(cls) if f.default is MISSING and f.name not in content]
-        check("Plan.load", [f"'{path}' lacks {', '.join(absent)}; it is damaged"] if absent else [])
+        raise_if_mistakes("Plan.load", [f"'{path}' lacks {', '.join(absent)}; it is damaged"] if absent else [])
         try:
-            return cls(**rebuilt_fields(cls, content))
+            return cls(**rebuild_fields(cls, content))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError("Plan.load", [f"'{path}' is damaged: {error}"]) from None
 
@@ -286,25 +286,25 @@ class Plan(Tabled):
         return "\n".join(lines)
 
     @property
-    def parts(self) -> Sequence[Sheet | str]:
+    def parts(self) -> Sequence[TextTable | str]:
         """The sheets and sentences, in their order."""
         horizon_kind = "free" if self.purpose.timed else "given"
         overview = (
             f"objective {self.objective:.9g}; after integration {self.integrated:.9g}; horizon {self.horizon:.9g} "
             f"({horizon_kind}); {self.stages} stages, {self.iterations} iterations ({self.solver}), {self.seconds:.2f} s"
         )
-        sections: list[Sheet | str] = [overview, self.message]
+        sections: list[TextTable | str] = [overview, self.message]
         inputs = [(n, u.values) for n, u in self.free_inputs.items()]
         if inputs:
-            sections.append(Sheet.of(inputs, ("input", lambda i: i[0]), (">values", lambda i: str(i[1].size)),
+            sections.append(TextTable.of(inputs, ("input", lambda i: i[0]), (">values", lambda i: str(i[1].size)),
                                 (">least", lambda i: f"{i[1].min():.6g}"),
                                 (">greatest", lambda i: f"{i[1].max():.6g}")))  # fmt: skip
         if self.parameters:
             sections.append(
-                Sheet.of(self.parameters.items(), ("decided", lambda i: i[0]), (">value", lambda i: f"{i[1]:.9g}"))
+                TextTable.of(self.parameters.items(), ("decided", lambda i: i[0]), (">value", lambda i: f"{i[1]:.9g}"))
             )
         if self.constraints:
-            sections.append(Sheet.of(
+            sections.append(TextTable.of(
                 self.constraints.values(), ("constraint", lambda c: c.name), (">least", lambda c: f"{c.least:.6g}"),
                 (">greatest", lambda c: f"{c.greatest:.6g}"), (">violated by", lambda c: f"{c.violation:.2g}"),
                 ("", lambda c: "active" if c.active else ""),

@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any, cast
 import casadi as ca
 import numpy as np
 
-from castfit._support.silence import captured
+from castfit._support.silence import capture_output
 from castfit._support.status import InputError, Status
-from castfit._support.time_limit import watched
+from castfit._support.time_limit import with_deadline
 from castfit.solve.assembly import EntryScatter
 from castfit.solve.ipopt import IPOPT_STATUS, IpoptCallback, ipopt_solver
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
-    from castfit._support.time_limit import Watch
+    from castfit._support.time_limit import Deadline
     from castfit.control.stages import StageGraphs, StageRows
 
 
@@ -103,19 +103,19 @@ class Program:
         x, p = ca.MX.sym("x", n), ca.MX.sym("p", n_P * S + self.count)
         lam_f, lam_g, scenario_numbers, row_scale = ca.MX.sym("lam_f"), ca.MX.sym("lam_g", self.count), p[: n_P * S], p[n_P * S :]
         stage_data, v, P = (layout.at, numbers), x * scale, ca.reshape(scenario_numbers, n_P, S)
-        f, gradient, hessian, jacobian, squares = ca.MX(0), *(_Entries() for _ in range(4))
+        f, gradient, hessian, jacobian, squares = ca.MX(0), *(_SparseEntries() for _ in range(4))
         self.linear = True
         for term in terms:
-            mapped = _Mapped(graphs, term.graph / S, term.columns, *stage_data, v, P)
+            mapped = _BatchedExpression(graphs, term.graph / S, term.columns, *stage_data, v, P)
             f += ca.sum2(mapped.value)
             gradient.add(mapped.slope, mapped.columns, np.zeros_like(mapped.columns), scale[mapped.columns])
             hessian.add_second(*mapped.bend(lam_f), scale)
         for term in curvature or ():
-            mapped = _Mapped(graphs, ca.SX(0, 1), term.columns, *stage_data, v, P)
+            mapped = _BatchedExpression(graphs, ca.SX(0, 1), term.columns, *stage_data, v, P)
             squares.add_second(*mapped.entries(term.graph / S), scale)
         row_values = list[ca.MX]()
         for row, places in self._rows:
-            mapped = _Mapped(graphs, row.graph, row.columns, *stage_data, v, P)
+            mapped = _BatchedExpression(graphs, row.graph, row.columns, *stage_data, v, P)
             row_values.append(ca.vec(mapped.value))
             local: Index = places[:, mapped.local_rows].ravel()
             jacobian.add(mapped.slope * row_scale[local.tolist()], local, mapped.columns, scale[mapped.columns])
@@ -133,7 +133,7 @@ class Program:
         self.curvature: Any = None if not curvature else ca.Function("curvature", [x, p], [squares.matrix((n, n))])
         self._by = np.ones(self.count)
         self._solvers: dict[str, Any] = {}
-        self._watch: Watch | None = None
+        self._watch: Deadline | None = None
         self._errors: list[BaseException] = []
 
     def numbers(self, P: Array) -> Array:
@@ -176,7 +176,7 @@ class Program:
         self._errors[:] = []
         ipopt_options = {"print_level": 0, "sb": "yes", **options}
         lbg, ubg = self.limits
-        with watched(max_time) as watch, captured() as log:
+        with with_deadline(max_time) as watch, capture_output() as log:
             self._watch = watch
             solver = self._solver(ipopt_options, log)
             try:
@@ -239,7 +239,7 @@ class Program:
         return [float(self._watch is not None and self._watch.cause is not None)]
 
 
-class _Mapped:
+class _BatchedExpression:
     """An expression (m,) of stage symbols at some stages of all scenarios, with the entries of its derivatives.
 
     value (m, count); slope (entries * count,), with `local_rows` (entries,), and `columns` (count * entries,) in x
@@ -294,7 +294,7 @@ def _nonzeros(matrix: ca.SX) -> ca.SX:
     return ca.SX(stacked(*entries)) if entries else ca.SX(0, 1)
 
 
-class _Entries:
+class _SparseEntries:
     """Entries of a sparse matrix as they come, added up where several have one place."""
 
     def __init__(self) -> None:

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import items, named, real, text
+from castfit._support.arguments import read_sequence, read_mapping, read_real, shorten_repr
 from castfit._support.bounds import bound_mistakes
-from castfit._support.status import check, suggest
-from castfit.control.terms import INTEGRAL, terms_in
+from castfit._support.status import raise_if_mistakes, suggest
+from castfit.control.terms import INTEGRAL, collect_terms
 from castfit.experiment.experiment import Consistent, Free, as_input
 from castfit.experiment.free_inputs import FreeInput
-from castfit.model.expressions import exchanged
+from castfit.model.expressions import substitute_by_name
 from castfit.model.model import Model, by_name
 from castfit.problem.constraints import ALONG, Constraint, read_constraints, repeated_names
 from castfit.problem.parameters import Parameter
-from castfit.simulate.simulate import Estimates, parameter_values
+from castfit.simulate.simulate import FittedValues, parameter_values
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -32,7 +32,7 @@ _SPAN = 1e-9  # of the horizon: times this close to its ends are at them
 
 
 @dataclass(frozen=True)
-class DecidedQuantity:
+class DecisionVariable:
     """A number that is decided: the horizon, a parameter, an initial state ``x(0)``; `log` if its logarithm is sought.
 
     guess, lower, upper : in its own unit
@@ -71,7 +71,7 @@ class ControlQuestion:
     start: float
     horizon: float
     inputs: Mapping[str, FreeInput | Input]
-    quantities: tuple[DecidedQuantity, ...]
+    quantities: tuple[DecisionVariable, ...]
     scenarios: tuple[Array, ...]
     worst: bool
     initial: Mapping[str, Any]
@@ -126,14 +126,14 @@ def read_question(
     Raises InputError: listing every mistake, with those that were found before.
     """
     if not isinstance(model, Model):
-        check("control", [f"the first argument is {text(model)}; give a Model", *mistakes])
+        raise_if_mistakes("control", [f"the first argument is {shorten_repr(model)}; give a Model", *mistakes])
     if model.with_switches is not model:
         mistakes.append("the model switches at times (if_else, fmax and the like of time); give a known Input instead")
-    begin = real(start)
+    begin = read_real(start)
     if begin is None or not np.isfinite(begin):
-        mistakes.append(f"start is {text(start)}; give a finite number")
+        mistakes.append(f"start is {shorten_repr(start)}; give a finite number")
         begin = 0.0
-    quantities: list[DecidedQuantity] = []
+    quantities: list[DecisionVariable] = []
     length = _read_horizon(horizon, quantities, mistakes)
     signals = _read_inputs(model, inputs, begin, length, bool(quantities), mistakes)
     numbers = _read_parameters(model, parameters, quantities, mistakes)
@@ -146,9 +146,9 @@ def read_question(
                         "inputs={'u': cf.Input.free(pieces=20)}, or let a parameter, an initial state or the horizon "
                         "be free")  # fmt: skip
     if scenarios not in ("mean", "worst"):
-        mistakes.append(f"scenarios is {text(scenarios)}; choose 'mean' or 'worst'")
-    if soft is not None and not (real(soft) or 0.0) > 0.0:
-        mistakes.append(f"soft is {text(soft)}; give a positive price for each unit of a constraint's violation")
+        mistakes.append(f"scenarios is {shorten_repr(scenarios)}; choose 'mean' or 'worst'")
+    if soft is not None and not (read_real(soft) or 0.0) > 0.0:
+        mistakes.append(f"soft is {shorten_repr(soft)}; give a positive price for each unit of a constraint's violation")
     known_names = {*model.outputs, *model.parameters, *model.inputs, model.system.t.name(), *(q.name for q in quantities)}
     objective = _read_objective(model, minimise, known_names, mistakes)
     if scenarios == "worst" and len(numbers) == 1:
@@ -158,12 +158,12 @@ def read_question(
     if soft is not None and not (path or mistakes):
         mistakes.append("soft= lets constraints along the horizon be violated, and there are none; leave it out, or "
                         "give constraints=[cf.along(...)]")  # fmt: skip
-    terms = terms_in([objective, *(c.expression for c in whole_horizon)])
-    terms = tuple(replace(t, expression=_told(model, t.expression)) for t in terms)
+    terms = collect_terms([objective, *(c.expression for c in whole_horizon)])
+    terms = tuple(replace(t, expression=_substitute_outputs(model, t.expression)) for t in terms)
     all_expressions = [model.system.ode, model.system.alg, *(e.expression for e in (*terms, *path, *points))]
     idle = [n for n, u in signals.items() if isinstance(u, FreeInput) and not _depends(model, n, all_expressions)]
     mistakes += [f"input '{n}' is free and enters no equation, objective or constraint; give it a number" for n in idle]
-    check("control", mistakes)
+    raise_if_mistakes("control", mistakes)
     return ControlQuestion(
         model, begin, length, signals, tuple(quantities), tuple(numbers), scenarios == "worst",
         initial_states, np.array(guesses, dtype=float), objective, terms, path, points, whole_horizon,
@@ -179,14 +179,14 @@ def _symbol(model: Model, name: str) -> ca.SX:
     return model.system.u[model.inputs.index(name)]
 
 
-def _told(model: Model, expression: ca.SX) -> ca.SX:
+def _substitute_outputs(model: Model, expression: ca.SX) -> ca.SX:
     """Write an expression over the symbols of the model's system; names of outputs stand for their expressions."""
     state_names = {*model.states, *model.algebraic_states}
     outputs = {n: e for n, e in model.outputs.items() if n not in state_names}
-    return by_name(exchanged(model.told(expression), outputs), model.system)
+    return by_name(substitute_by_name(model.told(expression), outputs), model.system)
 
 
-def _free(label: str, name: str, spec: Any, guess: Any, quantities: list[DecidedQuantity], mistakes: list[str]) -> bool:
+def _read_decision(label: str, name: str, spec: Any, guess: Any, quantities: list[DecisionVariable], mistakes: list[str]) -> bool:
     """Read a number that is decided; tell whether it can be."""
     new_mistakes = bound_mistakes(label, guess, spec.lower, spec.upper, spec.scale)
     if spec.prior is not None or getattr(spec, "local", False) or getattr(spec, "starts", None) is not None:
@@ -196,17 +196,17 @@ def _free(label: str, name: str, spec: Any, guess: Any, quantities: list[Decided
     mistakes += new_mistakes
     if not new_mistakes:
         lower = max(spec.lower, 0.0) if name == HORIZON else spec.lower
-        quantities.append(DecidedQuantity(name, float(guess), lower, spec.upper, spec.scale == "log"))
+        quantities.append(DecisionVariable(name, float(guess), lower, spec.upper, spec.scale == "log"))
     return not new_mistakes
 
 
-def _read_horizon(horizon: Any, quantities: list[DecidedQuantity], mistakes: list[str]) -> float:
+def _read_horizon(horizon: Any, quantities: list[DecisionVariable], mistakes: list[str]) -> float:
     if isinstance(horizon, Free):
-        is_valid = _free("the horizon", HORIZON, horizon, horizon.guess, quantities, mistakes)
+        is_valid = _read_decision("the horizon", HORIZON, horizon, horizon.guess, quantities, mistakes)
         return float(horizon.guess) if is_valid else 1.0
-    length = real(horizon)
+    length = read_real(horizon)
     if length is None or not 0.0 < length < np.inf:
-        mistakes.append(f"horizon is {text(horizon)}; give a positive number, or cf.free(2.0, lower=0.1) to choose it")
+        mistakes.append(f"horizon is {shorten_repr(horizon)}; give a positive number, or cf.free(2.0, lower=0.1) to choose it")
         return 1.0
     return length
 
@@ -214,7 +214,7 @@ def _read_horizon(horizon: Any, quantities: list[DecidedQuantity], mistakes: lis
 def _read_inputs(
     model: Model, inputs: Any, start: float, length: float, timed: bool, mistakes: list[str]
 ) -> dict[str, FreeInput | Input]:
-    user_inputs = {} if inputs is None else named("inputs", inputs, mistakes)
+    user_inputs = {} if inputs is None else read_mapping("inputs", inputs, mistakes)
     mistakes += [f"'{n}' is no input: {suggest(n, model.inputs)}" for n in user_inputs if n not in model.inputs]
     out: dict[str, FreeInput | Input] = {}
     for n in model.inputs:
@@ -236,9 +236,9 @@ def _read_inputs(
     return out
 
 
-def _read_parameters(model: Model, parameters: Any, quantities: list[DecidedQuantity], mistakes: list[str]) -> list[Array]:
+def _read_parameters(model: Model, parameters: Any, quantities: list[DecisionVariable], mistakes: list[str]) -> list[Array]:
     """Return the parameters of each scenario; add those that are free to the quantities."""
-    scenarios = None if parameters is None or isinstance(parameters, (Mapping, Estimates)) else items(parameters)
+    scenarios = None if parameters is None or isinstance(parameters, (Mapping, FittedValues)) else read_sequence(parameters)
     single: list[Any] = [parameters]
     scenario_values = [parameter_values(model, scenario, mistakes) for scenario in (single if scenarios is None else scenarios)]
     if not scenario_values:
@@ -249,14 +249,14 @@ def _read_parameters(model: Model, parameters: Any, quantities: list[DecidedQuan
             if isinstance(value, Parameter) and not value.fixed:
                 freed.setdefault(name, value)
     for name, value in freed.items():
-        _free(f"parameter '{name}'", name, value, value.value, quantities, mistakes)
+        _read_decision(f"parameter '{name}'", name, value, value.value, quantities, mistakes)
     out: list[Array] = []
     for i, values in enumerate(scenario_values):
         scenario_text = f" in scenario {i + 1}" if len(scenario_values) > 1 else ""
         p = np.zeros(len(model.parameters))
         for j, name in enumerate(model.parameters):
             value = values.get(name)
-            number = real(value.value if isinstance(value, Parameter) else value)
+            number = read_real(value.value if isinstance(value, Parameter) else value)
             if name in freed or name in model.noises:
                 p[j] = 0.0 if number is None or name in model.noises else number
             elif number is None or not np.isfinite(number):
@@ -268,8 +268,8 @@ def _read_parameters(model: Model, parameters: Any, quantities: list[DecidedQuan
     return out
 
 
-def _read_initial(model: Model, initial: Any, quantities: list[DecidedQuantity], mistakes: list[str]) -> dict[str, Any]:
-    user_values = {} if initial is None else named("initial", initial, mistakes)
+def _read_initial(model: Model, initial: Any, quantities: list[DecisionVariable], mistakes: list[str]) -> dict[str, Any]:
+    user_values = {} if initial is None else read_mapping("initial", initial, mistakes)
     state_names = (*model.own_states, *model.algebraic_states)
     mistakes += [f"initial names '{n}', which is no state: {suggest(n, state_names)}" for n in user_values if n not in state_names]
     general = {n: float(v) if v.is_constant() else v for n, v in model.initial.items()}
@@ -278,10 +278,10 @@ def _read_initial(model: Model, initial: Any, quantities: list[DecidedQuantity],
         value = initial_values.get(n, 1.0 if n in model.algebraic_states else None)
         value = value.guess if isinstance(value, Consistent) else value
         if isinstance(value, Free) and n in model.own_states:
-            _free(f"initial state '{n}'", f"{n}(0)", value, value.guess, quantities, mistakes)
+            _read_decision(f"initial state '{n}'", f"{n}(0)", value, value.guess, quantities, mistakes)
             out[n] = None
             continue
-        number = real(value)
+        number = read_real(value)
         if isinstance(value, ca.SX) and value.is_constant():
             number = float(value)
         if isinstance(value, ca.SX) and number is None:
@@ -289,7 +289,7 @@ def _read_initial(model: Model, initial: Any, quantities: list[DecidedQuantity],
             mistakes += [f"initial state '{n}' contains '{s}', which is no parameter" for s in unknown_names]
             out[n] = by_name(value, model.system)
         elif number is None or not np.isfinite(number):
-            mistakes.append(f"initial state '{n}' is {text(value)}; give a number, an expression of parameters, or "
+            mistakes.append(f"initial state '{n}' is {shorten_repr(value)}; give a number, an expression of parameters, or "
                             "cf.free(guess) to choose it")  # fmt: skip
         else:
             out[n] = number
@@ -297,19 +297,19 @@ def _read_initial(model: Model, initial: Any, quantities: list[DecidedQuantity],
 
 
 def _read_objective(model: Model, minimise: Any, known_names: set[str], mistakes: list[str]) -> ca.SX:
-    number = real(minimise)
+    number = read_real(minimise)
     if number is not None and np.isfinite(number):
         return ca.SX(number)
     if not isinstance(minimise, ca.SX) or minimise.numel() != 1:
-        mistakes.append(f"minimise is {text(minimise)}; give an expression such as cf.integral(x**2 + u**2), "
+        mistakes.append(f"minimise is {shorten_repr(minimise)}; give an expression such as cf.integral(x**2 + u**2), "
                         "-cf.at_end(x) or cf.final_time()")  # fmt: skip
         return ca.SX(0)
-    return _whole(model, "minimise", ca.densify(minimise), known_names, mistakes)
+    return _read_objective_expression(model, "minimise", ca.densify(minimise), known_names, mistakes)
 
 
-def _whole(model: Model, label: str, expression: ca.SX, known_names: set[str], mistakes: list[str]) -> ca.SX:
+def _read_objective_expression(model: Model, label: str, expression: ca.SX, known_names: set[str], mistakes: list[str]) -> ca.SX:
     """Read an expression of terms and quantities: what changes along the horizon may stand inside of terms only."""
-    terms = terms_in([expression])
+    terms = collect_terms([expression])
     for term in terms:
         _check_names(f"{label}, {term.symbol}", term.expression, known_names, mistakes)
     term_hashes = {hash(t.symbol) for t in terms}
@@ -322,7 +322,7 @@ def _whole(model: Model, label: str, expression: ca.SX, known_names: set[str], m
                             "constraint")  # fmt: skip
         elif s.name() not in known_names:
             mistakes.append(f"{label} contains '{s.name()}': {suggest(s.name(), sorted(known_names))}")
-    return exchanged(expression, {s.name(): s for s in ca.vertsplit(model.system.p)} if model.parameters else {})
+    return substitute_by_name(expression, {s.name(): s for s in ca.vertsplit(model.system.p)} if model.parameters else {})
 
 
 def _check_names(label: str, expression: ca.SX, known_names: set[str], mistakes: list[str]) -> None:
@@ -353,14 +353,14 @@ def _read_constraints(
                 mistakes.append(f"constraint '{c.name}' is at t = {outside_times[0]:g}, outside of the horizon from "
                                 f"{start:g} to {start + length:g}")  # fmt: skip
         if c.times == ALONG or isinstance(c.times, tuple):
-            if terms_in([c.expression]):
+            if collect_terms([c.expression]):
                 mistakes.append(
                     f"constraint '{c.name}' contains an integral or an end value; leave cf.along, cf.at out"
                 )
                 continue
             _check_names(f"constraint '{c.name}'", c.expression, known_names, mistakes)
-            rewritten = replace(c, expression=_told(model, c.expression))
+            rewritten = replace(c, expression=_substitute_outputs(model, c.expression))
             (path if c.times == ALONG else points).append(rewritten)
         else:
-            whole_horizon.append(replace(c, expression=_whole(model, f"constraint '{c.name}'", c.expression, known_names, mistakes)))
+            whole_horizon.append(replace(c, expression=_read_objective_expression(model, f"constraint '{c.name}'", c.expression, known_names, mistakes)))
     return tuple(path), tuple(points), tuple(whole_horizon)

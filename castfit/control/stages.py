@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.reprs import brief
+from castfit._support.reprs import add_brief_repr
 from castfit.control.question import HORIZON
 from castfit.control.terms import END, INTEGRAL
-from castfit.model.expressions import exchanged
+from castfit.model.expressions import substitute_by_name
 from castfit.transcribe.elements import table
 
 if TYPE_CHECKING:
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from castfit.control.question import ControlQuestion
     from castfit.control.terms import HorizonTerm
     from castfit.problem.constraints import Constraint
-    from castfit.transcribe.elements import Table
+    from castfit.transcribe.elements import CollocationScheme
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True)
 class StageMethod:
     """Discretisation of a stage: collocation, or a number of Runge-Kutta steps."""
@@ -52,7 +52,7 @@ class StageMethod:
     steps: int = 0
 
     @property
-    def table(self) -> Table | None:
+    def table(self) -> CollocationScheme | None:
         """The collocation table; None for Runge-Kutta steps."""
         return None if self.steps else table(self.scheme, self.degree)
 
@@ -158,7 +158,7 @@ class StageGraphs:
     def at(self, place: StagePoint, expressions: Sequence[ca.SX]) -> ca.SX:
         """Evaluate expressions of the model's symbols, and of quantities by name, at a point."""
         system = self.question.model.system
-        column = exchanged_vector(expressions, self.named, system.p)
+        column = substitute_stacked(expressions, self.named, system.p)
         graph = ca.Function("at", [*system.arguments, self.q], [column])
         return ca.SX(graph(place.t, place.x[: self.n_x], place.z, self.p, place.u, self.q))
 
@@ -276,7 +276,7 @@ class StageGraphs:
         """Return sum w J' Q J over places, J the slopes of the squared terms, or of all variables of a convex
         quadratic expression. Return None if neither form applies or the sum is zero.
         """
-        system, rows = self.question.model.system, squares_in(expression)
+        system, rows = self.question.model.system, extract_squares(expression)
         inner = ca.vertsplit(ca.vertcat(system.x, system.z, system.u))
         bend = ca.hessian(expression, ca.vertcat(*inner))[0]
         if rows is not None:
@@ -353,10 +353,10 @@ class StageGraphs:
         substituted = ca.SX(ca.substitute([expression], [ca.vertcat(*symbols)], [ca.vertcat(*replacements)])[0]) if symbols else expression
         p = self.question.model.system.p
         substituted = ca.SX(ca.substitute([substituted], [p], [self.p])[0]) if p.numel() else substituted
-        return exchanged(substituted, self.named)
+        return substitute_by_name(substituted, self.named)
 
 
-def squares_in(expression: ca.SX) -> list[tuple[float, ca.SX]] | None:
+def extract_squares(expression: ca.SX) -> list[tuple[float, ca.SX]] | None:
     """Return the summands (factor, row) of a sum of factor * row**2 with positive factors; None if it is no such."""
     op = expression.op()
     if expression.is_constant():
@@ -365,21 +365,21 @@ def squares_in(expression: ca.SX) -> list[tuple[float, ca.SX]] | None:
         return [(1.0, expression.dep(0))]
     parts = [expression.dep(i) for i in range(expression.n_dep())]
     if op == ca.OP_ADD:
-        part_squares = [squares_in(part) for part in parts]
+        part_squares = [extract_squares(part) for part in parts]
         return None if None in part_squares else [row for inner in part_squares for row in inner or ()]
     constant_index = next((i for i, part in enumerate(parts) if part.is_constant()), 0)
     number = float(parts[constant_index]) if len(parts) == 2 and parts[constant_index].is_constant() else 0.0
     inverse = 1.0 / number if number and constant_index else 0.0
     factor = {ca.OP_TWICE: 2.0, ca.OP_MUL: number, ca.OP_DIV: inverse}.get(op, 0.0)
-    rows = squares_in(parts[-1 if op == ca.OP_TWICE else 1 - constant_index]) if factor > 0.0 else None
+    rows = extract_squares(parts[-1 if op == ca.OP_TWICE else 1 - constant_index]) if factor > 0.0 else None
     return None if rows is None else [(factor * inner, row) for inner, row in rows]
 
 
-def exchanged_vector(expressions: Sequence[ca.SX], values_by_name: dict[str, ca.SX], p: ca.SX) -> ca.SX:
+def substitute_stacked(expressions: Sequence[ca.SX], values_by_name: dict[str, ca.SX], p: ca.SX) -> ca.SX:
     """Stack expressions, with quantities that are no parameters in the place of their names."""
     parameter_names = {s.name() for s in (ca.vertsplit(p) if p.numel() else [])}
     other_values = {n: v for n, v in values_by_name.items() if n not in parameter_names}
-    return ca.densify(exchanged(ca.SX(ca.vertcat(*expressions)), other_values)) if expressions else ca.SX(0, 1)
+    return ca.densify(substitute_by_name(ca.SX(ca.vertcat(*expressions)), other_values)) if expressions else ca.SX(0, 1)
 
 
 def _split_integrals(

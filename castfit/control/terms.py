@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import real, text
-from castfit._support.status import check
+from castfit._support.arguments import read_real, shorten_repr
+from castfit._support.status import raise_if_mistakes
 from castfit.problem.constraints import expression_text
 
 if TYPE_CHECKING:
@@ -119,10 +119,10 @@ def final_time() -> Any:
     >>> cf.final_time()
     SX(final_time)
     """
-    return _known(TIME, "final_time", ca.SX(0)).symbol
+    return _registered_term(TIME, "final_time", ca.SX(0)).symbol
 
 
-def terms_in(expressions: Iterable[ca.SX]) -> tuple[HorizonTerm, ...]:
+def collect_terms(expressions: Iterable[ca.SX]) -> tuple[HorizonTerm, ...]:
     """Return the terms in expressions, each once."""
     symbols: Sequence[ca.SX] = ca.symvar(ca.SX(ca.vertcat(*expressions)))
     return tuple(_KNOWN[hash(s)] for s in symbols if hash(s) in _KNOWN)
@@ -131,16 +131,16 @@ def terms_in(expressions: Iterable[ca.SX]) -> tuple[HorizonTerm, ...]:
 def _term(function_name: str, kind: str, argument: Any) -> ca.SX:
     graph = ca.densify(argument) if isinstance(argument, ca.SX) and argument.numel() == 1 else None
     if graph is None:
-        number = real(argument)
+        number = read_real(argument)
         is_invalid = number is None or not np.isfinite(number)
-        check(function_name, [f"expression is {text(argument)}; give a scalar expression of the model's symbols"] if is_invalid else [])
+        raise_if_mistakes(function_name, [f"expression is {shorten_repr(argument)}; give a scalar expression of the model's symbols"] if is_invalid else [])
         graph = ca.SX(number or 0.0)
-    if terms_in([graph]):
-        check(function_name, ["expression contains cf.integral, cf.at_end or cf.final_time; these stand outside of each other"])
-    return _known(kind, f"{function_name}({expression_text(graph)[:60]})", graph).symbol
+    if collect_terms([graph]):
+        raise_if_mistakes(function_name, ["expression contains cf.integral, cf.at_end or cf.final_time; these stand outside of each other"])
+    return _registered_term(kind, f"{function_name}({expression_text(graph)[:60]})", graph).symbol
 
 
-def _known(kind: str, name: str, graph: ca.SX) -> HorizonTerm:
+def _registered_term(kind: str, name: str, graph: ca.SX) -> HorizonTerm:
     key = kind, 0 if kind == TIME else hash(graph)
     if key not in _SAID:
         term = HorizonTerm(kind, ca.SX.sym(name), graph)

@@ -10,10 +10,10 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.status import InputError
-from castfit._support.time_limit import unwatched
+from castfit._support.time_limit import without_deadline
 from castfit.control.terms import END, INTEGRAL, TIME
 from castfit.integrate import IntegratorOptions
-from castfit.model.expressions import exchanged
+from castfit.model.expressions import substitute_by_name
 from castfit.model.model import Model
 from castfit.simulate.simulate import SimulationError, simulate
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class PlanCourse:
+class PlanTrajectory:
     """Integrated trajectory: times t (n,), states x (n, n_x), integrals (n, n_terms), algebraic states z (n, n_z).
 
     u (n, n_u) are the inputs just before each time, as a stage that ends there has them.
@@ -40,7 +40,7 @@ class PlanCourse:
 _LOOKED_AT = 8  # points of a course
 
 
-class PlanJudge:
+class PlanVerifier:
     """Integrates the model of a question, with the integrals of its objective and constraints as further states."""
 
     def __init__(self, question: ControlQuestion) -> None:
@@ -58,7 +58,7 @@ class PlanJudge:
         self._more, q = tuple(extra_symbols), ca.SX(ca.vertcat(*extra_symbols.values()))
 
         def over(expressions: Iterable[ca.SX]) -> ca.SX:
-            return ca.densify(exchanged(ca.SX(ca.vertcat(*expressions)), extra_symbols))
+            return ca.densify(substitute_by_name(ca.SX(ca.vertcat(*expressions)), extra_symbols))
 
         point_expressions = [over(c.expression for c in constraints) for constraints in (question.path, question.points)]
         self._along: Any = ca.Function("along", [*system.arguments, q], point_expressions)
@@ -71,7 +71,7 @@ class PlanJudge:
 
     def integrated(
         self, p: Array, x0: Array, inputs: dict[str, Input], times: Array, tolerance: float = 1e-9
-    ) -> PlanCourse | None:
+    ) -> PlanTrajectory | None:
         """Integrate from initial states x0 (n_x,); None where that is not possible."""
         question, model = self.question, self.question.model
         initial_values: dict[str, Any] = dict(zip(model.states, x0.tolist(), strict=True))
@@ -80,7 +80,7 @@ class PlanJudge:
         options = IntegratorOptions(relative_tolerance=tolerance, absolute_tolerance=tolerance)
         values = dict(zip(model.parameters, p.tolist(), strict=True))
         try:
-            with unwatched():  # what was found is to be judged, however little time is left
+            with without_deadline():  # what was found is to be judged, however little time is left
                 solution = simulate(self.model, values, times, initial=initial_values, inputs=inputs, start=question.start,
                                  integrator=options)  # fmt: skip
         except (SimulationError, InputError):
@@ -92,9 +92,9 @@ class PlanJudge:
         )
         input_times = np.concatenate([times[:1], 0.5 * (times[1:] + times[:-1])])
         u = [inputs[n](input_times) if inputs[n].kind == "piecewise_constant" else inputs[n](times) for n in model.inputs]
-        return PlanCourse(times, x, integrals, z, np.stack(u, axis=1) if u else empty)
+        return PlanTrajectory(times, x, integrals, z, np.stack(u, axis=1) if u else empty)
 
-    def fastest(self, course: PlanCourse, p: Array) -> float:
+    def fastest(self, course: PlanTrajectory, p: Array) -> float:
         """Return the size of the largest eigenvalue of what decays, at some points of a course."""
         system = self.question.model.system
         jacobian: Any = ca.Function("jacobian", system.arguments, [ca.densify(ca.jacobian(system.ode, system.x))])
@@ -103,7 +103,7 @@ class PlanJudge:
         values = np.linalg.eigvals(np.array([matrix for matrix in jacobians if np.isfinite(matrix).all()])).ravel()
         return float(np.abs(values[values.real < 0.0]).max(initial=0.0))
 
-    def judged(self, course: PlanCourse, p: Array, quantities: dict[str, float], horizon: float) -> tuple[Array, ...]:
+    def judged(self, course: PlanTrajectory, p: Array, quantities: dict[str, float], horizon: float) -> tuple[Array, ...]:
         """Return the objective and constraints of the whole, (1 + n,), then those along and at points, (times, n)."""
         extra_values = np.array([quantities[n] for n in self._more], dtype=float)
         point_values = self._along(course.t[None], course.x.T, course.z.T, p, course.u.T, extra_values)

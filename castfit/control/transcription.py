@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import casadi as ca
 import numpy as np
 
-from castfit.control.gauss_newton import SquaresSolver
+from castfit.control.gauss_newton import LeastSquaresControlSolver
 from castfit.control.program import Program, ProgramLayout, lay_out
 from castfit.control.stages import StageGraphs, StageMethod
 from castfit.control.terms import INTEGRAL
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
     from castfit.control.grid import StageGrid
     from castfit.control.question import ControlQuestion
-    from castfit.control.trajectory import PlanCourse
+    from castfit.control.trajectory import PlanTrajectory
     from castfit.control.units import PlanUnits
 
 _FINER = 3  # more points of the rule that sees errors
 
 
 @dataclass(frozen=True, eq=False)
-class PlanDecision:
+class DecisionValues:
     """Decision: values of all free inputs (n_u,) and the quantities (n_q,), in their own units."""
 
     values: Array
@@ -92,10 +92,10 @@ class TranscribedPlan:
         )
 
     @cached_property
-    def squares(self) -> SquaresSolver | None:
+    def squares(self) -> LeastSquaresControlSolver | None:
         """Gauss and Newton's method for the program; None where the objective is no sum of squares."""
         usable = self.program.curvature is not None and ca.has_conic("piqp")
-        return SquaresSolver(self.program) if usable else None
+        return LeastSquaresControlSolver(self.program) if usable else None
 
     def bounds(self) -> tuple[Array, Array]:
         """Return the bounds of all variables, (n,) each."""
@@ -115,25 +115,25 @@ class TranscribedPlan:
         n_own_states = len(self.question.model.own_states)
         return np.array([[*p, *initial[:n_own_states], self.question.horizon] for p in scenarios])
 
-    def sought(self, decision: PlanDecision) -> Array:
+    def sought(self, decision: DecisionValues) -> Array:
         """Return quantities as they are searched."""
         return np.array([np.log(v) if q.log else v
                          for q, v in zip(self.question.quantities, decision.quantities, strict=True)])  # fmt: skip
 
-    def decided(self, x: Array) -> PlanDecision:
+    def decided(self, x: Array) -> DecisionValues:
         """Extract the decision from the variables, with quantities in natural values, clipped to their bounds."""
         search_values = x[self.layout.quantities]
         natural_values = [np.exp(v) if q.log else v for q, v in zip(self.question.quantities, search_values, strict=True)]
         bounds = [(q.lower, q.upper) for q in self.question.quantities]
         clipped = [float(np.clip(v, low, high)) for v, (low, high) in zip(natural_values, bounds, strict=True)]
-        return PlanDecision(x[self.layout.inputs].copy(), np.array(clipped))
+        return DecisionValues(x[self.layout.inputs].copy(), np.array(clipped))
 
     @cached_property
     def _first(self) -> Any:
         graphs = self.graphs
         return ca.Function("first", [graphs.y, graphs.e, graphs.P], [graphs.initial().graph, graphs.p])
 
-    def first(self, decision: PlanDecision, P: Array) -> tuple[Array, Array]:
+    def first(self, decision: DecisionValues, P: Array) -> tuple[Array, Array]:
         """Return parameters (scenarios, n_p) and initial states (scenarios, n_x) of a decision."""
         graphs, n_p = self.graphs, self.question.model.system.p.numel()
         evaluate = self._first
@@ -146,7 +146,7 @@ class TranscribedPlan:
         initial_states: Any = [np.asarray(f[0]).ravel()[: graphs.n_x] for f in evaluations]
         return p, np.array(initial_states, dtype=float)
 
-    def times(self, decision: PlanDecision, extra_points: Sequence[float] = ()) -> tuple[Array, Index]:
+    def times(self, decision: DecisionValues, extra_points: Sequence[float] = ()) -> tuple[Array, Index]:
         """Return the times of edges and inner points, and the indices of each stage's start, points and end among
         them.
         """
@@ -158,7 +158,7 @@ class TranscribedPlan:
         all_times = np.concatenate([np.concatenate([edges[:-1, None], between], axis=1).ravel(), edges[-1:]])
         return all_times, np.arange(m + 2, dtype=np.intp)[None] + (m + 1) * np.arange(K, dtype=np.intp)[:, None]
 
-    def filled(self, decision: PlanDecision, tables: Sequence[tuple[Array, Array]]) -> Array:
+    def filled(self, decision: DecisionValues, tables: Sequence[tuple[Array, Array]]) -> Array:
         """Return variables with states from tables: times (n,), and states, integrals among them, (n, n_s + n_z)."""
         layout, n_s, (times, point_indices) = self.layout, self.graphs.n_s, self.times(decision)
         x = np.zeros(layout.size)
@@ -172,7 +172,7 @@ class TranscribedPlan:
                 x[layout.inner[i]] = states[inner_indices].reshape(self.grid.stages, -1)
         return x
 
-    def begun(self, decision: PlanDecision, courses: Sequence[PlanCourse | None], initial: Array) -> Array:
+    def begun(self, decision: DecisionValues, courses: Sequence[PlanTrajectory | None], initial: Array) -> Array:
         """Return variables with states from courses; where there is none, with those at the start (scenarios, n_x)."""
         tables: list[tuple[Array, Array]] = []
         for course, x in zip(courses, initial, strict=True):
@@ -181,7 +181,7 @@ class TranscribedPlan:
             tables.append((np.zeros(1), constant_states[None]) if course is None else (course.t, np.concatenate(columns, axis=1)))
         return self.filled(decision, tables)
 
-    def tables(self, x: Array, decision: PlanDecision) -> list[tuple[Array, Array]]:
+    def tables(self, x: Array, decision: DecisionValues) -> list[tuple[Array, Array]]:
         """Return the states of variables x (n,) as tables, for `filled`; multiple shooting has nodes only."""
         n_s, K, d = self.graphs.n_s, self.grid.stages, self.method.points.size
         edges = self.grid.times(self.question.start, decision.horizon(self.question))

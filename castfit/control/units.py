@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from castfit._support.arrays import Array
     from castfit.control.question import ControlQuestion
-    from castfit.control.trajectory import PlanCourse
+    from castfit.control.trajectory import PlanTrajectory
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +35,8 @@ class PlanUnits:
     quantities: Array
 
 
-def units_of(
-    question: ControlQuestion, courses: Sequence[PlanCourse], parameters: Array, carried: Sequence[int]
+def variable_units(
+    question: ControlQuestion, courses: Sequence[PlanTrajectory], parameters: Array, carried: Sequence[int]
 ) -> PlanUnits:
     """Compute the units from trajectories with parameters (scenarios, n_p).
 
@@ -82,7 +82,7 @@ def _named_sizes(question: ControlQuestion) -> dict[str, float]:
     return out
 
 
-def _slopes(question: ControlQuestion, courses: Sequence[PlanCourse], parameters: Array) -> Array:
+def _slopes(question: ControlQuestion, courses: Sequence[PlanTrajectory], parameters: Array) -> Array:
     """Return the largest sizes of df/d(x, u) along the courses, (n_x, n_x + n_u)."""
     system = question.model.system
     y = ca.vertcat(system.x, system.u)

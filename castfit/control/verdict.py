@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.pickling import Stays
+from castfit._support.pickling import ProcessLocal
 from castfit._support.status import Status
-from castfit.control.determinacy import LITTLE, freedom
-from castfit.control.plan import Plan, PlanConstraint, PlanPurpose
+from castfit.control.determinacy import LITTLE, input_freedom
+from castfit.control.plan import Plan, PlanConstraint, ControlStatement
 from castfit.control.question import HORIZON
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Mask
     from castfit.control.program import ProgramSolution
-    from castfit.control.trajectory import PlanCourse
-    from castfit.control.transcription import PlanDecision, TranscribedPlan
+    from castfit.control.trajectory import PlanTrajectory
+    from castfit.control.transcription import DecisionValues, TranscribedPlan
     from castfit.problem.constraints import Constraint
 
 BETWEEN = (0.25, 0.5, 0.75)
@@ -42,7 +42,7 @@ _SENTENCES = {
 
 
 @dataclass(frozen=True, eq=False)
-class FoundPlan(Stays):
+class PlanSolution(ProcessLocal):
     """Solution with numbers P (scenarios, n_P), its decision, and the objective and constraints of the integrated
     model.
 
@@ -55,9 +55,9 @@ class FoundPlan(Stays):
     on: TranscribedPlan
     solution: ProgramSolution
     P: Array
-    decision: PlanDecision
+    decision: DecisionValues
     p: Array
-    courses: list[PlanCourse | None]
+    courses: list[PlanTrajectory | None]
     judged: list[tuple[Array, ...] | None]
     size: float
     iterations: int
@@ -126,13 +126,13 @@ class FoundPlan(Stays):
                 else:
                     selected = values
                 values_by_name.setdefault(c.name, []).append(selected)
-        return {c.name: _kept(c, np.concatenate(values_by_name[c.name])) for c in all_constraints if c.name in values_by_name}
+        return {c.name: _constraint_extremes(c, np.concatenate(values_by_name[c.name])) for c in all_constraints if c.name in values_by_name}
 
     def undetermined(self, sentences: list[str]) -> dict[str, Array]:
         """Return by how much values of inputs can change that are hardly determined; say where these are."""
         question, transcribed, solution, offset = self.on.question, self.on, self.solution, 0
         eps, out = LITTLE * max(abs(solution.objective), _NOTHING * self.size), dict[str, Any]()
-        possible_changes = freedom(transcribed.program, solution.x, self.P, solution.multipliers, eps, *transcribed.bounds())
+        possible_changes = input_freedom(transcribed.program, solution.x, self.P, solution.multipliers, eps, *transcribed.bounds())
         if possible_changes is None:
             return out
         for name, u in question.free_inputs.items():
@@ -153,7 +153,7 @@ class FoundPlan(Stays):
         return out
 
 
-def unlimited(name: str) -> str:
+def unbounded_input_message(name: str) -> str:
     """Return a message that an input is unlimited, with the remedy."""
     return (
         f"'{name}' is unconstrained: it has no bounds and no cost along the horizon, and enters linearly. The "
@@ -162,7 +162,7 @@ def unlimited(name: str) -> str:
     )
 
 
-def told(plan_solution: FoundPlan, planner: Any, start_time: float, *, check_determinacy: bool = True) -> Plan:
+def build_plan(plan_solution: PlanSolution, planner: Any, start_time: float, *, check_determinacy: bool = True) -> Plan:
     """Return the plan, with what the integrated model says of it; where inputs are loose only if it is looking."""
     transcribed, solution, decision = plan_solution.on, plan_solution.solution, plan_solution.decision
     question, model, status = transcribed.question, transcribed.question.model, solution.status
@@ -178,7 +178,7 @@ def told(plan_solution: FoundPlan, planner: Any, start_time: float, *, check_det
         sentences = [f"{reason} at the starting point; pass another guess, cf.Input.free(..., guess=...)."]
     if status is Status.DIVERGING and not question.unlimited:
         sentences.append("Set bounds on the inputs, cf.Input.free(..., bounds=...), or add their cost to the objective.")
-    sentences += [unlimited(name) for name in question.unlimited]
+    sentences += [unbounded_input_message(name) for name in question.unlimited]
     soft = {c.name for c in question.path} if question.soft is not None else set[str]()
     violated_names = [c.name for c in constraints.values() if c.violation > _CONFIRMED * transcribed.program.units[c.name]]
     if soft.intersection(violated_names):
@@ -207,11 +207,11 @@ def told(plan_solution: FoundPlan, planner: Any, start_time: float, *, check_det
         status, " ".join(sentences), plan_solution.objective, plan_solution.integrated, decision.horizon(question),
         decision.inputs(question), courses[0].t if courses else transcribed.times(decision)[0], states,
         {n: v for n, v in decision.named(question).items() if n != HORIZON}, constraints, undetermined, transcribed.grid.stages,
-        plan_solution.iterations, ", then ".join(plan_solution.solvers), time.process_time() - start_time, PlanPurpose.of(question), planner,
+        plan_solution.iterations, ", then ".join(plan_solution.solvers), time.process_time() - start_time, ControlStatement.of(question), planner,
         plan_solution,
     )  # fmt: skip
 
 
-def _kept(c: Constraint, values: Array) -> PlanConstraint:
+def _constraint_extremes(c: Constraint, values: Array) -> PlanConstraint:
     min_value, max_value = float(values.min()), float(values.max())
     return PlanConstraint(c.name, c.lower, c.upper, min_value, max_value, max(c.lower - min_value, max_value - c.upper, 0.0))

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy
 
-from castfit._support.arguments import is_one_of, real, reals, text
+from castfit._support.arguments import is_one_of, read_real, read_reals, shorten_repr
 from castfit._support.bounds import bound_mistakes
 from castfit._support.records import dataclass
-from castfit._support.reprs import brief
-from castfit._support.status import check, suggest
+from castfit._support.reprs import add_brief_repr
+from castfit._support.status import raise_if_mistakes, suggest
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -36,7 +36,7 @@ AUTO = "auto"
 _NONE = 1e-9  # relative; a singular value of the roughness that is none
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True, eq=False)
 class EstimatedInput:
     """An input signal that is estimated; create it with ``Input.estimated``, which says what its fields mean.
@@ -58,10 +58,10 @@ class EstimatedInput:
     def __post_init__(self) -> None:
         mistakes: list[str] = []
         if not is_one_of(self.kind, *KINDS):
-            mistakes.append(f"kind is {text(self.kind)}: {suggest(str(self.kind), KINDS)}")
-        t = reals(self.knots)
+            mistakes.append(f"kind is {shorten_repr(self.kind)}: {suggest(str(self.kind), KINDS)}")
+        t = read_reals(self.knots)
         if t is None or t.ndim != 1 or not np.isfinite(t).all():
-            mistakes.append(f"knots is {text(self.knots)}; give the times between which the input is interpolated")
+            mistakes.append(f"knots is {shorten_repr(self.knots)}; give the times between which the input is interpolated")
             t = None
         min_knots = KINDS.get(str(self.kind), 1)
         if t is not None and t.size < min_knots:
@@ -69,36 +69,36 @@ class EstimatedInput:
         if t is not None and (np.diff(t) <= 0).any():
             mistakes.append(f"knots must increase strictly; look at t = {t[1:][np.diff(t) <= 0][0]:g}")
         y = self._read_guess(t, mistakes)
-        weight = real(self.smoothness)
+        weight = read_real(self.smoothness)
         if not is_one_of(self.smoothness, AUTO) and (weight is None or not 0.0 <= weight < np.inf):
             remedy = "give 'auto', None or 0 for none, or a positive weight"
-            mistakes.append(f"smoothness is {text(self.smoothness)}; {remedy}")
+            mistakes.append(f"smoothness is {shorten_repr(self.smoothness)}; {remedy}")
         if not is_one_of(self.order, 1, 2):
-            mistakes.append(f"order is {text(self.order)}; give 1 (little change) or 2 (little curvature)")
+            mistakes.append(f"order is {shorten_repr(self.order)}; give 1 (little change) or 2 (little curvature)")
         elif weight == 0.0 and self.order == 1:
             mistakes.append("order is that of smoothness, and there is none; leave it out, or give smoothness=")
         if not isinstance(self.name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            mistakes.append(f"name is {text(self.name)}; give text")
+            mistakes.append(f"name is {shorten_repr(self.name)}; give text")
         if not is_one_of(self.per_experiment, True, False, np.True_, np.False_):
-            mistakes.append(f"per_experiment is {text(self.per_experiment)}; give True or False")
-        check("Input.estimated", mistakes)
+            mistakes.append(f"per_experiment is {shorten_repr(self.per_experiment)}; give True or False")
+        raise_if_mistakes("Input.estimated", mistakes)
         assert t is not None
         assert y is not None
         t.flags.writeable = y.flags.writeable = False
         for field, value in (
-            *(("knots", t), ("guess", y), ("lower", real(self.lower)), ("upper", real(self.upper))),
+            *(("knots", t), ("guess", y), ("lower", read_real(self.lower)), ("upper", read_real(self.upper))),
             ("smoothness", AUTO if weight is None else weight),
         ):
             object.__setattr__(self, field, value)
 
     def _read_guess(self, knots: Array | None, mistakes: list[str]) -> Array | None:
         guess: Any = self.guess
-        y = reals(guess)
+        y = read_reals(guess)
         if guess is None:
             mistakes.append("guess is missing; say where the search begins, a number or one for each knot")
             return None
         if y is None or y.ndim > 1 or not np.isfinite(y).all():
-            mistakes.append(f"guess is {text(guess)}; give a finite number, or one for each knot")
+            mistakes.append(f"guess is {shorten_repr(guess)}; give a finite number, or one for each knot")
             return None
         if y.ndim == 1 and knots is not None and y.size != knots.size:
             mistakes.append(f"guess has {y.size} numbers for {knots.size} knots; give one, or one for each knot")

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, cast
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import is_count, is_one_of, items, name_of, named, number_remedy, real, reals, text
+from castfit._support.arguments import is_count, is_one_of, read_sequence, symbol_or_text_name, read_mapping, number_remedy, read_real, read_reals, shorten_repr
 from castfit._support.pickling import Picklable
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
-from castfit._support.reprs import brief
-from castfit._support.status import check
+from castfit._support.reprs import add_brief_repr
+from castfit._support.status import raise_if_mistakes
 from castfit.model.comparisons import is_condition
 from castfit.model.expressions import number_or_expression
 
@@ -41,7 +41,7 @@ _ROUNDING = 1e-9  # of an interval between doses
 
 
 @public("castfit")
-@brief
+@add_brief_repr
 @dataclass(frozen=True, eq=False, init=False)
 class Event(Picklable):
     """A change of states at one time, or when states reach something.
@@ -126,7 +126,7 @@ class Event(Picklable):
     ) -> None:
         mistakes: list[str] = []
         new_values = {
-            n: _value(f"the new value of '{n}'", v, mistakes) for n, v in named("changes", changes, mistakes).items()
+            n: _value(f"the new value of '{n}'", v, mistakes) for n, v in read_mapping("changes", changes, mistakes).items()
         }
         if not new_values and not mistakes:
             mistakes.append("nothing changes; give the new values of states, as in {x: x + dose}")
@@ -136,12 +136,12 @@ class Event(Picklable):
         elif when is None:
             event_time = _value("time", time, mistakes)
         elif not isinstance(_value("when", when, mistakes), ca.SX):
-            mistakes.append(f"when is {text(when)}; give an expression of states that passes zero")
+            mistakes.append(f"when is {shorten_repr(when)}; give an expression of states that passes zero")
         mistakes += _side_mistakes(measured)
         if not is_one_of(direction, *DIRECTIONS):
-            mistakes.append(f"direction is {text(direction)}; choose 'either', 'rising' or 'falling'")
+            mistakes.append(f"direction is {shorten_repr(direction)}; choose 'either', 'rising' or 'falling'")
         if not is_count(count, 1, _MOST):
-            mistakes.append(f"count is {text(count)}; give the largest number of events, a positive integer")
+            mistakes.append(f"count is {shorten_repr(count)}; give the largest number of events, a positive integer")
         if when is None and not (is_one_of(direction, "either") and is_one_of(count, 1, _USUAL)):
             mistakes.append("direction and count are those of when=; leave them out beside a time")
         condition = isinstance(when, ca.SX) and when.numel() == 1 and is_condition(when)
@@ -150,26 +150,26 @@ class Event(Picklable):
                 "a condition has no direction; write for example when=x > 3, or when=x - 3 with a direction"
             )
         if at_start is not False and not (at_start is True and condition):
-            mistakes.append(f"at_start is {text(at_start)}; it may be True where when= is a condition, such as x > 3")
+            mistakes.append(f"at_start is {shorten_repr(at_start)}; it may be True where when= is a condition, such as x > 3")
         rank = None if priority is None else _value("priority", priority, mistakes)
         if not is_one_of(persistent, True, False):
-            mistakes.append(f"persistent is {text(persistent)}; give True or False")
+            mistakes.append(f"persistent is {shorten_repr(persistent)}; give True or False")
         if rng is not None and not is_count(rng, 0, _LARGEST_SEED):
-            mistakes.append(f"rng is {text(rng)}; give a seed, an integer that is not negative")
+            mistakes.append(f"rng is {shorten_repr(rng)}; give a seed, an integer that is not negative")
         if not isinstance(cast("Any", forbidden), str):
-            mistakes.append(f"forbidden is {text(forbidden)}; say in words why it must not happen")
+            mistakes.append(f"forbidden is {shorten_repr(forbidden)}; say in words why it must not happen")
         ordered = rank is not None or persistent is not True or rng is not None or not is_one_of(forbidden, "")
         if ordered and not condition:
             option_names = "priority, persistent, rng and forbidden are those of a condition"
             mistakes.append(f"{option_names}; write for example when=x > 3")
-        check("Event", mistakes)
+        raise_if_mistakes("Event", mistakes)
         vars(self).update(time=event_time, changes=new_values, measured=measured, when=when, direction=direction, at_start=at_start)
         vars(self).update(count=1 if when is None else count, priority=rank, persistent=persistent)
         vars(self).update(rng=rng, forbidden=forbidden)
 
 
 @public("castfit")
-@brief
+@add_brief_repr
 @dataclass(frozen=True, eq=False, init=False)
 class Doses(Picklable):
     """Amounts given to one state, once or repeatedly, at once or by infusions.
@@ -237,18 +237,18 @@ class Doses(Picklable):
         measured: str = "before",
     ) -> None:
         mistakes: list[str] = []
-        name = name_of(into)
+        name = symbol_or_text_name(into)
         if name is None:
-            mistakes.append(f"into is {text(into)}; give a state of the model, or its name")
+            mistakes.append(f"into is {shorten_repr(into)}; give a state of the model, or its name")
         amounts, when = _values("amount", amount, mistakes), _values("times", times, mistakes)
         if every is not None:
-            interval = real(every)
+            interval = read_real(every)
             if interval is None or not 0 < interval < np.inf:
-                mistakes.append(f"every is {text(every)}; give the positive time between doses")
+                mistakes.append(f"every is {shorten_repr(every)}; give the positive time between doses")
             if len(when) != 1:
                 mistakes.append(f"every repeats one time, but {len(when)} are given; list all times, or give the first")
             if count is not None and not is_count(count, 1, _MOST):
-                mistakes.append(f"count is {text(count)}; give the number of doses, a positive integer")
+                mistakes.append(f"count is {shorten_repr(count)}; give the number of doses, a positive integer")
             if len(amounts) != 1:
                 mistakes.append("every repeats one amount; give one, or list all times")
         elif count is not None:
@@ -264,7 +264,7 @@ class Doses(Picklable):
         mistakes += _side_mistakes(measured)
         if infusion_duration is not None and is_one_of(measured, "after"):
             mistakes.append("measured is for doses at once, and an infusion changes nothing at once; leave it out")
-        check("Doses", mistakes)
+        raise_if_mistakes("Doses", mistakes)
         vars(self).update(into=name, amount=amounts, times=when, every=None if every is None else float(every))
         vars(self).update(count=count, duration=infusion_duration, lag=dose_lag, bioavailability=fraction, measured=measured)
 
@@ -287,7 +287,7 @@ Happening = Event | Doses | ParameterSwitch
 
 
 @dataclass(frozen=True, eq=False)
-class Occurrence:
+class ScheduledEvent:
     """One thing that happens at one time, `what` in words.
 
     changes : new states, for an event
@@ -307,27 +307,27 @@ class Occurrence:
     values: Mapping[str, Value] | None = None
 
 
-def occurrences(events: Iterable[Happening], end: float) -> list[Occurrence]:
+def occurrences(events: Iterable[Happening], end: float) -> list[ScheduledEvent]:
     """List everything that happens, in the order in which it was said; repeated doses without a count up to `end`."""
-    scheduled_events: list[Occurrence] = []
+    scheduled_events: list[ScheduledEvent] = []
     for event in events:
         if isinstance(event, Event):
             trigger = None if event.when is None else event
-            scheduled_events += [Occurrence("the event", event.time, event.measured, event.changes, when=trigger)] * event.count
+            scheduled_events += [ScheduledEvent("the event", event.time, event.measured, event.changes, when=trigger)] * event.count
         elif isinstance(event, ParameterSwitch):
-            scheduled_events.append(Occurrence("the knot", event.time, event.measured, values=event.values))
+            scheduled_events.append(ScheduledEvent("the knot", event.time, event.measured, values=event.values))
         else:
             scheduled_events += _doses(event, end)
     return scheduled_events
 
 
-def too_late(event: Happening, end: float) -> bool:
+def is_after_data(event: Happening, end: float) -> bool:
     """Whether an event happens at known times only, and after the last measurement."""
     happens = occurrences([event], end)
     return all(isinstance(o.time, float) and o.when is None and o.time > end for o in happens)
 
 
-def _doses(doses: Doses, end: float) -> list[Occurrence]:
+def _doses(doses: Doses, end: float) -> list[ScheduledEvent]:
     first_time, times = doses.times[0], list(doses.times)
     if doses.every is not None:
         count = doses.count
@@ -336,29 +336,29 @@ def _doses(doses: Doses, end: float) -> list[Occurrence]:
             count = int(np.clip(np.floor((end - reference_time) / doses.every + _ROUNDING) + 1, 1, _MOST))
         times = [first_time + i * doses.every for i in range(count)]
     amounts = doses.amount if len(doses.amount) > 1 else doses.amount * len(times)
-    scheduled_events: list[Occurrence] = []
+    scheduled_events: list[ScheduledEvent] = []
     for time, amount in zip(times, amounts, strict=True):
         effective_amount = amount if is_one_of(doses.bioavailability, 1.0) else doses.bioavailability * amount
         start_time = time if is_one_of(doses.lag, 0.0) else time + doses.lag
         if doses.duration is None:
-            scheduled_events.append(Occurrence(f"the dose into '{doses.into}'", start_time, doses.measured, None, doses.into, effective_amount))
+            scheduled_events.append(ScheduledEvent(f"the dose into '{doses.into}'", start_time, doses.measured, None, doses.into, effective_amount))
         else:
             label, rate, end_time = f"the infusion into '{doses.into}'", effective_amount / doses.duration, start_time + doses.duration
-            scheduled_events.append(Occurrence(label, start_time, doses.measured, None, doses.into, rate, end_time))
+            scheduled_events.append(ScheduledEvent(label, start_time, doses.measured, None, doses.into, rate, end_time))
     return scheduled_events
 
 
-def input_jumps(inputs: Iterable[Input], start: float, end: float) -> list[Occurrence]:
+def input_jumps(inputs: Iterable[Input], start: float, end: float) -> list[ScheduledEvent]:
     """List the jumps of inputs, at which states stay as they are."""
     return [
-        Occurrence("the jump of an input", float(t), u.measured, changes={})
+        ScheduledEvent("the jump of an input", float(t), u.measured, changes={})
         for u in inputs
         for t in u.jumps
         if start < t <= end
     ]
 
 
-def in_one_row(event: Happening) -> Happening:
+def single_occurrence(event: Happening) -> Happening:
     """Return an event that states trigger as one that may happen once; others as they are."""
     if not isinstance(event, Event) or event.when is None:
         return event
@@ -367,7 +367,7 @@ def in_one_row(event: Happening) -> Happening:
     return twin
 
 
-def up_to(events: Iterable[Happening], end: float) -> tuple[Happening, ...]:
+def events_until(events: Iterable[Happening], end: float) -> tuple[Happening, ...]:
     """Return the events of which something may happen up to a time."""
     return tuple(
         e
@@ -376,7 +376,7 @@ def up_to(events: Iterable[Happening], end: float) -> tuple[Happening, ...]:
     )
 
 
-def symbols_of(events: Iterable[Happening]) -> frozenset[str]:
+def event_symbols(events: Iterable[Happening]) -> frozenset[str]:
     """Return the names of all symbols in the expressions of events."""
     return frozenset(s.name() for event in events for v in _expressions(event) for s in ca.symvar(v))
 
@@ -395,11 +395,11 @@ def read_events(argument: Any, mistakes: list[str]) -> tuple[Happening, ...]:
     """Read the events of an experiment."""
     if _happens(argument):
         return (argument,)
-    entries = [] if argument is None else items(argument)
+    entries = [] if argument is None else read_sequence(argument)
     if entries is None:
-        mistakes.append(f"events is {text(argument)}; give a list of Event(...) and Doses(...)")
+        mistakes.append(f"events is {shorten_repr(argument)}; give a list of Event(...) and Doses(...)")
         return ()
-    mistakes += [f"events contains {text(e)}; give Event(...) or Doses(...)" for e in entries if not _happens(e)]
+    mistakes += [f"events contains {shorten_repr(e)}; give Event(...) or Doses(...)" for e in entries if not _happens(e)]
     return tuple(e for e in entries if _happens(e))
 
 
@@ -408,7 +408,7 @@ def _happens(event: Any) -> bool:
 
 
 def _side_mistakes(measured: Any) -> list[str]:
-    return [] if is_one_of(measured, *_SIDES) else [f"measured is {text(measured)}; choose 'before' or 'after'"]
+    return [] if is_one_of(measured, *_SIDES) else [f"measured is {shorten_repr(measured)}; choose 'before' or 'after'"]
 
 
 def _value(label: str, value: Any, mistakes: list[str]) -> Value:
@@ -421,11 +421,11 @@ def _values(label: str, argument: Any, mistakes: list[str]) -> tuple[Value, ...]
     if isinstance(argument, ca.SX):
         parts = list(ca.vertsplit(ca.vec(argument))) if argument.numel() != 1 else [argument]
         return tuple(_value(label, v, mistakes) for v in parts)
-    array = reals(argument)
-    entries: Sequence[Any] | None = array.ravel().tolist() if array is not None and array.ndim <= 1 else items(argument)
+    array = read_reals(argument)
+    entries: Sequence[Any] | None = array.ravel().tolist() if array is not None and array.ndim <= 1 else read_sequence(argument)
     default_remedy = "give a number, an expression, or a list of them"
     remedy = number_remedy(argument, default_remedy)
     if not entries or remedy != default_remedy:
-        mistakes.append(f"{label} is {text(argument)}; {remedy}")
+        mistakes.append(f"{label} is {shorten_repr(argument)}; {remedy}")
         return (np.nan,) * len(entries or [argument])
     return tuple(_value(label, v, mistakes) for v in entries)

@@ -13,28 +13,28 @@ from typing import TYPE_CHECKING, Any, Union
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import named, real, reals, text
+from castfit._support.arguments import read_mapping, read_real, read_reals, shorten_repr
 from castfit._support.bounds import both_bounds, bound_mistakes
 from castfit._support.pickling import Picklable
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
-from castfit._support.reprs import brief, listed, one_line
-from castfit._support.status import InputError, check, suggest, unknown_names
+from castfit._support.reprs import add_brief_repr, join_limited, one_line
+from castfit._support.status import InputError, raise_if_mistakes, suggest, unknown_names
 from castfit.densities.noise.correlation import Correlated, ErrorCovariance
 from castfit.densities.noise.density import Noise
 from castfit.densities.noise.gaussian import Gaussian
-from castfit.densities.noise.unknown import Unknown
-from castfit.densities.priors import Normal, PriorDistribution, contradictions, prior_mistakes
+from castfit.densities.noise.unknown import UnknownSigma
+from castfit.densities.priors import Normal, PriorDistribution, prior_bound_conflicts, prior_mistakes
 from castfit.experiment.estimated_inputs import EstimatedInput
-from castfit.experiment.events import Doses, Event, Happening, read_events, up_to
+from castfit.experiment.events import Doses, Event, Happening, read_events, events_until
 from castfit.experiment.free_inputs import FreeInput
 from castfit.experiment.inputs import Input
 from castfit.experiment.measurements import (
     Relative,
     TimeSeries,
-    counted,
+    dates_to_numbers,
     index_mistakes,
-    of_read,
+    keep_valid_outputs,
     read_noise,
     read_series,
     scale_mistakes,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array, Mask
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True)
 class Free:
     """An initial state that is estimated; create it with `free`."""
@@ -135,7 +135,7 @@ def consistent(guess: float) -> Consistent:
     return Consistent(guess)
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True, eq=False)
 class SteadyStart(Picklable, Mapping[str, Any]):
     """The steady state in which an experiment begins; create it with `castfit.steady_state`.
@@ -182,7 +182,7 @@ def relative(fraction: float, *, floor: float = 0.0) -> Relative:
     return Relative(fraction, floor)
 
 
-Sigma = Union[float, Relative, Unknown, Correlated, ErrorCovariance, ca.SX, "Mapping[str, Any]", "ArrayLike", None]
+Sigma = Union[float, Relative, UnknownSigma, Correlated, ErrorCovariance, ca.SX, "Mapping[str, Any]", "ArrayLike", None]
 InitialValue = float | Free | Consistent | ca.SX
 
 
@@ -285,31 +285,31 @@ class Experiment(Picklable):
         time_unit: str | None = None,
     ) -> None:
         mistakes = index_mistakes(data, time, sigma, noise)
-        data, time, start, origin = counted(data, time, start, time_unit, mistakes)
-        start_time = 0.0 if start is None else real(start)
+        data, time, start, origin = dates_to_numbers(data, time, start, time_unit, mistakes)
+        start_time = 0.0 if start is None else read_real(start)
         if start_time is None or not np.isfinite(start_time):
             date_hint = "; a date goes with times that are dates" if start_time is None else ""
-            mistakes.append(f"start is {text(start)}; give a finite number{date_hint}")
+            mistakes.append(f"start is {shorten_repr(start)}; give a finite number{date_hint}")
             start_time = None
         label: Any = name
         if not isinstance(label, str):
-            mistakes.append(f"name is {text(label)}; give text")
+            mistakes.append(f"name is {shorten_repr(label)}; give text")
             label = ""
-        series, is_at_infinity = _brought_to_rest(read_series(data, time, mistakes), start_time, mistakes)
-        noise_spec = read_noise(of_read(sigma, data, series), of_read(noise, data, series), time, series, mistakes)
+        series, is_at_infinity = _settle_infinite_data(read_series(data, time, mistakes), start_time, mistakes)
+        noise_spec = read_noise(keep_valid_outputs(sigma, data, series), keep_valid_outputs(noise, data, series), time, series, mistakes)
         mistakes += series_mistakes(series, start_time)
         if not mistakes and start_time is not None:
             mistakes += scale_mistakes(series, noise_spec.deviations, start_time, is_start_given=start is not None)
-        given_inputs = named("inputs", inputs, mistakes)
+        given_inputs = read_mapping("inputs", inputs, mistakes)
         signals = {n: u if isinstance(u, EstimatedInput) else as_input(n, u, mistakes) for n, u in given_inputs.items()}
         happenings = read_events(events, mistakes)
         initial_spec: Any = initial
         if is_at_infinity:
-            initial_spec = _resting(initial, signals, mistakes)
+            initial_spec = _steady_start(initial, signals, mistakes)
             mistakes += ["events happen, but the data are at infinity; leave the events out"] if happenings else []
-        states = {n: _initial_value(n, v, mistakes) for n, v in named("initial", initial_spec, mistakes).items()}
-        local_parameters = {n: own_parameter(n, v, mistakes) for n, v in named("parameters", parameters, mistakes).items()}
-        check(f"Experiment '{label}'" if label else "Experiment", mistakes)
+        states = {n: _initial_value(n, v, mistakes) for n, v in read_mapping("initial", initial_spec, mistakes).items()}
+        local_parameters = {n: read_local_parameter(n, v, mistakes) for n, v in read_mapping("parameters", parameters, mistakes).items()}
+        raise_if_mistakes(f"Experiment '{label}'" if label else "Experiment", mistakes)
         vars(self).update(
             data={n: (s.times, s.values) for n, s in series.items()},
             time=None,
@@ -330,7 +330,7 @@ class Experiment(Picklable):
         count = sum(int(np.isfinite(y).sum()) for _, y in self.data.values())
         title = f"'{self.name}': " if self.name else ""
         when = "at rest" if self.settled else f"times {times.min():g} to {times.max():g}"
-        return one_line(f"Experiment({title}{count} values of {listed(self.data)}, {when})")
+        return one_line(f"Experiment({title}{count} values of {join_limited(self.data)}, {when})")
 
     @property
     def measured(self) -> tuple[str, ...]:
@@ -350,9 +350,9 @@ class Experiment(Picklable):
         InputError
             If `horizon` is no time.
         """
-        end = real(horizon)
+        end = read_real(horizon)
         if end is None or np.isnan(end):
-            raise InputError("Experiment.until", [f"the horizon is {text(horizon)}; give a time"])
+            raise InputError("Experiment.until", [f"the horizon is {shorten_repr(horizon)}; give a time"])
         remaining_data: dict[str, Any] = {}
         sigma: dict[str, Any] = {}
         for name, (t, y) in self.data.items():
@@ -361,7 +361,7 @@ class Experiment(Picklable):
                 remaining_data[name] = (t[is_before], y[is_before])
                 if self.sigma is not None and name in self.sigma:
                     sigma[name] = self.sigma[name][is_before]
-        return self._measuring(remaining_data, sigma or None, up_to(self.events, end)) if remaining_data else None
+        return self._measuring(remaining_data, sigma or None, events_until(self.events, end)) if remaining_data else None
 
     def with_values(self, values: Mapping[str, Array]) -> Experiment:
         """Return the experiment with other values where it has values, for instance simulated ones.
@@ -371,16 +371,16 @@ class Experiment(Picklable):
         values : mapping from output name to (n_times,) or (n_times, n_replicates) array
         """
         mistakes: list[str] = []
-        values_by_name = named("values", values, mistakes)
+        values_by_name = read_mapping("values", values, mistakes)
         mistakes += unknown_names("'{}' is not measured", values_by_name, self.data)
         data: dict[str, Any] = {}
         for name, (t, y) in self.data.items():
-            new_values = reals(values_by_name.get(name))
+            new_values = read_reals(values_by_name.get(name))
             if new_values is None or new_values.size != y.size or new_values.shape[:1] != y.shape[:1]:
-                mistakes.append(f"'{name}' needs an array of shape {y.shape}; it is {text(values_by_name.get(name))}")
+                mistakes.append(f"'{name}' needs an array of shape {y.shape}; it is {shorten_repr(values_by_name.get(name))}")
             else:
                 data[name] = (t, np.where(np.isfinite(y), new_values.reshape(y.shape), np.nan))
-        check("Experiment.with_values", mistakes)
+        raise_if_mistakes("Experiment.with_values", mistakes)
         return self._measuring(data, self.sigma, self.events)
 
     def with_points(self, outputs: Sequence[str], values: Array) -> Experiment:
@@ -411,7 +411,7 @@ class Experiment(Picklable):
             if noise_model is not None and not (isinstance(noise_model, Gaussian) and noise_model.plain):
                 continue
             is_unspecified = noise_model is None and (self.sigma is None or name not in self.sigma)
-            noise[name] = replace(model, sigma=Unknown("all") if is_unspecified else None if noise_model is None else noise_model.sigma)
+            noise[name] = replace(model, sigma=UnknownSigma("all") if is_unspecified else None if noise_model is None else noise_model.sigma)
         return self if noise == self.noise else self.with_changes(noise=noise)
 
     def _measuring(self, data: Mapping[str, Any], sigma: Any, events: Sequence[Happening]) -> Experiment:
@@ -477,15 +477,15 @@ class Experiment(Picklable):
                 mistakes.append(f"'{key}' is no field of an experiment: {suggest(key, own_fields)}")
             elif isinstance(own_fields[key], Mapping) and not isinstance(value, (Mapping, type(None))):
                 mistakes.append(
-                    f"{key} is {text(value)}, but kept as a mapping from names, as experiment.{key} shows; give such a "
+                    f"{key} is {shorten_repr(value)}, but kept as a mapping from names, as experiment.{key} shows; give such a "
                     f"mapping, or make a new Experiment(..., {key}=...)"
                 )
-        check("Experiment.with_changes", mistakes)
+        raise_if_mistakes("Experiment.with_changes", mistakes)
         changed_experiment = Experiment.__new__(Experiment)
         vars(changed_experiment).update({**own_fields, **changes})
         return changed_experiment
 
-    def points(self, outputs: Sequence[str]) -> Points:
+    def points(self, outputs: Sequence[str]) -> MeasurementPoints:
         """Arrange the measurements on points, with one column for each of `outputs`."""
         row = self._rows()
         slots = list(row)
@@ -501,7 +501,7 @@ class Experiment(Picklable):
                 sigma[rows, j] = float(np.nanstd(y)) or 1.0  # in whose units unknown("joint") begins
         measured = np.isfinite(values).any(axis=1)
         values, sigma = values[measured], sigma[measured]
-        return Points(np.array([t for t, _ in slots])[measured], values, np.where(np.isfinite(values), sigma, 1.0))
+        return MeasurementPoints(np.array([t for t, _ in slots])[measured], values, np.where(np.isfinite(values), sigma, 1.0))
 
     def _rows(self, *, measured: bool = False) -> dict[tuple[float, int], int]:
         """Return the index of the point for each time and replicate.
@@ -519,9 +519,9 @@ class Experiment(Picklable):
         return {slot: i for i, slot in enumerate(sorted(slots))}
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True)
-class Points:
+class MeasurementPoints:
     """Measurements on points: times (n_points,), values and sigma (n_points, n_outputs), NaN = not measured.
 
     mask (n_points, n_outputs) tells where a value was measured.
@@ -543,7 +543,7 @@ def _slots(times: Array, values: Array) -> tuple[Array, NDArray[np.intp]]:
     return flat, np.arange(flat.size) - first_index
 
 
-def _brought_to_rest(
+def _settle_infinite_data(
     series: dict[str, TimeSeries], start_time: float | None, mistakes: list[str]
 ) -> tuple[dict[str, TimeSeries], bool]:
     """Move times at infinity to a finite time, as the model begins and stays at steady state.
@@ -562,12 +562,12 @@ def _brought_to_rest(
     return {n: TimeSeries(np.full_like(s.times, steady_time), s.values, s.shape) for n, s in series.items()}, True
 
 
-def _resting(initial: Any, signals: Mapping[str, Input | EstimatedInput], mistakes: list[str]) -> SteadyStart:
+def _steady_start(initial: Any, signals: Mapping[str, Input | EstimatedInput], mistakes: list[str]) -> SteadyStart:
     """Return from where an experiment that is only measured at rest comes to it."""
     states: dict[str, Any] = {}
     if isinstance(initial, SteadyStart) and initial.settled:
         return initial
-    states = {n: _initial_value(n, v, mistakes) for n, v in named("initial", initial, mistakes).items()}
+    states = {n: _initial_value(n, v, mistakes) for n, v in read_mapping("initial", initial, mistakes).items()}
     mistakes += [
         f"initial state '{n}' is free, but the data are at infinity; give a parameter instead, and its guess in the "
         "problem's parameters"
@@ -588,7 +588,7 @@ def as_input(name: str, value: Any, mistakes: list[str]) -> Input:
     """Read an input: a number or an Input."""
     if isinstance(value, Input):
         return value
-    number = real(value)
+    number = read_real(value)
     if number is not None and np.isfinite(number):
         return Input.constant(number)
     if isinstance(value, EstimatedInput):
@@ -598,7 +598,7 @@ def as_input(name: str, value: Any, mistakes: list[str]) -> Input:
         mistakes.append(f"input '{name}' is free, which cf.control alone can choose; give a number or an Input")
         return Input.constant(0.0)
     mistakes.append(
-        f"input '{name}' is {text(value)}; give a finite number, or choose the interpolation by name: "
+        f"input '{name}' is {shorten_repr(value)}; give a finite number, or choose the interpolation by name: "
         "Input.linear(times, values), .pchip, .cubic_spline, .piecewise_constant"
     )
     return Input.constant(0.0)
@@ -609,29 +609,29 @@ def _initial_value(name: str, value: Any, mistakes: list[str]) -> InitialValue:
     if isinstance(value, Normal):
         prior_faults = prior_mistakes(f"initial state '{name}'", value)
         if not prior_faults and value.on != "value":
-            prior_faults = [f"initial state '{name}' is {text(value)}; give Normal(mean, deviation) of the value itself"]
+            prior_faults = [f"initial state '{name}' is {shorten_repr(value)}; give Normal(mean, deviation) of the value itself"]
         mistakes += prior_faults
         return Free(np.nan if prior_faults else float(value.mean), prior=value, random=True)
     if isinstance(value, Free):
         label = f"free initial state '{name}'"
         faults = bound_mistakes(label, value.guess, value.lower, value.upper, value.scale)
         prior_faults = prior_mistakes(label, value.prior)
-        faults += prior_faults or ([] if faults else contradictions(label, value.guess, value.lower, value.upper, value.prior))
+        faults += prior_faults or ([] if faults else prior_bound_conflicts(label, value.guess, value.lower, value.upper, value.prior))
         mistakes += faults
         if faults:
             return value
         return replace(value, guess=float(value.guess), lower=float(value.lower), upper=float(value.upper))
     if isinstance(value, Consistent):
-        guess = real(value.guess)
+        guess = read_real(value.guess)
         if guess is None or not np.isfinite(guess):
-            mistakes.append(f"initial state '{name}' is consistent({text(value.guess)}); give a finite number as guess")
+            mistakes.append(f"initial state '{name}' is consistent({shorten_repr(value.guess)}); give a finite number as guess")
         return Consistent(np.nan if guess is None else guess)
     return number_or_expression(
         f"initial state '{name}'", value, "give a finite number, free(guess) or a scalar SX expression", mistakes
     )
 
 
-def own_parameter(name: str, value: Any, mistakes: list[str]) -> float | ca.SX:
+def read_local_parameter(name: str, value: Any, mistakes: list[str]) -> float | ca.SX:
     """Read one entry of `parameters`."""
     remedy = "give a finite number or a scalar SX expression of other parameters"
     if isinstance(value, Free):

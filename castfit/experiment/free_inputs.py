@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import is_count, is_one_of, option_mistakes, plain_numbers, real, reals, text
+from castfit._support.arguments import is_count, is_one_of, option_mistakes, plain_numbers, read_real, read_reals, shorten_repr
 from castfit._support.bounds import bound_mistakes
 from castfit._support.records import dataclass
-from castfit._support.reprs import brief
-from castfit._support.status import InputError, check
+from castfit._support.reprs import add_brief_repr
+from castfit._support.status import InputError, raise_if_mistakes
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -23,7 +23,7 @@ KINDS = ("piecewise_constant", "linear")
 _MOST = 100_000  # pieces: more are a slip
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True, eq=False)
 class FreeInput:
     """An input that `control` chooses; create it with ``Input.free``, which says what its fields mean.
@@ -42,20 +42,20 @@ class FreeInput:
             ("pieces", self.pieces, is_count(self.pieces, 1, _MOST), f"give an integer from 1 to {_MOST}"),
             ("kind", self.kind, is_one_of(self.kind, *KINDS), "choose 'piecewise_constant' or 'linear'"),
         )
-        low, high = real(self.lower), real(self.upper)
-        values = None if self.guess is None or callable(self.guess) else reals(self.guess)
+        low, high = read_real(self.lower), read_real(self.upper)
+        values = None if self.guess is None or callable(self.guess) else read_reals(self.guess)
         if values is None:
             mistakes += bound_mistakes("the input", self._middle() if not mistakes else 0.0, low, high, "linear")[:1]
         if self.guess is not None and not callable(self.guess):
             if values is None or values.ndim > 1 or not np.isfinite(values).all():
-                mistakes.append(f"guess is {text(self.guess)}; give a number, one for each value, or an Input")
+                mistakes.append(f"guess is {shorten_repr(self.guess)}; give a number, one for each value, or an Input")
             elif values.ndim == 1 and not mistakes and values.size != self.size:
                 mistakes.append(f"guess has {values.size} numbers for {self.size} values; give one, or one for each")
             else:
                 faults = [m for v in np.unique(values).tolist() for m in bound_mistakes("the input", v, low, high,
                                                                                          "linear")]  # fmt: skip
                 mistakes += list(dict.fromkeys(faults))
-        check("Input.free", mistakes)
+        raise_if_mistakes("Input.free", mistakes)
         plain_numbers(self)
 
     @property
@@ -70,7 +70,7 @@ class FreeInput:
 
     def _middle(self) -> float:
         """Return the middle between finite bounds, else the value nearest to 0 within the bounds."""
-        low, high = real(self.lower), real(self.upper)
+        low, high = read_real(self.lower), read_real(self.upper)
         if low is None or high is None or np.isnan(low) or np.isnan(high):
             return 0.0
         if np.isfinite(low) and np.isfinite(high):
@@ -87,11 +87,11 @@ class FreeInput:
             edges = self.edges(start, horizon)
             times = edges if self.linear else 0.5 * (edges[1:] + edges[:-1])
             try:
-                guess_values = reals(self.guess(times))
+                guess_values = read_reals(self.guess(times))
             except (TypeError, ValueError) as error:
                 raise InputError("Input.free", [f"guess cannot be called with times: {error}"]) from error
             if guess_values is None or guess_values.shape not in ((), times.shape) or not np.isfinite(guess_values).all():
-                check("Input.free", ["guess, called with times, does not return one finite number for each"])
+                raise_if_mistakes("Input.free", ["guess, called with times, does not return one finite number for each"])
                 return times
             return np.clip(np.broadcast_to(guess_values, times.shape), self.lower, self.upper)
         value = self._middle() if self.guess is None else np.asarray(self.guess, dtype=float)

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import scipy
 
-from castfit._support.arguments import is_one_of, number_remedy, real, reals, text
+from castfit._support.arguments import is_one_of, number_remedy, read_real, read_reals, shorten_repr
 from castfit._support.arrays import Array
 from castfit._support.bounds import both_bounds
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
-from castfit._support.reprs import brief
-from castfit._support.status import check, suggest
+from castfit._support.reprs import add_brief_repr
+from castfit._support.status import raise_if_mistakes, suggest
 from castfit.experiment.estimated_inputs import EstimatedInput
 from castfit.experiment.free_inputs import FreeInput
 
@@ -31,7 +31,7 @@ _AT_LEAST = {"constant": 1, "piecewise_constant": 1, "linear": 2, "pchip": 2, "c
 
 
 @dataclass(frozen=True, eq=False)
-class Pieces:
+class PiecewisePolynomial:
     """Polynomials between breakpoints, as those of scipy.interpolate, whose import takes longer than a small fit.
 
     x : (n,)
@@ -44,7 +44,7 @@ class Pieces:
     c: Array
 
     @classmethod
-    def pchip(cls, x: Array, y: Array) -> Pieces:
+    def pchip(cls, x: Array, y: Array) -> PiecewisePolynomial:
         """Interpolate y (n, ...) by cubics that keep its shape (Fritsch and Butland 1984, eq. 5)."""
         h = np.diff(x).reshape(-1, *[1] * (y.ndim - 1))
         m = np.diff(y, axis=0) / h
@@ -80,7 +80,7 @@ def _end_slope(h0: Array, h1: Array, m0: Array, m1: Array) -> Array:
 
 
 @public("castfit")
-@brief
+@add_brief_repr
 @dataclass(frozen=True, eq=False)
 class Input:
     """An input signal u(t); create it with one of the named constructors.
@@ -117,17 +117,17 @@ class Input:
     def __post_init__(self) -> None:
         mistakes: list[str] = []
         if not is_one_of(self.kind, *_AT_LEAST):
-            mistakes.append(f"kind is {text(self.kind)}: {suggest(str(self.kind), _AT_LEAST)}")
-        t, y = reals(self.times), reals(self.values)
+            mistakes.append(f"kind is {shorten_repr(self.kind)}: {suggest(str(self.kind), _AT_LEAST)}")
+        t, y = read_reals(self.times), read_reals(self.values)
         if t is None or not (np.isfinite(t).all() or is_one_of(self.kind, "constant")):
-            mistakes.append(f"times is {text(self.times)}; {number_remedy(self.times, 'give finite numbers')}")
+            mistakes.append(f"times is {shorten_repr(self.times)}; {number_remedy(self.times, 'give finite numbers')}")
         if y is None or not np.isfinite(y).all():
-            mistakes.append(f"values is {text(self.values)}; give finite numbers, leave out what is missing")
+            mistakes.append(f"values is {shorten_repr(self.values)}; give finite numbers, leave out what is missing")
         if not is_one_of(self.measured, "before", "after"):
-            mistakes.append(f"measured is {text(self.measured)}; choose 'before' or 'after'")
+            mistakes.append(f"measured is {shorten_repr(self.measured)}; choose 'before' or 'after'")
         elif self.measured == "after" and self.kind != "piecewise_constant":
             mistakes.append("measured is for jumps, which only piecewise constant inputs have; leave it out")
-        check("Input" if mistakes and not is_one_of(self.kind, *_AT_LEAST) else f"Input.{self.kind}", mistakes)
+        raise_if_mistakes("Input" if mistakes and not is_one_of(self.kind, *_AT_LEAST) else f"Input.{self.kind}", mistakes)
         assert t is not None
         assert y is not None
         t, y = np.atleast_1d(t), np.atleast_1d(y)
@@ -137,7 +137,7 @@ class Input:
             mistakes.append(f"{t.size} points given; this kind needs at least {_AT_LEAST[self.kind]}")
         elif (np.diff(t) <= 0).any():
             mistakes.append(f"times must increase strictly; look at t = {t[1:][np.diff(t) <= 0][0]:g}")
-        check(f"Input.{self.kind}", mistakes)
+        raise_if_mistakes(f"Input.{self.kind}", mistakes)
         t.flags.writeable = y.flags.writeable = False
         object.__setattr__(self, "times", t)
         object.__setattr__(self, "values", y)
@@ -145,9 +145,9 @@ class Input:
     @classmethod
     def constant(cls, value: float) -> Input:
         """Hold one value at all times."""
-        number = real(value)
+        number = read_real(value)
         if number is None or not np.isfinite(number):
-            check("Input.constant", [f"the value is {text(value)}; give a finite number"])
+            raise_if_mistakes("Input.constant", [f"the value is {shorten_repr(value)}; give a finite number"])
         return cls("constant", np.array([-np.inf]), np.array([number]))
 
     @classmethod
@@ -301,8 +301,8 @@ class Input:
     def _polynomial(self) -> Any:
         t, y = self.times, self.values
         if self.kind == "linear":
-            return Pieces(t, np.stack([np.diff(y) / np.diff(t), y[:-1]]))
-        return Pieces.pchip(t, y) if self.kind == "pchip" else scipy.interpolate.CubicSpline(t, y)
+            return PiecewisePolynomial(t, np.stack([np.diff(y) / np.diff(t), y[:-1]]))
+        return PiecewisePolynomial.pchip(t, y) if self.kind == "pchip" else scipy.interpolate.CubicSpline(t, y)
 
     def __call__(self, t: ArrayLike) -> Array:
         """Evaluate at times t; piecewise constants are continuous from the right."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from castfit._support.arguments import named, option_mistakes, reads_as_number, reals, text
-from castfit._support.status import InputError, check, suggest
+from castfit._support.arguments import read_mapping, option_mistakes, reads_as_number, read_reals, shorten_repr
+from castfit._support.status import InputError, raise_if_mistakes, suggest
 from castfit.experiment.experiment import Experiment
 from castfit.experiment.measurements import is_frame
 
@@ -85,7 +85,7 @@ def experiments_from(
     columns |= {} if experiment is None else {"experiment": experiment}
     option_rules = [(role, c, isinstance(cast("Any", c), str), "give the name of a column") for role, c in columns.items()]
     option_rules += [("each", each, is_valid_each, "give a function of an experiment's name")]
-    check("experiments_from", option_mistakes(*option_rules))
+    raise_if_mistakes("experiments_from", option_mistakes(*option_rules))
     frame = _read(table, [c for role, c in columns.items() if role in ("output", "experiment")])
     columns |= {"sigma": sigma} if isinstance(sigma, str) else {}
     column_names = [str(c) for c in frame.columns]
@@ -95,7 +95,7 @@ def experiments_from(
     ]
     repeated_names = [c for c in dict.fromkeys(column_names) if column_names.count(c) > 1]
     mistakes += [f"the table has several columns '{c}'; rename them, or leave all but one out" for c in repeated_names]
-    check("experiments_from", mistakes)
+    raise_if_mistakes("experiments_from", mistakes)
     frame = frame[frame[value].notna()]
     mistakes += [] if len(frame) else [f"column '{value}' holds no value"]
     for role in ("output", "time", "experiment"):  # pandas would leave such rows out without a word
@@ -103,22 +103,22 @@ def experiments_from(
         if len(empty_rows):
             place = f"index {empty_rows[0]}" + (f", and {len(empty_rows) - 1} more" if len(empty_rows) > 1 else "")
             mistakes.append(f"column '{columns[role]}' is empty at {place}, where a value is; fill it, or drop the row")
-    check("experiments_from", mistakes)
+    raise_if_mistakes("experiments_from", mistakes)
     numbers = {c: _but_odd(frame[c]) for c in (value, time, *([sigma] if isinstance(sigma, str) else []))}
     frame = frame.assign(**numbers)
     groups = [("", frame)] if experiment is None else list(frame.groupby(experiment, sort=False))
     experiments: list[Experiment] = []
     for name, rows in groups:
         label = str(name)
-        experiment_options = {**options, **(named(f"each({label!r})", each(label), mistakes) if each is not None else {})}
+        experiment_options = {**options, **(read_mapping(f"each({label!r})", each(label), mistakes) if each is not None else {})}
         for key in _BY_NAME:
             if key in experiment_options and isinstance(experiment_options[key], Mapping):
-                experiment_options[key] = _looked_up(key, experiment_options[key], rows, column_names, label, mistakes)
+                experiment_options[key] = _resolve_columns(key, experiment_options[key], rows, column_names, label, mistakes)
         try:
             experiments.append(_experiment(rows, columns, sigma, {"name": label, **experiment_options}))
         except InputError as error:
             mistakes += [f"{label}: {m}" if label else m for m in error.problems]
-    check("experiments_from", mistakes)
+    raise_if_mistakes("experiments_from", mistakes)
     return experiments
 
 
@@ -133,13 +133,13 @@ def _read(table: Any, names: Sequence[str]) -> Any:
             return pandas.read_csv(table, dtype=dict.fromkeys(names, str))
         except (OSError, ValueError) as error:
             raise InputError("experiments_from", [f"'{table}' cannot be read: {error}"]) from None
-    check("experiments_from", [] if is_frame(table) else [f"table is {text(table)}; give a DataFrame, or a CSV file"])
+    raise_if_mistakes("experiments_from", [] if is_frame(table) else [f"table is {shorten_repr(table)}; give a DataFrame, or a CSV file"])
     return table
 
 
 def _but_odd(column: Any) -> Any:
     """Read the cells of a column that are text only because others are no numbers, so that these alone are told."""
-    if reals(column) is not None or all(map(reads_as_number, column)):
+    if read_reals(column) is not None or all(map(reads_as_number, column)):
         return column
 
     def read(cell: Any) -> Any:
@@ -148,12 +148,12 @@ def _but_odd(column: Any) -> Any:
     return column.astype(object).map(read)
 
 
-def _looked_up(
+def _resolve_columns(
     key: str, entries: Mapping[Any, Any], rows: Any, column_names: list[str], label: str, mistakes: list[str]
 ) -> dict[str, Any]:
     """Replace names of columns by what these hold in an experiment."""
     resolved: dict[str, Any] = {}
-    for name, entry in named(key, entries, mistakes).items():
+    for name, entry in read_mapping(key, entries, mistakes).items():
         resolved[name] = entry
         if not isinstance(entry, str):
             continue
@@ -165,7 +165,7 @@ def _looked_up(
         values = rows[entry].unique()
         if len(values) > 1:
             mistakes.append(
-                f"{place}: column '{entry}' holds several values, {text(values[:3].tolist())}; it needs one"
+                f"{place}: column '{entry}' holds several values, {shorten_repr(values[:3].tolist())}; it needs one"
             )
         resolved[name] = values[0].item() if hasattr(values[0], "item") else values[0]
     return resolved
@@ -184,6 +184,6 @@ def _experiment(rows: Any, columns: Mapping[str, str], sigma: Any, options: dict
         if "sigma" in columns:
             deviations[str(name)] = cast("Any", np.asarray(ordered[columns["sigma"]]))
     repeated_options = [n for n in ("data", "time", *(["sigma"] if "sigma" in columns else [])) if n in options]
-    check("experiments_from", [f"{n} is what the table holds; leave it out of the options" for n in repeated_options])
+    raise_if_mistakes("experiments_from", [f"{n} is what the table holds; leave it out of the options" for n in repeated_options])
     all_options: dict[str, Any] = {"sigma": deviations if "sigma" in columns else sigma, **options}
     return Experiment(data, **all_options)

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, cast
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import is_one_of, items, name_of, named, real, reals, strange, text
+from castfit._support.arguments import is_one_of, read_sequence, symbol_or_text_name, read_mapping, read_real, read_reals, describe_non_numbers, shorten_repr
 from castfit._support.records import dataclass
-from castfit._support.reprs import brief
+from castfit._support.reprs import add_brief_repr
 from castfit._support.status import suggest, unknown_names
 from castfit.densities.noise.density import Noise
 from castfit.densities.noise.gaussian import Gaussian
-from castfit.densities.noise.unknown import Unknown
-from castfit.experiment.correlated_errors import is_dependent, misplaced, read_dependence, with_dependence
+from castfit.densities.noise.unknown import UnknownSigma
+from castfit.experiment.correlated_errors import is_dependent, is_misplaced_dependence, read_dependence, with_dependence
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,7 +35,7 @@ _TIMES = "give real numbers, for instance hours since the start, or dates, which
 _NUMBERS = "give numbers, and NaN for what was not measured"
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True)
 class Relative:
     """Standard deviations proportional to the measured value; create it with `relative`."""
@@ -70,7 +70,7 @@ def index_mistakes(data: Any, time: Any, sigma: Any, noise: Any) -> list[str]:
 
     def parts(argument: Any) -> dict[str | None, Any]:
         mapping = cast("Mapping[Any, Any]", argument) if isinstance(argument, Mapping) else {None: argument}
-        return {name_of(n): v for n, v in mapping.items()}
+        return {symbol_or_text_name(n): v for n, v in mapping.items()}
 
     values, related_values = dict[str | None, Any](), list[tuple[str, str | None, Any]]()
     for name, value in parts(data).items():
@@ -110,7 +110,7 @@ def read_series(data: Any, time: Any, mistakes: list[str]) -> dict[str, TimeSeri
                 return {}
             time = columns.pop(str(time))
     elif isinstance(data, Mapping):
-        columns = named("data", data, mistakes)
+        columns = read_mapping("data", data, mistakes)
         if isinstance(time, str):
             own = " (its to_dataframe() makes one)" if hasattr(cast("Any", data), "to_dataframe") else ""
             mistakes.append(f"time is the text '{time}'; pass the times, or a DataFrame with that column{own}")
@@ -119,22 +119,22 @@ def read_series(data: Any, time: Any, mistakes: list[str]) -> dict[str, TimeSeri
         own = next((f" (its {n}() makes one)" for n in _FRAMES if hasattr(data, n)), "")
         mistakes.append(f"data is a {_kind(data)}; give a mapping from names to values, or a pandas DataFrame{own}")
         return {}
-    common = None if time is None else reals(time)
+    common = None if time is None else read_reals(time)
     if time is not None and common is None:
-        mistakes.append(f"time is {strange(time)}; {_TIMES}")
+        mistakes.append(f"time is {describe_non_numbers(time)}; {_TIMES}")
     series: dict[str, TimeSeries] = {}
     for name, value in columns.items():
         own = isinstance(value, tuple) and _are_arrays(cast("tuple[Any, ...]", value))
         if not own and time is None:
             mistakes.append(f"'{name}' has no times; pass time=..., or (times, values)")
             continue
-        t, y = (reals(value[0]), reals(value[1])) if own else (common, reals(value))
+        t, y = (read_reals(value[0]), read_reals(value[1])) if own else (common, read_reals(value))
         if own and t is None:
             mistakes.append(
-                f"the times of '{name}' contain something that is no real number: {strange(value[0])}; {_TIMES}"
+                f"the times of '{name}' contain something that is no real number: {describe_non_numbers(value[0])}; {_TIMES}"
             )
         if y is None:
-            value_text = strange(value[1] if own else value)
+            value_text = describe_non_numbers(value[1] if own else value)
             mistakes.append(f"'{name}' contains something that is no real number: {value_text}; {_NUMBERS}")
         elif t is None:
             continue  # which is told already
@@ -158,14 +158,14 @@ def _kind(value: object) -> str:
     return value_class.__name__ if value_class.__module__ == "builtins" else f"{value_class.__module__.split('.')[0]}.{value_class.__name__}"
 
 
-def of_read(argument: Any, data: Any, series: Mapping[str, TimeSeries]) -> Any:
+def keep_valid_outputs(argument: Any, data: Any, series: Mapping[str, TimeSeries]) -> Any:
     """Return the settings per output without outputs whose values could not be read, which is reported already."""
     if not isinstance(argument, Mapping):
         return argument
     entries = cast("Mapping[Any, Any]", argument)
     columns: list[Any] = list(cast("Any", data)) if isinstance(data, Mapping) or is_frame(data) else []
-    unread = {name_of(key) for key in columns} - {*series}
-    return {key: value for key, value in entries.items() if name_of(key) not in unread}
+    unread = {symbol_or_text_name(key) for key in columns} - {*series}
+    return {key: value for key, value in entries.items() if symbol_or_text_name(key) not in unread}
 
 
 def _are_arrays(pair: tuple[Any, ...]) -> bool:
@@ -237,7 +237,7 @@ def time_mistakes(first_time: float, last_time: float, start: float, *, is_start
 # Dates
 
 
-def counted(data: Any, time: Any, start: Any, unit: Any, mistakes: list[str]) -> tuple[Any, Any, Any, Any]:
+def dates_to_numbers(data: Any, time: Any, start: Any, unit: Any, mistakes: list[str]) -> tuple[Any, Any, Any, Any]:
     """Replace dates, and lengths of time, among the times of data by numbers in a unit; the rest stays as it is.
 
     Data, time and start are as `Experiment` takes them.  Dates count from `start`, if that is a date, else from the
@@ -246,19 +246,19 @@ def counted(data: Any, time: Any, start: Any, unit: Any, mistakes: list[str]) ->
     zoned: set[bool] = set()
     times = _times(data, time)
     stamps_by_key = {key: stamps for key, value in times.items() if (stamps := _stamps(value, zoned)) is not None}
-    origin = None if start is None or items(start) is not None else _stamps(start, zoned)
+    origin = None if start is None or read_sequence(start) is not None else _stamps(start, zoned)
     origin = None if origin is None else origin[()]  # a scalar, of an array without axes
     if not stamps_by_key and origin is not None:
-        mistakes.append(f"start is {text(start)}, but the times are no dates; give a number, or dates as times, too")
+        mistakes.append(f"start is {shorten_repr(start)}, but the times are no dates; give a number, or dates as times, too")
         return data, time, None, None
     if not stamps_by_key:
-        if unit is not None and all(value is None or reals(value) is not None for value in times.values()):
+        if unit is not None and all(value is None or read_reals(value) is not None for value in times.values()):
             mistakes.append(
                 "time_unit is given, but the times are no dates; leave it out, numbers have the model's unit"
             )
         return data, time, start, None
     if unit is None or not is_one_of(unit, *UNITS):
-        mistakes.append(f"the times are dates; {_GIVE}" if unit is None else f"time_unit is {text(unit)}; {_GIVE}")
+        mistakes.append(f"the times are dates; {_GIVE}" if unit is None else f"time_unit is {shorten_repr(unit)}; {_GIVE}")
         unit = "s"  # so that other mistakes are found as well
     if len(zoned) > 1:
         mistakes.append("some dates (start is one) have a time zone and others have none; give one to all of them")
@@ -268,9 +268,9 @@ def counted(data: Any, time: Any, start: Any, unit: Any, mistakes: list[str]) ->
         stamps_by_key = {key: stamps.astype("M8[ns]") for key, stamps in stamps_by_key.items()}
         kinds, origin = {"M"}, None
     elif kinds == {"M"} and start is not None and (origin is None or np.isnat(origin)):
-        mistakes.append(f"start is {text(start)}; give a date, as the times are dates")
+        mistakes.append(f"start is {shorten_repr(start)}; give a date, as the times are dates")
         origin = None
-    numeric_times = (reals(value) for key, value in times.items() if value is not None and key not in stamps_by_key)
+    numeric_times = (read_reals(value) for key, value in times.items() if value is not None and key not in stamps_by_key)
     if any(numbers is not None and np.isfinite(numbers).any() for numbers in numeric_times):
         mistakes.append("some times are dates, or lengths of time, and others are numbers; give one kind")
     second = np.timedelta64(UNITS[unit], "s")
@@ -352,7 +352,7 @@ class NoiseSpec:
     """Specification of the measurement errors of an experiment, by output.
 
     deviations : arrays like the values of the series, where numbers were given
-    noise : where more was said than that; `sigma` of a model is None (a number, or none needed), `Unknown` or an
+    noise : where more was said than that; `sigma` of a model is None (a number, or none needed), `UnknownSigma` or an
         expression
     """
 
@@ -372,7 +372,7 @@ def read_noise(sigma: Any, noise: Any, time: Any, series: Mapping[str, TimeSerie
         spreads = {**dict.fromkeys(series, sigma), **spreads}
         sigma, names_with_sigma = None, set(series)
     elif isinstance(sigma, Mapping) or is_frame(sigma):
-        mapping = named("sigma", sigma, mistakes) if isinstance(sigma, Mapping) else None
+        mapping = read_mapping("sigma", sigma, mistakes) if isinstance(sigma, Mapping) else None
         names_with_sigma = set(mapping or ())
         if mapping is not None:
             spreads = {**{n: s for n, s in mapping.items() if _is_spread(s)}, **spreads}
@@ -398,12 +398,12 @@ def read_noise(sigma: Any, noise: Any, time: Any, series: Mapping[str, TimeSerie
     noise_by_output: dict[str, Noise] = {}
     for name in series:
         model, spread = models.get(name), spreads.get(name)
-        if isinstance(spread, Unknown):
+        if isinstance(spread, UnknownSigma):
             mistakes += spread.mistakes(f"sigma of '{name}'")
         if model is None and spread is None:
             continue
         if model is not None and spread is None and name not in deviations and name not in names_without_spread:
-            spread = Unknown()
+            spread = UnknownSigma()
         if spread is not None and model is not None:
             mistakes += [f"noise of '{name}': {m}" for m in model.spread_mistakes()]
         noise_by_output[name] = replace(Gaussian() if model is None else model, sigma=spread)
@@ -414,15 +414,15 @@ def _models(noise: Any, series: Mapping[str, TimeSeries], mistakes: list[str]) -
     """Read noise models by output, and check them and the values they are for."""
     if noise is None:
         return {}
-    models_by_output = named("noise", noise, mistakes) if isinstance(noise, Mapping) else dict.fromkeys(series, noise)
+    models_by_output = read_mapping("noise", noise, mistakes) if isinstance(noise, Mapping) else dict.fromkeys(series, noise)
     valid_models: dict[str, Noise] = {}
     for name, model in models_by_output.items():
         if name not in series:
             mistakes.append(f"noise names '{name}', which is not in data: {suggest(name, series)}")
         elif not isinstance(model, Noise):
             write = f"{model.__name__}()" if isinstance(model, type) else "a noise model such as StudentT(df=4)"
-            mistakes.append(f"noise of '{name}' is {text(model)}; give {write}")
-        elif misplaced(model):
+            mistakes.append(f"noise of '{name}' is {shorten_repr(model)}; give {write}")
+        elif is_misplaced_dependence(model):
             mistakes.append(f"noise of '{name}': errors that depend on each other are said by sigma= of the experiment")
         elif faults := model.option_mistakes():
             mistakes += [f"noise of '{name}': {m}" for m in faults]
@@ -435,7 +435,7 @@ def _models(noise: Any, series: Mapping[str, TimeSeries], mistakes: list[str]) -
 
 def _is_spread(sigma: Any) -> bool:
     """Check whether `sigma` is an unknown standard deviation or an expression rather than numbers."""
-    return isinstance(sigma, Unknown) or (isinstance(sigma, ca.SX) and sigma.numel() == 1 and not sigma.is_constant())
+    return isinstance(sigma, UnknownSigma) or (isinstance(sigma, ca.SX) and sigma.numel() == 1 and not sigma.is_constant())
 
 
 def read_sigma(
@@ -446,22 +446,22 @@ def read_sigma(
         return {}
     sigma_by_output: dict[str, Any]
     if isinstance(sigma, Mapping) or is_frame(sigma):
-        sigma_by_output = _columns(sigma, mistakes) if is_frame(sigma) else named("sigma", sigma, mistakes)
+        sigma_by_output = _columns(sigma, mistakes) if is_frame(sigma) else read_mapping("sigma", sigma, mistakes)
         if isinstance(time, str) and time not in series:
             sigma_by_output.pop(time, None)
         mistakes += unknown_names("sigma names '{}', which is not in data", sigma_by_output, series)
         mistakes += [f"sigma is missing for '{n}'" for n in series if sigma_by_output.get(n) is None and n not in optional_names]
         sigma_by_output = {n: s for n, s in sigma_by_output.items() if s is not None}
-    elif isinstance(sigma, Relative) or real(sigma) is not None:
+    elif isinstance(sigma, Relative) or read_real(sigma) is not None:
         sigma_by_output = dict.fromkeys(series, sigma)
     else:
-        table = reals(sigma)
+        table = read_reals(sigma)
         if table is not None and all(table.shape == (s.times.size, len(series)) for s in series.values()):
             sigma_by_output = {n: table[:, j] for j, n in enumerate(series)}
         elif table is not None and len(series) == 1:
             sigma_by_output = dict.fromkeys(series, table)
         else:
-            value_text = text(sigma) if table is None else f"an array of shape {table.shape}"
+            value_text = shorten_repr(sigma) if table is None else f"an array of shape {table.shape}"
             mistakes.append(f"sigma is {value_text}; give a number, a mapping per output, or an array (n_times, n_outputs)")
             return {}
     deviations_by_output: dict[str, Array] = {}
@@ -475,18 +475,18 @@ def read_sigma(
 def _deviations(name: str, sigma: Any, series: TimeSeries, mistakes: list[str]) -> Array | None:
     measured, shape = np.isfinite(series.values), series.values.shape
     if isinstance(sigma, Relative):
-        fraction, floor = real(sigma.fraction), real(sigma.floor)
+        fraction, floor = read_real(sigma.fraction), read_real(sigma.floor)
         if fraction is None or floor is None or not (0 <= fraction < np.inf and 0 <= floor < np.inf):
-            value_text = f"({text(sigma.fraction)}, floor={text(sigma.floor)})"
+            value_text = f"({shorten_repr(sigma.fraction)}, floor={shorten_repr(sigma.floor)})"
             mistakes.append(f"sigma of '{name}' is relative{value_text}; give a fraction and a floor that are not negative")
             return None
         deviations = np.maximum(fraction * np.abs(np.where(measured, series.values, 1.0)), floor)
         remedy = "give relative(..., floor=...) a positive floor"
     else:
-        sigma_array = reals(sigma)
+        sigma_array = read_reals(sigma)
         if sigma_array is None or sigma_array.shape not in ((), shape[:1], series.shape, shape):
             mistakes.append(
-                f"sigma of '{name}' is {text(sigma)}; give a number, one per time, or an array of shape {series.shape}"
+                f"sigma of '{name}' is {shorten_repr(sigma)}; give a number, one per time, or an array of shape {series.shape}"
             )
             return None
         deviations = np.array(np.broadcast_to(sigma_array[:, None] if sigma_array.ndim == 1 else sigma_array, shape))

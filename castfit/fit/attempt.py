@@ -13,34 +13,34 @@ import numpy as np
 
 from castfit._support.records import dataclass
 from castfit._support.status import Status
-from castfit._support.time_limit import Stopped, unwatched
+from castfit._support.time_limit import StopRequested, without_deadline
 from castfit.fit.refinement import Refinement
 from castfit.fit.verification import Verification, objective_function, verify
 from castfit.problem.constraints import ALONG
-from castfit.simulate.simulate import Nodes, SimulationError, trace
-from castfit.solve.residual_plausibility import suspicious
-from castfit.solve.solution import Control, Iteration, Solution, infeasibility
-from castfit.solve.staged import violated
-from castfit.solve.stationarity import finished, still_falls
-from castfit.solve.subproblem import local_problem, small
+from castfit.simulate.simulate import TrajectoryNodes, SimulationError, trace
+from castfit.solve.residual_plausibility import has_implausible_residuals
+from castfit.solve.solution import SolveControl, Iteration, Solution, infeasibility
+from castfit.solve.staged import name_violated
+from castfit.solve.stationarity import without_invisible_slopes, nonstationary_quantities
+from castfit.solve.subproblem import local_problem, is_small_decrease
 
 if TYPE_CHECKING:
-    from castfit.fit.choice import Choice
+    from castfit.fit.choice import TranscriptionChoice
     from castfit.fit.methods import Solver, Transcription
-    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.compiled_problem import CompiledProblem
     from castfit.solve.staged import Array, Evaluation, Layout, StagedProblem
     from castfit.transcribe.trajectory import States
 
 _MAX_REFINEMENTS = 8
 _AMPLIFIED_ROUNDING = 0.1  # standard deviations by which rounding theta may move a residual
-_BETTER = 1e-3  # relative difference of the cost
-_DEPENDENT = 1e-4  # of an equation's derivatives, what others leave of them
-_VIOLATED = 1e-6  # of a constraint's unit
-_EXCHANGES = 8  # searches more, at most, until constraints are kept between points
+_MIN_COST_GAIN_RTOL = 1e-3  # relative difference of the cost
+_REDUNDANT_ROW_FRACTION = 1e-4  # of an equation's derivatives, what others leave of them
+_CONSTRAINT_TOLERANCE = 1e-6  # of a constraint's unit
+_MAX_CONSTRAINT_EXCHANGES = 8  # searches more, at most, until constraints are kept between points
 _ROUNDING = 1e-12  # of an initial state
 _NOT_JUDGED = "The solution was not verified"
-_PATIENCE = 1.0  # seconds beyond the limit that it may take to judge what was found
-_CONNECTED = 1e-6  # gaps, in units of the states
+_VERIFICATION_OVERTIME_SECONDS = 1.0  # seconds beyond the limit that it may take to judge what was found
+_MATCHING_TOLERANCE = 1e-6  # gaps, in units of the states
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class SolveStaging:
 
     what : how the search began, in words; empty for the first
     second_start : makes another starting point
-    warm : whether the start is nearly optimal
+    is_warm_start : whether the start is nearly optimal
     solver : another one than that of the fit
     refinement : how often it was refined
     """
@@ -58,13 +58,13 @@ class SolveStaging:
     staged: StagedProblem
     what: str = ""
     second_start: Callable[[], Array] | None = None
-    warm: bool = False
+    is_warm_start: bool = False
     solver: Solver | None = None
     refinement: int = 0
 
 
 @dataclass(frozen=True)
-class Solved:
+class SolveOutcome:
     """Solution returned by a solver, before verification."""
 
     staging: SolveStaging
@@ -72,7 +72,7 @@ class Solved:
 
 
 @dataclass(frozen=True)
-class Attempt(Solved):
+class Attempt(SolveOutcome):
     """Result of a solve after refinement and verification.
 
     linear : a linearization, if there is one, at the end
@@ -97,11 +97,11 @@ class Attempt(Solved):
         return self.staged.layout.theta(self.solution.v)
 
     @property
-    def nodes(self) -> list[Nodes]:
+    def nodes(self) -> list[TrajectoryNodes]:
         """The trajectory, one per experiment."""
         v = self.solution.v
         times_and_states = zip(self.staged.times(v), self.staged.node_states(v), strict=True)
-        return [Nodes(times[:-1], states) for times, states in times_and_states]
+        return [TrajectoryNodes(times[:-1], states) for times, states in times_and_states]
 
     def ending(self, status: Status, detail: str | None = None) -> Attempt:
         """Return a copy with another status."""
@@ -111,12 +111,12 @@ class Attempt(Solved):
     @property
     def good(self) -> bool:
         """Whether this is a solution whose residuals may be noise."""
-        return self.solution.status.success and not suspicious(self.staged, self.linear)
+        return self.solution.status.success and not has_implausible_residuals(self.staged, self.linear)
 
     @property
     def clear(self) -> bool:
         """Whether this is a solution with small residuals, not only with such as look like noise."""
-        return self.solution.status.success and not suspicious(self.staged, self.linear, noisy=False)
+        return self.solution.status.success and not has_implausible_residuals(self.staged, self.linear, noisy=False)
 
     @property
     def ended(self) -> bool:
@@ -127,7 +127,7 @@ class Attempt(Solved):
     def connected(self) -> bool:
         """Whether this is a trajectory of the model, solution or not."""
         layout, scale = self.staged.layout, self.staged.scale
-        return self.linear.ok and infeasibility(layout, scale, self.linear) <= _CONNECTED
+        return self.linear.ok and infeasibility(layout, scale, self.linear) <= _MATCHING_TOLERANCE
 
     @property
     def joined(self) -> bool:
@@ -138,33 +138,33 @@ class Attempt(Solved):
     def plausible(self) -> bool:
         """Whether this is a trajectory of the model whose residuals may be noise, solution or not."""
         accurate = self.connected and self.solution.status is not Status.INACCURATE
-        return accurate and not suspicious(self.staged, self.linear)
+        return accurate and not has_implausible_residuals(self.staged, self.linear)
 
-    def confirms(self, other: Attempt) -> bool:
+    def agrees_with(self, other: Attempt) -> bool:
         """Whether the other one is a solution, and this came as far, by a trajectory of the model.
 
         Iterations may be over before this is a solution, too: of large residuals Gauss-Newton's last steps are many.
         """
         if not (other.solution.status.success and (self.solution.status.success or self.connected)):
             return False
-        return abs(self.linear.cost - other.linear.cost) <= _BETTER * other.linear.half_square
+        return abs(self.linear.cost - other.linear.cost) <= _MIN_COST_GAIN_RTOL * other.linear.half_square
 
-    def better_than(self, other: Attempt) -> bool:
+    def is_better_than(self, other: Attempt) -> bool:
         """Whether this describes the data and the other does not, or is a solution, or better by more than rounding."""
         if self.plausible != other.plausible:
             return self.plausible
         is_success, is_other_success = self.solution.status.success, other.solution.status.success
         if is_success != is_other_success:
             return is_success
-        margin = _BETTER * other.linear.half_square if other.linear.ok else 0.0
+        margin = _MIN_COST_GAIN_RTOL * other.linear.half_square if other.linear.ok else 0.0
         return bool(self.linear.cost < other.linear.cost - margin)
 
 
 @dataclass(frozen=True)
-class MetPoint:
+class VisitedPoint:
     """Point that an attempt reached, and its cost: that of the model if its pieces are `joined`."""
 
-    problem: Posed
+    problem: CompiledProblem
     theta: Array
     cost: float
     joined: bool
@@ -174,24 +174,24 @@ class MetPoint:
 class FitRun:
     """Shared state and counters of the searches of one fit."""
 
-    problem: Posed
+    problem: CompiledProblem
     solver: Solver
     deadline: float
     report: Callable[[Iteration], Any] | None
-    say: Callable[[str], None]
+    report_line: Callable[[str], None]
     verify: bool = True
     second_start: bool = True
     retry: bool = True
-    choice: Choice | None = None
+    choice: TranscriptionChoice | None = None
     iterations: int = 0
     evaluations: Counter[str] = field(default_factory=Counter[str])
     failures: Counter[str] = field(default_factory=Counter[str])
     history: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
     strategies: list[str] = field(default_factory=list[str])
-    tries: int = 0
+    n_attempts: int = 0
     rough: float = 0.0
-    simulated: tuple[Posed, Array, StagedProblem] | None = None
-    met: list[MetPoint] = field(default_factory=list["MetPoint"])
+    simulated: tuple[CompiledProblem, Array, StagedProblem] | None = None
+    visited_points: list[VisitedPoint] = field(default_factory=list["MetPoint"])
     matched: Array | None = None
 
     @property
@@ -201,31 +201,31 @@ class FitRun:
 
     def begins(self, words: str, line: str) -> None:
         """Note which strategy begins, and say a line about it."""
-        self.tries += 1
+        self.n_attempts += 1
         self.strategies.append(words)
-        self.say(line)
+        self.report_line(line)
 
     def attempt(self, staging: SolveStaging, *, exchanged: bool = True) -> Attempt:
         """Solve, refine, solve again, then judge; `exchanged`: until constraints are kept between points, too."""
-        elements = FinerElements(self)
+        elements = MeshRefinement(self)
         attempt = self._judged(elements.finished(self.solve(elements.begun(staging)), self.solve))
         if exchanged:
             solve_again = partial(self.attempt, exchanged=False)
-            attempt = ImpliedEquations(self).finished(attempt, solve_again)
+            attempt = RedundantConstraintRemoval(self).finished(attempt, solve_again)
             attempt = PathConstraints(self).finished(attempt, solve_again)
-        self.met.append(MetPoint(self.problem, attempt.theta.copy(), attempt.linear.cost, attempt.joined))
+        self.visited_points.append(VisitedPoint(self.problem, attempt.theta.copy(), attempt.linear.cost, attempt.joined))
         return attempt
 
-    def solve(self, staging: SolveStaging) -> Solved:
+    def solve(self, staging: SolveStaging) -> SolveOutcome:
         """Solve a staged problem, and add the counts and history of the solution to the run."""
-        control = Control(self.remaining, self._reporting(staging.staged.layout), staging.second_start, self.rough)
-        solution = (staging.solver or self.solver).solve(staging.staged, control, warm=staging.warm)
+        control = SolveControl(self.remaining, self._reporting(staging.staged.layout), staging.second_start, self.rough)
+        solution = (staging.solver or self.solver).solve(staging.staged, control, warm=staging.is_warm_start)
         self.evaluations.update(solution.evaluations)
         self.failures.update(solution.failures)
-        entry_fields = {"refinement": staging.refinement} | ({"try": self.tries} if self.tries else {})
+        entry_fields = {"refinement": staging.refinement} | ({"try": self.n_attempts} if self.n_attempts else {})
         self.history += [{**entry, **entry_fields} for entry in solution.history]
         self.iterations += solution.iterations
-        return Solved(staging, solution)
+        return SolveOutcome(staging, solution)
 
     def _reporting(self, layout: Layout) -> Callable[[Iteration], Any] | None:
         """Return the report callback extended by the objective of the result. Return None if there is no callback."""
@@ -235,19 +235,19 @@ class FitRun:
         objective = objective_function(self.problem, layout)
         return lambda iteration: report(replace(iteration, objective=objective(iteration.v, iteration.cost, iteration.chi2), measure=measure))
 
-    def _judged(self, solved: Solved) -> Attempt:
+    def _judged(self, solved: SolveOutcome) -> Attempt:
         staging, solution = solved.staging, solved.solution
         seconds_left = self.remaining
-        with unwatched():  # this takes an evaluation or two; cut off it would lose the work that was done
-            solution, linear = judge(staging.staged, started_exactly(staging.staged, solution), seconds_left, self.rough)
-            solution = _naming(staging.staged, solution, linear)
+        with without_deadline():  # this takes an evaluation or two; cut off it would lose the work that was done
+            solution, linear = verify_solution(staging.staged, close_initial_gap(staging.staged, solution), seconds_left, self.rough)
+            solution = _name_violated(staging.staged, solution, linear)
             verification = None
             if self.verify:
                 solution, verification = _verified(self.problem, staging, solution, linear)
         return Attempt(staging, solution, linear, verification)
 
 
-class FinerElements(Refinement[SolveStaging, Solved]):
+class MeshRefinement(Refinement[SolveStaging, SolveOutcome]):
     """As many elements as it takes until the transcription agrees with the integrator."""
 
     what = "elements of collocation"
@@ -260,14 +260,14 @@ class FinerElements(Refinement[SolveStaging, Solved]):
         """Measure constraints in units of what they change by."""
         return replace(question, staged=_in_units(question.staged))
 
-    def refined(self, answer: Solved) -> SolveStaging | None:
+    def refined(self, answer: SolveOutcome) -> SolveStaging | None:
         """Return the finer problem, from the solution."""
         staging, solution = answer.staging, answer.solution
         if not solution.status.success:
             return None
         try:
             finer_staged = staging.transcription.refine(self.run.problem, staging.staged, solution.v)
-        except Stopped as stop_reason:
+        except StopRequested as stop_reason:
             self.ended = stop_reason.status, "The accuracy of the elements was not checked."
             return None
         count = staging.refinement
@@ -276,10 +276,10 @@ class FinerElements(Refinement[SolveStaging, Solved]):
             self.ended = None if finer_staged is None else (Status.ACCEPTABLE, message)
             return None
         finer_staged = _in_units(finer_staged)
-        self.run.say(f"refined to {finer_staged.layout.n_v} variables")
-        return replace(staging, staged=finer_staged, second_start=None, warm=True, refinement=count + 1)
+        self.run.report_line(f"refined to {finer_staged.layout.n_v} variables")
+        return replace(staging, staged=finer_staged, second_start=None, is_warm_start=True, refinement=count + 1)
 
-    def concluded(self, answer: Solved) -> Solved:
+    def concluded(self, answer: SolveOutcome) -> SolveOutcome:
         """Set status and detail if the elements are not accurate enough or were not checked."""
         if self.ended is None:
             return answer
@@ -287,7 +287,7 @@ class FinerElements(Refinement[SolveStaging, Solved]):
         return replace(answer, solution=replace(answer.solution, status=status, detail=detail))
 
 
-class ImpliedEquations(Refinement[SolveStaging, Attempt]):
+class RedundantConstraintRemoval(Refinement[SolveStaging, Attempt]):
     """Without equations that turn out to follow from others: there multipliers mean nothing."""
 
     what = "redundant equality constraints"
@@ -300,15 +300,15 @@ class ImpliedEquations(Refinement[SolveStaging, Attempt]):
         """Return the problem without them, once."""
         if self.follow or answer.ended:
             return None
-        follow = dependent(answer.staged.layout, answer.linear, answer.staged.scale)
+        follow = find_redundant_equations(answer.staged.layout, answer.linear, answer.staged.scale)
         if not follow:
             return None
         self.follow, run, transcription = follow, self.run, answer.staging.transcription
         run.problem = run.problem.releasing(follow)
-        run.say(f"{', '.join(follow)} is implied by other constraints; solving without it")
+        run.report_line(f"{', '.join(follow)} is implied by other constraints; solving without it")
         try:
             return SolveStaging(transcription, transcription.transcribe(run.problem, answer.theta), answer.staging.what)
-        except Stopped as stop_reason:
+        except StopRequested as stop_reason:
             self.stopped = stop_reason.status
             return None
 
@@ -339,21 +339,21 @@ class PathConstraints(Refinement[SolveStaging, Attempt]):
         has_path_constraints = any(c.times == ALONG for c in run.problem.path)
         if not (has_path_constraints and answer.solution.status.success and run.verify):
             return None
-        from castfit.fit.constraint_exchange import lapse
+        from castfit.fit.constraint_exchange import worst_violation
 
         try:
-            violation = lapse(run.problem, answer.staged, answer.solution.v, staging.transcription.integrator)
-            if violation is None or self.exchanges == _EXCHANGES:
+            violation = worst_violation(run.problem, answer.staged, answer.solution.v, staging.transcription.integrator)
+            if violation is None or self.exchanges == _MAX_CONSTRAINT_EXCHANGES:
                 self.ended = None if violation is None else (Status.INACCURATE, violation.sentence)
                 return None
             self.exchanges += 1
             run.problem = run.problem.watching(violation.times)
-            run.say(f"{violation.sentence} The constraint is now also enforced there.")
-            transcription = started_from(run.problem, staging.transcription, answer.theta, answer.nodes)
-            return SolveStaging(transcription, transcription.transcribe(run.problem, answer.theta), staging.what, warm=True)
+            run.report_line(f"{violation.sentence} The constraint is now also enforced there.")
+            transcription = with_start_trajectory(run.problem, staging.transcription, answer.theta, answer.nodes)
+            return SolveStaging(transcription, transcription.transcribe(run.problem, answer.theta), staging.what, is_warm_start=True)
         except SimulationError as error:
             self.ended = Status.INACCURATE, str(error)
-        except Stopped as stop_reason:
+        except StopRequested as stop_reason:
             self.ended = stop_reason.status, None
         return None
 
@@ -370,15 +370,15 @@ def _in_units(staged: StagedProblem) -> StagedProblem:
     """Measure constraints in units of what they change by; as they stand where no time is left, which solvers say."""
     try:
         return staged.in_units()
-    except Stopped:
+    except StopRequested:
         return staged
 
 
-def started_from(problem: Posed, transcription: Transcription, theta: Array, nodes: list[Nodes]) -> Transcription:
+def with_start_trajectory(problem: CompiledProblem, transcription: Transcription, theta: Array, nodes: list[TrajectoryNodes]) -> Transcription:
     """Return the transcription with its states started from the trajectory through given nodes."""
     if not has_states(transcription):
         return transcription
-    return with_states(transcription, trace(problem, theta, nodes, transcription.integrator))
+    return with_state_start(transcription, trace(problem, theta, nodes, transcription.integrator))
 
 
 def has_states(transcription: Transcription) -> bool:
@@ -386,12 +386,12 @@ def has_states(transcription: Transcription) -> bool:
     return is_dataclass(transcription) and any(f.name == "states" for f in fields(transcription))
 
 
-def with_states(transcription: Transcription, states: States) -> Transcription:
+def with_state_start(transcription: Transcription, states: States) -> Transcription:
     """Return the transcription with its states started otherwise."""
     return replace(cast("Any", transcription), states=states)
 
 
-def dependent(layout: Layout, linear: Evaluation, scale: Array) -> tuple[str, ...]:
+def find_redundant_equations(layout: Layout, linear: Evaluation, scale: Array) -> tuple[str, ...]:
     """Return the names of equations whose gradients are nearly linear combinations of earlier gradients."""
     equality_indices = np.flatnonzero(layout.relations.lower == layout.relations.upper)
     if equality_indices.size < 2 or not linear.ok:
@@ -403,25 +403,25 @@ def dependent(layout: Layout, linear: Evaluation, scale: Array) -> tuple[str, ..
         unit = row / length if length > 0.0 else row
         remainder = unit - basis.T @ (basis @ unit)
         size = float(np.linalg.norm(remainder))
-        if size <= _DEPENDENT:
+        if size <= _REDUNDANT_ROW_FRACTION:
             redundant_names.append(layout.relations.names[i])
         else:
             basis = np.vstack([basis, remainder / size])
     return tuple(redundant_names)
 
 
-def _naming(staged: StagedProblem, solution: Solution, linear: Evaluation) -> Solution:
+def _name_violated(staged: StagedProblem, solution: Solution, linear: Evaluation) -> Solution:
     """Name the constraints that a failed search leaves violated, the worst first."""
     if solution.status.success or not linear.ok or "Worst violated" in solution.detail:
         return solution
-    worst_violations = violated(staged.layout, linear, _VIOLATED)[:3]
+    worst_violations = name_violated(staged.layout, linear, _CONSTRAINT_TOLERANCE)[:3]
     if not worst_violations:
         return solution
     listing = "; ".join(f"{name} by {amount:.2g}" for name, amount in worst_violations)
     return replace(solution, detail=f"{solution.detail} Worst violated: {listing}.".strip())
 
 
-def started_exactly(staged: StagedProblem, solution: Solution) -> Solution:
+def close_initial_gap(staged: StagedProblem, solution: Solution) -> Solution:
     """Return a solution whose trajectories begin exactly where the estimates, or fixed numbers, say.
 
     Solvers close that up to a tolerance in units of the states; of 1e-6 that grows to 1 it may be worth a difference.
@@ -435,7 +435,7 @@ def started_exactly(staged: StagedProblem, solution: Solution) -> Solution:
     return replace(solution, v=v) if is_changed and staged.evaluate(v).ok else solution
 
 
-def judge(
+def verify_solution(
     staged: StagedProblem, solution: Solution, seconds_left: float = np.inf, low_accuracy_rtol: float = 0.0
 ) -> tuple[Solution, Evaluation]:
     """Linearize at the end, or at least evaluate, and withdraw a solution that is none.
@@ -446,7 +446,7 @@ def judge(
     """
     cached_local, solution = solution.local, replace(solution, local=None)  # it is as large as the derivatives
     expected_seconds = staged.seconds_to_linearize(solution.v)
-    if expected_seconds > max(seconds_left, _PATIENCE):
+    if expected_seconds > max(seconds_left, _VERIFICATION_OVERTIME_SECONDS):
         status = Status.MAX_TIME if solution.status.success else solution.status
         note = "" if _NOT_JUDGED in solution.detail else f"{_NOT_JUDGED}, which takes about {expected_seconds:.2g} s."
         detail = f"{solution.detail} {note}".strip()
@@ -471,10 +471,10 @@ def judge(
         return solution, linear
     is_same_point = cached_local is not None and cached_local.linearization is linear
     local = cached_local.unheld if cached_local is not None and is_same_point else local_problem(staged, linear)
-    if low_accuracy_rtol > 0.0 and small(staged, linear, local.promise, low_accuracy_rtol):
+    if low_accuracy_rtol > 0.0 and is_small_decrease(staged, linear, local.promise, low_accuracy_rtol):
         return solution, linear
-    solution, local = finished(solution, local)
-    linear, falling_names = local.linearization, still_falls(local)
+    solution, local = without_invisible_slopes(solution, local)
+    linear, falling_names = local.linearization, nonstationary_quantities(local)
     if falling_names:
         detail = f"The objective still decreases along {', '.join(falling_names)}."
         return replace(solution, status=Status.STEP_TOO_SMALL, detail=detail), linear
@@ -482,7 +482,7 @@ def judge(
 
 
 def _verified(
-    problem: Posed, staging: SolveStaging, solution: Solution, linear: Evaluation
+    problem: CompiledProblem, staging: SolveStaging, solution: Solution, linear: Evaluation
 ) -> tuple[Solution, Verification | None]:
     if not solution.status.success or not linear.ok:
         return solution, None

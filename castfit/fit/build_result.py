@@ -15,15 +15,15 @@ from castfit._support.version import __version__
 from castfit.fit.choice import DOWN, PROBE
 from castfit.problem.compiled_problem import LOSS
 from castfit.problem.observables import parameter_of, unknowns
-from castfit.problem.prior_rows import Smooth
+from castfit.problem.prior_rows import SmoothnessPenalty
 from castfit.result.block_matrix import BlockMatrix
 from castfit.result.constraint_table import ConstraintTable, constraint_table
 from castfit.result.covariance import WRITTEN_OUT, Statistics, neg2loglik, quantile, statistics
 from castfit.result.goodness_of_fit import NO_OPTIMUM, UNKNOWN, Criteria, Goodness, goodness
 from castfit.result.identifiability import judge, no_verdict
-from castfit.result.residuals import Seen, series
+from castfit.result.residuals import ResidualTable, series
 from castfit.result.result import Result, with_dependence
-from castfit.simulate.simulate import Nodes
+from castfit.simulate.simulate import TrajectoryNodes
 from castfit.solve.staged import Evaluation, Linearization, StagedProblem, gaps, weighted_squares
 from castfit.transcribe.observation import constant
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
     from castfit._support.arrays import Array
     from castfit.fit.attempt import Attempt, FitRun
-    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.compiled_problem import CompiledProblem
     from castfit.problem.problem import Posable
 
-_INTEGRATED = 1e4  # times what rounding leaves: what integrators and collocation leave
+_INTEGRATION_ERROR_FACTOR = 1e4  # times what rounding leaves: what integrators and collocation leave
 
 
-def estimate(
+def build_result(
     problem: Posable, found: Attempt, run: FitRun, *, message: str, time: float, confidence_level: float
 ) -> Result:
     """Build the result from where the last search of a run ended, for fits that failed as well.
@@ -66,7 +66,7 @@ def estimate(
     if (compiled_problem.path or compiled_problem.relations or compiled_problem.implied) and isinstance(evaluation, Linearization) and evaluation.ok:
         constraints = constraint_table(compiled_problem, staged, evaluation, success=status.success)
     solution_statistics = fit_statistics if status.success else None
-    undefined_matrix, is_small = nothing_known(names), n_theta <= WRITTEN_OUT
+    undefined_matrix, is_small = nan_matrix(names), n_theta <= WRITTEN_OUT
     covariance, standard_errors, numerical_errors = undefined_matrix, np.full(n_theta, np.nan), np.full(n_theta, np.nan)
     if solution_statistics is not None:
         with np.errstate(invalid="ignore"):  # infinitely uncertain, and too small for a number
@@ -78,14 +78,14 @@ def estimate(
     likelihood = neg2loglik(
         evaluation.cost - roughness_cost, constant(compiled_problem) + compiled_problem.prior_constant, n_unknown=int(layout.group_sizes.sum())
     )
-    priors = [term for term in compiled_problem.every_prior if not isinstance(term, Smooth)]
+    priors = [term for term in compiled_problem.every_prior if not isinstance(term, SmoothnessPenalty)]
     prior = 2.0 * (compiled_problem.priors(theta).cost - roughness_cost + compiled_problem.prior_constant) if priors else 0.0
     # of what is determined, priors and penalties determine their part
     n_estimated = float(layout.n_groups) + (n_theta if fit_statistics is None else fit_statistics.rank - fit_statistics.by_priors)
     if compiled_problem.measure == LOSS:
         n_estimated = np.nan  # there are no criteria of what is no likelihood
     criteria = Criteria(likelihood - prior, problem.n_data, n_estimated)
-    residual_statistics = Seen.of(compiled_problem, staged, evaluation, None if fit_statistics is None else fit_statistics.noise)
+    residual_statistics = ResidualTable.of(compiled_problem, staged, evaluation, None if fit_statistics is None else fit_statistics.noise)
     chi2 = weighted_squares(layout, evaluation) if compiled_problem.least_squares else float(np.sum(residual_statistics.normalised**2))
     includes_priors = compiled_problem.least_squares and not compiled_problem.groups  # then chi2 holds what priors cost
     chi2 -= 2.0 * includes_priors * roughness_cost
@@ -114,7 +114,7 @@ def estimate(
         active=bound_sides,
         gaps=_largest_gap(staged, evaluation),
         trajectories={
-            chain.name: Nodes(times[:-1], states)
+            chain.name: TrajectoryNodes(times[:-1], states)
             for chain, times, states in zip(layout.chains, staged.times(v), staged.node_states(v), strict=True)
         },
         goodness=goodness_of_fit,
@@ -164,7 +164,7 @@ def estimate(
     return with_dependence(result, problem.posed) if goodness_of_fit.doubtful else result
 
 
-def _uncertainty(compiled_problem: Posed, attempt: Attempt) -> tuple[Statistics | None, str]:
+def _uncertainty(compiled_problem: CompiledProblem, attempt: Attempt) -> tuple[Statistics | None, str]:
     """Compute the statistics at the end of the search, or None, and the reason if uncertainties are unknown."""
     evaluation, verification = attempt.linear, attempt.verification
     unknown_reason = "" if attempt.solution.status.success else "the fit did not succeed"
@@ -187,7 +187,7 @@ def _uncertainty(compiled_problem: Posed, attempt: Attempt) -> tuple[Statistics 
     return fit_statistics, unknown_reason
 
 
-def _goodness(compiled_problem: Posed, attempt: Attempt, residual_statistics: Seen, chi2: float, dof: int) -> Goodness:
+def _goodness(compiled_problem: CompiledProblem, attempt: Attempt, residual_statistics: ResidualTable, chi2: float, dof: int) -> Goodness:
     """Judge how well the model describes the data, by the residuals and chi2 without what priors cost."""
     if attempt.verification is not None and not attempt.verification.reproduced:
         return UNKNOWN  # these are not the model's residuals
@@ -203,12 +203,12 @@ def _goodness(compiled_problem: Posed, attempt: Attempt, residual_statistics: Se
     return replace(goodness_of_fit, sentence=NO_OPTIMUM) if is_no_optimum else goodness_of_fit
 
 
-def sigma_names(compiled_problem: Posed) -> list[str]:
+def sigma_names(compiled_problem: CompiledProblem) -> list[str]:
     """Return the names of the eliminated sigmas in results."""
     return [f"sigma({name})" if name else "sigma" for name in compiled_problem.groups]
 
 
-def _effective(compiled_problem: Posed, bound_sides: Mapping[str, str], leverage: Array | None) -> dict[str, float]:
+def _effective(compiled_problem: CompiledProblem, bound_sides: Mapping[str, str], leverage: Array | None) -> dict[str, float]:
     """Compute the number of values of each smooth input that the data determine; NaN if unknown."""
     effective_counts: dict[str, float] = {}
     offset = 0
@@ -221,7 +221,7 @@ def _effective(compiled_problem: Posed, bound_sides: Mapping[str, str], leverage
     return effective_counts
 
 
-def nothing_known(names: tuple[str, ...]) -> Array:
+def nan_matrix(names: tuple[str, ...]) -> Array:
     """Return a matrix of NaN over the quantities, which takes no memory if there are many."""
     n = len(names)
     if n <= WRITTEN_OUT:
@@ -245,7 +245,7 @@ def _n_informing(evaluation: Evaluation) -> int:
     return evaluation.prior.size if evaluation.prior_curved is None else int(evaluation.prior_curved.sum())
 
 
-def _noise(problem: Posed, fit_statistics: Statistics | None) -> float:
+def _noise(problem: CompiledProblem, fit_statistics: Statistics | None) -> float:
     """Return the factor on the standard deviations that all data share; NaN if unknown, or if they share none."""
     if problem.groups == ("",):
         return np.nan if fit_statistics is None else float(fit_statistics.noise[0])
@@ -267,7 +267,7 @@ def versions() -> Mapping[str, str]:
     return {"python": platform.python_version(), "castfit": __version__, **package_versions}
 
 
-def reproduced(problem: Posed, staged: StagedProblem, evaluation: Evaluation, active: NDArray[np.int8]) -> str:
+def describe_exact_data(problem: CompiledProblem, staged: StagedProblem, evaluation: Evaluation, active: NDArray[np.int8]) -> str:
     """Return a sentence about data that are reproduced exactly, so that their noise is unknown.
 
     Empty if there are none.
@@ -276,7 +276,7 @@ def reproduced(problem: Posed, staged: StagedProblem, evaluation: Evaluation, ac
     that the resolution of the data sets, unless another one was given.
     """
     is_at_floor = evaluation.sigma <= staged.least_sigma
-    is_reproduced = evaluation.sigma <= _INTEGRATED * staged.least_sigma
+    is_reproduced = evaluation.sigma <= _INTEGRATION_ERROR_FACTOR * staged.least_sigma
     names = [name for name, is_exact in zip(problem.groups, is_reproduced, strict=True) if is_exact]
     names_at_bound = [name for name, side in zip(problem.names, active[: len(problem.names)], strict=True) if side < 0]
     if names_at_bound:

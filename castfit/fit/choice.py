@@ -31,14 +31,14 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.casadi_functions import Built
+from castfit._support.casadi_functions import PerObjectCache
 from castfit._support.records import dataclass
 from castfit._support.status import Status
-from castfit._support.time_limit import Stopped
+from castfit._support.time_limit import StopRequested
 from castfit.integrate.options import SUNDIALS
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.homotopy import within_bounds
-from castfit.solve.residual_plausibility import suspicious
+from castfit.solve.residual_plausibility import has_implausible_residuals
 from castfit.transcribe.collocation import FIRST_ELEMENTS, Collocation
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from castfit.fit.methods import Solver, Transcription
     from castfit.model.model import Model
     from castfit.problem.compiled_experiments import Condition
-    from castfit.problem.compiled_problem import Posed
-    from castfit.solve.solution import Control, Iteration, Solution
+    from castfit.problem.compiled_problem import CompiledProblem
+    from castfit.solve.solution import SolveControl, Iteration, Solution
     from castfit.solve.staged import StagedProblem
     from castfit.transcribe.shooting_problem import ShootingProblem
 
@@ -65,29 +65,29 @@ PROBE = replace(DOWN, max_iter=40)
 # what is chosen here, on all of them: 2 to 1,000 states, 10 to 1e5 data, 1 to 10,000 experiments.
 _PATIENT = 8, 0.01  # iterations of a probe, and the part of the cost by which it falls in them if not held up
 _BRIEF = 3, 0.9  # the same where what follows is cheap; 2 to 4 and 0.5 to 0.95 take as long to 3 %, 8 a tenth longer
-_DEAR = 3.0  # times the price of single shooting, from which patience pays, and the cheapest follows; 2 to 6 do as well
-FAR = 10.0  # half mean squares of residuals, on all data or up to a time, at which that is no optimum worth the rest
-_CLEARLY = 0.75  # part of the lowest cost so far, below which the second start is gone down from; 0.65 to 0.88 do alike
-_ALIKE = 1.3  # ratio of prices that predictions cannot tell from one
-_MUCH = 15.0  # times the price of single shooting, for which what collocation alone can use is given up: where states
+_EXPENSIVE_COST_RATIO = 3.0  # times the price of single shooting, from which patience pays, and the cheapest follows; 2 to 6 do as well
+FAR_HALF_MEAN_SQUARE = 10.0  # half mean squares of residuals, on all data or up to a time, at which that is no optimum worth the rest
+_SECOND_START_COST_RATIO = 0.75  # part of the lowest cost so far, below which the second start is gone down from; 0.65 to 0.88 do alike
+_INDISTINGUISHABLE_COST_RATIO = 1.3  # ratio of prices that predictions cannot tell from one
+_MAX_COLLOCATION_COST_RATIO = 15.0  # times the price of single shooting, for which what collocation alone can use is given up: where states
 # are hidden it takes 6 to 14 times as long, and finds what single shooting alone misses in 11 of 24 textbook models
-_LONG = 10.0  # seconds, where costs were measured, of which one of many starts takes no more for that: 3 models with 20
+_LONG_FIT_SECONDS = 10.0  # seconds, where costs were measured, of which one of many starts takes no more for that: 3 models with 20
 # experiments took 4.8 times as long where all states are measured, with as many hits, and 1.6 times as long a hit else
-_MATTERS = 1e8  # bytes that are worth a word
-_STIFF = 10.0  # time constants that decay within an element; 9 to 65 choose alike
-_LOOKED_AT = 10  # points of a trajectory, of each of the first few experiments
+_REPORTED_MEMORY_BYTES = 1e8  # bytes that are worth a word
+_STIFF_TIME_CONSTANTS_PER_ELEMENT = 10.0  # time constants that decay within an element; 9 to 65 choose alike
+_STIFFNESS_SAMPLE_POINTS = 10  # points of a trajectory, of each of the first few experiments
 _EXPERIMENTS = 4
-_FEW = 60  # states whose eigenvalues are computed
-_UNKNOWN_STEPS = 200  # of an experiment, by integrators that do not tell
+_MAX_EIGENVALUE_STATES = 60  # states whose eigenvalues are computed
+_DEFAULT_INTEGRATOR_STEPS = 200  # of an experiment, by integrators that do not tell
 _DEGREE = Collocation().degree
 _STAGES = 20  # of multiple shooting by default
 
-_SLOPES: Built[Model, ca.Function] = Built()
+_SLOPES: PerObjectCache[Model, ca.Function] = PerObjectCache()
 """The Jacobian of each model by its states and algebraic states."""
 
 
 @dataclass(frozen=True)
-class Probe:
+class EarlyStoppingDescent:
     """A way down that is given up where it is held up far from the data, because something else follows.
 
     values : how many were measured
@@ -106,22 +106,22 @@ class Probe:
         """Name in tables."""
         return self.by.label
 
-    def solve(self, staged: StagedProblem, control: Control, *, warm: bool = False) -> Solution:
+    def solve(self, staged: StagedProblem, control: SolveControl, *, warm: bool = False) -> Solution:
         """Solve. If the result is poor, solve from the second start as well and return the better end."""
         start_time = time.perf_counter()
         first_solution = self._down(staged, control, warm=warm)
         if not self.twice or control.second_start is None or first_solution.status.cut_off or not _poor(staged, first_solution):
             return first_solution
         second_problem = staged.restricted()
-        with suppress(Stopped):  # the next solver will notice
+        with suppress(StopRequested):  # the next solver will notice
             second_problem.start = within_bounds(second_problem, control.second_start())
-            if not _cost(second_problem, second_problem.start) < _CLEARLY * _cost(staged, first_solution.v):
+            if not _cost(second_problem, second_problem.start) < _SECOND_START_COST_RATIO * _cost(staged, first_solution.v):
                 return first_solution
             seconds_left = control.max_time - (time.perf_counter() - start_time)
-            return _joined(staged, first_solution, self._down(second_problem, replace(control, max_time=seconds_left)))
+            return _better_of(staged, first_solution, self._down(second_problem, replace(control, max_time=seconds_left)))
         return first_solution
 
-    def _down(self, staged: StagedProblem, control: Control, *, warm: bool = False) -> Solution:
+    def _down(self, staged: StagedProblem, control: SolveControl, *, warm: bool = False) -> Solution:
         """Minimise from the start of the problem. A search that is given up ends with status MAX_ITERATIONS."""
         lowest_costs: list[float] = []
         given_up, (window, min_decrease) = False, self.patience
@@ -131,7 +131,7 @@ class Probe:
             if control.callback is not None and control.callback(iteration):
                 return True
             lowest_costs.append(min([iteration.cost, *lowest_costs[-1:]]))
-            is_far = lowest_costs[-1] > FAR * self.values
+            is_far = lowest_costs[-1] > FAR_HALF_MEAN_SQUARE * self.values
             given_up = is_far and len(lowest_costs) > window and lowest_costs[-1] > (1.0 - min_decrease) * lowest_costs[-1 - window]
             return given_up
 
@@ -143,7 +143,7 @@ class Probe:
 
 def _poor(staged: StagedProblem, solution: Solution) -> bool:
     """Whether this is no solution that describes the data."""
-    return not solution.status.success or suspicious(staged, staged.evaluate(solution.v))
+    return not solution.status.success or has_implausible_residuals(staged, staged.evaluate(solution.v))
 
 
 def _cost(staged: StagedProblem, v: Array) -> float:
@@ -151,7 +151,7 @@ def _cost(staged: StagedProblem, v: Array) -> float:
     return evaluation.cost if evaluation.ok else np.inf
 
 
-def _joined(staged: StagedProblem, first_solution: Solution, second_solution: Solution) -> Solution:
+def _better_of(staged: StagedProblem, first_solution: Solution, second_solution: Solution) -> Solution:
     """Return the better of two solutions, with the counts and history of both."""
     is_second_better = not _poor(staged, second_solution) or _cost(staged, second_solution.v) < _cost(staged, first_solution.v)
     return replace(
@@ -164,7 +164,7 @@ def _joined(staged: StagedProblem, first_solution: Solution, second_solution: So
 
 
 @dataclass(frozen=True)
-class Prospect:
+class CostFeatures:
     """Size and properties of a fit, from which its time and memory are predicted.
 
     n_x, n_z : states and algebraic states
@@ -197,14 +197,14 @@ class Prospect:
     described: bool = False
 
     @classmethod
-    def of(cls, problem: Posed, theta: Array, staged: ShootingProblem | None = None) -> Prospect:
+    def of(cls, problem: CompiledProblem, theta: Array, staged: ShootingProblem | None = None) -> CostFeatures:
         """Look at a problem from a start theta (n_theta,), from where it may be staged by single shooting already."""
         staged, steps = staged or SingleShooting().transcribe(problem, theta), 0
         is_simulated = fits_data = False
-        with suppress(Stopped):  # no time to simulate: the solver will notice
+        with suppress(StopRequested):  # no time to simulate: the solver will notice
             evaluation = staged.evaluate(staged.start)
             is_simulated, steps = evaluation.ok, staged.steps(staged.start)
-            fits_data = evaluation.ok and not suspicious(staged, evaluation)
+            fits_data = evaluation.ok and not has_implausible_residuals(staged, evaluation)
         n_x, n_z = len(problem.model.states), len(problem.model.algebraic_states)
         integrator = staged.groups[0].integrator
         products, entries = integrator.factorization
@@ -218,7 +218,7 @@ class Prospect:
             points=sum(n_times),
             rows=problem.n_data,
             elements=sum(n_boundaries) + FIRST_ELEMENTS * len(n_boundaries),
-            steps=steps or _UNKNOWN_STEPS * len(n_boundaries),
+            steps=steps or _DEFAULT_INTEGRATOR_STEPS * len(n_boundaries),
             products=products,
             entries=entries,
             method=integrator.method,
@@ -228,11 +228,11 @@ class Prospect:
             described=fits_data,
         )
 
-    def with_stiffness(self, problem: Posed, staged: ShootingProblem) -> Prospect:
+    def with_stiffness(self, problem: CompiledProblem, staged: ShootingProblem) -> CostFeatures:
         """Return a copy in which `stiff` is set from the fastest decay of the model along its simulation."""
-        if self.stiff or not self.reached or self.n_x > _FEW:
+        if self.stiff or not self.reached or self.n_x > _MAX_EIGENVALUE_STATES:
             return self
-        return replace(self, stiff=_stiffness(problem, staged) > _STIFF)
+        return replace(self, stiff=_stiffness(problem, staged) > _STIFF_TIME_CONSTANTS_PER_ELEMENT)
 
     @property
     def kind(self) -> str:
@@ -241,14 +241,14 @@ class Prospect:
 
 
 @dataclass(frozen=True)
-class Price:
+class PredictedCost:
     """Predicted cost of a fit: seconds on the machine of the measured costs, and bytes in addition to the problem."""
 
     seconds: float
     memory: float
 
 
-def features(prospect: Prospect) -> dict[str, tuple[tuple[float, ...], tuple[float, ...]]]:
+def features(prospect: CostFeatures) -> dict[str, tuple[tuple[float, ...], tuple[float, ...]]]:
     """Return the terms to which time and memory of an iteration are proportional, by transcription.
 
     Multiple shooting was measured where integration is compiled.
@@ -283,44 +283,44 @@ def measured_costs() -> Mapping[str, Any]:
     return json.loads(COSTS.read_text(encoding="utf-8"))
 
 
-def prices(prospect: Prospect) -> dict[str, Price]:
+def predict_costs(prospect: CostFeatures) -> dict[str, PredictedCost]:
     """Predict what fits take, by transcription."""
     costs = measured_costs()
-    predicted_costs: dict[str, Price] = {}
+    predicted_costs: dict[str, PredictedCost] = {}
     for name, (time_features, memory_features) in features(prospect).items():
         kind = name.partition(",")[0]
         iterations = costs["iterations"][kind][prospect.kind]
         seconds = float(np.dot(costs["seconds"][name], time_features))
-        predicted_costs[kind] = Price(iterations * seconds, float(np.dot(costs["bytes"][kind], memory_features)))
+        predicted_costs[kind] = PredictedCost(iterations * seconds, float(np.dot(costs["bytes"][kind], memory_features)))
     return predicted_costs
 
 
 @dataclass(frozen=True)
-class Choice:
+class TranscriptionChoice:
     """First transcription of a fit, a solver that replaces its own or None, the transcription that follows, and the
     reason.
 
-    back : whether what follows hands its end back, because it takes longer for whatever refits it
+    returns_to_fallback : whether what follows hands its end back, because it takes longer for whatever refits it
     simulated : single shooting from the start, by which it was chosen
     """
 
     first: Transcription
     solver: Solver | None
-    then: Transcription | None
+    fallback: Transcription | None
     sentence: str
-    back: bool = True
+    returns_to_fallback: bool = True
     simulated: ShootingProblem | None = field(default=None, compare=False, repr=False)
 
 
 def choose(
-    problem: Posed,
+    problem: CompiledProblem,
     theta: Array,
     *,
     states: bool = False,
     workers: bool = False,
     straight: bool = True,
     bound: bool = False,
-) -> Choice:
+) -> TranscriptionChoice:
     """Choose the transcription with which a fit begins at theta (n_theta,).
 
     states : whether it also begins at the states of a trajectory
@@ -330,61 +330,61 @@ def choose(
     """
     if problem.triggered:
         reason = "castfit chose single shooting: collocation does not support state-triggered events."
-        return Choice(SingleShooting(), None, None, reason)
+        return TranscriptionChoice(SingleShooting(), None, None, reason)
     bound = bound or bool(problem.path or problem.relations)
     staged = SingleShooting().transcribe(problem, theta)
-    prospect, options = Prospect.of(problem, theta, staged), {"states": states, "workers": workers, "straight": straight}
-    choice = chosen(prospect, bound=bound, **options)
+    prospect, options = CostFeatures.of(problem, theta, staged), {"states": states, "workers": workers, "straight": straight}
+    choice = choose_from_features(prospect, bound=bound, **options)
     if isinstance(choice.first, Collocation):  # what is stiff only takes it longer
-        choice = chosen(prospect.with_stiffness(problem, staged), bound=bound, **options)
+        choice = choose_from_features(prospect.with_stiffness(problem, staged), bound=bound, **options)
     return replace(choice, simulated=staged)
 
 
-def chosen(
-    prospect: Prospect, *, states: bool = False, workers: bool = False, straight: bool = True, bound: bool = False
-) -> Choice:
+def choose_from_features(
+    prospect: CostFeatures, *, states: bool = False, workers: bool = False, straight: bool = True, bound: bool = False
+) -> TranscriptionChoice:
     """Choose by a prospect; see `choose`."""
     has_many_starts, straight, has_poor_start = not straight, straight and not bound, bound or not prospect.described
     single, collocation, memory_limit = SingleShooting(), Collocation(), available_memory()
-    costs = prices(prospect)
+    costs = predict_costs(prospect)
     single_cost, collocation_cost = costs["single"], costs["collocation"]
     if collocation_cost.memory > memory_limit:
-        size = f"it needs about {size_of(collocation_cost.memory)}, but {size_of(memory_limit)} are available"
+        size = f"it needs about {format_memory(collocation_cost.memory)}, but {format_memory(memory_limit)} are available"
         reason = f"castfit chose single shooting without trying collocation: {size}."
-        return Choice(single, DOWN if straight else None, None, reason)
+        return TranscriptionChoice(single, DOWN if straight else None, None, reason)
     ratio = collocation_cost.seconds / single_cost.seconds
     if workers:
         reason = "castfit chose single shooting, because workers divide its integrations."
-        return Choice(single, Probe(prospect.rows) if straight else None, collocation if straight else None, reason)
+        return TranscriptionChoice(single, EarlyStoppingDescent(prospect.rows) if straight else None, collocation if straight else None, reason)
     if not (prospect.reached or straight):
         reason = "castfit chose collocation: the model cannot be integrated to the end from the starting point."
-        return Choice(collocation, None, None, reason)
+        return TranscriptionChoice(collocation, None, None, reason)
     # Where the data are described already, every way is short.
-    is_patient = collocation_cost.seconds < _LONG if has_many_starts and not states else states or not straight
-    is_single_cheaper = ratio > (_MUCH if has_poor_start and is_patient else 1 / _ALIKE)
+    is_patient = collocation_cost.seconds < _LONG_FIT_SECONDS if has_many_starts and not states else states or not straight
+    is_single_cheaper = ratio > (_MAX_COLLOCATION_COST_RATIO if has_poor_start and is_patient else 1 / _INDISTINGUISHABLE_COST_RATIO)
     chosen_name, other_name = ("Single shooting", "collocation") if is_single_cheaper else ("Collocation", "single shooting")
     times, size = (ratio, collocation_cost.memory) if is_single_cheaper else (1 / ratio, single_cost.memory)
     ratio_text = (
         "about as long"
-        if 1 / _ALIKE < ratio < _ALIKE
+        if 1 / _INDISTINGUISHABLE_COST_RATIO < ratio < _INDISTINGUISHABLE_COST_RATIO
         else f"about {f'{times:.2g}' if times < 10.0 else f'{times:.0f}'} times as long"
     )
-    memory_text = f", and {size_of(size)}" if size > _MATTERS else ""
-    optimum_note = "" if is_single_cheaper or ratio < _ALIKE else "it converges more often from starting points far from the data; "
+    memory_text = f", and {format_memory(size)}" if size > _REPORTED_MEMORY_BYTES else ""
+    optimum_note = "" if is_single_cheaper or ratio < _INDISTINGUISHABLE_COST_RATIO else "it converges more often from starting points far from the data; "
     reason = f"{chosen_name} was chosen: {optimum_note}{other_name} takes {ratio_text}{memory_text}."
     if not is_single_cheaper:
-        return Choice(collocation, None, None, reason)
+        return TranscriptionChoice(collocation, None, None, reason)
     if not straight:
-        return Choice(single, None, None, reason)
+        return TranscriptionChoice(single, None, None, reason)
     if not prospect.measured:
-        return Choice(single, Probe(prospect.rows), collocation, reason)
+        return TranscriptionChoice(single, EarlyStoppingDescent(prospect.rows), collocation, reason)
     multiple_cost = costs.get("multiple")  # which data start as well, and which then needs fewer iterations than from afar
-    expensive_seconds = _DEAR * single_cost.seconds
+    expensive_seconds = _EXPENSIVE_COST_RATIO * single_cost.seconds
     useful_multiple_cost = multiple_cost if multiple_cost is not None and multiple_cost.seconds < max(expensive_seconds, collocation_cost.seconds) else None
     fallback, fallback_cost = (collocation, collocation_cost) if useful_multiple_cost is None else (MultipleShooting(), useful_multiple_cost)
     is_brief = fallback_cost.seconds < expensive_seconds
     tries_second_start = prospect.elements <= prospect.steps  # otherwise it takes as long to match parameters as to integrate
-    return Choice(single, Probe(prospect.rows, _BRIEF if is_brief else _PATIENT, tries_second_start), fallback, reason, back=not is_brief)
+    return TranscriptionChoice(single, EarlyStoppingDescent(prospect.rows, _BRIEF if is_brief else _PATIENT, tries_second_start), fallback, reason, returns_to_fallback=not is_brief)
 
 
 def available_memory() -> float:
@@ -403,11 +403,11 @@ def available_memory() -> float:
     return max(min(limits), 0.0)
 
 
-def _stiffness(problem: Posed, staged: ShootingProblem) -> float:
+def _stiffness(problem: CompiledProblem, staged: ShootingProblem) -> float:
     """Compute the largest length of a collocation element, in time constants of the fastest decay."""
     longest = max(_longest_element(c) for c in problem.conditions[:_EXPERIMENTS])
     slopes: Any = _SLOPES.get(problem.model, _slopes)
-    points = islice(staged.visited(staged.start, _LOOKED_AT), _LOOKED_AT * _EXPERIMENTS)
+    points = islice(staged.visited(staged.start, _STIFFNESS_SAMPLE_POINTS), _STIFFNESS_SAMPLE_POINTS * _EXPERIMENTS)
     columns = [np.stack(np.atleast_1d(*values), axis=-1) for values in zip(*points, strict=True)]
     jacobians = np.array(slopes(*columns), dtype=float)  # (n, N n)
     matrices = jacobians.reshape(len(jacobians), -1, len(jacobians)).swapaxes(0, 1)
@@ -425,7 +425,7 @@ def _slopes(model: Model) -> ca.Function:
     return system.function("slopes", ca.densify(ca.jacobian(system.ode, system.x)))
 
 
-def size_of(memory: float) -> str:
+def format_memory(memory: float) -> str:
     """Format an amount of memory in MB or GB."""
     size, unit = (memory / 1e9, "GB") if memory >= 1e9 else (memory / 1e6, "MB")
     return f"{size:.2g} {unit}" if size < 10.0 else f"{size:.0f} {unit}"

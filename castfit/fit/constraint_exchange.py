@@ -15,21 +15,21 @@ import numpy as np
 
 from castfit.problem.constraints import ALONG
 from castfit.problem.lie_derivatives import graph_of
-from castfit.simulate.simulate import Nodes, states_at
+from castfit.simulate.simulate import TrajectoryNodes, states_at
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
     from castfit.integrate import IntegratorOptions
-    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.compiled_problem import CompiledProblem
     from castfit.solve.staged import StagedProblem
 
 _BETWEEN = 8  # times between two points at which something is held
-_KEPT = 1e-5  # of a constraint's unit: a violation between points that is left
-_APART = 1e-3  # of the distance to the next point: as near to one a time tells nothing new
+_PATH_CONSTRAINT_TOLERANCE = 1e-5  # of a constraint's unit: a violation between points that is left
+_MIN_POINT_DISTANCE_FRACTION = 1e-3  # of the distance to the next point: as near to one a time tells nothing new
 
 
 @dataclass(frozen=True)
-class Lapse:
+class ConstraintViolation:
     """Violation of a path constraint between points: the largest is `excess`, in its own unit, at `time`.
 
     times : per condition the times to be held as well
@@ -50,7 +50,7 @@ class Lapse:
         )
 
 
-def lapse(compiled_problem: Posed, staged: StagedProblem, v: Array, integrator: IntegratorOptions) -> Lapse | None:
+def worst_violation(compiled_problem: CompiledProblem, staged: StagedProblem, v: Array, integrator: IntegratorOptions) -> ConstraintViolation | None:
     """Find the worst violation of path constraints between points at v; None if there is none.
 
     Raises SimulationError if the model cannot be integrated.
@@ -61,7 +61,7 @@ def lapse(compiled_problem: Posed, staged: StagedProblem, v: Array, integrator: 
     system, layout = compiled_problem.model.system, staged.layout
     function = system.function("path", *(graph_of(compiled_problem.path[j], compiled_problem.model) for j in constraint_indices))
     theta = layout.theta(v)
-    nodes = [Nodes(t[:-1], s) for t, s in zip(staged.times(v), staged.node_states(v), strict=True)]
+    nodes = [TrajectoryNodes(t[:-1], s) for t, s in zip(staged.times(v), staged.node_states(v), strict=True)]
     worst_peak: tuple[float, str, str, float, float] | None = None
     violation_times: list[Array] = []
     for condition, trajectory, chain in zip(compiled_problem.conditions, nodes, layout.chains, strict=True):
@@ -70,7 +70,7 @@ def lapse(compiled_problem: Posed, staged: StagedProblem, v: Array, integrator: 
             table = condition.timetable(condition.link.natural(theta[condition.theta]))
             event_times = np.empty(0) if table is None else table.times
             inner_event_times = event_times[(event_times > condition.start) & (event_times < condition.end)]
-            times = _fine(np.concatenate([condition.times, condition.breakpoints, inner_event_times]), condition.start)
+            times = _refined_grid(np.concatenate([condition.times, condition.breakpoints, inner_event_times]), condition.start)
             x, z, p, _ = states_at(compiled_problem, condition, theta, trajectory, times, integrator)
             u = np.array([signal(times) for signal in condition.inputs]).reshape(-1, times.size)
             values = function.map(times.size)(times[None], x.T, z.T, p.T, u)
@@ -82,7 +82,7 @@ def lapse(compiled_problem: Posed, staged: StagedProblem, v: Array, integrator: 
                 unit = float(chain.constraint_unit[0, j])
                 g = np.asarray(value, dtype=float).ravel()
                 excess = np.maximum(c.lower - g, g - c.upper)
-                peaks = _peaks(times, excess, _KEPT * unit)
+                peaks = _peaks(times, excess, _PATH_CONSTRAINT_TOLERANCE * unit)
                 peak_times += [t for t, _ in peaks]
                 highest_peak = max(((e, t) for t, e in peaks), default=None)
                 if highest_peak is not None and (worst_peak is None or highest_peak[0] / unit > worst_peak[0]):
@@ -90,10 +90,10 @@ def lapse(compiled_problem: Posed, staged: StagedProblem, v: Array, integrator: 
         violation_times.append(np.array(peak_times))
     if worst_peak is None:
         return None
-    return Lapse(worst_peak[1], worst_peak[2], worst_peak[3], worst_peak[4], tuple(violation_times))
+    return ConstraintViolation(worst_peak[1], worst_peak[2], worst_peak[3], worst_peak[4], tuple(violation_times))
 
 
-def _fine(times: Array, start: float) -> Array:
+def _refined_grid(times: Array, start: float) -> Array:
     """Return a grid with several times between any two at which something is held, or happens."""
     marks = np.unique(np.append(times, start))
     parts = np.arange(_BETWEEN) / _BETWEEN
@@ -114,6 +114,6 @@ def _peaks(times: Array, excess: Array, threshold: float) -> Sequence[tuple[floa
             rise, fall = (excess[k] - excess[previous_index]) / a, (excess[k] - excess[next_index]) / b
             if rise + fall > 0.0:
                 time += 0.5 * float((rise * b - fall * a) / (rise + fall))
-                time = float(np.clip(time, times[previous_index] + _APART * a, times[next_index] - _APART * b))
+                time = float(np.clip(time, times[previous_index] + _MIN_POINT_DISTANCE_FRACTION * a, times[next_index] - _MIN_POINT_DISTANCE_FRACTION * b))
         peaks.append((time, float(excess[k])))
     return peaks

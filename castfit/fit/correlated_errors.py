@@ -29,23 +29,23 @@ import numpy as np
 import scipy
 
 from castfit._support.status import Status
-from castfit.densities.noise.correlation import Across, CorrelationEstimates, InTime
-from castfit.fit.refinement import FitQuestion, RefinedFit
+from castfit.densities.noise.correlation import CrossOutputCorrelation, CorrelationEstimates, TimeCorrelation
+from castfit.fit.refinement import RefinementProblem, RefinedFit
 from castfit.result.covariance import WRITTEN_OUT
 from castfit.result.residuals import groups
 from castfit.result.result import Result
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
-    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.compiled_problem import CompiledProblem
 
-_ROUNDS = 60  # fits until numbers must stay
+_MAX_ROUNDS = 60  # fits until numbers must stay
 _NOWHERE = (Status.START_FAILED, Status.EVALUATION_FAILED)
-_STILL = 1e-6  # relative change of what is estimated
+_CONVERGENCE_RTOL = 1e-6  # relative change of what is estimated
 _GRID = 41  # time constants that are tried first
 _SHORT, _LONG = 0.05, 30.0  # of the shortest distance of data, and of their whole length
 _EXACT = 1e-12  # relative change at which expectations of what was not measured end
-_SINGULAR = 1e-10  # least eigenvalue of joint correlations
+_MIN_CORRELATION_EIGENVALUE = 1e-10  # least eigenvalue of joint correlations
 _RANK = 1e-9  # relative size of directions that the data do not determine
 _STEP = 1e-3  # in the logarithm of a time constant, for curvatures
 _TRIES, _FAR, _NEAR = 8, 3.0, 1.5  # of widths of the likelihood of a logarithm: how often, how far, how nearly
@@ -56,41 +56,41 @@ class CorrelatedErrors(RefinedFit):
 
     what = "errors that depend on each other"
 
-    def __init__(self, question: FitQuestion) -> None:
+    def __init__(self, question: RefinementProblem) -> None:
         self.problem = question.problem
         compiled_problem = self.problem.posed
         self.said = compiled_problem.correlations
-        self.labels = tuple(dict.fromkeys(c.label for c in self.said if isinstance(c, InTime) and c.label))
-        self.joint = tuple(dict.fromkeys(n for c in self.said if isinstance(c, Across) and c.unknown for n in c.names))
+        self.labels = tuple(dict.fromkeys(c.label for c in self.said if isinstance(c, TimeCorrelation) and c.label))
+        self.joint = tuple(dict.fromkeys(n for c in self.said if isinstance(c, CrossOutputCorrelation) and c.unknown for n in c.names))
         self.found: CorrelationEstimates | None = None
         if isinstance(question.start, Result):  # of the same errors, with what was found of them
             self.found = question.start.errors
         self.rounds, self.settled, self.notes = 0, False, list[str]()
         self.residuals: _Residuals | None = None
 
-    def begun(self, question: FitQuestion) -> FitQuestion:
+    def begun(self, question: RefinementProblem) -> RefinementProblem:
         """Return the problem in which errors are independent, or are what an earlier result says."""
         return replace(question, problem=self.problem.posed.with_errors(self.found))
 
-    def refined(self, answer: Result) -> FitQuestion | None:
+    def refined(self, answer: Result) -> RefinementProblem | None:
         """Return the problem at likelier numbers, unless they stay."""
         is_first_fit = self.found is None  # and answers another question than that of errors that depend on each other
         is_informative = not answer.status.cut_off and answer.status not in _NOWHERE
-        if not (answer.success or (is_first_fit and is_informative)) or self.rounds == _ROUNDS:
+        if not (answer.success or (is_first_fit and is_informative)) or self.rounds == _MAX_ROUNDS:
             return None
         self.rounds += 1
         compiled_problem = self.problem.posed
         self.residuals = residuals = _Residuals.of(answer, compiled_problem.with_errors(self.found))
-        estimates = estimated(compiled_problem, self.labels, self.joint, residuals, self.found)
-        if self.joint and _least_correlation(estimates) < _SINGULAR:
+        estimates = estimate_correlation(compiled_problem, self.labels, self.joint, residuals, self.found)
+        if self.joint and _least_correlation(estimates) < _MIN_CORRELATION_EIGENVALUE:
             message = f"The errors of {', '.join(self.joint)} are so strongly correlated that their covariance matrix"
             self.notes = [f"{message} is singular: some combination of outputs is fitted exactly. Remove one of these outputs."]
             return None
-        if self.found is not None and _moved(self.found, estimates) <= _STILL:
+        if self.found is not None and _moved(self.found, estimates) <= _CONVERGENCE_RTOL:
             self.settled = True
             return None
         self.found = estimates
-        return FitQuestion(compiled_problem.with_errors(estimates), answer, near=True)
+        return RefinementProblem(compiled_problem.with_errors(estimates), answer, near=True)
 
     def concluded(self, answer: Result) -> Result:
         """Return the result with the estimated error correlations."""
@@ -105,18 +105,18 @@ class CorrelatedErrors(RefinedFit):
         status = Status.DIVERGING if self.notes and answer.success else answer.status
         n_extra = len(self.labels) + (len(self.joint) * (len(self.joint) + 1) // 2 - 1 if self.joint else 0)
         log_n_data = np.log(answer.n_data)
-        result = answer.ended(status, " ".join([answer.message, *messages, *(told(estimates) if answer.success else ())]))
+        result = answer.ended(status, " ".join([answer.message, *messages, *(describe_correlation(estimates) if answer.success else ())]))
         if self.settled and self.residuals is not None:
             for label in self.labels:
-                result = widened(result, self.problem.posed, label, estimates, self.residuals)
+                result = inflate_covariance(result, self.problem.posed, label, estimates, self.residuals)
         return replace(
             result, errors=estimates, n_estimated=answer.n_estimated + n_extra, aic=answer.aic + 2.0 * n_extra,
             bic=answer.bic + n_extra * float(log_n_data),
         )  # fmt: skip
 
 
-def estimated(
-    posed: Posed, labels: tuple[str, ...], joint: tuple[str, ...], residuals: _Residuals,
+def estimate_correlation(
+    posed: CompiledProblem, labels: tuple[str, ...], joint: tuple[str, ...], residuals: _Residuals,
     before: CorrelationEstimates | None,
 ) -> CorrelationEstimates:  # fmt: skip
     """Return the likeliest numbers given residuals (n,), in units of the data's weights, per experiment."""
@@ -136,7 +136,7 @@ class _Residuals:
     priors: Array
 
     @classmethod
-    def of(cls, answer: Result, compiled_problem: Posed) -> _Residuals:
+    def of(cls, answer: Result, compiled_problem: CompiledProblem) -> _Residuals:
         """Build the residuals and Jacobians from a fit, whose Jacobian is that of independent errors."""
         sizes = [int(c.points.mask.sum()) for c in compiled_problem.conditions]
         free = np.array([name not in answer.active for name in answer.names], dtype=np.bool_)
@@ -153,7 +153,7 @@ class _Residuals:
         return replace(self, r=[r + J @ theta_step for r, J in zip(self.r, self.J, strict=True)])
 
 
-def _likeliest_time(compiled_problem: Posed, label: str, times: dict[str, float], residuals: _Residuals) -> tuple[float, float]:
+def _likeliest_time(compiled_problem: CompiledProblem, label: str, times: dict[str, float], residuals: _Residuals) -> tuple[float, float]:
     """Return a time constant, the others given, and the standard error of its logarithm."""
     measurement_times = [
         c.points.times[c.points.mask[:, j]]
@@ -176,7 +176,7 @@ def _likeliest_time(compiled_problem: Posed, label: str, times: dict[str, float]
     return float(np.exp(x)), float(curvature**-0.5) if curvature > _STEP else np.inf
 
 
-def widened(answer: Result, compiled_problem: Posed, label: str, estimates: CorrelationEstimates, residuals: _Residuals) -> Result:
+def inflate_covariance(answer: Result, compiled_problem: CompiledProblem, label: str, estimates: CorrelationEstimates, residuals: _Residuals) -> Result:
     """Return the result with the uncertainty of a time constant included in its covariance."""
     free = np.flatnonzero([name not in answer.active for name in answer.names])
     if not free.size or len(answer.names) > WRITTEN_OUT:
@@ -229,7 +229,7 @@ class _Weighted:
     cost: float
 
     @classmethod
-    def at(cls, compiled_problem: Posed, times: Mapping[str, float], residuals: _Residuals) -> _Weighted:
+    def at(cls, compiled_problem: CompiledProblem, times: Mapping[str, float], residuals: _Residuals) -> _Weighted:
         """Whiten the data and weight them."""
         correlated_problem, cost = compiled_problem.with_errors(CorrelationEstimates(times)), 0.0
         rows: list[Array] = []
@@ -250,12 +250,12 @@ class _Weighted:
         return cls(root @ root.T, all_rows[:, 1:].T @ all_rows[:, 0], cost + float(np.sum(np.log(singular_values[is_significant]))))
 
 
-def _cost(compiled_problem: Posed, times: Mapping[str, float], residuals: _Residuals) -> float:
+def _cost(compiled_problem: CompiledProblem, times: Mapping[str, float], residuals: _Residuals) -> float:
     return _Weighted.at(compiled_problem, times, residuals).cost
 
 
 def _joint_covariance(
-    compiled_problem: Posed, joint: tuple[str, ...], residuals: list[Array], previous: CorrelationEstimates | None
+    compiled_problem: CompiledProblem, joint: tuple[str, ...], residuals: list[Array], previous: CorrelationEstimates | None
 ) -> Array:
     """Return the likeliest covariance of the errors of `joint` outputs."""
     rows: list[Array] = []
@@ -305,7 +305,7 @@ def _moved(previous: CorrelationEstimates, current: CorrelationEstimates) -> flo
     return max(changes, default=0.0)
 
 
-def told(estimates: CorrelationEstimates) -> Iterable[str]:
+def describe_correlation(estimates: CorrelationEstimates) -> Iterable[str]:
     """Describe the estimated error correlations, one sentence each."""
     for name, time in estimates.times.items():
         error = estimates.errors.get(name, np.inf)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit._support.status import Status
-from castfit.fit.refinement import FitQuestion, RefinedFit
+from castfit.fit.refinement import RefinementProblem, RefinedFit
 from castfit.model.delay import LADDER
 from castfit.problem.problem import with_nodes
 from castfit.result.result import Result
@@ -19,7 +19,7 @@ from castfit.result.result import Result
 if TYPE_CHECKING:
     from castfit.problem.problem import Posable
 
-_STILL = 0.01  # of a standard error
+_CONVERGENCE_SE = 0.01  # of a standard error
 _ROUNDING = 1e-6  # of an estimate: data without noise leave no standard errors to compare with
 
 
@@ -28,10 +28,10 @@ class DelayNodes(RefinedFit):
 
     what = "nodes of delay lines"
 
-    def __init__(self, question: FitQuestion) -> None:
+    def __init__(self, question: RefinementProblem) -> None:
         self.problem, self.orders, self.said = question.problem, [_order(question.problem)], ""
 
-    def refined(self, answer: Result) -> FitQuestion | None:
+    def refined(self, answer: Result) -> RefinementProblem | None:
         """Return the problem with more nodes, unless it is known whether there are enough."""
         if not self.said and answer.status.cut_off:
             self.said = f"{_of(answer)}; whether they are enough was not tested."
@@ -43,7 +43,7 @@ class DelayNodes(RefinedFit):
             self.said = f"{_of(answer)}; whether they suffice was not tested."
             return None
         self.orders.append(order)
-        return FitQuestion(finer_problem, answer.values)
+        return RefinementProblem(finer_problem, answer.values)
 
     def joined(self, previous_answer: Result, new_answer: Result) -> Result:
         """Compare estimates with fewer and with more nodes."""
@@ -52,8 +52,8 @@ class DelayNodes(RefinedFit):
             failure = new_answer.message if new_answer.status is not Status.MAX_TIME else "no time was left"
             self.said = f"{_of(previous_answer)}; whether they are enough is unknown: with {order}, {failure}"
             return previous_answer
-        change = _STILL * movement(previous_answer, new_answer)
-        if change <= _STILL:
+        change = _CONVERGENCE_SE * largest_change(previous_answer, new_answer)
+        if change <= _CONVERGENCE_SE:
             comparison = f"with {previous_order} the estimates change by at most {change:.1g} standard errors"
             self.said = f"{_of(new_answer)}; {comparison}."
         elif order == max(LADDER):
@@ -66,12 +66,12 @@ class DelayNodes(RefinedFit):
         return answer.ended(answer.status, f"{answer.message} {self.said}") if self.said else answer
 
 
-def movement(previous: Result, current: Result) -> float:
+def largest_change(previous: Result, current: Result) -> float:
     """Return the largest difference of two results' estimates, in units of what counts as none."""
     largest_ratio = 0.0
     for name, value in current.values.items():
         error = current.standard_errors[name]
-        tolerance = max(_STILL * error if np.isfinite(error) else 0.0, _ROUNDING * abs(value), np.finfo(float).tiny)
+        tolerance = max(_CONVERGENCE_SE * error if np.isfinite(error) else 0.0, _ROUNDING * abs(value), np.finfo(float).tiny)
         if np.isfinite(error) or name in current.active or np.isnan(error):
             largest_ratio = max(largest_ratio, abs(value - previous.values[name]) / tolerance)
     return largest_ratio

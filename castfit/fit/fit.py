@@ -15,26 +15,26 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from castfit._support.arguments import flag_mistakes, is_one_of, is_within, level_rule, option_mistakes, real, text
+from castfit._support.arguments import flag_mistakes, is_one_of, is_within, level_rule, option_mistakes, read_real, shorten_repr
 from castfit._support.blas_threads import one_blas_thread
-from castfit._support.progress_line import duration, following, say
+from castfit._support.progress_line import duration, progress_line, print_progress
 from castfit._support.records import dataclass
-from castfit._support.silence import is_live
-from castfit._support.status import InputError, check
-from castfit._support.time_limit import Interrupt, Stopped, watched
-from castfit.fit.attempt import FitRun, has_states, started_from, with_states
-from castfit.fit.build_result import estimate, reproduced
+from castfit._support.silence import is_interactive
+from castfit._support.status import InputError, raise_if_mistakes
+from castfit._support.time_limit import Interrupt, StopRequested, with_deadline
+from castfit.fit.attempt import FitRun, has_states, with_start_trajectory, with_state_start
+from castfit.fit.build_result import build_result, describe_exact_data
 from castfit.fit.choice import choose
 from castfit.fit.methods import Solver, Transcription, given_parts
-from castfit.fit.refinement import FitQuestion, RefinedFit, solved
-from castfit.fit.start import Origin
-from castfit.fit.strategies import lowest_met, never_above_start, search, told_of_gaps
+from castfit.fit.refinement import RefinementProblem, RefinedFit, solve_with_refinements
+from castfit.fit.start import StartingPoint
+from castfit.fit.strategies import lowest_visited_point, ensure_not_above_start, search_with_fallbacks, add_gap_note
 from castfit.integrate.distributed import lanes_divided, worker_mistakes
 from castfit.integrate.esdirk_binding import wanted_compiler
-from castfit.problem.compiled_problem import Posed
+from castfit.problem.compiled_problem import CompiledProblem
 from castfit.problem.problem import Posable, Problem, kind_mistakes, start_mistakes
 from castfit.result.result import Result
-from castfit.simulate.simulate import Nodes
+from castfit.simulate.simulate import TrajectoryNodes
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.solution import Iteration
 from castfit.transcribe.collocation import Collocation
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from castfit.fit.start.soft_start import SoftStart
     from castfit.result.path_result import PathResult
 
-_CLOSED = 1e-6  # gaps, in units of the states: with larger ones an objective is not that of a trajectory
+_MATCHING_TOLERANCE = 1e-6  # gaps, in units of the states: with larger ones an objective is not that of a trajectory
 
 
 # Wild trial points overflow; they are found and rejected, and must not warn.
@@ -164,7 +164,7 @@ def fit(
             loss_mistakes.append("loss is for a Problem; give the problem problem.robust(loss)")
     is_callable = callback is None or callable(callback)
     known: Any = problem
-    has_noises = isinstance(known, (Problem, Posed)) and bool(known.posed.model.noises)
+    has_noises = isinstance(known, (Problem, CompiledProblem)) and bool(known.posed.model.noises)
     is_given = {
         "transcription": transcription is not None, "solver": solver is not None, "workers": not is_one_of(workers, 1),
         "absolute_sigma": absolute_sigma is not None, "second_start": not is_one_of(second_start, True),
@@ -174,7 +174,7 @@ def fit(
     mistakes += loss_mistakes
     mistakes += option_mistakes(("callback", callback, is_callable, "give a function of one Iteration"))
     requested_transcription, requested_solver = given_parts(None, None, mistakes) if has_noises else given_parts(transcription, solver, mistakes)
-    level, time_limit = real(confidence_level), real(max_time)
+    level, time_limit = read_real(confidence_level), read_real(max_time)
     known = absolute_sigma is None or is_one_of(absolute_sigma, True, False)
     mistakes += option_mistakes(
         level_rule(confidence_level, level),
@@ -186,7 +186,7 @@ def fit(
     mistakes += _worker_mistakes(workers, requested_transcription)
     if mistakes and not has_noises and isinstance(start, Mapping):
         mistakes += start_mistakes(problem, start)
-    check("fit", mistakes)
+    raise_if_mistakes("fit", mistakes)
     assert level is not None
     assert time_limit is not None
     if has_noises:
@@ -199,13 +199,13 @@ def fit(
         )
     if isinstance(start, Result):
         problem = start.answering(problem).problem or problem  # with as many nodes in delay lines as there
-    single_fit = _Fit(
+    single_fit = _FitRequest(
         requested_transcription, requested_solver, start_time + time_limit, callback, verbose, level, absolute_sigma,
         second_start=second_start, retry=retry, verify=verify, divided=isinstance(workers, Executor) or workers != 1,
     )  # fmt: skip
-    question, refinements = FitQuestion(problem, start), _refinements(problem.posed, verify=verify)
-    with Interrupt(), lanes_divided(workers), _line_of(verbose):
-        return solved(question, refinements, single_fit.fit) if refinements else single_fit.fit(question)
+    question, refinements = RefinementProblem(problem, start), _refinements(problem.posed, verify=verify)
+    with Interrupt(), lanes_divided(workers), _progress_line(verbose):
+        return solve_with_refinements(question, refinements, single_fit.fit) if refinements else single_fit.fit(question)
 
 
 plain_fit = cast("Callable[..., Result]", fit)
@@ -217,10 +217,10 @@ def _noisy_mistakes(is_given: Mapping[str, bool], start: Any) -> list[str]:
     reason = "has no effect for models with process noise, whose path is estimated by its likelihood; remove it"
     mistakes = [f"{name} {reason}" for name, is_set in is_given.items() if is_set]
     is_valid_start = start is None or isinstance(start, Mapping) or type(start).__name__ == "PathResult"
-    return mistakes + ([] if is_valid_start else [f"start is {text(start)}; expected values by name, or a result of the same model"])
+    return mistakes + ([] if is_valid_start else [f"start is {shorten_repr(start)}; expected values by name, or a result of the same model"])
 
 
-def _refinements(problem: Posed, *, verify: bool) -> list[type[RefinedFit]]:
+def _refinements(problem: CompiledProblem, *, verify: bool) -> list[type[RefinedFit]]:
     """Return the refinements that repeat the whole fit, the outermost first."""
     refinements: list[type[RefinedFit]] = []
     if problem.model.adaptive and verify:
@@ -236,15 +236,15 @@ def _refinements(problem: Posed, *, verify: bool) -> list[type[RefinedFit]]:
 
         refinements.append(SmoothnessWeights)
     if problem.every_prior:
-        from castfit.fit.laplace_kinks import LaplaceKinks, kinks_of
+        from castfit.fit.laplace_kinks import LaplaceKinks, find_kinks
 
-        if kinks_of(problem):
+        if find_kinks(problem):
             refinements.append(LaplaceKinks)
     return refinements
 
 
 @dataclass(frozen=True)
-class _Fit:
+class _FitRequest:
     """Checked arguments of `fit`, except the problem and the start, which refinements change."""
 
     asked: Transcription | None
@@ -259,17 +259,17 @@ class _Fit:
     verify: bool
     divided: bool
 
-    def fit(self, question: FitQuestion) -> Result:
+    def fit(self, question: RefinementProblem) -> Result:
         """Fit once, with the delay lines, weights of smoothness and signs that the question has."""
         start_time = time.perf_counter()
         problem, start, transcription, choice = question.problem, question.start, self.asked or Collocation(), None
         seconds_left = self.deadline - start_time
-        with watched(seconds_left), _line_of(self.verbose) as line:
+        with with_deadline(seconds_left), _progress_line(self.verbose) as line:
             if line is not None:
                 line("before the first iteration")
             compiled_problem = problem.posed.assuming(absolute_sigma=self.absolute_sigma)
             origin = _origin(compiled_problem, transcription, start, seconds_left)
-            nodes = nodes_of(compiled_problem, start) if isinstance(start, Result) else origin.nodes
+            nodes = result_nodes(compiled_problem, start) if isinstance(start, Result) else origin.nodes
             if self.asked is None:
                 choice = choose(
                     compiled_problem,
@@ -280,12 +280,12 @@ class _Fit:
                     bound=self.given is not None,
                 )
                 transcription = choice.first
-            with suppress(Stopped):  # the solver will notice
+            with suppress(StopRequested):  # the solver will notice
                 if nodes and isinstance(transcription.states, str):
-                    transcription = started_from(compiled_problem, transcription, origin.theta, nodes)
-                    if choice is not None and choice.then is not None:
-                        choice = replace(choice, then=started_from(compiled_problem, choice.then, origin.theta, nodes))
-            report_note: Callable[[str], None] = say if self.verbose else lambda _: None
+                    transcription = with_start_trajectory(compiled_problem, transcription, origin.theta, nodes)
+                    if choice is not None and choice.fallback is not None:
+                        choice = replace(choice, fallback=with_start_trajectory(compiled_problem, choice.fallback, origin.theta, nodes))
+            report_note: Callable[[str], None] = print_progress if self.verbose else lambda _: None
             if origin.note:
                 report_note(origin.note)
             if self.verbose and getattr(transcription, "integrates", True) and transcription.integrator.method == "auto":
@@ -304,28 +304,28 @@ class _Fit:
                 simulated=choice and choice.simulated and (compiled_problem, origin.theta.copy(), choice.simulated),
             )
             if compiled_problem.least_squares:
-                search_end = search(run, transcription, origin.theta)
+                search_end = search_with_fallbacks(run, transcription, origin.theta)
             else:
                 from castfit.fit.maximum_likelihood import most_likely
 
                 search_end = most_likely(run, transcription, origin.theta)
-            search_end = lowest_met(run, search_end, transcription)
-            search_end = never_above_start(run, search_end, transcription, origin.theta)
+            search_end = lowest_visited_point(run, search_end, transcription)
+            search_end = ensure_not_above_start(run, search_end, transcription, origin.theta)
         attempt = search_end.attempt if origin.ended is None else search_end.attempt.ending(origin.ended)
         solution, success, staged = attempt.solution, attempt.solution.status.success, attempt.staged
-        rounding = reproduced(run.problem, staged, attempt.linear, solution.active) if success else ""
+        rounding = describe_exact_data(run.problem, staged, attempt.linear, solution.active) if success else ""
         remark = staged.remark(solution.v) if success else ""
         sentences = (
             *(solution.status.sentence, solution.detail, rounding, origin.note, choice.sentence if choice else ""),
-            *(*search_end.notes, told_of_gaps(run, attempt), remark, solution.status.remedy),
+            *(*search_end.notes, add_gap_note(run, attempt), remark, solution.status.remedy),
         )
         message, seconds = " ".join(f"{part.removesuffix('.')}." for part in sentences if part), time.perf_counter() - start_time
         level = self.confidence_level
-        result = estimate(problem, attempt, run, message=message, time=seconds, confidence_level=level)
+        result = build_result(problem, attempt, run, message=message, time=seconds, confidence_level=level)
         if self.verbose:
             summary = f"{solution.status.value} after {run.iterations} iterations, {seconds:.2f} s"
             quality_note = ", a poor optimum" if result.success and not result.described else ""
-            say(f"{summary}: {result.measure} = {result.objective:.8g}{quality_note}")
+            print_progress(f"{summary}: {result.measure} = {result.objective:.8g}{quality_note}")
         return result
 
 
@@ -338,41 +338,41 @@ def _worker_mistakes(workers: Any, transcription: Transcription | None) -> list[
     ):  # a transcription of the user's own need not say so
         return mistakes
     remedy = "use SingleShooting() or MultipleShooting(), or remove workers"
-    return [f"workers is {text(workers)}, but {transcription.label} has no integrations to divide; {remedy}"]
+    return [f"workers is {shorten_repr(workers)}, but {transcription.label} has no integrations to divide; {remedy}"]
 
 
 def _origin(
-    problem: Posed,
+    problem: CompiledProblem,
     transcription: Transcription,
     start: Mapping[str, float] | Result | Decomposed | SoftStart | str | None,
     max_time: float,
-) -> Origin:
+) -> StartingPoint:
     """Compute the start of the search, with a note on the method used."""
     if isinstance(start, Result):
         start = {**start.parameters, **start.initial_states}
     if start is None or isinstance(start, Mapping):
-        return Origin(problem.guess if start is None else problem.theta_from(start))
+        return StartingPoint(problem.guess if start is None else problem.theta_from(start))
     from castfit.fit.start.decomposition.search import Decomposed, decompose
-    from castfit.fit.start.matching import matching
-    from castfit.fit.start.soft_start import SoftStart, softened
+    from castfit.fit.start.matching import match_gradients
+    from castfit.fit.start.soft_start import SoftStart, soft_start_or_guess
 
     if isinstance(start, str):
         if start not in ("matching", "decomposed", "soft"):
             remedy = "give a mapping from names to values, a Result, 'matching', 'decomposed' or 'soft'"
-            check("fit", [f"start is '{start}'; {remedy}"])
+            raise_if_mistakes("fit", [f"start is '{start}'; {remedy}"])
         if start == "matching":
-            theta = matching(problem, problem.guess, transcription.states, transcription.integrator)
-            return Origin(theta)
+            theta = match_gradients(problem, problem.guess, transcription.states, transcription.integrator)
+            return StartingPoint(theta)
         start = SoftStart() if start == "soft" else Decomposed()
     if isinstance(start, SoftStart):
-        return softened(problem, problem.theta_from(start.start), transcription.integrator, start.stations)
+        return soft_start_or_guess(problem, problem.theta_from(start.start), transcription.integrator, start.stations)
     other = cast("Any", start)
     if isinstance(other, Decomposed):
         return decompose(problem, problem.theta_from(other.start), rng=other.rng, max_time=max_time)
-    return Origin(problem.theta_from(other))  # which says that it is nothing to start from
+    return StartingPoint(problem.theta_from(other))  # which says that it is nothing to start from
 
 
-def refitted_by(result: Result) -> tuple[Transcription, Solver]:
+def refit_method_options(result: Result) -> tuple[Transcription, Solver]:
     """Return by what a result is fitted again: by what found it, or is chosen at its estimates where that is forgotten.
 
     Fits begin at its trajectory anyway.
@@ -382,16 +382,16 @@ def refitted_by(result: Result) -> tuple[Transcription, Solver]:
         return choose(compiled_problem, result.theta, straight=False).first if compiled_problem else Collocation(), GaussNewton()
     transcription, solver = result.found_by
     has_start_nodes = has_states(transcription) and not isinstance(transcription.states, str)
-    return with_states(transcription, "data") if has_start_nodes else transcription, solver
+    return with_state_start(transcription, "data") if has_start_nodes else transcription, solver
 
 
-def at_trajectory(problem: Posed, transcription: Transcription, theta: Array, start: Result) -> Transcription:
+def start_at_trajectory(problem: CompiledProblem, transcription: Transcription, theta: Array, start: Result) -> Transcription:
     """Return the transcription with its states started at a result's nodes, if these are of the same experiments."""
-    nodes = nodes_of(problem, start)
-    return started_from(problem, transcription, theta, nodes) if nodes and isinstance(transcription.states, str) else transcription
+    nodes = result_nodes(problem, start)
+    return with_start_trajectory(problem, transcription, theta, nodes) if nodes and isinstance(transcription.states, str) else transcription
 
 
-def nodes_of(problem: Posed, result: Result) -> list[Nodes]:
+def result_nodes(problem: CompiledProblem, result: Result) -> list[TrajectoryNodes]:
     """Return a result's trajectory, per experiment, where it is one of this problem, else nothing."""
     nodes = list(result.trajectories.values())
     matches_problem = list(result.trajectories) == [c.name for c in problem.conditions] and all(
@@ -403,9 +403,9 @@ def nodes_of(problem: Posed, result: Result) -> list[Nodes]:
     return nodes if matches_problem else []
 
 
-def _line_of(verbose: int | None) -> AbstractContextManager[Callable[[str], None] | None]:
+def _progress_line(verbose: int | None) -> AbstractContextManager[Callable[[str], None] | None]:
     """Return the line that shows how a fit goes on, where somebody sees it."""
-    return following(verbose, keep=False) if is_live() else nullcontext()
+    return progress_line(verbose, keep=False) if is_interactive() else nullcontext()
 
 
 def _reporter(
@@ -421,7 +421,7 @@ def _reporter(
 
     def report(iteration: Iteration) -> Any:
         current_time = time.perf_counter()
-        infeasibility_text = f" (infeasible by {iteration.infeasibility:.1g})" if iteration.infeasibility > _CLOSED else ""
+        infeasibility_text = f" (infeasible by {iteration.infeasibility:.1g})" if iteration.infeasibility > _MATCHING_TOLERANCE else ""
         progress = f"iteration {iteration.iteration}: {iteration.measure} = {iteration.objective:.6g}{infeasibility_text}"
         if verbose is None and line is not None:
             line(progress)
@@ -431,7 +431,7 @@ def _reporter(
             line(f"{progress}; {current_time - start_time:.0f} s{pace_text}{limit_text}")
         else:
             values_text = f"{iteration.measure} {iteration.objective:14.8g}  infeasibility {iteration.infeasibility:9.2e}  {iteration.seconds:7.2f} s"
-            say(f"{iteration.iteration:5d}  {values_text}")
+            print_progress(f"{iteration.iteration:5d}  {values_text}")
         return callback(iteration) if callback is not None else None
 
     return report
@@ -441,4 +441,4 @@ def _reporter(
 def _mention(sentence: str) -> None:
     """Print a sentence once per process."""
     if sentence:
-        say(sentence)
+        print_progress(sentence)

@@ -27,33 +27,33 @@ import scipy
 from castfit._support.status import Status
 from castfit.densities.priors.distributions import PriorDistribution
 from castfit.densities.priors.laplace import (
-    AtKink,
+    KinkBounds,
     LaplacePrior,
-    OneSided,
-    Pinned,
-    distance_of,
-    laplace_of,
-    rounded_off,
+    OneSidedLinearCost,
+    FixedAtKink,
+    distance_prior,
+    find_laplace,
+    smooth_kink,
 )
-from castfit.fit.refinement import FitQuestion, RefinedFit
+from castfit.fit.refinement import RefinementProblem, RefinedFit
 from castfit.problem.prior_rows import ExpressionPrior, QuantityPrior
-from castfit.result.identifiability import AT_KINK, Identifiability, Verdict, overall
+from castfit.result.identifiability import AT_KINK, Identifiability, IdentifiabilityStatus, overall
 from castfit.result.result import Result
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
-    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.compiled_problem import CompiledProblem
     from castfit.problem.problem import Posable
 
 _ROUNDS = 20  # fits until the signs must stay
-_INSIDE = 1e-7  # a multiplier that is this close to its bound is there
+_MULTIPLIER_TOLERANCE = 1e-7  # a multiplier that is this close to its bound is there
 _RIDGE = 1e-10  # relative; makes undetermined directions, and equal kinks, no singularity
-_GENTLE = 0.01  # curvature of a straight cost, relative to that of the data: small, for the solver alone
-_STEEP = 1e6  # that of what holds an expression at its kink
+_LINEAR_COST_CURVATURE = 0.01  # curvature of a straight cost, relative to that of the data: small, for the solver alone
+_KINK_HOLD_CURVATURE = 1e6  # that of what holds an expression at its kink
 
 
 @dataclass(frozen=True)
-class Kink:
+class KinkPosition:
     """A Laplace prior among all priors of a problem, by its position there.
 
     `side` is 0 where it may end on both sides, +1 or -1 where bounds leave one.
@@ -66,7 +66,7 @@ class Kink:
 
     def distance(self, natural: Array) -> tuple[float, Array]:
         """Return u and du/dn (n_theta,)."""
-        rows, slopes, _, _ = replace(self.term, prior=distance_of(self.prior)).rows(natural)
+        rows, slopes, _, _ = replace(self.term, prior=distance_prior(self.prior)).rows(natural)
         return float(rows[0]), slopes[0]
 
 
@@ -79,18 +79,18 @@ class KinkSide:
     curvature: float
 
 
-def kinks_of(problem: Posed) -> tuple[Kink, ...]:
+def find_kinks(problem: CompiledProblem) -> tuple[KinkPosition, ...]:
     """Find the Laplace priors of a problem."""
-    kinks: list[Kink] = []
+    kinks: list[KinkPosition] = []
     for i, term in enumerate(problem.every_prior):
         if isinstance(term, (QuantityPrior, ExpressionPrior)):
-            prior = laplace_of(term.prior)
+            prior = find_laplace(term.prior)
             if prior is not None:
-                kinks.append(Kink(i, term, prior, _only_side(problem, term, prior)))
+                kinks.append(KinkPosition(i, term, prior, _only_side(problem, term, prior)))
     return tuple(kinks)
 
 
-def _only_side(problem: Posed, term: QuantityPrior | ExpressionPrior, prior: LaplacePrior) -> float:
+def _only_side(problem: CompiledProblem, term: QuantityPrior | ExpressionPrior, prior: LaplacePrior) -> float:
     if isinstance(term, ExpressionPrior):
         return 0.0
     q = problem.quantities[term.at]
@@ -105,19 +105,19 @@ class LaplaceKinks(RefinedFit):
 
     what = "kinks of Laplace priors"
 
-    def __init__(self, question: FitQuestion) -> None:
+    def __init__(self, question: RefinementProblem) -> None:
         self.problem, compiled_problem = question.problem, question.problem.posed
-        self.kinks = kinks_of(compiled_problem)
+        self.kinks = find_kinks(compiled_problem)
         initial_sides: dict[int, KinkSide | None] = {k.at: KinkSide(k.side, 0.0, 0.0) if k.side else None for k in self.kinks}
         self.smooth = _arranged(compiled_problem, self.kinks, initial_sides)
         self.seen: list[tuple[float, ...]] = []
         self.settled = False
 
-    def begun(self, question: FitQuestion) -> FitQuestion:
+    def begun(self, question: RefinementProblem) -> RefinementProblem:
         """Return the problem with parabolas."""
         return replace(question, problem=self.smooth)
 
-    def refined(self, answer: Result) -> FitQuestion | None:
+    def refined(self, answer: Result) -> RefinementProblem | None:
         """Return the problem with the signs that follow from the answer, unless these are known."""
         seen_signs = self.seen
         if not _usable(answer) or (seen_signs and not answer.success) or len(seen_signs) == _ROUNDS:
@@ -129,12 +129,12 @@ class LaplaceKinks(RefinedFit):
             return None
         seen_signs.append(signs)
         self.smooth = _arranged(self.problem.posed, self.kinks, kink_sides)
-        return FitQuestion(self.smooth, _moved(answer, self.smooth), near=True)
+        return RefinementProblem(self.smooth, _moved(answer, self.smooth), near=True)
 
     def concluded(self, answer: Result) -> Result:
         """Return the answer as one of the problem with kinks."""
         signs = self.seen[-1] if self.seen else ()
-        return _as_asked(self.problem, self.smooth, answer, self.kinks, signs, is_converged=self.settled)
+        return _restore_kinks(self.problem, self.smooth, answer, self.kinks, signs, is_converged=self.settled)
 
 
 def _usable(result: Result) -> bool:
@@ -143,33 +143,33 @@ def _usable(result: Result) -> bool:
     return bool(finite) and not result.status.cut_off
 
 
-def _arranged(problem: Posed, kinks: Sequence[Kink], kink_sides: Mapping[int, KinkSide | None]) -> Posed:
+def _arranged(problem: CompiledProblem, kinks: Sequence[KinkPosition], kink_sides: Mapping[int, KinkSide | None]) -> CompiledProblem:
     """Return the problem with smooth costs in place of kinks: parabolas where the place is not known."""
     terms, quantities = list(problem.every_prior), [replace(q, prior=None) for q in problem.quantities]
     for kink in kinks:
         kink_side, laplace_prior = kink_sides[kink.at], kink.prior
         smooth: PriorDistribution
         if kink_side is None:
-            smooth = rounded_off(laplace_prior, _guess(problem, kink))
+            smooth = smooth_kink(laplace_prior, _guess(problem, kink))
         elif kink_side.sign:
-            smooth = OneSided(laplace_prior.mean, laplace_prior.scale, kink_side.sign, _GENTLE * kink_side.curvature, on=laplace_prior.on)
+            smooth = OneSidedLinearCost(laplace_prior.mean, laplace_prior.scale, kink_side.sign, _LINEAR_COST_CURVATURE * kink_side.curvature, on=laplace_prior.on)
         elif isinstance(kink.term, QuantityPrior):
-            smooth, j = AtKink(laplace_prior.mean, laplace_prior.scale, on=laplace_prior.on), kink.term.at
+            smooth, j = KinkBounds(laplace_prior.mean, laplace_prior.scale, on=laplace_prior.on), kink.term.at
             quantities[j] = replace(quantities[j], guess=laplace_prior.kink, lower=laplace_prior.kink, upper=laplace_prior.kink)
         else:
-            smooth = Pinned(laplace_prior.mean, laplace_prior.scale, kink_side.multiplier, _STEEP * kink_side.curvature, on=laplace_prior.on)
+            smooth = FixedAtKink(laplace_prior.mean, laplace_prior.scale, kink_side.multiplier, _KINK_HOLD_CURVATURE * kink_side.curvature, on=laplace_prior.on)
         terms[kink.at] = replace(kink.term, prior=smooth)
     return replace(problem, quantities=tuple(quantities), prior_terms=tuple(terms))
 
 
-def _guess(problem: Posed, kink: Kink) -> float:
+def _guess(problem: CompiledProblem, kink: KinkPosition) -> float:
     natural = problem.to_natural(problem.guess)
     if isinstance(kink.term, QuantityPrior):
         return float(natural[kink.term.at])
     return float(kink.term.expression.values(natural)[0][0])
 
 
-def _moved(result: Result, problem: Posed) -> Result:
+def _moved(result: Result, problem: CompiledProblem) -> Result:
     """Return a result as the start of a problem in which some quantities are fixed."""
     fixed_values = {q.name: q.guess for q in problem.quantities if q.lower == q.upper}
     return replace(
@@ -179,7 +179,7 @@ def _moved(result: Result, problem: Posed) -> Result:
     )
 
 
-def _places(result: Result, problem: Posed, kinks: Sequence[Kink]) -> dict[int, KinkSide]:
+def _places(result: Result, problem: CompiledProblem, kinks: Sequence[KinkPosition]) -> dict[int, KinkSide]:
     """Solve the problem linearized at a result, and say where each quantity is relative to its kink."""
     theta = result.theta
     natural, slope = problem.to_natural(theta), problem.natural_slope(theta)
@@ -207,7 +207,7 @@ def _places(result: Result, problem: Posed, kinks: Sequence[Kink]) -> dict[int, 
     curvature_along = np.where(squares > 0.0, 1.0 / np.where(squares > 0.0, squares, 1.0), weight**2)
     kink_sides: dict[int, KinkSide] = {}
     for i, kink in enumerate(kinks):
-        is_at_kink = abs(multiplier[i]) < (1.0 - _INSIDE) * weight[i] and not kink.side
+        is_at_kink = abs(multiplier[i]) < (1.0 - _MULTIPLIER_TOLERANCE) * weight[i] and not kink.side
         sign = 0.0 if is_at_kink else float(np.sign(multiplier[i]))
         kink_sides[kink.at] = KinkSide(sign, float(multiplier[i]), float(curvature_along[i]))
     return kink_sides
@@ -236,8 +236,8 @@ def _dual(Q: Array, c: Array, u: Array, sides: Sequence[float]) -> Array:
     return x
 
 
-def _as_asked(
-    problem: Posable, smooth: Posed, result: Result, kinks: Sequence[Kink], signs: Sequence[float], *, is_converged: bool
+def _restore_kinks(
+    problem: Posable, smooth: CompiledProblem, result: Result, kinks: Sequence[KinkPosition], signs: Sequence[float], *, is_converged: bool
 ) -> Result:
     """Return a fit of the smooth problem as one of the problem with kinks, and say which quantities are at them."""
     compiled_problem = problem.posed
@@ -283,7 +283,7 @@ def _judged(identifiability: Identifiability, names: Mapping[str, float]) -> Ide
     if not names:
         return identifiability
     verdicts = tuple(
-        Verdict(v.name, AT_KINK, f"at the kink of its prior, {names[v.name]:g}") if v.name in names else v
+        IdentifiabilityStatus(v.name, AT_KINK, f"at the kink of its prior, {names[v.name]:g}") if v.name in names else v
         for v in identifiability.verdicts
     )
     return replace(identifiability, verdicts=verdicts, sentence=overall(verdicts, ""))

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit._support.status import Status
-from castfit._support.time_limit import Stopped, unwatched, watched
-from castfit.fit.attempt import Attempt, FitRun, SolveStaging, has_states, judge, started_from, with_states
-from castfit.fit.start.gaussian_surrogate import completed, surrogate, with_spreads
-from castfit.fit.strategies import SearchEnd, lowest_met, search
+from castfit._support.time_limit import StopRequested, without_deadline, with_deadline
+from castfit.fit.attempt import Attempt, FitRun, SolveStaging, has_states, verify_solution, with_start_trajectory, with_state_start
+from castfit.fit.start.gaussian_surrogate import restore_noise_parameters, gaussian_surrogate, with_spreads
+from castfit.fit.strategies import SearchEnd, lowest_visited_point, search_with_fallbacks
 from castfit.transcribe.single_shooting import SingleShooting
 
 if TYPE_CHECKING:
@@ -27,41 +27,41 @@ if TYPE_CHECKING:
     from castfit.fit.methods import Transcription
     from castfit.solve.staged import StagedProblem
 
-_KEPT = 0.25  # of the time: least squares that take longer are followed by the likelihood itself all the same
-_ROUGH = 1e-4  # of half the squares: what least squares may be off where they are only a start
+_LEAST_SQUARES_TIME_FRACTION = 0.25  # of the time: least squares that take longer are followed by the likelihood itself all the same
+_LEAST_SQUARES_COST_RTOL = 1e-4  # of half the squares: what least squares may be off where they are only a start
 
 
 def most_likely(run: FitRun, requested_transcription: Transcription, theta: Array) -> SearchEnd:
     """Search by least squares, then maximise the likelihood."""
     problem = run.problem
-    surrogate_problem = surrogate(problem)
+    surrogate_problem = gaussian_surrogate(problem)
     positions = [problem.names.index(name) for name in surrogate_problem.names]
-    least_squares_run = replace(run, problem=surrogate_problem, verify=False, rough=_ROUGH)
-    least_squares_run.deadline = run.deadline - _KEPT * max(run.remaining, 0.0) if np.isfinite(run.deadline) else run.deadline
-    with watched(least_squares_run.remaining):
-        least_squares_end = lowest_met(least_squares_run, search(least_squares_run, requested_transcription, theta[positions]), requested_transcription)
-    run.iterations, run.tries = least_squares_run.iterations, least_squares_run.tries + 1
+    least_squares_run = replace(run, problem=surrogate_problem, verify=False, rough=_LEAST_SQUARES_COST_RTOL)
+    least_squares_run.deadline = run.deadline - _LEAST_SQUARES_TIME_FRACTION * max(run.remaining, 0.0) if np.isfinite(run.deadline) else run.deadline
+    with with_deadline(least_squares_run.remaining):
+        least_squares_end = lowest_visited_point(least_squares_run, search_with_fallbacks(least_squares_run, requested_transcription, theta[positions]), requested_transcription)
+    run.iterations, run.n_attempts = least_squares_run.iterations, least_squares_run.n_attempts + 1
     least_squares_attempt = least_squares_end.attempt
-    start_theta = completed(problem, surrogate_problem, least_squares_attempt.theta, theta)
+    start_theta = restore_noise_parameters(problem, surrogate_problem, least_squares_attempt.theta, theta)
     if run.choice is not None:
         requested_transcription = least_squares_attempt.transcription  # by which it was found
     transcription = requested_transcription
-    with suppress(Stopped):  # the solver will notice
-        transcription = started_from(problem, requested_transcription, start_theta, least_squares_attempt.nodes)
+    with suppress(StopRequested):  # the solver will notice
+        transcription = with_start_trajectory(problem, requested_transcription, start_theta, least_squares_attempt.nodes)
     staged = _spread(run, transcription, start_theta)
     if least_squares_attempt.solution.status in (Status.INTERRUPTED, Status.STOPPED_BY_CALLBACK) or run.remaining <= 0:
         solution = replace(least_squares_attempt.solution, v=staged.start, active=np.zeros(staged.layout.n_v, dtype=np.int8))
-        with unwatched():  # it takes an evaluation or two
-            solution, linear = judge(staged, solution, run.remaining)
+        with without_deadline():  # it takes an evaluation or two
+            solution, linear = verify_solution(staged, solution, run.remaining)
         return SearchEnd(Attempt(SolveStaging(transcription, staged), solution, linear, None), least_squares_end.notes)
-    with suppress(Stopped):
+    with suppress(StopRequested):
         evaluation = staged.evaluate(staged.start)
         simulated_problem = _spread(run, SingleShooting(requested_transcription.integrator), theta)
         start_evaluation = simulated_problem.evaluate(simulated_problem.start)
         if start_evaluation.ok and start_evaluation.cost < evaluation.cost:
-            transcription = with_states(requested_transcription, "simulation") if has_states(requested_transcription) else requested_transcription
+            transcription = with_state_start(requested_transcription, "simulation") if has_states(requested_transcription) else requested_transcription
             staged = transcription.transcribe(problem, simulated_problem.layout.theta(simulated_problem.start))
-    return SearchEnd(run.attempt(SolveStaging(transcription, staged, warm=True)), least_squares_end.notes)
+    return SearchEnd(run.attempt(SolveStaging(transcription, staged, is_warm_start=True)), least_squares_end.notes)
 
 
 def _spread(run: FitRun, transcription: Transcription, theta: Array) -> StagedProblem:
@@ -70,7 +70,7 @@ def _spread(run: FitRun, transcription: Transcription, theta: Array) -> StagedPr
     A clock that has run out does not keep them from there: what was found would be called far less likely than it is.
     """
     staged = transcription.transcribe(run.problem, theta)
-    with unwatched():
+    with without_deadline():
         new_start = with_spreads(run.problem, staged, staged.start)
         new_staged = transcription.transcribe(run.problem, staged.layout.theta(new_start))
         evaluation, new_evaluation = staged.evaluate(staged.start), new_staged.evaluate(new_staged.start)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
-from castfit._support.arguments import text
+from castfit._support.arguments import shorten_repr
 from castfit._support.records import dataclass
 from castfit._support.status import suggest
 from castfit.solve.gauss_newton import GaussNewton
@@ -18,7 +18,7 @@ from castfit.transcribe.single_shooting import SingleShooting
 if TYPE_CHECKING:
     from castfit.integrate import IntegratorOptions
     from castfit.problem.problem import Posable
-    from castfit.solve.solution import Control, Solution
+    from castfit.solve.solution import SolveControl, Solution
     from castfit.solve.staged import Array, StagedProblem
     from castfit.transcribe.trajectory import States
 
@@ -63,7 +63,7 @@ class Solver(Protocol):
         """Name in tables."""
         ...
 
-    def solve(self, staged: StagedProblem, control: Control, *, warm: bool = False) -> Solution:
+    def solve(self, staged: StagedProblem, control: SolveControl, *, warm: bool = False) -> Solution:
         """Solve; a fit that fails is a status, not an exception.  `warm` says that the start is nearly optimal."""
         ...
 
@@ -140,7 +140,7 @@ def given_parts(
 
 
 @dataclass(frozen=True)
-class Demand:
+class SolverRequirement:
     """Requirement of a transcription that provides no Jacobians, which not every solver fulfils.
 
     what, remedy : words, of what it is and what to do with another solver
@@ -152,13 +152,13 @@ class Demand:
     solver: Callable[[], Solver]
 
 
-DEMANDS: dict[type, Demand] = {
-    MatchingProducts: Demand(
+DEMANDS: dict[type, SolverRequirement] = {
+    MatchingProducts: SolverRequirement(
         "matching='scalar' gives one vanishing gradient per interval",
         "use Sqp() or Ipopt(), or matching='vector'",
         _sqp,
     ),
-    GradientEvaluation: Demand(
+    GradientEvaluation: SolverRequirement(
         "derivatives='adjoint' gives the gradient of the cost alone",
         "use Ipopt(), or derivatives='forward'",
         _ipopt,
@@ -167,7 +167,7 @@ DEMANDS: dict[type, Demand] = {
 """What transcriptions may give instead of a `Linearization`."""
 
 
-def _demand(transcription: Any) -> Demand | None:
+def _demand(transcription: Any) -> SolverRequirement | None:
     """Return the requirement of a transcription, or None. A user's transcription need not define `capabilities`."""
     capabilities = getattr(transcription, "gives", (Linearization,))
     return None if Linearization in capabilities else DEMANDS[capabilities[0]]
@@ -196,7 +196,7 @@ def _part(
             return makers[name]()
         mistakes.append(f"{label} is '{value}': {suggest(name, suggestions)}; or give {remedy}")
     elif value is not None and (isinstance(value, type) or not callable(getattr(value, method, None))):
-        mistakes.append(f"{label} is {text(value)}; give {remedy}")
+        mistakes.append(f"{label} is {shorten_repr(value)}; give {remedy}")
     else:
         return cast("_T | None", value)
     return None

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.progress_line import say
-from castfit._support.status import Status, check
+from castfit._support.progress_line import print_progress
+from castfit._support.status import Status, raise_if_mistakes
 from castfit._support.time_limit import Interrupt
 from castfit.fit.path_bands import PathBands
 from castfit.problem.compiled_problem import LIKELIHOOD, LOSS, NO_LIKELIHOOD
@@ -26,26 +26,26 @@ from castfit.transcribe.path_likelihood import PathEvaluation, PathLikelihood, P
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Mask
-    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.compiled_problem import CompiledProblem
     from castfit.problem.problem import Posable
 
 _STILL, _SLOW = 1e-4, 5e-3  # in log L, of one experiment: what is left to move; where halving gains little, was moved
 _GAIN, _BEST_GAIN = 6.0, 16.0  # times less is moved at each halving where that pays; for linear models (order 4)
 _LEVELS = 10  # refinements
-_ROUGH = 1.0  # in log L: stages that are refined before anything is estimated
+_MAX_STAGE_ERROR_LOG_L = 1.0  # in log L: stages that are refined before anything is estimated
 _ITERATIONS, _HALVINGS, _POLISH = 200, 15, 6
-_FLAT = 1e-7  # promised gain of log L at which a search ends
-_SHARP = 1e-11  # the same by the differenced curvature
-_ACCEPTED = 1e-4  # gain still promised where rounding ends the search
-_LONGEST = 1.5  # step of a logarithm
+_MIN_PREDICTED_GAIN_LOG_L = 1e-7  # promised gain of log L at which a search ends
+_MIN_PREDICTED_GAIN_NEWTON = 1e-11  # the same by the differenced curvature
+_ACCEPTABLE_GAIN_LOG_L = 1e-4  # gain still promised where rounding ends the search
+_MAX_LOG_STEP = 1.5  # step of a logarithm
 _FIRST_STEP, _STEP = 1e-4, 0.02  # of differences: relative, then in standard errors
-_WIDEST = 0.05  # step of differences of a logarithm: an intensity near 0 hardly matters, however far one goes
-_NOTHING = 1e-3  # curvature along a logarithm of which nothing is known: 30 is its standard error
+_MAX_LOG_DIFFERENCE_STEP = 0.05  # step of differences of a logarithm: an intensity near 0 hardly matters, however far one goes
+_UNINFORMATIVE_CURVATURE = 1e-3  # curvature along a logarithm of which nothing is known: 30 is its standard error
 _SINGULAR = 1e-9  # least eigenvalue of the curvature, scaled by its diagonal
-_GUESS = 0.1  # of the size of the data: where an unknown sigma begins
+_INITIAL_SIGMA_FRACTION = 0.1  # of the size of the data: where an unknown sigma begins
 
 
-def noisy_mistakes(problem: Posed) -> list[str]:
+def noisy_mistakes(problem: CompiledProblem) -> list[str]:
     """List the features that cannot be combined with noises in a model, with alternatives."""
     model, mistakes = problem.model, list[str]()
     prefix = f"the model has process noise ({', '.join(model.noises)}), so"
@@ -78,7 +78,7 @@ def noisy_mistakes(problem: Posed) -> list[str]:
 
 
 @dataclass
-class _Climb:
+class _LikelihoodSearch:
     """The search for the most likely quantities, on stages that become finer; lower and upper are bounds of y."""
 
     lower: Array
@@ -104,7 +104,7 @@ class _Climb:
         seconds = time.perf_counter() - self.began
         iteration = Iteration(len(self.history) - 1, evaluation.value, np.nan, 0.0, evaluation.y, seconds, self.history[-1], LIKELIHOOD)
         if self.verbose:
-            say(f"{iteration.iteration:5d}  -log L {evaluation.value:14.8g}  {seconds:7.2f} s")
+            print_progress(f"{iteration.iteration:5d}  -log L {evaluation.value:14.8g}  {seconds:7.2f} s")
         if self.callback is not None and self.callback(iteration):
             self.stopped = Status.STOPPED_BY_CALLBACK
         return self.halted()
@@ -160,10 +160,10 @@ class _Climb:
             step = np.zeros(evaluation.y.size)
             step[free] = -np.linalg.solve(curvature[np.ix_(free, free)], evaluation.gradient[free])
             predicted_decrease = -0.5 * float(step @ evaluation.gradient)
-            if predicted_decrease < _FLAT:
+            if predicted_decrease < _MIN_PREDICTED_GAIN_LOG_L:
                 return evaluation, curvature, Status.CONVERGED
             new_evaluation, starts, longest = None, [mode.start for mode in evaluation.modes], np.abs(step[self.log]).max(initial=0.0)
-            length = min(1.0, _LONGEST / longest) if longest > 0.0 else 1.0
+            length = min(1.0, _MAX_LOG_STEP / longest) if longest > 0.0 else 1.0
             for _ in range(_HALVINGS):
                 y = np.clip(evaluation.y + length * step, self.lower, self.upper)
                 trial = self.evaluate(likelihood, y, starts)
@@ -173,7 +173,7 @@ class _Climb:
                 length *= 0.5 if np.isfinite(trial.value) else 0.25
             if new_evaluation is None:
                 if is_rebuilt:
-                    return evaluation, curvature, Status.CONVERGED if predicted_decrease < _ACCEPTED else Status.STEP_TOO_SMALL
+                    return evaluation, curvature, Status.CONVERGED if predicted_decrease < _ACCEPTABLE_GAIN_LOG_L else Status.STEP_TOO_SMALL
                 curvature, is_rebuilt = self.convex(self.curvature(likelihood, evaluation, self.first_widths(evaluation.y))), True
                 continue
             s, change = new_evaluation.y - evaluation.y, new_evaluation.gradient - evaluation.gradient
@@ -197,7 +197,7 @@ class _Climb:
             if not free.any():
                 return evaluation, hessian, Status.CONVERGED
             widths = _STEP / np.sqrt(np.maximum(np.diag(curvature), 1e-300))
-            hessian = self.curvature(likelihood, evaluation, np.where(self.log, np.minimum(widths, _WIDEST), widths))
+            hessian = self.curvature(likelihood, evaluation, np.where(self.log, np.minimum(widths, _MAX_LOG_DIFFERENCE_STEP), widths))
             free_hessian = hessian[np.ix_(free, free)]
             if not definite(free_hessian):
                 # A direction in which nothing is known: flat, so that the likelihood is as good everywhere along it.
@@ -205,16 +205,16 @@ class _Climb:
             step = np.zeros(evaluation.y.size)
             step[free] = -np.linalg.solve(free_hessian, evaluation.gradient[free])
             predicted_decrease = -0.5 * float(step @ evaluation.gradient)
-            if predicted_decrease < _SHARP or self.stopped is not None:
+            if predicted_decrease < _MIN_PREDICTED_GAIN_NEWTON or self.stopped is not None:
                 return evaluation, hessian, self.stopped or Status.CONVERGED
             longest = np.abs(step[self.log]).max(initial=0.0)
-            y = np.clip(evaluation.y + (min(1.0, _LONGEST / longest) if longest > 0.0 else 1.0) * step, self.lower, self.upper)
+            y = np.clip(evaluation.y + (min(1.0, _MAX_LOG_STEP / longest) if longest > 0.0 else 1.0) * step, self.lower, self.upper)
             new_evaluation = self.evaluate(likelihood, y, [mode.start for mode in evaluation.modes])
             if not new_evaluation.value < evaluation.value:
-                return evaluation, hessian, Status.CONVERGED if predicted_decrease < _ACCEPTED else Status.STEP_TOO_SMALL
+                return evaluation, hessian, Status.CONVERGED if predicted_decrease < _ACCEPTABLE_GAIN_LOG_L else Status.STEP_TOO_SMALL
             evaluation, curvature = new_evaluation, self.convex(hessian)
             self.told(evaluation)
-        return evaluation, hessian, Status.CONVERGED if predicted_decrease < _FLAT else Status.ACCEPTABLE
+        return evaluation, hessian, Status.CONVERGED if predicted_decrease < _MIN_PREDICTED_GAIN_LOG_L else Status.ACCEPTABLE
 
     def covariance(self, evaluation: PathEvaluation, hessian: Array) -> Array:
         """Return the covariance of y, NaN for what a bound holds or is flat, or all of it where there is none."""
@@ -229,7 +229,7 @@ class _Climb:
         free = self.free(evaluation)
         if definite(hessian[np.ix_(free, free)]):
             return np.zeros(free.size, dtype=np.bool_)
-        return free & self.log & (np.abs(np.diag(hessian)) < _NOTHING)
+        return free & self.log & (np.abs(np.diag(hessian)) < _UNINFORMATIVE_CURVATURE)
 
     def fine(self, previous_change: float, change: float, experiments: int) -> bool:
         """Check whether the stages are fine enough, from the changes of log L in the last two refinements.
@@ -276,14 +276,14 @@ def fit_noisy(
     """Estimate quantities and the path of a problem whose model has noises; see `fit`."""
     start_time = time.perf_counter()
     compiled_problem = problem.posed
-    check("fit", noisy_mistakes(compiled_problem))
+    raise_if_mistakes("fit", noisy_mistakes(compiled_problem))
     marginal_problem, spreads = marginal(compiled_problem)
     start_values = start.parameters if isinstance(start, PathResult) else dict(start or {})
     labels = [f"sigma({name})" if name else "sigma" for name in marginal_problem.groups]
     start_sigmas = {n: float(v) for n, v in start_values.items() if n in labels}
     theta = marginal_problem.theta_from({n: v for n, v in start_values.items() if n not in labels})
     sizes = [_size(marginal_problem, g) for g in range(len(labels))]
-    sigma = [start_sigmas.get(n, _GUESS * size) for n, size in zip(labels, sizes, strict=True)]
+    sigma = [start_sigmas.get(n, _INITIAL_SIGMA_FRACTION * size) for n, size in zip(labels, sizes, strict=True)]
     min_sigmas = np.array([1e-6 * size for size in sizes])
     limits = np.array(marginal_problem.group_bounds, dtype=float).reshape(-1, 2) if marginal_problem.group_bounds else None
     if limits is not None:
@@ -297,9 +297,9 @@ def fit_noisy(
     y = np.clip(np.concatenate([theta, np.log(np.array(sigma, dtype=float))]), lower, upper)
 
     with Interrupt() as interrupt, np.errstate(all="ignore"):
-        search = _Climb(lower, upper, log, compiled_problem.n_data, start_time + max_time, callback, interrupt, verbose == 2, start_time)
+        search = _LikelihoodSearch(lower, upper, log, compiled_problem.n_data, start_time + max_time, callback, interrupt, verbose == 2, start_time)
         likelihood = PathLikelihood(marginal_problem, spreads, [_gap(c.times, c.start) for c in marginal_problem.conditions])
-        evaluation, likelihood, refinement_change = _begun(search, likelihood, y)
+        evaluation, likelihood, refinement_change = _refine_start(search, likelihood, y)
         status, hessian = Status.START_FAILED, np.full((y.size, y.size), np.nan)
         if evaluation.modes:
             search.told(evaluation)
@@ -331,7 +331,7 @@ def fit_noisy(
                    message=" ".join(sentences), start_time=start_time, confidence_level=confidence_level)  # fmt: skip
 
 
-def _begun(search: _Climb, likelihood: PathLikelihood, y: Array) -> tuple[PathEvaluation, PathLikelihood, float]:
+def _refine_start(search: _LikelihoodSearch, likelihood: PathLikelihood, y: Array) -> tuple[PathEvaluation, PathLikelihood, float]:
     """Refine the stages at the start until they are good enough to estimate anything."""
     evaluation = search.evaluate(likelihood, y, None)
     refinement_change = np.nan
@@ -342,14 +342,14 @@ def _begun(search: _Climb, likelihood: PathLikelihood, y: Array) -> tuple[PathEv
         starts = finer_likelihood.starts_from(likelihood, evaluation) if evaluation.modes else None
         finer_evaluation = search.evaluate(finer_likelihood, y, starts)
         refinement_change = abs(finer_evaluation.value - evaluation.value)
-        if refinement_change < _ROUGH:
+        if refinement_change < _MAX_STAGE_ERROR_LOG_L:
             break
         evaluation, likelihood = finer_evaluation, finer_likelihood
     return evaluation, likelihood, refinement_change
 
 
 def _remarks(
-    search: _Climb, evaluation: PathEvaluation, hessian: Array, status: Status, refinement_change: float, likelihood: PathLikelihood
+    search: _LikelihoodSearch, evaluation: PathEvaluation, hessian: Array, status: Status, refinement_change: float, likelihood: PathLikelihood
 ) -> list[str]:
     """List the remarks for the user about a successful search."""
     remarks: list[str] = []
@@ -366,7 +366,7 @@ def _remarks(
 
 
 def _result(
-    problem: Posable, likelihood: PathLikelihood, evaluation: PathEvaluation, hessian: Array, search: _Climb,
+    problem: Posable, likelihood: PathLikelihood, evaluation: PathEvaluation, hessian: Array, search: _LikelihoodSearch,
     variances: list[Array] | None, *,
     names: tuple[str, ...], status: Status, refinement_change: float, message: str, start_time: float, confidence_level: float,
 ) -> PathResult:  # fmt: skip
@@ -428,7 +428,7 @@ def _gap(times: Array, start: float) -> float:
     return float(np.diff(marks).max(initial=0.0)) or 1.0
 
 
-def _size(problem: Posed, group: int) -> float:
+def _size(problem: CompiledProblem, group: int) -> float:
     """Return the size of the data of an unknown sigma, in units of what they are weighted by."""
     sizes: list[Array] = []
     for c in problem.conditions:

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array, Mask
     from castfit.transcribe.path_likelihood import ChainLikelihood, PathEvaluation
 
-_FALL = 0.5  # of log L, at one standard deviation
+_LOG_L_DROP_ONE_SD = 0.5  # of log L, at one standard deviation
 _TRIES, _FURTHER = 12, 10.0  # on each side; how much further the next one may be
 _UNSEEN, _LEAP = 1e-4, 1e6  # fall that is none: the square of an intensity of 1e-18 is many of these from what matters
 _FIRST = 1e-3  # of a quantity that a bound holds or that may be 0: where the search for its width begins
-_NEAR = 1.5  # how far off a width may be: what is found there grows as its square
+_MAX_WIDTH_RATIO = 1.5  # how far off a width may be: what is found there grows as its square
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,11 @@ class PathBands:
             evaluation = self.evaluate(y)
             if evaluation is None:
                 return length, 1.0, None
-            n_deviations = float(np.sqrt(max(evaluation.value - self.at.value, 1e-12) / _FALL))
+            n_deviations = float(np.sqrt(max(evaluation.value - self.at.value, 1e-12) / _LOG_L_DROP_ONE_SD))
             is_at_bound = bool(np.any(((y <= self.limits[0]) | (y >= self.limits[1])) & (column != 0.0)))
             if evaluation.modes and is_at_bound and n_deviations < 1.0:
                 return (length, 1.0, evaluation) if np.any(y != self.at.y) else None
-            if evaluation.modes and 1.0 / _NEAR < n_deviations < _NEAR:
+            if evaluation.modes and 1.0 / _MAX_WIDTH_RATIO < n_deviations < _MAX_WIDTH_RATIO:
                 return length / n_deviations, n_deviations, evaluation
             length *= min(1.0 / n_deviations, _FURTHER if n_deviations > _UNSEEN else _LEAP) if evaluation.modes else 0.5
         return None

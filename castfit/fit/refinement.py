@@ -8,7 +8,7 @@
     constraints        points in time at which they are held along the path        castfit.fit.constraint_exchange
     collocation        elements, until the solution agrees with the integrator     castfit.fit.attempt
 
-The first three repeat a whole fit (question: `FitQuestion`, answer: Result), the last two a search within it (question:
+The first three repeat a whole fit (question: `RefinementProblem`, answer: Result), the last two a search within it (question:
 `castfit.fit.attempt.Staging`, answer: what it came to).  Each stands inside those above it: whatever is solved for an
 outer one is solved with all inner ones.
 """
@@ -62,18 +62,18 @@ class Refinement(ABC, Generic[Q, A]):
         return self.concluded(answer)
 
 
-def solved(question: Q, refinements: Sequence[Callable[[Q], Refinement[Q, A]]], solve: Callable[[Q], A]) -> A:
+def solve_with_refinements(question: Q, refinements: Sequence[Callable[[Q], Refinement[Q, A]]], solve: Callable[[Q], A]) -> A:
     """Solve a question with the refinements that it needs, the outermost first."""
     if not refinements:
         return solve(question)
     make, *inner = refinements
-    solve_inner = partial(solved, refinements=inner, solve=solve)
+    solve_inner = partial(solve_with_refinements, refinements=inner, solve=solve)
     refinement = make(question)
     return refinement.finished(solve_inner(refinement.begun(question)), solve_inner)
 
 
 @dataclass(frozen=True)
-class FitQuestion:
+class RefinementProblem:
     """A problem and where its fit starts; `near`: so close to the solution that nothing else need be tried."""
 
     problem: Posable
@@ -81,7 +81,7 @@ class FitQuestion:
     near: bool = False
 
 
-class RefinedFit(Refinement[FitQuestion, "Result"]):
+class RefinedFit(Refinement[RefinementProblem, "Result"]):
     """One that repeats a whole fit."""
 
     def joined(self, previous_answer: Result, new_answer: Result) -> Result:

@@ -39,24 +39,24 @@ import numpy as np
 import scipy
 
 from castfit.densities.noise.correlation import CorrelationEstimates
-from castfit.fit.refinement import FitQuestion, RefinedFit
+from castfit.fit.refinement import RefinementProblem, RefinedFit
 from castfit.problem.problem import with_smoothness
 from castfit.result.result import Result
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
-    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.compiled_problem import CompiledProblem
 
 _ROUNDS = 25  # fits until the weights must stay
-_STILL = 0.01  # of a degree of freedom, by which they then still move
-_MET = 0.02  # of the data, left over where they are met exactly
-_BEGUN = 0.5  # of the standard deviation of the data: where a sigma that is chosen begins
-_EDGE = 0.01  # of a degree of freedom, that a penalty decides about or leaves open at least
+_CONVERGENCE_DOF = 0.01  # of a degree of freedom, by which they then still move
+_EXACT_FIT_FRACTION = 0.02  # of the data, left over where they are met exactly
+_INITIAL_SIGMA_FRACTION = 0.5  # of the standard deviation of the data: where a sigma that is chosen begins
+_MIN_PENALTY_DOF = 0.01  # of a degree of freedom, that a penalty decides about or leaves open at least
 _REACH, _STEPS = float(np.log(1e4)), 32  # in one round, and steps of the grid there
 _RIDGE = 1e-11  # relative; makes undetermined directions no singularity
 
 
-def chosen_labels(problem: Posed) -> tuple[str, ...]:
+def chosen_labels(problem: CompiledProblem) -> tuple[str, ...]:
     """Return the inputs whose smoothness is to be chosen."""
     return tuple(dict.fromkeys(term.label for term in problem.smooth if term.chosen))
 
@@ -66,7 +66,7 @@ class SmoothnessWeights(RefinedFit):
 
     what = "weights of smoothness"
 
-    def __init__(self, question: FitQuestion) -> None:
+    def __init__(self, question: RefinementProblem) -> None:
         self.problem, start = question.problem, question.start
         self.labels = chosen_labels(self.problem.posed)
         self.weights = {term.label: term.weight for term in self.problem.posed.smooth if term.chosen}
@@ -76,7 +76,7 @@ class SmoothnessWeights(RefinedFit):
         self.sigma: float | None = None  # where it is chosen with the weights
 
     @property
-    def _weighed(self) -> Posed:
+    def _weighed(self) -> CompiledProblem:
         weighted_problem = self.problem.posed.smoothed(self.weights)
         return weighted_problem if self.sigma is None else weighted_problem.with_sigma(self.sigma)
 
@@ -85,13 +85,13 @@ class SmoothnessWeights(RefinedFit):
         compiled_problem, n = self.problem.posed, answer.n_data
         has_other_priors = len(compiled_problem.every_prior) > len(compiled_problem.smooth)
         is_single_sigma = len(compiled_problem.groups) == 1 and all(o is None or o.group == 0 for c in compiled_problem.conditions for o in c.observed)
-        return self.sigma is None and is_single_sigma and not has_other_priors and sum(answer.effective.values()) > (1.0 - _MET) * n
+        return self.sigma is None and is_single_sigma and not has_other_priors and sum(answer.effective.values()) > (1.0 - _EXACT_FIT_FRACTION) * n
 
-    def begun(self, question: FitQuestion) -> FitQuestion:
+    def begun(self, question: RefinementProblem) -> RefinementProblem:
         """Return the problem at the first weights."""
         return replace(question, problem=self._weighed)
 
-    def refined(self, answer: Result) -> FitQuestion | None:
+    def refined(self, answer: Result) -> RefinementProblem | None:
         """Return the problem at likelier weights, unless the penalties decide about as much as before."""
         if not answer.success or self.rounds == _ROUNDS:
             return None
@@ -99,20 +99,20 @@ class SmoothnessWeights(RefinedFit):
         if self._collapsed(answer):
             values = np.concatenate([c.points.values[c.points.mask] / c.points.sigma[c.points.mask]
                                      for c in self.problem.posed.conditions])  # fmt: skip
-            self.sigma = _BEGUN * float(np.std(values)) or 1.0
+            self.sigma = _INITIAL_SIGMA_FRACTION * float(np.std(values)) or 1.0
             self.weights = {term.label: term.weight for term in self.problem.posed.smooth if term.chosen}
-            return FitQuestion(self._weighed, None)
+            return RefinementProblem(self._weighed, None)
         model = LocalModel.of(answer, self._weighed, self.labels, joint=self.sigma is not None)
         log_weights = model.likeliest()
         dof_changes = np.abs(model.effective(log_weights) - model.effective(model.now))
         self.notes = dict(zip(self.labels, model.notes(log_weights), strict=True))
         factor = model.sigma(log_weights)
-        if dof_changes.max() <= _STILL and abs(np.log(factor)) <= _STILL / 10.0:
+        if dof_changes.max() <= _CONVERGENCE_DOF and abs(np.log(factor)) <= _CONVERGENCE_DOF / 10.0:
             self.settled = True
             return None
         self.sigma = self.sigma and self.sigma * factor
         self.weights = dict(zip(self.labels, (model.inflation / factor**2 * np.exp(log_weights)).tolist(), strict=True))
-        return FitQuestion(self._weighed, answer, near=True)
+        return RefinementProblem(self._weighed, answer, near=True)
 
     def concluded(self, answer: Result) -> Result:
         """Return the result with its weights set in its problem, so that later computations use them."""
@@ -151,7 +151,7 @@ class LocalModel:
     data: tuple[int, float] | None = None
 
     @classmethod
-    def of(cls, result: Result, problem: Posed, labels: tuple[str, ...], *, joint: bool = False) -> LocalModel:
+    def of(cls, result: Result, problem: CompiledProblem, labels: tuple[str, ...], *, joint: bool = False) -> LocalModel:
         """Take the local model from a fit of a problem with given weights; `joint`: in which sigma is chosen, too."""
         theta = result.theta
         natural, slope = problem.to_natural(theta), problem.natural_slope(theta)
@@ -236,10 +236,10 @@ class LocalModel:
         def left_open(p: float) -> float:
             return float(self.effective(np.where(np.arange(rho.size) == i, p, rho))[i])
 
-        max_dof = self.rows[i][0].size - _EDGE
+        max_dof = self.rows[i][0].size - _MIN_PENALTY_DOF
         current = float(self.now[i])
         candidates = [current + _REACH * (2 * k / _STEPS - 1) for k in range(_STEPS + 1)]
-        grid = np.array([p for p in candidates if _EDGE <= left_open(p) <= max_dof])
+        grid = np.array([p for p in candidates if _MIN_PENALTY_DOF <= left_open(p) <= max_dof])
         if not grid.size:  # all of it on one side: go there as far as makes a difference
             return current + (_REACH if left_open(current) > max_dof else -_REACH)
         j = int(np.argmin([value(p) for p in grid.tolist()]))
@@ -256,5 +256,5 @@ class LocalModel:
         for dof, (r, _) in zip(self.effective(rho).tolist(), self.rows, strict=True):
             smooth_note = "is maximally smooth: the data support no more than the part that is not penalised"
             rough_note = "is not smoothed: the penalty has no effect"
-            notes.append(smooth_note if dof < 2 * _EDGE else rough_note if dof > r.size - 2 * _EDGE else "")
+            notes.append(smooth_note if dof < 2 * _MIN_PENALTY_DOF else rough_note if dof > r.size - 2 * _MIN_PENALTY_DOF else "")
         return notes

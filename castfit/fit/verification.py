@@ -31,19 +31,19 @@ import numpy as np
 
 from castfit._support.records import dataclass
 from castfit.integrate import STEPPED, IntegratorOptions, method_of, sundials
-from castfit.integrate.lanes import snap
+from castfit.integrate.lanes import snap_times
 from castfit.problem.compiled_problem import CHI2, PETAB
 from castfit.result.covariance import neg2loglik, weighted_residuals
 from castfit.solve.staged import gaps, weighted_squares
 from castfit.transcribe.collocation_problem import CollocationProblem
 from castfit.transcribe.observation import constant
 from castfit.transcribe.shooting_problem import ShootingProblem
-from castfit.transcribe.stage_division import divided
+from castfit.transcribe.stage_division import divide_all
 from castfit.transcribe.trajectory import Trajectory, trajectory_through
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
-    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.compiled_problem import CompiledProblem
     from castfit.solve.staged import Evaluation, Layout, StagedProblem
 
 
@@ -81,7 +81,7 @@ class Verification:
 
 
 def verify(
-    problem: Posed, staged: StagedProblem, evaluation: Evaluation, options: IntegratorOptions, accuracy: float
+    problem: CompiledProblem, staged: StagedProblem, evaluation: Evaluation, options: IntegratorOptions, accuracy: float
 ) -> Verification:
     """Integrate the model anew from a solution, and compare.
 
@@ -107,7 +107,7 @@ def verify(
 
 
 def _verified_by(
-    tight_options: IntegratorOptions, problem: Posed, staged: StagedProblem, evaluation: Evaluation, local_tolerance: float
+    tight_options: IntegratorOptions, problem: CompiledProblem, staged: StagedProblem, evaluation: Evaluation, local_tolerance: float
 ) -> Verification:
     """Integrate by one method, over the whole, else piece by piece."""
     theta = staged.layout.theta(evaluation.v)
@@ -127,7 +127,7 @@ def _verified_by(
 
 
 def _shooting(
-    problem: Posed,
+    problem: CompiledProblem,
     staged: StagedProblem,
     evaluation: Evaluation,
     options: IntegratorOptions,
@@ -153,12 +153,12 @@ def _shooting(
         divisions = list(staged.divisions)
     else:
         first_stages = start_stages or tuple(np.zeros(1, dtype=np.intp) for _ in chains)
-        divisions = divided(problem, [np.append(t[k], t[-1]) for t, k in zip(times, first_stages, strict=True)], theta)
+        divisions = divide_all(problem, [np.append(t[k], t[-1]) for t, k in zip(times, first_stages, strict=True)], theta)
     shooting_problem = ShootingProblem(problem, divisions, nodes=start_stages is not None, theta=theta, trajectory=trajectory, options=options)
     return shooting_problem.explicit()  # what is estimated is verified as it is, not fitted again
 
 
-def _at_data(problem: Posed, staged: StagedProblem) -> tuple[Index, ...] | None:
+def _at_data(problem: CompiledProblem, staged: StagedProblem) -> tuple[Index, ...] | None:
     """Return the stages that begin at a measured time or breakpoint, or None if they are many or data lie inside
     stages.
 
@@ -168,7 +168,7 @@ def _at_data(problem: Posed, staged: StagedProblem) -> tuple[Index, ...] | None:
         return None  # stages end at events
     stages: list[Index] = []
     for chain, condition in zip(staged.layout.chains, problem.conditions, strict=True):
-        boundaries = snap(np.concatenate([condition.points.times, condition.breakpoints]), chain.times)
+        boundaries = snap_times(np.concatenate([condition.points.times, condition.breakpoints]), chain.times)
         if not np.isin(boundaries, chain.times).all():
             return None
         stages.append(np.flatnonzero(np.isin(chain.times[:-1], np.append(boundaries, chain.times[0]))))
@@ -183,22 +183,22 @@ def tighter(options: IntegratorOptions, accuracy: float, n_z: int) -> Integrator
     What castfit's own method found is for SUNDIALS to confirm, if it can; n_z is the number of algebraic states.
     """
     method = sundials(n_z) if options.method in ("auto", *STEPPED, "collocation") else options.method
-    return _to(replace(options, method=method), _TIGHTER * min(options.relative_tolerance, accuracy))
+    return _with_tolerance(replace(options, method=method), _TIGHTER * min(options.relative_tolerance, accuracy))
 
 
 @cache
 def _by_adams(tight_options: IntegratorOptions) -> IntegratorOptions:
-    return _to(replace(tight_options, method="adams"), _TIGHTER * tight_options.relative_tolerance)
+    return _with_tolerance(replace(tight_options, method="adams"), _TIGHTER * tight_options.relative_tolerance)
 
 
-def _to(options: IntegratorOptions, tolerance: float) -> IntegratorOptions:
+def _with_tolerance(options: IntegratorOptions, tolerance: float) -> IntegratorOptions:
     """Return the options with a relative tolerance no finer than rounding allows, and an absolute one with it."""
     relative = max(tolerance, _TIGHTEST)
     absolute = options.absolute_tolerance * relative / options.relative_tolerance
     return replace(options, relative_tolerance=relative, absolute_tolerance=absolute)
 
 
-def _compare(problem: Posed, staged: StagedProblem, evaluation: Evaluation, layout: Layout, other_evaluation: Evaluation) -> Verification:
+def _compare(problem: CompiledProblem, staged: StagedProblem, evaluation: Evaluation, layout: Layout, other_evaluation: Evaluation) -> Verification:
     """Compare the residuals with those of another integration, those of each unknown sigma by themselves.
 
     They are compared before they are divided by unknown sigmas: in units of the most likely sigma of each integration
@@ -229,7 +229,7 @@ def _compare(problem: Posed, staged: StagedProblem, evaluation: Evaluation, layo
 
 
 def _piecewise(
-    problem: Posed,
+    problem: CompiledProblem,
     staged: StagedProblem,
     evaluation: Evaluation,
     options: IntegratorOptions,
@@ -291,12 +291,12 @@ def _spread(staged: StagedProblem, start_stages: tuple[Index, ...], defects: tup
     return all_defects
 
 
-def objective_of(problem: Posed, layout: Layout, evaluation: Evaluation) -> float:
+def objective_of(problem: CompiledProblem, layout: Layout, evaluation: Evaluation) -> float:
     """Return the number that fits of a problem are told by, `Posed.measure`, at a point."""
     return objective_function(problem, layout)(evaluation.v, evaluation.cost, weighted_squares(layout, evaluation))
 
 
-def objective_function(problem: Posed, layout: Layout) -> Callable[[Array, float, float], float]:
+def objective_function(problem: CompiledProblem, layout: Layout) -> Callable[[Array, float, float], float]:
     """Return a function that computes `Posed.measure` from variables (n_v,), their cost and chi2."""
     is_chi2 = problem.measure == CHI2
     constant_term = 0.0 if is_chi2 else constant(problem) + problem.prior_constant
@@ -309,7 +309,7 @@ def objective_function(problem: Posed, layout: Layout) -> Callable[[Array, float
     return objective
 
 
-def _says(problem: Posed, simulated: Verification, staged: StagedProblem, evaluation: Evaluation) -> str:
+def _says(problem: CompiledProblem, simulated: Verification, staged: StagedProblem, evaluation: Evaluation) -> str:
     claim = f"instead of {objective_of(problem, staged.layout, evaluation):.6g} in the search"
     if np.isfinite(simulated.chi2):
         measure_text = f"{problem.measure} = {simulated.objective:.6g}"

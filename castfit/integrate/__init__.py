@@ -14,9 +14,9 @@ from castfit.integrate.lanes import (
     Lanes,
     Sensitivities,
     SharedGrids,
-    Stop,
+    IntegrationStop,
     Trajectories,
-    rounding,
+    time_rounding,
     shift_cubics,
 )
 from castfit.integrate.options import METHODS, STEPPED, SUNDIALS, IntegratorOptions, method_of, sundials
@@ -32,10 +32,10 @@ __all__ = [
     "Lanes",
     "Sensitivities",
     "SharedGrids",
-    "Stop",
+    "IntegrationStop",
     "Trajectories",
     "method_of",
-    "rounding",
+    "time_rounding",
     "shift_cubics",
     "sundials",
 ]

@@ -88,7 +88,7 @@ def compiled_path(source: str, flags: tuple[str, ...]) -> Path:
     )
 
 
-def shipped(source: str, folder: Path, stem: str) -> ctypes.CDLL | None:
+def bundled_library(source: str, folder: Path, stem: str) -> ctypes.CDLL | None:
     """Return the library that was built with castfit of this very source; None if there is none that can be loaded."""
     name = f"{stem}-{hashlib.sha256(source.encode()).hexdigest()[:32]}"
     supports_avx2 = {"avx2", "bmi2", "fma"} <= set(_machine().split())
@@ -105,7 +105,7 @@ def is_compiled(source: str, flags: tuple[str, ...]) -> bool:
     return compiler is not None and (cache_folder() / _name(source, flags, compiler)).exists()
 
 
-def in_parts(source: str) -> str:
+def split_work_arrays(source: str) -> str:
     """Return C code of CasADi's, whose functions keep all numbers in their work array, with long functions divided.
 
     A compiler's time and memory rise with the square of what is in one function: 29,000 operations took gcc minutes,
@@ -239,7 +239,7 @@ def _machine() -> str:
     return f"{sys.platform} {platform.machine()} {platform.processor()}"
 
 
-def derived(integrator: ca.Function, kind: str, count: int) -> ca.Function:
+def derivative_function(integrator: ca.Function, kind: str, count: int) -> ca.Function:
     """Return an integrator itself ("values"), or its derivative along `count` directions ("forward", "reverse")."""
     if kind == "values":
         return integrator
@@ -247,21 +247,21 @@ def derived(integrator: ca.Function, kind: str, count: int) -> ca.Function:
 
 
 def compiled(build: Callable[[dict[str, Any]], ca.Function], kind: str, count: int) -> ca.Function:
-    """Return a derivative, as `derived` does, of the integrator that `build` makes with more options.
+    """Return a derivative, as `derivative_function` does, of the integrator that `build` makes with more options.
 
     Raises CompilationError: if compiling fails.
     """
     integrator = build({})
     if integrator.class_name() == "Rosenbrock":
-        derivative = derived(integrator, kind, count)
+        derivative = derivative_function(integrator, kind, count)
         # On the way back it generates no code, and asks for derivatives that compiled functions do not have.
         return derivative if kind == "reverse" else ca.external(derivative.name(), _library([derivative]))
     options = {"cache": _functions(integrator)}
     if kind == "values":
         return build(options)
-    parts = derived(integrator, kind, count).find_functions(1)
+    parts = derivative_function(integrator, kind, count).find_functions(1)
     augmented = next(part for part in parts if part.class_name() == integrator.class_name())
-    return derived(build({**options, "augmented_options": {"cache": _functions(augmented)}}), kind, count)
+    return derivative_function(build({**options, "augmented_options": {"cache": _functions(augmented)}}), kind, count)
 
 
 def _functions(integrator: ca.Function) -> dict[str, ca.Function]:

@@ -26,12 +26,12 @@ from typing import Any
 
 import numpy as np
 
-from castfit._support.arguments import is_count, text
+from castfit._support.arguments import is_count, shorten_repr
 from castfit._support.blas_threads import one_blas_thread
-from castfit._support.process_pool import Lost, Pool, Tasks
+from castfit._support.process_pool import LostTask, WorkerPool, Tasks
 from castfit._support.records import dataclass
 from castfit._support.status import InputError
-from castfit._support.time_limit import look
+from castfit._support.time_limit import check_deadline
 
 _SHARES = 3  # pieces of work for each process or thread, as some lanes take longer
 _LEAST = 4  # lanes that are worth a thread's attention
@@ -42,7 +42,7 @@ _PATIENCE = 1.0  # seconds that integration takes here before processes are star
 
 
 @dataclass(frozen=True)
-class Held:
+class WorkerObject:
     """Object that workers keep: built by `make`, a function of a module, from the pickled arguments `frozen`.
 
     `key` is a hash of these.
@@ -53,25 +53,25 @@ class Held:
     frozen: bytes
 
 
-def held(make: Callable[..., Any], *arguments: Any) -> Held:
+def make_worker_object(make: Callable[..., Any], *arguments: Any) -> WorkerObject:
     """Return the description of an object that workers are to keep."""
     frozen = pickle.dumps(arguments)
-    return Held(sha256(f"{make.__module__}.{make.__qualname__}".encode() + frozen).hexdigest(), make, frozen)
+    return WorkerObject(sha256(f"{make.__module__}.{make.__qualname__}".encode() + frozen).hexdigest(), make, frozen)
 
 
-RemoteCall = tuple[Held, str, tuple[Any, ...]]
+RemoteCall = tuple[WorkerObject, str, tuple[Any, ...]]
 """A call of a method of what workers keep, by its name, with arguments."""
 
 
 @dataclass
-class Workers:
+class IntegrationWorkers:
     """Workers among which lanes are divided.
 
     elsewhere : whether they are to do what threads of this process could do
     spent : seconds for which lanes were integrated here
     """
 
-    pool: Pool
+    pool: WorkerPool
     elsewhere: bool
     spent: float = 0.0
 
@@ -96,7 +96,7 @@ class Workers:
         return [slice(*ends) for ends in _pieces(size, min(_ON_EXECUTORS if n_workers is None else _SHARES * n_workers, size))]
 
     def run(self, calls: Sequence[RemoteCall]) -> list[Any]:
-        """Do calls of methods of what workers keep, and return their answers; `Lost` where a worker was.
+        """Do calls of methods of what workers keep, and return their answers; `LostTask` where a worker was.
 
         What stands at the same place from round to round is given to the same worker, as long as there is one.
 
@@ -105,13 +105,13 @@ class Workers:
         """
         tasks: Tasks = deque((k, (worker_object.key, *call, None)) for k, (worker_object, *call) in enumerate(calls))
         answers: list[Any] = [None] * len(tasks)
-        for k, answer in self.pool.run(_call, tasks, idle=look, has_affinity=True):
-            if isinstance(answer, _Unknown):
+        for k, answer in self.pool.run(_call, tasks, idle=check_deadline, has_affinity=True):
+            if isinstance(answer, _NotCached):
                 worker_object, *call = calls[k]
                 tasks.appendleft((k, (worker_object.key, *call, (worker_object.make, worker_object.frozen))))
             elif isinstance(answer, InputError):
                 raise answer
-            elif isinstance(answer, Lost) and answer.cause == "not_run":
+            elif isinstance(answer, LostTask) and answer.cause == "not_run":
                 raise InputError("workers", [answer.message])
             else:
                 answers[k] = answer
@@ -119,18 +119,18 @@ class Workers:
 
 
 @dataclass(frozen=True)
-class _Unknown:
+class _NotCached:
     """Reply of a worker that does not hold the requested object."""
 
 
-class _Kept(threading.local):  # CasADi's functions are not shared between threads
+class _WorkerCache(threading.local):  # CasADi's functions are not shared between threads
     """Objects sent to this worker, by their hashes."""
 
     def __init__(self) -> None:
         self.of: OrderedDict[str, Any] = OrderedDict()
 
 
-_kept = _Kept()
+_kept = _WorkerCache()
 
 
 def _call(key: str, method: str, arguments: tuple[Any, ...], constructor: tuple[Callable[..., Any], bytes] | None) -> Any:
@@ -139,7 +139,7 @@ def _call(key: str, method: str, arguments: tuple[Any, ...], constructor: tuple[
         with one_blas_thread, np.errstate(all="ignore"):
             if key not in _kept.of:
                 if constructor is None:
-                    return _Unknown()
+                    return _NotCached()
                 make, frozen = constructor
                 _kept.of[key] = make(*pickle.loads(frozen))
             _kept.of.move_to_end(key)
@@ -149,7 +149,7 @@ def _call(key: str, method: str, arguments: tuple[Any, ...], constructor: tuple[
     except InputError as error:
         return error
     except Exception as error:
-        return Lost("error", f"{type(error).__name__}: {error}")
+        return LostTask("error", f"{type(error).__name__}: {error}")
 
 
 def _pieces(size: int, count: int) -> list[tuple[int, int]]:
@@ -159,7 +159,7 @@ def _pieces(size: int, count: int) -> list[tuple[int, int]]:
 
 
 @dataclass(frozen=True)
-class Threads:
+class IntegrationThreads:
     """A pool of threads and how many they are."""
 
     pool: ThreadPoolExecutor
@@ -171,7 +171,7 @@ class Threads:
         pending = [self.pool.submit(function, *share) for share in shares]
         try:
             while pending:
-                look()
+                check_deadline()
                 finished, unfinished = wait(pending, _LOOK, FIRST_COMPLETED)
                 for future in finished:
                     future.result()
@@ -183,19 +183,19 @@ class Threads:
 
 
 class _CurrentDivision(threading.local):
-    workers: Workers | None = None
-    threads: Threads | None = None
+    workers: IntegrationWorkers | None = None
+    threads: IntegrationThreads | None = None
 
 
 _current = _CurrentDivision()
 
 
-def workers() -> Workers | None:
+def workers() -> IntegrationWorkers | None:
     """Return the workers that lanes are divided among here, None for none."""
     return _current.workers
 
 
-def threads() -> Threads | None:
+def threads() -> IntegrationThreads | None:
     """Return the threads that lanes are divided among here, None for none."""
     return _current.threads
 
@@ -215,10 +215,10 @@ def lanes_divided(workers: int | Executor) -> Generator[None, None, None]:
         yield
         return
     count = None if isinstance(workers, Executor) else int(workers)
-    with nullcontext() if count is None else ThreadPoolExecutor(count) as pool, Pool(workers) as processes:
-        _current.workers = Workers(processes, elsewhere=pool is None)
+    with nullcontext() if count is None else ThreadPoolExecutor(count) as pool, WorkerPool(workers) as processes:
+        _current.workers = IntegrationWorkers(processes, elsewhere=pool is None)
         if pool is not None and count is not None:
-            _current.threads = Threads(pool, count)
+            _current.threads = IntegrationThreads(pool, count)
         try:
             yield
         finally:
@@ -229,4 +229,4 @@ def worker_mistakes(workers: Any) -> list[str]:
     """Return the error message for an invalid `workers` argument."""
     if isinstance(workers, Executor) or is_count(workers, 1):
         return []
-    return [f"workers is {text(workers)}; give a number, 1 or more, or a concurrent.futures.Executor"]
+    return [f"workers is {shorten_repr(workers)}; give a number, 1 or more, or a concurrent.futures.Executor"]

@@ -29,14 +29,14 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.casadi_functions import find_compiler
-from castfit._support.pickling import Stays
-from castfit._support.progress_line import following
+from castfit._support.pickling import ProcessLocal
+from castfit._support.progress_line import progress_line
 from castfit._support.records import dataclass
-from castfit._support.time_limit import look
-from castfit.integrate.compilation import CompilationError, in_parts, is_compiled, load, shipped
+from castfit._support.time_limit import check_deadline
+from castfit.integrate.compilation import CompilationError, split_work_arrays, is_compiled, load, bundled_library
 from castfit.integrate.distributed import threads
 from castfit.integrate.esdirk import ESDIRK4, ESDIRK5, TSITOURAS5, elimination
-from castfit.integrate.lanes import LaneFailure, Lanes, changes_of
+from castfit.integrate.lanes import LaneFailure, Lanes, input_discontinuities
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -106,7 +106,7 @@ class _Model(ctypes.Structure):
     ]
 
 
-class _Table(ctypes.Structure):
+class _CTableau(ctypes.Structure):
     _fields_ = [
         ("stages", ctypes.c_int64),
         ("order", ctypes.c_int64),
@@ -121,7 +121,7 @@ _MOVES = ("dx0", "dp", "d_start", "d_duration")
 _FOUND = ("x", "z", "dx", "code", "which", "counts", "where")
 
 
-class _Task(ctypes.Structure):
+class _CTask(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("lanes", "m", "n_d", "max_steps")),
         *((name, ctypes.c_double) for name in ("relative", "absolute", "newton", "watch")),
@@ -135,7 +135,7 @@ class _Task(ctypes.Structure):
     ]
 
 
-class _Sums(ctypes.Structure):
+class _CSums(ctypes.Structure):
     _fields_ = [
         ("n_a", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in ("seeds", "x0", "p", "start", "duration")),
@@ -161,7 +161,7 @@ class StepSizes:
     replay: Array | None = None
 
 
-class StoredSteps(Stays):
+class StoredSteps(ProcessLocal):
     """The steps of an integration, as the compiled integrator keeps them for that of directions.
 
     pool (room,) numbers, kept (2 L + 1,) what they are; the pool goes back to the model's with the last who knows of
@@ -259,7 +259,7 @@ class IntegrationOutcome:
 
 
 @dataclass(frozen=True)
-class PulledSums:
+class AdjointSums:
     """Derivatives of n_a sums over each of L lanes: x0 (L, n_x, n_a), p (L, n_p, n_a), start and duration (L, n_a).
 
     code, where, which : as of an integration
@@ -335,7 +335,7 @@ class NativeModel:
         generator = ca.CodeGenerator("model.c", {"with_header": False, "avoid_stack": self._long})
         for function in self.functions:
             generator.add(function)
-        return in_parts(generator.dump()) if self._long else generator.dump()
+        return split_work_arrays(generator.dump()) if self._long else generator.dump()
 
     @property
     def worth_compiling(self) -> bool:
@@ -422,7 +422,7 @@ class NativeModel:
             outputs: tuple[Any, ...] = x, z, dx, code, failed_equations, counts, failure_times
             if end_lane - first_lane < size:
                 inputs, outputs = (tuple([None if a is None else a[lane_slice] for a in arrays]) for arrays in (inputs, outputs))
-            task = _Task(
+            task = _CTask(
                 end_lane - first_lane, m, n_d, control.max_steps, control.relative, control.absolute, control.newton,
                 control.watch, *map(_address, (lane_arrays[0], *inputs)), explicit, *map(_address, (replay, steps)), steps.size,
                 *store, *map(_address, outputs),
@@ -436,7 +436,7 @@ class NativeModel:
         self.workspace()  # so that it is not made further down
         start_time = thread_time()
         for _ in self._turns(pieces, size):
-            look()
+            check_deadline()
         self.spent += thread_time() - start_time
         stages = max(method.stages, 0 if pair is None else pair.stages)
         n_steps = self.count(counts, stages, has_directions=dx is not None)
@@ -457,7 +457,7 @@ class NativeModel:
         skip: NDArray[np.bool_] | None = None,
         follow: StoredSteps | None = None,
         pair: Tableau | None = None,
-    ) -> PulledSums:
+    ) -> AdjointSums:
         """Differentiate  sum seeds (L, m, n_x, n_a) * x  over lanes, as `integrate` has them without directions.
 
         Steps that were kept are followed; without them lanes are integrated again.
@@ -492,14 +492,14 @@ class NativeModel:
             }
             arrays = {name: a[lane_slice] for name, a in (lane_arrays | {"code": code, "which": failed_equations, "where": failure_times}).items()}
             pointers = {name: _address(a) for name, a in (arrays | scratch_arrays).items()}
-            task = _Task(
+            task = _CTask(
                 lanes=count, m=m, max_steps=control.max_steps, relative=control.relative, absolute=control.absolute,
                 newton=control.newton, grid=_address(grid), pair=explicit, **pointers,
             )  # fmt: skip
             storage = None if stored_steps is None else stored_steps.held
             if storage is not None:
                 task.pool, task.room, task.kept = _address(storage[0]), storage[0].size, _address(storage[1])
-            sums = _Sums(n_a, *(_address(a[lane_slice]) for a in (seeds, x0, p, start, duration)), _MOST_KEPT)
+            sums = _CSums(n_a, *(_address(a[lane_slice]) for a in (seeds, x0, p, start, duration)), _MOST_KEPT)
             lane, workspace = 0, self.workspace()
             while lane < count:
                 yield
@@ -510,16 +510,16 @@ class NativeModel:
         self.workspace()  # so that it is not made further down
         start_time = thread_time()
         for _ in self._turns(pieces, size):
-            look()
+            check_deadline()
         self.spent += thread_time() - start_time
         self.evaluated += self._back
-        return PulledSums(x0, p, start, duration, code, failure_times, failed_equations)
+        return AdjointSums(x0, p, start, duration, code, failure_times, failed_equations)
 
     def grow(self) -> None:
         """Compile the functions where that pays by now."""
         if self._may_compile and self.worth_compiling:
             self._may_compile = False
-            with suppress(CompilationError), following(None, keep=False) as line:
+            with suppress(CompilationError), progress_line(None, keep=False) as line:
                 if line is not None:
                     line(f"compiling the model's {self.n_x + self.n_z} equations")
                 self.library = load(self._source, _MODEL_FLAGS)
@@ -633,13 +633,13 @@ class _Workspace:
         )
 
 
-class TaskLaid:
+class PreparedTask:
     """The call that integrates lanes like `still` (L) over output times grid (m,): arrays are laid once.
 
     counts (L, 5) : as of an `IntegrationOutcome`, of the last call;  stops (L, m) as of `NativeModel.integrate`
     """
 
-    def __init__(self, stepper: Stepping, grid: Array, lanes: Lanes, stops: NDArray[np.int8] | None) -> None:
+    def __init__(self, stepper: CompiledStepper, grid: Array, lanes: Lanes, stops: NDArray[np.int8] | None) -> None:
         self.by, control, size = stepper, stepper.control, lanes.size
         self.how = stepper.model, grid, stepper.method, stepper.pair, control
         self.counts = np.zeros((size, 5), dtype=np.int64)
@@ -654,7 +654,7 @@ class TaskLaid:
         }
         arrays = {name: np.ascontiguousarray(a) for name, a in arrays.items()}
         arrays |= {"code": self._code, "which": self._which, "where": self._where, "counts": self.counts, "z": self._z}
-        self._task = _Task(
+        self._task = _CTask(
             lanes=size, m=grid.size, max_steps=control.max_steps, relative=control.relative,
             absolute=control.absolute, newton=control.newton, watch=control.watch,
             pair=None if stepper.pair is None else ctypes.addressof(_table(stepper.pair)[0]),
@@ -689,7 +689,7 @@ class TaskLaid:
         self.counts.fill(0)
         start_time = thread_time()
         while lane < size:
-            look()
+            check_deadline()
             lane = call(*addresses, lane, _BUDGET)
         self.by.model.spent += thread_time() - start_time
         self.by.model.count(self.counts, self.by.method.stages, has_directions=directions is not None)
@@ -712,14 +712,14 @@ def integrator() -> ctypes.CDLL:
     Raises CompilationError: if there is no compiler, or it fails.
     """
     source = "\n".join(path.read_text(encoding="utf-8") for path in sorted(_FOLDER.glob("esdirk*.c")))
-    library = shipped(source, _FOLDER, "esdirk") or load(source, _FLAGS)
+    library = bundled_library(source, _FOLDER, "esdirk") or load(source, _FLAGS)
     for call, addresses in ((library.castfit_integrate, 3), (library.castfit_pull, 4)):
         call.restype, call.argtypes = ctypes.c_int64, (ctypes.c_void_p,) * addresses + (ctypes.c_int64,) * 2
     return library
 
 
 @cache
-def obstacle() -> str:
+def missing_integrator_reason() -> str:
     """Return the reason why the compiled integrator is unavailable; empty if it is available."""
     try:
         integrator()
@@ -730,7 +730,7 @@ def obstacle() -> str:
 
 def wanted_compiler() -> str:
     """Return a note that a C compiler would make integration faster; empty if one works."""
-    missing = obstacle()
+    missing = missing_integrator_reason()
     return f"Integration would be faster with a C compiler, such as gcc or clang: {missing}." if missing else ""
 
 
@@ -746,10 +746,10 @@ def _evaluation() -> int | None:
 
 
 @cache
-def _table(method: Tableau) -> tuple[_Table, list[Array]]:
+def _table(method: Tableau) -> tuple[_CTableau, list[Array]]:
     """Return a method as the compiled integrator reads it, and the arrays that this refers to."""
     arrays = [np.ascontiguousarray(a) for a in (method.a, method.c, method.error, method.dense, method.predict)]
-    return _Table(method.stages, method.embedded_order + 1, method.gamma, *map(_address, arrays)), arrays
+    return _CTableau(method.stages, method.embedded_order + 1, method.gamma, *map(_address, arrays)), arrays
 
 
 def _address(array: NDArray[Any] | None) -> int | None:
@@ -767,7 +767,7 @@ def _entries(matrix: ca.SX) -> tuple[Integers, Integers]:
     return np.array(rows, dtype=np.int64), np.array(columns, dtype=np.int64)
 
 
-class Stepping:
+class CompiledStepper:
     """The compiled method for one model, a graph (t, x, z, p, u) -> (ode, alg) whose states have these names.
 
     explicit : whether steps of an ODE are explicit where it is not stiff
@@ -786,7 +786,7 @@ class Stepping:
         self.method = method_for(options.relative_tolerance)
         self.pair = TSITOURAS5 if explicit and not self.model.n_z else None
 
-    def explain(self, outcome: IntegrationOutcome | PulledSums, skip: Mask, failures: dict[int, LaneFailure]) -> None:
+    def explain(self, outcome: IntegrationOutcome | AdjointSums, skip: Mask, failures: dict[int, LaneFailure]) -> None:
         """Add the reasons of failed lanes to `failures`, non-finite results included."""
         for lane in np.flatnonzero(outcome.code != FINE).tolist():
             code, equation = int(outcome.code[lane]), int(outcome.which[lane])
@@ -815,7 +815,7 @@ def method_for(relative_tolerance: float) -> Tableau:
     return ESDIRK4 if relative_tolerance > _FIFTH_ORDER else ESDIRK5
 
 
-def stops_of(lanes: Lanes, grid: Array) -> NDArray[np.int8]:
+def forced_step_ends(lanes: Lanes, grid: Array) -> NDArray[np.int8]:
     """Mark times where steps must end because of the inputs, (L, m):
 
     1 if the cubic changes without a jump, 2 for a jump.
@@ -824,6 +824,6 @@ def stops_of(lanes: Lanes, grid: Array) -> NDArray[np.int8]:
     if grid.size < 2:
         return out
     widths = lanes.duration[:, None] * np.diff(grid, prepend=0.0)
-    is_changed = changes_of(lanes.u, widths)
+    is_changed = input_discontinuities(lanes.u, widths)
     out[:, :-1] = np.where(is_changed[..., 0].any(axis=2), 2, is_changed.any(axis=(2, 3)))
     return out

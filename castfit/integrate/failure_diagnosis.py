@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from castfit.integrate.algebraic import AlgebraicPoints
-from castfit.integrate.lanes import LaneFailure, Lanes, Stop, shift_cubics
+from castfit.integrate.lanes import LaneFailure, Lanes, IntegrationStop, shift_cubics
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -61,7 +61,7 @@ def diagnose(error: str, log: list[str], start: float, duration: float, integrat
     return cause, ", ".join(details) or REASONS.get(cause, error.splitlines()[-1])
 
 
-def locate(probe: Integrator, lane: Lanes, grid: Array, failure: LaneFailure) -> Stop:
+def locate(probe: Integrator, lane: Lanes, grid: Array, failure: LaneFailure) -> IntegrationStop:
     """March over the lane's grid intervals, then in ever shorter pieces up to where integration stops.
 
     probe : integrates over one interval (its grid is [1]) with at most `PROBE_STEPS` steps
@@ -106,7 +106,7 @@ def _begins(probe: Integrator, lane: Lanes) -> bool:
     return bool(probe.algebra.solve(points, lane.z0, lane.units[1])[1].all())
 
 
-def _explain(probe: Integrator, stop: Lanes, failure: LaneFailure) -> Stop:
+def _explain(probe: Integrator, stop: Lanes, failure: LaneFailure) -> IntegrationStop:
     """Name the state that changes fastest where integration stopped, or the algebraic equation that holds least."""
     time, x, z, p, u = float(stop.start[0]), stop.x0[0], stop.z0[0], stop.p[0], stop.u[0, 0, :, 0]
     rate, residual = (np.asarray(f, dtype=float).ravel() for f in cast("list[Any]", probe.graph(time, x, z, p, u)))
@@ -125,11 +125,11 @@ def _explain(probe: Integrator, stop: Lanes, failure: LaneFailure) -> Stop:
         undetermined_names = [probe.algebraic_names[j] for j in _undetermined(gain)]
         if undetermined_names:
             remedy += f" At the guess dg/dz is singular: {', '.join(undetermined_names)} can move without changing any equation."
-        return Stop(time, name, float(z[i]), f"{summary} {remedy}")
+        return IntegrationStop(time, name, float(z[i]), f"{summary} {remedy}")
     i = _largest(rate / (np.abs(x) + probe.options.absolute_tolerance * stop.units[0][0]))
     name = probe.state_names[i]
     fastest_state = f"There {name} = {x[i]:.3g} changes fastest, by {rate[i]:.2g} per unit of time."
-    return Stop(time, name, float(x[i]), f"{summary} {fastest_state} {_REMEDY}")
+    return IntegrationStop(time, name, float(x[i]), f"{summary} {fastest_state} {_REMEDY}")
 
 
 def _undetermined(gain: Array) -> list[int]:

@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import casadi as ca
 import numpy as np
 
-from castfit._support.casadi_functions import Buffered, Built, build_integrator, find_compiler, plugin_options
-from castfit._support.process_pool import Lost
-from castfit._support.silence import captured
-from castfit._support.status import InputError, check
-from castfit._support.time_limit import look
+from castfit._support.casadi_functions import BufferedFunction, PerObjectCache, build_integrator, find_compiler, plugin_options
+from castfit._support.process_pool import LostTask
+from castfit._support.silence import capture_output
+from castfit._support.status import InputError, raise_if_mistakes
+from castfit._support.time_limit import check_deadline
 from castfit.integrate.algebraic import AlgebraicEquations, AlgebraicPoints
-from castfit.integrate.compilation import CompilationError, compiled, derived
-from castfit.integrate.distributed import Held, Workers, held, workers
-from castfit.integrate.esdirk_binding import Stepping, obstacle, stops_of
+from castfit.integrate.compilation import CompilationError, compiled, derivative_function
+from castfit.integrate.distributed import WorkerObject, IntegrationWorkers, make_worker_object, workers
+from castfit.integrate.esdirk_binding import CompiledStepper, missing_integrator_reason, forced_step_ends
 from castfit.integrate.failure_diagnosis import PROBE_STEPS, diagnose, locate
 from castfit.integrate.lanes import (
     Adjoints,
@@ -37,9 +37,9 @@ from castfit.integrate.lanes import (
     Lanes,
     Sensitivities,
     SharedGrids,
-    Stop,
+    IntegrationStop,
     Trajectories,
-    changes_of,
+    input_discontinuities,
     shift_cubics,
     shift_slopes,
 )
@@ -111,8 +111,8 @@ class Integrator:
         self.stepping = self._steps() if self.method in STEPPED else None
         self._grids = SharedGrids()
         self._integrators: dict[tuple[_Grid, bool], ca.Function] = {}
-        self._built: dict[tuple[str, int, _Grid], Buffered] = {}
-        self._sent: list[Held] = []  # as which workers keep it
+        self._built: dict[tuple[str, int, _Grid], BufferedFunction] = {}
+        self._sent: list[WorkerObject] = []  # as which workers keep it
         if self.options.compile == "always" and self.stepping is None:
             # A compiler that does not work is reported here.
             self._buffered("values", 0, self._relative(slice(0, self._edges.size - 1)))
@@ -128,15 +128,15 @@ class Integrator:
             absolute_tolerance=min(self.options.absolute_tolerance, _EXACT),
         )
 
-    def _steps(self) -> Stepping:
+    def _steps(self) -> CompiledStepper:
         """Return the compiled method for this model, or refuse."""
-        missing = obstacle()
+        missing = missing_integrator_reason()
         if missing:
             mistake = f"method '{self.method}' is compiled once on every machine, but {missing}; use 'auto'"
             raise InputError("Integrator", [mistake])
         try:
             names = *self.state_names, *self.algebraic_names
-            return Stepping(self.graph, names, self.options, explicit=self.method == "explicit")
+            return CompiledStepper(self.graph, names, self.options, explicit=self.method == "explicit")
         except CompilationError as error:
             raise InputError("Integrator", [f"compile='always', but compiling failed: {error}"]) from error
 
@@ -155,7 +155,7 @@ class Integrator:
         if self.n_z and self.method in ("cvodes", "adams"):
             valid = "'auto', 'esdirk', 'idas' or 'rosenbrock'"
             mistakes.append(f"method '{self.method}' cannot integrate algebraic equations; use {valid}")
-        check("Integrator", [*mistakes, *other_mistakes])
+        raise_if_mistakes("Integrator", [*mistakes, *other_mistakes])
         self._skip = int(grid[0] == 0.0)  # an empty first interval is not integrated
         self._edges = np.append(0.0, grid[self._skip :])
 
@@ -176,7 +176,7 @@ class Integrator:
         else:
             with self._resting():
                 trajectories = self._by_spans(lanes, spans)
-        return _with_rescued(trajectories, self._rescuable(trajectories.failures), lambda failed_lanes: self._rescuer.values(lanes[failed_lanes]))
+        return _merge_rescued(trajectories, self._rescuable(trajectories.failures), lambda failed_lanes: self._rescuer.values(lanes[failed_lanes]))
 
     def _rescuable(self, failures: tuple[LaneFailure, ...]) -> list[int]:
         """Return the lanes with which another integrator may have more success.
@@ -212,7 +212,7 @@ class Integrator:
         order = self.stepping.model.elimination
         return (n**3 // 3, n**2) if order is None else (int(order.products), order.at.size)
 
-    def _workers(self, lanes: Lanes) -> Workers | None:
+    def _workers(self, lanes: Lanes) -> IntegrationWorkers | None:
         """Return the workers among which lanes are divided, None if they are integrated here."""
         worker_pool = workers()
         if worker_pool is None or lanes.size < 2 or not worker_pool.pays or (self.stepping is not None and not worker_pool.elsewhere):
@@ -226,7 +226,7 @@ class Integrator:
 
     def _divided(
         self,
-        worker_pool: Workers,
+        worker_pool: IntegrationWorkers,
         method: str,
         size: int,
         arguments: Callable[[slice], tuple[Any, ...]],
@@ -236,13 +236,13 @@ class Integrator:
         """Call a method for L lanes divided among workers, and put together what it returns, arrays (L, *shape)."""
         if not self._sent:
             # Elsewhere "auto" may be another method.
-            self._sent.append(held(_Family, self._twin(self.grid, replace(self.options, method=self.method))))
+            self._sent.append(make_worker_object(_IntegratorFamily, self._twin(self.grid, replace(self.options, method=self.method))))
         parts = worker_pool.shares(size)
         answers = worker_pool.run([(self._sent[0], "call", (self.grid, method, *arguments(part))) for part in parts])
         arrays = {name: np.full((size, *shape), np.nan) for name, shape in shapes.items()}
         failures: list[LaneFailure] = []
         for part, answer in zip(parts, answers, strict=True):
-            if isinstance(answer, Lost):
+            if isinstance(answer, LostTask):
                 failures += [LaneFailure(lane, "solver", answer.message) for lane in range(part.start, part.stop)]
                 continue
             for name, array in arrays.items():
@@ -262,7 +262,7 @@ class Integrator:
         z = np.full((lanes.size, self.grid.size, self.n_z), np.nan)
         failures: dict[int, LaneFailure] = {}
         x_unit, z_unit = (unit[:, None] for unit in lanes.units)
-        with captured():
+        with capture_output():
             guess = lanes.z0
             for span in spans:
                 begin, guess = self._begin(lanes, span, x, guess, failures)
@@ -285,7 +285,7 @@ class Integrator:
 
     def _stepped(
         self,
-        stepping: Stepping,
+        stepping: CompiledStepper,
         lanes: Lanes,
         failures: dict[int, LaneFailure],
         seeds: tuple[Array, Array, Array | None] | None = None,
@@ -304,7 +304,7 @@ class Integrator:
             _, guess = self._begin(lanes, slice(0, 1), lanes.x0[:, None], lanes.z0, failures)
         skip = lanes.duration == 0.0
         skip[list(failures)] = True
-        stops = stops_of(lanes, self.grid) if self.n_u else None
+        stops = forced_step_ends(lanes, self.grid) if self.n_u else None
         outcome = previous_outcome or stepping.model.integrate(
             replace(lanes, z0=guess) if self.n_z else lanes, self.grid, stepping.method, stepping.control,
             stops=stops, skip=skip, directions=directions, keep=keep or stepping.control.watch == 0.0, follow=follow,
@@ -369,7 +369,7 @@ class Integrator:
         else:
             with self._resting():
                 sensitivities = self._slopes_by_spans(lanes, valid_trajectories, dx0, dp, span_slopes, runs)
-        return _with_rescued(sensitivities, self._lost(trajectories, sensitivities.failures), rescue)
+        return _merge_rescued(sensitivities, self._lost(trajectories, sensitivities.failures), rescue)
 
     def differentiated(self, lanes: Lanes, dx0: Array, dp: Array) -> tuple[Trajectories, Sensitivities]:
         """Return the results of `values` and `sensitivities`, by one integration if the method allows it."""
@@ -402,7 +402,7 @@ class Integrator:
         dx = np.full((lanes.size, self.grid.size, self.n_x, n_d), np.nan)
         failures = {failure.lane: failure for failure in trajectories.failures}
         x_unit, z_unit = (unit[:, None] for unit in lanes.units)
-        with captured():
+        with capture_output():
             dx[:, : self._skip] = dx0_[:, None]
             for span in runs if n_d else []:
                 previous = self._skip + span.start - 1
@@ -457,7 +457,7 @@ class Integrator:
         else:
             shapes = {"x0": (n_a, self.n_x), "p": (n_a, self.n_p), "start": (n_a,), "duration": (n_a,)}
             adjoints = self._divided(worker_pool, "adjoint_over", lanes.size, share, Adjoints, shapes)
-        return _with_rescued(adjoints, self._lost(trajectories, adjoints.failures), rescue)
+        return _merge_rescued(adjoints, self._lost(trajectories, adjoints.failures), rescue)
 
     def adjoint_over(self, lanes: Lanes, trajectories: Trajectories, seeds: Array, spans: list[slice]) -> Adjoints:
         """Differentiate backwards over runs of intervals, here and by this method alone."""
@@ -470,7 +470,7 @@ class Integrator:
         start_bar, duration_bar = np.zeros((count, n_a)), np.zeros((count, n_a))
         failures = {failure.lane: failure for failure in trajectories.failures}
         x_unit, z_unit = (unit[:, None] for unit in lanes.units)
-        with captured():
+        with capture_output():
             for span in spans[::-1] if n_a else []:
                 previous = self._skip + span.start - 1
                 begin, z = self._begin(lanes, span, trajectories.x, lanes.z0 if span.start == 0 else trajectories.z[:, previous], failures)
@@ -511,7 +511,7 @@ class Integrator:
             bar[list(failures)] = np.nan
         return adjoints
 
-    def _pulled(self, stepping: Stepping, lanes: Lanes, trajectories: Trajectories, seeds: Array) -> Adjoints:
+    def _pulled(self, stepping: CompiledStepper, lanes: Lanes, trajectories: Trajectories, seeds: Array) -> Adjoints:
         """Differentiate the compiled method's steps, from their end to their beginning."""
         failures = {failure.lane: failure for failure in trajectories.failures}
         guess = lanes.z0
@@ -522,7 +522,7 @@ class Integrator:
         skip[list(failures)] = True
         sums = stepping.model.pull(
             replace(lanes, z0=guess), self.grid, stepping.method, stepping.control, np.moveaxis(seeds, 1, 3),
-            stops=stops_of(lanes, self.grid) if self.n_u else None, skip=skip, follow=trajectories.kept,
+            stops=forced_step_ends(lanes, self.grid) if self.n_u else None, skip=skip, follow=trajectories.kept,
             pair=stepping.pair,
         )  # fmt: skip
         bars = [np.moveaxis(sums.x0, 2, 1).copy(), np.moveaxis(sums.p, 2, 1).copy(), sums.start, sums.duration]
@@ -556,7 +556,7 @@ class Integrator:
         by_x, by_p = self.algebra.pull(self._output_points(lanes, trajectories.x), trajectories.z.reshape(-1, self.n_z), flat)
         return by_x.reshape(count, outputs, -1), by_p.reshape(count, outputs, -1).sum(axis=1)
 
-    def locate_failure(self, lanes: Lanes, lane: int) -> Stop:
+    def locate_failure(self, lanes: Lanes, lane: int) -> IntegrationStop:
         """Find out how far a lane that failed can be integrated, and say so in a sentence.
 
         The work is bounded: it takes a few tens of milliseconds, a few hundred where every step is expensive.
@@ -650,9 +650,9 @@ class Integrator:
         argument_pairs = [(call.arguments[name], array) for name, array in batch.items()]
         result_pairs = [(array, out[name]) for name, array in call.results.items()]
         active_lanes = [lane for lane in np.flatnonzero(lanes.duration != 0.0).tolist() if lane not in failures]
-        with captured() as log:
+        with capture_output() as log:
             for lane in active_lanes:
-                look()
+                check_deadline()
                 for argument, array in argument_pairs:
                     argument[...] = array[lane]
                 try:
@@ -745,7 +745,7 @@ class Integrator:
         ends = self._ends
         if self.method in SUNDIALS and self.n_u and n > 1:
             widths = lanes.duration[:, None] * np.diff(self._edges)
-            jumps = changes_of(lanes.u[:, self._skip :], widths).any(axis=(0, 2, 3))
+            jumps = input_discontinuities(lanes.u[:, self._skip :], widths).any(axis=(0, 2, 3))
             ends = np.union1d(ends, np.flatnonzero(jumps) + 1)
         runs = [slice(begin, end) for begin, end in pairwise([0, *ends.tolist()])]
         max_grids = max(_MAX_GRIDS, n // _WORTH_BUILDING)
@@ -776,12 +776,12 @@ class Integrator:
             return tuple(self._edges[1:].tolist())
         return self._grids.share(self._edges[span.start : span.stop + 1])
 
-    def _buffered(self, kind: str, n_d: int, grid: _Grid) -> Buffered:
+    def _buffered(self, kind: str, n_d: int, grid: _Grid) -> BufferedFunction:
         """Return the integrator over a grid ("values") or a derivative of it, built when first wanted."""
         key = (kind, n_d, grid)
         if key not in self._built:
-            look()
-            with captured() as log:
+            check_deadline()
+            with capture_output() as log:
                 try:
                     self._built[key] = self._derive(*key)
                 except (RuntimeError, OSError, CompilationError) as error:
@@ -794,15 +794,15 @@ class Integrator:
                     self._built[key] = self._derive(*key)
         return self._built[key]
 
-    def _derive(self, kind: str, n_d: int, grid: _Grid) -> Buffered:
+    def _derive(self, kind: str, n_d: int, grid: _Grid) -> BufferedFunction:
         backward = kind == "reverse"
         if self._compiles:
             function = compiled(lambda extra_options: self._build(grid, backward, extra_options), kind, n_d)
         else:
             if (grid, backward) not in self._integrators:
                 self._integrators[grid, backward] = self._build(grid, backward, {})
-            function = derived(self._integrators[grid, backward], kind, n_d)
-        return Buffered(function, _RESULTS[kind])
+            function = derivative_function(self._integrators[grid, backward], kind, n_d)
+        return BufferedFunction(function, _RESULTS[kind])
 
     def _build(self, grid: _Grid, backward: bool, extra_options: dict[str, Any]) -> ca.Function:
         options = plugin_options(
@@ -818,7 +818,7 @@ class Integrator:
         return build_integrator(self.graph, self.method, grid, options | extra_options, backward=backward)
 
 
-class _Family:
+class _IntegratorFamily:
     """An integrator as workers keep it, and those of the same system over other grids that they are asked for."""
 
     def __init__(self, integrator: Integrator) -> None:
@@ -868,7 +868,7 @@ def _without_rescued(trajectories: Trajectories) -> Trajectories:
     return replace(trajectories, failures=(*trajectories.failures, *rescued)) if trajectories.rescued else trajectories
 
 
-def _with_rescued(result: _Found, failed_lanes: list[int], rescue: Callable[[list[int]], _Found]) -> _Found:
+def _merge_rescued(result: _Found, failed_lanes: list[int], rescue: Callable[[list[int]], _Found]) -> _Found:
     """Merge the results of a rescue of the `failed_lanes` lanes, if there are any, into the results.
 
     A failure that remains keeps its first reason: it is the better explained one.
@@ -898,8 +898,8 @@ class Integrable(Protocol):
         ...
 
 
-_BUILT: Built[Integrable, dict[tuple[tuple[float, ...], IntegratorOptions], Integrator]] = Built()
-_GRIDS: Built[Model, SharedGrids] = Built()
+_BUILT: PerObjectCache[Integrable, dict[tuple[tuple[float, ...], IntegratorOptions], Integrator]] = PerObjectCache()
+_GRIDS: PerObjectCache[Model, SharedGrids] = PerObjectCache()
 
 
 def relative_grid(model: Model, times: Array) -> Array:

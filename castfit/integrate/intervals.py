@@ -253,7 +253,7 @@ _JUMPING: dict[int, Callable[[Bounds, Bounds], Bounds]] = {
 }
 
 
-def jumps(expression: ca.SX) -> bool:
+def may_jump(expression: ca.SX) -> bool:
     """Check whether an expression may jump at a point that its derivative does not show, such as floor(t)."""
     f = ca.Function("jumps", ca.symvar(expression), [expression])
     return any(f.instruction_id(i) in _JUMPS for i in range(f.n_instructions()))

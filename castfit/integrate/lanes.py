@@ -141,7 +141,7 @@ class Adjoints:
 
 
 @dataclass(frozen=True)
-class Stop:
+class IntegrationStop:
     """Time at which the integration of a lane stopped, the fastest-changing state there, and a sentence for users."""
 
     time: float
@@ -164,7 +164,7 @@ def shift_slopes(cubics: Array) -> Array:
     return np.stack([c1, 2 * c2, 3 * c3, 0 * c3], axis=-1)
 
 
-def changes_of(cubics: Array, widths: Array) -> Mask:
+def input_discontinuities(cubics: Array, widths: Array) -> Mask:
     """Mark the coefficients of inputs (L, m, n_u, 4) that do not continue the previous cubics, (L, m - 1, n_u, 4).
 
     widths (L, m) are those of the intervals.
@@ -175,12 +175,12 @@ def changes_of(cubics: Array, widths: Array) -> Mask:
     return np.abs(continued - cubics[:, 1:]) * reach > _SAME * size
 
 
-def rounding(times: Array, origin: float = 0.0) -> Array:
+def time_rounding(times: Array, origin: float = 0.0) -> Array:
     """Return the difference up to which other times are the same as these, (n,); `origin` is where they count from."""
     return _ULPS * np.spacing(np.maximum(np.abs(times), abs(origin)))
 
 
-def snap(times: Array, edges: Array, reach: float = 0.0) -> Array:
+def snap_times(times: Array, edges: Array, reach: float = 0.0) -> Array:
     """Move times that differ from an edge by rounding only, or by less than `reach`, onto that edge."""
     if edges.size < 2:
         if edges.size == 0:
@@ -188,15 +188,15 @@ def snap(times: Array, edges: Array, reach: float = 0.0) -> Array:
         edges = np.repeat(edges, 2)
     nearest = np.clip(np.searchsorted(edges, times), 1, edges.size - 1)
     nearest = np.where(np.abs(edges[nearest - 1] - times) < np.abs(edges[nearest] - times), nearest - 1, nearest)
-    is_close = np.abs(edges[nearest] - times) <= np.maximum(rounding(times, edges[0]), reach)
+    is_close = np.abs(edges[nearest] - times) <= np.maximum(time_rounding(times, edges[0]), reach)
     return np.where(is_close, edges[nearest], times)
 
 
 def merge(*groups: Array) -> Array:
     """Sort and unite times, treating times that differ by rounding only as one."""
     times = np.unique(np.concatenate(groups))
-    # Half of what `snap` bridges, so that whatever is dropped here is still found there.
-    is_distinct = np.concatenate([[True], np.diff(times) > 0.5 * rounding(times[1:], times[0])])
+    # Half of what `snap_times` bridges, so that whatever is dropped here is still found there.
+    is_distinct = np.concatenate([[True], np.diff(times) > 0.5 * time_rounding(times[1:], times[0])])
     return times[is_distinct]
 
 
@@ -210,7 +210,7 @@ class SharedGrids:
         """Return the output times[1:] (m,) relative to times[0] ... times[-1]; the last one is 1."""
         left, right = times[0], times[-1]
         grid: Array = (times[1:] - left) / (right - left)
-        slack = rounding(times[1:], left) / (right - left) + rounding(grid)
+        slack = time_rounding(times[1:], left) / (right - left) + time_rounding(grid)
         digits = int(np.clip(np.floor(-np.log10(slack.max())) - 2, 0, _DIGITS))
         candidates = self._known.setdefault((digits, *np.round(grid, digits).tolist()), [])
         for candidate in candidates:

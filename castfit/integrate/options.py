@@ -15,13 +15,13 @@ from weakref import WeakKeyDictionary
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import flag_mistakes, is_count, is_one_of, is_within, plain_numbers, text
+from castfit._support.arguments import flag_mistakes, is_count, is_one_of, is_within, plain_numbers, shorten_repr
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
-from castfit._support.reprs import brief
-from castfit._support.status import check, suggest
+from castfit._support.reprs import add_brief_repr
+from castfit._support.status import raise_if_mistakes, suggest
 from castfit.integrate.esdirk import elimination
-from castfit.integrate.esdirk_binding import obstacle
+from castfit.integrate.esdirk_binding import missing_integrator_reason
 
 SUNDIALS = ("cvodes", "adams", "idas")
 STEPPED = ("esdirk", "explicit")
@@ -43,7 +43,7 @@ _PRICES: WeakKeyDictionary[ca.Function, float] = WeakKeyDictionary()
 
 
 @public("castfit")
-@brief
+@add_brief_repr
 @dataclass(frozen=True)
 class IntegratorOptions:
     """Options of the numerical integrator.
@@ -105,18 +105,18 @@ class IntegratorOptions:
     def __post_init__(self) -> None:
         plain_numbers(self)
         mistakes = [
-            f"{name} is {text(value)}: {suggest(str(value), valid)}"
+            f"{name} is {shorten_repr(value)}: {suggest(str(value), valid)}"
             for name, value, valid in (("method", self.method, METHODS), ("compile", self.compile, COMPILE))
             if not is_one_of(value, *valid)
         ]
         mistakes += [
-            f"{name} is {text(value)}; it must be a number between 0 and {upper:g}"
+            f"{name} is {shorten_repr(value)}; it must be a number between 0 and {upper:g}"
             for name, upper in (("relative_tolerance", 0.1), ("absolute_tolerance", np.inf))
             if not is_within(value := getattr(self, name), 0.0, upper, strictly=True)
         ]
         mistakes += flag_mistakes(watch_sensitivities=self.watch_sensitivities)
         mistakes += [
-            f"{name} is {text(value)}; it must be a positive integer, at most {max_value}"
+            f"{name} is {shorten_repr(value)}; it must be a positive integer, at most {max_value}"
             for name, max_value in (("max_steps", 10**9), ("elements", _MOST_ELEMENTS))
             if not is_count(value := getattr(self, name), 1, max_value)
         ]
@@ -124,7 +124,7 @@ class IntegratorOptions:
             mistakes.append(
                 "compile is 'always', but 'collocation' spends its time elsewhere; use 'deserved' or 'auto'"
             )
-        check("IntegratorOptions", mistakes)
+        raise_if_mistakes("IntegratorOptions", mistakes)
 
 
 def method_of(
@@ -138,7 +138,7 @@ def method_of(
     if options.method != "auto":
         return options.method
     is_tight = options.relative_tolerance < _FINEST
-    if is_tight or obstacle() or not _suits(n_x, n_z, graph, directions):
+    if is_tight or missing_integrator_reason() or not _suits(n_x, n_z, graph, directions):
         return sundials(n_z)
     return "esdirk" if n_z or n_x > _SMALL else "explicit"
 

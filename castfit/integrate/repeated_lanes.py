@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit.integrate.distributed import threads, workers
-from castfit.integrate.esdirk_binding import StoredSteps, TaskLaid, stops_of
+from castfit.integrate.esdirk_binding import StoredSteps, PreparedTask, forced_step_ends
 from castfit.integrate.integrator import scale_of_seeds
 from castfit.integrate.lanes import Lanes, Sensitivities, Trajectories
 
@@ -29,18 +29,18 @@ class RepeatedLanes:
         self._shape = lanes.size, integrator.grid.size, integrator.n_x
         self._z = np.empty((*self._shape[:2], 0))
         self._may = integrator.stepping is not None and not integrator.n_z and bool(lanes.size) and bool((lanes.duration != 0.0).all())
-        self._laid: TaskLaid | None = None
+        self._laid: PreparedTask | None = None
 
     def integrated_by(self, integrator: Integrator) -> RepeatedLanes:
         """Return a copy that uses another integrator."""
         return RepeatedLanes(integrator, self._still)
 
-    def _here(self) -> TaskLaid | None:
+    def _here(self) -> PreparedTask | None:
         integrator, lanes = self._by, self._still
         if not self._may or integrator.stepping is None or workers() is not None or threads() is not None:
             return None
         if self._laid is None:
-            self._laid = TaskLaid(integrator.stepping, integrator.grid, lanes, stops_of(lanes, integrator.grid) if integrator.n_u else None)
+            self._laid = PreparedTask(integrator.stepping, integrator.grid, lanes, forced_step_ends(lanes, integrator.grid) if integrator.n_u else None)
         return self._laid
 
     def lanes(self, x0: Array, p: Array) -> Lanes:

@@ -20,7 +20,7 @@ import numpy as np
 import scipy
 
 from castfit._support.records import dataclass
-from castfit._support.reprs import enumerated
+from castfit._support.reprs import join_with_and
 from castfit.model.expressions import pattern
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _INDEX = "so the DAE has index 2 or higher"
 
 
 @dataclass(frozen=True)
-class Parts:
+class PatternPartition:
     """The parts of a pattern that are not square: positions of equations and states."""
 
     over_equations: tuple[int, ...]
@@ -44,14 +44,14 @@ class Parts:
     under_states: tuple[int, ...]
 
 
-def unmatched_parts(contains: Mask) -> Parts:
+def unmatched_parts(contains: Mask) -> PatternPartition:
     """Divide a pattern (n_equations, n_states), which equation contains which state."""
     pairs: Any = scipy.sparse.csgraph.maximum_bipartite_matching(scipy.sparse.csr_matrix(contains), perm_type="column")
     state_of: list[int] = [int(j) for j in pairs]  # of each equation; -1 if it is left over
     equation_of = {j: i for i, j in enumerate(state_of) if j >= 0}
     unmatched_equations = [i for i, j in enumerate(state_of) if j < 0]
     unmatched_states = [j for j in range(contains.shape[1]) if j not in equation_of]
-    return Parts(
+    return PatternPartition(
         *_reached(unmatched_equations, contains, equation_of),
         *reversed(_reached(unmatched_states, contains.T, {i: j for i, j in enumerate(state_of) if j >= 0})),
     )
@@ -85,7 +85,7 @@ def index_mistakes(alg: ca.SX, z: ca.SX, arguments: Sequence[ca.SX], names: Sequ
     return _of_rank(jacobian, z, arguments, names)
 
 
-def _of_structure(parts: Parts, contains: Mask, names: Sequence[str]) -> list[str]:
+def _of_structure(parts: PatternPartition, contains: Mask, names: Sequence[str]) -> list[str]:
     mistakes: list[str] = []
     empty_equations = [i for i in parts.over_equations if not contains[i].any()]
     if empty_equations:
@@ -149,8 +149,8 @@ def _balanced(matrix: Array) -> Array:
 
 
 def _equations(indices: Sequence[int], names: Sequence[str]) -> str:
-    return f"the equation{'s' if len(indices) > 1 else ''} of {enumerated([names[i] for i in indices])}"
+    return f"the equation{'s' if len(indices) > 1 else ''} of {join_with_and([names[i] for i in indices])}"
 
 
 def _states(indices: Sequence[int], names: Sequence[str]) -> str:
-    return enumerated([names[j] for j in indices])
+    return join_with_and([names[j] for j in indices])

@@ -31,9 +31,9 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import is_count, is_one_of, real, text
+from castfit._support.arguments import is_count, is_one_of, read_real, shorten_repr
 from castfit._support.records import dataclass
-from castfit._support.status import check
+from castfit._support.status import raise_if_mistakes
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -43,14 +43,14 @@ METHODS = ("spectral", "chain")
 LADDER = (10, 15, 22, 33, 50, 75)  # nodes that are tried where their number is to be found
 _LARGEST_ORDER = 200
 
-_KNOWN: dict[int, Delayed] = {}
+_KNOWN: dict[int, DelayedValue] = {}
 """What each symbol made by `delay` stands for: a graph carries nothing but symbols.  A record keeps its own alive."""
 
-_SAID: dict[tuple[Any, ...], Delayed] = {}
+_SAID: dict[tuple[Any, ...], DelayedValue] = {}
 
 
 @dataclass(frozen=True, eq=False)
-class Delayed:
+class DelayedValue:
     """Specification of one delayed value; `symbol` represents it in the model's expressions.
 
     history : the expression's values before the start; None for its value at the start
@@ -113,20 +113,20 @@ def delay(
     mistakes: list[str] = []
     value_graph = _graph("expression", expression, mistakes)
     if value_graph is not None and not ca.symvar(value_graph):
-        mistakes.append(f"expression is {text(expression)}, a number; delay what changes in time")
+        mistakes.append(f"expression is {shorten_repr(expression)}, a number; delay what changes in time")
     tau_graph = _graph("tau", tau, mistakes)
     if tau_graph is not None and tau_graph.is_constant() and not 0.0 < float(tau_graph) < np.inf:
         mistakes.append(f"tau is {float(tau_graph):g}; a delay is positive")
     history_graph = None if history is None else _graph("history", history, mistakes)
     if not is_one_of(method, *METHODS):
-        mistakes.append(f"method is {text(method)}; choose 'spectral' or 'chain'")
+        mistakes.append(f"method is {shorten_repr(method)}; choose 'spectral' or 'chain'")
     adaptive = is_one_of(order, "auto")
     if adaptive and is_one_of(method, "chain"):
         mistakes.append("a chain needs order=, its number of stages: it is part of the model, not an accuracy")
     min_order = 2 if is_one_of(method, "spectral") else 1
     if not adaptive and not is_count(order, min_order, _LARGEST_ORDER):
-        mistakes.append(f"order is {text(order)}; give a number from {min_order} to {_LARGEST_ORDER}, or 'auto'")
-    check("delay", mistakes)
+        mistakes.append(f"order is {shorten_repr(order)}; give a number from {min_order} to {_LARGEST_ORDER}, or 'auto'")
+    raise_if_mistakes("delay", mistakes)
     assert value_graph is not None
     assert tau_graph is not None
     n_nodes = LADDER[0] if adaptive else int(order)
@@ -141,8 +141,8 @@ def _key(expression: ca.SX) -> tuple[str, float]:
     return ("number", float(expression)) if expression.is_constant() else ("graph", hash(expression))
 
 
-def _register(expression: ca.SX, tau: ca.SX, history: ca.SX | None, method: str, order: int, adaptive: bool) -> Delayed:
-    delayed_value = Delayed(ca.SX.sym("delayed"), expression, tau, history, method, order, adaptive)
+def _register(expression: ca.SX, tau: ca.SX, history: ca.SX | None, method: str, order: int, adaptive: bool) -> DelayedValue:
+    delayed_value = DelayedValue(ca.SX.sym("delayed"), expression, tau, history, method, order, adaptive)
     _KNOWN[hash(delayed_value.symbol)] = delayed_value
     return delayed_value
 
@@ -151,16 +151,16 @@ def _graph(label: str, value: Any, mistakes: list[str]) -> ca.SX | None:
     """Read a number or a scalar expression."""
     if isinstance(value, ca.SX) and value.numel() == 1:
         return ca.densify(value)
-    number = real(value)
+    number = read_real(value)
     if number is not None and np.isfinite(number):
         return ca.SX(number)
-    mistakes.append(f"{label} is {text(value)}; give a scalar SX expression or a finite number")
+    mistakes.append(f"{label} is {shorten_repr(value)}; give a scalar SX expression or a finite number")
     return None
 
 
-def delays_in(expressions: Iterable[ca.SX]) -> tuple[Delayed, ...]:
+def delays_in(expressions: Iterable[ca.SX]) -> tuple[DelayedValue, ...]:
     """Return the delayed values in expressions, those within others first."""
-    delays: dict[int, Delayed] = {}
+    delays: dict[int, DelayedValue] = {}
 
     def collect(expression: ca.SX) -> None:
         for symbol in ca.symvar(expression):
@@ -192,8 +192,8 @@ class DelayLine:
 
 
 @dataclass(frozen=True, eq=False)
-class Lines:
-    """All delayed values of a model as states: what `lay_out` returns.
+class DelayLines:
+    """All delayed values of a model as states: what `build_delay_lines` returns.
 
     rates, initial : right-hand sides, and initial values, by the name of a node; these may hold time, inputs and
         states, which mean those at the start
@@ -204,7 +204,7 @@ class Lines:
     rates: dict[str, ca.SX]
     initial: dict[str, ca.SX]
     symbols: tuple[ca.SX, ...]
-    delayed: tuple[Delayed, ...]
+    delayed: tuple[DelayedValue, ...]
 
     def without(self, expressions: Mapping[str, ca.SX]) -> dict[str, ca.SX]:
         """Return expressions with the last node of each line in the place of the delayed value."""
@@ -212,10 +212,10 @@ class Lines:
 
     def _replaced(self, expressions: list[ca.SX]) -> list[ca.SX]:
         ends: list[int] = (np.cumsum([d.order for d in self.delayed]) - 1).tolist()
-        return substituted(expressions, [d.symbol for d in self.delayed], [self.symbols[i] for i in ends])
+        return substitute_symbols(expressions, [d.symbol for d in self.delayed], [self.symbols[i] for i in ends])
 
 
-def lay_out(delayed: Sequence[Delayed], time: ca.SX) -> Lines:
+def build_delay_lines(delayed: Sequence[DelayedValue], time: ca.SX) -> DelayLines:
     """Make the states, rates and initial values of all delayed values."""
     lines: list[DelayLine] = []
     symbols: list[list[ca.SX]] = []
@@ -238,33 +238,33 @@ def lay_out(delayed: Sequence[Delayed], time: ca.SX) -> Lines:
             rates += [d.order * rate * (younger - older) for younger, older in itertools.pairwise(w)]
         for age in ages[1:].tolist():
             delayed_time = time - age * d.tau
-            initial_value = d.expression if d.history is None else substituted([d.history], [time], [delayed_time])[0]
+            initial_value = d.expression if d.history is None else substitute_symbols([d.history], [time], [delayed_time])[0]
             initial.append(initial_value)
     flat = tuple(itertools.chain.from_iterable(symbols))
     names = [n for line in lines for n in line.nodes]
-    delay_lines = Lines(tuple(lines), {}, {}, flat, tuple(delayed))
+    delay_lines = DelayLines(tuple(lines), {}, {}, flat, tuple(delayed))
     initial_values = _at_start(initial, delayed, symbols)
     return replace(
         delay_lines, rates=delay_lines.without(dict(zip(names, rates, strict=True))), initial=dict(zip(names, initial_values, strict=True))
     )
 
 
-def _at_start(initial: list[ca.SX], delayed: Sequence[Delayed], symbols: list[list[ca.SX]]) -> list[ca.SX]:
+def _at_start(initial: list[ca.SX], delayed: Sequence[DelayedValue], symbols: list[list[ca.SX]]) -> list[ca.SX]:
     """Replace a delayed value within the initial values of another one by the initial value of its last node."""
     values = list(initial)
     end = -1
     for d, _ in zip(delayed, symbols, strict=True):  # inner ones come first
         end += d.order
-        values[end + 1 :] = substituted(values[end + 1 :], [d.symbol], [values[end]])
+        values[end + 1 :] = substitute_symbols(values[end + 1 :], [d.symbol], [values[end]])
     return values
 
 
-def _names(delayed: Sequence[Delayed]) -> list[str]:
+def _names(delayed: Sequence[DelayedValue]) -> list[str]:
     """Name delayed values by what they are; a second one of the same name gets a number."""
     names_by_hash: dict[int, str] = {}
     for d in delayed:
         inner = [s for s in ca.symvar(d.expression) if hash(s) in names_by_hash]
-        expression = substituted([d.expression], inner, [ca.SX.sym(names_by_hash[hash(s)]) for s in inner])[0]
+        expression = substitute_symbols([d.expression], inner, [ca.SX.sym(names_by_hash[hash(s)]) for s in inner])[0]
         name = f"{_shortened(str(expression))}(t - {_shortened(str(d.tau))})"
         n_same = sum(n == name or n.startswith(f"{name} #") for n in names_by_hash.values())
         names_by_hash[hash(d.symbol)] = f"{name} #{n_same + 1}" if n_same else name
@@ -275,32 +275,32 @@ def _shortened(label: str) -> str:
     return label if len(label) <= 30 else f"{label[:27]}..."
 
 
-def restated(
-    delayed: Sequence[Delayed], orders: Sequence[int], replaced_symbols: Sequence[ca.SX] = (), replacements: Sequence[ca.SX] = ()
-) -> tuple[Delayed, ...]:
+def with_new_symbols(
+    delayed: Sequence[DelayedValue], orders: Sequence[int], replaced_symbols: Sequence[ca.SX] = (), replacements: Sequence[ca.SX] = ()
+) -> tuple[DelayedValue, ...]:
     """Rebuild delayed values on new symbols, with other orders, and with the symbols `replaced_symbols` replaced by `replacements`."""
-    delays: list[Delayed] = []
+    delays: list[DelayedValue] = []
     for d, order in zip(delayed, orders, strict=True):
         old, new = [o.symbol for o in delayed[: len(delays)]], [n.symbol for n in delays]
-        parts = substituted(d.parts, [*old, *replaced_symbols], [*new, *replacements])
+        parts = substitute_symbols(d.parts, [*old, *replaced_symbols], [*new, *replacements])
         history = parts[2] if d.history is not None else None
         delays.append(_register(parts[0], parts[1], history, d.method, order, d.adaptive))
     return tuple(delays)
 
 
-def revived(
+def restore_delays(
     symbols: Sequence[ca.SX], parts: Sequence[Sequence[ca.SX]], kinds: Sequence[tuple[str, int, bool]]
-) -> tuple[Delayed, ...]:
+) -> tuple[DelayedValue, ...]:
     """Make the records of symbols anew, after unpickling; a history is missing where there are two parts."""
-    delays: list[Delayed] = []
+    delays: list[DelayedValue] = []
     for symbol, graphs, kind in zip(symbols, parts, kinds, strict=True):
-        delayed_value = Delayed(symbol, graphs[0], graphs[1], graphs[2] if len(graphs) > 2 else None, *kind)
+        delayed_value = DelayedValue(symbol, graphs[0], graphs[1], graphs[2] if len(graphs) > 2 else None, *kind)
         _KNOWN[hash(symbol)] = delayed_value
         delays.append(delayed_value)
     return tuple(delays)
 
 
-def substituted(expressions: list[ca.SX], old: Sequence[ca.SX], new: Sequence[ca.SX]) -> list[ca.SX]:
+def substitute_symbols(expressions: list[ca.SX], old: Sequence[ca.SX], new: Sequence[ca.SX]) -> list[ca.SX]:
     """Substitute symbols in several expressions."""
     if not old or not expressions:
         return expressions

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import real, text
+from castfit._support.arguments import read_real, shorten_repr
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Mask
@@ -38,14 +38,14 @@ def number_or_expression(label: str, value: Any, remedy: str, mistakes: list[str
             return value
         mistakes.append(f"{label} {NOT_A_NUMBER}")
         return np.nan
-    number = float(value) if is_expression else real(value)
+    number = float(value) if is_expression else read_real(value)
     if number is not None and np.isfinite(number):
         return number
-    mistakes.append(f"{label} is {text(value)}; {remedy}")
+    mistakes.append(f"{label} is {shorten_repr(value)}; {remedy}")
     return np.nan
 
 
-def exchanged(expression: ca.SX, values: Mapping[str, Any]) -> ca.SX:
+def substitute_by_name(expression: ca.SX, values: Mapping[str, Any]) -> ca.SX:
     """Replace symbols by numbers or expressions, by name. Other symbols stay."""
     symbols = [s for s in ca.symvar(expression) if s.name() in values]
     if not symbols:

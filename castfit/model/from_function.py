@@ -9,8 +9,8 @@ from typing import Any, cast
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import items, text
-from castfit._support.status import InputError, check, suggest, unknown_names
+from castfit._support.arguments import read_sequence, shorten_repr
+from castfit._support.status import InputError, raise_if_mistakes, suggest, unknown_names
 
 _WHERE = "Model.from_function"
 _CONDITION = "write conditions on symbols as cf.if_else(x > 0, a, b), cf.fmax(x, 0) or np.where(x > 0, a, b)"
@@ -32,14 +32,14 @@ class SymbolArray(np.ndarray[Any, Any]):
         if not isinstance(key, str):
             return super().__getitem__(key)
         names = [symbol.name() for symbol in self]
-        check(_WHERE, [] if key in names else [f"there is no '{key}': {suggest(key, names)}"])
+        raise_if_mistakes(_WHERE, [] if key in names else [f"there is no '{key}': {suggest(key, names)}"])
         return super().__getitem__(names.index(key))
 
 
-def asked(function: Callable[..., Any], label: str, arguments: Sequence[Any]) -> Any:
+def call_user_function(function: Callable[..., Any], label: str, arguments: Sequence[Any]) -> Any:
     """Call a function of the user with symbols; what it raises is told with the usual causes."""
     if not callable(function):
-        raise InputError(_WHERE, [f"{label} is {text(function)}; give a function of t, x and p"])
+        raise InputError(_WHERE, [f"{label} is {shorten_repr(function)}; give a function of t, x and p"])
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "(?s).*numpy function was called on a casadi value", FutureWarning)
@@ -62,7 +62,7 @@ def rates(returned: Any, states: Sequence[str]) -> list[Any]:
         mistakes = unknown_names("f returns a derivative of '{}', which is no state", map(str, by_name), states)
         mistakes += [f"f returns no derivative of '{name}'; return 0 if it is constant" for name in states
                      if name not in by_name]  # fmt: skip
-        check(_WHERE, mistakes)
+        raise_if_mistakes(_WHERE, mistakes)
         return [by_name[name] for name in states]
     derivatives = list(_flat(returned))
     if len(derivatives) != len(states):
@@ -76,7 +76,7 @@ def _flat(value: Any) -> Iterable[Any]:
     if isinstance(value, (ca.SX, ca.DM)):
         yield from ca.vertsplit(ca.vec(ca.SX(value)))
         return
-    entries = items(value)
+    entries = read_sequence(value)
     if entries is None:
         yield value
         return

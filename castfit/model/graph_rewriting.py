@@ -33,7 +33,7 @@ from dataclasses import field
 
 import casadi as ca
 
-from castfit._support.graphs import rewritten
+from castfit._support.graphs import rewrite_operations
 from castfit._support.records import dataclass
 
 TINY = 1e-150  # its square, and a derivative's inverse of it, are numbers
@@ -43,7 +43,7 @@ _SIGNS = (ca.OP_SIGN, ca.OP_FABS)
 _SWITCHING = (*_COMPARISONS, *_KINKS, *_SIGNS)
 
 
-def with_powers(columns: Sequence[ca.SX], states: ca.SX) -> list[ca.SX]:
+def differentiable_powers(columns: Sequence[ca.SX], states: ca.SX) -> list[ca.SX]:
     """Return columns of expressions in which powers of states can be differentiated wherever the state is.
 
     Concerns what has the sign of one state, such as  x**n  and  (x / K)**n,  where the exponent is no number.
@@ -55,7 +55,7 @@ def with_powers(columns: Sequence[ca.SX], states: ca.SX) -> list[ca.SX]:
             return None
         return power(base, exponent)
 
-    return rewritten(columns, (ca.OP_POW,), replace_power)
+    return rewrite_operations(columns, (ca.OP_POW,), replace_power)
 
 
 def power(x: ca.SX, n: ca.SX) -> ca.SX:
@@ -128,11 +128,11 @@ class _Finder:
         return symbol if float(slope) > 0.0 else 1 - symbol
 
 
-def switched(columns: Sequence[ca.SX], t: ca.SX, other_symbols: ca.SX) -> tuple[list[ca.SX], tuple[Switch, ...]]:
+def replace_jumps(columns: Sequence[ca.SX], t: ca.SX, other_symbols: ca.SX) -> tuple[list[ca.SX], tuple[Switch, ...]]:
     """Return columns of expressions with switches in place of what jumps or kinks at a time t, and the switches.
 
     `other_symbols` are states and inputs: what depends on them is no time.
     """
     finder = _Finder(t, other_symbols)
-    replaced_columns = rewritten(columns, _SWITCHING, finder.replaced)
+    replaced_columns = rewrite_operations(columns, _SWITCHING, finder.replaced)
     return replaced_columns, tuple(finder.found.values())

@@ -18,14 +18,14 @@ from typing import Any
 import casadi as ca
 
 from castfit._support.records import dataclass
-from castfit._support.reprs import brief
-from castfit._support.status import check
+from castfit._support.reprs import add_brief_repr
+from castfit._support.status import raise_if_mistakes
 from castfit.model.expressions import number_or_expression
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True, eq=False)
-class Remembered:
+class IntervalOutput:
     """An output that depends on earlier measurements; create it with `per_interval` and its like."""
 
     kind: str
@@ -46,7 +46,7 @@ class IntervalMemory:
         return f"{self.output} itself"
 
 
-def per_interval(rate: Any) -> Remembered:
+def per_interval(rate: Any) -> IntervalOutput:
     """Declare an output that is the integral of a rate since the previous measurement, such as weekly counts of cases.
 
     The first interval begins at the experiment's start.  Between measurements predictions show what has come together
@@ -79,7 +79,7 @@ def per_interval(rate: Any) -> Remembered:
     return _remembered("per_interval", "per interval", "rate", rate)
 
 
-def interval_mean(expression: Any) -> Remembered:
+def interval_mean(expression: Any) -> IntervalOutput:
     """Declare an output that is the mean of an expression since the previous measurement.
 
     Parameters
@@ -102,7 +102,7 @@ def interval_mean(expression: Any) -> Remembered:
     return _remembered("interval_mean", "mean", "expression", expression)
 
 
-def relative_to_first(expression: Any) -> Remembered:
+def relative_to_first(expression: Any) -> IntervalOutput:
     """Declare an output that is an expression divided by its value at the first measurement of this output.
 
     Up to there it is 1, whatever the model.  Give the first value, which says when that is: it does not count as
@@ -128,15 +128,15 @@ def relative_to_first(expression: Any) -> Remembered:
     return _remembered("relative_to_first", "relative", "expression", expression)
 
 
-def _remembered(function_name: str, kind: str, label: str, value: Any) -> Remembered:
+def _remembered(function_name: str, kind: str, label: str, value: Any) -> IntervalOutput:
     mistakes: list[str] = []
     expression = number_or_expression(label, value, "give a scalar SX expression of the model's symbols", mistakes)
-    check(function_name, mistakes)
-    return Remembered(kind, expression)
+    raise_if_mistakes(function_name, mistakes)
+    return IntervalOutput(kind, expression)
 
 
 @dataclass(frozen=True)
-class Reduced:
+class ReducedOutputs:
     """Outputs without remembered ones, and the states, rates and initial values that hold these."""
 
     outputs: dict[str, Any]
@@ -145,14 +145,14 @@ class Reduced:
     memories: tuple[IntervalMemory, ...]
 
 
-def reduced(outputs: Mapping[str, Any]) -> Reduced:
+def reduce_interval_outputs(outputs: Mapping[str, Any]) -> ReducedOutputs:
     """Replace outputs with memory by ordinary outputs and additional states."""
     ordinary: dict[str, Any] = {}
     rates: dict[ca.SX, Any] = {}
     initial: dict[str, float] = {}
     memories: list[IntervalMemory] = []
     for name, output in outputs.items():
-        if not isinstance(output, Remembered):
+        if not isinstance(output, IntervalOutput):
             ordinary[name] = output
             continue
         memory_symbol = ca.SX.sym(f"{name} {'at first' if output.kind == 'relative' else 'so far'}")
@@ -174,4 +174,4 @@ def reduced(outputs: Mapping[str, Any]) -> Reduced:
             # Before anything is gathered the mean is the value itself.
             ordinary[name] = ca.if_else(elapsed_time > 0, memory_symbol / ca.if_else(elapsed_time > 0, elapsed_time, 1), output.expression)
         memories.append(IntervalMemory(name, output.kind, tuple(s.name() for s in states)))
-    return Reduced(ordinary, rates, initial, tuple(memories))
+    return ReducedOutputs(ordinary, rates, initial, tuple(memories))

@@ -18,19 +18,19 @@ from typing import TYPE_CHECKING, Any, cast
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import items, named, real, text
+from castfit._support.arguments import read_sequence, read_mapping, read_real, shorten_repr
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
-from castfit._support.reprs import brief, listed, one_line
-from castfit._support.status import check, suggest, unknown_names
+from castfit._support.reprs import add_brief_repr, join_limited, one_line
+from castfit._support.status import raise_if_mistakes, suggest, unknown_names
 from castfit._support.views import views
 from castfit.model.dae_index import index_mistakes
-from castfit.model.delay import Delayed, DelayLine, delays_in, lay_out, restated, revived, substituted
-from castfit.model.expressions import NOT_A_NUMBER, exchanged, holds_nan, pattern
-from castfit.model.from_function import SymbolArray, asked, rates
-from castfit.model.graph_rewriting import Switch, switched, with_powers
-from castfit.model.interval_outputs import IntervalMemory, reduced
-from castfit.model.scaled_outputs import OutputScaling, Scaled, read_scaled, rescaled
+from castfit.model.delay import DelayedValue, DelayLine, delays_in, build_delay_lines, with_new_symbols, restore_delays, substitute_symbols
+from castfit.model.expressions import NOT_A_NUMBER, substitute_by_name, holds_nan, pattern
+from castfit.model.from_function import SymbolArray, call_user_function, rates
+from castfit.model.graph_rewriting import Switch, replace_jumps, differentiable_powers
+from castfit.model.interval_outputs import IntervalMemory, reduce_interval_outputs
+from castfit.model.scaled_outputs import OutputScaling, Scaled, read_scaled, scale_outputs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -62,18 +62,18 @@ def symbols(names: str | Iterable[str]) -> Any:
     (SX(u0), SX(u1), SX(u2))
     """
     argument: Any = names
-    parts = argument.replace(",", " ").split() if isinstance(argument, str) else items(argument) or []
-    mistakes = [f"{text(name)} is no name" for name in parts if not isinstance(name, str) or not name.strip()]
+    parts = argument.replace(",", " ").split() if isinstance(argument, str) else read_sequence(argument) or []
+    mistakes = [f"{shorten_repr(name)} is no name" for name in parts if not isinstance(name, str) or not name.strip()]
     valid_names = [name for name in parts if isinstance(name, str)]
     mistakes += [f"the name '{name}' is given twice" for name, times in Counter(valid_names).items() if times > 1]
     if not parts:
-        mistakes.append(f"{text(argument)} contains no name; write for example symbols('x y')")
-    check("symbols", mistakes)
+        mistakes.append(f"{shorten_repr(argument)} contains no name; write for example symbols('x y')")
+    raise_if_mistakes("symbols", mistakes)
     scalars = tuple(ca.SX.sym(name) for name in parts)
     return scalars[0] if len(scalars) == 1 and isinstance(argument, str) else scalars
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True)
 class System:
     """A semi-explicit DAE  x' = ode(t, x, z, p, u),  0 = alg(t, x, z, p, u)  as SX column vectors."""
@@ -154,7 +154,7 @@ class Model:
     scalings: dict[str, OutputScaling]
     memories: tuple[IntervalMemory, ...]
     """What experiments set at their measurements: of counts per interval and the like."""
-    said: Said
+    said: ModelDefinition
     """What the model was given, by name, before delays and memories became states of it."""
     switches: tuple[Switch, ...]
     """Those of its parameters that are 0 before a time and 1 after it."""
@@ -180,8 +180,8 @@ class Model:
         initial: Mapping[ca.SX | str, Expression] | None = None,
     ) -> None:
         mistakes: list[str] = []
-        unscaled_outputs, scalings, scale_symbols = read_scaled(named("outputs", outputs, mistakes), mistakes)
-        reduced_outputs = reduced(unscaled_outputs)
+        unscaled_outputs, scalings, scale_symbols = read_scaled(read_mapping("outputs", outputs, mistakes), mistakes)
+        reduced_outputs = reduce_interval_outputs(unscaled_outputs)
         memories = reduced_outputs.memories
         ode_argument: Any = ode
         if memories and isinstance(ode_argument, Mapping):
@@ -196,7 +196,7 @@ class Model:
             "time": [] if time is None else [time],
         }
         mistakes += _no_symbols(declared)
-        check("Model", mistakes)  # without symbols there is nothing more to say
+        raise_if_mistakes("Model", mistakes)  # without symbols there is nothing more to say
         mistakes += _repeated(declared)
         names = {kind: tuple(symbol.name() for symbol in symbols_) for kind, symbols_ in declared.items()}
         state_names = names["state"] + names["algebraic state"]
@@ -204,8 +204,8 @@ class Model:
         right = _scalars("ode of", dict(zip(names["state"], ode.values(), strict=True)), mistakes)
         equations = zip(names["algebraic state"], (algebraic or {}).values(), strict=True)
         residual = _scalars("equation of", {name: _residual(e) for name, e in equations}, mistakes)
-        extra = rescaled(_scalars("output", reduced_outputs.outputs, mistakes), scalings, scale_symbols)
-        start = _scalars("initial value of", named("initial", initial, mistakes), mistakes)
+        extra = scale_outputs(_scalars("output", reduced_outputs.outputs, mistakes), scalings, scale_symbols)
+        start = _scalars("initial value of", read_mapping("initial", initial, mistakes), mistakes)
         delayed = delays_in([*right.values(), *residual.values(), *extra.values()])
         all_symbols = [symbol for group in declared.values() for symbol in group]
         mistakes += _delay_mistakes(delayed, declared, all_symbols)
@@ -217,27 +217,27 @@ class Model:
         mistakes += _noise_mistakes(declared["noise"], right, residual, extra, delayed)
         if not ode:
             mistakes.append("ode is empty; give the right-hand side of at least one state")
-        check("Model", mistakes)  # what is wrong with graphs must be mended before they are evaluated
+        raise_if_mistakes("Model", mistakes)  # what is wrong with graphs must be mended before they are evaluated
         # What experiments without noise have is a parameter that is 0.
         declared["parameter"] = [*declared["parameter"], *declared["noise"]]
         names["parameter"] += names["noise"]
         if residual:
             other_symbols = [s for s in all_symbols if s.name() not in names["algebraic state"]]
             z = _vector(declared["algebraic state"])
-            check("Model", index_mistakes(_vector(residual.values()), z, [_vector(other_symbols)], list(residual)))
+            raise_if_mistakes("Model", index_mistakes(_vector(residual.values()), z, [_vector(other_symbols)], list(residual)))
 
         t = _default_time([symbol.name() for symbol in all_symbols]) if time is None else time
-        definition = Said(right, residual, extra, start, delayed, memories)
+        definition = ModelDefinition(right, residual, extra, start, delayed, memories)
         delay_lines: tuple[DelayLine, ...] = ()
         if delayed:
-            lines = lay_out(delayed, t)
+            lines = build_delay_lines(delayed, t)
             delay_lines = lines.lines
             right, residual, extra = ({**lines.without(group)} for group in (right, residual, extra))
             right, start = right | lines.rates, start | lines.initial
             declared["state"] = [*declared["state"], *lines.symbols]
             names["state"] = (*names["state"], *lines.rates)
         x = _vector(declared["state"])
-        columns = with_powers([_vector(right.values()), _vector(residual.values()), _vector(extra.values())], x)
+        columns = differentiable_powers([_vector(right.values()), _vector(residual.values()), _vector(extra.values())], x)
         extra = dict(zip(extra, _split(columns[2]), strict=True))
         symbol_by_name = {s.name(): s for s in declared["state"] + declared["algebraic state"]}
         vars(self).update(
@@ -281,7 +281,7 @@ class Model:
         """
         valid = ("x", "ode", "z", "alg", "p", "u", "t")
         mistakes: list[str] = []
-        dae_entries = named("dae", dae, mistakes)
+        dae_entries = read_mapping("dae", dae, mistakes)
         mistakes += unknown_names("unknown key '{}'", dae_entries, valid)
         mistakes += [f"key '{key}' is missing" for key in ("x", "ode") if key not in dae_entries]
         pieces = {key: _column(key, value, mistakes) for key, value in dae_entries.items()}
@@ -291,7 +291,7 @@ class Model:
                 mistakes.append(f"'{left}' has {rows} rows, but '{right}' has {equations}; they belong together")
         entries = {"entry of x": pieces.get("x", []), "entry of z": pieces.get("z", [])}
         mistakes += _no_symbols(entries) or _repeated(entries)
-        check("Model.from_dae", mistakes)
+        raise_if_mistakes("Model.from_dae", mistakes)
         return cls(
             dict(zip(pieces["x"], pieces["ode"], strict=True)),
             algebraic=dict(zip(pieces.get("z", []), pieces.get("alg", []), strict=True)),
@@ -343,12 +343,12 @@ class Model:
         t = _default_time([symbol.name() for group in groups for symbol in group])
         x, p, u = groups
         arguments = [t, *(SymbolArray.of(group) for group in (groups if u else groups[:2]))]
-        right = rates(asked(function, "f", arguments), [symbol.name() for symbol in x])
+        right = rates(call_user_function(function, "f", arguments), [symbol.name() for symbol in x])
         return cls(
             dict(zip(x, right, strict=True)),
             parameters=p,
             inputs=u,
-            outputs=None if outputs is None else asked(outputs, "outputs", arguments),
+            outputs=None if outputs is None else call_user_function(outputs, "outputs", arguments),
             time=t,
             initial=cast("Any", initial),
         )
@@ -393,7 +393,7 @@ class Model:
             return self
         if order not in self._with_order:
             definition = self.said
-            delayed = restated(definition.delayed, [order if d.adaptive else d.order for d in definition.delayed])
+            delayed = with_new_symbols(definition.delayed, [order if d.adaptive else d.order for d in definition.delayed])
             self._with_order[order] = self._restated(definition.over(definition.groups, delayed))
         return self._with_order[order]
 
@@ -447,7 +447,7 @@ class Model:
         extended = replace(system, p=p, parameter_names=(*system.parameter_names, *parameters))
         states = {*self.states, *self.algebraic_states}
         output_graphs = {n: graph for n, graph in self.outputs.items() if n not in states}
-        new = {n: by_name(exchanged(self.told(expression), output_graphs), extended) for n, expression in outputs.items()}
+        new = {n: by_name(substitute_by_name(self.told(expression), output_graphs), extended) for n, expression in outputs.items()}
         definition = replace(self.said, extra={**self.said.extra, **new})
         return self.with_parts(system=extended, outputs={**self.outputs, **new}, said=definition)
 
@@ -479,31 +479,31 @@ class Model:
         definition, u = self.said, dict(zip(self.inputs, _split(self.system.u), strict=True))
         old, new = [u[n] for n in values], [u[n] + value for n, value in values.items()]
         orders = [d.order for d in definition.delayed]
-        delayed = restated(definition.delayed, orders, old, new) if definition.delayed else ()
-        groups = [dict(zip(group, substituted(list(group.values()), old, new), strict=True)) for group in definition.groups]
+        delayed = with_new_symbols(definition.delayed, orders, old, new) if definition.delayed else ()
+        groups = [dict(zip(group, substitute_symbols(list(group.values()), old, new), strict=True)) for group in definition.groups]
         return self._restated(definition.over(groups, delayed), parameters).with_parts(added=dict(values))
 
     def told(self, expression: ca.SX) -> ca.SX:
         """Return an expression of the model's symbols, matched by name, with the additions to the inputs included."""
         changed_inputs = {s.name(): s for s in ca.symvar(expression) if s.name() in self.added}
-        return exchanged(expression, {n: s + self.added[n] for n, s in changed_inputs.items()})
+        return substitute_by_name(expression, {n: s + self.added[n] for n, s in changed_inputs.items()})
 
     @cached_property
     def with_switches(self) -> Model:
         """The model with a parameter, 0 or 1, for everything in it that changes at a time; itself without any."""
         definition, system = self.said, self.system
         other_symbols = ca.vertcat(system.x, system.z, system.u, *(d.symbol for d in definition.delayed))
-        columns, switches = switched([_vector(g.values()) for g in definition.groups], system.t, other_symbols)
+        columns, switches = replace_jumps([_vector(g.values()) for g in definition.groups], system.t, other_symbols)
         if not switches:
             return self
         groups = [dict(zip(old, _split(new), strict=True)) for old, new in zip(definition.groups, columns, strict=True)]
         return self._restated(definition.over(groups, definition.delayed), [s.symbol for s in switches], switches)
 
-    def _restated(self, definition: Said, parameters: Sequence[ca.SX] = (), switches: tuple[Switch, ...] = ()) -> Model:
+    def _restated(self, definition: ModelDefinition, parameters: Sequence[ca.SX] = (), switches: tuple[Switch, ...] = ()) -> Model:
         """Return the model of which something else was said, with more parameters after its own."""
         system, n = self.system, len(self.own_states)
         p = [*_split(system.p), *parameters]
-        return _stated(definition, _split(system.x)[:n], _split(system.z), p, _split(system.u), system.t).with_parts(
+        return _build_model(definition, _split(system.x)[:n], _split(system.z), p, _split(system.u), system.t).with_parts(
             scalings=self.scalings,
             switches=(*self.switches, *switches),
             noises=self.noises,
@@ -524,7 +524,7 @@ class Model:
         kind = "DAE" if self.algebraic_states else "ODE"
         delays = f"; delays {', '.join(map(str, self.lines))}" if self.lines else ""
         parameter_names = [n for n in self.parameters if n not in self.noises]
-        contents = f"states {listed(self.own_states, 45)}; parameters {listed(parameter_names, 45) or 'none'}"
+        contents = f"states {join_limited(self.own_states, 45)}; parameters {join_limited(parameter_names, 45) or 'none'}"
         noises = f"; noises {', '.join(self.noises)}" if self.noises else ""
         return one_line(f"Model({kind}: {contents}{noises}{delays})")
 
@@ -545,16 +545,16 @@ class Model:
         return _restore, (*definition_parts, self.noises, self.generated, switches, times, tuple(self.added), added)
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True, eq=False)
-class Said:
+class ModelDefinition:
     """Definition of a model, by name; symbols represent the delayed values."""
 
     right: dict[str, ca.SX]
     residual: dict[str, ca.SX]
     extra: dict[str, ca.SX]
     initial: dict[str, ca.SX]
-    delayed: tuple[Delayed, ...]
+    delayed: tuple[DelayedValue, ...]
     memories: tuple[IntervalMemory, ...] = ()
 
     @property
@@ -562,17 +562,17 @@ class Said:
         """Right-hand sides, algebraic equations, outputs."""
         return self.right, self.residual, self.extra
 
-    def over(self, groups: Sequence[dict[str, ca.SX]], delayed: tuple[Delayed, ...]) -> Said:
+    def over(self, groups: Sequence[dict[str, ca.SX]], delayed: tuple[DelayedValue, ...]) -> ModelDefinition:
         """Return a copy with other expressions, in which symbols of the new delayed values replace the old symbols."""
         old, new = [o.symbol for o in self.delayed], [n.symbol for n in delayed]
         right, residual, extra = (
-            dict(zip(group, substituted(list(group.values()), old, new), strict=True)) for group in groups
+            dict(zip(group, substitute_symbols(list(group.values()), old, new), strict=True)) for group in groups
         )
         return replace(self, right=right, residual=residual, extra=extra, delayed=delayed)
 
 
-def _stated(
-    definition: Said, x: Sequence[ca.SX], z: Sequence[ca.SX], p: Sequence[ca.SX], u: Sequence[ca.SX], t: ca.SX
+def _build_model(
+    definition: ModelDefinition, x: Sequence[ca.SX], z: Sequence[ca.SX], p: Sequence[ca.SX], u: Sequence[ca.SX], t: ca.SX
 ) -> Model:
     """Build a model from its definition, on given symbols."""
     model = Model(
@@ -590,7 +590,7 @@ def _stated(
 
 def by_name(expression: ca.SX, system: System) -> ca.SX:
     """Rewrite an expression over the system's own symbols, matching symbols by name."""
-    return exchanged(expression, {s.name(): s for vector in system.arguments for s in _split(vector)})
+    return substitute_by_name(expression, {s.name(): s for vector in system.arguments for s in _split(vector)})
 
 
 def _restore(
@@ -615,11 +615,11 @@ def _restore(
     *groups, flat = (_split(e) for e in graphs)
     remaining = iter(flat)
     parts = [[next(remaining) for _ in range(n)] for *_, n in kinds]
-    delayed = revived(symbols, parts, [(method, order, adaptive) for method, order, adaptive, _ in kinds])
+    delayed = restore_delays(symbols, parts, [(method, order, adaptive) for method, order, adaptive, _ in kinds])
     right, residual, extra, initial = (
         dict(zip(key, group, strict=True)) for key, group in zip(keys, groups, strict=True)
     )
-    system = (model := _stated(Said(right, residual, extra, initial, delayed, memories), x, z, p, u, t)).system
+    system = (model := _build_model(ModelDefinition(right, residual, extra, initial, delayed, memories), x, z, p, u, t)).system
     symbol = {s.name(): s for s in p}
     times = _split(ca.SX(switch_times.call([system.p])[0]))
     return model.with_parts(
@@ -654,7 +654,7 @@ def _default_time(used_names: Sequence[str]) -> ca.SX:
 def _named_symbols(names: str | Iterable[str]) -> list[ca.SX]:
     """Make symbols of names; there may be none."""
     parts = names.replace(",", " ").split() if isinstance(names, str) else names
-    return list(symbols(parts)) if items(parts) != [] else []
+    return list(symbols(parts)) if read_sequence(parts) != [] else []
 
 
 def _keys(label: str, mapping: Any, mistakes: list[str]) -> list[Any]:
@@ -671,9 +671,9 @@ def _as_list(label: str, group: Any, mistakes: list[str]) -> list[Any]:
     """Convert a sequence of scalars and symbolic vectors, or a single one, to a flat list."""
     if isinstance(group, ca.SX):
         return _split(group)
-    entries = items(group)
+    entries = read_sequence(group)
     if entries is None:
-        mistakes.append(f"{label} is {text(group)}; give a list of SX symbols, created with castfit.symbols")
+        mistakes.append(f"{label} is {shorten_repr(group)}; give a list of SX symbols, created with castfit.symbols")
         return []
     return [s for item in entries for s in (_split(item) if isinstance(item, ca.SX) else [item])]
 
@@ -700,12 +700,12 @@ def _scalars(label: str, expressions: Mapping[str, Any], mistakes: list[str]) ->
     scalars: dict[str, ca.SX] = {}
     for name, expression in expressions.items():
         try:
-            number = real(expression)  # not every type of number is one of CasADi's
+            number = read_real(expression)  # not every type of number is one of CasADi's
             value = expression if isinstance(expression, ca.SX) else ca.SX(expression if number is None else number)
         except (RuntimeError, TypeError, ValueError):
             value = None
         if value is None or isinstance(expression, (bool, np.bool_)):
-            mistakes.append(f"{label} '{name}' is {text(expression)}; give a CasADi SX expression or a number")
+            mistakes.append(f"{label} '{name}' is {shorten_repr(expression)}; give a CasADi SX expression or a number")
         elif value.numel() != 1:
             mistakes.append(f"{label} '{name}' has shape {value.shape}; it must be a scalar")
         elif holds_nan(value):
@@ -720,7 +720,7 @@ def _scalars(label: str, expressions: Mapping[str, Any], mistakes: list[str]) ->
 def _no_symbols(declared: Mapping[str, Sequence[Any]]) -> list[str]:
     """Return error messages for declared entries that are not scalar SX symbols with a name."""
     return [
-        f"{kind} {text(s)} is not a scalar SX symbol with a name; create it with castfit.symbols"
+        f"{kind} {shorten_repr(s)} is not a scalar SX symbol with a name; create it with castfit.symbols"
         for kind, group in declared.items()
         for s in group
         if not (isinstance(s, ca.SX) and s.is_scalar(True) and s.is_symbolic() and s.name())
@@ -787,7 +787,7 @@ def _noise_mistakes(
     right: Mapping[str, ca.SX],
     residual: Mapping[str, ca.SX],
     outputs: Mapping[str, ca.SX],
-    delayed: Sequence[Delayed],
+    delayed: Sequence[DelayedValue],
 ) -> list[str]:
     """Find noises that enter no right-hand side, one otherwise than linearly, or what must have a value at a time."""
     if not noises:
@@ -815,7 +815,7 @@ def _noise_mistakes(
 
 
 def _delay_mistakes(
-    delayed: Sequence[Delayed], declared: Mapping[str, Sequence[ca.SX]], all_symbols: Sequence[ca.SX]
+    delayed: Sequence[DelayedValue], declared: Mapping[str, Sequence[ca.SX]], all_symbols: Sequence[ca.SX]
 ) -> list[str]:
     """Find symbols that may not stand in a delayed value, its delay or its history."""
     mistakes: list[str] = []
@@ -828,7 +828,7 @@ def _delay_mistakes(
             mistakes += _undeclared({"the history of a delay": d.history}, allowed, only="parameters and time")
         elif ca.depends_on(d.expression, _vector(declared["algebraic state"])):
             mistakes.append(
-                f"the delayed expression {text(d.expression)} holds an algebraic state, whose value at the start "
+                f"the delayed expression {shorten_repr(d.expression)} holds an algebraic state, whose value at the start "
                 "follows from the equations only; give history="
             )
     return mistakes

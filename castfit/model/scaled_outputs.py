@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import is_one_of, plain_numbers, real, text
+from castfit._support.arguments import is_one_of, plain_numbers, read_real, shorten_repr
 from castfit._support.bounds import both_bounds
 from castfit._support.records import dataclass
-from castfit._support.reprs import brief
+from castfit._support.reprs import add_brief_repr
 
 if TYPE_CHECKING:
     from castfit.densities.priors import PriorDistribution
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True, eq=False)
 class Scaled:
     """An output with an unknown scale; create it with `scaled`."""
@@ -168,7 +168,7 @@ def read_scaled(
     return unscaled_outputs, scalings, symbols
 
 
-def rescaled(
+def scale_outputs(
     graphs: Mapping[str, ca.SX], scalings: Mapping[str, OutputScaling], symbols: Mapping[str, ca.SX]
 ) -> dict[str, ca.SX]:
     """Return the graphs of outputs in the units in which they are measured."""
@@ -190,13 +190,13 @@ def _mistakes(scaled_output: Scaled) -> list[str]:
     mistakes: list[str] = []
     name: Any = scaled_output.name
     if not isinstance(name, str):
-        mistakes.append(f"is named {text(name)}; give text")
+        mistakes.append(f"is named {shorten_repr(name)}; give text")
     for flag_name, flag in (("offset", scaled_output.offset), ("per_experiment", scaled_output.per_experiment)):
         if not is_one_of(flag, True, False, np.True_, np.False_):
-            mistakes.append(f"has {flag_name}={text(flag)}; give True or False")
-    lower, upper = real(scaled_output.lower), real(scaled_output.upper)
+            mistakes.append(f"has {flag_name}={shorten_repr(flag)}; give True or False")
+    lower, upper = read_real(scaled_output.lower), read_real(scaled_output.upper)
     if lower is None or upper is None or not lower <= upper:
-        mistakes.append(f"has the bounds {text(scaled_output.lower)} and {text(scaled_output.upper)}; give lower <= upper")
-    if scaled_output.guess is not None and real(scaled_output.guess) in (None, 0.0):
-        mistakes.append(f"has the guess {text(scaled_output.guess)}; give a number other than 0")
+        mistakes.append(f"has the bounds {shorten_repr(scaled_output.lower)} and {shorten_repr(scaled_output.upper)}; give lower <= upper")
+    if scaled_output.guess is not None and read_real(scaled_output.guess) in (None, 0.0):
+        mistakes.append(f"has the guess {shorten_repr(scaled_output.guess)}; give a number other than 0")
     return mistakes

@@ -7,7 +7,7 @@ headings, legends; `_grid` arranges panels of data and residuals, which `_scales
 `searches`, the plainest pictures, or `results`.
 """
 
-from castfit._support.public_names import publish as _publish
+from castfit._support.public_names import assign_public_addresses as _publish
 from castfit.plots.convergence import animate, history, iterations
 from castfit.plots.designs import design
 from castfit.plots.diagnostics import residuals

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from castfit._support.arguments import text
-from castfit._support.status import InputError, check
+from castfit._support.arguments import shorten_repr
+from castfit._support.status import InputError, raise_if_mistakes
 from castfit._support.whole_files import folder_mistakes
 from castfit.experiment.measurements import UNITS
 from castfit.plots._colours import FAINT, INK, SOFT
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from castfit._support.arrays import Array
     from castfit.problem.compiled_experiments import Condition
-    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.compiled_problem import CompiledProblem
 
 # matplotlib's stubs leave keyword arguments unknown, so figures are drawn on without their types.
 Canvas = Axes = Any
@@ -37,7 +37,7 @@ _unseen: ContextVar[bool] = ContextVar("unseen", default=False)
 
 
 @contextmanager
-def unseen() -> Generator[None, None, None]:
+def off_pyplot() -> Generator[None, None, None]:
     """Keep the figures drawn in this context out of pyplot, for callers that only write them to a file."""
     token = _unseen.set(True)
     try:
@@ -48,9 +48,9 @@ def unseen() -> Generator[None, None, None]:
 
 def new_figure(width: float, height: float) -> Canvas:
     """Make a figure of the given size in inches."""
-    from castfit.plots._figure import Picture
+    from castfit.plots._figure import ManagedFigure
 
-    figure: Any = Picture.of(width, height, 150)
+    figure: Any = ManagedFigure.of(width, height, 150)
     figure.get_layout_engine().set(w_pad=0.06, h_pad=0.05)
     return figure
 
@@ -69,7 +69,7 @@ def tidy_panels(canvas: Canvas, rows: int, columns: int, **shared: Any) -> Axes:
     return panels
 
 
-def tiled(count: int, max_columns: int, size: tuple[float, float], above: tuple[float, float]) -> tuple[Canvas, Axes]:
+def tile_panels(count: int, max_columns: int, size: tuple[float, float], above: tuple[float, float]) -> tuple[Canvas, Axes]:
     """Make a figure of so many panels, `max_columns` in a row, each of a size in inches, with some room besides.
 
     Returns
@@ -103,7 +103,7 @@ def labels(axes: Axes, x: str = "", y: str = "", *, size: float = 9, **place: fl
             name(words, fontsize=size, color=INK, **place)
 
 
-def time_axis(axes: Axes, compiled_problem: Posed, conditions: Sequence[Condition], *, has_labels: bool = True, **look: Any) -> None:
+def time_axis(axes: Axes, compiled_problem: CompiledProblem, conditions: Sequence[Condition], *, has_labels: bool = True, **look: Any) -> None:
     """Label the time axis of experiments: with dates if times were given as dates, else with the unit of time.
 
     has_labels : whether it has labels, and not one below it
@@ -123,12 +123,12 @@ def time_axis(axes: Axes, compiled_problem: Posed, conditions: Sequence[Conditio
         labels(axes, plain(label), **look)
 
 
-def symbol(measure: str) -> str:
+def objective_symbol(measure: str) -> str:
     """Typeset the name of the measure by which fits are compared."""
     return measure.replace("chi2", "χ²").replace("-2", "−2")
 
 
-def heading(axes: Axes, text: str, *, size: float = 9, pad: float = 6.0) -> None:
+def add_title(axes: Axes, text: str, *, size: float = 9, pad: float = 6.0) -> None:
     """Write above a panel what it shows."""
     axes.set_title(text, loc="left", fontsize=size, color=INK, pad=pad, y=1.0)
 
@@ -147,12 +147,12 @@ def legend_above(canvas: Canvas, handles: Mapping[str, Any], *, max_columns: int
         legend.set_alignment("left")
 
 
-def remark(canvas: Canvas, text: str, colour: str = SOFT) -> None:
+def add_note(canvas: Canvas, text: str, colour: str = SOFT) -> None:
     """Write a sentence below all panels."""
     canvas.supxlabel(text, x=0.01, ha="left", fontsize=8, color=colour)
 
 
-def stripe(axes: Axes, half: float) -> None:
+def shade_band(axes: Axes, half: float) -> None:
     """Shade the values about zero that are nothing remarkable."""
     axes.axhspan(-half, half, color=FAINT, linewidth=0, zorder=0)
     axes.axhline(0, color=SOFT, linewidth=0.6, zorder=1)
@@ -179,7 +179,7 @@ def log_spaced(values: Iterable[ArrayLike]) -> bool:
     return bool(finite_values[-1] >= _DECADES * finite_values[0] and np.median(finite_values) <= _LOW * finite_values[-1])
 
 
-def finish(figure: Canvas, path: str | Path | None) -> Figure:
+def save_or_show(figure: Canvas, path: str | Path | None) -> Figure:
     """Write the figure if a path is given, else let pyplot show it; return it.
 
     What was written is at hand already: pyplot is not given it, so that a loop that writes many need not close them.
@@ -188,9 +188,9 @@ def finish(figure: Canvas, path: str | Path | None) -> Figure:
         target = cast("Any", path)
         is_path = isinstance(target, (str, PathLike))
         if not is_path and not hasattr(target, "write"):
-            message = f"path is {text(target)}; give the path of a file, such as 'fit.png', and all else by its name"
+            message = f"path is {shorten_repr(target)}; give the path of a file, such as 'fit.png', and all else by its name"
             raise InputError("plot", [message])
-        check("plot", folder_mistakes(path) if is_path else [])
+        raise_if_mistakes("plot", folder_mistakes(path) if is_path else [])
         figure.savefig(path)
     elif not _unseen.get():
         figure.give_to_pyplot()

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.status import check
-from castfit.plots._canvas import Axes, Canvas, heading, labels, tidy, tidy_panels
+from castfit._support.status import raise_if_mistakes
+from castfit.plots._canvas import Axes, Canvas, add_title, labels, tidy, tidy_panels
 from castfit.plots._colours import BLUE, RED, SOFT
 from castfit.plots._pieces import StageIntegrator, StagePiece
 from castfit.solve.solution import infeasibility
@@ -53,7 +53,7 @@ class OutputRow:
 
 
 @dataclass(frozen=True)
-class SolveCourse:
+class SolveHistory:
     """All states of a solve, with the transcription, the panels, and the gaps of each state."""
 
     states: tuple[GaussNewtonState, ...]
@@ -66,7 +66,7 @@ class SolveCourse:
     @classmethod
     def of(
         cls, states: Iterable[GaussNewtonState], problem: Posable, transcription: Transcription | StagedProblem
-    ) -> SolveCourse:
+    ) -> SolveHistory:
         """Collect the states; one that only says how the solve ended replaces the one before it."""
         all_states = tuple(states)
         staged = (
@@ -80,7 +80,7 @@ class SolveCourse:
             f"states have {size} variables, the transcription has {layout.n_v}; give the one that was iterated"
             for size in sorted({state.v.size for state in all_states} - {layout.n_v})
         ]
-        check("plots", mistakes)
+        raise_if_mistakes("plots", mistakes)
         distinct_states = [
             current
             for current, successor in zip(all_states, [*all_states[1:], None], strict=True)
@@ -104,7 +104,7 @@ class SolveCourse:
         ]
         if not 1 <= len(choose) <= _MOST_SNAPSHOTS:
             mistakes.append(f"{len(choose)} iterations are chosen; choose 1 to {_MOST_SNAPSHOTS}")
-        check("plots", mistakes)
+        raise_if_mistakes("plots", mistakes)
         return [len(numbers) - 1 - numbers[::-1].index(number) for number in choose]
 
     def pieces(self, k: int) -> list[list[StagePiece]]:
@@ -219,7 +219,7 @@ def _broken(lines: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
 
 
 @dataclass(frozen=True)
-class Curves:
+class ConvergenceCurves:
     """Cost, gaps and damping over the iterations."""
 
     axes: tuple[Axes, ...] = ()
@@ -228,7 +228,7 @@ class Curves:
     handles: dict[str, Any] = field(default_factory=dict[str, Any])
 
     @classmethod
-    def on(cls, canvas: Canvas, course: SolveCourse) -> Curves:
+    def on(cls, canvas: Canvas, course: SolveHistory) -> ConvergenceCurves:
         """Draw the curves, with the softened problems of a homotopy shaded."""
         states = course.states
         iteration_numbers = [state.iteration for state in states]
@@ -243,7 +243,7 @@ class Curves:
         panels = tidy_panels(canvas, 1, len(curves))[0]
         handles: dict[str, Any] = {}
         for axes, (title, heights) in zip(panels, curves.items(), strict=True):
-            heading(axes, title, pad=4)
+            add_title(axes, title, pad=4)
             labels(axes, "iteration", size=8, labelpad=1)
             axes.set_xlim(-0.03 * max(iteration_numbers[-1], 1), 1.03 * max(iteration_numbers[-1], 1))
             axes.xaxis.get_major_locator().set_params(integer=True)

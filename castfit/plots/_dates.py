@@ -17,7 +17,7 @@ _drawn: Any = dates  # matplotlib's stubs leave much of it unknown
 _DAY = np.timedelta64(1, "D")
 
 
-class Calendar:
+class DateAxis:
     """Conversion of times to dates: days of matplotlib = `origin` + `day` * time."""
 
     def __init__(self, origin: np.datetime64, unit: np.timedelta64) -> None:
@@ -32,7 +32,7 @@ class Calendar:
 class CalendarTicks(Locator):
     """Locator of matplotlib's automatic date ticks, as times."""
 
-    def __init__(self, calendar: Calendar) -> None:
+    def __init__(self, calendar: DateAxis) -> None:
         self._calendar = calendar
         self.automatic: Any = _drawn.AutoDateLocator(minticks=3, maxticks=6)
 
@@ -49,7 +49,7 @@ class CalendarTicks(Locator):
 class CalendarLabels(Formatter):
     """Times as dates: what changes from tick to tick, and the rest once, at the end of the axis."""
 
-    def __init__(self, ticks: CalendarTicks, calendar: Calendar) -> None:
+    def __init__(self, ticks: CalendarTicks, calendar: DateAxis) -> None:
         self._calendar = calendar
         self._concise: Any = _drawn.ConciseDateFormatter(ticks.automatic)
 
@@ -71,7 +71,7 @@ class CalendarLabels(Formatter):
 
 def with_dates(axis: Any, origin: np.datetime64, unit: np.timedelta64) -> None:
     """Show dates on an axis of times."""
-    calendar = Calendar(origin, unit)
+    calendar = DateAxis(origin, unit)
     ticks = CalendarTicks(calendar)
     axis.set_major_locator(ticks)
     axis.set_major_formatter(CalendarLabels(ticks, calendar))

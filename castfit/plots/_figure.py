@@ -24,11 +24,11 @@ _MOST_TICKS = 9  # that matplotlib chooses for an axis, whatever its length
 _SHARP = 2.0  # pixels of the picture to one of the page, for screens that have so many
 
 
-class Picture(Figure):
+class ManagedFigure(Figure):
     """A matplotlib figure that pyplot is given once it is drawn; the last one of a notebook's cell is shown once."""
 
     @classmethod
-    def of(cls, width: float, height: float, dots_per_inch: float) -> Picture:
+    def of(cls, width: float, height: float, dots_per_inch: float) -> ManagedFigure:
         """Make a figure of the given size in inches."""
         figure: Any = cls((width, height), dots_per_inch, layout="constrained")
         FigureCanvasAgg(figure)
@@ -48,7 +48,7 @@ class Picture(Figure):
         except (ImportError, RuntimeError):
             return
 
-    def _itself(self, *_: Any, **__: Any) -> Picture:
+    def _itself(self, *_: Any, **__: Any) -> ManagedFigure:
         return self
 
     def called(self, name: str, *artists: Any) -> None:
@@ -171,7 +171,7 @@ def ticks_once(figure: Any) -> Generator[None, None, None]:
     all_axes = [axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)]
     for axis in all_axes:
         axis._update_ticks, axis._get_ticklabel_bboxes = _once(axis, axis._update_ticks, axis._get_ticklabel_bboxes)
-        axis._get_tick, axis._copy_tick_props = _copying(axis, axis._get_tick), _nothing
+        axis._get_tick, axis._copy_tick_props = _copying(axis, axis._get_tick), _no_op
     try:
         yield
     finally:
@@ -179,7 +179,7 @@ def ticks_once(figure: Any) -> Generator[None, None, None]:
             del axis._update_ticks, axis._get_ticklabel_bboxes, axis._get_tick, axis._copy_tick_props
 
 
-def _nothing(*_: Any) -> None:
+def _no_op(*_: Any) -> None:
     """Do nothing: a copy needs no more to be like what it is a copy of."""
 
 

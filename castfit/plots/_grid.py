@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.plots._canvas import Axes, Canvas, heading, labels, plain, stripe, tidy, time_axis
+from castfit.plots._canvas import Axes, Canvas, add_title, labels, plain, shade_band, tidy, time_axis
 
 if TYPE_CHECKING:
     from castfit.problem.compiled_experiments import Condition
@@ -21,7 +21,7 @@ _UNLIKE = 6.0  # ratio of the ranges of panels from which on each has its own sc
 
 
 @dataclass(frozen=True)
-class Panel:
+class OutputPanel:
     """One measured output of one experiment, and where it stands."""
 
     row: int
@@ -34,7 +34,7 @@ class Panel:
 class Grid:
     """Arrangement of panels; `note` gives the number of panels shown, if some were left out."""
 
-    panels: tuple[Panel, ...]
+    panels: tuple[OutputPanel, ...]
     rows: int
     columns: int
     note: str
@@ -51,12 +51,12 @@ class Grid:
             visible_pairs = measured[:_MOST_PANELS]
             rows = -(-len(visible_pairs) // _MOST_COLUMNS)
             columns = -(-len(visible_pairs) // (3 if len(conditions) == 1 else rows))
-            panels = [Panel(*divmod(i, columns), *pair) for i, pair in enumerate(visible_pairs)]
+            panels = [OutputPanel(*divmod(i, columns), *pair) for i, pair in enumerate(visible_pairs)]
         else:
             columns = min(len(conditions), _MOST_COLUMNS)
             column = {c.name: i for i, c in enumerate(conditions[:columns])}
             visible_outputs = sorted({j for c, j in measured if c.name in column})[: _MOST_PANELS // columns]
-            panels = [Panel(visible_outputs.index(j), column[c.name], c, j) for c, j in measured if c.name in column and j in visible_outputs]
+            panels = [OutputPanel(visible_outputs.index(j), column[c.name], c, j) for c, j in measured if c.name in column and j in visible_outputs]
         note = f"{len(panels)} of {len(measured)} panels are shown." if len(panels) < len(measured) else ""
         return cls(tuple(panels), 1 + max(panel.row for panel in panels), columns, note)
 
@@ -70,27 +70,27 @@ class Grid:
         """Width of all columns in inches."""
         return self.columns * _WIDTHS[self.columns - 1]
 
-    def shows_time(self, panel: Panel) -> bool:
+    def shows_time(self, panel: OutputPanel) -> bool:
         """Whether a panel labels its times: nothing right below has the same ones."""
         return not any(
             (p.row, p.column, p.condition) == (panel.row + 1, panel.column, panel.condition) for p in self.panels
         )
 
-    def shows_values(self, panel: Panel) -> bool:
+    def shows_values(self, panel: OutputPanel) -> bool:
         """Whether a panel labels its values: nothing right before it has the same ones."""
         return not any((p.row, p.column, p.output) == (panel.row, panel.column - 1, panel.output) for p in self.panels)
 
 
 @dataclass(frozen=True)
-class Pair:
+class PanelAxes:
     """The axes of a panel: data and model above, residuals below."""
 
-    panel: Panel
+    panel: OutputPanel
     above: Axes
     below: Axes
 
 
-def alike(grid: Grid) -> set[int]:
+def outputs_on_one_scale(grid: Grid) -> set[int]:
     """Return the outputs that look well on one scale in all their panels."""
     ranges: dict[int, list[float]] = {}
     for panel in grid.panels:
@@ -99,11 +99,11 @@ def alike(grid: Grid) -> set[int]:
     return {j for j, sizes in ranges.items() if max(sizes) <= _UNLIKE * min(sizes)}
 
 
-def panels(canvas: Canvas, grid: Grid, problem: Posable, shared: set[int]) -> list[Pair]:
+def panels(canvas: Canvas, grid: Grid, problem: Posable, shared: set[int]) -> list[PanelAxes]:
     """Make the axes: panels of one experiment share their times, panels of a shared output their values."""
     compiled_problem = problem.posed
     cells = canvas.add_gridspec(2 * grid.rows, grid.columns, height_ratios=[2.8, 1] * grid.rows)
-    pairs: list[Pair] = []
+    pairs: list[PanelAxes] = []
     for panel in grid.panels:
         name, output = panel.condition.name, problem.outputs[panel.output]
         time = next((p.above for p in pairs if p.panel.condition is panel.condition), None)
@@ -115,7 +115,7 @@ def panels(canvas: Canvas, grid: Grid, problem: Posable, shared: set[int]) -> li
         has_several = len(problem.conditions) > 1
         label = f"{compiled_problem.label(output)}, {name}" if has_several else compiled_problem.label(output)
         folded = textwrap.fill(plain(label), int(_LETTERS * grid.width / grid.columns))
-        heading(above, folded, pad=4)
+        add_title(above, folded, pad=4)
         for axes in (above, below):
             tidy(axes)
         above.tick_params(axis="x", length=0)
@@ -125,6 +125,6 @@ def panels(canvas: Canvas, grid: Grid, problem: Posable, shared: set[int]) -> li
         time_axis(below, compiled_problem, [panel.condition], has_labels=grid.shows_time(panel), size=8, labelpad=1)
         if panel.column == 0:
             labels(below, y="residual / σ", size=7.5)
-        stripe(below, 2)
-        pairs.append(Pair(panel, above, below))
+        shade_band(below, 2)
+        pairs.append(PanelAxes(panel, above, below))
     return pairs

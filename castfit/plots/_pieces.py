@@ -15,14 +15,14 @@ import casadi as ca
 import numpy as np
 
 from castfit.integrate import IntegratorOptions
-from castfit.integrate.lanes import rounding, snap
-from castfit.transcribe.experiment_trajectories import IntegrationCase, Stretch, march, units_of
-from castfit.transcribe.triggers import triggered
+from castfit.integrate.lanes import time_rounding, snap_times
+from castfit.transcribe.experiment_trajectories import IntegrationCase, NodeTrajectory, integrate_from_nodes, units_of
+from castfit.transcribe.triggers import locate_triggered_events
 
 if TYPE_CHECKING:
     from castfit.problem.compiled_experiments import Condition
-    from castfit.problem.event_schedule import Timetable
-    from castfit.problem.parameter_map import Natural
+    from castfit.problem.event_schedule import NumericSchedule
+    from castfit.problem.parameter_map import NaturalValues
     from castfit.problem.problem import Posable
     from castfit.solve.staged import Array
 
@@ -74,16 +74,16 @@ class StageIntegrator:
             for c, edges, states in zip(self._problem.conditions, self._edges, nodes, strict=True)
         ]
 
-    def _pieces(self, condition: Condition, natural: Natural, edges: Array, states: Array) -> list[StagePiece]:
+    def _pieces(self, condition: Condition, natural: NaturalValues, edges: Array, states: Array) -> list[StagePiece]:
         z, model = condition.z_guess, self._problem.posed.model
         table = (edges[:-1], states, np.repeat(z[None], states.shape[0], axis=0))
         unit = units_of(model, condition.inputs, natural.p, float(edges[-1] - edges[0]), table)
-        natural = triggered(model, condition, natural, unit, _ACCURACY, float(edges[-1]))
+        natural = locate_triggered_events(model, condition, natural, unit, _ACCURACY, float(edges[-1]))
         course = IntegrationCase(model, condition.inputs, natural.p, z, unit, _ACCURACY, condition.timetable(natural))
         inner = np.linspace(edges[:-1], edges[1:], self._points, axis=1)[:, 1:-1].ravel()
         kinks, offset = condition.breakpoints, _AFTER * float(edges[-1] - edges[0])
         times = np.unique(np.concatenate([inner, edges[1:], kinks + offset]))
-        stretches = march(course, edges[:-1], states, times)
+        stretches = integrate_from_nodes(course, edges[:-1], states, times)
         pieces: list[StagePiece] = []
         for k, x in enumerate(states):
             stage_pieces = [self._piece(course, stretch, x) for stretch in stretches if stretch.node == k]
@@ -91,7 +91,7 @@ class StageIntegrator:
                 stage_pieces += self._leap(course, course.timetable, stretches, k, float(edges[k + 1]))
             pieces.append(
                 StagePiece(
-                    snap(np.concatenate([piece.times for piece in stage_pieces]), kinks, 2 * offset),
+                    snap_times(np.concatenate([piece.times for piece in stage_pieces]), kinks, 2 * offset),
                     np.concatenate([piece.values for piece in stage_pieces]),
                     stage_pieces[-1].complete,
                 )
@@ -99,13 +99,13 @@ class StageIntegrator:
         return pieces
 
     def _leap(
-        self, course: IntegrationCase, table: Timetable, stretches: Sequence[Stretch], k: int, end: float
+        self, course: IntegrationCase, table: NumericSchedule, stretches: Sequence[NodeTrajectory], k: int, end: float
     ) -> list[StagePiece]:
         """Return the state after an event at the end of a stage, as a further piece, so that only the remaining jump
         is a gap.
         """
         last_stretch = [stretch for stretch in stretches if stretch.node == k][-1]
-        slack = float(rounding(np.array([end]), table.start)[0])
+        slack = float(time_rounding(np.array([end]), table.start)[0])
         event_indices = [
             j for j, t in enumerate(table.times.tolist()) if abs(t - end) <= slack and table.crossings[j] is not None
         ]
@@ -119,7 +119,7 @@ class StageIntegrator:
         leapt = replace(last_stretch, times=last_stretch.times[-1:], x=x[None], z=last_stretch.z[-1:], u=last_stretch.u[-1:], reached=1)
         return [self._piece(course, leapt, x)]
 
-    def _piece(self, course: IntegrationCase, stretch: Stretch, x: Array) -> StagePiece:
+    def _piece(self, course: IntegrationCase, stretch: NodeTrajectory, x: Array) -> StagePiece:
         """Evaluate the outputs of a stage, up to just before it stops."""
         stop = stretch.stop()
         if stop is not None:
@@ -127,7 +127,7 @@ class StageIntegrator:
             times = start_time + np.linspace(0, _SHORT_OF_STOP, self._points)[1:] * (stop.time - start_time)
             start_state = stretch.x[0] if stretch.reached else x
             course = replace(course, p=stretch.p, timetable=None)
-            (stretch,) = march(course, stretch.times[:1], start_state[None], times[times > start_time])
+            (stretch,) = integrate_from_nodes(course, stretch.times[:1], start_state[None], times[times > start_time])
         m = stretch.reached
         if m == 0:  # there are no consistent algebraic states at the node
             return StagePiece(np.empty(0), np.empty((0, self._observe.size1_out(0))), False)

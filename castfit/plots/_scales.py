@@ -15,7 +15,7 @@ from castfit.simulate.simulate import SimulationError
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
-    from castfit.plots._grid import Pair
+    from castfit.plots._grid import PanelAxes
     from castfit.problem.compiled_experiments import Condition
     from castfit.problem.problem import Posable
     from castfit.result.result import Result
@@ -30,7 +30,7 @@ def owner(result: Result) -> Posable:
     return result.problem
 
 
-def deviations(result: Result) -> Array:
+def data_sigmas(result: Result) -> Array:
     """Return the standard deviations of the data, (n_data,); NaN where they are not known."""
     if result.deviations.size == result.n_data:
         return result.deviations
@@ -38,7 +38,7 @@ def deviations(result: Result) -> Array:
     return sigma * (1.0 if result.absolute_sigma else result.noise)  # saved by an earlier version
 
 
-def on_points(result: Result, values: Array) -> dict[str, Array]:
+def arrange_on_points(result: Result, values: Array) -> dict[str, Array]:
     """Arrange values of all measurements, (n_data,), on each experiment's points, (n_points, n_outputs)."""
     conditions = owner(result).conditions
     ends = np.cumsum([c.points.mask.sum() for c in conditions])
@@ -103,7 +103,7 @@ def dense(condition: Condition, count: int) -> Array:
     return np.unique(np.clip(np.concatenate([times, decades]), condition.start, condition.end))
 
 
-def logarithmic(pairs: Sequence[Pair], log: bool | str, shared: set[int]) -> None:
+def logarithmic(pairs: Sequence[PanelAxes], log: bool | str, shared: set[int]) -> None:
     """Make axes logarithmic, where data allow it."""
     for pair in pairs:
         points, j = pair.panel.condition.points, pair.panel.output
@@ -122,7 +122,7 @@ def logarithmic(pairs: Sequence[Pair], log: bool | str, shared: set[int]) -> Non
             pair.above.set_ylim(0.6 * float(finite_values.min()), 1.6 * float(finite_values.max()))
 
 
-def limit(pairs: Sequence[Pair], results: Sequence[Result], curves: Sequence[Prediction], shared: set[int]) -> None:
+def limit(pairs: Sequence[PanelAxes], results: Sequence[Result], curves: Sequence[Prediction], shared: set[int]) -> None:
     """Show all data and residuals, and of curves that leave the data no more than their span on either side."""
     result = results[0]
     outputs = owner(result).outputs
@@ -131,7 +131,7 @@ def limit(pairs: Sequence[Pair], results: Sequence[Result], curves: Sequence[Pre
     for group in (g for g in groups if g):
         j = group[0].panel.output
         points = [pair.panel.condition.points for pair in group]
-        errors_by_name = on_points(result, np.nan_to_num(deviations(result)))
+        errors_by_name = arrange_on_points(result, np.nan_to_num(data_sigmas(result)))
         names = [pair.panel.condition.name for pair in group]
         ends = [p.values[:, j] + sign * errors_by_name[n][:, j] for p, n in zip(points, names, strict=True) for sign in (-1, 1)]
         low, high = np.nanmin(np.concatenate(ends)), np.nanmax(np.concatenate(ends))

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.status import check
-from castfit.plots._canvas import Canvas, finish, heading, labels, legend_above, new_figure, remark, tidy_panels
+from castfit._support.status import raise_if_mistakes
+from castfit.plots._canvas import Canvas, save_or_show, add_title, labels, legend_above, new_figure, add_note, tidy_panels
 from castfit.plots._colours import BLUE, RED
-from castfit.plots._course import Curves, OutputTrace, SolveCourse
+from castfit.plots._course import ConvergenceCurves, OutputTrace, SolveHistory
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -74,7 +74,7 @@ def iterations(
     >>> states = list(cf.GaussNewton().iterate(problem, multiple))
     >>> figure = cf.plots.iterations(states, problem, multiple, choose=[0, states[-1].iteration])
     """
-    course = SolveCourse.of(states, problem, transcription)
+    course = SolveHistory.of(states, problem, transcription)
     shown_iterations = course.chosen(choose)
     snapshots = [course.pieces(k) for k in shown_iterations]
     figure, above, curves = _sheet(course, _WIDTH * max(len(shown_iterations), 2) + 0.4, _HEIGHT * len(course.rows))
@@ -85,7 +85,7 @@ def iterations(
             trace = OutputTrace.on(axes, row, len(pieces[row.experiment]))
             trace.show(pieces)
             handles |= trace.handles
-        heading(column[0], course.heading(k), pad=6)
+        add_title(column[0], course.heading(k), pad=6)
         labels(column[-1], "time", size=8, labelpad=1)
     for axes, row in zip(cells[:, 0], course.rows, strict=True):
         labels(axes, y=row.label)
@@ -94,8 +94,8 @@ def iterations(
         curves.mark(k)
     legend_above(above, {**handles, **curves.handles})
     if course.note:
-        remark(figure, course.note)
-    return finish(figure, path)
+        add_note(figure, course.note)
+    return save_or_show(figure, path)
 
 
 def animate(
@@ -132,8 +132,8 @@ def animate(
     mistakes = [] if Path(path).suffix.lower() == ".gif" else [f"path is '{path}'; animations end in .gif"]
     if not 0 < frames_per_second <= _FASTEST:
         mistakes.append(f"frames_per_second is {frames_per_second}; give a number between 0 and {_FASTEST}")
-    check("plots.animate", mistakes)
-    course = SolveCourse.of(states, problem, transcription)
+    raise_if_mistakes("plots.animate", mistakes)
+    course = SolveHistory.of(states, problem, transcription)
     columns = min(len(course.rows), _FRAME_COLUMNS if len(course.rows) > 4 else 2)
     rows = -(-len(course.rows) // columns)
     figure, above, curves = _sheet(course, _FRAME_WIDTH * max(columns, 2), _FRAME_HEIGHT * rows)
@@ -143,7 +143,7 @@ def animate(
     traces: list[OutputTrace] = []
     for i, row in enumerate(course.rows):
         axes = above.add_subplot(rows, columns, i + 1)
-        heading(axes, row.label, pad=4)
+        add_title(axes, row.label, pad=4)
         axes.set_ylim(*row.limits(frames))
         traces.append(OutputTrace.on(axes, row, len(frames[0][row.experiment])))
     marks = curves.mark(0)
@@ -184,12 +184,12 @@ def _write_animation(
     images[0].save(path, save_all=True, append_images=images[1:], duration=durations, loop=0)
 
 
-def _shared(course: SolveCourse) -> str:
+def _shared(course: SolveHistory) -> str:
     """Experiments may last differently long: rows then have their own times."""
     return "all" if len({row.experiment for row in course.rows}) == 1 else "row"
 
 
-def _sheet(course: SolveCourse, width: float, height: float) -> tuple[Canvas, Canvas, Curves]:
+def _sheet(course: SolveHistory, width: float, height: float) -> tuple[Canvas, Canvas, ConvergenceCurves]:
     """Return a figure, its part for panels of the given size in inches, and the curves in a strip below it.
 
     There are none before the first iteration.
@@ -197,7 +197,7 @@ def _sheet(course: SolveCourse, width: float, height: float) -> tuple[Canvas, Ca
     heights = [height + _HEADING, _STRIP][: len(course.states)]
     figure = new_figure(width, sum(heights))
     parts = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
-    return figure, parts[0], Curves.on(parts[1], course) if len(parts) > 1 else Curves()
+    return figure, parts[0], ConvergenceCurves.on(parts[1], course) if len(parts) > 1 else ConvergenceCurves()
 
 
 def history(result: Result, path: str | Path | None = None) -> Figure:
@@ -222,7 +222,7 @@ def history(result: Result, path: str | Path | None = None) -> Figure:
     >>> figure = cf.plots.history(result)
     """
     rows = [row for row in result.history if np.isfinite(row["cost"])]
-    check("plots.history", [] if rows else ["the result knows no iterations; there is nothing to show"])
+    raise_if_mistakes("plots.history", [] if rows else ["the result knows no iterations; there is nothing to show"])
     cost, largest_gaps = (np.array([row[key] for row in rows]) for key in ("cost", "infeasibility"))
     iteration_numbers = np.arange(len(rows))
     has_gaps = bool(np.max(largest_gaps) > _LEAST)
@@ -236,7 +236,7 @@ def history(result: Result, path: str | Path | None = None) -> Figure:
         axes.plot(iteration_numbers, np.where(values > floor, values, np.nan), "-", marker=marker, color=colour, markersize=3.5)
         if np.any(values > floor):
             axes.set_yscale("log")
-        heading(axes, title, pad=4)
+        add_title(axes, title, pad=4)
     labels(panels[-1], "iteration", size=8)
     panels[-1].xaxis.get_major_locator().set_params(integer=True)
-    return finish(figure, path)
+    return save_or_show(figure, path)

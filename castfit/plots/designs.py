@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit.drive.design.interior_point import relaxed
-from castfit.plots._canvas import finish, heading, labels, new_figure, plain, tidy
+from castfit.drive.design.interior_point import relaxed_design
+from castfit.plots._canvas import save_or_show, add_title, labels, new_figure, plain, tidy
 from castfit.plots._colours import BLUE, INK, RED, SOFT
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def design(found: Design, path: str | Path | None = None) -> Figure:
     _budgets(_panel(figure, cells[1, 2]), found)
     for place, (k, name) in enumerate(inputs):
         _steps(_panel(figure, cells[2, place]), found, k, name)
-    return finish(figure, path)
+    return save_or_show(figure, path)
 
 
 def predicted(proposal: Design, k: int, times: Array, outputs: list[str]) -> tuple[Array, dict[str, Array]]:
@@ -108,7 +108,7 @@ def _steps(axes: Any, proposal: Design, k: int, name: str) -> None:
     values = np.asarray(proposal.chosen[proposal.known.labels[k]][name], dtype=float)
     start, end_time = proposal.known.condition(k).start, float(proposal.bought.values[0][k].times[-1])
     axes.stairs(values, np.linspace(start, end_time, values.size + 1), baseline=None, color=INK, linewidth=1.2)
-    heading(axes, plain(f"{name}, as chosen"), pad=4)
+    add_title(axes, plain(f"{name}, as chosen"), pad=4)
     labels(axes, plain(proposal.known.posed.label("time")), size=8, labelpad=1)
 
 
@@ -147,7 +147,7 @@ def _prediction(axes: Any, proposal: Design, k: int, j: int) -> None:
         axes.axvline(t, color=RED, linewidth=0.9, ymax=0.08)
         axes.plot([t], [y], "o", color=RED, markersize=3.5)
         axes.annotate(f"{count:.3g}", (t, 0.09), xycoords=("data", "axes fraction"), ha="center", fontsize=7, color=RED)
-    heading(axes, plain(name), pad=4)
+    add_title(axes, plain(name), pad=4)
     labels(axes, plain(information.extended.label("time")), size=8, labelpad=1)
 
 
@@ -173,7 +173,7 @@ def _rows(axes: Any, schedules: list[tuple[int, int, Array, float]]) -> None:
 def _certificate(axes: Any, proposal: Design) -> None:
     bought = proposal.bought
     axes.axhline(1.0, color=RED, linewidth=0.9)
-    heading(axes, "worth over price: nothing above 1", pad=4)
+    add_title(axes, "worth over price: nothing above 1", pad=4)
     labels(axes, plain(proposal.known.extended.label("time")), size=8, labelpad=1)
     if proposal.known.subjects:
         _schedules(axes, proposal)
@@ -191,19 +191,19 @@ def _certificate(axes: Any, proposal: Design) -> None:
 
 def _schedules(axes: Any, proposal: Design) -> None:
     """Draw what subjects are worth of whom one time is moved."""
-    from castfit.drive.design.populations import PopulationKnowledge, worth_of_times
+    from castfit.drive.design.populations import PopulationDesignInformation, schedule_time_gains
 
-    assert isinstance(proposal.known, PopulationKnowledge)
+    assert isinstance(proposal.known, PopulationDesignInformation)
     information = proposal.known
     worth_arguments = information, proposal.bought, proposal.goal, proposal.relaxed, proposal.counts
-    worth_curves = [] if proposal.reordered else worth_of_times(*worth_arguments)  # by the criterion
+    worth_curves = [] if proposal.reordered else schedule_time_gains(*worth_arguments)  # by the criterion
     if not worth_curves:
         axes.axis("off")
         return
     names = [information.labels[k] for k in np.flatnonzero(proposal.counts > 0)]
     for name, times, worth in worth_curves:
         axes.plot(times, worth, color=f"C{names.index(name)}", linewidth=1.0, label=name)
-    heading(axes, "worth over price, one time moved", pad=4)
+    add_title(axes, "worth over price, one time moved", pad=4)
     if len(worth_curves) > 1:
         axes.legend(fontsize=7, frameon=False)
 
@@ -221,7 +221,7 @@ def _ellipses(axes: Any, proposal: Design) -> None:
         if np.sqrt(np.diag(part).max()) < _KNOWN:
             x, y = 100 * np.sqrt(5.991) * np.linalg.cholesky(part) @ circle
             axes.plot(x, y, color=colour, linewidth=1.3)
-    heading(axes, "before and after (95 %)" if len(axes.lines) > 1 else "after (95 %)", pad=4)
+    add_title(axes, "before and after (95 %)" if len(axes.lines) > 1 else "after (95 %)", pad=4)
     labels(axes, plain(f"{information.names[pair[0]]} (%)"), plain(f"{information.names[pair[1]]} (%)"), size=8, labelpad=1)
 
 
@@ -232,7 +232,7 @@ def _budgets(axes: Any, proposal: Design) -> None:
     priced = proposal.bought.price > 0.0 and not proposal.bought.limited
     for factor in _BUDGETS if proposal.criterion != "T" and len(offers.J) == 1 and (offers.b.size or priced) else ():
         scaled_offers = replace(offers, price=offers.price * factor) if priced else replace(offers, b=offers.b * factor)
-        relaxed_optimum = relaxed(proposal.goal, scaled_offers, 1e-5) if not proposal.reordered else None
+        relaxed_optimum = relaxed_design(proposal.goal, scaled_offers, 1e-5) if not proposal.reordered else None
         if relaxed_optimum is not None:
             covariance = np.asarray(np.linalg.inv(offers.information(relaxed_optimum.w)[0]), dtype=float)
             sizes.append(factor)
@@ -246,5 +246,5 @@ def _budgets(axes: Any, proposal: Design) -> None:
     has_many = len(information.quantities) > _ONE_COLUMN
     axes.set_ylim(0, (1.6 if has_many else 1.1) * np.max(errors))  # room for the names
     axes.legend(fontsize=6 if has_many else 7, frameon=False, ncols=2 if has_many else 1, loc="upper right")
-    heading(axes, "standard deviation (%)", pad=4)
+    add_title(axes, "standard deviation (%)", pad=4)
     labels(axes, "price, times this one" if priced else "budget, times this one", size=8, labelpad=1)

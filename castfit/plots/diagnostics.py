@@ -10,21 +10,21 @@ import scipy
 
 from castfit.plots._canvas import (
     Axes,
-    finish,
-    heading,
+    save_or_show,
+    add_title,
     labels,
     legend_above,
     log_spaced,
     new_figure,
     plain,
-    remark,
-    stripe,
+    add_note,
+    shade_band,
     tidy_panels,
     time_axis,
 )
 from castfit.plots._colours import BEHIND, BLUE, INK, MARKERS, RED, SOFT
 from castfit.plots._scales import owner
-from castfit.result.residuals import whitened
+from castfit.result.residuals import whiten_residuals
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,7 +72,7 @@ def residuals(result: Result, path: str | Path | None = None) -> Figure:
     >>> figure = cf.plots.residuals(result)
     """
     diagnostics, table = result.diagnostics, result.residual_table()
-    residual = whitened(owner(result).posed, result.normalised_residuals)
+    residual = whiten_residuals(owner(result).posed, result.normalised_residuals)
     compiled_problem = owner(result).posed
     outputs = [output for output in compiled_problem.outputs if output in diagnostics.outputs][:_MOST_OUTPUTS]
     experiments = list(dict.fromkeys(table["experiment"].tolist()))
@@ -103,7 +103,7 @@ def residuals(result: Result, path: str | Path | None = None) -> Figure:
                 if outlier_rows.size:
                     handles["outlier"] = ring
         for axes, values in zip(row[:2], (table["time"][output_rows], np.abs(table["prediction"][output_rows])), strict=True):
-            stripe(axes, 2)
+            shade_band(axes, 2)
             if log_spaced([values]):
                 axes.set_xscale("log")
         _quantiles(row[2], residual[output_rows])
@@ -111,16 +111,16 @@ def residuals(result: Result, path: str | Path | None = None) -> Figure:
         for axes, test in zip(row, ("runs", "with_prediction", "normality", "autocorrelation"), strict=True):
             _verdict(axes, checks[test])
     for axes, title in zip(panels[0], _TITLES, strict=True):
-        heading(axes, title, pad=4)
+        add_title(axes, title, pad=4)
     for k, axes in enumerate(panels[:, 0], 1):
         time_axis(axes, compiled_problem, compiled_problem.conditions, has_labels=k == len(panels), size=8, labelpad=1)
     hidden = len(diagnostics.outputs) - len(outputs)
     note = f" {len(outputs)} of {len(diagnostics.outputs)} outputs are shown." if hidden else ""
     caption, colour = textwrap.fill(plain(diagnostics.sentence + note), 150), RED if diagnostics.suspicious else SOFT
-    remark(figure, caption, colour)
+    add_note(figure, caption, colour)
     if len(handles) > 1:
         legend_above(figure, handles, max_columns=6)
-    return finish(figure, path)
+    return save_or_show(figure, path)
 
 
 def _verdict(axes: Axes, test: Check) -> None:
@@ -152,7 +152,7 @@ def _autocorrelation(axes: Axes, series: list[Array]) -> None:
         axes.text(0.5, 0.5, "too few values", ha="center", va="center", color=SOFT, transform=axes.transAxes)
         return
     heights = [sum(float(r[:-k] @ r[k:]) for r in series if r.size > k) / squares for k in lags]
-    stripe(axes, 2 / np.sqrt(n))
+    shade_band(axes, 2 / np.sqrt(n))
     axes.bar(list(lags), heights, width=0.35, color=INK)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_ylim(-1, 1)

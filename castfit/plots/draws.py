@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import kept
+from castfit._support.arguments import as_reusable
 from castfit._support.status import InputError
 from castfit.plots._canvas import (
     Axes,
     confidence_ellipse,
-    finish,
-    heading,
+    save_or_show,
+    add_title,
     labels,
     legend_above,
     new_figure,
     tidy_panels,
-    tiled,
+    tile_panels,
 )
 from castfit.plots._colours import BEHIND, BLUE, INK, RED
 
@@ -61,7 +61,7 @@ def histograms(draws: DrawsResult, path: str | Path | None = None, *, names: Seq
     >>> figure = cf.plots.histograms(cf.bootstrap(result, samples=20, rng=0))
     """
     chosen = _chosen("histograms", draws, names)
-    figure, panels = tiled(len(chosen), _COLUMNS, _PANEL, (0.0, 0.5))
+    figure, panels = tile_panels(len(chosen), _COLUMNS, _PANEL, (0.0, 0.5))
     handles: dict[str, Any] = {}
     level = f"{100 * draws.result.confidence_level:g} %"
     for axes, name in zip(panels.ravel(), chosen, strict=False):
@@ -74,13 +74,13 @@ def histograms(draws: DrawsResult, path: str | Path | None = None, *, names: Seq
             for end in pairs[name]:
                 if np.isfinite(end) and not (log and end <= 0.0):
                     handles[f"{method}, {level}"] = axes.axvline(end, color=colour, linewidth=1.2, linestyle=style)
-        heading(axes, name, pad=3)
+        add_title(axes, name, pad=3)
         axes.set_yticks([])
         axes.grid(visible=False, axis="y")
         if not log:
             axes.xaxis.set_major_locator(_locator())
     legend_above(figure, handles)
-    return finish(figure, path)
+    return save_or_show(figure, path)
 
 
 def pairs(draws: DrawsResult, path: str | Path | None = None, *, names: Sequence[str] | None = None) -> Figure:
@@ -131,7 +131,7 @@ def pairs(draws: DrawsResult, path: str | Path | None = None, *, names: Sequence
                 labels(axes, y=vertical)
             for axis in (axes.xaxis, axes.yaxis) if i != j else (axes.xaxis,):
                 axis.set_major_locator(_locator())
-    return finish(figure, path)
+    return save_or_show(figure, path)
 
 
 def _pair(axes: Axes, draws: DrawsResult, horizontal: str, vertical: str) -> None:
@@ -177,7 +177,7 @@ def _locator() -> Any:
 
 
 def _chosen(where: str, draws: DrawsResult, names: Sequence[str] | None) -> list[str]:
-    available_names, names = list(draws.values), kept(names)
+    available_names, names = list(draws.values), as_reusable(names)
     if not available_names or not draws.values[available_names[0]].size:
         raise InputError(f"plots.{where}", ["there are no draws to show; see what failed"])
     unknown_names = [n for n in names or () if n not in available_names]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit.experiment.inputs import Placeholder
-from castfit.plots._canvas import Canvas, finish, heading, new_figure, tidy_panels, time_axis
+from castfit.plots._canvas import Canvas, save_or_show, add_title, new_figure, tidy_panels, time_axis
 from castfit.plots._colours import BLUE
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def inputs(result: Result, path: str | Path | None = None) -> Figure:
     count = panels(result)
     figure = new_figure(WIDTH * min(max(count, 1), _COLUMNS), HEIGHT * -(-max(count, 1) // _COLUMNS))
     draw(figure, result)
-    return finish(figure, path)
+    return save_or_show(figure, path)
 
 
 def panels(result: Result) -> int:
@@ -91,7 +91,7 @@ def draw(canvas: Canvas, result: Result) -> None:
         experiment_text = f", {experiment}" if has_several and u.said.per_experiment else ""
         free = result.effective.get(label)
         freedom_text = "" if free is None else f": {free:.3g} effective degrees of freedom"
-        heading(panel, f"{label}{experiment_text}{freedom_text}", pad=4)
+        add_title(panel, f"{label}{experiment_text}{freedom_text}", pad=4)
         time_axis(panel, compiled_problem, [c for c in compiled_problem.conditions if c.name == experiment], size=8, labelpad=1)
     for panel in axes[len(shown_inputs) :]:
         panel.axis("off")

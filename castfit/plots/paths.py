@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from castfit._support.status import check, suggest
+from castfit._support.status import raise_if_mistakes, suggest
 from castfit.plots._canvas import (
-    finish,
-    heading,
+    save_or_show,
+    add_title,
     labels,
     legend,
     legend_above,
     new_figure,
     plain,
-    stripe,
+    shade_band,
     tidy_panels,
     time_axis,
 )
@@ -77,7 +77,7 @@ def paths(
     names = next(iter(result.tracks.values())).names if result.tracks else ()
     mistakes = [f"'{n}' is no experiment: {suggest(n, conditions_by_name)}" for n in experiment_names if n not in result.tracks]
     mistakes += [f"'{n}' is no state or output: {suggest(n, names)}" for n in shown_outputs if n not in names]
-    check("plots.paths", mistakes)
+    raise_if_mistakes("plots.paths", mistakes)
     rows = len(shown_outputs) + innovations
     figure = new_figure(WIDTH * max(len(experiment_names), 1), HEIGHT * rows + 0.3)
     panels, handles = tidy_panels(figure, rows, max(len(experiment_names), 1), sharex="col"), dict[str, Any]()
@@ -95,10 +95,10 @@ def paths(
             if column == 0:
                 labels(axes, y=plain(compiled_problem.label(output)), size=8)
             if row == 0 and len(conditions_by_name) > 1:
-                heading(axes, plain(name), size=8, pad=3)
+                add_title(axes, plain(name), size=8, pad=3)
         if innovations:
             axes = panels[-1, column]
-            stripe(axes, _REACH)
+            shade_band(axes, _REACH)
             for j, output in enumerate(innovation_series.outputs):
                 axes.plot(innovation_series.times, innovation_series.standardised[:, j], MARKERS[j % len(MARKERS)], markersize=2.5, color=BLUE,
                           label=plain(output))  # fmt: skip
@@ -108,4 +108,4 @@ def paths(
                 labels(axes, y="innovation", size=8)
         time_axis(panels[-1, column], compiled_problem, [condition], size=8)
     legend_above(figure, handles)
-    return finish(figure, path)
+    return save_or_show(figure, path)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.status import check, suggest
-from castfit.plots._canvas import finish, heading, labels, new_figure, plain, tidy_panels, time_axis
+from castfit._support.status import raise_if_mistakes, suggest
+from castfit.plots._canvas import save_or_show, add_title, labels, new_figure, plain, tidy_panels, time_axis
 from castfit.plots._colours import BLUE, INK, RED, SOFT
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def individuals(
     compiled_problem = result.question.problem
     conditions_by_name = {c.name: c for c in compiled_problem.conditions}
     selected_names = list(individuals) if individuals is not None else list(conditions_by_name)[:_MOST]
-    check(
+    raise_if_mistakes(
         "plots.individuals",
         [f"'{n}' is no individual: {suggest(n, list(conditions_by_name)[:20])}" for n in selected_names if n not in conditions_by_name],
     )
@@ -79,7 +79,7 @@ def individuals(
         measured = c.points.values[:, j]
         axes.plot(c.points.times, measured, "o", color=RED, markersize=3, label="data" if place == 0 else None)
         title = name if len(outputs) == 1 else f"{output}, {name}"
-        heading(axes, plain(title), size=8, pad=3)
+        add_title(axes, plain(title), size=8, pad=3)
         if i % columns == 0:
             labels(axes, y=plain(compiled_problem.label(output)), size=8)
         time_axis(axes, compiled_problem, [c], has_labels=i + columns >= len(selected_names) or c.origin is not None, size=8)
@@ -90,7 +90,7 @@ def individuals(
     figure.legend(loc="outside upper right", ncols=3, fontsize=8, frameon=False, labelcolor=INK)
     if note:
         figure.suptitle(note, fontsize=8, color=SOFT, x=0.01, ha="left")
-    return finish(figure, path)
+    return save_or_show(figure, path)
 
 
 def _times(start: float, end: float) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit._support.status import InputError
-from castfit.plots._canvas import Axes, finish, labels, legend, single, tiled
+from castfit.plots._canvas import Axes, save_or_show, labels, legend, single, tile_panels
 from castfit.plots._colours import BEHIND, BLUE, INK, RED, SOFT
 
 if TYPE_CHECKING:
@@ -54,12 +54,12 @@ def profiles(found: Profiles, path: str | Path | None = None) -> Figure:
     rows = list(found.profiles.values())
     if not rows:
         raise InputError("plots.profiles", ["nothing was followed, so there is nothing to draw"])
-    figure, panels = tiled(len(rows), _COLUMNS, _PANEL, (0.4, 0.4))
+    figure, panels = tile_panels(len(rows), _COLUMNS, _PANEL, (0.4, 0.4))
     for axes, profile in zip(panels.ravel(), rows, strict=False):
         _panel(axes, profile)
     for axes in panels[:, 0]:
         labels(axes, y="-2 log L above the best", size=8)
-    return finish(figure, path)
+    return save_or_show(figure, path)
 
 
 def _panel(axes: Axes, profile: Profile) -> None:
@@ -155,4 +155,4 @@ def contours(found: Contours, path: str | Path | None = None) -> Figure:
             set_scale("log")
     labels(axes, *found.names)
     legend(axes, size=7)
-    return finish(figure, path)
+    return save_or_show(figure, path)

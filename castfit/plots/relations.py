@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import is_count, text
-from castfit._support.renamed import renamed
-from castfit._support.status import check, suggest
+from castfit._support.arguments import is_count, shorten_repr
+from castfit._support.renamed import accept_old_names
+from castfit._support.status import raise_if_mistakes, suggest
 from castfit.plots._canvas import (
     Axes,
     confidence_ellipse,
-    finish,
+    save_or_show,
     labels,
     legend_above,
     new_figure,
@@ -85,7 +85,7 @@ def correlation(result: Result, path: str | Path | None = None) -> Figure:
     bar.set_label("correlation", size=9)
     bar.outline.set_visible(False)
     bar.ax.tick_params(length=0, labelsize=8)
-    return finish(figure, path)
+    return save_or_show(figure, path)
 
 
 def directions(result: Result, path: str | Path | None = None, *, most: int = 6) -> Figure:
@@ -113,7 +113,7 @@ def directions(result: Result, path: str | Path | None = None, *, most: int = 6)
     >>> result = cf.fit(problem)
     >>> figure = cf.plots.directions(result)
     """
-    check("plots.directions", [] if is_count(most, 1) else [f"most is {text(most)}; give a positive number"])
+    raise_if_mistakes("plots.directions", [] if is_count(most, 1) else [f"most is {shorten_repr(most)}; give a positive number"])
     region = result.confidence_region()
     axes_of = region.axes[::-1][:most]
     names = [n for n in region.names if any(abs(a.weights.get(n, 0.0)) > _SMALL for a in axes_of)] or [*region.names]
@@ -136,10 +136,10 @@ def directions(result: Result, path: str | Path | None = None, *, most: int = 6)
         title_text = plain(textwrap.shorten(axis.sentence, 100, placeholder=" ..."))
         axes.set_title(title_text, loc="left", fontsize=9, color=RED if unbounded else INK, pad=3)
     labels(panels[-1], "weight in the combination, as relative change", size=8)
-    return finish(figure, path)
+    return save_or_show(figure, path)
 
 
-@renamed(level="confidence_level")
+@accept_old_names(level="confidence_level")
 def ellipses(
     result: Result,
     path: str | Path | None = None,
@@ -184,7 +184,7 @@ def ellipses(
     lines = contours if isinstance(contours, Mapping) else {c.names: tuple(c.lines.values()) for c in contours}
     absent = [pair for pair in lines if not {*pair} <= {*selected_names}]
     mistakes += [f"contours hold {' and '.join(map(str, pair))}, which are not among names" for pair in absent]
-    check("plots.ellipses", mistakes)
+    raise_if_mistakes("plots.ellipses", mistakes)
     if names is None and len(selected_names) > _MOST_PAIRED:
         strongest = np.nanmax(np.where(np.eye(len(region.names)) > 0, 0.0, np.abs(region.correlation)), axis=1)
         order = sorted(selected_names, key=lambda n: -strongest[region.names.index(n)])[:_MOST_PAIRED]
@@ -243,7 +243,7 @@ def _pairs(
         if j == 0:
             labels(axes, y=plain(row if compiled_problem is None else compiled_problem.label(row)), size=8)
     legend_above(figure, handles)
-    return finish(figure, path)
+    return save_or_show(figure, path)
 
 
 def _natural(region: ConfidenceRegion, k: int, offset: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -258,4 +258,4 @@ def _nothing(figure: Any, reason: str, path: str | Path | None) -> Figure:
     axes = figure.subplots()
     axes.axis("off")
     axes.text(0.5, 0.5, textwrap.fill(plain(reason), 40), ha="center", va="center", color=SOFT)
-    return finish(figure, path)
+    return save_or_show(figure, path)

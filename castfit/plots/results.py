@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from castfit._support.arguments import flag_mistakes, is_one_of, option_mistakes, rng_mistakes, text
-from castfit._support.renamed import renamed
-from castfit._support.status import check, told
-from castfit.plots._canvas import Canvas, finish, legend_above, new_figure, plain, remark, symbol
+from castfit._support.arguments import flag_mistakes, is_one_of, option_mistakes, rng_mistakes, shorten_repr
+from castfit._support.renamed import accept_old_names
+from castfit._support.status import raise_if_mistakes, collect_mistakes
+from castfit.plots._canvas import Canvas, save_or_show, legend_above, new_figure, plain, add_note, objective_symbol
 from castfit.plots._colours import BEHIND, BLUE, INK, MARKERS, RED, SOFT
-from castfit.plots._grid import Grid, Pair, alike, panels
+from castfit.plots._grid import Grid, PanelAxes, outputs_on_one_scale, panels
 from castfit.plots._scales import (
     CURVE_POINTS,
     curve_times,
     curves,
-    deviations,
+    data_sigmas,
     intervals,
     limit,
     logarithmic,
-    on_points,
+    arrange_on_points,
     owner,
 )
 from castfit.plots.inputs import HEIGHT as INPUT_HEIGHT
@@ -51,7 +51,7 @@ _HEIGHT = 2.4  # of data and residuals together
 _HEADING = 0.6
 
 
-@renamed(level="confidence_level")
+@accept_old_names(level="confidence_level")
 def fit(
     result: Result,
     path: str | Path | None = None,
@@ -106,7 +106,7 @@ def fit(
     """
     argument: Any = result
     noisy = ["the result is that of a model with noises; use plots.paths(result)"]
-    check("plots.fit", noisy if isinstance(argument, PathResult) else [])
+    raise_if_mistakes("plots.fit", noisy if isinstance(argument, PathResult) else [])
     band: dict[str, Any] = {"bands": bands, "noise": noise, "confidence_level": confidence_level, "rng": rng}
     banded = bands is not None or noise is not False or confidence_level is not None
     mistakes = option_mistakes(
@@ -114,8 +114,8 @@ def fit(
         ("share", share, is_one_of(share, "auto", True, False), "choose 'auto', True or False"),
     )
     mistakes += flag_mistakes(nodes=nodes)
-    mistakes += told(lambda: result.predict({}, **band)) if banded else rng_mistakes(rng)
-    check("plots.fit", mistakes)
+    mistakes += collect_mistakes(lambda: result.predict({}, **band)) if banded else rng_mistakes(rng)
+    raise_if_mistakes("plots.fit", mistakes)
     grid = Grid.of(owner(result))
     height, below = grid.rows * _HEIGHT + _HEADING, input_rows(result) * INPUT_HEIGHT
     figure = above = new_figure(grid.width, height + below)
@@ -125,10 +125,10 @@ def fit(
     method_text = f"{result.transcription}, {result.solver}"
     title = f"{method_text}: no success"
     if result.success:
-        title = f"{symbol(result.measure)} = {result.objective:.5g} from {result.n_data} data; {method_text}"
+        title = f"{objective_symbol(result.measure)} = {result.objective:.5g} from {result.n_data} data; {method_text}"
     shaded = None if bands is None else band
     _draw(above, grid, {"model": result}, title, nodes=nodes, band=shaded, log=log, share=share)
-    return finish(figure, path)
+    return save_or_show(figure, path)
 
 
 def _shaded(result: Result, conditions: Sequence[Condition], band: Mapping[str, Any]) -> tuple[str, Prediction]:
@@ -178,14 +178,14 @@ def gallery(groups: Mapping[str, Mapping[str, Result]], path: str | Path | None 
     >>> figure = cf.plots.gallery({"bellman": {"default": result}, "gasoil": {"default": other}})
     """
     remedy = "give a mapping from label to Result, which holds one at least"
-    check("plots", [f"results is {text(r)}; {remedy}" for r in groups.values() if not _are_results(r)])
+    raise_if_mistakes("plots", [f"results is {shorten_repr(r)}; {remedy}" for r in groups.values() if not _are_results(r)])
     grids = [Grid.of(owner(next(iter(results.values())))) for results in groups.values()]
     widths = [grid.width for grid in grids]
     figure = new_figure(sum(widths), max(grid.rows for grid in grids) * _HEIGHT + _HEADING)
     parts = figure.subfigures(1, len(grids), width_ratios=widths, squeeze=False)[0]
     for part, grid, (title, results) in zip(parts, grids, groups.items(), strict=True):
         _draw(part, grid, results, title)
-    return finish(figure, path)
+    return save_or_show(figure, path)
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ def _draw(
 ) -> None:
     """Fill a figure or a part of one: data, curves and residuals, with a title, a legend and notes."""
     first_result = next(iter(results.values()))
-    shared = alike(grid) if share == "auto" else {panel.output for panel in grid.panels if share}
+    shared = outputs_on_one_scale(grid) if share == "auto" else {panel.output for panel in grid.panels if share}
     pairs = panels(canvas, grid, owner(first_result), shared)
     figure = pairs[0].above.figure.get_figure(root=True)
     handles: dict[str, Any] = {}
@@ -258,15 +258,15 @@ def _draw(
 
     notes = [textwrap.fill(plain(note), int(15 * grid.width)) for note in [*troubles, grid.note] if note]
     if notes:
-        remark(canvas, "\n".join(notes), RED if troubles else SOFT)
+        add_note(canvas, "\n".join(notes), RED if troubles else SOFT)
     legend_above(canvas, handles, title=textwrap.fill(plain(title), int(15 * grid.width)))
 
 
-def _plot_data(pair: Pair, result: Result) -> Any:
+def _plot_data(pair: PanelAxes, result: Result) -> Any:
     """Plot measured values, and their standard deviations where they are given or were estimated."""
     points, j = pair.panel.condition.points, pair.panel.output
     measured = points.mask[:, j] & (_beyond(pair) == 0)
-    deviation = on_points(result, deviations(result))[pair.panel.condition.name][measured, j]
+    deviation = arrange_on_points(result, data_sigmas(result))[pair.panel.condition.name][measured, j]
     has_many = np.count_nonzero(measured) > _MANY_POINTS
     return pair.above.errorbar(
         points.times[measured],
@@ -281,7 +281,7 @@ def _plot_data(pair: Pair, result: Result) -> Any:
     )
 
 
-def _beyond(pair: Pair) -> Array:
+def _beyond(pair: PanelAxes) -> Array:
     """Return -1 or 1 of measured values that say no more than that the true one is lower, or higher; else 0."""
     condition, j = pair.panel.condition, pair.panel.output
     observed = condition.observed[j]
@@ -289,7 +289,7 @@ def _beyond(pair: Pair) -> Array:
     return np.zeros(values.size) if observed is None else observed.noise.beyond(values)
 
 
-def _plot_limits(pair: Pair) -> list[tuple[str, Any]]:
+def _plot_limits(pair: PanelAxes) -> list[tuple[str, Any]]:
     """Plot values beyond a limit of detection as arrows to where the true ones are."""
     points, j, side = pair.panel.condition.points, pair.panel.output, _beyond(pair)
     artists: list[tuple[str, Any]] = []
@@ -302,7 +302,7 @@ def _plot_limits(pair: Pair) -> list[tuple[str, Any]]:
     return artists
 
 
-def _plot_band(pair: Pair, result: Result, limits: Prediction) -> Any:
+def _plot_band(pair: PanelAxes, result: Result, limits: Prediction) -> Any:
     """Shade where the curve lies; its edges are seen in grey, too."""
     output = owner(result).outputs[pair.panel.output]
     band_table = limits[pair.panel.condition.name]
@@ -316,7 +316,7 @@ def _plot_band(pair: Pair, result: Result, limits: Prediction) -> Any:
     return pair.above.fill_between(times, low, high, where=is_finite, step=step, **shade)
 
 
-def _plot_model(pair: Pair, result: Result, curves: Prediction, style: Style) -> tuple[Any, Any]:
+def _plot_model(pair: PanelAxes, result: Result, curves: Prediction, style: Style) -> tuple[Any, Any]:
     """Plot the model's curve, and its residuals in standard deviations; return both."""
     condition, j = pair.panel.condition, pair.panel.output
     curve = curves.get(condition.name, {"time": [np.nan]})
@@ -325,14 +325,14 @@ def _plot_model(pair: Pair, result: Result, curves: Prediction, style: Style) ->
     (times, heights), draw_style = ((times, heights), "default") if step_values is None else (step_values, "steps-pre")
     line_style = {"color": style.colour, "linewidth": style.width, "drawstyle": draw_style}
     (line,) = pair.above.plot(times, heights, zorder=3, **line_style)
-    residuals = on_points(result, result.normalised_residuals)[condition.name][:, j]
+    residuals = arrange_on_points(result, result.normalised_residuals)[condition.name][:, j]
     size = style.size * (0.6 if np.count_nonzero(np.isfinite(residuals)) > _MANY_POINTS else 1.0)
     shape = {"marker": style.marker, "markersize": size, "markeredgewidth": 0, "linestyle": "none"}
     (dots,) = pair.below.plot(condition.points.times, residuals, color=style.colour, zorder=3, **shape)
     return line, dots
 
 
-def _plot_nodes(pair: Pair, times: Array) -> Any:
+def _plot_nodes(pair: PanelAxes, times: Array) -> Any:
     """Mark the nodes on the time axis."""
     axis = pair.above.get_xaxis_transform()
     (marks,) = pair.above.plot(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from castfit._support.status import InputError
-from castfit.plots._canvas import Axes, finish, heading, labels, legend, new_figure, plain, single, symbol, tidy_panels
+from castfit.plots._canvas import Axes, save_or_show, add_title, labels, legend, new_figure, plain, single, objective_symbol, tidy_panels
 from castfit.plots._colours import BEHIND, BLUE, FAINT, INK, MARKERS, RED, SOFT, STYLES
 from castfit.problem.compiled_problem import CHI2
 
@@ -60,7 +60,7 @@ def waterfall(result: MultistartResult, path: str | Path | None = None) -> Figur
     colours = _colours(result)
     for k, optimum in enumerate(result.optima):
         positions = [i for i, row in enumerate(rows) if row.index in optimum.starts]
-        label = f"{symbol(result.measure)} = {optimum.objective:.6g}: {_count(len(positions))}" if k < _NAMED else None
+        label = f"{objective_symbol(result.measure)} = {optimum.objective:.6g}: {_count(len(positions))}" if k < _NAMED else None
         marker = MARKERS[k % len(MARKERS)]
         (dots,) = axes.plot(positions, [rows[i].chi2 for i in positions], marker, color=colours[k], markersize=4.5, label=label)
         figure.called(label or "further optima", dots)
@@ -79,11 +79,11 @@ def waterfall(result: MultistartResult, path: str | Path | None = None) -> Figur
         room = _FLAT * max(values) if squares else 1.0
         axes.set_ylim(min(values) - room, max(values) + room)
     axes.xaxis.get_major_locator().set_params(integer=True)
-    labels(axes, "starts, sorted", symbol(result.measure))
+    labels(axes, "starts, sorted", objective_symbol(result.measure))
     if rows:
         legend(axes)
-    _title(axes, result, len(result.starts) - len(rows), f"have no {symbol(result.measure)}")
-    return finish(figure, path)
+    _title(axes, result, len(result.starts) - len(rows), f"have no {objective_symbol(result.measure)}")
+    return save_or_show(figure, path)
 
 
 def parameters(result: MultistartResult, path: str | Path | None = None) -> Figure:
@@ -114,7 +114,7 @@ def parameters(result: MultistartResult, path: str | Path | None = None) -> Figu
     if not rows:
         raise InputError("plots.parameters", ["no start succeeded, so there are no estimates; see plots.waterfall"])
     names = tuple(next(iter(rows.values())).values)
-    spans = {name: _Span(name, rows.values()) for name in names}
+    spans = {name: _ValueRange(name, rows.values()) for name in names}
     figure, axes = single(max(4.0, 1.6 + 0.7 * len(names)), 3.8)
     axes.grid(visible=False, axis="y")
     axes.spines[["left", "bottom"]].set_visible(False)
@@ -136,10 +136,10 @@ def parameters(result: MultistartResult, path: str | Path | None = None) -> Figu
         for height, value, side in spans[name].ends:
             axes.text(x, height, f"{value:.3g}", ha="center", va=side, fontsize=7, color=SOFT)
     _title(axes, result, len(result.starts) - len(rows), "without success")
-    return finish(figure, path)
+    return save_or_show(figure, path)
 
 
-class _Span:
+class _ValueRange:
     """The range of a quantity over all starts, and where a value lies in it."""
 
     def __init__(self, name: str, rows: Any) -> None:
@@ -176,10 +176,10 @@ def _title(axes: Axes, result: MultistartResult, missing: int, missing_reason: s
     total = len(result.starts)
     best_text = "none succeeded"
     if best_optimum is not None:
-        best_text = f"best {symbol(result.measure)} = {best_optimum.objective:.6g} found {len(best_optimum.starts)} times"
+        best_text = f"best {objective_symbol(result.measure)} = {best_optimum.objective:.6g} found {len(best_optimum.starts)} times"
     missing_text = f", {missing} {missing_reason}" if missing else ""
     width = axes.figure.get_figure(root=True).get_size_inches()[0]  # which is narrow where quantities are few
-    heading(axes, textwrap.fill(f"{total} starts: {best_text}{missing_text}", int(_LETTERS * width)), size=10)
+    add_title(axes, textwrap.fill(f"{total} starts: {best_text}{missing_text}", int(_LETTERS * width)), size=10)
 
 
 def success(result: ComparisonResult, path: str | Path | None = None) -> Figure:
@@ -233,9 +233,9 @@ def success(result: ComparisonResult, path: str | Path | None = None) -> Figure:
     axes.set_ylim(-3, 103)
     labels(axes, "time per start in s", "found the global optimum in %")
     legend(axes, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    title = f"{len(result.drawn)} starts, {symbol(result.measure)} = {result.best_objective:.6g}"
-    heading(axes, title, size=10)
-    return finish(figure, path)
+    title = f"{len(result.drawn)} starts, {objective_symbol(result.measure)} = {result.best_objective:.6g}"
+    add_title(axes, title, size=10)
+    return save_or_show(figure, path)
 
 
 class SearchHistory(Protocol):
@@ -299,10 +299,10 @@ def curves(
         if squares:
             axes.set_yscale("log")
         labels(axes, progress_field)
-    labels(panels[0], y=f"best {symbol(next(iter(measures)) if len(measures) == 1 else 'objective')}")
+    labels(panels[0], y=f"best {objective_symbol(next(iter(measures)) if len(measures) == 1 else 'objective')}")
     if len(searches) > 1:
         legend(panels[1])
-    return finish(figure, path)
+    return save_or_show(figure, path)
 
 
 def _steps(search: SearchHistory, progress_field: str, end: float) -> tuple[Array, Array]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.plots._canvas import finish, heading, labels, legend, new_figure, plain, tidy_panels
+from castfit.plots._canvas import save_or_show, add_title, labels, legend, new_figure, plain, tidy_panels
 from castfit.plots._colours import BLUE, INK, RED, SOFT
 
 if TYPE_CHECKING:
@@ -67,5 +67,5 @@ def selection(found: SelectionResult, path: str | Path | None = None) -> Figure:
         axes.set_xlim(0.0, 1.02)
         axes.grid(visible=False, axis="y")
         labels(axes, title)
-    heading(left, f"{len(found.names)} candidates")
-    return finish(figure, path)
+    add_title(left, f"{len(found.names)} candidates")
+    return save_or_show(figure, path)

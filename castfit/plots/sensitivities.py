@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit.plots._canvas import finish, heading, labels, legend_above, new_figure, plain, tidy
+from castfit.plots._canvas import save_or_show, add_title, labels, legend_above, new_figure, plain, tidy
 from castfit.plots._colours import BEHIND, BLUE, INK, RED, SOFT, STYLES
 from castfit.plots._grid import Grid
 from castfit.plots._scales import dense, owner
@@ -81,10 +81,10 @@ def sensitivities(result: Result, path: str | Path | None = None) -> Figure:
         measured = panel.condition.points.times[panel.condition.points.mask[:, panel.output]]
         axes.plot(measured, np.zeros(measured.size), "o", color=INK, markersize=2.5, clip_on=False)
         title = f"{compiled_problem.label(output)}, {panel.condition.name}" if len(compiled_problem.conditions) > 1 else compiled_problem.label(output)
-        heading(axes, plain(title), pad=4)
+        add_title(axes, plain(title), pad=4)
         labels(axes, plain(compiled_problem.label("time")), size=8, labelpad=1)
     hidden = len(names) - len(chosen)
     selection_text = f" (the {len(chosen)} largest of {len(names)})" if hidden else ""
     legend_title = f"change of the output for a relative change of 1{selection_text}"
     legend_above(figure, handles, max_columns=8, title=legend_title, handlelength=2.6)
-    return finish(figure, path)
+    return save_or_show(figure, path)

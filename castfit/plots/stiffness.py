@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.plots._canvas import finish, labels, legend, new_figure, tidy_panels
+from castfit.plots._canvas import save_or_show, labels, legend, new_figure, tidy_panels
 from castfit.plots._colours import BLUE, INK, RED, SOFT
 
 if TYPE_CHECKING:
@@ -53,4 +53,4 @@ def stiffness(found: Stiffness, path: str | Path | None = None) -> Figure:
     right.axvline(0.0, color=SOFT, linewidth=0.6)
     labels(right, "Re λ", "Im λ")
     figure.suptitle(textwrap.fill(found.sentence, 120), x=0.01, ha="left", fontsize=8, color=INK)
-    return finish(figure, path)
+    return save_or_show(figure, path)

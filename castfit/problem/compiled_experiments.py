@@ -10,34 +10,34 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.casadi_functions import Built
+from castfit._support.casadi_functions import PerObjectCache
 from castfit._support.records import dataclass
-from castfit._support.reprs import brief
-from castfit.experiment.events import DIRECTIONS, Doses, Event, Occurrence, input_jumps, occurrences
-from castfit.experiment.experiment import Consistent, Experiment, Free, Points
+from castfit._support.reprs import add_brief_repr
+from castfit.experiment.events import DIRECTIONS, Doses, Event, ScheduledEvent, input_jumps, occurrences
+from castfit.experiment.experiment import Consistent, Experiment, Free, MeasurementPoints
 from castfit.experiment.inputs import Input
 from castfit.model.comparisons import Comparisons, is_condition
-from castfit.model.expressions import exchanged, pattern
+from castfit.model.expressions import substitute_by_name, pattern
 from castfit.model.graph_rewriting import Switch
 from castfit.model.model import Model
 from castfit.model.scaled_outputs import measured_with
-from castfit.problem.event_schedule import NEVER, Instant, Level, Schedule, StateChange, Timetable, Trigger
-from castfit.problem.input_reduction import with_pieces
-from castfit.problem.map_initial_states import AtRest, ConsistentStart
+from castfit.problem.event_schedule import NEVER, EventInstant, SwitchedParameter, Schedule, EventUpdate, NumericSchedule, Trigger
+from castfit.problem.input_reduction import with_piecewise_inputs
+from castfit.problem.map_initial_states import SteadyStateRows, ConsistentInitialRows
 from castfit.problem.observables import Observations, ObservedOutput
-from castfit.problem.parameter_map import Link, MappedExpressions, Natural
-from castfit.problem.parameters import Statement, initial_values
+from castfit.problem.parameter_map import ParameterLink, MappedExpressions, NaturalValues
+from castfit.problem.parameters import ProblemStatement, initial_values
 from castfit.problem.quantities import Quantity, fixed_value
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit._support.arrays import Array, Index, Mask
-    from castfit.densities.noise.correlation import WhitenedErrors
-    from castfit.experiment.steady import Rest
+    from castfit.densities.noise.correlation import WhiteningMatrix
+    from castfit.experiment.steady import SteadyStateSolver
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True, eq=False)
 class Condition:
     """One experiment, compiled: what transcriptions need of it.
@@ -56,11 +56,11 @@ class Condition:
 
     name: str
     start: float
-    points: Points
+    points: MeasurementPoints
     observed: tuple[ObservedOutput | None, ...]
     inputs: tuple[Input, ...]
     theta: NDArray[np.intp]
-    link: Link
+    link: ParameterLink
     z_guess: Array
     schedule: Schedule = field(default_factory=Schedule)
     settled: bool = False
@@ -73,14 +73,14 @@ class Condition:
         """The last measured or watched time."""
         return max(float(self.points.times[-1]), float(self.watched.max(initial=-np.inf)))
 
-    def whitening(self, outputs: Sequence[str]) -> WhitenedErrors | None:
+    def whitening(self, outputs: Sequence[str]) -> WhiteningMatrix | None:
         """Return the whitening transform of correlated errors by time and output; None if all are independent."""
         correlations = [None if o is None else getattr(o.noise, "correlation", None) for o in self.observed]
         if not any(correlations):
             return None
-        from castfit.densities.noise.correlation import whitening
+        from castfit.densities.noise.correlation import whitening_matrix
 
-        return whitening(self.points.times, self.points.mask, outputs, correlations)
+        return whitening_matrix(self.points.times, self.points.mask, outputs, correlations)
 
     @cached_property
     def times(self) -> Array:
@@ -88,14 +88,14 @@ class Condition:
         return np.sort(np.concatenate([self.points.times, self.watched]), kind="stable")
 
     @cached_property
-    def watched_points(self) -> Points:
+    def watched_points(self) -> MeasurementPoints:
         """The measurements, with rows of NaN at watched times."""
         if not self.watched.size:
             return self.points
         order = np.argsort(np.concatenate([self.points.times, self.watched]), kind="stable")
         padding = np.full((self.watched.size, self.points.values.shape[1]), np.nan)
         values, sigma = (np.concatenate([array, padding])[order] for array in (self.points.values, self.points.sigma))
-        return Points(self.times, values, sigma)
+        return MeasurementPoints(self.times, values, sigma)
 
     @cached_property
     def breakpoints(self) -> Array:
@@ -104,11 +104,11 @@ class Condition:
         unique_times = np.unique(np.concatenate(breakpoint_arrays)) if breakpoint_arrays else np.empty(0)
         return unique_times[(unique_times > self.start) & (unique_times < self.end)]
 
-    def timetable(self, natural: Natural) -> Timetable | None:
+    def timetable(self, natural: NaturalValues) -> NumericSchedule | None:
         """Return the timetable of the scheduled instants at a point; None if nothing is scheduled."""
-        return Timetable.of(self.schedule, self.start, natural.p, natural.e) if self.schedule.instants else None
+        return NumericSchedule.of(self.schedule, self.start, natural.p, natural.e) if self.schedule.instants else None
 
-    def failure(self, q: Array, natural: Natural, *, slopes: bool = False) -> str:
+    def failure(self, q: Array, natural: NaturalValues, *, slopes: bool = False) -> str:
         """Describe the parameters, initial states, derivatives or events that are not defined at q; empty if none."""
         message = self.link.failure(q, natural, slopes=slopes)
         return message or (self.schedule.impossible(natural.e, self.start) if self.schedule.instants else "")
@@ -118,7 +118,7 @@ def conditions_of(
     observations: Observations, outputs: Sequence[str], quantities: Sequence[Quantity]
 ) -> tuple[Condition, ...]:
     """Compile all experiments; expressions that several of them share become one function."""
-    graphs, statement = _Graphs(), observations.said
+    graphs, statement = _GraphCache(), observations.said
     indices_by_experiment: dict[str | None, list[int]] = {}
     for j, quantity in enumerate(quantities):
         indices_by_experiment.setdefault(quantity.experiment, []).append(j)
@@ -128,7 +128,7 @@ def conditions_of(
     )
 
 
-def resolved(expression: ca.SX, overrides: Mapping[str, Any]) -> ca.SX:
+def resolve_overrides(expression: ca.SX, overrides: Mapping[str, Any]) -> ca.SX:
     """Substitute an experiment's own expressions for the parameters that they override.
 
     What remains are the names of quantities and of parameters that are numbers.  A parameter that depends on itself is
@@ -136,34 +136,34 @@ def resolved(expression: ca.SX, overrides: Mapping[str, Any]) -> ca.SX:
     """
     names = {s.name() for s in ca.symvar(expression)}
     local_expressions = {n: v for n, v in overrides.items() if n in names and isinstance(v, ca.SX)}
-    return exchanged(expression, {n: resolved(v, overrides) for n, v in local_expressions.items()})
+    return substitute_by_name(expression, {n: resolve_overrides(v, overrides) for n, v in local_expressions.items()})
 
 
 def _condition(
-    statement: Statement,
+    statement: ProblemStatement,
     experiment: Experiment,
     observed: tuple[ObservedOutput | None, ...],
     outputs: Sequence[str],
     quantities: Sequence[Quantity],
     indices_by_experiment: Mapping[str | None, list[int]],
-    graphs: _Graphs,
+    graphs: _GraphCache,
 ) -> Condition:
     model, initial = statement.model, initial_values(statement.model, experiment)
-    happens = _Happens(model, graphs)
+    happens = _EventRowCollector(model, graphs)
     for switch in model.switches:
         happens.switch(switch)
     for occurrence in [*occurrences(experiment.events, experiment.end), *jumps_seen(model, experiment)]:
         happens.add(occurrence)
-    plans = [_GraphPlan.of(model, experiment, graphs, tuple(happens.values), tuple(happens.what))]
+    plans = [_GraphBuilder.of(model, experiment, graphs, tuple(happens.values), tuple(happens.what))]
     resting_experiments = [experiment]  # what begins at rest, each before the last
     while resting_experiments[-1].steady is not None:
         resting_experiments.append(resting_experiments[-1].before)
-        plans.append(_GraphPlan.of(model, resting_experiments[-1], graphs))
+        plans.append(_GraphBuilder.of(model, resting_experiments[-1], graphs))
     consistent_states = tuple(n for n in model.own_states if isinstance(initial.get(n), Consistent))
     fixed_algebraic = tuple(n for n in model.algebraic_states if n in initial and not isinstance(initial[n], Consistent))
     if consistent_states:
         labels = tuple(f"the initial value of '{n}'" for n in fixed_algebraic)
-        plans.append(_GraphPlan.of(model, experiment, graphs, tuple(initial[n] for n in fixed_algebraic), labels))
+        plans.append(_GraphBuilder.of(model, experiment, graphs, tuple(initial[n] for n in fixed_algebraic), labels))
     indices = [
         j
         for j in sorted([*indices_by_experiment.get(None, ()), *indices_by_experiment.get(experiment.name, ())])
@@ -179,7 +179,7 @@ def _condition(
         algebraic_link = plans[1].link(statement, local_quantities, algebraic=fixed_algebraic)
         guess = [*(initial[n].guess for n in consistent_states), *z_guess[[n not in fixed_algebraic for n in model.algebraic_states]]]
         inputs = np.array([float(experiment.inputs[n](experiment.start)) for n in model.inputs])
-        part = ConsistentStart.of(
+        part = ConsistentInitialRows.of(
             model.system,
             algebraic_link,
             time=experiment.start,
@@ -207,13 +207,13 @@ def _condition(
     )
 
 
-def jumps_seen(model: Model, experiment: Experiment) -> list[Occurrence]:
+def jumps_seen(model: Model, experiment: Experiment) -> list[ScheduledEvent]:
     """List jumps of inputs after which anything is measured, where algebraic states jump with them."""
     late_inputs = [u for u in experiment.inputs.values() if isinstance(u, Input) and u.measured == "after"]
     return input_jumps(late_inputs, experiment.start, experiment.end) if model.algebraic_states else []
 
 
-def _moment(statement: Statement) -> float:
+def _moment(statement: ProblemStatement) -> float:
     """Return for how long experiments run of which nothing but the start is measured: any time would do."""
     return min((e.end - e.start for e in statement.experiments if e.end > e.start), default=1.0)
 
@@ -226,8 +226,8 @@ def _guess(value: Any) -> float:
 
 
 def _at_rest(
-    statement: Statement, experiment: Experiment, plans: Sequence[_GraphPlan], local_quantities: Sequence[Quantity], graphs: _Graphs
-) -> AtRest:
+    statement: ProblemStatement, experiment: Experiment, plans: Sequence[_GraphBuilder], local_quantities: Sequence[Quantity], graphs: _GraphCache
+) -> SteadyStateRows:
     """Return the part of a link that is the steady state before an experiment; that may follow from one before it."""
     model, previous = statement.model, experiment.before
     steady_link = plans[0].link(statement, local_quantities, is_preceding=True)
@@ -241,10 +241,10 @@ def _at_rest(
     p, a = (np.where(np.isfinite(v), v, 1.0) for v in (natural.p, natural.a))
     steady_solver = graphs.rest(model, inputs, guess, p, a, is_varying, steady_link.given & (natural.a == 0.0))
     states = np.array([i for i, n in enumerate(model.states) if n not in experiment.initial], dtype=np.intp)
-    return AtRest(states + len(model.parameters), states, steady_solver, steady_link, model.parameters)
+    return SteadyStateRows(states + len(model.parameters), states, steady_solver, steady_link, model.parameters)
 
 
-def _value(statement: Statement, name: str, experiment: Experiment) -> float:
+def _value(statement: ProblemStatement, name: str, experiment: Experiment) -> float:
     """Return a parameter's value in an experiment; NaN for a scale or offset that its data do not determine."""
     parameter, scalings = statement.parameters.get(name), statement.model.scalings
     if parameter is None or not parameter.fixed:
@@ -255,7 +255,7 @@ def _value(statement: Statement, name: str, experiment: Experiment) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class _GraphPlan:
+class _GraphBuilder:
     """An experiment's rows, parameters, initial states and those of events, and which are expressions, as a graph.
 
     The rows of states that follow otherwise, such as by resting, are zeros.
@@ -274,10 +274,10 @@ class _GraphPlan:
         cls,
         model: Model,
         experiment: Experiment,
-        graphs: _Graphs,
+        graphs: _GraphCache,
         events: tuple[Any, ...] = (),
         event_labels: tuple[str, ...] = (),
-    ) -> _GraphPlan:
+    ) -> _GraphBuilder:
         initial = initial_values(model, experiment)
         named_values: list[tuple[str, Any]] = [(n, experiment.parameters.get(n)) for n in model.parameters]
         named_values += [(n, initial.get(n, 0.0)) for n in model.states]
@@ -298,8 +298,8 @@ class _GraphPlan:
         return {*self.model.parameters, *graph_names} - {*self.experiment.parameters}
 
     def link(
-        self, statement: Statement, local_quantities: Sequence[Quantity], *, is_preceding: bool = False, algebraic: tuple[str, ...] = ()
-    ) -> Link:
+        self, statement: ProblemStatement, local_quantities: Sequence[Quantity], *, is_preceding: bool = False, algebraic: tuple[str, ...] = ()
+    ) -> ParameterLink:
         """Return the link from quantities q.
 
         What holds `is_preceding` an experiment depends on none of its initial states, and is a function of natural values;
@@ -329,20 +329,20 @@ class _GraphPlan:
                 base[i] = float(value)
         parts = () if self.graph is None else (self.graph.part(self.computed, self.what, entry, number, len(local_quantities)),)
         log = np.array([q.scale == "log" and not (is_preceding or algebraic) for q in local_quantities], dtype=bool)
-        return Link(n_p, base, rows, log, parts, model.flow_parameters, self.n_e)
+        return ParameterLink(n_p, base, rows, log, parts, model.flow_parameters, self.n_e)
 
 
-_IN_TIME: Built[Model, dict[tuple[str, ...], Model]] = Built()
+_IN_TIME: PerObjectCache[Model, dict[tuple[str, ...], Model]] = PerObjectCache()
 """Models with switches, and rates into some states, so that their functions are built once."""
 
 
-def in_time(statement: Statement) -> Statement:
+def with_switch_parameters(statement: ProblemStatement) -> ProblemStatement:
     """Return the statement with parameters for whatever changes in its model at certain times.
 
     These are switches where the model jumps or kinks, a rate into every state into which anything is infused, and what
     estimated inputs are between their knots.
     """
-    statement = with_pieces(statement)
+    statement = with_piecewise_inputs(statement)
     into = {o.into for e in statement.experiments for o in occurrences(e.events, e.end) if o.until is not None}
     names = tuple(n for n in statement.model.states if n in into)
     models_by_names = _IN_TIME.get(statement.model, lambda _: {})
@@ -354,22 +354,22 @@ def in_time(statement: Statement) -> Statement:
     return replace(statement, model=models_by_names[names])
 
 
-class _Happens:
+class _EventRowCollector:
     """Collects the rows that events need, `values` with `what` they are, and what refers to them."""
 
-    def __init__(self, model: Model, graphs: _Graphs) -> None:
+    def __init__(self, model: Model, graphs: _GraphCache) -> None:
         self._model, self._graphs = model, graphs
         self.values: list[Any] = []
         self.what: list[str] = []
         self._named: dict[str, int] = {}
-        self._instants: list[Instant] = []
+        self._instants: list[EventInstant] = []
         self._triggers: dict[int, Trigger] = {}
-        self._levels: list[Level] = []
+        self._levels: list[SwitchedParameter] = []
         self._setting: dict[str, int] = {}
         self._heights: dict[tuple[bool, float], int] = {}
-        self._last: Occurrence | None = None
+        self._last: ScheduledEvent | None = None
 
-    def add(self, occurrence: Occurrence) -> None:
+    def add(self, occurrence: ScheduledEvent) -> None:
         """Add one thing that happens."""
         if occurrence.values is not None:
             self._set(occurrence, occurrence.values)
@@ -387,8 +387,8 @@ class _Happens:
             end = self._row(f"the end of {label}", occurrence.until)
             height = self._row(f"the rate of {label}", occurrence.amount)
             start_index = len(self._instants)
-            self._instants += [Instant(label, time), Instant(label, end)]
-            self._levels.append(Level(parameter, start_index, start_index + 1, height))
+            self._instants += [EventInstant(label, time), EventInstant(label, end)]
+            self._levels.append(SwitchedParameter(parameter, start_index, start_index + 1, height))
             return
         changes = occurrence.changes
         if changes is None and not self._varying(occurrence.amount):
@@ -400,16 +400,16 @@ class _Happens:
             names = self._parameters(changes)
             rows = [self._parameter(label, n) for n in names]
             change = self._graphs.change(self._model, changes, names)
-        instant = Instant(label, time, False, change, np.array(rows, dtype=np.intp), is_after_measurement, trigger)
+        instant = EventInstant(label, time, False, change, np.array(rows, dtype=np.intp), is_after_measurement, trigger)
         self._instants.append(instant)
 
-    def _set(self, occurrence: Occurrence, values: Mapping[str, Any]) -> None:
+    def _set(self, occurrence: ScheduledEvent, values: Mapping[str, Any]) -> None:
         """Give parameters other values from a time on; each row that is the same expression stands there once."""
         start_index = len(self._instants)
         time = self._row("the time of a knot", occurrence.time)
         is_after_measurement = occurrence.measured == "after"
         no_change = self._graphs.change(self._model, {}, ()) if is_after_measurement else None  # what jumps parts what is measured there
-        self._instants.append(Instant(occurrence.what, time, change=no_change, after=is_after_measurement))
+        self._instants.append(EventInstant(occurrence.what, time, change=no_change, after=is_after_measurement))
         for name, value in values.items():
             if name in self._setting:
                 level_index = self._setting[name]
@@ -418,7 +418,7 @@ class _Happens:
             if key not in self._heights:
                 self._heights[key] = self._row(name, value)
             self._setting[name] = len(self._levels)
-            self._levels.append(Level(self._model.parameters.index(name), start_index, -1, self._heights[key], sets=True))
+            self._levels.append(SwitchedParameter(self._model.parameters.index(name), start_index, -1, self._heights[key], sets=True))
 
     def _trigger(self, event: Event) -> Trigger:
         """Return when an event happens, the same for all its occurrences."""
@@ -435,7 +435,7 @@ class _Happens:
             )  # fmt: skip
         return self._triggers[key]
 
-    def _priority(self, event: Event) -> tuple[StateChange, Index] | None:
+    def _priority(self, event: Event) -> tuple[EventUpdate, Index] | None:
         """Return an event's priority as a function, and the rows of e that it depends on."""
         if event.priority is None:
             return None
@@ -449,10 +449,10 @@ class _Happens:
         label = f"what comes {switch.name}"
         value = float(switch.time) if switch.time.is_constant() else switch.time
         time, height = self._row(f"the time of {label}", value), self._row(f"the size of {label}", 1.0)
-        self._levels.append(Level(self._model.parameters.index(switch.name), len(self._instants), -1, height))
-        self._instants.append(Instant(label, time))
+        self._levels.append(SwitchedParameter(self._model.parameters.index(switch.name), len(self._instants), -1, height))
+        self._instants.append(EventInstant(label, time))
 
-    def schedule(self, link: Link, known_until: float) -> Schedule:
+    def schedule(self, link: ParameterLink, known_until: float) -> Schedule:
         """Return the schedule; the link determines which instants depend on estimated quantities."""
         raw_instants = self._instants
         instants = (replace(i, moves=i.trigger is not None or bool(link.moving_events[i.time])) for i in raw_instants)
@@ -496,10 +496,10 @@ class Graph:
     def of(cls, expressions: Sequence[ca.SX], overrides: Mapping[str, Any]) -> Graph:
         """Build the functions of expressions in which an experiment's own ones stand for some parameters."""
         texts = tuple(_shortened(str(e)) for e in expressions)
-        column = ca.densify(ca.vertcat(*(resolved(e, overrides) for e in expressions)))
+        column = ca.densify(ca.vertcat(*(resolve_overrides(e, overrides) for e in expressions)))
         names = tuple(dict.fromkeys(s.name() for s in ca.symvar(column)))
         x = ca.SX.sym("x", len(names))
-        column = exchanged(column, {n: x[j] for j, n in enumerate(names)})  # a name may have several symbols
+        column = substitute_by_name(column, {n: x[j] for j, n in enumerate(names)})  # a name may have several symbols
         weight = ca.SX.sym("weight", len(texts))
         hessian, gradient = ca.hessian(ca.dot(weight, column), x)
         jacobian = ca.jacobian(column, x)
@@ -525,13 +525,13 @@ class Graph:
 
 
 @dataclass(frozen=True)
-class _Graphs:
+class _GraphCache:
     """The graphs that were made, by the expressions in them: many experiments may share one."""
 
     made: dict[tuple[int, ...], Graph] = field(default_factory=dict[tuple[int, ...], Graph])
-    changes: dict[tuple[Any, ...], StateChange] = field(default_factory=dict[tuple[Any, ...], StateChange])
+    changes: dict[tuple[Any, ...], EventUpdate] = field(default_factory=dict[tuple[Any, ...], EventUpdate])
     arguments: dict[tuple[str, ...], tuple[list[ca.SX], dict[str, ca.SX]]] = field(default_factory=dict[Any, Any])
-    rests: dict[tuple[bytes, ...], Rest] = field(default_factory=dict[tuple[bytes, ...], "Rest"])
+    rests: dict[tuple[bytes, ...], SteadyStateSolver] = field(default_factory=dict[tuple[bytes, ...], "Rest"])
     kept: list[Any] = field(default_factory=list[Any])  # so that no other graph takes the place of a node
 
     def get(self, expressions: Sequence[ca.SX], overrides: Mapping[str, Any]) -> Graph:
@@ -542,39 +542,39 @@ class _Graphs:
             self.made[key] = Graph.of(expressions, local_expressions)
         return self.made[key]
 
-    def rest(self, model: Model, u: Array, z_guess: Array, p: Array, a: Array, vary: Mask, zero: Mask) -> Rest:
+    def rest(self, model: Model, u: Array, z_guess: Array, p: Array, a: Array, vary: Mask, zero: Mask) -> SteadyStateSolver:
         """Return the steady state of the model, cached by its arguments; experiments with equal arguments share it."""
         key = tuple(part.tobytes() for part in (u, z_guess, p, a, vary, zero))
         if key not in self.rests:
-            from castfit.experiment.steady import Rest
+            from castfit.experiment.steady import SteadyStateSolver
 
-            self.rests[key] = Rest.of(model.settling, u, z_guess, p, a, vary, zero)
+            self.rests[key] = SteadyStateSolver.of(model.settling, u, z_guess, p, a, vary, zero)
         return self.rests[key]
 
-    def addition(self, model: Model, name: str) -> StateChange:
+    def addition(self, model: Model, name: str) -> EventUpdate:
         """Return the change that adds a row of e to one state."""
         if (name,) not in self.changes:
             system, amount = model.system, ca.SX.sym("amount")
             new_states = ca.SX(system.x)
             row = model.states.index(name)
             new_states[row] += amount
-            self.changes[(name,)] = StateChange.of([system.t, system.x, system.u, amount], new_states, [row])
+            self.changes[(name,)] = EventUpdate.of([system.t, system.x, system.u, amount], new_states, [row])
         return self.changes[(name,)]
 
-    def change(self, model: Model, changes: Mapping[str, Any], names: Sequence[str]) -> StateChange:
+    def change(self, model: Model, changes: Mapping[str, Any], names: Sequence[str]) -> EventUpdate:
         """Return the change to expressions of states, inputs, time and the named parameters."""
         key = (*((n, hash(v) if isinstance(v, ca.SX) else v) for n, v in changes.items()), names)
         if key not in self.changes:
             self.kept.extend(changes.values())
             arguments, symbols_by_name = self._arguments(model, names)
-            values = exchanged(ca.SX(ca.vertcat(*(ca.SX(v) for v in changes.values()))), symbols_by_name)
+            values = substitute_by_name(ca.SX(ca.vertcat(*(ca.SX(v) for v in changes.values()))), symbols_by_name)
             new_states, rows = ca.SX(model.system.x), [model.states.index(name) for name in changes]
             for row, value in zip(rows, ca.vertsplit(values), strict=True):
                 new_states[row] = value
-            self.changes[key] = StateChange.of(arguments, new_states, rows)
+            self.changes[key] = EventUpdate.of(arguments, new_states, rows)
         return self.changes[key]
 
-    def trigger(self, model: Model, when: ca.SX, names: Sequence[str]) -> tuple[StateChange, ca.Function | None]:
+    def trigger(self, model: Model, when: ca.SX, names: Sequence[str]) -> tuple[EventUpdate, ca.Function | None]:
         """Return a trigger's zero-crossing functions as rows, and the truth of a condition as a function of signs."""
         key = ("when", hash(when), names)
         comparisons = Comparisons.of(when) if is_condition(when) else None
@@ -582,7 +582,7 @@ class _Graphs:
             self.kept.append(when)
             rows = when if comparisons is None else ca.vertcat(*comparisons.differences)
             arguments, symbols_by_name = self._arguments(model, names)
-            self.changes[key] = StateChange.of(arguments, exchanged(ca.SX(rows), symbols_by_name))
+            self.changes[key] = EventUpdate.of(arguments, substitute_by_name(ca.SX(rows), symbols_by_name))
         return self.changes[key], None if comparisons is None else comparisons.function()
 
     def _arguments(self, model: Model, names: Sequence[str]) -> tuple[list[ca.SX], dict[str, ca.SX]]:

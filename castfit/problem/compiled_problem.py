@@ -19,33 +19,33 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import is_one_of, items, named, real, reals, text
+from castfit._support.arguments import is_one_of, read_sequence, read_mapping, read_real, read_reals, shorten_repr
 from castfit._support.bounds import bound_mistakes
 from castfit._support.records import dataclass
-from castfit._support.reprs import listed, one_line
-from castfit._support.sparse_rows import below
-from castfit._support.status import InputError, check, suggest, unknown_names
+from castfit._support.reprs import join_limited, one_line
+from castfit._support.sparse_rows import stack_rows
+from castfit._support.status import InputError, raise_if_mistakes, suggest, unknown_names
 from castfit._support.views import views
-from castfit.experiment.experiment import Experiment, Points
+from castfit.experiment.experiment import Experiment, MeasurementPoints
 from castfit.model.model import Model
-from castfit.problem.compiled_experiments import Condition, conditions_of, in_time
+from castfit.problem.compiled_experiments import Condition, conditions_of, with_switch_parameters
 from castfit.problem.constraint_compilation import (
     Relation,
     bend,
     constant_mistakes,
     held_mistakes,
-    hold,
-    related,
-    watching,
+    compile_constraints,
+    evaluate_relations,
+    with_watched_times,
 )
 from castfit.problem.constraints import read_constraints, repeated_names
 from castfit.problem.feasibility import contradictions, redundant
 from castfit.problem.observables import called_now, work_out
 from castfit.problem.parameter_map import natural_value
-from castfit.problem.parameters import Constraint, Parameter, Statement, initial_values
-from castfit.problem.prior_rows import PriorRows, QuantityPrior, Smooth, Term, prior_rows
-from castfit.problem.prior_terms import terms_of
-from castfit.problem.quantities import Quantity, quantities_of, within_support
+from castfit.problem.parameters import Constraint, Parameter, ProblemStatement, initial_values
+from castfit.problem.prior_rows import PriorRows, QuantityPrior, SmoothnessPenalty, Term, prior_rows
+from castfit.problem.prior_terms import compile_priors
+from castfit.problem.quantities import Quantity, list_quantities, within_support
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -64,7 +64,7 @@ _ROUNDING = 1e-12  # relative; measurements at the horizon itself are within it
 
 
 @dataclass(frozen=True, eq=False)
-class Posed:
+class CompiledProblem:
     """An estimation problem, worked out; ``problem.posed`` builds it.
 
     What was said: `experiments`, `parameters`, `state_bounds`, `constraints`, `units`.  What follows from it:
@@ -106,7 +106,7 @@ class Posed:
     # What follows from the fields
 
     @property
-    def posed(self) -> Posed:
+    def posed(self) -> CompiledProblem:
         """Itself."""
         return self
 
@@ -199,13 +199,13 @@ class Posed:
 
     @cached_property
     def _no_priors(self) -> PriorRows:
-        return PriorRows(np.empty(0), below([], len(self.quantities)), 0.0, np.empty(0, dtype=np.bool_))
+        return PriorRows(np.empty(0), stack_rows([], len(self.quantities)), 0.0, np.empty(0, dtype=np.bool_))
 
     def related(self, theta: Array) -> tuple[Array, Array]:
         """Return the values of the relations of quantities (n_h,), and their derivatives by theta (n_h, n_theta)."""
         if not self.relations:
             return np.empty(0), np.empty((0, theta.size))
-        return related(self.relations, self.to_natural(theta), self.natural_slope(theta))
+        return evaluate_relations(self.relations, self.to_natural(theta), self.natural_slope(theta))
 
     def related_hessian(self, theta: Array, weight: Array) -> Array:
         """Return  sum_i weight_i d2 h_i / d theta2  of the relations, (n_theta, n_theta)."""
@@ -227,15 +227,15 @@ class Posed:
         return is_informed
 
     @property
-    def smooth(self) -> tuple[Smooth, ...]:
+    def smooth(self) -> tuple[SmoothnessPenalty, ...]:
         """The penalties on the roughness of estimated inputs."""
-        return tuple(term for term in self.prior_terms if isinstance(term, Smooth))
+        return tuple(term for term in self.prior_terms if isinstance(term, SmoothnessPenalty))
 
     @cached_property
     def penalties(self) -> NDArray[np.bool_]:
         """Return the mask of the rows of priors that are penalties on estimated inputs, (n_prior,)."""
         none = np.empty(0, dtype=np.bool_)
-        masks = [np.full(term.curved.size, isinstance(term, Smooth), dtype=np.bool_) for term in self.every_prior]
+        masks = [np.full(term.curved.size, isinstance(term, SmoothnessPenalty), dtype=np.bool_) for term in self.every_prior]
         return np.concatenate([none, *masks])
 
     @property
@@ -273,13 +273,13 @@ class Posed:
         mistakes: list[str] = []
         theta, (lower, upper) = self.guess.copy(), self.bounds
         index_by_name = {name: j for j, name in enumerate(self.names)}
-        for raw_name, value in named(label, values, mistakes).items():
+        for raw_name, value in read_mapping(label, values, mistakes).items():
             name = called_now(raw_name, index_by_name)
             if name not in index_by_name:
                 mistakes.append(f"'{name}' is not estimated: {suggest(name, self.names)}")
                 continue
             j = index_by_name[name]
-            q, number = self.quantities[j], real(value)
+            q, number = self.quantities[j], read_real(value)
             if number is not None and np.isfinite(number) and (q.scale != "log" or number > 0):
                 # A result at a bound of a logarithm comes back with a rounding error.
                 search = np.log(number) if q.scale == "log" else number
@@ -287,7 +287,7 @@ class Posed:
                 if abs(theta[j] - search) <= 1e-12 * max(1.0, abs(search)):
                     continue
             mistakes += bound_mistakes(f"{label} of '{name}'", value, q.lower, q.upper, q.scale)
-        check(label, mistakes)
+        raise_if_mistakes(label, mistakes)
         return theta
 
     def unit(self, name: str) -> str:
@@ -314,19 +314,19 @@ class Posed:
         return views().reports.card(self)
 
     def __repr__(self) -> str:
-        return described("Posed", self)
+        return summarize_problem("Posed", self)
 
     # Other questions about the same model
 
-    def until(self, horizon: float) -> Posed:
+    def until(self, horizon: float) -> CompiledProblem:
         """Return the problem without the measurements after a time, with the same theta.
 
         Experiments of which nothing after their start is left are missing.  The layout of theta stays, so that
         estimates carry over from one horizon to the next; it may then contain quantities that nothing depends on.
         """
-        end = real(horizon)
+        end = read_real(horizon)
         if end is None or np.isnan(end):
-            raise InputError("until", [f"the horizon is {text(horizon)}; give a time"])
+            raise InputError("until", [f"the horizon is {shorten_repr(horizon)}; give a time"])
         end += _ROUNDING * abs(end) if np.isfinite(end) else 0.0
         remaining_pairs = [
             (e, c)
@@ -344,7 +344,7 @@ class Posed:
                 part[c.points.times <= end] for part in (c.points.times, c.points.values, c.points.sigma)
             )
             watched = c.watched[(c.watched <= end) | (end >= c.points.times[-1])]
-            return replace(c, points=Points(t, values, sigma), watched=watched)
+            return replace(c, points=MeasurementPoints(t, values, sigma), watched=watched)
 
         experiments = (e.until(end) for e, _ in remaining_pairs)
         return replace(
@@ -353,7 +353,7 @@ class Posed:
             conditions=tuple(truncate(c) for _, c in remaining_pairs),
         )
 
-    def within(self, lower: Array, upper: Array, guess: Array | None = None) -> Posed:
+    def within(self, lower: Array, upper: Array, guess: Array | None = None) -> CompiledProblem:
         """Return the problem with other bounds (n_theta,) in search scale, and the guess moved between them."""
         mistakes: list[str] = []
         low, high = self._theta("lower", lower, mistakes), self._theta("upper", upper, mistakes)
@@ -362,13 +362,13 @@ class Posed:
         start = self.guess if guess is None else self._theta("guess", guess, mistakes)
         crossed = [] if mistakes else np.flatnonzero(low > high).tolist()
         mistakes += [f"the bounds of '{self.names[j]}' are [{low[j]:g}, {high[j]:g}]; swap them" for j in crossed]
-        check("within", mistakes)
+        raise_if_mistakes("within", mistakes)
         low_natural, high_natural = self.to_natural(low), self.to_natural(high)
         values = np.clip(self.to_natural(np.clip(start, low, high)), low_natural, high_natural)
         rows = zip(self.quantities, values.tolist(), low_natural.tolist(), high_natural.tolist(), strict=True)
         return replace(self, quantities=tuple(replace(q, guess=g, lower=a, upper=b) for q, g, a, b in rows))
 
-    def assuming(self, *, absolute_sigma: bool | None) -> Posed:
+    def assuming(self, *, absolute_sigma: bool | None) -> CompiledProblem:
         """Return the problem with standard deviations taken as they are (True) or only their ratios (False).
 
         Where more is said of the noise than deviations, or nothing, that is an InputError.
@@ -396,7 +396,7 @@ class Posed:
             ),
         )
 
-    def with_sigma(self, sigma: float) -> Posed:
+    def with_sigma(self, sigma: float) -> CompiledProblem:
         """Return the problem in which the one unknown sigma, of all data, is a number."""
         return replace(
             self,
@@ -412,12 +412,12 @@ class Posed:
             ),
         )
 
-    def with_errors(self, estimates: CorrelationEstimates | None) -> Posed:
+    def with_errors(self, estimates: CorrelationEstimates | None) -> CompiledProblem:
         """Return the problem with numbers for the unknown parameters of the error correlations.
 
         Without any, errors are independent.
         """
-        from castfit.densities.noise.correlation import known
+        from castfit.densities.noise.correlation import with_numbers
 
         def fix_errors(c: Condition) -> Condition:
             sigma, observed = c.points.sigma.copy(), list(c.observed)
@@ -425,7 +425,7 @@ class Posed:
                 correlation = None if observable is None else getattr(observable.noise, "correlation", None)
                 if observable is None or correlation is None:
                     continue
-                observed[j] = replace(observable, noise=replace(observable.noise, correlation=estimates and known(correlation, estimates)))
+                observed[j] = replace(observable, noise=replace(observable.noise, correlation=estimates and with_numbers(correlation, estimates)))
                 if getattr(correlation, "unknown", False) and estimates:
                     sigma[:, j] = estimates.deviation(name)
             return replace(c, observed=tuple(observed), points=replace(c.points, sigma=sigma))
@@ -438,26 +438,26 @@ class Posed:
         correlations = (getattr(o.noise, "correlation", None) for c in self.conditions for o in c.observed if o is not None)
         return tuple(correlation for correlation in correlations if correlation is not None)
 
-    def starting_at(self, values: Mapping[str, float] | Array) -> Posed:
+    def starting_at(self, values: Mapping[str, float] | Array) -> CompiledProblem:
         """Return the problem with another guess: natural values by name, or theta (n_theta,) in search scale."""
         if isinstance(values, Mapping):
             return self.within(*self.bounds, self.theta_from(values, "values"))
         mistakes: list[str] = []
         theta = self._theta("theta", values, mistakes)
-        check("starting_at", mistakes)
+        raise_if_mistakes("starting_at", mistakes)
         return self.within(*self.bounds, theta)
 
-    def fix(self, names: Iterable[str] | Mapping[str, float]) -> Posed:
+    def fix(self, names: Iterable[str] | Mapping[str, float]) -> CompiledProblem:
         """Return the problem in which the named quantities are numbers, and theta is shorter by them.
 
         Without natural values they stay at their guess.  A prior on such a quantity is no longer counted; one on
         several quantities, or on an expression, goes on for the others.
         """
         mistakes: list[str] = []
-        values_by_name = named("names", names, mistakes) if isinstance(names, Mapping) else {}
+        values_by_name = read_mapping("names", names, mistakes) if isinstance(names, Mapping) else {}
         listed = list(values_by_name) or _listed("names", names, self.names, mistakes)
         mistakes += unknown_names("'{}' is not estimated", values_by_name, self.names)
-        check("fix", mistakes)
+        raise_if_mistakes("fix", mistakes)
         fixed_names = {*listed}
         theta = self.theta_from(values_by_name, "names")
         keep = np.array([j for j, n in enumerate(self.names) if n not in fixed_names], dtype=np.intp)
@@ -468,7 +468,7 @@ class Posed:
         remaining_terms = [term.kept(keep, natural) for term in self.prior_terms]
         relations = [relation.kept(keep, natural) for relation in self.relations]
         decided = [r for r, shorter in zip(self.relations, relations, strict=True) if shorter is None]
-        check("fix", [m for r in decided for m in r.contradictions(natural)])
+        raise_if_mistakes("fix", [m for r in decided for m in r.contradictions(natural)])
 
         def shorten(c: Condition) -> Condition:
             rows = np.flatnonzero(new_positions[c.theta] >= 0)
@@ -483,13 +483,13 @@ class Posed:
             conditions=tuple(shorten(c) for c in self.conditions),
         )
 
-    def restated(self, quantities: Sequence[Quantity]) -> Posed:
+    def restated(self, quantities: Sequence[Quantity]) -> CompiledProblem:
         """Return the problem with other guesses, bounds, scales and priors of the same quantities in the same order."""
-        quantity_list = items(quantities) or []
+        quantity_list = read_sequence(quantities) or []
         if not all(isinstance(q, Quantity) for q in quantity_list) or tuple(q.name for q in quantity_list) != self.names:
             raise InputError("restated", [f"give the quantities {', '.join(self.names)}, in this order"])
         mistakes = [m for q in quantities for m in bound_mistakes(f"'{q.name}'", q.guess, q.lower, q.upper, q.scale)]
-        check("restated", mistakes)
+        raise_if_mistakes("restated", mistakes)
         log = np.array([q.scale == "log" for q in quantities], dtype=bool)
         return replace(
             self,
@@ -497,7 +497,7 @@ class Posed:
             conditions=tuple(replace(c, link=replace(c.link, log=log[c.theta])) for c in self.conditions),
         )
 
-    def without_priors(self) -> Posed:
+    def without_priors(self) -> CompiledProblem:
         """Return the problem of the data alone.
 
         Bounds stay, those by which a prior excludes values too, and so does what is said of the smoothness of estimated
@@ -505,38 +505,38 @@ class Posed:
         """
         return replace(self, quantities=tuple(replace(q, prior=None) for q in self.quantities), prior_terms=self.smooth)
 
-    def smoothed(self, weights: Mapping[str, float]) -> Posed:
+    def smoothed(self, weights: Mapping[str, float]) -> CompiledProblem:
         """Return the problem with given weights of the roughness of estimated inputs, by name; others stay.
 
         An unknown name, or a weight that is not positive, is an InputError.
         """
         mistakes: list[str] = []
-        weights_by_name, labels = named("weights", weights, mistakes), {term.label for term in self.smooth}
+        weights_by_name, labels = read_mapping("weights", weights, mistakes), {term.label for term in self.smooth}
         mistakes += unknown_names("'{}' is no estimated input that is smooth", weights_by_name, labels)
-        numbers = {n: real(w) for n, w in weights_by_name.items()}
+        numbers = {n: read_real(w) for n, w in weights_by_name.items()}
         invalid_names = [n for n, w in numbers.items() if w is None or not 0.0 < w < np.inf]
-        mistakes += [f"the weight of '{n}' is {text(weights_by_name[n])}; give a positive number" for n in invalid_names]
-        check("smoothed", mistakes)
+        mistakes += [f"the weight of '{n}' is {shorten_repr(weights_by_name[n])}; give a positive number" for n in invalid_names]
+        raise_if_mistakes("smoothed", mistakes)
 
         def with_weight(term: Term) -> Term:
-            if not isinstance(term, Smooth) or term.label not in weights_by_name:
+            if not isinstance(term, SmoothnessPenalty) or term.label not in weights_by_name:
                 return term
             return replace(term, weight=float(weights_by_name[term.label]), chosen=False)
 
         return replace(self, prior_terms=tuple(with_weight(term) for term in self.prior_terms))
 
-    def only(self, experiments: Iterable[str]) -> Posed:
+    def only(self, experiments: Iterable[str]) -> CompiledProblem:
         """Return the problem of some experiments, by name, with the same theta."""
         mistakes: list[str] = []
         selected_names = _listed("experiments", experiments, [c.name for c in self.conditions], mistakes)
-        check("only", mistakes if selected_names or mistakes else ["no experiment is named; give at least one"])
+        raise_if_mistakes("only", mistakes if selected_names or mistakes else ["no experiment is named; give at least one"])
         return replace(
             self,
             experiments=tuple(e for e in self.experiments if e.name in selected_names),
             conditions=tuple(c for c in self.conditions if c.name in selected_names),
         )
 
-    def measuring(self, values: Sequence[Array]) -> Posed:
+    def measuring(self, values: Sequence[Array]) -> CompiledProblem:
         """Return the problem with other data, for instance simulated ones, at the same times.
 
         Of each experiment an array (n_points, n_outputs), arranged as ``condition.points.values``; only what was
@@ -550,7 +550,7 @@ class Posed:
             elif not np.isfinite(v[c.points.mask]).all():
                 subject = f"the values of '{c.name}' are not finite everywhere"
                 mistakes.append(f"{subject}; give numbers wherever something was measured")
-        check("measuring", mistakes)
+        raise_if_mistakes("measuring", mistakes)
         new_values = [np.where(c.points.mask, v, np.nan) for c, v in zip(self.conditions, values, strict=True)]
         return replace(
             self,
@@ -560,11 +560,11 @@ class Posed:
             ),
         )
 
-    def showing(self, outputs: Mapping[str, ca.SX]) -> Posed:
+    def showing(self, outputs: Mapping[str, ca.SX]) -> CompiledProblem:
         """Return the problem with further outputs, to be predicted: expressions of anything that the model has."""
         return replace(self, model=self.model.extended((), outputs)) if outputs else self
 
-    def without(self, experiment: str, point: int, output: str) -> Posed:
+    def without(self, experiment: str, point: int, output: str) -> CompiledProblem:
         """Return the problem without one measured value, in the row `point` of its experiment's points."""
         j = self.outputs.index(output)
         remaining_pairs: list[tuple[Experiment, Condition]] = []
@@ -576,13 +576,13 @@ class Posed:
                 if not is_remaining.any():
                     continue
                 e = e.with_points(self.outputs, values)
-                c = replace(c, points=Points(c.points.times[is_remaining], values[is_remaining], c.points.sigma[is_remaining]))
+                c = replace(c, points=MeasurementPoints(c.points.times[is_remaining], values[is_remaining], c.points.sigma[is_remaining]))
             remaining_pairs.append((e, c))
         if not remaining_pairs:
             raise InputError("without", ["nothing else is measured"])
         return replace(self, experiments=tuple(e for e, _ in remaining_pairs), conditions=tuple(c for _, c in remaining_pairs))
 
-    def with_order(self, order: int) -> Posed | None:
+    def with_order(self, order: int) -> CompiledProblem | None:
         """Return the problem with so many nodes in each delay line.
 
         None where the model has parameters for infusions or noise that its statement would add again, and where
@@ -590,7 +590,7 @@ class Posed:
         """
         if self.model.is_extended or self.spreads or self.noise_parameters:
             return None
-        statement = Statement(
+        statement = ProblemStatement(
             self.model.with_order(order),
             self.experiments,
             self.parameters,
@@ -606,7 +606,7 @@ class Posed:
         restated_problem = new_problem.restated(self.quantities).assuming(absolute_sigma=self.absolute_sigma)
         return replace(restated_problem, prior_terms=self.prior_terms, format_measure=self.format_measure)
 
-    def constrained(self, constraints: Any) -> Posed:
+    def constrained(self, constraints: Any) -> CompiledProblem:
         """Return the problem with more constraints, as `Problem` takes them.
 
         They are relations of quantities, by the model's symbols or ``cf.quantity(name)``, or ``cf.at(time, ...)``,
@@ -614,17 +614,17 @@ class Posed:
         """
         mistakes: list[str] = []
         new_constraints = read_constraints(constraints, mistakes, taken_names=[c.name for c in self.constraints])
-        check("constrained", mistakes + repeated_names((*self.constraints, *new_constraints)))
-        check("constrained", held_mistakes(self, new_constraints))
+        raise_if_mistakes("constrained", mistakes + repeated_names((*self.constraints, *new_constraints)))
+        raise_if_mistakes("constrained", held_mistakes(self, new_constraints))
         new_problem = self.holding(new_constraints)
-        check("constrained", constant_mistakes(new_problem, new_problem.guess) + new_problem.contradictions)
+        raise_if_mistakes("constrained", constant_mistakes(new_problem, new_problem.guess) + new_problem.contradictions)
         return new_problem
 
-    def holding(self, constraints: Sequence[Constraint]) -> Posed:
+    def holding(self, constraints: Sequence[Constraint]) -> CompiledProblem:
         """Return the problem with more constraints, in which there must be no mistake (see `constrained`)."""
         if not constraints:
             return self
-        compiled_constraints = hold(self, constraints)
+        compiled_constraints = compile_constraints(self, constraints)
         relations = (*self.relations, *compiled_constraints.relations)
         redundant_indices = redundant(relations, self.to_natural(self.guess), *self._natural_bounds)
         new_problem = replace(
@@ -647,7 +647,7 @@ class Posed:
         lower, upper = (self.to_natural(b) for b in self.bounds)
         return lower, upper
 
-    def releasing(self, names: Iterable[str]) -> Posed:
+    def releasing(self, names: Iterable[str]) -> CompiledProblem:
         """Return the problem in which some relations, by name, are not held since they follow from others."""
         released_names = set(names)
         return replace(
@@ -656,49 +656,49 @@ class Posed:
             implied=(*self.implied, *(r for r in self.relations if r.name in released_names)),
         )
 
-    def watching(self, times: Sequence[Array]) -> Posed:
+    def watching(self, times: Sequence[Array]) -> CompiledProblem:
         """Return the problem in which constraints along the path are held at more times, per condition (n,)."""
         return replace(
-            self, conditions=tuple(watching(c, new_times) for c, new_times in zip(self.conditions, times, strict=True))
+            self, conditions=tuple(with_watched_times(c, new_times) for c, new_times in zip(self.conditions, times, strict=True))
         )
 
     def _theta(self, label: str, values: Any, mistakes: list[str]) -> Array:
         """Read an array in search scale; infinite bounds are allowed."""
-        array = reals(values)
+        array = read_reals(values)
         if array is not None and array.shape == (len(self.names),) and not np.isnan(array).any():
             return array
-        mistakes.append(f"{label} is {text(values)}; give {len(self.names)} numbers, one for each quantity")
+        mistakes.append(f"{label} is {shorten_repr(values)}; give {len(self.names)} numbers, one for each quantity")
         return np.zeros(len(self.names))
 
 
-def described(kind: str, compiled_problem: Posed) -> str:
+def summarize_problem(kind: str, compiled_problem: CompiledProblem) -> str:
     """Describe the measured outputs and the estimated quantities in one line."""
     count = f"{len(compiled_problem.conditions)} experiment{'' if len(compiled_problem.conditions) == 1 else 's'}"
-    measured = f"{compiled_problem.n_data} values of {listed(compiled_problem.outputs, 40)}"
-    return one_line(f"{kind}({count}, {measured}; estimates {listed(compiled_problem.names, 56) or 'nothing'})")
+    measured = f"{compiled_problem.n_data} values of {join_limited(compiled_problem.outputs, 40)}"
+    return one_line(f"{kind}({count}, {measured}; estimates {join_limited(compiled_problem.names, 56) or 'nothing'})")
 
 
 def _listed(label: str, names: Any, known_names: Sequence[str], mistakes: list[str]) -> list[str]:
     """Read names of which each must be known."""
-    name_list = items({} if names is None else names)
+    name_list = read_sequence({} if names is None else names)
     if isinstance(names, Mapping) and not names:
         return []
     if name_list is None:
-        mistakes.append(f"{label} is {text(names)}; give a list of names")
+        mistakes.append(f"{label} is {shorten_repr(names)}; give a list of names")
         return []
-    mistakes += [f"{label} holds {text(n)}: {suggest(str(n), known_names)}" for n in name_list if not is_one_of(n, *known_names)]
+    mistakes += [f"{label} holds {shorten_repr(n)}: {suggest(str(n), known_names)}" for n in name_list if not is_one_of(n, *known_names)]
     return name_list
 
 
-def compose(statement: Statement) -> Posed:
+def compose(statement: ProblemStatement) -> CompiledProblem:
     """Compile a statement, apart from its constraints; it must contain no mistake (see castfit.problem.validation)."""
-    statement = in_time(statement)
+    statement = with_switch_parameters(statement)
     measured = {name for e in statement.experiments for name in e.measured}
     outputs = tuple(n for n in statement.model.output_names if n in measured)
     observations = work_out(statement)
     full_statement = observations.said
-    quantities = quantities_of(full_statement)
-    return Posed(
+    quantities = list_quantities(full_statement)
+    return CompiledProblem(
         full_statement.model,
         full_statement.experiments,
         dict(full_statement.parameters),
@@ -710,7 +710,7 @@ def compose(statement: Statement) -> Posed:
         observations.groups,
         observations.spreads,
         observations.noise_parameters,
-        terms_of(full_statement, quantities),
+        compile_priors(full_statement, quantities),
         unguessed=statement.unguessed,
         units=statement.units,
     )

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import is_one_of, real, text
-from castfit._support.casadi_functions import Built
+from castfit._support.arguments import is_one_of, read_real, shorten_repr
+from castfit._support.casadi_functions import PerObjectCache
 from castfit._support.records import dataclass
 from castfit._support.status import unknown_names
 from castfit.experiment.events import occurrences
@@ -37,7 +37,7 @@ from castfit.problem.quantities import meanings
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index, Mask
-    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.compiled_problem import CompiledProblem
     from castfit.problem.quantities import Quantity
 
 
@@ -85,7 +85,7 @@ class Relation:
         return self.name, self.lower, self.upper, part.what, part.names, part.source, part.numbers
 
 
-def related(relations: Sequence[Relation], n: Array, slope: Array) -> tuple[Array, Array]:
+def evaluate_relations(relations: Sequence[Relation], n: Array, slope: Array) -> tuple[Array, Array]:
     """Return h (m,) and H (m, n_theta); slope is d n / d theta."""
     h, H = np.empty(len(relations)), np.empty((len(relations), n.size))
     for i, relation in enumerate(relations):
@@ -114,7 +114,7 @@ class CompiledConstraints:
     watched: tuple[Array, ...]
 
 
-def hold(compiled_problem: Posed, constraints: Sequence[Constraint]) -> CompiledConstraints:
+def compile_constraints(compiled_problem: CompiledProblem, constraints: Sequence[Constraint]) -> CompiledConstraints:
     """Work out constraints in which there is no mistake (see `held_mistakes`)."""
     relations: list[Relation] = []
     path: list[Constraint] = []
@@ -127,7 +127,7 @@ def hold(compiled_problem: Posed, constraints: Sequence[Constraint]) -> Compiled
     return CompiledConstraints(tuple(relations), tuple(path), watched)
 
 
-def _parts(compiled_problem: Posed, c: Constraint) -> list[Constraint]:
+def _parts(compiled_problem: CompiledProblem, c: Constraint) -> list[Constraint]:
     """Split a conserved sum into parameter equations and its total at the start; keep other constraints unchanged."""
     if c.of == "value" and c.times == ALONG and c.lower == c.upper:
         conserved_sum = conservation(value_of(c, compiled_problem.model), compiled_problem.model)
@@ -144,7 +144,7 @@ def _parts(compiled_problem: Posed, c: Constraint) -> list[Constraint]:
     return [*constraints, *(_at_start(compiled_problem, c) if np.isfinite(c.lower) else [])]
 
 
-def _at_start(compiled_problem: Posed, c: Constraint) -> list[Constraint]:
+def _at_start(compiled_problem: CompiledProblem, c: Constraint) -> list[Constraint]:
     """Return a constraint as one at the start of every experiment that it is about."""
     relevant_conditions = [x for x in compiled_problem.conditions if not c.experiments or x.name in c.experiments]
     starts = dict.fromkeys(x.start for x in relevant_conditions)
@@ -177,7 +177,7 @@ def _among(times: Array, sorted_times: Array) -> Mask:
     return gap <= _SAME * np.spacing(np.maximum(np.abs(times), abs(float(sorted_times[-1]))))
 
 
-def watching(condition: Condition, times: Array) -> Condition:
+def with_watched_times(condition: Condition, times: Array) -> Condition:
     """Return the condition with more watched times, of which some may be known."""
     all_times = np.unique(np.concatenate([condition.watched, times]))
     return replace(condition, watched=all_times[~_among(all_times, condition.points.times)])
@@ -188,7 +188,7 @@ def _means(name: str, quantity: Quantity, experiment: str) -> bool:
     return quantity.experiment == experiment and (of_parameter or quantity.name == f"{name}[{experiment}]")
 
 
-def _relations(compiled_problem: Posed, constraint: Constraint) -> list[Relation]:
+def _relations(compiled_problem: CompiledProblem, constraint: Constraint) -> list[Relation]:
     """Return a constraint as relations of quantities, one per experiment that it is about; none if it is no such."""
     if constraint.of != "value" or constraint.times not in (None, QUANTITIES):
         return []
@@ -216,7 +216,7 @@ def _relations(compiled_problem: Posed, constraint: Constraint) -> list[Relation
 
 
 @dataclass(frozen=True)
-class Support:
+class ConstraintDependencies:
     """Dependences of each constraint at points: on states x, algebraic states, parameters p (n_h, n_x | - | n_p)."""
 
     x: Mask
@@ -224,24 +224,24 @@ class Support:
     p: Mask
 
 
-_SUPPORT: Built[Any, Support] = Built()
+_SUPPORT: PerObjectCache[Any, ConstraintDependencies] = PerObjectCache()
 
 
-def support_of(compiled_problem: Posed) -> Support:
+def constraint_dependencies(compiled_problem: CompiledProblem) -> ConstraintDependencies:
     """Return the dependences of the constraints at points on states, algebraic states and parameters."""
 
-    def build(problem: Posed) -> Support:
+    def build(problem: CompiledProblem) -> ConstraintDependencies:
         system = problem.model.system
         column = ca.vertcat(ca.SX(0, 1), *(graph_of(c, problem.model) for c in problem.path))
         by_x, by_z, by_p = (_dependence(column, v) for v in (system.x, system.z, system.p))
-        return Support(by_x, np.logical_or.reduce(by_z, axis=1), by_p)
+        return ConstraintDependencies(by_x, np.logical_or.reduce(by_z, axis=1), by_p)
 
     return _SUPPORT.get(compiled_problem, build)
 
 
-def constant_at_start(compiled_problem: Posed, i: int) -> Mask:
+def constant_at_start(compiled_problem: CompiledProblem, i: int) -> Mask:
     """Check which constraints at points are constant at the start of experiment i, whatever is estimated."""
-    link, dependencies = compiled_problem.conditions[i].link, support_of(compiled_problem)
+    link, dependencies = compiled_problem.conditions[i].link, constraint_dependencies(compiled_problem)
     is_free = np.zeros(dependencies.p.shape[1], dtype=np.bool_)
     is_free[link.free] = True
     is_moved = np.logical_or.reduce(dependencies.x & ~link.given, axis=1) | np.logical_or.reduce(dependencies.p & is_free, axis=1)
@@ -260,21 +260,21 @@ def _dependence(column: ca.SX, variables: ca.SX) -> Mask:
 def shape_mistakes(constraint: Constraint) -> list[str]:
     """Find mistakes of a constraint that do not depend on the problem."""
     name, expression = constraint.name, constraint.expression
-    lower, upper = real(constraint.lower), real(constraint.upper)
+    lower, upper = read_real(constraint.lower), read_real(constraint.upper)
     mistakes: list[str] = []
     if not is_one_of(constraint.of, "total"):
         if lower is None or upper is None or not (lower <= upper and lower < np.inf and upper > -np.inf):
-            bounds_text = f"{text(constraint.lower)} and {text(constraint.upper)}"
+            bounds_text = f"{shorten_repr(constraint.lower)} and {shorten_repr(constraint.upper)}"
             mistakes.append(f"{name} has the bounds {bounds_text}; give lower <= upper, infinite for none")
         elif np.isinf(lower) and np.isinf(upper):
             mistakes.append(f"{name} has no bound; give lower=, upper= or both")
     argument: Any = expression
     if not isinstance(argument, ca.SX) or argument.numel() != 1 or not ca.symvar(argument):
-        return [*mistakes, f"{name} is {text(argument)}; give a scalar SX expression of the model's symbols"]
+        return [*mistakes, f"{name} is {shorten_repr(argument)}; give a scalar SX expression of the model's symbols"]
     if holds_nan(expression):
         mistakes.append(f"{name} {NOT_A_NUMBER}")
     if not expression.is_symbolic() and expression.op() in _COMPARISONS:
-        mistakes.append(f"{name} is the comparison {text(expression)}; write Constraint(expression, lower=, upper=)")
+        mistakes.append(f"{name} is the comparison {shorten_repr(expression)}; write Constraint(expression, lower=, upper=)")
     return mistakes
 
 
@@ -288,7 +288,7 @@ def symbol_mistakes(constraint: Constraint, model: Model, other_names: Iterable[
     return unknown_names(f"{constraint.name} contains '{{}}', which is not in the model", symbol_names, known_names)
 
 
-def held_mistakes(compiled_problem: Posed, constraints: Sequence[Constraint]) -> list[str]:
+def held_mistakes(compiled_problem: CompiledProblem, constraints: Sequence[Constraint]) -> list[str]:
     """Find mistakes of constraints that depend on this problem."""
     mistakes: list[str] = []
     labels = [q.name.partition("[")[0] for q in compiled_problem.quantities]
@@ -303,7 +303,7 @@ def held_mistakes(compiled_problem: Posed, constraints: Sequence[Constraint]) ->
     return mistakes
 
 
-def _place_mistakes(compiled_problem: Posed, c: Constraint) -> list[str]:
+def _place_mistakes(compiled_problem: CompiledProblem, c: Constraint) -> list[str]:
     """Find constraints that are said of quantities but contain more, or at times that do not exist."""
     if _relations(compiled_problem, c):
         return []
@@ -335,14 +335,14 @@ def _place_mistakes(compiled_problem: Posed, c: Constraint) -> list[str]:
     return mistakes
 
 
-def _conserved_mistakes(compiled_problem: Posed, c: Constraint) -> list[str]:
+def _conserved_mistakes(compiled_problem: CompiledProblem, c: Constraint) -> list[str]:
     conserved_sum = conservation(value_of(c, compiled_problem.model), compiled_problem.model)
     if conserved_sum.never:
         return [f"{c.name}: {conserved_sum.never}"]
     return [m for part in _parts(compiled_problem, c) if part.times == QUANTITIES for m in _place_mistakes(compiled_problem, part)]
 
 
-def _initial(compiled_problem: Posed, name: str) -> str:
+def _initial(compiled_problem: CompiledProblem, name: str) -> str:
     labels = [q.name.partition("[")[0] for q in compiled_problem.quantities if q.kind == "initial state" and q.of == name]
     return f"; the initial value is cf.quantity('{labels[0]}')" if labels else ""
 
@@ -354,7 +354,7 @@ def _jumps(value: ca.SX, model: Model) -> bool:
     return bool(ca.depends_on(value, s.u) or (s.z.numel() and ca.depends_on(value, s.z) and ca.depends_on(s.alg, s.u)))
 
 
-def _time_mistakes(compiled_problem: Posed, i: int, c: Constraint) -> list[str]:
+def _time_mistakes(compiled_problem: CompiledProblem, i: int, c: Constraint) -> list[str]:
     """Find times outside an experiment."""
     condition, experiment = compiled_problem.conditions[i], compiled_problem.experiments[i]
     if not isinstance(c.times, tuple):
@@ -384,7 +384,7 @@ def _time_mistakes(compiled_problem: Posed, i: int, c: Constraint) -> list[str]:
     return mistakes
 
 
-def _later_events(compiled_problem: Posed, i: int, t: float) -> list[str]:
+def _later_events(compiled_problem: CompiledProblem, i: int, t: float) -> list[str]:
     """Refuse times behind the end where events of the experiment may lie between."""
     condition, experiment = compiled_problem.conditions[i], compiled_problem.experiments[i]
     n_before, n_after = (len(tuple(occurrences(experiment.events, end))) for end in (condition.end, t))
@@ -396,7 +396,7 @@ def _later_events(compiled_problem: Posed, i: int, t: float) -> list[str]:
     ]
 
 
-def constant_mistakes(compiled_problem: Posed, theta: Array) -> list[str]:
+def constant_mistakes(compiled_problem: CompiledProblem, theta: Array) -> list[str]:
     """Find constraints that given initial values contradict whatever is estimated."""
     mistakes: list[str] = []
     if not compiled_problem.path:
@@ -422,7 +422,7 @@ def constant_mistakes(compiled_problem: Posed, theta: Array) -> list[str]:
     return mistakes
 
 
-def applies_at(compiled_problem: Posed, i: int, times: Array, measured: Mask, is_distinct: Mask, varying: frozenset[str]) -> Mask:
+def applies_at(compiled_problem: CompiledProblem, i: int, times: Array, measured: Mask, is_distinct: Mask, varying: frozenset[str]) -> Mask:
     """Return a mask of where the constraints at points apply in condition i, (K, M, n_h), of points at times (K, M).
 
     measured, is_distinct : (K, M) where something is measured; what is neither padding nor a replicate of the point before

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, cast
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import is_one_of, items, name_of, plain_numbers, real, reals, text
+from castfit._support.arguments import is_one_of, read_sequence, symbol_or_text_name, plain_numbers, read_real, read_reals, shorten_repr
 from castfit._support.pickling import Picklable
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
-from castfit._support.reprs import brief
-from castfit._support.status import check, suggest
+from castfit._support.reprs import add_brief_repr
+from castfit._support.status import raise_if_mistakes, suggest
 
 if TYPE_CHECKING:
     Where = tuple[float, ...] | str | None
@@ -38,7 +38,7 @@ _CHAIN = "a chain such as 0 <= x <= 1 is lost in Python before castfit sees it: 
 
 
 @public("castfit")
-@brief
+@add_brief_repr
 @dataclass(frozen=True, eq=False)
 class Constraint(Picklable):
     """``lower <= expression <= upper``; equal bounds make it an equation.
@@ -122,8 +122,8 @@ def quantity(name: str) -> Any:
         ...
     builtins.KeyError: 'a(0)'
     """
-    quantity_name = name_of(name)
-    check("quantity", [] if quantity_name else [f"name is {text(name)}; give the name of an estimated quantity"])
+    quantity_name = symbol_or_text_name(name)
+    raise_if_mistakes("quantity", [] if quantity_name else [f"name is {shorten_repr(name)}; give the name of an estimated quantity"])
     return ca.SX.sym(str(quantity_name))
 
 
@@ -159,13 +159,13 @@ def at(time: Any, relation: Any, *, experiment: Any = None, name: str = "") -> C
     True
     """
     mistakes: list[str] = []
-    times = reals(time)
+    times = read_reals(time)
     if times is None or times.ndim > 1 or times.size == 0 or np.isnan(times).any():
-        mistakes.append(f"time is {text(time)}; give a number, or a list of numbers")
+        mistakes.append(f"time is {shorten_repr(time)}; give a number, or a list of numbers")
         times = np.zeros(1)
     constraint = _read("relation", relation, mistakes)
     experiment_names = _experiments(experiment, mistakes)
-    check("at", mistakes)
+    raise_if_mistakes("at", mistakes)
     assert constraint is not None
     instants = tuple(float(t) for t in np.unique(times))
     times_text = ", ".join(f"{t:g}" for t in instants) if len(instants) <= 3 else f"{len(instants)} times"
@@ -205,7 +205,7 @@ def along(relation: Any, *, experiment: Any = None, name: str = "") -> Constrain
     """
     mistakes: list[str] = []
     constraint, experiment_names = _read("relation", relation, mistakes), _experiments(experiment, mistakes)
-    check("along", mistakes)
+    raise_if_mistakes("along", mistakes)
     assert constraint is not None
     constraint_name = constraint.name if is_one_of(name, "") else name
     return replace(constraint, times=ALONG, experiments=experiment_names, shown=f"{constraint.shown} along", name=constraint_name)
@@ -227,11 +227,11 @@ def between(lower: float, expression: Any, upper: float, *, name: str = "") -> C
     Constraint(expression=(k1/k2), lower=0.9, upper=1.1, times='quantities', shown='0.9 <= k1/k2 <= 1.1')
     """
     mistakes: list[str] = []
-    low, high = real(lower), real(upper)
+    low, high = read_real(lower), read_real(upper)
     if low is None or high is None or not low <= high:
-        mistakes.append(f"the bounds are {text(lower)} and {text(upper)}; give numbers, lower <= upper")
+        mistakes.append(f"the bounds are {shorten_repr(lower)} and {shorten_repr(upper)}; give numbers, lower <= upper")
     graph = _expression("expression", expression, mistakes)
-    check("between", mistakes)
+    raise_if_mistakes("between", mistakes)
     assert low is not None
     assert high is not None
     assert graph is not None
@@ -268,8 +268,8 @@ def monotone(what: Any, increasing: bool = True, *, experiment: Any = None, name
     mistakes: list[str] = []
     graph, experiment_names = _named_expression("what", what, mistakes), _experiments(experiment, mistakes)
     if not is_one_of(increasing, True, False, np.True_, np.False_):
-        mistakes.append(f"increasing is {text(increasing)}; give True or False")
-    check("monotone", mistakes)
+        mistakes.append(f"increasing is {shorten_repr(increasing)}; give True or False")
+    raise_if_mistakes("monotone", mistakes)
     assert graph is not None
     description = f"{expression_text(graph)} never {'falls' if increasing else 'rises'}"
     bounds = (0.0, np.inf) if increasing else (-np.inf, 0.0)
@@ -305,10 +305,10 @@ def conserved(what: Any, total: float | None = None, *, experiment: Any = None, 
     """
     mistakes: list[str] = []
     graph, experiment_names = _named_expression("what", what, mistakes), _experiments(experiment, mistakes)
-    value = np.nan if total is None else real(total)
+    value = np.nan if total is None else read_real(total)
     if value is None or np.isinf(value):
-        mistakes.append(f"total is {text(total)}; give a number")
-    check("conserved", mistakes)
+        mistakes.append(f"total is {shorten_repr(total)}; give a number")
+    raise_if_mistakes("conserved", mistakes)
     assert graph is not None
     assert value is not None
     description = f"{expression_text(graph)} is conserved" + (f" at {value:g}" if np.isfinite(value) else "")
@@ -319,14 +319,14 @@ def read_constraints(argument: Any, mistakes: list[str], *, taken_names: Iterabl
     """Read the argument as constraints, and name unnamed ones with names that are not in `taken_names`."""
     if isinstance(argument, (Constraint, ca.SX)):
         argument = [argument]
-    listed = items(argument)
+    listed = read_sequence(argument)
     if listed is None:
-        mistakes.append(f"constraints is {text(argument)}; give a list of relations such as k1 + k2 <= 1")
+        mistakes.append(f"constraints is {shorten_repr(argument)}; give a list of relations such as k1 + k2 <= 1")
         return ()
     indexed_constraints = [(i, _read("constraints", item, mistakes, is_in_list=True)) for i, item in enumerate(listed)]
     parts: list[tuple[int, Any]] = [(i, part) for i, c in indexed_constraints if c is not None for part in (c.name, c.shown)]
     invalid_names = {i: part for i, part in parts if not isinstance(part, str)}
-    mistakes += [f"constraint {i + 1} is named {text(part)}; give text" for i, part in invalid_names.items()]
+    mistakes += [f"constraint {i + 1} is named {shorten_repr(part)}; give text" for i, part in invalid_names.items()]
     indexed_constraints = [(i, c) for i, c in indexed_constraints if i not in invalid_names]
     names, constraints = set(taken_names), list[Constraint]()
     names |= {c.name for _, c in indexed_constraints if c is not None and c.name}
@@ -347,14 +347,14 @@ def _placed(constraint: Constraint, mistakes: list[str]) -> Constraint:
     """Return a constraint with its times and experiments as tuples, and note what these cannot be."""
     times: Any = constraint.times
     if not is_one_of(times, ALONG, QUANTITIES) and times is not None:
-        time_values = reals(times)
+        time_values = read_reals(times)
         if time_values is None or time_values.ndim > 1 or time_values.size == 0 or np.isnan(time_values).any():
             remedy = f"give None, '{ALONG}', '{QUANTITIES}', or a tuple of numbers"
-            mistakes.append(f"{constraint.name} has the times {text(times)}; {remedy}")
+            mistakes.append(f"{constraint.name} has the times {shorten_repr(times)}; {remedy}")
         else:
             times = tuple(float(t) for t in np.unique(time_values))
     if not is_one_of(constraint.of, *_KINDS):
-        mistakes.append(f"{constraint.name} has of={text(constraint.of)}: {suggest(str(constraint.of), _KINDS)}")
+        mistakes.append(f"{constraint.name} has of={shorten_repr(constraint.of)}: {suggest(str(constraint.of), _KINDS)}")
     experiment_names: Any = constraint.experiments
     return replace(constraint, times=times, experiments=_experiments(None if is_one_of(experiment_names, ()) else experiment_names, mistakes))
 
@@ -375,7 +375,7 @@ def _read(label: str, value: Any, mistakes: list[str], *, is_in_list: bool = Fal
         return None
     remedy = "give Constraint(...), or a relation such as k1 + k2 <= 1"
     if not isinstance(value, ca.SX):
-        mistakes.append(f"{label} {verb} {text(value)}; {remedy}")
+        mistakes.append(f"{label} {verb} {shorten_repr(value)}; {remedy}")
         return None
     if not value.is_scalar(True):
         mistakes.append(f"{label} {verb} a matrix of shape {value.shape}; give one scalar relation for each entry")
@@ -388,7 +388,7 @@ def _read(label: str, value: Any, mistakes: list[str], *, is_in_list: bool = Fal
     if value.is_symbolic() or value.n_dep() != 2 or value.op() not in (*_LESS, ca.OP_EQ):
         if not value.is_symbolic() and value.op() in _NO_RELATION:
             remedy = "give one relation by <=, >= or == for each entry of the list"
-        mistakes.append(f"{label} {verb} {text(value)}; {remedy}")
+        mistakes.append(f"{label} {verb} {shorten_repr(value)}; {remedy}")
         return None
     left, right = value.dep(0), value.dep(1)
     equal = value.op() == ca.OP_EQ
@@ -396,7 +396,7 @@ def _read(label: str, value: Any, mistakes: list[str], *, is_in_list: bool = Fal
         graph, number = (left, float(right)) if right.is_constant() else (right, float(left))
         sign = "==" if equal else "<=" if right.is_constant() else ">="
         if np.isnan(number) or (equal and np.isinf(number)):
-            mistakes.append(f"{label} {verb} {text(value)}; compare with a finite number")
+            mistakes.append(f"{label} {verb} {shorten_repr(value)}; compare with a finite number")
             return None
         lower = number if sign in ("==", ">=") else -np.inf
         upper = number if sign in ("==", "<=") else np.inf
@@ -408,7 +408,7 @@ def _read(label: str, value: Any, mistakes: list[str], *, is_in_list: bool = Fal
 def _expression(label: str, value: Any, mistakes: list[str]) -> ca.SX | None:
     if isinstance(value, ca.SX) and value.is_scalar(True) and not value.is_constant():
         return value
-    mistakes.append(f"{label} is {text(value)}; give a scalar expression of symbols")
+    mistakes.append(f"{label} is {shorten_repr(value)}; give a scalar expression of symbols")
     return None
 
 
@@ -419,9 +419,9 @@ def _named_expression(label: str, value: Any, mistakes: list[str]) -> ca.SX | No
 def _experiments(value: Any, mistakes: list[str]) -> tuple[str, ...]:
     if value is None:
         return ()
-    names: Sequence[Any] = [value] if isinstance(value, str) else items(value) or []
+    names: Sequence[Any] = [value] if isinstance(value, str) else read_sequence(value) or []
     if not names or not all(isinstance(n, str) and n for n in names):
-        mistakes.append(f"experiment is {text(value)}; give the name of an experiment, or a list of names")
+        mistakes.append(f"experiment is {shorten_repr(value)}; give the name of an experiment, or a list of names")
         return ()
     return tuple(cast("Sequence[str]", names))
 

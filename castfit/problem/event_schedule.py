@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, cast
 import casadi as ca
 import numpy as np
 
-from castfit._support.casadi_functions import Buffered, Recent
+from castfit._support.casadi_functions import BufferedFunction, RecentObjectCache
 from castfit._support.records import dataclass
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _LOCK = threading.RLock()  # CasADi counts references without one
 
 
 @dataclass(frozen=True, eq=False)
-class StateChange:
+class EventUpdate:
     """New states as a function of (t, x, u, c), `graph`; shared by all events of the same form.
 
     rows : those that may not stay as they are
@@ -47,7 +47,7 @@ class StateChange:
     rows: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, arguments: Sequence[ca.SX], new_states: ca.SX, rows: Sequence[int] = ()) -> StateChange:
+    def of(cls, arguments: Sequence[ca.SX], new_states: ca.SX, rows: Sequence[int] = ()) -> EventUpdate:
         """Build the function of a column of new states (n_x, 1) over arguments (t, x, u, c)."""
         return cls(ca.Function("change", list(arguments), [ca.densify(new_states)]), tuple(rows))
 
@@ -118,7 +118,7 @@ class StateChange:
         return is_changed
 
     @classmethod
-    def united(cls, changes: Sequence[StateChange]) -> StateChange:
+    def united(cls, changes: Sequence[EventUpdate]) -> EventUpdate:
         """Return the simultaneous combination of the changes, each from the same states, with their c concatenated.
 
         What several of them change has the value that the last one gives it.
@@ -134,7 +134,7 @@ class StateChange:
         return cls.of([t, x, u, ca.vertcat(*c)], new_states, sorted({k for change in changes for k in change.rows}))
 
     @classmethod
-    def stacked(cls, functions: Sequence[StateChange]) -> StateChange:
+    def stacked(cls, functions: Sequence[EventUpdate]) -> EventUpdate:
         """Return the function that stacks the values of all `functions`, with their c concatenated."""
         sizes = [function.graph.size1_in(3) for function in functions]
         t, x, u = (ca.SX.sym(n, functions[0].graph.size1_in(i)) for i, n in enumerate("txu"))
@@ -165,21 +165,21 @@ class StateChange:
 
 class _Buffers(threading.local):
     def __init__(self) -> None:
-        self.known: OrderedDict[int, tuple[ca.Function, Buffered, list[tuple[int, Array]]]] = OrderedDict()
+        self.known: OrderedDict[int, tuple[ca.Function, BufferedFunction, list[tuple[int, Array]]]] = OrderedDict()
 
 
 _BUFFERS = _Buffers()
 _KEPT = 256  # functions whose buffers are kept
 
 
-def _buffered(function: ca.Function) -> tuple[Buffered, list[tuple[int, Array]]]:
+def _buffered(function: ca.Function) -> tuple[BufferedFunction, list[tuple[int, Array]]]:
     """Return a change's function with buffers of this thread: where many events happen, calls are what takes long.
 
     With it those of its arguments that are not empty, by position.
     """
     cache = _BUFFERS.known
     if id(function) not in cache:
-        call = Buffered(function, tuple(function.name_out()))
+        call = BufferedFunction(function, tuple(function.name_out()))
         cache[id(function)] = function, call, [(function.index_in(n), a) for n, a in call.arguments.items()]
         if len(cache) > _KEPT:
             cache.popitem(last=False)
@@ -203,12 +203,12 @@ class Trigger:
     """
 
     what: str
-    function: StateChange
+    function: EventUpdate
     parameters: Index
     direction: int
     truth: ca.Function | None = None
     at_start: bool = False
-    priority: tuple[StateChange, Index] | None = None
+    priority: tuple[EventUpdate, Index] | None = None
     persistent: bool = True
     rng: int | None = None
     forbidden: str = ""
@@ -260,7 +260,7 @@ class Trigger:
 
 
 @dataclass(frozen=True, eq=False)
-class Instant:
+class EventInstant:
     """One time at which something happens, `what` in words.
 
     time : the row of e that is its time; it `moves` if that row depends on what is estimated
@@ -273,14 +273,14 @@ class Instant:
     what: str
     time: int
     moves: bool = False
-    change: StateChange | None = None
+    change: EventUpdate | None = None
     parameters: Index = field(default_factory=lambda: np.empty(0, dtype=np.intp))
     after: bool = False
     trigger: Trigger | None = None
 
 
 @dataclass(frozen=True)
-class Level:
+class SwitchedParameter:
     """A parameter of the model that is raised by, or set to, a row of e between two instants.
 
     `parameter` is its position in p; `on` and `off` are positions among the instants, `off` -1 for never; `height` is
@@ -294,7 +294,7 @@ class Level:
     sets: bool = False
 
 
-def united(instants: Sequence[Instant]) -> tuple[Instant, ...]:
+def merge_instants(instants: Sequence[EventInstant]) -> tuple[EventInstant, ...]:
     """Return conditions that become true together as one instant, which changes the states by all of their changes."""
     if len(instants) < 2 or any(i.trigger is None or i.trigger.truth is None for i in instants):
         return tuple(instants)
@@ -303,15 +303,15 @@ def united(instants: Sequence[Instant]) -> tuple[Instant, ...]:
     return (
         replace(
             instants[0],
-            change=_UNITED.get(changes, StateChange.united),
+            change=_UNITED.get(changes, EventUpdate.united),
             parameters=np.concatenate([instant.parameters for instant in instants]),
             after=any(instant.after for instant in instants),
         ),
     )
 
 
-_UNITED: Recent[tuple[StateChange, ...], StateChange] = Recent(256)
-_TOGETHER: Recent[tuple[StateChange, ...], StateChange] = Recent(256)
+_UNITED: RecentObjectCache[tuple[EventUpdate, ...], EventUpdate] = RecentObjectCache(256)
+_TOGETHER: RecentObjectCache[tuple[EventUpdate, ...], EventUpdate] = RecentObjectCache(256)
 _ULPS = 4096  # that are one time for what follows an event at once
 
 
@@ -320,12 +320,12 @@ def follows(previous_time: float, time: float) -> bool:
     return bool(time - previous_time <= _ULPS * np.spacing(abs(previous_time)))
 
 
-def at_once(instants: Sequence[Instant], e: Array) -> tuple[Instant, ...]:
+def merge_simultaneous(instants: Sequence[EventInstant], e: Array) -> tuple[EventInstant, ...]:
     """Return instants, in order, in which those of exactly the same time are united."""
-    merged_instants: list[Instant] = []
+    merged_instants: list[EventInstant] = []
     for time, group in groupby(instants, key=lambda instant: float(e[instant.time])):
         members = list(group)
-        merged_instants += united(members) if time < NEVER else members
+        merged_instants += merge_instants(members) if time < NEVER else members
     return tuple(merged_instants)
 
 
@@ -337,8 +337,8 @@ class Schedule:
     states, each once; the schedule `moves` if any time depends on what is estimated.
     """
 
-    instants: tuple[Instant, ...] = ()
-    levels: tuple[Level, ...] = ()
+    instants: tuple[EventInstant, ...] = ()
+    levels: tuple[SwitchedParameter, ...] = ()
     n_e: int = 0
     known_until: float = np.inf
     triggers: tuple[Trigger, ...] = field(init=False)
@@ -355,9 +355,9 @@ class Schedule:
         return np.array([instant.time for instant in self.instants], dtype=np.intp)
 
     @cached_property
-    def every_trigger(self) -> StateChange:
+    def every_trigger(self) -> EventUpdate:
         """The differences of all triggers as one function; their c one after the other."""
-        return _TOGETHER.get(tuple(trigger.function for trigger in self.triggers), StateChange.stacked)
+        return _TOGETHER.get(tuple(trigger.function for trigger in self.triggers), EventUpdate.stacked)
 
     def rows_of(self, trigger: Trigger) -> list[int]:
         """Return the rows of e that are the times of a trigger's events."""
@@ -379,10 +379,10 @@ class Schedule:
             positions_by_row.setdefault(instant.time, []).append(i)
         return positions_by_row
 
-    def crossing_at(self, rows: Sequence[int]) -> Crossing:
+    def crossing_at(self, rows: Sequence[int]) -> StageEndUpdate:
         """Return the state change of all events at the times in `rows` of e, as one crossing."""
         positions = sorted(i for row in rows for i in self._positions.get(row, ()))
-        return Crossing(united([self.instants[i] for i in positions]))
+        return StageEndUpdate(merge_instants([self.instants[i] for i in positions]))
 
     @cached_property
     def known(self) -> Index:
@@ -399,9 +399,9 @@ class Schedule:
         return np.lexsort((np.arange(times.size), self._moving, times)).tolist()
 
     @cached_property
-    def _alike(self) -> list[tuple[Instant, list[int]]]:
+    def _alike(self) -> list[tuple[EventInstant, list[int]]]:
         """One instant of each kind, and the rows of e that are the times of all of its kind."""
-        instants_by_kind: dict[tuple[int, int, bytes], tuple[Instant, list[int]]] = {}
+        instants_by_kind: dict[tuple[int, int, bytes], tuple[EventInstant, list[int]]] = {}
         for instant in self.instants:
             key = id(instant.change), id(instant.trigger), instant.parameters.tobytes()
             instants_by_kind.setdefault(key, (instant, []))[1].append(instant.time)
@@ -450,13 +450,13 @@ class Schedule:
 
 
 @dataclass(frozen=True, eq=False)
-class Crossing:
+class StageEndUpdate:
     """The changes at the end of a stage, one after the other.
 
     The inputs at their time are local cubics' values, slopes and curvatures (u, du, ddu), each (n_u,).
     """
 
-    instants: tuple[Instant, ...]
+    instants: tuple[EventInstant, ...]
 
     def values(self, x: Array, e: Array, u: Array) -> Array:
         """Return the states after the changes, (n_x,)."""
@@ -483,7 +483,7 @@ class Crossing:
         return x, by_x, by_e
 
     @staticmethod
-    def _split(instant: Instant, jacobian: Array, n_x: int, n_u: int, n_e: int, du: Array) -> tuple[Array, Array]:
+    def _split(instant: EventInstant, jacobian: Array, n_x: int, n_u: int, n_e: int, du: Array) -> tuple[Array, Array]:
         """Sort the columns (t, x, u, c) of a Jacobian into those of x and of e."""
         by_e = np.zeros((n_x, n_e))
         by_e[:, instant.time] = jacobian[:, 0] + jacobian[:, 1 + n_x : 1 + n_x + n_u] @ du
@@ -526,11 +526,11 @@ class Crossing:
 
 
 @dataclass(frozen=True)
-class Round:
+class TriggeredRound:
     """State-triggered events of one round, at one time; they have no rows in the schedule."""
 
     time: float
-    crossing: Crossing
+    crossing: StageEndUpdate
 
     @property
     def after(self) -> bool:
@@ -539,11 +539,11 @@ class Round:
 
 
 @dataclass(frozen=True, eq=False)
-class RoundsCrossing(Crossing):
+class TriggeredStageUpdate(StageEndUpdate):
     """The changes of a time that is known, if there are any, and of rounds that follow it at once."""
 
-    first: Crossing | None = None
-    rounds: tuple[Round, ...] = ()
+    first: StageEndUpdate | None = None
+    rounds: tuple[TriggeredRound, ...] = ()
 
     def values(self, x: Array, e: Array, u: Array) -> Array:
         """Return the states after the changes, (n_x,)."""
@@ -554,7 +554,7 @@ class RoundsCrossing(Crossing):
 
 
 @dataclass(frozen=True, eq=False)
-class Timetable:
+class NumericSchedule:
     """A schedule at numbers: what happens at increasing times (g,), and the parameters between them.
 
     `crossings` say what happens to the states, None for nothing; `after` (g,) whether a value wanted at that very time
@@ -563,13 +563,13 @@ class Timetable:
 
     start: float
     times: Array
-    crossings: tuple[Crossing | None, ...]
+    crossings: tuple[StageEndUpdate | None, ...]
     after: Mask
     p: Array
     e: Array
 
     @classmethod
-    def of(cls, schedule: Schedule, start: float, p: Array, e: Array) -> Timetable:
+    def of(cls, schedule: Schedule, start: float, p: Array, e: Array) -> NumericSchedule:
         """Work a schedule out for parameters p (n_p,) and rows e (n_e,)."""
         positions_by_time: dict[float, list[int]] = {}
         group_time = np.nan
@@ -583,7 +583,7 @@ class Timetable:
             positions_by_time.setdefault(group_time, []).append(i)
         past_instants: set[int] = set()
         parameter_rows: list[Array] = [p]
-        crossings: list[Crossing | None] = []
+        crossings: list[StageEndUpdate | None] = []
         after_flags: list[bool] = []
         for positions in positions_by_time.values():
             past_instants |= set(positions)
@@ -592,16 +592,16 @@ class Timetable:
                 if level.on in past_instants and level.off not in past_instants:
                     current_p[level.parameter] = e[level.height] + (0.0 if level.sets else current_p[level.parameter])
             parameter_rows.append(current_p)
-            jumps = at_once([schedule.instants[i] for i in positions if schedule.instants[i].change is not None], e)
-            crossings.append(Crossing(jumps) if jumps else None)
+            jumps = merge_simultaneous([schedule.instants[i] for i in positions if schedule.instants[i].change is not None], e)
+            crossings.append(StageEndUpdate(jumps) if jumps else None)
             cause_time = e[jumps[0].time] if jumps else NEVER  # what follows at once is seen where its cause is
             after_flags.append(any(instant.after for instant in jumps if e[instant.time] == cause_time))
         times = np.array(list(positions_by_time))
         return cls(start, times, tuple(crossings), np.array(after_flags, dtype=bool), np.array(parameter_rows), e)
 
-    def with_rounds(self, rounds: Sequence[Round]) -> Timetable:
+    def with_rounds(self, rounds: Sequence[TriggeredRound]) -> NumericSchedule:
         """Return the timetable with the rounds of state-triggered events inserted in order of time."""
-        entries: list[tuple[float, int, list[Round]]] = []  # time, the known entry with it or -1, rounds
+        entries: list[tuple[float, int, list[TriggeredRound]]] = []  # time, the known entry with it or -1, rounds
         next_index, previous_time = 0, np.nan
         for of in rounds:
             while next_index < self.times.size and self.times[next_index] <= of.time:
@@ -613,17 +613,17 @@ class Timetable:
                 entries.append((previous_time, -1, []))
             entries[-1][2].append(of)
         entries += [(float(self.times[k]), k, []) for k in range(next_index, self.times.size)]
-        crossings: list[Crossing | None] = []
+        crossings: list[StageEndUpdate | None] = []
         after_flags, p, p_row = list[bool](), [self.p[0]], 0
         for time, k, of in entries:
             known_crossing = None if k < 0 else self.crossings[k]
-            crossings.append(RoundsCrossing((), known_crossing, tuple(of)) if of else known_crossing)
+            crossings.append(TriggeredStageUpdate((), known_crossing, tuple(of)) if of else known_crossing)
             cause = of[0].after if of and known_crossing is None else k >= 0 and bool(self.after[k])
             after_flags.append(cause or any(r.after for r in of if r.time == time))
             p_row += k >= 0
             p.append(self.p[p_row])
         times = np.array([time for time, _, _ in entries])
-        return Timetable(self.start, times, tuple(crossings), np.array(after_flags, dtype=bool), np.array(p), self.e)
+        return NumericSchedule(self.start, times, tuple(crossings), np.array(after_flags, dtype=bool), np.array(p), self.e)
 
     @property
     def wanted_after(self) -> Array:

@@ -16,7 +16,7 @@ import numpy as np
 import scipy
 
 from castfit._support.records import dataclass
-from castfit._support.reprs import enumerated
+from castfit._support.reprs import join_with_and
 from castfit.problem.constraint_compilation import Relation
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class _Linear:
+class _LinearRelations:
     """Linear relations  lower <= A n <= upper  in units of n, rows of length 1; `of` are their positions."""
 
     A: Array
@@ -37,7 +37,7 @@ class _Linear:
     of: tuple[int, ...]
 
 
-def _linear(relations: Sequence[Relation], guess: Array, lower: Array, upper: Array) -> _Linear:
+def _linear(relations: Sequence[Relation], guess: Array, lower: Array, upper: Array) -> _LinearRelations:
     """Find the relations that are linear in natural values n, by their slopes at a few points."""
     unit = np.where(guess != 0.0, np.abs(guess), 1.0)
     rng = np.random.default_rng(0)  # where functions are looked at, no part of any answer
@@ -62,7 +62,7 @@ def _linear(relations: Sequence[Relation], guess: Array, lower: Array, upper: Ar
         low.append((relation.lower - constant) / size)
         high.append((relation.upper - constant) / size)
         positions.append(i)
-    return _Linear(np.array(rows).reshape(-1, guess.size), np.array(low), np.array(high), tuple(positions))
+    return _LinearRelations(np.array(rows).reshape(-1, guess.size), np.array(low), np.array(high), tuple(positions))
 
 
 def contradictions(relations: Sequence[Relation], guess: Array, lower: Array, upper: Array) -> list[str]:
@@ -80,7 +80,7 @@ def contradictions(relations: Sequence[Relation], guess: Array, lower: Array, up
         names = [f"'{relations[linear.of[r]].name}'" for r in conflicting_rows]
         if len(names) == 1:
             return [f"the constraint {names[0]} contradicts the bounds of the quantities; change one of them"]
-        return [f"the constraints {enumerated(names)} contradict each other; leave one of them out"]
+        return [f"the constraints {join_with_and(names)} contradict each other; leave one of them out"]
     nonlinear_indices = [i for i in range(len(relations)) if i not in linear.of]
     if not nonlinear_indices:
         return []
@@ -117,12 +117,12 @@ def redundant(relations: Sequence[Relation], guess: Array, lower: Array, upper: 
     return tuple(redundant_positions)
 
 
-def _solvable(linear: _Linear, rows: Sequence[int], lower: Array, upper: Array) -> bool:
+def _solvable(linear: _LinearRelations, rows: Sequence[int], lower: Array, upper: Array) -> bool:
     solution = _solve(linear, rows, np.zeros(lower.size), lower, upper)
     return solution.status != 2  # only what is known to have no solution is a contradiction
 
 
-def _solve(linear: _Linear, rows: Sequence[int], cost: Array, lower: Array, upper: Array) -> Any:
+def _solve(linear: _LinearRelations, rows: Sequence[int], cost: Array, lower: Array, upper: Array) -> Any:
     """Minimise a linear cost within some of the relations and the bounds."""
     row_indices = np.array(list(rows), dtype=np.intp)
     A, low, high = linear.A[row_indices], linear.lower[row_indices], linear.upper[row_indices]
@@ -140,7 +140,7 @@ def _solve(linear: _Linear, rows: Sequence[int], cost: Array, lower: Array, uppe
     )
 
 
-def _box(linear: _Linear, lower: Array, upper: Array) -> tuple[Array, Array]:
+def _box(linear: _LinearRelations, lower: Array, upper: Array) -> tuple[Array, Array]:
     """Return the smallest box about what linear relations leave."""
     low, high = lower.copy(), upper.copy()
     for j in np.flatnonzero(linear.A.any(axis=0)):

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, cast
 import casadi as ca
 import numpy as np
 
-from castfit._support.casadi_functions import Built
-from castfit.problem.compiled_problem import Posed
-from castfit.problem.map_initial_states import AtRest, ConsistentStart
-from castfit.problem.parameter_map import Link, MappedExpressions
+from castfit._support.casadi_functions import PerObjectCache
+from castfit.problem.compiled_problem import CompiledProblem
+from castfit.problem.map_initial_states import SteadyStateRows, ConsistentInitialRows
+from castfit.problem.parameter_map import ParameterLink, MappedExpressions
 
 if TYPE_CHECKING:
     from castfit.problem.compiled_experiments import Condition
     from castfit.problem.constraints import Constraint
     from castfit.problem.problem import Posable
 
-_QUESTIONS: Built[Posed, dict[str, str]] = Built()
+_QUESTIONS: PerObjectCache[CompiledProblem, dict[str, str]] = PerObjectCache()
 """What was found of each posed problem; a thousand fits may ask."""
 
 
@@ -51,7 +51,7 @@ def fingerprint(problem: Posable) -> dict[str, Any]:
     return {**question(problem), **quantities, **terms}
 
 
-def changed(hashes: Mapping[str, Any], expected_hashes: Mapping[str, Any]) -> list[str]:
+def describe_differences(hashes: Mapping[str, Any], expected_hashes: Mapping[str, Any]) -> list[str]:
     """Return the keys of the entries that differ between two fingerprints."""
     return [key for key in dict.fromkeys((*expected_hashes, *hashes)) if hashes.get(key) != expected_hashes.get(key)]
 
@@ -68,7 +68,7 @@ def digest(*parts: Any) -> str:
     return f"sha256:{hashed.hexdigest()[:24]}"
 
 
-def _question(compiled_problem: Posed) -> dict[str, str]:
+def _question(compiled_problem: CompiledProblem) -> dict[str, str]:
     model, system = compiled_problem.model, compiled_problem.model.system
     equations = system.function("equations", system.ode, system.alg, compiled_problem.observed)
     bound = [(n, *map(float, pair)) for n, pair in sorted(compiled_problem.state_bounds.items())]
@@ -98,7 +98,7 @@ def _sigma(condition: Condition) -> Any:
     return np.where(joint, 1.0, condition.points.sigma) if any(joint) else condition.points.sigma
 
 
-def _noise(compiled_problem: Posed, condition: Condition, graphs: dict[int, list[Any]]) -> list[Any]:
+def _noise(compiled_problem: CompiledProblem, condition: Condition, graphs: dict[int, list[Any]]) -> list[Any]:
     """List the identifying parts of an experiment's noise beyond standard deviations; `graphs` is a cache."""
     entries: list[Any] = []
     for name, observable in zip(compiled_problem.outputs, condition.observed, strict=True):
@@ -132,16 +132,16 @@ def _condition(condition: Condition) -> str:
     )
 
 
-def _parts(link: Link) -> list[Any]:
+def _parts(link: ParameterLink) -> list[Any]:
     """List what the parts of a link are made of."""
     entries: list[Any] = []
     for part in link.parts:
         if isinstance(part, MappedExpressions):
             entries += [part.rows, part.names, part.source, part.numbers, *_graph(part.first)]
-        if isinstance(part, AtRest):
+        if isinstance(part, SteadyStateRows):
             inner = part.inner
             entries += [part.rows, part.rest.u, part.rest.z_guess, inner.base, inner.of, *_parts(inner)]
-        if isinstance(part, ConsistentStart):
+        if isinstance(part, ConsistentInitialRows):
             inner = part.inner
             entries += [part.rows, part.guess, inner.base, inner.of, *_graph(part.equations), *_parts(inner)]
     return entries

@@ -9,7 +9,7 @@ from typing import Any
 import casadi as ca
 
 from castfit._support.records import dataclass
-from castfit._support.reprs import brief, listed, one_line
+from castfit._support.reprs import add_brief_repr, join_limited, one_line
 from castfit.experiment.events import Event
 from castfit.model.model import Model
 from castfit.problem.parameters import Parameter
@@ -30,9 +30,9 @@ class Species:
     is_amount: bool
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True)
-class Start:
+class ImportedStart:
     """The `initial` and the `parameters` of an experiment; from `Loaded.start`.
 
     Examples
@@ -48,7 +48,7 @@ class Start:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Loaded:
+class ImportedModel:
     """A model from SBML or Antimony; created by `castfit.sbml.load`.
 
     Attributes
@@ -93,8 +93,8 @@ class Loaded:
     expressions: dict[str, ca.SX]
     species: dict[str, Species]
     sbml: str
-    _start: Callable[[Mapping[str, Any]], Start] = field(repr=False)
-    _larger: Callable[[str], Loaded | None] = field(default=lambda _: None, repr=False)
+    _start: Callable[[Mapping[str, Any]], ImportedStart] = field(repr=False)
+    _larger: Callable[[str], ImportedModel | None] = field(default=lambda _: None, repr=False)
     _limited: bool = field(default=True, repr=False)
 
     @property
@@ -102,7 +102,7 @@ class Loaded:
         """All parameters at the file's values, not estimated; of a problem for instance ``{**fixed, "k": 0.5}``."""
         return {n: Parameter(v, fixed=True) for n, v in self.parameters.items()}
 
-    def start(self, values: Mapping[str, Any] | None = None) -> Start:
+    def start(self, values: Mapping[str, Any] | None = None) -> ImportedStart:
         """Return an experiment's initial states and parameters if some values differ from those of the file.
 
         Parameters
@@ -138,7 +138,7 @@ class Loaded:
         """Whether nobody said how often events that states trigger may happen in a simulation."""
         return not self._limited
 
-    def larger(self, why: str) -> Loaded | None:
+    def larger(self, why: str) -> ImportedModel | None:
         """Return the model with room for more events, given a failed simulation's message `why`; None if impossible.
 
         Examples
@@ -150,7 +150,7 @@ class Loaded:
         """
         return self._larger(why)
 
-    def numbers(self, start: Start) -> dict[str, Any]:
+    def numbers(self, start: ImportedStart) -> dict[str, Any]:
         """Return the values of all parameters at a start, those that follow from others worked out."""
         values_by_name = {**self.parameters, **{n: v for n, v in start.parameters.items() if not isinstance(v, ca.SX)}}
         expressions = {n: v for n, v in start.parameters.items() if isinstance(v, ca.SX)}
@@ -167,5 +167,5 @@ class Loaded:
 
     def __repr__(self) -> str:
         events = f"; {len(self.events)} events" if self.events else ""
-        return one_line(f"Loaded('{self.name}': states {listed(self.model.states, 45)}; "
-                        f"parameters {listed(self.model.parameters, 45) or 'none'}{events})")  # fmt: skip
+        return one_line(f"Loaded('{self.name}': states {join_limited(self.model.states, 45)}; "
+                        f"parameters {join_limited(self.model.parameters, 45) or 'none'}{events})")  # fmt: skip

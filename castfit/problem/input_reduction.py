@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.casadi_functions import Built
+from castfit._support.casadi_functions import PerObjectCache
 from castfit._support.records import dataclass
 from castfit.experiment.estimated_inputs import EstimatedInput
 from castfit.experiment.events import Event, ParameterSwitch
 from castfit.experiment.inputs import Placeholder
-from castfit.model.expressions import exchanged
+from castfit.model.expressions import substitute_by_name
 from castfit.model.model import Model
-from castfit.problem.parameters import Statement
+from castfit.problem.parameters import ProblemStatement
 
 if TYPE_CHECKING:
     from castfit.experiment.experiment import Experiment
@@ -38,7 +38,7 @@ _DEGREE = {"piecewise_constant": 0, "linear": 1, "cubic_spline": 3}
 
 
 @dataclass(frozen=True)
-class Form:
+class InputForm:
     """Parametric form of one input of a model: the highest polynomial degree, and the ways to specify it.
 
     `ways` holds "linear", "log" and "known".
@@ -86,15 +86,15 @@ class Form:
 
 
 @dataclass(frozen=True, eq=False)
-class _Curve:
+class _InputCurve:
     """One experiment's estimated input: the values at its knots as symbols, logarithms where these are meant."""
 
-    form: Form
+    form: InputForm
     said: EstimatedInput
     theta: ca.SX
 
     @classmethod
-    def of(cls, form: Form, spec: EstimatedInput) -> _Curve:
+    def of(cls, form: InputForm, spec: EstimatedInput) -> _InputCurve:
         values = [ca.SX.sym(n) for n in spec.names(form.called)]
         return cls(form, spec, ca.vertcat(*(ca.log(v) if spec.log else v for v in values)))
 
@@ -168,11 +168,11 @@ def _same(first_value: Any, second_value: Any) -> bool:
     return not isinstance(first_value, ca.SX) and not isinstance(second_value, ca.SX) and first_value == second_value
 
 
-_REDUCED: Built[Model, dict[tuple[Form, ...], Model]] = Built()
+_REDUCED: PerObjectCache[Model, dict[tuple[InputForm, ...], Model]] = PerObjectCache()
 """Models without estimated inputs, so that their functions are built once."""
 
 
-def with_pieces(statement: Statement) -> Statement:
+def with_piecewise_inputs(statement: ProblemStatement) -> ProblemStatement:
     """Return the statement with parameters that change at knots in place of estimated inputs."""
     forms = _forms(statement)
     if not forms:
@@ -191,22 +191,22 @@ def with_pieces(statement: Statement) -> Statement:
     )
 
 
-def _forms(statement: Statement) -> tuple[Form, ...]:
-    forms: list[Form] = []
+def _forms(statement: ProblemStatement) -> tuple[InputForm, ...]:
+    forms: list[InputForm] = []
     for input_name in statement.model.inputs:
         inputs = [e.inputs[input_name] for e in statement.experiments]
         inputs += [e.steady.inputs[input_name] for e in statement.experiments if e.steady and input_name in e.steady.inputs]
         estimated_sources = [u for u in inputs if isinstance(u, EstimatedInput)]
         if estimated_sources:
             ways = {u.scale for u in estimated_sources} | ({"known"} if len(estimated_sources) < len(inputs) else set[str]())
-            forms.append(Form(input_name, max(_DEGREE[u.kind] for u in estimated_sources), tuple(sorted(ways))))
+            forms.append(InputForm(input_name, max(_DEGREE[u.kind] for u in estimated_sources), tuple(sorted(ways))))
     return tuple(forms)
 
 
-def _reduced(experiment: Experiment, forms: Iterable[Form]) -> Experiment:
+def _reduced(experiment: Experiment, forms: Iterable[InputForm]) -> Experiment:
     """Return an experiment in which estimated inputs are parameters that change."""
     inputs, parameters, settings = dict(experiment.inputs), dict(experiment.parameters), list[ParameterSwitch]()
-    curves: dict[str, _Curve] = {}
+    curves: dict[str, _InputCurve] = {}
     steady_parameters: dict[str, Any] = {}
     steady = experiment.steady
     for form in forms:
@@ -214,7 +214,7 @@ def _reduced(experiment: Experiment, forms: Iterable[Form]) -> Experiment:
         if not isinstance(source, EstimatedInput):
             parameters |= form.known()
             continue
-        curve = curves[form.called] = _Curve.of(form, source)
+        curve = curves[form.called] = _InputCurve.of(form, source)
         inputs[form.called] = Placeholder.of(source, form.called)
         parameters |= {**form.choice(source), **curve.piece(curve.first(experiment.start))}
         settings += curve.settings(experiment.start)
@@ -227,7 +227,7 @@ def _reduced(experiment: Experiment, forms: Iterable[Form]) -> Experiment:
     return experiment.with_changes(**changes)
 
 
-def _exchanged_event(event: Any, curves: Mapping[str, _Curve]) -> Any:
+def _exchanged_event(event: Any, curves: Mapping[str, _InputCurve]) -> Any:
     """Substitute the values of estimated inputs into an event at a known time."""
     if not isinstance(event, Event) or isinstance(event.time, ca.SX) or event.when is not None:
         return event
@@ -236,5 +236,5 @@ def _exchanged_event(event: Any, curves: Mapping[str, _Curve]) -> Any:
     values = {s.name(): s + curves[s.name()].before(time) for s in symbols if s.name() in curves}  # a known one adds
     if not values:
         return event
-    new_changes = {n: exchanged(v, values) if isinstance(v, ca.SX) else v for n, v in event.changes.items()}
+    new_changes = {n: substitute_by_name(v, values) if isinstance(v, ca.SX) else v for n, v in event.changes.items()}
     return Event(time, new_changes, measured=event.measured)

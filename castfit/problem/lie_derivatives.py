@@ -16,7 +16,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.records import dataclass
-from castfit.model.expressions import exchanged
+from castfit.model.expressions import substitute_by_name
 from castfit.model.model import Model, by_name
 
 if TYPE_CHECKING:
@@ -30,14 +30,14 @@ _SAMPLES = 6  # states per parameter at which a rate is looked at
 def graph_of(constraint: Constraint, model: Model) -> ca.SX:
     """Return the bounded value or rate as a graph over the model's symbols; output names become expressions."""
     value = value_of(constraint, model)
-    return rate_of(value, model) if constraint.of == "rate" else value
+    return lie_derivative(value, model) if constraint.of == "rate" else value
 
 
 def value_of(constraint: Constraint, model: Model) -> ca.SX:
     """Return a constraint's expression over the model's symbols."""
     model_symbols = symbols_in(model)
     outputs = {n: graph for n, graph in model.outputs.items() if n not in model_symbols}
-    return by_name(exchanged(model.told(constraint.expression), outputs), model.system)
+    return by_name(substitute_by_name(model.told(constraint.expression), outputs), model.system)
 
 
 def symbols_in(model: Model) -> set[str]:
@@ -45,7 +45,7 @@ def symbols_in(model: Model) -> set[str]:
     return {*model.states, *model.algebraic_states, *model.parameters, *model.inputs, model.system.t.name()}
 
 
-def rate_of(value: ca.SX, model: Model) -> ca.SX:
+def lie_derivative(value: ca.SX, model: Model) -> ca.SX:
     """Return the derivative of an expression by time along the model's solutions, at constant inputs."""
     s = model.system
     rate = ca.jtimes(value, s.x, s.ode) + ca.jacobian(value, s.t)
@@ -56,7 +56,7 @@ def rate_of(value: ca.SX, model: Model) -> ca.SX:
 
 
 @dataclass(frozen=True)
-class Conservation:
+class ConservedSum:
     """When a model conserves a sum: always, or where all `equations` in its parameters are zero.
 
     `never` says why no parameters make it conserved, or why that cannot be told.
@@ -66,10 +66,10 @@ class Conservation:
     never: str = ""
 
 
-def conservation(value: ca.SX, model: Model) -> Conservation:
+def conservation(value: ca.SX, model: Model) -> ConservedSum:
     """Find out when the value of an expression stays constant along all solutions of a model."""
     s = model.system
-    rate = rate_of(value, model)
+    rate = lie_derivative(value, model)
     slope = ca.jacobian(value, s.x)
     terms = ca.mtimes(ca.fabs(slope), ca.fabs(s.ode))
     n_p = s.p.numel()
@@ -90,20 +90,20 @@ def conservation(value: ca.SX, model: Model) -> Conservation:
         is_variable |= bool(np.abs(outputs[0][0]) > _ZERO * max(float(outputs[1][0]), np.finfo(float).tiny))
         rows.append(np.concatenate([outputs[2], outputs[3]]))
     if not rows:
-        return Conservation(never="its rate cannot be computed")
+        return ConservedSum(never="its rate cannot be computed")
     if not is_variable:
-        return Conservation()
+        return ConservedSum()
     if not linear:
-        return Conservation(never="its rate is not linear in the parameters; state the relation of these itself")
+        return ConservedSum(never="its rate is not linear in the parameters; state the relation of these itself")
     reduced = _reduced(np.array(rows))
     if any(not np.any(row[:-1]) for row in reduced):
-        return Conservation(never="it changes whatever the parameters")
+        return ConservedSum(never="it changes whatever the parameters")
     symbols = ca.vertsplit(s.p)
     equations = [
         sum((ca.SX(float(a)) * p for a, p in zip(row[:-1], symbols, strict=True) if a), ca.SX(float(row[-1])))
         for row in reduced
     ]
-    return Conservation(tuple(ca.SX(e) for e in equations))
+    return ConservedSum(tuple(ca.SX(e) for e in equations))
 
 
 def _reduced(rows: Array) -> Array:

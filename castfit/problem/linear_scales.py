@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING
 import casadi as ca
 import numpy as np
 
-from castfit._support.casadi_functions import Built
+from castfit._support.casadi_functions import PerObjectCache
 from castfit._support.records import dataclass
-from castfit.densities.noise.correlation import Across
+from castfit.densities.noise.correlation import CrossOutputCorrelation
 from castfit.densities.noise.gaussian import LogNormal
 from castfit.problem.lie_derivatives import graph_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.compiled_problem import CompiledProblem
     from castfit.problem.observables import ObservedOutput
 
 
 @dataclass(frozen=True)
-class Use:
+class ScaledOutputUse:
     """One scaled output in one experiment, by positions in ``Posed.conditions`` and ``Posed.outputs``.
 
     scale, offset : entries of theta that are eliminated; -1 if that is not
@@ -61,23 +61,23 @@ class ScaleBlock:
     """
 
     entries: tuple[int, ...]
-    uses: tuple[Use, ...]
+    uses: tuple[ScaledOutputUse, ...]
 
 
-_BLOCKS: Built[Posed, tuple[ScaleBlock, ...]] = Built()
+_BLOCKS: PerObjectCache[CompiledProblem, tuple[ScaleBlock, ...]] = PerObjectCache()
 
 
-def blocks_of(compiled_problem: Posed) -> tuple[ScaleBlock, ...]:
+def eliminable_blocks(compiled_problem: CompiledProblem) -> tuple[ScaleBlock, ...]:
     """Return the scales and offsets that can be eliminated, in the smallest groups that have no data in common."""
     return _BLOCKS.get(compiled_problem, _found)
 
 
-def entries_of(compiled_problem: Posed) -> NDArray[np.intp]:
+def eliminated_entries(compiled_problem: CompiledProblem) -> NDArray[np.intp]:
     """Return the entries of theta that are eliminated: no search moves them."""
-    return np.array(sorted(j for block in blocks_of(compiled_problem) for j in block.entries), dtype=np.intp)
+    return np.array(sorted(j for block in eliminable_blocks(compiled_problem) for j in block.entries), dtype=np.intp)
 
 
-def _found(compiled_problem: Posed) -> tuple[ScaleBlock, ...]:
+def _found(compiled_problem: CompiledProblem) -> tuple[ScaleBlock, ...]:
     if not any(output in compiled_problem.model.scalings for output in compiled_problem.outputs):
         return ()
     candidates = list(_uses(compiled_problem))
@@ -86,7 +86,7 @@ def _found(compiled_problem: Posed) -> tuple[ScaleBlock, ...]:
     return tuple(_components([use for use in restricted_uses if use.entries]))
 
 
-def _uses(compiled_problem: Posed) -> Iterable[Use]:
+def _uses(compiled_problem: CompiledProblem) -> Iterable[ScaledOutputUse]:
     """List all uses of scales and offsets that are entries of theta, whether or not they can be eliminated."""
     index_by_name = {n: i for i, n in enumerate(compiled_problem.model.parameters)}
     for i, condition in enumerate(compiled_problem.conditions):
@@ -96,13 +96,13 @@ def _uses(compiled_problem: Posed) -> Iterable[Use]:
             if scaling is None or observed is None:
                 continue
             scale, offset = index_by_name[scaling.scale], index_by_name[scaling.offset] if scaling.offset else -1
-            yield Use(i, j, of_row.get(scale, -1), of_row.get(offset, -1), scale, offset, _unit(observed))
+            yield ScaledOutputUse(i, j, of_row.get(scale, -1), of_row.get(offset, -1), scale, offset, _unit(observed))
 
 
 def _unit(observed: ObservedOutput) -> float:
     """Return the unit of the logarithm of log-normal data, 0 of normal ones, NaN of others."""
     correlation = getattr(observed.noise, "correlation", None)
-    if isinstance(correlation, Across) and correlation.numbers:
+    if isinstance(correlation, CrossOutputCorrelation) and correlation.numbers:
         return np.nan
     if observed.weighted:
         return 0.0
@@ -112,23 +112,23 @@ def _unit(observed: ObservedOutput) -> float:
     return np.nan
 
 
-def _allowed(compiled_problem: Posed, uses: Sequence[Use]) -> frozenset[int]:
+def _allowed(compiled_problem: CompiledProblem, uses: Sequence[ScaledOutputUse]) -> frozenset[int]:
     """Return the entries of theta that enter nothing but data in which they are linear."""
-    uses_by_entry: dict[int, list[Use]] = {}
+    uses_by_entry: dict[int, list[ScaledOutputUse]] = {}
     for use in uses:
         for j in use.entries:
             uses_by_entry.setdefault(j, []).append(use)
     return frozenset(j for j, entry_uses in uses_by_entry.items() if _free(compiled_problem, j) and _linear(compiled_problem, j, entry_uses) and _alone(compiled_problem, j, entry_uses))
 
 
-def _free(compiled_problem: Posed, j: int) -> bool:
+def _free(compiled_problem: CompiledProblem, j: int) -> bool:
     """Check whether a quantity has no bounds and no informative prior; a logarithm may have the lower bound 0."""
     quantity = compiled_problem.quantities[j]
     lower = quantity.lower if quantity.scale != "log" else -np.inf if quantity.lower <= 0.0 else quantity.lower
     return bool(lower == -np.inf and quantity.upper == np.inf and not compiled_problem.informed[j])
 
 
-def _linear(compiled_problem: Posed, j: int, uses: Sequence[Use]) -> bool:
+def _linear(compiled_problem: CompiledProblem, j: int, uses: Sequence[ScaledOutputUse]) -> bool:
     """Whether all data that a quantity moves are linear in it, of one kind, and have one sigma, or known ones."""
     kinds = {use.unit > 0.0 for use in uses}
     groups = {_group(compiled_problem, use) for use in uses}
@@ -139,13 +139,13 @@ def _linear(compiled_problem: Posed, j: int, uses: Sequence[Use]) -> bool:
     return compiled_problem.quantities[j].scale == "linear"
 
 
-def _group(compiled_problem: Posed, use: Use) -> int:
+def _group(compiled_problem: CompiledProblem, use: ScaledOutputUse) -> int:
     observed = compiled_problem.conditions[use.condition].observed[use.output]
     assert observed is not None
     return observed.group
 
 
-def _alone(compiled_problem: Posed, j: int, uses: Sequence[Use]) -> bool:
+def _alone(compiled_problem: CompiledProblem, j: int, uses: Sequence[ScaledOutputUse]) -> bool:
     """Whether a quantity moves the parameter that it is, in its own outputs only."""
     rows = {
         row for use in uses for row, entry in ((use.scale_row, use.scale), (use.offset_row, use.offset)) if entry == j
@@ -167,12 +167,12 @@ def _alone(compiled_problem: Posed, j: int, uses: Sequence[Use]) -> bool:
     return name not in symbol_names and all(output_names[k] in scaled_outputs for k in output_rows)
 
 
-def _kept(use: Use, allowed: frozenset[int]) -> Use:
+def _kept(use: ScaledOutputUse, allowed: frozenset[int]) -> ScaledOutputUse:
     scale, offset = (j if j in allowed else -1 for j in (use.scale, use.offset))
     return replace(use, scale=scale, offset=offset)
 
 
-def _components(uses: Sequence[Use]) -> Iterable[ScaleBlock]:
+def _components(uses: Sequence[ScaledOutputUse]) -> Iterable[ScaleBlock]:
     """Collect uses that are linked through common entries."""
     remaining = list(uses)
     while remaining:

@@ -26,11 +26,11 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.records import dataclass
-from castfit.problem.parameter_map import Link
+from castfit.problem.parameter_map import ParameterLink
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index, Mask
-    from castfit.experiment.steady import Rest
+    from castfit.experiment.steady import SteadyStateSolver
     from castfit.model.model import System
 
 
@@ -42,7 +42,7 @@ _solve: Any = np.linalg.solve
 
 
 @dataclass(frozen=True, eq=False)
-class AtRest:
+class SteadyStateRows:
     """Rows (m,) of a link that are states at rest: which state of the model each is, `states` (m,).
 
     `inner` gives (p, a) before the experiment; `names` are those of the model's parameters, for messages.
@@ -50,8 +50,8 @@ class AtRest:
 
     rows: Index
     states: Index
-    rest: Rest
-    inner: Link
+    rest: SteadyStateSolver
+    inner: ParameterLink
     names: tuple[str, ...]
 
     @property
@@ -92,13 +92,13 @@ class AtRest:
         where = f"{_shown(self.names, natural.p)}{f' ({why})' if why else ''}"
         return f"the steady state of '{name}' before the experiment", where
 
-    def kept(self, keep: Index, n: Array) -> AtRest:
+    def kept(self, keep: Index, n: Array) -> SteadyStateRows:
         """Return the part as a function of the entries `keep` of n, the others held at their value."""
         return replace(self, inner=self.inner.kept(keep, n))
 
 
 @dataclass(frozen=True, eq=False)
-class ConsistentStart:
+class ConsistentInitialRows:
     """Rows (m,) of a link that are consistent initial states; `inner` gives (p, a, given z).
 
     equations : (w, P) -> (g, g_w, g_P);  second : (w, P, lambda) -> Hessian of lambda . g by (w, P)
@@ -107,7 +107,7 @@ class ConsistentStart:
 
     rows: Index
     states: tuple[str, ...]
-    inner: Link
+    inner: ParameterLink
     equations: ca.Function
     second: ca.Function
     guess: Array
@@ -118,14 +118,14 @@ class ConsistentStart:
     def of(
         cls,
         system: System,
-        inner: Link,
+        inner: ParameterLink,
         *,
         time: float,
         u: Array,
         open_states: Sequence[str],
         fixed_states: Sequence[str],
         guess: Array,
-    ) -> ConsistentStart:
+    ) -> ConsistentInitialRows:
         """Set up the equations at a time with inputs u (n_u,); `fixed_states` are algebraic states, in the order of rows e."""
         indices = [system.state_names.index(n) for n in open_states]
         open_z = [j for j, n in enumerate(system.algebraic_names) if n not in fixed_states]
@@ -196,7 +196,7 @@ class ConsistentStart:
         residual_text = f"near its guess, the equation of {self.equation_names[i]} stays off by {g[i]:.2g}"
         return subject, f"{where} ({self.inner.failure(n, self.inner.natural(n)) or residual_text})"
 
-    def kept(self, keep: Index, n: Array) -> ConsistentStart:
+    def kept(self, keep: Index, n: Array) -> ConsistentInitialRows:
         """Return the part as a function of the entries `keep` of n, the others held at their value."""
         return replace(self, inner=self.inner.kept(keep, n))
 

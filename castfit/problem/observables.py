@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 import casadi as ca
 import numpy as np
 
-from castfit._support.casadi_functions import Built
+from castfit._support.casadi_functions import PerObjectCache
 from castfit._support.records import dataclass
 from castfit.densities.noise.density import Noise
 from castfit.densities.noise.gaussian import Gaussian
-from castfit.densities.noise.unknown import Unknown
-from castfit.experiment.events import symbols_of
-from castfit.problem.parameters import Parameter, Statement
+from castfit.densities.noise.unknown import UnknownSigma
+from castfit.experiment.events import event_symbols
+from castfit.problem.parameters import Parameter, ProblemStatement
 from castfit.problem.quantities import every_parameter
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Observations:
     noise_parameters : those that move nothing but the noise
     """
 
-    said: Statement
+    said: ProblemStatement
     observed: tuple[Mapping[str, ObservedOutput], ...]
     groups: tuple[str, ...]
     spreads: tuple[str, ...]
@@ -73,7 +73,7 @@ class Observations:
 
 
 @dataclass
-class _ObservablePlan:
+class _ObservableCollector:
     """Groups, spreads, parameters and noise models collected so far."""
 
     eliminated: dict[str, bool]
@@ -102,7 +102,7 @@ class _ObservablePlan:
         return name
 
 
-def label(output: str, sigma: Unknown) -> str:
+def label(output: str, sigma: UnknownSigma) -> str:
     """Return the name of an unknown sigma: as given, or that of its output."""
     return sigma.name or output
 
@@ -118,21 +118,21 @@ def called_now(name: str, names: Container[str]) -> str:
     return current_name if name not in names and current_name in names else name
 
 
-def unknowns(experiments: Iterable[Experiment]) -> Iterable[tuple[str, str, Noise, Unknown]]:
-    """List every use of an unknown sigma: its label, the output, the noise model, and the `Unknown` itself."""
+def unknowns(experiments: Iterable[Experiment]) -> Iterable[tuple[str, str, Noise, UnknownSigma]]:
+    """List every use of an unknown sigma: its label, the output, the noise model, and the `UnknownSigma` itself."""
     for e in experiments:
         for output, noise in e.noise.items():
-            if isinstance(noise.sigma, Unknown):
+            if isinstance(noise.sigma, UnknownSigma):
                 yield label(output, noise.sigma), output, noise, noise.sigma
 
 
-def work_out(statement: Statement) -> Observations:
+def work_out(statement: ProblemStatement) -> Observations:
     """Compile the noise models of a statement, which must contain no mistake."""
     uses = list(unknowns(statement.experiments))
     eliminated: dict[str, bool] = {}
     for name, _, noise, sigma in uses:
         eliminated[name] = eliminated.get(name, True) and noise.plain and sigma.plain
-    plan = _ObservablePlan(eliminated)
+    plan = _ObservableCollector(eliminated)
     observed = tuple({n: _observed(e, n, plan) for n in e.measured} for e in statement.experiments)
     if not plan.spreads:
         return Observations(statement, observed, tuple(plan.groups), (), frozenset())
@@ -144,20 +144,20 @@ def work_out(statement: Statement) -> Observations:
     full_statement = replace(statement, model=model, parameters={**statement.parameters, **plan.parameters})
     values = (v for e in statement.experiments for v in (*e.parameters.values(), *e.initial.values()))
     other_symbols = {s.name() for v in values if isinstance(v, ca.SX) for s in ca.symvar(v)}
-    other_symbols = other_symbols.union(*(symbols_of(e.events) for e in statement.experiments))
+    other_symbols = other_symbols.union(*(event_symbols(e.events) for e in statement.experiments))
     measured = (statement.model.outputs[n] for e in statement.experiments for n in e.measured)
     graphs = (statement.model.system.ode, statement.model.system.alg, *statement.model.initial.values(), *measured)
     noise_only = frozenset(noise_parameters).difference(other_symbols, (s.name() for graph in graphs for s in ca.symvar(graph)))
     return Observations(full_statement, observed, tuple(plan.groups), tuple(plan.spreads), noise_only)
 
 
-def _observed(experiment: Experiment, output: str, plan: _ObservablePlan) -> ObservedOutput:
+def _observed(experiment: Experiment, output: str, plan: _ObservableCollector) -> ObservedOutput:
     noise = experiment.noise.get(output)
     if noise is None:
         has_sigma = experiment.sigma is not None and output in experiment.sigma
         return ObservedOutput(Gaussian(), -1 if has_sigma else plan.group(""), (output,))
     sigma, bare_noise = noise.sigma, plan.bare(noise)
-    if isinstance(sigma, Unknown):
+    if isinstance(sigma, UnknownSigma):
         name = label(output, sigma)
         if plan.eliminated[name]:
             return ObservedOutput(bare_noise, plan.group(name), (output,))
@@ -175,7 +175,7 @@ def _symbol(name: str) -> ca.SX:
     return ca.SX.sym(name)
 
 
-def _parameter(experiment: Experiment, output: str, noise: Noise, sigma: Unknown) -> Parameter:
+def _parameter(experiment: Experiment, output: str, noise: Noise, sigma: UnknownSigma) -> Parameter:
     values = experiment.data[output][1]
     size = float(np.nanmedian(np.abs(values))) if noise.in_unit_of_output else 1.0
     guess = _FIRST_GUESS * (size or 1.0) if sigma.guess is None else sigma.guess
@@ -183,7 +183,7 @@ def _parameter(experiment: Experiment, output: str, noise: Noise, sigma: Unknown
     return Parameter(float(np.clip(guess, lower, sigma.upper)), lower, sigma.upper, "log", prior=sigma.prior)
 
 
-_EXTENDED: Built[Model, dict[tuple[object, ...], tuple[Mapping[str, ca.SX], Model]]] = Built()
+_EXTENDED: PerObjectCache[Model, dict[tuple[object, ...], tuple[Mapping[str, ca.SX], Model]]] = PerObjectCache()
 """Extended models, so that their functions are built once; graphs are kept, since their hashes are addresses."""
 
 

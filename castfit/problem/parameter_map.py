@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import casadi as ca
 
     from castfit._support.arrays import Array, Index, Mask
-    from castfit.problem.map_initial_states import AtRest, ConsistentStart
+    from castfit.problem.map_initial_states import SteadyStateRows, ConsistentInitialRows
 
 
 def natural_value(theta: Array, log: Mask) -> Array:
@@ -110,7 +110,7 @@ class MappedExpressions:
 
 
 @dataclass(frozen=True)
-class Natural:
+class NaturalValues:
     """Parameters and initial state at a point, natural scale, with derivatives with respect to q.
 
     p (n_p,), dp (n_p, n_q), a (n_x,), da (n_x, n_q), e (n_e,), de (n_e, n_q)
@@ -125,7 +125,7 @@ class Natural:
 
 
 @dataclass(frozen=True, eq=False)
-class Link:
+class ParameterLink:
     """Link from q to one experiment's parameters p and initial state a.
 
     n_p : how many rows of y are parameters; initial states follow, the last n_e rows are those of events
@@ -140,7 +140,7 @@ class Link:
     base: Array
     of: Index
     log: Mask
-    parts: tuple[MappedExpressions | AtRest | ConsistentStart, ...] = ()
+    parts: tuple[MappedExpressions | SteadyStateRows | ConsistentInitialRows, ...] = ()
     flow: Mask | None = None
     n_e: int = 0
 
@@ -160,7 +160,7 @@ class Link:
         entries = np.flatnonzero(self.of >= 0)
         return entries, self.of[entries]
 
-    def natural(self, q: Array) -> Natural:
+    def natural(self, q: Array) -> NaturalValues:
         """Evaluate p(q), a(q) and their Jacobians; what cannot be computed is not finite (see `failure`)."""
         n = natural_value(q, self.log)
         slope = np.where(self.log, n, 1.0)
@@ -173,9 +173,9 @@ class Link:
             with np.errstate(invalid="ignore"):  # where an expression cannot be computed
                 dy[part.rows] = by_n * slope
         p, a, e = self.n_p, self._states, self._events
-        return Natural(y[:p], dy[:p], y[a], dy[a], y[e], dy[e])
+        return NaturalValues(y[:p], dy[:p], y[a], dy[a], y[e], dy[e])
 
-    def failure(self, q: Array, natural: Natural, *, slopes: bool = False) -> str:
+    def failure(self, q: Array, natural: NaturalValues, *, slopes: bool = False) -> str:
         """Describe the first row that is not finite at q, or whose derivative is not; empty if all are finite."""
         if not self.parts:
             return ""
@@ -261,7 +261,7 @@ class Link:
         """The initial states that are numbers, (n_x,)."""
         return self.base[self._states]
 
-    def kept(self, keep: Index, q: Array) -> Link:
+    def kept(self, keep: Index, q: Array) -> ParameterLink:
         """Return the link as a function of the entries `keep` of q, the others held at their value."""
         n = natural_value(q, self.log)
         entries, rows = self._direct
@@ -269,4 +269,4 @@ class Link:
         base = self.base.copy()
         base[rows[is_fixed]] = n[entries[is_fixed]]
         parts = tuple(part.kept(keep, n) for part in self.parts)
-        return Link(self.n_p, base, self.of[keep], self.log[keep], parts, self.flow, self.n_e)
+        return ParameterLink(self.n_p, base, self.of[keep], self.log[keep], parts, self.flow, self.n_e)

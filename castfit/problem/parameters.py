@@ -12,10 +12,10 @@ import numpy as np
 from castfit._support.bounds import both_bounds
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
-from castfit._support.reprs import brief
+from castfit._support.reprs import add_brief_repr
 from castfit.experiment.estimated_inputs import EstimatedInput
 from castfit.experiment.events import Event
-from castfit.model.expressions import exchanged
+from castfit.model.expressions import substitute_by_name
 from castfit.problem.constraints import Constraint
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @public("castfit")
-@brief
+@add_brief_repr
 @dataclass(frozen=True, init=False)
 class Parameter:
     """A parameter of the model: its guess, and how it is estimated.
@@ -103,9 +103,9 @@ class Parameter:
         return self.lower, self.upper
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True, eq=False)
-class Statement:
+class ProblemStatement:
     """Statement of a model, its experiments, and settings of their quantities; every experiment has a name.
 
     `unguessed` are the scales and offsets of outputs whose guess nobody gave.
@@ -232,5 +232,5 @@ def at_start(
     values_by_name: dict[str, Any] = {system.t.name(): start}
     values_by_name |= {n: float(u(start)) for n, u in inputs.items() if not isinstance(u, EstimatedInput)}
     values_by_name |= {n: v for n, v in states.items() if n in model.own_states and isinstance(v, (float, int, ca.SX))}
-    value = exchanged(value, values_by_name)
+    value = substitute_by_name(value, values_by_name)
     return float(value) if value.is_constant() else value

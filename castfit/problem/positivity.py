@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import casadi as ca
 import numpy as np
 
-from castfit._support.casadi_functions import Built
+from castfit._support.casadi_functions import PerObjectCache
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Mask
     from castfit.problem.compiled_experiments import Condition
-    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.compiled_problem import CompiledProblem
 
 
 _TRIALS = 64  # per state and experiment
@@ -27,15 +27,15 @@ _SPREAD = 1.0  # of quantities about their guess, e-folds or units, within their
 _SEED = 0  # what is tried is the same for every user of a model
 _BELOW = 1e-9  # relative to the other rates of the trial
 
-_POSITIVE: Built[Posed, Mask] = Built()
+_POSITIVE: PerObjectCache[CompiledProblem, Mask] = PerObjectCache()
 
 
-def positive_states(compiled_problem: Posed) -> Mask:
+def positive_states(compiled_problem: CompiledProblem) -> Mask:
     """Return the mask of the differential states that start nonnegative and stay so in all trials, (n_x,)."""
     return _POSITIVE.get(compiled_problem, _found)
 
 
-def _found(compiled_problem: Posed) -> Mask:
+def _found(compiled_problem: CompiledProblem) -> Mask:
     system = compiled_problem.model.system
     n_x = system.x.numel()
     rates = system.function("rates", ca.densify(system.ode))
@@ -55,7 +55,7 @@ def _found(compiled_problem: Posed) -> Mask:
 
 
 def _driven_below(
-    compiled_problem: Posed,
+    compiled_problem: CompiledProblem,
     condition: Condition,
     rates: ca.Function,
     j: int,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._support.records import dataclass
-from castfit._support.sparse_rows import SparseRows, below
+from castfit._support.sparse_rows import SparseRows, stack_rows
 from castfit.densities.priors import PriorDistribution
 from castfit.problem.parameter_map import MappedExpressions
 
@@ -46,7 +46,7 @@ class PriorRows:
 
 
 @dataclass(frozen=True, eq=False)
-class _OnOneNumber:
+class _ScalarPriorRow:
     """A prior on one number that is computed from the quantities."""
 
     what: str
@@ -64,7 +64,7 @@ class _OnOneNumber:
 
 
 @dataclass(frozen=True, eq=False)
-class QuantityPrior(_OnOneNumber):
+class QuantityPrior(_ScalarPriorRow):
     """A prior on one quantity, by its position in theta."""
 
     at: int
@@ -98,7 +98,7 @@ class QuantityPrior(_OnOneNumber):
 
 
 @dataclass(frozen=True, eq=False)
-class ExpressionPrior(_OnOneNumber):
+class ExpressionPrior(_ScalarPriorRow):
     """A prior on an expression of quantities and numbers, as `MappedExpressions` of one row over all of n."""
 
     expression: MappedExpressions
@@ -196,7 +196,7 @@ class _NormalRows:
 
 
 @dataclass(frozen=True, eq=False)
-class Joint(_NormalRows):
+class JointPriorRows(_NormalRows):
     """A normal prior on several quantities together."""
 
     def identity(self) -> tuple[Any, ...]:
@@ -205,7 +205,7 @@ class Joint(_NormalRows):
 
 
 @dataclass(frozen=True, eq=False)
-class Smooth(_NormalRows):
+class SmoothnessPenalty(_NormalRows):
     """The penalty on the roughness of an estimated input, `label`, which experiments may share:  1/2 weight |R z|^2.
 
     z are the values at knots, or their logarithms; R is that of castfit.experiment.estimated_inputs.  It is no
@@ -229,7 +229,7 @@ class Smooth(_NormalRows):
         return self.at, self.log, self.root, self.offset, None if self.chosen else self.weight
 
 
-Term = QuantityPrior | ExpressionPrior | Joint | Smooth
+Term = QuantityPrior | ExpressionPrior | JointPriorRows | SmoothnessPenalty
 """A prior on something that is computed from the quantities."""
 
 
@@ -253,7 +253,7 @@ def prior_rows(terms: Sequence[Term], natural: Array, slope: Array) -> PriorRows
     rows = np.concatenate([np.empty(0), *(r for r, _, _, _ in term_rows)])
     with np.errstate(invalid="ignore", over="ignore"):
         parts = [_sparse(term, term_row[1]) for term, term_row in zip(terms, term_rows, strict=True)]
-        jacobian = below(parts, slope.size).scaled(columns=slope)
+        jacobian = stack_rows(parts, slope.size).scaled(columns=slope)
     failure = next((message for _, _, _, message in term_rows if message), "")
     if not failure and not np.isfinite(jacobian.entry).all():
         failure = "the derivative of a prior is not finite"

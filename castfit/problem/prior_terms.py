@@ -16,30 +16,30 @@ import scipy
 
 from castfit._support.status import suggest
 from castfit.densities.priors import (
-    Belief,
+    PriorTerm,
     JointNormal,
     LaplacePrior,
     Normal,
     Penalty,
     PriorDistribution,
     Truncated,
-    contradictions,
+    prior_bound_conflicts,
 )
 from castfit.experiment.estimated_inputs import AUTO
 from castfit.experiment.inputs import Placeholder
 from castfit.problem.compiled_experiments import Graph
-from castfit.problem.prior_rows import ExpressionPrior, Joint, QuantityPrior, Smooth, Term
+from castfit.problem.prior_rows import ExpressionPrior, JointPriorRows, QuantityPrior, SmoothnessPenalty, Term
 from castfit.problem.quantities import Quantity, SymbolMeanings, every_parameter, fixed_value, meanings
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
     from castfit.experiment.estimated_inputs import EstimatedInput
-    from castfit.problem.parameters import Statement
+    from castfit.problem.parameters import ProblemStatement
 
 _BEND = 30.0  # second derivative, in the size of the values and their span, that is expected before anything is known
 
 
-def terms_of(statement: Statement, quantities: Sequence[Quantity]) -> tuple[Term, ...]:
+def compile_priors(statement: ProblemStatement, quantities: Sequence[Quantity]) -> tuple[Term, ...]:
     """Work out penalties on estimated inputs, and priors on expressions and on several quantities.
 
     Those on one quantity are with the quantities already.
@@ -47,7 +47,7 @@ def terms_of(statement: Statement, quantities: Sequence[Quantity]) -> tuple[Term
     return tuple(_terms(statement, quantities))
 
 
-def _terms(statement: Statement, quantities: Sequence[Quantity]) -> Iterable[Term]:
+def _terms(statement: ProblemStatement, quantities: Sequence[Quantity]) -> Iterable[Term]:
     yield from _smooth_terms(statement, quantities)
     for entry in statement.priors:
         if isinstance(entry, JointNormal):
@@ -58,10 +58,10 @@ def _terms(statement: Statement, quantities: Sequence[Quantity]) -> Iterable[Ter
             yield from _of_expression(entry, entry.what, statement, quantities)
 
 
-def _smooth_terms(statement: Statement, quantities: Sequence[Quantity]) -> tuple[Smooth, ...]:
+def _smooth_terms(statement: ProblemStatement, quantities: Sequence[Quantity]) -> tuple[SmoothnessPenalty, ...]:
     """Return the penalties on estimated inputs, each function once."""
     index_by_quantity = {(q.of, q.experiment): j for j, q in enumerate(quantities)}
-    penalties: dict[tuple[Any, ...], Smooth] = {}
+    penalties: dict[tuple[Any, ...], SmoothnessPenalty] = {}
     has_many_experiments = len({q.experiment for q in quantities if q.experiment is not None}) > 1
     for e in statement.experiments:
         for u in e.inputs.values():
@@ -79,7 +79,7 @@ def _smooth_terms(statement: Statement, quantities: Sequence[Quantity]) -> tuple
     return tuple(penalties.values())
 
 
-def _smooth_term(spec: EstimatedInput, label: str, values: Array, positions: Sequence[int], n_theta: int) -> Smooth | None:
+def _smooth_term(spec: EstimatedInput, label: str, values: Array, positions: Sequence[int], n_theta: int) -> SmoothnessPenalty | None:
     """Return the penalty on values at positions `positions`, numbers where that is -1; None if all are."""
     is_free = np.array(positions) >= 0
     if not is_free.any():
@@ -91,14 +91,14 @@ def _smooth_term(spec: EstimatedInput, label: str, values: Array, positions: Seq
     k = int(is_free.sum())
     root, offset = spec.roughness[:, is_free], spec.roughness[:, ~is_free] @ z[~is_free]
     free_positions = np.array(positions, dtype=np.intp)[is_free]
-    return Smooth("", free_positions, np.full(k, spec.log), np.zeros(k), root, offset, 0.0, n_theta, label, weight, is_chosen)
+    return SmoothnessPenalty("", free_positions, np.full(k, spec.log), np.zeros(k), root, offset, 0.0, n_theta, label, weight, is_chosen)
 
 
-def _joint(entry: JointNormal, quantities: Sequence[Quantity]) -> Joint:
+def _joint(entry: JointNormal, quantities: Sequence[Quantity]) -> JointPriorRows:
     names = [q.name for q in quantities]
     positions = np.array([names.index(n) for n in entry.names], dtype=np.intp)
     log = np.asarray(entry.log, dtype=np.bool_)
-    return Joint(entry.label, positions, log, entry.mean, entry.root, entry.offset, entry.constant, len(names))
+    return JointPriorRows(entry.label, positions, log, entry.mean, entry.root, entry.offset, entry.constant, len(names))
 
 
 def _pulls(entry: Penalty, quantities: Sequence[Quantity]) -> Iterable[Term]:
@@ -114,7 +114,7 @@ def _pulls(entry: Penalty, quantities: Sequence[Quantity]) -> Iterable[Term]:
             root = scipy.linalg.helmert(k) / deviation  # root^T root = (1 - ones / k) weight, in k - 1 rows
             log = np.full(k, entry.on == "log", dtype=np.bool_)
             positions = np.array(indices, dtype=np.intp)
-            yield Joint(entry.label, positions, log, np.zeros(k), root, np.zeros(k - 1), 0.0, n)
+            yield JointPriorRows(entry.label, positions, log, np.zeros(k), root, np.zeros(k - 1), 0.0, n)
             continue
         for j in indices:
             center = quantities[j].guess if isinstance(entry.towards, str) else entry.towards[name]
@@ -144,7 +144,7 @@ def _meant(name: str, quantities: Sequence[Quantity]) -> list[int]:
     return exactly or [j for j, q in enumerate(quantities) if q.of == name and q.experiment is not None]
 
 
-def _readings(names: Sequence[str], statement: Statement, quantities: Sequence[Quantity]) -> list[SymbolMeanings]:
+def _readings(names: Sequence[str], statement: ProblemStatement, quantities: Sequence[Quantity]) -> list[SymbolMeanings]:
     def means(name: str, quantity: Quantity, experiment: str) -> bool:
         return quantity.experiment == experiment and quantity.of == name
 
@@ -152,7 +152,7 @@ def _readings(names: Sequence[str], statement: Statement, quantities: Sequence[Q
 
 
 def _of_expression(
-    entry: Belief, expression: ca.SX, statement: Statement, quantities: Sequence[Quantity]
+    entry: PriorTerm, expression: ca.SX, statement: ProblemStatement, quantities: Sequence[Quantity]
 ) -> Iterable[ExpressionPrior]:
     graph = Graph.of([expression], {})
     for reading in _readings(graph.names, statement, quantities):
@@ -163,13 +163,13 @@ def _of_expression(
         )
 
 
-def entry_mistakes(statement: Statement, quantities: Sequence[Quantity]) -> list[str]:
+def entry_mistakes(statement: ProblemStatement, quantities: Sequence[Quantity]) -> list[str]:
     """Find mistakes in priors on expressions, on several quantities, and by name."""
     mistakes: list[str] = []
     names = [q.name for q in quantities]
     known_names = tuple(dict.fromkeys((*names, *(q.of for q in quantities))))
     for entry in statement.priors:
-        if isinstance(entry, Belief):
+        if isinstance(entry, PriorTerm):
             mistakes += _belief_mistakes(entry, statement, quantities)
         elif isinstance(entry, JointNormal):
             mistakes += [
@@ -188,7 +188,7 @@ def entry_mistakes(statement: Statement, quantities: Sequence[Quantity]) -> list
     return mistakes
 
 
-def _belief_mistakes(entry: Belief, statement: Statement, quantities: Sequence[Quantity]) -> list[str]:
+def _belief_mistakes(entry: PriorTerm, statement: ProblemStatement, quantities: Sequence[Quantity]) -> list[str]:
     known_names = tuple(dict.fromkeys((*(q.name for q in quantities), *(q.of for q in quantities))))
     if isinstance(entry.what, str):
         matching_quantities = [quantities[j] for j in _meant(entry.what, quantities)]
@@ -196,7 +196,7 @@ def _belief_mistakes(entry: Belief, statement: Statement, quantities: Sequence[Q
             return [f"priors names {entry.label}, which is not estimated: {suggest(entry.what, known_names)}"]
         if any(q.prior is not entry.prior for q in matching_quantities):
             return [f"{entry.label} has two priors; leave one of them out"]
-        return [m for q in matching_quantities for m in contradictions(f"'{q.name}'", q.guess, q.lower, q.upper, entry.prior)]
+        return [m for q in matching_quantities for m in prior_bound_conflicts(f"'{q.name}'", q.guess, q.lower, q.upper, entry.prior)]
     symbols = list(dict.fromkeys(s.name() for s in ca.symvar(entry.what)))
     fixed = [n for n in every_parameter(statement.model, statement.parameters) if n in statement.parameters]
     unknown_symbols = [n for n in symbols if n not in known_names and n not in fixed]

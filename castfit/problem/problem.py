@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from castfit._support.arguments import is_one_of, is_within, items, named, reals, text
+from castfit._support.arguments import is_one_of, is_within, read_sequence, read_mapping, read_reals, shorten_repr
 from castfit._support.public_names import public
-from castfit._support.status import check, told, unknown_names
+from castfit._support.status import raise_if_mistakes, collect_mistakes, unknown_names
 from castfit._support.views import views
-from castfit.densities.noise.unknown import Unknown
+from castfit.densities.noise.unknown import UnknownSigma
 from castfit.densities.priors import Entry, Normal, Priors, read_entries
 from castfit.experiment.experiment import Experiment
 from castfit.model.model import Model
 from castfit.problem.compiled_experiments import Condition
-from castfit.problem.compiled_problem import Posed, compose, described
+from castfit.problem.compiled_problem import CompiledProblem, compose, summarize_problem
 from castfit.problem.constraint_compilation import constant_mistakes, held_mistakes
 from castfit.problem.constraints import Constraint, read_constraints
 from castfit.problem.parameters import (
     Parameter,
-    Statement,
+    ProblemStatement,
     estimated_inputs,
     initial_values,
     with_knots,
@@ -37,7 +37,7 @@ from castfit.problem.parameters import (
     with_scales,
 )
 from castfit.problem.prior_terms import entry_mistakes
-from castfit.problem.quantities import Quantity, quantities_of
+from castfit.problem.quantities import Quantity, list_quantities
 from castfit.problem.validation import (
     UnmeasuredError,
     guess_mistakes,
@@ -65,7 +65,7 @@ _T = TypeVar("_T")
 
 def _of_posed(name: str, doc: str = "") -> Any:
     """Return the property of a `Problem` that is one of what follows from it."""
-    return property(lambda self: getattr(self.posed, name), doc=doc or getattr(Posed, name).__doc__)
+    return property(lambda self: getattr(self.posed, name), doc=doc or getattr(CompiledProblem, name).__doc__)
 
 
 @public("castfit")
@@ -156,22 +156,22 @@ class Problem:
         self.experiments: tuple[Experiment, ...] = tuple(labeled_experiments)
         self.parameters: dict[str, Parameter] = {
             n: v if isinstance(v, Parameter) else Parameter(v)
-            for n, v in named("parameters", parameters, mistakes).items()
+            for n, v in read_mapping("parameters", parameters, mistakes).items()
         }
         self.state_bounds: dict[str, tuple[float, float]] = {
-            n: _bounds(n, v, mistakes) for n, v in named("state_bounds", state_bounds, mistakes).items()
+            n: _bounds(n, v, mistakes) for n, v in read_mapping("state_bounds", state_bounds, mistakes).items()
         }
         self.constraints: tuple[Constraint, ...] = read_constraints(constraints, mistakes)
         self.given_priors: tuple[Entry, ...] = read_entries(priors, mistakes)
-        self.units: dict[str, str] = named("units", units, mistakes)
+        self.units: dict[str, str] = read_mapping("units", units, mistakes)
         argument: Any = model
         if not isinstance(argument, Model):
-            check("Problem", [f"model is {text(argument)}; give a Model", *mistakes])
+            raise_if_mistakes("Problem", [f"model is {shorten_repr(argument)}; give a Model", *mistakes])
         mistakes += [f"{e.name}: {m}" for e in labeled_experiments for m in reset_mistakes(model, e)]
         mistakes += _unit_mistakes(self.units, model, self.parameters)
         all_parameters, unguessed = with_scales(model, self.experiments, self.parameters)
         all_parameters = with_knots(self.experiments, all_parameters)
-        statement = Statement(
+        statement = ProblemStatement(
             model,
             tuple(with_resets(model, e) for e in labeled_experiments),
             all_parameters,
@@ -183,17 +183,17 @@ class Problem:
         )
         mistakes += scale_mistakes(model, self.parameters)
         mistakes += local_mistakes(model, self.experiments, self.parameters)
-        check("Problem", mistakes + statement_mistakes(statement))
-        check("Problem", entry_mistakes(statement, quantities_of(statement)))
+        raise_if_mistakes("Problem", mistakes + statement_mistakes(statement))
+        raise_if_mistakes("Problem", entry_mistakes(statement, list_quantities(statement)))
         compiled_problem = compose(statement)
-        check("Problem", name_mistakes(compiled_problem) or held_mistakes(compiled_problem, self.constraints))
+        raise_if_mistakes("Problem", name_mistakes(compiled_problem) or held_mistakes(compiled_problem, self.constraints))
         compiled_problem = compiled_problem.holding(self.constraints)
         unmeasured = support_mistakes(compiled_problem)
         other_mistakes = guess_mistakes(compiled_problem) + constant_mistakes(compiled_problem, compiled_problem.guess) + compiled_problem.contradictions
-        check("Problem", [*unmeasured.values(), *other_mistakes] if other_mistakes else [])
+        raise_if_mistakes("Problem", [*unmeasured.values(), *other_mistakes] if other_mistakes else [])
         if unmeasured:
             raise UnmeasuredError("Problem", unmeasured)
-        self.posed: Posed = compiled_problem
+        self.posed: CompiledProblem = compiled_problem
         """What follows from all this: what transcriptions, solvers and drivers work with."""
 
     def smoothed(self, weights: Mapping[str, float]) -> Problem:
@@ -251,7 +251,7 @@ class Problem:
         """
         return self.posed.theta_from(values)
 
-    def without_priors(self) -> Posed:
+    def without_priors(self) -> CompiledProblem:
         """Return the problem of the data alone; bounds stay, those by which a prior excludes values too."""
         return self.posed.without_priors()
 
@@ -273,24 +273,24 @@ class Problem:
         from castfit.densities.noise.models import LOSSES
 
         if not is_one_of(loss, "linear", *LOSSES):
-            check("loss", [f"loss is {text(loss)}; choose 'linear', {', '.join(map(repr, LOSSES))}"])
+            raise_if_mistakes("loss", [f"loss is {shorten_repr(loss)}; choose 'linear', {', '.join(map(repr, LOSSES))}"])
         if is_one_of(loss, "linear"):
             of_none = "f_scale is that of a robust loss; give loss='huber' or another, or leave f_scale out"
-            check("loss", [] if is_within(f_scale, 1.0, 1.0) else [of_none])
+            raise_if_mistakes("loss", [] if is_within(f_scale, 1.0, 1.0) else [of_none])
             return self
         model = LOSSES[loss](f_scale=f_scale)
-        unknown_flags = (isinstance(n.sigma, Unknown) for e in self.experiments for n in e.noise.values())
+        unknown_flags = (isinstance(n.sigma, UnknownSigma) for e in self.experiments for n in e.noise.values())
         has_unknown_sigma = any(e.sigma is None for e in self.experiments) or any(unknown_flags)
-        check("loss", model.option_mistakes() + (model.spread_mistakes() if has_unknown_sigma else []))
+        raise_if_mistakes("loss", model.option_mistakes() + (model.spread_mistakes() if has_unknown_sigma else []))
         experiments = tuple(e.robust(model) for e in self.experiments)
         if all(e is original for e, original in zip(experiments, self.experiments, strict=True)):
-            check("loss", ["no output has normal errors, to be made robust; leave loss out"])
+            raise_if_mistakes("loss", ["no output has normal errors, to be made robust; leave loss out"])
         return self.replace(experiments=experiments)
 
     def replace(self, **changes: Any) -> Problem:
         """Return the problem with other arguments of its constructor, by name."""
         arguments = self._arguments
-        check("Problem.replace", unknown_names("unknown argument '{}'", changes, arguments))
+        raise_if_mistakes("Problem.replace", unknown_names("unknown argument '{}'", changes, arguments))
         return Problem(**{**arguments, **changes}).measured_by(self.posed.format_measure)
 
     def measured_by(self, format_measure: str) -> Problem:
@@ -318,7 +318,7 @@ class Problem:
         return views().reports.card(self)
 
     def __repr__(self) -> str:
-        return described("Problem", self.posed)
+        return summarize_problem("Problem", self.posed)
 
     def __reduce__(self) -> Any:
         """Pickle by the constructor's arguments; compiled functions are rebuilt."""
@@ -329,7 +329,7 @@ def _rebuilt(format_measure: str, **arguments: Any) -> Problem:
     return Problem(**arguments).measured_by(format_measure)
 
 
-Posable = Problem | Posed
+Posable = Problem | CompiledProblem
 """What transcriptions, `fit` and drivers take: what a user said, or what a driver made of it."""
 
 
@@ -352,8 +352,8 @@ def kind_mistakes(problem: Any, *, may_be_fixed: bool = False) -> list[str]:
 
     A fit that only evaluates (`may_be_fixed`) needs nothing free.
     """
-    if not isinstance(problem, (Problem, Posed)):
-        return [f"problem is {text(problem)}; give a Problem"]
+    if not isinstance(problem, (Problem, CompiledProblem)):
+        return [f"problem is {shorten_repr(problem)}; give a Problem"]
     noises = problem.posed.model.noises
     if noises:
         return [f"the model has noises ({', '.join(noises)}), which only fit(problem) estimates, with the path"]
@@ -364,15 +364,15 @@ def kind_mistakes(problem: Any, *, may_be_fixed: bool = False) -> list[str]:
 
 def start_mistakes(problem: Any, start: Any) -> list[str]:
     """Describe mistakes in the start values of a search; empty if `problem` is not a problem."""
-    if not isinstance(problem, (Problem, Posed)):
+    if not isinstance(problem, (Problem, CompiledProblem)):
         return []
-    messages = told(lambda: problem.posed.theta_from(start))
+    messages = collect_mistakes(lambda: problem.posed.theta_from(start))
     return [message if message.startswith("start") else f"start: {message}" for message in messages]
 
 
 def with_nodes(problem: Posable, order: int) -> Posable | None:
     """Return the problem with `order` nodes in each delay line; None if a compiled problem cannot be recompiled."""
-    if isinstance(problem, Posed):
+    if isinstance(problem, CompiledProblem):
         return problem.with_order(order)
     return problem.with_nodes(order)
 
@@ -382,7 +382,7 @@ def _unit_mistakes(units: Mapping[str, Any], model: Model, parameters: Mapping[s
     known_names = dict.fromkeys(("time", *model.output_names, *model.parameters, *parameters, *model.inputs))
     unknown_name_mistakes = unknown_names("units names '{}', which is unknown", units, known_names)
     type_mistakes = [
-        f"the unit of '{name}' is {text(unit)}; give text such as 'mmol/L'"
+        f"the unit of '{name}' is {shorten_repr(unit)}; give text such as 'mmol/L'"
         for name, unit in units.items()
         if not isinstance(unit, str)
     ]
@@ -393,21 +393,21 @@ def _items(label: str, value: Any, kind: type[_T], mistakes: list[str]) -> list[
     """Read one or several things of a kind."""
     if isinstance(value, kind):
         return [value]
-    entries = items(value)
+    entries = read_sequence(value)
     if entries is None:
-        mistakes.append(f"{label} is {text(value)}; give a list of {kind.__name__}")
+        mistakes.append(f"{label} is {shorten_repr(value)}; give a list of {kind.__name__}")
         return []
     invalid_entries = [item for item in entries if not isinstance(item, kind)]
-    mistakes += [f"{label} contains {text(item)}; give {kind.__name__}(...)" for item in invalid_entries]
+    mistakes += [f"{label} contains {shorten_repr(item)}; give {kind.__name__}(...)" for item in invalid_entries]
     return [item for item in entries if isinstance(item, kind)]
 
 
 def _bounds(name: str, value: Any, mistakes: list[str]) -> tuple[float, float]:
     """Read the bounds of a state."""
-    pair = reals(value)
+    pair = read_reals(value)
     if pair is None or pair.shape != (2,) or not pair[0] <= pair[1]:
         mistakes.append(
-            f"state_bounds of '{name}' are {text(value)}; give (lower, upper) with lower <= upper, infinite for none"
+            f"state_bounds of '{name}' are {shorten_repr(value)}; give (lower, upper) with lower <= upper, infinite for none"
         )
         return -np.inf, np.inf
     return float(pair[0]), float(pair[1])

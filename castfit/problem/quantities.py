@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 import casadi as ca
 
 from castfit._support.records import dataclass
-from castfit._support.reprs import brief
-from castfit.densities.priors import Belief
-from castfit.experiment.events import symbols_of
+from castfit._support.reprs import add_brief_repr
+from castfit.densities.priors import PriorTerm
+from castfit.experiment.events import event_symbols
 from castfit.experiment.experiment import Experiment, Free
 from castfit.model.scaled_outputs import measured_with
-from castfit.problem.parameters import Parameter, Statement, estimated_inputs, initial_values
+from castfit.problem.parameters import Parameter, ProblemStatement, estimated_inputs, initial_values
 
 if TYPE_CHECKING:
     from castfit.densities.priors import PriorDistribution
     from castfit.model.model import Model
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True)
 class Quantity:
     """One entry of theta.
@@ -67,7 +67,7 @@ def names_used(model: Model, experiment: Experiment) -> frozenset[str]:
         values = (*values, *initial_values(model, previous).values(), *previous.parameters.values())
     expression_names = (symbol.name() for v in values if isinstance(v, ca.SX) for symbol in ca.symvar(v))
     no_parameters = {*model.states, *model.algebraic_states, *model.inputs, model.system.t.name()}
-    event_names = symbols_of(experiment.events) - no_parameters
+    event_names = event_symbols(experiment.events) - no_parameters
     knot_names = (u.names(n) for n, u in estimated_inputs(experiment).items())
     at_knots = (name for names in knot_names for name in names)
     unmeasured_scales = measured_with(model.scalings, model.scalings) - measured_with(model.scalings, experiment.measured)
@@ -131,13 +131,13 @@ def meanings(
     return symbol_meanings
 
 
-def quantities_of(statement: Statement) -> tuple[Quantity, ...]:
+def list_quantities(statement: ProblemStatement) -> tuple[Quantity, ...]:
     """List the estimated quantities: shared parameters, then per experiment local parameters and initial states."""
     quantities: list[Quantity] = []
     has_many_experiments = len(statement.experiments) > 1
     parameters_by_name = {n: statement.parameters.get(n) for n in every_parameter(statement.model, statement.parameters)}
     free_parameters = {n: p for n, p in parameters_by_name.items() if p is not None and not p.fixed}
-    by_name = {b.what: b.prior for b in statement.priors if isinstance(b, Belief) and isinstance(b.what, str)}
+    by_name = {b.what: b.prior for b in statement.priors if isinstance(b, PriorTerm) and isinstance(b.what, str)}
     for name, p in free_parameters.items():
         if not p.local:
             assert not isinstance(p.value, Mapping)

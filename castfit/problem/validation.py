@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import is_one_of, named, text
+from castfit._support.arguments import is_one_of, read_mapping, shorten_repr
 from castfit._support.bounds import bound_mistakes
 from castfit._support.status import InputError, suggest, unknown_names
-from castfit.densities.priors import Belief, contradictions, prior_mistakes
+from castfit.densities.priors import PriorTerm, prior_bound_conflicts, prior_mistakes
 from castfit.densities.priors.distributions import start_mistakes
 from castfit.experiment.events import (
     Doses,
     Event,
-    Occurrence,
+    ScheduledEvent,
     ParameterSwitch,
     input_jumps,
     occurrences,
-    symbols_of,
-    too_late,
+    event_symbols,
+    is_after_data,
 )
 from castfit.experiment.experiment import Consistent, Experiment, Free, SteadyStart
 from castfit.experiment.inputs import Input
@@ -33,17 +33,17 @@ from castfit.model.scaled_outputs import measured_with
 from castfit.problem.constraint_compilation import shape_mistakes, symbol_mistakes
 from castfit.problem.constraints import repeated_names
 from castfit.problem.observables import parameter_of, unknowns
-from castfit.problem.parameters import Parameter, Statement, estimated_inputs, initial_values, measured_times
+from castfit.problem.parameters import Parameter, ProblemStatement, estimated_inputs, initial_values, measured_times
 from castfit.problem.quantities import every_parameter, names_used, noise_names
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Mask
     from castfit.experiment.estimated_inputs import EstimatedInput
     from castfit.model.model import System
-    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.compiled_problem import CompiledProblem
 
 
-def statement_mistakes(statement: Statement) -> list[str]:
+def statement_mistakes(statement: ProblemStatement) -> list[str]:
     """Find every mistake that concerns names, values and coverage."""
     model = statement.model
     mistakes: list[str] = []
@@ -86,26 +86,26 @@ def statement_mistakes(statement: Statement) -> list[str]:
         mistakes += symbol_mistakes(constraint, model, (*statement.parameters, *generated))
     mistakes += _input_mistakes(statement)
     for entry in statement.priors:
-        mistakes += prior_mistakes(entry.label, entry.prior) if isinstance(entry, Belief) else []
+        mistakes += prior_mistakes(entry.label, entry.prior) if isinstance(entry, PriorTerm) else []
     for experiment in statement.experiments:
         mistakes += [f"{experiment.name}: {m}" for m in _experiment_mistakes(statement, experiment)]
     return mistakes
 
 
-def _noise_mistakes(statement: Statement) -> list[str]:
+def _noise_mistakes(statement: ProblemStatement) -> list[str]:
     """Find values that are given to white noise, and events that hold it."""
     noises, remedy = {*statement.model.noises}, "it has no value at a time; leave it out"
     mistakes = [f"'{n}' is white noise of the model, not a parameter: {remedy}" for n in statement.parameters if n in noises]
     for e in statement.experiments if noises else ():
         graphs = [v for v in (*(m.sigma for m in e.noise.values()), *e.initial.values()) if isinstance(v, ca.SX)]
         symbol_names = {s.name() for graph in graphs for s in ca.symvar(graph)}
-        assigned_noises = noises & {*e.parameters, *symbols_of(e.events), *symbol_names}
+        assigned_noises = noises & {*e.parameters, *event_symbols(e.events), *symbol_names}
         where = "parameters, events, initial values and sigma"
         mistakes += [f"{e.name}: '{n}' is white noise: {remedy} of {where}" for n in sorted(assigned_noises)]
     return mistakes
 
 
-def _unknown_sigma_mistakes(statement: Statement) -> list[str]:
+def _unknown_sigma_mistakes(statement: ProblemStatement) -> list[str]:
     """Find unknown sigmas of which different things are said, or whose parameter's name is taken."""
     variants: dict[str, set[tuple[Any, ...]]] = {}
     parameter_names, clashing_names = every_parameter(statement.model, statement.parameters), dict[str, None]()
@@ -139,14 +139,14 @@ def _parameter_mistakes(
     """Find mistakes in a parameter whose value the experiments `needing` use."""
     value, label = parameter.value, f"parameter '{name}'"
     mistakes = [
-        f"{label}: {flag} is {text(choice)}; give True or False"
+        f"{label}: {flag} is {shorten_repr(choice)}; give True or False"
         for flag, choice in (("fixed", parameter.fixed), ("local", parameter.local))
         if not is_one_of(choice, True, False, np.True_, np.False_)
     ]
     if isinstance(value, Mapping):
         if not is_one_of(parameter.local, True, np.True_):
             return [*mistakes, f"{label} has a value per experiment but is not local; add local=True"]
-        values_by_experiment = named(label, value, mistakes)
+        values_by_experiment = read_mapping(label, value, mistakes)
         mistakes += unknown_names(f"{label} has a value for '{{}}'", values_by_experiment, experiments)
         mistakes += [f"local {label} has no value for '{e}'" for e in needing if e not in values_by_experiment]
         mistakes += [
@@ -163,11 +163,11 @@ def _parameter_mistakes(
     if parameter.starts is not None and is_one_of(parameter.fixed, True, np.True_):
         distribution_mistakes.append(f"{label} is fixed, so that no starts of it are drawn; leave starts= out")
     if not value_mistakes and not distribution_mistakes and not is_one_of(parameter.fixed, True, np.True_):
-        distribution_mistakes = [m for where, v in values for m in contradictions(where, float(v), *bounds, parameter.prior)]
+        distribution_mistakes = [m for where, v in values for m in prior_bound_conflicts(where, float(v), *bounds, parameter.prior)]
     return mistakes + value_mistakes + distribution_mistakes
 
 
-def _experiment_mistakes(statement: Statement, experiment: Experiment) -> list[str]:
+def _experiment_mistakes(statement: ProblemStatement, experiment: Experiment) -> list[str]:
     model, start, end = statement.model, experiment.start, experiment.end
     neither = "'{}' is measured but is neither a state nor an output"
     mistakes = unknown_names(neither, experiment.measured, model.output_names)
@@ -338,7 +338,7 @@ def reset_mistakes(model: Model, experiment: Experiment) -> list[str]:
     ]
 
 
-def _input_mistakes(statement: Statement) -> list[str]:
+def _input_mistakes(statement: ProblemStatement) -> list[str]:
     """Find every mistake in the specification of estimated inputs."""
     mistakes: list[str] = []
     uses_by_label: dict[str, list[tuple[str, EstimatedInput, Experiment]]] = {}
@@ -407,7 +407,7 @@ def _elsewhere(input_name: str, experiment: Experiment) -> list[str]:
     ]
     for i, event in enumerate(experiment.events):
         simple = isinstance(event, Event) and not isinstance(event.time, ca.SX) and event.when is None
-        if not simple and input_name in symbols_of([event]):
+        if not simple and input_name in event_symbols([event]):
             mistakes.append(
                 f"event {i + 1} contains the input '{input_name}', which is estimated; that is possible for an Event at a "
                 "known time only"
@@ -422,7 +422,7 @@ def _elsewhere(input_name: str, experiment: Experiment) -> list[str]:
     return mistakes
 
 
-def _event_mistakes(statement: Statement, experiment: Experiment, parameters: Sequence[str]) -> list[str]:
+def _event_mistakes(statement: ProblemStatement, experiment: Experiment, parameters: Sequence[str]) -> list[str]:
     """Find every mistake in the events of an experiment; `parameters` are the names of all that there are."""
     model, start, end = statement.model, experiment.start, experiment.end
     mistakes: list[str] = []
@@ -435,7 +435,7 @@ def _event_mistakes(statement: Statement, experiment: Experiment, parameters: Se
         early = [t for t in times if t < start]
         if early:
             mistakes.append(f"{label} happens at t = {early[0]:g}, before the start {start:g}; events come after it")
-        elif too_late(event, end):
+        elif is_after_data(event, end):
             mistakes.append(
                 f"{label} happens at t = {min(times):g}, after the last measurement at {end:g}; no data can show it"
             )
@@ -490,7 +490,7 @@ def _names(values: Iterable[object]) -> list[str]:
     return list(dict.fromkeys(s.name() for v in values if isinstance(v, ca.SX) for s in ca.symvar(v)))
 
 
-def _side_mistakes(happens: Sequence[Occurrence]) -> list[str]:
+def _side_mistakes(happens: Sequence[ScheduledEvent]) -> list[str]:
     """Find times at which something is to be measured before and after."""
     sides: dict[float, set[str]] = {}
     for o in happens:
@@ -506,7 +506,7 @@ def _side_mistakes(happens: Sequence[Occurrence]) -> list[str]:
 # What can be told only of the problem that follows
 
 
-def name_mistakes(compiled_problem: Posed) -> list[str]:
+def name_mistakes(compiled_problem: CompiledProblem) -> list[str]:
     """Find quantities of one name: a parameter may be called as castfit calls an initial state or a local value."""
     descriptions_by_name: dict[str, list[str]] = {}
     for q in compiled_problem.quantities:
@@ -530,7 +530,7 @@ class UnmeasuredError(InputError):
         return type(self), (self.where, dict(zip(self.names, self.problems, strict=True)))
 
 
-def support_mistakes(compiled_problem: Posed) -> dict[str, str]:
+def support_mistakes(compiled_problem: CompiledProblem) -> dict[str, str]:
     """Find estimated quantities that no measurement can depend on, by the structure of the graph."""
     system = compiled_problem.model.system
     x, z, p = system.x, system.z, system.p
@@ -560,7 +560,7 @@ def support_mistakes(compiled_problem: Posed) -> dict[str, str]:
     }
 
 
-def _bound_up(compiled_problem: Posed, j: int) -> bool:
+def _bound_up(compiled_problem: CompiledProblem, j: int) -> bool:
     """Whether an equation of quantities, or a constraint at points, may determine a quantity that nothing measures."""
     return bool(compiled_problem.path) or any(r.lower == r.upper and r.involved[j] for r in compiled_problem.relations)
 
@@ -573,14 +573,14 @@ def _matched(system: System) -> ca.SX:
     return ca.vertcat(*(system.alg[rows[columns.index(j)]] for j in range(len(columns))))
 
 
-def guess_mistakes(compiled_problem: Posed) -> list[str]:
+def guess_mistakes(compiled_problem: CompiledProblem) -> list[str]:
     """Find initial values and parameters that cannot be computed at the guess."""
     failure = compiled_problem.priors(compiled_problem.guess).failure
     mistakes = [f"{failure}, the guess; change prior or guess"] if failure else []
     return mistakes + point_mistakes(compiled_problem, compiled_problem.guess, "the guess") + _event_guess_mistakes(compiled_problem)
 
 
-def _event_guess_mistakes(compiled_problem: Posed) -> list[str]:
+def _event_guess_mistakes(compiled_problem: CompiledProblem) -> list[str]:
     """Find events that cannot happen at the guess."""
     mistakes: list[str] = []
     for condition in compiled_problem.conditions:
@@ -599,7 +599,7 @@ def _event_guess_mistakes(compiled_problem: Posed) -> list[str]:
     return mistakes
 
 
-def point_mistakes(compiled_problem: Posed, theta: Array, point_name: str = "") -> list[str]:
+def point_mistakes(compiled_problem: CompiledProblem, theta: Array, point_name: str = "") -> list[str]:
     """Find initial values, parameters and delays that cannot be computed at theta (n_theta,).
 
     Where it is `point_name` something, messages say so; else times of events that cannot be are mistakes, too.

@@ -6,12 +6,12 @@ figures.  `markup` and `tables` make elements, `page` puts sections together.  R
 sections a page has, then `result_sections`.
 """
 
-from castfit._support.arguments import Door
+from castfit._support.arguments import CallGuard
 from castfit.report.cards import card
 from castfit.report.plan_page import plan_report
 from castfit.report.report import report
 
-plan_report = Door(plan_report, "report")(plan_report)  # methods pass their options on: which there are is known here
-report = Door(report, "report")(report)
+plan_report = CallGuard(plan_report, "report")(plan_report)  # methods pass their options on: which there are is known here
+report = CallGuard(report, "report")(report)
 
 __all__ = ["card", "plan_report", "report"]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from castfit._support.text_tables import Sheet, Tabled, rounded
+from castfit._support.text_tables import TextTable, TabularReport, format_to_error
 from castfit.drive.run.run_result import SearchResult
 from castfit.drive.search.compare.result import ComparisonResult
 from castfit.drive.search.multistart.result import MultistartResult
 from castfit.model.model import Model
-from castfit.plots._canvas import symbol
-from castfit.problem.compiled_problem import Posed
+from castfit.plots._canvas import objective_symbol
+from castfit.problem.compiled_problem import CompiledProblem
 from castfit.problem.problem import Problem
 from castfit.report import problem_sections, result_sections, run_sections
 from castfit.report.markup import Content, Markup, joined, tag
@@ -27,7 +27,7 @@ _STYLE = Markup(
 )
 
 
-def card(subject: Result | SearchResult | Tabled | Problem | Posed | Model) -> str:
+def card(subject: Result | SearchResult | TabularReport | Problem | CompiledProblem | Model) -> str:
     """Return HTML for a notebook.
 
     Parameters
@@ -39,7 +39,7 @@ def card(subject: Result | SearchResult | Tabled | Problem | Posed | Model) -> s
     return tag("div", tag("style", _STYLE), content, class_="castfit")
 
 
-def _content(subject: Result | SearchResult | Tabled | Problem | Posed | Model) -> Markup:
+def _content(subject: Result | SearchResult | TabularReport | Problem | CompiledProblem | Model) -> Markup:
     if isinstance(subject, Result):
         return _result(subject)
     if isinstance(subject, MultistartResult):
@@ -48,8 +48,8 @@ def _content(subject: Result | SearchResult | Tabled | Problem | Posed | Model) 
         return _comparison(subject)
     if isinstance(subject, SearchResult):
         return _found(subject)
-    if isinstance(subject, Tabled):
-        return joined(sheet(part) if isinstance(part, Sheet) else tag("p", part) for part in subject.parts)
+    if isinstance(subject, TabularReport):
+        return joined(sheet(part) if isinstance(part, TextTable) else tag("p", part) for part in subject.parts)
     return _model(subject) if isinstance(subject, Model) else _problem(subject)
 
 
@@ -64,9 +64,9 @@ def _result(result: Result) -> Markup:
     for name, estimate in result_sections.estimated(result):
         error = estimate.standard_error
         cells = (f"{error:.2g}", result_sections.interval(estimate)) if np.isfinite(error) else ("–", "–")
-        rows.append([name, estimate.unit, rounded(estimate.value, error), *cells, estimate.verdict])
+        rows.append([name, estimate.unit, format_to_error(estimate.value, error), *cells, estimate.verdict])
     method_text = f"{result.transcription}, {result.solver}: {result.iterations} iterations, {result.time:.2f} s"
-    number = f"{symbol(result.measure)} = {result.objective:.6g}"
+    number = f"{objective_symbol(result.measure)} = {result.objective:.6g}"
     facts = f": {number} from {result.n_data} data, {result.dof} degrees of freedom"
     kind = "Result" if result.success else "No solution"
     return joined(
@@ -95,7 +95,7 @@ def _multistart(result: MultistartResult) -> Markup:
 
 def _comparison(result: ComparisonResult) -> Markup:
     above, rows = run_sections.comparison_lead(result, "", ""), result.sheet()
-    best = f"{symbol(result.measure)} = {result.best_objective:.6g}"
+    best = f"{objective_symbol(result.measure)} = {result.best_objective:.6g}"
     return joined(
         _headline("Comparison", f": {len(result.rows)} methods from {len(result.drawn)} starts, {best}"),
         tag("p", above.verdict),
@@ -116,5 +116,5 @@ def _model(model: Model) -> Markup:
     return joined(_headline(kind, parameter_text, inputs, noises), problem_sections.model(model))
 
 
-def _problem(problem: Problem | Posed) -> Markup:
+def _problem(problem: Problem | CompiledProblem) -> Markup:
     return joined(_headline("Problem"), problem_sections.question(problem))

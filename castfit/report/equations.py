@@ -14,7 +14,7 @@ import casadi as ca
 
 from castfit.model.graph_rewriting import TINY
 from castfit.report.markup import Markup, joined, tag
-from castfit.report.mathml_names import Spelling, is_letter, look, name, number
+from castfit.report.mathml_names import Spelling, is_letter, visual_key, name, number
 
 # How firmly the parts of a formula hold together; a weaker one gets brackets.
 _SUM, _PRODUCT, _POWER, _ATOM = 1, 2, 3, 4
@@ -64,7 +64,7 @@ def formula(graph: ca.SX, spell: Spelling = name) -> Markup:
 
 
 @dataclass(frozen=True)
-class _Node:
+class _GraphNode:
     """An operation of a graph; its arguments are positions of nodes before it."""
 
     op: int
@@ -101,9 +101,9 @@ class Typesetter:
                 uses[j] += 1
         for i, node in enumerate(self._nodes):
             sizes[i] += sum(sizes[j] for j in node.arguments)
-        used_symbols = {look(node.symbol) for node in self._nodes if node.symbol is not None}
+        used_symbols = {visual_key(node.symbol) for node in self._nodes if node.symbol is not None}
         numbers = range(1, len(self._nodes) + 1)
-        letter = next(a for a in _LETTERS if not any(look(name(f"{a}{k}")) in used_symbols for k in numbers))
+        letter = next(a for a in _LETTERS if not any(visual_key(name(f"{a}{k}")) in used_symbols for k in numbers))
         for i, node in enumerate(self._nodes):
             if uses[i] > 1 and sizes[i] >= _LONG and node.op != ca.OP_IF_ELSE_ZERO:
                 terms = tuple(self._terms(i))
@@ -159,7 +159,7 @@ class Typesetter:
             return tag("mfrac", *(tag("mrow", self._written(j)[0]) for j in node.arguments)), _POWER
         return self._power(node) or self._call(i, node)
 
-    def _power(self, node: _Node) -> tuple[Markup, int] | None:
+    def _power(self, node: _GraphNode) -> tuple[Markup, int] | None:
         """Typeset powers, roots, exponentials."""
         op, arguments = node.op, node.arguments
         if op in _POWERS:
@@ -174,7 +174,7 @@ class Typesetter:
             return (grown, _POWER) if op == ca.OP_EXP else (less, _SUM)
         return (tag("msqrt", self._written(arguments[0])[0]), _ATOM) if op == ca.OP_SQRT else None
 
-    def _call(self, i: int, node: _Node) -> tuple[Markup, int]:
+    def _call(self, i: int, node: _GraphNode) -> tuple[Markup, int]:
         """Typeset functions and relations."""
         op, arguments = node.op, node.arguments
         if op in _BETWEEN:
@@ -224,7 +224,7 @@ class Typesetter:
             return base if base != "number" else "other"
         return "bracket" if self._written(i)[1] < _PRODUCT else "other"
 
-    def _cases(self, node: _Node) -> list[tuple[Markup, Markup]]:
+    def _cases(self, node: _GraphNode) -> list[tuple[Markup, Markup]]:
         """Return the pairs (value, condition) of an `if_else` expression; empty for other expressions."""
         if node.op != ca.OP_ADD:
             return []
@@ -253,7 +253,7 @@ class Typesetter:
             return tag("mrow", left, tag("mtext", f"\u00a0{_LOGIC[node.op]}\u00a0"), right)
         return self._related(node, _RELATIONS[node.op]) if node.op in _RELATIONS else self._written(i)[0]
 
-    def _related(self, node: _Node, sign: str) -> Markup:
+    def _related(self, node: _GraphNode, sign: str) -> Markup:
         left, right = (self._written(j)[0] for j in node.arguments)
         if sign in _TURNED and self._nodes[node.arguments[0]].op == ca.OP_CONST:  # 1 < x is x > 1
             left, right, sign = right, left, _TURNED[sign]
@@ -273,7 +273,7 @@ def _braces(cases: Iterable[tuple[Markup, Markup]]) -> Markup:
     return tag("mrow", tag("mo", "{"), tag("mtable", rows))
 
 
-def _exponential(nodes: Sequence[_Node], i: int) -> tuple[int, int] | None:
+def _exponential(nodes: Sequence[_GraphNode], i: int) -> tuple[int, int] | None:
     """Return the base and the exponent of a power as castfit.model.graph_rewriting writes it; None if it is none."""
 
     def part(j: int, op: int) -> tuple[int, ...]:
@@ -294,7 +294,7 @@ def _exponential(nodes: Sequence[_Node], i: int) -> tuple[int, int] | None:
 
 def _read(
     expressions: Sequence[ca.SX], symbols: Mapping[int, Markup], spell: Spelling
-) -> tuple[list[_Node], list[int]]:
+) -> tuple[list[_GraphNode], list[int]]:
     """Return the operations of expressions, arguments first, and the positions at which the expressions end.
 
     What was written twice is one node; some of what comes out may not be needed by any end.
@@ -302,7 +302,7 @@ def _read(
     column = ca.cse(ca.densify(ca.vertcat(*expressions))) if expressions else ca.SX(0, 1)
     free = ca.symvar(column)
     graph = ca.Function("graph", free, [column])
-    nodes: list[_Node] = []
+    nodes: list[_GraphNode] = []
     work: dict[int, int] = {}
     ends = [0] * len(expressions)
     for k in range(graph.n_instructions()):
@@ -314,16 +314,16 @@ def _read(
             symbol = free[inputs[0]]
             symbol_markup = symbols.get(hash(symbol))
             letter = symbol_markup is None and is_letter(symbol.name())
-            node = _Node(op, symbol=spell(symbol.name()) if symbol_markup is None else symbol_markup, letter=letter)
+            node = _GraphNode(op, symbol=spell(symbol.name()) if symbol_markup is None else symbol_markup, letter=letter)
         elif op == ca.OP_CONST:
             value = float(graph.instruction_constant(k))
-            node = _Node(op, constant=abs(value))
+            node = _GraphNode(op, constant=abs(value))
             if value < 0.0:
                 nodes.append(node)
-                node = _Node(ca.OP_NEG, (len(nodes) - 1,))
+                node = _GraphNode(ca.OP_NEG, (len(nodes) - 1,))
         elif op in (ca.OP_TWICE, ca.OP_INV):  # 2 x and 1 / x
-            nodes.append(_Node(ca.OP_CONST, constant=2.0 if op == ca.OP_TWICE else 1.0))
-            node = _Node(ca.OP_MUL if op == ca.OP_TWICE else ca.OP_DIV, (len(nodes) - 1, work[inputs[0]]))
+            nodes.append(_GraphNode(ca.OP_CONST, constant=2.0 if op == ca.OP_TWICE else 1.0))
+            node = _GraphNode(ca.OP_MUL if op == ca.OP_TWICE else ca.OP_DIV, (len(nodes) - 1, work[inputs[0]]))
         elif op == ca.OP_ASSIGN:
             work[outputs[0]] = work[inputs[0]]
             continue
@@ -331,13 +331,13 @@ def _read(
             arguments = [work[j] for j in inputs]
             signs = [nodes[j].op == ca.OP_NEG for j in arguments] if op in (ca.OP_MUL, ca.OP_DIV) else []
             unsigned_arguments = [nodes[j].arguments[0] if s else j for j, s in zip(arguments, signs, strict=False)] or arguments
-            node = _Node(op, tuple(unsigned_arguments))
+            node = _GraphNode(op, tuple(unsigned_arguments))
             if sum(signs) == 1:  # the sign of a product stands before it
                 nodes.append(node)
-                node = _Node(ca.OP_NEG, (len(nodes) - 1,))
+                node = _GraphNode(ca.OP_NEG, (len(nodes) - 1,))
         work[outputs[0]] = len(nodes)
         nodes.append(node)
         power = _exponential(nodes, len(nodes) - 1)
         if power is not None:
-            nodes[-1] = _Node(ca.OP_POW, power)
+            nodes[-1] = _GraphNode(ca.OP_POW, power)
     return nodes, ends

@@ -15,9 +15,9 @@ import casadi as ca
 import numpy as np
 from scipy.special import fdtri
 
-from castfit._support.arguments import refused, text
-from castfit._support.status import CastfitError, check
-from castfit._support.whole_files import folder_mistakes, write_whole
+from castfit._support.arguments import describe_rejected, shorten_repr
+from castfit._support.status import CastfitError, raise_if_mistakes
+from castfit._support.whole_files import folder_mistakes, write_atomically
 from castfit.integrate import IntegratorOptions
 from castfit.problem.parameter_map import MappedExpressions
 from castfit.problem.problem import Problem
@@ -25,12 +25,12 @@ from castfit.report.javascript import script, unknown_operations
 from castfit.report.markup import Markup, joined, tag
 from castfit.report.page import asset, frame
 from castfit.result.result import Result
-from castfit.simulate.simulate import Asked, paths
+from castfit.simulate.simulate import SimulationRequest, paths
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
     from castfit.problem.compiled_experiments import Condition
-    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.compiled_problem import CompiledProblem
     from castfit.problem.quantities import Quantity
 
 _TOLERANCE = 1e-7  # of a step, relative to the states: curves are then exact to 1e-4 of their scale
@@ -72,27 +72,27 @@ def explore(found: Problem | Result, path: str | Path, *, title: str = "") -> Pa
     mistakes: list[str] = []
     argument: Any = found
     if not isinstance(argument, (Problem, Result)):
-        mistakes.append(f"the first argument is {refused(argument, 'give a Problem or a Result')}")
+        mistakes.append(f"the first argument is {describe_rejected(argument, 'give a Problem or a Result')}")
     path_argument: Any = path
     if not isinstance(path_argument, (str, Path)) or Path(path_argument).suffix.lower() not in (".html", ".htm"):
-        mistakes.append(f"path is {text(path_argument)}; give the name of a file that ends in .html")
+        mistakes.append(f"path is {shorten_repr(path_argument)}; give the name of a file that ends in .html")
     else:
         mistakes += folder_mistakes(path_argument)
     if not isinstance(title, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        mistakes.append(f"title is {text(title)}; give text")
+        mistakes.append(f"title is {shorten_repr(title)}; give text")
     problem = found.problem if isinstance(found, Result) else found
     if problem is None:
         mistakes.append("a loaded result does not know its model; use result.with_problem(problem) first")
-    check("explore", mistakes)
+    raise_if_mistakes("explore", mistakes)
     assert problem is not None
     compiled_problem, result = problem.posed, found if isinstance(found, Result) else None
-    check("explore", _obstacles(compiled_problem))
+    raise_if_mistakes("explore", _obstacles(compiled_problem))
     target = Path(path)
-    write_whole(target, [_page(compiled_problem, result, title or "A model to play with").encode()])
+    write_atomically(target, [_page(compiled_problem, result, title or "A model to play with").encode()])
     return target
 
 
-def _obstacles(compiled_problem: Posed) -> list[str]:
+def _obstacles(compiled_problem: CompiledProblem) -> list[str]:
     """Return the features of a problem that a page cannot show, as messages."""
     model = compiled_problem.model
     obstacles = [f"'{n}' is an algebraic state, which the page cannot solve for" for n in model.algebraic_states]
@@ -104,12 +104,12 @@ def _obstacles(compiled_problem: Posed) -> list[str]:
             obstacles.append(f"{c.name} is at rest before it starts or is measured there, which the page cannot find")
         if c.schedule.triggers:
             obstacles.append(f"states trigger events in {c.name}, which the page does not watch for")
-    graph = [*model.system.arguments], [model.system.ode, *(model.outputs[n] for n in _shown(compiled_problem)[0])]
+    graph = [*model.system.arguments], [model.system.ode, *(model.outputs[n] for n in _visible_outputs(compiled_problem)[0])]
     unknown = unknown_operations(ca.Function("graph", *graph))
     return [*obstacles, *(f"the model contains '{name}', for which there is no JavaScript here" for name in unknown)]
 
 
-def _shown(compiled_problem: Posed) -> tuple[list[str], list[str]]:
+def _visible_outputs(compiled_problem: CompiledProblem) -> tuple[list[str], list[str]]:
     """Return the names of the drawn variables, measured outputs and own states, and of others that densities need."""
     drawn_outputs = [*compiled_problem.outputs, *(n for n in compiled_problem.model.own_states if n not in compiled_problem.outputs)]
     predicted_outputs = (n for c in compiled_problem.conditions for observable in c.observed if observable is not None for n in observable.predicted)
@@ -131,7 +131,7 @@ class _PageFunctions:
         return function_name
 
 
-def _page(compiled_problem: Posed, result: Result | None, title: str) -> str:
+def _page(compiled_problem: CompiledProblem, result: Result | None, title: str) -> str:
     functions = _PageFunctions()
     spec = json.dumps(_specification(compiled_problem, result, functions), allow_nan=False, separators=(",", ":"))
     model = ",\n".join(f"{name}:{code}" for name, code in functions.code.items())
@@ -145,10 +145,10 @@ def _page(compiled_problem: Posed, result: Result | None, title: str) -> str:
     return frame(title, asset("explorer.css"), joined(*body))
 
 
-def _specification(compiled_problem: Posed, result: Result | None, functions: _PageFunctions) -> dict[str, Any]:
+def _specification(compiled_problem: CompiledProblem, result: Result | None, functions: _PageFunctions) -> dict[str, Any]:
     """Return the numbers of a page, and add its functions."""
     model, system = compiled_problem.model, compiled_problem.model.system
-    drawn_outputs, further_outputs = _shown(compiled_problem)
+    drawn_outputs, further_outputs = _visible_outputs(compiled_problem)
     t, x, _, p, u = system.arguments
     slope, du = ca.jacobian(system.ode, x), ca.SX.sym("du", u.numel())
     in_time = ca.densify(ca.jacobian(system.ode, t) + ca.mtimes(ca.jacobian(system.ode, u), du))
@@ -179,11 +179,11 @@ def _specification(compiled_problem: Posed, result: Result | None, functions: _P
     }
 
 
-def _sizes(compiled_problem: Posed) -> dict[str, list[float]]:
+def _sizes(compiled_problem: CompiledProblem) -> dict[str, list[float]]:
     """Return the largest magnitudes of states at the guess, per experiment; 1 if no magnitude can be computed."""
     sizes = {c.name: [1.0] * len(compiled_problem.model.states) for c in compiled_problem.conditions}
     times = {c.name: np.linspace(c.start, c.end, 21) for c in compiled_problem.conditions}
-    request = Asked("explore", None, times, None, None, None, [])
+    request = SimulationRequest("explore", None, times, None, None, None, [])
     try:
         simulated_paths = paths(compiled_problem, request, IntegratorOptions())[1]
     except CastfitError:  # sliders may lead to where it can
@@ -201,7 +201,7 @@ def _slider(q: Quantity) -> dict[str, Any]:
     return {"name": q.name, "value": q.guess, "low": low, "high": high, "log": log and low > 0.0}
 
 
-def _experiment(compiled_problem: Posed, c: Condition, place: dict[str, int], functions: _PageFunctions) -> dict[str, Any]:
+def _experiment(compiled_problem: CompiledProblem, c: Condition, place: dict[str, int], functions: _PageFunctions) -> dict[str, Any]:
     """Return an experiment: its rows, inputs, events and data."""
     link, end = c.link, c.end
     kinks = [signal.breakpoints for signal in c.inputs]
@@ -280,7 +280,7 @@ def _series(
     ]
 
 
-def _estimate(compiled_problem: Posed, result: Result) -> dict[str, Any]:
+def _estimate(compiled_problem: CompiledProblem, result: Result) -> dict[str, Any]:
     """Return the estimate, and its covariance in search scale, by which ellipses of 95 % are drawn."""
     covariance = np.asarray(result.covariance, dtype=float)
     freedom = result.dof

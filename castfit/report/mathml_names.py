@@ -26,12 +26,12 @@ def spelling(names: Iterable[str]) -> Spelling:
     name_by_key: dict[str, str] = {}
     upright_names: dict[str, Markup] = {}
     for text in sorted(dict.fromkeys(names), key=lambda n: (n.count("_"), n)):
-        if name_by_key.setdefault(look(name(text)), text) != text:
+        if name_by_key.setdefault(visual_key(name(text)), text) != text:
             upright_names[text] = tag("mi", text, mathvariant="normal")
     return lambda text: upright_names.get(text) or name(text)
 
 
-def look(markup: Markup) -> str:
+def visual_key(markup: Markup) -> str:
     """Return a key that is equal for markup of equal appearance."""
     return re.sub(r"</?mrow>", "", markup)
 

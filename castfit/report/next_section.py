@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit._support.reprs import listed
+from castfit._support.reprs import join_limited
 from castfit._support.status import CastfitError, InputError
 from castfit.problem.problem import Problem
 from castfit.report.markup import Markup, joined, tag
@@ -96,7 +96,7 @@ def _told(result: Result, problem: Problem, proposal: Design) -> str:
     sentences = [
         f"If {_VALUES} more values{experiment_text} could be measured, as accurate as those that were and within their times, "
         f"these would tell most of all quantities together (D): {instruction[0].lower()}{instruction[1:]}",
-        f"The standard deviations would change as follows: {listed(changes)}." if changes else "",
+        f"The standard deviations would change as follows: {join_limited(changes)}." if changes else "",
         f"The efficiency of this design is at least {np.floor(1000 * proposal.efficiency) / 10:g} %.",
         *proposal.remarks,
         "These predictions assume that the model is correct, but the residual tests reject it." if result.refuted else "",

@@ -22,7 +22,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Lead:
+class ReportHeader:
     """Head of a page: the title, the verdict in a sentence, and the key figures.
 
     `mood` is "good", "doubtful" or "bad".
@@ -36,7 +36,7 @@ class Lead:
     notes: str = ""
 
 
-def page(lead: Lead, sections: Sequence[Section]) -> str:
+def page(lead: ReportHeader, sections: Sequence[Section]) -> str:
     """Return the page as HTML."""
     contents = [tag("li", tag("a", s.short or s.title, href=f"#{s.mark}")) for s in sections]
     main = [
@@ -65,14 +65,14 @@ def frame(title: str, style: str, body: Markup) -> str:
     return f'<!DOCTYPE html>\n<html lang="en">\n{document}\n</html>\n'
 
 
-def write(path: str | Path, lead: Lead, sections: Sequence[Section]) -> Path:
+def write(path: str | Path, lead: ReportHeader, sections: Sequence[Section]) -> Path:
     """Write a page to a file, and return where it is."""
     target = Path(path)
     target.write_text(page(lead, sections), encoding="utf-8")
     return target
 
 
-def _top(lead: Lead) -> Markup:
+def _top(lead: ReportHeader) -> Markup:
     figures = [tag("div", tag("dt", name), tag("dd", value)) for name, value in lead.figures if value]
     notes = [tag("p", paragraph) for paragraph in lead.notes.split("\n\n") if paragraph.strip()]
     return joined(

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit import plots
-from castfit._support.text_tables import Sheet
+from castfit._support.text_tables import TextTable
 from castfit.report.markup import Markup, joined, tag
-from castfit.report.page import Lead, Section
+from castfit.report.page import ReportHeader, Section
 from castfit.report.problem_sections import question
 from castfit.report.tables import facts, sheet, table
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from castfit.result.path_result import PathResult
 
 
-def lead(result: PathResult, title: str, notes: str) -> Lead:
+def lead(result: PathResult, title: str, notes: str) -> ReportHeader:
     """Return the head of the page."""
     mood = "good" if result.described else "doubtful" if result.success else "bad"
     key_figures = (
@@ -27,12 +27,12 @@ def lead(result: PathResult, title: str, notes: str) -> Lead:
         ("stages of the path", f"{result.stages}"),
         ("time", f"{result.time:.2g} s"),
     )
-    return Lead(title, "Parameters and path", mood, f"{result.message} {result.white}", key_figures, notes)
+    return ReportHeader(title, "Parameters and path", mood, f"{result.message} {result.white}", key_figures, notes)
 
 
 def sections(result: PathResult, figures: Figures, command: str = "", source: str = "") -> list[Section]:
     """Return the story in its order."""
-    parts = [sheet(part) if isinstance(part, Sheet) else tag("p", part) for part in result.parts]
+    parts = [sheet(part) if isinstance(part, TextTable) else tag("p", part) for part in result.parts]
     tests = table(("tested", ">figure", ">p"), [[test_name, f"{x:.3g}", f"{p:.2g}"] for test_name, x, p in result.whiteness])
     chapters: list[Section] = []
     if result.problem is not None:

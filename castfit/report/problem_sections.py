@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from castfit.experiment.inputs import Input
     from castfit.model.model import Model
     from castfit.problem.compiled_experiments import Condition
-    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.compiled_problem import CompiledProblem
     from castfit.problem.problem import Posable
     from castfit.problem.quantities import Quantity
 
@@ -62,7 +62,7 @@ def _scrolled(content: Markup) -> Markup:
     return tag("div", content, class_="scroll")
 
 
-def _summary(compiled_problem: Posed) -> str:
+def _summary(compiled_problem: CompiledProblem) -> str:
     count = len(compiled_problem.conditions)
     model = compiled_problem.own_model
     kind = "differential-algebraic equations" if model.algebraic_states else "ordinary differential equations"
@@ -81,7 +81,7 @@ def some(names: Sequence[str]) -> str:
     return f"{', '.join(names[:_LISTED])} and {len(names) - _LISTED} more"
 
 
-def experiments(compiled_problem: Posed) -> Markup:
+def experiments(compiled_problem: CompiledProblem) -> Markup:
     """Return a table of the experiments; of initial states only where they are not the model's own."""
     unit = compiled_problem.unit("time")
     spell = spelling([*compiled_problem.names, *compiled_problem.parameters, *compiled_problem.own_model.own_states, *compiled_problem.own_model.output_names])
@@ -109,7 +109,7 @@ def experiments(compiled_problem: Posed) -> Markup:
     return table(heads, rows)
 
 
-def _noise(compiled_problem: Posed, condition: Condition) -> Markup:
+def _noise(compiled_problem: CompiledProblem, condition: Condition) -> Markup:
     """Describe the noise of each output; outputs with equal noise share a line."""
     outputs_by_noise: dict[str, list[str]] = {}
     for j, (output, observed) in enumerate(zip(compiled_problem.outputs, condition.observed, strict=True)):
@@ -131,7 +131,7 @@ def _noise(compiled_problem: Posed, condition: Condition) -> Markup:
     return joined(lines[0], *((tag("br"), line) for line in lines[1:]))
 
 
-def _initial(compiled_problem: Posed, experiment: Experiment) -> dict[str, Any] | str:
+def _initial(compiled_problem: CompiledProblem, experiment: Experiment) -> dict[str, Any] | str:
     """Return the initial states of an experiment that are not those that the model shows, or say that it rests."""
     if experiment.steady is not None:
         return "steady state"
@@ -164,7 +164,7 @@ def _inputs(inputs_by_name: Mapping[str, Input]) -> str:
     )
 
 
-def quantities(compiled_problem: Posed) -> Markup:
+def quantities(compiled_problem: CompiledProblem) -> Markup:
     """Return a table of guesses, bounds, scales and priors."""
 
     def row(q: Quantity) -> list[Content]:
@@ -180,7 +180,7 @@ def _between(low: float, high: float) -> str:
     return f"{low:g} to {high:g}"
 
 
-def _fixed(compiled_problem: Posed) -> Markup:
+def _fixed(compiled_problem: CompiledProblem) -> Markup:
     """List the fixed parameters with their values."""
     fixed_values = {n: p.value for n, p in compiled_problem.parameters.items() if p.fixed}
     if not fixed_values:
@@ -193,7 +193,7 @@ def _fixed(compiled_problem: Posed) -> Markup:
     return joined(tag("h3", "Given values"), facts(units))
 
 
-def _limits(compiled_problem: Posed) -> Markup:
+def _limits(compiled_problem: CompiledProblem) -> Markup:
     """List bounds of states, constraints, and priors on several quantities."""
     parts: list[Content] = []
     for n, (low, high) in compiled_problem.state_bounds.items():

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from castfit._support.arguments import named, option_mistakes, text
-from castfit._support.status import check
+from castfit._support.arguments import read_mapping, option_mistakes, shorten_repr
+from castfit._support.status import raise_if_mistakes
 from castfit._support.whole_files import folder_mistakes
 from castfit.drive.model_comparison.selection_result import SelectionResult
 from castfit.drive.search.compare.result import ComparisonResult
@@ -20,7 +20,7 @@ from castfit.drive.search.scatter.result import ScatterResult
 from castfit.report import path_sections, result_sections, run_sections
 from castfit.report.figures import is_picture
 from castfit.report.markup import joined, tag
-from castfit.report.page import Lead, Section, write
+from castfit.report.page import ReportHeader, Section, write
 from castfit.report.problem_sections import question
 from castfit.report.result_sections import Figures
 from castfit.result.path_result import PathResult
@@ -76,28 +76,28 @@ def report(
     mistakes = option_mistakes(*((name, value, _is_text(value), "give text") for name, value in text_options.items()))
     argument: Any = found
     if not isinstance(argument, Reportable):
-        mistakes.append(f"{text(argument)} has no story; give a result, a multistart, a comparison or a search")
+        mistakes.append(f"{shorten_repr(argument)} has no story; give a result, a multistart, a comparison or a search")
     path_argument: Any = path
     if not isinstance(path_argument, (str, Path)):
-        mistakes.append(f"path is {text(path_argument)}; give the path of a file")
+        mistakes.append(f"path is {shorten_repr(path_argument)}; give the path of a file")
     elif Path(path_argument).suffix.lower() not in (".html", ".htm"):
         mistakes.append(f"'{path_argument}' is no name of a page; let it end in .html")
     else:
         mistakes += folder_mistakes(path_argument)
-    further_content = named("further", further, mistakes)
+    further_content = read_mapping("further", further, mistakes)
     mistakes += [
-        f"'{name}' in further is {text(entry)}; give text, a figure, or something with a summary and a plot"
+        f"'{name}' in further is {shorten_repr(entry)}; give text, a figure, or something with a summary and a plot"
         for name, entry in further_content.items()
         if not (_is_text(entry) or is_picture(entry) or _tells(entry))
     ]
-    check("report", mistakes)
+    raise_if_mistakes("report", mistakes)
     figures = Figures()
     with _collecting_what_is_new():
         if isinstance(found, PathResult):
             above = path_sections.lead(found, title or "A fit", notes)
             chapters = path_sections.sections(found, figures, command, source)
         else:
-            above, chapters = _story(found, figures, title, notes)
+            above, chapters = _select_sections(found, figures, title, notes)
         insert_index = next((k for k, s in enumerate(chapters) if s.mark == "residuals"), len(chapters))
         chapters[insert_index:insert_index] = [_chapter(k, name, entry, figures) for k, (name, entry) in enumerate(further_content.items(), 1)]
     best = None if isinstance(found, PathResult) else found if isinstance(found, Result) else found.best
@@ -143,7 +143,7 @@ def _chapter(k: int, name: str, subject: Any, figures: Figures) -> Section:
     return Section(f"further-{k}", name, content)
 
 
-def _story(result: Told, figures: Figures, title: str, notes: str) -> tuple[Lead, list[Section]]:
+def _select_sections(result: Told, figures: Figures, title: str, notes: str) -> tuple[ReportHeader, list[Section]]:
     if isinstance(result, Result):
         return result_sections.lead(result, title or "A fit", notes), result_sections.sections(result, figures)
     if isinstance(result, IncrementalResult):

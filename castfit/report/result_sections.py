@@ -11,12 +11,12 @@ import numpy as np
 
 from castfit import plots
 from castfit._support.status import CastfitError
-from castfit._support.text_tables import rounded
-from castfit.plots._canvas import symbol, unseen
+from castfit._support.text_tables import format_to_error
+from castfit.plots._canvas import objective_symbol, off_pyplot
 from castfit.report.figures import figure, framed
 from castfit.report.markup import Content, Markup, joined, tag
 from castfit.report.next_section import measured_next
-from castfit.report.page import Lead, Section
+from castfit.report.page import ReportHeader, Section
 from castfit.report.problem_sections import question
 from castfit.report.sketch import WIDTH, sketch
 from castfit.report.tables import facts, sheet, table
@@ -46,7 +46,7 @@ class Figures:
     def add(self, draw: Callable[[], Figure], caption: Content) -> Markup:
         """Return a figure, or why it cannot be drawn."""
         try:
-            with unseen():
+            with off_pyplot():
                 picture = draw()
         except (SimulationError, CastfitError) as reason:
             return tag("p", f"This figure is missing: {reason}", class_="verdict doubtful")
@@ -59,18 +59,18 @@ class Figures:
         return framed(sketch(panels), len(panels) * WIDTH, {}, self._count, caption)
 
 
-def lead(result: Result, title: str, notes: str) -> Lead:
+def lead(result: Result, title: str, notes: str) -> ReportHeader:
     """Return the head of the page."""
     is_described = result.success and result.goodness.described
     mood = "good" if is_described and not _doubts(result) else "doubtful" if result.success else "bad"
     criteria = f"{result.objective:.6g} from {result.n_data} data"
-    return Lead(
+    return ReportHeader(
         title,
         "Parameter estimation",
         mood,
         verdict(result),
         (
-            (symbol(result.measure), criteria),
+            (objective_symbol(result.measure), criteria),
             ("degrees of freedom", f"{result.dof}"),
             ("estimated quantities", f"{len(result.names)}"),
             ("transcription", result.transcription.partition(" (")[0]),
@@ -108,12 +108,12 @@ def sections(result: Result, figures: Figures, bands: str | None = "linear") -> 
     chapters.append(Section("estimates", "Estimates", estimates(result)))
     if result.success:
         chapters.append(
-            Section("determined", "Precision of the estimates", determined(result, figures), "What is determined")
+            Section("determined", "Precision of the estimates", joint_precision_section(result, figures), "What is determined")
         )
     if has_problem and result.success:
         chapters.append(Section("residuals", "Residual tests", residuals(result, figures), "Residuals"))
         chapters.append(Section("next", "Suggested measurements", measured_next(result, figures)))
-    chapters.append(Section("solution", "Solver", solved(result, figures)))
+    chapters.append(Section("solution", "Solver", solver_section(result, figures)))
     return chapters
 
 
@@ -146,7 +146,7 @@ def estimates(result: Result) -> Markup:
             cells = (f"{error:.2g}", interval(estimate))
         remark = estimate.verdict + (" (log scale)" if logs.get(name) else "")
         whisker = _whisker(estimate.value, *estimate.interval)
-        rows.append([name, estimate.unit, rounded(estimate.value, error), *cells, whisker, remark])
+        rows.append([name, estimate.unit, format_to_error(estimate.value, error), *cells, whisker, remark])
     noise = "" if result.absolute_sigma or np.isnan(result.noise) else f" Estimated noise: {result.noise:.3g}."
     distribution = "the normal distribution" if result.absolute_sigma else f"Student's t with {result.dof} degrees of freedom"
     bars = "Drawn are intervals relative to their values: the whole width is from −100 % to +100 %."
@@ -167,7 +167,7 @@ def estimated(result: Result) -> list[tuple[str, Estimate]]:
 
 def interval(estimate: Estimate) -> str:
     """Write an interval with as many digits as the standard error deserves."""
-    return f"[{', '.join(rounded(end, estimate.standard_error) for end in estimate.interval)}]"
+    return f"[{', '.join(format_to_error(end, estimate.standard_error) for end in estimate.interval)}]"
 
 
 def _whisker(value: float, low: float, high: float) -> Markup:
@@ -180,7 +180,7 @@ def _whisker(value: float, low: float, high: float) -> Markup:
     return tag("span", line, tag("b", style="left: 50%"), class_="bar", aria_hidden="true")
 
 
-def determined(result: Result, figures: Figures) -> Markup:
+def joint_precision_section(result: Result, figures: Figures) -> Markup:
     """Return the section on the joint uncertainty of the estimates: combinations, pairs, correlations,
     sensitivities.
     """
@@ -253,7 +253,7 @@ def residuals(result: Result, figures: Figures) -> Markup:
         tag("h3", "Figures for comparing models"),
         facts(
             (
-                (symbol(result.measure), f"{result.objective:.8g}"),
+                (objective_symbol(result.measure), f"{result.objective:.8g}"),
                 ("degrees of freedom", f"{result.dof}"),
                 ("p of χ²", chance),
                 *(
@@ -292,7 +292,7 @@ def _tests(diagnostics: Diagnostics, order: Mapping[str, Any]) -> Markup:
     return joined(tests, tag("p", omission_text) if len(shown_series) < len(single) else None)
 
 
-def solved(result: Result, figures: Figures) -> Markup:
+def solver_section(result: Result, figures: Figures) -> Markup:
     """Return the section on the solution: status, method, counts of evaluations, and history."""
     counted = ", ".join(f"{n} {kind}" for kind, n in result.evaluations.items())
     failed = ", ".join(f"{n} {cause}" for cause, n in result.failures.items())

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit import plots
-from castfit.drive.search.compare.result import within
-from castfit.plots._canvas import symbol
+from castfit.drive.search.compare.result import objective_tolerance
+from castfit.plots._canvas import objective_symbol
 from castfit.plots.searches import curves
 from castfit.problem.compiled_problem import CHI2
 from castfit.report.markup import Content, Markup, joined, tag
-from castfit.report.page import Lead, Section
+from castfit.report.page import ReportHeader, Section
 from castfit.report.result_sections import Figures
 from castfit.report.tables import facts, sheet, table
 
@@ -36,20 +36,20 @@ _MOST_OPTIMA = 20
 
 def lead(
     result: SearchResult, title: str, kind: str, summary: str, figures: Sequence[tuple[str, Content]], notes: str
-) -> Lead:
+) -> ReportHeader:
     """Return the head of a page of many fits."""
     is_sound = result.best is not None and result.success and not result.best.goodness.amiss
     mood = "good" if is_sound else "doubtful" if result.success else "bad"
-    return Lead(title, kind, mood, " ".join(part for part in (summary, *result.misfit()) if part), figures, notes)
+    return ReportHeader(title, kind, mood, " ".join(part for part in (summary, *result.misfit()) if part), figures, notes)
 
 
-def multistart_lead(result: MultistartResult, title: str, notes: str) -> Lead:
+def multistart_lead(result: MultistartResult, title: str, notes: str) -> ReportHeader:
     """Return the head of a multistart's page."""
     best_optimum = result.optima[0] if result.optima else None
     total = len(result.starts)
     best = "" if best_optimum is None else f"{len(best_optimum.starts)} of {total} starts found the best optimum. "
     figures = (
-        (f"best {symbol(result.measure)}", "none" if best_optimum is None else f"{best_optimum.objective:.6g}"),
+        (f"best {objective_symbol(result.measure)}", "none" if best_optimum is None else f"{best_optimum.objective:.6g}"),
         ("starts", f"{total}"),
         ("optima", f"{len(result.optima)}"),
         ("without success", f"{sum(not row.success for row in result.starts)}"),
@@ -62,7 +62,7 @@ def multistart(result: MultistartResult, figures: Figures) -> list[Section]:
     """Return the sections on the starts: objectives, optima, estimates, and a table of all starts."""
     waterfall = figures.add(
         lambda: plots.waterfall(result),
-        f"{symbol(result.measure)} of all starts, the lowest first: a flat step is an optimum that many starts found; "
+        f"{objective_symbol(result.measure)} of all starts, the lowest first: a flat step is an optimum that many starts found; "
         "crosses ended without success.",
     )
     estimates = None
@@ -85,7 +85,7 @@ def multistart(result: MultistartResult, figures: Figures) -> list[Section]:
     ]
 
 
-def selection_lead(result: SelectionResult, title: str, notes: str) -> Lead:
+def selection_lead(result: SelectionResult, title: str, notes: str) -> ReportHeader:
     """Return the head of the page of a model selection."""
     best_name = result.names[0] if result.names else ""
     figures = (
@@ -136,7 +136,7 @@ def optima(optimum_list: Sequence[Optimum], total: int, measure: str) -> Markup 
         )
         for k, o in enumerate(optimum_list[:_MOST_OPTIMA])
     ]
-    objective_label = symbol(measure)
+    objective_label = objective_symbol(measure)
     heads = (">optimum", f">{objective_label}", ">above the best", ">found by", f"estimates that differ at equal {objective_label}")
     optima_table = table(heads, rows)
     n_remaining = len(optimum_list) - _MOST_OPTIMA
@@ -144,7 +144,7 @@ def optima(optimum_list: Sequence[Optimum], total: int, measure: str) -> Markup 
     return joined(tag("h3", "Optima"), optima_table, remainder)
 
 
-def comparison_lead(result: ComparisonResult, title: str, notes: str) -> Lead:
+def comparison_lead(result: ComparisonResult, title: str, notes: str) -> ReportHeader:
     """Return the head of a comparison's page."""
     tested_rows = [row for row in result.rows if row.starts]
     most_reliable = max(tested_rows, key=lambda row: (row.success_rate, -row.expected_time), default=None)
@@ -155,7 +155,7 @@ def comparison_lead(result: ComparisonResult, title: str, notes: str) -> Lead:
         fastest_text = f"{fastest.expected_time:.2g} s expected until it is found"
         verdict += f"; it is also the fastest: {fastest_text}." if fastest is most_reliable else f"; {fastest.method} is the fastest: {fastest_text}."
     figures = (
-        (f"best {symbol(result.measure)}", f"{result.best_objective:.6g}"),
+        (f"best {objective_symbol(result.measure)}", f"{result.best_objective:.6g}"),
         ("methods", f"{len(result.rows)}"),
         ("starts", f"{len(result.drawn)}"),
         ("time", f"{result.time:.1f} s" if np.isfinite(result.time) else ""),
@@ -170,7 +170,7 @@ def comparison(result: ComparisonResult, figures: Figures) -> list[Section]:
         sheet(result.sheet()),
         tag(
             "p",
-            f"Correct: {symbol(result.measure)} = {result.best_objective:.6g} within {within(result.merit)}. "
+            f"Correct: {objective_symbol(result.measure)} = {result.best_objective:.6g} within {objective_tolerance(result.merit)}. "
             "Wrong: converged elsewhere. "
             "Integration: the model could not be integrated. Expected: the mean time per start divided by the success "
             "rate, which is how long one waits for the optimum.",
@@ -187,10 +187,10 @@ def comparison(result: ComparisonResult, figures: Figures) -> list[Section]:
     return [Section("methods", "Performance of the methods", content, "Methods"), Section("every-fit", "Every fit", all_fits)]
 
 
-def search_lead(result: ScatterResult, title: str, notes: str) -> Lead:
+def search_lead(result: ScatterResult, title: str, notes: str) -> ReportHeader:
     """Return the head of a scatter search's page."""
     figures = (
-        ("best χ²" if result.best is None else f"best {symbol(result.best.measure)}", f"{result.objective:.6g}"),
+        ("best χ²" if result.best is None else f"best {objective_symbol(result.best.measure)}", f"{result.objective:.6g}"),
         ("simulations", f"{result.simulations}"),
         ("local searches", f"{len(result.searches)}"),
         ("generations", f"{result.generations}"),
@@ -204,7 +204,7 @@ def search(result: ScatterResult, figures: Figures) -> list[Section]:
     content = joined(
         figures.add(
             lambda: curves({"scatter search": [result]}),
-            f"The best {symbol(result.measure)} after so many simulations, and after so many seconds.",
+            f"The best {objective_symbol(result.measure)} after so many simulations, and after so many seconds.",
         ),
         optima(result.optima, len(result.searches), result.measure),
         facts(
@@ -219,10 +219,10 @@ def search(result: ScatterResult, figures: Figures) -> list[Section]:
     return [Section("search", "The search", content)]
 
 
-def portfolio_lead(result: PortfolioResult, title: str, notes: str) -> Lead:
+def portfolio_lead(result: PortfolioResult, title: str, notes: str) -> ReportHeader:
     """Return the head of the page of an estimate."""
     figures = (
-        (f"best {symbol(result.measure)}", "" if result.best is None else f"{result.objective:.6g}"),
+        (f"best {objective_symbol(result.measure)}", "" if result.best is None else f"{result.objective:.6g}"),
         ("found", f"{result.finds} times"),
         ("candidates", f"{len(result.candidates)}"),
         ("time", f"{result.time:.1f} s"),
@@ -255,7 +255,7 @@ def horizons(result: IncrementalResult) -> Section:
         ">horizon",
         ">data",
         *(f">{n}" for n in names),
-        f">{symbol(result.result.measure)}",
+        f">{objective_symbol(result.result.measure)}",
         ">iterations",
         "status",
         "fallback",
@@ -276,4 +276,4 @@ def _columns(values_by_column: Mapping[str, NDArray[Any]]) -> Markup:
     heads = [name if name in text else f">{name}" for name in columns]
     n_omitted = max((values.size for values in values_by_column.values()), default=0) - len(rows)
     remainder = tag("p", f"And {n_omitted} more.") if n_omitted > 0 else None
-    return joined(table([symbol(h) for h in heads], cells), remainder)
+    return joined(table([objective_symbol(h) for h in heads], cells), remainder)

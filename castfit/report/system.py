@@ -13,7 +13,7 @@ from castfit.report.markup import Markup, tag
 from castfit.report.mathml_names import Spelling, name, spelling
 
 if TYPE_CHECKING:
-    from castfit.model.delay import Delayed
+    from castfit.model.delay import DelayedValue
     from castfit.model.model import Model
 
 
@@ -67,7 +67,7 @@ def _called(*arguments: Markup) -> Markup:
     return tag("mrow", tag("mo", "(", stretchy="false"), arguments, tag("mo", ")", stretchy="false"))
 
 
-def _delays(delayed: Sequence[Delayed], time: str, spell: Spelling) -> dict[int, Markup]:
+def _delays(delayed: Sequence[DelayedValue], time: str, spell: Spelling) -> dict[int, Markup]:
     """Return the markup of delayed values by the hash of their symbols: ``x(t − τ)``."""
     markup_by_hash: dict[int, Markup] = {}
     for d in delayed:  # inner ones come first

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from castfit.report.markup import Content, Markup, joined, tag
 
 if TYPE_CHECKING:
-    from castfit._support.text_tables import Sheet
+    from castfit._support.text_tables import TextTable
 
 _LONG = 40  # letters from which on a cell is broken into lines
 _NUMBER = re.compile(r"[-+−]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?")
@@ -38,7 +38,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[Content]], *, caption: C
     return tag("div", tag("table", table_parts, class_="sortable"), class_="scroll")
 
 
-def sheet(text_table: Sheet) -> Markup:
+def sheet(text_table: TextTable) -> Markup:
     """Convert a terminal table to HTML."""
     return table(text_table.heads, text_table.rows, caption=text_table.title or None)
 

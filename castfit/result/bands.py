@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import is_one_of, named, reals, text
-from castfit._support.status import InputError, check, suggest
+from castfit._support.arguments import is_one_of, read_mapping, read_reals, shorten_repr
+from castfit._support.status import InputError, raise_if_mistakes, suggest
 from castfit.experiment.inputs import Placeholder
 from castfit.problem.quantities import fixed_value
-from castfit.simulate.output_sensitivities import simulated, slopes_of
+from castfit.simulate.output_sensitivities import simulated, output_derivatives
 from castfit.simulate.simulate import SimulationError, first_nodes, predict
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from castfit.integrate import IntegratorOptions
     from castfit.model.model import Model
     from castfit.problem.compiled_experiments import Condition
-    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.compiled_problem import CompiledProblem
 
 _MOST = 1000  # draws that are simulated, evenly chosen among all
 _VALUES = 10  # new measured values per draw
@@ -56,7 +56,7 @@ def bands_mistakes(bands: Any, names: Sequence[str]) -> list[str]:
     if is_one_of(bands, "bootstrap", "sample"):
         return [f"bands='{bands}' needs parameter samples; pass bands=castfit.{bands}(result)"]
     if not isinstance(bands, ParameterDraws):
-        return [f"bands is {text(bands)}; expected 'linear', 'profile', a bootstrap or sample result, or None"]
+        return [f"bands is {shorten_repr(bands)}; expected 'linear', 'profile', a bootstrap or sample result, or None"]
     if tuple(bands.names) != tuple(names):
         return ["bands were computed for another fit; pass samples of this result"]
     return [] if len(bands.thetas) else ["bands contain no samples: all fits failed"]
@@ -68,11 +68,11 @@ def read_outputs(outputs: Any, model: Model) -> tuple[dict[str, ca.SX], list[str
     expressions: dict[str, ca.SX] = {}
     known_names = {s.name() for vector in model.system.arguments for s in ca.vertsplit(vector) if vector.numel()}
     known_names |= {*model.outputs}
-    for name, value in named("outputs", outputs, mistakes).items():
+    for name, value in read_mapping("outputs", outputs, mistakes).items():
         if name in model.output_names or name == "time":
             mistakes.append(f"outputs: '{name}' is an output already; choose another name")
         elif not isinstance(value, ca.SX) or value.numel() != 1:
-            mistakes.append(f"outputs: '{name}' is {text(value)}; give a scalar SX expression of the model's symbols")
+            mistakes.append(f"outputs: '{name}' is {shorten_repr(value)}; give a scalar SX expression of the model's symbols")
         else:
             unknown_names = [s.name() for s in ca.symvar(value) if s.name() not in known_names]
             mistakes += [f"outputs: '{name}' contains '{s}': {suggest(s, sorted(known_names))}" for s in unknown_names]
@@ -83,7 +83,7 @@ def read_outputs(outputs: Any, model: Model) -> tuple[dict[str, ca.SX], list[str
 def linear_bands(
     theta: Array,
     covariance: Array,
-    compiled_problem: Posed,
+    compiled_problem: CompiledProblem,
     prediction: Mapping[str, Columns],
     options: IntegratorOptions,
     factor: float,
@@ -111,7 +111,7 @@ def linear_bands(
 
 
 def _variance(
-    theta: Array, covariance: Array, compiled_problem: Posed, condition: Condition, times: Array, options: IntegratorOptions
+    theta: Array, covariance: Array, compiled_problem: CompiledProblem, condition: Condition, times: Array, options: IntegratorOptions
 ) -> Array:
     """Return the variances of all outputs at times, (n, n_outputs), by the covariance of the estimates."""
     n_outputs = len(compiled_problem.model.output_names)
@@ -133,15 +133,15 @@ def _propagated(slopes: Array, covariance: Array, indices: Index, unit: Array) -
     return variance
 
 
-def sensitivities(theta: Array, compiled_problem: Posed, condition: Condition, times: Array, options: IntegratorOptions) -> Array:
+def sensitivities(theta: Array, compiled_problem: CompiledProblem, condition: Condition, times: Array, options: IntegratorOptions) -> Array:
     """Return d y / d theta of outputs at times along the model's equations: (n, n_outputs, n_theta), search scale."""
     names = compiled_problem.model.output_names
     staged = simulated(compiled_problem, condition, times, theta, options, names)
-    slopes = slopes_of(staged, staged.linearize(theta), theta)
+    slopes = output_derivatives(staged, staged.linearize(theta), theta)
     return slopes.reshape(times.size, len(names), theta.size)
 
 
-def deviation(sigmas: Mapping[str, float], compiled_problem: Posed, condition: Condition, output: str, columns: Columns) -> Array:
+def deviation(sigmas: Mapping[str, float], compiled_problem: CompiledProblem, condition: Condition, output: str, columns: Columns) -> Array:
     """Return the standard deviation of a new value of an output, (n,); NaN if no noise is specified for the output.
 
     sigmas : unbiased estimates of those that are unknown, by name
@@ -152,7 +152,7 @@ def deviation(sigmas: Mapping[str, float], compiled_problem: Posed, condition: C
 
 
 def _noise_of(
-    sigmas: Mapping[str, float], compiled_problem: Posed, condition: Condition, output: str, columns: Columns
+    sigmas: Mapping[str, float], compiled_problem: CompiledProblem, condition: Condition, output: str, columns: Columns
 ) -> tuple[Noise, Array] | None:
     """Return the noise of an output and its spreads (n,) at the times of a prediction, or None if none is specified.
 
@@ -193,10 +193,10 @@ class ParameterDraws(Protocol):
         ...
 
 
-def bands_from_draws(
+def quantile_bands(
     draws: ParameterDraws,
     theta: Array,
-    compiled_problem: Posed,
+    compiled_problem: CompiledProblem,
     prediction: Mapping[str, Columns],
     options: IntegratorOptions,
     level: float,
@@ -239,7 +239,7 @@ def bands_from_draws(
 
 
 def _simulated(
-    compiled_problem: Posed, theta: Array, name: str, times: Array, options: IntegratorOptions
+    compiled_problem: CompiledProblem, theta: Array, name: str, times: Array, options: IntegratorOptions
 ) -> Mapping[str, Any] | None:
     try:
         prediction = predict(compiled_problem, theta, first_nodes(compiled_problem, theta), times={name: times}, integrator=options)[name]
@@ -249,7 +249,7 @@ def _simulated(
 
 
 def _require_stable(
-    compiled_problem: Posed, theta: Array, prediction: Mapping[str, Any], times: Mapping[str, Array], options: IntegratorOptions
+    compiled_problem: CompiledProblem, theta: Array, prediction: Mapping[str, Any], times: Mapping[str, Array], options: IntegratorOptions
 ) -> None:
     """Refuse a model whose simulation from the initial states leaves that from all nodes."""
     for name, experiment_times in times.items():
@@ -280,7 +280,7 @@ def _limits(values: Array, failed: int, level: float) -> tuple[Array, Array]:
 
 
 def input_bands(
-    theta: Array, log: Array, covariance: Array, compiled_problem: Posed, times: Any, factor: float
+    theta: Array, log: Array, covariance: Array, compiled_problem: CompiledProblem, times: Any, factor: float
 ) -> dict[str, dict[str, Array]]:
     """Return per experiment ``{"time": (n,), u: (n,), "u lower": (n,), "u upper": (n,)}`` for every estimated input u.
 
@@ -293,7 +293,7 @@ def input_bands(
     if not any(inputs_by_experiment.values()):
         mistakes.append("the problem has no estimated input; set Input.estimated(...) in an experiment")
     times_argument = times if hasattr(times, "keys") else dict.fromkeys(inputs_by_experiment, times)
-    requested_times = named("times", times_argument, mistakes)
+    requested_times = read_mapping("times", times_argument, mistakes)
     mistakes += [
         f"times has the unknown experiment '{n}': {suggest(n, inputs_by_experiment)}" for n in requested_times if n not in inputs_by_experiment
     ]
@@ -302,7 +302,7 @@ def input_bands(
         if condition.name in requested_times and inputs_by_experiment[condition.name]:
             experiment_times = requested_times[condition.name]
             band_times[condition.name] = _times(condition, inputs_by_experiment[condition.name], experiment_times, mistakes)
-    check("estimated_inputs", mistakes)
+    raise_if_mistakes("estimated_inputs", mistakes)
     bands: dict[str, dict[str, Array]] = {}
     for condition in compiled_problem.conditions:
         if condition.name in band_times:
@@ -319,10 +319,10 @@ def _times(condition: Condition, inputs: list[Placeholder], requested_times: Any
         grid = np.linspace(condition.start, condition.end, _POINTS + 1)
         knots = np.concatenate([u.said.knots for u in inputs])
         return np.unique(np.concatenate([grid, knots[(knots >= condition.start) & (knots <= condition.end)]]))
-    t = reals(requested_times)
+    t = read_reals(requested_times)
     label = f"the times of '{condition.name}'"
     if t is None or t.ndim > 1 or not t.size or not np.isfinite(t).all():
-        mistakes.append(f"{label} are {text(requested_times)}; give finite numbers")
+        mistakes.append(f"{label} are {shorten_repr(requested_times)}; give finite numbers")
         return np.zeros(1)
     t = np.atleast_1d(t)
     if t.min() < first_time or t.max() > last_time:
@@ -339,14 +339,14 @@ def _curve(
     theta: Array,
     log: Array,
     covariance: Array,
-    compiled_problem: Posed,
+    compiled_problem: CompiledProblem,
     factor: float,
 ) -> dict[str, Array]:
     """Return an estimated input of one experiment with its limits, (n,) each."""
     spec, index_by_quantity = placeholder.said, {(q.of, q.experiment): j for j, q in enumerate(compiled_problem.quantities)}
     names = spec.names(placeholder.called)
     indices = np.array([index_by_quantity.get((n, condition.name), index_by_quantity.get((n, None), -1)) for n in names], dtype=np.intp)
-    check("estimated_inputs", [
+    raise_if_mistakes("estimated_inputs", [
         f"'{n}' was fixed in the posed problem, which does not tell its value; take the result of the Problem"
         for n, j in zip(names, indices, strict=True) if j < 0 and not compiled_problem.parameters[n].fixed
     ])  # fmt: skip

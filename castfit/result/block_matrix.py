@@ -25,7 +25,7 @@ from castfit._support.arrays import Array, Index, Mask
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
 from castfit._support.reprs import one_line
-from castfit._support.status import InputError, check, suggest
+from castfit._support.status import InputError, raise_if_mistakes, suggest
 
 LARGEST = 3000
 """Quantities up to which a matrix is written out: 72 megabytes."""
@@ -184,7 +184,7 @@ class BlockMatrix(NDArrayOperatorsMixin):
             For an unknown name.
         """
         index_by_name = {name: j for j, name in enumerate(self.names)}
-        check("BlockMatrix.of", [f"'{n}' is not estimated: {suggest(n, self.names)}" for n in names if n not in index_by_name])
+        raise_if_mistakes("BlockMatrix.of", [f"'{n}' is not estimated: {suggest(n, self.names)}" for n in names if n not in index_by_name])
         indices = np.array([index_by_name[name] for name in names], dtype=np.intp)
         return self.entries(indices, indices)
 

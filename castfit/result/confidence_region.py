@@ -27,12 +27,12 @@ import scipy
 
 from castfit._support.public_names import public
 from castfit._support.renamed import renamed_attribute
-from castfit._support.reprs import brief
-from castfit._support.status import check, suggest
-from castfit._support.text_tables import Sheet, rounded
+from castfit._support.reprs import add_brief_repr
+from castfit._support.status import raise_if_mistakes, suggest
+from castfit._support.text_tables import TextTable, format_to_error
 from castfit.result.covariance import quantile
-from castfit.result.identifiability import CORRELATED, POOR
-from castfit.result.parameter_combinations import mixture, rounded_direction, three_digits, written
+from castfit.result.identifiability import REPORTED_CORRELATION, POOR_INTERVAL_FRACTION
+from castfit.result.parameter_combinations import mixture, rounded_direction, three_digits, format_combination
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,7 +50,7 @@ _ZERO = 1e-10  # a singular value below this part of the largest is a combinatio
 
 
 @public("castfit")
-@brief
+@add_brief_repr
 @dataclass(frozen=True, eq=False, repr=False)
 class Axis:
     """A principal axis of the confidence region.
@@ -100,7 +100,7 @@ class Axis:
 
 
 @public("castfit")
-@brief
+@add_brief_repr
 @dataclass(frozen=True, eq=False, repr=False)
 class ConfidenceRegion:
     """The ellipsoid in which the estimated quantities lie together; ``result.confidence_region()`` makes it.
@@ -198,7 +198,7 @@ class ConfidenceRegion:
             The box about the ellipsoid, all quantities together; its section, the others at their estimates; or one
             quantity by itself, as in ``result.confidence_intervals()``.
         """
-        check("intervals", [f"kind is '{kind}': {suggest(str(kind), KINDS)}"] if kind not in KINDS else [])
+        raise_if_mistakes("intervals", [f"kind is '{kind}': {suggest(str(kind), KINDS)}"] if kind not in KINDS else [])
         half_widths: Array = getattr(self, kind)
         with np.errstate(over="ignore", invalid="ignore"):
             low: Array = np.where(self.log, self.values * np.exp(-half_widths), self.values - half_widths)
@@ -213,7 +213,7 @@ class ConfidenceRegion:
         mistakes = [f"unknown quantity '{n}': {suggest(str(n), self.names)}" for n in values
                     if n not in self.names]  # fmt: skip
         mistakes += [f"'{n}' is missing; pass values of all quantities" for n in self.names if n not in values]
-        check("contains", mistakes)
+        raise_if_mistakes("contains", mistakes)
         point = np.array([float(values[n]) for n in self.names])
         with np.errstate(divide="ignore", invalid="ignore"):
             changes = np.where(self.log, self.values * np.log(point / self.values), point - self.values) / self.magnitudes
@@ -236,9 +236,9 @@ class ConfidenceRegion:
         """
         mistakes = [f"unknown quantity '{n}': {suggest(str(n), self.names)}" for n in (first, second)
                     if n not in self.names]  # fmt: skip
-        check("pair", mistakes or ([f"'{first}' was passed twice; pass two different quantities"] if first == second else []))
+        raise_if_mistakes("pair", mistakes or ([f"'{first}' was passed twice; pass two different quantities"] if first == second else []))
         indices = np.array([self.names.index(first), self.names.index(second)])
-        check("pair", [f"'{self.names[j]}' has no standard error" for j in indices.tolist()
+        raise_if_mistakes("pair", [f"'{self.names[j]}' has no standard error" for j in indices.tolist()
                        if not np.isfinite(self.standard_errors[j])])  # fmt: skip
         errors = self.standard_errors[indices] * self.per_theta[indices]
         C = self.correlation[np.ix_(indices, indices)] * np.outer(errors, errors)
@@ -272,17 +272,17 @@ class ConfidenceRegion:
         if np.isnan(self.root).any():
             return ("The confidence region is undefined: no degrees of freedom are left to estimate the noise. Pass sigma.",)
         sentences: list[str] = []
-        for i, j, value in self._pairs(CORRELATED):
+        for i, j, value in self._pairs(REPORTED_CORRELATION):
             between = " and ".join(axis.sentence for axis in self.pair(self.names[i], self.names[j]))
             sentences.append(f"{self.names[i]} and {self.names[j]} are correlated {three_digits(value)}: {between}.")
         for name, (other, value) in self.freed.items():
-            if abs(value) >= CORRELATED:
+            if abs(value) >= REPORTED_CORRELATION:
                 strength = three_digits(value)
                 sentences.append(
                     f"{name} is at its bound. Without the bound it would be correlated with {other} ({strength})."
                 )
-        listed_pairs = {(i, j) for i, j, _ in self._pairs(CORRELATED)}
-        for i, j, value in self._pairs(CORRELATED, self.unbounded) if self.freed else ():
+        listed_pairs = {(i, j) for i, j, _ in self._pairs(REPORTED_CORRELATION)}
+        for i, j, value in self._pairs(REPORTED_CORRELATION, self.unbounded) if self.freed else ():
             if (i, j) not in listed_pairs and not {self.names[i], self.names[j]} & {*self.freed}:
                 pair = f"{self.names[i]} and {self.names[j]}"
                 sentences.append(f"Without the bounds, {pair} would be correlated ({three_digits(value)}).")
@@ -293,8 +293,8 @@ class ConfidenceRegion:
             row = np.nan_to_num(np.where(np.arange(gains.size) == j, 0.0, self.correlation[j]))
             i = int(np.argmax(np.abs(row)))
             error = abs(self.values[j]) * self.standard_errors[j] if self.log[j] else self.standard_errors[j]
-            poor = error * quantile(0.95, self.dof) > POOR * abs(self.values[j])  # as the verdicts have it
-            flat = poor or abs(row[i]) >= CORRELATED
+            poor = error * quantile(0.95, self.dof) > POOR_INTERVAL_FRACTION * abs(self.values[j])  # as the verdicts have it
+            flat = poor or abs(row[i]) >= REPORTED_CORRELATION
             valley = "The objective has a flat valley: " if flat else ""
             sentences.append(
                 f"{valley}the standard error of {self.names[j]} would be {gains[j]:.2g} times smaller if the other "
@@ -310,7 +310,7 @@ class ConfidenceRegion:
         return [(int(rows[i]), int(columns[i]), float(values[i])) for i in order if abs(values[i]) >= min_correlation]
 
     @property
-    def limits(self) -> Sheet:
+    def limits(self) -> TextTable:
         """The table of intervals: name, estimate, standard error, one by itself, all together, others known."""
         level = f"{100 * self.confidence_level:g} %"
         intervals_by_kind = {kind: self.intervals(kind) for kind in KINDS}
@@ -320,16 +320,16 @@ class ConfidenceRegion:
             j = self.names.index(name)
             value, error = float(self.values[j]), float(errors[j])
             error_text = "inf" if np.isinf(error) else "-" if np.isnan(error) else f"{error:.2g}"
-            return name, rounded(value, error), error_text, *(_interval(intervals_by_kind[kind][name], value) for kind in KINDS)
+            return name, format_to_error(value, error), error_text, *(_interval(intervals_by_kind[kind][name], value) for kind in KINDS)
 
         headers = ("", ">value", ">std. error", f"{level}, by itself", "all together", "others fixed at their estimates")
-        return Sheet(headers, tuple(cells(name) for name in self.names))
+        return TextTable(headers, tuple(cells(name) for name in self.names))
 
     @property
-    def combinations(self) -> Sheet:
+    def combinations(self) -> TextTable:
         """The table of principal axes: the combination, how well it is known, and the axis in the joint region."""
         rows = [(a.combination, _known(a), _number(a.length), _weights(a)) for a in self.axes]
-        return Sheet(("combination", ">known to", ">half-axis", "direction (relative changes)"), tuple(rows))
+        return TextTable(("combination", ">known to", ">half-axis", "direction (relative changes)"), tuple(rows))
 
     def __str__(self) -> str:
         pairs = [f"{self.names[i]}, {self.names[j]}: {three_digits(v)}" for i, j, v in self._pairs(_LISTED)[:10]]
@@ -380,7 +380,7 @@ def confidence_region(result: Result, confidence_level: float) -> ConfidenceRegi
         *(names, values, log, confidence_level, float(dof), rank, radius, factor),
         *(errors, factor * errors, radius * errors, radius * conditional_errors, magnitudes, logarithmic, tuple(axes)),
         correlation=np.asarray(result.correlation),
-        freed=_freed(names, information, is_at_bound),
+        freed=_correlations_without_bounds(names, information, is_at_bound),
         unbounded=_unbounded(information),
         root=root,
         undetermined=undetermined,
@@ -458,7 +458,7 @@ def _axes(
             g = h = clean * np.sign(clean[np.argmax(np.abs(clean))])
             text, unit, known_to, relative = mixture(names, clean), 1.0, factor * axis_error, True
         else:
-            g, (text, unit) = clean * np.sign(clean @ h), written(names, h, logarithmic, magnitudes)
+            g, (text, unit) = clean * np.sign(clean @ h), format_combination(names, h, logarithmic, magnitudes)
             known_to = factor * (axis_error if np.isinf(axis_error) else error(h) * unit)
             relative = bool(logarithmic[h != 0.0].all())
         sentence = f"{text} is not determined"
@@ -471,7 +471,7 @@ def _axes(
     return axes
 
 
-def _freed(names: Sequence[str], information: Array, is_at_bound: Mask) -> dict[str, tuple[str, float]]:
+def _correlations_without_bounds(names: Sequence[str], information: Array, is_at_bound: Mask) -> dict[str, tuple[str, float]]:
     """Return the strongest correlation of each quantity at a bound, from Fisher's information without bounds."""
     correlations: dict[str, tuple[str, float]] = {}
     sensitive_indices = np.flatnonzero(np.diag(information) > 0.0)
@@ -532,4 +532,4 @@ def _interval(ends: tuple[float, float], value: float) -> str:
     if np.isinf(high):
         return "no limits"
     reach = max(abs(high - value), abs(value - low))
-    return f"[{rounded(low, reach)}, {rounded(high, reach)}]"
+    return f"[{format_to_error(low, reach)}, {format_to_error(high, reach)}]"

@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit._support.records import dataclass
-from castfit._support.reprs import brief
+from castfit._support.reprs import add_brief_repr
 from castfit._support.status import InputError, suggest
-from castfit._support.text_tables import aligned
+from castfit._support.text_tables import align_columns
 from castfit.solve.staged import Linearization, StagedProblem
 from castfit.solve.subproblem import local_problem
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
-    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.compiled_problem import CompiledProblem
 
 _REGULARISATION = 1e-9  # as `GaussNewton.regularisation`
 _MUCH = 1.0  # of -2 log likelihood: a sentence speaks of smaller changes, which are about linear
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True)
 class HeldConstraint:
     """One constraint at the end of a fit, in the user's units.
@@ -100,7 +100,7 @@ class ConstraintTable:
             times = "" if not row.times or not row.active else f" at t = {', '.join(f'{t:.4g}' for t in row.times[:4])}"
             price = f"{row.multiplier:.4g}" if row.active else "-"
             lines.append((row.name, f"{row.value:.6g}", f"{max(row.slack, 0.0):.3g}", f"{row.active}{times}", price))
-        return "\n".join([*aligned(lines, "<>><>"), "", *(row.sentence for row in self.active)]).rstrip()
+        return "\n".join([*align_columns(lines, "<>><>"), "", *(row.sentence for row in self.active)]).rstrip()
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class _ConstraintRows:
     implied: bool = False
 
 
-def constraint_table(compiled_problem: Posed, staged: StagedProblem, linearization: Linearization, *, success: bool) -> ConstraintTable:
+def constraint_table(compiled_problem: CompiledProblem, staged: StagedProblem, linearization: Linearization, *, success: bool) -> ConstraintTable:
     """Work out what constraints cost at the end of a fit."""
     n_c = staged.layout.path_limits[0].size
     mu, sides = np.full(n_c, np.nan), np.zeros(n_c)
@@ -130,11 +130,11 @@ def constraint_table(compiled_problem: Posed, staged: StagedProblem, linearizati
                 mu, sides = step.path_multipliers, step.active.path.astype(float)
     is_chi2 = compiled_problem.least_squares and compiled_problem.absolute_sigma
     objective_name = "chi2" if is_chi2 else "-2 log likelihood"
-    return ConstraintTable(tuple(_held(rows, objective_name) for rows in _gathered(compiled_problem, staged, linearization, mu, sides)), objective_name)
+    return ConstraintTable(tuple(_held(rows, objective_name) for rows in _collect_rows(compiled_problem, staged, linearization, mu, sides)), objective_name)
 
 
-def _gathered(
-    compiled_problem: Posed, staged: StagedProblem, linearization: Linearization, mu: Array, sides: Array
+def _collect_rows(
+    compiled_problem: CompiledProblem, staged: StagedProblem, linearization: Linearization, mu: Array, sides: Array
 ) -> Iterator[_ConstraintRows]:
     """Yield the rows of every constraint, in every experiment that it is about."""
     layout, offset = staged.layout, 0

@@ -28,13 +28,13 @@ from castfit.result.fisher_information import (
     NEGLIGIBLE,
     RANK_TOLERANCE,
     ROUNDING,
-    Information,
+    FisherInformation,
     free_basis,
     information,
     positive,
 )
 from castfit.solve.condensing import Condensed, adjoint, condense
-from castfit.solve.matrices import FEW, BlockRows, upper_factor
+from castfit.solve.matrices import MAX_DENSE_LOCAL_UNKNOWNS, BlockRows, upper_factor
 from castfit.solve.staged import Evaluation, Layout, Linearization, gaps, rows_in_units
 from castfit.solve.subproblem import choose
 
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit._support.arrays import Array, Mask
-    from castfit.result.fisher_information_arrow import OwnInformation
-    from castfit.solve.arrow import Arrow
+    from castfit.result.fisher_information_arrow import BlockFisherInformation
+    from castfit.solve.arrow import ArrowMatrix
 
 
 DERIVATIVE_ERROR = 30.0  # singular values below this times the integrator's tolerance are none (measured: 1 times)
@@ -195,7 +195,7 @@ def statistics(
 
 
 @dataclass(frozen=True)
-class _Whole:
+class _CovarianceParts:
     """Covariance with statistical and numerical variance, its correlation and root, standard errors.
 
     numerical (n,) is the diagonal of the numerical part.
@@ -209,17 +209,17 @@ class _Whole:
 
 
 @dataclass(frozen=True)
-class _Dense:
+class _DenseCovariance:
     """Information in the data, as dense matrices."""
 
     finder: _RankFinder
-    known: Information
+    known: FisherInformation
 
     def response(self, du: Array) -> Array:
         """Compute the response of theta to errors (m,) of the rows, (n,)."""
         return self.known.response @ du
 
-    def combined(self, spread: float, errors_of_gaps: tuple[Array, ...], shift: Array | None, is_at_bound: Mask) -> _Whole:
+    def combined(self, spread: float, errors_of_gaps: tuple[Array, ...], shift: Array | None, is_at_bound: Mask) -> _CovarianceParts:
         """Add what the noise causes, of a standard deviation `spread`, and the integration: gaps and a known error."""
         finder = self.finder
         numerical = numerical_error(response_to_gaps(finder.condensed, self.known, finder.bounded, finder.path), errors_of_gaps)
@@ -235,7 +235,7 @@ class _Dense:
         with np.errstate(invalid="ignore", divide="ignore"):
             correlation = covariance / errors[:, None] / errors
         np.fill_diagonal(correlation, np.where(np.isfinite(errors), 1.0, np.nan))
-        return _Whole(covariance, correlation, errors, np.diag(numerical), compact)
+        return _CovarianceParts(covariance, correlation, errors, np.diag(numerical), compact)
 
     def squares(self, rows: BlockRows) -> Array:
         """Return E^T E of some rows."""
@@ -247,11 +247,11 @@ class _Dense:
 
 
 @dataclass(frozen=True)
-class _Blocks:
+class _BlockCovariance:
     """Information in the data, in blocks of experiments; dense matrices are built for few quantities only."""
 
     finder: _RankFinder
-    known: OwnInformation
+    known: BlockFisherInformation
 
     @property
     def _few(self) -> bool:
@@ -260,7 +260,7 @@ class _Blocks:
     def response(self, du: Array) -> Array:
         return self.known.response(du)
 
-    def combined(self, spread: float, errors_of_gaps: tuple[Array, ...], shift: Array | None, is_at_bound: Mask) -> _Whole:
+    def combined(self, spread: float, errors_of_gaps: tuple[Array, ...], shift: Array | None, is_at_bound: Mask) -> _CovarianceParts:
         finder = self.finder
         numerical = self.known.numerical(finder.condensed, errors_of_gaps, finder.bounded, finder.path, shift)
         is_undetermined = self.known.undetermined
@@ -272,10 +272,10 @@ class _Blocks:
         correlation = replace(covariance, held=is_at_bound | is_undetermined, open=no_rows).scaled(rate)
         parts = (errors, numerical.diagonal())
         if not self._few:  # what stands for arrays, and does what arrays do
-            return _Whole(cast("Array", covariance), cast("Array", correlation), *parts, np.empty((0, 0)))
+            return _CovarianceParts(cast("Array", covariance), cast("Array", correlation), *parts, np.empty((0, 0)))
         dense = correlation.dense
         np.fill_diagonal(dense, np.where(np.isfinite(errors), 1.0, np.nan))
-        return _Whole(covariance.dense, dense, *parts, _compact(spread * self.known.root, numerical.dense))
+        return _CovarianceParts(covariance.dense, dense, *parts, _compact(spread * self.known.root, numerical.dense))
 
     def squares(self, rows: BlockRows) -> Array:
         from castfit.result.fisher_information_arrow import of_squares
@@ -308,7 +308,7 @@ class _RankFinder:
     held: Mask
     bounded: NDArray[np.intp]
     path: NDArray[np.intp]
-    of: Arrow | None
+    of: ArrowMatrix | None
     equations: Array
     d: Array
 
@@ -321,12 +321,12 @@ class _RankFinder:
         is_at_bound = active[condensed.positions] != 0
         bounds = _bound_rows(condensed, active, d)
         arrow_rows = None
-        if rows.own_count > FEW:
+        if rows.own_count > MAX_DENSE_LOCAL_UNKNOWNS:
             from castfit.solve.arrow import arrow
 
             lower, upper = condensed.layout.path_limits
             near_indices = np.flatnonzero(_near(condensed)[0] | _near(condensed)[1] | (lower == upper))
-            candidate_arrow = arrow(rows, 1.0 / d, _tied(condensed, bounds.positions, near_indices))
+            candidate_arrow = arrow(rows, 1.0 / d, _chains_with_local_equations(condensed, bounds.positions, near_indices))
             arrow_rows = None if candidate_arrow.trivial else candidate_arrow
         border = None if arrow_rows is None else arrow_rows.border
         columns = slice(None) if border is None else border
@@ -344,17 +344,17 @@ class _RankFinder:
 
         return replace(self, rows=rows, of=arrow(rows, self.of.scale, ~self.of.free))
 
-    def found(self, tolerance: float) -> _Dense | _Blocks:
+    def found(self, tolerance: float) -> _DenseCovariance | _BlockCovariance:
         """Decide the rank, and invert what can be."""
         n = self.condensed.layout.n_theta
         if self.of is None:
             E = self.rows.dense
             fisher_information = information(E, self.equations, self.held, n_theta=n, scale=self.d, rank_tolerance=tolerance)
-            return _Dense(self, fisher_information)
+            return _DenseCovariance(self, fisher_information)
         from castfit.result.fisher_information_arrow import own_information
 
         scaled, names = self.equations * self.of.scale[self.of.border], self.condensed.layout.names
-        return _Blocks(self, own_information(self.rows, self.of, scaled, self.held, names, rank_tolerance=tolerance))
+        return _BlockCovariance(self, own_information(self.rows, self.of, scaled, self.held, names, rank_tolerance=tolerance))
 
 
 def _compact(root: Array, correction: Array) -> Array:
@@ -524,7 +524,7 @@ def gap_errors(
 
 
 def response_to_gaps(
-    condensed: Condensed, fisher_information: Information, bounded: NDArray[np.intp], path: NDArray[np.intp]
+    condensed: Condensed, fisher_information: FisherInformation, bounded: NDArray[np.intp], path: NDArray[np.intp]
 ) -> tuple[Array, ...]:
     """Return d theta / d(initial and matching conditions), per chain (K, n_s, n).
 
@@ -576,7 +576,7 @@ def _near(condensed: Condensed) -> tuple[Mask, Mask]:
     return condensed.c - lower <= NEAR * size, upper - condensed.c <= NEAR * size
 
 
-def _tied(condensed: Condensed, bounded: NDArray[np.intp], path: NDArray[np.intp]) -> Mask:
+def _chains_with_local_equations(condensed: Condensed, bounded: NDArray[np.intp], path: NDArray[np.intp]) -> Mask:
     """Return a mask of the chains with equations that own quantities may enter, (number of chains,)."""
     is_coupled = np.array([part.e.size > 0 for part in condensed.chains], dtype=np.bool_)
     path_rows = condensed.path

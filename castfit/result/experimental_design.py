@@ -16,25 +16,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.reprs import brief
+from castfit._support.reprs import add_brief_repr
 from castfit.result.confidence_region import Axis, ConfidenceRegion, half_width
 from castfit.result.structural_identifiability import dense_times
-from castfit.simulate.output_sensitivities import Responses, responses
+from castfit.simulate.output_sensitivities import OutputSensitivities, responses
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
     from castfit.integrate import IntegratorOptions
-    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.compiled_problem import CompiledProblem
 
-_UNKNOWN = 1e3  # standard error of what is not determined, in relative changes, or times the largest other
-_DETERMINED = 0.1  # of that: what is below is determined
-_HELPS = 0.9  # of the error: a value that leaves more than this is hardly worth it
-_NOISE = 0.05  # relative error of outputs that nobody has measured, where nothing is known of any
+_UNDETERMINED_SE_FACTOR = 1e3  # standard error of what is not determined, in relative changes, or times the largest other
+_DETERMINED_FRACTION = 0.1  # of that: what is below is determined
+_MAX_REMAINING_ERROR = 0.9  # of the error: a value that leaves more than this is hardly worth it
+_DEFAULT_RELATIVE_ERROR = 0.05  # relative error of outputs that nobody has measured, where nothing is known of any
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True, eq=False, repr=False)
-class Suggestion:
+class MeasurementSuggestion:
     """One more value that would help most.
 
     combination : what it would help to know
@@ -57,7 +57,7 @@ class Suggestion:
 
 
 @dataclass(frozen=True)
-class _Candidate:
+class _MeasurementCandidate:
     """Candidate value: remaining variance, output, experiment, time, and how many halve the error (inf: never)."""
 
     variance: float
@@ -67,15 +67,15 @@ class _Candidate:
     to_halve: float
 
 
-def _to_halve(current_variance: float, squared_covariance: float, response_variance: float) -> float:
+def _values_to_halve(current_variance: float, squared_covariance: float, response_variance: float) -> float:
     """Return n with  before - n across / (1 + n own) = before / 4."""
     denominator = squared_covariance - 0.75 * current_variance * response_variance
     return 0.75 * current_variance / denominator if denominator > 1e-9 * squared_covariance > 0.0 else np.inf
 
 
 def suggestions(
-    compiled_problem: Posed, theta: Array, region: ConfidenceRegion, table: Mapping[str, Any], options: IntegratorOptions
-) -> tuple[Suggestion, ...]:
+    compiled_problem: CompiledProblem, theta: Array, region: ConfidenceRegion, table: Mapping[str, Any], options: IntegratorOptions
+) -> tuple[MeasurementSuggestion, ...]:
     """Suggest one more value for the combination with the largest uncertainty.
 
     That is the best value of what is measured already, and the best of all if another output is better; none where
@@ -88,7 +88,7 @@ def suggestions(
     h = np.array([axis.form.get(name, 0.0) for name in region.names])
     Ch = C @ h
     current_variance = float(h @ Ch)
-    best: dict[bool, _Candidate] = {}
+    best: dict[bool, _MeasurementCandidate] = {}
     for condition in compiled_problem.conditions:
         condition_responses = responses(compiled_problem, condition, dense_times(condition), theta, options)
         if condition_responses is None:
@@ -107,16 +107,16 @@ def suggestions(
             remaining_variance = max(current_variance - float(gain[i]), 0.0)
             if (name in observed_names) not in best or remaining_variance < best[name in observed_names].variance:
                 time = np.inf if condition.settled else float(condition_responses.times[i])
-                count = _to_halve(current_variance, float(squared_covariance[i]), float(response_variance[i]))
-                best[name in observed_names] = _Candidate(remaining_variance, name, condition.name, time, count)
+                count = _values_to_halve(current_variance, float(squared_covariance[i]), float(response_variance[i]))
+                best[name in observed_names] = _MeasurementCandidate(remaining_variance, name, condition.name, time, count)
     all_suggestions = [_suggestion(axis, kind, candidate, scale, region) for kind, candidate in sorted(best.items(), reverse=True)]
     useful = [s for s in all_suggestions if s.after < s.before]
-    if len(useful) == 2 and useful[1].after >= _HELPS * useful[0].after:
+    if len(useful) == 2 and useful[1].after >= _MAX_REMAINING_ERROR * useful[0].after:
         useful.pop()
     return tuple(useful)
 
 
-def _internal(compiled_problem: Posed) -> set[str]:
+def _internal(compiled_problem: CompiledProblem) -> set[str]:
     """Return outputs that nobody can measure: spreads of the noise, and what states remember."""
     remembered = {state for memory in compiled_problem.model.memories for state in memory.states}
     return {*compiled_problem.spreads, *remembered, *(memory.value for memory in compiled_problem.model.memories)}
@@ -125,7 +125,7 @@ def _internal(compiled_problem: Posed) -> set[str]:
 def _covariance(region: ConfidenceRegion) -> tuple[Array, float]:
     """Return C, and the standard error that stands for not determined."""
     finite = region.root @ region.root.T
-    scale = _UNKNOWN * max(1.0, float(np.sqrt(np.diag(finite).max(initial=0.0))))
+    scale = _UNDETERMINED_SE_FACTOR * max(1.0, float(np.sqrt(np.diag(finite).max(initial=0.0))))
     N = region.undetermined
     if N.shape[0]:
         Q = np.linalg.qr(N.T)[0]
@@ -133,7 +133,7 @@ def _covariance(region: ConfidenceRegion) -> tuple[Array, float]:
     return finite, scale
 
 
-def _deviations(table: Mapping[str, Any], condition_responses: Responses, j: int, experiment: str) -> Array:
+def _deviations(table: Mapping[str, Any], condition_responses: OutputSensitivities, j: int, experiment: str) -> Array:
     """Return the standard deviation of new values of an output, (n,): that of the measured ones, or as accurate."""
     name, deviation = condition_responses.names[j], np.asarray(table["deviation"], dtype=float)
     usable = np.isfinite(deviation) & (deviation > 0.0)
@@ -150,12 +150,12 @@ def _deviations(table: Mapping[str, Any], condition_responses: Responses, j: int
         for rows in (is_reference & (table["output"] == n) for n in dict.fromkeys(table["output"][is_reference].tolist()))
         if np.any(predicted[rows])
     ]
-    return np.full(condition_responses.times.size, size * (float(np.median(relative)) if relative else _NOISE))
+    return np.full(condition_responses.times.size, size * (float(np.median(relative)) if relative else _DEFAULT_RELATIVE_ERROR))
 
 
-def _suggestion(axis: Axis, measured: bool, candidate: _Candidate, scale: float, region: ConfidenceRegion) -> Suggestion:
+def _suggestion(axis: Axis, measured: bool, candidate: _MeasurementCandidate, scale: float, region: ConfidenceRegion) -> MeasurementSuggestion:
     error = float(np.sqrt(candidate.variance))
-    is_determined = error < _DETERMINED * scale or np.isfinite(axis.known_to)
+    is_determined = error < _DETERMINED_FRACTION * scale or np.isfinite(axis.known_to)
     width_after = region.factor * axis.unit * error if is_determined else np.inf
     where = f"{candidate.output} in {candidate.experiment} {_when(candidate.time)}"
     accuracy = "with the accuracy of the existing measurements there" if measured else "not measured there yet; assumed as accurate as the others"
@@ -166,7 +166,7 @@ def _suggestion(axis: Axis, measured: bool, candidate: _Candidate, scale: float,
     if np.isfinite(axis.known_to) and 1.5 < candidate.to_halve < 1e4:
         sentence += f", {int(np.ceil(candidate.to_halve))} halve it"
     measurement = (candidate.output, candidate.experiment, candidate.time, measured)
-    return Suggestion(axis.combination, *measurement, axis.known_to, width_after, f"{sentence}.")
+    return MeasurementSuggestion(axis.combination, *measurement, axis.known_to, width_after, f"{sentence}.")
 
 
 def _when(time: float) -> str:

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 RANK_TOLERANCE = 1e-7  # scaled singular values below this fraction of the largest are no information
 ROUNDING = 1e-14  # rows that small beside others are zero
 NEGLIGIBLE = 1e-10  # constraints that repeat others, or move nothing, up to this are dropped
-PARTICIPATION = 1e-3  # a quantity takes part in an undetermined direction if its weight there exceeds this
+MIN_DIRECTION_WEIGHT = 1e-3  # a quantity takes part in an undetermined direction if its weight there exceeds this
 
 
 @dataclass(frozen=True)
-class Information:
+class FisherInformation:
     """Information in a condensed problem, for noise of variance 1; n = n_theta, f free directions.
 
     inverse (n, n) : inverse of E^T E along the constraints, on the determined subspace; 0 for quantities at a bound
@@ -79,7 +79,7 @@ def information(
     rank_tolerance: float = RANK_TOLERANCE,
     metric: Array | None = None,
     largest: float = 0.0,
-) -> Information:
+) -> FisherInformation:
     """Decide the rank of a condensed least-squares problem, and invert it where it can be inverted.
 
     E (m, n_x) : derivative of the residuals
@@ -107,7 +107,7 @@ def information(
     half = W / S[:rank] / d[:, None]
     response = -half @ U[:m, :rank].T
     to_closure = -F_inverse / d[:, None]  # d x / d e with the least d x, then corrected for what that does to u
-    return Information(
+    return FisherInformation(
         inverse=half[:n] @ half[:n].T,
         root=half[:n],
         response=response[:n],
@@ -132,7 +132,7 @@ def _of_unit_length(Z: Array, metric: Array) -> Array:
 
 def takes_part(N: Array) -> Mask:
     """Return a mask of the quantities (rows of N) that take part in any of the directions (columns)."""
-    return np.linalg.norm(N, axis=1) > PARTICIPATION * np.linalg.norm(N, axis=0).min(initial=1.0)
+    return np.linalg.norm(N, axis=1) > MIN_DIRECTION_WEIGHT * np.linalg.norm(N, axis=0).min(initial=1.0)
 
 
 def positive(lengths: Array) -> Array:
@@ -164,6 +164,6 @@ def sparse_basis(N: Array) -> Array:
         return N.T
     pivots = scipy.linalg.qr(N.T, mode="r", pivoting=True)[1][:k]
     rows = scipy.linalg.solve(N[pivots].T, N.T)  # row i is 1 at pivot i and 0 at the other pivots
-    rows[np.abs(rows) < 0.1 * PARTICIPATION] = 0.0
+    rows[np.abs(rows) < 0.1 * MIN_DIRECTION_WEIGHT] = 0.0
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     return rows * np.sign(rows[np.arange(k), np.argmax(rows != 0.0, axis=1)])[:, None]  # first entry positive

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit.result.block_matrix import BlockMatrix
-from castfit.result.fisher_information import PARTICIPATION, RANK_TOLERANCE, Information, information, sparse_basis
-from castfit.solve.arrow import Arrow, at_border
+from castfit.result.fisher_information import MIN_DIRECTION_WEIGHT, RANK_TOLERANCE, FisherInformation, information, sparse_basis
+from castfit.solve.arrow import ArrowMatrix, at_border
 from castfit.solve.condensing import Condensed, chain_adjoint
 from castfit.solve.matrices import triangle
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from castfit.solve.matrices import BlockRows
 
 
-MOST = 100
+MAX_DIRECTIONS_LISTED = 100
 """Undetermined directions that are listed; all quantities that take part in any are marked."""
 
 
 @dataclass(frozen=True)
-class _Part:
+class _BatchFactors:
     """One batch: V / w and U of R = U w V^T, where w counts, and L; null (N, o, o) are directions that do not."""
 
     inverse: Array
@@ -48,21 +48,21 @@ class _Part:
 
 
 @dataclass(frozen=True)
-class OwnInformation:
-    """As `Information`, in blocks; n = n_theta, m rows.
+class BlockFisherInformation:
+    """As `FisherInformation`, in blocks; n = n_theta, m rows.
 
     border : of the border, in scaled unknowns
     raw : the inverse in scaled unknowns, nothing left out
     inverse : of theta
     condition : an estimate: the largest singular value over the smallest of a chain's triangle, or of the border
-    directions (k, n) : at most `MOST`
+    directions (k, n) : at most `MAX_DIRECTIONS_LISTED`
     scale (n,), undetermined (n,), leverage (m,)
     rows : derivatives of the residuals
     roots (N, o, o) : per batch, of the inverse of own unknowns, shared ones known; scaled
     """
 
-    arrow: Arrow
-    border: Information
+    arrow: ArrowMatrix
+    border: FisherInformation
     raw: BlockMatrix
     inverse: BlockMatrix
     rank: int
@@ -148,13 +148,13 @@ class OwnInformation:
 
 def own_information(
     rows: BlockRows,
-    arrow: Arrow,
+    arrow: ArrowMatrix,
     equations: Array,
     is_at_bound: Mask,
     names: tuple[str, ...],
     *,
     rank_tolerance: float = RANK_TOLERANCE,
-) -> OwnInformation:
+) -> BlockFisherInformation:
     """Decide the rank chain by chain and of the border, and invert what can be inverted.
 
     rows : derivatives of the residuals
@@ -164,7 +164,7 @@ def own_information(
     """
     largest, n_b, n_x = arrow.largest, arrow.n_b, arrow.scale.size
     limit = rank_tolerance * largest
-    parts: list[_Part] = []
+    parts: list[_BatchFactors] = []
     border = [arrow.rest]
     factors = arrow.compressed(np.zeros(rows.height)).factors
     min_singular_value, rank, n_free = np.inf, 0, 0
@@ -177,7 +177,7 @@ def own_information(
         inverse_w = np.where(is_determined, 1.0 / np.where(is_determined, w, 1.0), 0.0)
         root = np.where(batch_at_bound[:, :, None], 0.0, Vt.swapaxes(1, 2) * inverse_w[:, None, :])
         inverse = root @ U[:, :o].swapaxes(1, 2)
-        parts.append(_Part(inverse, root, -(inverse @ B), np.where(is_determined[:, None, :], 0.0, Vt.swapaxes(1, 2))))
+        parts.append(_BatchFactors(inverse, root, -(inverse @ B), np.where(is_determined[:, None, :], 0.0, Vt.swapaxes(1, 2))))
         border.append(at_border(R[:, o:, o:], batch.seen, n_b)[:, :-1])
         if batch_at_bound.any() or not is_determined.all():
             remaining_rows = np.concatenate([B + local_block @ parts[-1].response, np.zeros((*B.shape[:2], 1))], axis=2)
@@ -202,8 +202,8 @@ def own_information(
     min_singular_value = min(min_singular_value, float(border_information.singular_values.min(initial=np.inf)))
     raw = _raw(arrow, parts, border_information.inverse, n_x)
     d = 1.0 / arrow.scale
-    directions, undetermined = _open(arrow, parts, border_information, raw, len(names))
-    return OwnInformation(
+    directions, undetermined = _undetermined_directions(arrow, parts, border_information, raw, len(names))
+    return BlockFisherInformation(
         arrow,
         border_information,
         raw,
@@ -219,7 +219,7 @@ def own_information(
     )
 
 
-def of_squares(arrow: Arrow, names: tuple[str, ...]) -> BlockMatrix:
+def of_squares(arrow: ArrowMatrix, names: tuple[str, ...]) -> BlockMatrix:
     """Return E^T E of an arrow in its own units, over theta."""
     local_indices, chain, position, width = _order(arrow)
     n_b = arrow.n_b
@@ -237,7 +237,7 @@ def of_squares(arrow: Arrow, names: tuple[str, ...]) -> BlockMatrix:
     return BlockMatrix(names, arrow.border, local_indices, chain, position, C, np.zeros_like(X), X, P, 1.0 / arrow.scale, no_rows, no_rows)
 
 
-def _order(arrow: Arrow) -> tuple[Index, Index, Index, int]:
+def _order(arrow: ArrowMatrix) -> tuple[Index, Index, Index, int]:
     """Return own unknowns chain by chain: positions, chains, as which of their chain's; and the most of a chain."""
     none = np.empty(0, dtype=np.intp)
     local_indices = np.concatenate([none, *(batch.own.ravel() for batch in arrow.batches)])
@@ -246,7 +246,7 @@ def _order(arrow: Arrow) -> tuple[Index, Index, Index, int]:
     return local_indices, chain, position, max((batch.o for batch in arrow.batches), default=0)
 
 
-def _raw(arrow: Arrow, parts: Sequence[_Part], C: Array, n_x: int) -> BlockMatrix:
+def _raw(arrow: ArrowMatrix, parts: Sequence[_BatchFactors], C: Array, n_x: int) -> BlockMatrix:
     """Return the inverse over all scaled unknowns."""
     local_indices, chain, position, width = _order(arrow)
     L, P = np.zeros((local_indices.size, arrow.n_b)), np.zeros((local_indices.size, width))
@@ -262,7 +262,7 @@ def _raw(arrow: Arrow, parts: Sequence[_Part], C: Array, n_x: int) -> BlockMatri
     return BlockMatrix(names, arrow.border, local_indices, chain, position, C, L, np.zeros_like(L), P, np.ones(n_x), no_rows, no_rows)
 
 
-def _of_theta(raw: BlockMatrix, arrow: Arrow, names: tuple[str, ...], n: int) -> BlockMatrix:
+def _of_theta(raw: BlockMatrix, arrow: ArrowMatrix, names: tuple[str, ...], n: int) -> BlockMatrix:
     """Leave out nodes that stayed unknown, and return to units of theta."""
     is_theta = arrow.border < n
     no_rows = np.zeros(n, dtype=np.bool_)
@@ -279,7 +279,7 @@ def _of_theta(raw: BlockMatrix, arrow: Arrow, names: tuple[str, ...], n: int) ->
     )
 
 
-def _open(arrow: Arrow, parts: Sequence[_Part], border: Information, raw: BlockMatrix, n: int) -> tuple[Array, Mask]:
+def _undetermined_directions(arrow: ArrowMatrix, parts: Sequence[_BatchFactors], border: FisherInformation, raw: BlockMatrix, n: int) -> tuple[Array, Mask]:
     """Return the undetermined directions of theta, scaled, as far as they are listed, and who takes part in any."""
     shared = _followed(border.null, raw)
     squares = np.sum(shared**2, axis=1)
@@ -287,7 +287,7 @@ def _open(arrow: Arrow, parts: Sequence[_Part], border: Information, raw: BlockM
     for batch, part in zip(arrow.batches, parts, strict=True):
         squares[batch.own] += np.sum(part.null**2, axis=2)
         undetermined_chains = np.flatnonzero(part.null.any(axis=(1, 2)))
-        for c in undetermined_chains[: max(MOST - len(directions), 0)].tolist():
+        for c in undetermined_chains[: max(MAX_DIRECTIONS_LISTED - len(directions), 0)].tolist():
             vectors = part.null[c][:, part.null[c].any(axis=0)]
             for direction in sparse_basis(vectors):
                 full_direction = np.zeros(n)
@@ -295,7 +295,7 @@ def _open(arrow: Arrow, parts: Sequence[_Part], border: Information, raw: BlockM
                 directions.append(full_direction)
     if border.null.size:
         directions += list(sparse_basis(shared[:n]))
-    return np.array(directions).reshape(-1, n), np.sqrt(squares[:n]) > PARTICIPATION
+    return np.array(directions).reshape(-1, n), np.sqrt(squares[:n]) > MIN_DIRECTION_WEIGHT
 
 
 def _followed(border: Array, raw: BlockMatrix) -> Array:
@@ -305,7 +305,7 @@ def _followed(border: Array, raw: BlockMatrix) -> Array:
     return directions
 
 
-def _leverage(arrow: Arrow, parts: Sequence[_Part], border: Information, m: int) -> Array:
+def _leverage(arrow: ArrowMatrix, parts: Sequence[_BatchFactors], border: FisherInformation, m: int) -> Array:
     """Compute the leverage of every row: |E_o R^+|^2 + |(E_b + E_o L) C^1/2|^2."""
     leverage = np.zeros(m + 1)
     for batch, part in zip(arrow.batches, parts, strict=True):

@@ -29,7 +29,7 @@ import scipy
 
 from castfit._support.distribution_functions import chi2_cdf, chi2_tail
 from castfit._support.records import dataclass
-from castfit._support.reprs import listed, one_line
+from castfit._support.reprs import join_limited, one_line
 from castfit.result.residuals import NOTHING, SHOWN, ResidualSeries, grade
 from castfit.result.residuals import runs as signs
 
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
 
-_POOR = 2.0  # root of chi2 per degree of freedom above which the model does not describe the data
-LARGE = 0.1  # unexplained variance beyond which residuals with a pattern are no detail
-_MOST = 0.5  # unexplained variance that deserves a word even without any pattern
-EXACT = 1e-12  # unexplained variance of an exact fit: what is left is rounding
+_MAX_RMS_RESIDUAL = 2.0  # root of chi2 per degree of freedom above which the model does not describe the data
+LARGE_UNEXPLAINED_VARIANCE = 0.1  # unexplained variance beyond which residuals with a pattern are no detail
+_REPORTED_UNEXPLAINED_VARIANCE = 0.5  # unexplained variance that deserves a word even without any pattern
+EXACT_UNEXPLAINED_VARIANCE = 1e-12  # unexplained variance of an exact fit: what is left is rounding
 
 
 @dataclass(frozen=True)
@@ -88,14 +88,14 @@ class Goodness:
     def doubtful(self) -> tuple[str, ...]:
         """Outputs with a large unexplained part: the fit is poor if their residuals are shown not to be noise."""
         open_to_doubt = self.described and np.isnan(self.p_value)
-        return tuple(name for name, share in self.unexplained.items() if share > LARGE) if open_to_doubt else ()
+        return tuple(name for name, share in self.unexplained.items() if share > LARGE_UNEXPLAINED_VARIANCE) if open_to_doubt else ()
 
     def with_dependence(self, outputs: Collection[str]) -> Goodness:
         """Return the judgement where the model is shown to miss something of some outputs."""
         worst_output = max((name for name in self.doubtful if name in outputs), key=self.unexplained.__getitem__, default="")
         if not worst_output:
             return self
-        remainder_text = f"{left_by_model(worst_output, self.unexplained[worst_output])}, and the residuals show a pattern"
+        remainder_text = f"{unexplained_message(worst_output, self.unexplained[worst_output])}, and the residuals show a pattern"
         sentence = f"The model does not fit the data: it leaves {remainder_text}. Another starting point may give a better fit."
         return replace(self, described=False, sentence=sentence)
 
@@ -123,18 +123,18 @@ def goodness(series: Sequence[ResidualSeries], chi2: float, dof: int, *, absolut
     if dof <= 0:
         described, sentence = True, "No degrees of freedom are left, so the goodness of fit cannot be tested."
     elif absolute_sigma:
-        described, sentence = _by_chi2(series, chi2, dof, p_value)
+        described, sentence = _assess_by_chi2(series, chi2, dof, p_value)
     else:
         is_constant_in_time = all(np.unique(s.times).size < 2 for s in series)
         n = {name: sum(s.residuals.size for s in group) for name, group in series_by_output.items()}
-        described, sentence = _by_variance(unexplained, n, dof if is_constant_in_time else 0)
+        described, sentence = _assess_by_variance(unexplained, n, dof if is_constant_in_time else 0)
         n_set_aside = sum(s.residuals.size - np.count_nonzero(s.counted) for s in series)
         if n_set_aside:
             sentence += f" {n_set_aside} outlier{' is' if n_set_aside == 1 else 's are'} excluded here, as the noise model downweights them."
     return Goodness(described, p_value, mean_square, unexplained, runs, sentence)
 
 
-def _by_chi2(series: Sequence[ResidualSeries], chi2: float, dof: int, p_value: float) -> tuple[bool, str]:
+def _assess_by_chi2(series: Sequence[ResidualSeries], chi2: float, dof: int, p_value: float) -> tuple[bool, str]:
     """Judge by the distribution of chi2."""
     ratio = f"chi2/n = {chi2 / sum(s.residuals.size for s in series):.3g}"
     square_sums = [float(s.residuals @ s.residuals) for s in series]
@@ -143,7 +143,7 @@ def _by_chi2(series: Sequence[ResidualSeries], chi2: float, dof: int, p_value: f
     label = f"{worst_series.output} in {worst_series.experiment}" if has_many_experiments else worst_series.output
     advice = f"{label} contributes {100 * max(square_sums) / max(sum(square_sums), np.finfo(float).tiny):.0f} % of chi2"
     claim = grade(p_value)
-    if claim == SHOWN and chi2 > _POOR**2 * dof:
+    if claim == SHOWN and chi2 > _MAX_RMS_RESIDUAL**2 * dof:
         remedy = "Try other starting points, or check whether sigma is too small."
         return False, f"The model does not fit the data: {ratio}; {advice}. {remedy}"
     if claim == SHOWN:
@@ -159,25 +159,25 @@ def _by_chi2(series: Sequence[ResidualSeries], chi2: float, dof: int, p_value: f
     return True, f"The residuals are consistent with sigma (chi-squared test): {ratio}, p = {p_value:.2g}."
 
 
-def _by_variance(unexplained: dict[str, float], n: dict[str, int], dof: int) -> tuple[bool, str]:
+def _assess_by_variance(unexplained: dict[str, float], n: dict[str, int], dof: int) -> tuple[bool, str]:
     """Assess the fit by the unexplained variance.
 
     `dof` is 0 unless data without a time course are compared with a constant.
     """
     finite_parts = {name: u for name, u in unexplained.items() if np.isfinite(u)}
     if not finite_parts:
-        return True, f"The measurements of {listed(unexplained)} are constant, so the explained variance is undefined."
+        return True, f"The measurements of {join_limited(unexplained)} are constant, so the explained variance is undefined."
     worst_output = max(finite_parts, key=lambda name: finite_parts[name])
-    remainder_text = left_by_model(worst_output, finite_parts[worst_output])
+    remainder_text = unexplained_message(worst_output, finite_parts[worst_output])
     if finite_parts[worst_output] > 1.0:
         model_dof, constant_dof = dof * n[worst_output] / sum(n.values()), n[worst_output] - 1  # degrees of freedom of model and constant
         if dof and grade(float(scipy.special.fdtrc(model_dof, constant_dof, finite_parts[worst_output] * constant_dof / model_dof))) != SHOWN:
             return True, f"The measurements of {worst_output} differ too little between experiments to test the fit."
         return False, f"The model does not fit the data: it leaves {remainder_text}. Another starting point may give a better fit."
-    return True, f"The model leaves {remainder_text}{', most of it' if finite_parts[worst_output] > _MOST else ''}."
+    return True, f"The model leaves {remainder_text}{', most of it' if finite_parts[worst_output] > _REPORTED_UNEXPLAINED_VARIANCE else ''}."
 
 
-def left_by_model(output: str, share: float) -> str:
+def unexplained_message(output: str, share: float) -> str:
     """Describe the part of an output's variance that a model leaves unexplained, also if it exceeds the whole."""
     if share <= 1.0:
         return f"{100 * share:.3g} % of the variance of {output} unexplained"

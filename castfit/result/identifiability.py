@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._support.records import dataclass
-from castfit._support.reprs import brief, enumerated, one_line
-from castfit._support.status import check, unknown_names
+from castfit._support.reprs import add_brief_repr, join_with_and, one_line
+from castfit._support.status import raise_if_mistakes, unknown_names
 from castfit.result.block_matrix import BlockMatrix
 from castfit.result.parameter_combinations import product, three_digits
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from castfit.result.covariance import Statistics
 
 
-POOR = 0.5  # poorly determined: half its 95 % interval exceeds this fraction of the value
-CORRELATED = 0.99  # correlations at least this large are reported
-NUMERICAL = 0.5  # the integration limits the accuracy if its share of the standard error exceeds this
+POOR_INTERVAL_FRACTION = 0.5  # poorly determined: half its 95 % interval exceeds this fraction of the value
+REPORTED_CORRELATION = 0.99  # correlations at least this large are reported
+NUMERICAL_ERROR_SHARE = 0.5  # the integration limits the accuracy if its share of the standard error exceeds this
 EXACT = 1e-3  # how closely a direction must match a named combination
 LARGEST_POWER = 4
-_NORMAL = 1.96
-_MANY = 20  # names that a sentence holds
+_NORMAL_QUANTILE_975 = 1.96
+_MAX_NAMES_PRINTED = 20  # names that a sentence holds
 _LISTED = 6  # terms of a combination; of more the first three
 
 WELL_DETERMINED = "well determined"
@@ -46,9 +46,9 @@ NOT_IDENTIFIABLE = "not identifiable"
 UNKNOWN = "unknown"
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True)
-class Verdict:
+class IdentifiabilityStatus:
     """Identifiability of one quantity: `kind` is one of the constants above, `sentence` gives details."""
 
     name: str
@@ -56,9 +56,9 @@ class Verdict:
     sentence: str
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True)
-class Combination:
+class ConfoundedQuantities:
     """Quantities that the data do not tell apart.
 
     names : tuple of str
@@ -82,18 +82,18 @@ class Identifiability:
     `condition` is the condition number of the column-scaled reduced Jacobian; inf if it is deficient.
     """
 
-    verdicts: tuple[Verdict, ...]
-    combinations: tuple[Combination, ...]
+    verdicts: tuple[IdentifiabilityStatus, ...]
+    combinations: tuple[ConfoundedQuantities, ...]
     condition: float
     sentence: str
 
-    def __getitem__(self, name: str) -> Verdict:
+    def __getitem__(self, name: str) -> IdentifiabilityStatus:
         """Return the verdict on a quantity."""
-        check("identifiability", unknown_names("'{}' is not estimated", [name], self._by_name))
+        raise_if_mistakes("identifiability", unknown_names("'{}' is not estimated", [name], self._by_name))
         return self._by_name[name]
 
     @cached_property
-    def _by_name(self) -> dict[str, Verdict]:
+    def _by_name(self) -> dict[str, IdentifiabilityStatus]:
         return {verdict.name: verdict for verdict in self.verdicts}
 
     def __repr__(self) -> str:
@@ -110,7 +110,7 @@ def judge(
     at_bound: dict[str, str],
     statistics: Statistics,
     *,
-    reach: float = _NORMAL,
+    reach: float = _NORMAL_QUANTILE_975,
     unknown: str = "",
 ) -> Identifiability:
     """Classify the identifiability of each quantity from the statistics.
@@ -126,7 +126,7 @@ def judge(
     combinations = combinations_of(names, values, slopes, statistics.directions, statistics.scale)
     if not unknown and statistics.dof <= 0 and np.isnan(statistics.noise).any():
         unknown = "no degrees of freedom are left to estimate the noise"
-    verdicts: list[Verdict] = []
+    verdicts: list[IdentifiabilityStatus] = []
     with np.errstate(invalid="ignore"):  # infinitely uncertain, and too small for a number
         errors = slopes * statistics.standard_errors
     group_of = {name: c for c in reversed(combinations) for name in c.names}
@@ -134,15 +134,15 @@ def judge(
     for j, name in enumerate(names):
         group = group_of.get(name)
         if name in at_bound:
-            verdicts.append(Verdict(name, AT_BOUND, f"at its {at_bound[name]} bound"))
+            verdicts.append(IdentifiabilityStatus(name, AT_BOUND, f"at its {at_bound[name]} bound"))
         elif slopes[j] == 0.0:  # on a logarithmic scale, exp(theta) underflows
-            verdicts.append(Verdict(name, POORLY_DETERMINED, "not significantly different from zero; too small to quantify"))
+            verdicts.append(IdentifiabilityStatus(name, POORLY_DETERMINED, "not significantly different from zero; too small to quantify"))
         elif group is not None:
-            verdicts.append(Verdict(name, NOT_IDENTIFIABLE, f"not identifiable: {group.sentence}"))
+            verdicts.append(IdentifiabilityStatus(name, NOT_IDENTIFIABLE, f"not identifiable: {group.sentence}"))
         elif np.isinf(statistics.standard_errors[j]):  # of so many directions that not all are listed
-            verdicts.append(Verdict(name, NOT_IDENTIFIABLE, "not identifiable from these data"))
+            verdicts.append(IdentifiabilityStatus(name, NOT_IDENTIFIABLE, "not identifiable from these data"))
         elif unknown:
-            verdicts.append(Verdict(name, UNKNOWN, unknown))
+            verdicts.append(IdentifiabilityStatus(name, UNKNOWN, unknown))
         else:
             strongest = names[int(partners[j])], float(strengths[j])
             verdicts.append(_verdict(j, names, values, errors, reach, statistics, strongest))
@@ -151,7 +151,7 @@ def judge(
 
 def no_verdict(names: Sequence[str], reason: str) -> Identifiability:
     """Return the identifiability of quantities without statistics, for instance after a failed fit."""
-    verdicts = tuple(Verdict(name, UNKNOWN, reason) for name in names)
+    verdicts = tuple(IdentifiabilityStatus(name, UNKNOWN, reason) for name in names)
     return Identifiability(verdicts, (), np.nan, overall(verdicts, reason))
 
 
@@ -174,24 +174,24 @@ def _verdict(
     reach: float,
     statistics: Statistics,
     strongest: tuple[str, float],
-) -> Verdict:
+) -> IdentifiabilityStatus:
     """Judge a quantity that is free and identifiable by its interval and its strongest correlation."""
     name, (partner, correlation) = names[j], strongest
     kind, remarks = WELL_DETERMINED, list[str]()
-    if abs(correlation) >= CORRELATED:
+    if abs(correlation) >= REPORTED_CORRELATION:
         kind = CORRELATED_WITH
         remarks.append(f"correlated {three_digits(correlation, '')} with {partner}")
-    if errors[j] * reach > POOR * abs(values[j]):
+    if errors[j] * reach > POOR_INTERVAL_FRACTION * abs(values[j]):
         kind = POORLY_DETERMINED
         remarks.insert(0, "poorly determined: the 95 % confidence interval is wider than the estimate")
-    if statistics.numerical_errors[j] > NUMERICAL * statistics.standard_errors[j]:
+    if statistics.numerical_errors[j] > NUMERICAL_ERROR_SHARE * statistics.standard_errors[j]:
         remarks.append("accuracy limited by integration errors")
     if kind == WELL_DETERMINED:
         remarks.insert(0, kind)
-    return Verdict(name, kind, "; ".join(remarks))
+    return IdentifiabilityStatus(name, kind, "; ".join(remarks))
 
 
-def overall(verdicts: Sequence[Verdict], reason: str) -> str:
+def overall(verdicts: Sequence[IdentifiabilityStatus], reason: str) -> str:
     """Count the verdicts, the worst first."""
     if not verdicts and not reason:
         return "Nothing is estimated; the model was only evaluated."
@@ -212,13 +212,13 @@ def overall(verdicts: Sequence[Verdict], reason: str) -> str:
 
 def _some(names: Sequence[str]) -> str:
     """List names, of very many the first."""
-    names_text = ", ".join(names[:_MANY])
-    return names_text if len(names) <= _MANY else f"{names_text} and {len(names) - _MANY:,} more"
+    names_text = ", ".join(names[:_MAX_NAMES_PRINTED])
+    return names_text if len(names) <= _MAX_NAMES_PRINTED else f"{names_text} and {len(names) - _MAX_NAMES_PRINTED:,} more"
 
 
 def combinations_of(
     names: Sequence[str], values: Array, slopes: Array, directions: Array, scale: Array
-) -> tuple[Combination, ...]:
+) -> tuple[ConfoundedQuantities, ...]:
     """Group the undetermined directions and name what each group leaves determined.
 
     names : sequence of str
@@ -228,13 +228,13 @@ def combinations_of(
     scale (n_theta,)
     """
     natural = directions / scale * slopes  # changes of the natural values
-    combinations: list[Combination] = []
+    combinations: list[ConfoundedQuantities] = []
     for rows in _groups(directions != 0.0):
         indices: list[int] = np.flatnonzero((directions[rows] != 0.0).any(axis=0)).tolist()
         member_names = tuple(names[j] for j in indices)
         moves = tuple({names[j]: float(y[j]) for j in indices if y[j] != 0.0} for y in directions[rows])
         changes = natural[np.ix_(rows, indices)]
-        combinations.append(Combination(member_names, moves, _sentence(member_names, values[indices], changes)))
+        combinations.append(ConfoundedQuantities(member_names, moves, _sentence(member_names, values[indices], changes)))
     return tuple(combinations)
 
 
@@ -254,14 +254,14 @@ def _groups(takes_part: NDArray[np.bool_]) -> Iterable[list[int]]:
 def _sentence(names: Sequence[str], values: Array, changes: Array) -> str:
     """Name the combinations of g quantities that the changes (rows) leave alone, if they have names."""
     if len(names) == changes.shape[0]:
-        return f"the data do not depend on {enumerated(_few(names))}"
+        return f"the data do not depend on {join_with_and(_few(names))}"
     relative = changes / values if (values != 0.0).all() else np.full(changes.shape, np.nan)
     sums = [_sum(names, signs) for signs in _integers(changes, largest=1)]
     # Values of simple ratios make a sum look like a product of higher powers, too.
     products = [product(names, powers) for powers in _integers(relative, largest=1 if sums else LARGEST_POWER)]
-    combination_texts = [enumerated(_few(terms)) for terms in (products, sums) if terms]
+    combination_texts = [join_with_and(_few(terms)) for terms in (products, sums) if terms]
     if not combination_texts:
-        return f"only a combination of {enumerated(_few(names))} is identifiable"
+        return f"only a combination of {join_with_and(_few(names))} is identifiable"
     return f"only {' or '.join(combination_texts)} enter{'s' if len(names) == changes.shape[0] + 1 else ''}"
 
 

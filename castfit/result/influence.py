@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
 
 
-_ALONE = 1.0 - 1e-6  # leverage of a value that nothing checks
+_SOLE_DETERMINANT_LEVERAGE = 1.0 - 1e-6  # leverage of a value that nothing checks
 
 
 @dataclass(frozen=True)
-class Influential:
+class InfluentialValue:
     """A measured value that the estimates hang on.
 
     replicate : counted from 0 among equal times
@@ -101,12 +101,12 @@ def influence(residuals: Array, jacobian: Array, root: Array, leverage: Array, r
     dof : degrees of freedom of the noise, inf where it is known
     """
     h = np.clip(leverage, 0.0, 1.0)
-    leverage_complement = np.where(h < _ALONE, 1.0 - h, np.nan)
+    leverage_complement = np.where(h < _SOLE_DETERMINANT_LEVERAGE, 1.0 - h, np.nan)
     with np.errstate(invalid="ignore", divide="ignore"):
         distance = residuals**2 * h / (max(rank, 1) * leverage_complement**2)
         errors = np.sqrt(np.sum(root**2, axis=1))
         shifts = (jacobian @ root @ root.T) * (residuals / leverage_complement)[:, None] / np.where(errors > 0.0, errors, np.nan)
-    distance = np.where(h < _ALONE, distance, np.inf)
+    distance = np.where(h < _SOLE_DETERMINANT_LEVERAGE, distance, np.inf)
     if rank < 1 or not dof > 0:
         limit = np.inf
     else:
@@ -114,14 +114,14 @@ def influence(residuals: Array, jacobian: Array, root: Array, leverage: Array, r
     return Influence(h, distance, shifts, float(limit))
 
 
-def named_influential(influences: Influence, table: Mapping[str, Any], names: Sequence[str]) -> tuple[Influential, ...]:
+def named_influential(influences: Influence, table: Mapping[str, Any], names: Sequence[str]) -> tuple[InfluentialValue, ...]:
     """Name the influential values by the rows of a table of residuals, and what they move most."""
-    named_values: list[Influential] = []
+    named_values: list[InfluentialValue] = []
     for i in influences.influential.tolist():
         shifts = np.nan_to_num(influences.shifts[i], nan=0.0)
         j = int(np.argmax(np.abs(shifts)))
-        shift = float(shifts[j]) if influences.leverage[i] < _ALONE else np.nan
+        shift = float(shifts[j]) if influences.leverage[i] < _SOLE_DETERMINANT_LEVERAGE else np.nan
         key = (str(table["experiment"][i]), str(table["output"][i]), float(table["time"][i]))
         replicate = int(table["replicate"][i])
-        named_values.append(Influential(*key, replicate, float(influences.leverage[i]), float(influences.distance[i]), names[j], shift))
+        named_values.append(InfluentialValue(*key, replicate, float(influences.leverage[i]), float(influences.distance[i]), names[j], shift))
     return tuple(named_values)

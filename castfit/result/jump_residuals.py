@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit.integrate.lanes import snap
+from castfit.integrate.lanes import snap_times
 from castfit.result.covariance import quantile
-from castfit.result.residuals import PROOF
+from castfit.result.residuals import SHOWN_P_VALUE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit._support.arrays import Array
     from castfit.experiment.inputs import Input
-    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.compiled_problem import CompiledProblem
     from castfit.result.diagnostics import Outlier
 
-_FEWEST = 8  # residuals
-_CLEAR = 0.5  # correlation
+_MIN_RESIDUALS = 8  # residuals
+_MIN_CORRELATION = 0.5  # correlation
 
 
-def residuals_at_jumps(outliers: Sequence[Outlier], table: Mapping[str, NDArray[Any]], compiled_problem: Posed) -> str:
+def residuals_at_jumps(outliers: Sequence[Outlier], table: Mapping[str, NDArray[Any]], compiled_problem: CompiledProblem) -> str:
     """Return a sentence about an input with jumps that residuals follow, and a remedy; empty if there is none.
 
     table : columns ``experiment``, ``output``, ``time`` and ``normalised``, (n,) each, in the order of time
@@ -59,7 +59,7 @@ def residuals_at_jumps(outliers: Sequence[Outlier], table: Mapping[str, NDArray[
 
 def _columns(signal: Input, times: Array, residuals: Array) -> Array:
     """Return residuals, heights of jumps at their times, the input that was seen, and the residuals before, (n, 4)."""
-    snapped_times = snap(times, signal.jumps)
+    snapped_times = snap_times(times, signal.jumps)
     input_before, input_after = signal(np.nextafter(snapped_times, -np.inf)), signal(snapped_times)
     measured_input = input_after if signal.measured == "after" else input_before
     return np.stack([residuals, input_after - input_before, measured_input, np.append(0.0, residuals)[: times.size]], axis=1)
@@ -68,7 +68,7 @@ def _columns(signal: Input, times: Array, residuals: Array) -> Array:
 def _follow(columns: Array) -> bool:
     """Test whether residuals are correlated with heights, given the other columns."""
     finite_rows = columns[np.isfinite(columns).all(axis=1)]
-    if finite_rows.shape[0] < _FEWEST or not finite_rows[:, 1].any():
+    if finite_rows.shape[0] < _MIN_RESIDUALS or not finite_rows[:, 1].any():
         return False
     regressors = np.column_stack([np.ones(finite_rows.shape[0]), finite_rows[:, 2:]])
     partial_residuals = finite_rows[:, :2] - regressors @ np.linalg.lstsq(regressors, finite_rows[:, :2])[0]
@@ -78,4 +78,4 @@ def _follow(columns: Array) -> bool:
     correlation = float(np.clip(r @ h / np.sqrt(r @ r * (h @ h)), -1.0, 1.0))
     dof = finite_rows.shape[0] - 4.0
     t = abs(correlation) * np.sqrt(dof / max(1.0 - correlation**2, 1e-300))
-    return bool(abs(correlation) > _CLEAR and t > quantile(1.0 - PROOF, dof))
+    return bool(abs(correlation) > _MIN_CORRELATION and t > quantile(1.0 - SHOWN_P_VALUE, dof))

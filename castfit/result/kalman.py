@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import special
 
-from castfit._support.arguments import text
+from castfit._support.arguments import shorten_repr
 from castfit._support.reprs import one_line
-from castfit._support.status import check, suggest
+from castfit._support.status import raise_if_mistakes, suggest
 from castfit.result.path_result import PathBand, PathResult
 from castfit.transcribe.path_likelihood import PathLikelihood, marginal, rows_by_node
 
@@ -61,7 +61,7 @@ class KalmanResult:
         return self._band(state, self.smoothed_means, self.smoothed_covariances)
 
     def _band(self, state: str, means: Array, covariances: Array) -> PathBand:
-        check("kalman", [] if state in self.states else [f"'{state}' is no state: {suggest(state, self.states)}"])
+        raise_if_mistakes("kalman", [] if state in self.states else [f"'{state}' is no state: {suggest(state, self.states)}"])
         j = self.states.index(state)
         value, deviation = means[:, j], np.sqrt(np.maximum(covariances[:, j, j], 0.0))
         z = float(special.ndtri(0.5 + 0.5 * self.confidence_level)) * deviation
@@ -101,11 +101,11 @@ def kalman(result: PathResult, experiment: str | None = None) -> KalmanResult:
     (True, True)
     """
     argument: Any = result
-    check("kalman", [] if isinstance(argument, PathResult) else [f"result is {text(argument)}; pass the result of a model with process noise"])
+    raise_if_mistakes("kalman", [] if isinstance(argument, PathResult) else [f"result is {shorten_repr(argument)}; pass the result of a model with process noise"])
     problem = result.owner("kalman").posed
     experiment_names = [c.name for c in problem.conditions]
     experiment_name = experiment_names[0] if experiment is None else experiment
-    check("kalman", [] if experiment_name in experiment_names else [f"'{experiment_name}' is no experiment: {suggest(str(experiment_name), experiment_names)}"])
+    raise_if_mistakes("kalman", [] if experiment_name in experiment_names else [f"'{experiment_name}' is no experiment: {suggest(str(experiment_name), experiment_names)}"])
     likelihood = PathLikelihood(*marginal(problem), result.longest)
     chain_likelihood = likelihood.chains[experiment_names.index(experiment_name)]
     theta, sigma = likelihood.split(result.y)

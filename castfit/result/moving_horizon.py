@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import is_one_of, is_within, named, real, reals, text
+from castfit._support.arguments import is_one_of, is_within, read_mapping, read_real, read_reals, shorten_repr
 from castfit._support.reprs import one_line
-from castfit._support.status import check, suggest
+from castfit._support.status import raise_if_mistakes, suggest
 from castfit.densities.priors import Normal
 from castfit.result.path_result import PathResult
 from castfit.solve.riccati import RiccatiFactor, riccati
@@ -31,9 +31,9 @@ from castfit.transcribe.path_likelihood import PathLikelihood, marginal, positiv
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
 
-_ENOUGH = 1e-3  # of a step, in deviations of the noise: the next one would be of the order of its square
-_HOLD = 1e8  # times what is known of a state otherwise: the weight that holds it at a bound
-_CHANGES = 12  # of what is held, in one step
+_STEP_TOLERANCE_SD = 1e-3  # of a step, in deviations of the noise: the next one would be of the order of its square
+_BOUND_WEIGHT_FACTOR = 1e8  # times what is known of a state otherwise: the weight that holds it at a bound
+_MAX_ACTIVE_SET_CHANGES = 12  # of what is held, in one step
 _ROOT = 1e-14  # least eigenvalue of a covariance, relative to the largest, that is not 0
 
 
@@ -72,7 +72,7 @@ class OnlineEstimate:
 
 
 @dataclass
-class _Window:
+class _EstimationWindow:
     """Nodes x (M, n) with their data, stages between them with modes c (M - 1, m), and the prior of the oldest node."""
 
     mean: Array
@@ -124,7 +124,7 @@ class MovingHorizon:
         self._outputs, self._bounds = likelihood.problem.outputs, bounds
         self._start, self._inputs = condition.start, None if condition.inputs else np.empty(0)
         empty: Any = np.zeros(each.S.shape[1])
-        self._window = _Window(natural.a, each.S, [], [], [], [], [], [], [], empty)
+        self._window = _EstimationWindow(natural.a, each.S, [], [], [], [], [], [], [], empty)
         self._z = condition.z_guess
         self._held: dict[tuple[str, int, int], float] = {}  # (state or mode, node or stage, which): the bound
         self.now: OnlineEstimate | None = None
@@ -196,32 +196,32 @@ class MovingHorizon:
 
     def _checked(self, time: Any, measured: Any, inputs: Any) -> tuple[float, Array]:
         mistakes: list[str] = []
-        new_time, last_time = real(time), self._window.t[-1] if self._window.t else None
+        new_time, last_time = read_real(time), self._window.t[-1] if self._window.t else None
         if new_time is None or not np.isfinite(new_time):
-            mistakes.append(f"time is {text(time)}; expected a finite number")
+            mistakes.append(f"time is {shorten_repr(time)}; expected a finite number")
         elif last_time is not None and new_time <= last_time:
             mistakes.append(f"time is {new_time:g}, but the previous step was at {last_time:g}; times must increase")
         elif new_time < self._start:
             mistakes.append(f"time is {new_time:g}, before the start time {self._start:g}; pass a later time")
-        for name, number in named("measured", measured, mistakes).items():
+        for name, number in read_mapping("measured", measured, mistakes).items():
             if name not in self._outputs:
                 mistakes.append(f"'{name}' is not a measured output: {suggest(name, self._outputs)}")
-            elif (value := real(number)) is None or np.isinf(value):
-                mistakes.append(f"'{name}' is {text(number)}; expected a finite number, or NaN for a missing measurement")
-        new_inputs = named("inputs", inputs, mistakes)
+            elif (value := read_real(number)) is None or np.isinf(value):
+                mistakes.append(f"'{name}' is {shorten_repr(number)}; expected a finite number, or NaN for a missing measurement")
+        new_inputs = read_mapping("inputs", inputs, mistakes)
         names = self._model.inputs
         u = np.full(len(names), np.nan) if self._inputs is None else self._inputs.copy()
         for name, number in new_inputs.items():
-            input_value = real(number)
+            input_value = read_real(number)
             if name not in names:
                 mistakes.append(f"unknown input '{name}': {suggest(name, names)}")
             elif input_value is None or not np.isfinite(input_value):
-                mistakes.append(f"input '{name}' is {text(number)}; expected a finite number")
+                mistakes.append(f"input '{name}' is {shorten_repr(number)}; expected a finite number")
             else:
                 u[names.index(name)] = input_value
         missing_inputs = [n for n, v in zip(names, u, strict=True) if np.isnan(v) and n not in new_inputs]
         mistakes += [f"input '{n}' has no value yet; pass inputs={{'{n}': ...}}" for n in missing_inputs]
-        check("step", mistakes)
+        raise_if_mistakes("step", mistakes)
         assert new_time is not None
         return new_time, u
 
@@ -307,7 +307,7 @@ class MovingHorizon:
                 w.z = list(self._chain.functions.algebraic(t[:, None], np.array(w.x), p, u, z)[..., 0].copy())
             step_size = max(float(np.abs(step.u).max(initial=0.0)), float(np.abs(step.first).max(initial=0.0)))
             step_size = max(step_size, float((np.abs(step.x) / (1.0 + np.abs(x))).max()))
-            if step_size < _ENOUGH or self._chain.quadratic:
+            if step_size < _STEP_TOLERANCE_SD or self._chain.quadratic:
                 break
         assert factor is not None
         return factor, n_steps
@@ -318,16 +318,16 @@ class MovingHorizon:
     ) -> tuple[RiccatiFactor, Any]:  # fmt: skip
         """Hold at their bounds what would leave them, and release what comes back."""
         w, n = self._window, x.shape[1]
-        weight = _HOLD * np.maximum(
+        weight = _BOUND_WEIGHT_FACTOR * np.maximum(
             np.abs(np.diagonal(factor.V, axis1=1, axis2=2)).max(axis=0), 1.0 / (1.0 + x[-1] ** 2)
         )
         step = factor.solve(g, g_end, d, w.first)
-        for _ in range(_CHANGES):
+        for _ in range(_MAX_ACTIVE_SET_CHANGES):
             H2, end2, g2, g_end2 = H.copy(), end.copy(), g.copy(), g_end.copy()
             for (kind, k, j), bound in self._held.items():
                 if kind == "mode":
-                    H2[k, n + j, n + j] += _HOLD
-                    g2[k, n + j] += _HOLD * (c[k, j] - bound)
+                    H2[k, n + j, n + j] += _BOUND_WEIGHT_FACTOR
+                    g2[k, n + j] += _BOUND_WEIGHT_FACTOR * (c[k, j] - bound)
                 elif k < c.shape[0]:
                     H2[k, j, j] += weight[j]
                     g2[k, j] += weight[j] * (x[k, j] - bound)
@@ -460,15 +460,15 @@ def moving_horizon(
     """
     argument: Any = result
     if not isinstance(argument, PathResult):
-        check("moving_horizon", [f"result is {text(argument)}; pass the result of a model with process noise"])
+        raise_if_mistakes("moving_horizon", [f"result is {shorten_repr(argument)}; pass the result of a model with process noise"])
     problem, mistakes = result.owner("moving_horizon").posed, list[str]()
     model = problem.model
     if not result.success:
         mistakes.append(f"result is not a solution ({result.status.value}); pass a converged fit")
     for name, value in (("horizon", horizon), ("iterations", iterations)):
-        number = real(value)
+        number = read_real(value)
         if number is None or number < 1 or number != np.floor(number) or is_one_of(value, True):
-            mistakes.append(f"{name} is {text(value)}; expected an integer of at least 1")
+            mistakes.append(f"{name} is {shorten_repr(value)}; expected an integer of at least 1")
     experiment_names = [c.name for c in problem.conditions]
     experiment_name = experiment_names[0] if experiment is None else experiment
     if experiment_name not in experiment_names:
@@ -476,15 +476,15 @@ def moving_horizon(
     if any(c.schedule.instants for c in problem.conditions if c.name == experiment_name):
         mistakes.append("events and estimated inputs are unsupported in moving-horizon estimation; pass another experiment")
     limits: dict[str, tuple[float, float]] = {}
-    for name, pair in named("bounds", bounds, mistakes).items():
-        array = reals(pair)
+    for name, pair in read_mapping("bounds", bounds, mistakes).items():
+        array = read_reals(pair)
         if name not in (*model.states, *model.noises):
             mistakes.append(f"bounds name '{name}': {suggest(name, (*model.states, *model.noises))}")
         elif array is None or array.shape != (2,) or not array[0] < array[1]:
-            mistakes.append(f"the bounds of '{name}' are {text(pair)}; expected (lower, upper), infinite for no bound")
+            mistakes.append(f"the bounds of '{name}' are {shorten_repr(pair)}; expected (lower, upper), infinite for no bound")
         else:
             limits[name] = float(array[0]), float(array[1])
-    initial_values = named("initial", initial, mistakes)
+    initial_values = read_mapping("initial", initial, mistakes)
     for name, value in initial_values.items():
         if name not in model.states:
             mistakes.append(f"'{name}' is no state: {suggest(name, model.states)}")
@@ -494,12 +494,12 @@ def moving_horizon(
             else is_within(value, strictly=True)
         ):
             mistakes.append(
-                f"the initial value of '{name}' is {text(value)}; expected Normal(mean, deviation) or a finite number"
+                f"the initial value of '{name}' is {shorten_repr(value)}; expected Normal(mean, deviation) or a finite number"
             )
-    start_time = None if start is None else real(start)
+    start_time = None if start is None else read_real(start)
     if start is not None and (start_time is None or not np.isfinite(start_time)):
-        mistakes.append(f"start is {text(start)}; expected a finite time")
-    check("moving_horizon", mistakes)
+        mistakes.append(f"start is {shorten_repr(start)}; expected a finite time")
+    raise_if_mistakes("moving_horizon", mistakes)
     inner, spreads = marginal(problem)
     likelihood = PathLikelihood(inner, spreads, result.longest)
     estimator = MovingHorizon(likelihood, result.y, experiment_names.index(experiment_name), int(horizon), limits, int(iterations))

@@ -18,20 +18,20 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from castfit._support.arguments import is_one_of, read_level, text
+from castfit._support.arguments import is_one_of, read_level, shorten_repr
 from castfit._support.arrays import Array
-from castfit._support.json_codec import plain, rebuilt_fields, restored
-from castfit._support.reprs import listed, one_line
-from castfit._support.status import InputError, Status, check, suggest
-from castfit._support.text_tables import Sheet, Tabled, rounded
+from castfit._support.json_codec import to_jsonable, rebuild_fields, decode_object
+from castfit._support.reprs import join_limited, one_line
+from castfit._support.status import InputError, Status, raise_if_mistakes, suggest
+from castfit._support.text_tables import TextTable, TabularReport, format_to_error
 from castfit._support.views import views
-from castfit._support.whole_files import write_whole
-from castfit.problem.fingerprint import changed, question
+from castfit._support.whole_files import write_atomically
+from castfit.problem.fingerprint import describe_differences, question
 from castfit.problem.parameter_map import natural_value
 from castfit.problem.problem import Posable
 from castfit.result.estimate import Estimate
-from castfit.result.residual_tests import adjusted, neighbours, normality
-from castfit.result.residuals import PROOF, SUSPICION
+from castfit.result.residual_tests import adjust_p_values, lag1_test, normality
+from castfit.result.residuals import SHOWN_P_VALUE, SUSPECTED_P_VALUE
 from castfit.transcribe.path_likelihood import PathLikelihood, marginal
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class LaplaceCheck:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PathResult(Tabled):
+class PathResult(TabularReport):
     """Result of `fit` for a problem whose model has noises: estimates, and the path by the same likelihood.
 
     Attributes
@@ -326,9 +326,9 @@ class PathResult(Tabled):
         """
         z = self._quantile("path", confidence_level)
         experiment_name = next(iter(self.tracks), "") if experiment is None else experiment
-        check("path", [] if experiment_name in self.tracks else [f"'{experiment_name}' is no experiment: {suggest(experiment_name, self.tracks)}"])
+        raise_if_mistakes("path", [] if experiment_name in self.tracks else [f"'{experiment_name}' is no experiment: {suggest(experiment_name, self.tracks)}"])
         track = self.tracks[experiment_name]
-        check("path", [] if name in track.names else [f"unknown state or output '{name}': {suggest(name, track.names)}"])
+        raise_if_mistakes("path", [] if name in track.names else [f"unknown state or output '{name}': {suggest(name, track.names)}"])
         j = track.names.index(name)
         values, deviations = track.values[:, j], track.deviations[:, j]
         level = self.confidence_level if confidence_level is None else confidence_level
@@ -350,11 +350,11 @@ class PathResult(Tabled):
             ``print`` shows a sentence.
         """
         is_valid = is_one_of(type(draws), int, np.int64) and draws >= 2
-        check("laplace_check", [] if is_valid else [f"draws is {text(draws)}; expected an integer of at least 2"])
+        raise_if_mistakes("laplace_check", [] if is_valid else [f"draws is {shorten_repr(draws)}; expected an integer of at least 2"])
         problem, generator = self.owner("laplace_check"), np.random.default_rng(rng)
         likelihood = PathLikelihood(*marginal(problem.posed), self.longest)
         evaluation = likelihood.evaluate(self.y, None, slopes=False)
-        check("laplace_check", [f"no most probable path was found in '{evaluation.failure}'; fit again"] if evaluation.failure else [])
+        raise_if_mistakes("laplace_check", [f"no most probable path was found in '{evaluation.failure}'; fit again"] if evaluation.failure else [])
         correction, variance, shares = 0.0, 0.0, list[float]()
         for chain, mode in zip(likelihood.chains, evaluation.modes, strict=True):
             logs = chain.sampled(mode, generator, draws)
@@ -383,7 +383,7 @@ class PathResult(Tabled):
                 for j in [innovations.outputs.index(output)]
             ]
             all_series += series
-            neighbor_test = neighbours(series)
+            neighbor_test = lag1_test(series)
             tests.append((f"neighbours of {output}", neighbor_test.number, neighbor_test.p_value))
         all_values = np.concatenate([*all_series, np.empty(0)])
         if all_values.size:
@@ -392,13 +392,13 @@ class PathResult(Tabled):
             tests.append(("mean square", squares / n, min(2.0 * min(tails), 1.0)))
             shape = normality(all_values)
             tests.append(("normality", shape.number, shape.p_value))
-        p = adjusted(np.array([f[2] for f in tests]), np.ones(len(tests)))
+        p = adjust_p_values(np.array([f[2] for f in tests]), np.ones(len(tests)))
         return tuple((label, value, float(q)) for (label, value, _), q in zip(tests, p, strict=True))
 
     @property
     def described(self) -> bool:
         """Whether this is a solution, and the innovations are not shown to be anything but white noise."""
-        return self.success and not any(p < PROOF for _, _, p in self.whiteness)
+        return self.success and not any(p < SHOWN_P_VALUE for _, _, p in self.whiteness)
 
     @property
     def white(self) -> str:
@@ -407,10 +407,10 @@ class PathResult(Tabled):
         if not tested:
             return "Innovations: too few to be tested."
         test_texts = ", ".join(f"{label} {value:.2f}" for label, value, _ in tested)
-        suspect_labels = [label for label, _, p in tested if p < SUSPICION]
+        suspect_labels = [label for label, _, p in tested if p < SUSPECTED_P_VALUE]
         if not suspect_labels:
             return f"Innovations: {test_texts}; no evidence against white noise of variance 1."
-        certainty = "shown" if min(p for _, _, p in tested) < PROOF else "suspected"
+        certainty = "shown" if min(p for _, _, p in tested) < SHOWN_P_VALUE else "suspected"
         return f"Innovations: {test_texts}; deviation from white noise of variance 1 is {certainty}: {', '.join(suspect_labels)}."
 
     # Files, pictures and text
@@ -448,7 +448,7 @@ class PathResult(Tabled):
             first_time, last_time = float(track.times[0]), float(track.times[-1])
             is_outside = not (t.size and np.isfinite(t).all() and t.min() >= first_time and t.max() <= last_time)
             message = f"times of '{name}' must be between {first_time:g} and {last_time:g}; for later times use cf.moving_horizon"
-            check("predict", [message] if is_outside else [])
+            raise_if_mistakes("predict", [message] if is_outside else [])
             predictions[name] = {"time": t}
             for output in track.names:
                 band = self.path(output, name, confidence_level=confidence_level)
@@ -477,7 +477,7 @@ class PathResult(Tabled):
     def save(self, path: str | Path) -> None:
         """Write everything but the problem as JSON."""
         field_values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "problem"}
-        write_whole(path, [(json.dumps({"castfit_path_result": FORMAT, **plain(field_values)}) + "\n").encode()])
+        write_atomically(path, [(json.dumps({"castfit_path_result": FORMAT, **to_jsonable(field_values)}) + "\n").encode()])
 
     @classmethod
     def load(cls, path: str | Path) -> PathResult:
@@ -489,7 +489,7 @@ class PathResult(Tabled):
             If the file is no saved result of a model with noises, or of a later version of castfit.
         """
         try:
-            loaded: Any = json.loads(Path(path).read_text(encoding="utf-8"), object_hook=restored)
+            loaded: Any = json.loads(Path(path).read_text(encoding="utf-8"), object_hook=decode_object)
         except (TypeError, ValueError, RecursionError) as error:
             raise InputError("PathResult.load", [f"'{path}' is no JSON file: {error}"]) from None
         content: dict[str, Any] = cast("Any", loaded) if isinstance(loaded, dict) else {}
@@ -497,8 +497,8 @@ class PathResult(Tabled):
         if version != FORMAT:
             raise InputError("PathResult.load", [f"'{path}' is no saved result of a model with noises"])
         absent = [f.name for f in fields(cls) if f.default is MISSING and f.name not in content]
-        check("PathResult.load", [f"'{path}' lacks {', '.join(absent)}; it is damaged"] if absent else [])
-        return cls(**rebuilt_fields(cls, {k: v for k, v in content.items() if k != "problem"}))
+        raise_if_mistakes("PathResult.load", [f"'{path}' lacks {', '.join(absent)}; it is damaged"] if absent else [])
+        return cls(**rebuild_fields(cls, {k: v for k, v in content.items() if k != "problem"}))
 
     def with_problem(self, problem: Posable) -> PathResult:
         """Return the result together with the problem that it answers, after loading.
@@ -508,8 +508,8 @@ class PathResult(Tabled):
         InputError
             If it is another problem.
         """
-        differences = changed(dict(self.question), question(problem))
-        check("with_problem", [f"the {label} differs; give the problem that was fitted" for label in differences])
+        differences = describe_differences(dict(self.question), question(problem))
+        raise_if_mistakes("with_problem", [f"the {label} differs; give the problem that was fitted" for label in differences])
         return replace(self, problem=problem)
 
     def owner(self, what: str) -> Posable:
@@ -522,20 +522,20 @@ class PathResult(Tabled):
         return float(special.ndtri(0.5 + 0.5 * read_level(method_name, confidence_level, self.confidence_level)))
 
     @property
-    def parts(self) -> Sequence[Sheet | str]:
+    def parts(self) -> Sequence[TextTable | str]:
         """The sheets and sentences of its summary."""
 
         def blank_if_unknown(e: Estimate, cell: str) -> str:
             return cell if np.isfinite(e.standard_error) and e.verdict != "may be 0" else ""
 
-        table = Sheet.of(
+        table = TextTable.of(
             self,
             ("", lambda e: e.name),
-            (">estimate", lambda e: rounded(e.value, e.standard_error if blank_if_unknown(e, "-") else np.nan)),
+            (">estimate", lambda e: format_to_error(e.value, e.standard_error if blank_if_unknown(e, "-") else np.nan)),
             (">std. error", lambda e: blank_if_unknown(e, f"{e.standard_error:.3g}")),
             (
                 f"{100 * self.confidence_level:g} % interval",
-                lambda e: blank_if_unknown(e, " to ".join(rounded(end, e.standard_error) for end in e.interval)),
+                lambda e: blank_if_unknown(e, " to ".join(format_to_error(end, e.standard_error) for end in e.interval)),
             ),
             ("", lambda e: "" if e.verdict == "determined" else e.verdict),
         )
@@ -544,19 +544,19 @@ class PathResult(Tabled):
         refined = f"The last refinement of the stages changed log L by {abs(self.refined):.2g}."
         if np.isnan(self.refined):
             refined = "The stages were not refined, so the discretisation error is unknown."
-        sheets: list[Sheet | str] = [table] if self.names else []
+        sheets: list[TextTable | str] = [table] if self.names else []
         return [f"{head}   ({count})", self.message, *sheets, f"{refined} {self.white}"]
 
     def summary(self) -> str:
         """Return the text that `print` shows."""
         lines: list[str] = []
         for part in self.parts:
-            lines += [*part.lines, ""] if isinstance(part, Sheet) else [part, ""]
+            lines += [*part.lines, ""] if isinstance(part, TextTable) else [part, ""]
         return "\n".join(lines[:-1])
 
     def __str__(self) -> str:
         return self.summary()
 
     def __repr__(self) -> str:
-        values_text = listed((f"{name} = {value:.4g}" for name, value in self.values.items()), 60)
+        values_text = join_limited((f"{name} = {value:.4g}" for name, value in self.values.items()), 60)
         return one_line(f"PathResult({self.status.value}: log L = {self.log_likelihood:.6g}, {values_text})")

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import items, name_of, refused, text
-from castfit._support.status import check, suggest
+from castfit._support.arguments import read_sequence, symbol_or_text_name, describe_rejected, shorten_repr
+from castfit._support.status import raise_if_mistakes, suggest
 from castfit.densities.priors import JointNormal
 from castfit.result.result import Result
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from castfit._support.arrays import Array
 
-_NOTHING = 1e-12  # of the largest eigenvalue: no information
+_MIN_EIGENVALUE_FRACTION = 1e-12  # of the largest eigenvalue: no information
 
 
 def prior_from(result: Result, names: Sequence[str] | None = None) -> JointNormal:
@@ -57,11 +57,11 @@ def prior_from(result: Result, names: Sequence[str] | None = None) -> JointNorma
     """
     argument: Any = result
     if not isinstance(argument, Result):
-        check("Prior", [f"result is {refused(result, 'give the result of a fit')}"])
+        raise_if_mistakes("Prior", [f"result is {describe_rejected(result, 'give the result of a fit')}"])
     if not result.success:
-        check("Prior", [f"result is not a solution ({result.status.value}); fit again from another starting point"])
+        raise_if_mistakes("Prior", [f"result is not a solution ({result.status.value}); fit again from another starting point"])
     if result.sigmas and result.dof <= 0:
-        check("Prior", ["the fit has as many estimates as measurements, so the noise is unknown; pass sigma"])
+        raise_if_mistakes("Prior", ["the fit has as many estimates as measurements, so the noise is unknown; pass sigma"])
     selected_names = _chosen(result, names)
     indices = np.array([result.names.index(n) for n in selected_names], dtype=np.intp)
     rows, offset = _information(result)
@@ -69,7 +69,7 @@ def prior_from(result: Result, names: Sequence[str] | None = None) -> JointNorma
     log, mean = result.log[indices], result.theta[indices]
     size = np.linalg.norm(root, axis=0)
     if not size.any():
-        check("Prior", [f"the result does not constrain {', '.join(selected_names)}; choose other names"])
+        raise_if_mistakes("Prior", [f"the result does not constrain {', '.join(selected_names)}; choose other names"])
     constant = 0.0
     if root.shape[0] == indices.size:  # a distribution, not only some directions of one
         constant = 0.5 * indices.size * np.log(2 * np.pi) - float(np.linalg.slogdet(root / np.where(size > 0, size, 1))[1])
@@ -81,14 +81,14 @@ def _chosen(result: Result, names: Any) -> tuple[str, ...]:
     if names is None:
         local_suffixes = tuple(f"[{experiment}]" for experiment in result.trajectories)
         shared_names = tuple(n for n in result.names if n in result.parameters and not n.endswith(local_suffixes))
-        check("Prior", [] if shared_names else ["no parameter is shared by all experiments; give names="])
+        raise_if_mistakes("Prior", [] if shared_names else ["no parameter is shared by all experiments; give names="])
         return shared_names
-    requested_items = [names] if name_of(names) is not None else items(names)
+    requested_items = [names] if symbol_or_text_name(names) is not None else read_sequence(names)
     if not requested_items:
-        check("Prior", [f"names is {text(names)}; give a list of quantities of the result"])
+        raise_if_mistakes("Prior", [f"names is {shorten_repr(names)}; give a list of quantities of the result"])
         requested_items = []
-    requested_names = [name_of(n) or text(n) for n in requested_items]
-    check(
+    requested_names = [symbol_or_text_name(n) or shorten_repr(n) for n in requested_items]
+    raise_if_mistakes(
         "Prior",
         [f"'{n}' is no quantity of the result: {suggest(n, result.names)}" for n in requested_names if n not in result.names],
     )
@@ -99,14 +99,14 @@ def _information(result: Result) -> tuple[Array, Array]:
     """Return rows whose squares are the information on theta, and an offset: the slope at bounds and constraints."""
     fisher_information = np.asarray(result.information)
     if fisher_information.shape != (len(result.names),) * 2 or not np.isfinite(fisher_information).all():
-        check("Prior", ["the result has no information matrix; fit again with this version of castfit"])
+        raise_if_mistakes("Prior", ["the result has no information matrix; fit again with this version of castfit"])
     has_active_constraints = bool(result.constraints.active)  # their slopes are shared by all quantities
     is_active = np.array([has_active_constraints or name in result.active for name in result.names], dtype=np.bool_)
     slope = np.where(is_active, result.gradient, 0.0)
     size = np.sqrt(np.diag(fisher_information))
     unit = np.where(size > 0.0, size, 1.0)
     values, vectors = np.linalg.eigh(fisher_information / unit[:, None] / unit)
-    is_informative = _NOTHING * max(float(values.max(initial=0.0)), 1.0) < values
+    is_informative = _MIN_EIGENVALUE_FRACTION * max(float(values.max(initial=0.0)), 1.0) < values
     root = np.sqrt(values[is_informative])[:, None] * vectors[:, is_informative].T
     offset = (vectors[:, is_informative].T @ (slope / unit)) / np.sqrt(values[is_informative])
     return root * unit, offset
@@ -118,9 +118,9 @@ def _without(rows: Array, offset: Array, indices: NDArray[np.intp]) -> tuple[Arr
     size = np.linalg.norm(rows, axis=0)
     unit = np.where(size > 0.0, size, 1.0)
     basis, sizes, _ = np.linalg.svd(rows[:, other_indices] / unit[other_indices], full_matrices=True)
-    rank = int(np.count_nonzero(np.sqrt(_NOTHING) * sizes.max(initial=0.0) < sizes))
+    rank = int(np.count_nonzero(np.sqrt(_MIN_EIGENVALUE_FRACTION) * sizes.max(initial=0.0) < sizes))
     complement = basis[:, rank:].T
     root, remaining_offset = complement @ rows[:, indices], complement @ offset
     U, S, Vt = np.linalg.svd(root / unit[indices], full_matrices=False)
-    is_informative = np.sqrt(_NOTHING) < S
+    is_informative = np.sqrt(_MIN_EIGENVALUE_FRACTION) < S
     return (S[is_informative, None] * Vt[is_informative]) * unit[indices], (U.T @ remaining_offset)[is_informative]

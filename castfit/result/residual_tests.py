@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit._support.distribution_functions import beta_cdf, log_normal_cdf, normal_quantile, t_quantile
-from castfit.result.residuals import FEWEST, UNTESTED, Figure
+from castfit.result.residuals import MIN_TEST_RESIDUALS, UNTESTED, TestStatistic
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
 
 _FEWEST_NORMAL = 8  # values for the test of normality, for which Stephens's correction holds
-_EXACT = 100  # values up to which the distribution of the correlation is integrated
-_ALL = 8  # values up to which all permutations are counted
+_MAX_N_EXACT_DISTRIBUTION = 100  # values up to which the distribution of the correlation is integrated
+_MAX_N_PERMUTATIONS = 8  # values up to which all permutations are counted
 _ALTERNATING = 0.05  # part of the probability that goes to neighbours that alternate
 _LOG_U = np.linspace(-16.0, 16.0, 513)  # of Imhof's integral, whose integrand is smooth in log u
 
 
-def neighbours(series: Sequence[Array], hat: Sequence[Array] | None = None, shared: int | None = None) -> Figure:
+def lag1_test(series: Sequence[Array], hat: Sequence[Array] | None = None, shared: int | None = None) -> TestStatistic:
     """Return the correlation of neighbours, and the probability of one so far from what the fit leaves of noise.
 
     Nearly all of the probability is for neighbours that are alike, as where a model misses something.
@@ -57,13 +57,13 @@ def neighbours(series: Sequence[Array], hat: Sequence[Array] | None = None, shar
     squares, linked = float(e @ e), np.ones(max(e.size - 1, 0))
     ends = np.cumsum([r.size for r in series], dtype=np.intp)[:-1]
     linked[ends[(ends > 0) & (ends < e.size)] - 1] = 0.0
-    if np.count_nonzero(linked) < FEWEST - 1 or not squares > 0.0:
+    if np.count_nonzero(linked) < MIN_TEST_RESIDUALS - 1 or not squares > 0.0:
         return UNTESTED
     r = float(np.sum(linked * e[:-1] * e[1:])) / squares
     Q = np.zeros((e.size, 0)) if hat is None else np.concatenate(list(hat))
     hat_blocks = [Q] if shared is None or shared >= Q.shape[1] else np.split(Q, ends)
-    tail_probability = (_exact_tail if e.size <= _EXACT else _beta_tail)(r, linked, hat_blocks, 0 if len(hat_blocks) == 1 else shared or 0)
-    return Figure(r, min(tail_probability / (1.0 - _ALTERNATING), (1.0 - tail_probability) / _ALTERNATING, 1.0))
+    tail_probability = (_exact_tail if e.size <= _MAX_N_EXACT_DISTRIBUTION else _beta_tail)(r, linked, hat_blocks, 0 if len(hat_blocks) == 1 else shared or 0)
+    return TestStatistic(r, min(tail_probability / (1.0 - _ALTERNATING), (1.0 - tail_probability) / _ALTERNATING, 1.0))
 
 
 def _exact_tail(r: float, linked: Array, hat_blocks: Sequence[Array], shared: int = 0) -> float:
@@ -114,7 +114,7 @@ def _beta_tail(r: float, linked: Array, hat_blocks: Sequence[Array], shared: int
     return beta_cdf(0.5 * size * (1.0 - mean), 0.5 * size * (1.0 + mean), 0.5 * (1.0 - r))
 
 
-def normality(r: Array) -> Figure:
+def normality(r: Array) -> TestStatistic:
     """Return Anderson and Darling's A^2 for a normal distribution of unknown mean and deviation, and its probability.
 
     A^2 is corrected for the number of values; its probability by Stephens's formulas (D'Agostino and Stephens 1986,
@@ -135,10 +135,10 @@ def normality(r: Array) -> Figure:
         p = np.exp(0.9177 - 4.279 * A - 1.38 * A**2)
     else:
         p = np.exp(1.2937 - 5.709 * A + 0.0186 * min(A, 10.0) ** 2)
-    return Figure(A, float(p))
+    return TestStatistic(A, float(p))
 
 
-def trend(r: Array, covariate: Array) -> Figure:
+def trend(r: Array, covariate: Array) -> TestStatistic:
     """Return the rank correlation of the residuals' sizes with a quantity, and its probability (Spearman 1904).
 
     Positive if residuals grow with the quantity.  Ranks are not moved by outliers.  Of few values all permutations are
@@ -146,16 +146,16 @@ def trend(r: Array, covariate: Array) -> Figure:
     """
     n = r.size
     a, b = _ranks(np.abs(r)), _ranks(covariate)
-    if n < FEWEST or np.ptp(a) == 0 or np.ptp(b) == 0:
+    if n < MIN_TEST_RESIDUALS or np.ptp(a) == 0 or np.ptp(b) == 0:
         return UNTESTED
     rho = float(np.corrcoef(a, b)[0, 1])
-    if n <= _ALL:
+    if n <= _MAX_N_PERMUTATIONS:
         a, b = a - np.mean(a), b - np.mean(b)
-        return Figure(rho, float(np.mean(np.abs(a[_permutations(n)] @ b) >= abs(float(a @ b)) - 1e-9)))
+        return TestStatistic(rho, float(np.mean(np.abs(a[_permutations(n)] @ b) >= abs(float(a @ b)) - 1e-9)))
     fourth = 3 * (25 * n**3 - 38 * n**2 - 35 * n + 72) / (25 * n * (n + 1) * (n - 1) ** 3)
     size = 3.0 / (3.0 - fourth * (n - 1) ** 2) - 1.5
     max_correlation = float(np.sqrt((2.0 * size + 1.0) / (n - 1)))
-    return Figure(rho, 2 * beta_cdf(size, size, max(0.5 - 0.5 * abs(rho) / max_correlation, 0.0)))
+    return TestStatistic(rho, 2 * beta_cdf(size, size, max(0.5 - 0.5 * abs(rho) / max_correlation, 0.0)))
 
 
 @cache
@@ -199,7 +199,7 @@ def _ranks(x: Array) -> Array:
     return (last_ranks - 0.5 * (counts - 1))[inverse.ravel()]
 
 
-def adjusted(p_values: Array, weights: Array) -> Array:
+def adjust_p_values(p_values: Array, weights: Array) -> Array:
     """Adjust p-values (n,) for all tests; compare the results with the unadjusted levels.
 
     Of the probabilities p_i with weights w_i of mean 1, q_i = p_i / w_i in increasing order become the smallest

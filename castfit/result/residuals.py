@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit._support.arrays import Array, Index, Mask
-    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.compiled_problem import CompiledProblem
     from castfit.problem.problem import Posable
     from castfit.solve.staged import Evaluation, StagedProblem
 
-FEWEST = 6  # values for a test
-PROOF = 1e-3  # probability below which something is shown ...
-SUSPICION = 0.05  # ... and suspected
-_AWAY = 3.0  # deviations of heavy tails from which a residual is an outlier
+MIN_TEST_RESIDUALS = 6  # values for a test
+SHOWN_P_VALUE = 1e-3  # probability below which something is shown ...
+SUSPECTED_P_VALUE = 0.05  # ... and suspected
+_OUTLIER_SD_HEAVY_TAILS = 3.0  # deviations of heavy tails from which a residual is an outlier
 SHOWN, SUSPECTED, NOTHING = "shown", "suspected", "nothing"
 
 
 @dataclass(frozen=True)
-class Seen:
+class ResidualTable:
     """Prediction, spread and residuals of every measured value, (n_data,) each, by experiment, time and output.
 
     predictions : of the output
@@ -47,7 +47,7 @@ class Seen:
     deviations: Array
 
     @classmethod
-    def of(cls, problem: Posed, staged: StagedProblem, evaluation: Evaluation, noise: Array | None) -> Seen:
+    def of(cls, problem: CompiledProblem, staged: StagedProblem, evaluation: Evaluation, noise: Array | None) -> ResidualTable:
         """Evaluate a solution; `noise` (n_groups,) are the estimates of the sigmas that are eliminated."""
         parts = [np.concatenate(part) for part in zip(*staged.standardised(evaluation.v), strict=True)]
         predictions, spreads, residuals = parts
@@ -84,7 +84,7 @@ class ResidualSeries:
     counted: Mask
 
 
-def residual_table(problem: Posable, residual_values: Seen) -> dict[str, NDArray[Any]]:
+def residual_table(problem: Posable, residual_values: ResidualTable) -> dict[str, NDArray[Any]]:
     """Return one row per measured value, as columns (n_data,), in the order of the residuals.
 
     ``experiment``, ``output``, ``time``, ``replicate`` (counted from 0 among equal times), ``value``, ``prediction``,
@@ -111,7 +111,7 @@ def residual_table(problem: Posable, residual_values: Seen) -> dict[str, NDArray
     }
 
 
-def scores(problem: Posed, table: dict[str, NDArray[Any]]) -> Array:
+def scores(problem: CompiledProblem, table: dict[str, NDArray[Any]]) -> Array:
     """Return normalised residuals (n_data,) as probable as standard normal ones, as far as noise models say how."""
     normal_scores: Array = table["normalised"].copy()
     offset = 0
@@ -126,13 +126,13 @@ def scores(problem: Posed, table: dict[str, NDArray[Any]]) -> Array:
     return normal_scores
 
 
-def groups(compiled_problem: Posed) -> Index:
+def groups(compiled_problem: CompiledProblem) -> Index:
     """Return the number of the sigma that each value shares and that is eliminated, (n_data,); -1 if none is."""
     observed = [c.observed[j] for c in compiled_problem.conditions for j in np.nonzero(c.points.mask)[1]]
     return np.array([-1 if observable is None else observable.group for observable in observed], dtype=np.intp)
 
 
-def unbiased_sigmas(problem: Posed, residuals: Array, normalised: Array) -> dict[str, float]:
+def unbiased_sigmas(problem: CompiledProblem, residuals: Array, normalised: Array) -> dict[str, float]:
     """Return unbiased estimates of the sigmas that are eliminated, by their names in results.
 
     residuals, normalised (n_data,) : as a `Result` has them
@@ -145,7 +145,7 @@ def unbiased_sigmas(problem: Posed, residuals: Array, normalised: Array) -> dict
     return sigmas
 
 
-def whitened(problem: Posed, normalised: Array, *, undo: bool = False) -> Array:
+def whiten_residuals(problem: CompiledProblem, normalised: Array, *, undo: bool = False) -> Array:
     """Whiten normalised residuals (n_data,) of dependent errors: only the new part of each value remains.
 
     With `undo` what is new becomes such residuals.
@@ -161,21 +161,21 @@ def whitened(problem: Posed, normalised: Array, *, undo: bool = False) -> Array:
     return values
 
 
-def along_values(problem: Posed, normalised: Array, rows: Array) -> tuple[Array, Array]:
+def along_values(problem: CompiledProblem, normalised: Array, rows: Array) -> tuple[Array, Array]:
     """Return residuals (n_data,) and their whitened derivatives (n_data, k) along each value, as when it is left out.
 
     Where errors depend on each other a value stands in all that is new with it: what an error of one value adds to the
-    residuals of `whitened` is along its column of W, which gets length 1.
+    residuals of `whiten_residuals` is along its column of W, which gets length 1.
     """
     if not problem.correlations:
         return normalised, rows
     whitenings = [(c.whitening(problem.outputs), int(c.points.mask.sum())) for c in problem.conditions]
     block_diagonal: Any = scipy.sparse.block_diag([scipy.sparse.eye(n) if w is None else w.W for w, n in whitenings], format="csr")
     parts = block_diagonal.multiply(1.0 / scipy.sparse.linalg.norm(block_diagonal, axis=0)).tocsr()
-    return parts.T @ whitened(problem, normalised), parts.T @ rows
+    return parts.T @ whiten_residuals(problem, normalised), parts.T @ rows
 
 
-def series(problem: Posed, residual_values: Seen) -> list[ResidualSeries]:
+def series(problem: CompiledProblem, residual_values: ResidualTable) -> list[ResidualSeries]:
     """Divide residuals by experiment and output; they are those of the values themselves, in units of a deviation.
 
     Values beyond a limit of detection have none.
@@ -197,7 +197,7 @@ def series(problem: Posed, residual_values: Seen) -> list[ResidualSeries]:
                 deviations = table["prediction"][rows] - value
                 with np.errstate(invalid="ignore", divide="ignore"):
                     sigma = np.where(residual == 0.0, 1.0, np.abs(deviations / residual))
-            counted = (np.abs(table["normalised"][rows]) <= _AWAY) | (not observed.noise.heavy)
+            counted = (np.abs(table["normalised"][rows]) <= _OUTLIER_SD_HEAVY_TAILS) | (not observed.noise.heavy)
             counted |= 2 * np.count_nonzero(counted) <= rows.size
             all_series.append(ResidualSeries(condition.name, output, residual, value, sigma, table["time"][rows], counted))
     return all_series
@@ -211,29 +211,29 @@ def replicates(times: Array, mask: NDArray[np.bool_]) -> NDArray[np.intp]:
 
 
 @dataclass(frozen=True)
-class Figure:
+class TestStatistic:
     """Statistic of a test, and the probability of one so far from expectation; NaN if there are too few values."""
 
     number: float
     p_value: float
 
 
-UNTESTED = Figure(np.nan, np.nan)
+UNTESTED = TestStatistic(np.nan, np.nan)
 
 
-def runs(series: Sequence[Array]) -> Figure:
+def runs(series: Sequence[Array]) -> TestStatistic:
     """Return the fraction of neighbours whose signs differ, and the probability of so few (Wald and Wolfowitz 1940).
 
     Of m pairs of neighbours half differ, by the binomial distribution.  This explains what `neighbours` finds by using
     sizes, too: as a second test of the same thing it would only cost power.
     """
     pairs = sum(max(r.size - 1, 0) for r in series)
-    if pairs < FEWEST - 1:
+    if pairs < MIN_TEST_RESIDUALS - 1:
         return UNTESTED
     changes = sum(int(np.count_nonzero(np.diff(np.sign(r)))) for r in series)
-    return Figure(changes / pairs, fair_binomial_cdf(changes, pairs))
+    return TestStatistic(changes / pairs, fair_binomial_cdf(changes, pairs))
 
 
 def grade(p_value: float) -> str:
     """Grade a p-value as shown, suspected or nothing; NaN is graded as nothing."""
-    return SHOWN if p_value < PROOF else SUSPECTED if p_value < SUSPICION else NOTHING
+    return SHOWN if p_value < SHOWN_P_VALUE else SUSPECTED if p_value < SUSPECTED_P_VALUE else NOTHING

@@ -19,20 +19,20 @@ from castfit._support.arguments import (
     level_rule,
     option_mistakes,
     read_level,
-    real,
+    read_real,
     rng_mistakes,
-    text,
+    shorten_repr,
 )
 from castfit._support.arrays import Array, Mask
-from castfit._support.json_codec import plain, rebuilt_fields, restored
+from castfit._support.json_codec import to_jsonable, rebuild_fields, decode_object
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
-from castfit._support.renamed import renamed
-from castfit._support.reprs import listed, one_line
-from castfit._support.status import InputError, Status, check, suggest
-from castfit._support.text_tables import aligned, rounded
+from castfit._support.renamed import accept_old_names
+from castfit._support.reprs import join_limited, one_line
+from castfit._support.status import InputError, Status, raise_if_mistakes, suggest
+from castfit._support.text_tables import align_columns, format_to_error
 from castfit._support.views import views
-from castfit._support.whole_files import write_whole
+from castfit._support.whole_files import write_atomically
 from castfit.densities.noise.correlation import CorrelationEstimates
 from castfit.integrate import IntegratorOptions
 from castfit.problem import fingerprint
@@ -44,27 +44,27 @@ from castfit.result.constraint_table import ConstraintTable
 from castfit.result.covariance import WRITTEN_OUT, quantile
 from castfit.result.diagnostics import Diagnostics, diagnose
 from castfit.result.estimate import Estimate, frame_of
-from castfit.result.goodness_of_fit import EXACT, UNKNOWN, Criteria, Goodness, left_by_model
-from castfit.result.identifiability import NUMERICAL, Identifiability
+from castfit.result.goodness_of_fit import EXACT_UNEXPLAINED_VARIANCE, UNKNOWN, Criteria, Goodness, unexplained_message
+from castfit.result.identifiability import NUMERICAL_ERROR_SHARE, Identifiability
 from castfit.result.influence import Influence, influence, named_influential
-from castfit.result.residuals import Seen, along_values, residual_table, scores, unbiased_sigmas, whitened
+from castfit.result.residuals import ResidualTable, along_values, residual_table, scores, unbiased_sigmas, whiten_residuals
 from castfit.simulate.predictions import Prediction
-from castfit.simulate.simulate import Nodes, Times, predict
+from castfit.simulate.simulate import TrajectoryNodes, Times, predict
 
 if TYPE_CHECKING:
     import casadi as ca
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.compiled_problem import CompiledProblem
     from castfit.result.bands import ParameterDraws
     from castfit.result.confidence_region import ConfidenceRegion
-    from castfit.simulate.output_sensitivities import Responses
+    from castfit.simulate.output_sensitivities import OutputSensitivities
 
 
 _ROUNDING = 1e-9  # relative
-_MANY = 12  # experiments up to which each has a row of its own in tables
-_FEW = 3  # of more, in tables without a row for all of them
+_MAX_EXPERIMENT_ROWS = 12  # experiments up to which each has a row of its own in tables
+_MAX_FAMILY_ROWS = 3  # of more, in tables without a row for all of them
 FORMAT = 2  # of saved results; those of format 1, without goodness of fit, are read too
 
 
@@ -119,7 +119,7 @@ class Result:
     gaps : float
         Largest continuity defect of the trajectory, in units of the state's typical magnitude.
     trajectories : dict
-        Per experiment the `Nodes`: times (K,) and states (K, n_x) at the start of every stage.
+        Per experiment the `TrajectoryNodes`: times (K,) and states (K, n_x) at the start of every stage.
     goodness : Goodness
         Whether the model describes the data.
     identifiability : Identifiability
@@ -236,7 +236,7 @@ class Result:
     spreads: Array = field(default_factory=lambda: np.empty(0))
     deviations: Array = field(default_factory=lambda: np.empty(0))
     gaps: float
-    trajectories: dict[str, Nodes]
+    trajectories: dict[str, TrajectoryNodes]
     goodness: Goodness
     identifiability: Identifiability
     constraints: ConstraintTable = field(default_factory=ConstraintTable)
@@ -368,7 +368,7 @@ class Result:
         estimated = name in self.parameters or name in self.initial_states
         if not estimated and name not in self.sigmas:
             known_names = dict.fromkeys((*self.names, *self.sigmas))
-            check("result", [f"'{name}' was not estimated: {suggest(str(name), known_names)}"])
+            raise_if_mistakes("result", [f"'{name}' was not estimated: {suggest(str(name), known_names)}"])
         return self._estimate_of(name, self.confidence_intervals() if estimated else {}, contradicts_model=self.refuted)
 
     def _estimate_of(self, name: str, intervals: Mapping[str, tuple[float, float]], *, contradicts_model: bool) -> Estimate:
@@ -400,7 +400,7 @@ class Result:
         """Iterate over the names of the estimates."""
         return iter(self.names)
 
-    @renamed(level="confidence_level")
+    @accept_old_names(level="confidence_level")
     def confidence_intervals(self, confidence_level: float | None = None) -> dict[str, tuple[float, float]]:
         """Return the interval of each estimate.
 
@@ -427,7 +427,7 @@ class Result:
                 out[name] = (value - reach, value + reach)
         return out
 
-    @renamed(level="confidence_level")
+    @accept_old_names(level="confidence_level")
     def confidence_region(self, confidence_level: float | None = None) -> ConfidenceRegion:
         """Return the ellipsoid in which the quantities lie together: its axes, the boxes about it, in words.
 
@@ -456,7 +456,7 @@ class Result:
             raise InputError("confidence_region", ["no confidence region: the fit failed, so the covariance is unknown"])
         return confidence_region(self, chosen)
 
-    @renamed(level="confidence_level")
+    @accept_old_names(level="confidence_level")
     def predict(
         self,
         times: Times = None,
@@ -505,10 +505,10 @@ class Result:
         SimulationError
             If the integration stops, as it may after a fit that failed.
         """
-        from castfit.result.bands import bands_from_draws, bands_mistakes, deviation, linear_bands, read_outputs
+        from castfit.result.bands import quantile_bands, bands_mistakes, deviation, linear_bands, read_outputs
 
         problem = self._owner("predict")
-        level = self.confidence_level if confidence_level is None else real(confidence_level)
+        level = self.confidence_level if confidence_level is None else read_real(confidence_level)
         mistakes = option_mistakes(
             ("noise", noise, is_one_of(noise, True, False), "pass True or False"),
             level_rule(confidence_level, level),
@@ -528,7 +528,7 @@ class Result:
             mistakes.append("confidence_level applies to bands; set bands='linear' or bands='profile'")
         if bands is not None and not self.success:
             mistakes.append("no bands: the fit failed, so the covariance is unknown")
-        check("predict", mistakes)
+        raise_if_mistakes("predict", mistakes)
         assert level is not None
         compiled_problem = problem.posed.showing(extra_outputs)
         nodes = [self.trajectories[condition.name] for condition in problem.conditions]
@@ -545,9 +545,9 @@ class Result:
             return Prediction(views().profile_bands(self, compiled_problem, linear, level, noise=noise, workers=workers))
         unbiased = {name: sigma / self.sigmas[name] for name, sigma in sigmas.items() if self.sigmas[name] > 0.0}
         draw_arguments = (bands, self.theta, compiled_problem, prediction, self.integrator)
-        return Prediction(bands_from_draws(*draw_arguments, level, np.random.default_rng(rng), unbiased if noise else None))
+        return Prediction(quantile_bands(*draw_arguments, level, np.random.default_rng(rng), unbiased if noise else None))
 
-    def sensitivities(self, times: Times = None) -> dict[str, Responses]:
+    def sensitivities(self, times: Times = None) -> dict[str, OutputSensitivities]:
         """Return all outputs of the model at any times, and their derivatives by the estimated quantities.
 
         Parameters
@@ -580,7 +580,7 @@ class Result:
 
         return natural_responses(self._owner("sensitivities").posed, self.theta, times, self.integrator)
 
-    @renamed(level="confidence_level")
+    @accept_old_names(level="confidence_level")
     def estimated_inputs(self, times: Times = None, *, confidence_level: float | None = None) -> Prediction:
         """Return every estimated input as a function of time, with its band.
 
@@ -652,7 +652,7 @@ class Result:
         InputError
             For a loaded result without its problem.
         """
-        residual_values = Seen(self.predictions, self.spreads, self.residuals, self.normalised_residuals, self.deviations)
+        residual_values = ResidualTable(self.predictions, self.spreads, self.residuals, self.normalised_residuals, self.deviations)
         return residual_table(self._owner("residual_table"), residual_values)
 
     @cached_property  # a report asks for it five times
@@ -666,7 +666,7 @@ class Result:
         InputError
             For a loaded result without its problem.
         """
-        return _examined(self, self._owner("diagnostics").posed)
+        return _residual_diagnostics(self, self._owner("diagnostics").posed)
 
     @property
     def influence(self) -> Influence:
@@ -729,14 +729,14 @@ class Result:
         InputError
             If the problem estimates other quantities or has other experiments or data.
         """
-        check("with_problem", kind_mistakes(problem, may_be_fixed=True))
+        raise_if_mistakes("with_problem", kind_mistakes(problem, may_be_fixed=True))
         problem = with_correlations(self._with_nodes(problem), self.errors)
         new_names = {name: new_name for name in self.names if (new_name := called_now(name, problem.names)) != name}
         if new_names:
             saved = json.dumps(self.to_plain())
             for name, new_name in new_names.items():
                 saved = saved.replace(name, new_name)
-            now_named = Result.from_plain(json.loads(saved, object_hook=restored))
+            now_named = Result.from_plain(json.loads(saved, object_hook=decode_object))
             model = {"model": fingerprint.question(problem)["model"]}  # whose hash holds the name
             new_question = {**now_named.question, **model} if now_named.question else {}
             return replace(now_named, question=new_question).with_problem(problem)
@@ -749,11 +749,11 @@ class Result:
             if have != want
         ]
         if self.question and not mistakes:
-            differences = fingerprint.changed(self.question, fingerprint.question(problem))
+            differences = fingerprint.describe_differences(self.question, fingerprint.question(problem))
             mistakes = [
                 f"{label}: the problem differs from the result; pass the problem that was fitted" for label in differences
             ]
-        check("with_problem", mistakes)
+        raise_if_mistakes("with_problem", mistakes)
         return replace(self, problem=with_smoothness(problem, self.smoothness))
 
     def answering(self, problem: Posable) -> Result:
@@ -789,7 +789,7 @@ class Result:
         cannot take leaves the file as it was.
         """
         entries = (f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in self.to_plain().items())
-        write_whole(path, [("{\n" + ",\n".join(entries) + "\n}\n").encode()])
+        write_atomically(path, [("{\n" + ",\n".join(entries) + "\n}\n").encode()])
 
     def to_plain(self) -> dict[str, Any]:
         """Return the content of the JSON file: all fields except `problem` and `found_by`."""
@@ -798,7 +798,7 @@ class Result:
         field_values |= {name: np.empty((0, 0)) for name in matrices if not isinstance(field_values[name], np.ndarray)}
         if self.problem is not None:
             field_values["question"] = fingerprint.question(self.problem)
-        return {"castfit_result": FORMAT, **plain(field_values)}
+        return {"castfit_result": FORMAT, **to_jsonable(field_values)}
 
     @classmethod
     def load(cls, path: str | Path) -> Result:
@@ -812,9 +812,9 @@ class Result:
         try:
             file = Path(path)
         except TypeError:
-            raise InputError("Result.load", [f"path is {text(path)}; expected a file path"]) from None
+            raise InputError("Result.load", [f"path is {shorten_repr(path)}; expected a file path"]) from None
         try:
-            loaded = json.loads(file.read_text(encoding="utf-8"), object_hook=restored)
+            loaded = json.loads(file.read_text(encoding="utf-8"), object_hook=decode_object)
         except (TypeError, ValueError, KeyError, RecursionError) as error:
             # No text, no JSON, or no array where one is announced.
             raise InputError("Result.load", [f"'{path}' is not a JSON file: {error}"]) from None
@@ -822,17 +822,17 @@ class Result:
 
     @classmethod
     def from_plain(cls, entry: Any, where: str = "the record") -> Result:
-        """Build a result from the output of `to_plain` after `restored`; `where` is its origin, for messages."""
+        """Build a result from the output of `to_plain` after `decode_object`; `where` is its origin, for messages."""
         content = dict(cast("dict[str, Any]", entry if isinstance(entry, dict) else {}))
         version = content.pop("castfit_result", None)
         if version not in (1, FORMAT):
             description = "no saved result" if version is None else f"format {version} is unsupported; this version of castfit reads format {FORMAT}"
             raise InputError("Result.load", [f"{where} is {description}"])
         if version == 1:
-            content |= {"goodness": plain(UNKNOWN), "question": {}}
+            content |= {"goodness": to_jsonable(UNKNOWN), "question": {}}
         needed = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
         absent = [name for name in needed if name not in content]
-        check("Result.load", [f"{where} is damaged: {', '.join(absent)} missing"] if absent else [])
+        raise_if_mistakes("Result.load", [f"{where} is damaged: {', '.join(absent)} missing"] if absent else [])
         try:
             result = _read(content)
             result.summary()
@@ -850,7 +850,7 @@ class Result:
             than 12 experiments share one: the median of the values, of the standard errors, and where nine in ten of
             the values lie.
         """
-        check("summary", option_mistakes(("every", every, is_one_of(every, True, False), "give True or False")))
+        raise_if_mistakes("summary", option_mistakes(("every", every, is_one_of(every, True, False), "give True or False")))
         diagnostics = _summary(self)
         contradicts_model = _refuted(self, diagnostics)
         return "\n".join([*_table(self, contradicts_model, show_all=every), "", *_footer(self, diagnostics, contradicts_model)])
@@ -862,7 +862,7 @@ class Result:
         return views().reports.card(self)
 
     def __repr__(self) -> str:
-        values_text = listed((f"{name} = {value:.4g}" for name, value in self.values.items()), 60)
+        values_text = join_limited((f"{name} = {value:.4g}" for name, value in self.values.items()), 60)
         method = self.transcription.partition(" (")[0]
         return one_line(f"Result({self.status.value}: {self.measure} = {self.objective:.6g}, {values_text}; {method})")
 
@@ -872,8 +872,8 @@ def _read(content: dict[str, Any]) -> Result:
     names: list[Any] = content["names"]
     for key in ("theta", "log"):
         if np.shape(content[key]) != (len(names),):
-            raise ValueError(f"{key} is {text(content[key])}")
-    result = Result(**rebuilt_fields(Result, content))
+            raise ValueError(f"{key} is {shorten_repr(content[key])}")
+    result = Result(**rebuild_fields(Result, content))
     if "measure" not in content:  # saved by an earlier version
         squares = abs(2.0 * result.cost - result.chi2) <= _ROUNDING * abs(result.chi2)
         result = replace(result, measure=CHI2 if result.absolute_sigma and squares else LIKELIHOOD)
@@ -893,14 +893,14 @@ def _families(names: Sequence[str]) -> dict[str, list[str]]:
         label, bracket, _ = name.partition("[")
         if bracket:
             members_by_label[label].append(name)
-    return {label: members for label, members in members_by_label.items() if len(members) > _MANY}
+    return {label: members for label, members in members_by_label.items() if len(members) > _MAX_EXPERIMENT_ROWS}
 
 
-def told(names: Sequence[str], all_in: str) -> tuple[tuple[str, ...], list[str]]:
+def select_table_names(names: Sequence[str], all_in: str) -> tuple[tuple[str, ...], list[str]]:
     """Return the names to which a table gives rows, few of each family, and a line that says where all are."""
     families = _families(names)
-    hidden_names = {name for members in families.values() for name in members[_FEW:]}
-    more_text = ", ".join(f"{len(members) - _FEW:,} more {label}[...]" for label, members in families.items())
+    hidden_names = {name for members in families.values() for name in members[_MAX_FAMILY_ROWS:]}
+    more_text = ", ".join(f"{len(members) - _MAX_FAMILY_ROWS:,} more {label}[...]" for label, members in families.items())
     return tuple(n for n in names if n not in hidden_names), [f"Not shown: {more_text}. All values: {all_in}."] if more_text else []
 
 
@@ -910,7 +910,7 @@ def _family_row(result: Result, label: str, members: Sequence[str], values: Mapp
     errors = np.array([result.standard_errors[name] for name in members])
     finite = errors[np.isfinite(errors)]
     error = float(np.median(finite)) if finite.size else np.nan
-    low, middle, high = (rounded(float(q), error) for q in np.quantile(numbers, (0.05, 0.5, 0.95)))
+    low, middle, high = (format_to_error(float(q), error) for q in np.quantile(numbers, (0.05, 0.5, 0.95)))
     kinds = Counter(result.identifiability[name].kind for name in members)
     remark = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())
     name = f"{label}[{len(members):,} experiments]"
@@ -935,14 +935,14 @@ def _table(result: Result, contradicts_model: bool, *, show_all: bool = False) -
             shown_labels.add(label)
             continue
         error, verdict = result.standard_errors[name], result.identifiability[name]
-        low, high = (rounded(end, error) for end in intervals[name])
+        low, high = (format_to_error(end, error) for end in intervals[name])
         absent = "inf" if error > 0 else "-"
         deviation, interval = (f"{error:.2g}", f"[{low}, {high}]") if np.isfinite(error) else (absent, absent)
         remark = verdict.sentence + (" (log scale)" if log else "")
         unit = "" if compiled_problem is None else compiled_problem.unit(name)
-        rows.append((f"{name} ({unit})" if unit else name, rounded(value, error), deviation, interval, remark))
+        rows.append((f"{name} ({unit})" if unit else name, format_to_error(value, error), deviation, interval, remark))
     rows += [_sigma_row(result, name) for name in result.sigmas if name != "sigma"]
-    table = aligned(rows, "<>><<")
+    table = align_columns(rows, "<>><<")
     if families:
         table += [
             "Local quantities of experiments: median, median standard error, 5 % and 95 % quantiles.",
@@ -956,8 +956,8 @@ def _sigma_row(result: Result, name: str) -> tuple[str, ...]:
     value, error = result.sigmas[name], result.sigma_errors[name]
     if not (np.isfinite(error) and value > 0.0):
         return name, f"{value:.4g}", "-", "-", "noise, eliminated"
-    low, high = (rounded(end, error) for end in _sigma_interval(result, name))
-    return name, rounded(value, error), f"{error:.2g}", f"[{low}, {high}]", "noise, eliminated"
+    low, high = (format_to_error(end, error) for end in _sigma_interval(result, name))
+    return name, format_to_error(value, error), f"{error:.2g}", f"[{low}, {high}]", "noise, eliminated"
 
 
 def _sigma_interval(result: Result, name: str) -> tuple[float, float]:
@@ -979,25 +979,25 @@ def _verdict(result: Result) -> str:
         poor, or_else = f"chi2/n = {result.chi2 / result.n_data:.3g}", ", or sigma may be too small"
     elif unexplained:
         worst = max(unexplained, key=lambda name: unexplained[name])
-        poor = left_by_model(worst, unexplained[worst])
+        poor = unexplained_message(worst, unexplained[worst])
     else:
         poor = "the model does not fit the data"
     remedy = f"cf.estimate(problem) searches for a better optimum. If it finds none, the model is inadequate{or_else}."
     return f"A poor optimum: {poor}; {remedy} {result.message}"
 
 
-def _examined(result: Result, compiled_problem: Posed, *, by_experiment: bool = True) -> Diagnostics:
+def _residual_diagnostics(result: Result, compiled_problem: CompiledProblem, *, by_experiment: bool = True) -> Diagnostics:
     """Look at the residuals of a result."""
     table = result.residual_table()
     models = [(name, o.noise) for c in compiled_problem.conditions for name, o in zip(compiled_problem.outputs, c.observed, strict=True) if o]
     influences, (hat, shared) = _influence(result, compiled_problem), _hat(result)
-    table["normalised"] = whitened(compiled_problem, scores(compiled_problem, table))
+    table["normalised"] = whiten_residuals(compiled_problem, scores(compiled_problem, table))
     is_untestable = hat is None and result.success and len(result.names) > WRITTEN_OUT  # a file keeps no derivatives of so many
     diagnostics = diagnose(
         table,
         dof=result.dof,
         is_sigma_known=result.absolute_sigma,
-        exact=[name for name, left in result.goodness.unexplained.items() if is_untestable or left < EXACT],
+        exact=[name for name, left in result.goodness.unexplained.items() if is_untestable or left < EXACT_UNEXPLAINED_VARIANCE],
         not_normal={name for name, noise in models if not noise.normal},
         heavy={name for name, noise in models if noise.heavy},
         by_experiment=by_experiment,
@@ -1014,7 +1014,7 @@ def _examined(result: Result, compiled_problem: Posed, *, by_experiment: bool = 
     return replace(diagnostics, correlated=True) if compiled_problem.correlations else diagnostics
 
 
-def _influence(result: Result, compiled_problem: Posed | None) -> Influence | None:
+def _influence(result: Result, compiled_problem: CompiledProblem | None) -> Influence | None:
     """Compute the influence of each value on the estimates; None if unknown, for instance after a failed fit.
 
     compiled_problem : needed where errors depend on each other
@@ -1024,8 +1024,8 @@ def _influence(result: Result, compiled_problem: Posed | None) -> Influence | No
         return None
     if result.root.shape != (len(result.names),) * 2:
         return None  # of very many quantities
-    exact = any(left < EXACT for left in result.goodness.unexplained.values())
-    limited = any(result.numerical_errors[q] > NUMERICAL * result.standard_errors[q] for q in result.names)
+    exact = any(left < EXACT_UNEXPLAINED_VARIANCE for left in result.goodness.unexplained.values())
+    limited = any(result.numerical_errors[q] > NUMERICAL_ERROR_SHARE * result.standard_errors[q] for q in result.names)
     if exact or limited:  # what moves the estimates are then errors of the integration
         return None
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -1059,9 +1059,9 @@ def _hat(result: Result) -> tuple[Array | None, int | None]:
     return np.nan_to_num(scaled, posinf=0.0, neginf=0.0), parts[0].shape[1] if blocks else None
 
 
-def with_dependence(result: Result, compiled_problem: Posed) -> Result:
+def with_dependence(result: Result, compiled_problem: CompiledProblem) -> Result:
     """Return the result, whose goodness of fit knows now where residuals are shown to be no noise."""
-    diagnostics = _examined(result, compiled_problem, by_experiment=False)
+    diagnostics = _residual_diagnostics(result, compiled_problem, by_experiment=False)
     return replace(result, goodness=result.goodness.with_dependence(diagnostics.dependent))
 
 
@@ -1069,10 +1069,10 @@ def _summary(result: Result) -> Diagnostics | None:
     """Look at the residuals of all experiments together; not of a search that found no solution."""
     if result.problem is None or not result.success or not result.goodness.unexplained:
         return None
-    return _examined(result, result.problem.posed, by_experiment=False)
+    return _residual_diagnostics(result, result.problem.posed, by_experiment=False)
 
 
-def _unjudged(result: Result) -> tuple[str, ...]:
+def _diagnostics_unavailable(result: Result) -> tuple[str, ...]:
     """Return a note if a loaded result does not know the order of its residuals in time."""
     sentence = "Residual tests need the problem: call result.with_problem(problem)."
     return (sentence,) if result.problem is None and result.success and result.goodness.unexplained else ()
@@ -1091,7 +1091,7 @@ def _determination(result: Result, contradicts_model: bool) -> str:
     return f"Assuming that the model is correct: {sentence.removesuffix('.')}. Because it is not, confidence intervals are not reported."
 
 
-def _held(result: Result) -> list[str]:
+def _active_constraints_note(result: Result) -> list[str]:
     """Describe the active constraints; the standard errors are those along them."""
     active_constraints = result.constraints.active
     if not active_constraints or not result.success:
@@ -1112,10 +1112,10 @@ def _footer(result: Result, diagnostics: Diagnostics | None, contradicts_model: 
             for name, weight in result.smoothness.items()
         ),
         *([result.goodness.sentence] if result.goodness.sentence else []),
-        *(_unjudged(result) if diagnostics is None else (*diagnostics.sentences, *([diagnostics.remedy] if diagnostics.remedy else []))),
+        *(_diagnostics_unavailable(result) if diagnostics is None else (*diagnostics.sentences, *([diagnostics.remedy] if diagnostics.remedy else []))),
         _determination(result, contradicts_model),
         *(f"  {combination}" for combination in result.identifiability.combinations),
-        *_held(result),
+        *_active_constraints_note(result),
     ]
     method = [f"{result.transcription}, {result.solver}: {result.iterations} iterations, {result.time:.2f} s"]
     method += [f"failed evaluations: {failed}"] if failed else []

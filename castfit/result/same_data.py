@@ -11,7 +11,7 @@ from castfit.problem.fingerprint import question
 
 if TYPE_CHECKING:
     from castfit.problem.compiled_experiments import Condition
-    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.compiled_problem import CompiledProblem
     from castfit.problem.problem import Posable
     from castfit.result.result import Result
 
@@ -58,7 +58,7 @@ def _by_hashes(first_result: Result, second_result: Result, names: tuple[str, st
     ]
 
 
-def _differences(first_problem: Posed, first_condition: Condition, second_problem: Posed, second_condition: Condition, names: tuple[str, str]) -> list[str]:
+def _differences(first_problem: CompiledProblem, first_condition: Condition, second_problem: CompiledProblem, second_condition: Condition, names: tuple[str, str]) -> list[str]:
     first_data, second_data = _measured(first_problem, first_condition), _measured(second_problem, second_condition)
     mistakes: list[str] = []
     for output in dict.fromkeys((*first_data, *second_data)):
@@ -71,7 +71,7 @@ def _differences(first_problem: Posed, first_condition: Condition, second_proble
     return mistakes
 
 
-def _measured(compiled_problem: Posed, condition: Condition) -> dict[str, np.ndarray]:
+def _measured(compiled_problem: CompiledProblem, condition: Condition) -> dict[str, np.ndarray]:
     """Return (n, 2) times and values by output."""
     points, data = condition.points, dict[str, np.ndarray]()
     for j, name in enumerate(compiled_problem.outputs):

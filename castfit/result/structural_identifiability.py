@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit._support.reprs import brief
+from castfit._support.reprs import add_brief_repr
 from castfit.integrate import IntegratorOptions
 from castfit.result.covariance import information
-from castfit.result.identifiability import Combination, combinations_of
+from castfit.result.identifiability import ConfoundedQuantities, combinations_of
 from castfit.simulate.output_sensitivities import responses
 
 if TYPE_CHECKING:
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
 
     from castfit._support.arrays import Array, Mask
     from castfit.problem.compiled_experiments import Condition
-    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.compiled_problem import CompiledProblem
 
 
-DRAWS = 3  # points at which the rank is found
+N_RANDOM_POINTS = 3  # points at which the rank is found
 _EARLIEST = 1e-6  # of an experiment: the first time after its start
-TIMES = 30  # at which each experiment is evaluated, beside its measured times
+N_DENSE_TIMES = 30  # at which each experiment is evaluated, beside its measured times
 _TRIES = 8  # draws, at most, where integration fails
-_WIDTH = 1.0  # of the logarithm of a draw: a factor of e to both sides, halved where integration fails
+_LOG_DRAW_WIDTH = 1.0  # of the logarithm of a draw: a factor of e to both sides, halved where integration fails
 _SAFETY = 30.0
-_FLOOR = 1e-10  # of the largest singular value
+_MIN_SINGULAR_VALUE_FRACTION = 1e-10  # of the largest singular value
 _TOLERANCE = 1e-9  # of the integration
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True, eq=False, repr=False)
-class Structure:
+class StructuralRank:
     """Structural identifiability of a problem whose outputs are known densely and without errors.
 
     names : quantities that were examined: all but those that appear in the noise only
@@ -62,7 +62,7 @@ class Structure:
 
     names: tuple[str, ...]
     rank: int
-    combinations: tuple[Combination, ...]
+    combinations: tuple[ConfoundedQuantities, ...]
     margin: float
     draws: int
     resolution: float
@@ -73,7 +73,7 @@ class Structure:
         """Whether everything is determined, near almost any values; None if that is not known."""
         return None if self.rank < 0 else self.rank == len(self.names)
 
-    def of(self, name: str) -> Combination | None:
+    def of(self, name: str) -> ConfoundedQuantities | None:
         """Return the combination in which a quantity is hidden; None if it is determined."""
         return next((c for c in self.combinations if name in c.names), None)
 
@@ -82,13 +82,13 @@ class Structure:
 
 
 def structure(
-    compiled_problem: Posed,
+    compiled_problem: CompiledProblem,
     theta: Array,
     rng: np.random.Generator,
     options: IntegratorOptions,
     *,
     may_continue: Callable[[], bool] = lambda: True,
-) -> Structure:
+) -> StructuralRank:
     """Find the rank at random quantities around theta (n_theta,), within the bounds.
 
     theta (n_theta,)
@@ -100,10 +100,10 @@ def structure(
     fine_options = replace(options, relative_tolerance=_TOLERANCE, absolute_tolerance=1e-2 * _TOLERANCE)
     rough_options = replace(fine_options, relative_tolerance=10 * _TOLERANCE, absolute_tolerance=1e-1 * _TOLERANCE)
     magnitudes = magnitudes_of(compiled_problem, theta, rough_options)
-    draw_results: list[Structure] = []
-    width = _WIDTH
+    draw_results: list[StructuralRank] = []
+    width = _LOG_DRAW_WIDTH
     for _ in range(_TRIES):
-        if len(draw_results) == DRAWS or (draw_results and not may_continue()):
+        if len(draw_results) == N_RANDOM_POINTS or (draw_results and not may_continue()):
             break
         random_theta = random_values(compiled_problem, theta, magnitudes, rng, width)
         J, other = (_jacobian(compiled_problem, random_theta, tolerance_options) for tolerance_options in (fine_options, rough_options))
@@ -113,7 +113,7 @@ def structure(
         draw_results.append(_rank(compiled_problem, names, random_theta, J[:, is_examined], other[:, is_examined] - J[:, is_examined], is_examined))
     if not draw_results:
         sentence = "Structural identifiability: not tested, because the model could not be integrated at random parameter values."
-        return Structure(names, -1, (), np.nan, 0, np.nan, sentence)
+        return StructuralRank(names, -1, (), np.nan, 0, np.nan, sentence)
     rank = max(f.rank for f in draw_results)
     best_draws = [f for f in draw_results if f.rank == rank]
     most_frequent_sentences = Counter(tuple(c.sentence for c in f.combinations) for f in best_draws).most_common(1)[0][0]
@@ -122,7 +122,7 @@ def structure(
     return replace(combined_result, sentence=_sentence(combined_result))
 
 
-def _sentence(rank_result: Structure) -> str:
+def _sentence(rank_result: StructuralRank) -> str:
     points = f"{rank_result.draws} random point{'' if rank_result.draws == 1 else 's'}"
     where = f"(rank {rank_result.rank} of {len(rank_result.names)} at {points}, tolerance {rank_result.resolution:.0e})"
     if not rank_result.combinations:
@@ -131,7 +131,7 @@ def _sentence(rank_result: Structure) -> str:
     return f"Structurally not identifiable from these outputs, regardless of the amount of data: {combination_texts} {where}."
 
 
-def _rank(compiled_problem: Posed, names: tuple[str, ...], theta: Array, J: Array, e: Array, is_examined: Mask) -> Structure:
+def _rank(compiled_problem: CompiledProblem, names: tuple[str, ...], theta: Array, J: Array, e: Array, is_examined: Mask) -> StructuralRank:
     """Compute rank and undetermined combinations at one draw."""
     d, noise = np.linalg.norm(J, axis=0), np.linalg.norm(e, axis=0)
     has_no_effect = d <= _SAFETY * noise
@@ -139,17 +139,17 @@ def _rank(compiled_problem: Posed, names: tuple[str, ...], theta: Array, J: Arra
     effective_J = np.where(has_no_effect, 0.0, J)
     largest = float(np.linalg.norm(effective_J / scale, 2)) if not has_no_effect.all() else 1.0
     error = float(np.linalg.norm(np.where(has_no_effect, 0.0, e) / scale, 2))
-    tolerance = max(_SAFETY * error / largest, _FLOOR)
+    tolerance = max(_SAFETY * error / largest, _MIN_SINGULAR_VALUE_FRACTION)
     free = np.zeros(d.size, dtype=np.bool_)
     fisher_information = information(effective_J, np.zeros((0, d.size)), free, scale=scale, rank_tolerance=tolerance)
     values, slopes = compiled_problem.to_natural(theta)[is_examined], compiled_problem.natural_slope(theta)[is_examined]
     smallest = float(fisher_information.singular_values[fisher_information.rank - 1]) if fisher_information.rank else np.nan
     margin = smallest / max(error, np.finfo(float).eps * largest)
     hidden = combinations_of(names, values, slopes, fisher_information.directions, fisher_information.scale)
-    return Structure(names, fisher_information.rank, hidden, margin, 1, tolerance, "")
+    return StructuralRank(names, fisher_information.rank, hidden, margin, 1, tolerance, "")
 
 
-def random_values(compiled_problem: Posed, theta: Array, magnitudes: Array, rng: np.random.Generator, width: float) -> Array:
+def random_values(compiled_problem: CompiledProblem, theta: Array, magnitudes: Array, rng: np.random.Generator, width: float) -> Array:
     """Draw theta: values within a factor of exp(width), those at zero within their magnitude; between the bounds."""
     lower, upper = compiled_problem.bounds
     log_changes = width * rng.uniform(-1.0, 1.0, theta.size)
@@ -167,7 +167,7 @@ def random_values(compiled_problem: Posed, theta: Array, magnitudes: Array, rng:
     return np.where(stuck, (1 - part) * np.where(stuck, lower, 0.0) + part * np.where(stuck, upper, 0.0), values)
 
 
-def magnitudes_of(compiled_problem: Posed, theta: Array, options: IntegratorOptions) -> Array:
+def magnitudes_of(compiled_problem: CompiledProblem, theta: Array, options: IntegratorOptions) -> Array:
     """Return the sizes of quantities, natural scale: those at zero by what they do to the outputs."""
     natural, slope = compiled_problem.to_natural(theta), compiled_problem.natural_slope(theta)
     size = np.abs(natural)
@@ -186,18 +186,18 @@ def dense_times(condition: Condition) -> Array:
     if condition.settled:
         return measured
     span = condition.end - condition.start
-    early = condition.start + span * np.geomspace(_EARLIEST, 1.0, TIMES)  # what is fast at these values shows early
-    even = np.append(np.linspace(condition.start, condition.end, TIMES), early[:-1])
+    early = condition.start + span * np.geomspace(_EARLIEST, 1.0, N_DENSE_TIMES)  # what is fast at these values shows early
+    even = np.append(np.linspace(condition.start, condition.end, N_DENSE_TIMES), early[:-1])
     anchor_times = np.unique(np.append(condition.start, measured))
     between = 0.5 * (anchor_times[1:] + anchor_times[:-1])
-    if anchor_times.size > 2 * TIMES:
-        anchor_times, between = anchor_times[:: anchor_times.size // TIMES], between[:0]
+    if anchor_times.size > 2 * N_DENSE_TIMES:
+        anchor_times, between = anchor_times[:: anchor_times.size // N_DENSE_TIMES], between[:0]
     times = np.unique(np.concatenate([even, anchor_times, between]))
     times = times[(times >= condition.start) & (times <= condition.end)]
     return times[np.append(True, np.diff(times) > 1e-2 * _EARLIEST * span)]
 
 
-def _jacobian(compiled_problem: Posed, theta: Array, options: IntegratorOptions) -> Array | None:
+def _jacobian(compiled_problem: CompiledProblem, theta: Array, options: IntegratorOptions) -> Array | None:
     """Compute the derivative of the measured outputs, densely in time, each relative to its size, (m, n_theta)."""
     rows: list[Array] = []
     for condition in compiled_problem.conditions:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import named, reals, text
-from castfit._support.status import check, unknown_names
+from castfit._support.arguments import read_mapping, read_reals, shorten_repr
+from castfit._support.status import raise_if_mistakes, unknown_names
 from castfit.densities.noise.gaussian import Gaussian
-from castfit.experiment.experiment import Points
+from castfit.experiment.experiment import MeasurementPoints
 from castfit.problem.observables import ObservedOutput
 from castfit.simulate.simulate import SimulationError
 from castfit.transcribe.single_shooting import SingleShooting
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
     from castfit.integrate import IntegratorOptions
     from castfit.problem.compiled_experiments import Condition
-    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.compiled_problem import CompiledProblem
     from castfit.solve.staged import Linearization, StagedProblem
 
 
 @dataclass(frozen=True, eq=False)
-class Responses:
+class OutputSensitivities:
     """Outputs of one experiment at times.
 
     names : tuple of str
@@ -59,7 +59,7 @@ class ResponseFunction:
     @classmethod
     def of(
         cls,
-        compiled_problem: Posed,
+        compiled_problem: CompiledProblem,
         condition: Condition,
         times: Array,
         theta: Array,
@@ -70,49 +70,49 @@ class ResponseFunction:
         names = compiled_problem.model.output_names if outputs is None else tuple(outputs)
         return cls(names, times, simulated(compiled_problem, condition, times, theta, options, names))
 
-    def __call__(self, theta: Array) -> Responses | None:
+    def __call__(self, theta: Array) -> OutputSensitivities | None:
         """Return the outputs and their derivatives at theta (n_theta,); None if the integration fails."""
         staged, shape = self.staged, (self.times.size, len(self.names))
         linear = staged.linearize(theta)
         if not linear.ok:
             return None
-        slopes = slopes_of(staged, linear, theta).reshape(*shape, theta.size)
+        slopes = output_derivatives(staged, linear, theta).reshape(*shape, theta.size)
         ((values, *_),) = staged.standardised(theta)
-        sensitivities = Responses(self.names, self.times, values.reshape(shape), slopes)
+        sensitivities = OutputSensitivities(self.names, self.times, values.reshape(shape), slopes)
         return sensitivities if np.isfinite(sensitivities.values).all() and np.isfinite(sensitivities.slopes).all() else None
 
 
 def responses(
-    compiled_problem: Posed,
+    compiled_problem: CompiledProblem,
     condition: Condition,
     times: Array,
     theta: Array,
     options: IntegratorOptions,
     *,
     outputs: Sequence[str] | None = None,
-) -> Responses | None:
+) -> OutputSensitivities | None:
     """Evaluate a `ResponseFunction` once. Return None if the integration fails."""
     return ResponseFunction.of(compiled_problem, condition, times, theta, options, outputs)(theta)
 
 
-def natural_responses(compiled_problem: Posed, theta: Array, times: Any, options: IntegratorOptions) -> dict[str, Responses]:
+def natural_responses(compiled_problem: CompiledProblem, theta: Array, times: Any, options: IntegratorOptions) -> dict[str, OutputSensitivities]:
     """Return the outputs of every experiment at given times, with derivatives with respect to natural values.
 
     times : for all, or by experiment; None for the measured ones.  What is none is an InputError.
     """
     conditions = {c.name: c for c in compiled_problem.conditions}
     mistakes: list[str] = []
-    times_by_name = named("times", times, mistakes) if isinstance(times, Mapping) else dict.fromkeys(conditions, times)
+    times_by_name = read_mapping("times", times, mistakes) if isinstance(times, Mapping) else dict.fromkeys(conditions, times)
     mistakes += unknown_names("'{}' is no experiment", times_by_name, conditions)
     output_times: dict[str, Array] = {}
     for name in [n for n in times_by_name if n in conditions]:
-        experiment_times = conditions[name].points.times if times_by_name[name] is None else reals(times_by_name[name])
+        experiment_times = conditions[name].points.times if times_by_name[name] is None else read_reals(times_by_name[name])
         if experiment_times is None or experiment_times.ndim != 1 or not experiment_times.size or not np.isfinite(experiment_times).all() or experiment_times.min() < conditions[name].start:
-            mistakes.append(f"times of '{name}' are {text(times_by_name[name])}; give numbers from its start on")
+            mistakes.append(f"times of '{name}' are {shorten_repr(times_by_name[name])}; give numbers from its start on")
         else:
             output_times[name] = np.unique(experiment_times)
-    check("sensitivities", mistakes)
-    sensitivities: dict[str, Responses] = {}
+    raise_if_mistakes("sensitivities", mistakes)
+    sensitivities: dict[str, OutputSensitivities] = {}
     for name, experiment_times in output_times.items():
         response = responses(compiled_problem, conditions[name], experiment_times, theta, options)
         if response is None:
@@ -122,7 +122,7 @@ def natural_responses(compiled_problem: Posed, theta: Array, times: Any, options
 
 
 def simulated(
-    compiled_problem: Posed,
+    compiled_problem: CompiledProblem,
     condition: Condition,
     times: Array,
     theta: Array,
@@ -131,7 +131,7 @@ def simulated(
 ) -> StagedProblem:
     """Pose one experiment by single shooting as if outputs were measured at times, to be zero with errors of 1."""
     observable = ObservedOutput(Gaussian(), -1, ("",))
-    unmeasured = Points(times, np.zeros((times.size, len(names))), np.ones((times.size, len(names))))
+    unmeasured = MeasurementPoints(times, np.zeros((times.size, len(names))), np.ones((times.size, len(names))))
     unmeasured_problem = replace(
         compiled_problem,
         experiments=tuple(e for e in compiled_problem.experiments if e.name == condition.name),
@@ -145,7 +145,7 @@ def simulated(
     return SingleShooting(options).transcribe(unmeasured_problem, theta).explicit()
 
 
-def slopes_of(staged: StagedProblem, linear: Linearization, theta: Array) -> Array:
+def output_derivatives(staged: StagedProblem, linear: Linearization, theta: Array) -> Array:
     """Return the derivatives of the `simulated` outputs with respect to theta, (n n_outputs, n_theta), point by
     point.
     """

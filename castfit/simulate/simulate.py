@@ -14,37 +14,37 @@ from typing import TYPE_CHECKING, Any, Protocol, Union, cast, overload, runtime_
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import kept, named, real, reals, text
+from castfit._support.arguments import as_reusable, read_mapping, read_real, read_reals, shorten_repr
 from castfit._support.arrays import Array
-from castfit._support.casadi_functions import Built
+from castfit._support.casadi_functions import PerObjectCache
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
-from castfit._support.reprs import brief
-from castfit._support.status import CastfitError, InputError, check, suggest
-from castfit.experiment.events import in_one_row, read_events, up_to
+from castfit._support.reprs import add_brief_repr
+from castfit._support.status import CastfitError, InputError, raise_if_mistakes, suggest
+from castfit.experiment.events import single_occurrence, read_events, events_until
 from castfit.experiment.experiment import Consistent, Experiment, as_input
 from castfit.experiment.measurements import time_mistakes
 from castfit.integrate import IntegratorOptions
-from castfit.integrate.lanes import merge, snap
+from castfit.integrate.lanes import merge, snap_times
 from castfit.model.delay import LADDER, DelayLine
 from castfit.model.model import Model
-from castfit.problem.compiled_problem import Posed
-from castfit.problem.imported_model import Loaded
+from castfit.problem.compiled_problem import CompiledProblem
+from castfit.problem.imported_model import ImportedModel
 from castfit.problem.parameters import Parameter, at_start
 from castfit.problem.problem import Problem, with_nodes
 from castfit.problem.validation import point_mistakes, tau_mistakes
 from castfit.simulate.predictions import Prediction, Simulation
 from castfit.transcribe.experiment_trajectories import (
     IntegrationCase,
-    Stretch,
+    NodeTrajectory,
     as_measured,
-    march,
+    integrate_from_nodes,
     mean_magnitude,
     resolvable,
     units_of,
 )
 from castfit.transcribe.trajectory import Trajectory, trajectory_through
-from castfit.transcribe.triggers import timetable_of, triggered
+from castfit.transcribe.triggers import timetable_of, locate_triggered_events
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -52,12 +52,12 @@ if TYPE_CHECKING:
     from castfit.experiment.events import Doses, Event, Happening
     from castfit.experiment.inputs import Input
     from castfit.problem.compiled_experiments import Condition
-    from castfit.problem.event_schedule import Timetable
+    from castfit.problem.event_schedule import NumericSchedule
     from castfit.problem.problem import Posable
 
 
 _SUBDIVISIONS = 12  # table entries between measured times or nodes, so that interpolation errs little
-_OBSERVE: Built[Model, Any] = Built()
+_OBSERVE: PerObjectCache[Model, Any] = PerObjectCache()
 _SETTLING = 3  # integrations more, at most, until the units of states are known
 _STILL = 1e-5  # of an output's largest value: where more nodes of delay lines move nothing by more
 _TOO_LARGE = 100.0  # units that were assumed may exceed those found by so much
@@ -101,7 +101,7 @@ class EventLimitError(SimulationError):
 
 
 @runtime_checkable
-class Estimates(Protocol):
+class FittedValues(Protocol):
     """Estimates of a fit, with the problem that records the fixed parameters."""
 
     @property
@@ -115,9 +115,9 @@ class Estimates(Protocol):
         ...
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True)
-class Nodes:
+class TrajectoryNodes:
     """A trajectory known at nodes: times (K,), increasing from the experiment's start, and states (K, n_x)."""
 
     times: Array
@@ -126,8 +126,8 @@ class Nodes:
 
 @overload
 def simulate(
-    problem: Model | Loaded,
-    parameters: Mapping[str, float] | Estimates | None = None,
+    problem: Model | ImportedModel,
+    parameters: Mapping[str, float] | FittedValues | None = None,
     times: ArrayLike | None = None,
     *,
     initial: Mapping[str, Any] | None = None,
@@ -139,13 +139,13 @@ def simulate(
 @overload
 def simulate(
     problem: Posable,
-    parameters: Mapping[str, float] | ArrayLike | Estimates | None = None,
+    parameters: Mapping[str, float] | ArrayLike | FittedValues | None = None,
     times: Times = None,
     *,
     integrator: IntegratorOptions | None = None,
 ) -> Prediction: ...
 def simulate(
-    problem: Model | Loaded | Posable,
+    problem: Model | ImportedModel | Posable,
     parameters: Any = None,
     times: Any = None,
     *,
@@ -204,7 +204,7 @@ def simulate(
     >>> cf.simulate(problem, {"k1": 4.6e-6, "k2": 2.8e-4}, [0, 20])["experiment 1"]["z"].round(2)
     array([ 0., 39.])
     """
-    if isinstance(problem, Loaded):
+    if isinstance(problem, ImportedModel):
         arguments: Any = {"initial": initial, "inputs": inputs, "start": start, "events": events, "integrator": integrator}
         try:
             return _simulated(problem, parameters, times, **arguments)
@@ -221,21 +221,21 @@ def simulate(
 def _simulated(
     problem: Any, parameters: Any, times: Any, *, initial: Any, inputs: Any, start: Any, events: Any, integrator: Any
 ) -> Any:
-    mistakes, times = list[str](), kept(times)
+    mistakes, times = list[str](), as_reusable(times)
     integrator_options: Any = integrator
     if integrator_options is not None and not isinstance(integrator_options, IntegratorOptions):
-        mistakes.append(f"integrator is {text(integrator_options)}; give IntegratorOptions(...)")
+        mistakes.append(f"integrator is {shorten_repr(integrator_options)}; give IntegratorOptions(...)")
     elif integrator_options is not None and integrator_options.method in ("cvodes", "adams") and _is_dae(problem):
         remedy = "use 'auto', 'esdirk', 'idas' or 'rosenbrock'"
         mistakes.append(f"method '{integrator_options.method}' cannot integrate algebraic equations; {remedy}")
     all_events = read_events(events, mistakes)
-    free = isinstance(problem, Loaded) and problem.as_often_as_needed and not all_events
-    if isinstance(problem, Loaded):
+    free = isinstance(problem, ImportedModel) and problem.as_often_as_needed and not all_events
+    if isinstance(problem, ImportedModel):
         imported_start = problem.start(parameters)
         problem, parameters, all_events = problem.model, problem.numbers(imported_start), (
             *problem.events, *all_events)  # fmt: skip
-        initial = {**imported_start.initial, **named("initial", initial, mistakes)}
-    request = Asked("simulate", parameters, times, initial, inputs, start, mistakes)
+        initial = {**imported_start.initial, **read_mapping("initial", initial, mistakes)}
+    request = SimulationRequest("simulate", parameters, times, initial, inputs, start, mistakes)
     if isinstance(problem, Model):
 
         def evaluate_model(model: Model) -> dict[str, Any]:
@@ -260,7 +260,7 @@ def _eventful(case: SimulationCase, events: Sequence[Happening], *, free: bool =
 
     `free` : events that states trigger happen as often as they do
     """
-    events = [in_one_row(event) for event in events] if free else events
+    events = [single_occurrence(event) for event in events] if free else events
     model, times = case.model, case.times
     begin, end = float(case.nodes.times[0]), float(times[-1])
     end = end if end > begin else begin + 1.0  # a measurement must follow the start
@@ -271,7 +271,7 @@ def _eventful(case: SimulationCase, events: Sequence[Happening], *, free: bool =
             initial={n: initial_values[n] for n in model.own_states}
             | dict(zip(model.algebraic_states, case.z_guess.tolist(), strict=True)),
             inputs=dict(zip(model.inputs, case.inputs, strict=True)),
-            events=up_to(events, end),
+            events=events_until(events, end),
             start=begin,
             name=case.name,
         )
@@ -286,8 +286,8 @@ def _eventful(case: SimulationCase, events: Sequence[Happening], *, free: bool =
 
 
 def _is_dae(problem: Any) -> bool:
-    model = problem.posed.model if isinstance(problem, (Problem, Posed)) else problem
-    model = model.model if isinstance(model, Loaded) else model
+    model = problem.posed.model if isinstance(problem, (Problem, CompiledProblem)) else problem
+    model = model.model if isinstance(model, ImportedModel) else model
     return isinstance(model, Model) and bool(model.algebraic_states)
 
 
@@ -319,7 +319,7 @@ def _difference(previous: Mapping[str, Any], current: Mapping[str, Any]) -> floa
 
 
 @dataclass(frozen=True)
-class Asked:
+class SimulationRequest:
     """Arguments of a call of the function `where`, as `simulate` takes them, and the errors found so far."""
 
     where: str
@@ -331,11 +331,11 @@ class Asked:
     mistakes: list[str]
 
 
-def _read(problem: Any, request: Asked) -> tuple[Posable, Array, dict[str, Array]]:
+def _read(problem: Any, request: SimulationRequest) -> tuple[Posable, Array, dict[str, Array]]:
     """Return a problem, theta, and output times; all mistakes at once."""
-    if not isinstance(problem, (Problem, Posed)):
-        message = f"the first argument is {text(problem)}; give a Problem, or a Model with times="
-        check(request.where, [*request.mistakes, message])
+    if not isinstance(problem, (Problem, CompiledProblem)):
+        message = f"the first argument is {shorten_repr(problem)}; give a Problem, or a Model with times="
+        raise_if_mistakes(request.where, [*request.mistakes, message])
     mistakes = [
         *request.mistakes,
         *(
@@ -344,16 +344,16 @@ def _read(problem: Any, request: Asked) -> tuple[Posable, Array, dict[str, Array
             if getattr(request, name) is not None
         ),
     ]
-    updated_problem, theta, parameter_mistakes = _settle(problem, request.parameters)
+    updated_problem, theta, parameter_mistakes = _read_theta(problem, request.parameters)
     output_times, output_mistakes = _output_times(updated_problem, request.times)
-    check(request.where, [*mistakes, *parameter_mistakes, *output_mistakes, *([] if parameter_mistakes else point_mistakes(updated_problem.posed, theta))])
+    raise_if_mistakes(request.where, [*mistakes, *parameter_mistakes, *output_mistakes, *([] if parameter_mistakes else point_mistakes(updated_problem.posed, theta))])
     return updated_problem, theta, output_times
 
 
-def first_nodes(problem: Posable, theta: Array) -> list[Nodes]:
+def first_nodes(problem: Posable, theta: Array) -> list[TrajectoryNodes]:
     """Return the initial states alone."""
     starts = [c.link.natural(theta[c.theta]).a[None] for c in problem.conditions]
-    return [Nodes(np.array([c.start]), a) for c, a in zip(problem.conditions, starts, strict=True)]
+    return [TrajectoryNodes(np.array([c.start]), a) for c, a in zip(problem.conditions, starts, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -371,7 +371,7 @@ class SimulatedPath:
     p: Array
 
 
-def paths(problem: Any, request: Asked, integrator: IntegratorOptions) -> tuple[Model, list[SimulatedPath]]:
+def paths(problem: Any, request: SimulationRequest, integrator: IntegratorOptions) -> tuple[Model, list[SimulatedPath]]:
     """Integrate as `simulate` does, and return all states."""
     if isinstance(problem, Model):
         return problem, [_path(_model_case(problem, request, integrator))]
@@ -381,7 +381,7 @@ def paths(problem: Any, request: Asked, integrator: IntegratorOptions) -> tuple[
 
 
 def _cases(
-    problem: Posable, theta: Array, nodes: list[Nodes], output_times: Mapping[str, Array], options: IntegratorOptions
+    problem: Posable, theta: Array, nodes: list[TrajectoryNodes], output_times: Mapping[str, Array], options: IntegratorOptions
 ) -> Iterator[SimulationCase]:
     """Go through the experiments whose output times are chosen."""
     for condition, experiment_nodes in zip(problem.conditions, nodes, strict=True):
@@ -394,18 +394,18 @@ def _path(case: SimulationCase) -> SimulatedPath:
     return SimulatedPath(case.name, case.times, x, z, u, p)
 
 
-def _model_case(model: Model, request: Asked, options: IntegratorOptions) -> SimulationCase:
+def _model_case(model: Model, request: SimulationRequest, options: IntegratorOptions) -> SimulationCase:
     """Read the arguments that are needed to integrate a model without data."""
     times, start, mistakes = request.times, request.start, request.mistakes
-    begin = 0.0 if start is None else real(start)
+    begin = 0.0 if start is None else read_real(start)
     if begin is None or not np.isfinite(begin):
-        mistakes.append(f"start is {text(start)}; give a finite number")
+        mistakes.append(f"start is {shorten_repr(start)}; give a finite number")
         begin = -np.inf
-    output_times = reals(times)
+    output_times = read_reals(times)
     if times is None:
         mistakes.append("times is missing; for a model pass times=np.linspace(0, 10, 101), for example")
     elif output_times is None:
-        mistakes.append(f"times is {text(times)}; give numbers")
+        mistakes.append(f"times is {shorten_repr(times)}; give numbers")
     else:
         output_times = np.atleast_1d(output_times)
         messages = _time_mistakes("times", output_times, begin)
@@ -416,7 +416,7 @@ def _model_case(model: Model, request: Asked, options: IntegratorOptions) -> Sim
         request.where, model, request.parameters, request.initial, request.inputs, begin, mistakes, end=end
     )
     assert output_times is not None
-    return SimulationCase("the model", model, signals, p, z0, options, Nodes(np.array([begin]), x0[None]), output_times)
+    return SimulationCase("the model", model, signals, p, z0, options, TrajectoryNodes(np.array([begin]), x0[None]), output_times)
 
 
 def read_model(
@@ -437,13 +437,13 @@ def read_model(
     values = parameter_values(model, parameters, mistakes)
     values |= {n: values.get(n, 0.0) for n in model.noises}  # nothing disturbs what is simulated
     p = np.array([_number(f"parameter '{n}'", values.get(n), mistakes) for n in model.parameters])
-    signals = {n: as_input(n, u, mistakes) for n, u in named("inputs", inputs, mistakes).items()}
+    signals = {n: as_input(n, u, mistakes) for n, u in read_mapping("inputs", inputs, mistakes).items()}
     mistakes += [f"'{n}' is no input: {suggest(n, model.inputs)}" for n in signals if n not in model.inputs]
     mistakes += [f"input '{n}' is missing; pass a number or an Input" for n in model.inputs if n not in signals]
     if end is not None:
         mistakes += _span_mistakes({n: signals[n] for n in model.inputs if n in signals}, "the model", begin, end)
     state_names = (*model.own_states, *model.algebraic_states)
-    overrides = named("initial", initial, mistakes)
+    overrides = read_mapping("initial", initial, mistakes)
     mistakes += [f"initial names '{n}', which is no state: {suggest(n, state_names)}" for n in overrides if n not in state_names]
     initial_values = {**model.initial, **overrides}
     x0 = [_initial(n, initial_values.get(n), model, p, mistakes) for n in model.own_states]
@@ -454,31 +454,31 @@ def read_model(
     guesses = {n: v.guess if isinstance(v, Consistent) else v for n, v in initial_values.items()}
     z0 = [_initial(n, guesses.get(n, 1.0), model, p, mistakes) for n in model.algebraic_states]
     mistakes += tau_mistakes(model, p) if np.isfinite(p).all() else []
-    check(where, mistakes)
+    raise_if_mistakes(where, mistakes)
     return tuple(signals[n] for n in model.inputs), p, np.array(x0), np.array(z0)
 
 
 def parameter_values(model: Model, source: Any, mistakes: list[str]) -> dict[str, Any]:
     """Return the parameter values given by a mapping or by a fit's result; further values of a result are ignored."""
-    if isinstance(source, Estimates):
+    if isinstance(source, FittedValues):
         return {n: v for n, v in estimated_or_fixed(source).items() if n in model.parameters}
-    values = named("parameters", source, mistakes)
+    values = read_mapping("parameters", source, mistakes)
     mistakes += [f"'{n}' is no parameter: {suggest(n, model.parameters)}" for n in values if n not in model.parameters]
     return values
 
 
-def estimated_or_fixed(fit: Estimates) -> dict[str, Any]:
+def estimated_or_fixed(fit: FittedValues) -> dict[str, Any]:
     """Return a fit's estimates together with the fixed parameters."""
     parameters: Mapping[str, Any] = {} if fit.problem is None else fit.problem.posed.parameters
     return {**{n: p.value for n, p in parameters.items() if p.fixed}, **fit.values}
 
 
 def _number(label: str, value: Any, mistakes: list[str]) -> float:
-    number = real(value)
+    number = read_real(value)
     if number is not None and np.isfinite(number):
         return number
     mistakes.append(
-        f"{label} has no value; give a number" if value is None else f"{label} is {text(value)}; give a number"
+        f"{label} has no value; give a number" if value is None else f"{label} is {shorten_repr(value)}; give a number"
     )
     return np.nan
 
@@ -503,19 +503,19 @@ def _initial(name: str, value: Any, model: Model, p: Array, mistakes: list[str])
 def predict(
     problem: Posable,
     theta: Array,
-    nodes: list[Nodes],
+    nodes: list[TrajectoryNodes],
     *,
     times: Times = None,
     integrator: IntegratorOptions | None = None,
 ) -> Prediction:
     """Evaluate all outputs at `times`, integrating from one node to the next; as `simulate`."""
     output_times, mistakes = _output_times(problem, times)
-    check("predict", mistakes)
+    raise_if_mistakes("predict", mistakes)
     options = integrator or IntegratorOptions()
     return Prediction((case.name, _outputs(case)) for case in _cases(problem, theta, nodes, output_times, options))
 
 
-def trace(problem: Posed, theta: Array, nodes: list[Nodes], integrator: IntegratorOptions) -> Trajectory:
+def trace(problem: CompiledProblem, theta: Array, nodes: list[TrajectoryNodes], integrator: IntegratorOptions) -> Trajectory:
     """Tabulate the states, integrating from one node to the next; where that stops, the nodes themselves are held."""
     tables: list[tuple[Array, Array, Array]] = []
     for condition, experiment_nodes in zip(problem.conditions, nodes, strict=True):
@@ -532,7 +532,7 @@ def trace(problem: Posed, theta: Array, nodes: list[Nodes], integrator: Integrat
             stretches = _settled(replace(case, times=times))
             t, x, z = (np.concatenate([getattr(s, name) for s in stretches]) for name in ("times", "x", "z"))
             if case.timetable is None:  # where two stretches meet at a node, the end of the first
-                indices = np.searchsorted(t, snap(times, np.unique(t)), side="left")
+                indices = np.searchsorted(t, snap_times(times, np.unique(t)), side="left")
                 t, x, z = times, x[indices], z[indices]
             tables.append((t, x, z))
         except SimulationError:
@@ -554,13 +554,13 @@ class SimulationCase:
     p: Array
     z_guess: Array
     options: IntegratorOptions
-    nodes: Nodes
+    nodes: TrajectoryNodes
     times: Array
-    timetable: Timetable | None = None
+    timetable: NumericSchedule | None = None
 
     @classmethod
     def of(
-        cls, problem: Posed, condition: Condition, theta: Array, nodes: Nodes, times: Array,
+        cls, problem: CompiledProblem, condition: Condition, theta: Array, nodes: TrajectoryNodes, times: Array,
         options: IntegratorOptions, *, free: bool = False,
     ) -> SimulationCase:  # fmt: skip
         """Return the case of an experiment at theta (n_theta,) with what its states trigger up to the last time.
@@ -578,7 +578,7 @@ class SimulationCase:
             if free:
                 timetable, reason = timetable_of(model, condition, natural, unit, options, end)
             else:
-                natural = triggered(model, condition, natural, unit, options, end)
+                natural = locate_triggered_events(model, condition, natural, unit, options, end)
                 reason = condition.schedule.impossible(natural.e, condition.start)
             if reason:
                 raise EventLimitError(condition.name, condition.start, reason)
@@ -598,7 +598,7 @@ def _observed(model: Model, times: Array, x: Array, z: Array, p: Array, u: Array
 
 
 def states_at(
-    problem: Posed, condition: Condition, theta: Array, nodes: Nodes, times: Array, options: IntegratorOptions,
+    problem: CompiledProblem, condition: Condition, theta: Array, nodes: TrajectoryNodes, times: Array, options: IntegratorOptions,
     *, free: bool = False,
 ) -> tuple[Array, Array, Array, Array]:  # fmt: skip
     """Return states (n, n_x), (n, n_z), parameters (n, n_p) and inputs (n, n_u) of an experiment, from node to node.
@@ -617,17 +617,17 @@ def _states(case: SimulationCase) -> tuple[Array, Array, Array, Array]:
     """
     stretches = _settled(case)
     t = np.concatenate([s.times for s in stretches])
-    output_times = snap(case.times, np.unique(t))
+    output_times = snap_times(case.times, np.unique(t))
     indices = np.searchsorted(t, output_times, side="left")  # where two meet at a node, the end of the first
     if case.timetable is not None:
-        is_after = np.isin(output_times, snap(case.timetable.wanted_after, np.unique(t)))
+        is_after = np.isin(output_times, snap_times(case.timetable.wanted_after, np.unique(t)))
         indices[is_after] = np.searchsorted(t, output_times[is_after], side="right") - 1
     p = np.concatenate([np.repeat(s.p[None], s.times.size, axis=0) for s in stretches])
     x, z, u = (np.concatenate([getattr(s, name) for s in stretches])[indices] for name in "xzu")
     return x, z, p[indices], as_measured(case.inputs, case.times, u)
 
 
-def _settled(case: SimulationCase) -> list[Stretch]:
+def _settled(case: SimulationCase) -> list[NodeTrajectory]:
     """Integrate from node to node up to the last output time, until the units of states are known."""
     is_reached = np.append(True, case.nodes.times[1:] <= case.times[-1])
     begins, states = case.nodes.times[is_reached], case.nodes.states[is_reached]
@@ -635,10 +635,10 @@ def _settled(case: SimulationCase) -> list[Stretch]:
     horizon = float(case.times[-1] - begins[0])
     unit = units_of(case.model, case.inputs, case.p, horizon, (begins, states, z_held))
     zero_states = np.flatnonzero(mean_magnitude(states) == 0.0)  # what moves here may be far too small to be followed
-    stretches: list[Stretch] = []
+    stretches: list[NodeTrajectory] = []
     for _ in range(1 + _SETTLING):
         integration_case = IntegrationCase(case.model, case.inputs, case.p, case.z_guess, unit, case.options, case.timetable)
-        stretches = march(integration_case, begins, states, case.times)
+        stretches = integrate_from_nodes(integration_case, begins, states, case.times)
         stop = next(filter(None, (stretch.stop() for stretch in stretches)), None)
         if stop is not None:
             raise SimulationError(case.name, stop.time, stop.sentence)
@@ -654,33 +654,33 @@ def _observe(model: Model) -> Any:
     return model.system.function("outputs", ca.densify(ca.vertcat(*model.outputs.values())))
 
 
-def _settle(problem: Posable, parameters: Any) -> tuple[Posable, Array, list[str]]:
+def _read_theta(problem: Posable, parameters: Any) -> tuple[Posable, Array, list[str]]:
     """Return theta for the given values, the problem with fixed parameters changed where named, and all mistakes."""
     if parameters is None:
         return problem, problem.guess, []
-    if isinstance(parameters, Estimates):
+    if isinstance(parameters, FittedValues):
         known_names = {*problem.names, *problem.parameters}
         parameters = {n: v for n, v in estimated_or_fixed(parameters).items() if n in known_names}
     if not isinstance(parameters, Mapping):
-        theta = reals(parameters)
+        theta = read_reals(parameters)
         if theta is None or theta.shape != problem.guess.shape or not np.isfinite(theta).all():
-            description = text(parameters) if theta is None else f"an array of shape {theta.shape}"
+            description = shorten_repr(parameters) if theta is None else f"an array of shape {theta.shape}"
             return problem, problem.guess, [f"theta must hold {problem.guess.size} finite numbers, one for each of "
                                             f"{', '.join(problem.names)}; it is {description}"]  # fmt: skip
         return problem, theta, []
     natural = problem.to_natural(problem.guess)
     fixed: dict[str, Any] = {}
     mistakes: list[str] = []
-    for name, value in named("parameters", parameters, mistakes).items():
+    for name, value in read_mapping("parameters", parameters, mistakes).items():
         owners = [j for j, quantity in enumerate(problem.quantities) if name in (quantity.name, quantity.of)]
-        number = real(value)
+        number = read_real(value)
         if number is None or not np.isfinite(number):
-            mistakes.append(f"'{name}' is {text(value)}; give a finite number")
+            mistakes.append(f"'{name}' is {shorten_repr(value)}; give a finite number")
         elif any(problem.log[j] and number <= 0 for j in owners):
             mistakes.append(f"'{name}' is {number:g}, but its scale is 'log'; give a positive number")
         elif owners:
             natural[owners] = number
-        elif name in problem.parameters and not isinstance(problem, Posed):
+        elif name in problem.parameters and not isinstance(problem, CompiledProblem):
             fixed[name] = replace(problem.parameters[name], value=number, lower=-np.inf, upper=np.inf)
         elif name in problem.parameters:
             mistakes.append(f"'{name}' is a number in this posed problem; give the Problem to change it")
@@ -688,7 +688,7 @@ def _settle(problem: Posable, parameters: Any) -> tuple[Posable, Array, list[str
             known_names = dict.fromkeys((*problem.names, *problem.parameters))
             mistakes.append(f"'{name}' is neither estimated nor a model parameter: {suggest(name, known_names)}")
     theta = problem.to_search(natural)
-    if mistakes or not fixed or isinstance(problem, Posed):
+    if mistakes or not fixed or isinstance(problem, CompiledProblem):
         return problem, theta, mistakes
     return problem.replace(parameters={**problem.parameters, **fixed}), theta, mistakes
 
@@ -700,7 +700,7 @@ def _output_times(problem: Posable, times: Times) -> tuple[dict[str, Array], lis
         return {c.name: np.unique(c.points.times) for c in problem.conditions}, []
     mistakes: list[str] = []
     times_by_name: dict[str, Any] = (
-        named("times", times, mistakes) if isinstance(times, Mapping) else dict.fromkeys(names, kept(times))
+        read_mapping("times", times, mistakes) if isinstance(times, Mapping) else dict.fromkeys(names, as_reusable(times))
     )
     mistakes += [
         f"times has the unknown experiment '{n}': {suggest(n, names)}" for n in times_by_name if n not in names
@@ -709,9 +709,9 @@ def _output_times(problem: Posable, times: Times) -> tuple[dict[str, Array], lis
     for condition in problem.conditions:
         if condition.name not in times_by_name:
             continue
-        name, experiment_times = f"the times of '{condition.name}'", reals(times_by_name[condition.name])
+        name, experiment_times = f"the times of '{condition.name}'", read_reals(times_by_name[condition.name])
         if experiment_times is None:
-            mistakes.append(f"{name} are {text(times_by_name[condition.name])}; they must be finite and increasing numbers")
+            mistakes.append(f"{name} are {shorten_repr(times_by_name[condition.name])}; they must be finite and increasing numbers")
             continue
         output_times[condition.name] = t = np.atleast_1d(experiment_times)
         messages = _time_mistakes(name, t, condition.start)

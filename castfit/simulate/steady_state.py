@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, overload
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import named, real, text
+from castfit._support.arguments import read_mapping, read_real, shorten_repr
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.public_names import public
-from castfit._support.status import CastfitError, check
-from castfit._support.text_tables import aligned
-from castfit.experiment.experiment import Free, SteadyStart, as_input, own_parameter
-from castfit.experiment.steady import Rest
+from castfit._support.status import CastfitError, raise_if_mistakes
+from castfit._support.text_tables import align_columns
+from castfit.experiment.experiment import Free, SteadyStart, as_input, read_local_parameter
+from castfit.experiment.steady import SteadyStateSolver
 from castfit.model.model import Model
 from castfit.simulate.simulate import read_model
 
@@ -89,7 +89,7 @@ class SteadyState:
     def __str__(self) -> str:
         rows = [["state", "at rest"], *([name, f"{value:.6g}"] for name, value in self.states.items())]
         sums = [f"conserved: {name} = {value:.6g}" for name, value in self.conserved.items()]
-        return "\n".join([*aligned(rows, "<>"), *sums, f"slowest time constant {self.time_constant:.3g}"])
+        return "\n".join([*align_columns(rows, "<>"), *sums, f"slowest time constant {self.time_constant:.3g}"])
 
 
 @overload
@@ -163,10 +163,10 @@ def steady_state(
     """
     mistakes: list[str] = []
     if model is None:
-        return _said(parameters, initial, inputs, replace, mistakes)
+        return _read_conditions_before(parameters, initial, inputs, replace, mistakes)
     candidate: Any = model
     if not isinstance(candidate, Model):
-        check("steady_state", [f"model is {text(candidate)}; give a Model, or name what you give (inputs=...)"])
+        raise_if_mistakes("steady_state", [f"model is {shorten_repr(candidate)}; give a Model, or name what you give (inputs=...)"])
     if replace is not None:
         mistakes.append("replace is for experiments that begin at rest; leave it out here")
     system = model.system
@@ -175,7 +175,7 @@ def steady_state(
     mistakes += _moving(inputs)
     signals, p, a, z = read_model("steady_state", model, parameters, initial, inputs, 0.0, mistakes)
     u = np.array([float(signal(0.0)) for signal in signals])
-    solver = Rest.of(model.settling, u, z, p, a, np.ones(p.size, dtype=bool))
+    solver = SteadyStateSolver.of(model.settling, u, z, p, a, np.ones(p.size, dtype=bool))
     solution = solver.solve(p, a)
     if not solution.ok:
         raise SteadyStateError(f"No steady state was found: {solution.reason}.")
@@ -198,13 +198,13 @@ def steady_state(
     )
 
 
-def _said(parameters: Any, initial: Any, inputs: Any, replace: Any, mistakes: list[str]) -> SteadyStart:
+def _read_conditions_before(parameters: Any, initial: Any, inputs: Any, replace: Any, mistakes: list[str]) -> SteadyStart:
     """Read the values given for the time before an experiment."""
-    signals = {n: as_input(n, u, mistakes) for n, u in named("inputs", inputs, mistakes).items()}
-    parameter_values = {n: own_parameter(n, v, mistakes) for n, v in named("parameters", parameters, mistakes).items()}
+    signals = {n: as_input(n, u, mistakes) for n, u in read_mapping("inputs", inputs, mistakes).items()}
+    parameter_values = {n: read_local_parameter(n, v, mistakes) for n, v in read_mapping("parameters", parameters, mistakes).items()}
     states: dict[str, Any] = {}
-    for name, value in named("initial", initial, mistakes).items():
-        number = real(value)
+    for name, value in read_mapping("initial", initial, mistakes).items():
+        number = read_real(value)
         if isinstance(value, Free):
             mistakes.append(
                 f"initial state '{name}' is free; give a parameter instead, and its guess in the problem's parameters"
@@ -214,10 +214,10 @@ def _said(parameters: Any, initial: Any, inputs: Any, replace: Any, mistakes: li
         elif number is not None and np.isfinite(number):
             states[name] = number
         else:
-            mistakes.append(f"initial state '{name}' is {text(value)}; give a finite number or a scalar SX expression")
+            mistakes.append(f"initial state '{name}' is {shorten_repr(value)}; give a finite number or a scalar SX expression")
     mistakes += _moving(inputs)
-    replacements = named("replace", replace, mistakes)
-    check("steady_state", mistakes)
+    replacements = read_mapping("replace", replace, mistakes)
+    raise_if_mistakes("steady_state", mistakes)
     return SteadyStart(signals, parameter_values, states, replacements)
 
 
@@ -225,6 +225,6 @@ def _moving(inputs: Any) -> list[str]:
     """Find inputs that change in time."""
     return [
         f"input '{n}' changes in time; give the number that it holds before the model rests"
-        for n, u in named("inputs", inputs, []).items()
+        for n, u in read_mapping("inputs", inputs, []).items()
         if getattr(u, "kind", "constant") != "constant"
     ]

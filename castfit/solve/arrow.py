@@ -37,8 +37,8 @@ import numpy as np
 import scipy
 
 from castfit._support.sparse_rows import SparseRows
-from castfit.solve.block_pivoting import boxed, with_held
-from castfit.solve.matrices import FEW, positive_solution, triangle
+from castfit.solve.block_pivoting import solve_boxed_batch, with_held
+from castfit.solve.matrices import MAX_DENSE_LOCAL_UNKNOWNS, positive_solution, triangle
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index, Mask, Signs
@@ -52,7 +52,7 @@ _POWER = 12
 
 
 @dataclass(frozen=True)
-class Batch:
+class ChainBatch:
     """N chains of one shape.
 
     own (N, o) : positions of their own unknowns in x;  seen (N, s) : which entries of the border they depend on
@@ -73,7 +73,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Arrow:
+class ArrowMatrix:
     """Residuals by unknowns as an arrow: batches of chains with own unknowns, and the rows of the border alone.
 
     border (n_b,) : positions in x of the unknowns that are not eliminated
@@ -82,7 +82,7 @@ class Arrow:
     free : per chain, whether its own unknowns are eliminated
     """
 
-    batches: tuple[Batch, ...]
+    batches: tuple[ChainBatch, ...]
     border: Index
     place: Index
     scale: Array
@@ -98,13 +98,13 @@ class Arrow:
     @property
     def trivial(self) -> bool:
         """Check whether there are too few own unknowns for elimination to be worthwhile."""
-        return sum(batch.own.size for batch in self.batches) <= FEW
+        return sum(batch.own.size for batch in self.batches) <= MAX_DENSE_LOCAL_UNKNOWNS
 
-    def compressed(self, u: Array) -> Compressed:
+    def compressed(self, u: Array) -> FactoredArrow:
         """Factor every chain with the residuals u (m,)."""
         residuals = np.append(u, 0.0)
-        factors = [triangles(np.concatenate([b.E, residuals[b.rows][:, :, None]], axis=2)) for b in self.batches]
-        return Compressed(self, tuple(factors), np.column_stack([self.rest, u[self.at]]))
+        factors = [batched_qr(np.concatenate([b.E, residuals[b.rows][:, :, None]], axis=2)) for b in self.batches]
+        return FactoredArrow(self, tuple(factors), np.column_stack([self.rest, u[self.at]]))
 
     @cached_property
     def largest(self) -> float:
@@ -130,7 +130,7 @@ class Arrow:
         return float(size)
 
 
-def arrow(rows: BlockRows, scale: Array, is_tied: Mask | None = None) -> Arrow:
+def arrow(rows: BlockRows, scale: Array, is_tied: Mask | None = None) -> ArrowMatrix:
     """Find the own unknowns of every chain, and sort rows by them: those of `is_tied` chains belong to the border.
 
     Rows of the tail that concern own unknowns of one chain only, and shared ones, are rows of that chain.
@@ -174,7 +174,7 @@ def arrow(rows: BlockRows, scale: Array, is_tied: Mask | None = None) -> Arrow:
         scaled = combined_block * scale[np.concatenate([local_columns, border[border_columns]])]
         height = -(-len(row_positions) // _ROWS) * _ROWS
         groups[height, local_columns.size, border_columns.size].append((i, local_columns, border_columns, row_positions, scaled))
-    batches: list[Batch] = []
+    batches: list[ChainBatch] = []
     for (height, _, _), members in groups.items():
         width = members[0][4].shape[1]
         stacked = np.zeros((len(members), height, width))
@@ -182,7 +182,7 @@ def arrow(rows: BlockRows, scale: Array, is_tied: Mask | None = None) -> Arrow:
         for n, (_, _, _, positions, block) in enumerate(members):
             stacked[n, : len(block)], row_positions[n, : len(block)] = block, positions
         chains, local_columns, border_columns = (np.array([member[k] for member in members], dtype=np.intp) for k in range(3))
-        batches.append(Batch(chains, local_columns, border_columns.reshape(len(members), -1), row_positions, stacked))
+        batches.append(ChainBatch(chains, local_columns, border_columns.reshape(len(members), -1), row_positions, stacked))
     common_rows = np.flatnonzero(row_owner < 0)
     common_tail = tail.taken(common_rows)
     tail_block = SparseRows((common_rows.size, border.size), common_tail.row, column_positions[common_tail.column], common_tail.entry).dense
@@ -193,7 +193,7 @@ def arrow(rows: BlockRows, scale: Array, is_tied: Mask | None = None) -> Arrow:
         matrix[row_offset : row_offset + len(block), columns] = block
         row_offset += len(block)
     positions = np.concatenate([positions for _, positions, _ in border_blocks])
-    return Arrow(tuple(batches), border, column_positions, scale, matrix, positions, free)
+    return ArrowMatrix(tuple(batches), border, column_positions, scale, matrix, positions, free)
 
 
 def _single_owners(columns: Sequence[Index], n: int) -> Index:
@@ -223,7 +223,7 @@ def _with_tail(block: Array, local_columns: Index, border_columns: Index, furthe
     return np.concatenate([wider, new_rows]), np.concatenate([border_columns, new_columns])
 
 
-def triangles(rows: Array) -> Array:
+def batched_qr(rows: Array) -> Array:
     """Return R (N, n, n) of rows (N, m, n) = Q R."""
     m, n = rows.shape[1:]
     if m < n:
@@ -232,18 +232,18 @@ def triangles(rows: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Compressed:
+class FactoredArrow:
     """An arrow with its residuals, every chain factored.
 
     factors (N, w, w) : per batch triangles over (own, seen, 1), w = o + s + 1
     rest (k, n_b + 1) : rows of the border alone, their residuals last
     """
 
-    arrow: Arrow
+    arrow: ArrowMatrix
     factors: tuple[Array, ...]
     rest: Array
 
-    def with_rows(self, local_rows: Sequence[Array], border: Array) -> Compressed:
+    def with_rows(self, local_rows: Sequence[Array], border: Array) -> FactoredArrow:
         """Add rows of residual zero: of own unknowns per batch (N, k, o), and of the border with residuals."""
         factors: list[Array] = []
         for batch, R, batch_rows in zip(self.arrow.batches, self.factors, local_rows, strict=True):
@@ -252,12 +252,12 @@ class Compressed:
                 continue
             padded_rows = np.zeros((len(R), batch_rows.shape[1], R.shape[2]))
             padded_rows[:, :, : batch.o] = batch_rows
-            factors.append(triangles(np.concatenate([R, padded_rows], axis=1)))
-        return Compressed(self.arrow, tuple(factors), np.concatenate([self.rest, border]))
+            factors.append(batched_qr(np.concatenate([R, padded_rows], axis=1)))
+        return FactoredArrow(self.arrow, tuple(factors), np.concatenate([self.rest, border]))
 
-    def factored(self, signs: Sequence[Signs], lower: Sequence[Array], upper: Sequence[Array]) -> OwnFactors:
+    def factored(self, signs: Sequence[Signs], lower: Sequence[Array], upper: Sequence[Array]) -> ArrowFactors:
         """Eliminate the own unknowns, those at bounds (N, o) fixed there."""
-        parts: list[OwnPart] = []
+        parts: list[EliminatedBatch] = []
         rows = [self.rest]
         for i, (batch, R) in enumerate(zip(self.arrow.batches, self.factors, strict=True)):
             o = batch.o
@@ -267,12 +267,12 @@ class Compressed:
                 local_block, constant = with_held(top[:, :, :o], top[:, :, -1], signs[i] != 0, bound)
                 other_columns = np.zeros((len(R), 2 * o, R.shape[2] - o))
                 other_columns[:, :o, :-1], other_columns[:, :, -1] = top[:, :, o:-1], constant
-                stacked_factor = triangles(np.concatenate([local_block, other_columns], axis=2))
+                stacked_factor = batched_qr(np.concatenate([local_block, other_columns], axis=2))
                 top, extra_rows = stacked_factor[:, :o], stacked_factor[:, o:, o:]
                 below = np.concatenate([below, extra_rows], axis=1)
-            parts.append(OwnPart(batch, top[:, :, :o], top[:, :, o:-1], top[:, :, -1]))
+            parts.append(EliminatedBatch(batch, top[:, :, :o], top[:, :, o:-1], top[:, :, -1]))
             rows.append(at_border(below, batch.seen, self.arrow.n_b))
-        return OwnFactors(self.arrow, tuple(parts), triangle(np.concatenate(rows)))
+        return ArrowFactors(self.arrow, tuple(parts), triangle(np.concatenate(rows)))
 
     def best(
         self, border: Array, lower: Sequence[Array], upper: Sequence[Array], guess: Sequence[Signs]
@@ -285,7 +285,7 @@ class Compressed:
             o = batch.o
             border_vector = np.concatenate([border[batch.seen], np.ones((len(R), 1))], axis=1)
             r = (R[:, :, o:] @ border_vector[:, :, None])[:, :, 0]
-            x, sign = boxed(R[:, :o, :o], r[:, :o], lower[i], upper[i], guess[i])
+            x, sign = solve_boxed_batch(R[:, :o, :o], r[:, :o], lower[i], upper[i], guess[i])
             local_residual = r[:, :o] + (R[:, :o, :o] @ x[:, :, None])[:, :, 0]
             square += float(np.vdot(local_residual, local_residual)) + float(np.vdot(r[:, o:], r[:, o:]))
             xs.append(x)
@@ -319,10 +319,10 @@ def at_border(rows: Array, border_columns: Index, n_b: int) -> Array:
 
 
 @dataclass(frozen=True)
-class OwnPart:
+class EliminatedBatch:
     """One batch, eliminated:  R xi + B xi_border[seen] + c = 0;  R (N, o, o), B (N, o, s), c (N, o)."""
 
-    batch: Batch
+    batch: ChainBatch
     R: Array
     B: Array
     c: Array
@@ -348,14 +348,14 @@ class OwnPart:
 
 
 @dataclass(frozen=True)
-class OwnFactors:
+class ArrowFactors:
     """Result of elimination: one part per batch, and the border's rows (n_b + 1, n_b + 1), residuals last.
 
     In scaled unknowns.
     """
 
-    arrow: Arrow
-    parts: tuple[OwnPart, ...]
+    arrow: ArrowMatrix
+    parts: tuple[EliminatedBatch, ...]
     border: Array
 
     @cached_property
@@ -392,7 +392,7 @@ def solve_arrow(columns: Sequence[Index], blocks: Sequence[Array], K: SparseRows
     chains the sparse matrix is factored, its pivots on the diagonal.
     """
     n = diagonal.size
-    if np.count_nonzero(_single_owners(columns, n) >= 0) <= FEW:
+    if np.count_nonzero(_single_owners(columns, n) >= 0) <= MAX_DENSE_LOCAL_UNKNOWNS:
         S = np.diag(diagonal)
         np.add.at(S, (K.row, K.column), K.entry)
         for indices, block in zip(columns, blocks, strict=True):

@@ -24,26 +24,26 @@ from typing import TYPE_CHECKING
 import numpy as np
 import scipy
 
-from castfit.solve.arrow import Arrow, Compressed, OwnFactors
+from castfit.solve.arrow import ArrowMatrix, FactoredArrow, ArrowFactors
 from castfit.solve.bounded_lsq import BoundedLsqSolution, LinearConstraints, bounded_lsq, column_scale, split
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Mask, Signs
 
-STIFFNESS = 1e3
+HELD_DIRECTION_STIFFNESS = 1e3
 """Of held directions, relative to the largest singular value (Peifer and Timmer 2007, Eq. 23)."""
 
-ROUNDS = 100
+MAX_ACTIVE_SETS = 100
 """Active sets tried at most; three or four are usual."""
 
-NULL = 1e-12
+NULL_SINGULAR_FRACTION = 1e-12
 """Singular values of own unknowns below this fraction of the largest cannot be eliminated unless they are held."""
 
 _EQUAL = 1e-14
 
 
 @dataclass(frozen=True)
-class Hold:
+class DirectionHold:
     """Rows that keep singular directions where they are.
 
     own : per batch (N, o, o) rows, zero where nothing is singular
@@ -59,13 +59,13 @@ class Hold:
     count: int
     condition: float
 
-    def border_rows(self, factors: OwnFactors) -> Array:
+    def border_rows(self, factors: ArrowFactors) -> Array:
         """Return the rows over the border, with their residuals, (k, n_b + 1)."""
         z = self.directions
         return self.stiffness * np.column_stack([z.T @ factors.metric, z.T @ factors.pull])
 
 
-def hold(compressed: Compressed, is_fixed: Mask, pinned_rows: Array, threshold: float) -> Hold:
+def find_singular_directions(compressed: FactoredArrow, is_fixed: Mask, pinned_rows: Array, threshold: float) -> DirectionHold:
     """Find singular directions: singular values below a fraction of the largest are held.
 
     With a threshold of 0 only what cannot be eliminated is.  `is_fixed` (n_x,) unknowns cannot move; rows `pinned_rows`
@@ -73,7 +73,7 @@ def hold(compressed: Compressed, is_fixed: Mask, pinned_rows: Array, threshold: 
     """
     arrow = compressed.arrow
     largest = arrow.largest
-    stiffness = STIFFNESS * (largest if largest > 0.0 else 1.0)
+    stiffness = HELD_DIRECTION_STIFFNESS * (largest if largest > 0.0 else 1.0)
     local_directions: list[Array] = []
     smallest_value, n_singular = np.inf, 0
     for batch, R in zip(arrow.batches, compressed.factors, strict=True):
@@ -81,7 +81,7 @@ def hold(compressed: Compressed, is_fixed: Mask, pinned_rows: Array, threshold: 
         is_batch_fixed = is_fixed[batch.own]
         block = np.where(is_batch_fixed[:, None, :], np.eye(o) * max(largest, 1.0), R[:, :o, :o])
         _, w, Vt = np.linalg.svd(block)
-        singular = w <= max(threshold, NULL) * largest
+        singular = w <= max(threshold, NULL_SINGULAR_FRACTION) * largest
         smallest_value = min(smallest_value, float(w.min(initial=np.inf)))
         n_singular += int(singular.sum())
         local_directions.append(stiffness * np.where(singular[:, :, None], Vt, 0.0))
@@ -100,18 +100,18 @@ def hold(compressed: Compressed, is_fixed: Mask, pinned_rows: Array, threshold: 
         if threshold > 0.0:
             directions = unit @ Vt[w <= threshold * largest].T
     condition = largest / smallest_value if smallest_value > 0.0 else np.inf
-    return Hold(tuple(local_directions), directions, stiffness, n_singular + directions.shape[1], condition)
+    return DirectionHold(tuple(local_directions), directions, stiffness, n_singular + directions.shape[1], condition)
 
 
-def _still(arrow: Arrow, is_fixed: Mask) -> tuple[list[Signs], list[Array], list[Array]]:
+def _still(arrow: ArrowMatrix, is_fixed: Mask) -> tuple[list[Signs], list[Array], list[Array]]:
     """Return signs and bounds of own unknowns, per batch (N, o), with the fixed ones at a step of zero."""
     zeros = [np.zeros(batch.own.shape) for batch in arrow.batches]
     return [np.where(is_fixed[batch.own], -1, 0).astype(np.int8) for batch in arrow.batches], zeros, zeros
 
 
 def solve(
-    compressed: Compressed,
-    holding: Hold,
+    compressed: FactoredArrow,
+    holding: DirectionHold,
     *,
     lower: Array,
     upper: Array,
@@ -151,7 +151,7 @@ def solve(
         n_iterations += border_solution.iterations
         guess, guess_rows = border_solution.bounds_active, border_solution.rows_active
         border_x, (cost, local_values, new_signs) = border_solution.x, held_system.best(border_solution.x, lows, highs, signs)
-        is_settled = _same(signs, new_signs) or not border_solution.feasible or iterations >= ROUNDS
+        is_settled = _same(signs, new_signs) or not border_solution.feasible or iterations >= MAX_ACTIVE_SETS
         if not is_settled and np.isfinite(value):
             step = 1.0
             while cost >= value and step > _EQUAL:  # towards the border that was best
@@ -179,12 +179,12 @@ def solve(
         iterations=n_iterations,
         violation=border_solution.violation,
         feasible=border_solution.feasible,
-        optimal=border_solution.optimal and iterations < ROUNDS,
+        optimal=border_solution.optimal and iterations < MAX_ACTIVE_SETS,
     )
 
 
 def _of_border(
-    factors: OwnFactors, lower: Array, upper: Array, rows: LinearConstraints, guess: Signs, rows_active: Signs
+    factors: ArrowFactors, lower: Array, upper: Array, rows: LinearConstraints, guess: Signs, rows_active: Signs
 ) -> BoundedLsqSolution:
     n_b = factors.arrow.n_b
     if n_b == 0:

@@ -4,7 +4,7 @@ Guess which ends of the box hold which variables, solve for the others, exchange
 ones outside the box, held ones that the gradient pulls inwards (Judice and Pires 1994; as a primal-dual active set
 Hintermueller, Ito and Kunisch 2003).  Two to six solves find the minimum where an active-set method takes dozens.
 
-One problem, of which H = E^T E is known (`lowest_in_box`):
+One problem, of which H = E^T E is known (`minimize_in_box`):
 
     minimise  c.x + 1/2 x.H x   within  lower <= x <= upper,    H positive definite, 0 in the box
 
@@ -12,7 +12,7 @@ Where two solves do not do, a primal active set goes on from the lowest point of
 may keep exchanges from ending: of 5,800 subproblems of four PEtab models half, which take 0.7 of the time that six
 solves and an active set from zero took.
 
-Many problems, of which a triangle is known (`boxed`):
+Many problems, of which a triangle is known (`solve_boxed_batch`):
 
     minimise 1/2 |r_i + R_i x_i|^2   subject to   lower_i <= x_i <= upper_i        i = 1 ... N,  R_i regular
 
@@ -44,7 +44,7 @@ _STEPS = 20  # of the active set, for every variable
 _BATCH_ROUNDS = 20  # of many problems, after which one counts as going round in circles
 
 
-def lowest_in_box(
+def minimize_in_box(
     H: Array, c: Array, lower: Array, upper: Array, guess: NDArray[np.integer[Any]] | None = None
 ) -> Array:
     """Return the minimum, (n,); LinAlgError if H is not positive definite.
@@ -69,7 +69,7 @@ def lowest_in_box(
         if wrong_indices.size == 0:
             is_doubtful = np.where(side < 0, gradient < 0.0, (side > 0) & (gradient > 0.0)) & ~is_fixed
             if guess is not None and is_doubtful.any():  # what was guessed may be wrong by more than rounding
-                return lowest_in_box(H, c, lower, upper)
+                return minimize_in_box(H, c, lower, upper)
             return x
         clipped_x = np.clip(x, lower, upper)
         value = float(clipped_x @ (c + 0.5 * (H @ clipped_x)))
@@ -109,12 +109,12 @@ def by_active_set(H: Array, c: Array, lower: Array, upper: Array, start: Array) 
     return np.clip(x, lower, upper)
 
 
-def ends_of(x: Array, lower: Array, upper: Array) -> Signs:
+def active_signs(x: Array, lower: Array, upper: Array) -> Signs:
     """Return the active bounds of a point: -1 lower, +1 upper, 0 none."""
     return np.where(x <= lower, -1, np.where(x >= upper, 1, 0)).astype(np.int8)
 
 
-def boxed(R: Array, r: Array, lower: Array, upper: Array, guess: Signs) -> tuple[Array, Signs]:
+def solve_boxed_batch(R: Array, r: Array, lower: Array, upper: Array, guess: Signs) -> tuple[Array, Signs]:
     """Solve N problems of o unknowns: R (N, o, o), all else (N, o); return x and which bounds are active.
 
     guess says which entries are expected at bounds.
@@ -127,7 +127,7 @@ def boxed(R: Array, r: Array, lower: Array, upper: Array, guess: Signs) -> tuple
         if not remaining.size:
             return x, signs
         low, high, sign = lower[remaining], upper[remaining], signs[remaining]
-        x_remaining = held(R[remaining], r[remaining], sign, low, high)
+        x_remaining = solve_with_active(R[remaining], r[remaining], sign, low, high)
         x[remaining] = x_remaining
         new_signs = _updated(R[remaining], r[remaining], x_remaining, sign, low, high)
         is_changed = (new_signs != sign).any(axis=1)
@@ -139,7 +139,7 @@ def boxed(R: Array, r: Array, lower: Array, upper: Array, guess: Signs) -> tuple
     return x, signs
 
 
-def held(R: Array, r: Array, signs: Signs, lower: Array, upper: Array) -> Array:
+def solve_with_active(R: Array, r: Array, signs: Signs, lower: Array, upper: Array) -> Array:
     """Return the solutions (N, o) with some entries at their bounds."""
     bound = np.where(signs < 0, lower, np.where(signs > 0, upper, 0.0))
     if not signs.any():

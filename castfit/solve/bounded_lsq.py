@@ -36,9 +36,9 @@ import numpy as np
 
 from castfit._support.records import dataclass
 from castfit.solve.matrices import (
-    Tall,
+    TallFactors,
     UnitCoordinates,
-    length,
+    euclidean_norm,
     numerical_rank,
     orthogonal,
     triangle,
@@ -99,7 +99,7 @@ class BoundedLsqSolution:
 
 def bounded_lsq(
     u: Array,
-    E: Array | Tall,
+    E: Array | TallFactors,
     *,
     lower: Array | None = None,
     upper: Array | None = None,
@@ -110,12 +110,12 @@ def bounded_lsq(
 ) -> BoundedLsqSolution:
     """Minimise 1/2 |u + E x|^2 of residuals u (m,) and their derivative E (m, n), of any rank, within bounds and rows.
 
-    A derivative that comes again is factored once, as a `Tall`.  `scale` (n,) are typical magnitudes of x, by default
+    A derivative that comes again is factored once, as a `TallFactors`.  `scale` (n,) are typical magnitudes of x, by default
     the inverse norms of E's columns; the guess of the active set is usually that of the previous solution.
 
     Contradictory constraints are an outcome (``feasible`` is False), not an exception.
     """
-    tall_factors, matrix = (E, E.R) if isinstance(E, Tall) else (None, E)
+    tall_factors, matrix = (E, E.R) if isinstance(E, TallFactors) else (None, E)
     n = matrix.shape[1]
     rows = LinearConstraints.none(n) if rows is None else rows
     lower = -np.inf * np.ones(n) if lower is None else lower
@@ -168,7 +168,7 @@ def bounded_lsq(
         rank=rank,
         iterations=nearest_point.iterations,
         violation=violation,
-        feasible=violation <= CONTRADICTION,
+        feasible=violation <= INFEASIBILITY_RTOL,
         optimal=nearest_point.optimal,
     )
 
@@ -193,8 +193,8 @@ class Regularisation:
     damping: Array
 
 
-def regularise(
-    E: Array | Tall, *, threshold: float = 1e-10, Delta: float = 1e3, scale: Array | None = None
+def find_rank_deficiency(
+    E: Array | TallFactors, *, threshold: float = 1e-10, Delta: float = 1e3, scale: Array | None = None
 ) -> Regularisation:
     """Find the singular directions of E and the rows that hold them (Peifer and Timmer 2007, Eq. 23).
 
@@ -202,9 +202,9 @@ def regularise(
     1/2 (Delta w_1)^2 |directions^T x / scale|^2.  (In print the criterion reads w_np / w_i <= threshold, which would
     choose the largest singular values; w_i / w_1 is meant.)  `scale` is D, by default the inverse norms of E's columns.
     """
-    matrix = E.R if isinstance(E, Tall) else E
+    matrix = E.R if isinstance(E, TallFactors) else E
     D = column_scale(matrix) if scale is None else scale
-    _, singular_values, Vt = E.svd(D) if isinstance(E, Tall) else np.linalg.svd(triangle(matrix * D))
+    _, singular_values, Vt = E.svd(D) if isinstance(E, TallFactors) else np.linalg.svd(triangle(matrix * D))
     w = np.zeros(matrix.shape[1])
     w[: singular_values.size] = singular_values
     largest = w.max(initial=0.0)
@@ -243,13 +243,13 @@ def _factored(E: Array, u: Array) -> tuple[Array, Array]:
     return factor[:, :-1], factor[:, -1]
 
 
-ROUNDING = 1e-11
+FEASIBILITY_RTOL = 1e-11
 """Violation, relative to a constraint's terms, that the iteration takes for rounding."""
 
 CANCELLATION = 1e-13
 """Dependence on a direction, relative to the direction's length, that is taken for rounding."""
 
-CONTRADICTION = 1e-8
+INFEASIBILITY_RTOL = 1e-8
 """Violation, relative to a constraint's terms, above which the constraints count as contradictory."""
 
 SLACK_STIFFNESS = 1e3
@@ -290,7 +290,7 @@ class Constraints:
 
 
 @dataclass(frozen=True)
-class Nearest:
+class NearestPoint:
     """The point y (f,) nearest to the target.
 
     members, signs (q,) : the active constraints, and at which bound: -1 lower, +1 upper
@@ -307,14 +307,14 @@ class Nearest:
     optimal: bool
 
 
-def nearest(constraints: Constraints, origin: Array, T: Array, target: Array, guess: Signs) -> Nearest:
+def nearest(constraints: Constraints, origin: Array, T: Array, target: Array, guess: Signs) -> NearestPoint:
     """Find the y nearest to target (f,) with the constraints on  origin (n,) + T y;  `guess` (c,) is where to start.
 
     Contradictory constraints get a common slack t, first the general ones, then all.
     """
     min_norm = np.linalg.norm(T, axis=0).min(initial=np.inf)
     slack = (float(min_norm) if np.isfinite(min_norm) else 1.0) / SLACK_STIFFNESS
-    all_constraints, reach = np.ones_like(constraints.general), length(origin + T @ target)
+    all_constraints, reach = np.ones_like(constraints.general), euclidean_norm(origin + T @ target)
     for is_soft in (~all_constraints, constraints.general):
         spaces = _HalfSpaces(constraints, origin, T, target, np.where(is_soft, slack, 0.0), reach)
         nearest_point, feasible = _iterate(spaces, guess)
@@ -437,7 +437,7 @@ class _HalfSpaces:
         by_y = a[:-1]
         is_significant = np.abs(by_y) > self.rounding
         by_y *= -sign * is_significant
-        return _HalfSpace(i, sign, a, -sign * float(bound - row @ self.origin), length(self.rounding[is_significant]))
+        return _HalfSpace(i, sign, a, -sign * float(bound - row @ self.origin), euclidean_norm(self.rounding[is_significant]))
 
     def worst(self, y: Array, is_settled: Mask, members: Index) -> tuple[int, float] | None:
         """Return the constraint violated most beyond rounding, and its bound; None if no constraint is violated.
@@ -450,7 +450,7 @@ class _HalfSpaces:
         value = constraints.A @ xi
         lower_excess, upper_excess = constraints.lower - value, value - constraints.upper
         excess = np.maximum(lower_excess, upper_excess)
-        excess -= self.soft * y[-1] + self.tolerance(ROUNDING, xi)
+        excess -= self.soft * y[-1] + self.tolerance(FEASIBILITY_RTOL, xi)
         excess[is_settled] = excess[members] = -np.inf
         i = int(excess.argmax())
         return None if excess[i] <= 0 else (i, 1.0 if upper_excess[i] > lower_excess[i] else -1.0)
@@ -474,7 +474,7 @@ class _HalfSpaces:
             working = working.only(np.arange(multipliers.size) != multipliers.argmin())
 
 
-def _iterate(spaces: _HalfSpaces, guess: Signs) -> tuple[Nearest, bool]:
+def _iterate(spaces: _HalfSpaces, guess: Signs) -> tuple[NearestPoint, bool]:
     """Solve for one choice of soft constraints; also return whether they can be met."""
     target = np.append(spaces.target, 0.0)
     limit = 100 + 20 * target.size
@@ -499,7 +499,7 @@ def _iterate(spaces: _HalfSpaces, guess: Signs) -> tuple[Nearest, bool]:
             step = min(to_constraint, float(to_sign_change.min(initial=np.inf)))
             if step == np.inf:
                 i = entering.member
-                feasible = is_settled[i] = distance <= spaces.tolerance(CONTRADICTION, spaces.xi(y))[i]
+                feasible = is_settled[i] = distance <= spaces.tolerance(INFEASIBILITY_RTOL, spaces.xi(y))[i]
                 break
             y = y + step * z if is_independent else y
             if step == to_constraint:
@@ -508,7 +508,7 @@ def _iterate(spaces: _HalfSpaces, guess: Signs) -> tuple[Nearest, bool]:
                 break
             is_kept = np.arange(r.size) != to_sign_change.argmin()
             working, multipliers = working.only(is_kept), (multipliers - step * r)[is_kept]
-    nearest_point = Nearest(
+    nearest_point = NearestPoint(
         y[:-1], working.members, working.signs, multipliers, iterations, within_bounds=True, optimal=iterations < limit
     )
     return nearest_point, bool(feasible)

@@ -37,8 +37,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit._support.records import dataclass
-from castfit._support.status import check
-from castfit.solve.matrices import BlockRows, Factors, block_rows
+from castfit._support.status import raise_if_mistakes
+from castfit.solve.matrices import BlockRows, BlockLU, block_rows
 from castfit.solve.staged import (
     Chain,
     ChainValues,
@@ -116,7 +116,7 @@ class Stages:
     singular : stages whose D_w is singular; there D_w^-1 is the pseudo-inverse, and dw the shortest least-squares step
     """
 
-    factors: Factors
+    factors: BlockLU
     h: Array
     W_s: Array
     W_q: Array
@@ -135,7 +135,7 @@ def eliminate_inner(jacobians: Jacobians, d: Array, unit: Array | None = None) -
     unit (K, n_w) : typical magnitudes of these
     """
     j = jacobians
-    factors = Factors.of(j.D_w, unit)
+    factors = BlockLU.of(j.D_w, unit)
     if not j.D_w.size:
         return Stages(factors, d, j.D_s, j.D_q, j.X_s[:-1], j.X_q[:-1], j.R_s, j.R_q, j.C_s, j.C_q, singular=())
     W = factors.solve(np.concatenate([j.D_s, j.D_q, d[:, :, None]], axis=2))
@@ -485,7 +485,7 @@ def _flat(rows: Array) -> Array:
 
 def _require_values(where: str, evaluation: Evaluation) -> None:
     """Refuse a point at which stages failed."""
-    check(
+    raise_if_mistakes(
         where,
         [
             f"stage {failure.stage} of {failure.chain} failed ({failure.cause}); use a point where every stage can be "

@@ -19,20 +19,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit._support.time_limit import Stopped, watched
-from castfit.solve.block_pivoting import ends_of, lowest_in_box
+from castfit._support.time_limit import StopRequested, with_deadline
+from castfit.solve.block_pivoting import active_signs, minimize_in_box
 from castfit.solve.staged import DenseRows, Linearization
-from castfit.solve.step_control.box import Box
+from castfit.solve.step_control.box import TrustRegion
 from castfit.solve.subproblem import RIDGE, units_of_search
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Signs
     from castfit.solve.staged import DenseEvaluator, StagedProblem
 
-_PROMISED = 1e-7
+_MIN_PREDICTED_DECREASE = 1e-7
 """Decrease of the cost, in the logarithm of the likelihood, that is as good as none; and of half the squares."""
 
-_LARGEST = 1e150
+_MAX_SQUARABLE = 1e150
 """The square of a larger number may overflow."""
 
 _ZEROS = 3e8
@@ -43,7 +43,7 @@ _ZEROS = 3e8
 
 
 @dataclass(frozen=True)
-class Reached:
+class DescentOutcome:
     """Result of a descent: the best point theta (n,) and its cost, infinite if the start cannot be evaluated.
 
     promise : by how much the linear model says that the cost would fall within one unit of the search, or more;
@@ -57,7 +57,7 @@ class Reached:
     evaluations: dict[str, int]
 
 
-def descends(staged: StagedProblem) -> bool:
+def supports_dense_descent(staged: StagedProblem) -> bool:
     """Check whether theta is the only variable, with bounds as the only constraints, and E is not mostly zero."""
     layout = staged.layout
     zeros = sum(chain.row_mask.sum() * (layout.n_theta**2 - chain.theta.size**2) for chain in layout.chains)
@@ -66,42 +66,42 @@ def descends(staged: StagedProblem) -> bool:
 
 
 @np.errstate(all="ignore")  # wild trial points overflow
-def descend_in_box(
+def minimize_in_trust_region(
     staged: StagedProblem,
     start: Array,
-    rule: Box,
+    rule: TrustRegion,
     iterations: int,
     seconds: float,
     *,
     min_decrease: float = 0.0,
     look: Callable[[int, float], bool] | None = None,
-) -> Reached:
+) -> DescentOutcome:
     """Minimise the cost from a start (n,) until no decrease is predicted, progress is too small, or time is over.
 
-    The staged problem is one that `descends`.  The lowest cost must fall by `min_decrease`, besides a part of half the
+    The staged problem is one that `supports_dense_descent`.  The lowest cost must fall by `min_decrease`, besides a part of half the
     squares, within the patience of the rule.  `look` is asked before every iteration, with its number and the lowest
     cost; the descent ends when it says True.
     """
-    descent_state = _Walk(staged, rule, min_decrease)
+    descent_state = _DescentState(staged, rule, min_decrease)
     try:
-        with watched(max(seconds, 1e-3)):
+        with with_deadline(max(seconds, 1e-3)):
             descent_state.begin(np.clip(start, staged.lower, staged.upper))
             for k in range(iterations):
                 if (look is not None and look(k, descent_state.lowest)) or not descent_state.step():
                     break
-    except (Stopped, np.linalg.LinAlgError):  # the best point so far
+    except (StopRequested, np.linalg.LinAlgError):  # the best point so far
         pass
-    return Reached(descent_state.best, descent_state.lowest, descent_state.promise, {"values": descent_state.values, "jacobians": descent_state.jacobians})
+    return DescentOutcome(descent_state.best, descent_state.lowest, descent_state.promise, {"values": descent_state.values, "jacobians": descent_state.jacobians})
 
 
-class _Walk:
-    def __init__(self, staged: StagedProblem, rule: Box, min_decrease: float) -> None:
+class _DescentState:
+    def __init__(self, staged: StagedProblem, rule: TrustRegion, min_decrease: float) -> None:
         self.staged, self.rule, self._least = staged, rule, min_decrease
         self.best, self.lowest, self.promise = staged.start, np.inf, np.inf
         self.values = self.jacobians = 0
         self._free = np.zeros(staged.layout.n_theta, dtype=np.bool_)
         self._free[staged.eliminated] = True
-        self._ground: DenseEvaluator = staged.dense_evaluator or _Staged(staged)
+        self._ground: DenseEvaluator = staged.dense_evaluator or _StagedRows(staged)
         self._at: DenseRows | None = None
         self._best_at: DenseRows | None = None
         self._known: list[float] = []
@@ -150,16 +150,16 @@ class _Walk:
         E = point.E * unit
         H, c = E.T @ E, E.T @ point.u
         trace = float(np.trace(H))
-        if not trace < _LARGEST:
+        if not trace < _MAX_SQUARABLE:
             return self._back()
         H[np.diag_indices_from(H)] += RIDGE[0] + RIDGE[1] * trace
         low, high = (staged.lower - point.v) / unit, (staged.upper - point.v) / unit
-        min_predicted_decrease = _PROMISED * (1.0 + point.half_square)
+        min_predicted_decrease = _MIN_PREDICTED_DECREASE * (1.0 + point.half_square)
         while self._delta > rule.least:
             max_step = np.where(self._free, np.inf, self._delta)
             lower_step, upper_step = np.maximum(low, -max_step), np.minimum(high, max_step)
-            s = lowest_in_box(H, c, lower_step, upper_step, self._ends)
-            self._ends = ends_of(s, lower_step, upper_step)
+            s = minimize_in_box(H, c, lower_step, upper_step, self._ends)
+            self._ends = active_signs(s, lower_step, upper_step)
             predicted_decrease = -float(s @ (c + 0.5 * (H @ s)))
             if self._delta >= 1.0:
                 self.promise = predicted_decrease
@@ -179,7 +179,7 @@ class _Walk:
         return self._back()
 
 
-class _Staged:
+class _StagedRows:
     """The cost and the rows of a staged problem that knows no shorter way to them."""
 
     def __init__(self, staged: StagedProblem) -> None:

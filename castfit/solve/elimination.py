@@ -63,7 +63,7 @@ def eliminate(
 
 
 @dataclass(frozen=True)
-class _Conditions:
+class _NodeConditions:
     """Conditions  L_i s_{nodes[i]} + U_i s_{nodes[i+1]} + b_i = 0  between successive nodes, in scaled states.
 
     nodes : (c + 1,);  L, U : (c, n_s, n_s)
@@ -75,7 +75,7 @@ class _Conditions:
 
 
 @dataclass(frozen=True)
-class _Merge:
+class _ConditionMerge:
     """Nodes `middle` that left the conditions by merging condition i with i + 1, for i in `pairs`.
 
     left, middle, right : (n,) nodes of the chain;  pairs : (n,)
@@ -93,10 +93,10 @@ class _Merge:
     from_right: Array
 
 
-def _merge(conditions: _Conditions, pairs: Index, Y: Array, N: Array) -> tuple[_Merge, _Conditions]:
+def _merge(conditions: _NodeConditions, pairs: Index, Y: Array, N: Array) -> tuple[_ConditionMerge, _NodeConditions]:
     n_s, middle = conditions.L.shape[1], pairs + 1
     L_left, U_right = conditions.L[pairs], conditions.U[middle]
-    merge = _Merge(
+    merge = _ConditionMerge(
         conditions.nodes[pairs],
         conditions.nodes[middle],
         conditions.nodes[middle + 1],
@@ -109,7 +109,7 @@ def _merge(conditions: _Conditions, pairs: Index, Y: Array, N: Array) -> tuple[_
     L, U = conditions.L.copy(), conditions.U.copy()
     L[pairs], U[pairs] = N[:, :, :n_s] @ L_left, N[:, :, n_s:] @ U_right
     nodes = np.delete(conditions.nodes, middle)
-    return merge, _Conditions(nodes, np.delete(L, middle, axis=0), np.delete(U, middle, axis=0))
+    return merge, _NodeConditions(nodes, np.delete(L, middle, axis=0), np.delete(U, middle, axis=0))
 
 
 class OrthogonalReduction(NodeElimination):
@@ -122,10 +122,10 @@ class OrthogonalReduction(NodeElimination):
     def __init__(self, X: Array, scale: Array) -> None:
         count, n_s = len(X), len(scale)
         self.X, self.scale = X, scale[:, None]
-        conditions = _Conditions(np.arange(count + 1), X * (scale / self.scale), np.tile(-np.eye(n_s), (count, 1, 1)))
+        conditions = _NodeConditions(np.arange(count + 1), X * (scale / self.scale), np.tile(-np.eye(n_s), (count, 1, 1)))
         is_retained = np.zeros(count + 1, dtype=bool)
         is_retained[[0, -1]] = True
-        self.merges: list[_Merge] = []
+        self.merges: list[_ConditionMerge] = []
         while not is_retained[conditions.nodes].all():
             pairs = _every_other(~is_retained[conditions.nodes]) - 1
             Y, N = _orthogonal(np.concatenate([conditions.U[pairs], conditions.L[pairs + 1]], axis=1))

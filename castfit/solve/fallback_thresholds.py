@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from castfit._support.records import dataclass
-from castfit.solve.penalty_homotopy import Softening
+from castfit.solve.penalty_homotopy import RelaxationLevel
 
 
-def softened_by(floors: Sequence[float], prices: Sequence[float]) -> tuple[Softening, ...]:
+def relaxation_ladder(floors: Sequence[float], prices: Sequence[float]) -> tuple[RelaxationLevel, ...]:
     """Return stations of some floors of the weights and prices of the equations."""
-    return tuple(Softening(floor, rho) for floor, rho in zip(floors, prices, strict=True))
+    return tuple(RelaxationLevel(floor, rho) for floor, rho in zip(floors, prices, strict=True))
 
 
 @dataclass(frozen=True)
-class Rescue:
+class FallbackThresholds:
     """Thresholds of the rescues, as measured over the problem library.
 
     damped, stalled: so many steps damped so much end the straight way: easy problems have none or one.
@@ -60,11 +60,11 @@ class Rescue:
     noisy_gap: float = 1e-5
     noisy_decrease: float = 1e-7
     stationary: float = 1e-5
-    stations: tuple[Softening, ...] = softened_by(
+    stations: tuple[RelaxationLevel, ...] = relaxation_ladder(
         (0.65, 0.65, 0.065, 0.065, 0.0065, 0.0),
         (1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3),
     )
-    slow_stations: tuple[Softening, ...] = softened_by(
+    slow_stations: tuple[RelaxationLevel, ...] = relaxation_ladder(
         (0.65, 0.65, 0.2, 0.2, 0.065, 0.065, 0.02, 0.0065, 0.002, 0.0, 0.0),
         (1e-3, 1e-2, 1e-1, 1.0, 3.0, 1e1, 3e1, 1e2, 3e2, 1e3, 1e4),
     )
@@ -75,5 +75,5 @@ class Rescue:
     free_step: float = 1e-2
 
 
-RESCUE = Rescue()
+RESCUE = FallbackThresholds()
 """The policy of `GaussNewton`."""

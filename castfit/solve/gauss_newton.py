@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import is_count, is_one_of, is_within, option_mistakes, plain_numbers, text
+from castfit._support.arguments import is_count, is_one_of, is_within, option_mistakes, plain_numbers, shorten_repr
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
-from castfit._support.reprs import brief
-from castfit._support.status import Status, check, suggest
-from castfit._support.time_limit import Stopped, Watch, watched
+from castfit._support.reprs import add_brief_repr
+from castfit._support.status import Status, raise_if_mistakes, suggest
+from castfit._support.time_limit import StopRequested, Deadline, with_deadline
 from castfit.solve.fallback_thresholds import RESCUE
-from castfit.solve.homotopy import HELD_BACK, Course, GaussNewtonState, Progress, unevaluable, within_bounds
-from castfit.solve.residual_plausibility import rough_square
-from castfit.solve.solution import Control, Iteration, Ledger, Solution, infeasibility
+from castfit.solve.homotopy import HELD_BACK, SolveStates, GaussNewtonState, AttemptProgress, end_failed_attempt, within_bounds
+from castfit.solve.residual_plausibility import integration_error_square
+from castfit.solve.solution import SolveControl, Iteration, CountingProblem, Solution, infeasibility
 from castfit.solve.staged import (
     Linearization,
     MatchingProducts,
@@ -38,30 +38,30 @@ from castfit.solve.staged import (
 )
 from castfit.solve.step_control import (
     STEP_CONTROLS,
-    Advance,
-    Box,
+    StepOutcome,
+    TrustRegion,
     LevenbergMarquardt,
     LineSearch,
     NaturalLevel,
     StepControl,
 )
-from castfit.solve.subproblem import GAP, LocalProblem, Step, active_bounds, local_problem, small
+from castfit.solve.subproblem import MATCHING_TOLERANCE, LocalProblem, Step, active_bounds, local_problem, is_small_decrease
 
 if TYPE_CHECKING:
     from castfit.solve.staged import Array, Evaluation
 
 __all__ = ["GaussNewton", "GaussNewtonState"]
 
-_SCORING = 1e-3  # Fisher scoring converges linearly: behind a step there are others, hardly smaller
+_SCORING_STEP_RTOL = 1e-3  # Fisher scoring converges linearly: behind a step there are others, hardly smaller
 _HALVINGS = 6
-_PARALLEL = 1e-3  # changes of steps that differ by less do so by errors of integration
-_STEADY = 3.0  # times the factor by which the step before shrank
+_STEP_DIRECTION_RTOL = 1e-3  # changes of steps that differ by less do so by errors of integration
+_CONTRACTION_CHANGE_FACTOR = 3.0  # times the factor by which the step before shrank
 _LEAST_EXTRAPOLATION, _MOST_EXTRAPOLATION = 0.05, 9.0  # of steps that shrink to a twentieth, and to nine tenths
-_SHORTEST = 1e-6  # damping at which a model that cannot be evaluated is to blame for a step that leads nowhere
+_MIN_DAMPING = 1e-6  # damping at which a model that cannot be evaluated is to blame for a step that leads nowhere
 
 
 @public("castfit")
-@brief
+@add_brief_repr
 @dataclass(frozen=True)
 class GaussNewton:
     """The generalized Gauss-Newton method with condensing.
@@ -111,7 +111,7 @@ class GaussNewton:
         if isinstance(rule, str) and rule not in STEP_CONTROLS:
             mistakes.append(f"step_control is '{rule}': {suggest(rule, STEP_CONTROLS)}")
         elif not isinstance(rule, (str, StepControl)):
-            mistakes.append(f"step_control is {text(rule)}; give a name or a StepControl such as NaturalLevel()")
+            mistakes.append(f"step_control is {shorten_repr(rule)}; give a name or a StepControl such as NaturalLevel()")
         homotopies, accuracies, part = ("auto", "always", "never"), ("deserved", "full"), self.regularisation
         mistakes += option_mistakes(
             ("homotopy", self.homotopy, is_one_of(self.homotopy, *homotopies), "choose 'auto', 'always' or 'never'"),
@@ -127,7 +127,7 @@ class GaussNewton:
         )
         if not mistakes and self.homotopy == "always" and not self._control.rescued:
             mistakes.append(f"homotopy is 'always', but {type(self._control).__name__} goes straight; leave it out")
-        check("GaussNewton", mistakes)
+        raise_if_mistakes("GaussNewton", mistakes)
 
     @property
     def label(self) -> str:
@@ -141,13 +141,13 @@ class GaussNewton:
     def _control(self) -> StepControl:
         return STEP_CONTROLS[self.step_control]() if isinstance(self.step_control, str) else self.step_control
 
-    def solve(self, staged: StagedProblem, control: Control, *, warm: bool = False) -> Solution:
+    def solve(self, staged: StagedProblem, control: SolveControl, *, warm: bool = False) -> Solution:
         """Solve; never raises for a fit that fails.  `warm` says that the start is nearly optimal."""
         solver = replace(self, homotopy="never", accuracy="full") if warm else self
-        ledger = Ledger(staged, control)
+        ledger = CountingProblem(staged, control)
         history: list[dict[str, float]] = []
         state, course = None, None
-        with watched(control.max_time) as watch:
+        with with_deadline(control.max_time) as watch:
             try:
                 course = solver.course(ledger)
                 for state in course:
@@ -159,7 +159,7 @@ class GaussNewton:
                     if cause is not None:
                         state = _cut_off(course, state, cause)
                         break
-            except Stopped as stop_reason:  # within an iteration
+            except StopRequested as stop_reason:  # within an iteration
                 if course is None or state is None:
                     start = within_bounds(staged, staged.start)
                     return ledger.solution(start, stop_reason.status, history=tuple(history))
@@ -178,7 +178,7 @@ class GaussNewton:
         )
 
     def iterate(
-        self, problem: Any, transcription: Any = None, *, control: Control | None = None
+        self, problem: Any, transcription: Any = None, *, control: SolveControl | None = None
     ) -> Iterator[GaussNewtonState]:
         """Yield the state at the start and after every iteration of the method itself.
 
@@ -194,17 +194,17 @@ class GaussNewton:
         """
         if not isinstance(problem, StagedProblem):
             if transcription is None:
-                check("GaussNewton.iterate", ["give a transcription, for instance MultipleShooting(17)"])
+                raise_if_mistakes("GaussNewton.iterate", ["give a transcription, for instance MultipleShooting(17)"])
             else:
                 problem = transcription.transcribe(problem, problem.guess)
         method = self if self.homotopy == "always" else replace(self, homotopy="never")
-        yield from method.course(Ledger(problem, control))
+        yield from method.course(CountingProblem(problem, control))
 
-    def course(self, ledger: Ledger) -> Course:
+    def course(self, ledger: CountingProblem) -> SolveStates:
         """Return all states of a solve, those of other tries included where this way leads nowhere."""
         # Softened problems see stages one by one, so only errors that are independent; those are fitted first.
         soft = self.homotopy != "never" and not ledger.staged.layout.correlated
-        return Course(
+        return SolveStates(
             ledger,
             self.init(ledger),
             self.step,
@@ -214,7 +214,7 @@ class GaussNewton:
             roughly=self._searches(ledger),
         )
 
-    def init(self, ledger: Ledger) -> GaussNewtonState:
+    def init(self, ledger: CountingProblem) -> GaussNewtonState:
         """Return the state at the start.
 
         Raises
@@ -225,8 +225,8 @@ class GaussNewton:
         staged = ledger.staged
         scalar = MatchingProducts in staged.gives
         remedy = "matching conditions are scalars, from which no nodes can be eliminated; use Sqp() or Ipopt()"
-        check("GaussNewton", [remedy] if scalar else [])
-        check(f"GaussNewton({self.step_control!r})", self._control.mistakes(staged.layout))
+        raise_if_mistakes("GaussNewton", [remedy] if scalar else [])
+        raise_if_mistakes(f"GaussNewton({self.step_control!r})", self._control.mistakes(staged.layout))
         start = within_bounds(staged, staged.start)
         if self._searches(ledger) and self.homotopy != "always":
             evaluation = ledger.search.evaluate(start, begins=True)
@@ -237,13 +237,13 @@ class GaussNewton:
             return GaussNewtonState(0, "straight", evaluation, status=Status.START_FAILED, detail=staged.explain(start))
         return GaussNewtonState(0, "straight", evaluation)
 
-    def step(self, ledger: Ledger, state: GaussNewtonState) -> GaussNewtonState:
+    def step(self, ledger: CountingProblem, state: GaussNewtonState) -> GaussNewtonState:
         """Do one iteration; where values of full accuracy are needed for it, only these are returned."""
         staged = ledger.staged
         rule = self._rule(staged, state)
         linear = (ledger.search if state.rough else ledger).linearize(state.v)
         if not linear.ok:
-            return self._closely(ledger, state) if state.rough else unevaluable(state, linear)
+            return self._closely(ledger, state) if state.rough else end_failed_attempt(state, linear)
         threshold = self.regularisation if rule.holds else 0.0
         local = local_problem(staged, linear, warm=state.active, regularisation=threshold)
         if not local.finite:
@@ -255,25 +255,25 @@ class GaussNewton:
             return self._closely(ledger, state)
         gap = infeasibility(staged.layout, staged.scale, linear)
         report = _figures(local, step, gap)
-        tolerance = max(self.tolerance * (_SCORING if _scores(linear, staged) else 1.0), ledger.control.rough)
-        is_flickering = small(staged, linear, state.progress.closest[1], tolerance)
+        tolerance = max(self.tolerance * (_SCORING_STEP_RTOL if _scores(linear, staged) else 1.0), ledger.control.rough)
+        is_flickering = is_small_decrease(staged, linear, state.progress.closest[1], tolerance)
         near_decrease = RESCUE.near_decrease if rule.holds else RESCUE.noisy_decrease
         progress = _closing_in(state.progress, step, gap, linear.informing_square, near_decrease, is_flickering=is_flickering)
         # Judge by the decrease that a full step promises within the constraints, and by the gaps.
-        is_converged = gap <= GAP and small(staged, linear, step.decrease, tolerance)
+        is_converged = gap <= MATCHING_TOLERANCE and is_small_decrease(staged, linear, step.decrease, tolerance)
         if is_converged or progress.idle > RESCUE.idle:
             is_good = gap <= RESCUE.noisy_gap and step.decrease <= RESCUE.noisy_decrease * linear.informing_square
             status = Status.CONVERGED if is_converged or is_good else Status.ACCEPTABLE
             return self._arrive(ledger, replace(state, local=step, progress=progress, report=report), local, status)
         search = LineSearch(ledger.search if state.rough else ledger, local, step, linear, progress.memory)
-        is_close = rule.holds and staged.least_squares and progress.near and not progress.astray
+        is_close = rule.holds and staged.least_squares and progress.near and not progress.is_divergent
         # This close, level functions see little but integration errors.
-        full_step_evaluation, is_closing = search.trial(_extrapolated(search, progress.before)) if is_close else None, False
+        full_step_evaluation, is_closing = search.trial(_extrapolate_step(search, progress.before)) if is_close else None, False
         if full_step_evaluation is not None and search.ledger.linearize(full_step_evaluation.v).ok:
-            advance = Advance(full_step_evaluation, 1.0, search.memory)
+            advance = StepOutcome(full_step_evaluation, 1.0, search.memory)
         else:
             advance = rule.advance(search)
-            is_closing = state.rough and _about_to_close(staged, step, advance)
+            is_closing = state.rough and _is_near_convergence(staged, step, advance)
             for _ in range(_HALVINGS):  # a point whose sensitivities cannot be integrated would be a dead end
                 if advance.to is None or is_closing or search.ledger.linearize(advance.to.v).ok:
                     break
@@ -309,58 +309,58 @@ class GaussNewton:
             return self._give_up(ledger, new_state, search)
         return self._closely(ledger, new_state) if is_closing else new_state
 
-    def _searches(self, ledger: Ledger) -> bool:
+    def _searches(self, ledger: CountingProblem) -> bool:
         """Whether stages may be integrated less accurately far from the solution."""
         return self.accuracy == "deserved" and ledger.search is not ledger
 
-    def _closely(self, ledger: Ledger, state: GaussNewtonState) -> GaussNewtonState:
+    def _closely(self, ledger: CountingProblem, state: GaussNewtonState) -> GaussNewtonState:
         memory = self._rule(ledger.staged, state).carried(state.progress.memory)
         return state.at_full_accuracy(ledger.evaluate(state.v, begins=True), memory)
 
     def _rule(self, staged: StagedProblem, state: GaussNewtonState) -> StepControl:
         if state.progress.unheld:
-            return Box()
+            return TrustRegion()
         # The natural level function measures rows with the derivatives of other points, which those of densities defy.
         if state.phase == HELD_BACK or (isinstance(self._control, NaturalLevel) and not staged.least_squares):
             return LevenbergMarquardt()
         return self._control
 
-    def _arrive(self, ledger: Ledger, state: GaussNewtonState, local: LocalProblem, status: Status) -> GaussNewtonState:
+    def _arrive(self, ledger: CountingProblem, state: GaussNewtonState, local: LocalProblem, status: Status) -> GaussNewtonState:
         """Accept an optimum only if no decrease is predicted with singular directions free, and no earlier point was
         lower.
         """
         staged, evaluation, ledger.arrived = ledger.staged, state.evaluation, local
         holds_directions = self._rule(staged, state).holds
-        if not small(staged, evaluation, local.promise, max(RESCUE.stationary, ledger.control.rough)):
+        if not is_small_decrease(staged, evaluation, local.promise, max(RESCUE.stationary, ledger.control.rough)):
             return _let_go(state) if holds_directions else replace(state, status=Status.STEP_TOO_SMALL)
         if not holds_directions and "back" not in state.progress.memory:
             best = _lowest(ledger, state)
-            is_connected = infeasibility(staged.layout, staged.scale, best) <= GAP
-            if is_connected and best.cost < evaluation.cost and not small(staged, evaluation, evaluation.cost - best.cost, self.tolerance):
+            is_connected = infeasibility(staged.layout, staged.scale, best) <= MATCHING_TOLERANCE
+            if is_connected and best.cost < evaluation.cost and not is_small_decrease(staged, evaluation, evaluation.cost - best.cost, self.tolerance):
                 return _gone_back(_let_go(state, is_unregularized=state.progress.unheld), best)
         return replace(state, status=status)
 
-    def _give_up(self, ledger: Ledger, state: GaussNewtonState, search: LineSearch) -> GaussNewtonState:
+    def _give_up(self, ledger: CountingProblem, state: GaussNewtonState, search: LineSearch) -> GaussNewtonState:
         """Handle a failed step: accept the optimum, return to the lowest point, or stop with the reason."""
         staged, step = ledger.staged, search.step
         if "back" in search.memory:  # once is enough, or this would go on for ever
             memory = {**state.progress.memory, "back": 1.0}
             state = replace(state, progress=replace(state.progress, memory=memory))
         rule, square = self._rule(staged, state), search.at.informing_square
-        if state.report["gap"] <= GAP and step.decrease <= (1e-6 if rule.holds else RESCUE.stationary) * square:
+        if state.report["gap"] <= MATCHING_TOLERANCE and step.decrease <= (1e-6 if rule.holds else RESCUE.stationary) * square:
             good = not rule.holds and step.decrease <= RESCUE.noisy_decrease * square
             return self._arrive(ledger, state, search.local, Status.CONVERGED if good else Status.ACCEPTABLE)
         if not rule.holds and not search.local.staged.layout.chains[0].n_s and "back" not in state.progress.memory:
             lowest = _lowest(ledger, state)
             if not same_point(lowest.v, state.v):
                 return _gone_back(state, lowest)
-        probe = search.trial(_SHORTEST * step.dv)
+        probe = search.trial(_MIN_DAMPING * step.dv)
         if not probe.ok:
             return replace(state, status=Status.EVALUATION_FAILED, detail=staged.explain(probe.v))
         return replace(state, status=Status.STEP_TOO_SMALL if step.feasible else Status.INFEASIBLE)
 
 
-def _extrapolated(search: LineSearch, previous_steps: tuple[tuple[Array, Array], ...]) -> Array:
+def _extrapolate_step(search: LineSearch, previous_steps: tuple[tuple[Array, Array], ...]) -> Array:
     """Return the full step as far as it leads if the next ones go on as the last ones did.
 
     Steps of fits with large residuals shrink by the same factors again and again; this is Anderson's acceleration with
@@ -373,11 +373,11 @@ def _extrapolated(search: LineSearch, previous_steps: tuple[tuple[Array, Array],
     v, steps = zip(*previous_steps, (search.at.v, f), strict=True)
     v_changes, step_changes = np.diff(v, axis=0), np.diff(steps, axis=0)
     F = np.array([search.in_units(change) for change in step_changes]).T
-    gamma: Any = np.linalg.lstsq(F, search.in_units(f), rcond=_PARALLEL)[0]
+    gamma: Any = np.linalg.lstsq(F, search.in_units(f), rcond=_STEP_DIRECTION_RTOL)[0]
     extension: Array = -gamma @ (v_changes + step_changes)
     *earlier_lengths, last_length, length = map(search.norm, steps)
     is_moderate = _LEAST_EXTRAPOLATION * length <= search.norm(extension) <= _MOST_EXTRAPOLATION * length
-    is_steady = not earlier_lengths or length * earlier_lengths[0] <= _STEADY * last_length**2
+    is_steady = not earlier_lengths or length * earlier_lengths[0] <= _CONTRACTION_CHANGE_FACTOR * last_length**2
     return f + extension if is_moderate and is_steady else f
 
 
@@ -399,12 +399,12 @@ def _scores(linear: Linearization, staged: StagedProblem) -> bool:
 
 def _deserves_accuracy(staged: StagedProblem, evaluation: Evaluation, decrease: float) -> bool:
     """Whether the solution is so close that what less accurate integration leaves in a step matters."""
-    if decrease > RESCUE.far_decrease * evaluation.informing_square + rough_square(staged, evaluation):
+    if decrease > RESCUE.far_decrease * evaluation.informing_square + integration_error_square(staged, evaluation):
         return False
     return infeasibility(staged.layout, staged.scale, evaluation) <= RESCUE.far_gap
 
 
-def _about_to_close(staged: StagedProblem, step: Step, advance: Advance) -> bool:
+def _is_near_convergence(staged: StagedProblem, step: Step, advance: StepOutcome) -> bool:
     """Whether the next step will say so; far away, where a step promises most of the cost, promises are no measure."""
     evaluation = advance.to
     if evaluation is None or step.decrease > evaluation.informing_square:
@@ -412,7 +412,7 @@ def _about_to_close(staged: StagedProblem, step: Step, advance: Advance) -> bool
     return _deserves_accuracy(staged, evaluation, advance.promise)
 
 
-def _lowest(ledger: Ledger, state: GaussNewtonState) -> Evaluation:
+def _lowest(ledger: CountingProblem, state: GaussNewtonState) -> Evaluation:
     """Return the best point so far from which one can go on."""
     if ledger.best is None or not ledger.linearize(ledger.best).ok:
         return state.evaluation
@@ -422,7 +422,7 @@ def _lowest(ledger: Ledger, state: GaussNewtonState) -> Evaluation:
 def _let_go(state: GaussNewtonState, *, is_unregularized: bool = True) -> GaussNewtonState:
     """Go on in a box, holding nothing, from where held directions kept the others from the optimum."""
     progress = replace(
-        state.progress, unheld=is_unregularized, memory={}, idle=0, closest=(np.inf, np.inf), astray=False, circling=0
+        state.progress, unheld=is_unregularized, memory={}, idle=0, closest=(np.inf, np.inf), is_divergent=False, circling=0
     )
     return replace(state, local=None, progress=progress)
 
@@ -433,31 +433,31 @@ def _gone_back(state: GaussNewtonState, lowest: Evaluation) -> GaussNewtonState:
 
 
 def _closing_in(
-    progress: Progress, step: Step, gap: float, half_square: float, near_decrease: float, *, is_flickering: bool
-) -> Progress:
+    progress: AttemptProgress, step: Step, gap: float, half_square: float, near_decrease: float, *, is_flickering: bool
+) -> AttemptProgress:
     """Count the steps near the solution that bring it no closer; a promise that is small enough only flickers."""
     if not (gap <= RESCUE.near_gap and step.decrease <= near_decrease * half_square):
         return replace(progress, idle=0, closest=(np.inf, np.inf)) if progress.near or progress.idle else progress
     least_gap, least_decrease = progress.closest
-    is_closer = GAP < gap < RESCUE.closer * least_gap or (step.decrease < RESCUE.closer * least_decrease and not is_flickering)
+    is_closer = MATCHING_TOLERANCE < gap < RESCUE.closer * least_gap or (step.decrease < RESCUE.closer * least_decrease and not is_flickering)
     closest = (min(gap, least_gap), min(step.decrease, least_decrease)) if is_closer else progress.closest
-    is_divergent = progress.astray or step.decrease > max(RESCUE.away * least_decrease, RESCUE.noisy_decrease * half_square)
-    return replace(progress, idle=0 if is_closer else progress.idle + 1, closest=closest, astray=is_divergent)
+    is_divergent = progress.is_divergent or step.decrease > max(RESCUE.away * least_decrease, RESCUE.noisy_decrease * half_square)
+    return replace(progress, idle=0 if is_closer else progress.idle + 1, closest=closest, is_divergent=is_divergent)
 
 
-def _iteration(ledger: Ledger, state: GaussNewtonState) -> Iteration:
+def _iteration(ledger: CountingProblem, state: GaussNewtonState) -> Iteration:
     staged = ledger.staged
     largest_violation = infeasibility(staged.layout, staged.scale, state.evaluation)
     evaluation = state.evaluation
     return Iteration(state.iteration, evaluation.cost, weighted_squares(staged.layout, evaluation), largest_violation, state.v, ledger.seconds)
 
 
-def _cause(control: Control, iteration: Iteration, watch: Watch) -> Status | None:
+def _cause(control: SolveControl, iteration: Iteration, watch: Deadline) -> Status | None:
     is_stop_requested = control.callback is not None and control.callback(iteration)
     cause = watch.cause
     return Status.STOPPED_BY_CALLBACK if is_stop_requested and cause is not Status.INTERRUPTED else cause
 
 
-def _cut_off(course: Course, state: GaussNewtonState, cause: Status) -> GaussNewtonState:
+def _cut_off(course: SolveStates, state: GaussNewtonState, cause: Status) -> GaussNewtonState:
     """End; because the time is over, at an optimum that was found before if there is one."""
     return course.ended(state, cause) if cause is Status.MAX_TIME else replace(state, status=cause)

@@ -28,13 +28,13 @@ import numpy as np
 from castfit._support.records import dataclass
 from castfit._support.status import Status
 from castfit.solve.fallback_thresholds import RESCUE
-from castfit.solve.penalty_homotopy import SoftenedProblem, Softening
-from castfit.solve.residual_plausibility import expected_noise, suspicious
+from castfit.solve.penalty_homotopy import RelaxedProblem, RelaxationLevel
+from castfit.solve.residual_plausibility import expected_noise, has_implausible_residuals
 from castfit.solve.solution import infeasibility
 from castfit.solve.staged import weighted_squares
 
 if TYPE_CHECKING:
-    from castfit.solve.solution import Ledger
+    from castfit.solve.solution import CountingProblem
     from castfit.solve.staged import Array, Evaluation, Linearization, StagedProblem
     from castfit.solve.subproblem import ActiveSet, Step
 
@@ -45,7 +45,7 @@ _CUT_SHORT = "The residuals are implausibly large, but the search for a better o
 
 
 @dataclass(frozen=True)
-class Progress:
+class AttemptProgress:
     """Progress of one attempt; reset when the next attempt begins.
 
     memory : what the step control, or the softened problem, remembers of the last step
@@ -54,7 +54,7 @@ class Progress:
     stalled : steps that were damped much
     idle : steps close to the solution since one came much closer
     closest : the smallest gap and promised decrease until then; infinite far from the solution
-    astray : whether a full step close to the solution led away from it
+    is_divergent : whether a full step close to the solution led away from it
     circling : full steps in a row that were as long as the one before
     unheld : whether singular directions are held no more, and steps kept in a box instead
     before : the last points of the same accuracy, two at most, and the full steps from them
@@ -66,7 +66,7 @@ class Progress:
     stalled: int = 0
     idle: int = 0
     closest: tuple[float, float] = (np.inf, np.inf)
-    astray: bool = False
+    is_divergent: bool = False
     circling: int = 0
     unheld: bool = False
     before: tuple[tuple[Array, Array], ...] = ()
@@ -111,7 +111,7 @@ class GaussNewtonState:
     detail: str = ""
     local: Step | None = None
     rough: bool = False
-    progress: Progress = field(default_factory=Progress)
+    progress: AttemptProgress = field(default_factory=AttemptProgress)
 
     @property
     def v(self) -> Array:
@@ -142,7 +142,7 @@ class GaussNewtonState:
         return replace(self, rough=False, evaluation=evaluation, progress=progress)
 
 
-class Course:
+class SolveStates:
     """The states of a solve, one try after the other until one is done.
 
     first : where the method begins
@@ -155,9 +155,9 @@ class Course:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: CountingProblem,
         first_state: GaussNewtonState,
-        step: Callable[[Ledger, GaussNewtonState], GaussNewtonState],
+        step: Callable[[CountingProblem, GaussNewtonState], GaussNewtonState],
         max_iter: int,
         *,
         rescued: bool,
@@ -168,7 +168,7 @@ class Course:
         self.rescued, self.always, self.roughly = rescued, always, roughly
         self.optimum: GaussNewtonState | None = None  # the best so far, if it was suspicious and the search went on
         self._others = self._tries()
-        self._stations: tuple[Softening, ...] = ()
+        self._stations: tuple[RelaxationLevel, ...] = ()
 
     def __iter__(self) -> Iterator[GaussNewtonState]:
         """Yield the state at the start and after every iteration; the last one says how it ended."""
@@ -216,14 +216,14 @@ class Course:
         """Check whether full steps cycle around an optimum without converging to it."""
         round_ = state.progress.circling >= RESCUE.circling and not state.progress.unheld
         free = self.rescued and state.phase != HELD_BACK
-        return round_ and free and not suspicious(self.ledger.staged, state.evaluation)
+        return round_ and free and not has_implausible_residuals(self.ledger.staged, state.evaluation)
 
     def _settled(self, state: GaussNewtonState) -> GaussNewtonState:
         """Accept an optimum, unless it is suspicious and something is left to try."""
         best = state
         if self.optimum is not None and self.optimum.evaluation.cost <= state.evaluation.cost:
             best = replace(self.optimum, iteration=state.iteration)
-        if not suspicious(self.ledger.staged, best.evaluation):
+        if not has_implausible_residuals(self.ledger.staged, best.evaluation):
             return best
         self.optimum = best
         return self._next(state) or best
@@ -252,15 +252,15 @@ class Course:
         for stations, initial_v in ((RESCUE.stations, origin), (RESCUE.slow_stations, start)):
             self._stations = stations
             evaluation = self.ledger.coarse.evaluate(initial_v, begins=True)
-            yield GaussNewtonState(0, "station 1", evaluation, progress=Progress({"mu": RESCUE.first_mu}, station=0))
+            yield GaussNewtonState(0, "station 1", evaluation, progress=AttemptProgress({"mu": RESCUE.first_mu}, station=0))
 
     def _soft_step(self, state: GaussNewtonState) -> GaussNewtonState:
         """Do one Levenberg-Marquardt step at a station, and go on to the next one when it has done its work."""
         staged, coarse, progress = self.ledger.staged, self.ledger.coarse, state.progress
         linear = coarse.linearize(state.v)
         if not linear.ok:
-            return unevaluable(state, linear)
-        relaxed_problem = SoftenedProblem(staged, self._stations[progress.station], expected_noise(staged))
+            return end_failed_attempt(state, linear)
+        relaxed_problem = RelaxedProblem(staged, self._stations[progress.station], expected_noise(staged))
         relaxed_step = relaxed_problem.step(coarse, linear, progress.memory["mu"])
         new_state = replace(
             state,
@@ -284,9 +284,9 @@ class Course:
         station = state.progress.station + 1
         if station < len(self._stations):
             memory = {"mu": min(state.progress.memory["mu"], RESCUE.first_mu)}
-            return replace(state, phase=f"station {station + 1}", progress=Progress(memory, station))
+            return replace(state, phase=f"station {station + 1}", progress=AttemptProgress(memory, station))
         exact_evaluation = self.ledger.evaluate(state.v, begins=True)
-        return replace(state, phase="exact", evaluation=exact_evaluation, progress=Progress(station=station))
+        return replace(state, phase="exact", evaluation=exact_evaluation, progress=AttemptProgress(station=station))
 
 
 def _begun(state: GaussNewtonState, phase: str, evaluation: Evaluation) -> GaussNewtonState:
@@ -294,7 +294,7 @@ def _begun(state: GaussNewtonState, phase: str, evaluation: Evaluation) -> Gauss
     return GaussNewtonState(state.iteration, phase, evaluation, state.damping)
 
 
-def unevaluable(state: GaussNewtonState, linear: Linearization) -> GaussNewtonState:
+def end_failed_attempt(state: GaussNewtonState, linear: Linearization) -> GaussNewtonState:
     """End a try at a point that cannot be linearized."""
     failure = linear.failures[0]
     return replace(state, status=Status.EVALUATION_FAILED, detail=f"{failure.chain}: {failure.detail}")

@@ -29,13 +29,13 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import is_count, is_one_of, is_within, named, option_mistakes, plain_numbers
+from castfit._support.arguments import is_count, is_one_of, is_within, read_mapping, option_mistakes, plain_numbers
 from castfit._support.public_names import public
-from castfit._support.reprs import brief
-from castfit._support.silence import Capture, captured, released
+from castfit._support.reprs import add_brief_repr
+from castfit._support.silence import CapturedOutput, capture_output, release_output
 from castfit._support.sparse_rows import sparse_rows
-from castfit._support.status import InputError, Status, check
-from castfit._support.time_limit import Stopped, Watch, watched
+from castfit._support.status import InputError, Status, raise_if_mistakes
+from castfit._support.time_limit import StopRequested, Deadline, with_deadline
 from castfit.solve.assembly import (
     ConstraintRows,
     HessianMap,
@@ -48,7 +48,7 @@ from castfit.solve.condensing import condense
 from castfit.solve.fallback_thresholds import RESCUE
 from castfit.solve.matching_jacobian_update import from_gradients
 from castfit.solve.residual_plausibility import assumed_sigma
-from castfit.solve.solution import Control, Iteration, Ledger, Solution, infeasibility
+from castfit.solve.solution import SolveControl, Iteration, CountingProblem, Solution, infeasibility
 from castfit.solve.staged import (
     Evaluation,
     GradientEvaluation,
@@ -61,7 +61,7 @@ from castfit.solve.staged import (
     half_square_in_units,
     weighted_squares,
 )
-from castfit.solve.subproblem import GAP, Step, active_bounds, local_problem, small
+from castfit.solve.subproblem import MATCHING_TOLERANCE, Step, active_bounds, local_problem, is_small_decrease
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -92,20 +92,20 @@ IPOPT_STATUS = {
     "Internal_Error": Status.SOLVER_ERROR,
 }
 
-_UNRESOLVED = 1e-10  # of the variance that the signal suggests: so small a one may be errors of the integration
+_MIN_VARIANCE_FRACTION = 1e-10  # of the variance that the signal suggests: so small a one may be errors of the integration
 
 _JITTERY = {"acceptable_iter": 8}
 """Integrated derivatives may jump by more than the tolerance: then no more than these iterations are spent on that."""
 
 _LIMITED = {"hessian_approximation": "limited-memory", "limited_memory_max_history": 20}
 
-_LAST_STEPS = 3
+_N_FINAL_NEWTON_STEPS = 3
 """Of Gauss and Newton, after a solve by gradients of the cost."""
 
-_PROMISED = 1e-12
+_MIN_PREDICTED_DECREASE = 1e-12
 """Of half the squares: a step that promises less leaves a likelihood as it is."""
 
-_BARRIER = 1e-9
+_MIN_BOUND_STEP_DECREASE = 1e-9
 """Of half the squares: the same for steps to bounds, at which an interior point method never is."""
 
 _ROUGH = {"tol": 1e-5}
@@ -114,17 +114,17 @@ _ROUGH = {"tol": 1e-5}
 _REGULARISED = 1e-9
 """As `GaussNewton.regularisation`."""
 
-_INFLATED = 3.0
+_INITIAL_SIGMA_FACTOR = 3.0
 """Several sigmas begin too large and come down: JAK-STAT by collocation 32 iterations, 38 with 1, 49 with 0.3."""
 
-_SHARP = 1e-9  # gaps, in units of the states
-_NEAR = 10.0  # factor on sigma from which profiling takes over
+_FINAL_MATCHING_TOLERANCE = 1e-9  # gaps, in units of the states
+_PROFILING_SIGMA_FACTOR = 10.0  # factor on sigma from which profiling takes over
 
 _WARM = {"mu_init": 1e-7, "bound_push": 1e-8, "bound_frac": 1e-8}
 
 
 @public("castfit")
-@brief
+@add_brief_repr
 @dataclass(frozen=True)
 class Ipopt:
     """The interior-point solver IPOPT (Waechter and Biegler 2006).
@@ -169,8 +169,8 @@ class Ipopt:
             ("max_iter", self.max_iter, is_count(self.max_iter), "give an integer that is not negative"),
             ("tolerance", tolerance, is_within(tolerance, 0, np.inf, strictly=True), "give a positive number"),
         )
-        named("options", self.options, mistakes)
-        check("Ipopt", mistakes)
+        read_mapping("options", self.options, mistakes)
+        raise_if_mistakes("Ipopt", mistakes)
 
     @property
     def takes(self) -> tuple[type, ...]:
@@ -193,18 +193,18 @@ class Ipopt:
         """Name in tables."""
         return "IPOPT" if self.hessian == "auto" else f"IPOPT ({self.hessian} Hessian)"
 
-    def solve(self, staged: StagedProblem, control: Control, *, warm: bool = False) -> Solution:
+    def solve(self, staged: StagedProblem, control: SolveControl, *, warm: bool = False) -> Solution:
         """Solve; never raises for a fit that fails.  `warm` starts with a small barrier, close to the start."""
         has_exact_hessian = HessianBlocks in staged.gives and HessianBlocks in self.takes
         if self.hessian == "exact" and not has_exact_hessian:
-            check("Ipopt", ["this transcription has no exact Hessian; choose hessian='gauss-newton' or Collocation"])
+            raise_if_mistakes("Ipopt", ["this transcription has no exact Hessian; choose hessian='gauss-newton' or Collocation"])
         has_gradient = GradientEvaluation in staged.gives and GradientEvaluation in self.takes
         if staged.gives == (GradientEvaluation,) and not has_gradient:
-            check("Ipopt", ["this transcription gives only the gradient of the cost; choose hessian='limited-memory'"])
-        ledger = Ledger(staged, control)
+            raise_if_mistakes("Ipopt", ["this transcription gives only the gradient of the cost; choose hessian='limited-memory'"])
+        ledger = CountingProblem(staged, control)
         start = np.clip(staged.start, staged.lower, staged.upper)
         history: list[dict[str, float]] = []
-        with watched(control.max_time) as watch:
+        with with_deadline(control.max_time) as watch:
             try:
                 is_linearizable = (ledger.gradient if has_gradient else ledger.linearize)(start).ok
                 if not (ledger.evaluate(start).ok and is_linearizable):
@@ -212,7 +212,7 @@ class Ipopt:
                 run = _IpoptRun(self, staged, ledger, watch, has_exact_hessian, history, has_gradient=has_gradient)
                 solution = run.solve(start, warm=warm)
                 return run.finish(solution) if has_gradient else solution
-            except Stopped as stop_reason:  # within an iteration
+            except StopRequested as stop_reason:  # within an iteration
                 best = start if ledger.best is None else np.clip(ledger.best, staged.lower, staged.upper)
                 return ledger.solution(
                     best, stop_reason.status, iterations=max(len(history) - 1, 0), history=tuple(history)
@@ -258,10 +258,10 @@ def _constant(staged: StagedProblem, sigma: Array) -> float:
         (chain_signal * inverse[chain.group])[chain.row_mask]
         for chain_signal, chain in zip(staged.signal, staged.layout.chains, strict=True)
     ]
-    return staged.jitter * float(np.linalg.norm(np.concatenate(signal))) / (10 * np.finfo(float).eps)
+    return staged.integration_rtol * float(np.linalg.norm(np.concatenate(signal))) / (10 * np.finfo(float).eps)
 
 
-_DENSE = 200  # quantities up to which the Hessian over theta may be full
+_MAX_DENSE_HESSIAN_QUANTITIES = 200  # quantities up to which the Hessian over theta may be full
 
 
 class _IpoptRun:
@@ -271,8 +271,8 @@ class _IpoptRun:
         self,
         options: Ipopt,
         staged: StagedProblem,
-        ledger: Ledger,
-        watch: Watch,
+        ledger: CountingProblem,
+        watch: Deadline,
         has_exact_hessian: bool,
         history: list[dict[str, float]],
         *,
@@ -311,8 +311,8 @@ class _IpoptRun:
         sigma_guess = assumed_sigma(staged)
         is_all_unknown = all((chain.group >= 0)[chain.row_mask].all() for chain in layout.chains)
         is_single_sigma = layout.n_groups == 1 and evaluation.prior.size == 0 and is_all_unknown
-        sigma = evaluation.sigma if warm and not is_single_sigma else sigma_guess if is_single_sigma else _INFLATED * sigma_guess
-        if warm and not is_single_sigma and _factor(sigma, sigma_guess) > _UNRESOLVED:
+        sigma = evaluation.sigma if warm and not is_single_sigma else sigma_guess if is_single_sigma else _INITIAL_SIGMA_FACTOR * sigma_guess
+        if warm and not is_single_sigma and _factor(sigma, sigma_guess) > _MIN_VARIANCE_FRACTION:
             return self._profiled(start, sigma, sigma_guess)
         while True:
             factor = _factor(sigma, sigma_guess)
@@ -322,9 +322,9 @@ class _IpoptRun:
                 return solution
             start, evaluation, previous_sigma, ipopt_options = solution.v, self.ledger.evaluate(solution.v), sigma, _WARM
             sigma = evaluation.sigma
-            is_resolved = _factor(sigma, sigma_guess) > _UNRESOLVED
-            if np.abs(np.log(sigma / previous_sigma)).max() < np.log(_NEAR) or (
-                not is_resolved and _factor(previous_sigma, sigma_guess) <= _UNRESOLVED
+            is_resolved = _factor(sigma, sigma_guess) > _MIN_VARIANCE_FRACTION
+            if np.abs(np.log(sigma / previous_sigma)).max() < np.log(_PROFILING_SIGMA_FACTOR) or (
+                not is_resolved and _factor(previous_sigma, sigma_guess) <= _MIN_VARIANCE_FRACTION
             ):
                 break
         if not is_resolved:
@@ -338,7 +338,7 @@ class _IpoptRun:
         solution = self.run(start, _WARM)
         sigma = self.ledger.evaluate(solution.v).sigma
         factor = _factor(sigma, sigma_guess)
-        if solution.status.success or not 0.0 < factor <= _UNRESOLVED:
+        if solution.status.success or not 0.0 < factor <= _MIN_VARIANCE_FRACTION:
             return solution
         # The data are reproduced but for errors of the integration, whose size is as good as any other.
         self.by_promise, self.objective = previous_by_promise, _Objective(factor, sigma, factor * _constant(self.staged, sigma))
@@ -370,14 +370,14 @@ class _IpoptRun:
             "max_iter": max(self.options.max_iter - self.iterations, 0),
             "linear_solver": self.options.linear_solver,
             **(_ROUGH if self.control.rough else {}),
-            **(_JITTERY if staged.jitter else {}),
+            **(_JITTERY if staged.integration_rtol else {}),
             **(_LIMITED if self.limited else {}),
             **ipopt_options,
             **{str(name): value for name, value in self.options.options.items()},
         }
         if np.isfinite(self.control.max_time):
             ipopt["max_wall_time"] = max(self.control.max_time - self.ledger.seconds, 1e-3)
-        with captured() as log:
+        with capture_output() as log:
             solver = ipopt_solver(functions, ipopt, log, limited=self.limited)
             try:
                 ipopt_output = solver(
@@ -396,7 +396,7 @@ class _IpoptRun:
         stats: dict[str, Any] = solver.stats()
         code = str(stats["return_status"])
         if code == "Invalid_Option":
-            check("Ipopt", [f"IPOPT refuses its options {dict(self.options.options)}"])
+            raise_if_mistakes("Ipopt", [f"IPOPT refuses its options {dict(self.options.options)}"])
         self.iterations += int(stats["iter_count"])
         status = self.stopped or IPOPT_STATUS.get(code, Status.SOLVER_ERROR)
         if self.end is not None and self.stopped is None:
@@ -429,7 +429,7 @@ class _IpoptRun:
         if not self.by_promise or self.scalar or self.graded:
             return False
         linear = self.ledger.linearize(v)
-        gap = GAP if staged.integrated else _SHARP  # polynomials have no errors that would keep gaps open
+        gap = MATCHING_TOLERANCE if staged.integrated else _FINAL_MATCHING_TOLERANCE  # polynomials have no errors that would keep gaps open
         if not linear.ok or infeasibility(staged.layout, staged.scale, linear) > gap:
             return False
         residuals_and_step = _stepped(staged, linear)
@@ -439,11 +439,11 @@ class _IpoptRun:
         predicted_decrease = 0.5 * float(u @ u) - step.predicted  # with what bounds hold, of the size of IPOPT's barrier
         if step.decrease < RESCUE.closer * self.least:
             self.least, self.idle = step.decrease, 0
-        elif small(staged, linear, step.decrease, RESCUE.noisy_decrease):
+        elif is_small_decrease(staged, linear, step.decrease, RESCUE.noisy_decrease):
             self.idle += 1
         if self.idle <= RESCUE.idle and not (
-            small(staged, linear, step.decrease, max(_PROMISED, self.control.rough))
-            and small(staged, linear, predicted_decrease, max(_BARRIER, self.control.rough))
+            is_small_decrease(staged, linear, step.decrease, max(_MIN_PREDICTED_DECREASE, self.control.rough))
+            and is_small_decrease(staged, linear, predicted_decrease, max(_MIN_BOUND_STEP_DECREASE, self.control.rough))
         ):
             return False
         self.end = v, step.bound_multipliers
@@ -456,7 +456,7 @@ class _IpoptRun:
         v_end[:n_theta] = np.where(multiplier < 0, staged.lower, np.where(multiplier > 0, staged.upper, v))[:n_theta]
         v_end = np.clip(v_end, staged.lower, staged.upper)
         evaluation = self.ledger.evaluate(v_end)
-        if not evaluation.ok or infeasibility(staged.layout, staged.scale, evaluation) > GAP:
+        if not evaluation.ok or infeasibility(staged.layout, staged.scale, evaluation) > MATCHING_TOLERANCE:
             v_end = np.clip(v, staged.lower, staged.upper)
         active = active_bounds(staged, v_end, multiplier)
         return self.ledger.solution(
@@ -473,7 +473,7 @@ class _IpoptRun:
             return solution
         staged, v, status = self.staged, solution.v, solution.status
         bounds = np.zeros(v.size)
-        for n_left in reversed(range(_LAST_STEPS + 1)):
+        for n_left in reversed(range(_N_FINAL_NEWTON_STEPS + 1)):
             linear = self.ledger.linearize(v)
             if not linear.ok:
                 return solution
@@ -482,7 +482,7 @@ class _IpoptRun:
                 return solution
             step = residuals_and_step[1]
             bounds = step.bound_multipliers
-            if small(staged, linear, step.decrease, RESCUE.noisy_decrease):
+            if is_small_decrease(staged, linear, step.decrease, RESCUE.noisy_decrease):
                 status = Status.CONVERGED
                 break
             if status is Status.CONVERGED:  # as far as gradients tell
@@ -591,7 +591,7 @@ class _IpoptRun:
         iteration = Iteration(len(self.history), evaluation.cost, chi2, largest_violation, evaluation.v, self.ledger.seconds)
         self.history.append({"iteration": iteration.iteration, "cost": iteration.cost, "infeasibility": largest_violation, "time": iteration.seconds})
         if self.control.callback is not None:
-            with released():
+            with release_output():
                 if self.control.callback(iteration):
                     self.stopped = Status.STOPPED_BY_CALLBACK
         self.stopped = self.watch.cause or self.stopped
@@ -605,10 +605,10 @@ def _stepped(staged: StagedProblem, linear: Linearization) -> tuple[Array, Step]
         return (local.condensed.u, local.direction()) if local.finite else None
 
 
-def _pattern(staged: StagedProblem, ledger: Ledger) -> tuple[Index, Index] | None:
+def _pattern(staged: StagedProblem, ledger: CountingProblem) -> tuple[Index, Index] | None:
     """Return the entries of theta coupled by priors, sorted; None if the whole matrix may be filled."""
     layout = staged.layout
-    if layout.n_theta <= _DENSE or layout.n_groups or layout.relations.names:
+    if layout.n_theta <= _MAX_DENSE_HESSIAN_QUANTITIES or layout.n_groups or layout.relations.names:
         return None
     evaluation = ledger.evaluate(np.clip(staged.start, staged.lower, staged.upper))
     products = sparse_rows(evaluation.prior_jacobian).product()
@@ -636,7 +636,7 @@ def _profile_curvature(layout: Layout, linear: Linearization) -> Array:
 
 
 def ipopt_solver(
-    functions: Sequence[ca.Function], options: Mapping[str, Any], log: Capture, *, limited: bool = False
+    functions: Sequence[ca.Function], options: Mapping[str, Any], log: CapturedOutput, *, limited: bool = False
 ) -> ca.Function:
     """Return IPOPT on functions nlp, grad_f, jac_g, hess_lag, and one called at each iteration.
 

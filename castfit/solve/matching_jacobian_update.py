@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
 
 
-_CLOSED = 1e-7  # in units of the states: what is left may be errors of integration
-_SAME = 0.7  # cosine from which a direction tells nothing new
+_MATCHING_TOLERANCE = 1e-7  # in units of the states: what is left may be errors of integration
+_MAX_DIRECTION_COSINE = 0.7  # cosine from which a direction tells nothing new
 
 
 def unit_directions(
@@ -48,10 +48,10 @@ def unit_directions(
         u = np.zeros((chain.n_stages, chain.n_s))
         u[:-1] = gap[1:] / scale[chain.nodes[1:]]
         length = np.linalg.norm(u, axis=1)
-        is_usable = length > _CLOSED
+        is_usable = length > _MATCHING_TOLERANCE
         u[is_usable] /= length[is_usable, None]
         if previous_directions is not None:
-            is_usable &= np.abs((u * previous_directions[i]).sum(axis=1)) < _SAME
+            is_usable &= np.abs((u * previous_directions[i]).sum(axis=1)) < _MAX_DIRECTION_COSINE
         u[~is_usable] = np.eye(chain.n_s)[turn % chain.n_s]
         directions.append(u)
     return tuple(directions)
@@ -63,7 +63,7 @@ def products_along(layout: Layout, scale: Array, units: Sequence[Array]) -> tupl
                  zip(units, (chain.nodes for chain in layout.chains), strict=True))  # fmt: skip
 
 
-def collected(
+def accumulate_products(
     layout: Layout, scale: Array, jacobians: Sequence[Jacobians], products: MatchingProducts, units: Sequence[Array]
 ) -> Linearization:
     """Update the known matrices by rows from `linearize_along` with `products_along`."""
@@ -96,12 +96,12 @@ def from_gradients(
         u = np.zeros((chain.n_stages, chain.n_s))
         u[:-1] = gap[1:] / scale[chain.nodes[1:]]
         length = np.linalg.norm(u, axis=1)
-        is_open = length > _CLOSED
+        is_open = length > _MATCHING_TOLERANCE
         inverse = np.where(is_open, 1.0 / np.where(is_open, length, 1.0), 0.0)
         units.append(u * inverse[:, None])
         half = (0.5 * inverse)[:, None, None]
         rows.append(replace(product, X_s=half * product.X_s, X_q=half * product.X_q))
-    return collected(layout, scale, jacobians, replace(products, jacobians=tuple(rows)), units).jacobians
+    return accumulate_products(layout, scale, jacobians, replace(products, jacobians=tuple(rows)), units).jacobians
 
 
 def _magnitudes(nodes: NDArray[np.intp], scale: Array) -> Array:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _DECADES = 2.0**20
 """Units farther apart decide which pivots are taken."""
 
-FEW = 48
+MAX_DENSE_LOCAL_UNKNOWNS = 48
 """Up to so many own unknowns a dense factorization is as fast, and nothing is eliminated."""
 
 RANK_TOLERANCE = 1e-12
@@ -209,7 +209,7 @@ def _upper(k: int, n: int) -> Array:
     return np.triu(np.ones((k, n)))
 
 
-def decomposed(M: Array) -> tuple[Array, Array, Array]:
+def full_svd(M: Array) -> tuple[Array, Array, Array]:
     """Return U (m, m), S (k,) and V^T (n, n) of the singular value decomposition of M (m, n), k the lesser of both."""
     if not M.size:
         return np.linalg.svd(M)
@@ -235,7 +235,7 @@ def positive_solution(H: Array, b: Array) -> Array:
     return x
 
 
-def length(x: Array) -> float:
+def euclidean_norm(x: Array) -> float:
     """Return the Euclidean norm of a vector (n,) of moderate numbers."""
     return sqrt(float(x @ x))
 
@@ -274,8 +274,8 @@ class UnitCoordinates:
     def of(cls, M: Array, Z: Array | None = None, decomposition: tuple[Array, Array, Array] | None = None) -> UnitCoordinates:
         """Compute the coordinates; without Z for all directions. `decomposition` is the singular value decomposition of M Z."""
         free = M.shape[1] if Z is None else Z.shape[1]
-        U, S, Vt = decomposed(M if Z is None else M @ Z) if decomposition is None else decomposition
-        norm = length(S) if Z is None else float(np.linalg.norm(M))
+        U, S, Vt = full_svd(M if Z is None else M @ Z) if decomposition is None else decomposition
+        norm = euclidean_norm(S) if Z is None else float(np.linalg.norm(M))
         rank = int(np.count_nonzero(norm * RANK_TOLERANCE < S))
         stiffness = np.full(free, NULL_STIFFNESS * (norm or 1.0))
         stiffness[:rank] = S[:rank]
@@ -288,7 +288,7 @@ class UnitCoordinates:
         return y
 
 
-class Tall:
+class TallFactors:
     """The factors E = Q R of a tall matrix E (m, n), for many vectors of residuals; R (k, n), k the lesser of m and n.
 
         1/2 |u + E x|^2 = 1/2 |Q^T u + R x|^2 + constant
@@ -311,15 +311,15 @@ class Tall:
         self._whitened: tuple[bytes, UnitCoordinates] | None = None
 
     @cached_property
-    def alone(self) -> Tall:
+    def alone(self) -> TallFactors:
         """The triangle itself, as the tall matrix that it is."""
-        return Tall(self.R, triangular=True)
+        return TallFactors(self.R, triangular=True)
 
     def svd(self, scale: Array) -> tuple[Array, Array, Array]:
         """Return U, S and V^T of R D with column scaling D (n,), computed once for one scaling after the other."""
         key = scale.tobytes()
         if self._svd is None or self._svd[0] != key:
-            self._svd = key, decomposed(self.R * scale)
+            self._svd = key, full_svd(self.R * scale)
         return self._svd[1]
 
     def whitened(self, scale: Array) -> UnitCoordinates:
@@ -339,7 +339,7 @@ class Tall:
 
 
 @dataclass(frozen=True, eq=False)
-class Factors:
+class BlockLU:
     """LU factors of matrices D (K, n, n): those by which the inner variables of all stages are eliminated.
 
     Factors take a third of the operations of an inverse and serve the same: every later right-hand side costs as much
@@ -364,7 +364,7 @@ class Factors:
     units: tuple[Array, Array] | None = None
 
     @classmethod
-    def of(cls, D: Array, unit: Array | None = None) -> Factors:
+    def of(cls, D: Array, unit: Array | None = None) -> BlockLU:
         """Factorize D (K, n, n); `unit` (K, n) are typical magnitudes of x."""
         if unit is not None and unit.size and unit.max() > _DECADES * unit.min():
             C = np.exp2(np.round(np.log2(unit)))

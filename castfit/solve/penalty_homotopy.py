@@ -29,15 +29,15 @@ from castfit._support.sparse_rows import sparse_rows
 from castfit.solve.staged import Chain, Evaluation, Jacobians, Linearization, StagedProblem, gap_of, gaps, rows_in_units
 
 if TYPE_CHECKING:
-    from castfit.solve.solution import Ledger
+    from castfit.solve.solution import CountingProblem
     from castfit.solve.staged import Index, Layout, Mask
 
-ACCURACY = 0.065
+UNIT_PENALTY_RELATIVE_GAP = 0.065
 """Relative accuracy of a gap that costs as much as one standard deviation, at rho = 1."""
 
 
 @dataclass(frozen=True)
-class Softening:
+class RelaxationLevel:
     """One station: weights floored at `floor` of the mean measured value, equations at a price `rho`."""
 
     floor: float
@@ -45,7 +45,7 @@ class Softening:
 
 
 @dataclass(frozen=True)
-class SoftStep:
+class RelaxedStep:
     """A Levenberg-Marquardt step on a softened problem.
 
     to : where it went, None if nowhere
@@ -75,7 +75,7 @@ class StepEquations(Protocol):
         ...
 
 
-class SoftenedProblem:
+class RelaxedProblem:
     """A staged problem at one station.
 
     `noise`, a number or (K, n_r) per chain, is the standard deviation, in units of what data are weighted by, that
@@ -83,11 +83,11 @@ class SoftenedProblem:
     sigmas are held there, since profiled ones would follow the residuals of a model that is far off.
     """
 
-    def __init__(self, staged: StagedProblem, station: Softening, noise: Sequence[Array] | float = 1.0) -> None:
+    def __init__(self, staged: StagedProblem, station: RelaxationLevel, noise: Sequence[Array] | float = 1.0) -> None:
         self.staged, self.station = staged, station
         noise_by_chain = [noise] * len(staged.signal) if isinstance(noise, (int, float)) else noise
         self._weights = [1.0 / np.maximum(e, station.floor * s) for e, s in zip(noise_by_chain, staged.signal, strict=True)]
-        root = np.sqrt(station.rho) / ACCURACY
+        root = np.sqrt(station.rho) / UNIT_PENALTY_RELATIVE_GAP
         self._gap_weights = [root / staged.scale[chain.nodes] for chain in staged.layout.chains]
         self._inner_weights = [root / staged.scale[chain.inner] for chain in staged.layout.chains]
 
@@ -106,7 +106,7 @@ class SoftenedProblem:
                 square += float(np.sum((weight * part) ** 2))
         return 0.5 * square
 
-    def step(self, ledger: Ledger, evaluation: Evaluation, mu: float) -> SoftStep:
+    def step(self, ledger: CountingProblem, evaluation: Evaluation, mu: float) -> RelaxedStep:
         """Take one accepted step, raising mu until Phi falls."""
         staged, v = self.staged, evaluation.v
         current_value = self.value(evaluation)
@@ -126,12 +126,12 @@ class SoftenedProblem:
                 # A point whose sensitivities cannot be integrated would be a dead end.
                 if value < current_value and gain > 1e-4 and self.goes_on(ledger, new_v):
                     shrink = max(1.0 / 3.0, 1.0 - (2.0 * min(gain, 2.0) - 1.0) ** 3)
-                    return SoftStep(trial, value, (current_value - value) / current_value, max(mu * shrink, 1e-12), mu)
+                    return RelaxedStep(trial, value, (current_value - value) / current_value, max(mu * shrink, 1e-12), mu)
             mu *= growth
             growth *= 2.0
-        return SoftStep(None, current_value, 0.0, mu, mu)
+        return RelaxedStep(None, current_value, 0.0, mu, mu)
 
-    def goes_on(self, ledger: Ledger, v: Array) -> bool:
+    def goes_on(self, ledger: CountingProblem, v: Array) -> bool:
         """Whether there are derivatives at v."""
         return ledger.linearize(v).ok
 
@@ -268,7 +268,7 @@ class NormalEquations:
         held_theta = self.theta.scaled(free[:n_theta], free[:n_theta])
         columns = [chain.theta for chain in layout.chains]
         blocks: list[Array] = []
-        reduced_chains: list[_Reduced] = []
+        reduced_chains: list[_ReducedNormalEquations] = []
         try:
             for chain, block, (weight, A) in zip(layout.chains, self.blocks, self.corner, strict=True):
                 mask = self._gather(chain, free)
@@ -304,7 +304,7 @@ class NormalEquations:
 
 
 @dataclass
-class _Reduced:
+class _ReducedNormalEquations:
     """A chain's normal equations without its inner variables.
 
     diagonal (K, n_s, n_s), below (K - 1, n_s, n_s), border (K, n_s, n_q), theta (n_q, n_q): the matrix;
@@ -328,7 +328,7 @@ def _outer(chain: Chain) -> Index:
     return np.concatenate([np.arange(chain.n_s), np.arange(chain.n_s + chain.n_w, width)])
 
 
-def _reduce(chain: Chain, M: Array, added_diagonal: Array, right_side: Array) -> _Reduced:
+def _reduce(chain: Chain, M: Array, added_diagonal: Array, right_side: Array) -> _ReducedNormalEquations:
     """Eliminate the inner variables of every stage, and sort the rest by node."""
     K, n_s, n_w, n_q = chain.n_stages, chain.n_s, chain.n_w, chain.n_q
     o, w = _outer(chain), slice(n_s, n_s + n_w)
@@ -351,12 +351,12 @@ def _reduce(chain: Chain, M: Array, added_diagonal: Array, right_side: Array) ->
     border[1:] += M_o[:-1, t, q]
     by_node = shift[:, s].copy()
     by_node[1:] += shift[:-1, t]
-    return _Reduced(
+    return _ReducedNormalEquations(
         diagonal, M_o[:-1, t, s], border, M_o[:, q, q].sum(axis=0), by_node, shift[:, q].sum(axis=0), inner, inner_by_outer
     )
 
 
-def _solve_nodes(part: _Reduced, right_side: Array) -> Array:
+def _solve_nodes(part: _ReducedNormalEquations, right_side: Array) -> Array:
     """Solve the block tridiagonal node equations for the border and the right-hand side, (K n_s, n_q + 1)."""
     K, n, n_q = part.border.shape
     if n == 0:

@@ -32,24 +32,24 @@ from castfit.solve.penalty_homotopy import NormalEquations, WeightedRows, stage_
 from castfit.solve.staged import rows_in_units
 
 if TYPE_CHECKING:
-    from castfit.solve.solution import Ledger
+    from castfit.solve.solution import CountingProblem
     from castfit.solve.staged import Array, Chain, Evaluation, Index, Layout, Linearization, Mask, StagedProblem
 
 LONG = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01)
 SHORT = (1.0, 0.1, 0.01)
 _ITERATIONS: dict[tuple[float, ...], int] = {LONG: 15, SHORT: 35}  # at each rho, at most
 _FLOOR = 1e-7  # of a logarithm's argument, relative to the state's largest value
-_JOINED = 1e3  # weight of gaps between elements, which are linear and need no softening
+_CONTINUITY_WEIGHT = 1e3  # weight of gaps between elements, which are linear and need no softening
 _FIRST_MU = 0.1
-_OF_STATES = 0.1  # their damping, relative to that of theta
+_STATE_DAMPING_RATIO = 0.1  # their damping, relative to that of theta
 _LONGEST = (2.0, 4.0)  # step of a logarithm of a parameter, and of z
-_TRIES = 16  # fewer lock a search that a later rho would free
-_STILL = 3e-3  # relative decrease; three such steps in a row end a station
+_MAX_DAMPING_TRIES = 16  # fewer lock a search that a later rho would free
+_MIN_RELATIVE_DECREASE = 3e-3  # relative decrease; three such steps in a row end a station
 _LARGEST = 300.0  # logarithm
 
 
 @dataclass(frozen=True)
-class Coordinates:
+class SearchCoordinates:
     """Search coordinates of states: z = log(x + floor) where `logarithmic`, else x / unit.
 
     logarithmic, unit, floor : (n_v,)
@@ -61,7 +61,7 @@ class Coordinates:
     floor: Array
 
     @classmethod
-    def of(cls, layout: Layout, positive: Mask, magnitude: Array) -> Coordinates:
+    def of(cls, layout: Layout, positive: Mask, magnitude: Array) -> SearchCoordinates:
         """Return the coordinates for states that stay `positive`, of some `magnitude`, both (n_x + n_z,)."""
         logarithmic, unit = np.zeros(layout.n_v, dtype=bool), np.ones(layout.n_v)
         for chain in layout.chains:
@@ -96,7 +96,7 @@ class Coordinates:
         return np.where(self.logarithmic[indices], 1.0 / shifted_x, 1.0 / self.unit[indices])
 
 
-class FlatProblem:
+class FlatRelaxedProblem:
     """A staged problem of stages or elements, nothing eliminated, in other coordinates, its equations at a price rho.
 
     noise : (K, n_r) per chain, standard deviations in units of what residuals are weighted by.  Unknown ones are fixed
@@ -105,7 +105,7 @@ class FlatProblem:
     """
 
     def __init__(
-        self, staged: StagedProblem, coordinates: Coordinates, noise: Sequence[Array], points: Array, rho: float
+        self, staged: StagedProblem, coordinates: SearchCoordinates, noise: Sequence[Array], points: Array, rho: float
     ) -> None:
         self.staged, self.coordinates, self.noise, self.rho = staged, coordinates, noise, rho
         self.gap_weights: list[Array] = []
@@ -114,7 +114,7 @@ class FlatProblem:
             share = np.diff(chain.times) / (chain.times[-1] - chain.times[0])
             per_state = np.repeat(points, chain.n_w // points.size) if points.size else points
             self.inner_weights.append(np.sqrt(per_state / share[:, None]) / rho)
-            between = np.full(chain.n_stages, _JOINED) if points.size else 1.0 / (rho * np.sqrt(share))
+            between = np.full(chain.n_stages, _CONTINUITY_WEIGHT) if points.size else 1.0 / (rho * np.sqrt(share))
             between[0] = 1.0 / rho
             self.gap_weights.append(np.repeat(between[:, None], chain.n_s, axis=1))
 
@@ -164,16 +164,16 @@ class FlatProblem:
 
 
 @dataclass(frozen=True)
-class StationWalk:
+class HomotopyPath:
     """Result of a walk through the homotopy stations: v (n_v,), and the number of steps."""
 
     v: Array
     steps: int
 
 
-def walk(
-    ledger: Ledger, at_price: Callable[[float], FlatProblem], start: Array, stations: tuple[float, ...] = LONG
-) -> StationWalk:
+def run_homotopy(
+    ledger: CountingProblem, at_price: Callable[[float], FlatRelaxedProblem], start: Array, stations: tuple[float, ...] = LONG
+) -> HomotopyPath:
     """Go from v (n_v,) at the start through the stations, from one price of the equations to the next.
 
     Nothing is eliminated from the ledger's problem; `at_price` makes the soft one from rho.  Which of the stations
@@ -186,17 +186,17 @@ def walk(
     for rho in stations:
         u, n_steps = _station(ledger, at_price(rho), u, _ITERATIONS.get(stations, _ITERATIONS[LONG]))
         steps += n_steps
-    return StationWalk(np.clip(coordinates.natural(u), ledger.staged.lower, ledger.staged.upper), steps)
+    return HomotopyPath(np.clip(coordinates.natural(u), ledger.staged.lower, ledger.staged.upper), steps)
 
 
-def _station(ledger: Ledger, soft: FlatProblem, u: Array, max_steps: int) -> tuple[Array, int]:
+def _station(ledger: CountingProblem, soft: FlatRelaxedProblem, u: Array, max_steps: int) -> tuple[Array, int]:
     """Lower Phi at one price; return where to and in how many steps."""
     staged, coordinates = soft.staged, soft.coordinates
     n_theta = staged.layout.n_theta
     lower, upper = coordinates.search(staged.lower), coordinates.search(staged.upper)
     unit = np.where(np.arange(u.size) < n_theta, staged.scale, 1.0)
     is_theta = np.arange(u.size) < n_theta
-    damping, longest = np.where(is_theta, 1.0, _OF_STATES) / unit**2, np.where(is_theta, *_LONGEST) * unit
+    damping, longest = np.where(is_theta, 1.0, _STATE_DAMPING_RATIO) / unit**2, np.where(is_theta, *_LONGEST) * unit
     linear = ledger.linearize(coordinates.natural(u))
     current_value, mu, n_stagnant = soft.value(u, linear), _FIRST_MU, 0
     if not (linear.ok and np.isfinite(current_value)):
@@ -205,7 +205,7 @@ def _station(ledger: Ledger, soft: FlatProblem, u: Array, max_steps: int) -> tup
         equations = soft.equations(u, linear)
         is_fixed = ((u <= lower) & (equations.gradient >= 0)) | ((u >= upper) & (equations.gradient <= 0))
         is_fixed |= lower == upper
-        for i in range(_TRIES):
+        for i in range(_MAX_DAMPING_TRIES):
             du = equations.solve(mu, is_fixed, damping)
             if du is not None:
                 du /= max(1.0, float(np.max(np.abs(du) / longest)))
@@ -221,7 +221,7 @@ def _station(ledger: Ledger, soft: FlatProblem, u: Array, max_steps: int) -> tup
         relative_decrease = (current_value - value) / current_value
         u, linear, current_value = new_u, new_linear, value
         mu *= 0.2 if gain > 0.75 else 0.5 if gain > 0.3 else 1.0
-        n_stagnant = n_stagnant + 1 if relative_decrease < _STILL else 0
+        n_stagnant = n_stagnant + 1 if relative_decrease < _MIN_RELATIVE_DECREASE else 0
         if n_stagnant == 3:
             return u, step + 1
     return u, max_steps

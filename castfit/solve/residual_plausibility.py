@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit._support.distribution_functions import chi2_quantile
-from castfit.solve.staged import COARSE, rows_in_units
+from castfit.solve.staged import COARSE_RTOL, rows_in_units
 
 if TYPE_CHECKING:
     from castfit.solve.staged import Array, Evaluation, Index, StagedProblem
@@ -23,16 +23,16 @@ LARGE_SQUARE = (2.0, 4.0)
 Nobody knows standard deviations better than to a factor of 1.4; twice the noise is no chance, however few the values.
 """
 
-CHANCE = 1e-6
+IMPLAUSIBLE_P_VALUE = 1e-6
 """That noise alone makes so large a sum of squares."""
 
 MEDIAN_SQUARE = 0.4549364231195724
 """Of a normal deviate of variance 1."""
 
-LARGE_PART = 0.04
+MAX_UNEXPLAINED_SIGNAL = 0.04
 """Mean square of residuals of unknown sigma relative to that of the signal, above which it must."""
 
-AMPLIFIED = 10.0
+STATE_ERROR_PER_RTOL = 10.0
 """Times a relative tolerance: errors of the states."""
 
 WHITE = (20, 2.0)
@@ -68,12 +68,12 @@ def size_square(staged: StagedProblem, evaluation: Evaluation) -> float:
     return float(squares[-1]) + (float(squares[:-1] @ sigma**-2.0) if sigma.size else 0.0)
 
 
-def rough_square(staged: StagedProblem, evaluation: Evaluation) -> float:
-    """Return the sum of squares of the errors of rows where functions have the accuracy `COARSE`."""
-    return (AMPLIFIED * COARSE) ** 2 * size_square(staged, evaluation)
+def integration_error_square(staged: StagedProblem, evaluation: Evaluation) -> float:
+    """Return the sum of squares of the errors of rows where functions have the accuracy `COARSE_RTOL`."""
+    return (STATE_ERROR_PER_RTOL * COARSE_RTOL) ** 2 * size_square(staged, evaluation)
 
 
-def suspicious(staged: StagedProblem, evaluation: Evaluation, *, noisy: bool = True) -> bool:
+def has_implausible_residuals(staged: StagedProblem, evaluation: Evaluation, *, noisy: bool = True) -> bool:
     """Whether residuals at an optimum are so large that another optimum must be better.
 
     Where sigma is known: their mean square exceeds what n normal deviates reach once in a million times, within
@@ -103,7 +103,7 @@ def _beyond_signal(staged: StagedProblem, evaluation: Evaluation, *, noisy: bool
     signals = np.concatenate([s.ravel() for s in staged.signal])[mask] ** 2
     typical = _by_median if staged.forgiving else np.mean
     groups = range(staged.layout.n_groups)
-    large = any(float(typical(squares[group == g])) > LARGE_PART * float(np.mean(signals[group == g])) for g in groups)
+    large = any(float(typical(squares[group == g])) > MAX_UNEXPLAINED_SIGNAL * float(np.mean(signals[group == g])) for g in groups)
     return large and not (noisy and _white(staged, evaluation))
 
 
@@ -128,7 +128,7 @@ def _white(staged: StagedProblem, evaluation: Evaluation) -> bool:
 def large_square(n: int) -> float:
     """Return the mean square of n residuals, in known standard deviations, above which they are no noise."""
     min_square, max_square = LARGE_SQUARE
-    return float(np.clip(chi2_quantile(n, CHANCE) / n, min_square, max_square))
+    return float(np.clip(chi2_quantile(n, IMPLAUSIBLE_P_VALUE) / n, min_square, max_square))
 
 
 def _by_median(squares: Array) -> float:

@@ -14,8 +14,8 @@ import numpy as np
 
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
-from castfit._support.reprs import brief
-from castfit._support.time_limit import Stopped, look, unwatched
+from castfit._support.reprs import add_brief_repr
+from castfit._support.time_limit import StopRequested, check_deadline, without_deadline
 from castfit.solve.staged import (
     Evaluation,
     GradientEvaluation,
@@ -40,7 +40,7 @@ _HUGE = 1e300  # of an infeasibility: 1e-6 goes into it more often than the larg
 
 
 @public("castfit")
-@brief
+@add_brief_repr
 @dataclass(frozen=True, eq=False)
 class Iteration:
     """State of an iteration, passed to a callback.
@@ -83,7 +83,7 @@ class Iteration:
 
 
 @dataclass(frozen=True)
-class Control:
+class SolveControl:
     """When to stop, whom to tell, and where else to begin.
 
     max_time in seconds; callback(Iteration) returns True to stop; second_start() makes another starting point (n_v,),
@@ -145,7 +145,7 @@ def infeasibility(layout: Layout, scale: Array, evaluation: Evaluation) -> float
     return largest_violation
 
 
-class Ledger:
+class CountingProblem:
     """A staged problem that counts its evaluations and their failures and remembers the best point.
 
     Solvers evaluate through a ledger, so that nothing is lost when they fail or are interrupted: what evaluates raises
@@ -155,14 +155,14 @@ class Ledger:
     def __init__(
         self,
         staged: StagedProblem,
-        control: Control | None = None,
-        parent: Ledger | None = None,
+        control: SolveControl | None = None,
+        parent: CountingProblem | None = None,
         *,
         is_separate: bool = False,
     ) -> None:
         self.staged = staged
         self._apart = is_separate
-        self.control = Control() if control is None else control
+        self.control = SolveControl() if control is None else control
         self._parent = parent
         self.evaluations: Counter[str] = Counter() if parent is None else parent.evaluations
         self.failures: Counter[str] = Counter() if parent is None else parent.failures
@@ -178,19 +178,19 @@ class Ledger:
         self.began = time.perf_counter()
 
     @cached_property
-    def coarse(self) -> Ledger:
+    def coarse(self) -> CountingProblem:
         """The ledger of the problem at low accuracy, nothing eliminated; counts and best points are entered here.
 
         What is eliminated is so for the weights of the exact problem, which are not those of softened ones.
         """
         rough = self.staged.coarse().explicit()
-        return self if rough is self.staged else Ledger(rough, self.control, self)
+        return self if rough is self.staged else CountingProblem(rough, self.control, self)
 
     @cached_property
-    def search(self) -> Ledger:
+    def search(self) -> CountingProblem:
         """The ledger of the problem at the accuracy of a search far from the solution; it has its own best point."""
         rough = self.staged.coarse()
-        return self if rough is self.staged else Ledger(rough, self.control, self, is_separate=True)
+        return self if rough is self.staged else CountingProblem(rough, self.control, self, is_separate=True)
 
     @property
     def best(self) -> Array | None:
@@ -198,7 +198,7 @@ class Ledger:
         search = self.__dict__.get("search", self)
         if search is not self and search._best is not None:
             best_v, search._best, search._best_merit, search._entered = search._best, None, _NOTHING, None
-            with unwatched():  # one evaluation: cut off, the search's work would be lost
+            with without_deadline():  # one evaluation: cut off, the search's work would be lost
                 self._enter(self.evaluate(best_v))
         return self._best
 
@@ -210,7 +210,7 @@ class Ledger:
     def evaluate(self, v: Array, *, begins: bool = False) -> Evaluation:
         """Evaluate, reusing the last result at the same point; derivatives follow where something `begins`."""
         if self._last is None or not self._same(self._last, v, self._asked):
-            look()
+            check_deadline()
             if begins:
                 self.staged.expect_derivatives()
             self._last, self._asked = self.staged.evaluate(v), v
@@ -221,7 +221,7 @@ class Ledger:
     def linearize(self, v: Array) -> Linearization:
         """Linearize, reusing the last result at the same point."""
         if self._linear is None or not self._same(self._linear, v, self._asked_linear):
-            look()
+            check_deadline()
             self._linear, self._asked_linear = self.staged.linearize(v), v
             self.evaluations["jacobians"] += 1
             self._record(self._linear)
@@ -229,7 +229,7 @@ class Ledger:
 
     def linearize_along(self, v: Array, directions: Sequence[Array]) -> MatchingProducts:
         """Linearize with one product per stage of the states at its end, see `StagedProblem.linearize_along`."""
-        look()
+        check_deadline()
         linear = self.staged.linearize_along(v, directions)
         self.evaluations["products"] += 1
         self._record(linear)
@@ -237,7 +237,7 @@ class Ledger:
 
     def gradient(self, v: Array, weight: Array | None = None) -> GradientEvaluation:
         """Return the values at v with the gradient of the cost, see `StagedProblem.gradient`."""
-        look()
+        check_deadline()
         evaluation = self.staged.gradient(v, weight)
         self.evaluations["gradients"] += 1
         self._record(evaluation)
@@ -278,7 +278,7 @@ class Ledger:
     ) -> Solution:
         """Build the solution, with eliminated variables evaluated at their consistent values."""
         if self.staged.eliminated.size:
-            with suppress(Stopped):
+            with suppress(StopRequested):
                 v = self.staged.evaluate(v).v
         no_signs, local = np.zeros(v.size, dtype=np.int8), self.arrived
         return Solution(

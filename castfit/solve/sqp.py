@@ -23,18 +23,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import is_count, is_one_of, is_within, option_mistakes, plain_numbers, text
+from castfit._support.arguments import is_count, is_one_of, is_within, option_mistakes, plain_numbers, shorten_repr
 from castfit._support.public_names import public
-from castfit._support.reprs import brief
-from castfit._support.status import Status, check
-from castfit._support.time_limit import Stopped, watched
+from castfit._support.reprs import add_brief_repr
+from castfit._support.status import Status, raise_if_mistakes
+from castfit._support.time_limit import StopRequested, with_deadline
 from castfit.solve.fallback_thresholds import RESCUE
-from castfit.solve.matching_jacobian_update import collected, products_along, unit_directions
-from castfit.solve.solution import Control, Iteration, Ledger, Solution, infeasibility
+from castfit.solve.matching_jacobian_update import accumulate_products, products_along, unit_directions
+from castfit.solve.solution import SolveControl, Iteration, CountingProblem, Solution, infeasibility
 from castfit.solve.staged import Jacobians, Linearization, MatchingProducts, StagedProblem, weighted_squares
-from castfit.solve.step_control.common import Advance, LineSearch
+from castfit.solve.step_control.common import StepOutcome, LineSearch
 from castfit.solve.step_control.exact_penalty import ExactPenalty
-from castfit.solve.subproblem import GAP, ActiveSet, Step, active_bounds, local_problem, small
+from castfit.solve.subproblem import MATCHING_TOLERANCE, ActiveSet, Step, active_bounds, local_problem, is_small_decrease
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -45,7 +45,7 @@ _REGULARISATION = 1e-9
 
 
 @public("castfit")
-@brief
+@add_brief_repr
 @dataclass(frozen=True)
 class Sqp:
     """Sequential quadratic programming, for matching conditions as vectors and as scalars.
@@ -80,7 +80,7 @@ class Sqp:
         if is_one_of(self.scalar, "squares"):
             mistakes.append("scalar='squares' is gone, as it hardly converged; write Sqp(), which collects rows")
         elif not is_one_of(self.scalar, "rows"):
-            mistakes.append(f"scalar is {text(self.scalar)}; leave it out")
+            mistakes.append(f"scalar is {shorten_repr(self.scalar)}; leave it out")
         mistakes += option_mistakes(
             ("max_iter", self.max_iter, is_count(self.max_iter), "give an integer that is not negative"),
             (
@@ -90,7 +90,7 @@ class Sqp:
                 "give a positive number",
             ),
         )
-        check("Sqp", mistakes)
+        raise_if_mistakes("Sqp", mistakes)
 
     @property
     def takes(self) -> tuple[type, ...]:
@@ -102,22 +102,22 @@ class Sqp:
         """Name in tables."""
         return "SQP"
 
-    def solve(self, staged: StagedProblem, control: Control, *, warm: bool = False) -> Solution:
+    def solve(self, staged: StagedProblem, control: SolveControl, *, warm: bool = False) -> Solution:
         """Solve; never raises for a fit that fails.  A `warm` start needs nothing of its own."""
-        ledger = Ledger(staged, control)
+        ledger = CountingProblem(staged, control)
         history: list[dict[str, float]] = []
-        with watched(control.max_time) as watch:
+        with with_deadline(control.max_time) as watch:
             try:
                 start = np.clip(staged.start, staged.lower, staged.upper)
                 if not (ledger.evaluate(start).ok and ledger.linearize(start).ok):
                     return ledger.solution(start, Status.START_FAILED, detail=staged.explain(start))
-                state = _State(ledger.linearize(start))
+                state = _SqpState(ledger.linearize(start))
                 while state.status is None:
                     state = self._step(ledger, state, history)
                     cause = watch.cause
                     if state.status is None and cause is not None:
                         state = replace(state, status=cause)
-            except Stopped as stop_reason:  # within an iteration
+            except StopRequested as stop_reason:  # within an iteration
                 v = ledger.best if ledger.best is not None else np.clip(staged.start, staged.lower, staged.upper)
                 return ledger.solution(v, stop_reason.status, iterations=max(len(history) - 1, 0), history=tuple(history))
         assert state.status is not None
@@ -131,7 +131,7 @@ class Sqp:
             v, state.status, detail=state.detail, active=active, iterations=state.iteration, history=tuple(history)
         )
 
-    def _step(self, ledger: Ledger, state: _State, history: list[dict[str, float]]) -> _State:
+    def _step(self, ledger: CountingProblem, state: _SqpState, history: list[dict[str, float]]) -> _SqpState:
         """Do one iteration, or set the status if the solve ends."""
         staged, linear = ledger.staged, state.linear
         with np.errstate(over="ignore", invalid="ignore"):
@@ -157,7 +157,7 @@ class Sqp:
         search = LineSearch(ledger, local, step, linear, {})
         is_near = gap <= RESCUE.near_gap and step.decrease <= RESCUE.near_decrease * linear.informing_square
         full_step_evaluation = search.trial(step.dv) if is_near else None  # penalties see little there but errors of integration
-        advance = Advance(full_step_evaluation, 1.0) if full_step_evaluation is not None and full_step_evaluation.ok else ExactPenalty().advance(search)
+        advance = StepOutcome(full_step_evaluation, 1.0) if full_step_evaluation is not None and full_step_evaluation.ok else ExactPenalty().advance(search)
         new_state = _relinearized(ledger, state, advance)
         if new_state is not None:
             report = {"damping": advance.damping, "decrease": step.decrease, **advance.report}
@@ -168,7 +168,7 @@ class Sqp:
 
 
 @dataclass(frozen=True)
-class _State:
+class _SqpState:
     """State passed from one iteration to the next.
 
     linear : the point, with collected or with exact derivatives of the matching conditions (`exact`)
@@ -191,10 +191,10 @@ class _State:
     detail: str = ""
 
 
-def _verdict(ledger: Ledger, state: _State, step: Step, gap: float, tolerance: float) -> Status | None:
+def _verdict(ledger: CountingProblem, state: _SqpState, step: Step, gap: float, tolerance: float) -> Status | None:
     """Return the status if the solve ends here; None if it continues."""
     staged, linear = ledger.staged, state.linear
-    if gap <= GAP and small(staged, linear, step.decrease, max(tolerance, ledger.control.rough)):
+    if gap <= MATCHING_TOLERANCE and is_small_decrease(staged, linear, step.decrease, max(tolerance, ledger.control.rough)):
         return Status.CONVERGED
     if state.exact and state.idle > RESCUE.idle:
         good = gap <= RESCUE.noisy_gap and step.decrease <= RESCUE.noisy_decrease * linear.informing_square
@@ -202,16 +202,16 @@ def _verdict(ledger: Ledger, state: _State, step: Step, gap: float, tolerance: f
     return None
 
 
-def _progress(state: _State, step: Step, gap: float) -> dict[str, Any]:
+def _progress(state: _SqpState, step: Step, gap: float) -> dict[str, Any]:
     """Count iterations near the solution that come no closer: only errors of integration are left."""
     is_near = gap <= RESCUE.near_gap and step.decrease <= RESCUE.near_decrease * state.linear.informing_square
     least_gap, least_decrease = state.least
-    is_closer = GAP < gap < RESCUE.closer * least_gap or step.decrease < RESCUE.closer * least_decrease
+    is_closer = MATCHING_TOLERANCE < gap < RESCUE.closer * least_gap or step.decrease < RESCUE.closer * least_decrease
     smallest_progress = (min(gap, least_gap), min(step.decrease, least_decrease))
     return {"idle": state.idle + 1 if is_near and not is_closer else 0, "least": smallest_progress}
 
 
-def _relinearized(ledger: Ledger, state: _State, advance: Advance) -> _State | None:
+def _relinearized(ledger: CountingProblem, state: _SqpState, advance: StepOutcome) -> _SqpState | None:
     """Linearize at the end of a step, or closer if that fails.
 
     Return None if there is no new point or every attempt fails.
@@ -228,7 +228,7 @@ def _relinearized(ledger: Ledger, state: _State, advance: Advance) -> _State | N
     return None
 
 
-def _linearized(ledger: Ledger, state: _State, v: Array) -> _State:
+def _linearized(ledger: CountingProblem, state: _SqpState, v: Array) -> _SqpState:
     """Linearize at v: with all derivatives of the matching conditions, or with one more row of each."""
     staged = ledger.staged
     if MatchingProducts not in staged.gives or state.idle > RESCUE.idle:
@@ -237,11 +237,11 @@ def _linearized(ledger: Ledger, state: _State, v: Array) -> _State:
     units = unit_directions(layout, ledger.evaluate(v), scale, state.units, state.iteration)
     products = ledger.linearize_along(v, products_along(layout, scale, units))
     jacobians: Sequence[Jacobians] = state.linear.jacobians
-    linear = collected(layout, scale, jacobians, products, units) if products.ok else products
+    linear = accumulate_products(layout, scale, jacobians, products, units) if products.ok else products
     return replace(state, linear=linear, exact=False, confirming=False, units=units)
 
 
-def _confirmed(ledger: Ledger, state: _State) -> _State:
+def _confirmed(ledger: CountingProblem, state: _SqpState) -> _SqpState:
     """Look at the same point again with all derivatives."""
     linear = ledger.linearize(state.linear.v)
     if not linear.ok:
@@ -251,10 +251,10 @@ def _confirmed(ledger: Ledger, state: _State) -> _State:
     return replace(state, linear=linear, exact=True, confirming=True, idle=0)
 
 
-def _stuck(ledger: Ledger, search: LineSearch, gap: float) -> dict[str, Any]:
+def _stuck(ledger: CountingProblem, search: LineSearch, gap: float) -> dict[str, Any]:
     """Return the status, and a detail, that explain why no step improves the merit."""
     step = search.step
-    if gap <= GAP and step.decrease <= 1e-6 * search.at.informing_square:
+    if gap <= MATCHING_TOLERANCE and step.decrease <= 1e-6 * search.at.informing_square:
         return {"status": Status.ACCEPTABLE}
     probe = search.trial(1e-6 * step.dv)
     if not probe.ok:

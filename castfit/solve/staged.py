@@ -82,7 +82,7 @@ if TYPE_CHECKING:
 
 _E = TypeVar("_E", bound="Evaluation")
 
-COARSE = 1e-4
+COARSE_RTOL = 1e-4
 """Relative accuracy of functions far from a solution.
 
 Integration of 12 calcium fits that end at 1e-6 takes 0.90 s of CPU time at 1e-6 throughout, 0.74 s with 1e-5 far from
@@ -90,7 +90,7 @@ the solution, 0.61 s with 1e-4; as many starts succeed.
 """
 
 
-def locked(array: Array) -> Array:
+def read_only_copy(array: Array) -> Array:
     """Return a copy that nobody can write to."""
     copied = np.array(array)
     copied.flags.writeable = False
@@ -131,7 +131,7 @@ class ChainShape:
 
 @dataclass(frozen=True)
 class Specification(ChainShape):
-    """A chain before `lay_out` places its variables; the further fields are those of `Chain`.
+    """A chain before `build_layout` places its variables; the further fields are those of `Chain`.
 
     `group` is None if all sigmas are known, `datum_mask` if every row is a measured value of its own, `spread` if none
     is computed.
@@ -320,7 +320,7 @@ class Layout:
         raise IndexError(f"variable {i} of {self.n_v} does not exist")
 
 
-def lay_out(
+def build_layout(
     names: tuple[str, ...],
     specifications: tuple[Specification, ...],
     n_groups: int = 0,
@@ -562,7 +562,7 @@ class StagedProblem(ABC):
         exact
     forgiving : whether some residuals may be large without the model being wrong
     integrated : whether stages are integrated: then what decays within a stage leaves no trace in any derivative
-    jitter : relative error of the states that is no smooth function of v: the tolerance of an integrator that chooses
+    integration_rtol : relative error of the states that is no smooth function of v: the tolerance of an integrator that chooses
         its steps
     logarithmic (n_theta,) : which entries of theta are logarithms; empty if none is
     eliminated : entries of theta that are eliminated: `evaluate` and `linearize` answer with these at their optimum,
@@ -582,7 +582,7 @@ class StagedProblem(ABC):
     least_squares: bool = True
     forgiving: bool = False
     integrated: bool = False
-    jitter: float = 0.0
+    integration_rtol: float = 0.0
     logarithmic: Mask = np.empty(0, dtype=np.bool_)
     eliminated: Index = np.empty(0, dtype=np.intp)
 
@@ -634,7 +634,7 @@ class StagedProblem(ABC):
         arrays_by_name = {"lower": lower, "upper": upper, "scale": scale}
         for name, array in arrays_by_name.items():
             if array is not None:
-                setattr(new_problem, name, locked(array))
+                setattr(new_problem, name, read_only_copy(array))
         return new_problem
 
     def data_sizes(self) -> tuple[Array, ...]:
@@ -650,7 +650,7 @@ class StagedProblem(ABC):
         return squares
 
     def coarse(self) -> StagedProblem:
-        """Return the same problem with functions of accuracy `COARSE`, if that is faster; layout and start agree."""
+        """Return the same problem with functions of accuracy `COARSE_RTOL`, if that is faster; layout and start agree."""
         return self
 
     def explicit(self) -> StagedProblem:
@@ -733,7 +733,7 @@ def _power_of_ten(size: Array) -> Array:
     return np.where(good, 10.0 ** np.round(np.log10(np.where(good, size, 1.0))), 1.0)
 
 
-def violated(layout: Layout, evaluation: Evaluation, threshold: float) -> list[tuple[str, float]]:
+def name_violated(layout: Layout, evaluation: Evaluation, threshold: float) -> list[tuple[str, float]]:
     """Name constraints that are violated by more than `threshold` of their units, with by how much, the worst first.
 
     Of one constraint in one experiment only the worst time is named.

@@ -9,7 +9,7 @@ promise   its cost, minimised exactly within the bounds and one unit, falls by n
 gradient  |q_j| d_j, bounds that hold apart, is at most a hundredth of the residuals' length |u|, or what errors of the
           integration leave of it.  That is deaf to what is faint in all directions
 
-Where the gradient alone is too large, a few steps without a search go down the sides of the valley (`finished`): by so
+Where the gradient alone is too large, a few steps without a search go down the sides of the valley (`without_invisible_slopes`): by so
 little that the cost, with its errors of integration, cannot show it, so that no step control would take them.
 
 Notation: u (m,) rows, E (m, n) their derivatives, d (n,) units of the search, q = E^T u.
@@ -25,7 +25,7 @@ import numpy as np
 
 from castfit.solve.fallback_thresholds import RESCUE
 from castfit.solve.residual_plausibility import size_square
-from castfit.solve.subproblem import RESOLUTION, LocalProblem, active_bounds, local_problem, small, units_of_search
+from castfit.solve.subproblem import EXACT_DATA_RTOL, LocalProblem, active_bounds, local_problem, is_small_decrease, units_of_search
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -33,34 +33,34 @@ if TYPE_CHECKING:
     from castfit.solve.staged import Evaluation, StagedProblem
 
 
-_MATERIAL = 0.1  # of the largest share: what else is named
+_REPORTED_SHARE = 0.1  # of the largest share: what else is named
 _NAMED = 3
-_STEEP = 1e-2  # of the residuals' length, or of one standard deviation: the steepest slope at a solution
+_MAX_STATIONARY_SLOPE = 1e-2  # of the residuals' length, or of one standard deviation: the steepest slope at a solution
 _AMPLIFIED = 10.0  # times a relative tolerance: errors of the states
-_AT = 1e-6  # units of the search: at a bound
+_BOUND_TOLERANCE = 1e-6  # units of the search: at a bound
 _STEPS = 24
-_LEAST = 1e-6  # units of the search: the flatter the floor of a valley, the farther off it a long step leads
-_BETTER = 0.8  # of the steepest slope
+_MIN_STEP_UNITS = 1e-6  # units of the search: the flatter the floor of a valley, the farther off it a long step leads
+_MAX_SLOPE_RATIO = 0.8  # of the steepest slope
 
 
-def still_falls(local: LocalProblem) -> tuple[str, ...]:
+def nonstationary_quantities(local: LocalProblem) -> tuple[str, ...]:
     """Name the quantities along which the cost still falls by more than a solution allows; empty at a solution."""
     staged, linear = local.staged, local.linearization
     with np.errstate(over="ignore", invalid="ignore"):
         if not local.finite:
             return ()  # nothing can be told
         step = local.within(1.0)
-        if not small(staged, linear, step.decrease, RESCUE.stationary):
+        if not is_small_decrease(staged, linear, step.decrease, RESCUE.stationary):
             share = np.abs(local.gradient * step.dv[local.positions])
         else:
             share = _steepness(local)
             if share.max(initial=0.0) <= 1.0:
                 return ()
     order, positions = np.argsort(-share)[:_NAMED], np.arange(linear.v.size)[local.positions]
-    return tuple(staged.layout.describe(int(positions[j])) for j in order if share[j] >= _MATERIAL * share[order[0]])
+    return tuple(staged.layout.describe(int(positions[j])) for j in order if share[j] >= _REPORTED_SHARE * share[order[0]])
 
 
-def finished(solution: Solution, local: LocalProblem) -> tuple[Solution, LocalProblem]:
+def without_invisible_slopes(solution: Solution, local: LocalProblem) -> tuple[Solution, LocalProblem]:
     """Return a solution without the slopes that no step control sees, as far as a few steps bring that about.
 
     It is the same where nothing is steep, where more is promised than a solution allows, or no step helps.  `local` is
@@ -72,16 +72,16 @@ def finished(solution: Solution, local: LocalProblem) -> tuple[Solution, LocalPr
         return solution, local
     with np.errstate(over="ignore", invalid="ignore"):
         steepest = _steepness(local).max(initial=0.0) if local.finite else 0.0
-        if steepest > 1.0 and not small(staged, linear, local.promise, RESCUE.stationary):
+        if steepest > 1.0 and not is_small_decrease(staged, linear, local.promise, RESCUE.stationary):
             return solution, local  # far from any
-        while steepest > 1.0 and n_steps < _STEPS and radius > _LEAST:
+        while steepest > 1.0 and n_steps < _STEPS and radius > _MIN_STEP_UNITS:
             step = local.within(radius)
             new_linear = staged.linearize(np.clip(linear.v + step.dv, staged.lower, staged.upper))
             n_steps += 1
             new_local = local_problem(staged, new_linear) if new_linear.ok else local
             new_steepest = _steepness(new_local).max(initial=0.0) if new_local.finite else np.inf
             is_rising = not new_linear.cost <= linear.cost + _error(staged, linear) * _length(linear)
-            if is_rising or not new_steepest < _BETTER * steepest:
+            if is_rising or not new_steepest < _MAX_SLOPE_RATIO * steepest:
                 radius *= 0.1
                 continue
             active = active_bounds(staged, new_linear.v, step.bound_multipliers)
@@ -103,8 +103,8 @@ def _steepness(local: LocalProblem) -> Array:
     d = units_of_search(staged, linear.v)[positions]
     slope = local.gradient * d
     lower_distance, upper_distance = ((linear.v - staged.lower)[positions] / d, (staged.upper - linear.v)[positions] / d)
-    is_at_bound = (lower_distance <= _AT) & (slope > 0) | (upper_distance <= _AT) & (slope < 0)
-    max_slope = _STEEP * max(_length(linear), 1.0) + local.norms * d * _error(staged, linear)
+    is_at_bound = (lower_distance <= _BOUND_TOLERANCE) & (slope > 0) | (upper_distance <= _BOUND_TOLERANCE) & (slope < 0)
+    max_slope = _MAX_STATIONARY_SLOPE * max(_length(linear), 1.0) + local.norms * d * _error(staged, linear)
     return np.where(is_at_bound, 0.0, np.abs(slope)) / max_slope
 
 
@@ -123,5 +123,5 @@ def _length(linear: Evaluation) -> float:
 
 def _error(staged: StagedProblem, linear: Evaluation) -> float:
     """Return the effect of integration errors on the rows, in standard deviations."""
-    part = max(_AMPLIFIED * staged.jitter, RESOLUTION)
+    part = max(_AMPLIFIED * staged.integration_rtol, EXACT_DATA_RTOL)
     return part * float(np.sqrt(size_square(staged, linear)))

@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit._support.records import dataclass
-from castfit.solve.block_pivoting import ends_of, lowest_in_box
+from castfit.solve.block_pivoting import active_signs, minimize_in_box
 from castfit.solve.bounded_lsq import (
     LinearConstraints,
     bounded_lsq,
     column_scale,
-    regularise,
+    find_rank_deficiency,
     split,
 )
 from castfit.solve.condensing import Condensed, condense, expand, recondense, theta_residuals, theta_rows
-from castfit.solve.matrices import FEW, RANK_TOLERANCE, Tall, length, thin, triangular_solution
+from castfit.solve.matrices import MAX_DENSE_LOCAL_UNKNOWNS, RANK_TOLERANCE, TallFactors, euclidean_norm, thin, triangular_solution
 from castfit.solve.residual_plausibility import size_square
 from castfit.solve.staged import Evaluation, Layout, Linearization, StagedProblem
 
@@ -36,23 +36,23 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit._support.arrays import Array, Index, Mask, Signs
-    from castfit.solve.arrow import Arrow
-    from castfit.solve.arrow_step import Hold
+    from castfit.solve.arrow import ArrowMatrix
+    from castfit.solve.arrow_step import DirectionHold
 
 
 _LARGEST = 1e150
 """The square of a larger number may overflow."""
 
-GAP = 1e-7
+MATCHING_TOLERANCE = 1e-7
 """Infeasibility of a solution, in units of the states."""
 
-RESOLUTION = 1e-10
+EXACT_DATA_RTOL = 1e-10
 """Of the data: what rounding leaves of data that are reproduced exactly."""
 
 RIDGE = (1e-8, 1e-15)
 """What is added to every square of E, scaled by units of the search, in a box; and its part of the sum of these."""
 
-FAINTEST = 1e-6
+MIN_COLUMN_NORM_FRACTION = 1e-6
 """Of the largest column of E, scaled by units of the search: fainter ones are not scaled up further."""
 
 GROWTH_LIMIT = 1e6
@@ -115,8 +115,8 @@ class LocalProblem:
             self.condensed = condensed
         self._warm = warm
         self._regularisation = regularisation
-        self._arrows: dict[bytes, Arrow] = {}
-        self._holds: dict[bytes, Hold] = {}
+        self._arrows: dict[bytes, ArrowMatrix] = {}
+        self._holds: dict[bytes, DirectionHold] = {}
         self._reached: dict[float, Step] = {}
 
     def moved(self, staged: StagedProblem, linearization: Linearization) -> LocalProblem:
@@ -151,7 +151,7 @@ class LocalProblem:
     @property
     def _by_columns(self) -> Array:
         size = self.norms
-        size = np.maximum(size, FAINTEST * float((size * self._unit).max(initial=0.0)) / self._unit)
+        size = np.maximum(size, MIN_COLUMN_NORM_FRACTION * float((size * self._unit).max(initial=0.0)) / self._unit)
         return 1.0 / np.where(size > 0.0, size, 1.0)
 
     @cached_property
@@ -163,7 +163,7 @@ class LocalProblem:
     def _unit(self) -> Array:
         return units_of_search(self.staged, self.linearization.v)[self.condensed.positions]
 
-    def _arrow(self, is_tied: Mask) -> Arrow:
+    def _arrow(self, is_tied: Mask) -> ArrowMatrix:
         """Return the rows as an arrow, own unknowns of tied chains in its border."""
         key = is_tied.tobytes()
         if key not in self._arrows:
@@ -201,30 +201,30 @@ class LocalProblem:
             is_tied[i] |= bool(is_involved[part.columns].any())
 
     @cached_property
-    def _tall(self) -> Tall:
+    def _tall(self) -> TallFactors:
         """The rows as a dense matrix, factored; residuals of other points have the same."""
-        return Tall(self._E)
+        return TallFactors(self._E)
 
-    def _factored(self, u: Array, damping: Array | None) -> tuple[Array, Tall]:
+    def _factored(self, u: Array, damping: Array | None) -> tuple[Array, TallFactors]:
         """Return residuals u (m,) and rows of the dense problem, with those that hold singular directions or damp."""
         tall_factors, held_rows = self._tall, self._held
         if damping is not None:
             extra_rows = np.concatenate([self._singular[0], np.diag(damping)])
-            held_rows = Tall(np.concatenate([tall_factors.R, extra_rows]))
+            held_rows = TallFactors(np.concatenate([tall_factors.R, extra_rows]))
         projected_u, n_extra = tall_factors.seen(u), held_rows.m - len(tall_factors.R)
         return np.concatenate([projected_u, np.zeros(n_extra)]) if n_extra else projected_u, held_rows
 
     @cached_property
-    def _held(self) -> Tall:
+    def _held(self) -> TallFactors:
         """The triangle of the rows with those that hold singular directions."""
         tall_factors, extra_rows = self._tall, self._singular[0]
-        return Tall(np.concatenate([tall_factors.R, extra_rows])) if len(extra_rows) else tall_factors.alone
+        return TallFactors(np.concatenate([tall_factors.R, extra_rows])) if len(extra_rows) else tall_factors.alone
 
     @cached_property
     def _eliminates(self) -> bool:
-        if self.condensed.n_x <= FEW:  # this is no work
+        if self.condensed.n_x <= MAX_DENSE_LOCAL_UNKNOWNS:  # this is no work
             return False
-        return self.condensed.rows.own_count > FEW and not self._arrow(self._tied).trivial
+        return self.condensed.rows.own_count > MAX_DENSE_LOCAL_UNKNOWNS and not self._arrow(self._tied).trivial
 
     @cached_property
     def _singular(self) -> tuple[Array, Array, float]:
@@ -241,10 +241,10 @@ class LocalProblem:
             closure = closure @ free
             Z: Array = free @ split(closure * column_scale(closure.T)[:, None])[1] if len(closure) else free
             rows = self._tall.R * D @ Z
-            deficiency = regularise(rows, threshold=self._regularisation, scale=np.ones(int(Z.shape[1])))
+            deficiency = find_rank_deficiency(rows, threshold=self._regularisation, scale=np.ones(int(Z.shape[1])))
             damping, directions = deficiency.damping @ Z.T / D, Z @ deficiency.directions
         else:  # by the decomposition that the step needs, too
-            deficiency = regularise(self._tall.alone, threshold=self._regularisation, scale=D)
+            deficiency = find_rank_deficiency(self._tall.alone, threshold=self._regularisation, scale=D)
             damping, directions = deficiency.damping, deficiency.directions
         w = deficiency.singular_values
         condition = float(w[0] / w[-1]) if w.size and w[-1] > 0 else np.inf
@@ -266,15 +266,15 @@ class LocalProblem:
             is_pinned |= self._warm.path != 0
         return np.flatnonzero(is_pinned)
 
-    def _hold(self, is_tied: Mask) -> Hold:
+    def _hold(self, is_tied: Mask) -> DirectionHold:
         key = is_tied.tobytes()
         if key not in self._holds:
-            from castfit.solve.arrow_step import hold
+            from castfit.solve.arrow_step import find_singular_directions
 
             condensed, arrow_matrix = self.condensed, self._arrow(is_tied)
             positions = condensed.positions
             pinned_rows = np.concatenate([condensed.closure.dense, condensed.path.taken(self._pinned)])[:, arrow_matrix.border]
-            self._holds[key] = hold(
+            self._holds[key] = find_singular_directions(
                 arrow_matrix.compressed(condensed.u),
                 self.staged.lower[positions] == self.staged.upper[positions],
                 pinned_rows * self.column_scale[arrow_matrix.border],
@@ -312,7 +312,7 @@ class LocalProblem:
         condensed = self.condensed
         numbers = [*condensed.rows.blocks, condensed.rows.tail.entry, *condensed.closure.blocks, *(part.G for part in condensed.chains)]
         numbers += [self._path_rows] if self._path.size else []
-        return self._constants_finite(condensed) and moderate(numbers)
+        return self._constants_finite(condensed) and squares_are_finite(numbers)
 
     def direction(self, *, damping: Array | None = None) -> Step:
         """Return the Gauss-Newton step, with rows  damping[j] x[j]  appended to E, (n_x,) (Levenberg-Marquardt)."""
@@ -343,13 +343,13 @@ class LocalProblem:
             low, high = np.maximum(low, -max_step) / unit, np.minimum(high, max_step) / unit
             H, c = R.T @ R + ridge * np.eye(unit.size), R.T @ self._tall.seen(self._u)
             with suppress(np.linalg.LinAlgError):  # not positive definite but for rounding
-                guess = ends_of(lowest_in_box(H, c, low, high), low, high)
+                guess = active_signs(minimize_in_box(H, c, low, high), low, high)
             if self._alone and unit.size and not guess.any():
                 interior_step = self._ridged(R, unit, np.sqrt(ridge), (low, high))
                 if interior_step is not None:
                     self._reached[radius] = interior_step
                     return interior_step
-        reach = Reach(max_step, unit, guess)
+        reach = TrustRegionBounds(max_step, unit, guess)
         damping = np.sqrt(ridge) / unit
         if self._alone:
             step = local._of_theta(self._u, self.linearization, damping, reach=reach)
@@ -423,7 +423,7 @@ class LocalProblem:
         return self.condensed.path.taken(self._path)
 
     def _constants_finite(self, condensed: Condensed) -> bool:
-        return moderate([condensed.u, condensed.e, condensed.c[self._path], *(block for part in condensed.chains for block in (part.g, part.h))])
+        return squares_are_finite([condensed.u, condensed.e, condensed.c[self._path], *(block for part in condensed.chains for block in (part.g, part.h))])
 
     def _solve(
         self,
@@ -431,7 +431,7 @@ class LocalProblem:
         evaluation: Evaluation,
         damping: Array | None,
         active: ActiveSet | None = None,
-        reach: Reach | None = None,
+        reach: TrustRegionBounds | None = None,
     ) -> Step:
         """Solve with only those bounds of nodes and inner variables that would be violated otherwise.
 
@@ -526,7 +526,7 @@ class LocalProblem:
         evaluation: Evaluation,
         damping: Array | None,
         active: ActiveSet | None = None,
-        reach: Reach | None = None,
+        reach: TrustRegionBounds | None = None,
     ) -> Step:
         """Solve as `_solve` does where nothing but theta varies; u (m,) are the rows.
 
@@ -578,7 +578,7 @@ class LocalProblem:
         no_active = ActiveSet(np.zeros(dv.size, dtype=np.int8), _NO_SIGNS)
         return Step(dv, square, decrease, no_active, zero_multipliers, _NONE, _NONE, residuals, feasible=True)
 
-    def _of_border(self, arrow_matrix: Arrow, is_tied: Mask) -> Index:
+    def _of_border(self, arrow_matrix: ArrowMatrix, is_tied: Mask) -> Index:
         """Return the path constraints and relations that own unknowns do not enter which are eliminated."""
         path_rows = self.condensed.path
         is_in_border = np.zeros(self.condensed.c.size, dtype=np.bool_)
@@ -643,7 +643,7 @@ class DenseProblem(LocalProblem):
         U, S, Vt = self._tall.alone.svd(self.column_scale)
         if not 0 < S.size == len(Vt) or np.logical_or.reduce(self.staged.lower == self.staged.upper):
             return None
-        min_singular_value = max(self._regularisation * float(S[0]), RANK_TOLERANCE * length(S))
+        min_singular_value = max(self._regularisation * float(S[0]), RANK_TOLERANCE * euclidean_norm(S))
         return ((Vt.T / S) @ U.T, S) if min_singular_value < S[-1] else None
 
     def _unbounded(self, u: Array) -> Array:
@@ -691,13 +691,13 @@ class DenseProblem(LocalProblem):
 
     @cached_property
     def _finite(self) -> bool:
-        return float(np.maximum.reduce(self.norms, initial=0.0)) < _LARGEST and moderate([self._u])
+        return float(np.maximum.reduce(self.norms, initial=0.0)) < _LARGEST and squares_are_finite([self._u])
 
     def correction(self, evaluation: Evaluation, similar_step: Step | None = None) -> Step | None:
         """Return the simplified Gauss-Newton step from another point, as of `LocalProblem`."""
         u = theta_residuals(self.staged.layout, evaluation, self.linearization.sigma)
         active = None if similar_step is None else similar_step.active
-        return self._of_theta(u, evaluation, None, active) if self._finite and moderate([u]) else None
+        return self._of_theta(u, evaluation, None, active) if self._finite and squares_are_finite([u]) else None
 
 
 def local_problem(
@@ -705,7 +705,7 @@ def local_problem(
 ) -> LocalProblem:
     """Return the problem linearized at a point in the form that suits it; arguments as of `LocalProblem`."""
     layout = staged.layout
-    form = DenseProblem if layout.of_theta and layout.n_theta <= FEW else LocalProblem
+    form = DenseProblem if layout.of_theta and layout.n_theta <= MAX_DENSE_LOCAL_UNKNOWNS else LocalProblem
     return form(staged, linearization, warm=warm, regularisation=regularisation)
 
 
@@ -730,7 +730,7 @@ def choose(layout: Layout, linearization: Linearization, scale: Array | None = N
 
 
 @dataclass(frozen=True)
-class Reach:
+class TrustRegionBounds:
     """A box around a point: how far unknowns may move, their units, which ends are likely to hold them, (n_x,) each."""
 
     most: Array
@@ -759,12 +759,12 @@ def units_between(lower: Array, upper: Array, magnitude: Array, is_zero: Mask, l
     return unit
 
 
-def small(staged: StagedProblem, linear: Evaluation, decrease: float, tolerance: float) -> bool:
+def is_small_decrease(staged: StagedProblem, linear: Evaluation, decrease: float, tolerance: float) -> bool:
     """Check whether a predicted decrease of the cost is below a fraction of half the squares, or below rounding."""
     part = tolerance * linear.informing_square
     if decrease <= part:
         return True
-    return decrease <= part + RESOLUTION**2 * size_square(staged, linear)
+    return decrease <= part + EXACT_DATA_RTOL**2 * size_square(staged, linear)
 
 
 def active_bounds(staged: StagedProblem, v: Array, multiplier: Array) -> Signs:
@@ -777,7 +777,7 @@ def active_bounds(staged: StagedProblem, v: Array, multiplier: Array) -> Signs:
     return active
 
 
-def moderate(numbers: list[Array]) -> bool:
+def squares_are_finite(numbers: list[Array]) -> bool:
     """Check whether the squares of all numbers can be computed."""
     return all([float(np.maximum.reduce(np.abs(block), axis=None)) < _LARGEST for block in numbers if block.size])
 

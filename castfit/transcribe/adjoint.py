@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from castfit._support.arrays import Array, Index
-    from castfit.problem.parameter_map import Natural
+    from castfit.problem.parameter_map import NaturalValues
     from castfit.solve.staged import Chain, Failure
-    from castfit.transcribe.segments import Integration, Seeds, Sweep
+    from castfit.transcribe.segments import Integration, SensitivitySeeds, IntegratedPoints
 
 
 def by_adjoint(
-    sweep: Sweep,
+    sweep: IntegratedPoints,
     chains: Sequence[Chain],
-    naturals: Sequence[Natural],
-    seeds: Sequence[Seeds],
+    naturals: Sequence[NaturalValues],
+    seeds: Sequence[SensitivitySeeds],
     moving: Sequence[Index],
     directions: Sequence[Array] | None,
 ) -> DirectionalDerivatives:
@@ -86,7 +86,7 @@ def by_adjoint(
 
 
 def _through_jumps(
-    sweep: Sweep, run: Integration, lane: int, natural: Natural, direction: Array | None
+    sweep: IntegratedPoints, run: Integration, lane: int, natural: NaturalValues, direction: Array | None
 ) -> tuple[Array, Array]:
     """Return directions (n, n_x) before the jumps at a stage's end, and what the jumps add along e, (n, n_e)."""
     i, j = run.members[lane]
@@ -100,7 +100,7 @@ def _through_jumps(
     return directions_after @ by_x, directions_after @ by_e
 
 
-def _at_nodes(run: Integration, seeds: Sequence[Seeds], width: int) -> Array:
+def _at_nodes(run: Integration, seeds: Sequence[SensitivitySeeds], width: int) -> Array:
     """Return the derivatives of algebraic states by directions of the node where they are read, (L, m, n_z, width)."""
     count, outputs, n_x = run.found.x.shape
     dx = np.zeros((count, outputs, n_x, width))
@@ -113,10 +113,10 @@ def _at_nodes(run: Integration, seeds: Sequence[Seeds], width: int) -> Array:
 
 
 def gradient_by_adjoint(
-    sweep: Sweep,
+    sweep: IntegratedPoints,
     chains: Sequence[Chain],
-    naturals: Sequence[Natural],
-    seeds: Sequence[Seeds],
+    naturals: Sequence[NaturalValues],
+    seeds: Sequence[SensitivitySeeds],
     moving: Sequence[Index],
     point_derivatives: Sequence[tuple[Array, Array]],
 ) -> tuple[list[Array], tuple[Failure, ...]]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 import casadi as ca
 import numpy as np
 
-from castfit._support.casadi_functions import Buffered, Built
+from castfit._support.casadi_functions import BufferedFunction, PerObjectCache
 from castfit._support.records import dataclass
 from castfit.problem.parameter_map import MappedExpressions
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
     from castfit.model.model import Model
     from castfit.problem.compiled_experiments import Condition
-    from castfit.problem.parameter_map import Link
+    from castfit.problem.parameter_map import ParameterLink
 
 
-_FUNCTIONS: Built[Model, dict[tuple[int, ...], tuple[tuple[ca.Function, ...], Buffered]]] = Built()
+_FUNCTIONS: PerObjectCache[Model, dict[tuple[int, ...], tuple[tuple[ca.Function, ...], BufferedFunction]]] = PerObjectCache()
 """Of the same parts one function; it is kept with these, since they are told apart by their addresses."""
 
 
 @dataclass(frozen=True)
-class Linked:
+class BatchedLinks:
     """The links of some experiments; base (C, n_y), all else (n,).
 
     direct : entry of n, place in y, place in dy;  numbers : arguments of the expressions that are numbers
@@ -47,7 +47,7 @@ class Linked:
     values: Index
     slopes: tuple[Index, Index, Index]
     starts: Index
-    evaluate: Buffered | None
+    evaluate: BufferedFunction | None
 
     def at(self, n: Array) -> tuple[Array, Array] | None:
         """Return y (C, n_y) at natural values n, and the derivatives of expressions there, which `slopes_at` wants.
@@ -81,7 +81,7 @@ class Linked:
         return dy if np.isfinite(derivatives).all() else None
 
 
-def linked(model: Model, conditions: Sequence[Condition]) -> Linked | None:
+def batch_links(model: Model, conditions: Sequence[Condition]) -> BatchedLinks | None:
     """Return the links of some experiments; None if they are of another kind."""
     links = [c.link for c in conditions]
     if any(link.n_e or not all(isinstance(part, MappedExpressions) for part in link.parts) for link in links):
@@ -97,7 +97,7 @@ def linked(model: Model, conditions: Sequence[Condition]) -> Linked | None:
         direct.append(np.array([c.theta[q], i * n_y + rows, starts[i] + rows * link.of.size + q], dtype=np.intp))
     parts = [(i, part) for i, link in enumerate(links) for part in link.parts if isinstance(part, MappedExpressions)]
     numbers, argument_sources, values, slopes = _arranged(links, conditions, parts, starts)
-    return Linked(
+    return BatchedLinks(
         np.array([link.base for link in links]),
         _rows(direct),
         numbers,
@@ -115,7 +115,7 @@ def _rows(columns: Sequence[Index]) -> tuple[Index, Index, Index]:
 
 
 def _arranged(
-    links: Sequence[Link],
+    links: Sequence[ParameterLink],
     conditions: Sequence[Condition],
     parts: Sequence[tuple[int, MappedExpressions]],
     starts: Index,
@@ -157,7 +157,7 @@ def _arranged(
     )
 
 
-def _function(model: Model, parts: Sequence[MappedExpressions]) -> Buffered:
+def _function(model: Model, parts: Sequence[MappedExpressions]) -> BufferedFunction:
     cache = _FUNCTIONS.get(model, lambda _: {})
     key = tuple(id(part.first) for part in parts)
     if key not in cache:
@@ -173,5 +173,5 @@ def _function(model: Model, parts: Sequence[MappedExpressions]) -> Buffered:
             ["a"],
             ["values", "slopes"],
         )
-        cache[key] = tuple(part.first for part in parts), Buffered(function, ("values", "slopes"))
+        cache[key] = tuple(part.first for part in parts), BufferedFunction(function, ("values", "slopes"))
     return cache[key][1]

@@ -15,11 +15,11 @@ import numpy as np
 from castfit._support.arguments import is_count, is_one_of, is_within, option_mistakes, plain_numbers
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
-from castfit._support.reprs import brief
-from castfit._support.status import check
+from castfit._support.reprs import add_brief_repr
+from castfit._support.status import raise_if_mistakes
 from castfit.integrate import IntegratorOptions
 from castfit.integrate.lanes import merge
-from castfit.solve.staged import locked
+from castfit.solve.staged import read_only_copy
 from castfit.transcribe.collocation_problem import CollocationProblem, collocation_problem
 from castfit.transcribe.elements import SCHEMES
 from castfit.transcribe.refinement import estimated_errors, inner_integrated, refine
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit._support.arrays import Array
-    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.compiled_problem import CompiledProblem
     from castfit.problem.problem import Posable
     from castfit.solve.staged import StagedProblem
 
 
-_FINEST = 1e-10  # errors below it cannot be seen: the integrator that shows them is a thousand times as accurate
-_FAST = 1e-6  # elements that are a smaller part of the horizon tell of decades of time constants
-_NEAR = 1e-3  # of an element: no boundary is needed so near to data
+_MIN_MESH_TOLERANCE = 1e-10  # errors below it cannot be seen: the integrator that shows them is a thousand times as accurate
+_MIN_ELEMENT_FRACTION = 1e-6  # elements that are a smaller part of the horizon tell of decades of time constants
+_MIN_BOUNDARY_DISTANCE = 1e-3  # of an element: no boundary is needed so near to data
 
 FIRST_ELEMENTS = 20
 """Of an experiment: "auto" begins with at least so many, and with the measured times."""
 
 
 @public("castfit")
-@brief
+@add_brief_repr
 @dataclass(frozen=True)
 class Collocation:
     """Represent the states by polynomials on elements.
@@ -88,10 +88,10 @@ class Collocation:
         mistakes += option_mistakes(
             ("scheme", self.scheme, is_one_of(self.scheme, *SCHEMES), "choose 'radau' or 'legendre'"),
             ("degree", self.degree, is_count(self.degree, 1, 9), "choose an integer from 1 to 9"),
-            ("tolerance", tolerance, is_within(tolerance, _FINEST) and tolerance < np.inf,
-             f"give a number, not below {_FINEST:g}"),
+            ("tolerance", tolerance, is_within(tolerance, _MIN_MESH_TOLERANCE) and tolerance < np.inf,
+             f"give a number, not below {_MIN_MESH_TOLERANCE:g}"),
         )  # fmt: skip
-        check("Collocation", mistakes + integrator_mistakes(self.integrator))
+        raise_if_mistakes("Collocation", mistakes + integrator_mistakes(self.integrator))
 
     @property
     def adapts(self) -> bool:
@@ -131,8 +131,8 @@ class Collocation:
         trajectory = start_trajectory(compiled, theta, self.states, self.integrator)
         staged = self._through(compiled, edges, theta, trajectory)
         lengths = [np.diff(chain.times) / (chain.times[-1] - chain.times[0]) for chain in staged.layout.chains]
-        if min(e[e > 0.0].min() for e in lengths) < _FAST:
-            staged.start = locked(inner_integrated(staged, self.integrator))
+        if min(e[e > 0.0].min() for e in lengths) < _MIN_ELEMENT_FRACTION:
+            staged.start = read_only_copy(inner_integrated(staged, self.integrator))
         return staged
 
     def refine(self, problem: Posable, staged: StagedProblem, v: Array) -> CollocationProblem | None:
@@ -160,7 +160,7 @@ class Collocation:
             unit=staged.magnitude, degree=self.degree, scheme=self.scheme,
         )  # fmt: skip
 
-    def _arranged(self, problem: Posed, staged: CollocationProblem, v: Array) -> CollocationProblem:
+    def _arranged(self, problem: CompiledProblem, staged: CollocationProblem, v: Array) -> CollocationProblem:
         """Return the problem with elements where events are at v, started by simulation."""
         theta = staged.layout.theta(v)
         edges = [
@@ -169,7 +169,7 @@ class Collocation:
         ]
         return self._through(problem, edges, theta, start_trajectory(problem, theta, "simulation", self.integrator))
 
-    def _through(self, problem: Posed, edges: list[Array], theta: Array, start: Trajectory) -> CollocationProblem:
+    def _through(self, problem: CompiledProblem, edges: list[Array], theta: Array, start: Trajectory) -> CollocationProblem:
         return collocation_problem(
             problem, edges, theta=theta, trajectories=[partial(start.at, i) for i in range(len(edges))],
             unit=np.max(start.units, axis=0), degree=self.degree, scheme=self.scheme,
@@ -180,5 +180,5 @@ def _first(data: Array, *nodes: Array) -> Array:
     """Return the initial elements, bounded by data and nodes, and by equally spaced times that are not near these."""
     boundaries = merge(data, *nodes)
     uniform = np.linspace(float(boundaries[0]), float(boundaries[-1]), FIRST_ELEMENTS + 1)
-    is_far = np.abs(uniform[:, None] - boundaries).min(axis=1) > _NEAR * (uniform[1] - uniform[0])
+    is_far = np.abs(uniform[:, None] - boundaries).min(axis=1) > _MIN_BOUNDARY_DISTANCE * (uniform[1] - uniform[0])
     return merge(boundaries, uniform[is_far])

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING
 import casadi as ca
 import numpy as np
 
-from castfit._support.casadi_functions import Built
+from castfit._support.casadi_functions import PerObjectCache
 from castfit._support.records import dataclass
-from castfit.integrate.lanes import merge, snap
+from castfit.integrate.lanes import merge, snap_times
 from castfit.problem.lie_derivatives import graph_of
 from castfit.solve.staged import (
     ChainValues,
@@ -37,13 +37,13 @@ from castfit.solve.staged import (
     Linearization,
     Multipliers,
     Specification,
-    lay_out,
-    locked,
+    build_layout,
+    read_only_copy,
 )
-from castfit.transcribe.elements import Elements, Equations, LocalDerivatives, Table, signals, table
+from castfit.transcribe.elements import ElementConstants, PointEquations, LocalDerivatives, CollocationScheme, signals, table
 from castfit.transcribe.experiment_trajectories import as_measured
-from castfit.transcribe.observation import Measured, PointwiseExpressions, constrained, measured_by
-from castfit.transcribe.stage_division import Division, Staging, arrange, divided
+from castfit.transcribe.observation import MeasurementRows, PointwiseExpressions, active_constraint_mask, measurement_rows
+from castfit.transcribe.stage_division import StageDivision, StagedMeasurements, arrange, divide_all
 from castfit.transcribe.transcribed_problem import TranscribedProblem, parameter_scale, relations_of, variable_bounds
 
 if TYPE_CHECKING:
@@ -51,17 +51,17 @@ if TYPE_CHECKING:
     from castfit._support.sparse_rows import SparseRows
     from castfit.model.model import System
     from castfit.problem.compiled_experiments import Condition
-    from castfit.problem.compiled_problem import Posed
-    from castfit.problem.parameter_map import Natural
+    from castfit.problem.compiled_problem import CompiledProblem
+    from castfit.problem.parameter_map import NaturalValues
 
     Trajectory = Callable[..., tuple[Array, Array]]
 
-_EQUATIONS: Built[Posed, Equations] = Built()
+_EQUATIONS: PerObjectCache[CompiledProblem, PointEquations] = PerObjectCache()
 """The functions of each problem, built once however many fits use them."""
 
 
 def collocation_problem(
-    problem: Posed,
+    problem: CompiledProblem,
     edges: Sequence[Array],
     *,
     theta: Array,
@@ -79,8 +79,8 @@ def collocation_problem(
     """
     problem, scheme_table = problem.posed, table(scheme, degree)
     equations = _EQUATIONS.get(problem, _equations)
-    refined = [merge(e, snap(c.breakpoints, e)) for e, c in zip(edges, problem.conditions, strict=True)]
-    divisions = divided(problem, refined, theta)
+    refined = [merge(e, snap_times(c.breakpoints, e)) for e, c in zip(edges, problem.conditions, strict=True)]
+    divisions = divide_all(problem, refined, theta)
     stagings = [arrange(c, d.edges, d.after) for c, d in zip(problem.conditions, divisions, strict=True)]
     elements = [
         _elements(problem, i, staging, division, scheme_table, relative=equations.relative)
@@ -111,7 +111,7 @@ def collocation_problem(
 
 
 @dataclass
-class _Memory:
+class _PointCache:
     """Cache of the last point that was evaluated, and of the results there."""
 
     key: bytes = b""
@@ -119,7 +119,7 @@ class _Memory:
     evaluation: Evaluation | None = None
     linearization: Linearization | None = None
     slopes: tuple[LocalDerivatives, ...] = ()
-    naturals: tuple[Natural, ...] = ()
+    naturals: tuple[NaturalValues, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -148,9 +148,9 @@ class CollocationProblem(TranscribedProblem):
 
     def __init__(
         self,
-        problem: Posed,
-        equations: Equations,
-        elements: tuple[Elements, ...],
+        problem: CompiledProblem,
+        equations: PointEquations,
+        elements: tuple[ElementConstants, ...],
         layout: Layout,
         lower: Array,
         upper: Array,
@@ -160,32 +160,32 @@ class CollocationProblem(TranscribedProblem):
     ) -> None:
         self._pose(problem, layout, signal, layout.theta(start))
         self.equations, self.elements = equations, elements
-        self.lower, self.upper, self.scale, self.start = locked(lower), locked(upper), locked(scale), locked(start)
+        self.lower, self.upper, self.scale, self.start = read_only_copy(lower), read_only_copy(upper), read_only_copy(scale), read_only_copy(start)
         self._bent = False  # whether Hessians are asked for, which go on from slopes at points
         self._forget()
         self._start_eliminated()
 
     def _forget(self) -> None:
-        self._memory = _Memory()
+        self._memory = _PointCache()
 
     def _apart(self) -> CollocationProblem:
         other = copy(self)
         other._forget()
         return other
 
-    def _worth(self, v: Array) -> Iterator[tuple[Measured, Array]]:
+    def _worth(self, v: Array) -> Iterator[tuple[MeasurementRows, Array]]:
         for i, (e, chain, natural) in enumerate(zip(self.elements, self.layout.chains, self._naturals(v), strict=True)):
             neutral = replace(natural, p=self._projection.neutral(i, natural.p))
             observed = e.slopes(self.equations, neutral, *chain.local(v)[1:]).observed
             yield e.measured, observed[..., : e.n_e] * self.magnitude
 
     @property
-    def table(self) -> Table:
+    def table(self) -> CollocationScheme:
         """The collocation table of all elements."""
         return self.elements[0].table
 
     @property
-    def divisions(self) -> tuple[Division, ...]:
+    def divisions(self) -> tuple[StageDivision, ...]:
         """The elements of each experiment."""
         return tuple(elements.division for elements in self.elements)
 
@@ -262,7 +262,7 @@ class CollocationProblem(TranscribedProblem):
                 inner = e.inner_by_quantities(self.equations, natural, s, w)
             yield QuantitySlopes(rows, inner, ends, natural.da)
 
-    def _seen(self, v: Array) -> Iterator[tuple[Measured, Array]]:
+    def _seen(self, v: Array) -> Iterator[tuple[MeasurementRows, Array]]:
         naturals = self._recall(v).naturals
         for elements, chain, natural in zip(self.elements, self.layout.chains, naturals, strict=True):
             yield elements.measured, elements.seen(self.equations, elements.parameters(natural), *chain.local(v)[1:])
@@ -293,20 +293,20 @@ class CollocationProblem(TranscribedProblem):
             for elements, edges, chain in zip(self.elements, self.times(v), self.layout.chains, strict=True)
         )
 
-    def _recall(self, v: Array) -> _Memory:
+    def _recall(self, v: Array) -> _PointCache:
         key = self._projection.key(v)
         if key != self._memory.key:
             v = self._projected(v) if self.eliminated.size else v.copy()
-            self._memory = _Memory(key, v, naturals=self._naturals(v))
+            self._memory = _PointCache(key, v, naturals=self._naturals(v))
         return self._memory
 
-    def _naturals(self, v: Array) -> tuple[Natural, ...]:
+    def _naturals(self, v: Array) -> tuple[NaturalValues, ...]:
         return tuple(c.link.natural(v[c.theta]) for c in self.problem.conditions)
 
     def _projected(self, v: Array) -> Array:
         naturals = self._naturals(v)
 
-        def observe(of_p: Sequence[Array]) -> Iterator[tuple[Measured, Array]]:
+        def observe(of_p: Sequence[Array]) -> Iterator[tuple[MeasurementRows, Array]]:
             for e, chain, natural, p in zip(self.elements, self.layout.chains, naturals, of_p, strict=True):
                 parameters = e.parameters(replace(natural, p=p))
                 yield e.measured, e.seen(self.equations, parameters, *chain.local(v)[1:]).copy()
@@ -380,7 +380,7 @@ class CollocationProblem(TranscribedProblem):
         return list(failures.values())
 
 
-def _equations(problem: Posed) -> Equations:
+def _equations(problem: CompiledProblem) -> PointEquations:
     system, free = problem.model.system, problem.free_parameters
     conditions = problem.conditions
     rates = [level.parameter for c in conditions for level in c.schedule.levels if c.link.moving_events[level.height]]
@@ -393,13 +393,13 @@ def _equations(problem: Posed) -> Equations:
         system, observed = _in_relative_time(system, observed)
         free = np.append(free, [n_p, n_p + 1])
     flow = ca.vertcat(system.ode, system.alg)
-    return Equations(
+    return PointEquations(
         PointwiseExpressions(system, flow, free), PointwiseExpressions(system, observed, free), free, relative
     )
 
 
 def _in_relative_time(system: System, observed: ca.SX) -> tuple[System, ca.SX]:
-    """Rewrite a system for elements that move: time is tau in [0, 1] (see `Equations`)."""
+    """Rewrite a system for elements that move: time is tau in [0, 1] (see `PointEquations`)."""
     n_u = system.u.numel()
     tau, start, length, origin = (ca.SX.sym(name) for name in ("tau", "start", "length", "origin"))
     cubics = ca.SX.sym("cubics", 4, n_u)
@@ -414,11 +414,11 @@ def _in_relative_time(system: System, observed: ca.SX) -> tuple[System, ca.SX]:
 
 
 def _elements(
-    problem: Posed, i: int, staging: Staging, division: Division, scheme_table: Table, *, relative: bool
-) -> Elements:
+    problem: CompiledProblem, i: int, staging: StagedMeasurements, division: StageDivision, scheme_table: CollocationScheme, *, relative: bool
+) -> ElementConstants:
     """Tabulate the constants of the elements of one experiment; algebraic equations are not scaled yet."""
     condition, edges, tau = problem.conditions[i], staging.edges, staging.tau
-    applies = constrained(problem, i, staging)
+    applies = active_constraint_mask(problem, i, staging)
     n_x, n_z = len(problem.model.states), len(problem.model.algebraic_states)
     cubics = np.zeros((edges.size - 1, len(condition.inputs), 4))
     for j, signal in enumerate(condition.inputs):
@@ -438,7 +438,7 @@ def _elements(
     basis = np.zeros((*tau.shape, scheme_table.degree + 1, n_x + n_z))
     basis[..., :n_x] = scheme_table.state_basis(tau)[..., None]
     basis[:, :, 1:, n_x:] = scheme_table.algebraic_basis(tau)[..., None]
-    return Elements(
+    return ElementConstants(
         table=scheme_table,
         n_x=n_x,
         edges=edges,
@@ -450,7 +450,7 @@ def _elements(
         point_times=point_times,
         point_inputs=point_inputs,
         basis=basis,
-        measured=measured_by(problem, i, staging),
+        measured=measurement_rows(problem, i, staging),
         applies=applies.astype(float),
         division=division,
         relative=relative,
@@ -468,7 +468,7 @@ def _held(controls: Array, point_inputs: Array, condition: Condition) -> Array:
     return out
 
 
-def _start(elements: Elements, condition: Condition, theta: Array, trajectory: Trajectory) -> Array:
+def _start(elements: ElementConstants, condition: Condition, theta: Array, trajectory: Trajectory) -> Array:
     """Return the starting states y (K, d + 1, n_e); the first node is the initial state itself."""
     inner = elements.edges[:-1, None] + elements.table.points * np.diff(elements.edges)[:, None]
     times = np.concatenate([elements.edges[:-1, None], inner], axis=1)
@@ -492,13 +492,13 @@ def _magnitude(starts: Sequence[Array], unit: Array | None) -> Array:
 
 
 def _scaled(
-    problem: Posed,
-    equations: Equations,
-    elements: Sequence[Elements],
+    problem: CompiledProblem,
+    equations: PointEquations,
+    elements: Sequence[ElementConstants],
     starts: Sequence[Array],
     theta: Array,
     magnitude: Array,
-) -> list[Elements]:
+) -> list[ElementConstants]:
     n_x = elements[0].n_x
     if magnitude.size == n_x:
         return list(elements)
@@ -513,7 +513,7 @@ def _scaled(
     return [replace(e, factor=e.factor * scale) for e in elements]
 
 
-def _layout(problem: Posed, elements: Sequence[Elements], scheme_table: Table) -> Layout:
+def _layout(problem: CompiledProblem, elements: Sequence[ElementConstants], scheme_table: CollocationScheme) -> Layout:
     n_x, n_e = len(problem.model.states), len(problem.model.states) + len(problem.model.algebraic_states)
     limits = np.array([(c.lower, c.upper) for c in problem.path], dtype=float).reshape(-1, 2)
     specifications: list[Specification] = []
@@ -527,14 +527,14 @@ def _layout(problem: Posed, elements: Sequence[Elements], scheme_table: Table) -
                 tuple(c.name for c in problem.path), times,
             )
         )  # fmt: skip
-    return lay_out(problem.names, tuple(specifications), len(problem.groups), relations_of(problem))
+    return build_layout(problem.names, tuple(specifications), len(problem.groups), relations_of(problem))
 
 
 def _pieces(slopes: LocalDerivatives) -> tuple[Array, Array]:
     return slopes.flow, np.concatenate([slopes.rows, slopes.constraints], axis=2)
 
 
-def _interpolant(elements: Elements, edges: Array, y: Array) -> Trajectory:
+def _interpolant(elements: ElementConstants, edges: Array, y: Array) -> Trajectory:
     """Evaluate an experiment's polynomials between boundaries (K + 1,).
 
     A time on a boundary belongs to the element that ends there, or, after events, to that which begins.

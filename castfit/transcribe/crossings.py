@@ -21,33 +21,33 @@ import casadi as ca
 import numpy as np
 
 from castfit.integrate.dense_output import LEFT, POWERS, RIGHT, DenseOutput
-from castfit.integrate.intervals import Enclosure, jumps
-from castfit.problem.event_schedule import StateChange
+from castfit.integrate.intervals import Enclosure, may_jump
+from castfit.problem.event_schedule import EventUpdate
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index, Mask
 
-_DEPTH = 26  # halvings of a step, below which ends alone tell
+_MAX_HALVINGS = 26  # halvings of a step, below which ends alone tell
 _ULPS = 4  # that are not halved
-_MOST = 20_000  # intervals that are looked at together
+_MAX_INTERVALS_PER_BATCH = 20_000  # intervals that are looked at together
 
 
 @dataclass(frozen=True)
-class Suspects:
+class CrossingIntervals:
     """Intervals (n, 2), in order, in one of which something passes zero first, if it does before `end`."""
 
     intervals: Array
     end: float
 
 
-class Differences:
+class TriggerFunctions:
     """The differences g(t, x, u, c) (m,) of all triggers.
 
     smooth : (m,) those that do not jump
     bent : rows of those whose derivatives something moves, and these alone as a function, if there are any
     """
 
-    def __init__(self, all_triggers: StateChange) -> None:
+    def __init__(self, all_triggers: EventUpdate) -> None:
         sizes = [all_triggers.graph.size1_in(i) for i in range(4)]
         t, x, u, c = arguments = [ca.SX.sym(n, size) for n, size in zip("txuc", sizes, strict=True)]
         dx, du = ca.SX.sym("dx", x.numel()), ca.SX.sym("du", u.numel())
@@ -56,11 +56,11 @@ class Differences:
         entries, gradients = ca.vertsplit(g), ca.vertsplit(slopes)
         moving_variables = ca.vertcat(t, x, u)
         self._n_x, self._n_u, self._support = x.numel(), u.numel(), all_triggers.support[:, : 1 + x.numel() + u.numel()]
-        self.smooth = np.array([not jumps(entry) for entry in entries], dtype=np.bool_)
+        self.smooth = np.array([not may_jump(entry) for entry in entries], dtype=np.bool_)
         is_linear = np.array([not ca.depends_on(expression, moving_variables) for expression in gradients], dtype=np.bool_)
         self._linear: Mask = self.smooth & is_linear
         rows = np.flatnonzero(~is_linear)
-        self.bent = rows, StateChange.of(arguments, g[rows.tolist()]) if rows.size else None
+        self.bent = rows, EventUpdate.of(arguments, g[rows.tolist()]) if rows.size else None
         self._enclosed: dict[int, tuple[Enclosure, Enclosure, Index]] = {}
         for k in np.flatnonzero(~self._linear).tolist():
             all_variables = ca.vertcat(t, x, u, dx, du, c)
@@ -85,7 +85,7 @@ class Differences:
 
     def suspects(
         self, dense: DenseOutput, inputs: Array, c: Array, evaluation: tuple[Array, Array], signs: Array, noise: Array
-    ) -> Suspects:
+    ) -> CrossingIntervals:
         """Return the intervals in which a difference may change its sign (m,), up to the first certain change.
 
         inputs (K, n_u, 4) : between the times of the dense output, as local cubics
@@ -98,7 +98,7 @@ class Differences:
         active = (self._support & is_moving).any(axis=1)
         linear, nonlinear = np.flatnonzero(active & self._linear), np.flatnonzero(active & ~self._linear)
         if not active.any():
-            return Suspects(np.empty((0, 2)), end)
+            return CrossingIntervals(np.empty((0, 2)), end)
         g, slopes = evaluation
         needed = is_moving[1:] & self._support[active, 1:].any(axis=0)
         states, signals = np.flatnonzero(needed[: self._n_x]), np.flatnonzero(needed[self._n_x :])
@@ -108,11 +108,11 @@ class Differences:
         linear_slopes = slopes[linear][:, places]
         elapsed = (times[:-1, None] - times[0]) + widths[:, None] * np.arange(5) / 4
         rows = g[linear] + (moving - moving[0, 0]) @ linear_slopes.T + elapsed[:, :, None] * slopes[linear, 0]
-        polynomials = _Cuts(times[:-1], times[1:], rows, moving if nonlinear.size else moving[:, :, :0])
+        polynomials = _IntervalPolynomials(times[:-1], times[1:], rows, moving if nonlinear.size else moving[:, :, :0])
         constant_values = np.concatenate([[0.0], dense.x[0], np.zeros(2 * self._n_u + self._n_x), c])
         s, noise_levels = (a[np.concatenate([linear, nonlinear])] for a in (signs, noise))
         intervals: list[Array] = []
-        for depth in range(_DEPTH + 1):
+        for depth in range(_MAX_HALVINGS + 1):
             bounds = self._bounds(polynomials, nonlinear, places, constant_values)
             is_candidate = ((s * bounds[0] <= 0) | (s * bounds[1] <= 0)) & (np.maximum(-bounds[0], bounds[1]) > noise_levels)
             is_remaining = (polynomials.begin < end) & is_candidate.any(axis=1)
@@ -125,7 +125,7 @@ class Differences:
             end = min(end, float(polynomials.end[is_crossing.any(axis=1)].min(initial=np.inf)))
             is_remaining = (polynomials.begin < end) & is_candidate.any(axis=1)
             is_smallest = polynomials.end - polynomials.begin <= _ULPS * np.spacing(np.abs(polynomials.end))
-            is_smallest |= depth == _DEPTH
+            is_smallest |= depth == _MAX_HALVINGS
             is_candidate &= ~is_smallest[:, None] | is_crossing | (s * g1 <= 0) | ((s * rate0 < 0) & (s * rate1 > 0))
             is_remaining &= is_candidate.any(axis=1)
             is_resolved = is_remaining & (is_smallest | (is_crossing | ~is_candidate).all(axis=1))
@@ -134,15 +134,15 @@ class Differences:
             if not is_unresolved.any():
                 break
             polynomials = polynomials.some(is_unresolved)
-            if polynomials.begin.size > _MOST:  # what is later is looked at later
-                end = float(np.partition(polynomials.begin, _MOST)[_MOST])
+            if polynomials.begin.size > _MAX_INTERVALS_PER_BATCH:  # what is later is looked at later
+                end = float(np.partition(polynomials.begin, _MAX_INTERVALS_PER_BATCH)[_MAX_INTERVALS_PER_BATCH])
                 polynomials = polynomials.some(polynomials.begin < end)
             polynomials = polynomials.halved()
         all_intervals = np.concatenate([np.empty((0, 2)), *intervals])
         all_intervals = all_intervals[np.argsort(all_intervals[:, 0], kind="stable")]
-        return Suspects(all_intervals[all_intervals[:, 0] < end], end)
+        return CrossingIntervals(all_intervals[all_intervals[:, 0] < end], end)
 
-    def _bounds(self, polynomials: _Cuts, nonlinear: Index, places: Index, constant_values: Array) -> tuple[Array, Array, Array]:
+    def _bounds(self, polynomials: _IntervalPolynomials, nonlinear: Index, places: Index, constant_values: Array) -> tuple[Array, Array, Array]:
         """Return bounds of all differences, and where they may jump, (N, m) each."""
         low, high = polynomials.rows.min(axis=1), polynomials.rows.max(axis=1)
         jump = np.zeros(low.shape)
@@ -159,7 +159,7 @@ class Differences:
         return np.concatenate(lows, axis=1), np.concatenate(highs, axis=1), np.concatenate(jumping, axis=1)
 
     def _courses(
-        self, polynomials: _Cuts, nonlinear: Index, places: Index, constant_values: Array, jump: Array
+        self, polynomials: _IntervalPolynomials, nonlinear: Index, places: Index, constant_values: Array, jump: Array
     ) -> tuple[Array, Array, Array, Array, Mask]:
         """Return differences and rates at both ends, and whether they surely rise or fall in between, (N, m) each."""
         steps = np.diff(polynomials.rows, axis=1)
@@ -180,7 +180,7 @@ class Differences:
 
 
 @dataclass(frozen=True)
-class _Cuts:
+class _IntervalPolynomials:
     """Intervals from begin to end (N,) with coefficients of linear differences and of what others need, (N, 5, n)."""
 
     begin: Array
@@ -188,18 +188,18 @@ class _Cuts:
     rows: Array
     moving: Array
 
-    def some(self, mask: Mask) -> _Cuts:
+    def some(self, mask: Mask) -> _IntervalPolynomials:
         """Return the selected intervals."""
-        return self if mask.all() else _Cuts(self.begin[mask], self.end[mask], self.rows[mask], self.moving[mask])
+        return self if mask.all() else _IntervalPolynomials(self.begin[mask], self.end[mask], self.rows[mask], self.moving[mask])
 
-    def halved(self) -> _Cuts:
+    def halved(self) -> _IntervalPolynomials:
         """Return both halves of each."""
         middle = 0.5 * (self.begin + self.end)
         rows, moving = (
             np.concatenate([np.einsum("ij,kjn->kin", half, a) for half in (LEFT, RIGHT)])
             for a in (self.rows, self.moving)
         )
-        return _Cuts(np.concatenate([self.begin, middle]), np.concatenate([middle, self.end]), rows, moving)
+        return _IntervalPolynomials(np.concatenate([self.begin, middle]), np.concatenate([middle, self.end]), rows, moving)
 
     def box(self, constant_values: Array, places: Index, n: int) -> tuple[Array, Array]:
         """Return bounds of (t, x, u, dx, du, c), (N, ...); entries of (t, x, u) outside of `places` are constant.

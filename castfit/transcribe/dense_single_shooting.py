@@ -22,27 +22,27 @@ import numpy as np
 from castfit._support.records import dataclass
 from castfit.integrate import Lanes
 from castfit.integrate.repeated_lanes import RepeatedLanes
-from castfit.problem.parameter_map import Natural, natural_value
+from castfit.problem.parameter_map import NaturalValues, natural_value
 from castfit.solve.staged import ChainValues, DenseRows, Evaluation, Jacobians
-from castfit.transcribe.batched_maps import Linked, linked
-from castfit.transcribe.observation import Measured
-from castfit.transcribe.segments import Integration, Sweep
+from castfit.transcribe.batched_maps import BatchedLinks, batch_links
+from castfit.transcribe.observation import MeasurementRows
+from castfit.transcribe.segments import Integration, IntegratedPoints
 from castfit.transcribe.transcribed_problem import likeliest_sigma
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index, Mask
     from castfit.integrate import Trajectories
     from castfit.integrate.lanes import Sensitivities
-    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.compiled_problem import CompiledProblem
     from castfit.problem.prior_rows import PriorRows
     from castfit.solve.staged import Layout
     from castfit.transcribe.observation import PointwiseExpressions
-    from castfit.transcribe.segments import Arranged, Segments
+    from castfit.transcribe.segments import IntegrationPlan, Segments
     from castfit.transcribe.variable_projection import Projection
 
 
 @dataclass(frozen=True)
-class Given:
+class ShootingData:
     """Inputs that a shooting problem passes to its dense evaluator.
 
     units, z_start : per experiment, magnitudes of all states, and the guess of algebraic ones (1, n_z)
@@ -50,9 +50,9 @@ class Given:
     scale : (n_theta,);  sigma : floor and ceiling of unknown ones, (n_groups,) each
     """
 
-    posed: Posed
+    posed: CompiledProblem
     layout: Layout
-    laid: Arranged
+    laid: IntegrationPlan
     expressions: PointwiseExpressions
     units: Sequence[Array]
     z_start: Sequence[Array]
@@ -62,7 +62,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class _Flight:
+class _IntegrationGroup:
     """Experiments that are integrated together.
 
     of (L,) : which;  lanes : all that does not depend on theta
@@ -97,11 +97,11 @@ class _Flight:
 
 
 @dataclass(frozen=True)
-class _Block:
+class _WeightedBlock:
     """Points whose values are weighted in one go: of one experiment, or of several whose rows are alike."""
 
     points: slice
-    measured: Measured
+    measured: MeasurementRows
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class DenseResiduals:
 
 
 @dataclass(frozen=True)
-class _Flown:
+class _IntegratedStates:
     """Results at a point that do not depend on the data: values, and sensitivities if already integrated.
 
     found : of the last point where states had to be integrated; they have not moved since
@@ -148,14 +148,14 @@ class _Flown:
 
 
 @dataclass(frozen=True)
-class Reading:
+class PointData:
     """Evaluation of the cost and the residuals at a point.
 
     excess : what the cost has beyond half the squares;  surplus : the part that is not of unknown sigmas;  beyond : of
     each experiment
     """
 
-    flown: _Flown
+    flown: _IntegratedStates
     cost: float
     r: Array
     sigma: Array
@@ -173,7 +173,7 @@ class DenseSingleShooting:
     integrations : how often states were integrated; they are kept where only outputs and noise move
     """
 
-    def __init__(self, shooting_data: Given, links: Linked) -> None:
+    def __init__(self, shooting_data: ShootingData, links: BatchedLinks) -> None:
         self._given, self._links = shooting_data, links
         problem, layout, chains = shooting_data.posed, shooting_data.layout, shooting_data.laid.chains
         system = problem.model.system
@@ -210,23 +210,23 @@ class DenseSingleShooting:
         all_parameters, all_states = np.ones(self._n_p, dtype=np.bool_), np.ones(self._n_x, dtype=np.bool_)
         flows = [all_parameters if c.link.flow is None else c.link.flow for c in problem.conditions]
         self._flow = np.array([np.concatenate([flow, all_states]) for flow in flows])
-        self._last: Reading | None = None
-        self._flown: _Flown | None = None
+        self._last: PointData | None = None
+        self._flown: _IntegratedStates | None = None
         self.integrations = 0
         self._costs: dict[bytes, float | None] = {}
 
     @classmethod
-    def of(cls, given: Given) -> DenseSingleShooting | None:
+    def of(cls, given: ShootingData) -> DenseSingleShooting | None:
         """Return the evaluator; None if it does not apply, as with events, several pieces, or relations."""
         problem, plan = given.posed, given.laid
         is_single_piece = len(plan.rounds) == 1 and all(chain.division.plain and len(chain.pieces) == 1 for chain in plan.chains)
         if not is_single_piece or problem.relations:
             return None
         covers_all_points = all(chain.pieces[0].points.size == chain.staging.times.size for chain in plan.chains)
-        links = linked(problem.model, problem.conditions) if covers_all_points and problem.conditions else None
+        links = batch_links(problem.model, problem.conditions) if covers_all_points and problem.conditions else None
         return None if links is None else cls(given, links)
 
-    def measuring(self, problem: Posed, chains: Sequence[Segments]) -> DenseSingleShooting:
+    def measuring(self, problem: CompiledProblem, chains: Sequence[Segments]) -> DenseSingleShooting:
         """Return the evaluator for other data at the same points; the last integration is reused."""
         other = copy(self)
         other._given = replace(self._given, posed=problem, laid=replace(self._given.laid, chains=tuple(chains)))
@@ -234,7 +234,7 @@ class DenseSingleShooting:
         other._last, other._costs = None, {}
         return other
 
-    def integrated_by(self, plan: Arranged) -> DenseSingleShooting:
+    def integrated_by(self, plan: IntegrationPlan) -> DenseSingleShooting:
         """Return the evaluator with the integrators of another arrangement of the same pieces."""
         other = copy(self)
         pairs = zip(plan.rounds[0], self._flights, strict=True)
@@ -272,7 +272,7 @@ class DenseSingleShooting:
         derivatives = None if point_data is None else self._by_theta(point_data)
         return None if point_data is None or derivatives is None else self._assembled(v, point_data, derivatives[0])
 
-    def evaluation(self, v: Array, point_data: Reading) -> Evaluation:
+    def evaluation(self, v: Array, point_data: PointData) -> Evaluation:
         """Return a reading at v as the evaluation of a staged problem."""
         prior = point_data.prior
         of_chains = zip(self._rows, self._constrained(point_data.flown.g), point_data.beyond, strict=True)
@@ -285,7 +285,7 @@ class DenseSingleShooting:
             related_jacobian=np.empty((0, v.size)), prior_curved=prior.curved,
         )  # fmt: skip
 
-    def jacobians(self, point_data: Reading) -> tuple[tuple[Jacobians, ...], int, Index] | None:
+    def jacobians(self, point_data: PointData) -> tuple[tuple[Jacobians, ...], int, Index] | None:
         """Return derivatives of standardised rows by experiment, how many another integrator has integrated, the steps.
 
         Of steps that is all and explicit ones (2,).  None where something cannot be computed.
@@ -300,7 +300,7 @@ class DenseSingleShooting:
             out.append(Jacobians(by_s, by_s, scaled_block[None], *of_none, *of_none, c_s, c_s, c_q[None], by_q[0]))
         return tuple(out), derivatives[1], derivatives[2]
 
-    def sweep(self, point_data: Reading) -> Sweep:
+    def sweep(self, point_data: PointData) -> IntegratedPoints:
         """Return the integration results, arranged by experiment."""
         plan = self._given.laid
         x, z, end = ([values[None, points] for points in self._chains] for values in (point_data.flown.x, point_data.flown.z, point_data.flown.x))
@@ -309,9 +309,9 @@ class DenseSingleShooting:
             runs.append(Integration(group.integrator, group.members, group.parts, lanes, states))
             for lane, i in enumerate(cast("list[int]", integration_group.of.tolist())):
                 end[i] = states.x[lane, -1:]
-        return Sweep(plan, x, z, end, runs, ())
+        return IntegratedPoints(plan, x, z, end, runs, ())
 
-    def observed(self, point_data: Reading) -> list[Array]:
+    def observed(self, point_data: PointData) -> list[Array]:
         """Return the observed outputs and spreads, (1, M, n_g) per experiment."""
         return [point_data.flown.g[None, points, : self._n_g] for points in self._chains]
 
@@ -320,7 +320,7 @@ class DenseSingleShooting:
         return [g[points, self._n_g :].ravel() for points in self._chains]
 
     @np.errstate(all="ignore")  # wild trial points overflow
-    def read(self, v: Array, *, with_sensitivities: bool = False) -> Reading | None:
+    def read(self, v: Array, *, with_sensitivities: bool = False) -> PointData | None:
         """Evaluate the problem at v (n_theta,); None if an evaluation fails.
 
         Where derivatives will be asked for as well, states are integrated `with_sensitivities` with them, if they are not known.
@@ -328,7 +328,7 @@ class DenseSingleShooting:
         integrated = self._fly(v, with_sensitivities=with_sensitivities)
         return None if integrated is None else self._weighted(v, integrated)
 
-    def _fly(self, v: Array, *, with_sensitivities: bool = False) -> _Flown | None:
+    def _fly(self, v: Array, *, with_sensitivities: bool = False) -> _IntegratedStates | None:
         key = v.tobytes()
         if self._flown is not None and self._flown.key == key:
             return self._flown
@@ -370,7 +370,7 @@ class DenseSingleShooting:
                 z[integration_group.points] = integration_group.picked(states.z)
             trajectories.append((lanes, states))
         self.integrations += 1
-        self._flown = _Flown(key, natural, y, by_n, tuple(trajectories), x, z, self._shown(x, z, y), slopes)
+        self._flown = _IntegratedStates(key, natural, y, by_n, tuple(trajectories), x, z, self._shown(x, z, y), slopes)
         return self._flown
 
     def _shown(self, x: Array, z: Array, y: Array) -> Array:
@@ -386,18 +386,18 @@ class DenseSingleShooting:
         dy = None if integrated is None else self._links.slopes_at(integrated.by_n, np.where(self._log, integrated.natural, 1.0))
         if integrated is None or dy is None:
             return None
-        chains, n_p, naturals = self._given.laid.chains, self._n_p, list[Natural]()
+        chains, n_p, naturals = self._given.laid.chains, self._n_p, list[NaturalValues]()
         for chain, start, y in zip(self._given.layout.chains, self._links.starts[:-1], integrated.y, strict=True):
             by_q = dy[start:][: y.size * chain.theta.size].reshape(y.size, chain.theta.size)
-            naturals.append(Natural(y[:n_p], by_q[:n_p], y[n_p:], by_q[n_p:]))
+            naturals.append(NaturalValues(y[:n_p], by_q[:n_p], y[n_p:], by_q[n_p:]))
 
-        def observe(of_p: Sequence[Array]) -> Iterator[tuple[Measured, Array]]:
+        def observe(of_p: Sequence[Array]) -> Iterator[tuple[MeasurementRows, Array]]:
             g = self._shown(integrated.x, integrated.z, np.array(of_p))
             yield from ((c.measured, g[None, points]) for c, points in zip(chains, self._chains, strict=True))
 
         return projection.projected(v, naturals, observe)
 
-    def _weighted(self, v: Array, integrated: _Flown) -> Reading | None:
+    def _weighted(self, v: Array, integrated: _IntegratedStates) -> PointData | None:
         if integrated.g.shape[1] > self._n_g and not _finite(self._constrained(integrated.g), self._bounded_of):
             return None
         block_rows = [block.measured.rows(integrated.g[None, block.points]) for block in self._blocks]
@@ -418,10 +418,10 @@ class DenseSingleShooting:
             r, excess = r * inverse, of_sigma + surplus
         squares = float(prior.rows @ prior.rows) + sum([float(r[rows] @ r[rows]) for rows in self._rows])
         cost = 0.5 * squares + (excess + prior.excess)
-        return Reading(integrated, cost, r, sigma, inverse, 0.5 * squares, excess, surplus, chain_excesses, prior)
+        return PointData(integrated, cost, r, sigma, inverse, 0.5 * squares, excess, surplus, chain_excesses, prior)
 
     @np.errstate(all="ignore")
-    def _by_theta(self, point_data: Reading) -> tuple[list[tuple[Array, Array]], int, Index] | None:
+    def _by_theta(self, point_data: PointData) -> tuple[list[tuple[Array, Array]], int, Index] | None:
         """Return the derivatives from `_chained`, the number of rescued lanes, and the numbers of steps."""
         slope = np.where(self._log, point_data.flown.natural, 1.0)
         dy = self._links.slopes_at(point_data.flown.by_n, slope)
@@ -455,7 +455,7 @@ class DenseSingleShooting:
         return None if blocks is None else (blocks, rescued, steps)
 
     def _chained(
-        self, point_data: Reading, dy: Array, dx: Sequence[Array], dz: Sequence[Array]
+        self, point_data: PointData, dy: Array, dx: Sequence[Array], dz: Sequence[Array]
     ) -> list[tuple[Array, Array]] | None:
         """Return the derivatives of each experiment's rows and path constraints by its quantities."""
         if self._picks is not None:
@@ -501,7 +501,7 @@ class DenseSingleShooting:
             out.append(chain_blocks)
         return out
 
-    def _assembled(self, v: Array, point_data: Reading, blocks: Sequence[tuple[Array, Array]]) -> DenseRows:
+    def _assembled(self, v: Array, point_data: PointData, blocks: Sequence[tuple[Array, Array]]) -> DenseRows:
         """Assemble the dense rows: rows of priors first, then the measured rows."""
         row = point_data.prior.rows.size
         E = np.zeros((row + int(np.count_nonzero(self._mask)), v.size))
@@ -535,8 +535,8 @@ def _finite(arrays: Sequence[Array], selections: Sequence[slice | Index]) -> boo
     return all(bool(np.logical_and.reduce(np.isfinite(a[rows]), axis=None)) for a, rows in zip(arrays, selections, strict=True))
 
 
-def _flights(shooting_data: Given, ends: Index, n_y: int, starts: Index) -> tuple[_Flight, ...]:
-    out: list[_Flight] = []
+def _flights(shooting_data: ShootingData, ends: Index, n_y: int, starts: Index) -> tuple[_IntegrationGroup, ...]:
+    out: list[_IntegrationGroup] = []
     n_p = shooting_data.posed.model.system.p.numel()
     for group in shooting_data.laid.rounds[0]:
         members = [i for i, _ in group.members]
@@ -567,14 +567,14 @@ def _flights(shooting_data: Given, ends: Index, n_y: int, starts: Index) -> tupl
         )
         directions = np.concatenate(sources), np.concatenate(places)
         lanes = RepeatedLanes(group.integrator, constant_lanes)
-        out.append(_Flight(np.array(members), lanes, lane, output_index, points, directions, size, covers_all_points))
+        out.append(_IntegrationGroup(np.array(members), lanes, lane, output_index, points, directions, size, covers_all_points))
     return tuple(out)
 
 
-def _blocks(measurements: Sequence[Measured], ends: Index) -> tuple[_Block, ...]:
+def _blocks(measurements: Sequence[MeasurementRows], ends: Index) -> tuple[_WeightedBlock, ...]:
     """Take the experiments together whose values are weighted and nothing else."""
     if len(measurements) > 1 and not any(m.slots for m in measurements):
         target, weight = (np.concatenate([getattr(m, name) for m in measurements], axis=1) for name in ("target", "weight"))
-        combined = Measured(target, weight, (), measurements[0].n_g, measurements[0].names, measurements[0].group)
-        return (_Block(slice(0, int(ends[-1])), combined),)
-    return tuple(_Block(slice(*pair), m) for pair, m in zip(pairwise(ends.tolist()), measurements, strict=True))
+        combined = MeasurementRows(target, weight, (), measurements[0].n_g, measurements[0].names, measurements[0].group)
+        return (_WeightedBlock(slice(0, int(ends[-1])), combined),)
+    return tuple(_WeightedBlock(slice(*pair), m) for pair, m in zip(pairwise(ends.tolist()), measurements, strict=True))

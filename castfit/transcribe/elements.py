@@ -30,7 +30,7 @@ import numpy as np
 
 from castfit._support.records import dataclass
 from castfit._support.sparse_rows import SparseRows
-from castfit._support.status import check, suggest
+from castfit._support.status import raise_if_mistakes, suggest
 from castfit.integrate import shift_cubics
 from castfit.solve.staged import ChainValues
 
@@ -38,18 +38,18 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from castfit._support.arrays import Array, Index, Mask
-    from castfit.problem.parameter_map import Natural
-    from castfit.transcribe.observation import Measured, PointwiseExpressions
-    from castfit.transcribe.stage_division import Division
+    from castfit.problem.parameter_map import NaturalValues
+    from castfit.transcribe.observation import MeasurementRows, PointwiseExpressions
+    from castfit.transcribe.stage_division import StageDivision
 
 
 SCHEMES = ("radau", "legendre")
-_NEWTON = 8  # iterations: five reach the last digit for any degree
+_NEWTON_ITERATIONS = 8  # iterations: five reach the last digit for any degree
 MAX_DEGREE = 11  # two more than elements may have: their errors are seen by that
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class CollocationScheme:
     """One collocation scheme of one degree, with its points c (d,) in units of the element; get it from `table`."""
 
     scheme: str
@@ -92,16 +92,16 @@ class Table:
 
 
 @cache
-def table(scheme: str, degree: int) -> Table:
+def table(scheme: str, degree: int) -> CollocationScheme:
     """Return the table of a scheme, "radau" or "legendre", with 1 to 11 collocation points."""
     mistakes: list[str] = []
     if scheme not in SCHEMES:
         mistakes.append(f"scheme '{scheme}' is not known: {suggest(scheme, SCHEMES)}")
     if degree not in range(1, MAX_DEGREE + 1):
         mistakes.append(f"degree is {degree}; give an integer from 1 to {MAX_DEGREE}")
-    check("Collocation", mistakes)
+    raise_if_mistakes("Collocation", mistakes)
     points = _gauss(degree)[0] if scheme == "legendre" else _radau_points(degree)
-    return Table(scheme, degree, points)
+    return CollocationScheme(scheme, degree, points)
 
 
 def _gauss(n: int) -> tuple[Array, Array]:
@@ -115,7 +115,7 @@ def _radau_points(n: int) -> Array:
     Its derivative is n (P_n + P_{n-1}) / (1 + x), with which it shares no zero.
     """
     x = np.cos(2.0 * np.pi * np.arange(n - 1, 0, -1) / (2 * n - 1))
-    for _ in range(_NEWTON):
+    for _ in range(_NEWTON_ITERATIONS):
         previous, current = np.ones(n - 1), x
         for k in range(2, n + 1):
             previous, current = current, ((2 * k - 1) * x * current - (k - 1) * previous) / k
@@ -142,7 +142,7 @@ def _differentiation(nodes: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Equations:
+class PointEquations:
     """The model as seen from a point: (ode, alg) at collocation points, (outputs, constraints) at measured points.
 
     Where elements move with estimated times, `relative`: time is tau in [0, 1], beginning and length of the element are
@@ -178,7 +178,7 @@ class Blocks:
 
 
 @dataclass(frozen=True)
-class Elements:
+class ElementConstants:
     """Constants of the elements of one experiment, with boundaries `edges` (K + 1,).
 
     cubics (K, n_u, 4) : the inputs on each element, by powers of the time since its start
@@ -191,7 +191,7 @@ class Elements:
     relative : whether elements move, as `Equations.relative`
     """
 
-    table: Table
+    table: CollocationScheme
     n_x: int
     edges: Array
     cubics: Array
@@ -202,12 +202,12 @@ class Elements:
     point_times: Array
     point_inputs: Array
     basis: Array
-    measured: Measured
+    measured: MeasurementRows
     applies: Array
-    division: Division
+    division: StageDivision
     relative: bool = False
 
-    def parameters(self, natural: Natural) -> Array:
+    def parameters(self, natural: NaturalValues) -> Array:
         """Return the parameters at points: (n_p,), or of each element (K, 1, n_p)."""
         if self.relative:
             edges = self.division.at(natural.e)
@@ -215,7 +215,7 @@ class Elements:
             return np.hstack([self.division.stage_parameters(natural.p, natural.e), span])[:, None]
         return self.division.stage_parameters(natural.p, natural.e)[:, None] if any(self.division.levels) else natural.p
 
-    def parameter_slopes(self, natural: Natural, free: Index) -> Array:
+    def parameter_slopes(self, natural: NaturalValues, free: Index) -> Array:
         """Return the derivatives of the free parameters, (1 | K, n_free, n_q)."""
         if self.relative:
             edges = self.division.weight @ natural.de
@@ -239,7 +239,7 @@ class Elements:
             by_e += division.weight[:-1].T @ (start - length) + division.weight[1:].T @ length
         return by_p, by_e
 
-    def at(self, e: Array) -> Elements:
+    def at(self, e: Array) -> ElementConstants:
         """Return the elements where they are for rows e (n_e,) of events."""
         edges = self.division.at(e)
         if np.array_equal(edges, self.edges):
@@ -267,7 +267,7 @@ class Elements:
         y[:, 1:] = w.reshape(s.shape[0], -1, self.n_e)
         return y
 
-    def values(self, equations: Equations, natural: Natural, s: Array, w: Array) -> ChainValues:
+    def values(self, equations: PointEquations, natural: NaturalValues, s: Array, w: Array) -> ChainValues:
         """Evaluate all functions at nodes s, inner variables w."""
         y, stages, p = self.states(s, w), s.shape[0], self.parameters(natural)
         d = self.defects(equations, y, p)
@@ -290,21 +290,21 @@ class Elements:
             excess=excess,
         )
 
-    def defects(self, equations: Equations, y: Array, p: Array) -> Array:
+    def defects(self, equations: PointEquations, y: Array, p: Array) -> Array:
         """Evaluate the inner equations at states y and `parameters` p, (K, d, n_e)."""
         d = self.factor * equations.flow.values(*self._collocation(y, p))
         d[..., : self.n_x] -= np.einsum("ij,kje->kie", self.table.derivative, y[..., : self.n_x])
         return d
 
-    def flow(self, equations: Equations, y: Array, p: Array) -> Array:
+    def flow(self, equations: PointEquations, y: Array, p: Array) -> Array:
         """Evaluate the derivatives of the model's equations at states y, factors included, (K, d, n_e, n_l)."""
         return self.factor[..., None] * equations.flow.jacobian(*self._collocation(y, p))
 
-    def seen(self, equations: Equations, p: Array, s: Array, w: Array) -> Array:
+    def seen(self, equations: PointEquations, p: Array, s: Array, w: Array) -> Array:
         """Evaluate outputs and spreads at the measured points, (K, M, n_g)."""
         return equations.observed.values(*self._measured(self.states(s, w), p))[..., : self.measured.n_g]
 
-    def slopes(self, equations: Equations, natural: Natural, s: Array, w: Array) -> LocalDerivatives:
+    def slopes(self, equations: PointEquations, natural: NaturalValues, s: Array, w: Array) -> LocalDerivatives:
         """Evaluate the derivatives at all points, factors and weights included."""
         y, n_g, p = self.states(s, w), self.measured.n_g, self.parameters(natural)
         observed = equations.observed.jacobian(*self._measured(y, p))
@@ -321,7 +321,7 @@ class Elements:
         by_q = slopes.flow[..., n_e:] @ dp[:, None]
         return Blocks(by_s, self.inner_matrix(slopes.flow), by_q.reshape(stages, rows, -1))
 
-    def inner_by_quantities(self, equations: Equations, natural: Natural, s: Array, w: Array) -> SparseRows:
+    def inner_by_quantities(self, equations: PointEquations, natural: NaturalValues, s: Array, w: Array) -> SparseRows:
         """Return the derivative of d by q alone, (K d n_e, n_q), from the entries that are not zero."""
         y, p, dp = self.states(s, w), self.parameters(natural), self.parameter_slopes(natural, equations.free)
         row, column = equations.flow.places
@@ -340,7 +340,7 @@ class Elements:
         columns: Index = np.broadcast_to(q[column_index], rows.shape)
         return SparseRows((points * self.n_e, dp.shape[2]), rows.ravel(), columns.ravel(), values.ravel())
 
-    def observed_by_quantities(self, equations: Equations, natural: Natural, s: Array, w: Array) -> Array | None:
+    def observed_by_quantities(self, equations: PointEquations, natural: NaturalValues, s: Array, w: Array) -> Array | None:
         """Return the derivative of the residuals by q alone, (K, M n_r, n_q); None where they do not depend on q."""
         if (equations.observed.places[1] < self.n_e).all():
             return None
@@ -369,7 +369,7 @@ class Elements:
             linear[:, e, :, e] = -self.table.derivative
         return linear
 
-    def of_table(self, table: Table) -> Elements:
+    def of_table(self, table: CollocationScheme) -> ElementConstants:
         """Return the elements with the collocation points of another table; measured points stay as they are."""
         if self.relative:
             times = np.broadcast_to(table.points[:, None], (self.edges.size - 1, table.degree, 1))
@@ -378,7 +378,7 @@ class Elements:
         times = (self.edges[:-1, None] + offsets)[..., None]
         return replace(self, table=table, times=times, inputs=signals(self.cubics, offsets))
 
-    def end_blocks(self, natural: Natural, s: Array, w: Array) -> Blocks:
+    def end_blocks(self, natural: NaturalValues, s: Array, w: Array) -> Blocks:
         """Assemble the derivatives of the state at the element's end, linear in s and w where nothing happens."""
         stages = self.edges.size - 1
         by_y = np.broadcast_to(self._of_end, (stages, *self._of_end.shape))
@@ -396,7 +396,7 @@ class Elements:
         """Return the contribution of the polynomials to the state at the element's end, (n_x, (d + 1) n_e)."""
         return np.asarray(np.kron(self.table.end, np.eye(self.n_x, self.n_e)), dtype=float)
 
-    def end_curvature(self, natural: Natural, s: Array, w: Array, weight: Array) -> tuple[Array, Array]:
+    def end_curvature(self, natural: NaturalValues, s: Array, w: Array, weight: Array) -> tuple[Array, Array]:
         """Return the Hessian of  weight . states at the ends  by (s, w, q), and what multiplies the curvature of e.
 
         weight (K, n_x); (K, m, m), without the curvature of e, and (n_e,).
@@ -428,9 +428,9 @@ class Elements:
 
     def hessian(
         self,
-        equations: Equations,
+        equations: PointEquations,
         slopes: LocalDerivatives,
-        natural: Natural,
+        natural: NaturalValues,
         s: Array,
         w: Array,
         inner: Array,

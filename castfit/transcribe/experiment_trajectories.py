@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, cast
 import casadi as ca
 import numpy as np
 
-from castfit._support.casadi_functions import Built, Mapped
+from castfit._support.casadi_functions import PerObjectCache, BatchedFunction
 from castfit._support.records import dataclass
 from castfit.integrate.integrator import integrator_of, relative_grid
-from castfit.integrate.lanes import Lanes, merge, rounding, snap
+from castfit.integrate.lanes import Lanes, merge, time_rounding, snap_times
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,24 +34,24 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
     from castfit.experiment.inputs import Input
     from castfit.integrate.integrator import Integrator
-    from castfit.integrate.lanes import Stop
+    from castfit.integrate.lanes import IntegrationStop
     from castfit.integrate.options import IntegratorOptions
     from castfit.model.model import Model
-    from castfit.problem.event_schedule import Timetable
+    from castfit.problem.event_schedule import NumericSchedule
 
 
 _WORTH_BUILDING = 50  # outputs of a stretch, below which single steps cost less than an integrator
 
-_ROUNDS = 16  # in each of which the rates of what moves tell the magnitudes of what it moves
+_MAGNITUDE_ROUNDS = 16  # in each of which the rates of what moves tell the magnitudes of what it moves
 
 _RESOLVABLE = 1e-12  # of the largest magnitude ...
 _NETWORK = 100  # ... of so many states: fewer may each have units of their own ...
 _UNITS = 1e-30  # ... which are not farther apart than this
 
-_STRAIGHT: Built[Model, ca.Function | None] = Built()
+_STRAIGHT: PerObjectCache[Model, ca.Function | None] = PerObjectCache()
 """Rates of each model as a function of its parameters, where nothing else is in them."""
 
-_RATES: Built[Model, Mapped] = Built()
+_RATES: PerObjectCache[Model, BatchedFunction] = PerObjectCache()
 """What `_rates` evaluates, of each model."""
 
 
@@ -69,11 +69,11 @@ class IntegrationCase:
     z_guess: Array
     unit: Array
     options: IntegratorOptions
-    timetable: Timetable | None = None
+    timetable: NumericSchedule | None = None
 
 
 @dataclass
-class Stretch:
+class NodeTrajectory:
     """Integrated trajectory from one node: times (m,), x (m, n_x), z (m, n_z) and inputs u (m, n_u) at them.
 
     States are NaN from `reached` on; the inputs are those of the interval that ends at each time.  p (n_p,) are the
@@ -89,7 +89,7 @@ class Stretch:
     reached: int = 0
     stuck: tuple[Integrator, Lanes, int] | None = field(default=None, repr=False)
 
-    def stop(self) -> Stop | None:
+    def stop(self) -> IntegrationStop | None:
         """Find out where integration stopped; None if it did not."""
         return None if self.stuck is None else self.stuck[0].locate_failure(*self.stuck[1:])
 
@@ -111,7 +111,7 @@ def as_measured(inputs: Sequence[Input], times: Array, u: Array) -> Array:
     late = [j for j, signal in enumerate(inputs) if signal.measured == "after"]
     out = u.copy() if late else u
     for j in late:
-        out[..., j] = inputs[j](snap(times.ravel(), inputs[j].times)).reshape(times.shape)
+        out[..., j] = inputs[j](snap_times(times.ravel(), inputs[j].times)).reshape(times.shape)
     return out
 
 
@@ -129,7 +129,7 @@ def _straight(model: Model) -> ca.Function | None:
     return ca.Function("rates", [system.p], [ca.densify(system.ode)])
 
 
-def march(course: IntegrationCase, begins: Array, states: Array, times: Array) -> list[Stretch]:
+def integrate_from_nodes(course: IntegrationCase, begins: Array, states: Array, times: Array) -> list[NodeTrajectory]:
     """Integrate from every node through the wanted times up to the next node.
 
     begins (K,) : times of the nodes, increasing
@@ -137,24 +137,24 @@ def march(course: IntegrationCase, begins: Array, states: Array, times: Array) -
     times (n,) : wanted times, increasing, none before the first node; one at a node belongs to the stretch that ends
         there
     """
-    nodes = snap(begins, times)
+    nodes = snap_times(begins, times)
     owner = np.maximum(np.searchsorted(nodes, times, side="left") - 1, 0)
     kinks = [signal.breakpoints for signal in course.inputs]
     kinks = np.unique(np.concatenate(kinks)) if kinks else np.empty(0)
     table = course.timetable
-    events = np.empty(0) if table is None else snap(table.times, merge(nodes, times) if times.size else nodes)
+    events = np.empty(0) if table is None else snap_times(table.times, merge(nodes, times) if times.size else nodes)
     if table is not None and begins.size == 1 and times.size:
         rates = straight_rates(course.model, course.p)
         if rates is not None:
             return _straight_on(course, table, rates, float(nodes[0]), states[0], times, events)
-    legs: list[_Leg] = []
+    legs: list[_IntegrationLeg] = []
     for k, begin in enumerate(nodes.tolist()):
         n_past_events = 0
         if table is not None:
-            slack = float(rounding(np.array([begin]), table.start)[0])
+            slack = float(time_rounding(np.array([begin]), table.start)[0])
             n_past_events = table.done(begin, slack, at_start=k == 0 and begin <= table.start + slack)
-        legs.append(_Leg(k, begin, states[k], times[(owner == k) & (times >= begin)], n_past_events))
-    node_trajectories: list[Stretch] = []
+        legs.append(_IntegrationLeg(k, begin, states[k], times[(owner == k) & (times >= begin)], n_past_events))
+    node_trajectories: list[NodeTrajectory] = []
     while legs:
         stretches, cubics = zip(*(_stretch(course, leg, kinks, events) for leg in legs), strict=True)
         starts = np.array([leg.x for leg in legs])
@@ -167,7 +167,7 @@ def march(course: IntegrationCase, begins: Array, states: Array, times: Array) -
 
 
 @dataclass(frozen=True)
-class _Leg:
+class _IntegrationLeg:
     """Integration still to do from node `node`, at `begin` from x, through times (n,), after `done` events."""
 
     node: int
@@ -178,12 +178,12 @@ class _Leg:
 
 
 def _straight_on(
-    course: IntegrationCase, table: Timetable, rates: Array, begin: float, x: Array, times: Array, events: Array
-) -> list[Stretch]:
+    course: IntegrationCase, table: NumericSchedule, rates: Array, begin: float, x: Array, times: Array, events: Array
+) -> list[NodeTrajectory]:
     """Compute the trajectory from event to event if states have constant rates in between, without an integrator."""
-    slack = float(rounding(np.array([begin]), table.start)[0])
+    slack = float(time_rounding(np.array([begin]), table.start)[0])
     n_past_events = table.done(begin, slack, at_start=begin <= table.start + slack)
-    node_trajectories: list[Stretch] = []
+    node_trajectories: list[NodeTrajectory] = []
     start_index, last_time = 0, float(times[-1])
     p = course.p
     while True:
@@ -199,7 +199,7 @@ def _straight_on(
         if t.size > 1 and t[1] == begin:
             t = t[1:]
         states, empty = x + rates * (t - begin)[:, None], np.empty((t.size, 0))
-        node_trajectories.append(Stretch(t, states, empty, empty, p, 0, t.size))
+        node_trajectories.append(NodeTrajectory(t, states, empty, empty, p, 0, t.size))
         if not has_event or (events[n_past_events] == last_time and not table.after[n_past_events]):
             return node_trajectories
         begin, x, crossing = float(events[n_past_events]), states[-1], table.crossings[n_past_events]
@@ -209,7 +209,7 @@ def _straight_on(
         n_past_events += 1
 
 
-def _stretch(course: IntegrationCase, leg: _Leg, kinks: Array, events: Array) -> tuple[Stretch, Array]:
+def _stretch(course: IntegrationCase, leg: _IntegrationLeg, kinks: Array, events: Array) -> tuple[NodeTrajectory, Array]:
     """Return the stretch up to the next event, still empty, and its inputs."""
     times, table = leg.times, course.timetable
     if leg.done < events.size and times.size and events[leg.done] <= times[-1]:
@@ -221,10 +221,10 @@ def _stretch(course: IntegrationCase, leg: _Leg, kinks: Array, events: Array) ->
     u = np.einsum("muc,mc->mu", cubics, steps[:, None] ** np.arange(4))
     x, z = (np.full((t.size, n), np.nan) for n in (leg.x.size, course.z_guess.size))
     p = course.p if table is None else table.p[leg.done]
-    return Stretch(t, x, z, u, p, leg.node), cubics
+    return NodeTrajectory(t, x, z, u, p, leg.node), cubics
 
 
-def _next(course: IntegrationCase, leg: _Leg, stretch: Stretch, events: Array) -> _Leg | None:
+def _next(course: IntegrationCase, leg: _IntegrationLeg, stretch: NodeTrajectory, events: Array) -> _IntegrationLeg | None:
     """Return the leg that follows the event at the end of a stretch; None if there is none."""
     table = course.timetable
     if table is None or leg.done == events.size or stretch.stuck is not None or not leg.times.size:
@@ -236,10 +236,10 @@ def _next(course: IntegrationCase, leg: _Leg, stretch: Stretch, events: Array) -
     if crossing is not None:
         x = crossing.values(x, table.e, stretch.u[-1])
     remaining_times = leg.times[leg.times >= time] if table.after[leg.done] else leg.times[leg.times > time]
-    return _Leg(leg.node, time, x, remaining_times, leg.done + 1)
+    return _IntegrationLeg(leg.node, time, x, remaining_times, leg.done + 1)
 
 
-def _in_one_go(course: IntegrationCase, stretches: Sequence[Stretch], states: Array, cubics: Sequence[Array]) -> None:
+def _in_one_go(course: IntegrationCase, stretches: Sequence[NodeTrajectory], states: Array, cubics: Sequence[Array]) -> None:
     """Integrate long stretches, those of one grid together; what fails is left."""
     groups: dict[tuple[float, ...], list[int]] = {}
     for k, stretch in enumerate(stretches):
@@ -260,7 +260,7 @@ def _in_one_go(course: IntegrationCase, stretches: Sequence[Stretch], states: Ar
 
 
 def _step_by_step(
-    course: IntegrationCase, stretches: Sequence[Stretch], states: Array, cubics: Sequence[Array]
+    course: IntegrationCase, stretches: Sequence[NodeTrajectory], states: Array, cubics: Sequence[Array]
 ) -> None:
     """Integrate the others from output to output; the first step has length zero and makes z consistent."""
     step = integrator_of(course.model, [1.0], course.options)
@@ -314,7 +314,7 @@ def units_of(
     min_decay = 1.0 / horizon if horizon > 0.0 else np.inf  # in no time at all nothing moves from zero
     estimated_size = np.zeros(size.size)
     u = np.array([signal(times) for signal in inputs]).reshape(-1, times.size).T
-    for _ in range(min(size.size, _ROUNDS) if (size == 0.0).any() else 0):
+    for _ in range(min(size.size, _MAGNITUDE_ROUNDS) if (size == 0.0).any() else 0):
         filled_states = np.where((x == 0.0) & (size > 0.0), size, x)
         rates, decay = _rates(model, u, times, filled_states, z, p)
         estimated_size = np.where(size == 0.0, rates / np.maximum(decay, min_decay), 0.0)
@@ -358,6 +358,6 @@ def _rates(model: Model, u: Array, times: Array, x: Array, z: Array, p: Array) -
     return max_rates[:, 0], max_rates[:, 1]
 
 
-def _build(model: Model) -> Mapped:
+def _build(model: Model) -> BatchedFunction:
     ode = model.system.ode
-    return Mapped("rates", model.system.arguments, ca.horzcat(ode, ca.diag(ca.jacobian(ode, model.system.x))))
+    return BatchedFunction("rates", model.system.arguments, ca.horzcat(ode, ca.diag(ca.jacobian(ode, model.system.x))))

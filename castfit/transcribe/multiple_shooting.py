@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit._support.arguments import is_one_of, text
+from castfit._support.arguments import is_one_of, shorten_repr
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
-from castfit._support.reprs import brief
-from castfit._support.status import check
+from castfit._support.reprs import add_brief_repr
+from castfit._support.status import raise_if_mistakes
 from castfit.integrate import IntegratorOptions
 from castfit.integrate.lanes import merge
 from castfit.solve.staged import Linearization, MatchingProducts
-from castfit.transcribe.shooting_problem import ShootingProblem, adjoint_pays, derivative_mistakes
+from castfit.transcribe.shooting_problem import ShootingProblem, is_adjoint_cheaper, derivative_mistakes
 from castfit.transcribe.stage_division import (
-    apart,
-    divided,
+    separate_from_events,
+    divide_all,
     integrator_mistakes,
     interval_mistakes,
     uniform_or_given,
@@ -28,13 +28,13 @@ from castfit.transcribe.trajectory import States, start_trajectory
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.compiled_problem import CompiledProblem
     from castfit.problem.problem import Posable
     from castfit.solve.staged import StagedProblem
 
 
 @public("castfit")
-@brief
+@add_brief_repr
 @dataclass(frozen=True)
 class MultipleShooting:
     """Integrate every interval from a state of its own, and match the ends.
@@ -92,14 +92,14 @@ class MultipleShooting:
         if backward and not is_one_of(self.intervals, "data"):
             mistakes.append("derivatives='adjoint' needs a node at every measured time; give intervals='data'")
         if not is_one_of(self.matching, "vector", "scalar"):
-            mistakes.append(f"matching is {text(self.matching)}; choose 'vector' or 'scalar'")
+            mistakes.append(f"matching is {shorten_repr(self.matching)}; choose 'vector' or 'scalar'")
         elif self.matching == "scalar" and not backward:
             mistakes.append("matching='scalar' is for adjoint states; give derivatives='adjoint' as well")
         if not is_one_of(self.algebraic, "consistent", "relaxed"):
-            mistakes.append(f"algebraic is {text(self.algebraic)}; choose 'consistent' or 'relaxed'")
+            mistakes.append(f"algebraic is {shorten_repr(self.algebraic)}; choose 'consistent' or 'relaxed'")
         elif self.algebraic == "relaxed" and backward:
             mistakes.append("algebraic='relaxed' is differentiated forwards; leave derivatives='adjoint' out")
-        check("MultipleShooting", mistakes)
+        raise_if_mistakes("MultipleShooting", mistakes)
 
     @property
     def label(self) -> str:
@@ -130,10 +130,10 @@ class MultipleShooting:
         edges = [uniform_or_given(c, self.intervals, option_name="intervals") for c in compiled.conditions]
         if compiled.triggered and np.ndim(self.intervals) == 0 and not isinstance(self.intervals, str):
             event_times = [t[1:][np.diff(t) <= 0.0] for t, _, _ in trajectory.tables]
-            edges = [apart(stage_edges, times) for stage_edges, times in zip(edges, event_times, strict=True)]
+            edges = [separate_from_events(stage_edges, times) for stage_edges, times in zip(edges, event_times, strict=True)]
         if backward:  # what is constrained is read at nodes, too
             edges = [merge(node_edges, c.watched) for node_edges, c in zip(edges, compiled.conditions, strict=True)]
-        stages = divided(compiled, edges, theta, starts=backward)
+        stages = divide_all(compiled, edges, theta, starts=backward)
         return ShootingProblem(
             compiled,
             stages,
@@ -147,21 +147,21 @@ class MultipleShooting:
             edges=edges,
         )
 
-    def _check_events(self, problem: Posed) -> None:
+    def _check_events(self, problem: CompiledProblem) -> None:
         """Refuse what does not go with events that states trigger."""
         unsupported = {"derivatives": self.derivatives == "adjoint", "algebraic": self.algebraic == "relaxed"}
-        check(
+        raise_if_mistakes(
             "MultipleShooting",
             [f"states trigger events in '{problem.triggered[0]}'; leave {name}='{getattr(self, name)}' out"
              for name, is_set in unsupported.items() if problem.triggered and is_set],
         )  # fmt: skip
 
-    def _backward(self, problem: Posed) -> bool:
+    def _backward(self, problem: CompiledProblem) -> bool:
         if self.derivatives == "auto":
             if problem.triggered:
                 return False
             possible = self.algebraic == "consistent" and is_one_of(self.intervals, "data")
-            return possible and adjoint_pays(problem, self.integrator)
+            return possible and is_adjoint_cheaper(problem, self.integrator)
         return self.derivatives == "adjoint"
 
     def refine(self, problem: Posable, staged: StagedProblem, v: NDArray[np.float64]) -> StagedProblem | None:

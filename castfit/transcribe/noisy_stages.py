@@ -30,18 +30,18 @@ from typing import TYPE_CHECKING
 import casadi as ca
 import numpy as np
 
-from castfit._support.casadi_functions import Built, Mapped
-from castfit.integrate.lanes import merge, snap
+from castfit._support.casadi_functions import PerObjectCache, BatchedFunction
+from castfit.integrate.lanes import merge, snap_times
 from castfit.model.model import Model
 from castfit.transcribe.experiment_trajectories import as_measured, input_cubics
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
     from castfit.problem.compiled_experiments import Condition
-    from castfit.problem.compiled_problem import Posed
-    from castfit.problem.event_schedule import Crossing, Timetable
+    from castfit.problem.compiled_problem import CompiledProblem
+    from castfit.problem.event_schedule import StageEndUpdate, NumericSchedule
     from castfit.problem.observables import ObservedOutput
-    from castfit.problem.parameter_map import Natural
+    from castfit.problem.parameter_map import NaturalValues
 
 MODES = 2
 """Modes of noise in a stage: their error in linear models is of the order of that of the Runge-Kutta method."""
@@ -72,16 +72,16 @@ class NoisyStageFunctions:
         self.linear = hessian.nnz() == 0
         total = trace + ca.dot(lam - mu_lam, end) - ca.dot(mu_v, gradient)
         weights = [ca.vec(C.T), ca.vec(M.T)]
-        self.values = Mapped("values", arguments, end)
-        self.blocks = Mapped("blocks", [*arguments, lam], block)
-        self.trace = Mapped("trace", [*arguments, lam, *weights], ca.gradient(trace, ca.vertcat(v, lam)))
-        self.by_p = Mapped("by_p", [*arguments, lam, *weights, mu_v, mu_lam], ca.gradient(total, p))
+        self.values = BatchedFunction("values", arguments, end)
+        self.blocks = BatchedFunction("blocks", [*arguments, lam], block)
+        self.trace = BatchedFunction("trace", [*arguments, lam, *weights], ca.gradient(trace, ca.vertcat(v, lam)))
+        self.by_p = BatchedFunction("by_p", [*arguments, lam, *weights, mu_v, mu_lam], ca.gradient(total, p))
         node_arguments = [system.t, system.x, system.p, system.u, z0]
         outputs = ca.densify(ca.vertcat(*(model.outputs[name] for name in model.output_names)))
         z = self.algebraic_states(system.t, system.x, system.p, system.u, z0, _FIRST)
         explicit_outputs = ca.SX(ca.substitute(outputs, system.z, z)) if system.z.numel() else outputs
-        self.outputs = Mapped("outputs", node_arguments, ca.horzcat(explicit_outputs, ca.jacobian(explicit_outputs, system.x)))
-        self.algebraic = Mapped("algebraic", node_arguments, z)
+        self.outputs = BatchedFunction("outputs", node_arguments, ca.horzcat(explicit_outputs, ca.jacobian(explicit_outputs, system.x)))
+        self.algebraic = BatchedFunction("algebraic", node_arguments, z)
 
     def _step(self, x: ca.SX, c: ca.SX, p: ca.SX, cubics: ca.SX, t: ca.SX, h: ca.SX, z0: ca.SX) -> ca.SX:
         """Return the states after a step of the classical Runge-Kutta method."""
@@ -124,7 +124,7 @@ class NodeCost:
     sigmas : the unknown standard deviations that are eliminated elsewhere; spreads : what data are weighted by
     """
 
-    def __init__(self, problem: Posed, observed: Sequence[ObservedOutput | None], stages: NoisyStageFunctions) -> None:
+    def __init__(self, problem: CompiledProblem, observed: Sequence[ObservedOutput | None], stages: NoisyStageFunctions) -> None:
         model, system = problem.model, problem.model.system
         n_o = len(observed)
         sigma, z0 = ca.SX.sym("sigma", len(problem.groups)), ca.SX.sym("z0", system.z.numel())
@@ -153,17 +153,17 @@ class NodeCost:
         trace = 0.5 * ca.dot(C, hessian)
         self.quadratic = not ca.depends_on(hessian, system.x)
         total = cost + trace - ca.dot(mu, gradient)
-        self.cost = Mapped("cost", arguments, cost)
-        self.blocks = Mapped(
+        self.cost = BatchedFunction("cost", arguments, cost)
+        self.blocks = BatchedFunction(
             "node_blocks", arguments, ca.vertcat(ca.horzcat(cost, gradient.T), ca.horzcat(ca.SX(mu.numel(), 1), hessian))
         )
-        self.trace = Mapped("node_trace", [*arguments, ca.vec(C)], ca.gradient(trace, system.x))
-        self.by_q = Mapped("node_by_q", [*arguments, ca.vec(C), mu], ca.gradient(total, ca.vertcat(system.p, sigma)))
+        self.trace = BatchedFunction("node_trace", [*arguments, ca.vec(C)], ca.gradient(trace, system.x))
+        self.by_q = BatchedFunction("node_by_q", [*arguments, ca.vec(C), mu], ca.gradient(total, ca.vertcat(system.p, sigma)))
         observed_slope = ca.horzcat(predictions, spreads, ca.jacobian(predictions, system.x))
-        self.observed = Mapped("node_observed", arguments, observed_slope)
+        self.observed = BatchedFunction("node_observed", arguments, observed_slope)
 
 
-_FUNCTIONS: Built[Model, NoisyStageFunctions] = Built()
+_FUNCTIONS: PerObjectCache[Model, NoisyStageFunctions] = PerObjectCache()
 
 
 @dataclass(frozen=True)
@@ -177,8 +177,8 @@ class ChainPoint:
     z (K + 1, n_z) : where the search for algebraic states begins
     """
 
-    natural: Natural
-    table: Timetable | None
+    natural: NaturalValues
+    table: NumericSchedule | None
     p_stages: Array
     p_rows: Array
     sigma: Array
@@ -209,7 +209,7 @@ class ChainBlocks:
 class NoisyChain:
     """One experiment of a problem, of which no stage is longer than `longest`."""
 
-    def __init__(self, problem: Posed, i: int, longest: float) -> None:
+    def __init__(self, problem: CompiledProblem, i: int, longest: float) -> None:
         condition, model = problem.conditions[i], problem.model
         self.condition: Condition = condition
         self.functions = _FUNCTIONS.get(model, NoisyStageFunctions)
@@ -226,7 +226,7 @@ class NoisyChain:
         edges = np.concatenate([*inner, boundaries[-1:]])
         # A change of states is a stage of its own, between the node before it and the one after it.
         jumps: dict[float, int] = {}
-        for g, time in enumerate([] if table is None else snap(table.times, edges).tolist()):
+        for g, time in enumerate([] if table is None else snap_times(table.times, edges).tolist()):
             if table is not None and table.crossings[g] is not None and start <= time <= edges[-1]:
                 jumps[time] = g
         times: list[float] = []
@@ -246,10 +246,10 @@ class NoisyChain:
         change_times = np.empty(0) if table is None else table.times
         self.interval: Index = np.searchsorted(change_times, middle, side="right").astype(np.intp)
         """Which of the timetable's parameters hold in a stage, (K,)."""
-        row_times = snap(points.times, edges)
+        row_times = snap_times(points.times, edges)
         node = np.searchsorted(self.times, row_times, side="left")
         if table is not None:
-            is_after = np.isin(row_times, snap(table.wanted_after, edges))
+            is_after = np.isin(row_times, snap_times(table.wanted_after, edges))
             node = np.where(is_after, np.searchsorted(self.times, row_times, side="right") - 1, node)
         self.node: Index = node.astype(np.intp)
         """The node of each row of data, (R,)."""
@@ -304,7 +304,7 @@ class NoisyChain:
         data = (sigma, self.values, self.known, self.spreads)
         return self.row_times, point.x[self.node], point.p_rows, self.row_inputs, z, *data
 
-    def _crossing(self, point: ChainPoint, g: int) -> Crossing:
+    def _crossing(self, point: ChainPoint, g: int) -> StageEndUpdate:
         assert point.table is not None
         crossing = point.table.crossings[g]
         assert crossing is not None

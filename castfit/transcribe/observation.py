@@ -1,6 +1,6 @@
 """Observation of states at points, the cost of measured values, and its local model as rows.
 
-`Observer` observes states that were integrated; collocation sees its own polynomials.  `Measured` weights what is
+`Observer` observes states that were integrated; collocation sees its own polynomials.  `MeasurementRows` weights what is
 observed at the points of one experiment: rows  weight (g - target)  of outputs, their slopes and their curvature.
 Values that cost otherwise than the square of that, or need several rows, stand in `slots`, with the functions of their
 density.
@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 import casadi as ca
 import numpy as np
 
-from castfit._support.casadi_functions import Built, Mapped
+from castfit._support.casadi_functions import PerObjectCache, BatchedFunction
 from castfit._support.records import dataclass
-from castfit.densities.noise.vectorised import DensityFunctions, functions_of
+from castfit.densities.noise.vectorised import DensityFunctions, density_functions
 from castfit.problem.constraint_compilation import applies_at
 from castfit.problem.lie_derivatives import graph_of
 from castfit.solve.staged import Specification
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index, Mask
     from castfit.model.model import System
     from castfit.problem.compiled_experiments import Condition
-    from castfit.problem.compiled_problem import Posed
-    from castfit.transcribe.stage_division import Staging
+    from castfit.problem.compiled_problem import CompiledProblem
+    from castfit.transcribe.stage_division import StagedMeasurements
 
 
-_TYPICAL = 15.0  # standard deviations that a value is large, before anything is known of them
+_ASSUMED_SIGNAL_SD = 15.0  # standard deviations that a value is large, before anything is known of them
 
 
 class PointwiseExpressions:
@@ -88,25 +88,25 @@ class PointwiseExpressions:
         return self._hessian.empty
 
     @cached_property
-    def _values(self) -> Mapped:
-        return Mapped("values", self._system.arguments, self._column)
+    def _values(self) -> BatchedFunction:
+        return BatchedFunction("values", self._system.arguments, self._column)
 
     @cached_property
-    def _jacobian(self) -> Mapped:
-        return Mapped("jacobian", self._system.arguments, ca.jacobian(self._column, self._variables))
+    def _jacobian(self) -> BatchedFunction:
+        return BatchedFunction("jacobian", self._system.arguments, ca.jacobian(self._column, self._variables))
 
     @cached_property
-    def _hessian(self) -> Mapped:
+    def _hessian(self) -> BatchedFunction:
         weight = ca.SX.sym("weight", self._column.numel())
         total = ca.SX(self._variables.numel(), self._variables.numel())
         for w, expression in zip(ca.vertsplit(weight), ca.vertsplit(self._column), strict=True):
             # The switch, not a product with zero, keeps what was not measured from spoiling the sum.
             total += ca.if_else(w != 0, w * ca.hessian(expression, self._variables)[0], 0)
-        return Mapped("hessian", [*self._system.arguments, weight], total)
+        return BatchedFunction("hessian", [*self._system.arguments, weight], total)
 
 
 @dataclass(frozen=True)
-class Slot:
+class NonGaussianOutput:
     """The n values of one output of an experiment that cost otherwise than  1/2 ((prediction - value) / sigma)^2.
 
     They stand at stage, point (n,).  Their density depends on the entries `columns` (n_eta,) of g, the first of which
@@ -135,7 +135,7 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasurementRows:
     """Map from g (K, M, n_g), the observed expressions at the points of one experiment, to rows (K, M, n_r).
 
     The first entries of g are outputs, the others spreads; the first rows are those of outputs.  A row is
@@ -146,7 +146,7 @@ class Measured:
 
     target: Array
     weight: Array
-    slots: tuple[Slot, ...]
+    slots: tuple[NonGaussianOutput, ...]
     n_g: int
     names: tuple[str, ...]
     group: Index
@@ -194,9 +194,9 @@ class Measured:
             np.add.at(out, slot.stage, slot.functions.rows(*slot.seen(g))[1])
         return out
 
-    def of_stages(self, stages: Index) -> Measured:
+    def of_stages(self, stages: Index) -> MeasurementRows:
         """Return the row map of the selected stages (k,), in this order; a stage may be repeated."""
-        slots: list[Slot] = []
+        slots: list[NonGaussianOutput] = []
         for slot in self.slots:  # whose values stand in the order of stages
             start_index, end_index = (np.searchsorted(slot.stage, stages, side=side) for side in ("left", "right"))
             count = end_index - start_index
@@ -251,7 +251,7 @@ class Measured:
         """Return by what rows are multiplied for statistics, (K, M n_r), or by which matrices, (K, M n_r, M n_r)."""
         stages, n = g.shape[0], g.shape[1] * self.n_r
         out = np.ones((*g.shape[:2], self.n_r))
-        matrices: list[tuple[Slot, Array]] = []
+        matrices: list[tuple[NonGaussianOutput, Array]] = []
         for slot in self.slots:
             slot_information = slot.functions.information(*slot.seen(g))
             if slot_information.ndim == 2:
@@ -366,22 +366,22 @@ class Measured:
         return out.reshape(out.shape[0], -1)
 
 
-def measured_by(problem: Posed, i: int, staging: Staging) -> Measured:
+def measurement_rows(problem: CompiledProblem, i: int, staging: StagedMeasurements) -> MeasurementRows:
     """Arrange how the measurements of condition i cost."""
     condition, observed_names = problem.conditions[i], (*problem.outputs, *problem.spreads)
-    weight, slots, names = staging.weight.copy(), list[Slot](), [*problem.outputs]
+    weight, slots, names = staging.weight.copy(), list[NonGaussianOutput](), [*problem.outputs]
     for j, output in enumerate(condition.observed):
         if output is None or output.weighted:
             continue
         stage, point = np.nonzero(staging.weight[:, :, j] > 0)
         if stage.size == 0:
             continue
-        functions = functions_of(output.noise, computed=output.computed)
+        functions = density_functions(output.noise, computed=output.computed)
         spread, datum = 1.0 / staging.weight[stage, point, j], staging.values[stage, point, j]
         extra_rows = np.arange(len(names), len(names) + functions.n_r - 1)
         names += [f"the noise of {problem.outputs[j]}"] * extra_rows.size
         slots.append(
-            Slot(
+            NonGaussianOutput(
                 functions,
                 stage,
                 point,
@@ -394,25 +394,25 @@ def measured_by(problem: Posed, i: int, staging: Staging) -> Measured:
         )
         weight[:, :, j] = 0.0
     group = np.array([-1 if output is None else output.group for output in condition.observed], dtype=np.intp)
-    return Measured(staging.values, weight, tuple(slots), len(observed_names), tuple(names), group)
+    return MeasurementRows(staging.values, weight, tuple(slots), len(observed_names), tuple(names), group)
 
 
-_CONSTANTS: Built[Posed, float] = Built()
+_CONSTANTS: PerObjectCache[CompiledProblem, float] = PerObjectCache()
 
 
-def constant(problem: Posed) -> float:
+def constant(problem: CompiledProblem) -> float:
     """Return the constant between the cost of residuals and -log of the density, with eliminated sigmas set to 1."""
     return _CONSTANTS.get(problem, _constant)
 
 
-def _constant(problem: Posed) -> float:
+def _constant(problem: CompiledProblem) -> float:
     total = 0.0
     for condition in problem.conditions:
         points, mask = condition.points, condition.points.mask
         for j, output in enumerate(condition.observed):
             if output is not None and output.noise.plain and not output.computed and mask[:, j].any():
                 value, sigma = points.values[mask[:, j], j], points.sigma[mask[:, j], j]
-                total += functions_of(output.noise, computed=False).constant(sigma, value)
+                total += density_functions(output.noise, computed=False).constant(sigma, value)
         dependent = condition.whitening(problem.outputs)
         total += 0.0 if dependent is None else 0.5 * dependent.log_det
     return total
@@ -421,7 +421,7 @@ def _constant(problem: Posed) -> float:
 def _sizes(functions: DensityFunctions, spread: Array, datum: Array) -> Array:
     """Return the magnitudes of values, in units of their rows: the residual of twice the value, 1 if there is none."""
     if functions.computed_spread:
-        return np.full(datum.size, _TYPICAL)
+        return np.full(datum.size, _ASSUMED_SIGNAL_SD)
     eta = np.repeat(2.0 * datum[:, None], functions.n_eta, axis=1)
     size = np.abs(functions.residual(eta, spread, datum))
     return np.where(np.isfinite(size) & (size > 0.0), size, 1.0)
@@ -453,7 +453,7 @@ class Observation:
     c_p: Array
 
 
-def constrained(problem: Posed, i: int, staging: Staging) -> Mask:
+def active_constraint_mask(problem: CompiledProblem, i: int, staging: StagedMeasurements) -> Mask:
     """Return a mask of where the problem's constraints apply in condition i, (K, M, number of constraints).
 
     That is at the times that it names, at every point if it holds along the path, or wherever something was measured;
@@ -477,11 +477,11 @@ class _ObserverRows:
     expressions: PointwiseExpressions
 
 
-_ROWS: Built[Posed, dict[bool, _ObserverRows]] = Built()
+_ROWS: PerObjectCache[CompiledProblem, dict[bool, _ObserverRows]] = PerObjectCache()
 """The rows of each problem, with and without bounds of states, built once however many fits use them."""
 
 
-def _rows(problem: Posed, *, state_bounds: bool) -> _ObserverRows:
+def _rows(problem: CompiledProblem, *, state_bounds: bool) -> _ObserverRows:
     system = problem.model.system
     names = list(problem.state_bounds) if state_bounds else []
     bounded = [problem.model.states.index(n) for n in names]
@@ -503,7 +503,7 @@ class Observer:
     With `state_bounds` bounds of states are path constraints here, where no node variable carries them.
     """
 
-    def __init__(self, problem: Posed, *, state_bounds: bool) -> None:
+    def __init__(self, problem: CompiledProblem, *, state_bounds: bool) -> None:
         self._problem = problem
         cache = _ROWS.get(problem, lambda _: {})
         if state_bounds not in cache:
@@ -521,7 +521,7 @@ class Observer:
         """Return the names of the path constraints at a point."""
         return self._rows.names
 
-    def constraint_bounds(self, i: int, staging: Staging, *, nodes: bool) -> tuple[Array, Array]:
+    def constraint_bounds(self, i: int, staging: StagedMeasurements, *, nodes: bool) -> tuple[Array, Array]:
         """Return bounds of the path constraint rows of condition i, (K, M * n_h) each; infinite where none applies.
 
         Bounded states are unbounded at the start where their value is given: a constant is no constraint.  With `nodes`
@@ -534,12 +534,12 @@ class Observer:
         if nodes:
             states[staging.tau == 0.0] = False
             states[:-1][staging.tau[:-1] == 1.0] = False
-        bounded = np.concatenate([constrained(self._problem, i, staging), states], axis=2)
+        bounded = np.concatenate([active_constraint_mask(self._problem, i, staging), states], axis=2)
         lower = np.where(bounded, limits[:, 0], -np.inf).reshape(rows)
         upper = np.where(bounded, limits[:, 1], np.inf).reshape(rows)
         return lower, upper
 
-    def values(self, measured: Measured, times: Array, x: Array, z: Array, p: Array, u: Array) -> ObservedValues:
+    def values(self, measured: MeasurementRows, times: Array, x: Array, z: Array, p: Array, u: Array) -> ObservedValues:
         """Evaluate rows and constraints at times (K, M), states x (K, M, n_x), z (K, M, n_z), inputs u (K, M, n_u)."""
         stages = times.shape[0]
         observed = self._rows.expressions.values(times[..., None], x, z, p, u).copy()
@@ -551,7 +551,7 @@ class Observer:
         """Evaluate derivatives of the observed expressions with respect to (x, z, p), (K, M, n_g, n)."""
         return self._rows.expressions.jacobian(times[..., None], x, z, p, u)[:, :, : self._n_g].copy()
 
-    def jacobians(self, measured: Measured, times: Array, x: Array, z: Array, p: Array, u: Array) -> Observation:
+    def jacobians(self, measured: MeasurementRows, times: Array, x: Array, z: Array, p: Array, u: Array) -> Observation:
         """Evaluate derivatives of rows and constraints with respect to x, z, p; arguments as in `values`."""
         slopes = self._rows.expressions.jacobian(times[..., None], x, z, p, u)
         n_x, n_z = x.shape[2], z.shape[2]

@@ -35,11 +35,11 @@ from castfit.transcribe.noisy_stages import MODES, ChainBlocks, ChainPoint, Nois
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
-    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.compiled_problem import CompiledProblem
 
 _ITERATIONS, _HALVINGS = 60, 12
 _EXACT, _NEAR = 1e-8, 1e-4  # largest change of a mode or, relatively, of a state: solved, and where rounding may end it
-_LOOSE = 1e-2  # relative changes of multipliers count so much: they move second derivatives alone
+_MULTIPLIER_RTOL = 1e-2  # relative changes of multipliers count so much: they move second derivatives alone
 _ARMIJO, _TINY = 1e-4, 1e-300
 
 
@@ -105,7 +105,7 @@ class ChainLikelihood:
                 float(np.abs(step.u).max(initial=0.0)),
                 float(np.abs(step.first).max(initial=0.0)),
                 float((np.abs(step.x) / (1.0 + np.abs(point.x))).max(initial=0.0)),
-                _LOOSE * float((np.abs(step.multipliers - lam) / (np.abs(step.multipliers).max(axis=0) + _TINY)).max()),
+                _MULTIPLIER_RTOL * float((np.abs(step.multipliers - lam) / (np.abs(step.multipliers).max(axis=0) + _TINY)).max()),
             )
             if not np.isfinite(size):
                 return None
@@ -332,7 +332,7 @@ class PathLikelihood:
     longest : of the stages of each experiment
     """
 
-    def __init__(self, problem: Posed, spreads: Sequence[Array], longest: Sequence[float]) -> None:
+    def __init__(self, problem: CompiledProblem, spreads: Sequence[Array], longest: Sequence[float]) -> None:
         self.problem, self.spreads, self.longest = problem, tuple(spreads), tuple(longest)
         pairs = zip(range(len(problem.conditions)), spreads, longest, strict=True)
         self.chains = [ChainLikelihood(NoisyChain(problem, i, length), S) for i, S, length in pairs]
@@ -388,7 +388,7 @@ class PathLikelihood:
         return [target.moved(source.chain, mode.start) for target, source, mode in pairs]
 
 
-def marginal(problem: Posed) -> tuple[Posed, list[Array]]:
+def marginal(problem: CompiledProblem) -> tuple[CompiledProblem, list[Array]]:
     """Return the problem without initial states that are known as random ones, and their deviations, (n, r) each."""
     spreads: list[Array] = []
     names: list[str] = []

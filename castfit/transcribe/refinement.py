@@ -33,7 +33,7 @@ import numpy as np
 from castfit._support.records import dataclass
 from castfit.integrate import IntegratorOptions, Lanes, shift_cubics
 from castfit.integrate.integrator import integrator_of
-from castfit.solve.matrices import Factors
+from castfit.solve.matrices import BlockLU
 from castfit.transcribe.elements import table
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
     from castfit.integrate import Integrator
     from castfit.transcribe.collocation_problem import CollocationProblem
-    from castfit.transcribe.elements import Elements, Equations, Table
+    from castfit.transcribe.elements import ElementConstants, PointEquations, CollocationScheme
 
 
 _LARGEST_SPLIT = 8  # parts per round: far from the solution's mesh the orders do not hold yet
@@ -66,7 +66,7 @@ class ElementErrors:
 
     end: Array
     inside: Array
-    table: Table
+    table: CollocationScheme
 
     @property
     def largest(self) -> float:
@@ -160,7 +160,7 @@ def inner_integrated(staged: CollocationProblem, options: IntegratorOptions) -> 
 
 
 @dataclass(frozen=True)
-class _Checked:
+class _ElementCheck:
     """One experiment's elements at a solution, and the n points where they are compared.
 
     elements : Elements
@@ -174,7 +174,7 @@ class _Checked:
     seen                    whether algebraic states are measured or constrained
     """
 
-    elements: Elements
+    elements: ElementConstants
     y: Array
     p: Array
     at_points: Array
@@ -202,7 +202,7 @@ class _Checked:
         z = np.einsum("lj,lje->le", table.algebraic_basis(tau), y[k, 1:, n_x:])
         return np.concatenate([x - trajectories.x[:, -1], z - trajectories.z[:, -1]], axis=1)
 
-    def solved_again(self, equations: Equations) -> Array:
+    def solved_again(self, equations: PointEquations) -> Array:
         """Return polynomial minus one of higher degree at all points, (n, n_e); not finite where that has no values."""
         elements, n_x = self.elements, self.elements.n_x
         finer = elements.of_table(table("radau", elements.table.degree + _MORE_POINTS))
@@ -213,7 +213,7 @@ class _Checked:
             fine_step, coarse_step = (self._newton(discretization, equations, states) for discretization, states in ((finer, y), (elements, self.y)))
             return self._at_points(finer, fine_step) - self._at_points(elements, coarse_step)
 
-    def _newton(self, elements: Elements, equations: Equations, y: Array) -> Array:
+    def _newton(self, elements: ElementConstants, equations: PointEquations, y: Array) -> Array:
         """Return the Newton step, to be subtracted from y, of every element, (K, d, n_e); NaN where it has none.
 
         Their magnitudes scale it: units of states decades apart would decide which pivots are taken.
@@ -228,12 +228,12 @@ class _Checked:
             batch = slice(start, start + batch_size)
             D = elements.inner_matrix(flow[batch])
             with suppress(np.linalg.LinAlgError):  # one of them is not finite
-                factors = Factors.of(D, np.broadcast_to(unit, D.shape[:2]))
+                factors = BlockLU.of(D, np.broadcast_to(unit, D.shape[:2]))
                 step[batch] = factors.solve(defects[batch].reshape(-1, rows, 1)).reshape(-1, *defects.shape[1:])
                 step[start + np.array(factors.singular, dtype=np.intp)] = np.nan
         return step
 
-    def _at_points(self, elements: Elements, step: Array) -> Array:
+    def _at_points(self, elements: ElementConstants, step: Array) -> Array:
         """Evaluate the polynomials through steps (K, d, n_e), zero at the nodes, at the points, (n, n_e)."""
         n_x = elements.n_x
         x = np.einsum("lj,lje->le", elements.table.state_basis(self.tau)[:, 1:], step[self.k, :, :n_x])
@@ -257,8 +257,8 @@ class _Checked:
         return ElementErrors(_or_infinite(end), _or_infinite(inside), self.elements.table)
 
 
-def _all(staged: CollocationProblem, v: Array) -> list[_Checked]:
-    checks: list[_Checked] = []
+def _all(staged: CollocationProblem, v: Array) -> list[_ElementCheck]:
+    checks: list[_ElementCheck] = []
     problem = staged.problem
     constrained = {s.name() for c in problem.constraints for s in ca.symvar(c.expression)}
     observes_algebraic = ca.depends_on(problem.observed, problem.model.system.z) or not constrained.isdisjoint(
@@ -281,7 +281,7 @@ def _all(staged: CollocationProblem, v: Array) -> list[_Checked]:
         point_tau = np.concatenate([np.ones(all_elements.size), tau[measured], np.tile(last_point, all_elements.size)])
         natural = condition.link.natural(q)
         p, at_points = elements.division.stage_parameters(natural.p, natural.e), elements.parameters(natural)
-        checked = _Checked(
+        checked = _ElementCheck(
             elements.at(natural.e), y, p, at_points, magnitude, k, point_tau, k.size - all_elements.size * last_point.size, observes_algebraic
         )
         checks.append(checked)

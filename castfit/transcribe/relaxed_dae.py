@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import casadi as ca
 import numpy as np
 
-from castfit._support.casadi_functions import Built
+from castfit._support.casadi_functions import PerObjectCache
 from castfit._support.records import dataclass
 from castfit.integrate.algebraic import AlgebraicEquations, AlgebraicPoints
 from castfit.integrate.lanes import shift_slopes
@@ -67,7 +67,7 @@ class Relaxed:
         return g_x @ dx + g_z @ dz + g_p @ dp + (g_t + g_u @ du[..., None]) * d_start[:, None]
 
 
-_RELAXED: Built[Model, Relaxed] = Built()
+_RELAXED: PerObjectCache[Model, Relaxed] = PerObjectCache()
 
 
 def beginnings(lanes: Lanes, skip: int) -> AlgebraicPoints:
@@ -75,7 +75,7 @@ def beginnings(lanes: Lanes, skip: int) -> AlgebraicPoints:
     return AlgebraicPoints(lanes.start, lanes.x0, lanes.p, lanes.u[:, skip, :, 0])
 
 
-def gains(relaxed: Relaxed, lanes: Lanes, unit: Array) -> Array:
+def equation_scales(relaxed: Relaxed, lanes: Lanes, unit: Array) -> Array:
     """Return the factors that scale each algebraic equation to the unit of its state, (n_z,).
 
     Lanes begin at nodes, and none of their intervals is empty; unit (n_z,) are magnitudes of the algebraic states.

@@ -21,20 +21,20 @@ import numpy as np
 from castfit._support.records import dataclass
 from castfit.integrate import shift_cubics
 from castfit.integrate.integrator import integrator_of, relative_grid
-from castfit.integrate.lanes import merge, snap
+from castfit.integrate.lanes import merge, snap_times
 from castfit.solve.staged import Failure
 from castfit.transcribe.experiment_trajectories import as_measured, input_cubics
-from castfit.transcribe.observation import Measured, measured_by
-from castfit.transcribe.stage_division import Staging, arrange
+from castfit.transcribe.observation import MeasurementRows, measurement_rows
+from castfit.transcribe.stage_division import StagedMeasurements, arrange
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
     from castfit.integrate import Integrator, IntegratorOptions, Lanes, Trajectories
     from castfit.integrate.integrator import Integrable
     from castfit.integrate.lanes import LaneFailure
-    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.compiled_problem import CompiledProblem
     from castfit.solve.staged import Chain
-    from castfit.transcribe.stage_division import Division
+    from castfit.transcribe.stage_division import StageDivision
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,9 +63,9 @@ class Segment:
 class Segments:
     """One experiment's measurements and pieces; stage k of the division is piece k, inputs (K, M, n_u) at points."""
 
-    staging: Staging
-    measured: Measured
-    division: Division
+    staging: StagedMeasurements
+    measured: MeasurementRows
+    division: StageDivision
     pieces: tuple[Segment, ...]
     inputs: Array
 
@@ -78,14 +78,14 @@ class Segments:
         return out
 
 
-def cut(
-    problem: Posed,
+def cut_segments(
+    problem: CompiledProblem,
     i: int,
-    division: Division,
+    division: StageDivision,
     *,
     nodes: bool,
     starts: bool = False,
-    stages: tuple[Index, Division] | None = None,
+    stages: tuple[Index, StageDivision] | None = None,
 ) -> Segments:
     """Arrange experiment i's data on a division; without nodes its stages become pieces of a single stage.
 
@@ -98,7 +98,7 @@ def cut(
     of_piece = np.arange(division.edges.size - 1) if nodes else np.zeros(division.edges.size - 1, dtype=np.intp)
     if stages is not None:
         of_piece, staging = stages[0], arrange(condition, stages[1].edges, stages[1].after)
-    breaks = snap(condition.breakpoints, division.edges)
+    breaks = snap_times(condition.breakpoints, division.edges)
     inputs = np.zeros((*staging.tau.shape, len(condition.inputs)))
     pieces: list[Segment] = []
     n_placed = np.zeros(staging.duration.size, dtype=np.intp)
@@ -116,7 +116,7 @@ def cut(
             cubics[0, :, 0], cubics[0, :, 1:] = arriving, 0.0  # a measurement at a jump of an input comes before it
         if right > left:
             arriving = np.einsum("uc,c->u", cubics[-1], (times[-1] - times[-2]) ** np.arange(4))
-        grid_index = np.minimum(np.searchsorted(times[1:], snap(piece_staging.times[k], times[1:])), times.size - 2)
+        grid_index = np.minimum(np.searchsorted(times[1:], snap_times(piece_staging.times[k], times[1:])), times.size - 2)
         stage = int(of_piece[k])
         if nodes and stages is None:
             points = np.arange(grid_index.size, dtype=np.intp)
@@ -132,7 +132,7 @@ def cut(
         inputs[stage, points] = np.einsum("muc,mc->mu", cubics[grid_index], powers)
         pieces.append(Segment(stage, grid, cubics, points, grid_index))
     inputs = as_measured(condition.inputs, staging.times, inputs)
-    return Segments(staging, measured_by(problem, i, staging), division, tuple(pieces), inputs)
+    return Segments(staging, measurement_rows(problem, i, staging), division, tuple(pieces), inputs)
 
 
 def _beside(time: float, edges: Array) -> Array:
@@ -192,7 +192,7 @@ def parts_of(chains: Sequence[Segments], members: Sequence[tuple[int, int]]) -> 
 
 
 @dataclass(frozen=True)
-class Group:
+class SegmentGroup:
     """Pieces that share a relative output grid and therefore an integrator."""
 
     integrator: Integrator
@@ -201,20 +201,20 @@ class Group:
 
 
 @dataclass(frozen=True, eq=False)
-class Arranged:
+class IntegrationPlan:
     """All experiments in pieces, and in which order they are integrated: per round groups."""
 
     chains: tuple[Segments, ...]
-    rounds: tuple[tuple[Group, ...], ...]
+    rounds: tuple[tuple[SegmentGroup, ...], ...]
 
-    def integrated_by(self, model: Integrable, options: IntegratorOptions) -> Arranged:
+    def integrated_by(self, model: Integrable, options: IntegratorOptions) -> IntegrationPlan:
         """Return the arrangement with integrators for another model and other options."""
         integrators = [[integrator_of(model, group.integrator.grid, options) for group in groups] for groups in self.rounds]
         rounds = (zip(*pair, strict=True) for pair in zip(self.rounds, integrators, strict=True))
-        return Arranged(self.chains, tuple(tuple(replace(g, integrator=integrator) for g, integrator in pairs) for pairs in rounds))
+        return IntegrationPlan(self.chains, tuple(tuple(replace(g, integrator=integrator) for g, integrator in pairs) for pairs in rounds))
 
 
-def arranged(model: Integrable, chains: Sequence[Segments], options: IntegratorOptions) -> Arranged:
+def plan_integration(model: Integrable, chains: Sequence[Segments], options: IntegratorOptions) -> IntegrationPlan:
     """Sort pieces into rounds and groups, with the integrators of a model."""
     rounds: dict[int, dict[tuple[float, ...], list[tuple[int, int]]]] = {}
     for i, chain in enumerate(chains):
@@ -223,14 +223,14 @@ def arranged(model: Integrable, chains: Sequence[Segments], options: IntegratorO
             groups = rounds.setdefault(int(round_index[piece.stage]), {})
             round_index[piece.stage] += 1
             groups.setdefault(tuple(piece.grid.tolist()), []).append((i, k))
-    all_rounds: list[tuple[Group, ...]] = []
+    all_rounds: list[tuple[SegmentGroup, ...]] = []
     for _, groups in sorted(rounds.items()):
-        round_groups: list[Group] = []
+        round_groups: list[SegmentGroup] = []
         for grid, members in groups.items():
             integrator = integrator_of(model, grid, options)
-            round_groups.append(Group(integrator, tuple(members), parts_of(chains, members)))
+            round_groups.append(SegmentGroup(integrator, tuple(members), parts_of(chains, members)))
         all_rounds.append(tuple(round_groups))
-    return Arranged(tuple(chains), tuple(all_rounds))
+    return IntegrationPlan(tuple(chains), tuple(all_rounds))
 
 
 @dataclass(frozen=True)
@@ -245,10 +245,10 @@ class Integration:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class IntegratedPoints:
     """Integration results arranged by point; the state at the end of a stage is at its last grid time."""
 
-    laid: Arranged
+    laid: IntegrationPlan
     x: list[Array]  # per condition (K, M, n_x) at the points
     z: list[Array]
     end: list[Array]  # per condition (K, n_x), after what happens there
@@ -281,7 +281,7 @@ class SensitivityRequest:
 
 
 @dataclass(frozen=True)
-class Seeds:
+class SensitivitySeeds:
     """Derivatives of one experiment's pieces by its directions: states x (K, n_x, n_d), p, and edges if they move.
 
     p is (n_p, n_d - n_s), or of each piece (K, n_p, n_d - n_s);  edges (K + 1, n_d - n_s)

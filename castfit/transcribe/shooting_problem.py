@@ -26,14 +26,14 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.arguments import is_one_of, option_mistakes
-from castfit._support.casadi_functions import Built
-from castfit._support.silence import captured
-from castfit._support.time_limit import Stopped, look, unwatched
+from castfit._support.casadi_functions import PerObjectCache
+from castfit._support.silence import capture_output
+from castfit._support.time_limit import StopRequested, check_deadline, without_deadline
 from castfit.integrate import STEPPED, IntegratorOptions, Lanes, method_of, shift_cubics
 from castfit.integrate.integrator import integrator_of
-from castfit.integrate.lanes import rounding
+from castfit.integrate.lanes import time_rounding
 from castfit.solve.staged import (
-    COARSE,
+    COARSE_RTOL,
     ChainValues,
     Evaluation,
     Failure,
@@ -43,55 +43,55 @@ from castfit.solve.staged import (
     MatchingProducts,
     Specification,
     StagedProblem,
-    lay_out,
-    locked,
+    build_layout,
+    read_only_copy,
     same_point,
 )
-from castfit.transcribe.dense_single_shooting import DenseSingleShooting, Given, Reading
+from castfit.transcribe.dense_single_shooting import DenseSingleShooting, ShootingData, PointData
 from castfit.transcribe.experiment_trajectories import mean_magnitude, resolvable
-from castfit.transcribe.observation import Measured, Observation, Observer, measured_by
-from castfit.transcribe.relaxed_dae import Relaxed, gains
+from castfit.transcribe.observation import MeasurementRows, Observation, Observer, measurement_rows
+from castfit.transcribe.relaxed_dae import Relaxed, equation_scales
 from castfit.transcribe.segments import (
-    Arranged,
+    IntegrationPlan,
     DirectionalDerivatives,
-    Group,
+    SegmentGroup,
     Integration,
     LaneGroup,
-    Seeds,
+    SensitivitySeeds,
     Segments,
     SensitivityRequest,
-    Sweep,
-    arranged,
-    cut,
+    IntegratedPoints,
+    plan_integration,
+    cut_segments,
     parts_of,
 )
-from castfit.transcribe.stage_division import Division, arrange, divide, stages_of
-from castfit.transcribe.trajectory import every_state_measured, known_states, still_trajectory
+from castfit.transcribe.stage_division import StageDivision, arrange, divide, stages_of
+from castfit.transcribe.trajectory import every_state_measured, known_states, constant_trajectory
 from castfit.transcribe.transcribed_problem import TranscribedProblem, parameter_scale, relations_of, variable_bounds
-from castfit.transcribe.triggers import triggered
+from castfit.transcribe.triggers import locate_triggered_events
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit._support.arrays import Array, Mask
     from castfit.model.model import Model
-    from castfit.problem.compiled_problem import Posed
-    from castfit.problem.event_schedule import Crossing
-    from castfit.problem.parameter_map import Natural
+    from castfit.problem.compiled_problem import CompiledProblem
+    from castfit.problem.event_schedule import StageEndUpdate
+    from castfit.problem.parameter_map import NaturalValues
     from castfit.transcribe.trajectory import Trajectory
 
 
-_SETTLING = 3  # simulations at the start, at most ...
+_MAX_START_SIMULATIONS = 3  # simulations at the start, at most ...
 _MANY_STATES = 100  # ... and above so many rough ones: steps of wrong magnitudes are short
-_LOOSER = 1e-6  # relative tolerance of so many states by default, where gradients are those of the steps
-_ALIKE = 100.0  # magnitudes that differ by less need no other tolerance
-_TOO_LARGE = 1000.0  # magnitudes that were assumed may exceed those found by so much
-_GONE = 1e-6
+_GRADIENT_RTOL = 1e-6  # relative tolerance of so many states by default, where gradients are those of the steps
+_MAGNITUDE_CHANGE_FACTOR = 100.0  # magnitudes that differ by less need no other tolerance
+_MAX_ASSUMED_MAGNITUDE_RATIO = 1000.0  # magnitudes that were assumed may exceed those found by so much
+_DECAYED_STATE_FRACTION = 1e-6
 """Of its start: what a state that dies away before the first output is worth, instead of exp(-1000) at the outputs."""
 
-_REMEMBERED = 4  # evaluations kept: a line search returns to its best point; and arrangements of data
+_N_CACHED_EVALUATIONS = 4  # evaluations kept: a line search returns to its best point; and arrangements of data
 
-_MANY = 500
+_MIN_ADJOINT_QUANTITIES = 500
 """Quantities of one experiment from which CVODES's gradients of the cost pay for a Hessian that is only approximated.
 
 By the ESDIRK method, whose directions cost a hundredth of a simulation, they did not: CPU seconds of whole fits of
@@ -103,33 +103,33 @@ networks of 20 states by gradients (iterations) / by IPOPT with Jacobians / by G
     3,000 parameters   > 38       / 16 (5)    / > 60
 """
 
-_PER_STATE, _AT_ALL = 1.5, 15.0
+_ADJOINT_COST_PER_STATE, _ADJOINT_BASE_COST = 1.5, 15.0
 """Adjoint states cost about as much as so many forward directions per state, and as so many to begin with.
 
 Parameters from which a Jacobian takes less time backwards: 14 for 2 and 5 states, 20 for 20, above 50 for 100.
 """
 
-_GOING_BACK = 20
+_ADJOINT_COST_DIRECTIONS = 20
 """Directions whose cost speaks for the ESDIRK method as much as going back over its steps does.
 
 CPU seconds of a value with its gradient, ESDIRK / CVODES: 200, 500, 1,000 cells .03 / .40, .06 / .75, .13 / 1.5; a
 network of 120 states .024 / .14.
 """
 
-_MEASURED = ("auto", "cvodes")  # methods of integration
+_TIMED_METHODS = ("auto", "cvodes")  # methods of integration
 
-_LONG = 0.5  # seconds from which something is not begun if the last one took longer than there is time
+_MIN_TIMED_SECONDS = 0.5  # seconds from which something is not begun if the last one took longer than there is time
 
 
-_GRAPHS: Built[Model, ca.Function] = Built()
+_GRAPHS: PerObjectCache[Model, ca.Function] = PerObjectCache()
 """The right-hand sides of each model, whose pattern says what an integration costs."""
 
-_PER_DIRECTION = 0.1  # of the time of the states, where nothing is known: small models take half, large ones twice
+_COST_PER_DIRECTION = 0.1  # of the time of the states, where nothing is known: small models take half, large ones twice
 _Sort = tuple[str, bool, int, float]  # what, with nodes or not, of how many experiments, relative tolerance
-_TOOK: Built[Model, dict[_Sort, tuple[float, ...]]] = Built()
+_TOOK: PerObjectCache[Model, dict[_Sort, tuple[float, ...]]] = PerObjectCache()
 """Seconds that the last two linearizations and gradients of a model took, without and with nodes, by experiments."""
 
-_ARRANGED: Built[Posed, OrderedDict[tuple[Any, ...], Segments]] = Built()
+_ARRANGED: PerObjectCache[CompiledProblem, OrderedDict[tuple[Any, ...], Segments]] = PerObjectCache()
 """How each experiment's data lie on the last few divisions into stages."""
 
 
@@ -149,8 +149,8 @@ class ShootingProblem(TranscribedProblem):
 
     def __init__(
         self,
-        problem: Posed,
-        divisions: Sequence[Division],
+        problem: CompiledProblem,
+        divisions: Sequence[StageDivision],
         *,
         nodes: bool,
         theta: Array,
@@ -174,14 +174,14 @@ class ShootingProblem(TranscribedProblem):
         self._n_w = self._n_z if self._relaxed else 0
         self._gains: list[Array] = []
         self._observer = Observer(problem, state_bounds=True)
-        self._laid: dict[tuple[int, ...], Arranged] = {}
+        self._laid: dict[tuple[int, ...], IntegrationPlan] = {}
         self._happened: OrderedDict[bytes, list[Array]] = OrderedDict()
         self._here = [self._cut(i, division) for i, division in enumerate(divisions)]
         self._edges = tuple(edges) if nodes and problem.triggered else ()
         self._pieces = list(self._here)  # with nodes and triggers: the stages in pieces, as they were found last
-        self._memory: OrderedDict[bytes, tuple[Evaluation, Sweep | Reading]] = OrderedDict()
+        self._memory: OrderedDict[bytes, tuple[Evaluation, IntegratedPoints | PointData]] = OrderedDict()
         self._linear: Linearization | None = None
-        layout = lay_out(
+        layout = build_layout(
             problem.names,
             tuple(self._specify(i) for i in range(len(self._here))),
             len(problem.groups),
@@ -191,17 +191,17 @@ class ShootingProblem(TranscribedProblem):
         self._taken_over = 0  # stages that another integrator took over at the last linearization ...
         self._steps = np.zeros(2, dtype=np.intp)  # ... and its steps of the compiled one: all, and explicit ones
         self._place(theta, trajectory)
-        with unwatched():  # what states trigger at the start is found once; without it there is nothing to solve
+        with without_deadline():  # what states trigger at the start is found once; without it there is nothing to solve
             naturals = self._naturals(self.start)
-        self.groups: tuple[Group, ...] = _groups(self._arrange(naturals))
+        self.groups: tuple[SegmentGroup, ...] = _groups(self._arrange(naturals))
         """The pieces that share an integrator, as they are at the start."""
-        with suppress(Stopped):  # no time to integrate: the solver will notice
+        with suppress(StopRequested):  # no time to integrate: the solver will notice
             self._start_eliminated()
 
     def _forget(self) -> None:
         self._memory.clear()
 
-    def _worth(self, v: Array) -> Iterator[tuple[Measured, Array]]:
+    def _worth(self, v: Array) -> Iterator[tuple[MeasurementRows, Array]]:
         _, sweep = self._swept(v)
         for i, (c, natural) in enumerate(zip(sweep.laid.chains, self._naturals(v), strict=True)):
             p = self._projection.neutral(i, _at_points(c, natural.p, natural.e))
@@ -218,7 +218,7 @@ class ShootingProblem(TranscribedProblem):
     def _silently(self) -> AbstractContextManager[object]:
         """Silence CasADi's integrators, once for all: to redirect the streams costs as much as a short integration."""
         is_silent = method_of(self.options, self._n_x, self._n_z) in STEPPED  # those that take over silence themselves
-        return nullcontext() if is_silent else captured()
+        return nullcontext() if is_silent else capture_output()
 
     @property
     def dense_evaluator(self) -> DenseSingleShooting | None:
@@ -241,13 +241,13 @@ class ShootingProblem(TranscribedProblem):
             return None
         plan = self._arrange(self._naturals(self.start))
         return DenseSingleShooting.of(
-            Given(
+            ShootingData(
                 self.problem, self.layout, plan, self._observer.expressions, self._units, self._z_start, self._moving,
                 self.scale, (self.least_sigma, self._most_sigma),
             )
         )  # fmt: skip
 
-    def measuring(self, problem: Posed) -> ShootingProblem | None:
+    def measuring(self, problem: CompiledProblem) -> ShootingProblem | None:
         """Return the problem with other data at the same times, as `Posed.measuring` has them, without a new layout.
 
         None where more than rows depends on the data: with nodes, or where something is eliminated.
@@ -259,7 +259,7 @@ class ShootingProblem(TranscribedProblem):
         chains: list[Segments] = []
         for i, chain in enumerate(plan.chains):
             staging = arrange(problem.conditions[i], chain.staging.edges)
-            chains.append(replace(chain, staging=staging, measured=measured_by(problem, i, staging)))
+            chains.append(replace(chain, staging=staging, measured=measurement_rows(problem, i, staging)))
         other = self._apart()
         other.problem, other._here = problem, chains
         vars(other).pop("size_squares", None)
@@ -273,21 +273,21 @@ class ShootingProblem(TranscribedProblem):
         self._dense: tuple[ShootingProblem | None, DenseSingleShooting | None] = None, None
         self._coarser: tuple[ShootingProblem | None, ShootingProblem | None] = None, None
         self._expects = False
-        self.jitter = 0.0 if options.method == "collocation" else options.relative_tolerance
+        self.integration_rtol = 0.0 if options.method == "collocation" else options.relative_tolerance
 
-    def _cut(self, i: int, division: Division) -> Segments:
+    def _cut(self, i: int, division: StageDivision) -> Segments:
         """Arrange one experiment on its pieces, as for the fits before where these have the same boundaries."""
         segments_by_key = _ARRANGED.get(self.problem, lambda _: OrderedDict())
         fixed = division.edges if self._nodes else division.edges[~division.moving]
         key = (i, self._nodes, self._backward, fixed.tobytes(), division.key)
         if key not in segments_by_key:
-            segments_by_key[key] = cut(self.problem, i, division, nodes=self._nodes, starts=self._backward)
+            segments_by_key[key] = cut_segments(self.problem, i, division, nodes=self._nodes, starts=self._backward)
         segments_by_key.move_to_end(key)
-        while len(segments_by_key) > _REMEMBERED * max(len(self.problem.conditions), 1):
+        while len(segments_by_key) > _N_CACHED_EVALUATIONS * max(len(self.problem.conditions), 1):
             segments_by_key.popitem(last=False)
         return segments_by_key[key]
 
-    def _arrange(self, naturals: Sequence[Natural]) -> Arranged:
+    def _arrange(self, naturals: Sequence[NaturalValues]) -> IntegrationPlan:
         """Return the pieces at a point; without nodes they follow estimated times of events."""
         for i, (condition, natural) in enumerate(zip(self.problem.conditions, naturals, strict=True)):
             division = self._here[i].division
@@ -297,13 +297,13 @@ class ShootingProblem(TranscribedProblem):
             if self._edges and not self._pieces[i].division.valid(natural.e):
                 pieces = divide(condition, self._edges[i], natural.e)
                 stages = stages_of(condition.schedule, division, pieces)
-                self._pieces[i] = cut(self.problem, i, pieces, nodes=True, stages=(stages, division))
+                self._pieces[i] = cut_segments(self.problem, i, pieces, nodes=True, stages=(stages, division))
         segments = self._pieces if self._edges else self._here
         key = tuple(id(chain) for chain in segments)
         if key not in self._laid:
-            if len(self._laid) >= _REMEMBERED:
+            if len(self._laid) >= _N_CACHED_EVALUATIONS:
                 self._laid.clear()
-            self._laid[key] = arranged(self._relaxed or self.problem.model, segments, self.options)
+            self._laid[key] = plan_integration(self._relaxed or self.problem.model, segments, self.options)
         return self._laid[key]
 
     def times(self, v: Array) -> tuple[Array, ...]:
@@ -313,7 +313,7 @@ class ShootingProblem(TranscribedProblem):
         return tuple(chain.division.at(natural.e) for chain, natural in zip(self._here, self._naturals(v), strict=True))
 
     @property
-    def divisions(self) -> tuple[Division, ...]:
+    def divisions(self) -> tuple[StageDivision, ...]:
         """The stages of each experiment."""
         return tuple(chain.division for chain in self._here)
 
@@ -333,7 +333,7 @@ class ShootingProblem(TranscribedProblem):
         """Measure unmeasured states by a simulation from the start where nothing but rates tells their magnitude."""
         if every_state_measured(self.problem):
             return
-        with suppress(Stopped):  # no time to simulate: the solver will notice
+        with suppress(StopRequested):  # no time to simulate: the solver will notice
             self._settle_units()
 
     def units_at(self, theta: Array) -> tuple[Array, ...]:
@@ -342,8 +342,8 @@ class ShootingProblem(TranscribedProblem):
         For problems in which nothing is eliminated and nothing happens on the way.
         """
         other = self._apart()
-        other.start = locked(theta.copy())
-        other._units = list(still_trajectory(self.problem, theta).units)
+        other.start = read_only_copy(theta.copy())
+        other._units = list(constant_trajectory(self.problem, theta).units)
         other.settle_units()
         return other.units
 
@@ -352,11 +352,11 @@ class ShootingProblem(TranscribedProblem):
         names = (*self.problem.model.states, *self.problem.model.algebraic_states)
         unknown_masks = [np.array([name not in known_names for name in names]) for known_names in known_by_condition]
         rough = cast("ShootingProblem", self.coarse()) if self._n_x > _MANY_STATES else self
-        for _ in range(_SETTLING):
+        for _ in range(_MAX_START_SIMULATIONS):
             candidates = zip(rough._magnitudes(self.start), self._units, unknown_masks, strict=True)
             changed = [np.where((new > 0.0) & is_unknown, resolvable(new), old) for new, old, is_unknown in candidates]
             ratios = [new / old for new, old in zip(changed, self._units, strict=True)]
-            if all(((r > 1 / _ALIKE) & (r < _ALIKE)).all() for r in ratios):
+            if all(((r > 1 / _MAGNITUDE_CHANGE_FACTOR) & (r < _MAGNITUDE_CHANGE_FACTOR)).all() for r in ratios):
                 break
             self._units, self._dense, self._coarser = changed, (None, None), (None, None)
             self._memory.clear()
@@ -372,7 +372,7 @@ class ShootingProblem(TranscribedProblem):
         for run in sweep.runs:
             for (i, _), begin in zip(run.members, run.lanes.x0, strict=True):
                 x = magnitudes[i][: begin.size]  # a view
-                np.fmax(x, _GONE * np.abs(begin), out=x, where=np.isfinite(begin))
+                np.fmax(x, _DECAYED_STATE_FRACTION * np.abs(begin), out=x, where=np.isfinite(begin))
         return magnitudes
 
     def rescaled(self, v: Array) -> ShootingProblem | None:
@@ -381,10 +381,10 @@ class ShootingProblem(TranscribedProblem):
         Absolute tolerances are relative to magnitudes; where these were much too large the solution is inaccurate.
         """
         magnitudes = [resolvable(size) for size in self._magnitudes(v)]
-        if not any(((new > 0.0) & (new * _TOO_LARGE < old)).any() for new, old in zip(magnitudes, self._units, strict=True)):
+        if not any(((new > 0.0) & (new * _MAX_ASSUMED_MAGNITUDE_RATIO < old)).any() for new, old in zip(magnitudes, self._units, strict=True)):
             return None
         other = self.with_units([np.where(new > 0.0, new, old) for new, old in zip(magnitudes, self._units, strict=True)])
-        other.start = locked(v.copy())
+        other.start = read_only_copy(v.copy())
         return other
 
     def with_units(self, units: Sequence[Array]) -> ShootingProblem:
@@ -395,7 +395,7 @@ class ShootingProblem(TranscribedProblem):
         for chain, unit in zip(self.layout.chains, other._units, strict=True):
             if self._nodes:
                 scale[chain.nodes], scale[chain.inner] = unit[: self._n_x], unit[self._n_x :][: self._n_w]
-        other.scale = locked(scale)
+        other.scale = read_only_copy(scale)
         return other
 
     def _specify(self, i: int) -> Specification:
@@ -427,11 +427,11 @@ class ShootingProblem(TranscribedProblem):
             self.scale[chain.inner] = self._units[i][self._n_x :][: self._n_w]
             starts.append(np.clip(x, self.lower[chain.nodes], self.upper[chain.nodes]))
         inner = tuple(z[:, : self._n_w] for z in self._z_start)
-        self.start = locked(layout.pack(theta, tuple(starts), inner))
+        self.start = read_only_copy(layout.pack(theta, tuple(starts), inner))
         if self._relaxed is not None:
             for lanes, unit in zip(self._at_nodes(self.start, self._naturals(self.start)), self._units, strict=True):
-                self._gains.append(gains(self._relaxed, lanes, unit[self._n_x :]))
-        self.lower, self.upper, self.scale = locked(self.lower), locked(self.upper), locked(self.scale)
+                self._gains.append(equation_scales(self._relaxed, lanes, unit[self._n_x :]))
+        self.lower, self.upper, self.scale = read_only_copy(self.lower), read_only_copy(self.upper), read_only_copy(self.scale)
 
     def data_sizes(self) -> tuple[Array, ...]:
         """Return the size of every measured value in its own standard deviation, (K, n_r) per chain."""
@@ -447,7 +447,7 @@ class ShootingProblem(TranscribedProblem):
         """Return the algebraic states of the nodes, or from where they are sought, (K, n_z) per condition."""
         return tuple(v[layout_chain.inner] for layout_chain in self.layout.chains) if self._n_w else tuple(self._z_start)
 
-    def _naturals(self, v: Array) -> list[Natural]:
+    def _naturals(self, v: Array) -> list[NaturalValues]:
         naturals = [c.link.natural(v[c.theta]) for c in self.problem.conditions]
         if not self.problem.triggered:
             return naturals
@@ -455,14 +455,14 @@ class ShootingProblem(TranscribedProblem):
         if key not in self._happened:  # what states trigger is found by integration
             conditions = zip(self.problem.conditions, naturals, self._units, strict=True)
             self._happened[key] = [
-                triggered(self.problem.model, c, natural, unit, self.options, c.end, self._node_values(i, v, natural)).e
+                locate_triggered_events(self.problem.model, c, natural, unit, self.options, c.end, self._node_values(i, v, natural)).e
                 for i, (c, natural, unit) in enumerate(conditions)
             ]
-            while len(self._happened) > _REMEMBERED:
+            while len(self._happened) > _N_CACHED_EVALUATIONS:
                 self._happened.popitem(last=False)
         return [replace(natural, e=e) for natural, e in zip(naturals, self._happened[key], strict=True)]
 
-    def _node_values(self, i: int, v: Array, natural: Natural) -> tuple[Array, Array] | None:
+    def _node_values(self, i: int, v: Array, natural: NaturalValues) -> tuple[Array, Array] | None:
         """Return the times and states of an experiment's nodes, (K,) and (K, n_x); None without nodes."""
         if not self._nodes:
             return None
@@ -490,7 +490,7 @@ class ShootingProblem(TranscribedProblem):
         self._noted("values", start_time)
         if self.eliminated.size:
 
-            def observe(of_p: Sequence[Array]) -> Iterator[tuple[Measured, Array]]:
+            def observe(of_p: Sequence[Array]) -> Iterator[tuple[MeasurementRows, Array]]:
                 return self._observed(sweep, [replace(natural, p=p) for natural, p in zip(naturals, of_p, strict=True)])
 
             v = self._projection.projected(v, naturals, observe)
@@ -514,19 +514,19 @@ class ShootingProblem(TranscribedProblem):
             )
         return self._remembered(key, self._evaluation(v, values, failures), sweep)
 
-    def _remembered(self, key: bytes, evaluation: Evaluation, integration: Sweep | Reading) -> Evaluation:
+    def _remembered(self, key: bytes, evaluation: Evaluation, integration: IntegratedPoints | PointData) -> Evaluation:
         self._memory[key] = (evaluation, integration)
-        while len(self._memory) > _REMEMBERED:
+        while len(self._memory) > _N_CACHED_EVALUATIONS:
             self._memory.popitem(last=False)
         return evaluation
 
-    def _found(self, v: Array) -> tuple[Evaluation, Sweep | Reading]:
+    def _found(self, v: Array) -> tuple[Evaluation, IntegratedPoints | PointData]:
         self.evaluate(v)
         return self._memory[self._projection.key(v)]
 
-    def _swept(self, v: Array) -> tuple[Evaluation, Sweep]:
+    def _swept(self, v: Array) -> tuple[Evaluation, IntegratedPoints]:
         evaluation, integration = self._found(v)
-        if isinstance(integration, Sweep):
+        if isinstance(integration, IntegratedPoints):
             return evaluation, integration
         assert self._arrays is not None
         return evaluation, self._arrays.sweep(integration)
@@ -552,7 +552,7 @@ class ShootingProblem(TranscribedProblem):
             if key not in self._memory and self._arrays is not None:
                 self.evaluate(v, with_sensitivities=True)
             _, integration = self._memory.get(key, (None, None))
-            has_sensitivities = isinstance(integration, Reading) and bool(integration.flown.slopes)  # with the states
+            has_sensitivities = isinstance(integration, PointData) and bool(integration.flown.slopes)  # with the states
             start_time = time.perf_counter() if has_sensitivities else self._begun("linearization")
             try:
                 self._linear = self._linearize(v)
@@ -579,7 +579,7 @@ class ShootingProblem(TranscribedProblem):
         if operation != "linearization" or self._backward:
             state_seconds = 0.0
         directions = max((chain.theta.size for chain in self.layout.chains), default=0)  # of one experiment
-        return max(*looser, state_seconds * (1.0 + _PER_DIRECTION * directions), 0.0)
+        return max(*looser, state_seconds * (1.0 + _COST_PER_DIRECTION * directions), 0.0)
 
     def _took(self, operation: str) -> tuple[dict[_Sort, tuple[float, ...]], _Sort]:
         """Return the seconds that such things took, and under which key they are kept."""
@@ -594,8 +594,8 @@ class ShootingProblem(TranscribedProblem):
     def _begun(self, operation: str) -> float:
         """Begin nothing that will take longer than there is time, as it did before; return when it begins."""
         expected = self._expected(operation)
-        if expected > _LONG:
-            look(expected)
+        if expected > _MIN_TIMED_SECONDS:
+            check_deadline(expected)
         return time.perf_counter()
 
     def linearize_along(self, v: Array, directions: Sequence[Array]) -> MatchingProducts:
@@ -648,8 +648,8 @@ class ShootingProblem(TranscribedProblem):
 
     def _linearize(self, v: Array, directions: Sequence[Array] | None = None) -> Linearization:
         evaluation, integration = self._found(v)
-        dense = self._arrays if isinstance(integration, Reading) else None
-        dense_result = dense.jacobians(integration) if dense is not None and isinstance(integration, Reading) else None
+        dense = self._arrays if isinstance(integration, PointData) else None
+        dense_result = dense.jacobians(integration) if dense is not None and isinstance(integration, PointData) else None
         measured = [chain.measured for chain in self._here]
         if dense_result is not None:  # rows of it are standardised, and nothing is eliminated
             dense_jacobians, self._taken_over, self._steps = dense_result
@@ -677,20 +677,20 @@ class ShootingProblem(TranscribedProblem):
             jacobians.append(j)
         return self._linearization(evaluation, jacobians, failures, measured, lambda: self._observed(sweep, naturals))
 
-    def _seen(self, v: Array) -> Iterator[tuple[Measured, Array]]:
+    def _seen(self, v: Array) -> Iterator[tuple[MeasurementRows, Array]]:
         evaluation, integration = self._found(v)
-        if isinstance(integration, Sweep):
+        if isinstance(integration, IntegratedPoints):
             return self._observed(integration, self._naturals(evaluation.v))
         assert self._arrays is not None
         return zip((chain.measured for chain in self._here), self._arrays.observed(integration), strict=True)
 
-    def _observed(self, sweep: Sweep, naturals: list[Natural]) -> Iterator[tuple[Measured, Array]]:
+    def _observed(self, sweep: IntegratedPoints, naturals: list[NaturalValues]) -> Iterator[tuple[MeasurementRows, Array]]:
         for i, (c, natural) in enumerate(zip(sweep.laid.chains, naturals, strict=True)):
             p = _at_points(c, natural.p, natural.e)
             yield c.measured, self._observer.values(c.measured, c.staging.times, sweep.x[i], sweep.z[i], p, c.inputs).g
 
     def _jacobians(
-        self, i: int, natural: Natural, dp: Array, observation: Observation, dx: Array, dz: Array, end: Array
+        self, i: int, natural: NaturalValues, dp: Array, observation: Observation, dx: Array, dz: Array, end: Array
     ) -> Jacobians:
         """Chain rule: how rows move with the directions (nodes first, then those columns of q that move p, a or e).
 
@@ -718,7 +718,7 @@ class ShootingProblem(TranscribedProblem):
         X = (end[:, :, :n_s], end[:, :, n_s:n_node], X_q) if self._nodes else (none, none, X_q)
         return Jacobians(*R, *D, *X, *C, A=natural.da if self._nodes else np.empty((0, n_q)))
 
-    def _at_nodes(self, v: Array, naturals: Sequence[Natural]) -> list[Lanes]:
+    def _at_nodes(self, v: Array, naturals: Sequence[NaturalValues]) -> list[Lanes]:
         """Return per condition lanes from every node, with the inputs on the intervals that begin there."""
         lanes: list[Lanes] = []
         for chain, layout_chain, natural, unit in zip(self._here, self.layout.chains, naturals, self._units, strict=True):
@@ -738,13 +738,13 @@ class ShootingProblem(TranscribedProblem):
             )
         return lanes
 
-    def _defects(self, i: int, v: Array, natural: Natural) -> Array:
+    def _defects(self, i: int, v: Array, natural: NaturalValues) -> Array:
         """Return the scaled residuals of the algebraic equations at the nodes of condition i, (K, n_w)."""
         assert self._relaxed is not None
         lanes = self._at_nodes(v, [natural if k == i else other for k, other in enumerate(self._naturals(v))])[i]
         return self._gains[i] * self._relaxed.residual(lanes, 0)
 
-    def _with_defects(self, i: int, v: Array, natural: Natural, jacobians: Jacobians) -> Jacobians:
+    def _with_defects(self, i: int, v: Array, natural: NaturalValues, jacobians: Jacobians) -> Jacobians:
         """Add the derivatives of the residuals of the algebraic equations at the nodes."""
         assert self._relaxed is not None
         lanes, division = self._at_nodes(v, self._naturals(v))[i], self._here[i].division
@@ -786,7 +786,7 @@ class ShootingProblem(TranscribedProblem):
         links = [c.link for c in self.problem.conditions]
         return [np.flatnonzero(link.moving if self._nodes else link.moving | link.starting) for link in links]
 
-    def _integrate(self, v: Array, naturals: list[Natural]) -> Sweep:
+    def _integrate(self, v: Array, naturals: list[NaturalValues]) -> IntegratedPoints:
         plan = self._arrange(naturals)
         chains = plan.chains
         x: list[Array] = [np.full((*c.staging.tau.shape, self._n_x), np.nan) for c in chains]
@@ -834,7 +834,7 @@ class ShootingProblem(TranscribedProblem):
                     failed_stages.add((i, k))
                     end[i][k] = np.nan
                     failures.append(Failure(self.layout.chains[i].name, k, failure.cause, failure.detail))
-        return Sweep(plan, x, z, end, runs, tuple(failures))
+        return IntegratedPoints(plan, x, z, end, runs, tuple(failures))
 
     def _lanes(
         self,
@@ -857,7 +857,7 @@ class ShootingProblem(TranscribedProblem):
         )
 
     def _slopes(
-        self, sweep: Sweep, naturals: list[Natural], directions: Sequence[Array] | None
+        self, sweep: IntegratedPoints, naturals: list[NaturalValues], directions: Sequence[Array] | None
     ) -> DirectionalDerivatives:
         if not self._backward:
             return self._sensitivities(sweep, naturals)
@@ -866,7 +866,7 @@ class ShootingProblem(TranscribedProblem):
         seeds = [self._seeds(c, natural, m) for c, natural, m in zip(sweep.laid.chains, naturals, self._moving, strict=True)]
         return by_adjoint(sweep, self.layout.chains, naturals, seeds, self._moving, directions)
 
-    def _sensitivities(self, sweep: Sweep, naturals: list[Natural]) -> DirectionalDerivatives:
+    def _sensitivities(self, sweep: IntegratedPoints, naturals: list[NaturalValues]) -> DirectionalDerivatives:
         """Differentiate what a sweep found, by forward sensitivities."""
         n_s, n_node, chains = self._n_s, self._n_s + self._n_w, sweep.laid.chains
         widths = [n_node + columns.size for columns in self._moving]
@@ -945,7 +945,7 @@ class ShootingProblem(TranscribedProblem):
         return DirectionalDerivatives(dx, dz, end, tuple(failures), tuple(requests))
 
     def _at_trigger(
-        self, run: Integration, lane: int, crossing: Crossing, previous_crossing: Crossing | None, dx: Array, e: Array, de: Array,
+        self, run: Integration, lane: int, crossing: StageEndUpdate, previous_crossing: StageEndUpdate | None, dx: Array, e: Array, de: Array,
         u: Array, du: Array,
     ) -> Array:  # fmt: skip
         """Move the end of a piece with the time that states trigger; dx (n_x, n) is that at fixed time.
@@ -958,7 +958,7 @@ class ShootingProblem(TranscribedProblem):
         time, x = float(lanes.start[lane] + lanes.duration[lane]), run.found.x[lane, -1]
         graph: Any = run.integrator.graph
         f = np.asarray(graph(time, x, run.found.z[lane, -1], lanes.p[lane], u)[0], dtype=float).ravel()
-        if lanes.duration[lane] <= rounding(np.array([time]))[0] and (previous_crossing is not None or trigger.at_start):
+        if lanes.duration[lane] <= time_rounding(np.array([time]))[0] and (previous_crossing is not None or trigger.at_start):
             d_time = np.zeros(dx.shape[1]) if previous_crossing is None else de[previous_crossing.instants[-1].time]
         else:
             rate, by_x, by_c = trigger.passing(time, x, u, e, f, du)
@@ -966,7 +966,7 @@ class ShootingProblem(TranscribedProblem):
         de[crossing.instants[0].time] = d_time
         return dx + np.outer(f, d_time)
 
-    def _seeds(self, chain: Segments, natural: Natural, moving: NDArray[np.intp]) -> Seeds:
+    def _seeds(self, chain: Segments, natural: NaturalValues, moving: NDArray[np.intp]) -> SensitivitySeeds:
         """Return the derivatives of an experiment's pieces by its directions."""
         stages, n_s = chain.staging.duration.size, self._n_s
         x = np.zeros((stages, self._n_x, n_s + self._n_w + moving.size))
@@ -977,7 +977,7 @@ class ShootingProblem(TranscribedProblem):
         p = natural.dp[:, moving]
         if any(division.levels):
             p = division.stage_parameters(p, de)
-        return Seeds(x, p, division.weight @ de if division.moving.any() else None)
+        return SensitivitySeeds(x, p, division.weight @ de if division.moving.any() else None)
 
     def node_sensitivities(self, v: Array, stages: Sequence[Mask]) -> tuple[Array, ...] | None:
         """Return the derivatives of states at the ends of some stages (K,) by their nodes, (K, n_x, n_x) per condition.
@@ -1011,7 +1011,7 @@ class ShootingProblem(TranscribedProblem):
     def asked(self, v: Array) -> tuple[SensitivityRequest, ...]:
         """Return the sensitivity requests of a linearization at v, for benchmarks."""
         _, sweep = self._swept(v)
-        with captured():
+        with capture_output():
             return self._slopes(sweep, self._naturals(v), None).asked
 
     @property
@@ -1026,8 +1026,8 @@ class ShootingProblem(TranscribedProblem):
         n_steps, n_explicit = self._steps
         share = "All" if n_explicit == n_steps else f"{n_explicit} of {n_steps}"
         message = f"{share} integrator steps were explicit; no stiffness was detected in them." if n_explicit else ""
-        if GradientEvaluation in self.gives and self.options.relative_tolerance == _LOOSER:
-            message += f" The integrator uses the relative tolerance {_LOOSER:g}; gradients are exact derivatives of its steps up to rounding."
+        if GradientEvaluation in self.gives and self.options.relative_tolerance == _GRADIENT_RTOL:
+            message += f" The integrator uses the relative tolerance {_GRADIENT_RTOL:g}; gradients are exact derivatives of its steps up to rounding."
         if self._taken_over == 0:
             return message.strip()
         count = "1 stage was" if self._taken_over == 1 else f"{self._taken_over} stages were"
@@ -1037,7 +1037,7 @@ class ShootingProblem(TranscribedProblem):
     def coarse(self) -> StagedProblem:
         """Return the problem with integrators of low accuracy."""
         options = self.options
-        if options.relative_tolerance >= COARSE or options.method == "collocation":
+        if options.relative_tolerance >= COARSE_RTOL or options.method == "collocation":
             return self
         owner, cached = self._coarser  # of a problem that this is a copy of, it would have other bounds
         if owner is not self or cached is None:
@@ -1074,8 +1074,8 @@ class ShootingProblem(TranscribedProblem):
 
 @cache
 def _coarser(options: IntegratorOptions) -> IntegratorOptions:
-    absolute = min(options.absolute_tolerance * (COARSE / options.relative_tolerance), COARSE)
-    return replace(options, relative_tolerance=COARSE, absolute_tolerance=absolute)
+    absolute = min(options.absolute_tolerance * (COARSE_RTOL / options.relative_tolerance), COARSE_RTOL)
+    return replace(options, relative_tolerance=COARSE_RTOL, absolute_tolerance=absolute)
 
 
 def _at_points(chain: Segments, of_p: Array, of_e: Array) -> Array:
@@ -1102,31 +1102,31 @@ def derivative_mistakes(value: Any) -> list[str]:
     return option_mistakes(("derivatives", value, is_valid, "choose 'auto', 'forward' or 'adjoint'"))
 
 
-def adjoint_pays(problem: Posed, options: IntegratorOptions) -> bool:
+def is_adjoint_cheaper(problem: CompiledProblem, options: IntegratorOptions) -> bool:
     """Whether the Jacobian of an interval takes less time by adjoint states than by forward sensitivities.
 
     Never for a DAE: the backward integrals of IDAS take many small steps.
     """
     n_x = len(problem.model.states)
-    if options.method not in _MEASURED or method_of(options, n_x, 0) in STEPPED:
+    if options.method not in _TIMED_METHODS or method_of(options, n_x, 0) in STEPPED:
         return False  # whose forward directions are cheap, and watched over by default
     directions = max(int(c.link.moving.sum()) for c in problem.conditions) + n_x
-    return not problem.model.algebraic_states and directions > _AT_ALL + _PER_STATE * n_x
+    return not problem.model.algebraic_states and directions > _ADJOINT_BASE_COST + _ADJOINT_COST_PER_STATE * n_x
 
 
-def gradient_pays(problem: Posed, options: IntegratorOptions) -> bool:
+def is_gradient_cheaper(problem: CompiledProblem, options: IntegratorOptions) -> bool:
     """Whether a fit by gradients of the cost takes less time than one by the derivatives of all residuals.
 
     Never for a DAE, as above, nor by the ESDIRK method.
     """
     directions = max((int((c.link.moving | c.link.starting).sum()) for c in problem.conditions), default=0)
-    if options.method not in _MEASURED or problem.model.algebraic_states or directions < _MANY:
+    if options.method not in _TIMED_METHODS or problem.model.algebraic_states or directions < _MIN_ADJOINT_QUANTITIES:
         return False
     directional_options = _along_directions(problem, options, nodes=False)
     return integrator_of(problem.model, [1.0], directional_options).method not in STEPPED
 
 
-def for_gradients(problem: Posed, options: IntegratorOptions) -> IntegratorOptions:
+def for_gradients(problem: CompiledProblem, options: IntegratorOptions) -> IntegratorOptions:
     """Return the options with looser tolerances, if they are the default ones, for the gradient of a large model.
 
     Derivatives are those of the steps, so that tolerances serve the value alone.
@@ -1138,7 +1138,7 @@ def for_gradients(problem: Posed, options: IntegratorOptions) -> IntegratorOptio
         return options
     if method_of(_along_directions(problem, options, nodes=False, back=True), n_x, n_z, _graph(model)) not in STEPPED:
         return options
-    return replace(options, relative_tolerance=_LOOSER, absolute_tolerance=_LOOSER / 100)
+    return replace(options, relative_tolerance=_GRADIENT_RTOL, absolute_tolerance=_GRADIENT_RTOL / 100)
 
 
 def _graph(model: Model) -> ca.Function:
@@ -1147,19 +1147,19 @@ def _graph(model: Model) -> ca.Function:
 
 
 def _along_directions(
-    problem: Posed, options: IntegratorOptions, *, nodes: bool, back: bool = False
+    problem: CompiledProblem, options: IntegratorOptions, *, nodes: bool, back: bool = False
 ) -> IntegratorOptions:
     """Return the options with the ESDIRK methods where they pay for so many directions, or for going back, only."""
     if options.method != "auto":
         return options
     n_x, n_z, graph = len(problem.model.states), len(problem.model.algebraic_states), _graph(problem.model)
     directions = max((int(c.link.moving.sum()) for c in problem.conditions), default=0) + nodes * n_x
-    directions = max(directions, _GOING_BACK) if back else directions
+    directions = max(directions, _ADJOINT_COST_DIRECTIONS) if back else directions
     method = method_of(options, n_x, n_z, graph, directions=directions)
     return replace(options, method=method) if method != method_of(options, n_x, n_z, graph) else options
 
 
-def adjoint_obstacle(problem: Posed) -> str:
+def adjoint_obstacle(problem: CompiledProblem) -> str:
     """Describe the feature of a problem that rules out adjoint gradients; empty if there is none."""
     if problem.triggered:
         return f"states trigger events in '{problem.triggered[0]}', which adjoint states cannot follow"
@@ -1168,5 +1168,5 @@ def adjoint_obstacle(problem: Posed) -> str:
     return ""
 
 
-def _groups(plan: Arranged) -> tuple[Group, ...]:
+def _groups(plan: IntegrationPlan) -> tuple[SegmentGroup, ...]:
     return tuple(group for round_ in plan.rounds for group in round_)

@@ -9,8 +9,8 @@ import numpy as np
 
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
-from castfit._support.reprs import brief
-from castfit._support.status import check
+from castfit._support.reprs import add_brief_repr
+from castfit._support.status import raise_if_mistakes
 from castfit.integrate import IntegratorOptions
 from castfit.solve.staged import GradientEvaluation, Linearization
 from castfit.transcribe.shooting_problem import (
@@ -18,10 +18,10 @@ from castfit.transcribe.shooting_problem import (
     adjoint_obstacle,
     derivative_mistakes,
     for_gradients,
-    gradient_pays,
+    is_gradient_cheaper,
 )
-from castfit.transcribe.stage_division import divided, integrator_mistakes
-from castfit.transcribe.trajectory import States, still_trajectory
+from castfit.transcribe.stage_division import divide_all, integrator_mistakes
+from castfit.transcribe.trajectory import States, constant_trajectory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @public("castfit")
-@brief
+@add_brief_repr
 @dataclass(frozen=True)
 class SingleShooting:
     """Integrate every experiment from its initial state to its end.
@@ -66,7 +66,7 @@ class SingleShooting:
     derivatives: str = "auto"
 
     def __post_init__(self) -> None:
-        check("SingleShooting", integrator_mistakes(self.integrator) + derivative_mistakes(self.derivatives))
+        raise_if_mistakes("SingleShooting", integrator_mistakes(self.integrator) + derivative_mistakes(self.derivatives))
 
     @property
     def label(self) -> str:
@@ -104,15 +104,15 @@ class SingleShooting:
         obstacle = adjoint_obstacle(compiled)
         if self.derivatives == "adjoint":
             advice = "give derivatives='forward'"
-            check("SingleShooting(derivatives='adjoint')", [f"{obstacle}; {advice}"] if obstacle else [])
-        prefers_gradient = self.derivatives == "auto" and not obstacle and gradient_pays(compiled, self.integrator)
+            raise_if_mistakes("SingleShooting(derivatives='adjoint')", [f"{obstacle}; {advice}"] if obstacle else [])
+        prefers_gradient = self.derivatives == "auto" and not obstacle and is_gradient_cheaper(compiled, self.integrator)
         edges = [np.array([c.start, c.end]) for c in compiled.conditions]
         staged = ShootingProblem(
             compiled,
-            divided(compiled, edges, theta),
+            divide_all(compiled, edges, theta),
             nodes=False,
             theta=theta,
-            trajectory=still_trajectory(compiled, theta, units),
+            trajectory=constant_trajectory(compiled, theta, units),
             options=for_gradients(compiled, self.integrator) if self.derivatives == "adjoint" else self.integrator,
             gives=(GradientEvaluation, Linearization) if prefers_gradient else self.gives,
         )

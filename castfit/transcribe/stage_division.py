@@ -28,30 +28,30 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import option_mistakes, reals, text
+from castfit._support.arguments import option_mistakes, read_reals, shorten_repr
 from castfit._support.records import dataclass
-from castfit._support.status import check
+from castfit._support.status import raise_if_mistakes
 from castfit.integrate import IntegratorOptions
-from castfit.integrate.lanes import merge, rounding, snap
-from castfit.problem.event_schedule import Crossing, follows, united
+from castfit.integrate.lanes import merge, time_rounding, snap_times
+from castfit.problem.event_schedule import StageEndUpdate, follows, merge_instants
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from castfit._support.arrays import Array, Index, Mask
     from castfit.problem.compiled_experiments import Condition
-    from castfit.problem.compiled_problem import Posed
-    from castfit.problem.event_schedule import Level, Schedule
+    from castfit.problem.compiled_problem import CompiledProblem
+    from castfit.problem.event_schedule import SwitchedParameter, Schedule
 
 
-_OCCUPIED = 0.5  # equal intervals of which fewer hold data are no good division ...
+_MIN_OCCUPIED_FRACTION = 0.5  # equal intervals of which fewer hold data are no good division ...
 _SLIVER = 1e-9  # of an interval: data that are so near to a boundary of equal division are on it
-_EARLY = 1e-2  # ... where the data begin as early in the first of them
-_MOST = 10_000  # intervals that a number may mean
+_EARLY_DATA_FRACTION = 1e-2  # ... where the data begin as early in the first of them
+_MAX_INTERVALS = 10_000  # intervals that a number may mean
 
 
 @dataclass(frozen=True)
-class Staging:
+class StagedMeasurements:
     """The measurements of one experiment, arranged by stage: boundaries `edges` (K + 1,), and M points per stage.
 
     tau (K, M) : where each point lies in its stage, in [0, 1], increasing; padding stands at 1, or, where all data are
@@ -91,14 +91,14 @@ class Staging:
         return is_distinct
 
 
-def arrange(condition: Condition, edges: Array, measured_after: Mask | None = None, *, starts: bool = False) -> Staging:
+def arrange(condition: Condition, edges: Array, measured_after: Mask | None = None, *, starts: bool = False) -> StagedMeasurements:
     """Assign every measured or watched time to a stage; where `measured_after` is True, to the last one that ends there.
 
     With `starts` every such time is a boundary, and measurements belong to the stage that begins there.
     """
     points = condition.watched_points
     mask = points.mask
-    snapped = snap(points.times, edges)
+    snapped = snap_times(points.times, edges)
     ends = np.searchsorted(edges, snapped, side="left")
     if measured_after is not None and measured_after.any():
         late = np.isin(snapped, edges[measured_after])
@@ -119,7 +119,7 @@ def arrange(condition: Condition, edges: Array, measured_after: Mask | None = No
     weight = np.zeros_like(values)
     values[stage, position] = np.where(mask, points.values, 0.0)
     weight[stage, position] = np.where(mask, 1.0 / points.sigma, 0.0)
-    return Staging(edges, tau, values, weight, times, real)
+    return StagedMeasurements(edges, tau, values, weight, times, real)
 
 
 def interval_mistakes(option_name: str, intervals: Any, *, words: tuple[str, ...] = ("data",)) -> list[str]:
@@ -128,11 +128,11 @@ def interval_mistakes(option_name: str, intervals: Any, *, words: tuple[str, ...
     advice = f"give a positive integer, {listing}, or increasing times"
     if isinstance(intervals, str):
         return [] if intervals in words else [f"{option_name} is '{intervals}'; {advice}"]
-    times = reals(intervals)
+    times = read_reals(intervals)
     if times is not None and times.ndim == 0 and np.isfinite(times) and times == np.floor(times):
-        return [] if 1 <= times <= _MOST else [f"{option_name} is {intervals}; {advice} (at most {_MOST})"]
+        return [] if 1 <= times <= _MAX_INTERVALS else [f"{option_name} is {intervals}; {advice} (at most {_MAX_INTERVALS})"]
     if times is None or times.ndim != 1 or times.size == 0 or not np.isfinite(times).all():
-        return [f"{option_name} is {text(intervals)}; {advice}"]
+        return [f"{option_name} is {shorten_repr(intervals)}; {advice}"]
     return [] if (np.diff(times) > 0).all() else [f"the times in {option_name} do not increase; sort them"]
 
 
@@ -147,7 +147,7 @@ def uniform_or_given(condition: Condition, intervals: int | str | Array, *, opti
     The division into a number is into equal parts; where that would leave most of them without data although there are
     enough, as for times that span decades, it is into parts with equal numbers of measured times.
     """
-    check(option_name, interval_mistakes(option_name, intervals))
+    raise_if_mistakes(option_name, interval_mistakes(option_name, intervals))
     start, end = condition.start, condition.end
     if isinstance(intervals, str):
         return merge(np.array([start, end]), condition.points.times)
@@ -157,7 +157,7 @@ def uniform_or_given(condition: Condition, intervals: int | str | Array, *, opti
     return merge(np.array([start, end]), inner[(inner > start) & (inner < end)])
 
 
-def apart(edges: Array, times: Array) -> Array:
+def separate_from_events(edges: Array, times: Array) -> Array:
     """Move inner boundaries (n,) away from events at times (m,), as far as the middle between two of them.
 
     A time that passes a boundary during a fit would make the states there jump, which no small step can follow.
@@ -175,17 +175,17 @@ def _divide(start: float, times: Array, n: int) -> Array:
     """Divide from the start to the last of the measured times into n parts, or fewer where fewer times are measured."""
     uniform = np.linspace(start, float(times[-1]), n + 1)
     later = times[times > start]
-    occupied = np.unique(np.searchsorted(uniform, snap(later, uniform), side="left")).size
-    if occupied >= _OCCUPIED * min(n, later.size) or later[0] - start > _EARLY * (uniform[1] - start):
+    occupied = np.unique(np.searchsorted(uniform, snap_times(later, uniform), side="left")).size
+    if occupied >= _MIN_OCCUPIED_FRACTION * min(n, later.size) or later[0] - start > _EARLY_DATA_FRACTION * (uniform[1] - start):
         # Times that were computed, by a cumulative sum for instance, may miss the boundary that they mean.
-        uniform[1:-1] = snap(uniform[1:-1], times, _SLIVER * (uniform[1] - start))
+        uniform[1:-1] = snap_times(uniform[1:-1], times, _SLIVER * (uniform[1] - start))
         return uniform
     boundaries = merge(np.array([start]), later)
     return boundaries[np.unique(np.linspace(0, boundaries.size - 1, n + 1).round().astype(np.intp))]
 
 
 @dataclass(frozen=True, eq=False)
-class Division:
+class StageDivision:
     """The K stages of one experiment.
 
     edges (K + 1,) : boundaries where the division was made, not decreasing; elsewhere  base + weight e, of base
@@ -202,8 +202,8 @@ class Division:
     edges: Array
     base: Array
     weight: Array
-    crossings: tuple[Crossing | None, ...]
-    levels: tuple[tuple[Level, ...], ...]
+    crossings: tuple[StageEndUpdate | None, ...]
+    levels: tuple[tuple[SwitchedParameter, ...], ...]
     after: Mask
     cells: Array
     absent: tuple[tuple[int, bool], ...] = ()
@@ -223,7 +223,7 @@ class Division:
         """Return the boundaries, (K + 1,)."""
         return self.base + self.weight @ e if self.moving.any() else self.edges
 
-    def at_once_before(self, stage: int) -> Crossing | None:
+    def at_once_before(self, stage: int) -> StageEndUpdate | None:
         """Return the state change just before a stage, across stages of length zero; None if there is none."""
         for k in range(stage - 1, -1, -1):
             if self.crossings[k] is not None or self.edges[k] < self.edges[k + 1]:
@@ -274,14 +274,14 @@ class Division:
         )
         if not (late_enough & early_enough).all():
             return False
-        slack = rounding(edges, edges[0])
+        slack = time_rounding(edges, edges[0])
         outside = (
             e[row] <= edges[0] + slack[0] if early else e[row] >= edges[-1] - slack[-1] for row, early in self.absent
         )
         return bool((np.diff(edges) >= -slack[1:]).all()) and all(outside)
 
 
-def divide(condition: Condition, edges: Array, e: Array, *, starts: bool = False) -> Division:
+def divide(condition: Condition, edges: Array, e: Array, *, starts: bool = False) -> StageDivision:
     """Divide an experiment at increasing boundaries (n,), which contain its start and end, and where something happens.
 
     e (n_e,) are the rows of events where the division is made; times before the start are taken for the start.  With
@@ -292,21 +292,21 @@ def divide(condition: Condition, edges: Array, e: Array, *, starts: bool = False
     if not schedule.instants:
         edges = np.append(edges, edges[-1]) if starts else edges
         count = edges.size - 1
-        return Division(
+        return StageDivision(
             edges, edges, np.zeros((edges.size, 0)), (None,) * count, ((),) * count,
             np.zeros(edges.size, dtype=bool), np.zeros((0, 4)),
         )  # fmt: skip
     return _Divider(condition, edges, e, start, end, starts=starts).division()
 
 
-def check_triggers(method_name: str, problem: Posed) -> None:
+def check_triggers(method_name: str, problem: CompiledProblem) -> None:
     """Refuse events that states trigger."""
     trigger_names = problem.triggered
     reason = f"states trigger events in '{trigger_names[0]}', which only shooting can follow" if trigger_names else ""
-    check(method_name, [f"{reason}; use SingleShooting() or MultipleShooting()"] if trigger_names else [])
+    raise_if_mistakes(method_name, [f"{reason}; use SingleShooting() or MultipleShooting()"] if trigger_names else [])
 
 
-def stages_of(schedule: Schedule, stages: Division, pieces: Division) -> Index:
+def stages_of(schedule: Schedule, stages: StageDivision, pieces: StageDivision) -> Index:
     """Return the stage in which each piece lies, where states trigger events within stages; (pieces,).
 
     Boundaries of stages are found among those of pieces in order; between them lie the times of events, and the ends of
@@ -323,14 +323,14 @@ def stages_of(schedule: Schedule, stages: Division, pieces: Division) -> Index:
     return np.cumsum(begins)[:-1] - 1
 
 
-def _alike(pieces: Division, stages: Division, k: int, edge: float) -> Mask:
+def _alike(pieces: StageDivision, stages: StageDivision, k: int, edge: float) -> Mask:
     """Check which boundaries of pieces are the k-th boundary of stages: at the same time, or with the same motion."""
     if stages.moving[k]:
         return (pieces.weight == stages.weight[k]).all(axis=1) & (pieces.base == stages.base[k])
     return (pieces.edges == edge) & ~pieces.moving
 
 
-def divided(problem: Posed, edges: Sequence[Array], theta: Array, *, starts: bool = False) -> list[Division]:
+def divide_all(problem: CompiledProblem, edges: Sequence[Array], theta: Array, *, starts: bool = False) -> list[StageDivision]:
     """Divide all experiments at given boundaries (n,), at theta (n_theta,)."""
     return [
         divide(c, boundaries, c.link.natural(theta[c.theta]).e, starts=starts)
@@ -339,7 +339,7 @@ def divided(problem: Posed, edges: Sequence[Array], theta: Array, *, starts: boo
 
 
 @dataclass(frozen=True)
-class _Mark:
+class _StageBoundary:
     """A boundary: its time here, how it moves, the instants that happen there, and whether data come after them."""
 
     time: float
@@ -357,7 +357,7 @@ class _Divider:
         self.early = times < start
         self.times = np.maximum(times, start)
         known_instants = self.schedule.known
-        fixed = snap(self.times[known_instants], merge(condition.times, edges))
+        fixed = snap_times(self.times[known_instants], merge(condition.times, edges))
         self.times[known_instants] = fixed
         inside = fixed[(fixed >= start) & (fixed <= end)]
         self.fixed = merge(edges, inside, np.array([start, end]))
@@ -367,7 +367,7 @@ class _Divider:
         self.followed = self._followed()
         self.n_e = e.size
 
-    def division(self) -> Division:
+    def division(self) -> StageDivision:
         """Arrange marks in time, then tell what happens between them."""
         schedule, instants = self.schedule, self.schedule.instants
         cells: dict[tuple[float, float], list[int]] = {}
@@ -384,7 +384,7 @@ class _Divider:
                 right = float(self.times[i]) if i in self.followed else cell[1]
                 cell_rows.append((instants[i].time, cell[0], right, float(instants[i].after)))
         fixed = merge(self.fixed, np.array([t for cell in cells for t in cell])) if cells else self.fixed
-        boundaries: list[_Mark] = []
+        boundaries: list[_StageBoundary] = []
         for time in fixed.tolist():
             inner = next((cell for cell in cells if cell[0] < time < cell[1]), None)
             if inner is None:
@@ -433,10 +433,10 @@ class _Divider:
         c = int(np.searchsorted(b, time, side="right"))
         return float(b[c - 1]), float(b[c])
 
-    def _fixed(self, time: float, instants: tuple[int, ...] = (), *, measured_after: bool = False) -> _Mark:
-        return _Mark(time, time, np.zeros(self.n_e), instants, measured_after)
+    def _fixed(self, time: float, instants: tuple[int, ...] = (), *, measured_after: bool = False) -> _StageBoundary:
+        return _StageBoundary(time, time, np.zeros(self.n_e), instants, measured_after)
 
-    def _at(self, time: float) -> list[_Mark]:
+    def _at(self, time: float) -> list[_StageBoundary]:
         """Return the marks at a known time: several where data lie between them."""
         indices = tuple(int(i) for i in self.schedule.known if self.times[i] == time)
         jumps = tuple(i for i in indices if self.schedule.instants[i].change is not None)
@@ -449,10 +449,10 @@ class _Divider:
         last_marks = [self._fixed(time, measured_after=True)] if measured_after else []
         return [*first_marks, self._fixed(time, indices, measured_after=measured_after), *last_marks]
 
-    def _inside(self, cell: tuple[float, float], moving_events: list[int], inner_edges: Array) -> list[_Mark]:
+    def _inside(self, cell: tuple[float, float], moving_events: list[int], inner_edges: Array) -> list[_StageBoundary]:
         """Return the marks in a cell: estimated times, and between them boundaries that move along."""
         left = self._fixed(cell[0])
-        boundaries: list[_Mark] = []
+        boundaries: list[_StageBoundary] = []
         for indices in [*self._at_once(moving_events), ()]:
             if not indices:
                 right = self._fixed(cell[1])
@@ -460,12 +460,12 @@ class _Divider:
                 weight = np.zeros(self.n_e)
                 weight[self.schedule.instants[indices[0]].time] = 1.0
                 measured_after = any(self.schedule.instants[i].after for i in indices)
-                right = _Mark(self.followed.get(indices[0], float(self.times[indices[0]])), 0.0, weight, indices, measured_after)
-            slack = float(rounding(np.array([right.time]), self.start)[0])
+                right = _StageBoundary(self.followed.get(indices[0], float(self.times[indices[0]])), 0.0, weight, indices, measured_after)
+            slack = float(time_rounding(np.array([right.time]), self.start)[0])
             for time in inner_edges[(inner_edges > left.time + slack) & (inner_edges < right.time - slack)].tolist():
                 fraction = (time - left.time) / (right.time - left.time)
                 base = (1 - fraction) * left.base + fraction * right.base
-                boundaries.append(_Mark(time, base, (1 - fraction) * left.weight + fraction * right.weight))
+                boundaries.append(_StageBoundary(time, base, (1 - fraction) * left.weight + fraction * right.weight))
             if indices:
                 boundaries.append(right)
             left = right
@@ -476,22 +476,22 @@ class _Divider:
         out: list[tuple[int, ...]] = []
         for i in moving_events:
             instants = [self.schedule.instants[k] for k in (*out[-1], i)] if out else []
-            if instants and self.times[out[-1][0]] == self.times[i] and len(united(instants)) == 1:
+            if instants and self.times[out[-1][0]] == self.times[i] and len(merge_instants(instants)) == 1:
                 out[-1] = (*out[-1], i)
             else:
                 out.append((i,))
         return out
 
-    def _assemble(self, boundaries: list[_Mark], cells: Array, absent: tuple[tuple[int, bool], ...]) -> Division:
+    def _assemble(self, boundaries: list[_StageBoundary], cells: Array, absent: tuple[tuple[int, bool], ...]) -> StageDivision:
         instants, count = self.schedule.instants, len(boundaries) - 1
         begins = np.full(len(instants), count, dtype=np.intp)  # the first stage after each instant
         for j, boundary in enumerate(boundaries):
             begins[list(boundary.instants)] = j
         begins[[i for i, instant in enumerate(instants) if instant.change is None and self.early[i]]] = 0
-        crossings: list[Crossing | None] = []
+        crossings: list[StageEndUpdate | None] = []
         for boundary in boundaries[1:]:
             jumps = tuple(instants[i] for i in boundary.instants if instants[i].change is not None)
-            crossings.append(Crossing(united(jumps)) if jumps else None)
+            crossings.append(StageEndUpdate(merge_instants(jumps)) if jumps else None)
         levels = tuple(
             tuple(
                 level
@@ -500,7 +500,7 @@ class _Divider:
             )
             for k in range(count)
         )
-        return Division(
+        return StageDivision(
             np.array([boundary.time for boundary in boundaries]),
             np.array([boundary.base for boundary in boundaries]),
             np.array([boundary.weight for boundary in boundaries]).reshape(len(boundaries), self.n_e),

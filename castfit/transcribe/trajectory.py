@@ -18,35 +18,35 @@ import casadi as ca
 import numpy as np
 import scipy
 
-from castfit._support.arguments import is_one_of, named, reals, text
-from castfit._support.casadi_functions import Built
+from castfit._support.arguments import is_one_of, read_mapping, read_reals, shorten_repr
+from castfit._support.casadi_functions import PerObjectCache
 from castfit._support.records import dataclass
-from castfit._support.status import check, suggest
-from castfit._support.time_limit import Stopped
-from castfit.experiment.inputs import Input, Pieces
-from castfit.integrate import IntegratorOptions, rounding
+from castfit._support.status import raise_if_mistakes, suggest
+from castfit._support.time_limit import StopRequested
+from castfit.experiment.inputs import Input, PiecewisePolynomial
+from castfit.integrate import IntegratorOptions, time_rounding
 from castfit.integrate.lanes import merge
 from castfit.problem.event_schedule import NEVER
-from castfit.solve.staged import locked
-from castfit.transcribe.experiment_trajectories import IntegrationCase, as_measured, march, units_of
-from castfit.transcribe.triggers import triggered
+from castfit.solve.staged import read_only_copy
+from castfit.transcribe.experiment_trajectories import IntegrationCase, as_measured, integrate_from_nodes, units_of
+from castfit.transcribe.triggers import locate_triggered_events
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
     from castfit.problem.compiled_experiments import Condition
-    from castfit.problem.compiled_problem import Posed
-    from castfit.problem.parameter_map import Natural
+    from castfit.problem.compiled_problem import CompiledProblem
+    from castfit.problem.parameter_map import NaturalValues
 
 
-_INVERSIONS: Built[Posed, tuple[tuple[tuple[int, int, ca.Function], ...], bool]] = Built()
+_INVERSIONS: PerObjectCache[CompiledProblem, tuple[tuple[tuple[int, int, ca.Function], ...], bool]] = PerObjectCache()
 """What each problem's outputs show, built once however many fits ask."""
 
-_MEASURED: Built[Posed, bool] = Built()
+_MEASURED: PerObjectCache[CompiledProblem, bool] = PerObjectCache()
 
-_SHOWN: Built[Posed, OrderedDict[tuple[str, bool, bytes], dict[str, tuple[Array, Array]]]] = Built()
+_SHOWN: PerObjectCache[CompiledProblem, OrderedDict[tuple[str, bool, bytes], dict[str, tuple[Array, Array]]]] = PerObjectCache()
 """What data show of the states of each experiment, by name, smoothed or not, and parameters."""
 
-_KEPT = 4  # of these, per experiment
+_N_CACHED_TRAJECTORIES = 4  # of these, per experiment
 _SUBDIVISIONS = 6  # table entries per measured interval, so that curvature between data is kept
 
 
@@ -84,7 +84,7 @@ class Trajectory:
 States = str | Trajectory | Mapping[str, Any]
 
 
-def start_trajectory(problem: Posed, theta: Array, states: States, options: IntegratorOptions) -> Trajectory:
+def start_trajectory(problem: CompiledProblem, theta: Array, states: States, options: IntegratorOptions) -> Trajectory:
     """Make the trajectory from which nodes and collocation points start, at theta (n_theta,).
 
     States are "data", which interpolates measured states, "smoothed", which smooths them first, "simulation", which
@@ -105,7 +105,7 @@ def start_trajectory(problem: Posed, theta: Array, states: States, options: Inte
                 initial = _happened(problem, condition, replace(initial, a=a), initial_units, options)
                 state_data = state_data if isinstance(states, Mapping) or len(state_data) == a.size else {}
             table = _fill_spans(problem, condition, times, initial, a, state_data, initial_units, options)
-        except Stopped:  # no time to simulate: the solver will notice, and returns its start
+        except StopRequested:  # no time to simulate: the solver will notice, and returns its start
             z = np.repeat(condition.z_guess[None], times.size, axis=0)
             table = (times, np.repeat(a[None], times.size, axis=0), z)
         tables.append(table)
@@ -113,13 +113,13 @@ def start_trajectory(problem: Posed, theta: Array, states: States, options: Inte
     return Trajectory(tuple(tables), tuple(units))
 
 
-def _happened(problem: Posed, condition: Condition, natural: Natural, unit: Array, options: IntegratorOptions) -> Natural:
+def _happened(problem: CompiledProblem, condition: Condition, natural: NaturalValues, unit: Array, options: IntegratorOptions) -> NaturalValues:
     """Return a point with the times at which states trigger events, as far as they may happen."""
-    updated = triggered(problem.model, condition, natural, unit, options, condition.end)
+    updated = locate_triggered_events(problem.model, condition, natural, unit, options, condition.end)
     return replace(updated, e=np.where(np.isnan(updated.e), NEVER, updated.e))
 
 
-def still_trajectory(problem: Posed, theta: Array, units: Sequence[Array] | None = None) -> Trajectory:
+def constant_trajectory(problem: CompiledProblem, theta: Array, units: Sequence[Array] | None = None) -> Trajectory:
     """Hold the initial values, for transcriptions whose states need no start; measured states have their units.
 
     Those of all states may be given, per experiment (n_x + n_z,).
@@ -132,7 +132,7 @@ def still_trajectory(problem: Posed, theta: Array, units: Sequence[Array] | None
 
 
 def trajectory_through(
-    problem: Posed, theta: Array, tables: Sequence[tuple[Array, Array, Array]], nodes: tuple[Array, ...] = ()
+    problem: CompiledProblem, theta: Array, tables: Sequence[tuple[Array, Array, Array]], nodes: tuple[Array, ...] = ()
 ) -> Trajectory:
     """Return the trajectory of tables (times, states, algebraic states), one per experiment, with its units."""
     naturals = (c.link.natural(theta[c.theta]) for c in problem.conditions)
@@ -140,12 +140,12 @@ def trajectory_through(
     return Trajectory(tuple(tables), tuple(_units(problem, c, natural.p, table) for c, natural, table in triples), nodes)
 
 
-def _units(problem: Posed, condition: Condition, p: Array, table: tuple[Array, Array, Array]) -> Array:
+def _units(problem: CompiledProblem, condition: Condition, p: Array, table: tuple[Array, Array, Array]) -> Array:
     return units_of(problem.model, condition.inputs, p, condition.end - condition.start, table)
 
 
 def _still(
-    problem: Posed, condition: Condition, a: Array, state_data: Mapping[str, tuple[Array, Array]]
+    problem: CompiledProblem, condition: Condition, a: Array, state_data: Mapping[str, tuple[Array, Array]]
 ) -> tuple[Array, Array, Array]:
     """Tabulate the initial state at the start, and at the end the mean magnitude of known states."""
     x = np.repeat(a[None], 2, axis=0)
@@ -154,14 +154,14 @@ def _still(
     return np.array([condition.start, condition.end]), x, np.repeat(condition.z_guess[None], 2, axis=0)
 
 
-def known_states(problem: Posed, theta: Array, states: str | Mapping[str, Any]) -> list[dict[str, tuple[Array, Array]]]:
+def known_states(problem: CompiledProblem, theta: Array, states: str | Mapping[str, Any]) -> list[dict[str, tuple[Array, Array]]]:
     """Return per experiment the differential states that start from data or by hand, as (times, values).
 
     The others are simulated; `theta` and `states` as in `start_trajectory`.
     """
     if isinstance(states, str):
         words = ("data", "smoothed", "simulation")
-        check("states", [] if states in words else [f"'{states}' is not known: {suggest(states, words)}"])
+        raise_if_mistakes("states", [] if states in words else [f"'{states}' is not known: {suggest(states, words)}"])
     if is_one_of(states, "data", "smoothed"):
         return [
             _measured_states(problem, c, c.link.natural(theta[c.theta]).p, smooth=states == "smoothed")
@@ -177,45 +177,45 @@ def _table_times(condition: Condition) -> Array:
     return np.concatenate([fine_times.ravel(), boundaries[-1:]])
 
 
-def _given(problem: Posed, states: Mapping[str, Any]) -> list[dict[str, tuple[Array, Array]]]:
+def _given(problem: CompiledProblem, states: Mapping[str, Any]) -> list[dict[str, tuple[Array, Array]]]:
     names = [c.name for c in problem.conditions]
     mistakes: list[str] = []
-    user_states = named("states", states, mistakes)
+    user_states = read_mapping("states", states, mistakes)
     nested = any(isinstance(value, Mapping) for value in user_states.values())
     if nested:
         mistakes += [f"there is no experiment '{n}': {suggest(n, names)}" for n in user_states if n not in names]
     out: list[dict[str, tuple[Array, Array]]] = []
     for experiment in names if nested else names[:1]:
-        table = named(f"states of '{experiment}'", user_states.get(experiment), mistakes) if nested else user_states
+        table = read_mapping(f"states of '{experiment}'", user_states.get(experiment), mistakes) if nested else user_states
         curves: dict[str, tuple[Array, Array]] = {}
         for name, value in table.items():
             pair = _curve(value)
             if name not in problem.model.states:
                 mistakes.append(f"there is no state '{name}': {suggest(name, problem.model.states)}")
             elif pair is None:
-                mistakes.append(f"state '{name}' is {text(value)}; give (times, values), finite, the times increasing")
+                mistakes.append(f"state '{name}' is {shorten_repr(value)}; give (times, values), finite, the times increasing")
             else:
                 curves[name] = pair
         out.append(curves)
-    check("states", mistakes)
+    raise_if_mistakes("states", mistakes)
     return out if nested else out * len(names)
 
 
 def _curve(value: Any) -> tuple[Array, Array] | None:
     if not isinstance(value, (tuple, list)) or len(cast("Sequence[Any]", value)) != 2:
         return None
-    t, y = (reals(part) for part in cast("Sequence[Any]", value))
+    t, y = (read_reals(part) for part in cast("Sequence[Any]", value))
     if t is None or y is None or t.ndim != 1 or t.size == 0 or t.shape != y.shape:
         return None
     return (t, y) if np.isfinite(t).all() and np.isfinite(y).all() and (np.diff(t) > 0).all() else None
 
 
-def every_state_measured(problem: Posed) -> bool:
+def every_state_measured(problem: CompiledProblem) -> bool:
     """Whether data show every differential state of every experiment, at three times at least."""
     return _MEASURED.get(problem, _every_state_measured)
 
 
-def _every_state_measured(problem: Posed) -> bool:
+def _every_state_measured(problem: CompiledProblem) -> bool:
     return all(
         name in state_data and state_data[name][0].size >= 3
         for state_data in known_states(problem, problem.guess, "data")
@@ -223,7 +223,7 @@ def _every_state_measured(problem: Posed) -> bool:
     )
 
 
-def _measured_states(problem: Posed, condition: Condition, p: Array, *, smooth: bool) -> dict[str, tuple[Array, Array]]:
+def _measured_states(problem: CompiledProblem, condition: Condition, p: Array, *, smooth: bool) -> dict[str, tuple[Array, Array]]:
     """Find the states that a single output shows directly, y = c0 + c1 x, and invert it at the data.
 
     Several starts of one fit, and all fits where c0 and c1 do not depend on parameters, find the same.
@@ -233,13 +233,13 @@ def _measured_states(problem: Posed, condition: Condition, p: Array, *, smooth: 
     key = (condition.name, smooth, p.tobytes() if scaled else b"")
     if key not in cache:
         cache[key] = _shown_states(problem, condition, inversions, p, smooth=smooth)
-        while len(cache) > _KEPT * len(problem.conditions):
+        while len(cache) > _N_CACHED_TRAJECTORIES * len(problem.conditions):
             cache.popitem(last=False)
     return dict(cache[key])
 
 
 def _shown_states(
-    problem: Posed,
+    problem: CompiledProblem,
     condition: Condition,
     inversions: tuple[tuple[int, int, ca.Function], ...],
     p: Array,
@@ -265,10 +265,10 @@ def _shown_states(
         weight = np.abs(gain) / points.sigma[measured, j]
         collected.setdefault(problem.model.states[i], []).append((t, value, weight))
     averaged = {name: _average(pieces, smooth=smooth) for name, pieces in collected.items()}
-    return {name: (locked(times), locked(values)) for name, (times, values) in averaged.items()}
+    return {name: (read_only_copy(times), read_only_copy(values)) for name, (times, values) in averaged.items()}
 
 
-def _inversions(problem: Posed) -> tuple[tuple[tuple[int, int, ca.Function], ...], bool]:
+def _inversions(problem: CompiledProblem) -> tuple[tuple[tuple[int, int, ca.Function], ...], bool]:
     """Return the outputs j that show one state i only, as c0 + c1 x, with the functions that give (c0, c1).
 
     And whether any of these depends on parameters.
@@ -291,7 +291,7 @@ def _inversions(problem: Posed) -> tuple[tuple[tuple[int, int, ca.Function], ...
     return tuple(inversions), scaled
 
 
-def _calibrated(problem: Posed, output: str) -> bool:
+def _calibrated(problem: CompiledProblem, output: str) -> bool:
     """Whether scale and offset of an output, if it has any, are numbers, or have a guess."""
     scaling = problem.model.scalings.get(output)
     free = {q.of for q in problem.quantities if q.kind == "parameter"}
@@ -315,10 +315,10 @@ def _average(pieces: Sequence[tuple[Array, Array, Array]], *, smooth: bool) -> t
 
 
 def _fill_spans(
-    problem: Posed,
+    problem: CompiledProblem,
     condition: Condition,
     times: Array,
-    natural: Natural,
+    natural: NaturalValues,
     a: Array,
     state_data: Mapping[str, tuple[Array, Array]],
     unit: Array,
@@ -350,7 +350,7 @@ def _fill_spans(
 
 
 def _fill(
-    problem: Posed,
+    problem: CompiledProblem,
     condition: Condition,
     times: Array,
     p: Array,
@@ -367,7 +367,7 @@ def _fill(
     signals: dict[str, Input] = {}
     for name, (t, y) in state_data.items():
         i = names.index(name)
-        later = (t > begin + rounding(np.array([begin]), end)) & (t <= end)
+        later = (t > begin + time_rounding(np.array([begin]), end)) & (t <= end)
         nodes = np.concatenate([[begin], t[later]])
         values = np.concatenate([[a[i]], y[later]])
         if nodes[-1] < end:  # hold the last measured value
@@ -381,7 +381,7 @@ def _fill(
     if simulated.size:
         model, inputs = problem.model.with_measured(tuple(state_data)), (*condition.inputs, *signals.values())
         course = IntegrationCase(model, inputs, p, condition.z_guess, simulated_units, options)
-        (stretch,) = march(course, times[:1], x[:1, simulated], times[1:])
+        (stretch,) = integrate_from_nodes(course, times[:1], x[:1, simulated], times[1:])
         is_reached = np.isin(times, stretch.times[: stretch.reached])
         rows = np.searchsorted(stretch.times, times[is_reached])
         x[np.ix_(is_reached, simulated)], z[is_reached] = stretch.x[rows], stretch.z[rows]
@@ -390,7 +390,7 @@ def _fill(
             x[np.ix_(~is_reached, simulated)], z[~is_reached] = x[last_index, simulated], z[last_index]
         return times, x, z
     course = IntegrationCase(problem.model, condition.inputs, p, condition.z_guess, unit, options)
-    for row, stretch in enumerate(march(course, times, x, times[:0])):
+    for row, stretch in enumerate(integrate_from_nodes(course, times, x, times[:0])):
         z[row] = stretch.z[0] if stretch.reached else condition.z_guess
     return times, x, z
 
@@ -408,5 +408,5 @@ def _interpolate(t: Array, y: Array, query_times: Array, *, after: bool = False)
         if t[segment].size == 1:
             out[mask] = y[segment]
             continue
-        out[mask] = Pieces.pchip(t[segment], y[segment])(query_times[mask])
+        out[mask] = PiecewisePolynomial.pchip(t[segment], y[segment])(query_times[mask])
     return out

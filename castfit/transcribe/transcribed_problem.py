@@ -32,7 +32,7 @@ from castfit.solve.staged import (
     Linearization,
     Relations,
     StagedProblem,
-    locked,
+    read_only_copy,
 )
 from castfit.transcribe.variable_projection import NOTHING, Projection, projection_of
 
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from castfit._support.arrays import Array, Index
-    from castfit.problem.compiled_problem import Posed
-    from castfit.problem.parameter_map import Natural
-    from castfit.transcribe.observation import Measured
+    from castfit.problem.compiled_problem import CompiledProblem
+    from castfit.problem.parameter_map import NaturalValues
+    from castfit.transcribe.observation import MeasurementRows
 
 
 _TINY = float(np.finfo(float).tiny)
@@ -54,11 +54,11 @@ RESOLUTION = 1e-10
 class TranscribedProblem(StagedProblem):
     """A staged problem of a posed one."""
 
-    problem: Posed
+    problem: CompiledProblem
     _projection: Projection
     _most_sigma: Array
 
-    def _pose(self, problem: Posed, layout: Layout, signal: tuple[Array, ...], theta: Array) -> None:
+    def _pose(self, problem: CompiledProblem, layout: Layout, signal: tuple[Array, ...], theta: Array) -> None:
         """Set the attributes that follow from the problem; eliminated quantities without data stay at theta."""
         layout = _with_whitening(problem, layout)
         if layout.correlated:  # second derivatives are those of stages alone
@@ -80,7 +80,7 @@ class TranscribedProblem(StagedProblem):
             start_point = self.evaluate(self.start).v
         scale = self.scale.copy()
         scale[: self.layout.n_theta] = parameter_scale(self.problem, self.layout.theta(start_point))
-        self.start, self.scale = locked(start_point), locked(scale)
+        self.start, self.scale = read_only_copy(start_point), read_only_copy(scale)
 
     def explicit(self) -> Self:
         """Return the problem in which nothing is eliminated."""
@@ -106,11 +106,11 @@ class TranscribedProblem(StagedProblem):
         """Clear the results cached at any point."""
 
     @abstractmethod
-    def _worth(self, v: Array) -> Iterator[tuple[Measured, Array]]:
+    def _worth(self, v: Array) -> Iterator[tuple[MeasurementRows, Array]]:
         """Yield the derivatives of observed expressions at v by states, times their magnitudes, per experiment."""
 
     @abstractmethod
-    def _seen(self, v: Array) -> Iterator[tuple[Measured, Array]]:
+    def _seen(self, v: Array) -> Iterator[tuple[MeasurementRows, Array]]:
         """Yield the observed expressions at v, (K, M, n_g) per experiment."""
 
     def standardised(self, v: Array) -> tuple[tuple[Array, ...], ...]:
@@ -131,7 +131,7 @@ class TranscribedProblem(StagedProblem):
         ]
         if layout.correlated:
             values = [replace(chain_values, r=c.whitened(chain_values.r)) for c, chain_values in zip(layout.chains, values, strict=True)]
-        rows = profiled(layout, tuple(values), self.least_sigma, self._most_sigma)
+        rows = profile_sigma(layout, tuple(values), self.least_sigma, self._most_sigma)
         return Evaluation(
             v.copy(),
             rows.values,
@@ -152,27 +152,27 @@ class TranscribedProblem(StagedProblem):
         evaluation: Evaluation,
         jacobians: Iterable[Jacobians],
         failures: Sequence[Failure],
-        measured: Iterable[Measured],
-        observe: Callable[[], Iterable[tuple[Measured, Array]]],
+        measured: Iterable[MeasurementRows],
+        observe: Callable[[], Iterable[tuple[MeasurementRows, Array]]],
     ) -> Linearization:
         """Add derivatives of rows that are weighted only; `observe` observes the point once more, for statistics."""
         return evaluation.extended(
             Linearization,
             failures=(*evaluation.failures, *failures),
-            jacobians=standardised(self.layout, self._projection.silenced(self.layout, tuple(jacobians)), evaluation.sigma),
+            jacobians=standardize_derivatives(self.layout, self._projection.silenced(self.layout, tuple(jacobians)), evaluation.sigma),
             information=self._reweighing(measured, observe),
         )
 
     @staticmethod
     def _reweighing(
-        measured: Iterable[Measured], observe: Callable[[], Iterable[tuple[Measured, Array]]]
+        measured: Iterable[MeasurementRows], observe: Callable[[], Iterable[tuple[MeasurementRows, Array]]]
     ) -> Callable[[], tuple[Array, ...]] | None:
         """Return the function for `Linearization.information`; None if no rows are reweighted for statistics."""
         if not any([m.reweighted for m in measured]):
             return None
         return lambda: tuple(m.information(g) for m, g in observe())
 
-    def _unlinked(self, v: Array, naturals: Sequence[Natural], *, slopes: bool = False) -> list[Failure]:
+    def _unlinked(self, v: Array, naturals: Sequence[NaturalValues], *, slopes: bool = False) -> list[Failure]:
         """Report parameters and initial states that cannot be computed from theta, or whose derivatives cannot."""
         reasons = [
             (c.name, c.failure(v[c.theta], natural, slopes=slopes))
@@ -187,25 +187,25 @@ class TranscribedProblem(StagedProblem):
         return self.problem.related_hessian(self.layout.theta(v), multipliers)
 
 
-def _with_whitening(problem: Posed, layout: Layout) -> Layout:
+def _with_whitening(problem: CompiledProblem, layout: Layout) -> Layout:
     """Return the layout that knows which errors depend on each other across stages."""
     chains = list(layout.chains)
     for i, condition in enumerate(problem.conditions):
         whitening = condition.whitening(problem.outputs)
         if whitening is not None:
-            from castfit.densities.noise.correlation import placed
+            from castfit.densities.noise.correlation import embed_rows
 
-            chains[i] = replace(chains[i], whitening=placed(whitening.W, chains[i].datum_mask.ravel()))
+            chains[i] = replace(chains[i], whitening=embed_rows(whitening.W, chains[i].datum_mask.ravel()))
     return replace(layout, chains=tuple(chains)) if any(c.whitening is not None for c in chains) else layout
 
 
-def parameter_scale(problem: Posed, theta: Array) -> Array:
+def parameter_scale(problem: CompiledProblem, theta: Array) -> Array:
     """Return typical magnitudes of theta: of a linear parameter its starting value, 1 of a logarithm or a zero."""
     magnitude = np.abs(theta)
     return np.where(problem.log | (magnitude == 0.0), 1.0, magnitude)
 
 
-def variable_bounds(problem: Posed, layout: Layout) -> tuple[Array, Array]:
+def variable_bounds(problem: CompiledProblem, layout: Layout) -> tuple[Array, Array]:
     """Return the bounds of theta and of the states at nodes, (n_v,) each; nothing else has bounds."""
     lower, upper = np.full(layout.n_v, -np.inf), np.full(layout.n_v, np.inf)
     lower[: layout.n_theta], upper[: layout.n_theta] = problem.bounds
@@ -218,7 +218,7 @@ def variable_bounds(problem: Posed, layout: Layout) -> tuple[Array, Array]:
     return lower, upper
 
 
-def relations_of(problem: Posed) -> Relations:
+def relations_of(problem: CompiledProblem) -> Relations:
     """Return the bounds of a problem's relations of quantities."""
     relations = problem.relations
     return Relations(
@@ -230,7 +230,7 @@ def relations_of(problem: Posed) -> Relations:
 
 
 @dataclass(frozen=True)
-class Profiled:
+class ProfiledSigma:
     """Values with standardised rows; sigma (n_groups,); what the cost has beyond half the squares of the rows.
 
     excess : all of it;  surplus : the part that is not of the unknown sigmas
@@ -252,7 +252,7 @@ def resolution(layout: Layout, signal: Sequence[Array]) -> Array:
     return RESOLUTION * np.where(magnitude > 0.0, magnitude, 1.0)
 
 
-def sigma_limits(problem: Posed, layout: Layout, signal: Sequence[Array]) -> tuple[Array, Array]:
+def sigma_limits(problem: CompiledProblem, layout: Layout, signal: Sequence[Array]) -> tuple[Array, Array]:
     """Return the least and the largest sigma of each group, (n_groups,) each."""
     min_sigma = resolution(layout, signal)
     if not problem.group_bounds:
@@ -261,11 +261,11 @@ def sigma_limits(problem: Posed, layout: Layout, signal: Sequence[Array]) -> tup
     return np.maximum(min_sigma, lower), np.maximum(upper, np.maximum(min_sigma, lower))
 
 
-def profiled(layout: Layout, values: tuple[ChainValues, ...], floor: Array, ceiling: Array) -> Profiled:
+def profile_sigma(layout: Layout, values: tuple[ChainValues, ...], floor: Array, ceiling: Array) -> ProfiledSigma:
     """Divide weighted residuals by the most likely sigma of their group, between floor and ceiling (n_groups,)."""
     surplus = sum(chain_values.excess for chain_values in values)
     if layout.n_groups == 0:
-        return Profiled(values, np.empty(0), surplus, surplus)
+        return ProfiledSigma(values, np.empty(0), surplus, surplus)
     group, places = layout.grouped
     r = np.concatenate([chain_values.r[positions] for chain_values, positions in zip(values, places, strict=True)])
     with np.errstate(all="ignore"):  # wild trial points overflow
@@ -273,7 +273,7 @@ def profiled(layout: Layout, values: tuple[ChainValues, ...], floor: Array, ceil
         standard = tuple(
             replace(chain_values, r=chain_values.r * inverse) for chain_values, inverse in zip(values, layout.of_rows(1.0 / sigma), strict=True)
         )
-    return Profiled(standard, sigma, excess + surplus, surplus)
+    return ProfiledSigma(standard, sigma, excess + surplus, surplus)
 
 
 def likeliest_sigma(r: Array, group: Index, layout: Layout, floor: Array, ceiling: Array) -> tuple[Array, float]:
@@ -292,7 +292,7 @@ def likeliest_sigma(r: Array, group: Index, layout: Layout, floor: Array, ceilin
     return sigma, float(np.sum(layout.group_sizes * (np.log(sigma) - 0.5)))
 
 
-def standardised(layout: Layout, jacobians: tuple[Jacobians, ...], sigma: Array) -> tuple[Jacobians, ...]:
+def standardize_derivatives(layout: Layout, jacobians: tuple[Jacobians, ...], sigma: Array) -> tuple[Jacobians, ...]:
     """Divide the derivatives of weighted residuals by the sigma (n_groups,) of their group."""
     if layout.n_groups == 0:
         return jacobians

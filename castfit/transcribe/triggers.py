@@ -29,12 +29,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy
 
-from castfit._support.casadi_functions import Built
+from castfit._support.casadi_functions import PerObjectCache
 from castfit._support.records import dataclass
-from castfit._support.time_limit import look
+from castfit._support.time_limit import check_deadline
 from castfit.integrate.integrator import integrator_of
 from castfit.integrate.lanes import Lanes
-from castfit.problem.event_schedule import Crossing, Round, StateChange, Timetable, Trigger
+from castfit.problem.event_schedule import StageEndUpdate, TriggeredRound, EventUpdate, NumericSchedule, Trigger
 from castfit.transcribe.experiment_trajectories import input_cubics, straight_rates
 
 if TYPE_CHECKING:
@@ -45,37 +45,37 @@ if TYPE_CHECKING:
     from castfit.integrate.options import IntegratorOptions
     from castfit.model.model import Model
     from castfit.problem.compiled_experiments import Condition
-    from castfit.problem.parameter_map import Natural
-    from castfit.transcribe.crossings import Differences
+    from castfit.problem.parameter_map import NaturalValues
+    from castfit.transcribe.crossings import TriggerFunctions
 
-_STEPS = 200  # usual steps of an experiment ...
-_AHEAD = 32  # ... of which so many are integrated at once, ...
-_BEYOND = 4.0  # ... or so many times the time to the last event, where these follow each other faster, ...
-_LEAST = 1 / 64  # ... but not less than this part of one
-_PARTS = 2**10  # of what is integrated at once: where that fails, its beginning may do
-_CORRECTIONS = 6  # of a time that was located on polynomials ...
-_OFF = 1e-2  # ... by this part of a step at most
+_MAX_STEPS = 200  # usual steps of an experiment ...
+_STEPS_PER_BATCH = 32  # ... of which so many are integrated at once, ...
+_LOOKAHEAD_FACTOR = 4.0  # ... or so many times the time to the last event, where these follow each other faster, ...
+_MIN_BATCH_FRACTION = 1 / 64  # ... but not less than this part of one
+_MAX_SUBDIVISIONS = 2**10  # of what is integrated at once: where that fails, its beginning may do
+_MAX_TIME_CORRECTIONS = 6  # of a time that was located on polynomials ...
+_MAX_CORRECTION_FRACTION = 1e-2  # ... by this part of a step at most
 _MOST_EVENTS = 100_000  # of one kind, where nothing else limits them
 _HALVINGS = 40  # to find where an expression turns back
-_TINY = 1e-13  # of a step: how exactly a time is located ...
-_LOCATED = 1e-6  # ... or before it is corrected
-_ERRORS = 10.0  # times the tolerance of integration: differences that stay so small do not pass zero
-_SAME = 1e-11  # of a step: what passes zero within it does so at once
+_EVENT_TIME_RTOL = 1e-13  # of a step: how exactly a time is located ...
+_UNCORRECTED_TIME_RTOL = 1e-6  # ... or before it is corrected
+_INTEGRATION_ERROR_FACTOR = 10.0  # times the tolerance of integration: differences that stay so small do not pass zero
+_SIMULTANEOUS_RTOL = 1e-11  # of a step: what passes zero within it does so at once
 
 
 _NOTHING: Array = np.empty(0)
-_DIFFERENCES: Built[StateChange, Differences] = Built()
+_DIFFERENCES: PerObjectCache[EventUpdate, TriggerFunctions] = PerObjectCache()
 
 
-def triggered(
+def locate_triggered_events(
     model: Model,
     condition: Condition,
-    natural: Natural,
+    natural: NaturalValues,
     unit: Array,
     options: IntegratorOptions,
     end: float,
     nodes: tuple[Array, Array] | None = None,
-) -> Natural:
+) -> NaturalValues:
     """Return a point with the times up to `end` at which states trigger events; what comes later is `NEVER`.
 
     unit (n_x + n_z,) as in `Lanes`.  With nodes, times (K,) and states (K, n_x), integration goes on from each: what is
@@ -86,35 +86,35 @@ def triggered(
     watch = _TriggerWatch(model, condition, natural, unit, options, end, nodes)
     try:
         watch.run()
-    except _Exhausted as stop:
+    except _EventLimitReached as stop:
         watch.e[condition.schedule.rows_of(stop.args[0])] = np.nan
     return replace(natural, e=watch.e)
 
 
 def timetable_of(
-    model: Model, condition: Condition, natural: Natural, unit: Array, options: IntegratorOptions, end: float
-) -> tuple[Timetable, str]:
+    model: Model, condition: Condition, natural: NaturalValues, unit: Array, options: IntegratorOptions, end: float
+) -> tuple[NumericSchedule, str]:
     """Return the timetable up to `end` with all triggered events, and why it is not allowed; empty if it is.
 
-    Arguments as in `triggered`.  The schedule has one row for each trigger.
+    Arguments as in `locate_triggered_events`.  The schedule has one row for each trigger.
     """
     watch = _TriggerWatch(model, condition, natural, unit, options, end, rounds=[])
     reason = ""
     try:
         watch.run()
-    except _Exhausted as stop:
+    except _EventLimitReached as stop:
         trigger: Trigger = stop.args[0]
         reason = trigger.forbidden or f"the event at {trigger.what} happens more often than {_MOST_EVENTS} times"
-    table = Timetable.of(condition.schedule, condition.start, natural.p, natural.e)
+    table = NumericSchedule.of(condition.schedule, condition.start, natural.p, natural.e)
     return table.with_rounds(watch.rounds or []), reason
 
 
-class _Exhausted(Exception):
+class _EventLimitReached(Exception):
     """An event happened more often than it may."""
 
 
 @dataclass(frozen=True)
-class _Zero:
+class _TriggerCrossing:
     """A difference passes zero: when, that of which trigger, and its sign afterwards."""
 
     time: float
@@ -167,12 +167,12 @@ class _TriggerWatch:
 
     model: Model
     condition: Condition
-    at: Natural
+    at: NaturalValues
     unit: Array
     options: IntegratorOptions
     end: float
     nodes: tuple[Array, Array] | None = None
-    rounds: list[Round] | None = None
+    rounds: list[TriggeredRound] | None = None
     e: Array = field(init=False)
     signs: Array = field(init=False)
     held: list[bool] = field(init=False)
@@ -182,7 +182,7 @@ class _TriggerWatch:
         self.triggers: tuple[Trigger, ...] = self.condition.schedule.triggers
         self._left = [deque(self.condition.schedule.rows_of(trigger)) for trigger in self.triggers]
         self._counts = [0] * len(self.triggers)
-        self._crossings: dict[tuple[int, ...], Crossing] = {}
+        self._crossings: dict[tuple[int, ...], StageEndUpdate] = {}
         self._truths: dict[tuple[int, bytes], bool] = {}
         self._draws: dict[int, np.random.Generator] = {}
         self._slopes: tuple[Array, Array, Array] | None = None
@@ -192,9 +192,9 @@ class _TriggerWatch:
 
     def run(self) -> None:
         """Go through the experiment, and set the times of triggered events in e."""
-        table = Timetable.of(self.condition.schedule, self.condition.start, self.at.p, self.e)
+        table = NumericSchedule.of(self.condition.schedule, self.condition.start, self.at.p, self.e)
         t, x, z = self.condition.start, self.at.a, self.condition.z_guess
-        n_past_events, max_lookahead = table.done(t, 0.0, at_start=True), _AHEAD * self.usual
+        n_past_events, max_lookahead = table.done(t, 0.0, at_start=True), _STEPS_PER_BATCH * self.usual
         lookahead = max_lookahead
         stop_times = np.concatenate([table.times[table.times <= self.end], self.condition.breakpoints, [self.end]])
         if self.nodes is not None:
@@ -204,7 +204,7 @@ class _TriggerWatch:
         due = [i for i, holds in enumerate(self.held) if holds and self.triggers[i].at_start]
         later: list[int] = []
         while True:
-            look()  # where nothing is to be integrated, nothing else does
+            check_deadline()  # where nothing is to be integrated, nothing else does
             if self.nodes is not None and t > self.condition.start and t in self.nodes[0]:
                 early_events = [i for i in due if self.triggers[i] in self._late]  # at the end of the stage that ends here
                 x, due = self._happen(early_events, t, x), [i for i in due if i not in early_events]
@@ -227,7 +227,7 @@ class _TriggerWatch:
             zeros, next_time, x, z = step_result
             due, later = self._passed(zeros)
             # What lies behind an event was integrated in vain.
-            lookahead = min(max_lookahead, max(_BEYOND * (next_time - t if due or later else lookahead), _LEAST * self.usual))
+            lookahead = min(max_lookahead, max(_LOOKAHEAD_FACTOR * (next_time - t if due or later else lookahead), _MIN_BATCH_FRACTION * self.usual))
             t = next_time
 
     def _look(self, t: float, x: Array, due: Sequence[int] = ()) -> None:
@@ -284,7 +284,7 @@ class _TriggerWatch:
             rows: list[int] = []
             for i in events:
                 if not self._left[i] or self.triggers[i].forbidden:
-                    raise _Exhausted(self.triggers[i])
+                    raise _EventLimitReached(self.triggers[i])
                 rows.append(self._left[i].popleft())
             self.e[rows] = self._last
             return self.condition.schedule.crossing_at(rows).values(x, self.e, u)
@@ -295,8 +295,8 @@ class _TriggerWatch:
         for i in events:
             self._counts[i] += 1
             if self.triggers[i].forbidden or self._counts[i] > _MOST_EVENTS:
-                raise _Exhausted(self.triggers[i])
-        self.rounds.append(Round(self._last, self._crossings[key]))
+                raise _EventLimitReached(self.triggers[i])
+        self.rounds.append(TriggeredRound(self._last, self._crossings[key]))
         return self._crossings[key].at(self._last, x, self.e, u)
 
     def _next(self, waiting: Sequence[int], t: float, x: Array) -> list[int]:
@@ -342,7 +342,7 @@ class _TriggerWatch:
                 newly_true.append(i)
         return newly_true
 
-    def _passed(self, zeros: Sequence[_Zero]) -> tuple[list[int], list[int]]:
+    def _passed(self, zeros: Sequence[_TriggerCrossing]) -> tuple[list[int], list[int]]:
         """Return the events at zero crossings: those true at the crossing, and those true right after it."""
         due, later = list[int](), list[int]()
         for i in dict.fromkeys(zero.trigger for zero in zeros):
@@ -366,7 +366,7 @@ class _TriggerWatch:
 
     # Where differences pass zero
 
-    def _first(self, step: _Step, b: float) -> tuple[list[_Zero], float, Array, Array] | None:
+    def _first(self, step: _Step, b: float) -> tuple[list[_TriggerCrossing], float, Array, Array] | None:
         """Return the first zero crossings in (t, b], their time or b, and the states there; None if integration fails.
 
         Where integration fails before b, up to where it does.
@@ -375,7 +375,7 @@ class _TriggerWatch:
         even_rates = self._even_rates(step.p, evaluation[1])
         if even_rates is not None:
             return self._straight(step, b, even_rates, evaluation[0], noise)
-        shortest = (b - step.t) / _PARTS
+        shortest = (b - step.t) / _MAX_SUBDIVISIONS
         while (dense := step.dense(b)) is None:
             if b - step.t <= shortest:
                 return None
@@ -401,9 +401,9 @@ class _TriggerWatch:
 
     def _straight(
         self, step: _Step, b: float, even_rates: tuple[Array, Array], g: Array, noise: Array
-    ) -> tuple[list[_Zero], float, Array, Array]:
+    ) -> tuple[list[_TriggerCrossing], float, Array, Array]:
         """Return the first zero crossings as `_first` does, if states and differences change at constant rates."""
-        (f, rates), duration, s, time_tolerance = even_rates, b - step.t, self.signs, _SAME * self.usual
+        (f, rates), duration, s, time_tolerance = even_rates, b - step.t, self.signs, _SIMULTANEOUS_RTOL * self.usual
         end = g + rates * duration
         leaves_sign = np.where(s == 0.0, end != 0.0, s * end <= np.maximum(-s * rates * time_tolerance, 0.0))
         leaves_sign &= np.maximum(np.abs(g), np.abs(end)) > noise
@@ -414,18 +414,18 @@ class _TriggerWatch:
             delays = np.where(s[rows] * g[rows] > 0.0, -g[rows] / rates[rows], 0.0)
         delays = np.minimum(np.where(np.isnan(delays), 0.0, delays), duration)
         first_delay = float(delays.min())
-        zeros: list[_Zero] = []
+        zeros: list[_TriggerCrossing] = []
         owners: list[int] = self._owner[rows].tolist()
         places: list[int] = rows.tolist()
         for k, i, delay in zip(places, owners, delays.tolist(), strict=True):
             if delay <= first_delay + time_tolerance:
                 sign = float(-s[k] if s[k] else np.sign(end[k])) if end[k] != 0.0 else 0.0
-                zeros.append(_Zero(step.t + first_delay, i, k - self._begins[i], sign))
+                zeros.append(_TriggerCrossing(step.t + first_delay, i, k - self._begins[i], sign))
         return zeros, step.t + first_delay, step.x + f * first_delay, step.z
 
     def _at_once(
-        self, step: _Step, dense: DenseOutput, zeros: Sequence[_Zero]
-    ) -> tuple[list[_Zero], float, Array, Array] | None:
+        self, step: _Step, dense: DenseOutput, zeros: Sequence[_TriggerCrossing]
+    ) -> tuple[list[_TriggerCrossing], float, Array, Array] | None:
         """Return the first of some zeros, with others at its time, that time and the states there.
 
         It is located on polynomials, and then moved to where it is by integration.
@@ -436,7 +436,7 @@ class _TriggerWatch:
         node = step if k == 0 else replace(step, t=float(dense.times[k]), x=dense.x[k], z=dense.z[k])
         width = float(dense.times[k + 1] - dense.times[k])
         rests, states = dense.rests(k), (node.x, node.z)
-        for _ in range(_CORRECTIONS):
+        for _ in range(_MAX_TIME_CORRECTIONS):
             if not rests:
                 integrated = node.to(time)
                 if integrated is None:
@@ -444,42 +444,42 @@ class _TriggerWatch:
                 states = integrated
             g, rates, _ = self._every_rate(dense, time, states[0])
             correction = -float(g[row]) / float(rates[row]) if rates[row] != 0.0 and self._differences.smooth[row] else 0.0
-            if abs(correction) > _OFF * width:
+            if abs(correction) > _MAX_CORRECTION_FRACTION * width:
                 break
             time = max(time + correction, node.t)
-            if abs(correction) <= _TINY * min(width, self.usual):  # the states are those of so much earlier or later
+            if abs(correction) <= _EVENT_TIME_RTOL * min(width, self.usual):  # the states are those of so much earlier or later
                 break
         g, rates, _ = self._every_rate(dense, time, states[0])
-        is_near_zero: Mask = np.abs(g) <= np.abs(rates) * _SAME * self.usual
+        is_near_zero: Mask = np.abs(g) <= np.abs(rates) * _SIMULTANEOUS_RTOL * self.usual
         at_once = [
             zero
             for zero in zeros
             if zero is first_zero
-            or zero.time <= first_zero.time + _SAME * self.usual
-            or (zero.time <= first_zero.time + _OFF * width and is_near_zero[self._of[zero.trigger].start + zero.row])
+            or zero.time <= first_zero.time + _SIMULTANEOUS_RTOL * self.usual
+            or (zero.time <= first_zero.time + _MAX_CORRECTION_FRACTION * width and is_near_zero[self._of[zero.trigger].start + zero.row])
         ]
         return at_once, time, *states
 
-    def _zeros(self, dense: DenseOutput, a: float, b: float) -> list[_Zero]:
+    def _zeros(self, dense: DenseOutput, a: float, b: float) -> list[_TriggerCrossing]:
         """Return the first zeros of all differences in (a, b]."""
         g0, rate0, by_x = self._every_rate(dense, a)
         g1, rate1, _ = self._every_rate(dense, b)
-        signs, time_tolerance = self.signs, _SAME * self.usual
+        signs, time_tolerance = self.signs, _SIMULTANEOUS_RTOL * self.usual
         is_resting = np.maximum(np.abs(g0), np.abs(g1)) <= np.abs(by_x) @ self._noise  # at zero but for errors
         turns_back = (signs * rate0 < 0) & (signs * rate1 > 0)
         keeps_sign = (signs * g1 > np.maximum(-signs * rate1 * time_tolerance, 0.0)) & ~turns_back
-        zeros: list[_Zero] = []
+        zeros: list[_TriggerCrossing] = []
         for k in np.flatnonzero(~(is_resting | keeps_sign)).tolist():
             i = int(self._owner[k])
             row, sign = k - self._of[i].start, float(signs[k])
             ends = (float(g0[k]), float(rate0[k]), float(g1[k]), float(rate1[k]))
             if 0.0 < sign * ends[2] <= -sign * ends[3] * time_tolerance:
-                zeros.append(_Zero(b, i, row, -sign))  # with what passes zero right here
+                zeros.append(_TriggerCrossing(b, i, row, -sign))  # with what passes zero right here
                 continue
-            tolerance = _LOCATED if self._differences.smooth[k] else _TINY
+            tolerance = _UNCORRECTED_TIME_RTOL if self._differences.smooth[k] else _EVENT_TIME_RTOL
             zero = _search(self._along(dense, a, i, row), sign, b - a, *ends, tolerance)
             if zero is not None:
-                zeros.append(_Zero(a + zero[0], i, row, zero[1]))
+                zeros.append(_TriggerCrossing(a + zero[0], i, row, zero[1]))
         return zeros
 
     def _along(
@@ -518,7 +518,7 @@ class _TriggerWatch:
         return (self._together.values(t, x, u, c), slopes), noise
 
     @cached_property
-    def _together(self) -> StateChange:
+    def _together(self) -> EventUpdate:
         """The differences of all triggers, as one function."""
         return self.condition.schedule.every_trigger
 
@@ -555,15 +555,15 @@ class _TriggerWatch:
         return g, rates, by_x
 
     @cached_property
-    def _differences(self) -> Differences:
-        from castfit.transcribe.crossings import Differences
+    def _differences(self) -> TriggerFunctions:
+        from castfit.transcribe.crossings import TriggerFunctions
 
-        return _DIFFERENCES.get(self._together, Differences)
+        return _DIFFERENCES.get(self._together, TriggerFunctions)
 
     @cached_property
     def usual(self) -> float:
         """A time that is short beside the experiment's."""
-        return (self.end - self.condition.start) / _STEPS
+        return (self.end - self.condition.start) / _MAX_STEPS
 
     def cubics(self, times: Array) -> Array:
         """Return the inputs between times (m + 1,) as local cubics, (m, n_u, 4)."""
@@ -572,7 +572,7 @@ class _TriggerWatch:
     @cached_property
     def _noise(self) -> Array:
         """Return the assumed bounds of the integration errors of the states, (n_x,)."""
-        return _ERRORS * self.options.relative_tolerance * self.unit[: self.at.a.size]
+        return _INTEGRATION_ERROR_FACTOR * self.options.relative_tolerance * self.unit[: self.at.a.size]
 
     def _inputs(self, t: float) -> tuple[Array, Array]:
         """Return the inputs just before t, and their slopes, (n_u,)."""
@@ -596,7 +596,7 @@ def _search(
     rate0: float,
     g1: float,
     rate1: float,
-    tolerance: float = _TINY,
+    tolerance: float = _EVENT_TIME_RTOL,
 ) -> tuple[float, float] | None:
     """Return when a difference first leaves its sign in (0, right], and its sign then; None if it does not.
 

@@ -25,20 +25,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._support.records import dataclass
-from castfit.problem.linear_scales import ScaleBlock, Use, blocks_of
+from castfit.problem.linear_scales import ScaleBlock, ScaledOutputUse, eliminable_blocks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit._support.arrays import Array, Index
-    from castfit.problem.compiled_problem import Posed
-    from castfit.problem.parameter_map import Natural
+    from castfit.problem.compiled_problem import CompiledProblem
+    from castfit.problem.parameter_map import NaturalValues
     from castfit.solve.staged import Jacobians, Layout
-    from castfit.transcribe.observation import Measured
+    from castfit.transcribe.observation import MeasurementRows
 
 
-_SAME = 1e-10  # what data tell apart only by this part of their effect is not told apart
-_NOTHING = 1e-10  # of what the states are worth in an output: less is what integration and rounding leave of zero
+_MIN_EFFECT_DIFFERENCE = 1e-10  # what data tell apart only by this part of their effect is not told apart
+_MIN_OUTPUT_EFFECT = 1e-10  # of what the states are worth in an output: less is what integration and rounding leave of zero
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,14 +46,14 @@ class Projection:
     """The eliminated entries of theta, the first variables of a staged problem; arrays are (n_theta,).
 
     log : which entries of theta are logarithms
-    otherwise : values where data do not determine them: nothing of the output is seen, or it is constant
+    default : values where data do not determine them: nothing of the output is seen, or it is constant
     least : the effect on all rows below which a scale is one of zero
     roots : W of the values of outputs whose errors are alike in time, by condition and output
     """
 
     blocks: tuple[ScaleBlock, ...]
     log: NDArray[np.bool_]
-    otherwise: Array
+    default: Array
     least: Array
     roots: Mapping[tuple[int, int], Any] = field(default_factory=dict[tuple[int, int], Any])
 
@@ -80,7 +80,7 @@ class Projection:
                 out[..., use.offset_row] = 0.0
         return out
 
-    def noticing(self, slopes: Iterable[tuple[Measured, Array]]) -> Projection:
+    def noticing(self, slopes: Iterable[tuple[MeasurementRows, Array]]) -> Projection:
         """Return the projection that knows what the outputs are worth where states have their typical magnitudes.
 
         slopes (K, M, n_g, n) are per condition derivatives of what is observed by the states, times their magnitudes.
@@ -92,7 +92,7 @@ class Projection:
                 weight = measured.weight[:, :, use.output]
                 effect = np.where(weight > 0.0, weight * np.abs(dg[:, :, use.output]).sum(axis=2), 0.0)
                 squares[use.scale] += float(np.sum(effect**2))
-        return replace(self, least=_NOTHING * np.sqrt(np.where(np.isfinite(squares), squares, 0.0)))
+        return replace(self, least=_MIN_OUTPUT_EFFECT * np.sqrt(np.where(np.isfinite(squares), squares, 0.0)))
 
     def silenced(self, layout: Layout, jacobians: tuple[Jacobians, ...]) -> tuple[Jacobians, ...]:
         """Return derivatives of weighted rows without those by scales of zero, whose remains are rounding errors."""
@@ -113,8 +113,8 @@ class Projection:
     def projected(
         self,
         v: Array,
-        naturals: Sequence[Natural],
-        observe: Callable[[Sequence[Array]], Iterable[tuple[Measured, Array]]],
+        naturals: Sequence[NaturalValues],
+        observe: Callable[[Sequence[Array]], Iterable[tuple[MeasurementRows, Array]]],
     ) -> Array:
         """Return v (n_v,) with the eliminated entries at their optimum.
 
@@ -122,13 +122,13 @@ class Projection:
         """
         out, p = v.copy(), [natural.p for natural in naturals]
         observed = tuple(observe([self.neutral(i, parameters) for i, parameters in enumerate(p)]))
-        out[self.entries] = self.otherwise[self.entries]
+        out[self.entries] = self.default[self.entries]
         with np.errstate(all="ignore"):  # wild trial points overflow
             for block in self.blocks:
                 rows = [self._independent(use, block, p[use.condition], *observed[use.condition]) for use in block.uses]
                 A, b = (np.concatenate([part[k] for part in rows]) for k in range(2))
                 entries = list(block.entries)
-                defaults = self.otherwise[entries]
+                defaults = self.default[entries]
                 if block.uses[0].unit > 0.0 and not self.log[entries[0]]:  # what is linear is the logarithm
                     solution = np.exp(least_squares(A, b, np.log(defaults), self.least[entries]))
                 else:
@@ -136,16 +136,16 @@ class Projection:
                 out[entries] = np.where(np.isfinite(solution), solution, defaults)
         return out
 
-    def _independent(self, use: Use, block: ScaleBlock, p: Array, measured: Measured, g: Array) -> tuple[Array, Array]:
+    def _independent(self, use: ScaledOutputUse, block: ScaleBlock, p: Array, measured: MeasurementRows, g: Array) -> tuple[Array, Array]:
         """Return the rows of one output, independent ones."""
         A, b = _rows(use, block, p, measured, g)
         W = self.roots.get((use.condition, use.output))
         return (A, b) if W is None else (W @ A, W @ b)
 
 
-def projection_of(problem: Posed, theta: Array) -> Projection:
+def projection_of(problem: CompiledProblem, theta: Array) -> Projection:
     """Return the projection of a problem; eliminated entries without informative data stay at theta (n_theta,)."""
-    blocks = blocks_of(problem) if problem.model.scalings else ()
+    blocks = eliminable_blocks(problem) if problem.model.scalings else ()
     roots = dict[tuple[int, int], Any]()
     for use in (use for block in blocks for use in block.uses) if problem.correlations else ():
         condition = problem.conditions[use.condition]
@@ -159,7 +159,7 @@ NOTHING = Projection((), np.empty(0, dtype=np.bool_), np.empty(0), np.empty(0))
 """All variables are searched."""
 
 
-def _rows(use: Use, block: ScaleBlock, p: Array, measured: Measured, g: Array) -> tuple[Array, Array]:
+def _rows(use: ScaledOutputUse, block: ScaleBlock, p: Array, measured: MeasurementRows, g: Array) -> tuple[Array, Array]:
     """Return the weighted data of one output: A (n, number of entries), and b (n,), of which A x is the model."""
     j = use.output
     if use.unit > 0.0:
@@ -191,7 +191,7 @@ def least_squares(A: Array, b: Array, default: Array, min_effect: Array) -> Arra
     is_determined = d > min_effect
     inverse = np.divide(1.0, d, out=np.zeros_like(d), where=is_determined)
     U, S, Vt = np.linalg.svd(A * inverse, full_matrices=False)
-    rank = int(np.count_nonzero(_SAME * S[:1].sum() < S))
+    rank = int(np.count_nonzero(_MIN_EFFECT_DIFFERENCE * S[:1].sum() < S))
     if rank == default.size:
         return Vt.T @ ((U.T @ b) / S) * inverse
     step = U[:, :rank].T @ (b - A @ default) / S[:rank]

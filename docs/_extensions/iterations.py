@@ -16,7 +16,7 @@ import numpy as np
 from scipy.integrate import solve_ivp
 
 import castfit as cf
-from castfit.solve.solution import Ledger, infeasibility
+from castfit.solve.solution import CountingProblem, infeasibility
 from castfit.solve.step_control.common import LineSearch
 from castfit.solve.subproblem import LocalProblem
 
@@ -93,7 +93,7 @@ def levels(staged: Any, solver: cf.GaussNewton, state: Any) -> list[float | None
         return []
     local = LocalProblem(staged, linear, warm=state.active, regularisation=solver.regularisation)
     step = local.direction()
-    search = LineSearch(Ledger(staged), local, step, linear, {})
+    search = LineSearch(CountingProblem(staged), local, step, linear, {})
     out: list[float | None] = []
     for damping in LAMBDA:
         trial = search.trial(damping * step.dv)

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from castfit._support.arguments import is_one_of, items, name_of, named, real, reals, text
+from castfit._support.arguments import is_one_of, read_sequence, symbol_or_text_name, read_mapping, read_real, read_reals, shorten_repr
 from castfit._support.status import suggest
 
 ONES = [1, 1.0, np.float32(1), np.int8(1), np.array(1), Decimal(1), Fraction(1), np.uint64(1)]
@@ -18,9 +18,9 @@ ONES = [1, 1.0, np.float32(1), np.int8(1), np.array(1), Decimal(1), Fraction(1),
 
 @pytest.mark.parametrize("one", ONES, ids=lambda one: type(one).__name__)
 def test_numbers(one):
-    assert real(one) == 1.0
-    assert type(real(one)) is float
-    np.testing.assert_array_equal(reals([one, one]), [1.0, 1.0])
+    assert read_real(one) == 1.0
+    assert type(read_real(one)) is float
+    np.testing.assert_array_equal(read_reals([one, one]), [1.0, 1.0])
 
 
 OTHERS = ["1", b"1", True, np.bool_(True), 1j, np.complex64(1), ca.SX(1), ca.MX(1), {}, {1}, object(),
@@ -29,9 +29,9 @@ OTHERS = ["1", b"1", True, np.bool_(True), 1j, np.complex64(1), ca.SX(1), ca.MX(
 
 @pytest.mark.parametrize("other", OTHERS, ids=[f"other{i}" for i in range(len(OTHERS))])
 def test_other_things_are_no_numbers(other):
-    assert real(other) is None
-    assert reals([other]) is None
-    assert reals(np.array([1.0, other], dtype=object)) is None
+    assert read_real(other) is None
+    assert read_reals([other]) is None
+    assert read_reals(np.array([1.0, other], dtype=object)) is None
 
 
 def test_valid_names_are_listed_where_none_is_near():
@@ -42,50 +42,50 @@ def test_valid_names_are_listed_where_none_is_near():
 
 
 def test_arrays_are_no_single_number():
-    assert real(None) is None
-    assert real(pd.NA) is None
-    assert real([1.0]) is None
-    assert real(np.array([1.0])) is None
-    assert np.isnan(real(np.nan))
+    assert read_real(None) is None
+    assert read_real(pd.NA) is None
+    assert read_real([1.0]) is None
+    assert read_real(np.array([1.0])) is None
+    assert np.isnan(read_real(np.nan))
 
 
 def test_what_is_missing_becomes_nan():
     masked = np.ma.masked_array([[1, 2], [3, 4]], mask=[[0, 1], [0, 0]])
-    np.testing.assert_array_equal(reals(masked), [[1, np.nan], [3, 4]])
-    np.testing.assert_array_equal(reals([1, None]), [1, np.nan])
-    np.testing.assert_array_equal(reals(pd.array([1, pd.NA], dtype="Int64")), [1, np.nan])
+    np.testing.assert_array_equal(read_reals(masked), [[1, np.nan], [3, 4]])
+    np.testing.assert_array_equal(read_reals([1, None]), [1, np.nan])
+    np.testing.assert_array_equal(read_reals(pd.array([1, pd.NA], dtype="Int64")), [1, np.nan])
 
 
 def test_arrays_are_copies():
     values = np.ones(2)
-    result = reals(values)
+    result = read_reals(values)
     assert result is not None
     result[0] = 5.0
     assert values[0] == 1.0
 
 
 def test_iterators_are_read_and_ragged_rows_are_not():
-    assert reals(iter([1, 2])).tolist() == [1, 2]
-    assert reals({"a": 1}.values()).tolist() == [1]
-    assert reals([[1], [2, 3]]) is None
+    assert read_reals(iter([1, 2])).tolist() == [1, 2]
+    assert read_reals({"a": 1}.values()).tolist() == [1]
+    assert read_reals([[1], [2, 3]]) is None
 
 
 def test_names():
     x = ca.SX.sym("x")
-    assert (name_of("a"), name_of(x), name_of(x + 1), name_of(1)) == ("a", "x", None, None)
+    assert (symbol_or_text_name("a"), symbol_or_text_name(x), symbol_or_text_name(x + 1), symbol_or_text_name(1)) == ("a", "x", None, None)
     mistakes: list[str] = []
-    assert named("things", {"x": 1, x: 2, 3: 4, "y": 5}, mistakes) == {"x": 1, "y": 5}
+    assert read_mapping("things", {"x": 1, x: 2, 3: 4, "y": 5}, mistakes) == {"x": 1, "y": 5}
     assert mistakes == ["things names 'x' twice", "things has the key 3; give a name"]
-    assert named("things", None, mistakes) == {}
-    assert named("things", [], mistakes) == {}
+    assert read_mapping("things", None, mistakes) == {}
+    assert read_mapping("things", [], mistakes) == {}
     assert mistakes[2:] == ["things is a list; give a mapping from names, {name: ...}"]
 
 
 def test_items():
-    assert items(i for i in (1, 2)) == [1, 2]
-    assert items(np.array([1, 2])) == [1, 2]
+    assert read_sequence(i for i in (1, 2)) == [1, 2]
+    assert read_sequence(np.array([1, 2])) == [1, 2]
     for single in ("ab", {"a": 1}, ca.SX.sym("x", 2), ca.DM([1, 2]), np.array(1), None, 3):
-        assert items(single) is None
+        assert read_sequence(single) is None
 
 
 def test_choices():
@@ -96,6 +96,6 @@ def test_choices():
 
 
 def test_text_is_one_short_line():
-    assert text("a\nb") == r"'a\nb'"
-    assert text(np.eye(2)) == "array([[1., 0.], [0., 1.]])"
-    assert len(text("x" * 100)) == 60
+    assert shorten_repr("a\nb") == r"'a\nb'"
+    assert shorten_repr(np.eye(2)) == "array([[1., 0.], [0., 1.]])"
+    assert len(shorten_repr("x" * 100)) == 60

@@ -13,8 +13,8 @@ import pytest
 
 import castfit as cf
 from castfit._support import progress_line
-from castfit._support.progress_line import duration, live, time_left
-from castfit._support.time_limit import look, watched
+from castfit._support.progress_line import duration, open_progress_line, time_left
+from castfit._support.time_limit import check_deadline, with_deadline
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_a_line_moves_while_something_comes_by_nowhere(terminal, monkeypatch):
     monkeypatch.setattr(progress_line, "_TICK", 0.02)
     assert terminal() == ""
     threads = threading.active_count()
-    with live(keep=False) as show:
+    with open_progress_line(keep=False) as show:
         show("building a function")
         initial_count = terminal().count("building a function")
         assert wait_until(lambda: terminal().count("building a function") > initial_count + 2)
@@ -172,8 +172,8 @@ def test_a_line_that_waits_is_not_written_before_its_time(terminal, clock, monke
     monkeypatch.setattr(progress_line, "_TICK", 0.001)
     assert terminal() == ""
     ticks = []
-    monkeypatch.setattr(progress_line._Line, "renew", counting(progress_line._Line.renew, ticks))
-    with live(keep=False, delay=2.0) as show:
+    monkeypatch.setattr(progress_line._ProgressLine, "renew", counting(progress_line._ProgressLine.renew, ticks))
+    with open_progress_line(keep=False, delay=2.0) as show:
         show("building a function")
         assert wait_until(lambda: len(ticks) > 3)
         assert terminal() == ""
@@ -183,16 +183,16 @@ def test_a_line_that_waits_is_not_written_before_its_time(terminal, clock, monke
 
 def test_a_line_moves_while_nothing_ends(terminal, clock):
     assert terminal() == ""
-    with live(keep=False, delay=2.0) as show, watched():
+    with open_progress_line(keep=False, delay=2.0) as show, with_deadline():
         show("nothing has ended yet")
-        with live(keep=False, delay=2.0) as inner:
+        with open_progress_line(keep=False, delay=2.0) as inner:
             inner("iteration 3")
             for _ in range(5):
                 clock.sleep(0.9)
-                look()
-        look()
+                check_deadline()
+        check_deadline()
         clock.sleep(1.0)
-        look()
+        check_deadline()
     lines = [line.rstrip() for line in re.split(r"\r\x1b\[K", terminal()) if line]
     assert lines == [
         "2.7 s: nothing has ended yet; iteration 3",

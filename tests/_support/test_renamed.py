@@ -8,11 +8,11 @@ import inspect
 import pytest
 
 import castfit as cf
-from castfit._support.renamed import renamed, renamed_attribute
+from castfit._support.renamed import accept_old_names, renamed_attribute
 from castfit.cli.command import Command
 
 
-@renamed(level="confidence_level")
+@accept_old_names(level="confidence_level")
 def limits(confidence_level: float = 0.95) -> float:
     """Some function."""
     return confidence_level

@@ -1,4 +1,4 @@
-"""`captured` silences everything, keeps it, and always gives the streams back."""
+"""`capture_output` silences everything, keeps it, and always gives the streams back."""
 
 # ruff: noqa: T201  (what print writes is the subject)
 
@@ -14,7 +14,7 @@ import threading
 import casadi as ca
 import pytest
 
-from castfit._support.silence import captured, released
+from castfit._support.silence import capture_output, release_output
 
 
 def run(script: str) -> subprocess.CompletedProcess[str]:
@@ -31,7 +31,7 @@ def write(stream: int, text: str) -> None:
 
 
 def test_everything_is_silenced_and_recorded_in_order(capfd):
-    with captured() as log:
+    with capture_output() as log:
         write(1, "native out\n")
         print("python out")
         write(2, "native err\n")
@@ -44,7 +44,7 @@ def test_everything_is_silenced_and_recorded_in_order(capfd):
 def test_casadi_warnings_are_silenced_and_recorded(capfd):
     x = ca.SX.sym("x")
     root = ca.rootfinder("root", "newton", {"x": x, "g": ca.sqrt(x)}, {"error_on_fail": False})
-    with captured() as log:
+    with capture_output() as log:
         root(x0=-1.0)
     assert "NaN detected" in log.tail(1)[0]
     assert capfd.readouterr() == ("", "")
@@ -52,7 +52,7 @@ def test_casadi_warnings_are_silenced_and_recorded(capfd):
 
 def test_streams_come_back(capfd):
     streams = sys.stdout, sys.stderr
-    with captured():
+    with capture_output():
         assert sys.stdout is not streams[0]
     assert (sys.stdout, sys.stderr) == streams
     print("again")
@@ -61,7 +61,7 @@ def test_streams_come_back(capfd):
 
 
 def test_streams_come_back_after_an_exception(capfd):
-    log = captured()
+    log = capture_output()
 
     def fail() -> None:
         with log:
@@ -76,9 +76,9 @@ def test_streams_come_back_after_an_exception(capfd):
 
 
 def test_nested_blocks_keep_their_own_records(capfd):
-    with captured() as outer:
+    with capture_output() as outer:
         print("one")
-        with captured() as inner:
+        with capture_output() as inner:
             print("two")
         assert inner.tail(5) == ["two"]
         print("three")
@@ -88,26 +88,26 @@ def test_nested_blocks_keep_their_own_records(capfd):
 
 
 def test_a_record_outlives_later_captures():
-    with captured() as first_output:
+    with capture_output() as first_output:
         print("first")
-    with captured() as second_output:
+    with capture_output() as second_output:
         print("second")
     assert (first_output.tail(2), second_output.tail(2)) == (["first"], ["second"])
 
 
 def test_tail_counts_lines_that_are_not_blank():
-    with captured() as log:
+    with capture_output() as log:
         print("a\n\n  \nb\nc")
     assert log.tail(2) == ["b", "c"]
     assert log.tail(0) == []
-    with captured() as log:
+    with capture_output() as log:
         pass
     assert log.tail() == []
 
 
 def test_a_flood_keeps_its_end_and_does_not_disturb_the_next_record():
     for _ in range(2):
-        with captured() as log:
+        with capture_output() as log:
             for _ in range(6):
                 write(2, "x" * 999_999 + "\n")
             write(2, "the end\n")
@@ -115,9 +115,9 @@ def test_a_flood_keeps_its_end_and_does_not_disturb_the_next_record():
 
 
 def test_released_gives_the_streams_back_for_a_moment(capfd):
-    with captured() as log:
+    with capture_output() as log:
         print("silent")
-        with released():
+        with release_output():
             print("heard")
         print("silent again")
     assert log.tail(5) == ["silent", "silent again"]
@@ -125,7 +125,7 @@ def test_released_gives_the_streams_back_for_a_moment(capfd):
 
 
 def test_released_outside_a_capture_changes_nothing(capfd):
-    with released():
+    with release_output():
         print("heard")
     assert capfd.readouterr().out == "heard\n"
 
@@ -133,7 +133,7 @@ def test_released_outside_a_capture_changes_nothing(capfd):
 @pytest.mark.parametrize("stream", [io.StringIO(), None], ids=["without a descriptor, as in Jupyter", "none"])
 def test_unusual_standard_streams(monkeypatch, stream):
     monkeypatch.setattr(sys, "stdout", stream)
-    with captured() as log:
+    with capture_output() as log:
         print("recorded")
     assert sys.stdout is stream
     assert log.tail(1) == ["recorded"]
@@ -144,7 +144,7 @@ def test_a_stream_closed_in_python(monkeypatch):
     stream = io.StringIO()
     stream.close()
     monkeypatch.setattr(sys, "stdout", stream)
-    with captured() as log:
+    with capture_output() as log:
         print("recorded")
     assert sys.stdout is stream
     assert log.tail(1) == ["recorded"]
@@ -200,7 +200,7 @@ def test_threads_share_the_redirection(capfd):
 
     def work(name: str) -> None:
         for i in range(50):
-            with captured() as log:
+            with capture_output() as log:
                 write(2, f"{name}{i}\n")
             if f"{name}{i}" not in log.tail(10_000):
                 records.append(log.tail(10_000))
@@ -216,12 +216,12 @@ def test_threads_share_the_redirection(capfd):
 
 
 def test_no_descriptor_leaks():
-    with captured():
+    with capture_output():
         pass
     initial_descriptor = os.dup(1)
     os.close(initial_descriptor)
     for _ in range(50):
-        with captured():
+        with capture_output():
             pass
     final_descriptor = os.dup(1)
     os.close(final_descriptor)

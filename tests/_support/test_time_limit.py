@@ -12,8 +12,8 @@ import pytest
 
 import castfit as cf
 from castfit._support.status import Status
-from castfit._support.time_limit import Interrupt, Stopped, look, unwatched, watched
-from castfit.solve.solution import Control
+from castfit._support.time_limit import Interrupt, StopRequested, check_deadline, without_deadline, with_deadline
+from castfit.solve.solution import SolveControl
 from castfit.transcribe.shooting_problem import ShootingProblem
 from tests.builders import decay_problem, lotka_volterra
 
@@ -51,7 +51,7 @@ def test_max_time_holds_in_refinement_and_at_the_start(monkeypatch, clock):
 
     def late(*arguments):
         clock.sleep(30.0)
-        look()
+        check_deadline()
         return original_function(*arguments)
 
     original_function = module.estimated_errors
@@ -66,14 +66,14 @@ def test_max_time_holds_in_refinement_and_at_the_start(monkeypatch, clock):
 
 
 def test_an_outer_watch_limits_the_inner_one_and_can_be_lifted():
-    with watched(0.0), watched(100.0):
+    with with_deadline(0.0), with_deadline(100.0):
         time.sleep(0.001)
-        with pytest.raises(Stopped) as error:
-            look()
+        with pytest.raises(StopRequested) as error:
+            check_deadline()
         assert error.value.status is Status.MAX_TIME
-        with unwatched():
-            look()
-    look()
+        with without_deadline():
+            check_deadline()
+    check_deadline()
 
 
 def test_interrupts_are_shared_and_handlers_restored():
@@ -91,7 +91,7 @@ def test_a_solver_alone_returns_its_start_when_there_is_no_time():
     problem = lotka_volterra()
     staged = cf.SingleShooting().transcribe(problem, problem.guess)
     for solver in (cf.GaussNewton(), cf.Ipopt()):
-        solution = solver.solve(staged, Control(max_time=-1.0))
+        solution = solver.solve(staged, SolveControl(max_time=-1.0))
         assert solution.status is Status.MAX_TIME
         np.testing.assert_array_equal(solution.v, staged.start)
 

@@ -13,7 +13,7 @@ from castfit._bench import INTEGRATOR, METHODS, Scaling, condensing_scaling, pap
 from castfit._bench.methods import table_methods
 from castfit._bench.scaling import random_chain
 from castfit.cli import console as _console
-from castfit.drive.run.optima import Merit
+from castfit.drive.run.optima import ObjectiveMeasure
 from castfit.problems import PaperRow, PublishedTable
 from castfit.solve.condensing import condense
 from castfit.solve.elimination import eliminate
@@ -57,7 +57,7 @@ def test_every_start_has_one_outcome(small):
         assert row.expected_time > 0
     assert small.rows[0].correct == 3  # the default is at home here
     benchmark = problems.load("lotka_volterra")
-    best = Merit.of(benchmark.problem).at_height(benchmark.reference.objective)
+    best = ObjectiveMeasure.of(benchmark.problem).at_height(benchmark.reference.objective)
     assert small.best[0] == pytest.approx(best, abs=1e-4 * benchmark.problem.n_data)
 
 
@@ -82,7 +82,7 @@ class Scripted:
         self.asked.append((problem, dict(start), self.transcription.integrator, max_time))
         status, chi2 = self.ends[(len(self.asked) - 2) % len(self.ends)]
         result = fitted().ended(status, status.sentence)
-        merit = Merit.of(problem)
+        merit = ObjectiveMeasure.of(problem)
         return replace(result, chi2=chi2, neg2loglik=merit.at_height(chi2), measure=merit.measure)
 
     def __reduce__(self):
@@ -103,7 +103,7 @@ def scripted(monkeypatch):
         monkeypatch.setitem(METHODS, "scripted", method)
         return method
 
-    monkeypatch.setattr(paper_tables, "_optimum", lambda benchmark: Merit.of(benchmark.problem).at_height(100.0))
+    monkeypatch.setattr(paper_tables, "_optimum", lambda benchmark: ObjectiveMeasure.of(benchmark.problem).at_height(100.0))
     return install
 
 
@@ -119,7 +119,7 @@ def test_outcomes_are_sorted_by_status_and_chi2(scripted):
     )
     result_table = run_table(SMALL, methods=["scripted"], starts=7)
     (row,) = result_table.rows
-    best = Merit.of(problems.load(SMALL.problem).problem).at_height(99.99)
+    best = ObjectiveMeasure.of(problems.load(SMALL.problem).problem).at_height(99.99)
     assert result_table.best == (best,)  # what did not converge is no optimum
     assert (row.correct, row.wrong, row.integration_error, row.optimization_error) == (2, 1, 2, 2)
     assert row.success_rate == 2 / 7
@@ -144,7 +144,7 @@ def test_every_case_has_its_own_problem_row_and_optimum(scripted):
     console = _console.console()
     console.width = 160
     with console.capture() as text:
-        console.print(_console.shown(*result_table.shown))
+        console.print(_console.stack_tables(*result_table.shown))
     assert text.get().count("scripted") == 4  # two rows, each with its description
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from castfit import InputError
 from castfit._bench import small
-from castfit.integrate.esdirk_binding import obstacle
+from castfit.integrate.esdirk_binding import missing_integrator_reason
 
-pytestmark = pytest.mark.skipif(obstacle() != "", reason="needs a C compiler")
+pytestmark = pytest.mark.skipif(missing_integrator_reason() != "", reason="needs a C compiler")
 
 
 def test_the_kernel_is_a_part_of_the_fit(monkeypatch: pytest.MonkeyPatch) -> None:

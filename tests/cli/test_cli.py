@@ -20,7 +20,7 @@ import castfit as cf
 from castfit import cli, problems
 from castfit._bench import KINDS
 from castfit.cli import console as _console
-from castfit.drive.run.optima import Merit
+from castfit.drive.run.optima import ObjectiveMeasure
 
 KEYS = {
     "problem",
@@ -52,7 +52,7 @@ def fit_calls(monkeypatch):
         return real(problems.load("bellman").problem)
 
     monkeypatch.setattr(cf, "fit", record)
-    monkeypatch.setattr(_console, "against_reference", lambda result, reference: ("", _console.Sheet((), ())))
+    monkeypatch.setattr(_console, "against_reference", lambda result, reference: ("", _console.TextTable((), ())))
     return calls
 
 
@@ -323,7 +323,7 @@ def test_demonstration(capfd, tmp_path):
     assert len(re.findall(r" (?:single shooting|multiple shooting|collocation) +yes +", out)) == 6
     for name in ("stat5", "alpha_pinene"):
         benchmark = problems.load(name)
-        merit = Merit.of(benchmark.problem)
+        merit = ObjectiveMeasure.of(benchmark.problem)
         best = f" {merit.at_height(benchmark.reference.objective):.5g} "
         assert out.count(best) == 3  # every transcription finds the optimum
     assert out.count("p1=5.926(51)e-5") == 3
@@ -333,12 +333,12 @@ def test_demonstration(capfd, tmp_path):
 
 def test_progress_is_shown_on_a_terminal_even_while_the_streams_are_taken(monkeypatch):
     pty = pytest.importorskip("pty")
-    from castfit._support.silence import captured
+    from castfit._support.silence import capture_output
 
     master, slave = pty.openpty()
     with os.fdopen(slave, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
-        with _console.progress() as show, captured():
+        with _console.progress() as show, capture_output():
             show("step [one]")
         with _console.progress(silent=True) as show:
             show("nothing")
@@ -354,7 +354,7 @@ def test_progress_is_shown_on_a_terminal_even_while_the_streams_are_taken(monkey
 def test_concise_notation_reads_back(size, relative_error, negative):
     value, error = -size if negative else size, size * relative_error
     digits, bracket, exponent = re.fullmatch(
-        r"(-?[\d.]+)\((\d+)\)(?:e([+-]\d+))?", _console.concise(value, error)
+        r"(-?[\d.]+)\((\d+)\)(?:e([+-]\d+))?", _console.format_with_error(value, error)
     ).groups()
     resolution = 10.0 ** (int(exponent or 0) - len(digits.partition(".")[2]))
     assert 10 <= int(bracket) < 100
@@ -376,7 +376,7 @@ def test_concise_notation_reads_back(size, relative_error, negative):
     ],
 )
 def test_concise_notation(value, error, text):
-    assert _console.concise(value, error) == text
+    assert _console.format_with_error(value, error) == text
 
 
 def test_new_writes_a_fit_that_works(tmp_path, monkeypatch, capsys):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import castfit as cf
-from castfit.control.stages import squares_in
+from castfit.control.stages import extract_squares
 
 x, v, u, k = cf.symbols("x v u k")
 POINT = cf.Model({x: v, v: u}, inputs=[u], initial={x: 1, v: 0})
@@ -25,7 +25,7 @@ def test_what_is_a_sum_of_squares():
         (x**2 + 3 * (u - k) ** 2, [1, 3]), ((x**2 + u**2) / 4, [0.25, 0.25]), (2 * (cf.sin(x) - 1) ** 2 + 5, [2]),
         (x * x, [1]), (x**2 - u**2, None), (-(x**2), None), (x * u, None), (k * x**2, None), (1 / x**2, None),
     ]:  # fmt: skip
-        rows = squares_in(expression)
+        rows = extract_squares(expression)
         assert (rows if rows is None else [factor for factor, _ in rows]) == factors, expression
 
 

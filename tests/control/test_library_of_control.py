@@ -7,7 +7,7 @@ import pytest
 
 import castfit as cf
 from castfit import cli, problems
-from castfit.problems import beside
+from castfit.problems import import_sibling
 from tests.builders import refused
 
 SINGULAR = {"catalyst", "fishing", "goddard", "lee_ramirez"}
@@ -75,7 +75,7 @@ def test_the_list_has_a_group_of_its_own(capsys):
 
 
 def test_the_table_of_the_benchmark(monkeypatch):
-    module = beside("castfit._bench", "bench").optimal_control
+    module = import_sibling("castfit._bench", "bench").optimal_control
     monkeypatch.setattr(module, "control_names", lambda: ("double_integrator",))
     monkeypatch.setattr(module, "_rockit", lambda python, name: {"seconds": 1e9, "objective": 2.0})
     report = module.run("control", rockit="python")

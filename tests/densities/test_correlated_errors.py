@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import castfit as cf
 from castfit._bench.correlated_errors import coverage
-from castfit.densities.noise.correlation import Across, InTime, Within, whitening
+from castfit.densities.noise.correlation import CrossOutputCorrelation, TimeCorrelation, OutputCorrelation, whitening_matrix
 from castfit.fit.correlated_errors import _cost, _Residuals
 
 TIMES = np.array([0.2, 0.5, 1.1, 1.3, 2.0, 2.6, 2.7, 3.9, 4.4, 5.0, 6.1, 6.3])
@@ -249,8 +249,8 @@ def test_whitened_errors_have_the_covariance_that_was_said(seed, n):
     correlation = A @ A.T
     correlation /= np.sqrt(np.outer(np.diag(correlation), np.diag(correlation)))
     r = rng.uniform(-0.9, 0.9)
-    pair = Across(("c", "d"), np.array([[1.0, r], [r, 1.0]]))
-    whitener = whitening(times, mask, ("a", "b", "c", "d"), (InTime("", 0.8), Within(correlation, times), pair, pair))
+    pair = CrossOutputCorrelation(("c", "d"), np.array([[1.0, r], [r, 1.0]]))
+    whitener = whitening_matrix(times, mask, ("a", "b", "c", "d"), (TimeCorrelation("", 0.8), OutputCorrelation(correlation, times), pair, pair))
     P = np.zeros((n, 4, n, 4))
     P[:, 0, :, 0] = np.exp(-np.abs(times[:, None] - times) / 0.8)
     P[:, 1, :, 1] = correlation

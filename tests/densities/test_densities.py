@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import integrate, special, stats
 
 from castfit._support.status import InputError
-from castfit.densities.noise.density import Density, factor_of
+from castfit.densities.noise.density import Density, factor_curvature
 from castfit.densities.noise.models import (
     Cauchy,
     Gaussian,
@@ -456,7 +456,7 @@ def test_rows_of_any_curvature_multiply_to_the_gradient_in_any_unit(a, g, unit):
     hessian[np.triu_indices(3)] = a
     hessian = hessian + np.triu(hessian, 1).T
     score, scale = np.array(g), 10.0 ** np.array(unit)
-    factor, rows = factor_of(np.stack([hessian, hessian * np.outer(scale, scale)]), np.stack([score, score * scale]))
+    factor, rows = factor_curvature(np.stack([hessian, hessian * np.outer(scale, scale)]), np.stack([score, score * scale]))
     assert np.isfinite(rows).all()
     assert np.abs(rows).max() <= 2e4
     for f, r, row_scale in zip(factor, rows, (1.0, scale), strict=True):
@@ -469,7 +469,7 @@ def test_rows_of_any_curvature_multiply_to_the_gradient_in_any_unit(a, g, unit):
 
 def test_a_positive_curvature_is_kept_and_a_failed_one_is_marked():
     hessian = np.array([[[4.0, 1.0], [1.0, 2.0]], [[np.nan, 0.0], [0.0, 1.0]]])
-    factor, rows = factor_of(hessian, np.array([[1.0, 2.0], [1.0, 1.0]]))
+    factor, rows = factor_curvature(hessian, np.array([[1.0, 2.0], [1.0, 1.0]]))
     np.testing.assert_allclose(factor[0] @ factor[0].T, hessian[0], rtol=1e-12)
     assert np.isnan(rows[1]).all()
     assert np.isnan(factor[1]).all()

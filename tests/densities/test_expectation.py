@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 import castfit as cf
-from castfit.densities.noise.vectorised import functions_of
+from castfit.densities.noise.vectorised import density_functions
 
 S = ca.SX.sym("s")
 
 
 def information(noise: cf.Noise, eta: np.ndarray, datum: np.ndarray) -> np.ndarray:
     """Return K K^T of each datum, from what multiplies its rows."""
-    functions, one = functions_of(noise, computed=False), np.ones(datum.size)
+    functions, one = density_functions(noise, computed=False), np.ones(datum.size)
     root = functions.information(eta, one, datum) @ functions.slopes(eta, one, datum)
     return np.swapaxes(root, 1, 2) @ root
 

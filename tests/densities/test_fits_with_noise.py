@@ -8,7 +8,7 @@ import pytest
 from scipy import optimize, stats
 
 import castfit as cf
-from castfit.densities.noise.likelihood import without_kinks
+from castfit.densities.noise.likelihood import smooth_kinks
 from tests.crossed import crossed
 
 TIMES = np.linspace(0.1, 5, 40)
@@ -180,9 +180,9 @@ def test_likelihoods_of_ones_own_end_where_nelder_and_mead_do(name, transcriptio
 def test_a_kink_is_rounded_off_by_next_to_nothing():
     mu, m = ca.SX.sym("mu"), ca.SX.sym("m")
     sharp = cf.fabs(cf.fabs(m - mu) - 2.0) / 0.1 + cf.fmin(mu, 3 * m) - cf.fmax(mu, 0)
-    kinked_and_rounded = ca.Function("both", [mu, m], [sharp, without_kinks(sharp, mu)])
+    kinked_and_rounded = ca.Function("both", [mu, m], [sharp, smooth_kinks(sharp, mu)])
     for prediction in np.linspace(-3.0, 7.0, 2001):
         exact, rounded = (float(value) for value in kinked_and_rounded(prediction, 1.0))
         assert abs(rounded - exact) <= 1.51e-3  # of four kinks
-    slope = ca.Function("slope", [mu, m], [ca.gradient(without_kinks(sharp, mu), mu)])
+    slope = ca.Function("slope", [mu, m], [ca.gradient(smooth_kinks(sharp, mu), mu)])
     assert all(np.isfinite(float(slope(prediction, 1.0))) for prediction in (-1.0, 0.0, 1.0, 3.0))

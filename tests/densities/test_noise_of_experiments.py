@@ -11,7 +11,7 @@ import pytest
 
 import castfit as cf
 from castfit.drive.search.multistart.sampling import draw
-from castfit.fit.start.gaussian_surrogate import surrogate, with_spreads
+from castfit.fit.start.gaussian_surrogate import gaussian_surrogate, with_spreads
 from castfit.problem.fingerprint import question
 
 T = np.linspace(0.2, 8, 20)
@@ -148,7 +148,7 @@ def test_another_noise_model_is_another_question() -> None:
 
 def test_the_surrogate_has_the_same_quantities_but_those_of_the_noise() -> None:
     problem = cascade(noisy(), sigma={"x": 0.02}, noise={"obs": cf.StudentT()})
-    surrogate_problem = surrogate(problem.posed)
+    surrogate_problem = gaussian_surrogate(problem.posed)
     assert problem.names == ("k1", "k2", "sigma(obs)")
     assert surrogate_problem.names == ("k1", "k2")
     assert surrogate_problem.least_squares
@@ -163,7 +163,7 @@ def test_the_surrogate_eliminates_a_sigma_that_is_a_parameter_within_its_bounds(
     guess = float(np.clip(0.2, *bounds))
     parameters = {"s": cf.Parameter(guess, scale="log", bounds=bounds), "fixed": cf.Parameter(3.0, fixed=True)}
     problem = cascade(data, sigma={"x": s, "y": s, "obs": fixed}, parameters=parameters)
-    surrogate_problem = surrogate(problem.posed)
+    surrogate_problem = gaussian_surrogate(problem.posed)
     assert surrogate_problem.names == ("k1", "k2")
     assert len(surrogate_problem.groups) == 1
     integrator = cf.IntegratorOptions(relative_tolerance=1e-10, absolute_tolerance=1e-12)

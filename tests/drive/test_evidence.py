@@ -11,7 +11,7 @@ import scipy
 from scipy import stats
 
 import castfit as cf
-from castfit.drive.model_comparison.evidence import bridged
+from castfit.drive.model_comparison.evidence import bridge_estimate
 from tests.builders import refused
 
 T = np.linspace(0.5, 5.0, 10)
@@ -101,7 +101,7 @@ def test_bridge_sampling_from_exact_draws_has_the_error_that_it_says() -> None:
             return -0.5 * float(u @ u), None
 
         heights = np.array([density(u)[0] for u in draws[300:]])
-        log, error = bridged(draws[:300] * [1.2, 0.9], draws[300:], heights, density, 300.0, rng)
+        log, error = bridge_estimate(draws[:300] * [1.2, 0.9], draws[300:], heights, density, 300.0, rng)
         misses.append((log - np.log(2 * np.pi)) / error)
     assert np.std(misses) == pytest.approx(1.0, abs=0.35)
     assert abs(np.mean(misses)) < 0.5

@@ -13,10 +13,10 @@ from scipy import stats
 
 import castfit as cf
 from castfit.drive.model_comparison.averaging import WeightedValues
-from castfit.drive.model_comparison.candidate_fit import counted
-from castfit.drive.model_comparison.forecast import Forecast, full_problem
+from castfit.drive.model_comparison.candidate_fit import selection_criteria
+from castfit.drive.model_comparison.forecast import QuadraticForecast, full_problem
 from castfit.drive.model_comparison.select import read
-from castfit.drive.model_comparison.selection_log import ranked
+from castfit.drive.model_comparison.selection_log import rank_by_criterion
 from tests.builders import refused
 from tests.workers import Post
 
@@ -111,7 +111,7 @@ def test_a_wrong_optimum_is_found_by_a_contained_model_and_mended() -> None:
 def test_ties_are_ordered_by_size_then_name() -> None:
     rows = dict(found().fits)
     values = {"k3 k4": 1.00004, "k4": 1.0, "k2 k4": 1.0, "k3": 0.0, "k2": np.inf, "(none)": np.nan}
-    assert ranked(values, rows) == ["k3", "k4", "k2 k4", "k3 k4", "(none)", "k2"]
+    assert rank_by_criterion(values, rows) == ["k3", "k4", "k2 k4", "k3 k4", "(none)", "k2"]
 
 
 def test_what_stands_at_a_bound_is_counted() -> None:
@@ -119,12 +119,12 @@ def test_what_stands_at_a_bound_is_counted() -> None:
     at_bound = [n for n in bounded if bounded[n].active]
     assert at_bound
     for name in at_bound:
-        assert counted(bounded[name]).k == len(bounded[name].names) > bounded[name].criteria.k
+        assert selection_criteria(bounded[name]).k == len(bounded[name].names) > bounded[name].criteria.k
 
 
 def test_forecasts_of_neighbours_are_near_their_fits() -> None:
     space = read(four_terms(), CHOICES)
-    quadratic_forecast = Forecast.at(full_problem(space), found().candidate("k3 k4"), found()["k3 k4"])
+    quadratic_forecast = QuadraticForecast.at(full_problem(space), found().candidate("k3 k4"), found()["k3 k4"])
     assert quadratic_forecast is not None
     for name in ("k2 k3 k4", "k4", "k2 k4"):
         forecast = quadratic_forecast.criterion(found().candidate(name), "AICc")

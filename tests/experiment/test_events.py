@@ -14,7 +14,7 @@ from scipy.integrate import solve_ivp
 
 import castfit as cf
 from castfit.integrate import IntegratorOptions
-from castfit.problem.fingerprint import changed, fingerprint
+from castfit.problem.fingerprint import describe_differences, fingerprint
 from castfit.solve.staged import Multipliers
 from tests.builders import jacobian_error, refused
 from tests.crossed import crossed
@@ -371,9 +371,9 @@ def test_kinks_and_signs_are_switches_too_and_comparisons_of_states_stay():
 def test_problems_with_events_are_copied_told_apart_and_cut():
     problem = eventful()
     pickled_problem = pickle.loads(pickle.dumps(problem))
-    assert changed(fingerprint(problem), fingerprint(pickled_problem)) == []
-    assert changed(fingerprint(problem), fingerprint(oral())) != []
-    assert changed(fingerprint(oral()), fingerprint(oral(measured="after"))) != []
+    assert describe_differences(fingerprint(problem), fingerprint(pickled_problem)) == []
+    assert describe_differences(fingerprint(problem), fingerprint(oral())) != []
+    assert describe_differences(fingerprint(oral()), fingerprint(oral(measured="after"))) != []
     np.testing.assert_array_equal(
         cf.simulate(problem)["experiment 1"]["blood"], cf.simulate(pickled_problem)["experiment 1"]["blood"]
     )
@@ -548,8 +548,8 @@ def test_a_ball_that_bounces_is_fitted():
 def test_problems_with_triggers_are_copied_and_told_apart():
     problem = bouncing()
     pickled_problem = pickle.loads(pickle.dumps(problem))
-    assert changed(fingerprint(problem), fingerprint(pickled_problem)) == []
-    assert changed(fingerprint(problem), fingerprint(bouncing(count=30))) != []
+    assert describe_differences(fingerprint(problem), fingerprint(pickled_problem)) == []
+    assert describe_differences(fingerprint(problem), fingerprint(bouncing(count=30))) != []
     np.testing.assert_array_equal(cf.simulate(problem)["experiment 1"]["h"], cf.simulate(pickled_problem)["experiment 1"]["h"])
 
 
@@ -639,8 +639,8 @@ def test_a_condition_acts_whenever_it_becomes_true():
     staged = cf.SingleShooting(TIGHT).transcribe(problem, problem.guess)
     assert jacobian_error(staged, np.array([0.8, 0.45]), 1e-4) < 1e-6
     pickled_problem = pickle.loads(pickle.dumps(problem))
-    assert changed(fingerprint(problem), fingerprint(pickled_problem)) == []
-    assert changed(fingerprint(problem), fingerprint(level(at_start=True))) != []
+    assert describe_differences(fingerprint(problem), fingerprint(pickled_problem)) == []
+    assert describe_differences(fingerprint(problem), fingerprint(level(at_start=True))) != []
 
 
 def test_a_condition_that_is_true_at_the_start_acts_there_only_if_wanted():

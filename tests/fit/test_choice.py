@@ -12,11 +12,11 @@ import castfit as cf
 from castfit._bench import costs, sizes
 from castfit.fit import choice, strategies
 from castfit.fit.attempt import FitRun
-from castfit.fit.choice import PROBE, Price, Probe, Prospect, chosen, features, measured_costs, prices
+from castfit.fit.choice import PROBE, PredictedCost, EarlyStoppingDescent, CostFeatures, choose_from_features, features, measured_costs, predict_costs
 from castfit.fit.start import local_search, matching
 from tests.builders import decay_problem, lotka_volterra
 
-SMALL = Prospect(
+SMALL = CostFeatures(
     n_x=3, n_z=0, n_q=5, experiments=1, points=20, rows=60, elements=40, steps=150, products=10, entries=9
 )  # fmt: skip
 LARGE = replace(SMALL, n_x=200, products=2000, entries=1000, steps=300)
@@ -34,8 +34,8 @@ def plenty(monkeypatch):
 @pytest.mark.parametrize("size", [SMALL, LARGE, MANY], ids=["small", "large", "many"])
 def test_single_shooting_comes_first_unless_it_is_dearer_by_the_table(size, measured):
     prospect = replace(size, measured=measured)
-    costs = prices(prospect)
-    selection = chosen(prospect)
+    costs = predict_costs(prospect)
+    selection = choose_from_features(prospect)
     ratio = costs["collocation"].seconds / costs["single"].seconds
     single = isinstance(selection.first, cf.SingleShooting)
     assert single == (ratio > 1 / 1.3)
@@ -43,42 +43,42 @@ def test_single_shooting_comes_first_unless_it_is_dearer_by_the_table(size, meas
     assert re.fullmatch(
         rf"(Single shooting|Collocation) was chosen: [a-z ]+ takes {times}(, and .* [GM]B)?\.", selection.sentence
     )
-    assert (selection.then is None) == (not single)
+    assert (selection.fallback is None) == (not single)
 
 
 def test_what_follows_is_the_cheapest_that_data_can_start_and_is_not_waited_for_where_it_is_cheap():
-    hidden_selection, measured_selection = chosen(SMALL), chosen(replace(SMALL, measured=True))
-    assert isinstance(hidden_selection.then, cf.Collocation)
-    assert isinstance(hidden_selection.solver, Probe)
-    assert hidden_selection.back
-    costs = prices(replace(SMALL, measured=True))
+    hidden_selection, measured_selection = choose_from_features(SMALL), choose_from_features(replace(SMALL, measured=True))
+    assert isinstance(hidden_selection.fallback, cf.Collocation)
+    assert isinstance(hidden_selection.solver, EarlyStoppingDescent)
+    assert hidden_selection.returns_to_fallback
+    costs = predict_costs(replace(SMALL, measured=True))
     assert costs["multiple"].seconds < 3 * costs["single"].seconds
-    assert isinstance(measured_selection.then, cf.MultipleShooting)
-    assert isinstance(measured_selection.solver, Probe)
+    assert isinstance(measured_selection.fallback, cf.MultipleShooting)
+    assert isinstance(measured_selection.solver, EarlyStoppingDescent)
     assert measured_selection.solver.patience[0] < hidden_selection.solver.patience[0]
-    assert not measured_selection.back
-    costly_selection = chosen(replace(LARGE, measured=True))
-    assert isinstance(costly_selection.solver, Probe)
+    assert not measured_selection.returns_to_fallback
+    costly_selection = choose_from_features(replace(LARGE, measured=True))
+    assert isinstance(costly_selection.solver, EarlyStoppingDescent)
     assert costly_selection.solver.patience == hidden_selection.solver.patience
-    assert costly_selection.back
-    costs = prices(replace(LARGE, measured=True))
+    assert costly_selection.returns_to_fallback
+    costs = predict_costs(replace(LARGE, measured=True))
     cheapest = cf.MultipleShooting if costs["multiple"].seconds < costs["collocation"].seconds else cf.Collocation
-    assert isinstance(costly_selection.then, cheapest)
+    assert isinstance(costly_selection.fallback, cheapest)
 
 
 @pytest.mark.parametrize("times", [1.0, 2.0, 20.0])
 def test_nothing_follows_that_has_no_price(times, monkeypatch):
     """Costs of multiple shooting were measured with integrations that are compiled."""
-    assert "multiple" not in prices(replace(SMALL, method="cvodes"))
-    monkeypatch.setattr(choice, "prices", lambda _: {"single": Price(1.0, 1.0), "collocation": Price(times, 1.0)})
-    assert isinstance(chosen(replace(SMALL, measured=True)).then, cf.Collocation)
+    assert "multiple" not in predict_costs(replace(SMALL, method="cvodes"))
+    monkeypatch.setattr(choice, "predict_costs", lambda _: {"single": PredictedCost(1.0, 1.0), "collocation": PredictedCost(times, 1.0)})
+    assert isinstance(choose_from_features(replace(SMALL, measured=True)).fallback, cf.Collocation)
 
 
 def test_stiffness_speaks_for_single_shooting_only():
     """So the model is looked at only where collocation would come first."""
     for measured in (False, True):
-        nonstiff_costs = prices(replace(SMALL, measured=measured))
-        stiff_costs = prices(replace(SMALL, measured=measured, stiff=True))
+        nonstiff_costs = predict_costs(replace(SMALL, measured=measured))
+        stiff_costs = predict_costs(replace(SMALL, measured=measured, stiff=True))
         assert (
             stiff_costs["collocation"].seconds / stiff_costs["single"].seconds
             > nonstiff_costs["collocation"].seconds / nonstiff_costs["single"].seconds
@@ -93,11 +93,11 @@ def test_stiffness_is_the_fastest_decay_within_the_longest_element():
         experiment = cf.Experiment({"x": np.exp(-times), "y": np.exp(-times)}, time=times, sigma=0.1)
         compiled_problem = cf.Problem(model, experiment, parameters={"fast": rate}).posed
         staged = cf.SingleShooting().transcribe(compiled_problem, compiled_problem.guess)
-        assert Prospect.of(compiled_problem, compiled_problem.guess, staged).with_stiffness(compiled_problem, staged).stiff == stiff
+        assert CostFeatures.of(compiled_problem, compiled_problem.guess, staged).with_stiffness(compiled_problem, staged).stiff == stiff
 
 
 def test_prices_are_features_times_the_table():
-    table, costs = measured_costs(), prices(SMALL)
+    table, costs = measured_costs(), predict_costs(SMALL)
     time, memory = features(SMALL)["collocation"]
     iterations = table["iterations"]["collocation"][SMALL.kind]
     assert costs["collocation"].seconds == pytest.approx(iterations * np.dot(table["seconds"]["collocation"], time))
@@ -107,33 +107,33 @@ def test_prices_are_features_times_the_table():
 
 
 def test_dense_blocks_are_dear_where_there_are_many_states():
-    few, many = prices(SMALL), prices(LARGE)
+    few, many = predict_costs(SMALL), predict_costs(LARGE)
     assert many["collocation"].seconds / few["collocation"].seconds > 100
-    assert isinstance(chosen(replace(LARGE, measured=True)).first, cf.SingleShooting)
+    assert isinstance(choose_from_features(replace(LARGE, measured=True)).first, cf.SingleShooting)
 
 
 def test_collocation_comes_first_where_the_start_leads_nowhere():
     unreached_prospect = replace(SMALL, reached=False)
-    assert isinstance(chosen(unreached_prospect, straight=False).first, cf.Collocation)
-    assert isinstance(chosen(unreached_prospect).first, cf.SingleShooting)  # what follows begins with short horizons
-    assert isinstance(chosen(SMALL, states=True).first, cf.Collocation)
-    assert isinstance(chosen(replace(LARGE), states=True).first, cf.SingleShooting)  # more than 15 times as dear
+    assert isinstance(choose_from_features(unreached_prospect, straight=False).first, cf.Collocation)
+    assert isinstance(choose_from_features(unreached_prospect).first, cf.SingleShooting)  # what follows begins with short horizons
+    assert isinstance(choose_from_features(SMALL, states=True).first, cf.Collocation)
+    assert isinstance(choose_from_features(replace(LARGE), states=True).first, cf.SingleShooting)  # more than 15 times as dear
 
 
 def test_what_is_chosen_although_it_is_dearer_is_said_to_be_so_and_why():
-    sentence = chosen(SMALL, straight=False).sentence
+    sentence = choose_from_features(SMALL, straight=False).sentence
     assert re.search(r"leads more to an optimum; single shooting takes an estimated 0\.\d+ times its time", sentence)
-    assert "leads more" not in chosen(SMALL).sentence
-    assert "leads more" not in chosen(replace(SMALL, described=True), straight=False).sentence
+    assert "leads more" not in choose_from_features(SMALL).sentence
+    assert "leads more" not in choose_from_features(replace(SMALL, described=True), straight=False).sentence
 
 
 def test_where_the_start_describes_the_data_the_price_decides():
     described_prospect = replace(SMALL, described=True)
     for options in ({"states": True}, {"straight": False}):
-        assert isinstance(chosen(SMALL, **options).first, cf.Collocation)
-        assert isinstance(chosen(described_prospect, **options).first, cf.SingleShooting)
+        assert isinstance(choose_from_features(SMALL, **options).first, cf.Collocation)
+        assert isinstance(choose_from_features(described_prospect, **options).first, cf.SingleShooting)
     assert isinstance(
-        chosen(described_prospect, straight=False, bound=True).first, cf.Collocation
+        choose_from_features(described_prospect, straight=False, bound=True).first, cf.Collocation
     )  # a solver of the user's, one of many
 
 
@@ -141,12 +141,12 @@ def test_where_the_start_describes_the_data_the_price_decides():
 def test_one_of_many_starts_takes_no_long_time_for_what_collocation_alone_can_use(bound):
     """1,000 experiments of two states from random starts: collocation took 18 s and more, single shooting 3 to 4."""
     many = replace(MANY, n_x=2, n_q=3, products=1, entries=4, method="explicit", measured=True)
-    costs = prices(many)
+    costs = predict_costs(many)
     assert costs["single"].seconds < costs["collocation"].seconds < 15 * costs["single"].seconds
-    assert isinstance(chosen(many, straight=False, bound=bound).first, cf.SingleShooting)
-    assert isinstance(chosen(many, straight=False, bound=bound, states=True).first, cf.Collocation)
+    assert isinstance(choose_from_features(many, straight=False, bound=bound).first, cf.SingleShooting)
+    assert isinstance(choose_from_features(many, straight=False, bound=bound, states=True).first, cf.Collocation)
     few = replace(many, experiments=20, points=400, rows=1200, elements=800, steps=3000)
-    assert isinstance(chosen(few, straight=False, bound=bound).first, cf.Collocation)
+    assert isinstance(choose_from_features(few, straight=False, bound=bound).first, cf.Collocation)
 
 
 def test_a_soft_start_is_not_left_for_coarser_elements():
@@ -158,11 +158,11 @@ def test_a_soft_start_is_not_left_for_coarser_elements():
 
 
 def test_what_needs_more_memory_than_there_is_is_not_tried(monkeypatch):
-    needed_memory = prices(SMALL)["collocation"].memory
+    needed_memory = predict_costs(SMALL)["collocation"].memory
     monkeypatch.setattr(choice, "available_memory", lambda: 0.9 * needed_memory)
-    selection = chosen(replace(SMALL, measured=True))
+    selection = choose_from_features(replace(SMALL, measured=True))
     assert isinstance(selection.first, cf.SingleShooting)
-    assert selection.then is None
+    assert selection.fallback is None
     assert "not tried: it takes an estimated" in selection.sentence
     monkeypatch.setattr(choice, "available_memory", lambda: 1.0)
     result = cf.fit(lotka_volterra())
@@ -175,13 +175,13 @@ def test_rescues_begin_with_the_cheapest(monkeypatch):
     run = FitRun(problem, cf.GaussNewton(), np.inf, None, lambda _: None)
 
     def ordered(single: float, collocation: float) -> list[str]:
-        costs = {"single": Price(single, 1.0), "collocation": Price(collocation, 1e9)}
-        monkeypatch.setattr(strategies, "prices", lambda _: costs)
-        ways, sentence = strategies._affordable(run, cf.Collocation(), problem.guess)
+        costs = {"single": PredictedCost(single, 1.0), "collocation": PredictedCost(collocation, 1e9)}
+        monkeypatch.setattr(strategies, "predict_costs", lambda _: costs)
+        ways, sentence = strategies._ordered_strategies(run, cf.Collocation(), problem.guess)
         return [way.words for way in ways] + [sentence]
 
     usual = ordered(0.01, 0.01)
-    assert usual[:-1] == [s.words for s in strategies.STRATEGIES if s.suits(problem, cf.Collocation())]
+    assert usual[:-1] == [s.words for s in strategies.STRATEGIES if s.is_applicable(problem, cf.Collocation())]
     dear = ordered(0.01, 1e4)
     by_single = ["ever longer horizons", "single shooting from the same start", "going down from the start in a box"]
     assert dear[:3] == by_single
@@ -238,14 +238,14 @@ def test_parameters_matched_to_the_data_are_a_shorter_way_to_the_same():
 def test_what_was_matched_is_where_multiple_shooting_begins(monkeypatch):
     problem, start = sizes.CASES["all states Hastings-Powell"]()
     start_thetas, matched = [], []
-    transcribe, match = cf.MultipleShooting.transcribe, matching.matching
+    transcribe, match = cf.MultipleShooting.transcribe, matching.match_gradients
 
     def record_start(self, compiled_problem, theta, *arguments):
         start_thetas.append(theta)
         return transcribe(self, compiled_problem, theta, *arguments)
 
     monkeypatch.setattr(cf.MultipleShooting, "transcribe", record_start)
-    monkeypatch.setattr(matching, "matching", lambda *arguments: matched.append(match(*arguments)) or matched[-1])
+    monkeypatch.setattr(matching, "match_gradients", lambda *arguments: matched.append(match(*arguments)) or matched[-1])
     result = cf.fit(problem, start=start)
     assert result.strategies == ("the start", "multiple shooting")
     assert len(matched) == 1
@@ -254,8 +254,8 @@ def test_what_was_matched_is_where_multiple_shooting_begins(monkeypatch):
 
 def test_parameters_are_not_matched_where_that_takes_as_long_as_integrating():
     measured = replace(SMALL, measured=True)
-    assert chosen(measured).solver.twice
-    assert not chosen(replace(measured, elements=10 * measured.steps, points=10 * measured.steps)).solver.twice
+    assert choose_from_features(measured).solver.twice
+    assert not choose_from_features(replace(measured, elements=10 * measured.steps, points=10 * measured.steps)).solver.twice
 
 
 def test_growing_horizons_are_left_where_data_are_not_described(monkeypatch):

@@ -11,10 +11,10 @@ import pytest
 
 import castfit as cf
 from castfit._support.status import Status
-from castfit.fit.attempt import judge
+from castfit.fit.attempt import verify_solution
 from castfit.integrate import IntegratorOptions
-from castfit.integrate.esdirk_binding import obstacle
-from castfit.solve.solution import Control
+from castfit.integrate.esdirk_binding import missing_integrator_reason
+from castfit.solve.solution import SolveControl
 from tests.builders import LOTKA_VOLTERRA_POLE, LOTKA_VOLTERRA_SSE, decay_problem, everything, lotka_volterra, refused
 
 OPTIMUM = {"k1": 0.9837424, "k2": 0.9803890, "k3": 1.0169078, "k4": 1.0227137}  # Lotka-Volterra
@@ -206,24 +206,24 @@ def test_multiple_shooting_of_an_unstable_system():
 def test_rounding_is_judged_where_a_fit_claims_success():
     problem = unstable()
     staged = cf.SingleShooting(IntegratorOptions(max_steps=100_000)).transcribe(problem, np.array([np.pi]))
-    claimed_solution = cf.Ipopt().solve(staged, Control())
+    claimed_solution = cf.Ipopt().solve(staged, SolveControl())
     claimed_solution = replace(claimed_solution, v=np.array([np.pi]), status=Status.CONVERGED)
-    verified_solution, _ = judge(staged, claimed_solution)
+    verified_solution, _ = verify_solution(staged, claimed_solution)
     assert verified_solution.status is Status.UNRESOLVABLE
     stopped_solution = replace(claimed_solution, status=Status.INTERRUPTED)
-    assert judge(staged, stopped_solution)[0].status is Status.INTERRUPTED
+    assert verify_solution(staged, stopped_solution)[0].status is Status.INTERRUPTED
     good = decay_problem()
     staged = cf.SingleShooting().transcribe(good, good.guess)
     result = cf.fit(good, "single")
     at_optimum = replace(claimed_solution, v=good.theta_from(result.parameters))
-    assert judge(staged, at_optimum)[0].status is Status.CONVERGED
+    assert verify_solution(staged, at_optimum)[0].status is Status.CONVERGED
 
 
 def test_no_point_where_the_fit_still_improves_passes_for_a_solution():
     good = decay_problem()
     staged = cf.SingleShooting().transcribe(good, good.guess)
-    claimed_solution = replace(cf.Ipopt().solve(staged, Control()), v=good.guess, status=Status.CONVERGED)
-    verified_solution, _ = judge(staged, claimed_solution)
+    claimed_solution = replace(cf.Ipopt().solve(staged, SolveControl()), v=good.guess, status=Status.CONVERGED)
+    verified_solution, _ = verify_solution(staged, claimed_solution)
     assert verified_solution.status is Status.STEP_TOO_SMALL
     assert "still improves along k" in verified_solution.detail
 
@@ -303,8 +303,8 @@ def test_progress_is_told_by_the_number_of_the_result(transcription, noise, meas
 
 def test_threads_change_no_number():
     """One fit by one thread and by two: every bit is the same."""
-    if obstacle():
-        pytest.skip(obstacle())
+    if missing_integrator_reason():
+        pytest.skip(missing_integrator_reason())
     x, k, dose = cf.symbols("x k dose")
     model = cf.Model({x: -k * x}, parameters=[k, dose], initial={x: dose})
     times, rng = np.array([0.5, 1.0, 2.0, 4.0]), np.random.default_rng(0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from castfit.fit.refinement import Refinement, solved
+from castfit.fit.refinement import Refinement, solve_with_refinements
 
 
 class Finer(Refinement[str, str]):
@@ -39,9 +39,9 @@ def test_each_is_solved_with_all_inner_ones():
         questions.append(question)
         return question.upper()
 
-    assert solved("q", [Outer, Inner], solve) == "((QA2B2))"
+    assert solve_with_refinements("q", [Outer, Inner], solve) == "((QA2B2))"
     assert questions == [f"qa{i}b{j}" for i in range(3) for j in range(3)]
 
 
 def test_without_any_there_is_one_solve():
-    assert solved("q", [], str.upper) == "Q"
+    assert solve_with_refinements("q", [], str.upper) == "Q"

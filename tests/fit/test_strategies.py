@@ -15,7 +15,7 @@ from castfit._support.status import SOLVED, Status
 from castfit.fit import strategies
 from castfit.fit.attempt import Attempt
 from castfit.fit.start import local_search
-from castfit.solve.solution import Control, Solution
+from castfit.solve.solution import SolveControl, Solution
 from castfit.solve.staged import StagedProblem
 from castfit.transcribe.shooting_problem import ShootingProblem
 from tests.builders import decay_model, lotka_volterra, refused
@@ -63,8 +63,8 @@ def epidemic() -> cf.Problem:
 def test_nothing_else_is_prepared_where_the_first_search_succeeds(method, monkeypatch):
     """Ever longer horizons take many times as long as the fit."""
     prepared = []
-    grow = local_search.grow
-    monkeypatch.setattr(local_search, "grow", lambda *arguments, **options: prepared.append(arguments) or grow(*arguments, **options))
+    grow = local_search.grow_horizons
+    monkeypatch.setattr(local_search, "grow_horizons", lambda *arguments, **options: prepared.append(arguments) or grow(*arguments, **options))
     problem = epidemic()
     assert cf.fit(problem, method).message.startswith(SUIT.rstrip("."))
     assert not prepared
@@ -115,7 +115,7 @@ def test_what_the_chosen_transcription_found_is_not_solved_again_by_another_one(
     model = cf.Model(flows, parameters=[k, m], outputs={"last": x[-1]})
     initial = {"x0": 1.0} | {f"x{i}": 0.0 for i in range(1, 16)}
     pulse = measured(model, {"k": 5.0, "m": 0.2}, initial, np.linspace(0.8, 6.4, 10), 0, lambda _: 0.01, ("last",))
-    monkeypatch.setattr(strategies.OtherTranscription, "start", lambda *_: None)
+    monkeypatch.setattr(strategies.CollocationFallback, "start", lambda *_: None)
     monkeypatch.setattr(cf.Collocation, "transcribe", lambda *_: pytest.fail("collocation was not needed"))
     result = cf.fit(pulse, start={"k": 30.0, "m": 0.5})
     assert result.goodness.described
@@ -252,7 +252,7 @@ class Astray:
 
     label = "astray"
 
-    def solve(self, staged: StagedProblem, control: Control, *, warm: bool = False) -> Solution:
+    def solve(self, staged: StagedProblem, control: SolveControl, *, warm: bool = False) -> Solution:
         solution = cf.GaussNewton(max_iter=0).solve(staged, control, warm=warm)
         v = solution.v.copy()
         v[: staged.layout.n_theta] += 0.5
@@ -278,7 +278,7 @@ class CutOff(Astray):
 
     status: Status
 
-    def solve(self, staged: StagedProblem, control: Control, *, warm: bool = False) -> Solution:
+    def solve(self, staged: StagedProblem, control: SolveControl, *, warm: bool = False) -> Solution:
         return replace(super().solve(staged, control, warm=warm), status=self.status)
 
 
@@ -345,7 +345,7 @@ class Halved:
 
     label: str = "halved"
 
-    def solve(self, staged: StagedProblem, control: Control, *, warm: bool = False) -> Solution:
+    def solve(self, staged: StagedProblem, control: SolveControl, *, warm: bool = False) -> Solution:
         """Say that it goes on nowhere from where the first quantity is half as large."""
         solution = cf.GaussNewton(max_iter=0).solve(staged, control, warm=warm)
         v = solution.v.copy()

@@ -7,8 +7,8 @@ import pytest
 from scipy import optimize
 
 import castfit as cf
-from castfit.solve.staged import ChainValues, Specification, lay_out, rows_in_units
-from castfit.transcribe.transcribed_problem import RESOLUTION, profiled, resolution
+from castfit.solve.staged import ChainValues, Specification, build_layout, rows_in_units
+from castfit.transcribe.transcribed_problem import RESOLUTION, profile_sigma, resolution
 from tests.builders import everything, lotka_volterra
 
 TRANSCRIPTIONS = [cf.SingleShooting(), cf.MultipleShooting(5), cf.Collocation()]
@@ -113,13 +113,13 @@ def test_the_cost_is_smooth_where_the_floor_begins_to_hold():
     mask, none = np.ones((1, 3), dtype=bool), np.zeros((1, 0))
     group = np.zeros((1, 3), dtype=np.intp)
     chain = Specification("e", np.array([0]), 0, 0, mask, none, none, np.array([0.0, 1.0]), (), group=group)
-    layout, floor, direction = lay_out(("k",), (chain,)), 1e-10, np.array([[1.0, -2.0, 3.0]])
+    layout, floor, direction = build_layout(("k",), (chain,)), 1e-10, np.array([[1.0, -2.0, 3.0]])
     assert resolution(layout, (np.full((1, 3), 7.0),)) == pytest.approx(7 * RESOLUTION)
     sizes = np.geomspace(1e-13, 1e-7, 200)
     costs, slopes = [], []
     for size in sizes:
         values = ChainValues(size * direction, np.zeros(0), none, np.zeros((1, 0)), none)
-        profile = profiled(layout, (values,), np.array([floor]), np.array([np.inf]))
+        profile = profile_sigma(layout, (values,), np.array([floor]), np.array([np.inf]))
         (rows,) = (chain_values.r for chain_values in profile.values)
         costs.append(0.5 * float(np.vdot(rows, rows)) + profile.excess)
         slopes.append(float(np.vdot(rows, direction / profile.sigma)))

@@ -12,8 +12,8 @@ import castfit as cf
 from castfit import problems
 from castfit._support.status import Status
 from castfit.fit.verification import verify
-from castfit.integrate.esdirk_binding import obstacle
-from castfit.solve.solution import Control, Solution
+from castfit.integrate.esdirk_binding import missing_integrator_reason
+from castfit.solve.solution import SolveControl, Solution
 from castfit.solve.staged import StagedProblem
 from castfit.transcribe.shooting_problem import ShootingProblem
 from tests.builders import lotka_volterra
@@ -100,7 +100,7 @@ def verified_by(monkeypatch, answers=lambda method, result: result) -> list[str]
     return methods
 
 
-@pytest.mark.skipif(obstacle() != "", reason="needs a C compiler")
+@pytest.mark.skipif(missing_integrator_reason() != "", reason="needs a C compiler")
 def test_what_is_not_stiff_is_verified_by_the_formulas_of_adams_and_what_is_by_bdf(monkeypatch):
     methods = verified_by(monkeypatch)
     assert cf.fit(lotka_volterra(), "single").success
@@ -110,7 +110,7 @@ def test_what_is_not_stiff_is_verified_by_the_formulas_of_adams_and_what_is_by_b
     assert methods == ["cvodes"]
 
 
-@pytest.mark.skipif(obstacle() != "", reason="needs a C compiler")
+@pytest.mark.skipif(missing_integrator_reason() != "", reason="needs a C compiler")
 def test_what_the_formulas_of_adams_do_not_confirm_bdf_decides(monkeypatch):
     doubts = verified_by(monkeypatch, lambda method, result: replace(result, reproduced=method == "cvodes"))
     assert cf.fit(lotka_volterra(), "single").success
@@ -228,7 +228,7 @@ def test_pieces_of_many_elements_are_enough_and_gaps_between_them_are_found():
     staged = cf.Collocation(elements=np.append(nodes.times, 1.0), states="data").transcribe(problem, result.theta)
     (chain,) = staged.layout.chains
     assert chain.n_stages > 5 * problem.n_data
-    solution = cf.GaussNewton().solve(staged, Control())
+    solution = cf.GaussNewton().solve(staged, SolveControl())
     verification = verify(problem, staged, staged.evaluate(solution.v), transcription.integrator, transcription.accuracy)
     assert verification.reproduced
     assert verification.defects[0].shape == (chain.n_stages, 2)
@@ -241,7 +241,7 @@ def test_pieces_of_many_elements_are_enough_and_gaps_between_them_are_found():
     assert "x1 jumps by" in jump_verification.sentence or "x2 jumps by" in jump_verification.sentence or "has chi2 =" in jump_verification.sentence
 
 
-@pytest.mark.skipif(bool(obstacle()), reason="ESDIRK is compiled")
+@pytest.mark.skipif(bool(missing_integrator_reason()), reason="ESDIRK is compiled")
 def test_what_sundials_cannot_integrate_is_verified_by_the_method_of_the_search():
     """With x following y at a rate of e^38, CVODES and its rescuer give up at once."""
     x, y, fast = cf.symbols("x y fast")
@@ -275,7 +275,7 @@ class Moved:
     by: float
     label: str = "moved"
 
-    def solve(self, staged: StagedProblem, control: Control, *, warm: bool = False) -> Solution:
+    def solve(self, staged: StagedProblem, control: SolveControl, *, warm: bool = False) -> Solution:
         """Move the first node."""
         solution = cf.Ipopt().solve(staged, control, warm=warm)
         v = solution.v.copy()

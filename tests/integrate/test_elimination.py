@@ -13,10 +13,10 @@ import castfit as cf
 from castfit import Model, symbols
 from castfit.integrate import Integrator, IntegratorOptions, method_of
 from castfit.integrate.esdirk import ESDIRK5, elimination
-from castfit.integrate.esdirk_binding import NativeModel, StepSizes, obstacle
+from castfit.integrate.esdirk_binding import NativeModel, StepSizes, missing_integrator_reason
 from tests.integrate.test_esdirk import graph_of, one
 
-pytestmark = pytest.mark.skipif(obstacle() != "", reason="needs a C compiler")
+pytestmark = pytest.mark.skipif(missing_integrator_reason() != "", reason="needs a C compiler")
 
 
 def _factorized(order, n, M):

@@ -21,12 +21,12 @@ from castfit._support.casadi_functions import find_compiler
 from castfit._support.status import InputError
 from castfit.integrate import Integrator, IntegratorOptions, LaneFailure, Lanes, compilation
 from castfit.integrate.esdirk import ESDIRK4, ESDIRK5, TSITOURAS5
-from castfit.integrate.esdirk_binding import NativeModel, Stepping, StepSizes, obstacle
+from castfit.integrate.esdirk_binding import NativeModel, CompiledStepper, StepSizes, missing_integrator_reason
 from castfit.model.model import Model, symbols
 from tests.integrate.test_integrator import identity_seeds, lotka_volterra, make_lanes
 from tests.paths import ROOT
 
-pytestmark = pytest.mark.skipif(obstacle() != "", reason="needs a C compiler")  # or the integrator of a wheel
+pytestmark = pytest.mark.skipif(missing_integrator_reason() != "", reason="needs a C compiler")  # or the integrator of a wheel
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="needs a C compiler for models")
 ALL = {"order 4": ESDIRK4, "order 5": ESDIRK5, "explicit": TSITOURAS5}
 TABLES = pytest.mark.parametrize("method", ALL.values(), ids=ALL)
@@ -363,7 +363,7 @@ def test_what_it_gives_up_is_integrated_by_another_method(monkeypatch):
     def gives_up(self, result, skip, failures):
         failures[0] = LaneFailure(0, "too_many_steps", "gives up")
 
-    monkeypatch.setattr(Stepping, "explain", gives_up)
+    monkeypatch.setattr(CompiledStepper, "explain", gives_up)
     lanes = one([0.4, 1.0], np.ones(4), 20.0)
     integrator = Integrator(lotka_volterra().system, [1.0], IntegratorOptions("esdirk"))
     values = integrator.values(lanes)

@@ -13,14 +13,14 @@ import pytest
 from castfit._bench.adjoint_scaling import network
 from castfit._support.casadi_functions import find_compiler
 from castfit._support.status import Status
-from castfit._support.time_limit import Stopped
+from castfit._support.time_limit import StopRequested
 from castfit.integrate import Integrator, IntegratorOptions, Lanes, esdirk_binding
 from castfit.integrate.distributed import lanes_divided
-from castfit.integrate.esdirk_binding import obstacle
+from castfit.integrate.esdirk_binding import missing_integrator_reason
 from castfit.model.model import Model, symbols
 from tests.integrate.test_integrator import lotka_volterra, make_lanes
 
-pytestmark = pytest.mark.skipif(obstacle() != "", reason="needs a C compiler")
+pytestmark = pytest.mark.skipif(missing_integrator_reason() != "", reason="needs a C compiler")
 
 
 def dae() -> Model:
@@ -269,11 +269,11 @@ def test_going_back_stops_between_lanes_and_can_be_done_again(monkeypatch):
     def stop() -> None:
         looks.append(1)
         if len(looks) == 2:
-            raise Stopped(Status.MAX_TIME)
+            raise StopRequested(Status.MAX_TIME)
 
-    monkeypatch.setattr(esdirk_binding, "look", stop)
+    monkeypatch.setattr(esdirk_binding, "check_deadline", stop)
     monkeypatch.setattr(esdirk_binding, "_BUDGET", 1)
-    with pytest.raises(Stopped):
+    with pytest.raises(StopRequested):
         integrator.adjoint(lanes, values, seeds)
     assert len(looks) == 2
     adjoint = integrator.adjoint(lanes, values, seeds)

@@ -10,13 +10,13 @@ import pytest
 import castfit as cf
 from castfit.integrate import Integrator, IntegratorOptions
 from castfit.integrate.esdirk import ESDIRK5, TSITOURAS5
-from castfit.integrate.esdirk_binding import NativeModel, StepSizes, obstacle
+from castfit.integrate.esdirk_binding import NativeModel, StepSizes, missing_integrator_reason
 from castfit.model.model import Model, symbols
 from tests.experiment.test_events import bounce, bouncing
 from tests.integrate.test_esdirk import _frozen_slope, full_robertson, graph_of, hires, one, oregonator, robertson
 from tests.integrate.test_integrator import identity_seeds, lotka_volterra
 
-pytestmark = pytest.mark.skipif(obstacle() != "", reason="needs a C compiler")
+pytestmark = pytest.mark.skipif(missing_integrator_reason() != "", reason="needs a C compiler")
 
 DEAR = 2.0
 """An ESDIRK step relative to an explicit one: what it costs at least, of small models (`castfit bench explicit`)."""

@@ -21,7 +21,7 @@ from scipy.integrate import solve_ivp
 from scipy.linalg import expm
 
 import castfit as cf
-from castfit._support.casadi_functions import Buffered, find_compiler
+from castfit._support.casadi_functions import BufferedFunction, find_compiler
 from castfit._support.status import InputError
 from castfit.fit.fit import _mention as mentioned
 from castfit.integrate import Integrator, IntegratorOptions, Lanes, esdirk_binding
@@ -532,14 +532,14 @@ def test_what_cannot_be_evaluated_fails(method):
 
 def test_results_that_are_not_finite_fail(monkeypatch):
     integrator = _lotka_volterra_integrator("rosenbrock")
-    evaluate = Buffered.__call__
+    evaluate = BufferedFunction.__call__
 
-    def poison(call: Buffered) -> None:
+    def poison(call: BufferedFunction) -> None:
         evaluate(call)
         if call.arguments["x0"][0, 0] == 0.5:
             call.results["xf"][0, 1] = np.inf
 
-    monkeypatch.setattr(Buffered, "__call__", poison)
+    monkeypatch.setattr(BufferedFunction, "__call__", poison)
     values = integrator.values(make_lanes([[0.4, 1.0], [0.5, 1.0]], GOOD, 1.0))
     assert [(failure.lane, failure.cause) for failure in values.failures] == [(1, "not_finite")]
     assert np.isnan(values.x[1]).all()
@@ -662,13 +662,13 @@ def test_a_process_killed_while_compiling_leaves_nothing_in_the_current_folder(m
 @pytest.fixture
 def no_compiler(monkeypatch):
     """No C compiler, nor a compiled integrator of an earlier use, nor the one of a wheel."""
-    monkeypatch.setattr(esdirk_binding, "shipped", lambda *_: None)
+    monkeypatch.setattr(esdirk_binding, "bundled_library", lambda *_: None)
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CC", raising=False)
-    for cached_function in (esdirk_binding.obstacle, esdirk_binding.integrator):
+    for cached_function in (esdirk_binding.missing_integrator_reason, esdirk_binding.integrator):
         cached_function.cache_clear()
     yield
-    for cached_function in (esdirk_binding.obstacle, esdirk_binding.integrator):
+    for cached_function in (esdirk_binding.missing_integrator_reason, esdirk_binding.integrator):
         cached_function.cache_clear()
 
 
@@ -739,7 +739,7 @@ def test_cvodes_refuses_a_dae():
 
 
 def test_auto_chooses_by_the_system():
-    compiled = esdirk_binding.obstacle() == ""
+    compiled = esdirk_binding.missing_integrator_reason() == ""
     assert Integrator(lotka_volterra().system, [1.0]).method == ("explicit" if compiled else "cvodes")
     assert Integrator(robertson().system, [1.0]).method == ("esdirk" if compiled else "idas")
     states = symbols(f"x{i}" for i in range(30))

@@ -10,14 +10,14 @@ import pytest
 
 from castfit.integrate import Integrator, IntegratorOptions
 from castfit.integrate.distributed import lanes_divided
-from castfit.integrate.esdirk_binding import obstacle
+from castfit.integrate.esdirk_binding import missing_integrator_reason
 from castfit.integrate.lanes import Lanes
 from castfit.integrate.repeated_lanes import RepeatedLanes
 from castfit.model.model import Model, symbols
 from tests.integrate.test_integrator import identity_seeds, lotka_volterra
 from tests.workers import Post
 
-pytestmark = pytest.mark.skipif(obstacle() != "", reason="needs a C compiler")
+pytestmark = pytest.mark.skipif(missing_integrator_reason() != "", reason="needs a C compiler")
 
 GRID = np.linspace(0.0, 1.0, 6)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import castfit as cf
 from castfit.problem.fingerprint import fingerprint
-from castfit.problem.linear_scales import blocks_of
+from castfit.problem.linear_scales import eliminable_blocks
 from castfit.transcribe.trajectory import known_states
 from tests.builders import refused
 
@@ -95,7 +95,7 @@ def agree(result, other, estimates=1e-6, errors=1e-4):
 
 
 def eliminated(problem):
-    return sorted(problem.names[j] for block in blocks_of(problem.posed) for j in block.entries)
+    return sorted(problem.names[j] for block in eliminable_blocks(problem.posed) for j in block.entries)
 
 
 KINDS = {  # sigma, whether on the logarithm, whether with an offset; whether sigmas are ratios only

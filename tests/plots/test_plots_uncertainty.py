@@ -222,10 +222,10 @@ def test_what_is_drawn_has_names_for_a_page(result):
     [(1.75, 2.65, False), (0.8, 1.3, True), (0.2, 9.0, True), (0.8, 20.0, True), (2e-4, 0.02, True), (1e-5, 1e4, True)],
 )
 def test_labels_below_profiles_have_room(low, high, log):
-    from castfit.plots._canvas import tiled
+    from castfit.plots._canvas import tile_panels
     from castfit.plots.profiles import _label_few
 
-    figure, panels = tiled(3, 3, (2.2, 1.9), (0.4, 0.4))
+    figure, panels = tile_panels(3, 3, (2.2, 1.9), (0.4, 0.4))
     axes = panels.ravel()[0]
     axes.set_xscale("log" if log else "linear")
     axes.set_xlim(low, high)

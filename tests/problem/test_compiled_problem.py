@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import castfit as cf
-from castfit.drive.search.scatter.bounds import restated
-from castfit.problem.compiled_problem import Posed
+from castfit.drive.search.scatter.bounds import with_log_scales
+from castfit.problem.compiled_problem import CompiledProblem
 from tests.builders import decay_problem, everything, jacobian_error, lotka_volterra, refused
 
 SOLUTIONS = (cf.SingleShooting(), cf.MultipleShooting(3), cf.Collocation())
 
 
-def same(a: Posed, b: Posed) -> None:
+def same(a: CompiledProblem, b: CompiledProblem) -> None:
     """Two problems ask the same: guess, bounds, and residuals by a transcription."""
     assert a.names == b.names
     np.testing.assert_array_equal(a.guess, b.guess)
@@ -36,7 +36,7 @@ def same(a: Posed, b: Posed) -> None:
 
 
 @cache
-def questions() -> dict[str, Posed]:
+def questions() -> dict[str, CompiledProblem]:
     compiled_problem = everything().posed
     theta = compiled_problem.guess
     wide = compiled_problem.within(theta - 0.3, theta + 0.4, theta + 0.1)
@@ -195,11 +195,11 @@ def test_a_decomposition_starts_what_is_posed(how):
 def test_a_scatter_search_starts_where_the_posed_problem_does():
     compiled_problem = chain_of_two().posed.starting_at({"k": 0.45, "m": 0.9})
     mistakes: list[str] = []
-    searched = restated(compiled_problem.within(np.full(2, 0.0), np.full(2, 5.0)), "auto", mistakes)
+    searched = with_log_scales(compiled_problem.within(np.full(2, 0.0), np.full(2, 5.0)), "auto", mistakes)
     assert mistakes == []
     assert searched.log.all()
     np.testing.assert_allclose(searched.to_natural(searched.guess), [0.45, 0.9])
-    assert restated(chain_of_two().posed.starting_at({"k": 0.45}), ["k"], mistakes).guess[0] == np.log(0.45)
+    assert with_log_scales(chain_of_two().posed.starting_at({"k": 0.45}), ["k"], mistakes).guess[0] == np.log(0.45)
 
 
 def test_simulations_of_what_is_posed():

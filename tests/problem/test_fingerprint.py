@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import castfit as cf
-from castfit.problem.fingerprint import changed, fingerprint, question
+from castfit.problem.fingerprint import describe_differences, fingerprint, question
 from castfit.problem.problem import Constraint, Normal, Parameter, Problem
 from tests.builders import everything
 
@@ -31,10 +31,10 @@ def chain(
 def test_the_same_problem_has_the_same_fingerprint():
     for build in (chain, everything):
         reference = fingerprint(build())
-        assert changed(reference, fingerprint(build())) == []
-        assert changed(reference, fingerprint(build().posed)) == []
-        assert changed(reference, fingerprint(pickle.loads(pickle.dumps(build())))) == []
-        assert changed(reference, fingerprint(pickle.loads(pickle.dumps(build().posed)))) == []
+        assert describe_differences(reference, fingerprint(build())) == []
+        assert describe_differences(reference, fingerprint(build().posed)) == []
+        assert describe_differences(reference, fingerprint(pickle.loads(pickle.dumps(build())))) == []
+        assert describe_differences(reference, fingerprint(pickle.loads(pickle.dumps(build().posed)))) == []
 
 
 @pytest.mark.parametrize(
@@ -68,13 +68,13 @@ def test_the_same_problem_has_the_same_fingerprint():
     ],
 )
 def test_what_differs_is_named(changes, what):
-    assert changed(fingerprint(chain()), fingerprint(chain(**changes))) == what
+    assert describe_differences(fingerprint(chain()), fingerprint(chain(**changes))) == what
 
 
 def test_constraints_on_other_symbols_differ():
     x, k = cf.symbols("x k")
     one, two = (fingerprint(chain(constraints=[Constraint(s, upper=2.0)])) for s in (x, k))
-    assert changed(one, two) == ["constraints"]
+    assert describe_differences(one, two) == ["constraints"]
 
 
 def test_the_question_does_not_depend_on_where_the_search_starts():
@@ -82,15 +82,15 @@ def test_the_question_does_not_depend_on_where_the_search_starts():
     changed_problem = compiled_problem.within(compiled_problem.guess - 1, compiled_problem.guess + 1, compiled_problem.guess + 0.5)
     assert question(changed_problem) == question(compiled_problem)
     assert question(compiled_problem.assuming(absolute_sigma=False)) == question(compiled_problem)
-    assert changed(fingerprint(changed_problem), fingerprint(compiled_problem)) == [
+    assert describe_differences(fingerprint(changed_problem), fingerprint(compiled_problem)) == [
         f"guess, bounds, scale and prior of '{n}'" for n in compiled_problem.names
     ]
-    assert changed(question(compiled_problem.until(1.0)), question(compiled_problem))
+    assert describe_differences(question(compiled_problem.until(1.0)), question(compiled_problem))
     assert np.all([isinstance(v, str) for v in question(compiled_problem).values()])
 
 
 def test_another_question_is_told_after_json_too():
     saved_question = json.loads(json.dumps(question(chain())))
-    assert changed(saved_question, question(chain())) == []
-    assert changed(saved_question, question(chain(parameters={"s": Parameter(0.6, lower=0.1, upper=4.0)}))) == []
-    assert changed(saved_question, question(chain(data=(1.0, 0.6)))) == ["data of 'experiment 1'"]
+    assert describe_differences(saved_question, question(chain())) == []
+    assert describe_differences(saved_question, question(chain(parameters={"s": Parameter(0.6, lower=0.1, upper=4.0)}))) == []
+    assert describe_differences(saved_question, question(chain(data=(1.0, 0.6)))) == ["data of 'experiment 1'"]

@@ -13,7 +13,7 @@ from scipy import linalg, stats
 from scipy.optimize import curve_fit
 
 from castfit.result.covariance import (
-    Information,
+    FisherInformation,
     Statistics,
     information,
     neg2loglik,
@@ -22,14 +22,14 @@ from castfit.result.covariance import (
 )
 from castfit.result.fisher_information import sparse_basis
 from castfit.solve.condensing import Condensed, condense
-from castfit.solve.staged import ChainValues, Jacobians, Layout, Linearization, Specification, lay_out
-from castfit.transcribe.transcribed_problem import profiled, standardised
+from castfit.solve.staged import ChainValues, Jacobians, Layout, Linearization, Specification, build_layout
+from castfit.transcribe.transcribed_problem import profile_sigma, standardize_derivatives
 from tests.solve.blocks import dense, random_problem
 
 NOTHING = np.zeros((0, 0))
 
 
-def inform(E: np.ndarray, *, at_bound: tuple[int, ...] = (), F: np.ndarray = NOTHING) -> Information:
+def inform(E: np.ndarray, *, at_bound: tuple[int, ...] = (), F: np.ndarray = NOTHING) -> FisherInformation:
     mask = np.zeros(E.shape[1], dtype=bool)
     mask[list(at_bound)] = True
     return information(E, F if F.size else np.zeros((0, E.shape[1])), mask)
@@ -294,8 +294,8 @@ def grouped(layout: Layout, linearization: Linearization) -> tuple[Layout, Linea
     """Let all data share an unknown sigma."""
     chains = tuple(replace(c, group=np.where(c.row_mask, 0, -1)) for c in layout.chains)
     unknown = replace(layout, chains=chains, group_sizes=np.array([sum(int(c.row_mask.sum()) for c in layout.chains)]))
-    noise_estimate = profiled(unknown, linearization.values, np.full(1, 1e-10), np.full(1, np.inf))
-    jacobians = standardised(unknown, linearization.jacobians, noise_estimate.sigma)
+    noise_estimate = profile_sigma(unknown, linearization.values, np.full(1, 1e-10), np.full(1, np.inf))
+    jacobians = standardize_derivatives(unknown, linearization.jacobians, noise_estimate.sigma)
     return unknown, replace(linearization, values=noise_estimate.values, jacobians=jacobians, sigma=noise_estimate.sigma)
 
 
@@ -357,7 +357,7 @@ def unstable(mu: float, points: int, *, free_initial: bool = False) -> tuple[Lay
     A[:, 1:] = np.eye(2)[:, : n - 1]
     names, mask = ("p", "x1(0)", "x2(0)")[:n], np.ones((points, 2), dtype=bool)
     chain = Specification("e", np.arange(n), 2, 0, mask, none((points, 0)), none((points, 0)), t, ("x1", "x2"))
-    layout = lay_out(names, (chain,))
+    layout = build_layout(names, (chain,))
     sizes = {"R": 2, "D": 0, "X": 2, "C": 0}
     empty = {f"{rows}_w": none((points, count, 0)) for rows, count in sizes.items()}
     empty |= {f"{rows}_{to}": none((points, 0, m)) for rows in "DC" for to, m in (("s", 2), ("q", n))}

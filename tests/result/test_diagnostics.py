@@ -8,7 +8,7 @@ import pytest
 import castfit as cf
 from castfit import plots, problems
 from castfit.result.diagnostics import diagnose
-from castfit.result.residual_tests import neighbours
+from castfit.result.residual_tests import lag1_test
 
 # What is said of a fit
 
@@ -73,8 +73,8 @@ def test_a_fit_makes_residuals_less_alike_and_the_test_knows():
     for _ in range(300):
         e = rng.standard_normal(n)
         r = e - Q @ (Q.T @ e)
-        with_hat += neighbours([r], [Q]).p_value < 0.2
-        check = neighbours([r])
+        with_hat += lag1_test([r], [Q]).p_value < 0.2
+        check = lag1_test([r])
         without += check.p_value < 0.2 and check.number > 0.0
     assert 40 <= with_hat <= 80
     assert without < 15

@@ -16,13 +16,13 @@ from castfit.result.identifiability import (
     POORLY_DETERMINED,
     UNKNOWN,
     WELL_DETERMINED,
-    Combination,
+    ConfoundedQuantities,
     Identifiability,
     _sentence,
     judge,
     no_verdict,
 )
-from castfit.solve.staged import ChainValues, Jacobians, Linearization, Specification, lay_out
+from castfit.solve.staged import ChainValues, Jacobians, Linearization, Specification, build_layout
 
 
 def solved(E: np.ndarray, *, active: tuple[int, ...] = (), absolute_sigma: bool = True) -> Statistics:
@@ -32,7 +32,7 @@ def solved(E: np.ndarray, *, active: tuple[int, ...] = (), absolute_sigma: bool 
     sigma, mask = np.ones(1 - absolute_sigma), np.ones((1, m), bool)
     group = np.full((1, m), sigma.size - 1)
     chain = Specification("e", theta, 0, 0, mask, none((1, 0)), none((1, 0)), np.arange(2.0), (), group=group)
-    layout = lay_out(tuple(f"k{j + 1}" for j in theta), (chain,))
+    layout = build_layout(tuple(f"k{j + 1}" for j in theta), (chain,))
     empty = {f"{rows}_{to}": none((1, 0, n if to == "q" else 0)) for rows in "DXC" for to in "swq"}
     blocks = Jacobians(R_s=none((1, m, 0)), R_w=none((1, m, 0)), R_q=E[None], A=none((0, n)), **empty)
     values = ChainValues(np.ones((1, m)), none(0), none((1, 0)), none((1, 0)), none((1, 0)))
@@ -112,7 +112,7 @@ def test_of_a_scale_that_many_share_a_few_are_named() -> None:
     sentence = _sentence(["s", *factors], np.array([2.0] + [1.0] * 40), np.array([[-2.0] + [1.0] * 40]))
     assert sentence == "only s*b0, s*b1, s*b2 and 37 others enter"
     weights = {"s": 0.71} | {n: -0.01 * (1 + (i == 7)) for i, n in enumerate(factors)}
-    combination = Combination(("s", *factors), (weights,), sentence)
+    combination = ConfoundedQuantities(("s", *factors), (weights,), sentence)
     assert str(combination) == f"{sentence} (direction +0.71 s -0.02 b7 -0.01 b0 and 38 others)"
 
 

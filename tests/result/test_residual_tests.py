@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from castfit.result.residual_tests import _beta_tail, _exact_tail, adjusted, neighbours, normality, outliers, trend
+from castfit.result.residual_tests import _beta_tail, _exact_tail, adjust_p_values, lag1_test, normality, outliers, trend
 from castfit.result.residuals import NOTHING, SHOWN, SUSPECTED, grade, runs
 
 
@@ -36,8 +36,8 @@ def test_the_probability_of_normal_residuals_is_uniform():
 
 def test_neighbours_are_those_within_an_experiment() -> None:
     e = np.array([1.0, 2.0, -1.0, 0.5, 1.5, -2.0, -1.0, 0.3, 0.8, -0.2, 1.1, -0.6])
-    assert neighbours([e]).number == pytest.approx(np.sum(e[:-1] * e[1:]) / np.sum(e**2))
-    halves = neighbours([e[:6], e[6:], np.empty(0)])
+    assert lag1_test([e]).number == pytest.approx(np.sum(e[:-1] * e[1:]) / np.sum(e**2))
+    halves = lag1_test([e[:6], e[6:], np.empty(0)])
     assert halves.number == pytest.approx((np.sum(e[:5] * e[1:6]) + np.sum(e[6:-1] * e[7:])) / np.sum(e**2))
 
 
@@ -94,14 +94,14 @@ def test_noise_that_is_not_normal_is_hardly_more_often_alike(draw: str) -> None:
     rng = np.random.default_rng(16)
     e = getattr(rng, draw)(size=(2000, 20))
     e -= {"laplace": 0.0, "standard_exponential": 1.0, "uniform": 0.5}[draw]
-    p = np.array([neighbours([r]).p_value for r in e])
+    p = np.array([lag1_test([r]).p_value for r in e])
     assert np.mean(p < 0.05) < 0.065
     assert np.mean(p < 0.01) < 0.02
 
 
 def test_alternating_neighbours_are_found_too() -> None:
     e = np.resize([1.0, -1.0], 14) + 0.1 * np.random.default_rng(17).standard_normal(14)
-    check = neighbours([e])
+    check = lag1_test([e])
     assert check.number < -0.8
     assert check.p_value < 1e-3
 
@@ -143,7 +143,7 @@ def test_no_residual_stands_out_where_sigma_is_far_too_small():
 
 def test_too_few_values_say_nothing():
     r = np.array([1.0, -2.0, 0.5])
-    for figure in (neighbours([r]), runs([r]), normality(r), trend(r, r)):
+    for figure in (lag1_test([r]), runs([r]), normality(r), trend(r, r)):
         assert np.isnan(figure.p_value)
     assert np.isnan(normality(np.zeros(20)).p_value)
     assert not outliers(r, 0.0, 1e-3, is_sigma_known=False).any()
@@ -154,9 +154,9 @@ def test_too_few_values_say_nothing():
 
 def test_equal_weights_are_those_of_benjamini_and_hochberg() -> None:
     p = np.random.default_rng(0).uniform(size=12) ** 3
-    assert adjusted(p, np.ones(12)) == pytest.approx(stats.false_discovery_control(p))
+    assert adjust_p_values(p, np.ones(12)) == pytest.approx(stats.false_discovery_control(p))
     p_values = np.insert(p, 4, np.nan)
-    adjusted_p_values = adjusted(p_values, np.full(13, 0.7))
+    adjusted_p_values = adjust_p_values(p_values, np.full(13, 0.7))
     assert np.isnan(adjusted_p_values[4])
     assert np.delete(adjusted_p_values, 4) == pytest.approx(stats.false_discovery_control(p))
 
@@ -164,14 +164,14 @@ def test_equal_weights_are_those_of_benjamini_and_hochberg() -> None:
 @pytest.mark.parametrize("weights", [(1, 1, 1, 1), (0.8, 0.1, 0.05, 0.05)])
 def test_noise_is_suspected_at_the_level_whatever_the_weights(weights: tuple[float, ...]) -> None:
     p = np.random.default_rng(1).uniform(size=(4000, 4))
-    rate = np.mean([adjusted(row, np.array(weights)).min() < 0.05 for row in p])
+    rate = np.mean([adjust_p_values(row, np.array(weights)).min() < 0.05 for row in p])
     assert rate == pytest.approx(0.05, abs=0.011)
 
 
 def test_weights_decide_how_soon_a_test_is_believed() -> None:
     p = np.array([0.05, 0.8, 0.9])
-    assert adjusted(p, np.array([0.9, 0.05, 0.05]))[0] == pytest.approx(0.05 / 0.9)
-    assert adjusted(p, np.array([0.1, 0.8, 0.1]))[0] > 0.4
+    assert adjust_p_values(p, np.array([0.9, 0.05, 0.05]))[0] == pytest.approx(0.05 / 0.9)
+    assert adjust_p_values(p, np.array([0.1, 0.8, 0.1]))[0] > 0.4
 
 
 def test_three_grades() -> None:

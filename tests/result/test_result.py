@@ -1,4 +1,4 @@
-"""The result object: what `estimate` puts into it, the table, prediction, and saving."""
+"""The result object: what `build_result` puts into it, the table, prediction, and saving."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from castfit import problems
 from castfit._support.status import InputError, Status
 from castfit.experiment.experiment import Experiment, free
 from castfit.fit.attempt import Attempt, FitRun, SolveStaging
-from castfit.fit.build_result import estimate
+from castfit.fit.build_result import build_result
 from castfit.integrate import IntegratorOptions
 from castfit.model.model import Model, symbols
 from castfit.problem.problem import Normal, Parameter, Problem
 from castfit.result import result as module
 from castfit.result.diagnostics import diagnose
-from castfit.result.result import Result, told
+from castfit.result.result import Result, select_table_names
 from castfit.solve.condensing import condense, expand
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.solution import Solution
@@ -85,7 +85,7 @@ def fit(problem: Problem, transcription: Any = None, **changes: Any) -> Result:
     attempt = Attempt(SolveStaging(transcription, staged), solution, evaluation, None)
     changes.pop("absolute_sigma", None)
     options = {"message": "It converged.", "time": 0.25, "confidence_level": 0.95, **changes}
-    return estimate(problem, attempt, run, **options)
+    return build_result(problem, attempt, run, **options)
 
 
 @pytest.fixture(scope="module")
@@ -547,7 +547,7 @@ def test_residuals_are_looked_at_once_for_all_estimates(monkeypatch):
 
 def test_tables_show_few_quantities_of_many_experiments() -> None:
     local_names = [f"k[{i}]" for i in range(20)]
-    shown_names, notes = told(["a", *local_names, "b[1]"], "table")
+    shown_names, notes = select_table_names(["a", *local_names, "b[1]"], "table")
     assert shown_names == ("a", "k[0]", "k[1]", "k[2]", "b[1]")
     assert notes == ["Not shown: 17 more k[...]; all are in table."]
-    assert told(["a", *local_names[:12]], "table") == (("a", *local_names[:12]), [])
+    assert select_table_names(["a", *local_names[:12]], "table") == (("a", *local_names[:12]), [])

@@ -18,7 +18,7 @@ from castfit.integrate import IntegratorOptions
 from castfit.model.delay import delay
 from castfit.model.model import Model, symbols
 from castfit.problem.problem import Parameter, Problem
-from castfit.simulate.simulate import Nodes, SimulationError, predict, simulate
+from castfit.simulate.simulate import TrajectoryNodes, SimulationError, predict, simulate
 from castfit.simulate.steady_state import steady_state
 
 MEASURED = np.array([0.5, 1.0, 2.0])
@@ -96,7 +96,7 @@ def test_integration_begins_anew_at_every_node() -> None:
     data = {"x": np.sin(np.pi * times), "y": np.pi * np.cos(np.pi * times)}
     problem = Problem(model, Experiment(data, times, initial={"x": 0.0, "y": np.pi}), parameters={"p": np.pi})
     begin = np.linspace(0, 0.95, 20)
-    nodes = Nodes(begin, np.column_stack([np.sin(np.pi * begin), np.pi * np.cos(np.pi * begin)]))
+    nodes = TrajectoryNodes(begin, np.column_stack([np.sin(np.pi * begin), np.pi * np.cos(np.pi * begin)]))
     fine = np.linspace(0, 1, 41)
     piecewise = predict(problem, problem.guess, [nodes], times=fine)["experiment 1"]["x"]
     np.testing.assert_allclose(piecewise, np.sin(np.pi * fine), atol=1e-6)
@@ -107,7 +107,7 @@ def test_nodes_may_differ_from_times_by_rounding() -> None:
     problem = decay()
     times = np.arange(1, 7) * 0.1
     begin = np.concatenate([[0.0], np.cumsum(np.full(5, 0.1))])  # 0.30000000000000004 and the like
-    nodes = Nodes(begin, np.exp(-0.7 * begin)[:, None])
+    nodes = TrajectoryNodes(begin, np.exp(-0.7 * begin)[:, None])
     values = predict(problem, problem.guess, [nodes], times=times)["experiment 1"]["x"]
     np.testing.assert_allclose(values, np.exp(-0.7 * times), rtol=1e-7)
 

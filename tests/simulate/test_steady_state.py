@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import castfit as cf
 from castfit.experiment.steady import conservation_laws, solver
-from castfit.integrate.esdirk_binding import NativeModel, TaskLaid
+from castfit.integrate.esdirk_binding import NativeModel, PreparedTask
 from tests.builders import jacobian_error, refused
 
 VALUES = {"on": 1.0, "off": 0.4, "k1": 0.8, "k2": 0.6, "d1": 0.5, "d2": 0.3, "km": 0.2, "make": 0.2, "lose": 0.25}
@@ -423,7 +423,7 @@ def test_it_is_cheaper_than_a_long_simulation(monkeypatch):
     """Counted in evaluations of the rates; the example prints the factor in seconds."""
     rest_counts, simulation_counts = [0], [0]
 
-    def rates(self, w, original=solver._Functions.both):
+    def rates(self, w, original=solver._SteadyStateFunctions.both):
         rest_counts[0] += 1
         return original(self, w)
 
@@ -432,15 +432,15 @@ def test_it_is_cheaper_than_a_long_simulation(monkeypatch):
         rest_counts[0] += int(result.counts[:, 2].sum())
         return result
 
-    monkeypatch.setattr(solver._Functions, "both", rates)
+    monkeypatch.setattr(solver._SteadyStateFunctions, "both", rates)
     monkeypatch.setattr(NativeModel, "integrate", on_the_way)
 
-    def run(self, *arguments, original=TaskLaid.run):
+    def run(self, *arguments, original=PreparedTask.run):
         result = original(self, *arguments)
         simulation_counts[0] += int(self.counts[:, 2].sum())
         return result
 
-    monkeypatch.setattr(TaskLaid, "run", run)
+    monkeypatch.setattr(PreparedTask, "run", run)
     problem = stimulated()
     link = problem.conditions[0].link
     q = problem.guess[problem.conditions[0].theta]

@@ -17,7 +17,7 @@ from castfit.solve.staged import (
     Linearization,
     Multipliers,
     Specification,
-    lay_out,
+    build_layout,
 )
 
 
@@ -61,7 +61,7 @@ def random_problem(
         specifications.append(
             Specification(f"experiment {i}", theta, n_s, n_w, mask, lower, upper, np.linspace(0, 1, K + 1), names)
         )
-    layout = lay_out(tuple(f"theta{i}" for i in range(n_theta)), tuple(specifications))
+    layout = build_layout(tuple(f"theta{i}" for i in range(n_theta)), tuple(specifications))
 
     values, jacobians = [], []
     for chain in layout.chains:

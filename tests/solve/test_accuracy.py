@@ -10,9 +10,9 @@ import pytest
 
 import castfit as cf
 from castfit._support.status import InputError
-from castfit.solve.solution import Ledger
+from castfit.solve.solution import CountingProblem
 from castfit.solve.staged import Evaluation
-from castfit.solve.step_control import Box, NaturalLevel
+from castfit.solve.step_control import TrustRegion, NaturalLevel
 from tests.builders import LOTKA_VOLTERRA_POLE, lotka_volterra
 from tests.solve.toys import Formula
 
@@ -76,7 +76,7 @@ def test_no_point_is_differentiated_at_both_accuracies(name):
 
 def test_costs_of_a_search_are_not_remembered_beyond_it():
     memory = {"cost 0": 1.0, "cost 1": 2.0, "lowest": 1.0, "since": 3.0, "radius": 0.25}
-    assert Box().carried(memory) == {"radius": 0.25}
+    assert TrustRegion().carried(memory) == {"radius": 0.25}
     assert NaturalLevel().carried({"omega": 2.0}) == {"omega": 2.0}
 
 
@@ -107,7 +107,7 @@ class Biased(Formula):
 
 def test_the_best_point_is_valued_at_full_accuracy():
     """What a coarse search calls better than everything is not, if it is so by its errors only."""
-    ledger = Ledger(Biased())
+    ledger = CountingProblem(Biased())
     ledger.evaluate(np.array([1.9]))
     assert ledger.search.evaluate(np.array([1.5])).cost < ledger.evaluate(np.array([1.9])).cost
     assert ledger.best is not None

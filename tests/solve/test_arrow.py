@@ -12,7 +12,7 @@ from castfit._bench.many_experiments import many_experiments
 from castfit._support.sparse_rows import sparse_rows
 from castfit.solve import arrow as arrows
 from castfit.solve import subproblem as local_problems
-from castfit.solve.block_pivoting import boxed
+from castfit.solve.block_pivoting import solve_boxed_batch
 from castfit.solve.bounded_lsq import bounded_lsq
 from castfit.solve.condensing import condense
 from castfit.solve.subproblem import LocalProblem
@@ -123,7 +123,7 @@ def test_small_bounded_problems_at_once_are_those_one_by_one(seed, o, room):
     lower, upper = -room * rng.random((7, o)), room * rng.random((7, o))
     lower[rng.random((7, o)) < 0.3], upper[rng.random((7, o)) < 0.3] = -np.inf, np.inf
     guess = rng.integers(-1, 2, (7, o)).astype(np.int8)
-    x, signs = boxed(R, r, lower, upper, guess)
+    x, signs = solve_boxed_batch(R, r, lower, upper, guess)
     for i in range(7):
         solution = bounded_lsq(r[i], R[i], lower=lower[i], upper=upper[i])
         np.testing.assert_allclose(x[i], solution.x, atol=1e-9)
@@ -181,7 +181,7 @@ def test_priors_of_own_quantities_stay_sparse_in_every_solver(monkeypatch):
     priors = problem.priors(problem.guess)
     assert priors.jacobian.shape == (12, 40)
     assert priors.jacobian.entry.size == 12
-    monkeypatch.setattr("castfit.solve.ipopt._DENSE", 0)
+    monkeypatch.setattr("castfit.solve.ipopt._MAX_DENSE_HESSIAN_QUANTITIES", 0)
     monkeypatch.setattr(arrows, "FEW", 10)
     reference, other = cf.fit(problem, "collocation"), cf.fit(problem, "collocation", "ipopt")
     monkeypatch.setattr(arrows, "FEW", 10**9)

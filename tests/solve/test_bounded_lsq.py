@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog, lsq_linear
 
-from castfit.solve.bounded_lsq import LinearConstraints, bounded_lsq, column_scale, regularise
+from castfit.solve.bounded_lsq import LinearConstraints, bounded_lsq, column_scale, find_rank_deficiency
 from castfit.solve.matrices import triangle
 
 seeds = st.integers(0, 2**32 - 1)
@@ -314,7 +314,7 @@ def test_regularisation_names_the_direction_of_a_product():
     rng = np.random.default_rng(1)
     column, other = rng.standard_normal((2, 30))
     E = np.column_stack([column, 1e-6 * other, column])
-    regularization = regularise(E, scale=np.array([1.0, 1e6, 1.0]))
+    regularization = find_rank_deficiency(E, scale=np.array([1.0, 1e6, 1.0]))
     assert regularization.directions.shape == (3, 1)
     assert np.allclose(np.abs(regularization.directions[:, 0]), [np.sqrt(0.5), 0, np.sqrt(0.5)])
     assert regularization.directions[0, 0] == pytest.approx(-regularization.directions[2, 0])
@@ -327,19 +327,19 @@ def test_regularisation_gives_singular_directions_a_large_singular_value():
     U, V = (np.linalg.qr(rng.standard_normal((n, 4)))[0] for n in (20, 4))
     w = np.array([5.0, 1.0, 1e-12, 1e-14])
     E = U * w @ V.T
-    regularization = regularise(E, threshold=1e-10, Delta=100.0, scale=np.ones(4))
+    regularization = find_rank_deficiency(E, threshold=1e-10, Delta=100.0, scale=np.ones(4))
     assert np.allclose(regularization.singular_values, w, atol=1e-14)
     changed = np.linalg.svd(np.vstack([E, regularization.damping]), compute_uv=False)
     assert np.allclose(changed, [500, 500, 5, 1])
     assert np.allclose(regularization.directions @ regularization.directions.T, V[:, 2:] @ V[:, 2:].T)
     step = bounded_lsq(np.concatenate([np.ones(20), np.zeros(2)]), np.vstack([E, regularization.damping])).x
     assert np.abs(regularization.directions.T @ step).max() < 1e-12
-    regular = regularise(E[:, :0])
+    regular = find_rank_deficiency(E[:, :0])
     assert regular.damping.shape == (0, 0)
 
 
 def test_regularisation_of_fewer_rows_than_columns():
-    regularization = regularise(np.array([[1.0, 1.0, 0.0]]))
+    regularization = find_rank_deficiency(np.array([[1.0, 1.0, 0.0]]))
     assert np.count_nonzero(regularization.singular_values) == 1
     assert regularization.directions.shape == (3, 2)
     assert np.linalg.matrix_rank(np.vstack([[1.0, 1.0, 0.0], regularization.damping])) == 3

@@ -14,12 +14,12 @@ from scipy.optimize import lsq_linear, minimize
 
 import castfit as cf
 from castfit._support.status import Status
-from castfit.fit.start.local_search import descend, settle
-from castfit.fit.start.search_problem import scene_of
-from castfit.solve.block_pivoting import ends_of, lowest_in_box
-from castfit.solve.solution import Control
-from castfit.solve.stationarity import finished, still_falls
-from castfit.solve.step_control import Box
+from castfit.fit.start.local_search import descend, minimize_locally
+from castfit.fit.start.search_problem import search_problem_of
+from castfit.solve.block_pivoting import active_signs, minimize_in_box
+from castfit.solve.solution import SolveControl
+from castfit.solve.stationarity import without_invisible_slopes, nonstationary_quantities
+from castfit.solve.step_control import TrustRegion
 from castfit.solve.subproblem import RIDGE, LocalProblem, units_of_search
 from tests.solve.toys import Formula
 from tests.wild import wild
@@ -69,7 +69,7 @@ def test_the_guess_of_a_well_conditioned_quadratic_is_its_active_set(seed, n):
     root = rng.standard_normal((2 * n, n))
     H, c = root.T @ root + np.eye(n), 10 * rng.standard_normal(n)
     lower, upper = -rng.exponential(1.0, n), rng.exponential(1.0, n)
-    signs = ends_of(lowest_in_box(H, c, lower, upper), lower, upper)
+    signs = active_signs(minimize_in_box(H, c, lower, upper), lower, upper)
     optimum = minimize(
         lambda x: c @ x + 0.5 * x @ H @ x, np.zeros(n), jac=lambda x: c + H @ x, method="L-BFGS-B",
         bounds=list(zip(lower, upper, strict=True)), options={"ftol": 1e-15, "gtol": 1e-10, "maxiter": 1000},
@@ -115,15 +115,15 @@ def test_dead_parameters_lock_no_live_one():
 
     toy = Formula(residuals, jacobian, [0.0, 0.0, 0.0, 0.0])
     for solver in (cf.GaussNewton(), cf.GaussNewton("levenberg_marquardt"), BOX):
-        solution = solver.solve(toy, Control())
+        solution = solver.solve(toy, SolveControl())
         assert solution.status.success
-        assert not still_falls(LocalProblem(toy, toy.linearize(solution.v)))
+        assert not nonstationary_quantities(LocalProblem(toy, toy.linearize(solution.v)))
         assert np.allclose(solution.v[[0, 3]], [3.0, -1.0], atol=1e-4)
 
 
 def test_homotopies_are_refused():
     with pytest.raises(cf.InputError, match="Box goes straight; leave it out"):
-        cf.GaussNewton(Box(), homotopy="always")
+        cf.GaussNewton(TrustRegion(), homotopy="always")
 
 
 def cost_and_slope(staged, z, start, unit):
@@ -229,8 +229,8 @@ def test_what_ends_beside_a_bound_is_put_on_it():
     toy.lower, toy.upper = np.full(2, -1.0), np.ones(2)
     toy.logarithmic = np.ones(2, dtype=bool)
     point = np.array([1.0 - 5e-6, 1e-9])
-    claimed = replace(BOX.solve(toy, Control()), v=point, active=np.zeros(2, dtype=np.int8))
-    solution, local = finished(claimed, LocalProblem(toy, toy.linearize(point)))
+    claimed = replace(BOX.solve(toy, SolveControl()), v=point, active=np.zeros(2, dtype=np.int8))
+    solution, local = without_invisible_slopes(claimed, LocalProblem(toy, toy.linearize(point)))
     assert solution.v[0] == 1.0
     assert solution.active.tolist() == [1, 0]
     assert local.linearization.cost == pytest.approx(0.5)
@@ -327,15 +327,15 @@ def test_powers_are_what_they_were_wherever_they_are_numbers(x, n):
 
 
 def test_only_powers_of_states_with_estimated_exponents_change():
-    from castfit.model.graph_rewriting import with_powers
+    from castfit.model.graph_rewriting import differentiable_powers
 
     x, y, n, K = (ca.SX.sym(name) for name in ("x", "y", "n", "K"))
     unchanged_powers = ca.vertcat(x**2, x**2.5, K**n, (K / x) ** n, (x + y) ** n, (x + 1) ** n)
     changed_powers = ca.vertcat(x**n, (x / K) ** n, (2 * x * K) ** (n + 1))
     states = ca.vertcat(x, y)
-    for old, new in zip(ca.vertsplit(unchanged_powers), ca.vertsplit(with_powers([unchanged_powers], states)[0]), strict=True):
+    for old, new in zip(ca.vertsplit(unchanged_powers), ca.vertsplit(differentiable_powers([unchanged_powers], states)[0]), strict=True):
         assert ca.is_equal(old, new, 10)
-    for old, new in zip(ca.vertsplit(changed_powers), ca.vertsplit(with_powers([changed_powers], states)[0]), strict=True):
+    for old, new in zip(ca.vertsplit(changed_powers), ca.vertsplit(differentiable_powers([changed_powers], states)[0]), strict=True):
         assert not ca.is_equal(old, new, 10)
         function = ca.Function("both", [x, y, n, K], [old, new])
         assert np.isclose(*(float(v) for v in function(0.7, 1.0, 2.3, 0.4)))
@@ -343,8 +343,8 @@ def test_only_powers_of_states_with_estimated_exponents_change():
 
 def test_a_search_that_no_step_leads_on_goes_back_once_and_ends():
     problem = cf.problems.load("lotka_volterra_log").problem
-    scene = scene_of(problem.posed)
+    scene = search_problem_of(problem.posed)
     stuck = descend(scene, np.array([-1.36555514, 0.15180753, 3.41527312, 4.47411017]), (np.inf, np.inf), np.inf)
-    second_result = settle(scene, stuck.theta, np.inf)
+    second_result = minimize_locally(scene, stuck.theta, np.inf)
     assert second_result.work < 1000  # simulations; it was thousands; 17 to 454 from starts 1e-7 around, where rounding decides
     assert second_result.cost <= stuck.cost

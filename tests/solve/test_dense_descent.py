@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 
 import castfit as cf
-from castfit.fit.start.search_problem import scene_of
-from castfit.solve.dense_descent import descend_in_box, descends
+from castfit.fit.start.search_problem import search_problem_of
+from castfit.solve.dense_descent import minimize_in_trust_region, supports_dense_descent
 from castfit.solve.staged import StagedProblem
-from castfit.solve.step_control import Box
+from castfit.solve.step_control import TrustRegion
 
 
 @pytest.mark.parametrize("name", ["bellman", "lotka_volterra_log", "cascade"])
 def test_it_ends_where_the_gradient_is_small(name: str) -> None:
-    scene = scene_of(cf.problems.load(name).problem.posed)
-    assert descends(scene.staged)
+    scene = search_problem_of(cf.problems.load(name).problem.posed)
+    assert supports_dense_descent(scene.staged)
     draws = np.random.default_rng(1).normal(scene.searched.guess, 0.2, (8, scene.searched.guess.size))
     start = min(np.clip([scene.searched.guess, *draws], scene.staged.lower, scene.staged.upper), key=scene.cost)
-    descent = descend_in_box(scene.staged, start, Box(), 200, 60.0)
+    descent = minimize_in_trust_region(scene.staged, start, TrustRegion(), 200, 60.0)
     assert descent.promise < 1e-3
     assert descent.cost <= scene.cost(start)
     assert descent.cost == pytest.approx(scene.cost(descent.theta), abs=1e-6 * (1.0 + abs(descent.cost)))
@@ -32,14 +32,14 @@ def test_it_ends_where_the_gradient_is_small(name: str) -> None:
 
 
 def test_it_is_asked_before_every_step_and_counts_what_it_does() -> None:
-    scene = scene_of(cf.problems.load("lotka_volterra_log").problem.posed)
+    scene = search_problem_of(cf.problems.load("lotka_volterra_log").problem.posed)
     iterations: list[tuple[int, float]] = []
 
     def look(iteration: int, cost: float) -> bool:
         iterations.append((iteration, cost))
         return iteration == 3
 
-    descent = descend_in_box(scene.staged, scene.searched.guess, Box(), 60, 60.0, look=look)
+    descent = minimize_in_trust_region(scene.staged, scene.searched.guess, TrustRegion(), 60, 60.0, look=look)
     assert [k for k, _ in iterations] == [0, 1, 2, 3]
     assert [c for _, c in iterations] == sorted((c for _, c in iterations), reverse=True)
     assert descent.cost == iterations[-1][1]
@@ -49,7 +49,7 @@ def test_it_is_asked_before_every_step_and_counts_what_it_does() -> None:
 def test_constraints_and_nodes_are_not_for_it() -> None:
     problem = cf.problems.load("bellman").problem.posed
     staged = cf.MultipleShooting(3).transcribe(problem, problem.guess)
-    assert not descends(staged)
+    assert not supports_dense_descent(staged)
 
 
 def test_matrices_that_are_mostly_zero_are_not_for_it() -> None:
@@ -62,9 +62,9 @@ def test_matrices_that_are_mostly_zero_are_not_for_it() -> None:
         problem = cf.Problem(model, [one] * count, parameters={"k": 1.5}).posed
         return cf.SingleShooting().transcribe(problem, problem.guess)
 
-    assert descends(staged_of(20, cf.free(0.8)))
-    assert descends(staged_of(160, 1.0))  # all of them share what is searched
-    assert not descends(staged_of(160, cf.free(0.8)))
+    assert supports_dense_descent(staged_of(20, cf.free(0.8)))
+    assert supports_dense_descent(staged_of(160, 1.0))  # all of them share what is searched
+    assert not supports_dense_descent(staged_of(160, cf.free(0.8)))
 
 
 def test_without_time_it_returns_its_start(clock: Any) -> None:
@@ -72,7 +72,7 @@ def test_without_time_it_returns_its_start(clock: Any) -> None:
     problem = cf.problems.load("bellman").problem.posed
     staged = cf.SingleShooting().transcribe(problem, problem.guess)
     clock.step = 1.0
-    descent = descend_in_box(staged, problem.guess, Box(), 10, 0.0)
+    descent = minimize_in_trust_region(staged, problem.guess, TrustRegion(), 10, 0.0)
     assert descent.theta == pytest.approx(problem.guess)
 
 
@@ -86,6 +86,6 @@ def test_a_guess_at_which_states_are_next_to_nothing_does_not_keep_other_points_
     guess = {n: cf.Parameter(g, 1e-60, 1e3, "log") for n, g in (("k1", 1e-55), ("k2", 1.0), ("s", 1.0))}
     experiment = cf.Experiment({"seen": data}, time=times, sigma=0.1, initial=initial)
     problem = cf.Problem(model, experiment, parameters=guess)
-    scene = scene_of(problem.posed)
+    scene = search_problem_of(problem.posed)
     assert scene.cost(np.log(list(truth.values()))) < 1e-6
     assert np.isfinite(scene.until(2.0).evaluate(np.log(list(truth.values()))).cost)

@@ -16,7 +16,7 @@ from castfit.solve.elimination import (
     OrthogonalReduction,
     eliminate,
 )
-from castfit.solve.staged import ChainValues, Jacobians, Layout, Linearization, Specification, lay_out
+from castfit.solve.staged import ChainValues, Jacobians, Layout, Linearization, Specification, build_layout
 from castfit.solve.subproblem import GROWTH_LIMIT, choose
 from tests.solve.blocks import (
     bounded_step,
@@ -60,7 +60,7 @@ def unstable(
     mask[::every] = True
     none = np.empty((K, 0))
     spec = Specification("e", np.arange(n_q), 2, 0, mask, none, none, np.linspace(0, 1, K + 1), ("x", "v"))
-    layout = lay_out(("p", "x0", "v0"), (spec,))
+    layout = build_layout(("p", "x0", "v0"), (spec,))
     mu = np.array([rate(k / K) for k in range(K)])
     X = np.array([expm(np.array([[0, 1], [m * m, 0]]) / K) if m >= 0 else np.exp(m / K) * np.eye(2) for m in mu])
     size = np.array([1.0, np.abs(mu).max()])

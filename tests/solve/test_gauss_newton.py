@@ -13,7 +13,7 @@ import castfit as cf
 from castfit import problems
 from castfit._support.status import InputError, Status
 from castfit.problems import exact_trajectory
-from castfit.solve.solution import Control, Ledger, infeasibility
+from castfit.solve.solution import SolveControl, CountingProblem, infeasibility
 from castfit.solve.staged import gaps, weighted_squares
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
@@ -102,7 +102,7 @@ def test_full_steps_in_circles_are_soon_held_back(curvature):
     straight = list(cf.GaussNewton(homotopy="never", max_iter=100).iterate(toy))
     assert straight[-1].status is Status.MAX_ITERATIONS
     assert min(abs(state.v[0]) for state in straight) >= 0.1
-    states = list(cf.GaussNewton().course(Ledger(toy)))
+    states = list(cf.GaussNewton().course(CountingProblem(toy)))
     assert states[-1].status is Status.CONVERGED
     assert abs(states[-1].v[0]) < 1e-5
     assert {state.phase for state in states} == {"straight", "held back"}
@@ -143,7 +143,7 @@ def test_estimates_do_not_depend_on_units(transcription):
 def test_full_steps_that_lead_away_from_the_optimum_are_held_back(rule):
     """Ten implicit Euler steps damp the oscillation out of the data: residuals so large that full steps diverge."""
     problem, coarse = lotka_volterra(), cf.Collocation(degree=1, elements=20)
-    states = list(cf.GaussNewton(rule).course(Ledger(coarse.transcribe(problem, problem.guess))))
+    states = list(cf.GaussNewton(rule).course(CountingProblem(coarse.transcribe(problem, problem.guess))))
     assert states[-1].status is Status.CONVERGED
     exact = cf.fit(problem, coarse, cf.Ipopt())
     squares = weighted_squares(coarse.transcribe(problem, problem.guess).layout, states[-1].evaluation)
@@ -229,7 +229,7 @@ def test_softened_problems_lead_calcium_to_the_global_optimum(homotopy):
     options = cf.IntegratorOptions(relative_tolerance=1e-6, absolute_tolerance=1e-8)
     multiple = MultipleShooting(25, integrator=options)
     staged_problem = multiple.transcribe(benchmark.problem, benchmark.problem.theta_from(benchmark.draw_start(3)))
-    states = list(cf.GaussNewton(homotopy=homotopy).course(Ledger(staged_problem)))
+    states = list(cf.GaussNewton(homotopy=homotopy).course(CountingProblem(staged_problem)))
     assert states[-1].status.success
     assert np.isclose(2 * states[-1].evaluation.cost, benchmark.reference.objective, rtol=1e-4)
     phases = list(dict.fromkeys(state.phase for state in states))
@@ -301,12 +301,12 @@ def test_bounds_of_parameters_are_active_and_marked():
 
 def test_a_suspicious_optimum_is_left_for_a_better_one():
     toy = ellipse(1.3)
-    control = Control(second_start=lambda: np.array([-1.0]))
-    states = list(cf.GaussNewton().course(Ledger(toy, control)))
+    control = SolveControl(second_start=lambda: np.array([-1.0]))
+    states = list(cf.GaussNewton().course(CountingProblem(toy, control)))
     assert [s.phase for s in states][-1] == "second start"
     assert np.isclose(states[-1].v[0], -1.602, atol=0.02)
     assert states[-1].status is Status.CONVERGED
-    plain_solution = cf.GaussNewton(homotopy="never").solve(ellipse(1.3), Control())
+    plain_solution = cf.GaussNewton(homotopy="never").solve(ellipse(1.3), SolveControl())
     assert plain_solution.status is Status.CONVERGED
     first_optimum = [state for state in states if state.phase == "straight"][-1]
     assert np.isclose(first_optimum.v[0], plain_solution.v[0], atol=1e-2)
@@ -315,13 +315,13 @@ def test_a_suspicious_optimum_is_left_for_a_better_one():
 
 def test_the_first_optimum_is_returned_if_nothing_better_is_found():
     toy = ellipse(1.3)
-    control = Control(second_start=lambda: np.array([1.8]))
-    states = list(cf.GaussNewton().course(Ledger(toy, control)))
+    control = SolveControl(second_start=lambda: np.array([1.8]))
+    states = list(cf.GaussNewton().course(CountingProblem(toy, control)))
     phases = list(dict.fromkeys(state.phase for state in states))
     assert phases[:3] == ["straight", "second start", "station 1"]
     assert max(state.station for state in states) == 11  # the slow ladder was tried, too
     assert states[-1].status is Status.CONVERGED
-    plain_solution = cf.GaussNewton(homotopy="never").solve(ellipse(1.3), Control())
+    plain_solution = cf.GaussNewton(homotopy="never").solve(ellipse(1.3), SolveControl())
     assert plain_solution.status is Status.CONVERGED
     assert np.isclose(states[-1].v[0], plain_solution.v[0], atol=1e-4)
 
@@ -329,7 +329,7 @@ def test_the_first_optimum_is_returned_if_nothing_better_is_found():
 @pytest.mark.parametrize("limits", [{"max_iter": 12}, {"max_time": 20.0}])
 def test_a_search_for_something_better_that_is_cut_short_ends_at_the_optimum(clock, limits):
     solver = cf.GaussNewton(max_iter=limits.get("max_iter", 400))
-    control = Control(limits.get("max_time", np.inf), callback=lambda progress: clock.sleep(25.0 * (progress.iteration == 12)))
+    control = SolveControl(limits.get("max_time", np.inf), callback=lambda progress: clock.sleep(25.0 * (progress.iteration == 12)))
     solved = solver.solve(ellipse(1.3), control)
     assert solved.status is Status.CONVERGED
     assert np.isclose(solved.v[0], 1.617, atol=0.01)
@@ -340,7 +340,7 @@ def test_a_search_for_something_better_that_is_cut_short_ends_at_the_optimum(clo
 def test_a_further_try_that_cannot_be_evaluated_does_not_lose_the_optimum(fails):
     toy = ellipse(1.3)
     staged = Faulty(toy, lambda v: fails and bool(v[0] < 1.0))
-    control = Control(second_start=lambda: np.array([-1.0]))
+    control = SolveControl(second_start=lambda: np.array([-1.0]))
     solved = cf.GaussNewton().solve(staged, control)
     assert solved.status is Status.CONVERGED
     assert np.isclose(solved.v[0], 1.617 if fails else -1.602, atol=0.02)
@@ -355,14 +355,14 @@ def test_stations_that_cannot_be_evaluated_end_the_solve_with_the_reason():
     assert states[-1].status is Status.CONVERGED
     start = Faulty(ellipse(1.3), lambda v: bool(v[0] != 1.3))
     start.coarse = toy.coarse
-    solved = cf.GaussNewton(homotopy="always").solve(start, Control())
+    solved = cf.GaussNewton(homotopy="always").solve(start, SolveControl())
     assert solved.status is Status.EVALUATION_FAILED
     assert "stopped at t = 0.3" in solved.detail
 
 
 def test_warm_solves_go_straight():
     toy = ellipse(1.3)
-    control = Control(second_start=lambda: np.array([-1.0]))
+    control = SolveControl(second_start=lambda: np.array([-1.0]))
     solved = cf.GaussNewton().solve(toy, control, warm=True)
     assert solved.status is Status.CONVERGED
     assert {entry["station"] for entry in solved.history} == {0.0}
@@ -372,7 +372,7 @@ def test_warm_solves_go_straight():
 @pytest.mark.parametrize("sensitivities_only", [False, True])
 def test_a_start_that_cannot_be_evaluated_is_explained(sensitivities_only):
     staged = Faulty(ellipse(1.3), lambda v: True, sensitivities_only=sensitivities_only)
-    solved = cf.GaussNewton().solve(staged, Control())
+    solved = cf.GaussNewton().solve(staged, SolveControl())
     assert solved.status is Status.START_FAILED
     assert np.array_equal(solved.v, staged.start)
     assert "stopped at t = 0.3" in solved.detail
@@ -390,7 +390,7 @@ def test_a_pole_is_explained_by_experiment_state_and_time():
 def test_integration_that_fails_around_the_best_point_is_named():
     toy = Formula(lambda q: q - 3.0, lambda q: np.eye(1), [0.0])
     staged = Faulty(toy, lambda v: bool(v[0] > 0.0))
-    solved = cf.GaussNewton().solve(staged, Control())
+    solved = cf.GaussNewton().solve(staged, SolveControl())
     assert solved.status is Status.EVALUATION_FAILED
     assert "stopped at t = 0.3" in solved.detail
     assert solved.v == 0.0
@@ -399,7 +399,7 @@ def test_integration_that_fails_around_the_best_point_is_named():
 
 def test_derivatives_that_overflow_end_the_solve():
     toy = Formula(lambda q: q - 3.0, lambda q: np.full((1, 1), 1e200), [0.0])
-    solved = cf.GaussNewton().solve(toy, Control())
+    solved = cf.GaussNewton().solve(toy, SolveControl())
     assert solved.status is Status.LINEAR_ALGEBRA_FAILED
     assert solved.detail == "Derivatives overflow."
 
@@ -419,7 +419,7 @@ def test_contradictory_bounds_are_infeasible():
 
 
 def stopped(staged_problem, **control):
-    return cf.GaussNewton().solve(staged_problem, Control(**control))
+    return cf.GaussNewton().solve(staged_problem, SolveControl(**control))
 
 
 def test_callback_sees_every_iterate_and_stops():
@@ -444,7 +444,7 @@ def test_control_c_returns_the_best_point(phase):
         if progress.iteration == iteration:
             os.kill(os.getpid(), signal.SIGINT)
 
-    solved = solver.solve(staged_problem, Control(callback=interrupt))
+    solved = solver.solve(staged_problem, SolveControl(callback=interrupt))
     assert solved.status is Status.INTERRUPTED
     assert solved.iterations == iteration
     assert (solved.history[-1]["station"] > 0) == (phase != "straight")
@@ -476,7 +476,7 @@ def test_an_exception_in_the_callback_reaches_the_caller():
 @pytest.mark.parametrize("homotopy", ["auto", "always"])
 def test_time_limit_holds_everywhere(clock, homotopy):
     staged_problem = staged(lotka_volterra())
-    control = Control(max_time=2.0, callback=lambda progress: clock.sleep(2.1 * (progress.iteration == 3)))
+    control = SolveControl(max_time=2.0, callback=lambda progress: clock.sleep(2.1 * (progress.iteration == 3)))
     solved = cf.GaussNewton(homotopy=homotopy).solve(staged_problem, control)
     assert solved.status is Status.MAX_TIME
     assert solved.iterations == 3
@@ -485,12 +485,12 @@ def test_time_limit_holds_everywhere(clock, homotopy):
 
 def test_iteration_limit_returns_the_best_point():
     staged_problem = staged(lotka_volterra())
-    solved = cf.GaussNewton(max_iter=2).solve(staged_problem, Control())
+    solved = cf.GaussNewton(max_iter=2).solve(staged_problem, SolveControl())
     assert solved.status is Status.MAX_ITERATIONS
     assert solved.iterations == 2
     start, end = staged_problem.evaluate(staged_problem.start), staged_problem.evaluate(solved.v)
     assert infeasibility(staged_problem.layout, staged_problem.scale, end) < infeasibility(staged_problem.layout, staged_problem.scale, start)
-    assert cf.GaussNewton(max_iter=0).solve(staged_problem, Control()).iterations == 0
+    assert cf.GaussNewton(max_iter=0).solve(staged_problem, SolveControl()).iterations == 0
 
 
 # --------------------------------------------------------------------------------------------------- step by step
@@ -498,7 +498,7 @@ def test_iteration_limit_returns_the_best_point():
 
 def test_iterate_shows_the_method_alone():
     """From here `solve` tries other ways, and finds a better optimum."""
-    control = Control(second_start=lambda: np.array([-1.0]))
+    control = SolveControl(second_start=lambda: np.array([-1.0]))
     states = list(cf.GaussNewton().iterate(ellipse(1.3), control=control))
     assert {state.phase for state in states} == {"straight"}
     assert states[-1].evaluation.cost > 3 * cf.GaussNewton().solve(ellipse(1.3), control).history[-1]["cost"]
@@ -508,7 +508,7 @@ def test_iterate_shows_the_method_alone():
 def test_iterate_shows_what_solve_does(homotopy):
     staged_problem, solver = staged(lotka_volterra()), cf.GaussNewton(homotopy=homotopy)
     states = list(solver.iterate(staged_problem))
-    solved = solver.solve(staged(lotka_volterra()), Control())
+    solved = solver.solve(staged(lotka_volterra()), SolveControl())
     assert len(states) == len(solved.history)
     for state, entry in zip(states, solved.history, strict=True):
         assert (state.iteration, state.evaluation.cost, state.damping) == (

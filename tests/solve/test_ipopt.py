@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 import castfit.solve.ipopt as module
 from castfit import problems
 from castfit._support.status import Status
-from castfit._support.time_limit import Interrupt, Watch
+from castfit._support.time_limit import Interrupt, Deadline
 from castfit.experiment.experiment import Experiment, free
 from castfit.fit.fit import fit
 from castfit.model.model import Model, symbols
 from castfit.problem.problem import Constraint, Normal, Parameter, Problem
 from castfit.solve.ipopt import Ipopt
-from castfit.solve.solution import Control, Iteration, Ledger, infeasibility
+from castfit.solve.solution import SolveControl, Iteration, CountingProblem, infeasibility
 from castfit.solve.staged import (
     ChainValues,
     Evaluation,
@@ -84,7 +84,7 @@ def label(transcription) -> str:
 
 
 def assemble(staged: StagedProblem, exact: bool) -> module._IpoptRun:
-    return module._IpoptRun(Ipopt(), staged, Ledger(staged), Watch(np.inf, Interrupt()), exact, [])
+    return module._IpoptRun(Ipopt(), staged, CountingProblem(staged), Deadline(np.inf, Interrupt()), exact, [])
 
 
 def full(sparsity: ca.Sparsity, nonzeros: np.ndarray) -> np.ndarray:
@@ -92,7 +92,7 @@ def full(sparsity: ca.Sparsity, nonzeros: np.ndarray) -> np.ndarray:
 
 
 def solve(staged: StagedProblem, **options):
-    return Ipopt(**options).solve(staged, Control())
+    return Ipopt(**options).solve(staged, SolveControl())
 
 
 def transcribed(problem: Problem, transcription=None) -> StagedProblem:
@@ -324,7 +324,7 @@ def test_iteration_limits():
 
 def test_time_limit():
     staged = transcribed(lotka_volterra())
-    solution = Ipopt().solve(staged, Control(max_time=1e-9))
+    solution = Ipopt().solve(staged, SolveControl(max_time=1e-9))
     assert solution.status is Status.MAX_TIME
     assert np.isfinite(staged.evaluate(solution.v).cost)
 
@@ -337,7 +337,7 @@ def test_callback_sees_every_iteration_and_may_stop():
         return progress.iteration == 2
 
     staged = transcribed(lotka_volterra())
-    solution = Ipopt().solve(staged, Control(callback=stop))
+    solution = Ipopt().solve(staged, SolveControl(callback=stop))
     assert solution.status is Status.STOPPED_BY_CALLBACK
     assert [progress.iteration for progress in iterations] == [0, 1, 2]
     assert len(solution.history) == 3
@@ -357,7 +357,7 @@ def test_an_exception_in_the_callback_propagates():
             raise Fault("in the callback")
 
     with pytest.raises(Fault, match="in the callback"):
-        Ipopt().solve(transcribed(lotka_volterra()), Control(callback=fail))
+        Ipopt().solve(transcribed(lotka_volterra()), SolveControl(callback=fail))
 
 
 @pytest.mark.parametrize("method", ["evaluate", "linearize"])
@@ -373,7 +373,7 @@ def test_an_exception_in_the_problem_propagates(method, monkeypatch):
 
     monkeypatch.setattr(staged, method, fail)
     with pytest.raises(Fault, match="in the problem"):
-        Ipopt().solve(staged, Control())
+        Ipopt().solve(staged, SolveControl())
     assert len(calls) == 3
 
 
@@ -385,7 +385,7 @@ def interrupt(progress: Iteration) -> None:
 def test_an_interrupt_returns_the_best_point():
     staged = transcribed(lotka_volterra())
     previous = signal.getsignal(signal.SIGINT)
-    solution = Ipopt().solve(staged, Control(callback=interrupt))
+    solution = Ipopt().solve(staged, SolveControl(callback=interrupt))
     assert solution.status is Status.INTERRUPTED
     assert len(solution.history) == 3
     assert signal.getsignal(signal.SIGINT) is previous
@@ -408,7 +408,7 @@ def test_a_second_interrupt_is_an_interrupt():
 
     previous = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        Ipopt().solve(transcribed(lotka_volterra()), Control(callback=twice))
+        Ipopt().solve(transcribed(lotka_volterra()), SolveControl(callback=twice))
     assert signal.getsignal(signal.SIGINT) is previous
 
 
@@ -561,7 +561,7 @@ def test_a_warm_start_needs_fewer_iterations():
     staged = transcribed(lotka_volterra())
     cold = solve(staged)
     staged.start = cold.v
-    assert Ipopt().solve(staged, Control(), warm=True).iterations < cold.iterations
+    assert Ipopt().solve(staged, SolveControl(), warm=True).iterations < cold.iterations
 
 
 def test_silence(capfd):
@@ -576,7 +576,7 @@ def test_silence(capfd):
 
 
 def test_the_callback_may_print(capfd):
-    Ipopt().solve(transcribed(decay_problem()), Control(callback=lambda progress: print(progress.iteration)))  # noqa: T201
+    Ipopt().solve(transcribed(decay_problem()), SolveControl(callback=lambda progress: print(progress.iteration)))  # noqa: T201
     assert capfd.readouterr().out.startswith("0\n1\n")
 
 
@@ -592,7 +592,7 @@ def test_the_ledger_remembers_the_best_point():
         return Evaluation(v, (part,), np.zeros(0), np.zeros((0, layout.n_theta)))
 
     staged = SimpleNamespace(layout=layout, scale=np.ones(layout.n_v), eliminated=np.empty(0))
-    ledger = Ledger(staged)  # type: ignore[arg-type]
+    ledger = CountingProblem(staged)  # type: ignore[arg-type]
     sequence = [  # gap, cost, whether it becomes the best point
         (1.0, 5.0, True),
         (1.6, 1.0, False),  # a creep to ever larger gaps never pays

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from castfit.solve.matrices import Tall, length, orthogonal, thin, triangular_solution, upper_factor
+from castfit.solve.matrices import TallFactors, euclidean_norm, orthogonal, thin, triangular_solution, upper_factor
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -16,7 +16,7 @@ seeds = st.integers(0, 2**32 - 1)
 def test_what_a_step_changes_is_kept(seed, m, n):
     rng = np.random.default_rng(seed)
     E, u, x = rng.standard_normal((m, n)), rng.standard_normal(m), rng.standard_normal(n)
-    matrix = Tall(E)
+    matrix = TallFactors(E)
     assert matrix.R.shape == (min(m, n), n)
     assert np.array_equal(matrix.R, np.triu(matrix.R))
     # |u + E x|^2 - |u|^2, of the matrix and of its triangle
@@ -45,7 +45,7 @@ def test_triangles_are_solved(seed, q, transposed):
     b = (R.T if transposed else R) @ x
     below = R + np.tril(rng.standard_normal((q, q)), -1)  # is not read
     assert np.allclose(triangular_solution(below, b, transposed=transposed), x, rtol=1e-7, atol=1e-7)
-    assert length(x) == pytest.approx(np.linalg.norm(x))
+    assert euclidean_norm(x) == pytest.approx(np.linalg.norm(x))
 
 
 def test_a_singular_triangle_is_refused():

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from castfit.solve.penalty_homotopy import ACCURACY, SoftenedProblem, Softening
-from castfit.solve.solution import Ledger
+from castfit.solve.penalty_homotopy import UNIT_PENALTY_RELATIVE_GAP, RelaxedProblem, RelaxationLevel
+from castfit.solve.solution import CountingProblem
 from castfit.solve.staged import StagedProblem, gaps
 from castfit.solve.subproblem import LocalProblem
 from castfit.transcribe.collocation import Collocation
@@ -21,7 +21,7 @@ from tests.solve.blocks import close, dense, problems, random_problem
 from tests.solve.toys import Affine, Faulty, Formula
 
 seeds = st.integers(0, 2**32 - 1)
-STATION = Softening(0.3, 2.0)
+STATION = RelaxationLevel(0.3, 2.0)
 
 
 def drawn(problem, seed) -> StagedProblem:
@@ -48,7 +48,7 @@ def weighted(staged, station, noise):
             w_e.append(1 / staged.scale[chain.inner[k]])
             if k + 1 < chain.n_stages:
                 w_e.append(1 / staged.scale[chain.nodes[k + 1]])
-    w = np.concatenate([w_r, np.sqrt(station.rho) / ACCURACY * np.concatenate(w_e)])
+    w = np.concatenate([w_r, np.sqrt(station.rho) / UNIT_PENALTY_RELATIVE_GAP * np.concatenate(w_e)])
     return w * np.concatenate([full.r, full.e]), w[:, None] * np.vstack([full.J, full.C])
 
 
@@ -57,7 +57,7 @@ def test_step_solves_the_dense_normal_equations_with_held_variables(problem, see
     staged = drawn(problem, seed)
     is_fixed = np.random.default_rng(seed).random(staged.layout.n_v) < share
     residual, jacobian = weighted(staged, STATION, noise)
-    soft = SoftenedProblem(staged, STATION, noise)
+    soft = RelaxedProblem(staged, STATION, noise)
     normal = soft.equations(staged.linearization)
     matrix, gradient = jacobian.T @ jacobian, jacobian.T @ residual
     assert close(soft.value(staged.linearization), 0.5 * residual @ residual)
@@ -78,7 +78,7 @@ def test_matrix_that_is_not_finite_gives_no_step():
     staged = drawn(random_problem(np.random.default_rng(0)), 0)
     j = staged.linearization.jacobians[0]
     broken = (replace(j, R_s=np.full_like(j.R_s, np.nan)), *staged.linearization.jacobians[1:])
-    normal = SoftenedProblem(staged, STATION, 1.0).equations(replace(staged.linearization, jacobians=broken))
+    normal = RelaxedProblem(staged, STATION, 1.0).equations(replace(staged.linearization, jacobians=broken))
     assert normal.solve(1e-3, np.zeros(staged.layout.n_v, dtype=bool)) is None
 
 
@@ -96,7 +96,7 @@ def test_gradient_and_promised_decrease_are_those_of_the_value(name):
     staged = TRANSCRIPTIONS[name].transcribe(problem, problem.guess)
     rng = np.random.default_rng(1)
     v = staged.start + 0.02 * staged.scale * rng.standard_normal(staged.layout.n_v)
-    soft = SoftenedProblem(staged, STATION, 0.7)
+    soft = RelaxedProblem(staged, STATION, 0.7)
     normal = soft.equations(staged.linearize(v))
     direction = staged.scale * rng.standard_normal(staged.layout.n_v)
     h = 1e-4
@@ -116,7 +116,7 @@ def test_without_softening_the_step_is_the_exact_one(n_w):
     exact = LocalProblem(staged, linearization).direction().dv
     errors = []
     for rho in (1e2, 1e3, 1e4):
-        normal = SoftenedProblem(staged, Softening(0.0, rho), 1.0).equations(linearization)
+        normal = RelaxedProblem(staged, RelaxationLevel(0.0, rho), 1.0).equations(linearization)
         dv = normal.solve(1e-16, np.zeros(layout.n_v, dtype=bool))
         errors.append(np.abs(dv - exact).max())
     assert errors[-1] < 1e-4
@@ -126,7 +126,7 @@ def test_without_softening_the_step_is_the_exact_one(n_w):
 def test_floor_limits_the_weight_of_accurate_data_only():
     staged = Formula(lambda q: q, lambda q: np.eye(2), [1.0, 1.0])
     staged.signal = (np.array([[100.0, 2.0]]),)
-    soft = SoftenedProblem(staged, Softening(0.1, 1.0), 1.0)
+    soft = RelaxedProblem(staged, RelaxationLevel(0.1, 1.0), 1.0)
     assert np.isclose(soft.value(staged.evaluate(staged.start)), 0.5 * (0.1**2 + 1.0))
 
 
@@ -134,7 +134,7 @@ def test_floor_limits_the_weight_of_accurate_data_only():
 def test_accepted_steps_lower_the_value_within_the_bounds(name):
     problem = lotka_volterra((0.5, 0.7, 1.2, 1.2), lower=0.4, upper=1.3)
     staged = TRANSCRIPTIONS[name].transcribe(problem, problem.guess)
-    ledger, soft, mu = Ledger(staged), SoftenedProblem(staged, STATION, 1.0), 1e-3
+    ledger, soft, mu = CountingProblem(staged), RelaxedProblem(staged, STATION, 1.0), 1e-3
     evaluation, values = ledger.evaluate(np.clip(staged.start, staged.lower, staged.upper)), []
     for _ in range(6):
         step = soft.step(ledger, ledger.linearize(evaluation.v), mu)
@@ -154,7 +154,7 @@ def test_points_that_cannot_be_evaluated_are_never_accepted(sensitivities_only):
     """Minimum at 3, but everything beyond 2 fails: the step is shortened until it stays before."""
     toy = Formula(lambda q: q - 3.0, lambda q: np.eye(1), [0.0])
     staged = Faulty(toy, lambda v: bool(v[0] > 2.0), sensitivities_only=sensitivities_only)
-    ledger, soft = Ledger(staged), SoftenedProblem(toy, STATION, 1.0)
+    ledger, soft = CountingProblem(staged), RelaxedProblem(toy, STATION, 1.0)
     step = soft.step(ledger, ledger.linearize(np.zeros(1)), 1e-3)
     assert 0.5 < step.to.v[0] <= 2.0
     assert step.held_back > 0.1
@@ -163,7 +163,7 @@ def test_points_that_cannot_be_evaluated_are_never_accepted(sensitivities_only):
 
 def test_a_point_that_nothing_improves_is_kept():
     toy = Formula(lambda q: q - 3.0, lambda q: np.eye(1), [3.0])
-    step = SoftenedProblem(toy, STATION, 1.0).step(Ledger(toy), toy.linearize(toy.start), 1e-3)
+    step = RelaxedProblem(toy, STATION, 1.0).step(CountingProblem(toy), toy.linearize(toy.start), 1e-3)
     assert step.to is None
     assert step.decrease == 0.0
 
@@ -171,14 +171,14 @@ def test_a_point_that_nothing_improves_is_kept():
 def test_variables_leave_their_bounds_only_inwards():
     toy = Formula(lambda q: q - np.array([3.0, -3.0]), lambda q: np.eye(2), [1.0, 1.0])
     toy.lower, toy.upper = np.array([1.0, 1.0]), np.array([10.0, 10.0])
-    step = SoftenedProblem(toy, STATION, 1.0).step(Ledger(toy), toy.linearize(toy.start), 1e-9)
+    step = RelaxedProblem(toy, STATION, 1.0).step(CountingProblem(toy), toy.linearize(toy.start), 1e-9)
     assert np.allclose(step.to.v, [3.0, 1.0])
 
 
 def test_value_is_infinite_where_a_stage_failed():
     toy = Formula(lambda q: q, lambda q: np.eye(1), [1.0])
     staged = Faulty(toy, lambda v: True)
-    assert SoftenedProblem(staged, STATION, 1.0).value(staged.evaluate(staged.start)) == np.inf
+    assert RelaxedProblem(staged, STATION, 1.0).value(staged.evaluate(staged.start)) == np.inf
 
 
 def test_price_of_a_gap():
@@ -187,5 +187,5 @@ def test_price_of_a_gap():
     staged = Affine(layout, linearization)
     staged.scale = np.full(layout.n_v, 4.0)
     gap = gaps(layout, linearization)[0][0, 0]
-    value = SoftenedProblem(staged, Softening(0.0, 1.0), 1.0).value(linearization)
+    value = RelaxedProblem(staged, RelaxationLevel(0.0, 1.0), 1.0).value(linearization)
     assert np.isclose(value, 0.5 * (gap / (0.065 * 4.0)) ** 2)

@@ -8,7 +8,7 @@ from scipy.stats import chi2
 
 import castfit as cf
 from castfit._bench.textbook_models import MODELS
-from castfit.solve.residual_plausibility import CHANCE, LARGE_SQUARE, large_square
+from castfit.solve.residual_plausibility import IMPLAUSIBLE_P_VALUE, LARGE_SQUARE, large_square
 
 
 @pytest.mark.parametrize("n", [1, 5, 12, 13, 20, 40, 69, 70, 1000, 100_000])
@@ -17,11 +17,11 @@ def test_noise_is_hardly_ever_taken_for_a_bad_fit(n):
     lower_limit, upper_limit = LARGE_SQUARE
     assert lower_limit <= threshold <= upper_limit
     if lower_limit < threshold < upper_limit:
-        assert chi2.sf(n * threshold, n) == pytest.approx(CHANCE, rel=1e-6)
+        assert chi2.sf(n * threshold, n) == pytest.approx(IMPLAUSIBLE_P_VALUE, rel=1e-6)
     elif threshold == lower_limit:
-        assert chi2.sf(n * threshold, n) <= CHANCE
+        assert chi2.sf(n * threshold, n) <= IMPLAUSIBLE_P_VALUE
     else:
-        assert chi2.sf(n * threshold, n) >= CHANCE
+        assert chi2.sf(n * threshold, n) >= IMPLAUSIBLE_P_VALUE
 
 
 @pytest.mark.slow

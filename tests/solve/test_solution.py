@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from castfit._support.status import Status
-from castfit.solve.solution import Ledger, _roughness, infeasibility
+from castfit.solve.solution import CountingProblem, _roughness, infeasibility
 from tests.solve.blocks import dense, random_problem
 from tests.solve.toys import Affine, Faulty, Formula
 
@@ -48,7 +48,7 @@ def test_infeasibility_is_the_largest_violation_in_units_of_the_states():
 
 
 def test_ledger_counts_remembers_and_reuses():
-    ledger = Ledger(line())
+    ledger = CountingProblem(line())
     evaluation = ledger.evaluate(np.array([1.0]))
     assert ledger.evaluate(np.array([1.0])) is evaluation
     ledger.linearize(np.array([1.0]))
@@ -63,7 +63,7 @@ def test_ledger_counts_remembers_and_reuses():
 
 def test_failures_are_counted_by_cause_and_never_best():
     staged = Faulty(line(), lambda v: bool(v[0] > 2.0))
-    ledger = Ledger(staged)
+    ledger = CountingProblem(staged)
     for q in (1.0, 2.5, 2.9):
         ledger.evaluate(np.array([q]))
     assert ledger.failures == {"step_size": 2}
@@ -74,7 +74,7 @@ def test_continuity_comes_before_cost():
     layout, linearization = random_problem(np.random.default_rng(1), stages=(4,), n_prior=8)
     staged = Affine(layout, linearization)
     staged.linearization = replace(linearization, prior=linearization.prior + 3.0)
-    ledger = Ledger(staged)
+    ledger = CountingProblem(staged)
     v = linearization.v
     continuous = v + np.linalg.lstsq(*_equations(staged), rcond=None)[0]
     ledger.evaluate(v)
@@ -91,21 +91,21 @@ def _equations(staged):
 def test_coarse_evaluations_are_entered_in_the_same_book():
     toy = line()
     toy.coarse = line
-    ledger = Ledger(toy)
+    ledger = CountingProblem(toy)
     ledger.coarse.evaluate(np.array([2.0]))
     ledger.coarse.linearize(np.array([2.0]))
     ledger.evaluate(np.array([1.0]))
     assert ledger.evaluations == {"values": 2, "jacobians": 1}
     assert ledger.best == 2.0
-    assert Ledger(line()).coarse.staged is not None
-    same = Ledger(line())
+    assert CountingProblem(line()).coarse.staged is not None
+    same = CountingProblem(line())
     assert same.coarse is same
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_values_that_are_not_finite_are_never_best(value):
     toy = Formula(lambda q: np.where(q > 2, value, q - 3.0), lambda q: np.eye(1), [0.0])
-    ledger = Ledger(toy)
+    ledger = CountingProblem(toy)
     ledger.evaluate(np.array([1.0]))
     ledger.evaluate(np.array([2.5]))
     assert ledger.best == 1.0

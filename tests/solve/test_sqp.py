@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import castfit as cf
 from castfit._support.status import Status
 from castfit.solve.assembly import ConstraintRows, JacobianMap
-from castfit.solve.matching_jacobian_update import collected, products_along
-from castfit.solve.solution import Control, Ledger
+from castfit.solve.matching_jacobian_update import accumulate_products, products_along
+from castfit.solve.solution import SolveControl, CountingProblem
 from castfit.solve.staged import gaps
 from tests.builders import decay_model, decay_problem, everything, lotka_volterra, refused
 
@@ -132,7 +132,7 @@ def test_orthogonal_rows_make_the_jacobian(seed):
     for column in range(2):
         units = (turns[:, :, column],)
         products = staged.linearize_along(staged.start, products_along(layout, staged.scale, units))
-        linear = collected(layout, staged.scale, jacobians, products, units)
+        linear = accumulate_products(layout, staged.scale, jacobians, products, units)
         jacobians = list(linear.jacobians)
     np.testing.assert_allclose(jacobians[0].X_s[:-1], exact.jacobians[0].X_s[:-1], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(jacobians[0].X_q[:-1], exact.jacobians[0].X_q[:-1], rtol=1e-5, atol=1e-6)
@@ -169,7 +169,7 @@ def test_an_interrupt_returns_the_best_point():
     def press(_: cf.Iteration) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
-    solution = cf.Sqp().solve(staged, Control(callback=press))
+    solution = cf.Sqp().solve(staged, SolveControl(callback=press))
     assert solution.status is Status.INTERRUPTED
     assert np.isfinite(solution.v).all()
 
@@ -202,7 +202,7 @@ def test_what_does_not_go_together_is_refused_before_solving():
         cf.compare(lotka_volterra(), {"a": (SCALAR, cf.GaussNewton())}, starts=1, rng=0)
     staged = SCALAR.transcribe(draw(), draw().guess)
     with refused("matching conditions are scalars"):
-        cf.GaussNewton().init(Ledger(staged))
+        cf.GaussNewton().init(CountingProblem(staged))
 
 
 def test_wrong_options():

@@ -18,7 +18,7 @@ from castfit.solve.staged import (
     Specification,
     StagedProblem,
     gaps,
-    lay_out,
+    build_layout,
 )
 from castfit.transcribe.single_shooting import SingleShooting
 from tests.builders import decay_problem
@@ -47,7 +47,7 @@ def layouts(draw) -> Layout:
                 tuple(f"x{j}" for j in range(n_s)),
             )
         )
-    return lay_out(tuple(f"theta{i}" for i in range(n_theta)), tuple(specifications))
+    return build_layout(tuple(f"theta{i}" for i in range(n_theta)), tuple(specifications))
 
 
 @given(layout=layouts(), seed=st.integers(0, 9))
@@ -80,7 +80,7 @@ def test_every_variable_has_one_place_and_one_name(layout):
 def test_the_order_of_variables_and_their_names():
     mask, none = np.ones((2, 1), dtype=bool), np.zeros((2, 0))
     theta = np.array([0])
-    layout = lay_out(("k",), (Specification("a", theta, 2, 1, mask, none, none, np.array([0, 0.5, 1]), ("x", "y")),))
+    layout = build_layout(("k",), (Specification("a", theta, 2, 1, mask, none, none, np.array([0, 0.5, 1]), ("x", "y")),))
     assert [layout.describe(i) for i in range(layout.n_v)] == [
         "k",
         "x at t = 0 (a)",

@@ -11,11 +11,11 @@ from castfit.experiment.experiment import Experiment
 from castfit.problem.problem import Problem
 from castfit.solve.condensing import multipliers
 from castfit.solve.gauss_newton import GaussNewton
-from castfit.solve.solution import Control
+from castfit.solve.solution import SolveControl
 from castfit.solve.staged import gaps
 from castfit.solve.step_control import (
     STEP_CONTROLS,
-    Box,
+    TrustRegion,
     ExactPenalty,
     Hemker,
     LevenbergMarquardt,
@@ -30,7 +30,7 @@ from tests.builders import decay_model, lotka_volterra
 from tests.solve.blocks import problems
 from tests.solve.toys import Affine, Faulty, Formula, search
 
-CONTROLS = [NaturalLevel(), ExactPenalty(), LevenbergMarquardt(), Hemker(), Box()]
+CONTROLS = [NaturalLevel(), ExactPenalty(), LevenbergMarquardt(), Hemker(), TrustRegion()]
 names = pytest.mark.parametrize("control", CONTROLS, ids=lambda c: type(c).__name__)
 
 
@@ -248,10 +248,10 @@ def test_hemker_descends_along_the_gradient_within_bounds():
 
 def test_hemker_refuses_nodes_and_path_constraints():
     with pytest.raises(InputError, match="knows neither continuity nor path constraints; use it with SingleShooting"):
-        GaussNewton("hemker").solve(shooting(), Control())
+        GaussNewton("hemker").solve(shooting(), SolveControl())
     problem = lotka_volterra(state_bounds={"x": (0, 3)})
     with pytest.raises(InputError, match="neither continuity nor path constraints"):
-        GaussNewton("hemker").solve(SingleShooting().transcribe(problem, problem.guess), Control())
+        GaussNewton("hemker").solve(SingleShooting().transcribe(problem, problem.guess), SolveControl())
 
 
 # ------------------------------------------------------------------------------------------------ what all share
@@ -268,7 +268,7 @@ def test_points_that_cannot_be_evaluated_are_never_accepted(control, sensitiviti
     states = list(solver.iterate(staged))
     assert all(0.25 <= state.v[0] <= edge for state in states)
     assert states[-1].evaluation.cost < states[0].evaluation.cost or edge == 0.3
-    solved = solver.solve(staged, Control())
+    solved = solver.solve(staged, SolveControl())
     assert not solved.status.success
     assert solved.failures["step_size"] > 0
 
@@ -277,17 +277,17 @@ def test_points_that_cannot_be_evaluated_are_never_accepted(control, sensitiviti
 def test_a_region_that_fails_beside_the_way_does_no_harm(control):
     """Full steps of arctan from 2 end in the region; shorter ones reach the solution."""
     staged = Faulty(saturated(2.0), lambda v: bool(abs(v[0]) > 2.2))
-    solved = GaussNewton(control, homotopy="never").solve(staged, Control())
+    solved = GaussNewton(control, homotopy="never").solve(staged, SolveControl())
     assert solved.status.success
     assert abs(solved.v[0]) < 1e-6
-    assert isinstance(control, Box) or solved.failures["step_size"] > 0  # which takes no such steps
+    assert isinstance(control, TrustRegion) or solved.failures["step_size"] > 0  # which takes no such steps
 
 
 @names
 @pytest.mark.parametrize("toy", [rosenbrock, saturated, lambda: saturated(-30.0)], ids=["valley", "near", "far"])
 def test_all_reach_the_solution(control, toy):
     staged = toy()
-    solved = GaussNewton(control, homotopy="never", max_iter=2000).solve(staged, Control())
+    solved = GaussNewton(control, homotopy="never", max_iter=2000).solve(staged, SolveControl())
     assert solved.status.success
     assert np.allclose(solved.v, 1.0 if staged.start.size == 2 else 0.0, atol=1e-5)
 

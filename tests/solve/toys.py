@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from castfit.solve.solution import Control, Ledger
+from castfit.solve.solution import SolveControl, CountingProblem
 from castfit.solve.staged import (
     ChainValues,
     Evaluation,
@@ -17,7 +17,7 @@ from castfit.solve.staged import (
     Linearization,
     Specification,
     StagedProblem,
-    lay_out,
+    build_layout,
 )
 from castfit.solve.step_control import LineSearch
 from castfit.solve.subproblem import LocalProblem
@@ -66,7 +66,7 @@ class Formula(StagedProblem):
         self.residuals, self.jacobian = residuals, jacobian
         self.start = np.array(start, dtype=float)
         n, m = self.start.size, np.size(residuals(self.start))
-        self.layout = lay_out(tuple(f"q{i}" for i in range(n)), (single_stage(n, m),))
+        self.layout = build_layout(tuple(f"q{i}" for i in range(n)), (single_stage(n, m),))
         self.lower, self.upper, self.scale = np.full(n, -np.inf), np.full(n, np.inf), np.ones(n)
         self.signal = (np.full((1, m), signal),)
 
@@ -124,7 +124,7 @@ class Faulty(StagedProblem):
 
 def search(staged: StagedProblem, v: np.ndarray | None = None, memory=None) -> LineSearch:
     """Return what a step control is given at v."""
-    ledger = Ledger(staged)
+    ledger = CountingProblem(staged)
     linear = ledger.linearize(staged.start if v is None else v)
     local = LocalProblem(staged, linear)
     return LineSearch(ledger, local, local.direction(), linear, {} if memory is None else memory)
@@ -132,4 +132,4 @@ def search(staged: StagedProblem, v: np.ndarray | None = None, memory=None) -> L
 
 def solve(solver, staged: StagedProblem, **control):
     """Run a solver on a staged problem."""
-    return solver.solve(staged, Control(**control))
+    return solver.solve(staged, SolveControl(**control))

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 import castfit as cf
 from castfit._bench.adjoint_scaling import network
 from castfit.integrate import Integrator, IntegratorOptions
-from castfit.integrate.esdirk_binding import obstacle
+from castfit.integrate.esdirk_binding import missing_integrator_reason
 from castfit.solve.assembly import cost_gradient
-from castfit.solve.solution import Control
+from castfit.solve.solution import SolveControl
 from castfit.solve.staged import GradientEvaluation, Linearization, gaps, rows_in_units
 from tests.builders import LOTKA_VOLTERRA_SSE, everything, lotka_volterra, refused
 from tests.experiment.test_events import eventful, oral
@@ -247,7 +247,7 @@ def test_the_gradient_of_the_cost_equals_finite_differences_and_that_of_the_jaco
         assert evaluation.gradient @ dv == pytest.approx(slope, rel=1e-6, abs=1e-6 * size)
 
 
-@pytest.mark.skipif(obstacle() != "", reason="needs a C compiler")
+@pytest.mark.skipif(missing_integrator_reason() != "", reason="needs a C compiler")
 @pytest.mark.parametrize("problem", SUMS, ids=lambda p: p.__name__)
 def test_the_gradient_of_the_esdirk_method_is_that_of_its_own_steps(problem):
     options = IntegratorOptions("esdirk", 1e-5, 1e-7, watch_sensitivities=False)
@@ -321,13 +321,13 @@ def test_auto_takes_what_is_faster():
     rows, gradients_and_rows = (Linearization,), (GradientEvaluation, Linearization)
     # Experiments with five hundred quantities of their own in all have few directions each.
     for problem, options, expected in (
-        (few, cvodes, rows), (many, cvodes, gradients_and_rows), (many, fast, gradients_and_rows if obstacle() else rows), (spread(), cvodes, rows)
+        (few, cvodes, rows), (many, cvodes, gradients_and_rows), (many, fast, gradients_and_rows if missing_integrator_reason() else rows), (spread(), cvodes, rows)
     ):  # fmt: skip
         staged = cf.SingleShooting(options).transcribe(problem, problem.guess)
         assert staged.gives == expected
         assert staged.options == options
     some = network_problem(2, 30)
-    quick = 9 if obstacle() else 8
+    quick = 9 if missing_integrator_reason() else 8
     for problem, stages, options in ((few, 8, cvodes), (some, 9, cvodes), (some, quick, fast)):  # 9: nodes of their own
         staged = cf.MultipleShooting("data", integrator=options).transcribe(problem, problem.guess)
         assert staged.layout.chains[0].n_stages == stages
@@ -342,7 +342,7 @@ def test_what_adjoint_states_cannot_do_is_refused():
         cf.fit(lotka_volterra(), cf.SingleShooting(derivatives="adjoint"), cf.Ipopt(hessian="gauss-newton"))
     staged = GRADIENT.transcribe(lotka_volterra(), lotka_volterra().guess)
     with refused("hessian='limited-memory'"):
-        cf.Ipopt(hessian="gauss-newton").solve(staged, Control())
+        cf.Ipopt(hessian="gauss-newton").solve(staged, SolveControl())
     with refused("derivatives is 'reverse'"):
         cf.SingleShooting(derivatives="reverse")
     x, k = cf.symbols("x k")

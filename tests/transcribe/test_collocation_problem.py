@@ -494,8 +494,8 @@ def test_a_point_is_evaluated_once(monkeypatch):
     v = staged.start.copy()
     evaluation, linearization = staged.evaluate(v), staged.linearize(v)
     calls = []
-    monkeypatch.setattr(module.Elements, "values", lambda *a: calls.append(a))
-    monkeypatch.setattr(module.Elements, "slopes", lambda *a: calls.append(a))
+    monkeypatch.setattr(module.ElementConstants, "values", lambda *a: calls.append(a))
+    monkeypatch.setattr(module.ElementConstants, "slopes", lambda *a: calls.append(a))
     assert staged.evaluate(v.copy()) is evaluation
     assert staged.linearize(v.copy()) is linearization
     assert not calls

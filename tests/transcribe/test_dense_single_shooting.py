@@ -7,23 +7,23 @@ import pytest
 
 import castfit as cf
 from castfit.integrate import IntegratorOptions
-from castfit.integrate.esdirk_binding import TaskLaid, obstacle
-from castfit.problem.compiled_problem import Posed
+from castfit.integrate.esdirk_binding import PreparedTask, missing_integrator_reason
+from castfit.problem.compiled_problem import CompiledProblem
 from castfit.solve.subproblem import DenseProblem, LocalProblem, local_problem
 from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.single_shooting import SingleShooting
 from tests.builders import everything
 from tests.calls import calls_of
 
-pytestmark = pytest.mark.skipif(obstacle() != "", reason="needs a C compiler")
+pytestmark = pytest.mark.skipif(missing_integrator_reason() != "", reason="needs a C compiler")
 COARSE = IntegratorOptions("esdirk", 1e-6, 1e-8, watch_sensitivities=False)
 
 
-def staged_of(problem: cf.Problem | Posed) -> ShootingProblem:
+def staged_of(problem: cf.Problem | CompiledProblem) -> ShootingProblem:
     return SingleShooting(COARSE).transcribe(problem, problem.posed.guess)
 
 
-def one_by_one(problem: cf.Problem | Posed) -> ShootingProblem:
+def one_by_one(problem: cf.Problem | CompiledProblem) -> ShootingProblem:
     staged = staged_of(problem)
     staged._dense = staged, None
     return staged
@@ -254,13 +254,13 @@ def test_other_integrators_are_as_if_asked_for_at_once(name: str, known: bool) -
 def test_derivatives_of_a_new_point_take_one_integration(name: str, monkeypatch) -> None:
     problem, runs = CASES[name](), list[int]()
     first_staged, second_staged = (SingleShooting().transcribe(problem, problem.posed.guess) for _ in range(2))
-    v, original_run = first_staged.start + 1e-3 * np.maximum(np.abs(first_staged.start), 0.1), TaskLaid.run
+    v, original_run = first_staged.start + 1e-3 * np.maximum(np.abs(first_staged.start), 0.1), PreparedTask.run
 
-    def counted(self: TaskLaid, *arguments) -> bool:
+    def counted(self: PreparedTask, *arguments) -> bool:
         runs.append(self.counts.shape[0])
         return original_run(self, *arguments)
 
-    monkeypatch.setattr(TaskLaid, "run", counted)
+    monkeypatch.setattr(PreparedTask, "run", counted)
     a = first_staged.linearize(v)
     assert first_staged.evaluate(v).cost == a.cost
     n_runs = len(runs)

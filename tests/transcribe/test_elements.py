@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from castfit._support.status import InputError
-from castfit.transcribe.elements import MAX_DEGREE, SCHEMES, Table, table
+from castfit.transcribe.elements import MAX_DEGREE, SCHEMES, CollocationScheme, table
 
 TABLES = [table(scheme, degree) for scheme in SCHEMES for degree in range(1, MAX_DEGREE + 1)]
 every_table = pytest.mark.parametrize("chosen", TABLES, ids=lambda c: f"{c.scheme}{c.degree}")
 
 
-def runge_kutta(chosen: Table) -> np.ndarray:
+def runge_kutta(chosen: CollocationScheme) -> np.ndarray:
     """Butcher's matrix: element (i, j) is the integral of algebraic basis polynomial j from 0 to c_i."""
     tau, weight = np.polynomial.legendre.leggauss(chosen.degree)
     inside = chosen.points[:, None] * 0.5 * (1 + tau)

@@ -6,9 +6,9 @@ import pytest
 import castfit as cf
 from castfit._bench.sizes import reaction
 from castfit.integrate import IntegratorOptions
-from castfit.integrate.esdirk_binding import obstacle
+from castfit.integrate.esdirk_binding import missing_integrator_reason
 
-pytestmark = pytest.mark.skipif(obstacle() != "", reason="needs a C compiler")
+pytestmark = pytest.mark.skipif(missing_integrator_reason() != "", reason="needs a C compiler")
 
 
 def staged_by(cells: int, integrator: IntegratorOptions, derivatives: str = "adjoint"):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from castfit._support.status import InputError
 from castfit.experiment.experiment import Experiment
 from castfit.integrate import SharedGrids
-from castfit.integrate.lanes import merge, snap
+from castfit.integrate.lanes import merge, snap_times
 from castfit.model.model import Model, symbols
 from castfit.problem.problem import Condition, Problem
 from castfit.transcribe.multiple_shooting import MultipleShooting
@@ -101,14 +101,14 @@ def test_whatever_merge_drops_snap_finds(times, jitter):
     if merged_times.size < 2:
         return
     assert (np.diff(merged_times) > 0).all()
-    assert np.isin(snap(np.concatenate([times, jittered_times]), merged_times), merged_times).all()
-    np.testing.assert_array_equal(snap(merged_times, merged_times), merged_times)
+    assert np.isin(snap_times(np.concatenate([times, jittered_times]), merged_times), merged_times).all()
+    np.testing.assert_array_equal(snap_times(merged_times, merged_times), merged_times)
 
 
 def test_snapping_leaves_other_times_alone():
     edges = np.array([0.0, 1.0, 2.0])
     times = np.array([0.3, 1.0 + 1e-15, 1.0 + 1e-14, 2.0 - 1e-15])
-    np.testing.assert_array_equal(snap(times, edges), [0.3, 1.0, 1.0 + 1e-14, 2.0])
+    np.testing.assert_array_equal(snap_times(times, edges), [0.3, 1.0, 1.0 + 1e-14, 2.0])
 
 
 def test_equal_divisions_that_differ_by_rounding_share_one_grid():

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from scipy.integrate import solve_ivp
 
 from castfit import problems
-from castfit._support.casadi_functions import Buffered
+from castfit._support.casadi_functions import BufferedFunction
 from castfit._support.status import InputError
 from castfit.problem.problem import Condition, Problem
 from tests.paths import ROOT
@@ -145,7 +145,7 @@ def rates_alone(system: Any) -> Any:
 
 def quick(system: Any, *expressions: ca.SX) -> Callable[..., tuple[np.ndarray, ...]]:
     """Return (t, x, z, p, u) -> arrays, which the next call overwrites; a tenth of the time of matrices."""
-    buffered = Buffered(function := system.function("quick", *map(ca.densify, expressions)), function.name_out())
+    buffered = BufferedFunction(function := system.function("quick", *map(ca.densify, expressions)), function.name_out())
 
     def values(*arguments: Any) -> tuple[np.ndarray, ...]:
         for name, value in zip(function.name_in(), arguments, strict=True):

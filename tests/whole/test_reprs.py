@@ -10,7 +10,7 @@ import pytest
 
 import castfit as cf
 from castfit import problems
-from castfit._support.reprs import LINE, brief, listed, one_line, shown
+from castfit._support.reprs import LINE, add_brief_repr, join_limited, one_line, format_value
 
 LONG = " ".join(f"a_rather_long_name_{i}" for i in range(40))
 
@@ -87,7 +87,7 @@ def test_a_repr_says_the_most_important(result):
 
 
 def test_no_public_dataclass_shows_arrays_in_full():
-    """What is exported and holds arrays goes through `brief`, or says something of its own."""
+    """What is exported and holds arrays goes through `add_brief_repr`, or says something of its own."""
     for name in cf.__all__:
         thing = getattr(cf, name)
         if not (inspect.isclass(thing) and dataclasses.is_dataclass(thing)):
@@ -97,16 +97,16 @@ def test_no_public_dataclass_shows_arrays_in_full():
 
 
 def test_the_parts_of_a_repr():
-    assert shown(np.arange(3.0)) == "[0.0, 1.0, 2.0]"
-    assert shown(np.zeros((20, 2))) == "array(20, 2)"
-    assert shown({"a": 1.0}) == "{'a': 1}"
-    assert shown(list(range(9))) == "(9 entries)"
-    assert listed(["a", "b"]) == "a, b"
-    assert listed([f"k{i}" for i in range(100)], 12) == "k0, k1, k2 and 97 more"
+    assert format_value(np.arange(3.0)) == "[0.0, 1.0, 2.0]"
+    assert format_value(np.zeros((20, 2))) == "array(20, 2)"
+    assert format_value({"a": 1.0}) == "{'a': 1}"
+    assert format_value(list(range(9))) == "(9 entries)"
+    assert join_limited(["a", "b"]) == "a, b"
+    assert join_limited([f"k{i}" for i in range(100)], 12) == "k0, k1, k2 and 97 more"
     assert one_line("a\nb") == "a b"
     assert len(one_line("x" * 500)) == LINE
 
-    @brief
+    @add_brief_repr
     @dataclasses.dataclass
     class Thing:
         a: object

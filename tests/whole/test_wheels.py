@@ -66,23 +66,23 @@ def test_a_built_integrator_is_loaded_for_the_very_source_that_it_was_built_from
     monkeypatch.setattr(build, "ROOT", INSTALLED)
     libraries = build.libraries(tmp_path)
     assert 1 <= len(libraries) <= 2
-    library = compilation.shipped(integrator_source(), tmp_path, "esdirk")
+    library = compilation.bundled_library(integrator_source(), tmp_path, "esdirk")
     assert library is not None
     assert Path(library._name) in libraries
     assert library.castfit_integrate
-    assert compilation.shipped(integrator_source() + " ", tmp_path, "esdirk") is None
+    assert compilation.bundled_library(integrator_source() + " ", tmp_path, "esdirk") is None
     monkeypatch.setattr(compilation, "_machine", lambda: "flags : sse2")  # an older processor
-    library = compilation.shipped(integrator_source(), tmp_path, "esdirk")
+    library = compilation.bundled_library(integrator_source(), tmp_path, "esdirk")
     assert library is not None
     assert "-v3" not in library._name
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / libraries[0].name).write_bytes(b"cut off")
-    assert compilation.shipped(integrator_source(), tmp_path / "other", "esdirk") is None
+    assert compilation.bundled_library(integrator_source(), tmp_path / "other", "esdirk") is None
 
 
 def test_the_built_integrator_needs_no_compiler(monkeypatch):
     library = SimpleNamespace(castfit_integrate=SimpleNamespace(), castfit_pull=SimpleNamespace())
-    monkeypatch.setattr(esdirk_binding, "shipped", lambda source, folder, stem: library)
+    monkeypatch.setattr(esdirk_binding, "bundled_library", lambda source, folder, stem: library)
     monkeypatch.setattr(esdirk_binding, "load", lambda source, flags: pytest.fail("compiled"))
     assert source_of_flags(esdirk_binding._FLAGS) == backend().FLAGS
     assert esdirk_binding.integrator.__wrapped__() is library

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import scipy
 
-from castfit._support.arguments import real, reals, text
+from castfit._support.arguments import read_real, read_reals, shorten_repr
 from castfit._support.records import dataclass
-from castfit._support.reprs import brief
-from castfit.densities.noise.unknown import Unknown
+from castfit._support.reprs import add_brief_repr
+from castfit.densities.noise.unknown import UnknownSigma
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ JOINT = "joint"
 """The name of unknown standard deviations whose covariance is unknown as well."""
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True)
 class Correlated:
     """Errors that are alike in time; create it with `correlated`."""
@@ -41,7 +41,7 @@ class Correlated:
     time: Any = None
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True, eq=False)
 class ErrorCovariance:
     """The covariance of errors; create it with `covariance`."""
@@ -97,7 +97,7 @@ def covariance(matrix: Any) -> ErrorCovariance:
 
 
 @dataclass(frozen=True)
-class InTime:
+class TimeCorrelation:
     """Errors of one output that are alike in time; `time` is None where it is unknown and not estimated yet."""
 
     label: str
@@ -110,7 +110,7 @@ class InTime:
 
 
 @dataclass(frozen=True, eq=False)
-class Within:
+class OutputCorrelation:
     """Errors of one output with a given correlation matrix P (n, n), of values at times (n,)."""
 
     P: Array
@@ -122,7 +122,7 @@ class Within:
 
 
 @dataclass(frozen=True, eq=False)
-class Across:
+class CrossOutputCorrelation:
     """Errors of the outputs `names` at a time, of correlation P; None where it is unknown and not estimated yet."""
 
     names: tuple[str, ...]
@@ -138,27 +138,27 @@ class Across:
         return f"Across({self.names}, {None if self.unknown or self.P is None else self.P.tolist()})"
 
 
-Correlation = InTime | Within | Across
+Correlation = TimeCorrelation | OutputCorrelation | CrossOutputCorrelation
 
 
 def time_mistakes(label: str, time: Any) -> list[str]:
     """Check a time constant and return the error messages."""
-    if isinstance(time, Unknown):
+    if isinstance(time, UnknownSigma):
         setting_mistakes = (
             [] if time.plain else [f"{label}: the time of correlated() is unknown(); it takes a name and nothing else"]
         )
         return [*time.mistakes(label), *setting_mistakes]
-    number = real(time)
+    number = read_real(time)
     if number is not None and 0.0 < number < np.inf:
         return []
-    return [f"{label}: the time of correlated() is {text(time)}; give a positive number, or unknown()"]
+    return [f"{label}: the time of correlated() is {shorten_repr(time)}; give a positive number, or unknown()"]
 
 
-def matrix_of(label: str, matrix: Any, mistakes: list[str]) -> Array | None:
+def read_covariance(label: str, matrix: Any, mistakes: list[str]) -> Array | None:
     """Read a covariance matrix, which is symmetric and positive definite."""
-    C = reals(matrix)
+    C = read_reals(matrix)
     if C is None or C.ndim != 2 or C.shape[0] != C.shape[1] or not np.isfinite(C).all():
-        mistakes.append(f"{label} is {text(matrix)}; give a square matrix of finite numbers")
+        mistakes.append(f"{label} is {shorten_repr(matrix)}; give a square matrix of finite numbers")
         return None
     deviation = np.sqrt(np.abs(np.diag(C)))
     bad_rows = np.flatnonzero(np.diag(C) <= 0.0)
@@ -184,7 +184,7 @@ def matrix_of(label: str, matrix: Any, mistakes: list[str]) -> Array | None:
 
 
 @dataclass(frozen=True, eq=False)
-class WhitenedErrors:
+class WhiteningMatrix:
     """Whitening matrix W (n, n) of the errors of one experiment, sparse, over its values by time and output.
 
     log_det : log |P|
@@ -199,9 +199,9 @@ class WhitenedErrors:
         return np.asarray(solve(self.W.tocsc(), independent))
 
 
-def whitening(
+def whitening_matrix(
     times: Array, mask: Mask, outputs: Sequence[str], correlations: Sequence[Correlation | None]
-) -> WhitenedErrors | None:
+) -> WhiteningMatrix | None:
     """Return W for values where mask (n_points, n_outputs) says so; None where all errors are independent."""
     positions = np.cumsum(mask).reshape(mask.shape) - 1
     n = int(mask.sum())
@@ -214,14 +214,14 @@ def whitening(
         if correlation is None or not time_indices.size:
             continue
         p = positions[time_indices, j]
-        if isinstance(correlation, InTime):
+        if isinstance(correlation, TimeCorrelation):
             if correlation.time is None:
                 continue
             phi = np.exp(-np.diff(times[time_indices]) / correlation.time)
             remaining = -np.expm1(-2.0 * np.diff(times[time_indices]) / correlation.time)
             entries += [(p, p, np.append(1.0, 1.0 / np.sqrt(remaining))), (p[1:], p[:-1], -phi / np.sqrt(remaining))]
             log_det += float(np.sum(np.log(remaining)))
-        elif isinstance(correlation, Within):
+        elif isinstance(correlation, OutputCorrelation):
             k = np.searchsorted(correlation.times, times[time_indices])
             inverse, block_log_det = _inverse_root(correlation.P[np.ix_(k, k)])
             entries.append((np.repeat(p, p.size), np.tile(p, p.size), inverse.ravel()))
@@ -232,7 +232,7 @@ def whitening(
                 has_entries[p] |= P is not None
                 continue
             processed_names.add(names)
-            output_indices = [k for k, candidate in enumerate(correlations) if isinstance(candidate, Across) and candidate.names == names]
+            output_indices = [k for k, candidate in enumerate(correlations) if isinstance(candidate, CrossOutputCorrelation) and candidate.names == names]
             order = [names.index(outputs[k]) for k in output_indices]
             patterns, pattern_indices = np.unique(mask[:, output_indices], axis=0, return_inverse=True)
             for i, pattern in enumerate(patterns):
@@ -253,7 +253,7 @@ def whitening(
     remaining = np.flatnonzero(~has_entries)
     entries.append((remaining, remaining, np.ones(remaining.size)))
     row, column, value = (np.concatenate([e[k] for e in entries]) for k in range(3))
-    return WhitenedErrors(_sparse(value, row, column, n), log_det)
+    return WhiteningMatrix(_sparse(value, row, column, n), log_det)
 
 
 def _sparse(value: Any, row: Any, column: Any, n: int) -> Any:
@@ -261,7 +261,7 @@ def _sparse(value: Any, row: Any, column: Any, n: int) -> Any:
     return csr_array((value, (row, column)), shape=(n, n))
 
 
-def placed(W: Any, mask: Mask) -> Any:
+def embed_rows(W: Any, mask: Mask) -> Any:
     """Return W (n, n) as a matrix over all rows (m,) of which values stand where `mask` is True; 1 elsewhere."""
     indices, other_indices = np.flatnonzero(mask), np.flatnonzero(~mask)
     coo = W.tocoo()
@@ -277,11 +277,11 @@ def _inverse_root(P: Array) -> tuple[Array, float]:
     return inverse, 2.0 * float(np.sum(np.log(np.diag(L))))
 
 
-def known(correlation: Correlation | None, estimates: CorrelationEstimates) -> Correlation | None:
+def with_numbers(correlation: Correlation | None, estimates: CorrelationEstimates) -> Correlation | None:
     """Return a correlation with its unknown entries replaced by estimates."""
-    if isinstance(correlation, InTime) and correlation.label in estimates.times:
+    if isinstance(correlation, TimeCorrelation) and correlation.label in estimates.times:
         return replace(correlation, time=estimates.times[correlation.label])
-    if isinstance(correlation, Across) and correlation.unknown and estimates.joint:
+    if isinstance(correlation, CrossOutputCorrelation) and correlation.unknown and estimates.joint:
         indices = [estimates.joint.index(name) for name in correlation.names]
         S = np.array(estimates.covariance)[np.ix_(indices, indices)]
         deviation = np.sqrt(np.diag(S))

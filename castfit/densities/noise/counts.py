@@ -9,7 +9,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.public_names import public
-from castfit._support.reprs import brief
+from castfit._support.reprs import add_brief_repr
 from castfit.densities.noise.density import Density, Noise, lower_triangular, pairs
 from castfit.densities.noise.special import log1p_ratio, log_gamma, log_rising
 
@@ -27,7 +27,7 @@ _UNSEEN = 1e-6  # part of a variance
 
 
 @dataclass(frozen=True, eq=False)
-class _Counts(Noise):
+class _CountNoise(Noise):
     """Common base of Poisson and NegativeBinomial: counts, whose residuals for tests are transformed to normal ones."""
 
     in_unit_of_output: ClassVar[bool] = False
@@ -45,9 +45,9 @@ class _Counts(Noise):
 
 
 @public("castfit")
-@brief
+@add_brief_repr
 @dataclass(frozen=True, eq=False)
-class Poisson(_Counts):
+class Poisson(_CountNoise):
     """Counts whose expectation is the output, and so is their variance.  There is no `sigma`.
 
     Examples
@@ -75,7 +75,7 @@ class Poisson(_Counts):
     def density(self, mu: ca.SX, s: ca.SX, m: ca.SX) -> Density:
         """Return mu - m log mu + log m!, of mu alone."""
         positive_mu, has_count = ca.fmax(mu, _NONE), m > 0
-        cost = _refused(mu) + mu - m * ca.log(ca.if_else(has_count, mu, 1)) + log_gamma(m + 1)
+        cost = _infinite_if_negative(mu) + mu - m * ca.log(ca.if_else(has_count, mu, 1)) + log_gamma(m + 1)
         return lower_triangular(mu, m, cost, (mu - m) / ca.sqrt(positive_mu), 1 / ca.sqrt(positive_mu))
 
     def starting_spread(self, mu: Array, m: Array) -> float:
@@ -98,13 +98,13 @@ class Poisson(_Counts):
     def sample(self, rng: np.random.Generator, mu: Array, s: Array | float) -> Array:
         """Draw counts."""
         mean, _ = np.broadcast_arrays(np.asarray(mu, dtype=float), np.asarray(s, dtype=float))
-        return rng.poisson(_counted(mean)).astype(float)
+        return rng.poisson(_clip_negative(mean)).astype(float)
 
 
 @public("castfit")
-@brief
+@add_brief_repr
 @dataclass(frozen=True, eq=False)
-class NegativeBinomial(_Counts):
+class NegativeBinomial(_CountNoise):
     """Counts more variable than Poisson's: variance mu + dispersion mu^2.
 
     Parameters
@@ -136,7 +136,7 @@ class NegativeBinomial(_Counts):
         The rows take the curvature in s for that of a normal density of this variance; `information` puts it right.
         """
         positive_mu, has_count = ca.fmax(mu, _NONE), m > 0
-        dispersion_free = _refused(mu) - m * ca.log(ca.if_else(has_count, mu, 1)) + log_gamma(m + 1)
+        dispersion_free = _infinite_if_negative(mu) - m * ca.log(ca.if_else(has_count, mu, 1)) + log_gamma(m + 1)
         cost = dispersion_free + mu * log1p_ratio(s * mu) + m * ca.log1p(s * mu) - log_rising(m, s)
         variance = positive_mu * (1 + s * positive_mu)
         normal = positive_mu / (np.sqrt(2) * (1 + s * positive_mu))
@@ -177,7 +177,7 @@ class NegativeBinomial(_Counts):
     def sample(self, rng: np.random.Generator, mu: Array, s: Array | float) -> Array:
         """Draw counts: Poisson's, of expectations that have a Gamma distribution."""
         mean, dispersion = np.broadcast_arrays(np.asarray(mu, dtype=float), np.asarray(s, dtype=float))
-        return rng.poisson(_counted(mean) * dispersion * rng.gamma(1 / dispersion)).astype(float)
+        return rng.poisson(_clip_negative(mean) * dispersion * rng.gamma(1 / dispersion)).astype(float)
 
 
 def _dispersion_information(mu: ca.SX, s: ca.SX) -> ca.SX:
@@ -218,11 +218,11 @@ def _scores(p_up_to: Array, p_above: Array, p_below: Array, p_at_least: Array) -
     return np.where(low < high, size, -size)
 
 
-def _counted(mu: Array) -> Array:
+def _clip_negative(mu: Array) -> Array:
     """Return expectations that integrators left below zero as zero."""
     return np.where((mu < 0) & (mu >= -_NONE), 0.0, mu)
 
 
-def _refused(mu: ca.SX) -> ca.SX:
+def _infinite_if_negative(mu: ca.SX) -> ca.SX:
     """Return infinity where an expected count is negative by more than rounding, else 0."""
     return ca.if_else(mu < -_NONE, np.inf, 0)

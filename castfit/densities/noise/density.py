@@ -46,7 +46,7 @@ import numpy as np
 from castfit._support.arguments import plain_numbers
 from castfit._support.pickling import Picklable
 from castfit._support.records import dataclass
-from castfit._support.reprs import brief
+from castfit._support.reprs import add_brief_repr
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -75,7 +75,7 @@ class Density:
     cost : -log p(datum | eta), in natural logarithms; infinite or NaN where eta is impossible
     residual : the normalised residual, prediction minus value: of mean 0 and variance 1, or nearly so, if the model is
         right
-    factor (n_eta, n_rows) : L; None if the curvature may have any sign, then `factor_of` makes it from numbers
+    factor (n_eta, n_rows) : L; None if the curvature may have any sign, then `factor_curvature` makes it from numbers
     rows (n_rows, 1) : r, of which L r is the score
     information (n_rows, 1) : what each row of J is to be multiplied by, so that J^T J is the expected curvature; 1
         where it is so already
@@ -121,7 +121,7 @@ class Density:
         )
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True, eq=False)
 class Noise(Picklable, ABC):
     """Distribution of measured values about their predictions; set per output.
@@ -262,7 +262,7 @@ def lower_triangular(
     return Density(eta, datum, cost, residual, factor, ca.vertcat(*rows), one if information is None else information)
 
 
-def secant(surplus: ca.SX, size: ca.SX, mode: float, slope: float) -> ca.SX:
+def secant_curvature(surplus: ca.SX, size: ca.SX, mode: float, slope: float) -> ca.SX:
     """Return the curvature c of a cost in log s, by the secant to the spread that the datum alone would have.
 
     surplus : r psi - 1
@@ -274,7 +274,7 @@ def secant(surplus: ca.SX, size: ca.SX, mode: float, slope: float) -> ca.SX:
     return ca.if_else(is_near, slope, surplus / ca.if_else(is_near, 1, log_distance))
 
 
-def factor_of(hessian: Array, score: Array) -> tuple[Array, Array]:
+def factor_curvature(hessian: Array, score: Array) -> tuple[Array, Array]:
     """Make L (..., n, n) and rows (..., n) from curvatures of any sign: L r is the score, exactly.
 
     L L^T has the eigenvectors of the Hessian and the absolute values of its eigenvalues, as in saddle-free Newton
@@ -306,7 +306,7 @@ def factor_of(hessian: Array, score: Array) -> tuple[Array, Array]:
         return factor, rows
 
 
-def positive(spread: float, m: Array, default_scatter: float | None = None) -> float:
+def floor_spread(spread: float, m: Array, default_scatter: float | None = None) -> float:
     """Return a spread, or what the data resolve where it is smaller; their own scatter where there is none.
 
     spread: may be NaN.

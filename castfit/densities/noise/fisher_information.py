@@ -28,7 +28,7 @@ _FEW = 100  # ... at least
 _MOST = 100_000
 
 
-def root_of_information(evaluate: Evaluated, eta: Array, spread: Array, datum: Array) -> Array:
+def information_root(evaluate: Evaluated, eta: Array, spread: Array, datum: Array) -> Array:
     """Return K (n, n_eta, n_eta) with  K K^T = I  of each datum.
 
     evaluate : returns cost (n,) and score (n, n_eta) from eta (n, n_eta), spread (n,) and datum (n,)

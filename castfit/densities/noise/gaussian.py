@@ -29,11 +29,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import is_one_of, real, text
+from castfit._support.arguments import is_one_of, read_real, shorten_repr
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
-from castfit._support.reprs import brief
-from castfit.densities.noise.density import Density, Noise, lower_triangular, pairs, positive, secant
+from castfit._support.reprs import add_brief_repr
+from castfit.densities.noise.density import Density, Noise, lower_triangular, pairs, floor_spread, secant_curvature
 from castfit.densities.noise.special import normal_tail
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _FEW = 0.5  # of the values must be between the limits for their scatter to say 
 
 
 @dataclass(frozen=True, eq=False)
-class _Normal(Noise):
+class _NormalNoise(Noise):
     """Common base of Gaussian and LogNormal: normal errors on a transformed axis, with limits of detection."""
 
     below: float | None = field(default=None, kw_only=True)
@@ -115,17 +115,17 @@ class _Normal(Noise):
         cost = 0.5 * r**2 + ca.log(s) + _HALF_LOG_2PI + self._measure(m)
         slope = ca.gradient(self._axis(mu), mu)
         if not self.censored:
-            c = secant(r**2 - 1, ca.fabs(r), 1.0, 2.0)
+            c = secant_curvature(r**2 - 1, ca.fabs(r), 1.0, 2.0)
             factor = ca.diag(ca.vertcat(slope, ca.sqrt(c))) / s
             return lower_triangular(eta, m, cost, r, factor, ca.vertcat(1, ca.sqrt(2 / c)))
         convex = ca.vertcat(ca.horzcat(slope, 0), ca.horzcat(-r, -1)) / s
         density = lower_triangular(eta, m, cost, r, convex)
         if self.below is not None:
             z = (self._axis(ca.SX(self.below)) - self._axis(mu)) / s
-            density = _beyond(m <= self.below, z, 1.0, density)
+            density = _censored_tail(m <= self.below, z, 1.0, density)
         if self.above is not None:
             z = (self._axis(mu) - self._axis(ca.SX(self.above))) / s
-            density = _beyond(m >= self.above, z, -1.0, density)
+            density = _censored_tail(m >= self.above, z, -1.0, density)
         return density
 
     def starting_spread(self, mu: Array, m: Array) -> float:
@@ -138,7 +138,7 @@ class _Normal(Noise):
                 is_inside &= sign * value > sign * self._axis_of(np.array(float(limit)))
         mask = is_inside if np.count_nonzero(is_inside) > _FEW * is_inside.size else np.ones_like(is_inside)
         mean_square = float(np.mean((prediction - value)[mask] ** 2)) if mask.any() else np.nan
-        return positive(float(np.sqrt(mean_square)), value, self._otherwise)
+        return floor_spread(float(np.sqrt(mean_square)), value, self._otherwise)
 
     @property
     def _otherwise(self) -> float | None:
@@ -154,19 +154,19 @@ class _Normal(Noise):
         """Check the limits of detection and return the error messages."""
         mistakes: list[str] = []
         for name, limit in (("below", self.below), ("above", self.above)):
-            number = real(limit)
+            number = read_real(limit)
             if limit is not None and (number is None or not np.isfinite(number)):
-                mistakes.append(f"{name} is {text(limit)}; give the limit of detection, a number")
-        low, high = real(self.below), real(self.above)
+                mistakes.append(f"{name} is {shorten_repr(limit)}; give the limit of detection, a number")
+        low, high = read_real(self.below), read_real(self.above)
         if not mistakes and low is not None and high is not None and low >= high:
             mistakes.append(f"below, {low:g}, is not less than above, {high:g}; swap the limits of detection")
         return mistakes
 
 
 @public("castfit")
-@brief
+@add_brief_repr
 @dataclass(frozen=True, eq=False)
-class Gaussian(_Normal):
+class Gaussian(_NormalNoise):
     """Normal errors of standard deviation `sigma`.
 
     Parameters
@@ -206,9 +206,9 @@ class Gaussian(_Normal):
 
 
 @public("castfit")
-@brief
+@add_brief_repr
 @dataclass(frozen=True, eq=False)
-class LogNormal(_Normal):
+class LogNormal(_NormalNoise):
     """Normal errors of the logarithm; the density is that of the measured value itself.
 
     Parameters
@@ -264,9 +264,9 @@ class LogNormal(_Normal):
 
     def option_mistakes(self) -> list[str]:
         """Check the base and the limits of detection and return the error messages."""
-        mistakes = [] if is_one_of(self.base, "e", 10) else [f"base is {text(self.base)}; choose 'e' or 10"]
+        mistakes = [] if is_one_of(self.base, "e", 10) else [f"base is {shorten_repr(self.base)}; choose 'e' or 10"]
         for name, limit in (("below", self.below), ("above", self.above)):
-            number = real(limit)
+            number = read_real(limit)
             if number is not None and number <= 0:
                 mistakes.append(f"{name} is {number:g}; LogNormal needs a positive limit of detection")
         return mistakes + super().option_mistakes()
@@ -278,7 +278,7 @@ class LogNormal(_Normal):
         return [f"it contains {bad.flat[0]:g}; {remedy}"] if bad.size else []
 
 
-def _beyond(censored: ca.SX, z: ca.SX, sign: float, inside: Density) -> Density:
+def _censored_tail(censored: ca.SX, z: ca.SX, sign: float, inside: Density) -> Density:
     """Replace the density of censored values by the tail probability below z; `sign` is the sign of the residual."""
     assert inside.factor is not None
     assert inside.rows is not None

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import text
-from castfit._support.graphs import rewritten
+from castfit._support.arguments import shorten_repr
+from castfit._support.graphs import rewrite_operations
 from castfit._support.public_names import public
-from castfit._support.reprs import brief
-from castfit._support.status import check
+from castfit._support.reprs import add_brief_repr
+from castfit._support.status import raise_if_mistakes
 from castfit.densities.noise.density import KINK, Density, Noise
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class _CostGraph:
 
 
 @public("castfit")
-@brief
+@add_brief_repr
 @dataclass(frozen=True, eq=False, init=False)
 class Likelihood(Noise):
     """The user's own negative log likelihood of one datum.
@@ -102,7 +102,7 @@ class Likelihood(Noise):
         The residual is the score of mu over the root of its curvature.
         """
         cost, other_symbols = self._others(mu, m)
-        cost = without_kinks(cost, mu)
+        cost = smooth_kinks(cost, mu)
         eta = ca.vertcat(mu, *other_symbols)
         slope, hessian = ca.gradient(cost, mu), ca.densify(ca.hessian(cost, eta)[0])
         mu_curvature = hessian[0, 0]
@@ -136,12 +136,12 @@ class Likelihood(Noise):
         if self.sigma is not None:
             return ["Likelihood has no sigma; write the spread into its cost"]
         if not callable(self.cost):
-            return [f"cost is {text(self.cost)}; give a function (prediction, datum) that returns an SX expression"]
+            return [f"cost is {shorten_repr(self.cost)}; give a function (prediction, datum) that returns an SX expression"]
         mu, m = ca.SX.sym("prediction"), ca.SX.sym("datum")
         try:
             graph = self._graph(mu, m)
         except Exception as error:  # whatever the user's function raises
-            return [f"cost raised {type(error).__name__}: {text(str(error))}; it takes (prediction, datum)"]
+            return [f"cost raised {type(error).__name__}: {shorten_repr(str(error))}; it takes (prediction, datum)"]
         if graph.numel() != 1:
             return [f"cost returns a matrix {graph.shape}; return the scalar -log p of one datum"]
         if not ca.depends_on(graph, mu):
@@ -173,7 +173,7 @@ class Likelihood(Noise):
         InputError
             Always.
         """
-        check("Likelihood.sample", ["values cannot be drawn from a cost; use a noise model that castfit knows"])
+        raise_if_mistakes("Likelihood.sample", ["values cannot be drawn from a cost; use a noise model that castfit knows"])
         raise AssertionError
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
@@ -183,7 +183,7 @@ class Likelihood(Noise):
         return Likelihood, (_CostGraph(ca.Function("cost", [mu, m, *other_symbols], [graph]), names),)
 
 
-def without_kinks(cost: ca.SX, mu: ca.SX) -> ca.SX:
+def smooth_kinks(cost: ca.SX, mu: ca.SX) -> ca.SX:
     """Return a cost whose kinks in mu are parabolas where they differ from it by less than `KINK`.
 
     |z|  becomes  z^2 / 2 h + h / 2  for |z| < h, with  h d cost / d|z| = `KINK`, in absolute values; larger and smaller
@@ -202,7 +202,7 @@ def without_kinks(cost: ca.SX, mu: ca.SX) -> ca.SX:
             return size
         return 0.5 * (a + b + size) if op == ca.OP_FMAX else 0.5 * (a + b - size)
 
-    graph = rewritten([cost], (ca.OP_FABS, ca.OP_FMAX, ca.OP_FMIN), replace_kink)[0]
+    graph = rewrite_operations([cost], (ca.OP_FABS, ca.OP_FMAX, ca.OP_FMIN), replace_kink)[0]
     widths = [ca.fabs(ca.gradient(graph, size)) for size, _ in kinks]
     for size, z in reversed(kinks):  # an inner one may be part of those after it
         widths = [ca.substitute(w, size, ca.fabs(z)) for w in widths]

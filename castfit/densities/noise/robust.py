@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, ClassVar
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import real, text
+from castfit._support.arguments import read_real, shorten_repr
 from castfit._support.public_names import public
-from castfit._support.reprs import brief
-from castfit._support.status import check
-from castfit.densities.noise.density import KINK, Density, Noise, lower_triangular, pairs, positive, secant
+from castfit._support.reprs import add_brief_repr
+from castfit._support.status import raise_if_mistakes
+from castfit.densities.noise.density import KINK, Density, Noise, lower_triangular, pairs, floor_spread, secant_curvature
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -38,7 +38,7 @@ _NODES = 4001
 
 
 @dataclass(frozen=True)
-class _Numbers:
+class _DensityMoments:
     """Characteristic numbers of a density p(r) = exp(-cost(r)).
 
     constant : of the cost, so that the integral of p is 1
@@ -69,7 +69,7 @@ class HeavyTailed(Noise):
 
     @property
     @abstractmethod
-    def _numbers(self) -> _Numbers:
+    def _numbers(self) -> _DensityMoments:
         """Characteristic numbers of the density."""
 
     @abstractmethod
@@ -82,7 +82,7 @@ class HeavyTailed(Noise):
         cost, weight = self._loss(r)
         c = ca.SX(numbers.scale)
         if np.isfinite(numbers.mode):
-            c = secant(weight * r**2 - 1, ca.fabs(r), numbers.mode, numbers.slope)
+            c = secant_curvature(weight * r**2 - 1, ca.fabs(r), numbers.mode, numbers.slope)
         factor = ca.diag(ca.vertcat(ca.sqrt(weight), ca.sqrt(c))) / s
         information = ca.vertcat(ca.sqrt(numbers.location / weight), ca.sqrt(numbers.scale / c))
         full = cost + numbers.constant + ca.log(s)
@@ -97,7 +97,7 @@ class HeavyTailed(Noise):
         """Return the spread at which half of the residuals are within the quartiles."""
         prediction, value = pairs(mu, m)
         size = float(np.median(np.abs(prediction - value))) if value.size else np.nan
-        return positive(size / self._numbers.quartile, value)
+        return floor_spread(size / self._numbers.quartile, value)
 
     def sample(self, rng: np.random.Generator, mu: Array, s: Array | float) -> Array:
         """Draw measured values."""
@@ -112,7 +112,7 @@ def _line(f: float, end: float) -> tuple[Array, Array]:
 
 
 @public("castfit")
-@brief
+@add_brief_repr
 @dataclass(frozen=True, eq=False)
 class StudentT(HeavyTailed):
     """Student's t: heavy tails, so that outliers pull less the farther they are.
@@ -141,15 +141,15 @@ class StudentT(HeavyTailed):
 
     def option_mistakes(self) -> list[str]:
         """Check the degrees of freedom and return the error messages."""
-        df = real(self.df)
-        return [] if df is not None and 0 < df < np.inf else [f"df is {text(self.df)}; give a positive number"]
+        df = read_real(self.df)
+        return [] if df is not None and 0 < df < np.inf else [f"df is {shorten_repr(self.df)}; give a positive number"]
 
     def _loss(self, r: ca.SX) -> tuple[ca.SX, ca.SX]:
         nu = float(self.df)
         return 0.5 * (nu + 1) * ca.log1p(r**2 / nu), (nu + 1) / (nu + r**2)
 
     @property
-    def _numbers(self) -> _Numbers:
+    def _numbers(self) -> _DensityMoments:
         """The informations are those of Lange, Little and Taylor 1989."""
         from scipy import special
 
@@ -157,7 +157,7 @@ class StudentT(HeavyTailed):
         quartile = float(special.stdtrit(nu, 0.75))
         constant = 0.5 * float(np.log(nu)) + float(special.betaln(0.5, 0.5 * nu))
         deviation = float(np.sqrt(nu / (nu - 2))) if nu > 2 else quartile / _QUARTILE
-        return _Numbers(constant, (nu + 1) / (nu + 3), 2 * nu / (nu + 3), 1.0, 2 * nu / (nu + 1), quartile, deviation)
+        return _DensityMoments(constant, (nu + 1) / (nu + 3), 2 * nu / (nu + 3), 1.0, 2 * nu / (nu + 1), quartile, deviation)
 
     def deviation(self, mu: Array, s: Array) -> Array:
         """Return the standard deviations; NaN for df <= 2, where there is none."""
@@ -168,7 +168,7 @@ class StudentT(HeavyTailed):
 
 
 @public("castfit")
-@brief
+@add_brief_repr
 @dataclass(frozen=True, eq=False)
 class Laplace(HeavyTailed):
     """Double exponential errors: the sum of absolute deviations is minimised.
@@ -202,8 +202,8 @@ class Laplace(HeavyTailed):
         return ca.if_else(size > KINK, size, 0.5 * r**2 / KINK + 0.5 * KINK), 1 / ca.fmax(size, KINK)
 
     @property
-    def _numbers(self) -> _Numbers:
-        return _Numbers(float(np.log(2)), 1.0, 1.0, 1.0, 1.0, float(np.log(2)), float(np.sqrt(2)))
+    def _numbers(self) -> _DensityMoments:
+        return _DensityMoments(float(np.log(2)), 1.0, 1.0, 1.0, 1.0, float(np.log(2)), float(np.sqrt(2)))
 
     @property
     def kinked(self) -> bool:
@@ -223,7 +223,7 @@ class Laplace(HeavyTailed):
     def starting_spread(self, mu: Array, m: Array) -> float:
         """Return the mean absolute deviation."""
         prediction, value = pairs(mu, m)
-        return positive(float(np.mean(np.abs(prediction - value))) if value.size else np.nan, value)
+        return floor_spread(float(np.mean(np.abs(prediction - value))) if value.size else np.nan, value)
 
     def _errors(self, rng: np.random.Generator, scale: Array) -> Array:
         return rng.laplace(0.0, scale)
@@ -249,13 +249,13 @@ class _Loss(HeavyTailed):
 
     def option_mistakes(self) -> list[str]:
         """Check `f_scale` and return the error messages."""
-        f = real(self.f_scale)
+        f = read_real(self.f_scale)
         ok = f is not None and 0 < f < np.inf
-        return [] if ok else [f"f_scale is {text(self.f_scale)}; give a positive number of standard deviations"]
+        return [] if ok else [f"f_scale is {shorten_repr(self.f_scale)}; give a positive number of standard deviations"]
 
 
 @public("castfit")
-@brief
+@add_brief_repr
 @dataclass(frozen=True, eq=False)
 class Huber(_Loss):
     """Quadratic up to `f_scale` standard deviations, linear beyond (Huber 1964).
@@ -285,7 +285,7 @@ class Huber(_Loss):
         return ca.if_else(z > 1, 2 * root - 1, z), 1 / root
 
     @property
-    def _numbers(self) -> _Numbers:
+    def _numbers(self) -> _DensityMoments:
         from scipy import special
 
         middle, tails = self._parts
@@ -297,7 +297,7 @@ class Huber(_Loss):
             quartile = f + float(np.log(2 * tails / total)) / f
         else:
             quartile = float(special.ndtri(float(0.5 + 0.25 * total / np.sqrt(2 * np.pi))))
-        return _Numbers(float(np.log(total)), middle / total, scale, mode, slope, quartile)
+        return _DensityMoments(float(np.log(total)), middle / total, scale, mode, slope, quartile)
 
     @property
     def _parts(self) -> tuple[float, float]:
@@ -320,7 +320,7 @@ class Huber(_Loss):
 
 
 @public("castfit")
-@brief
+@add_brief_repr
 @dataclass(frozen=True, eq=False)
 class SoftL1(_Loss):
     """A smooth transition from quadratic to linear, rho = 2 (sqrt(1 + z) - 1).
@@ -349,7 +349,7 @@ class SoftL1(_Loss):
         return 2 * z / (1 + root), 1 / root
 
     @property
-    def _numbers(self) -> _Numbers:
+    def _numbers(self) -> _DensityMoments:
         f = float(self.f_scale)
         r, step = _line(f, f * np.sqrt((1 + _NOTHING / f**2) ** 2 - 1))
         root = np.hypot(1, r / f)
@@ -359,7 +359,7 @@ class SoftL1(_Loss):
         square = 0.5 / f**2 + float(np.hypot(0.5 / f**2, 1))  # of the mode: q^2 = 1 + q / f^2
         mode, slope = float(np.sqrt(square)), 2 - 1 / (f**2 * square)
         quartile = float(np.interp(0.75, np.cumsum(weight) / np.sum(weight), r))
-        return _Numbers(float(np.log(total)), location, scale, mode, slope, quartile)
+        return _DensityMoments(float(np.log(total)), location, scale, mode, slope, quartile)
 
     def _errors(self, rng: np.random.Generator, scale: Array) -> Array:
         """Draw from a hyperbolic distribution: normal errors of random variance.
@@ -375,7 +375,7 @@ class SoftL1(_Loss):
 
 
 @public("castfit")
-@brief
+@add_brief_repr
 @dataclass(frozen=True, eq=False)
 class Cauchy(_Loss):
     """A logarithm, rho = log(1 + z): far outliers count for nothing; there may be several optima.
@@ -406,7 +406,7 @@ class Cauchy(_Loss):
         return ca.log1p(z), 1 / (1 + z)
 
     @property
-    def _numbers(self) -> _Numbers:
+    def _numbers(self) -> _DensityMoments:
         """Numbers of Student's t.
 
         If p has no finite integral, it only defines an estimator, with kappa for normal errors.
@@ -418,12 +418,12 @@ class Cauchy(_Loss):
             nu = f**2 - 1
             constant = float(np.log(f)) + float(special.betaln(0.5, 0.5 * nu))
             quartile = f / np.sqrt(nu) * float(special.stdtrit(nu, 0.75))
-            return _Numbers(constant, nu / (nu + 3), 2 * nu / (nu + 3), f / float(np.sqrt(nu)), 2 * nu / f**2, quartile)
+            return _DensityMoments(constant, nu / (nu + 3), 2 * nu / (nu + 3), f / float(np.sqrt(nu)), 2 * nu / f**2, quartile)
         r, step = _line(f, np.sqrt(2 * _NOTHING))
         weight = step * np.exp(-0.5 * r**2)
         psi = r / (1 + (r / f) ** 2)
         location = float(weight @ (r * psi)) ** 2 / float(weight @ psi**2) / float(np.sum(weight))
-        return _Numbers(_HALF_LOG_2PI, location, 2.0, np.inf, 2.0, _QUARTILE)
+        return _DensityMoments(_HALF_LOG_2PI, location, 2.0, np.inf, 2.0, _QUARTILE)
 
     @property
     def normalisable(self) -> bool:
@@ -436,6 +436,6 @@ class Cauchy(_Loss):
         return [] if self.normalisable else [f"with f_scale={self.f_scale:g} sigma cannot be estimated; {remedy}"]
 
     def _errors(self, rng: np.random.Generator, scale: Array) -> Array:
-        check("Cauchy.sample", [] if self.normalisable else ["the loss with f_scale <= 1 is no density; raise it"])
+        raise_if_mistakes("Cauchy.sample", [] if self.normalisable else ["the loss with f_scale <= 1 is no density; raise it"])
         f, nu = float(self.f_scale), float(self.f_scale) ** 2 - 1
         return scale * f / np.sqrt(nu) * rng.standard_t(nu, scale.shape)

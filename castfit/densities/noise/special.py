@@ -79,7 +79,7 @@ def _stirling(y: ca.SX) -> ca.SX:
 
 
 @dataclass(frozen=True, eq=False)
-class Tail:
+class NormalTail:
     """Lower tail of the standard normal distribution at z, as graphs that are accurate in both tails.
 
     log : log Phi(z)
@@ -92,7 +92,7 @@ class Tail:
     above: ca.SX
 
 
-def normal_tail(z: ca.SX) -> Tail:
+def normal_tail(z: ca.SX) -> NormalTail:
     """Return log Phi(z) and its derivatives.
 
     Where 1 + erf would cancel, Laplace's continued fraction for Mills' ratio,
@@ -108,7 +108,7 @@ def normal_tail(z: ca.SX) -> Tail:
     for k in range(_FRACTION, 1, -1):
         denominator = t + k / denominator
     fraction = t + 1 / denominator
-    return Tail(
+    return NormalTail(
         ca.if_else(is_far, -0.5 * t**2 - _HALF_LOG_2PI - ca.log(fraction), ca.log(cdf)),
         ca.if_else(is_far, fraction, density / cdf),
         ca.if_else(is_far, 1 / denominator, safe_z + density / cdf),

@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from castfit._support.arguments import plain_numbers, real, text
+from castfit._support.arguments import plain_numbers, read_real, shorten_repr
 from castfit._support.bounds import both_bounds
 from castfit._support.records import dataclass
-from castfit._support.reprs import brief
+from castfit._support.reprs import add_brief_repr
 from castfit.densities.priors import prior_mistakes
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True)
-class Unknown:
+class UnknownSigma:
     """A standard deviation, or another spread, to be estimated; create it with `unknown`."""
 
     name: str = ""
@@ -37,19 +37,19 @@ class Unknown:
         mistakes: list[str] = []
         name: Any = self.name
         if not isinstance(name, str):
-            mistakes.append(f"{label}: unknown() is named {text(name)}; give text")
+            mistakes.append(f"{label}: unknown() is named {shorten_repr(name)}; give text")
         mistakes += prior_mistakes(f"{label}: unknown()", self.prior)
-        lower, upper = real(self.lower), real(self.upper)
+        lower, upper = read_real(self.lower), read_real(self.upper)
         if lower is None or upper is None or not 0.0 <= lower < upper:
-            bounds_text = f"{text(self.lower)} and {text(self.upper)}"
+            bounds_text = f"{shorten_repr(self.lower)} and {shorten_repr(self.upper)}"
             mistakes.append(f"{label}: unknown() has the bounds {bounds_text}; give 0 <= lower < upper")
             return mistakes
-        guess = None if self.guess is None else real(self.guess)
+        guess = None if self.guess is None else read_real(self.guess)
         if self.guess is not None and (
             guess is None or not (np.isfinite(guess) and lower <= guess <= upper and guess > 0)
         ):
             mistakes.append(
-                f"{label}: unknown() has the guess {text(self.guess)}; give a positive number between its bounds"
+                f"{label}: unknown() has the guess {shorten_repr(self.guess)}; give a positive number between its bounds"
             )
         return mistakes
 
@@ -62,7 +62,7 @@ def unknown(
     upper: float = np.inf,
     bounds: tuple[float, float] | None = None,
     prior: Any = None,
-) -> Unknown:
+) -> UnknownSigma:
     """Declare an unknown standard deviation, one for all values of an output, or one for all that share its name.
 
     With nothing else said it is eliminated, sigma^2 = SSE / n at every point of the search: it costs no iterations and
@@ -99,4 +99,4 @@ def unknown(
     """
     if bounds is not None:
         lower, upper = both_bounds("unknown", -np.inf if lower == 0.0 else lower, upper, bounds)
-    return Unknown(name, guess, lower, upper, prior)
+    return UnknownSigma(name, guess, lower, upper, prior)

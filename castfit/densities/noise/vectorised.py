@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.casadi_functions import Built, Mapped
-from castfit.densities.noise.density import factor_of
-from castfit.densities.noise.fisher_information import root_of_information
+from castfit._support.casadi_functions import PerObjectCache, BatchedFunction
+from castfit.densities.noise.density import factor_curvature
+from castfit.densities.noise.fisher_information import information_root
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -45,12 +45,12 @@ class DensityFunctions:
         self._arguments = [density.eta, ca.SX(0, 1) if self.computed_spread else s, m]
         self.n_eta = density.eta.numel()
         self.n_r = density.eta.numel() if density.rows is None else density.rows.numel()
-        self._built: dict[str, Mapped] = {}
+        self._built: dict[str, BatchedFunction] = {}
 
     def _call(self, name: str, eta: Array, spread: Array, datum: Array) -> Array:
         """Evaluate one of the graphs, which is built when it is asked for first."""
         if name not in self._built:
-            self._built[name] = Mapped(name, self._arguments, self._graph(name))
+            self._built[name] = BatchedFunction(name, self._arguments, self._graph(name))
         number = spread[:, None] if not self.computed_spread else np.empty((datum.size, 0))
         with np.errstate(all="ignore"):
             return self._built[name](eta, number, datum[:, None]).copy()
@@ -107,13 +107,13 @@ class DensityFunctions:
         def evaluate(points: Array, number: Array, m: Array) -> tuple[Array, Array]:
             return self._call("cost", points, number, m)[:, 0, 0], self.gradient(points, number, m)
 
-        root = root_of_information(evaluate, eta, spread, datum)
+        root = information_root(evaluate, eta, spread, datum)
         mixing: Array = np.linalg.solve(self._factored(eta, spread, datum)[0], root).swapaxes(1, 2).astype(float)
         return mixing
 
     def _factored(self, eta: Array, spread: Array, datum: Array) -> tuple[Array, Array]:
         graph_name = "hessian" if self._density.majorant is None else "majorant"
-        return factor_of(self._call(graph_name, eta, spread, datum), self.gradient(eta, spread, datum))
+        return factor_curvature(self._call(graph_name, eta, spread, datum), self.gradient(eta, spread, datum))
 
     def _graph(self, name: str) -> ca.SX:
         """Return rows with the cost beyond them, derivatives, or what the density has by that name."""
@@ -135,11 +135,11 @@ def contains(eta: ca.SX, symbol: ca.SX) -> bool:
     return any(ca.is_equal(e, symbol) for e in ca.vertsplit(eta))
 
 
-_FUNCTIONS: Built[Noise, dict[bool, DensityFunctions]] = Built()
+_FUNCTIONS: PerObjectCache[Noise, dict[bool, DensityFunctions]] = PerObjectCache()
 """What was built for each noise model, with a spread that is a number or computed."""
 
 
-def functions_of(noise: Noise, *, computed: bool) -> DensityFunctions:
+def density_functions(noise: Noise, *, computed: bool) -> DensityFunctions:
     """Return the functions of a noise model, whose spread is computed or a number.
 
     They do not depend on the numbers that spreads are: the models of thousands of experiments share them.
@@ -167,12 +167,12 @@ def _form(noise: Noise) -> tuple[Any, ...] | None:
     return (type(noise), *values) if has_plain_values and is_castfit_class else None
 
 
-class _Shared(threading.local):
+class _NoiseFunctionCache(threading.local):
     """Functions by the form of noise models, once for every thread."""
 
     def __init__(self) -> None:
         self.of: dict[tuple[Any, ...], dict[bool, DensityFunctions]] = {}
 
 
-_SHARED = _Shared()
+_SHARED = _NoiseFunctionCache()
 _FORMS = 64  # forms that are remembered

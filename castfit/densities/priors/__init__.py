@@ -8,11 +8,11 @@ from castfit.densities.priors.distributions import (
     PriorDistribution,
     Truncated,
     UniformPrior,
-    contradictions,
+    prior_bound_conflicts,
     prior_mistakes,
 )
 from castfit.densities.priors.joint import (
-    Belief,
+    PriorTerm,
     Entry,
     JointNormal,
     Penalty,
@@ -25,7 +25,7 @@ from castfit.densities.priors.joint import (
 from castfit.densities.priors.laplace import LaplacePrior
 
 __all__ = [
-    "Belief",
+    "PriorTerm",
     "Beta",
     "Entry",
     "Gamma",
@@ -38,7 +38,7 @@ __all__ = [
     "Priors",
     "Truncated",
     "UniformPrior",
-    "contradictions",
+    "prior_bound_conflicts",
     "lasso",
     "multivariate_normal",
     "prior_mistakes",

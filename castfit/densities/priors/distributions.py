@@ -25,7 +25,7 @@ from typing import Any
 
 import scipy
 
-from castfit._support.arguments import is_one_of, plain_numbers, real, text
+from castfit._support.arguments import is_one_of, plain_numbers, read_real, shorten_repr
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
 
@@ -114,15 +114,15 @@ class PriorDistribution(ABC):
 
 
 def _shown(value: Any) -> str:
-    number = real(value)
+    number = read_real(value)
     return f"{number:g}" if number is not None else repr(value)
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, PriorDistribution):
         return value.to_plain()
-    number = real(value)
-    return text(value) if number is None else number if isfinite(number) else str(number)
+    number = read_real(value)
+    return shorten_repr(value) if number is None else number if isfinite(number) else str(number)
 
 
 @dataclass(frozen=True, repr=False)
@@ -176,7 +176,7 @@ class ScaledPrior(PriorDistribution):
     def on_mistakes(self) -> list[str]:
         """Check `on` and return the error messages."""
         is_invalid = not is_one_of(self.on, "value", "log", "log10")
-        return [f"on is {text(self.on)}; choose 'value', 'log' or 'log10'"] if is_invalid else []
+        return [f"on is {shorten_repr(self.on)}; choose 'value', 'log' or 'log10'"] if is_invalid else []
 
 
 def _exp(z: float) -> float:
@@ -185,7 +185,7 @@ def _exp(z: float) -> float:
 
 def is_finite(value: Any) -> bool:
     """Check whether a value is a finite number."""
-    number = real(value)
+    number = read_real(value)
     return number is not None and isfinite(number)
 
 
@@ -572,13 +572,13 @@ class Truncated(PriorDistribution):
         """Check the arguments and return the error messages."""
         prior: Any = self.prior
         if not isinstance(prior, PriorDistribution):
-            return [f"Truncated holds {text(prior)}; give a prior such as Normal(mean, deviation)"]
+            return [f"Truncated holds {shorten_repr(prior)}; give a prior such as Normal(mean, deviation)"]
         mistakes = prior.mistakes()
-        low, high = real(self.lower), real(self.upper)
+        low, high = read_real(self.lower), read_real(self.upper)
         if low is None or high is None or isnan(low) or isnan(high) or not low < high:
             return [*mistakes, "give Truncated(prior, lower, upper), lower < upper"]
         if not mistakes and not self._mass[0] < self._mass[1]:
-            mistakes.append(f"{text(prior)} has no probability in [{low:g}, {high:g}]; move the bounds")
+            mistakes.append(f"{shorten_repr(prior)} has no probability in [{low:g}, {high:g}]; move the bounds")
         return mistakes
 
 
@@ -587,8 +587,8 @@ def prior_mistakes(label: str, prior: Any) -> list[str]:
     if prior is None:
         return []
     if not isinstance(prior, PriorDistribution):
-        return [f"{label} has the prior {text(prior)}; give Normal(mean, deviation) or another of castfit.priors"]
-    return [f"{label} has the prior {text(prior)}; {mistake}" for mistake in prior.mistakes()]
+        return [f"{label} has the prior {shorten_repr(prior)}; give Normal(mean, deviation) or another of castfit.priors"]
+    return [f"{label} has the prior {shorten_repr(prior)}; {mistake}" for mistake in prior.mistakes()]
 
 
 def start_mistakes(label: str, starts: Any, lower: Any, upper: Any) -> list[str]:
@@ -598,26 +598,26 @@ def start_mistakes(label: str, starts: Any, lower: Any, upper: Any) -> list[str]
     if starts is None:
         return []
     if not isinstance(starts, PriorDistribution):
-        return [f"{label} has the starts {text(starts)}; give Uniform(lower, upper) or another of castfit.priors"]
-    mistakes = [f"{label} has the starts {text(starts)}; {mistake}" for mistake in starts.mistakes()]
-    if mistakes or real(lower) is None or real(upper) is None or starts.cdf(float(lower)) < starts.cdf(float(upper)):
+        return [f"{label} has the starts {shorten_repr(starts)}; give Uniform(lower, upper) or another of castfit.priors"]
+    mistakes = [f"{label} has the starts {shorten_repr(starts)}; {mistake}" for mistake in starts.mistakes()]
+    if mistakes or read_real(lower) is None or read_real(upper) is None or starts.cdf(float(lower)) < starts.cdf(float(upper)):
         return mistakes
-    return [f"{label}: its starts {text(starts)} lie outside its bounds [{lower:g}, {upper:g}]; change either"]
+    return [f"{label}: its starts {shorten_repr(starts)} lie outside its bounds [{lower:g}, {upper:g}]; change either"]
 
 
-def contradictions(label: str, guess: float, lower: float, upper: float, prior: PriorDistribution | None) -> list[str]:
+def prior_bound_conflicts(label: str, guess: float, lower: float, upper: float, prior: PriorDistribution | None) -> list[str]:
     """Check a prior against the bounds and the guess of its quantity, and return the error messages."""
     if prior is None:
         return []
     low, high = prior.support
     if max(low, lower) >= min(high, upper):
-        return [f"{label}: nothing within its bounds [{lower:g}, {upper:g}] is possible by {text(prior)}; change either"]
+        return [f"{label}: nothing within its bounds [{lower:g}, {upper:g}] is possible by {shorten_repr(prior)}; change either"]
     if not low <= guess <= high or not prior.row(guess).cost < inf:
-        return [f"{label}: the guess {guess:g} is impossible by its prior {text(prior)}; change one of them"]
+        return [f"{label}: the guess {guess:g} is impossible by its prior {shorten_repr(prior)}; change one of them"]
     return []
 
 
-def cut_off(distribution: Any, u: float, lower: float, upper: float) -> float:
+def truncated_quantile(distribution: Any, u: float, lower: float, upper: float) -> float:
     """Return the value below which a distribution, cut off at two ends, has probability u."""
     low, high = (float(distribution.cdf(end)) for end in (lower, upper))
     return float(distribution.ppf(low + u * (high - low)))

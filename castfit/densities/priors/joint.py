@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, cast
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import is_one_of, items, name_of, named, real, reals, text
+from castfit._support.arguments import is_one_of, read_sequence, symbol_or_text_name, read_mapping, read_real, read_reals, shorten_repr
 from castfit._support.pickling import Picklable
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
-from castfit._support.status import check, unknown_names
+from castfit._support.status import raise_if_mistakes, unknown_names
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,7 +25,7 @@ _SYMMETRIC = 1e-10  # relative asymmetry of a covariance that is rounding
 
 
 @dataclass(frozen=True, eq=False)
-class Belief(Picklable):
+class PriorTerm(Picklable):
     """A prior on a quantity, by name, or on a CasADi expression of quantities."""
 
     what: str | ca.SX
@@ -34,7 +34,7 @@ class Belief(Picklable):
     @property
     def label(self) -> str:
         """Label of the quantity or expression."""
-        return f"'{self.what}'" if isinstance(self.what, str) else text(self.what).removeprefix("SX(").removesuffix(")")
+        return f"'{self.what}'" if isinstance(self.what, str) else shorten_repr(self.what).removeprefix("SX(").removesuffix(")")
 
 
 @public("castfit.priors")
@@ -98,16 +98,16 @@ def multivariate_normal(mean: Any, covariance: Any, *, on: str = "value") -> Joi
     1.11 0.28
     """
     mistakes: list[str] = []
-    entries = named("mean", mean, mistakes)
+    entries = read_mapping("mean", mean, mistakes)
     centre = np.array([_number(f"the mean of '{n}'", v, mistakes) for n, v in entries.items()])
-    matrix, k = reals(covariance), centre.size
+    matrix, k = read_reals(covariance), centre.size
     if k == 0 and not mistakes:
         mistakes.append("mean names nothing; give {name: value}")
     if not is_one_of(on, "value", "log"):
-        mistakes.append(f"on is {text(on)}; choose 'value' or 'log'")
+        mistakes.append(f"on is {shorten_repr(on)}; choose 'value' or 'log'")
     root = np.eye(k)
     if matrix is None or matrix.shape != (k, k) or not np.isfinite(matrix).all():
-        mistakes.append(f"covariance is {text(covariance)}; give finite numbers of shape ({k}, {k})")
+        mistakes.append(f"covariance is {shorten_repr(covariance)}; give finite numbers of shape ({k}, {k})")
     else:
         size = np.sqrt(np.abs(np.diag(matrix)))
         unit = np.where(size > 0.0, size, 1.0)
@@ -118,7 +118,7 @@ def multivariate_normal(mean: Any, covariance: Any, *, on: str = "value") -> Joi
             root = np.linalg.inv(np.linalg.cholesky(scaled)) / unit
         except np.linalg.LinAlgError:
             mistakes.append("covariance is not symmetric and positive definite; repair it")
-    check("MultivariateNormal", mistakes)
+    raise_if_mistakes("MultivariateNormal", mistakes)
     constant = 0.5 * k * np.log(2.0 * np.pi) - float(np.log(np.abs(np.diag(root))).sum())
     log = np.full(k, on == "log")
     return JointNormal(tuple(entries), log, centre, root, np.zeros(k), float(constant))
@@ -229,15 +229,15 @@ def lasso(names: Any, weight: float, *, towards: Any = "guess", on: str = "value
 def penalty(function_name: str, names: Any, weight: Any, towards: Any, on: Any) -> Penalty:
     """Read the arguments of a penalty."""
     mistakes: list[str] = []
-    name_entries = [names] if name_of(names) is not None else items(names) or []
-    parsed_names = [name_of(n) for n in name_entries]
+    name_entries = [names] if symbol_or_text_name(names) is not None else read_sequence(names) or []
+    parsed_names = [symbol_or_text_name(n) for n in name_entries]
     if not parsed_names or None in parsed_names:
-        mistakes.append(f"names is {text(names)}; give the name of a quantity, or a list of names")
-    strength = real(weight)
+        mistakes.append(f"names is {shorten_repr(names)}; give the name of a quantity, or a list of names")
+    strength = read_real(weight)
     if strength is None or not 0.0 < strength < np.inf:
-        mistakes.append(f"weight is {text(weight)}; give a positive number")
+        mistakes.append(f"weight is {shorten_repr(weight)}; give a positive number")
     if not is_one_of(on, "value", "log"):
-        mistakes.append(f"on is {text(on)}; choose 'value' or 'log'")
+        mistakes.append(f"on is {shorten_repr(on)}; choose 'value' or 'log'")
     quantity_names = tuple(n for n in parsed_names if n is not None)
     mistakes += [f"names holds '{n}' twice; leave one out" for n in dict.fromkeys(quantity_names) if quantity_names.count(n) > 1]
     target: str | dict[str, float] = "guess"
@@ -246,7 +246,7 @@ def penalty(function_name: str, names: Any, weight: Any, towards: Any, on: Any) 
             mistakes.append(f"towards is '{towards}'; give 'guess', 'equal', a number, or {{name: number}}")
         target = towards
     elif isinstance(towards, Mapping):
-        target = {n: _number(f"towards of '{n}'", v, mistakes) for n, v in named("towards", towards, mistakes).items()}
+        target = {n: _number(f"towards of '{n}'", v, mistakes) for n, v in read_mapping("towards", towards, mistakes).items()}
         mistakes += [f"towards has no value for '{n}'" for n in quantity_names if n not in target]
         mistakes += unknown_names("towards has a value for '{}', which is not in names", target, quantity_names)
     else:
@@ -254,20 +254,20 @@ def penalty(function_name: str, names: Any, weight: Any, towards: Any, on: Any) 
         target = dict.fromkeys(quantity_names, number)
     if is_one_of(on, "log") and isinstance(target, dict) and any(v <= 0.0 for v in target.values()):
         mistakes.append("towards must be positive where logarithms are compared")
-    check(function_name, mistakes)
+    raise_if_mistakes(function_name, mistakes)
     assert strength is not None
     return Penalty(quantity_names, strength, target, on)
 
 
 def _number(label: str, value: Any, mistakes: list[str]) -> float:
-    number = real(value)
+    number = read_real(value)
     if number is None or not np.isfinite(number):
-        mistakes.append(f"{label} is {text(value)}; give a finite number")
+        mistakes.append(f"{label} is {shorten_repr(value)}; give a finite number")
         return 1.0
     return number
 
 
-Entry = Belief | JointNormal | Penalty
+Entry = PriorTerm | JointNormal | Penalty
 """What ``Problem(priors=...)`` holds."""
 
 Priors = Mapping[Any, "PriorDistribution"] | Entry | Sequence["Mapping[Any, PriorDistribution] | Entry"] | None
@@ -278,32 +278,32 @@ def read_entries(priors: Any, mistakes: list[str]) -> tuple[Entry, ...]:
     """Read `priors`: ``{name or expression: prior}``, a joint prior, a penalty, or a list of such entries."""
     if priors is None:
         return ()
-    if isinstance(priors, (Belief, JointNormal, Penalty)):
+    if isinstance(priors, (PriorTerm, JointNormal, Penalty)):
         return (priors,)
     if isinstance(priors, Mapping):
         return tuple(_beliefs(cast("Mapping[Any, Any]", priors), mistakes))
-    entries = items(priors)
+    entries = read_sequence(priors)
     if entries is None:
         remedy = "give {name or expression: prior}, cf.Prior(result), cf.tikhonov(...), or a list of these"
-        mistakes.append(f"priors is {text(priors)}; {remedy}")
+        mistakes.append(f"priors is {shorten_repr(priors)}; {remedy}")
         return ()
     return tuple(entry for item in entries for entry in _one(item, mistakes))
 
 
 def _one(item: Any, mistakes: list[str]) -> Sequence[Entry]:
-    if isinstance(item, (Belief, JointNormal, Penalty, Mapping)):
+    if isinstance(item, (PriorTerm, JointNormal, Penalty, Mapping)):
         return read_entries(item, mistakes)
     remedy = "give {name or expression: prior}, cf.Prior(result), cf.tikhonov(...)"
-    mistakes.append(f"priors contains {text(item)}; {remedy}")
+    mistakes.append(f"priors contains {shorten_repr(item)}; {remedy}")
     return ()
 
 
-def _beliefs(priors: Mapping[Any, Any], mistakes: list[str]) -> Iterable[Belief]:
+def _beliefs(priors: Mapping[Any, Any], mistakes: list[str]) -> Iterable[PriorTerm]:
     for key, prior in priors.items():
-        name = name_of(key)
+        name = symbol_or_text_name(key)
         if name is not None:
-            yield Belief(name, prior)
+            yield PriorTerm(name, prior)
         elif isinstance(key, ca.SX) and key.numel() == 1 and ca.symvar(key):
-            yield Belief(key, prior)
+            yield PriorTerm(key, prior)
         else:
-            mistakes.append(f"priors has the key {text(key)}; give a name or a scalar expression of quantities")
+            mistakes.append(f"priors has the key {shorten_repr(key)}; give a name or a scalar expression of quantities")

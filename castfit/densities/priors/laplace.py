@@ -29,7 +29,7 @@ _BLUNT = 0.3  # of a quantity: a narrower parabola would hold what the data pull
 
 
 @dataclass(frozen=True, repr=False)
-class _AboutMean(ScaledPrior):
+class _DistanceToMean(ScaledPrior):
     """A cost of the distance of z from the mean of a Laplace prior."""
 
     mean: float
@@ -50,7 +50,7 @@ class _AboutMean(ScaledPrior):
 
 @public("castfit.priors", "Laplace")
 @dataclass(frozen=True, repr=False)
-class LaplacePrior(_AboutMean):
+class LaplacePrior(_DistanceToMean):
     """The double exponential distribution: a quantity stays exactly at the mean unless the data pull hard enough.
 
     Parameters
@@ -92,7 +92,7 @@ class LaplacePrior(_AboutMean):
 
 
 @dataclass(frozen=True, repr=False)
-class OneSided(_AboutMean):
+class OneSidedLinearCost(_DistanceToMean):
     """The straight cost of one side of the kink, sign +1 or -1, continued beyond it; `curvature` is for the solver."""
 
     sign: float = 1.0
@@ -110,7 +110,7 @@ class OneSided(_AboutMean):
 
 
 @dataclass(frozen=True, repr=False)
-class Pinned(_AboutMean):
+class FixedAtKink(_DistanceToMean):
     """The mean is held by a multiplier and a steep parabola:  multiplier u + 1/2 curvature u^2."""
 
     multiplier: float = 0.0
@@ -122,7 +122,7 @@ class Pinned(_AboutMean):
 
 
 @dataclass(frozen=True, repr=False)
-class AtKink(_AboutMean):
+class KinkBounds(_DistanceToMean):
     """The mean itself, held by bounds: no row."""
 
     def _row(self, z: float) -> PriorRow:
@@ -134,12 +134,12 @@ class AtKink(_AboutMean):
         return 0
 
 
-def distance_of(prior: LaplacePrior) -> Normal:
+def distance_prior(prior: LaplacePrior) -> Normal:
     """Return the normal prior whose row is z - mean, with its slope dz/dx."""
     return Normal(prior.mean, 1.0, on=prior.on)
 
 
-def rounded_off(prior: LaplacePrior, guess: float) -> Normal:
+def smooth_kink(prior: LaplacePrior, guess: float) -> Normal:
     """Return a parabola about the mean, as steep as the prior at a guess but wide enough to let data speak."""
     z = prior.scaled(guess)
     unit = max(abs(z), abs(prior.mean)) if prior.on == "value" else 1.0
@@ -147,7 +147,7 @@ def rounded_off(prior: LaplacePrior, guess: float) -> Normal:
     return Normal(prior.mean, max(sqrt(prior.scale * distance), _BLUNT * unit), on=prior.on)
 
 
-def laplace_of(prior: PriorDistribution) -> LaplacePrior | None:
+def find_laplace(prior: PriorDistribution) -> LaplacePrior | None:
     """Return the Laplace prior in a prior, which may be truncated; None if there is none."""
     inner = getattr(prior, "prior", prior)
     return inner if isinstance(inner, LaplacePrior) else None

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import is_count, option_mistakes, real, rng_mistakes
+from castfit._support.arguments import is_count, option_mistakes, read_real, rng_mistakes
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.public_names import public
-from castfit._support.reprs import brief, listed
-from castfit._support.status import InputError, check, unknown_names
-from castfit._support.text_tables import Sheet, Tabled
-from castfit._support.time_limit import Stopped, watched
-from castfit.drive.checkup.examinations import EXAMINATIONS, LATE, MOMENT, Patient, unknown
+from castfit._support.reprs import add_brief_repr, join_limited
+from castfit._support.status import InputError, raise_if_mistakes, unknown_names
+from castfit._support.text_tables import TextTable, TabularReport
+from castfit._support.time_limit import StopRequested, with_deadline
+from castfit.drive.checkup.examinations import EXAMINATIONS, LATE, MIN_CHECK_SECONDS, CheckContext, skipped
 from castfit.drive.uncertainty.inputs import problem_mistakes
 from castfit.fit.fit import plain_fit as fit
 from castfit.fit.methods import given_parts
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from castfit.fit.methods import Solver, Transcription
     from castfit.problem.problem import Posable
 
-_FIT = 0.3  # of the time, at most
+_MAX_FIT_TIME_FRACTION = 0.3  # of the time, at most
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True, repr=False)
-class CheckLine:
+class CheckResult:
     """Result of one check: fine, or None if the check was not possible.
 
     The finding; and advice, empty if none is needed.
@@ -55,9 +55,9 @@ class CheckLine:
 
 
 @public("castfit")
-@brief
+@add_brief_repr
 @dataclass(frozen=True, eq=False, repr=False)
-class Checkup(Tabled):
+class Checkup(TabularReport):
     """Result of `doctor`; ``print`` shows a line per check.
 
     Attributes
@@ -82,7 +82,7 @@ class Checkup(Tabled):
     'redundant parameters: Fix one of them, write the model with the combination, or measure another output.'
     """
 
-    lines: tuple[CheckLine, ...]
+    lines: tuple[CheckResult, ...]
     result: Result | None
     time: float
 
@@ -96,16 +96,16 @@ class Checkup(Tabled):
         """Recommended actions, in the order of the lines."""
         return tuple(f"{line.name}: {line.advice or line.sentence}" for line in self.lines if line.fine is False)
 
-    def __getitem__(self, name: str) -> CheckLine:
+    def __getitem__(self, name: str) -> CheckResult:
         """Return the line of a check."""
         lines = {line.name: line for line in self.lines}
-        check("doctor", unknown_names("unknown check '{}'", [name], lines))
+        raise_if_mistakes("doctor", unknown_names("unknown check '{}'", [name], lines))
         return lines[name]
 
     @property
-    def parts(self) -> tuple[Sheet, str]:
+    def parts(self) -> tuple[TextTable, str]:
         """The checks as a table, and what to do about them."""
-        table = Sheet.of(
+        table = TextTable.of(
             self.lines,
             ("", lambda line: line.mark),
             ("check", lambda line: line.name),
@@ -113,7 +113,7 @@ class Checkup(Tabled):
             ("what to do", lambda line: line.advice),
         )
         n_warnings = sum(line.fine is False for line in self.lines)
-        late_checks = listed(line.name for line in self.lines if line.fine is None and line.sentence.endswith(LATE))
+        late_checks = join_limited(line.name for line in self.lines if line.fine is None and line.sentence.endswith(LATE))
         conclusion = "No problem found so far." if late_checks else "Nothing to do."
         if n_warnings:
             conclusion = f"{n_warnings} of {len(self.lines)} need{'s' if n_warnings == 1 else ''} a look."
@@ -179,7 +179,7 @@ def doctor(
     >>> print(found["redundant parameters"])
     fine  redundant parameters: none (rank 2 of 2 at random values).
     """
-    start_time, limit = time.perf_counter(), real(max_time)
+    start_time, limit = time.perf_counter(), read_real(max_time)
     problem_or_result: Any = problem
     start_values: Any = start
     mistakes = rng_mistakes(rng)
@@ -195,7 +195,7 @@ def doctor(
         mistakes.append("start applies only to a Problem; remove it for a Result")
     elif isinstance(start_values, Mapping):
         mistakes += start_mistakes(problem_or_result, start_values)
-    check("doctor", mistakes)
+    raise_if_mistakes("doctor", mistakes)
     assert limit is not None
 
     def make_countdown(share: float) -> Callable[[], float]:
@@ -206,10 +206,10 @@ def doctor(
             callback(name)
 
     say("fit")
-    result = problem_or_result if isinstance(problem_or_result, Result) else fit(problem_or_result, *method, start=start, max_time=_FIT * limit)
+    result = problem_or_result if isinstance(problem_or_result, Result) else fit(problem_or_result, *method, start=start, max_time=_MAX_FIT_TIME_FRACTION * limit)
     fitted_problem: Any = result.problem or problem_or_result  # with as many nodes in delay lines as the fit needed
     compiled_problem, is_success = fitted_problem.posed, result.success
-    context = Patient(
+    context = CheckContext(
         problem=fitted_problem,
         posed=compiled_problem,
         theta=result.theta if is_success else compiled_problem.guess if start is None else compiled_problem.theta_from(start),
@@ -220,18 +220,18 @@ def doctor(
         rng=np.random.default_rng(rng),
         left=make_countdown(1.0),
     )
-    lines: list[CheckLine] = []
+    lines: list[CheckResult] = []
     for name, share, examine in EXAMINATIONS:
         say(name)
         seconds_left = make_countdown(share)
-        finding = unknown(f"not examined: {LATE}")
+        finding = skipped(f"not examined: {LATE}")
         if seconds_left() > 0.0 or share == 1.0:
             try:
-                with watched(max(context.left(), MOMENT)) as watch, suppress(Stopped):
+                with with_deadline(max(context.left(), MIN_CHECK_SECONDS)) as watch, suppress(StopRequested):
                     finding = examine(replace(context, left=seconds_left))
                 if watch.interrupt.requested:
                     raise KeyboardInterrupt
             except InputError as error:  # a check that does not take such a problem
-                finding = unknown(f"not examined: {error.problems[0]}.")
-        lines.append(CheckLine(name, *finding))
+                finding = skipped(f"not examined: {error.problems[0]}.")
+        lines.append(CheckResult(name, *finding))
     return Checkup(tuple(lines), result, time.perf_counter() - start_time)

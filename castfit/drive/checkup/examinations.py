@@ -1,6 +1,6 @@
 """Checks of a fit and its problem, one function each; `EXAMINATIONS` at the end gives their order.
 
-Each returns a `Finding`: fine, or what to look at and to do.  Where a check cannot be applied it says why (`unknown`).
+Each returns a `Finding`: fine, or what to look at and to do.  Where a check cannot be applied it says why (`skipped`).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit._support.reprs import listed
+from castfit._support.reprs import join_limited
 from castfit._support.status import InputError
 from castfit.drive.checkup.stiffness import stiffness
-from castfit.fit.choice import Prospect, available_memory, choose, prices, size_of
+from castfit.fit.choice import CostFeatures, available_memory, choose, predict_costs, format_memory
 from castfit.fit.fit import plain_fit as fit
 from castfit.fit.methods import TRANSCRIPTIONS
 from castfit.integrate import STEPPED, SUNDIALS, sundials
@@ -24,7 +24,7 @@ from castfit.result.covariance import statistics
 from castfit.result.identifiability import CORRELATED_WITH, NOT_IDENTIFIABLE, POORLY_DETERMINED
 from castfit.result.residuals import NOTHING
 from castfit.result.structural_identifiability import magnitudes_of, random_values, structure
-from castfit.simulate.output_sensitivities import Responses, responses
+from castfit.simulate.output_sensitivities import OutputSensitivities, responses
 from castfit.simulate.simulate import SimulationError, predict
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
@@ -34,24 +34,24 @@ if TYPE_CHECKING:
     from castfit.fit.methods import Solver, Transcription
     from castfit.integrate import IntegratorOptions
     from castfit.problem.compiled_experiments import Condition
-    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.compiled_problem import CompiledProblem
     from castfit.problem.problem import Posable
     from castfit.result.result import Result
 
 
-_GRADIENT = 1e-3  # relative error of a derivative that deserves a word
-_STEP = 1e-3  # of differences, relative to each quantity's size
-_NOISE = 100.0  # times the tolerance: how far neighbouring integrations differ
-_DEAD = 1e-12  # of the largest effect: what moves a value by less does not move it
-_DECADES = 3.0  # between bounds, from which a linear search is a bad one
-_FAR = 100.0  # factor between guess and estimate
-_MOVES = 0.05  # standard deviations by which predictions may depend on the tolerance
-_AGREE = 0.1  # standard errors by which estimates of transcriptions may differ
-_BETTER = 1e-3  # of chi2 per datum: what is lower by more is a better optimum
+_MAX_DERIVATIVE_ERROR = 1e-3  # relative error of a derivative that deserves a word
+_DIFFERENCE_STEP_REL = 1e-3  # of differences, relative to each quantity's size
+_INTEGRATION_NOISE_FACTOR = 100.0  # times the tolerance: how far neighbouring integrations differ
+_MIN_EFFECT_FRACTION = 1e-12  # of the largest effect: what moves a value by less does not move it
+_MAX_LINEAR_DECADES = 3.0  # between bounds, from which a linear search is a bad one
+_MAX_GUESS_RATIO = 100.0  # factor between guess and estimate
+_MAX_PREDICTION_SHIFT_SIGMA = 0.05  # standard deviations by which predictions may depend on the tolerance
+_MAX_ESTIMATE_SHIFT_SE = 0.1  # standard errors by which estimates of transcriptions may differ
+_MIN_CHI2_GAIN_PER_DATUM = 1e-3  # of chi2 per datum: what is lower by more is a better optimum
 _SAME_OUTPUT = 1e-6  # relative difference of outputs that are the same
-_MANY = 7  # quantities up to which pairs of exchanges are tried, too
+_MAX_PAIR_EXCHANGE_QUANTITIES = 7  # quantities up to which pairs of exchanges are tried, too
 _LONGER, _LEAST = 5.0, 2.0  # of another fit than the first; seconds
-MOMENT = 1e-2
+MIN_CHECK_SECONDS = 1e-2
 """Seconds that a check has at least."""
 
 LATE = "skipped: no time left."
@@ -64,27 +64,27 @@ Finding = tuple[bool | None, str, str]
 """Whether it is fine, None if that is not known; what was found; what to do, empty if nothing."""
 
 
-def fine(sentence: str) -> Finding:
+def passed(sentence: str) -> Finding:
     """Find nothing to do."""
     return True, sentence, ""
 
 
-def look(sentence: str, advice: str = "") -> Finding:
+def warning(sentence: str, advice: str = "") -> Finding:
     """Return a finding that needs attention."""
     return False, sentence, advice
 
 
-def unknown(sentence: str) -> Finding:
+def skipped(sentence: str) -> Finding:
     """Return a finding for a check that could not be made, with the reason."""
     return None, sentence, ""
 
 
 @dataclass(frozen=True, eq=False)
-class Patient:
+class CheckContext:
     """Subject of the checks: a problem at theta, its fit, the user's method, and the remaining seconds."""
 
     problem: Posable
-    posed: Posed
+    posed: CompiledProblem
     theta: Array
     result: Result
     options: IntegratorOptions
@@ -107,7 +107,7 @@ class Patient:
         """The size of each quantity, natural scale."""
         return magnitudes_of(self.posed, self.theta, self.options)
 
-    def measured(self, condition: Condition, theta: Array, options: IntegratorOptions) -> Responses | None:
+    def measured(self, condition: Condition, theta: Array, options: IntegratorOptions) -> OutputSensitivities | None:
         """Return the outputs of one experiment at its measurement times, with sensitivities.
 
         None if integration fails.
@@ -127,35 +127,35 @@ class Patient:
     @property
     def patience(self) -> float:
         """Seconds that another fit may take."""
-        return float(max(min(self.left(), max(_LEAST, _LONGER * self.result.time)), MOMENT))
+        return float(max(min(self.left(), max(_LEAST, _LONGER * self.result.time)), MIN_CHECK_SECONDS))
 
 
-def the_fit(context: Patient) -> Finding:
+def check_fit(context: CheckContext) -> Finding:
     """Report how the fit ended."""
     result = context.result
     if not result.success:
-        return look(f"it failed: {result.message}", "Try other starting points (cf.multistart) or tighter bounds.")
+        return warning(f"it failed: {result.message}", "Try other starting points (cf.multistart) or tighter bounds.")
     if not result.goodness.described:
-        return look(result.goodness.sentence)
+        return warning(result.goodness.sentence)
     names_at_bounds = [n for n in result.names if n in result.active]
     if names_at_bounds:
         bound_text = ", ".join(f"{n} ({result.active[n]})" for n in names_at_bounds)
-        return look(f"converged, but estimates are at their bounds: {bound_text}.", "Widen the bounds if they are guesses.")
+        return warning(f"converged, but estimates are at their bounds: {bound_text}.", "Widen the bounds if they are guesses.")
     if result.goodness.grade != NOTHING:
-        return look(f"an optimum; {result.goodness.sentence}", "Check these sigmas.")
-    return fine(f"an optimum; {result.goodness.sentence or 'no test of its size is possible.'}")
+        return warning(f"an optimum; {result.goodness.sentence}", "Check these sigmas.")
+    return passed(f"an optimum; {result.goodness.sentence or 'no test of its size is possible.'}")
 
 
-def gradient(context: Patient) -> Finding:
+def check_gradient(context: CheckContext) -> Finding:
     """Compare sensitivities with differences, and gradients by forward and adjoint sensitivities."""
     compiled_problem, theta = context.posed, context.theta
     options = replace(context.options, relative_tolerance=1e-9, absolute_tolerance=1e-11)
-    steps = _STEP * np.where(compiled_problem.log, 1.0, context.magnitudes)
+    steps = _DIFFERENCE_STEP_REL * np.where(compiled_problem.log, 1.0, context.magnitudes)
     errors: dict[int, float] = {}
     for condition in compiled_problem.conditions:
         response = context.measured(condition, theta, options)
         if response is None:
-            return look(f"the model cannot be integrated {context.where}.", "Give another guess.")
+            return warning(f"the model cannot be integrated {context.where}.", "Give another guess.")
         height = np.maximum(np.abs(response.values).max(axis=0), _TINY)
         for j in map(int, condition.theta):
             if context.left() <= 0:
@@ -169,20 +169,20 @@ def gradient(context: Patient) -> Finding:
             slope = (y[0] - 8 * y[1] + 8 * y[2] - y[3]) / (12 * steps[j]) / height
             exact = response.slopes[:, :, j] / height
             size = float(np.linalg.norm(exact))
-            noise_level = _NOISE * options.relative_tolerance * np.sqrt(exact.size) / steps[j]
+            noise_level = _INTEGRATION_NOISE_FACTOR * options.relative_tolerance * np.sqrt(exact.size) / steps[j]
             error = max(float(np.linalg.norm(slope - exact)) - noise_level, 0.0) / max(size, noise_level)
             errors[j] = max(errors[j], error)
     worst_index = max(errors, key=lambda j: errors[j], default=None)
     max_error = 0.0 if worst_index is None else errors[worst_index]
-    if worst_index is not None and max_error > _GRADIENT:
-        return look(
+    if worst_index is not None and max_error > _MAX_DERIVATIVE_ERROR:
+        return warning(
             f"the derivative with respect to {compiled_problem.names[worst_index]} differs from finite differences by {max_error:.1g} (relative).",
             "An input, event or if_else may be discontinuous in this parameter: use cf.Event, or cf.if_else with a "
             "time, instead of a steep function.",
         )
     backward = _adjoint_error(context) if context.left() > 0 else None
-    if backward is not None and backward > _GRADIENT:
-        return look(
+    if backward is not None and backward > _MAX_DERIVATIVE_ERROR:
+        return warning(
             f"adjoint and forward gradients differ by {backward:.1g} (relative).",
             "Tighten the tolerances. If the model amplifies errors, use multiple shooting or collocation.",
         )
@@ -190,10 +190,10 @@ def gradient(context: Patient) -> Finding:
     used_indices = {int(j) for condition in compiled_problem.conditions for j in condition.theta}
     coverage_text = "" if used_indices == set(errors) else f" ({len(errors)} of {len(used_indices)} quantities checked in the available time)"
     sentence = f"agrees with finite differences to {max(max_error, 1e-9):.0e}{coverage_text}{adjoint_text}."
-    return fine(sentence) if errors else unknown(sentence)
+    return passed(sentence) if errors else skipped(sentence)
 
 
-def _adjoint_error(context: Patient) -> float | None:
+def _adjoint_error(context: CheckContext) -> float | None:
     """Return the relative difference of the gradient by adjoint states; None where there are none."""
     compiled_problem, theta, options = context.posed, context.theta, context.options
     if not compiled_problem.least_squares:
@@ -215,7 +215,7 @@ def _adjoint_error(context: Patient) -> float | None:
     return float(np.linalg.norm(forward - backward)) / max(float(np.linalg.norm(forward)), 1.0)
 
 
-def unused_data(context: Patient) -> Finding:
+def check_unused_data(context: CheckContext) -> Finding:
     """Look for measured values that nothing estimated moves."""
     sizes = np.where(context.posed.log, 1.0, np.maximum(np.abs(context.theta), _TINY))
     unused_names: list[str] = []
@@ -223,45 +223,45 @@ def unused_data(context: Patient) -> Finding:
     for condition in context.posed.conditions:
         response = context.measured(condition, context.theta, context.options)
         if response is None:
-            return unknown(f"skipped: the model cannot be integrated {context.where}.")
+            return skipped(f"skipped: the model cannot be integrated {context.where}.")
         effect = np.abs(response.slopes * sizes).max(axis=2)
-        is_insensitive = effect <= _DEAD * max(float(effect.max(initial=0.0)), _TINY)
+        is_insensitive = effect <= _MIN_EFFECT_FRACTION * max(float(effect.max(initial=0.0)), _TINY)
         is_unused = is_insensitive.all(axis=0)
         unused_names += [f"{name} in {condition.name}" for name, flag in zip(response.names, is_unused, strict=True) if flag]
         at_start += int(np.count_nonzero(is_insensitive[:, ~is_unused]))
     if unused_names:
         advice = "They do not depend on estimated quantities: remove them, or estimate the quantities on which they depend."
-        return look(f"no estimate moves {listed(unused_names)}.", advice)
+        return warning(f"no estimate moves {join_limited(unused_names)}.", advice)
     start_text = f" ({at_start} values of known initial states are not informative)" if at_start else ""
-    return fine(f"every output depends on estimated quantities{start_text}.")
+    return passed(f"every output depends on estimated quantities{start_text}.")
 
 
-def scale(context: Patient) -> Finding:
+def check_scaling(context: CheckContext) -> Finding:
     """Look for quantities that should be searched as logarithms, and guesses that are far away."""
     linear = [q for q in context.posed.quantities if q.scale != "log"]
-    wide_names = [q.name for q in linear if q.lower > 0.0 and np.isfinite(q.upper) and q.upper / q.lower > 10**_DECADES]
+    wide_names = [q.name for q in linear if q.lower > 0.0 and np.isfinite(q.upper) and q.upper / q.lower > 10**_MAX_LINEAR_DECADES]
     if wide_names:
         advice = "Set cf.Parameter(..., scale='log') for parameters known only to an order of magnitude."
-        return look(f"the bounds of {listed(wide_names)} span more than {_DECADES:.0f} decades.", advice)
+        return warning(f"the bounds of {join_limited(wide_names)} span more than {_MAX_LINEAR_DECADES:.0f} decades.", advice)
     if context.result.success:
         estimates, guess = context.values(context.theta), context.values(context.posed.guess)
-        far_names = [q.name for q in linear if _ratio(estimates[q.name], guess[q.name]) > _FAR]
+        far_names = [q.name for q in linear if _ratio(estimates[q.name], guess[q.name]) > _MAX_GUESS_RATIO]
         if far_names:
             advice = "Closer guesses, or scale='log', make the fit more robust."
-            return look(f"the estimates of {listed(far_names)} are more than {_FAR:.0f} times the guesses.", advice)
-    return fine("guesses and bounds are well scaled.")
+            return warning(f"the estimates of {join_limited(far_names)} are more than {_MAX_GUESS_RATIO:.0f} times the guesses.", advice)
+    return passed("guesses and bounds are well scaled.")
 
 
 def _ratio(value: float, guess: float) -> float:
     return max(value / guess, guess / value) if value * guess > 0.0 else 1.0
 
 
-def stiff(context: Patient) -> Finding:
+def check_stiffness(context: CheckContext) -> Finding:
     """Check whether the integrator suits the stiffness of the model, and whether perturbations grow."""
     try:
         stiffness_results = stiffness(context.problem, context.theta).values()
     except (SimulationError, InputError, np.linalg.LinAlgError, ValueError) as error:
-        return unknown(f"not known: {str(error).splitlines()[0]}.")
+        return skipped(f"not known: {str(error).splitlines()[0]}.")
     worst = max(stiffness_results, key=lambda s: s.steps)
     suggested = {s.suggested for s in stiffness_results}
     suitable_methods = {*STEPPED, *suggested}
@@ -270,38 +270,38 @@ def stiff(context: Patient) -> Finding:
     if "rosenbrock" not in suggested:
         suitable_methods.add("auto")
     if context.options.method not in suitable_methods:
-        return look(worst.sentence, f"Try IntegratorOptions(method='{sorted(suggested)[-1]}').")
+        return warning(worst.sentence, f"Try IntegratorOptions(method='{sorted(suggested)[-1]}').")
     if max(s.growth for s in stiffness_results) > 10.0:
-        return look(worst.sentence, "Do not use single shooting.")
+        return warning(worst.sentence, "Do not use single shooting.")
     compiler_text = f" {wanted_compiler()}" if context.options.method == "auto" and wanted_compiler() else ""
-    return fine(f"{worst.sentence.partition(';')[0]}.{compiler_text}")
+    return passed(f"{worst.sentence.partition(';')[0]}.{compiler_text}")
 
 
-def redundant(context: Patient) -> Finding:
+def check_structural_identifiability(context: CheckContext) -> Finding:
     """Find parameter combinations that no data of these outputs could determine."""
     structural = structure(context.posed, context.theta, context.rng, context.options, may_continue=lambda: context.left() > 0)
     if structural.rank < 0:
-        return unknown(structural.sentence)
+        return skipped(structural.sentence)
     if structural.combinations:
         advice = "Fix one of them, reparametrise the model by the identifiable combination, or measure another output."
-        return look(structural.sentence, advice)
-    return fine(f"none (rank {structural.rank} of {len(structural.names)} at random parameter values).")
+        return warning(structural.sentence, advice)
+    return passed(f"none (rank {structural.rank} of {len(structural.names)} at random parameter values).")
 
 
-def symmetric(context: Patient) -> Finding:
+def check_symmetry(context: CheckContext) -> Finding:
     """Exchange quantities, in pairs and in pairs of pairs, and see whether the outputs notice."""
     compiled_problem, sizes = context.posed, context.magnitudes
     theta = random_values(compiled_problem, context.theta, sizes, context.rng, 0.3)
     outputs = _outputs(context, theta)
     if outputs is None:
-        return unknown("skipped: the model could not be integrated at random parameter values.")
+        return skipped("skipped: the model could not be integrated at random parameter values.")
     kinds = [(q.kind, q.experiment, q.scale) for q in compiled_problem.quantities]
     other_theta = random_values(compiled_problem, context.theta, sizes, context.rng, 0.3)
     active_indices = [j for j in range(theta.size) if context.left() > 0 and _enters(context, theta, other_theta, j, outputs)]
     pairs = [(i, j) for i, j in itertools.combinations(active_indices, 2) if kinds[i] == kinds[j]]
     symmetries: list[tuple[tuple[int, int], ...]] = []
     candidates: list[tuple[tuple[int, int], ...]] = [(pair,) for pair in pairs]
-    if theta.size <= _MANY:
+    if theta.size <= _MAX_PAIR_EXCHANGE_QUANTITIES:
         candidates += [exchange for exchange in itertools.combinations(pairs, 2) if len({*exchange[0], *exchange[1]}) == 4]
     n_tried, is_late = 0, context.left() <= 0
     for swaps in candidates:
@@ -319,13 +319,13 @@ def symmetric(context: Patient) -> Finding:
     if symmetries:
         description = "; ".join(" with ".join(f"{compiled_problem.names[i]} and {compiled_problem.names[j]}" for i, j in s) for s in symmetries)
         advice = "Every optimum has a symmetric copy: order the quantities by bounds or by cf.Constraint."
-        return look(f"exchanging these quantities does not change the fit: {description}.", advice)
+        return warning(f"exchanging these quantities does not change the fit: {description}.", advice)
     if is_late and not n_tried:
-        return unknown(f"not examined: {LATE}")
-    return fine(f"none in {n_tried} exchanges of quantities{', all that the time allowed' if is_late else ''}.")
+        return skipped(f"not examined: {LATE}")
+    return passed(f"none in {n_tried} exchanges of quantities{', all that the time allowed' if is_late else ''}.")
 
 
-def _enters(context: Patient, theta: Array, other_theta: Array, j: int, outputs: Array) -> bool:
+def _enters(context: CheckContext, theta: Array, other_theta: Array, j: int, outputs: Array) -> bool:
     """Check whether changing a quantity changes the outputs (noise parameters do not).
 
     True if they cannot be computed.
@@ -340,7 +340,7 @@ def _same(one: Array, other: Array) -> bool:
     return float(np.abs(one - other).max(initial=0.0)) <= _SAME_OUTPUT
 
 
-def _outputs(context: Patient, theta: Array) -> Array | None:
+def _outputs(context: CheckContext, theta: Array) -> Array | None:
     """Return measured outputs relative to their sizes, in one row; None where integration fails."""
     lower, upper = context.posed.bounds
     staged = SingleShooting(context.options).transcribe(context.posed, np.clip(theta, lower, upper)).explicit()
@@ -350,35 +350,35 @@ def _outputs(context: Patient, theta: Array) -> Array | None:
     return y / max(float(np.abs(y).max(initial=0.0)), _TINY)
 
 
-def practical(context: Patient) -> Finding:
+def check_practical_identifiability(context: CheckContext) -> Finding:
     """Check which quantities these data do not determine, or determine poorly."""
     result = context.result
     if not result.success:
-        return unknown("not assessed without a fit.")
+        return skipped("not assessed without a fit.")
     if np.isnan(list(result.standard_errors.values())).all():
-        return unknown(result.identifiability.sentence)
+        return skipped(result.identifiability.sentence)
     weak_kinds = (NOT_IDENTIFIABLE, POORLY_DETERMINED, CORRELATED_WITH)
     is_weak = any(v.kind in weak_kinds for v in result.identifiability.verdicts)
     if is_weak:
-        return look(result.determination, "cf.identifiability(result) suggests the next measurement.")
-    return fine(result.determination)
+        return warning(result.determination, "cf.identifiability(result) suggests the next measurement.")
+    return passed(result.determination)
 
 
-def residuals(context: Patient) -> Finding:
+def check_residuals(context: CheckContext) -> Finding:
     """Check the residual diagnostics for problems."""
     if not context.result.success:
-        return unknown("not assessed without a fit.")
+        return skipped("not assessed without a fit.")
     diagnostics = context.result.diagnostics
     hint = "Use result.plot() to see where the model does not fit. "
     advice = f"{hint}{diagnostics.remedy} " * bool(diagnostics.remedy) + "See result.diagnostics."
-    return look(diagnostics.sentence, advice) if diagnostics.suspicious else fine(diagnostics.sentence)
+    return warning(diagnostics.sentence, advice) if diagnostics.suspicious else passed(diagnostics.sentence)
 
 
-def tolerances(context: Patient) -> Finding:
+def check_tolerances(context: CheckContext) -> Finding:
     """Integrate a hundred times more accurately, from the nodes of the trajectory, and compare the predictions."""
     result = context.result
     if not result.success:
-        return unknown("not assessed without a fit.")
+        return skipped("not assessed without a fit.")
     options = result.integrator
     fine_options = replace(
         options,
@@ -390,7 +390,7 @@ def tolerances(context: Patient) -> Finding:
     try:
         exact = predict(context.problem, result.theta, nodes, integrator=fine_options)
     except SimulationError as error:
-        return look(f"the model cannot be integrated with tighter tolerances: {error.sentence}", "Relax them.")
+        return warning(f"the model cannot be integrated with tighter tolerances: {error.sentence}", "Relax them.")
     table = result.residual_table()
     finite = np.isfinite(table["time"]) & (result.deviations > 0.0)
     shifts = np.array([
@@ -401,19 +401,19 @@ def tolerances(context: Patient) -> Finding:
         )
     ], dtype=float)  # fmt: skip
     if shifts.size == 0:
-        return unknown("skipped: no standard deviations are available for comparison.")
+        return skipped("skipped: no standard deviations are available for comparison.")
     max_shift = float(np.abs(shifts).max())
-    if max_shift > _MOVES:
+    if max_shift > _MAX_PREDICTION_SHIFT_SIGMA:
         advice = "Tighten IntegratorOptions or use more elements."
-        return look(f"predictions change by up to {max_shift:.2g} sigma with tighter tolerances.", advice)
-    return fine(f"predictions change by at most {max(max_shift, 1e-9):.0e} sigma with tolerances 100 times tighter.")
+        return warning(f"predictions change by up to {max_shift:.2g} sigma with tighter tolerances.", advice)
+    return passed(f"predictions change by at most {max(max_shift, 1e-9):.0e} sigma with tolerances 100 times tighter.")
 
 
-def other_transcriptions(context: Patient) -> Finding:
+def check_transcriptions(context: CheckContext) -> Finding:
     """Fit from the estimate by the other transcriptions, and compare estimates."""
     result = context.result
     if not result.success:
-        return unknown("not tried without a fit.")
+        return skipped("not tried without a fit.")
     agreeing_kinds: list[str] = []
     too_large = ""
     for kind in TRANSCRIPTIONS:
@@ -430,25 +430,25 @@ def other_transcriptions(context: Patient) -> Finding:
         if not other_result.success:
             continue
         distance = _distance(result, other_result)
-        if distance > _AGREE:
+        if distance > _MAX_ESTIMATE_SHIFT_SE:
             note = ", at a lower chi2" if _lower(other_result, result) else ""
             sentence = f"{kind}: the estimates differ by {distance:.2g} standard errors{note}."
-            return look(sentence, "Tighten the tolerances and compare again.")
+            return warning(sentence, "Tighten the tolerances and compare again.")
         agreeing_kinds.append(kind)
     if not agreeing_kinds:
-        return unknown(f"no other transcription could be compared.{too_large}")
+        return skipped(f"no other transcription could be compared.{too_large}")
     verb = "ends" if len(agreeing_kinds) == 1 else "end"
-    return fine(f"{' and '.join(agreeing_kinds)} {verb} at the same estimates.{too_large}")
+    return passed(f"{' and '.join(agreeing_kinds)} {verb} at the same estimates.{too_large}")
 
 
-def _too_large(context: Patient) -> str:
+def _too_large(context: CheckContext) -> str:
     """Return a note if collocation was not tried because of its estimated time or memory, else an empty string."""
-    cost, result = prices(Prospect.of(context.posed, context.theta)), context.result
+    cost, result = predict_costs(CostFeatures.of(context.posed, context.theta)), context.result
     times, memory = cost["collocation"].seconds / cost["single"].seconds, cost["collocation"].memory
     is_longer = result.transcription.startswith("single") and times * result.time > context.patience
     if not is_longer and memory <= available_memory():
         return ""
-    return f" Collocation was not tried: it would take about {times:.0f} times as long and {size_of(memory)}."
+    return f" Collocation was not tried: it would take about {times:.0f} times as long and {format_memory(memory)}."
 
 
 def _distance(one: Result, other: Result) -> float:
@@ -461,10 +461,10 @@ def _distance(one: Result, other: Result) -> float:
 
 def _lower(other: Result, reference: Result) -> bool:
     """Check whether another optimum is better by more than the errors of the fits, per datum in log-likelihood."""
-    return bool(reference.cost - other.cost > _BETTER * max(reference.n_data, 1) * 0.5)
+    return bool(reference.cost - other.cost > _MIN_CHI2_GAIN_PER_DATUM * max(reference.n_data, 1) * 0.5)
 
 
-def other_starts(context: Patient) -> Finding:
+def check_starts(context: CheckContext) -> Finding:
     """Fit from random starts within a factor of ten, as many as the time allows."""
     result, sizes = context.result, context.magnitudes
     n_tried, n_same, best_result = 0, 0, result if result.success else None
@@ -483,28 +483,28 @@ def other_starts(context: Patient) -> Finding:
             best_result = other_result
         n_same += result.success and not _lower(other_result, result) and not _lower(result, other_result)
     if n_tried == 0:
-        return unknown(f"none tried: {LATE}" if context.starts else "none requested.")
+        return skipped(f"none tried: {LATE}" if context.starts else "none requested.")
     if best_result is None:
-        return look(f"none of {n_tried} starting points led to an optimum.", "Check the model and the guesses.")
+        return warning(f"none of {n_tried} starting points led to an optimum.", "Check the model and the guesses.")
     if best_result is not result:
         values = ", ".join(f"{n} = {v:.4g}" for n, v in list(best_result.values.items())[:6])
         sentence = f"one of {n_tried} starting points led to a better optimum ({best_result.measure} = {best_result.objective:.6g}, at {values})."
-        return look(sentence, "Start there and run cf.multistart.")
-    return fine(f"{n_tried} starting points within a factor of ten: {n_same} converged to this optimum, none to a better one.")
+        return warning(sentence, "Start there and run cf.multistart.")
+    return passed(f"{n_tried} starting points within a factor of ten: {n_same} converged to this optimum, none to a better one.")
 
 
-EXAMINATIONS: tuple[tuple[str, float, Callable[[Patient], Finding]], ...] = (
-    ("fit", 1.0, the_fit),
-    ("gradient", 0.4, gradient),
-    ("data", 1.0, unused_data),
-    ("scale", 1.0, scale),
-    ("stiffness", 1.0, stiff),
-    ("redundant parameters", 0.5, redundant),
-    ("symmetric parameters", 0.6, symmetric),
-    ("identifiability", 1.0, practical),
-    ("residuals", 1.0, residuals),
-    ("tolerances", 0.85, tolerances),
-    ("other transcriptions", 0.85, other_transcriptions),
-    ("other starts", 1.0, other_starts),
+EXAMINATIONS: tuple[tuple[str, float, Callable[[CheckContext], Finding]], ...] = (
+    ("fit", 1.0, check_fit),
+    ("gradient", 0.4, check_gradient),
+    ("data", 1.0, check_unused_data),
+    ("scale", 1.0, check_scaling),
+    ("stiffness", 1.0, check_stiffness),
+    ("redundant parameters", 0.5, check_structural_identifiability),
+    ("symmetric parameters", 0.6, check_symmetry),
+    ("identifiability", 1.0, check_practical_identifiability),
+    ("residuals", 1.0, check_residuals),
+    ("tolerances", 0.85, check_tolerances),
+    ("other transcriptions", 0.85, check_transcriptions),
+    ("other starts", 1.0, check_starts),
 )
 """Their names, in order, and which part of the time may be gone when each ends."""

@@ -24,17 +24,17 @@ from typing import TYPE_CHECKING, Any, overload
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import text
+from castfit._support.arguments import shorten_repr
 from castfit._support.public_names import public
-from castfit._support.reprs import brief
-from castfit._support.status import check
-from castfit._support.text_tables import Sheet
+from castfit._support.reprs import add_brief_repr
+from castfit._support.status import raise_if_mistakes
+from castfit._support.text_tables import TextTable
 from castfit._support.views import views
 from castfit.drive.uncertainty.inputs import UNKNOWN_MODEL
 from castfit.integrate import STEPPED, IntegratorOptions, method_of
 from castfit.model.model import Model
 from castfit.result.result import Result
-from castfit.simulate.simulate import Asked, SimulatedPath, paths
+from castfit.simulate.simulate import SimulationRequest, SimulatedPath, paths
 
 if TYPE_CHECKING:
     import pathlib
@@ -48,16 +48,16 @@ if TYPE_CHECKING:
 
     Complex = NDArray[np.complex128]
 
-RUNGE_KUTTA = 2.785  # where the stability region of the classical Runge-Kutta method cuts the real axis
-_ZERO = 1e-11  # relative to the fastest rate: what is slower is rounding, as of conserved sums
-_STIFF = 1000.0  # steps for stability alone, and ratio of rates, from which on a problem is stiff
-_MILD = 100.0
+RK4_REAL_STABILITY_LIMIT = 2.785  # where the stability region of the classical Runge-Kutta method cuts the real axis
+_ZERO_RATE_FRACTION = 1e-11  # relative to the fastest rate: what is slower is rounding, as of conserved sums
+_STIFF_STEP_RATIO = 1000.0  # steps for stability alone, and ratio of rates, from which on a problem is stiff
+_MILDLY_STIFF_RATIO = 100.0
 _OSCILLATING = np.tan(np.deg2rad(51.8))  # |Im / Re| beyond which BDF of order 5 is unstable
-_UNSTABLE = 12.0  # growth by exp(12) = 2e5: single shooting loses the digits that fits live on
+_MAX_LOG_GROWTH = 12.0  # growth by exp(12) = 2e5: single shooting loses the digits that fits live on
 
 
 @public("castfit")
-@brief
+@add_brief_repr
 @dataclass(frozen=True, eq=False)
 class Stiffness:
     """Result of a stiffness analysis of a model along a trajectory.
@@ -101,7 +101,7 @@ class Stiffness:
         """Ratio of the fastest to the slowest rate of decay at each time, (n,); 1 where fewer than two decay."""
         rate = -self.eigenvalues.real
         fast = np.where(rate > 0.0, rate, 0.0).max(axis=1)
-        slow = np.where(rate > _ZERO * fast[:, None], rate, np.inf).min(axis=1)
+        slow = np.where(rate > _ZERO_RATE_FRACTION * fast[:, None], rate, np.inf).min(axis=1)
         return np.where(fast > 0.0, fast / np.minimum(slow, np.where(fast > 0.0, fast, 1.0)), 1.0)
 
     @property
@@ -113,7 +113,7 @@ class Stiffness:
     def steps(self) -> float:
         """Number of steps that an explicit method needs for stability alone."""
         fastest = np.where(self.eigenvalues.real < 0.0, np.abs(self.eigenvalues), 0.0).max(axis=1)
-        return _integral(fastest, self.times) / RUNGE_KUTTA
+        return _integral(fastest, self.times) / RK4_REAL_STABILITY_LIMIT
 
     @cached_property
     def growth(self) -> float:
@@ -125,11 +125,11 @@ class Stiffness:
         """Whether oscillations that decay slowly shorten the steps of BDF (CVODES, IDAS)."""
         values, size = self.eigenvalues, np.abs(self.eigenvalues)
         is_ringing = (values.real < 0.0) & (np.abs(values.imag) > _OSCILLATING * np.abs(values.real))
-        return _integral(np.where(is_ringing, size, 0.0).max(axis=1), self.times) / RUNGE_KUTTA > _MILD
+        return _integral(np.where(is_ringing, size, 0.0).max(axis=1), self.times) / RK4_REAL_STABILITY_LIMIT > _MILDLY_STIFF_RATIO
 
     def __str__(self) -> str:
         finite = [constants[np.isfinite(constants)] for constants in self.time_constants]
-        sheet = Sheet.of(
+        sheet = TextTable.of(
             np.unique(np.linspace(0, self.times.size - 1, 6).astype(int)).tolist(),
             (">time", lambda i: f"{self.times[i]:.4g}"),
             (">fastest", lambda i: f"{finite[i].min():.3g}" if finite[i].size else "none"),
@@ -207,17 +207,17 @@ def stiffness(
     mistakes: list[str] = []
     argument: Any = integrator
     if argument is not None and not isinstance(argument, IntegratorOptions):
-        mistakes.append(f"integrator is {text(argument)}; give IntegratorOptions(...)")
+        mistakes.append(f"integrator is {shorten_repr(argument)}; give IntegratorOptions(...)")
     model_or_problem, values = problem, parameters
     if isinstance(model_or_problem, Result):
         if values is not None:
             mistakes.append("parameters are part of the result; remove them, or pass the problem instead")
         if model_or_problem.problem is None:
-            check("stiffness", [*mistakes, UNKNOWN_MODEL])
+            raise_if_mistakes("stiffness", [*mistakes, UNKNOWN_MODEL])
         model_or_problem, values = model_or_problem.problem, model_or_problem.theta
     options = integrator or IntegratorOptions()
-    model, simulated_paths = paths(model_or_problem, Asked("stiffness", values, times, initial, inputs, start, mistakes), options)
-    results = {path.name: _judged(model, path) for path in simulated_paths}
+    model, simulated_paths = paths(model_or_problem, SimulationRequest("stiffness", values, times, initial, inputs, start, mistakes), options)
+    results = {path.name: _classify(model, path) for path in simulated_paths}
     return next(iter(results.values())) if isinstance(model_or_problem, Model) else results
 
 
@@ -233,12 +233,12 @@ def jacobians(model: Model, path: SimulatedPath) -> Array:
     return f_x - f_z @ np.linalg.solve(g_z, g_x) if n_z else f_x
 
 
-def _judged(model: Model, path: SimulatedPath) -> Stiffness:
+def _classify(model: Model, path: SimulatedPath) -> Stiffness:
     eigenvalues = np.linalg.eigvals(jacobians(model, path)).astype(complex)
     order = np.argsort(-np.abs(eigenvalues), axis=1, kind="stable")
     eigenvalues = np.take_along_axis(eigenvalues, order, axis=1)
     size = np.abs(eigenvalues)
-    eigenvalues = np.where(size > _ZERO * size.max(axis=1, keepdims=True), eigenvalues, 0.0)
+    eigenvalues = np.where(size > _ZERO_RATE_FRACTION * size.max(axis=1, keepdims=True), eigenvalues, 0.0)
     raw_stiffness = Stiffness(path.name, path.times, eigenvalues, "", "")
     suggested, sentence = _verdict(model, raw_stiffness)
     return replace(raw_stiffness, suggested=suggested, sentence=sentence)
@@ -251,8 +251,8 @@ def _verdict(model: Model, raw_stiffness: Stiffness) -> tuple[str, str]:
     suggested = usual = method_of(IntegratorOptions(), system.x.numel(), system.z.numel(), function)
     figures = f"decay rates differ by a factor of up to {raw_stiffness.ratio:.3g}"
     need = f"an explicit method would need {_count(raw_stiffness.steps)} steps for stability"
-    is_stiff = raw_stiffness.steps > _STIFF and raw_stiffness.ratio > _STIFF
-    is_mildly_stiff = raw_stiffness.steps > _MILD and raw_stiffness.ratio > _MILD
+    is_stiff = raw_stiffness.steps > _STIFF_STEP_RATIO and raw_stiffness.ratio > _STIFF_STEP_RATIO
+    is_mildly_stiff = raw_stiffness.steps > _MILDLY_STIFF_RATIO and raw_stiffness.ratio > _MILDLY_STIFF_RATIO
     if raw_stiffness.oscillating:
         suggested = "esdirk" if usual in STEPPED else "rosenbrock"
         kind = "Stiff and oscillating" if is_stiff or is_mildly_stiff else "Oscillating"
@@ -268,7 +268,7 @@ def _verdict(model: Model, raw_stiffness: Stiffness) -> tuple[str, str]:
     sentence = f"{kind}: {figures}; {need}. Use '{suggested}': {reason}."
     if is_stiff or is_mildly_stiff:
         sentence += " Collocation at Radau points is equally stable, but needs short elements where fast components decay."
-    if raw_stiffness.growth > _UNSTABLE:
+    if raw_stiffness.growth > _MAX_LOG_GROWTH:
         sentence += (
             f" Unstable: errors of the initial state may grow by a factor of {np.exp(min(raw_stiffness.growth, 700.0)):.1g}. "
             "Use MultipleShooting or Collocation."

@@ -27,21 +27,21 @@ import casadi as ca
 import numpy as np
 from scipy.optimize import minimize
 
-from castfit._support.reprs import listed
-from castfit._support.status import InputError, check, suggest
-from castfit._support.time_limit import unwatched
-from castfit.drive.design.choices import DesignChoice, chosen_in, edges_of, places_of
-from castfit.drive.design.interior_point import DesignGoal, Offers, relaxed
-from castfit.drive.design.purchases import Purchases, offered
-from castfit.drive.design.sensitivity_graph import SensitivityGraph, in_symbols
-from castfit.model.expressions import exchanged
+from castfit._support.reprs import join_limited
+from castfit._support.status import InputError, raise_if_mistakes, suggest
+from castfit._support.time_limit import without_deadline
+from castfit.drive.design.choices import DesignChoice, chosen_values, piece_edges, choice_locations
+from castfit.drive.design.interior_point import DesignGoal, CandidatePool, relaxed_design
+from castfit.drive.design.purchases import CandidateSelection, candidate_rows
+from castfit.drive.design.sensitivity_graph import SensitivityGraph, substitute_symbols
+from castfit.model.expressions import substitute_by_name
 from castfit.problem.constraints import ALONG, Constraint, read_constraints, repeated_names
 from castfit.simulate.output_sensitivities import responses
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
     from castfit.drive.design.candidate import Candidate
-    from castfit.drive.design.knowledge import Knowledge
+    from castfit.drive.design.knowledge import DesignInformation
     from castfit.drive.design.proposal import Design
 
     Numbers = dict[str, Array]
@@ -59,7 +59,7 @@ _FINE = 400  # times at which the integrated model is looked at
 
 
 def path_constraints(
-    user_constraints: Any, information: Knowledge, choices: Sequence[DesignChoice], mistakes: list[str]
+    user_constraints: Any, information: DesignInformation, choices: Sequence[DesignChoice], mistakes: list[str]
 ) -> list[Constraint]:
     """Read constraints as `control` takes them: along courses, at times, or relations of choices."""
     constraints, model = read_constraints(user_constraints or (), mistakes), information.extended.model
@@ -75,7 +75,7 @@ def path_constraints(
         elif is_path:
             mistakes += [f"constraint '{c.name}' contains '{n}': {suggest(n, trajectory_names)}" for n in unknown_symbols]
         elif unknown_symbols:
-            mistakes.append(f"constraint '{c.name}' contains {listed(unknown_symbols)}; along a course write cf.along(...), "
+            mistakes.append(f"constraint '{c.name}' contains {join_limited(unknown_symbols)}; along a course write cf.along(...), "
                             "else constrain single numbers that cf.choose returned")  # fmt: skip
         unknown_experiments = [n for n in c.experiments if n not in information.labels]
         mistakes += [f"constraint '{c.name}' names '{n}': {suggest(n, information.labels)}" for n in unknown_experiments]
@@ -92,8 +92,8 @@ def _on_course(c: Constraint) -> bool:
 class ChoiceSearch:
     """The criterion as a function of choices, the weights of samples at their best, in the criterion's order."""
 
-    known: Knowledge
-    bought: Purchases
+    known: DesignInformation
+    bought: CandidateSelection
     goal: DesignGoal
     order: Index
     said: Sequence[Candidate]
@@ -120,7 +120,7 @@ class ChoiceSearch:
         return {
             k: SensitivityGraph(self.known, k, c, self.bought.values[0][k].times, self.along(k), self.steps)
             for k, c in enumerate(self.said)
-            if places_of(c)
+            if choice_locations(c)
         }
 
     def along(self, k: int) -> tuple[Constraint, ...]:
@@ -148,7 +148,7 @@ class ChoiceSearch:
         z, (low, high), slacks = ca.SX.sym("z", self.bounds[0].size), self.bounds, [ca.SX(0, 1)]
         numbers = {n: low[i[0]] + (high[i[0]] - low[i[0]]) * z[int(i[0])] for n, i in self.place.items() if i.size == 1}
         for c in (constraint for constraint in self.constraints if not _on_course(constraint)):
-            value = exchanged(c.expression, numbers)
+            value = substitute_by_name(c.expression, numbers)
             slacks += [sign * (value - bound) for sign, bound in ((1, c.lower), (-1, c.upper)) if np.isfinite(bound)]
         slack_vector = ca.vertcat(*slacks)
         return ca.Function("held", [z], [slack_vector, ca.densify(ca.jacobian(slack_vector, z))])
@@ -169,7 +169,7 @@ class ChoiceSearch:
             return self.bought.values[s][k].rows[..., self.order]
         return self.graphs[k].rows(self._samples[s][0], self._own(k, z)[1]) @ self._relative
 
-    def apart(self, selection: Purchases, z: Array) -> float:
+    def apart(self, selection: CandidateSelection, z: Array) -> float:
         """Return by how much what candidates tell at z differs from what the integrated model says, relatively."""
         return self._off({k: selection.values[0][k].rows[..., self.order] for k in self.graphs}, z)
 
@@ -195,7 +195,7 @@ class ChoiceSearch:
             return failure
         nu = 1e-9
         if counts is None and (counts := self._everything) is None:
-            solution = relaxed(self.goal, self._offers(rows_by_sample), start=self._weights.get("last"))
+            solution = relaxed_design(self.goal, self._offers(rows_by_sample), start=self._weights.get("last"))
             if solution is None:
                 return failure
             counts, nu = solution.w, solution.mu
@@ -235,11 +235,11 @@ class ChoiceSearch:
             position_arrays.append(positions)
         return position_arrays
 
-    def _offers(self, rows_by_sample: list[list[Array]]) -> Offers:
+    def _offers(self, rows_by_sample: list[list[Array]]) -> CandidatePool:
         """Build the offers from the information rows of each sample and candidate."""
         pairs = zip(self.bought.values, rows_by_sample, strict=True)
         values = [[replace(predicted, rows=rows) for predicted, rows in zip(*pair, strict=True)] for pair in pairs]
-        J, M0 = offered(self.known, values, np.array([M for _, M in self._samples]))
+        J, M0 = candidate_rows(self.known, values, np.array([M for _, M in self._samples]))
         return replace(self.bought.offers, J=J, M0=M0)
 
     def held(self, z: Array) -> tuple[Array, Array]:
@@ -316,7 +316,7 @@ class ChoiceSearch:
                 positions = self.place.get(str(value))
                 if positions is None or base_value is None or (isinstance(base_value, ca.SX) and not base_value.is_constant()):
                     continue
-                edges = edges_of(candidate, value, base.start)
+                edges = piece_edges(candidate, value, base.start)
                 number: Any = base_value(0.5 * (edges[1:] + edges[:-1])) if callable(base_value) else float(base_value)
                 z[positions] = np.clip((number - low[positions]) / (high - low)[positions], 0.0, 1.0)
         return z
@@ -336,8 +336,8 @@ def _value(end: End) -> float:
 
 
 def chosen_design(
-    search: ChoiceSearch, build_at_choices: Callable[[Numbers], tuple[Knowledge, Purchases]],
-    optimize_samples: Callable[[Knowledge, Purchases], Design], starts: int, rng: np.random.Generator, stop: Callable[[], bool],
+    search: ChoiceSearch, build_at_choices: Callable[[Numbers], tuple[DesignInformation, CandidateSelection]],
+    optimize_samples: Callable[[DesignInformation, CandidateSelection], Design], starts: int, rng: np.random.Generator, stop: Callable[[], bool],
 ) -> Design:  # fmt: skip
     """Return the design of samples at the best choices, which are sought for it again where it is of whole numbers.
 
@@ -345,12 +345,12 @@ def chosen_design(
     """
     information, candidates = search.known, search.said
 
-    def integrate_at(z: Array) -> tuple[Knowledge, Purchases]:
-        with unwatched():  # what was found is judged, however late it is
+    def integrate_at(z: Array) -> tuple[DesignInformation, CandidateSelection]:
+        with without_deadline():  # what was found is judged, however late it is
             return build_at_choices(search.numbers(z))
 
-    check("design", [m for graph in search.graphs.values() for m in graph.obstacles])
-    trusted = TrustedSearch(search, integrate_at, stop)
+    raise_if_mistakes("design", [m for graph in search.graphs.values() for m in graph.obstacles])
+    trusted = VerifiedChoiceSearch(search, integrate_at, stop)
     z, excesses, final_pair = trusted.run(starts, rng)
     search = trusted.search
     best_design = optimize_samples(*final_pair)
@@ -364,16 +364,16 @@ def chosen_design(
         best_design, z = new_design, new_z
     hits_text = f"{sum(excess <= _SAME for excess in excesses) or 'none'} of which converged to this design"
     remark = f"Best design of {len(excesses)} starting points, {hits_text}; a better one may exist."
-    choices_by_label = {information.labels[k]: chosen_in(candidates[k], search.numbers(z)) for k in search.graphs}
-    return replace(best_design, chosen=choices_by_label, remarks=(*best_design.remarks, remark, *_kept(best_design.known, search)))
+    choices_by_label = {information.labels[k]: chosen_values(candidates[k], search.numbers(z)) for k in search.graphs}
+    return replace(best_design, chosen=choices_by_label, remarks=(*best_design.remarks, remark, *_constraint_margin_message(best_design.known, search)))
 
 
 @dataclass(eq=False)
-class TrustedSearch:
+class VerifiedChoiceSearch:
     """Local searches whose ends the integrated model confirms; where it does not there are more steps from then on."""
 
     search: ChoiceSearch
-    integrated: Callable[[Array], tuple[Knowledge, Purchases]]
+    integrated: Callable[[Array], tuple[DesignInformation, CandidateSelection]]
     stop: Callable[[], bool]
 
     def local(self, z: Array, tolerance: float = _ROUGHLY, below: float = np.inf) -> End:
@@ -408,7 +408,7 @@ class TrustedSearch:
             end = best
         return end
 
-    def run(self, starts: int, rng: np.random.Generator) -> tuple[Array, list[float], tuple[Knowledge, Purchases]]:
+    def run(self, starts: int, rng: np.random.Generator) -> tuple[Array, list[float], tuple[DesignInformation, CandidateSelection]]:
         """Search from all starts and beside the best local optima.
 
         Return z, the excess of each start, and the model at z.
@@ -438,12 +438,12 @@ class TrustedSearch:
         return z, [end - value for end, _ in ends], final_pair
 
 
-def _kept(information: Knowledge, search: ChoiceSearch) -> list[str]:
+def _constraint_margin_message(information: DesignInformation, search: ChoiceSearch) -> list[str]:
     """Return a remark for each path constraint: whether the integrated model satisfies it at the estimate."""
     messages: list[str] = []
     for k, c in [(i, one) for i in search.graphs for one in search.along(i)]:
         label, last_time = information.labels[k], float(search.said[k].times[-1])
-        compiled = information.extended.showing({"constraint": in_symbols(information.extended.model, c.expression)})
+        compiled = information.extended.showing({"constraint": substitute_symbols(information.extended.model, c.expression)})
         condition = next(one for one in compiled.conditions if one.name == label)
         times = np.linspace(condition.start, last_time, _FINE) if c.times == ALONG else np.unique(np.array(c.times, float))
         response = responses(compiled, condition, times, information.theta(), information.options, outputs=["constraint"])

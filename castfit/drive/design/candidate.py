@@ -14,17 +14,17 @@ from castfit._support.arguments import (
     is_count,
     is_one_of,
     is_within,
-    items,
-    name_of,
-    named,
+    read_sequence,
+    symbol_or_text_name,
+    read_mapping,
     option_mistakes,
-    real,
-    reals,
-    text,
+    read_real,
+    read_reals,
+    shorten_repr,
 )
 from castfit._support.public_names import public
-from castfit._support.reprs import brief
-from castfit._support.status import check
+from castfit._support.reprs import add_brief_repr
+from castfit._support.status import raise_if_mistakes
 from castfit.experiment.measurements import Relative
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ TOGETHER = ("output", "time", "experiment")
 
 
 @public("castfit")
-@brief
+@add_brief_repr
 @dataclass(frozen=True, eq=False)
 class Candidate:
     """An experiment that could be done, or a part of one, for `castfit.design`.
@@ -126,22 +126,22 @@ class Candidate:
         name: str = "",
     ) -> None:
         mistakes: list[str] = []
-        grid = reals(times)
+        grid = read_reals(times)
         if grid is None or grid.ndim != 1 or not grid.size or not np.isfinite(grid).all():
-            mistakes.append(f"times is {text(times)}; expected a grid of numbers, such as numpy.linspace(0, 10, 101)")
+            mistakes.append(f"times is {shorten_repr(times)}; expected a grid of numbers, such as numpy.linspace(0, 10, 101)")
             grid = np.zeros(1)
         output_items = (
             [outputs]
-            if isinstance(outputs, str) or name_of(outputs) is not None
-            else items(() if outputs is None else outputs)
+            if isinstance(outputs, str) or symbol_or_text_name(outputs) is not None
+            else read_sequence(() if outputs is None else outputs)
         )
-        names = [name_of(o) for o in output_items or ()]
+        names = [symbol_or_text_name(o) for o in output_items or ()]
         if output_items is None or None in names:
-            mistakes.append(f"outputs is {text(outputs)}; expected output names")
+            mistakes.append(f"outputs is {shorten_repr(outputs)}; expected output names")
         mapping_arguments = {"initial": initial, "parameters": parameters, "inputs": inputs}
-        changes = {argument: named(argument, value, mistakes) for argument, value in mapping_arguments.items()}
-        event_tuple = None if events is None else tuple([events] if items(events) is None else items(events) or ())
-        has_cost_per_output, min_distance = isinstance(cost, Mapping), real(spacing)
+        changes = {argument: read_mapping(argument, value, mistakes) for argument, value in mapping_arguments.items()}
+        event_tuple = None if events is None else tuple([events] if read_sequence(events) is None else read_sequence(events) or ())
+        has_cost_per_output, min_distance = isinstance(cost, Mapping), read_real(spacing)
         costs = _by_output("cost", cost, mistakes)
         sigmas = {} if sigma is None else _by_output("sigma", sigma, mistakes)
         n, grid = per_subject, np.unique(grid)
@@ -181,7 +181,7 @@ class Candidate:
             mistakes.append("at_most= counts repetitions, which spacing= excludes; remove one of them")
         if n is not None and is_count(n, 1) and (n > grid.size or fixed is True):
             mistakes.append(f"{n} times cannot be selected from {grid.size}; pass more times, or remove fixed=True")
-        check("Candidate", mistakes)
+        raise_if_mistakes("Candidate", mistakes)
         costs = {o: float(c) for o, c in costs.items()}
         values: dict[str, Any] = {
             "times": grid, "outputs": tuple(names), "experiment": experiment, "same": same, **changes,
@@ -213,7 +213,7 @@ class Candidate:
 
 def _by_output(argument: str, value: Any, mistakes: list[str]) -> dict[str, Any]:
     """Read a value for each output; a single value for all outputs gets the empty string as its key."""
-    return named(argument, value, mistakes) if isinstance(value, Mapping) else {"": value}
+    return read_mapping(argument, value, mistakes) if isinstance(value, Mapping) else {"": value}
 
 
 def with_fields(candidate: Candidate, **changes: Any) -> Candidate:

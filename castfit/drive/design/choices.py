@@ -16,13 +16,13 @@ from typing import Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import is_count, option_mistakes, real, text
+from castfit._support.arguments import is_count, option_mistakes, read_real, shorten_repr
 from castfit._support.arrays import Array
-from castfit._support.status import check
+from castfit._support.status import raise_if_mistakes
 from castfit.drive.design.candidate import Candidate, with_fields
 from castfit.experiment.events import Doses, Event
 from castfit.experiment.inputs import Input
-from castfit.model.expressions import exchanged
+from castfit.model.expressions import substitute_by_name
 
 _MOST = 1000  # pieces
 _NUMBER = count(1)
@@ -78,28 +78,28 @@ def choose(low: float, high: float, *, pieces: int = 1) -> Any:
     >>> heated = {"T": cf.choose(300, 700, pieces=8)}
     >>> candidate = cf.Candidate([1, 2, 4], initial={"a": cf.choose(0.5, 5)}, inputs=heated)
     """
-    lower, upper = (np.nan if number is None else number for number in (real(low), real(high)))
+    lower, upper = (np.nan if number is None else number for number in (read_real(low), read_real(high)))
     mistakes = option_mistakes(
         ("pieces", pieces, is_count(pieces, 1, _MOST), f"give an integer from 1 to {_MOST}"),
     )
     if not np.isfinite(upper - lower):
-        mistakes.append(f"the bounds are {text(low)} and {text(high)}; give two finite numbers")
+        mistakes.append(f"the bounds are {shorten_repr(low)} and {shorten_repr(high)}; give two finite numbers")
     elif not lower < upper:
         remedy = "exchange them" if lower > upper else "give the number itself"
         mistakes.append(f"low = {lower:g} is not below high = {upper:g}; {remedy}")
-    check("choose", mistakes)
+    raise_if_mistakes("choose", mistakes)
     choice = DesignChoice(ca.SX.sym(f"choose({lower:g}, {upper:g}) #{next(_NUMBER)}"), lower, upper, int(pieces))
     _KNOWN[choice.name] = choice
     return choice.symbol
 
 
-def choices_in(values: Iterable[Any]) -> tuple[DesignChoice, ...]:
+def collect_choices(values: Iterable[Any]) -> tuple[DesignChoice, ...]:
     """Return the choices in expressions, each once."""
     names = (s.name() for v in values if isinstance(v, ca.SX) for s in ca.symvar(v))
     return tuple(_KNOWN[n] for n in dict.fromkeys(names) if n in _KNOWN)
 
 
-def places_of(candidate: Candidate) -> dict[str, Any]:
+def choice_locations(candidate: Candidate) -> dict[str, Any]:
     """Return all that a candidate chooses, by words that say where it is."""
     entries: list[tuple[str, Any]] = [(f"{n}(0)", v) for n, v in candidate.initial.items()]
     entries += [*candidate.parameters.items(), *candidate.inputs.items()]
@@ -110,7 +110,7 @@ def places_of(candidate: Candidate) -> dict[str, Any]:
             entries += [(f"{field_name} of the dose into {event.into}", v) for field_name, v in doses]
         elif isinstance(event, Event):
             entries += [("time of the event", event.time), *((f"{n} at the event", v) for n, v in event.changes.items())]
-    entries = [(location, v) for location, v in entries if choices_in([v])]
+    entries = [(location, v) for location, v in entries if collect_choices([v])]
     totals, counts_so_far = Counter(location for location, _ in entries), Counter[str]()
     values_by_location: dict[str, Any] = {}
     for location, value in entries:
@@ -119,42 +119,42 @@ def places_of(candidate: Candidate) -> dict[str, Any]:
     return values_by_location
 
 
-def choices_of(candidates: Iterable[Candidate], mistakes: list[str]) -> tuple[DesignChoice, ...]:
+def candidate_choices(candidates: Iterable[Candidate], mistakes: list[str]) -> tuple[DesignChoice, ...]:
     """Return all choices of candidates; a piecewise one that is no input is a mistake."""
     choices_by_name: dict[str, DesignChoice] = {}
     for candidate in candidates:
-        for location, value in places_of(candidate).items():
-            local_choices = choices_in([value])
+        for location, value in choice_locations(candidate).items():
+            local_choices = collect_choices([value])
             choices_by_name |= {c.name: c for c in local_choices}
             if location not in candidate.inputs and any(c.pieces > 1 for c in local_choices):
                 mistakes.append(f"'{location}' has pieces=, which only inputs support; remove pieces=")
     return tuple(choices_by_name.values())
 
 
-def edges_of(candidate: Candidate, value: Any, start: float) -> Array:
+def piece_edges(candidate: Candidate, value: Any, start: float) -> Array:
     """Return the edges of the pieces of an input, (n + 1,)."""
-    pieces = max((c.pieces for c in choices_in([value])), default=1)
+    pieces = max((c.pieces for c in collect_choices([value])), default=1)
     return np.linspace(start, max(float(candidate.times[-1]), start + 1e-300), pieces + 1)
 
 
-def with_numbers(candidate: Candidate, numbers: Mapping[str, Array], start: float) -> Candidate:
+def substitute_choices(candidate: Candidate, numbers: Mapping[str, Array], start: float) -> Candidate:
     """Return a candidate with numbers (pieces,) in the place of choices, of an experiment that begins at `start`."""
-    if not places_of(candidate):
+    if not choice_locations(candidate):
         return candidate
     first_values = {name: float(values[0]) for name, values in numbers.items()}
 
     def substitute_number(value: Any) -> Any:
         if not isinstance(value, ca.SX):
             return value
-        result = exchanged(value, first_values)
+        result = substitute_by_name(value, first_values)
         return float(result) if result.is_constant() else result
 
     def substitute_signal(value: Any) -> Any:
-        if not choices_in([value]):
+        if not collect_choices([value]):
             return value
-        edges = edges_of(candidate, value, start)
+        edges = piece_edges(candidate, value, start)
         substitutions = [{n: v[min(j, v.size - 1)] for n, v in numbers.items()} for j in range(edges.size - 1)]
-        piece_values = [exchanged(value, substitution) for substitution in substitutions]
+        piece_values = [substitute_by_name(value, substitution) for substitution in substitutions]
         return Input.piecewise_constant(edges[:-1], [float(v) for v in piece_values]) if len(piece_values) > 1 else float(piece_values[0])
 
     def substitute_event(old_event: Any) -> Any:
@@ -180,12 +180,12 @@ def _each(values: Mapping[str, Any], function: Callable[[Any], Any]) -> dict[str
     return {name: function(value) for name, value in values.items()}
 
 
-def chosen_in(candidate: Candidate, numbers: Mapping[str, Array]) -> dict[str, Any]:
+def chosen_values(candidate: Candidate, numbers: Mapping[str, Array]) -> dict[str, Any]:
     """Return the chosen values by their place: a number, or (pieces,) for a piecewise input."""
     values_by_location: dict[str, Any] = {}
-    for location, value in places_of(candidate).items():
-        size = max(c.pieces for c in choices_in([value]))
-        expressions = [exchanged(value, {n: v[min(j, v.size - 1)] for n, v in numbers.items()}) for j in range(size)]
+    for location, value in choice_locations(candidate).items():
+        size = max(c.pieces for c in collect_choices([value]))
+        expressions = [substitute_by_name(value, {n: v[min(j, v.size - 1)] for n, v in numbers.items()}) for j in range(size)]
         piece_values = np.array([float(v) if v.is_constant() else np.nan for v in expressions])
         values_by_location[location] = piece_values if size > 1 else float(piece_values[0])
     return values_by_location

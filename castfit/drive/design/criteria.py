@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Tangent:
+class CriterionLinearization:
     """Value of a criterion at M, its smoothed value for a step, and the tangent that bounds it from below.
 
     value : f itself;  smooth : the function that is minimised, f but for E
@@ -62,7 +62,7 @@ class InformationCriterion(ABC):
         """Return f of matrices (..., n, n), infinite where they are singular."""
 
     @abstractmethod
-    def tangent(self, M: Array, M0: Array, nu: float) -> Tangent | None:
+    def tangent(self, M: Array, M0: Array, nu: float) -> CriterionLinearization | None:
         """Return the criterion at M, smoothed by nu where it has kinks; None where M is singular."""
 
     @abstractmethod
@@ -91,7 +91,7 @@ class DCriterion(InformationCriterion):
             return -log_det
         return np.where(np.isfinite(log_det), _log_det(M[..., :q, :q]), 0.0) - log_det
 
-    def tangent(self, M: Array, M0: Array, nu: float) -> Tangent | None:
+    def tangent(self, M: Array, M0: Array, nu: float) -> CriterionLinearization | None:
         """See the module; M_22 comes first, so that its Cholesky factor is a part of L."""
         L = _cholesky(M)
         if L is None:
@@ -109,7 +109,7 @@ class DCriterion(InformationCriterion):
             A = J @ inverse.T
             return np.einsum("Nki,Nki->Ni", A[:, :, i], A[:, :, j]) * weight
 
-        return Tangent(value, value, G, value + float(np.sum(G * (M - M0))), curvature)
+        return CriterionLinearization(value, value, G, value + float(np.sum(G * (M - M0))), curvature)
 
     def efficiency(self, value: float, bound: float) -> float:
         """Return (det M / det M*)^(1/n): how many measurements of the best design are worth one of this."""
@@ -134,7 +134,7 @@ class ACriterion(InformationCriterion):
             squares = np.sum(np.linalg.solve(L, np.broadcast_to(self.K, (*M.shape[:-2], *self.K.shape))) ** 2, (-2, -1))
         return np.where(regular, squares, np.inf)
 
-    def tangent(self, M: Array, M0: Array, nu: float) -> Tangent | None:
+    def tangent(self, M: Array, M0: Array, nu: float) -> CriterionLinearization | None:
         """Compute the tangent at M, with the rows V_i = sqrt 2 (L^-1 J_i') (J_i M^-1 K).
 
         Return None if M is singular.
@@ -150,7 +150,7 @@ class ACriterion(InformationCriterion):
             A = solve_triangular(L, J.reshape(-1, J.shape[2]).T, lower=True).T.reshape(J.shape)
             return np.sqrt(2.0) * np.einsum("Nki,Nkq->Niq", A, J @ X).reshape(len(J), -1)
 
-        return Tangent(value, value, G, value + float(np.sum(G * (M - M0))), curvature)
+        return CriterionLinearization(value, value, G, value + float(np.sum(G * (M - M0))), curvature)
 
     def efficiency(self, value: float, bound: float) -> float:
         """Return the quotient of the variances."""
@@ -172,7 +172,7 @@ class ECriterion(InformationCriterion):
         """Return -lambda_min(M)."""
         return np.asarray(-np.linalg.eigvalsh(M)[..., 0], dtype=float)
 
-    def tangent(self, M: Array, M0: Array, nu: float) -> Tangent | None:
+    def tangent(self, M: Array, M0: Array, nu: float) -> CriterionLinearization | None:
         """Compute the smoothed tangent: t solves nu tr (M - t I)^-1 = 1 and is eliminated from the Hessian by d =
         svec((M - t I)^-1).
         """
@@ -195,7 +195,7 @@ class ECriterion(InformationCriterion):
             return np.sqrt(nu) * (Q[:, 1:] - np.outer(Q @ v, v[1:]))
 
         smooth = -float(t) - nu * float(np.log(distances).sum())
-        return Tangent(-float(values[0]), smooth, Z, -float(np.sum(Z * M0)), curvature)
+        return CriterionLinearization(-float(values[0]), smooth, Z, -float(np.sum(Z * M0)), curvature)
 
     def efficiency(self, value: float, bound: float) -> float:
         """Return the quotient of the least eigenvalues."""

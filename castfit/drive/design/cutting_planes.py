@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.optimize import linprog
 
-from castfit.drive.design.interior_point import DesignGoal, GoalTangent, Offers, RelaxedDesign, bound_at
+from castfit.drive.design.interior_point import DesignGoal, GoalTangent, CandidatePool, RelaxedDesign, optimality_bound
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index, Mask
@@ -45,8 +45,8 @@ class PlanesOptimum:
     y: Array
 
 
-def highest(
-    c: Array, d: Array, pool: Offers, group: Index | None = None, p: Array | None = None
+def maximize_below_planes(
+    c: Array, d: Array, pool: CandidatePool, group: Index | None = None, p: Array | None = None
 ) -> PlanesOptimum | None:
     """Return the highest point below planes c (K,), d (K, N); None where rounding prevents it."""
     p, K, m = np.ones(1) if p is None else p, len(c), len(pool.b)
@@ -67,7 +67,7 @@ def highest(
     return PlanesOptimum(w, t * unit, -float(result.fun) * unit, q, y * unit)
 
 
-def sharpened(goal: DesignGoal, pool: Offers, solution: RelaxedDesign, support: Index, tolerance: float) -> RelaxedDesign:
+def refine_by_planes(goal: DesignGoal, pool: CandidatePool, solution: RelaxedDesign, support: Index, tolerance: float) -> RelaxedDesign:
     """Return a better design, and a better bound of all others; `support` are candidates that are likely in the best one.
 
     tolerance : of the gap, absolute
@@ -82,12 +82,12 @@ def sharpened(goal: DesignGoal, pool: Offers, solution: RelaxedDesign, support: 
             d[sample == s] = np.sum((pool.J[s] @ v[sample == s].T) ** 2, axis=1).T
         c = np.einsum("ki,kij,kj->k", v, pool.M0[sample], v) + offsets[sample]
         group: Index = sample if p.size > 1 else np.zeros(sample.size, dtype=np.intp)
-        optimum = highest(c, d[:, support], pool.only(support), group, p)
+        optimum = maximize_below_planes(c, d[:, support], pool.only(support), group, p)
         if optimum is None:
             break
         q = optimum.q * (p / np.maximum(np.bincount(group, optimum.q, p.size), 1e-300))[group]
         h = q @ d - pool.price
-        new_bound = bound_at(GoalTangent(0.0, 0.0, -h, np.empty((pool.count, 0)), h, -float(q @ c)), pool, optimum.y)
+        new_bound = optimality_bound(GoalTangent(0.0, 0.0, -h, np.empty((pool.count, 0)), h, -float(q @ c)), pool, optimum.y)
         if new_bound > bound:
             bound, best = new_bound, replace(best, sensitivity=h, y=optimum.y)
         is_retained = (q > _LEAST) | (q.size <= _KEPT)

@@ -17,21 +17,21 @@ from castfit._support.arguments import (
     is_count,
     is_one_of,
     is_within,
-    items,
-    kept,
+    read_sequence,
+    as_reusable,
     option_mistakes,
     rng_mistakes,
-    text,
+    shorten_repr,
 )
 from castfit._support.arrays import Array, Index, Mask
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.public_names import public
-from castfit._support.reprs import listed
-from castfit._support.status import InputError, check, suggest
-from castfit._support.time_limit import Stopped, watched
+from castfit._support.reprs import join_limited
+from castfit._support.status import InputError, raise_if_mistakes, suggest
+from castfit._support.time_limit import StopRequested, with_deadline
 from castfit.drive.design.best_choices import ChoiceSearch, chosen_design, path_constraints
 from castfit.drive.design.candidate import Candidate
-from castfit.drive.design.choices import choices_of, places_of
+from castfit.drive.design.choices import candidate_choices, choice_locations
 from castfit.drive.design.criteria import (
     ACriterion,
     DCriterion,
@@ -39,14 +39,14 @@ from castfit.drive.design.criteria import (
     InformationCriterion,
     standard_deviations,
 )
-from castfit.drive.design.discrimination import Discrimination, discriminated
-from castfit.drive.design.exact import exact as exact_design
-from castfit.drive.design.interior_point import DesignGoal, Offers, RelaxedDesign, relaxed
-from castfit.drive.design.knowledge import UNKNOWN, Knowledge, knowledge
+from castfit.drive.design.discrimination import Discrimination, discriminating_design
+from castfit.drive.design.exact import exact_design as exact_design
+from castfit.drive.design.interior_point import DesignGoal, CandidatePool, RelaxedDesign, relaxed_design
+from castfit.drive.design.knowledge import UNKNOWN, DesignInformation, build_design_information
 from castfit.drive.design.proposal import Design, deviations, remarks_of
-from castfit.drive.design.purchases import Purchases, purchases
+from castfit.drive.design.purchases import CandidateSelection, build_selection
 from castfit.drive.design.simple_schedules import EQUIDISTANT, simple_designs
-from castfit.drive.design.times_between import moved_times
+from castfit.drive.design.times_between import shift_times
 from castfit.drive.population.result import MixedEffectsResult
 from castfit.drive.population.spec import Population
 from castfit.drive.uncertainty.profile.predictions import OutputAt
@@ -182,19 +182,19 @@ def design(
         ("max_time", max_time, is_within(max_time, 1e-300), "give positive seconds"),
     )
     mistakes += [*flag_mistakes(worst=worst, exact=exact), *rng_mistakes(rng)]
-    candidate_list = [candidates] if isinstance(candidates, Candidate) else items(candidates) or []
+    candidate_list = [candidates] if isinstance(candidates, Candidate) else read_sequence(candidates) or []
     if not candidate_list or not all(isinstance(c, Candidate) for c in candidate_list):
-        invalid_text = ", ".join(text(c) for c in candidate_list if not isinstance(c, Candidate))
-        message = f"candidates contain {invalid_text}" if invalid_text else f"candidates are {text(candidates)}"
-        check("design", [f"{message}; give Candidate(...), or a list of them", *mistakes])
+        invalid_text = ", ".join(shorten_repr(c) for c in candidate_list if not isinstance(c, Candidate))
+        message = f"candidates contain {invalid_text}" if invalid_text else f"candidates are {shorten_repr(candidates)}"
+        raise_if_mistakes("design", [f"{message}; give Candidate(...), or a list of them", *mistakes])
     if not (is_one_of(criterion, "D", "A", "E") or isinstance(criterion, (VarianceOf, Discrimination))):
-        mistakes.append(f"criterion is {text(criterion)}; expected 'D', 'A', 'E' or cf.variance_of(...)")
+        mistakes.append(f"criterion is {shorten_repr(criterion)}; expected 'D', 'A', 'E' or cf.variance_of(...)")
     is_bounded = is_one_of(criterion, "D", "A") or isinstance(criterion, VarianceOf)  # E and T grow as fast as what is spent
     is_priced = is_bounded and is_within(price, 0.0, 1e300, strictly=True)
     is_population = population is not None or isinstance(known, MixedEffectsResult)
     if samples is not None and (is_population or not hasattr(known, "thetas")):
         mistakes.append("samples= has an effect only for a sample or bootstrap result; pass cf.sample(result), or remove samples=")
-    choices, over = choices_of(candidate_list, mistakes), kept(over)
+    choices, over = candidate_choices(candidate_list, mistakes), as_reusable(over)
     if is_population:
         unsupported = {"worst=True": worst, "distinct=": distinct is not None, "cf.choose": choices,
                    "cf.discriminate(...)": isinstance(criterion, Discrimination)}  # fmt: skip
@@ -206,15 +206,15 @@ def design(
             if c.per_subject is not None
         ]
 
-    def build_at_choices(numbers: Mapping[str, Array]) -> tuple[Knowledge, Any]:
+    def build_at_choices(numbers: Mapping[str, Array]) -> tuple[DesignInformation, Any]:
         if is_population:
             from castfit.drive.design.populations import population_knowledge
 
-            check("design", mistakes if choices else [])
-            information: Knowledge = population_knowledge(known, population, candidate_list, mistakes)
+            raise_if_mistakes("design", mistakes if choices else [])
+            information: DesignInformation = population_knowledge(known, population, candidate_list, mistakes)
         else:
-            information = knowledge(known, candidate_list, mistakes, samples=samples or 100, choice_values=numbers)
-        return information, purchases(information, budget, float(price), distinct, mistakes, priced=is_priced)
+            information = build_design_information(known, candidate_list, mistakes, samples=samples or 100, choice_values=numbers)
+        return information, build_selection(information, budget, float(price), distinct, mistakes, priced=is_priced)
 
     information, selection = build_at_choices({c.name: c.middle for c in choices})
     mistakes += _choice_mistakes(
@@ -231,15 +231,15 @@ def design(
     if discrimination is not None and (over is not None or worst or len(information.thetas) > 1):
         mistakes.append("discriminate needs a Result or a Problem, without over= and worst=; remove these")
     information_criterion = None if discrimination is not None else _criterion(information, criterion, over, mistakes)
-    check("design", mistakes)
+    raise_if_mistakes("design", mistakes)
     assert selection is not None
     generator = np.random.default_rng(rng)
-    with watched(max_time) as watch:
+    with with_deadline(max_time) as watch:
 
         def stop() -> bool:
             return watch.cause is not None
 
-        def optimize_samples(information: Knowledge, selection: Purchases) -> Design:
+        def optimize_samples(information: DesignInformation, selection: CandidateSelection) -> Design:
             assert information_criterion is not None
             return _designed(information, selection, information_criterion, over, worst=worst, exact=exact, rng=generator, stop=stop)
 
@@ -252,10 +252,10 @@ def design(
 
 
 def _choice_mistakes(
-    information: Knowledge, candidates: Sequence[Candidate], criterion: Any, options: Mapping[str, Any]
+    information: DesignInformation, candidates: Sequence[Candidate], criterion: Any, options: Mapping[str, Any]
 ) -> list[str]:
     """List what does not go with choices, or not without them."""
-    starts, labels = options["starts"], [n for n, c in zip(information.labels, candidates, strict=True) if places_of(c)]
+    starts, labels = options["starts"], [n for n, c in zip(information.labels, candidates, strict=True) if choice_locations(c)]
     mistakes = option_mistakes(("starts", starts, starts is None or is_count(starts, 1), "give a positive integer"))
     if not labels:
         remedy = "no candidate contains cf.choose(low, high); add one, or remove the argument"
@@ -271,12 +271,12 @@ def _choice_mistakes(
 
 
 def _against(
-    information: Knowledge, selection: Purchases, criterion: Discrimination, *, exact: bool, rng: np.random.Generator, stop: Any
+    information: DesignInformation, selection: CandidateSelection, criterion: Discrimination, *, exact: bool, rng: np.random.Generator, stop: Any
 ) -> Design:
     """Return the design that tells the model from rivals."""
-    result = discriminated(information, selection, criterion, exact=exact, rng=rng, stop=stop)
+    result = discriminating_design(information, selection, criterion, exact=exact, rng=rng, stop=stop)
     if -result.relaxed.bound <= _ALIKE:
-        check("design", ["a competing model predicts the same at all candidates; add other conditions, or remove this model"])
+        raise_if_mistakes("design", ["a competing model predicts the same at all candidates; add other conditions, or remove this model"])
     simple = {name: (simple_counts, value / -result.relaxed.bound) for name, (simple_counts, value) in result.simple.items()}
     remark = f"The best of {result.fits} fits of the nearest competing model has an expected misfit of chi2 = {result.value:.4g} beyond the noise"
     if EQUIDISTANT in result.simple:
@@ -288,8 +288,8 @@ def _against(
 
 
 def _proposed(
-    information: Knowledge,
-    selection: Purchases,
+    information: DesignInformation,
+    selection: CandidateSelection,
     goal: DesignGoal,
     solution: RelaxedDesign,
     counts: Array,
@@ -321,8 +321,8 @@ def _proposed(
 
 
 def _designed(
-    information: Knowledge,
-    selection: Purchases,
+    information: DesignInformation,
+    selection: CandidateSelection,
     criterion: InformationCriterion,
     over: Any,
     *,
@@ -337,31 +337,31 @@ def _designed(
     if information.subjects:
         from castfit.drive.design import populations as groups
 
-        information, selection = groups.scheduled(information, selection, goal, order, rng, stop)
+        information, selection = groups.select_schedules(information, selection, goal, order, rng, stop)
     pool = selection.offers.ordered(order)
     _require_determined(information, goal, pool, order)
     if worst:
-        goal, pool = _worst(goal, pool, stop)
-    solution = relaxed(goal, pool, stop=stop)
+        goal, pool = _maximin_goal(goal, pool, stop)
+    solution = relaxed_design(goal, pool, stop=stop)
     for b in _SOFT[1:] if worst and solution is not None and not isinstance(criterion, ECriterion) else ():
         goal = replace(goal, b=b)
         assert solution is not None
-        solution = relaxed(goal, pool, start=solution.w, stop=stop) or solution
+        solution = relaxed_design(goal, pool, start=solution.w, stop=stop) or solution
     if solution is None:
         raise InputError("design", ["the information matrix of all candidates is singular; add candidates"])
     # What is left of weights where nothing is measured says nothing, and is not listed.
     counts = np.where(solution.w > _UNUSED * solution.w.max(), solution.w, 0.0)
     if exact:
         counts = exact_design(goal, pool, selection.at, solution.w, rng=rng, stop=stop)
-        with suppress(Stopped):
-            shift_selection = groups.moved_schedules if groups else moved_times
+        with suppress(StopRequested):
+            shift_selection = groups.moved_schedules if groups else shift_times
             improvement = None if worst else shift_selection(information, selection, goal, counts, order)
             selection, pool = (selection, pool) if improvement is None else improvement
 
     def evaluate_goal(counts: Array) -> float:
         return float(goal.values(pool.information(counts)) + pool.price @ counts)
 
-    information = groups.told(information, counts) if groups else information
+    information = groups.name_schedules(information, counts) if groups else information
     _require_reached(information, goal, pool, counts, exact=exact)
     simple = simple_designs(information, selection, counts) if exact else {}
     bound = min(solution.bound, evaluate_goal(counts))
@@ -372,12 +372,12 @@ def _designed(
     )  # fmt: skip
 
 
-def _criterion(information: Knowledge, criterion: Any, over: Any, mistakes: list[str]) -> InformationCriterion | None:
+def _criterion(information: DesignInformation, criterion: Any, over: Any, mistakes: list[str]) -> InformationCriterion | None:
     """Return the criterion in the order of `_order`; None where something is wrong."""
     names = information.quantities
-    over_names = [over] if isinstance(over, str) else items(over) if over is not None else list(names)
+    over_names = [over] if isinstance(over, str) else read_sequence(over) if over is not None else list(names)
     if over_names is None or not over_names or not all(isinstance(n, str) for n in over_names):
-        mistakes.append(f"over is {text(over)}; expected names of quantities")
+        mistakes.append(f"over is {shorten_repr(over)}; expected names of quantities")
         return None
     mistakes += [f"over names '{n}': {suggest(n, names)}" for n in over_names if n not in names]
     if over is not None and (isinstance(criterion, VarianceOf) or is_one_of(criterion, "E")):
@@ -402,7 +402,7 @@ def _criterion(information: Knowledge, criterion: Any, over: Any, mistakes: list
     return ECriterion(n)
 
 
-def _gradient(information: Knowledge, target: Any, mistakes: list[str]) -> Array | None:
+def _gradient(information: DesignInformation, target: Any, mistakes: list[str]) -> Array | None:
     """Compute the derivatives of a quantity, expression or prediction by relative changes, (n_u,).
 
     Return None after a mistake.
@@ -423,7 +423,7 @@ def _gradient(information: Knowledge, target: Any, mistakes: list[str]) -> Array
     return information.slopes(label, np.array([float(target.time)]), [target.output])[1][0, 0]
 
 
-def _order(information: Knowledge, criterion: InformationCriterion, over: Any) -> Index:
+def _order(information: DesignInformation, criterion: InformationCriterion, over: Any) -> Index:
     """Return the order of quantities in which a criterion takes them: nuisance first, where there is any."""
     if not isinstance(criterion, DCriterion) or not criterion.nuisance:
         return np.arange(len(information.names))
@@ -433,7 +433,7 @@ def _order(information: Knowledge, criterion: InformationCriterion, over: Any) -
     return np.argsort(is_relevant, kind="stable")
 
 
-def _require_determined(information: Knowledge, goal: DesignGoal, pool: Offers, order: Index) -> None:
+def _require_determined(information: DesignInformation, goal: DesignGoal, pool: CandidatePool, order: Index) -> None:
     """Refuse what even all candidates together cannot do."""
     cap = np.where(np.isfinite(pool.u), pool.u, 1.0)
     best_deviations = standard_deviations(pool.information(cap)).max(axis=0)[np.argsort(order)]
@@ -448,9 +448,9 @@ def _require_determined(information: Knowledge, goal: DesignGoal, pool: Offers, 
             remedy = "offer other times, outputs or conditions"
             raise InputError("design", [f"the candidates add no information; {remedy}"])
         return
-    messages = [f"no candidate depends on {listed(names[is_unknown & has_no_effect])}"] if (is_unknown & has_no_effect).any() else []
+    messages = [f"no candidate depends on {join_limited(names[is_unknown & has_no_effect])}"] if (is_unknown & has_no_effect).any() else []
     if (is_unknown & ~has_no_effect).any():
-        messages.append(f"the candidates cannot distinguish {listed(names[is_unknown & ~has_no_effect])} from other quantities")
+        messages.append(f"the candidates cannot distinguish {join_limited(names[is_unknown & ~has_no_effect])} from other quantities")
     remedy = "add other outputs or conditions, fix it (Parameter(fixed=True)), or exclude it with over="
     raise InputError("design", [f"{message}; {remedy}" for message in messages])
 
@@ -464,7 +464,7 @@ def _matter(criterion: InformationCriterion, n: int) -> Mask:
     return np.ones(n, dtype=bool)
 
 
-def _require_reached(information: Knowledge, goal: DesignGoal, pool: Offers, counts: Array, *, exact: bool) -> None:
+def _require_reached(information: DesignInformation, goal: DesignGoal, pool: CandidatePool, counts: Array, *, exact: bool) -> None:
     """Raise an InputError if the counts do not determine the quantities that the criterion needs."""
     is_relevant = _matter(goal.criterion, len(information.names))
     is_unknown = is_relevant & (standard_deviations(pool.information(counts)).max(axis=0) > UNKNOWN)
@@ -487,11 +487,11 @@ def _require_reached(information: Knowledge, goal: DesignGoal, pool: Offers, cou
     raise InputError("design", [f"{purchase_text} not enough for {demand_text}; {remedy}"])
 
 
-def _worst(goal: DesignGoal, pool: Offers, stop: Any) -> tuple[DesignGoal, Offers]:
+def _maximin_goal(goal: DesignGoal, pool: CandidatePool, stop: Any) -> tuple[DesignGoal, CandidatePool]:
     """Return the goal of the least efficiency: each sample beside its own best design, in units of it."""
     best_values = np.zeros(len(pool.J))
     for s in range(best_values.size):
-        sample_design = relaxed(goal, replace(pool, J=pool.J[s : s + 1], M0=pool.M0[s : s + 1]), 1e-6, stop=stop)
+        sample_design = relaxed_design(goal, replace(pool, J=pool.J[s : s + 1], M0=pool.M0[s : s + 1]), 1e-6, stop=stop)
         if sample_design is None:
             raise InputError("design", ["at one of the samples the information matrix of the candidates is singular; add candidates"])
         best_values[s] = sample_design.value

@@ -5,7 +5,7 @@ The model that is known predicts y1; the rival comes as near as it can, and the 
     max_w min_theta2  T(w, theta2),    T = c(theta2) + sum_i w_i d_i(theta2),    d_i = ((y1_i - y2_i(theta2)) / s_i)^2
 
 with c from values that were measured already; y are on the axis on which errors are those of the noise, and d times its
-information on the mean (`_apart`).  Where spreads differ, d_i is twice the Kullback-Leibler divergence
+information on the mean (`_misfit_roots`).  Where spreads differ, d_i is twice the Kullback-Leibler divergence
 (Lopez-Fidalgo, Tommasi and Trandafir 2007).  Each fit of the rival to noise-free y1 gives a plane above the minimum:
 
     T(v) <= c_k + d_k'v  for all designs v
@@ -24,25 +24,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.optimize import least_squares
 
-from castfit._support.arguments import text
+from castfit._support.arguments import shorten_repr
 from castfit._support.arrays import Array
 from castfit._support.public_names import public
-from castfit._support.status import InputError, check
+from castfit._support.status import InputError, raise_if_mistakes
 from castfit.densities.noise.counts import NegativeBinomial, Poisson
 from castfit.densities.noise.gaussian import LogNormal
 from castfit.drive.design.criteria import ECriterion
-from castfit.drive.design.cutting_planes import highest
-from castfit.drive.design.exact import exact as exact_design
-from castfit.drive.design.interior_point import DesignGoal, Offers, RelaxedDesign
-from castfit.drive.design.knowledge import Knowledge, informations, knowledge, seen, steepness, told_rows
+from castfit.drive.design.cutting_planes import maximize_below_planes
+from castfit.drive.design.exact import exact_design as exact_design
+from castfit.drive.design.interior_point import DesignGoal, CandidatePool, RelaxedDesign
+from castfit.drive.design.knowledge import DesignInformation, informations, build_design_information, censoring_share, transform_slope, information_rows
 from castfit.drive.design.simple_schedules import simple_designs
 from castfit.problem.problem import Problem
 from castfit.result.result import Result
 
 if TYPE_CHECKING:
     from castfit.densities.noise.density import Noise
-    from castfit.drive.design.purchases import Purchases
-    from castfit.simulate.output_sensitivities import Responses
+    from castfit.drive.design.purchases import CandidateSelection
+    from castfit.simulate.output_sensitivities import OutputSensitivities
 
 _ROUNDS = 60
 _TOLERANCE = 1e-5  # of the gap, relative to the bound
@@ -97,9 +97,9 @@ def discriminate(*rivals: Result | Problem) -> Discrimination:
     (array([0.5, 8. ]), array([1, 2]))
     """
     arguments: tuple[Any, ...] = rivals
-    mistakes = [text(r) for r in arguments if not isinstance(r, (Result, Problem))]
+    mistakes = [shorten_repr(r) for r in arguments if not isinstance(r, (Result, Problem))]
     mistakes = [f"a competing model is {value_text}; expected a Result or a Problem" for value_text in mistakes]
-    check("discriminate", mistakes or ([] if rivals else ["no competing model was passed; expected a Result or a Problem"]))
+    raise_if_mistakes("discriminate", mistakes or ([] if rivals else ["no competing model was passed; expected a Result or a Problem"]))
     return Discrimination(rivals)
 
 
@@ -116,12 +116,12 @@ class DiscriminatingDesign:
 
 
 @dataclass(eq=False)
-class _Rival:
+class _RivalModel:
     """A rival model beside the one that is known: its misfit, and the best fits so far."""
 
-    known: Knowledge
-    bought: Purchases
-    rival: Knowledge
+    known: DesignInformation
+    bought: CandidateSelection
+    rival: DesignInformation
     measured: bool
     spreads: bool
     rng: np.random.Generator
@@ -129,7 +129,7 @@ class _Rival:
     fits: int = 0
 
     @cached_property
-    def _predicted(self) -> dict[str, Responses]:
+    def _predicted(self) -> dict[str, OutputSensitivities]:
         """Predictions of the known model at the measured times, by experiment."""
         information = self.known
         return {
@@ -151,8 +151,8 @@ class _Rival:
                 if observable is None or not rows.size:
                     continue
                 arguments = (information.posed, condition, j, prediction, time_indices[rows], points.sigma[rows, j], information.sigmas)
-                mu, deviation, sigma, _ = told_rows(*arguments)
-                root, slope = _apart(observable.noise, mu, deviation, sigma, rival_prediction.values[time_indices[rows], j], rival_prediction.slopes[time_indices[rows], j])
+                mu, deviation, sigma, _ = information_rows(*arguments)
+                root, slope = _misfit_roots(observable.noise, mu, deviation, sigma, rival_prediction.values[time_indices[rows], j], rival_prediction.slopes[time_indices[rows], j])
                 data_roots.append(root)
                 data_slopes.append(slope)
         root_pairs = [self._roots(k, rival) for k in range(len(information.candidates))]
@@ -164,13 +164,13 @@ class _Rival:
         roots, derivatives = (np.concatenate(part) for part in zip(*free_pairs, strict=True))
         return np.concatenate(data_roots), roots, np.concatenate(data_slopes), derivatives
 
-    def _roots(self, k: int, rival: Knowledge) -> tuple[Array, Array]:
+    def _roots(self, k: int, rival: DesignInformation) -> tuple[Array, Array]:
         """Return per purchase of candidate k the roots of d, (n, values), and their derivatives by theta."""
         values = self.bought.values[0][k]
         rival_values = rival.values(k, values.times, outputs=values.outputs)
         by_theta = rival_values.rows[:, :, 0][..., rival.of] / rival.units[rival.of] * rival_values.s[..., None]
         parts = [
-            _apart(observable.noise, values.mu[:, j], values.s[:, j], values.sigma[:, j], rival_values.mu[:, j], by_theta[:, j])
+            _misfit_roots(observable.noise, values.mu[:, j], values.s[:, j], values.sigma[:, j], rival_values.mu[:, j], by_theta[:, j])
             for j, observable in enumerate(self.known.observed(k, output) for output in values.outputs)
             if observable is not None
         ]
@@ -234,9 +234,9 @@ class _Rival:
         return 2.0 * float(best_fit.cost), float(data_roots @ data_roots), np.sum(candidate_roots**2, axis=1)
 
 
-def discriminated(
-    information: Knowledge,
-    selection: Purchases,
+def discriminating_design(
+    information: DesignInformation,
+    selection: CandidateSelection,
     criterion: Discrimination,
     *,
     exact: bool,
@@ -260,7 +260,7 @@ def discriminated(
         current_value = find_nearest(w)
         value, best = (current_value, w) if current_value > value else (value, best)
         d = np.array([d for _, d in planes])
-        optimum = highest(np.array([c for c, _ in planes]), d, pool)
+        optimum = maximize_below_planes(np.array([c for c, _ in planes]), d, pool)
         if optimum is None:
             break
         solution = RelaxedDesign(best, -value, -optimum.value, optimum.q @ d, optimum.y, len(planes))
@@ -269,14 +269,14 @@ def discriminated(
         w = optimum.w if k % 2 == 0 else 0.5 * (optimum.w + best)
     counts = best
     if exact:
-        counts, value = _whole(pool, selection, best, planes, find_nearest, rng, stop)
+        counts, value = _exact_design(pool, selection, best, planes, find_nearest, rng, stop)
     simple = simple_designs(information, selection, counts) if exact else {}
     simple_values = {name: (simple_counts, find_nearest(simple_counts)) for name, simple_counts in simple.items()}
     return DiscriminatingDesign(counts, value, solution, DesignGoal(ECriterion(1)), simple_values, sum(r.fits for r in rivals))
 
 
-def _whole(
-    pool: Offers, selection: Purchases, best: Array, planes: list[tuple[float, Array]], find_nearest: Any, rng: Any, stop: Any
+def _exact_design(
+    pool: CandidatePool, selection: CandidateSelection, best: Array, planes: list[tuple[float, Array]], find_nearest: Any, rng: Any, stop: Any
 ) -> tuple[Array, float]:
     """Return whole numbers, by exchange below all planes, until the rival's fit there meets them.
 
@@ -297,7 +297,7 @@ def _whole(
     return counts, value
 
 
-def _apart(noise: Noise, mu: Array, deviation: Array, sigma: Array, rival_mu: Array, slope: Array) -> tuple[Array, Array]:
+def _misfit_roots(noise: Noise, mu: Array, deviation: Array, sigma: Array, rival_mu: Array, slope: Array) -> tuple[Array, Array]:
     """Return roots of d (n,), and derivatives (n, n_theta), where the rival's `rival_mu` moves by `slope`.
 
     On the axis on which errors are those of the noise, by the information on the mean that limits of detection leave;
@@ -306,11 +306,11 @@ def _apart(noise: Noise, mu: Array, deviation: Array, sigma: Array, rival_mu: Ar
     if isinstance(noise, (Poisson, NegativeBinomial)):
         return (mu - rival_mu) / deviation, -slope / deviation[:, None]
     rival_mu = np.maximum(rival_mu, _POSITIVE) if isinstance(noise, LogNormal) else rival_mu
-    factor = np.sqrt(informations(noise)[0] * seen(noise, mu, sigma))
-    return factor * noise.error(mu, sigma, rival_mu), -slope * (factor * steepness(noise, rival_mu) / sigma)[:, None]
+    factor = np.sqrt(informations(noise)[0] * censoring_share(noise, mu, sigma))
+    return factor * noise.error(mu, sigma, rival_mu), -slope * (factor * transform_slope(noise, rival_mu) / sigma)[:, None]
 
 
-def _rival(information: Knowledge, selection: Purchases, source: Any, rng: np.random.Generator) -> _Rival:
+def _rival(information: DesignInformation, selection: CandidateSelection, source: Any, rng: np.random.Generator) -> _RivalModel:
     """Pose the rival with the same candidates; where its own spreads do not move, the accuracy is that of the model."""
     from castfit.drive.design.candidate import with_fields
 
@@ -318,22 +318,22 @@ def _rival(information: Knowledge, selection: Purchases, source: Any, rng: np.ra
     problem: Any = source.problem if isinstance(source, Result) else source
     outputs = {o for c in information.candidates for o in c.outputs}
     missing_outputs = [o for o in sorted(outputs) if problem is not None and o not in problem.own_model.output_names]
-    check("discriminate", [f"the competing model has no output '{o}'; add an output with this name" for o in missing_outputs])
+    raise_if_mistakes("discriminate", [f"the competing model has no output '{o}'; add an output with this name" for o in missing_outputs])
     pairs = zip(information.candidates, information.labels, strict=True)
     rival_candidates = [with_fields(c, name=label, sigma={"": 1.0}, cost=1.0) for c, label in pairs]
-    rival = knowledge(source, rival_candidates, mistakes, samples=1, where="discriminate")
+    rival = build_design_information(source, rival_candidates, mistakes, samples=1, where="discriminate")
     names = {c.name for c in rival.posed.conditions}
     measured = information.fitted and rival.fitted
     if measured and not {c.name for c in information.posed.conditions} <= names:
-        check("discriminate", ["the competing model was fitted to other experiments; fit both models to the same data"])
-    spreads = any(_computed(information, k) for k in range(len(rival_candidates)))
+        raise_if_mistakes("discriminate", ["the competing model was fitted to other experiments; fit both models to the same data"])
+    spreads = any(_has_parameter_dependent_sigma(information, k) for k in range(len(rival_candidates)))
     if spreads:
         spread_candidates = [with_fields(c, sigma=None) for c in rival_candidates]
-        rival = knowledge(source, spread_candidates, mistakes, samples=1, where="discriminate")
-    return _Rival(information, selection, replace(rival, kept={}), measured, spreads, rng)
+        rival = build_design_information(source, spread_candidates, mistakes, samples=1, where="discriminate")
+    return _RivalModel(information, selection, replace(rival, kept={}), measured, spreads, rng)
 
 
-def _computed(information: Knowledge, k: int) -> bool:
+def _has_parameter_dependent_sigma(information: DesignInformation, k: int) -> bool:
     """Check whether the spread of an output of candidate k depends on the quantities."""
     candidate = information.candidates[k]
     observables = (information.observed(k, n) for n in candidate.outputs if candidate.sigma_of(n) is None)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit.drive.design.interior_point import DesignGoal, Offers, tangent
+from castfit.drive.design.interior_point import DesignGoal, CandidatePool, tangent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ _BETTER = 1e-10  # of a variance, or of its logarithm
 
 
 @dataclass(frozen=True, eq=False)
-class Positions:
+class CandidatePositions:
     """Positions of candidates: those of one `line` (N,) differ in `time` (N,) only.
 
     Used ones are at least `spacing` (N,) apart.
@@ -58,7 +58,7 @@ class Positions:
         return mask
 
 
-def merged(w: Array, positions: Positions) -> Array:
+def merge_adjacent_weights(w: Array, positions: CandidatePositions) -> Array:
     """Return weights whose neighbours in time, up to two steps apart, are put together at their mean."""
     merged_weights = np.zeros_like(w)
     is_used = w > _SUPPORT * max(1e-300, float(w.max()))
@@ -92,10 +92,10 @@ def rounded_weights(w: Array, total: int) -> Array:
     return counts
 
 
-def exact(
+def exact_design(
     goal: DesignGoal,
-    pool: Offers,
-    positions: Positions,
+    pool: CandidatePool,
+    positions: CandidatePositions,
     w: Array,
     *,
     starts: int = 6,
@@ -104,7 +104,7 @@ def exact(
 ) -> Array:
     """Return a design of whole numbers (N,) near weights w (N,) of the relaxed one, the best of several starts."""
     search = _Exchange(goal, pool, positions)
-    weights = merged(w, positions)
+    weights = merge_adjacent_weights(w, positions)
     best = search.improved(search.filled(search.rounded(weights)), stop)
     for k in range(starts):
         if stop():
@@ -121,8 +121,8 @@ def exact(
 @dataclass(frozen=True, eq=False)
 class _Exchange:
     goal: DesignGoal
-    offers: Offers
-    at: Positions
+    offers: CandidatePool
+    at: CandidatePositions
 
     def better(self, value: float, reference: float) -> bool:
         """Check whether one value is below another by more than rounding.
@@ -175,7 +175,7 @@ class _Exchange:
         indices = np.flatnonzero(self._possible(counts))
         if not indices.size:
             return indices, np.empty(0)
-        ridge_pool = Offers(pool.J, pool.M0 + ridge, pool.A, pool.b, pool.u, pool.price)
+        ridge_pool = CandidatePool(pool.J, pool.M0 + ridge, pool.A, pool.b, pool.u, pool.price)
         M = ridge_pool.information(counts)
         if indices.size * len(M) > _ALL:
             size = float(np.abs(self.goal.criterion.values(M)).mean())

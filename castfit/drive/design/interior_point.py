@@ -36,7 +36,7 @@ from castfit.drive.design.criteria import ECriterion
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
-    from castfit.drive.design.criteria import InformationCriterion, Tangent
+    from castfit.drive.design.criteria import InformationCriterion, CriterionLinearization
 
 _SHRINK = 0.15  # of the complementarity: where the next step aims
 _LEAST, _POWER = 1e-3, 0.3  # the same from a good design: the nearer to its end the further; c by itself is lost
@@ -51,14 +51,14 @@ _FEW, _NEARLY = 1e-5, 1e-2  # weight, of the largest; sensitivity, below that of
 _STALLED = 12  # steps without a smaller gap
 
 
-def afforded(A: Array, b: Array) -> Array:
+def max_affordable_counts(A: Array, b: Array) -> Array:
     """Compute the largest affordable count of each candidate alone, (N,), from costs A (m, N) and budgets b (m,)."""
     with np.errstate(divide="ignore"):
         return np.min(np.where(A > 0, b[:, None] / A, np.inf), axis=0, initial=np.inf)
 
 
 @dataclass(frozen=True, eq=False)
-class Offers:
+class CandidatePool:
     """Candidates that can be bought, as information rows, with their costs and budgets.
 
     J (S, N, k, n) : rows of each candidate at each of S samples of the quantities, in relative changes
@@ -86,18 +86,18 @@ class Offers:
         rows = rows.reshape(len(rows), -1, rows.shape[-1])
         return self.M0 + np.swapaxes(rows, 1, 2) @ rows
 
-    def only(self, indices: Index) -> Offers:
+    def only(self, indices: Index) -> CandidatePool:
         """Return some of the candidates."""
         return replace(self, J=self.J[:, indices], A=self.A[:, indices], u=self.u[indices], price=self.price[indices])
 
-    def ordered(self, order: Index) -> Offers:
+    def ordered(self, order: Index) -> CandidatePool:
         """Return the offers with the quantities in another order."""
         return replace(self, J=self.J[..., order], M0=self.M0[:, order][:, :, order])
 
     @property
     def everything(self) -> Array | None:
         """Return as much of each candidate as may be bought, where the budgets allow that and it costs nothing."""
-        cap = np.minimum(self.u, afforded(self.A, self.b))
+        cap = np.minimum(self.u, max_affordable_counts(self.A, self.b))
         return cap if self.fits(cap) and not self.price.any() else None
 
     def fits(self, w: Array) -> bool:
@@ -138,7 +138,7 @@ class GoalTangent:
     offset: float
 
 
-def _tangents(goal: DesignGoal, pool: Offers, w: Array, nu: float) -> list[Tangent] | None:
+def _tangents(goal: DesignGoal, pool: CandidatePool, w: Array, nu: float) -> list[CriterionLinearization] | None:
     """Return the criterion's tangent at each sample; None where the information is singular."""
     pairs = zip(pool.information(w), pool.M0, strict=True)
     linearizations = [goal.criterion.tangent(information, prior_information, nu) for information, prior_information in pairs]
@@ -146,7 +146,7 @@ def _tangents(goal: DesignGoal, pool: Offers, w: Array, nu: float) -> list[Tange
     return regular if len(regular) == len(linearizations) else None
 
 
-def _together(goal: DesignGoal, smooth: Array) -> tuple[Array, float]:
+def _combine_samples(goal: DesignGoal, smooth: Array) -> tuple[Array, float]:
     """Return the weight of each sample, (S,), and the smoothed goal."""
     if goal.best is None:
         return np.full(smooth.size, 1.0 / smooth.size), float(smooth.mean())
@@ -155,14 +155,14 @@ def _together(goal: DesignGoal, smooth: Array) -> tuple[Array, float]:
     return q / q.sum(), float(distances.max() + np.log(q.mean())) / goal.b
 
 
-def tangent(goal: DesignGoal, pool: Offers, w: Array, nu: float, *, curved: bool = True) -> GoalTangent | None:
+def tangent(goal: DesignGoal, pool: CandidatePool, w: Array, nu: float, *, curved: bool = True) -> GoalTangent | None:
     """Return a goal's tangent at w; None where the information is singular."""
     linearizations = _tangents(goal, pool, w, nu)
     if linearizations is None:
         return None
     values = np.array([linearization.value for linearization in linearizations])
     value = float(values.mean() if goal.best is None else (values - goal.best).max())
-    q, smoothed_value = _together(goal, np.array([linearization.smooth for linearization in linearizations]))
+    q, smoothed_value = _combine_samples(goal, np.array([linearization.smooth for linearization in linearizations]))
     H = np.array([np.einsum("Nki,Nki->N", J @ linearization.G, J) for J, linearization in zip(pool.J, linearizations, strict=True)])
     h = q @ H - pool.price
     best = 0.0 if goal.best is None else goal.best
@@ -199,7 +199,7 @@ class RelaxedDesign:
         return self.value - self.bound
 
 
-def bound_at(linearization: GoalTangent, pool: Offers, y: Array) -> float:
+def optimality_bound(linearization: GoalTangent, pool: CandidatePool, y: Array) -> float:
     """Return the certificate: what no design is below, from the tangent at one and prices y >= 0 of the budgets."""
     cost, is_unbounded = y @ pool.A, ~np.isfinite(pool.u)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -211,9 +211,9 @@ def bound_at(linearization: GoalTangent, pool: Offers, y: Array) -> float:
     return linearization.offset - factor * float(pool.b @ y) - float(excess @ pool.u[~is_unbounded])
 
 
-def relaxed(
+def relaxed_design(
     goal: DesignGoal,
-    pool: Offers,
+    pool: CandidatePool,
     tolerance: float = 1e-8,
     start: Array | None = None,
     stop: Callable[[], bool] = bool,
@@ -225,7 +225,7 @@ def relaxed(
     stop : asked before each step
     """
     if (bounded_pool := _with_end(goal, pool)) is not pool:
-        solution = relaxed(goal, bounded_pool, tolerance, start, stop)
+        solution = relaxed_design(goal, bounded_pool, tolerance, start, stop)
         return solution and replace(solution, y=solution.y[:-1])
     solution = _solved(goal, pool, tolerance, start, stop)
     if solution is None or solution.gap <= tolerance * _scale(goal, solution.value) or stop():
@@ -239,22 +239,22 @@ def relaxed(
         w[support] = refined.w
         linearization = tangent(goal, pool, w, refined.mu, curved=False)
         if linearization is not None and linearization.value <= solution.value + tolerance * _scale(goal, solution.value):
-            bound = max(solution.bound, bound_at(linearization, pool, refined.y))
+            bound = max(solution.bound, optimality_bound(linearization, pool, refined.y))
             solution = replace(refined, w=w, bound=bound, sensitivity=linearization.h, steps=solution.steps + refined.steps)
     if isinstance(goal.criterion, ECriterion) and solution.gap > (absolute_tolerance := tolerance * _scale(goal, solution.value)):
-        from castfit.drive.design.cutting_planes import sharpened
+        from castfit.drive.design.cutting_planes import refine_by_planes
 
-        solution = sharpened(goal, pool, solution, support, absolute_tolerance)
+        solution = refine_by_planes(goal, pool, solution, support, absolute_tolerance)
     return solution
 
 
-def _with_end(goal: DesignGoal, pool: Offers) -> Offers:
+def _with_end(goal: DesignGoal, pool: CandidatePool) -> CandidatePool:
     """Return offers with a budget that no best design needs, where it is only its price that ends something.
 
     At the best weights spending is worth its price:  p'w = sum_i w_i tr(G M_i), at most n for D, and the criterion
     itself for A and c, which with its price is no larger than that of any other design.
     """
-    if np.isfinite(np.minimum(pool.u, afforded(pool.A, pool.b))).all() or not (pool.price > 0.0).all():
+    if np.isfinite(np.minimum(pool.u, max_affordable_counts(pool.A, pool.b))).all() or not (pool.price > 0.0).all():
         return pool
     max_cost = float(pool.M0.shape[1])
     if not goal.criterion.logarithmic:
@@ -265,12 +265,12 @@ def _with_end(goal: DesignGoal, pool: Offers) -> Offers:
 
 
 def _solved(
-    goal: DesignGoal, pool: Offers, tolerance: float, start: Array | None, stop: Callable[[], bool]
+    goal: DesignGoal, pool: CandidatePool, tolerance: float, start: Array | None, stop: Callable[[], bool]
 ) -> RelaxedDesign | None:
     """Take the steps."""
     A, b, N = pool.A, pool.b, pool.count
     # Twice what budgets allow, so that these alone bind, and have the whole price.
-    u = np.minimum(pool.u, 2.0 * afforded(A, b))
+    u = np.minimum(pool.u, 2.0 * max_affordable_counts(A, b))
     interior = _inside(A, b, u)
     w: Array = interior if start is None else 0.9 * start + 0.1 * interior
     first_linearization = tangent(goal, pool, w, 1.0, curved=False)
@@ -290,7 +290,7 @@ def _solved(
         linearization = tangent(goal, pool, w, mu)
         if linearization is None:
             break
-        bound = bound_at(linearization, pool, y)
+        bound = optimality_bound(linearization, pool, y)
         if best is None or linearization.value - bound < best.gap or linearization.value < best.value - tolerance * scale:
             n_stalled = 0
             bound = bound if best is None else max(bound, best.bound)
@@ -350,7 +350,7 @@ def _inside(A: Array, b: Array, u: Array) -> Array:
     return 0.5 * np.minimum(u, np.min(shares, axis=0, initial=np.inf))
 
 
-def _barrier(goal: DesignGoal, pool: Offers, w: Array, u: Array, mu: float, smoothed_value: float | None = None) -> float:
+def _barrier(goal: DesignGoal, pool: CandidatePool, w: Array, u: Array, mu: float, smoothed_value: float | None = None) -> float:
     """Return the barrier function, of which the smoothed goal may be known."""
     s = pool.b - pool.A @ w
     if min(w.min(), (u - w).min(), s.min(initial=np.inf)) <= 0.0:
@@ -359,12 +359,12 @@ def _barrier(goal: DesignGoal, pool: Offers, w: Array, u: Array, mu: float, smoo
     return goal_value - mu * float(np.log(w).sum() + np.log(u - w).sum() + np.log(s).sum())
 
 
-def tangent_value(goal: DesignGoal, pool: Offers, w: Array, nu: float) -> float:
+def tangent_value(goal: DesignGoal, pool: CandidatePool, w: Array, nu: float) -> float:
     """Return the smoothed goal alone."""
     linearizations = _tangents(goal, pool, w, nu)
     if linearizations is None:
         return np.inf
-    return _together(goal, np.array([linearization.smooth for linearization in linearizations]))[1] + float(pool.price @ w)
+    return _combine_samples(goal, np.array([linearization.smooth for linearization in linearizations]))[1] + float(pool.price @ w)
 
 
 def _solver(diagonal: Array, V: Array) -> Callable[[Array], Array]:

@@ -23,32 +23,32 @@ import casadi as ca
 import numpy as np
 from scipy.special import log_ndtr, ndtr
 
-from castfit._support.arguments import refused, text
-from castfit._support.reprs import listed
-from castfit._support.status import InputError, check, suggest, unknown_names
+from castfit._support.arguments import describe_rejected, shorten_repr
+from castfit._support.reprs import join_limited
+from castfit._support.status import InputError, raise_if_mistakes, suggest, unknown_names
 from castfit.densities.noise.counts import NegativeBinomial, Poisson
 from castfit.densities.noise.gaussian import Gaussian, LogNormal
 from castfit.densities.noise.robust import HeavyTailed
 from castfit.drive.design.candidate import Candidate, with_fields
-from castfit.drive.design.choices import with_numbers
-from castfit.experiment.events import too_late
+from castfit.drive.design.choices import substitute_choices
+from castfit.experiment.events import is_after_data
 from castfit.experiment.experiment import Experiment, SteadyStart
 from castfit.experiment.measurements import Relative
 from castfit.integrate import IntegratorOptions
 from castfit.problem.parameters import Parameter
 from castfit.problem.problem import Problem
 from castfit.result.result import Result
-from castfit.simulate.output_sensitivities import ResponseFunction, Responses
+from castfit.simulate.output_sensitivities import ResponseFunction, OutputSensitivities
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from castfit._support.arrays import Array, Index, Mask
     from castfit.densities.noise.density import Noise
-    from castfit.drive.design.interior_point import Offers
+    from castfit.drive.design.interior_point import CandidatePool
     from castfit.experiment.events import Happening
     from castfit.problem.compiled_experiments import Condition
-    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.compiled_problem import CompiledProblem
     from castfit.problem.observables import ObservedOutput
     from castfit.problem.quantities import Quantity
 
@@ -84,7 +84,7 @@ class PredictedValues:
 
 
 @dataclass(frozen=True, eq=False)
-class Knowledge:
+class DesignInformation:
     """The problem extended by candidates, at one or several points theta.
 
     problem : whose quantities are wanted;  extended : with an experiment for each candidate, in `labels`
@@ -98,7 +98,7 @@ class Knowledge:
     """
 
     problem: Problem
-    extended: Posed
+    extended: CompiledProblem
     labels: tuple[str, ...]
     names: tuple[str, ...]
     estimate: Array
@@ -115,7 +115,7 @@ class Knowledge:
     kept: dict[tuple[Any, ...], ResponseFunction] | None = None
 
     @cached_property
-    def posed(self) -> Posed:
+    def posed(self) -> CompiledProblem:
         """The problem, worked out, with what the fit assumed of sigmas."""
         return self.problem.posed.assuming(absolute_sigma=self.absolute_sigma)
 
@@ -192,7 +192,7 @@ class Knowledge:
             for j, noise in enumerate(condition.observed):
                 point_indices = np.flatnonzero(points.mask[:, j])
                 if noise is not None and point_indices.size:
-                    block = told_rows(self.posed, condition, j, response, time_indices[point_indices], points.sigma[point_indices, j], self.sigmas)[3]
+                    block = information_rows(self.posed, condition, j, response, time_indices[point_indices], points.sigma[point_indices, j], self.sigmas)[3]
                     rows.append(self._on(block.reshape(-1, block.shape[-1]), self.of))
         J = np.concatenate([*rows, self._equations(theta)])
         return J.T @ J + WEAK * np.eye(n)
@@ -231,7 +231,7 @@ class Knowledge:
                     )
                     raise InputError("design", [f"{self.labels[k]}: {message}"])
             unit_sigmas = (1.0,) * len(self.sigmas)
-            arrays = told_rows(self.extended, condition, j, response, np.arange(times.size), spread, unit_sigmas)
+            arrays = information_rows(self.extended, condition, j, response, np.arange(times.size), spread, unit_sigmas)
             for array, collection in zip(arrays, (mu, s, sigma, rows), strict=True):
                 collection.append(array)
         return np.stack(mu, 1), np.stack(s, 1), np.stack(sigma, 1), np.stack(rows, axis=1)
@@ -254,7 +254,7 @@ class Knowledge:
             for symbol, symbol_positions in zip(symbols, positions, strict=True):
                 if len(symbol_positions) != 1 and symbol.name() not in fixed:
                     fault = "is not estimated" if not symbol_positions else "differs between experiments: give the name of one"
-                    mistakes.append(f"'{symbol.name()}' in the expression {fault} ({listed(compiled.names)})")
+                    mistakes.append(f"'{symbol.name()}' in the expression {fault} ({join_limited(compiled.names)})")
                     return None
             values: Any = [theta[indices[0]] if indices else fixed[s.name()] for s, indices in zip(symbols, positions, strict=True)]
             gradient_function = ca.Function("of", [ca.vertcat(*symbols)], [ca.gradient(target, ca.vertcat(*symbols))])
@@ -262,7 +262,7 @@ class Knowledge:
                 slope[symbol_positions[:1]] += value
         else:
             remedy = "give a quantity, an expression of quantities, or cf.OutputAt(...)"
-            mistakes.append(f"variance_of {text(target)}; {remedy}")
+            mistakes.append(f"variance_of {shorten_repr(target)}; {remedy}")
             return None
         row = np.zeros(len(self.names))
         row[self.of] = slope * compiled.natural_slope(self.estimate)
@@ -320,7 +320,7 @@ class Knowledge:
             return result
         return np.array([np.linalg.qr(block, mode="r") for block in result])
 
-    def simple(self, pool: Offers, counts: Array) -> dict[str, Array]:
+    def simple(self, pool: CandidatePool, counts: Array) -> dict[str, Array]:
         """Return whole experiments at simple times (castfit.drive.design.simple_schedules): there are none."""
         return {}
 
@@ -343,8 +343,8 @@ class Knowledge:
         return full_rows * self.units
 
     def predicted(
-        self, compiled: Posed, condition: Condition, times: Array, theta: Array, outputs: Sequence[str]
-    ) -> Responses:
+        self, compiled: CompiledProblem, condition: Condition, times: Array, theta: Array, outputs: Sequence[str]
+    ) -> OutputSensitivities:
         """Return outputs of an experiment at times, what their noise depends on behind them."""
         observables = (condition.observed[compiled.outputs.index(o)] for o in outputs if o in compiled.outputs)
         requested_outputs = tuple(dict.fromkeys((*outputs, *(n for observable in observables if observable is not None for n in observable.predicted))))
@@ -360,8 +360,8 @@ class Knowledge:
         return response
 
 
-def told_rows(
-    compiled: Posed, condition: Condition, j: int, response: Responses, time_indices: Index, sigma: Array, sigmas: Sequence[float]
+def information_rows(
+    compiled: CompiledProblem, condition: Condition, j: int, response: OutputSensitivities, time_indices: Index, sigma: Array, sigmas: Sequence[float]
 ) -> tuple[Array, Array, Array, Array]:
     """Return predictions, standard deviations, spreads (n,), rows (n, 2, n_theta) of output j at some of the times."""
     observable = condition.observed[j]
@@ -376,14 +376,14 @@ def told_rows(
         rows[:, 1] = np.sqrt(scale) * response.slopes[time_indices, spread_index] / s[:, None]
     deviation = observable.noise.deviation(mu, s)
     unit = deviation if isinstance(observable.noise, (Poisson, NegativeBinomial)) else s
-    unit = unit / steepness(observable.noise, mu)
+    unit = unit / transform_slope(observable.noise, mu)
     with np.errstate(divide="ignore", invalid="ignore"):
         rows[:, 0] = np.where(unit[:, None] != 0.0, np.sqrt(location) * slope / unit[:, None], 0.0)
-        rows[:, 0] *= np.sqrt(seen(observable.noise, mu, s))[:, None]
+        rows[:, 0] *= np.sqrt(censoring_share(observable.noise, mu, s))[:, None]
     return mu, deviation, s, rows
 
 
-def steepness(noise: Noise, mu: Array) -> Array | float:
+def transform_slope(noise: Noise, mu: Array) -> Array | float:
     """Return the slope of the axis on which the noise acts, (n,): that of the logarithm for `LogNormal`, else 1."""
     if not isinstance(noise, LogNormal):
         return 1.0
@@ -391,7 +391,7 @@ def steepness(noise: Noise, mu: Array) -> Array | float:
         return 1.0 / (mu * (np.log(10.0) if noise.base == 10 else 1.0))
 
 
-def seen(noise: Noise, mu: Array, s: Array) -> Array:
+def censoring_share(noise: Noise, mu: Array, s: Array) -> Array:
     """Return the share of the information on the mean that limits of detection leave, (n,).
 
     Beyond a limit at the distance z, in standard deviations from the mean on the side of what is seen, only that is
@@ -420,7 +420,7 @@ def informations(noise: Noise) -> tuple[float, float]:
             return 1.0, 0.0
 
 
-def knowledge(
+def build_design_information(
     source: Any,
     candidates: Sequence[Candidate],
     mistakes: list[str],
@@ -428,19 +428,19 @@ def knowledge(
     samples: int,
     where: str = "design",
     choice_values: Mapping[str, Array] | None = None,
-) -> Knowledge:
+) -> DesignInformation:
     """Build the problem extended by an experiment for each candidate. Raise an InputError with all `mistakes`, if any.
 
     choice_values : the numbers of what candidates choose (castfit.drive.design.choices)
     """
     result, estimate, thetas = _source(source, samples, mistakes, where)
     problem: Any = source if result is None else result.problem
-    full_candidates, extended_problem = extended_by(problem, candidates, mistakes, where, choice_values)
+    full_candidates, extended_problem = extend_with_candidates(problem, candidates, mistakes, where, choice_values)
     absolute = None if result is None else result.absolute_sigma
     extended = extended_problem.posed.assuming(absolute_sigma=absolute)
     labels = [e.name for e in extended_problem.experiments[len(problem.experiments) :]]
     names, of, columns, origins = _columns(problem, extended, labels, full_candidates)
-    information = Knowledge(
+    information = DesignInformation(
         problem, extended, tuple(labels), names, estimate, thetas, _eliminated(result, extended), of, columns, origins,
         result is not None, result is not None and result.refuted, absolute,
         tight(None if result is None else result.integrator), tuple(full_candidates),
@@ -455,11 +455,11 @@ def knowledge(
             cause = "moves with quantities, and values are cut off by a limit of detection"
             consequence = "what both tell together is not known: give Candidate(sigma=...)"
             messages.append(f"{labels[k]}: sigma of '{o}' {cause}; {consequence}")
-    check(where, messages)
+    raise_if_mistakes(where, messages)
     return information
 
 
-def extended_by(
+def extend_with_candidates(
     problem: Problem,
     candidates: Sequence[Candidate],
     mistakes: list[str],
@@ -508,20 +508,20 @@ def extended_by(
             remedy = "leave per_subject out" if subjects else "give together='experiment'"
             mistakes.append(f"{label}: the information of a measurement of '{memory_outputs[0]}' depends on earlier measurements; {remedy}")
         if choice_values:
-            candidate = with_numbers(candidate, choice_values, base.start)
+            candidate = substitute_choices(candidate, choice_values, base.start)
         labels.append(label)
-        candidate_experiments = _imagined(label, candidate, base, problem, mistakes)
+        candidate_experiments = _candidate_experiment(label, candidate, base, problem, mistakes)
         new_experiments += candidate_experiments
         full_candidates += [candidate] if candidate_experiments else []
     parameters = {
-        n: _also_of(p, {e.name: c.experiment or next(iter(experiments)) for e, c in zip(new_experiments, full_candidates, strict=True)})
+        n: _extend_local_parameter(p, {e.name: c.experiment or next(iter(experiments)) for e, c in zip(new_experiments, full_candidates, strict=True)})
         for n, p in problem.parameters.items()
     }
     try:
         extended = Problem(problem.own_model, [*problem.experiments, *new_experiments], parameters=parameters)
     except InputError as error:
         raise InputError(where, [*mistakes, *error.problems]) from None
-    check(where, mistakes)
+    raise_if_mistakes(where, mistakes)
     return full_candidates, extended
 
 
@@ -530,30 +530,30 @@ def _source(source: Any, samples: int, mistakes: list[str], where: str) -> tuple
     result = source if isinstance(source, Result) else getattr(source, "result", None)
     if isinstance(source, Problem):
         message = "nothing is estimated: free a parameter (fixed=False) or an initial state (free(guess))"
-        check(where, [] if source.names else [message, *mistakes])
+        raise_if_mistakes(where, [] if source.names else [message, *mistakes])
         return None, source.guess.copy(), source.guess[None].copy()
     if not isinstance(result, Result):
         alternatives = "give a Result, a Problem, a sample or a bootstrap"
-        check(where, [f"the first argument is {refused(source, alternatives)}", *mistakes])
+        raise_if_mistakes(where, [f"the first argument is {describe_rejected(source, alternatives)}", *mistakes])
     assert isinstance(result, Result)
     if result.problem is not None and result.problem.posed.correlations:
-        check(where, [_CORRELATED, *mistakes])
+        raise_if_mistakes(where, [_CORRELATED, *mistakes])
     if not isinstance(result.problem, Problem):
         remedy = "use result.with_problem(problem) first" if result.problem is None else "fit the Problem itself"
-        check(where, [f"the result has no problem; {remedy}", *mistakes])
+        raise_if_mistakes(where, [f"the result has no problem; {remedy}", *mistakes])
     if not result.success:
-        check(where, ["result is not a solution; pass its problem with guesses instead", *mistakes])
+        raise_if_mistakes(where, ["result is not a solution; pass its problem with guesses instead", *mistakes])
     if source is result:
         return result, result.theta.copy(), result.theta[None].copy()
     sample: Any = source
     draws: Array = np.asarray(sample.thetas, dtype=float)
     if not len(draws):
-        check(where, ["there are no samples, because all fits failed", *mistakes])
+        raise_if_mistakes(where, ["there are no samples, because all fits failed", *mistakes])
     draw_indices = np.unique(np.linspace(0, len(draws) - 1, min(len(draws), samples)).astype(int))
     return result, result.theta.copy(), draws[draw_indices]
 
 
-def _imagined(
+def _candidate_experiment(
     label: str, candidate: Candidate, base: Experiment, problem: Problem, mistakes: list[str]
 ) -> list[Experiment]:
     """Return the experiment of a candidate, whose values are nowhere used; none if there are mistakes."""
@@ -603,10 +603,10 @@ def _imagined(
     except InputError as error:
         mistakes += [f"{label}: {message}" for message in error.problems]
         return []
-    return [experiment.with_changes(events=tuple(e for e in experiment.events if not too_late(e, experiment.end)))]
+    return [experiment.with_changes(events=tuple(e for e in experiment.events if not is_after_data(e, experiment.end)))]
 
 
-def _also_of(parameter: Parameter, origin_by_name: Mapping[str, str]) -> Parameter:
+def _extend_local_parameter(parameter: Parameter, origin_by_name: Mapping[str, str]) -> Parameter:
     """Return a parameter whose guesses, where they differ between experiments, are known of new ones, too."""
     value: Any = parameter.value
     if isinstance(value, (int, float)):
@@ -619,7 +619,7 @@ def _also_of(parameter: Parameter, origin_by_name: Mapping[str, str]) -> Paramet
 
 
 def _columns(
-    problem: Problem, extended: Posed, labels: Sequence[str], candidates: Sequence[Candidate]
+    problem: Problem, extended: CompiledProblem, labels: Sequence[str], candidates: Sequence[Candidate]
 ) -> tuple[tuple[str, ...], Index, Index, Index]:
     """Return all names, where those of the problem are among them, and those of the extended problem."""
     compiled, first_name = problem.posed, problem.experiments[0].name
@@ -639,7 +639,7 @@ def _columns(
     return tuple(names.values()), positions, columns, np.array([index_by_key.get(k, -1) for k in keys], dtype=np.intp)
 
 
-def _eliminated(result: Result | None, extended: Posed) -> tuple[float, ...]:
+def _eliminated(result: Result | None, extended: CompiledProblem) -> tuple[float, ...]:
     """Return the unbiased sigma of each group that is eliminated; NaN where none was estimated."""
     if result is None:
         return (np.nan,) * len(extended.groups)

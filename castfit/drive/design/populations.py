@@ -33,17 +33,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.interpolate import CubicSpline
 
-from castfit._support.arguments import text
-from castfit._support.reprs import listed
-from castfit._support.status import InputError, check, suggest
+from castfit._support.arguments import shorten_repr
+from castfit._support.reprs import join_limited
+from castfit._support.status import InputError, raise_if_mistakes, suggest
 from castfit.densities.noise.gaussian import Gaussian, LogNormal
 from castfit.drive.design.candidate import with_fields
-from castfit.drive.design.exact import Positions
-from castfit.drive.design.interior_point import Offers, relaxed
-from castfit.drive.design.knowledge import WEAK, Knowledge, PredictedValues, extended_by, tight
+from castfit.drive.design.exact import CandidatePositions
+from castfit.drive.design.interior_point import CandidatePool, relaxed_design
+from castfit.drive.design.knowledge import WEAK, DesignInformation, PredictedValues, extend_with_candidates, tight
 from castfit.drive.design.simple_schedules import EQUIDISTANT, PRESENT, RATIOS, simple_places
-from castfit.drive.design.times_between import FEWEST, moved
-from castfit.drive.population.compiled import ask
+from castfit.drive.design.times_between import FEWEST, optimize_times
+from castfit.drive.population.compiled import compile_population
 from castfit.drive.population.result import MixedEffectsResult
 from castfit.drive.population.spec import Population
 from castfit.problem.problem import Problem
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
     from castfit.drive.design.candidate import Candidate
     from castfit.drive.design.interior_point import DesignGoal, RelaxedDesign
-    from castfit.drive.design.purchases import Purchases
-    from castfit.drive.population.compiled import Question
+    from castfit.drive.design.purchases import CandidateSelection
+    from castfit.drive.population.compiled import CompiledPopulation
     from castfit.experiment.experiment import Experiment
     from castfit.integrate import IntegratorOptions
     from castfit.problem.compiled_experiments import Condition
@@ -71,7 +71,7 @@ _BLOCK = 2**22  # numbers of a batch
 
 
 @dataclass(frozen=True, eq=False)
-class PopulationKnowledge(Knowledge):
+class PopulationDesignInformation(DesignInformation):
     """Prior information of a population, and the information of subjects of groups.
 
     question : with an experiment for each group;  y (n_y,) : the point, `estimate`
@@ -81,7 +81,7 @@ class PopulationKnowledge(Knowledge):
     compared : how many schedules a tangent has compared, and whether these are all that there are
     """
 
-    question: Question = field(kw_only=True)
+    question: CompiledPopulation = field(kw_only=True)
     M0: Array = field(kw_only=True)
     group: tuple[int, ...] = field(kw_only=True)
     groups: tuple[Candidate, ...] = field(kw_only=True)
@@ -168,7 +168,7 @@ class PopulationKnowledge(Knowledge):
         covariates = {n: {name: float(values[origin_by_name[name]]) for name in names} for n, values in spec.covariates.items()}
         return Population(spec.individual, correlated=spec.correlated, parameters=spec.parameters, covariates=covariates)
 
-    def simple(self, pool: Offers, counts: Array) -> dict[str, Array]:
+    def simple(self, pool: CandidatePool, counts: Array) -> dict[str, Array]:
         """Return as many subjects at simple times, evenly among groups; none where no times are chosen."""
         designs: dict[str, Array] = {}
         for name, places in self.simplest.items():
@@ -182,7 +182,7 @@ class PopulationKnowledge(Knowledge):
         number = f"{count:{'.0f' if exact else '.4g'}} {'subject' if count == 1 else 'subjects'}"
         counts_by_time = Counter(f"{t:.4g}" for t in values.times)
         times = ", ".join(p if n == 1 else f"{p} ({n} times)" for p, n in counts_by_time.items())
-        return f"{self.labels[k]}: measure {listed(values.outputs)} of {number} at t = {times}."
+        return f"{self.labels[k]}: measure {join_limited(values.outputs)} of {number} at t = {times}."
 
     def values(
         self, k: int, times: Array, sample: int | None = None, *, outputs: Sequence[str] | None = None
@@ -212,7 +212,7 @@ class PopulationKnowledge(Knowledge):
     def gradient(self, target: Any, mistakes: list[str]) -> Array | None:
         """Compute the derivatives of a quantity by relative changes, (n_u,). Return None after a mistake."""
         if not isinstance(target, str) or target not in self.names:
-            mistakes.append(f"variance_of {text(target)}; of a population give a name: {suggest(str(target), self.names)}")
+            mistakes.append(f"variance_of {shorten_repr(target)}; of a population give a name: {suggest(str(target), self.names)}")
             return None
         j = self.names.index(target)
         value = float(self.question.natural(self.estimate)[j])
@@ -261,7 +261,7 @@ def root(F: Array) -> Array:
 
 def population_knowledge(
     source: Any, population: Any, candidates: Sequence[Candidate], mistakes: list[str]
-) -> PopulationKnowledge:
+) -> PopulationDesignInformation:
     """Build the population with a subject for each candidate. Raise an InputError with all `mistakes`, if any."""
     fit = source if isinstance(source, MixedEffectsResult) else None
     if fit is not None:
@@ -274,7 +274,7 @@ def population_knowledge(
     problem, spec = (source, population) if fit is None else fit.question.said or (None, None)
     if not isinstance(problem, Problem) or not isinstance(spec, Population):
         mistakes.append("a design of a population takes a Problem and population=cf.Population(...), or their fit")
-        check("design", mistakes)
+        raise_if_mistakes("design", mistakes)
     assert isinstance(problem, Problem)
     assert isinstance(spec, Population)
     mistakes += [
@@ -289,12 +289,12 @@ def population_knowledge(
         )
         if is_wrong
     ]  # fmt: skip
-    full_candidates, extended = extended_by(problem, candidates, mistakes, "design", subjects=True)
+    full_candidates, extended = extend_with_candidates(problem, candidates, mistakes, "design", subjects=True)
     old_names, new_names = [e.name for e in problem.experiments], [e.name for e in extended.experiments]
     bases = [*old_names, *(c.experiment or old_names[0] for c in full_candidates)]
-    covariates = {n: _known_of(spec, n, old_names, new_names, bases, mistakes) for n in spec.covariates}
-    check("design", mistakes)
-    question = ask(
+    covariates = {n: _covariate_values(spec, n, old_names, new_names, bases, mistakes) for n in spec.covariates}
+    raise_if_mistakes("design", mistakes)
+    question = compile_population(
         extended,
         Population(
             spec.individual, correlated=spec.correlated, parameters=spec.parameters,
@@ -313,22 +313,22 @@ def population_knowledge(
             if fit is None and c.sigma_of(output) is None and problem.posed.groups:
                 remedy = f"give cf.unknown(guess=...) to the experiments, or Candidate(sigma={{'{output}': ...}})"
                 mistakes.append(f"{condition.name}: sigma of '{output}' is unknown; {remedy}")
-    check("design", mistakes)
+    raise_if_mistakes("design", mistakes)
     y = question.guess.copy()
     for name, value in zip(fit.names, fit.y, strict=True) if fit is not None else ():
         y[question.names.index(name)] = value
     n_y = question.n_y
-    information = PopulationKnowledge(
+    information = PopulationDesignInformation(
         problem, compiled, tuple(new_names[len(old_names) :]), question.names, y, y[None], (), np.arange(n_y), np.arange(n_y),
         np.arange(n_y), fit is not None, False, None, tight(None if fit is None else fit.integrator),
         tuple(with_fields(c, together="experiment", spacing=0.0, between=False) for c in full_candidates),
         question=question, M0=np.zeros((n_y, n_y)), group=tuple(range(len(full_candidates))), groups=tuple(full_candidates),
         integrator=None if fit is None else fit.integrator,
     )  # fmt: skip
-    return replace(information, M0=_known_before(information, fit))
+    return replace(information, M0=_prior_information(information, fit))
 
 
-def _known_of(
+def _covariate_values(
     population: Population, name: str, old_names: Sequence[str], new_names: Sequence[str], bases: Sequence[str], mistakes: list[str]
 ) -> dict[str, float]:
     """Return a covariate of every experiment; of a new group that is not named, that of the experiment it is like."""
@@ -338,7 +338,7 @@ def _known_of(
     return {label: float(value_by_name.get(label, value_by_name.get(base, np.nan))) for label, base in zip(new_names, bases, strict=True)}
 
 
-def _known_before(information: PopulationKnowledge, fit: MixedEffectsResult | None) -> Array:
+def _prior_information(information: PopulationDesignInformation, fit: MixedEffectsResult | None) -> Array:
     """Return the information of a fit, or of priors, by relative changes."""
     names, turn = information.names, information.turn
     if fit is None:
@@ -353,13 +353,13 @@ def _known_before(information: PopulationKnowledge, fit: MixedEffectsResult | No
 
 
 @dataclass(eq=False)
-class _Schedules:
+class _ScheduleCatalog:
     """Schedules of all groups, as far as they are known.
 
     values : of each group, on its grid;  pool : (group, places on the grid) of each;  roots : of their F
     """
 
-    known: PopulationKnowledge
+    known: PopulationDesignInformation
     values: Sequence[PredictedValues]
     order: Index
     rng: np.random.Generator
@@ -431,20 +431,20 @@ class _Schedules:
         return schedule
 
 
-def scheduled(
-    information: PopulationKnowledge,
-    selection: Purchases,
+def select_schedules(
+    information: PopulationDesignInformation,
+    selection: CandidateSelection,
     goal: DesignGoal,
     order: Index,
     rng: np.random.Generator,
     stop: Callable[[], bool],
-) -> tuple[PopulationKnowledge, Purchases]:
+) -> tuple[PopulationDesignInformation, CandidateSelection]:
     """Build schedules by enumeration or column generation. Return them as candidates, with their purchases."""
     free_groups = [int(k) for k in selection.candidate]  # groups of which subjects can be bought
     column_by_group = {g: i for i, g in enumerate(free_groups)}
     pool, max_counts = _group_budgets(selection.offers)
     M0 = pool.M0[:, order][:, :, order]
-    catalog, is_finished = _Schedules(information, selection.values[0], order, rng), True
+    catalog, is_finished = _ScheduleCatalog(information, selection.values[0], order, rng), True
     open_groups: list[int] = []
     for g in free_groups:
         n, size = information.groups[g].per_subject, selection.values[0][g].times.size
@@ -458,14 +458,14 @@ def scheduled(
             message = f"no {n} of its times are {information.groups[g].spacing:g} apart; give more times, or less spacing"
             raise InputError("design", [f"{information.labels[g]}: {message}"])
 
-    def build_pool() -> Offers:
+    def build_pool() -> CandidatePool:
         columns = [column_by_group[g] for g, _ in catalog.pool]
         J = np.array(list(catalog.pool.values()))[None]
-        return Offers(J, M0, pool.A[:, columns], pool.b, max_counts[columns], pool.price[columns])
+        return CandidatePool(J, M0, pool.A[:, columns], pool.b, max_counts[columns], pool.price[columns])
 
     for _ in range(_ROUNDS if open_groups else 0):
         current_pool, is_finished = build_pool(), False
-        solution = relaxed(goal, current_pool, _WORTH, stop=stop)
+        solution = relaxed_design(goal, current_pool, _WORTH, stop=stop)
         linearization = solution and goal.criterion.tangent(current_pool.information(solution.w)[0], M0[0], solution.mu)
         if solution is None or not linearization or stop():
             break
@@ -484,7 +484,7 @@ def scheduled(
     return _as_candidates(catalog, selection, build_pool(), order, is_complete=not open_groups)
 
 
-def _group_budgets(pool: Offers) -> tuple[Offers, Array]:
+def _group_budgets(pool: CandidatePool) -> tuple[CandidatePool, Array]:
     """Turn how often a group may be bought into budgets, which its schedules share."""
     capped_groups = np.flatnonzero(np.isfinite(pool.u))
     rows = np.eye(pool.count)[capped_groups]
@@ -493,8 +493,8 @@ def _group_budgets(pool: Offers) -> tuple[Offers, Array]:
 
 
 def _as_candidates(
-    catalog: _Schedules, selection: Purchases, pool: Offers, order: Index, *, is_complete: bool
-) -> tuple[PopulationKnowledge, Purchases]:
+    catalog: _ScheduleCatalog, selection: CandidateSelection, pool: CandidatePool, order: Index, *, is_complete: bool
+) -> tuple[PopulationDesignInformation, CandidateSelection]:
     """Return the pool as candidates, in the order of `information`."""
     information, keys, inverse_order = catalog.known, list(catalog.pool), np.argsort(order)
     column_by_group = {int(g): i for i, g in enumerate(selection.candidate)}
@@ -511,7 +511,7 @@ def _as_candidates(
     )  # fmt: skip
     N = len(keys)
     reordered_pool = replace(pool, J=pool.J[..., inverse_order], M0=selection.offers.M0)
-    positions = Positions(-1 - np.arange(N), np.arange(N), np.zeros(N), np.zeros(N))
+    positions = CandidatePositions(-1 - np.arange(N), np.arange(N), np.zeros(N), np.zeros(N))
     no_index, cost = np.full(N, -1, dtype=np.intp), np.array([selection.cost[column_by_group[g]] for g, _ in keys])
     fixed_values = tuple(selection.values[0][g] for g in fixed)
     return new_information, replace(
@@ -521,8 +521,8 @@ def _as_candidates(
 
 
 def moved_schedules(
-    information: PopulationKnowledge, selection: Purchases, goal: DesignGoal, counts: Array, order: Index
-) -> tuple[Purchases, Offers] | None:
+    information: PopulationDesignInformation, selection: CandidateSelection, goal: DesignGoal, counts: Array, order: Index
+) -> tuple[CandidateSelection, CandidatePool] | None:
     """Move the times of used schedules between grid times. Return the purchases and offers, or None if not better.
 
     All of them move together, along splines of the rows on the grids; what comes out is worked out by the model.
@@ -553,17 +553,17 @@ def moved_schedules(
             total += counts[k] * information.information(splines[information.group[k]](times)[None])[0]
         return total[None]
 
-    def recompute_selection(t: Array) -> Purchases:
+    def recompute_selection(t: Array) -> CandidateSelection:
         values, J = list(selection.values[0]), selection.offers.J.copy()
         for k, times in zip(used_candidates, split_times(t), strict=True):
             values[k] = information.values(k, times)
             J[0, k] = information.blocks(values[k], "experiment")[0]
         return replace(selection, offers=replace(selection.offers, J=J), values=(tuple(values),))
 
-    return moved(selection, goal, counts, order, (start, low, high), (gap_starts, gap[1:][gap_starts]), interpolate_information, recompute_selection)
+    return optimize_times(selection, goal, counts, order, (start, low, high), (gap_starts, gap[1:][gap_starts]), interpolate_information, recompute_selection)
 
 
-def told(information: PopulationKnowledge, counts: Array) -> PopulationKnowledge:
+def name_schedules(information: PopulationDesignInformation, counts: Array) -> PopulationDesignInformation:
     """Return the schedules named after their groups, with letters where subjects of one have several."""
     labels = list(information.labels)
     for g, experiment in enumerate(information.extended.experiments[-len(information.groups) :]):
@@ -573,8 +573,8 @@ def told(information: PopulationKnowledge, counts: Array) -> PopulationKnowledge
     return replace(information, labels=tuple(labels))
 
 
-def worth_of_times(
-    information: PopulationKnowledge, selection: Purchases, goal: DesignGoal, solution: RelaxedDesign, counts: Array
+def schedule_time_gains(
+    information: PopulationDesignInformation, selection: CandidateSelection, goal: DesignGoal, solution: RelaxedDesign, counts: Array
 ) -> list[tuple[str, Array, Array]]:
     """Return name, times (n,) and best ratio of value to price with one time moved there, of used schedules with
     chosen times.

@@ -12,16 +12,16 @@ import numpy as np
 
 from castfit._support.arguments import is_count, option_mistakes, rng_mistakes
 from castfit._support.public_names import public
-from castfit._support.reprs import enumerated, listed, one_line
-from castfit._support.status import InputError, check, suggest
-from castfit._support.text_tables import aligned
+from castfit._support.reprs import join_with_and, join_limited, one_line
+from castfit._support.status import InputError, raise_if_mistakes, suggest
+from castfit._support.text_tables import align_columns
 from castfit._support.views import views
 from castfit.densities.noise.counts import NegativeBinomial, Poisson
 from castfit.drive.design.criteria import standard_deviations
-from castfit.drive.design.knowledge import UNKNOWN, Knowledge, PredictedValues
+from castfit.drive.design.knowledge import UNKNOWN, DesignInformation, PredictedValues
 from castfit.drive.design.simple_schedules import EQUIDISTANT, PRESENT, RATIOS
-from castfit.drive.uncertainty.inputs import seed_from
-from castfit.experiment.events import too_late
+from castfit.drive.uncertainty.inputs import as_seed
+from castfit.experiment.events import is_after_data
 from castfit.experiment.experiment import Experiment
 from castfit.experiment.measurements import Relative
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from castfit._support.arrays import Array, Index
     from castfit.drive.design.interior_point import DesignGoal, RelaxedDesign
-    from castfit.drive.design.purchases import Purchases
+    from castfit.drive.design.purchases import CandidateSelection
     from castfit.drive.design.trials import VerifiedPopulation
     from castfit.drive.population.spec import Population
     from castfit.drive.uncertainty.refits.coverage import CoverageResult
@@ -98,8 +98,8 @@ class Design:
     remarks: tuple[str, ...] = ()
     exact: bool = True
     goal: DesignGoal
-    known: Knowledge
-    bought: Purchases
+    known: DesignInformation
+    bought: CandidateSelection
     relaxed: RelaxedDesign
 
     @property
@@ -200,7 +200,7 @@ class Design:
                 sigma[output] = spread / self.known.factor(self.known.observed(k, output))
         noise = {o: n for o, n in template.noise.items() if o in data}
         end = max(float(times[-1]) for times, _ in data.values())
-        events = [e for e in self.known.events(k) if not too_late(e, end)]
+        events = [e for e in self.known.events(k) if not is_after_data(e, end)]
         return Experiment(
             data, sigma=sigma or None, noise=noise or None, initial=template.initial, parameters=template.parameters,
             inputs=template.inputs, events=events, start=template.start, name=template.name,
@@ -271,13 +271,13 @@ class Design:
 
         mistakes = option_mistakes(("samples", samples, is_count(samples, 2), "give at least 2"))
         if not self.known.subjects:
-            check("Design.verify", mistakes)
+            raise_if_mistakes("Design.verify", mistakes)
         else:
             from castfit.drive.design.trials import OPTIONS, verified_population
 
             option_errors = [f"'{n}' is no option for populations: {suggest(n, OPTIONS)}" for n in options if n not in OPTIONS]
-            check("Design.verify", [*mistakes, *rng_mistakes(rng), *option_errors])
-            return verified_population(self, samples, seed_from(rng), options)
+            raise_if_mistakes("Design.verify", [*mistakes, *rng_mistakes(rng), *option_errors])
+            return verified_population(self, samples, as_seed(rng), options)
         problem = self.problem
         natural_values = dict(zip(self.known.extended.names, self.known.extended.to_natural(self.known.theta()), strict=True))
         true_values = {n: float(natural_values[n]) for n in problem.names if n in natural_values}
@@ -353,11 +353,11 @@ class Design:
         for o in np.unique(self.bought.output[indices]).tolist():
             output_indices = indices[self.bought.output[indices] == o]
             output_indices = output_indices[np.argsort(self.bought.time[output_indices])]
-            outputs_text = listed(values.outputs if o < 0 else values.outputs[o : o + 1])
+            outputs_text = join_limited(values.outputs if o < 0 else values.outputs[o : o + 1])
             times = [
                 f"{values.times[self.bought.time[i]]:.4g}{self._often(float(self.counts[i]), ' (', ')')}" for i in output_indices
             ]
-            texts.append(f"{outputs_text} at t = {enumerated(times)}")
+            texts.append(f"{outputs_text} at t = {join_with_and(times)}")
         return "; ".join(texts)
 
     def _often(self, count: float, prefix: str, suffix: str = "") -> str:
@@ -373,7 +373,7 @@ class Design:
         columns = (self.before, self.after, *([self.simple[best_name]] if best_name else []))
         absolute = self.known.absolute
         rows = [[n, *(_error(column[n], absolute=n in absolute) for column in columns)] for n in self.before]
-        return [line for line in aligned([headers, *rows], "<" + ">" * len(columns)) if not line.startswith("---")]
+        return [line for line in align_columns([headers, *rows], "<" + ">" * len(columns)) if not line.startswith("---")]
 
     @property
     def _certificate(self) -> list[str]:
@@ -388,7 +388,7 @@ class Design:
                 percent_text = f"{100 * efficiency:.0f}" if efficiency >= _TOLD else f"{100 * efficiency:.2g}"
                 phrases.append(f"{name}{'' if any('reach' in phrase for phrase in phrases) else ' reach'} {percent_text} %")
             elif name == EQUIDISTANT:
-                phrases.append(f"{name} leave {listed(unknown_names)} unknown")
+                phrases.append(f"{name} leave {join_limited(unknown_names)} unknown")
         lines = [f"{'; '.join(phrases[:2])}{''.join(f', {other}' for other in phrases[2:])}."]
         if self.bought.price:
             lines.append(f"The cost is {self.spent:g}; at a price of {self.bought.price:g} additional measurements do not pay.")
@@ -429,7 +429,7 @@ def _error(sd: float, *, absolute: bool) -> str:
     return f"±{sd:.3g}" if absolute else f"±{100 * sd:.3g} %"
 
 
-def deviations(information: Knowledge, M: Array) -> dict[str, float]:
+def deviations(information: DesignInformation, M: Array) -> dict[str, float]:
     """Compute standard deviations of the quantities, medians over informations (S, n_u, n_u).
 
     Inf for undetermined ones.
@@ -446,7 +446,7 @@ def remarks_of(design: Design) -> tuple[str, ...]:
     equations = {relation.said.name for relation in information.posed.relations if relation.lower == relation.upper}
     other_constraints = [c.name for c in information.problem.constraints if c.name not in equations]
     if other_constraints:
-        remarks.append(f"The design ignores the information of the constraint{'' if len(other_constraints) == 1 else 's'} {listed(other_constraints)}.")
+        remarks.append(f"The design ignores the information of the constraint{'' if len(other_constraints) == 1 else 's'} {join_limited(other_constraints)}.")
     table = design.table
     n_points = len({*zip(table["candidate"].tolist(), table["output"].tolist(), table["time"].tolist(), strict=True)})
     n = len(information.of)
@@ -456,11 +456,11 @@ def remarks_of(design: Design) -> tuple[str, ...]:
         remarks.append(f"{number_word} {noun} no lack of fit; set distinct={n + 1} to be able to detect it.")
     unknown_names = [name for name, sd in design.after.items() if not np.isfinite(sd)]
     if unknown_names:
-        remarks.append(f"{listed(unknown_names)} will not be identifiable after this experiment (not a target of the design).")
+        remarks.append(f"{join_limited(unknown_names)} will not be identifiable after this experiment (not a target of the design).")
     if len(information.thetas) == 1:
         poorly_known = [name for name, sd in design.before.items() if sd > _POOR]
         if not information.fitted:
             remarks.append("The design is optimal only if the guesses are correct; no data support them.")
         elif poorly_known:
-            remarks.append(f"The design depends on poorly determined estimates ({listed(poorly_known)}). Pass cf.sample(result) to average over their uncertainty.")
+            remarks.append(f"The design depends on poorly determined estimates ({join_limited(poorly_known)}). Pass cf.sample(result) to average over their uncertainty.")
     return tuple(remarks)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import named, real, text
-from castfit._support.status import suggest, told
-from castfit.drive.design.exact import Positions
-from castfit.drive.design.interior_point import Offers, afforded
+from castfit._support.arguments import read_mapping, read_real, shorten_repr
+from castfit._support.status import suggest, collect_mistakes
+from castfit.drive.design.exact import CandidatePositions
+from castfit.drive.design.interior_point import CandidatePool, max_affordable_counts
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
-    from castfit.drive.design.knowledge import Knowledge, PredictedValues
+    from castfit.drive.design.knowledge import DesignInformation, PredictedValues
 
 _FINER = 10  # times between those of a grid, where times may lie between them
 _MOST = 2000  # times of a candidate, then
@@ -23,7 +23,7 @@ _WINDOWS = 500  # of times that are too near to each other, which the relaxed de
 
 
 @dataclass(frozen=True, eq=False)
-class Purchases:
+class CandidateSelection:
     """All that can be bought, and where each stands.
 
     candidate (N,), output (N,), time (N,) : positions in the candidate's outputs and times; -1 for all of them
@@ -31,8 +31,8 @@ class Purchases:
     price : of a unit of cost, in units of the criterion;  limited : whether there is a budget
     """
 
-    offers: Offers
-    at: Positions
+    offers: CandidatePool
+    at: CandidatePositions
     candidate: Index
     output: Index
     time: Index
@@ -61,9 +61,9 @@ class Purchases:
         return {o: sorted(rows) for o, rows in measurements.items()}
 
 
-def purchases(
-    information: Knowledge, budget: Any, price: float, distinct: int | None, mistakes: list[str], *, priced: bool = False
-) -> Purchases | None:
+def build_selection(
+    information: DesignInformation, budget: Any, price: float, distinct: int | None, mistakes: list[str], *, priced: bool = False
+) -> CandidateSelection | None:
     """Work out what can be bought; None where something in `mistakes` prevents it.
 
     priced : whether the price ends what no budget does
@@ -98,7 +98,7 @@ def purchases(
     if not entries:
         mistakes.append("all candidates are fixed, so nothing can be optimised; add a candidate that is not fixed")
         return None
-    J, M0 = offered(information, values, prior_information)
+    J, M0 = candidate_rows(information, values, prior_information)
     candidate, output, time = (np.array(column, dtype=np.intp) for column in list(zip(*entries, strict=True))[:3])
     cost, max_counts, spacing = (np.array(column, dtype=float) for column in list(zip(*entries, strict=True))[3:])
     b = np.array(list(limits.values())) - fixed_costs
@@ -112,24 +112,24 @@ def purchases(
     if distinct is not None and not limits:
         mistakes.append("distinct= distributes a budget over times; set budget=..., or remove it")
     if distinct is not None:
-        max_counts = np.minimum(max_counts, np.maximum(np.floor(afforded(rows, b) / distinct), 1.0))
+        max_counts = np.minimum(max_counts, np.maximum(np.floor(max_affordable_counts(rows, b) / distinct), 1.0))
     positions = _positions(information, grids, candidate, output, time, spacing)
     max_counts = np.where(spacing > 0, 1.0, max_counts)
-    pool = Offers(J, M0, *_with_windows(rows, b, positions), max_counts, price * cost)
-    return Purchases(pool, positions, candidate, output, time, cost, values, fixed_total, price, bool(limits))
+    pool = CandidatePool(J, M0, *_with_windows(rows, b, positions), max_counts, price * cost)
+    return CandidateSelection(pool, positions, candidate, output, time, cost, values, fixed_total, price, bool(limits))
 
 
-def _values(information: Knowledge, grids: list[Array], sample: int, mistakes: list[str]) -> tuple[PredictedValues, ...]:
+def _values(information: DesignInformation, grids: list[Array], sample: int, mistakes: list[str]) -> tuple[PredictedValues, ...]:
     """Predict the values of each candidate. Return an empty tuple if there are mistakes already."""
     values: list[PredictedValues] = []
     for k, times in enumerate(grids if not mistakes else ()):
-        mistakes += told(lambda k=k, times=times: values.append(information.values(k, times, sample)))
+        mistakes += collect_mistakes(lambda k=k, times=times: values.append(information.values(k, times, sample)))
     return tuple(values)
 
 
-def offered(information: Knowledge, values: Sequence[Sequence[PredictedValues]], prior_information: Array) -> tuple[Array, Array]:
+def candidate_rows(information: DesignInformation, values: Sequence[Sequence[PredictedValues]], prior_information: Array) -> tuple[Array, Array]:
     """Return information rows J of the purchases, and M0: the prior information with that of fixed candidates
-    (`Offers`).
+    (`CandidatePool`).
     """
     fixed = [c.fixed for c in information.candidates]
     blocks = [[information.blocks(predicted, c.together) for predicted, c in zip(sample, information.candidates, strict=True)] for sample in values]
@@ -144,19 +144,19 @@ def offered(information: Knowledge, values: Sequence[Sequence[PredictedValues]],
     return np.array(J), np.array([M + added for M, added in zip(prior_information, fixed_information, strict=True)])
 
 
-def _limits(information: Knowledge, budget: Any, mistakes: list[str], *, priced: bool) -> dict[str, float]:
+def _limits(information: DesignInformation, budget: Any, mistakes: list[str], *, priced: bool) -> dict[str, float]:
     """Read budgets: one for everything, "" here, or for outputs and candidates by name."""
     if budget is None:
         if not priced and not all(np.isfinite(c.at_most) or c.spacing > 0 or c.fixed for c in information.candidates):
             remedy = "set budget=..., at_most= for every candidate, or price=... (criteria 'D', 'A' and cf.variance_of)"
             mistakes.append(f"without a budget the design is unbounded; {remedy}")
         return {}
-    limits = named("budget", budget, mistakes) if isinstance(budget, Mapping) else {"": budget}
+    limits = read_mapping("budget", budget, mistakes) if isinstance(budget, Mapping) else {"": budget}
     outputs = {o for c in information.candidates for o in c.outputs}
     for key, value in limits.items():
-        number = real(value)
+        number = read_real(value)
         if number is None or not 0 < number < np.inf:
-            mistakes.append(f"budget is {text(value)}; expected a positive number, in the unit of the costs")
+            mistakes.append(f"budget is {shorten_repr(value)}; expected a positive number, in the unit of the costs")
         if key not in ("", "all", *outputs, *information.labels):
             mistakes.append(f"budget names '{key}': {suggest(key, (*outputs, *information.labels, 'all'))}")
     if mistakes:
@@ -171,7 +171,7 @@ def _limits(information: Knowledge, budget: Any, mistakes: list[str], *, priced:
     return {key: float(value) for key, value in limits.items()}
 
 
-def _counts(key: str, information: Knowledge, k: int, output: int) -> bool:
+def _counts(key: str, information: DesignInformation, k: int, output: int) -> bool:
     """Check whether a purchase is paid from a budget."""
     outputs = information.candidates[k].outputs if output < 0 else (information.candidates[k].outputs[output],)
     return key in ("", "all", information.labels[k], *outputs)
@@ -186,16 +186,16 @@ def _grid(times: Array) -> Array:
 
 
 def _positions(
-    information: Knowledge, grids: list[Array], candidate: Index, output: Index, time: Index, spacing: Array
-) -> Positions:
+    information: DesignInformation, grids: list[Array], candidate: Index, output: Index, time: Index, spacing: Array
+) -> CandidatePositions:
     times = np.array([grids[k][t] if t >= 0 else 0.0 for k, t in zip(candidate, time, strict=True)])
     width = max(len(c.outputs) for c in information.candidates) + 1
     line = candidate * width + output + 1
     is_whole = time < 0  # whole experiments are no neighbours
-    return Positions(np.where(is_whole, -1 - np.arange(line.size), line), candidate, times, np.where(is_whole, 0.0, spacing))
+    return CandidatePositions(np.where(is_whole, -1 - np.arange(line.size), line), candidate, times, np.where(is_whole, 0.0, spacing))
 
 
-def _with_windows(A: Array, b: Array, positions: Positions) -> tuple[Array, Array]:
+def _with_windows(A: Array, b: Array, positions: CandidatePositions) -> tuple[Array, Array]:
     """Add to the budgets that of times that are too near to each other one is used at most."""
     rows: list[Array] = []
     for line in np.unique(positions.line[positions.spacing > 0]):

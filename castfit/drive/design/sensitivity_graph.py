@@ -26,15 +26,15 @@ import numpy as np
 
 from castfit.densities.noise.counts import NegativeBinomial, Poisson
 from castfit.densities.noise.gaussian import Gaussian, LogNormal
-from castfit.drive.design.choices import choices_in, edges_of, places_of
-from castfit.drive.design.knowledge import Knowledge, informations
+from castfit.drive.design.choices import collect_choices, piece_edges, choice_locations
+from castfit.drive.design.knowledge import DesignInformation, informations
 from castfit.experiment.events import occurrences
 from castfit.experiment.experiment import Free
 from castfit.experiment.inputs import Placeholder
 from castfit.experiment.measurements import Relative
-from castfit.model.expressions import exchanged
+from castfit.model.expressions import substitute_by_name
 from castfit.model.model import by_name
-from castfit.problem.compiled_experiments import resolved
+from castfit.problem.compiled_experiments import resolve_overrides
 from castfit.problem.constraints import ALONG, Constraint
 from castfit.problem.parameters import initial_values
 from castfit.problem.quantities import fixed_value
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
     from castfit.drive.design.candidate import Candidate
     from castfit.drive.design.choices import DesignChoice
-    from castfit.experiment.events import Occurrence
+    from castfit.experiment.events import ScheduledEvent
     from castfit.experiment.experiment import Experiment
     from castfit.model.model import Model
     from castfit.problem.quantities import Quantity
@@ -53,10 +53,10 @@ _ca: Any = ca  # whose functions take graphs and numbers of every kind
 _ALIKE = 1e-12  # of the whole time: nodes this close are one
 
 
-def in_symbols(model: Model, expression: Any) -> Any:
+def substitute_symbols(model: Model, expression: Any) -> Any:
     """Write an expression over the model's system; names of outputs stand for their expressions."""
     outputs = {n: e for n, e in model.outputs.items() if n not in model.states}
-    return by_name(exchanged(model.told(expression), outputs), model.system)
+    return by_name(substitute_by_name(model.told(expression), outputs), model.system)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +66,7 @@ class SensitivityGraph:
     `said` is the candidate with its choices.
     """
 
-    known: Knowledge
+    known: DesignInformation
     k: int
     said: Candidate
     times: Array
@@ -104,7 +104,7 @@ class SensitivityGraph:
     @cached_property
     def choices(self) -> tuple[DesignChoice, ...]:
         """Choices in the candidate; d contains their numbers in this order."""
-        return choices_in(places_of(self.said).values())
+        return collect_choices(choice_locations(self.said).values())
 
     @cached_property
     def _experiment(self) -> Experiment:
@@ -139,22 +139,22 @@ class SensitivityGraph:
 
     def _told(self, value: Any) -> Any:
         """Write a value over q and d; symbols of states, inputs and time are those of the system."""
-        expression = exchanged(resolved(_ca.SX(value), self._overrides), self._values)
+        expression = substitute_by_name(resolve_overrides(_ca.SX(value), self._overrides), self._values)
         return by_name(expression, self.known.extended.model.system)
 
     @cached_property
-    def _happens(self) -> list[tuple[Occurrence, Any, Any]]:
+    def _happens(self) -> list[tuple[ScheduledEvent, Any, Any]]:
         """Occurrences of events and doses, with their time and their amount or rate."""
         events = self._experiment.events if self.said.events is None else self.said.events
         return [(o, self._told(o.time), self._told(o.amount)) for o in occurrences(events, float(self.times[-1]))]
 
-    def _until(self, o: Occurrence) -> Any:
+    def _until(self, o: ScheduledEvent) -> Any:
         return self._told(0.0 if o.until is None else o.until)
 
     @cached_property
     def _signals(self) -> dict[str, Any]:
         """The inputs that are chosen."""
-        return {n: v for n, v in self.said.inputs.items() if choices_in([v])}
+        return {n: v for n, v in self.said.inputs.items() if collect_choices([v])}
 
     @cached_property
     def _nodes(self) -> Array:
@@ -163,7 +163,7 @@ class SensitivityGraph:
         event_times = [t for o, time, _ in self._happens for t in (time, self._until(o)) if t.is_constant()]
         constraint_times = [t for c in self.constraints if isinstance(c.times, tuple) for t in c.times]
         kinks = [u.breakpoints for n, u in self._experiment.inputs.items() if n not in self._signals]
-        kinks += [edges_of(self.said, v, start) for v in self._signals.values()]
+        kinks += [piece_edges(self.said, v, start) for v in self._signals.values()]
         times = np.unique(np.concatenate([[start, end], self.times, [float(t) for t in event_times], constraint_times, *kinks]))
         times = times[(times >= start) & (times <= end)]
         times = times[np.append(True, np.diff(times) > _ALIKE * (end - start))]
@@ -184,8 +184,8 @@ class SensitivityGraph:
             if n not in self._signals:
                 u[4 * i : 4 * i + 4, :] = _ca.DM(input_cubics([self._experiment.inputs[n]], self._nodes)[:, 0].T)
                 continue
-            edges = edges_of(self.said, self._signals[n], self._experiment.start)
-            piece_choices = [c for c in choices_in([self._signals[n]]) if c.pieces > 1]
+            edges = piece_edges(self.said, self._signals[n], self._experiment.start)
+            piece_choices = [c for c in collect_choices([self._signals[n]]) if c.pieces > 1]
             graph = _ca.Function("piece", [*(c.symbol for c in piece_choices), q, d], [self._told(self._signals[n])])
             piece = np.clip(np.searchsorted(edges, middle) - 1, 0, edges.size - 2)
             choice_values = (choice_symbols[c.name][np.minimum(piece, c.pieces - 1).tolist()].T for c in piece_choices)
@@ -226,10 +226,10 @@ class SensitivityGraph:
             dose_time = _ca.fmax(time, _ca.fmin(tau[j], t + h))
             y, time = advance(time, y, dose_time - time), dose_time
             y[model.states.index(state_name)] += _ca.if_else(_ca.logic_and(tau[j] >= t, tau[j] < t + h), a[j], 0)
-        step_expression = _moved(advance(time, y, t + h - time), Z, g)
+        step_expression = _with_derivatives(advance(time, y, t + h - time), Z, g)
         return _ca.Function("step", [Z, t, h, g], [step_expression], {"cse": True, "is_diff_in": [True, False, False, True]})
 
-    def _course(self, n: int) -> _Course:
+    def _course(self, n: int) -> _SensitivityTrajectory:
         """Return the course, with its derivatives by n of the q."""
         model, nodes, (q, d, _, natural) = self.known.extended.model, self._nodes, self._symbols
         N, h, n_u, n_p, system = nodes.size - 1, np.diff(nodes), len(model.inputs), len(model.parameters), model.system
@@ -250,7 +250,7 @@ class SensitivityGraph:
                 for s, v in (o.changes or {o.into: system.x[state_index] + amount}).items():
                     new_states[model.states.index(s)] = self._told(v)
                 jump = _ca.Function("jump", [system.x, system.t, system.u, q, d], [new_states])
-                jump_expression = _moved(jump(Z[:, 0], system.t, w[n_p:, 0], q, d), Z, w, wide_q)
+                jump_expression = _with_derivatives(jump(Z[:, 0], system.t, w[n_p:, 0], q, d), Z, w, wide_q)
                 jumps.setdefault(i, []).append(_ca.Function("jump", [Z, system.t, w, q, d], [jump_expression]))
                 late_nodes += [i] if o.measured == "after" else []
         powers = _ca.DM(np.tile(h[None] ** np.arange(4)[:, None], (n_u, 1)).reshape(4 * n_u, N))
@@ -283,7 +283,7 @@ class SensitivityGraph:
                 z = states_before[-1][:, -1 - n :]
         X, Y = _ca.horzcat(*states_before), _ca.horzcat(*states_after)
         measured_states = _ca.horzcat(*(_columns(Y if i in late_nodes else X, [i], n) for i in range(N + 1))) if late_nodes else X
-        return _Course(n, Q, D, (measured_states, node_inputs[0]), (Y, node_inputs[1]))
+        return _SensitivityTrajectory(n, Q, D, (measured_states, node_inputs[0]), (Y, node_inputs[1]))
 
     def _wide(self, n: int) -> tuple[Any, Any]:
         """Return symbols of states and of parameters and inputs, with derivatives by n of the q beside them."""
@@ -295,10 +295,10 @@ class SensitivityGraph:
         system = self.known.extended.model.system
         p, u = _ca.vertsplit(w[:, 0], [0, system.p.numel(), w.size1()])
         graph: Any = system.function("shown", _ca.densify(expression))
-        return _moved(graph(system.t, Z[:, 0], _ca.SX(0, 1), p, u), Z, w)
+        return _with_derivatives(graph(system.t, Z[:, 0], _ca.SX(0, 1), p, u), Z, w)
 
     @cached_property
-    def _rows(self) -> tuple[_Course, Any]:
+    def _rows(self) -> tuple[_SensitivityTrajectory, Any]:
         """Course of the states, and the information rows at each time, (q, n n_q), or (2 q, n n_q) if spreads are
         computed.
         """
@@ -346,7 +346,7 @@ class SensitivityGraph:
         Z, w = self._wide(0)
         for c in self.constraints:
             nodes = list(range(self._nodes.size)) if c.times == ALONG else self._node(c.times)
-            value = self._shown(in_symbols(model, c.expression), Z, w)
+            value = self._shown(substitute_symbols(model, c.expression), Z, w)
             graph = _ca.Function("value", [Z, model.system.t, w], [value]).map(len(nodes))
             for states, inputs in (trajectory.before, trajectory.after):
                 values = graph(states[:, nodes], self._nodes[None, nodes], inputs[:, nodes]).T
@@ -375,7 +375,7 @@ class SensitivityGraph:
 
 
 @dataclass(frozen=True, eq=False)
-class _Course:
+class _SensitivityTrajectory:
     """Graphs of q and d: states, and parameters with inputs, before and after what happens at nodes.
 
     The derivatives by n of the q stand beside each column.
@@ -393,7 +393,7 @@ def _columns(stacked: Any, nodes: list[int], n: int) -> Any:
     return stacked[:, [i * (1 + n) + j for i in nodes for j in range(1 + n)]]
 
 
-def _moved(expression: Any, *stacked: Any) -> Any:
+def _with_derivatives(expression: Any, *stacked: Any) -> Any:
     """Append to an expression (m,) of first columns its derivatives, by the chain rule from the other columns."""
     if stacked[0].size2() == 1:
         return _ca.densify(expression)

@@ -12,8 +12,8 @@ import numpy as np
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
-    from castfit.drive.design.knowledge import Knowledge
-    from castfit.drive.design.purchases import Purchases
+    from castfit.drive.design.knowledge import DesignInformation
+    from castfit.drive.design.purchases import CandidateSelection
 
 EQUIDISTANT, RATIOS, PRESENT = "equidistant times", "times in equal ratios", "the present times"
 
@@ -44,7 +44,7 @@ def simple_places(
     return places_by_name
 
 
-def simple_designs(information: Knowledge, selection: Purchases, counts: Array) -> dict[str, Array]:
+def simple_designs(information: DesignInformation, selection: CandidateSelection, counts: Array) -> dict[str, Array]:
     """Return simple designs of as many measurements, evenly among outputs and experiments, that can be bought."""
     if (selection.time < 0).any():
         return information.simple(selection.offers, counts)

@@ -13,23 +13,23 @@ import numpy as np
 from scipy.interpolate import CubicSpline
 from scipy.optimize import minimize
 
-from castfit.drive.design.purchases import Purchases, offered
+from castfit.drive.design.purchases import CandidateSelection, candidate_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from castfit._support.arrays import Array, Index
-    from castfit.drive.design.interior_point import DesignGoal, Offers
-    from castfit.drive.design.knowledge import Knowledge
+    from castfit.drive.design.interior_point import DesignGoal, CandidatePool
+    from castfit.drive.design.knowledge import DesignInformation
 
 _STEP = 0.5  # of the grid, by which times move at most
 FEWEST = 4  # times of a grid that carry a spline
 
 
-def moved(
-    selection: Purchases, goal: DesignGoal, counts: Array, order: Index, bounds: tuple[Array, Array, Array],
-    gaps: tuple[Index, Array], interpolate_information: Callable[[Array], Array], recompute_selection: Callable[[Array], Purchases],
-) -> tuple[Purchases, Offers] | None:  # fmt: skip
+def optimize_times(
+    selection: CandidateSelection, goal: DesignGoal, counts: Array, order: Index, bounds: tuple[Array, Array, Array],
+    gaps: tuple[Index, Array], interpolate_information: Callable[[Array], Array], recompute_selection: Callable[[Array], CandidateSelection],
+) -> tuple[CandidateSelection, CandidatePool] | None:  # fmt: skip
     """Optimise the times of a design.
 
     Return the purchases and the offers in the criterion's order, or None if not better.
@@ -63,9 +63,9 @@ def moved(
     return (new_selection, new_pool) if float(goal.values(new_pool.information(counts))) < float(old_value) else None
 
 
-def moved_times(
-    information: Knowledge, selection: Purchases, goal: DesignGoal, counts: Array, order: Index
-) -> tuple[Purchases, Offers] | None:
+def shift_times(
+    information: DesignInformation, selection: CandidateSelection, goal: DesignGoal, counts: Array, order: Index
+) -> tuple[CandidateSelection, CandidatePool] | None:
     """Move times by at most half a grid step. Return the purchases and the offers, or None if not better."""
     grids = {
         k: selection.values[0][k].times
@@ -92,7 +92,7 @@ def moved_times(
                 M[s] += counts[i] * rows.T @ rows
         return M
 
-    def recompute_selection(t: Array) -> Purchases:
+    def recompute_selection(t: Array) -> CandidateSelection:
         time, values = selection.at.time.copy(), [list(sample_values) for sample_values in selection.values]
         for k, grid in grids.items():
             times = grid.copy()
@@ -102,7 +102,7 @@ def moved_times(
             time[candidate_indices] = times[selection.time[candidate_indices]]
             for s, sample_values in enumerate(values):
                 sample_values[k] = information.values(k, times, s)
-        J, _ = offered(information, values, np.zeros(len(values)))
+        J, _ = candidate_rows(information, values, np.zeros(len(values)))
         pool, positions = replace(selection.offers, J=J), replace(selection.at, time=time)
         return replace(selection, offers=pool, at=positions, values=tuple(tuple(sample_values) for sample_values in values))
 
@@ -113,4 +113,4 @@ def moved_times(
     )  # fmt: skip
     gap_starts = [a for a, ((k, _), (j, _)) in enumerate(pairwise(places)) if k == j and information.candidates[k].spacing > 0]
     gaps = np.array([information.candidates[places[a][0]].spacing for a in gap_starts])
-    return moved(selection, goal, counts, order, (start, low, high), (np.array(gap_starts, dtype=np.intp), gaps), interpolate_information, recompute_selection)
+    return optimize_times(selection, goal, counts, order, (start, low, high), (np.array(gap_starts, dtype=np.intp), gaps), interpolate_information, recompute_selection)

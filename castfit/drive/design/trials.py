@@ -18,13 +18,13 @@ from scipy.special import chdtri
 
 from castfit._support.arrays import Array
 from castfit._support.public_names import public
-from castfit._support.status import Status, check
-from castfit._support.text_tables import Sheet, rounded
-from castfit.drive.design.populations import PopulationKnowledge
-from castfit.drive.population.compiled import Question, ask
-from castfit.drive.population.distributed import cohort_of, usual
+from castfit._support.status import Status, raise_if_mistakes
+from castfit._support.text_tables import TextTable, format_to_error
+from castfit.drive.design.populations import PopulationDesignInformation
+from castfit.drive.population.compiled import CompiledPopulation, compile_population
+from castfit.drive.population.distributed import build_cohort, default_integrator
 from castfit.drive.population.mixed_effects import mixed_effects
-from castfit.drive.run.jobs import task, thaw
+from castfit.drive.run.jobs import task, unpickle_job
 from castfit.drive.run.options import RunOptions
 from castfit.drive.run.run_result import CUT_OFF
 from castfit.drive.uncertainty.refits.resampling import output_places
@@ -41,7 +41,7 @@ _TELLS = 1.5  # times the low end, beyond which the range says nothing
 
 
 @dataclass(frozen=True)
-class Scattered:
+class EstimateScatter:
     """Statistics of the estimates of one quantity in simulated trials, natural scale.
 
     truth; promised : the standard deviation that the design promises; scatter : that of the estimates
@@ -110,12 +110,12 @@ class VerifiedPopulation(RefitsResult):
     time: float
 
     @cached_property
-    def quantities(self) -> dict[str, Scattered]:
+    def quantities(self) -> dict[str, EstimateScatter]:
         """Statistics of the estimates of each quantity, by name."""
         solved = [row for row in self.rows if row.success]
         n = len(solved)
         all_estimates = np.array([row.theta for row in solved]).reshape(n, len(self.truth))
-        quantities: dict[str, Scattered] = {}
+        quantities: dict[str, EstimateScatter] = {}
         for (name, true_value), estimates in zip(self.truth.items(), all_estimates.T, strict=True):
             predicted_sd = self.promised[name]
             scatter = float(np.std(estimates, ddof=1)) if n > 1 else np.nan
@@ -124,7 +124,7 @@ class VerifiedPopulation(RefitsResult):
             low, high = (float(end) for end in ratio * np.sqrt((n - 1) / tails))
             bias, error = float(np.sum(estimates - true_value)) / max(n, 1), scatter / np.sqrt(max(n, 1))
             bound_share = sum(name in row.found for row in solved) / max(n, 1)
-            quantities[name] = Scattered(true_value, predicted_sd, scatter, ratio, low, high, bias, float(error), bound_share)
+            quantities[name] = EstimateScatter(true_value, predicted_sd, scatter, ratio, low, high, bias, float(error), bound_share)
         return quantities
 
     def summary(self) -> str:
@@ -139,11 +139,11 @@ class VerifiedPopulation(RefitsResult):
         return "\n".join([*lines, "", *self._failure_sheet().lines] if self._failed else lines)
 
     @property
-    def _scatter(self) -> Sheet:
-        return Sheet.of(
+    def _scatter(self) -> TextTable:
+        return TextTable.of(
             self.quantities.items(),
             ("", lambda pair: pair[0]),
-            (">truth", lambda pair: rounded(pair[1].truth, pair[1].promised)),
+            (">truth", lambda pair: format_to_error(pair[1].truth, pair[1].promised)),
             (">promised", lambda pair: f"{pair[1].promised:.3g}"),
             (">scatter", lambda pair: f"{pair[1].scatter:.3g}"),
             (">scatter / promised", lambda pair: f"{pair[1].ratio:.2f} ({pair[1].low:.2f} to {pair[1].high:.2f})"),
@@ -158,16 +158,16 @@ class VerifiedPopulation(RefitsResult):
 def verified_population(design: Design, samples: int, seed: int, options: Mapping[str, Any]) -> VerifiedPopulation:
     """Simulate trials of a design of a population, and fit them."""
     run = RunOptions(**options)
-    check("Design.verify", run.mistakes())
+    raise_if_mistakes("Design.verify", run.mistakes())
     run, information = run.cleaned(), design.known
-    assert isinstance(information, PopulationKnowledge)
+    assert isinstance(information, PopulationDesignInformation)
     problem, population = design.problem, design.population
-    question = ask(problem, population)
+    question = compile_population(problem, population)
     natural = dict(zip(information.names, information.question.natural(information.estimate).tolist(), strict=True))
     y = information.estimate[[information.names.index(n) for n in question.names]]
     true_values = {n: natural[n] for n in question.names}
     predicted_sd = {n: design.after[n] * (1.0 if n in information.absolute else abs(v)) for n, v in true_values.items()}
-    parts = problem, population, question, y, information.integrator or usual(), seed
+    parts = problem, population, question, y, information.integrator or default_integrator(), seed
     job = run.freeze("Design.verify", "the problem with its population", parts)
     rows, message = carry_out_refits(
         run, _trial, job, {i: Refit(index=i) for i in range(samples)}, "trials", verb="simulated and fitted",
@@ -179,7 +179,7 @@ def verified_population(design: Design, samples: int, seed: int, options: Mappin
 @task
 def _trial(job: Any, index: int, limit: float, deadline: float) -> Refit | None:
     """Simulate and fit the trial of an index, wherever this is called; None if there is no time."""
-    problem, population, question, y, integrator, seed = thaw(job)
+    problem, population, question, y, integrator, seed = unpickle_job(job)
     seconds_left, start_time = min(deadline - time.time(), limit), time.perf_counter()
     if seconds_left <= 0.0:
         return None
@@ -200,12 +200,12 @@ def _trial(job: Any, index: int, limit: float, deadline: float) -> Refit | None:
 
 
 def simulated(
-    problem: Problem, question: Question, y: Array, integrator: IntegratorOptions, rng: np.random.Generator
+    problem: Problem, question: CompiledPopulation, y: Array, integrator: IntegratorOptions, rng: np.random.Generator
 ) -> Problem:
     """Return the problem with values of subjects that are drawn at y (n_y,)."""
     mu, compiled = question.means(y)[0], question.problem
     phi = mu + rng.multivariate_normal(np.zeros(question.m), question.omega_at(y), question.n, method="eigh")
-    predictions, spreads, _ = cohort_of(question, integrator).seen(phi, y[question.of_shared])
+    predictions, spreads, _ = build_cohort(question, integrator).seen(phi, y[question.of_shared])
     if not np.isfinite(predictions).all():
         raise FloatingPointError("a subject cannot be simulated at the parameters that were drawn for it")
     values = [np.full(c.points.values.shape, np.nan) for c in compiled.conditions]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from castfit.drive.model_comparison.candidates import CandidateModel, Candidates
-from castfit.drive.run.jobs import task, thaw
+from castfit.drive.run.jobs import task, unpickle_job
 from castfit.drive.run.run_result import CUT_OFF, FitRecord
 from castfit.drive.search.multistart.multistart import multistart
 from castfit.fit.fit import plain_fit as fit
@@ -25,7 +25,7 @@ _SCREEN = 20  # ... each the best of so many
 
 
 @dataclass(frozen=True)
-class Beginning:
+class CandidateStart:
     """Start of a fit: the values of the problem, or a `point`, whose values outside the bounds are left out.
 
     exact : whether that is moved to the bound instead, as where a smaller candidate stands
@@ -75,7 +75,7 @@ class CandidateFit(FitRecord):
         return self.result.neg2loglik if self.success and self.result is not None else np.nan
 
 
-def counted(result: Result) -> Criteria:
+def selection_criteria(result: Result) -> Criteria:
     """Return the criteria of a fit for model selection: all estimated quantities count, also those at a bound.
 
     Elsewhere (`Result.criteria`) only what the data determine does; with priors that is the effective number.
@@ -90,13 +90,13 @@ def fit_candidate(
     job: bytes | Job,
     row: CandidateFit,
     candidate: CandidateModel,
-    starts: tuple[Beginning, ...],
+    starts: tuple[CandidateStart, ...],
     seed: int,
     limit: float,
     deadline: float,
 ) -> CandidateFit | None:
     """Fit a candidate from every start, if none leads to a solution from drawn ones; None if there is no time."""
-    space, transcription, solver = thaw(job)
+    space, transcription, solver = unpickle_job(job)
     start_time = time.perf_counter()
     problem = space.problem(candidate)
     best, best_start, n_fits = None, "", 0

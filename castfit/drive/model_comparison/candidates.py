@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from castfit._support.arguments import items, named, real, text
-from castfit._support.status import InputError, check, unknown_names
+from castfit._support.arguments import read_sequence, read_mapping, read_real, shorten_repr
+from castfit._support.status import InputError, raise_if_mistakes, unknown_names
 from castfit.problem.fingerprint import fingerprint
 from castfit.problem.parameters import Parameter
 from castfit.problem.problem import Problem, kind_mistakes
@@ -142,13 +142,13 @@ def read(argument: Any, choices: Any) -> Candidates:
     if isinstance(argument, Problem):
         return _of_choices(argument, choices)
     mistakes: list[str] = [] if choices is None else ["choices applies to one problem; pass either choices or several problems"]
-    problems = named("problems", argument, mistakes)
-    mistakes += [f"'{n}' is {text(p)}; give a Problem" for n, p in problems.items() if not isinstance(p, Problem)]
+    problems = read_mapping("problems", argument, mistakes)
+    mistakes += [f"'{n}' is {shorten_repr(p)}; give a Problem" for n, p in problems.items() if not isinstance(p, Problem)]
     if not mistakes:
         mistakes += [f"'{n}': {m}" for n, p in problems.items() for m in kind_mistakes(p, may_be_fixed=True)]
     if not mistakes and len(problems) < 2:
         mistakes.append("fewer than two problems; pass the problems to be compared, or choices=")
-    check("select", mistakes)
+    raise_if_mistakes("select", mistakes)
     first_name, *other_names = problems
     for name in other_names:
         mistakes += differing_data(problems[first_name], problems[name], (f"'{first_name}'", f"'{name}'"))
@@ -157,7 +157,7 @@ def read(argument: Any, choices: Any) -> Candidates:
         f"'{a}' and '{b}' are the same model; remove one" for a, b in combinations(problems, 2)
         if fingerprints[a] == fingerprints[b]
     ]  # fmt: skip
-    check("select", mistakes)
+    raise_if_mistakes("select", mistakes)
     return Candidates(problems)
 
 
@@ -169,17 +169,17 @@ def _identity(problem: Problem) -> dict[str, Any]:
 
 def _of_choices(problem: Problem, choices: Any) -> Candidates:
     if choices is None:
-        check("select", ["one problem was passed; set choices={'k': [0, cf.estimated], ...}, or pass several problems"])
+        raise_if_mistakes("select", ["one problem was passed; set choices={'k': [0, cf.estimated], ...}, or pass several problems"])
     mistakes = kind_mistakes(problem, may_be_fixed=True)
-    choices_by_name = named("choices", choices, mistakes)
+    choices_by_name = read_mapping("choices", choices, mistakes)
     mistakes += unknown_names("choices has the unknown parameter '{}'", choices_by_name, problem.parameters)
     alternatives_by_name: dict[str, tuple[Alternative, ...]] = {}
     for name, value in choices_by_name.items():
-        alternatives = items(value)
-        values = [v if isinstance(v, EstimatedChoice) else real(v) for v in alternatives or []]
+        alternatives = read_sequence(value)
+        values = [v if isinstance(v, EstimatedChoice) else read_real(v) for v in alternatives or []]
         invalid = [v for v, r in zip(alternatives or [], values, strict=True) if r is None or not _is_alternative(r)]
         if alternatives is None or invalid:
-            shown_value = text(value if alternatives is None else invalid[0])
+            shown_value = shorten_repr(value if alternatives is None else invalid[0])
             mistakes.append(f"choices of '{name}' contain {shown_value}; expected finite numbers and cf.estimated")
         elif len({repr(r) for r in values}) < max(len(values), 2):
             fault = "the same alternative twice" if len(values) > 1 else "one alternative"
@@ -189,13 +189,13 @@ def _of_choices(problem: Problem, choices: Any) -> Candidates:
             alternatives_by_name[name] = (*fixed_values, *([estimated] if estimated in values else []))
     if not choices_by_name and not mistakes:
         mistakes.append("choices is empty; name a parameter, as in {'k': [0, cf.estimated]}")
-    check("select", mistakes)
+    raise_if_mistakes("select", mistakes)
     space = Candidates({"": problem}, alternatives_by_name)
     for candidate in (space.smallest, space.largest):
         try:
             space.problem(candidate)
         except InputError as error:
-            check("select", [f"'{candidate.name}': {m}" for m in error.problems])
+            raise_if_mistakes("select", [f"'{candidate.name}': {m}" for m in error.problems])
     return space
 
 

@@ -23,11 +23,11 @@ import scipy
 
 from castfit._support.arrays import Array, Mask
 from castfit._support.public_names import public
-from castfit._support.status import check, unknown_names
-from castfit._support.text_tables import Sheet, Tabled
+from castfit._support.status import raise_if_mistakes, unknown_names
+from castfit._support.text_tables import TextTable, TabularReport
 from castfit.drive.uncertainty.sample.posterior import jacobian_signs, posterior
 from castfit.drive.uncertainty.sample.sample import sample
-from castfit.problem.compiled_problem import Posed
+from castfit.problem.compiled_problem import CompiledProblem
 from castfit.result.result import Result
 
 _ROUNDS = 1000  # of the fixed point
@@ -46,7 +46,7 @@ class Evidence:
 
 @public("castfit")
 @dataclass(frozen=True, eq=False, repr=False)
-class EvidenceTable(Tabled):
+class EvidenceTable(TabularReport):
     """Evidences of models; ``print`` shows a table.
 
     Attributes
@@ -74,7 +74,7 @@ class EvidenceTable(Tabled):
 
     def __getitem__(self, name: str) -> Evidence:
         """Return the evidence of a model."""
-        check("evidence", unknown_names("there is no model '{}'", [name], self.found))
+        raise_if_mistakes("evidence", unknown_names("there is no model '{}'", [name], self.found))
         return self.found[name]
 
     @property
@@ -90,11 +90,11 @@ class EvidenceTable(Tabled):
         return self[one].log - self[other].log
 
     @property
-    def sheet(self) -> Sheet:
+    def sheet(self) -> TextTable:
         """The table, the most probable model first."""
         order = sorted(self.found, key=lambda n: (-np.nan_to_num(self.found[n].log, nan=-np.inf), n))
         weights = self.weights
-        return Sheet.of(
+        return TextTable.of(
             order,
             ("model", lambda n: n),
             (">log evidence", lambda n: f"{self.found[n].log:.4f}" if np.isfinite(self.found[n].log) else "-"),
@@ -104,7 +104,7 @@ class EvidenceTable(Tabled):
         )
 
     @property
-    def parts(self) -> tuple[Sheet | str, ...]:
+    def parts(self) -> tuple[TextTable | str, ...]:
         """The table, and what it rests on."""
         laplace = "Laplace approximation (exact for normal posteriors)"
         method_name = laplace if self.method == "laplace" else "Bridge sampling"
@@ -114,14 +114,14 @@ class EvidenceTable(Tabled):
         return "\n".join([*self.sheet.lines, "", str(self.parts[1])])
 
 
-def improper(compiled_problem: Posed) -> list[str]:
+def quantities_without_prior(compiled_problem: CompiledProblem) -> list[str]:
     """Return the names of quantities without prior and without finite bounds, for which a model has no evidence."""
     lower, upper = compiled_problem.bounds
     has_prior = _with_prior(compiled_problem)
     return [n for j, n in enumerate(compiled_problem.names) if not has_prior[j] and not np.isfinite(upper[j] - lower[j])]
 
 
-def _with_prior(compiled_problem: Posed) -> Mask:
+def _with_prior(compiled_problem: CompiledProblem) -> Mask:
     """Return a mask of the quantities that have a prior of their own or a joint prior, (n,)."""
     has_prior = np.array([q.prior is not None for q in compiled_problem.quantities], dtype=bool)
     for term in compiled_problem.prior_terms:
@@ -129,7 +129,7 @@ def _with_prior(compiled_problem: Posed) -> Mask:
     return has_prior
 
 
-def _constant(compiled_problem: Posed) -> float:
+def _constant(compiled_problem: CompiledProblem) -> float:
     """Compute the terms of log(L p) besides -neg2loglik / 2: flat priors, and sigmas integrated over."""
     lower, upper = compiled_problem.bounds
     flat = ~_with_prior(compiled_problem)
@@ -140,7 +140,7 @@ def _constant(compiled_problem: Posed) -> float:
     return total
 
 
-def _group_sizes(compiled_problem: Posed) -> list[int]:
+def _group_sizes(compiled_problem: CompiledProblem) -> list[int]:
     """Count the data of each unknown sigma."""
     groups = [o.group for c in compiled_problem.conditions for j, o in enumerate(c.observed) if o is not None
               for _ in range(int(c.points.mask[:, j].sum()))]  # fmt: skip
@@ -149,7 +149,7 @@ def _group_sizes(compiled_problem: Posed) -> list[int]:
 
 def laplace(result: Result) -> Evidence:
     """Return the evidence by Laplace's formula; of an optimum at a bound or constraint NaN: it is no peak there."""
-    if undefined_evidence := _tied(result):
+    if undefined_evidence := _evidence_undefined(result):
         return undefined_evidence
     compiled_problem = _posed(result)
     active_names = [n for n in result.names if n in result.active]
@@ -164,7 +164,7 @@ def laplace(result: Result) -> Evidence:
     return Evidence(float(log_lp + 0.5 * n * np.log(2 * np.pi) - 0.5 * determinant))
 
 
-def _tied(result: Result) -> Evidence | None:
+def _evidence_undefined(result: Result) -> Evidence | None:
     """Return NaN as evidence if an equation ties quantities, as their priors are no density of the remaining ones.
 
     Else None.
@@ -177,12 +177,12 @@ def _tied(result: Result) -> Evidence | None:
     return Evidence(np.nan, remark=f"no evidence: {statement}, {explanation}")
 
 
-def _posed(result: Result) -> Posed:
+def _posed(result: Result) -> CompiledProblem:
     assert result.problem is not None
     return result.problem.posed.assuming(absolute_sigma=result.absolute_sigma)
 
 
-def _to_theta(compiled_problem: Posed, theta: Array) -> float:
+def _to_theta(compiled_problem: CompiledProblem, theta: Array) -> float:
     """Return the log of the density of theta where priors are densities of natural values."""
     signs = jacobian_signs(compiled_problem)
     logs = np.where(compiled_problem.log, theta, np.log(np.maximum(theta, np.finfo(float).tiny)))
@@ -191,7 +191,7 @@ def _to_theta(compiled_problem: Posed, theta: Array) -> float:
 
 def bridge(result: Result, draws: int, rng: np.random.Generator, workers: Any = 1) -> Evidence:
     """Return the evidence by bridge sampling from draws of the posterior."""
-    if undefined_evidence := _tied(result):
+    if undefined_evidence := _evidence_undefined(result):
         return undefined_evidence
     compiled_problem = _posed(result)
     if not result.names:
@@ -207,7 +207,7 @@ def bridge(result: Result, draws: int, rng: np.random.Generator, workers: Any = 
     n, steps = len(result.names), chain.shape[1]
     halves = slice(0, steps // 2), slice(steps // 2, steps)
     pairs = [
-        bridged(
+        bridge_estimate(
             chain[:, fitting].reshape(-1, n), chain[:, averaged].reshape(-1, n), heights[:, averaged].ravel(), density,
             max(0.5 * min_effective, 2.0), rng,
         )
@@ -219,7 +219,7 @@ def bridge(result: Result, draws: int, rng: np.random.Generator, workers: Any = 
     return Evidence(float(np.mean(logs)) + shift, error, remark)
 
 
-def bridged(
+def bridge_estimate(
     fitting: Array, draws: Array, heights: Array, density: Any, effective: float, rng: np.random.Generator
 ) -> tuple[float, float]:
     """Return the log of the integral of a density, and its standard error.
@@ -257,9 +257,9 @@ def evidences(results: Mapping[str, Result], *, sampling: bool, draws: int, rng:
 
     Raises InputError: naming every quantity with neither prior nor finite bounds.
     """
-    improper_by_model = {n: improper(_posed(r)) for n, r in results.items()}
+    improper_by_model = {n: quantities_without_prior(_posed(r)) for n, r in results.items()}
     improper_names = list(dict.fromkeys(q for names in improper_by_model.values() for q in names))
-    check("evidence", [f"'{q}' has neither a prior nor two finite bounds, so the evidence is undefined; set one of them" for q in improper_names])  # fmt: skip
+    raise_if_mistakes("evidence", [f"'{q}' has neither a prior nor two finite bounds, so the evidence is undefined; set one of them" for q in improper_names])  # fmt: skip
     generator = np.random.default_rng(rng)
     evidence_by_model = {n: bridge(r, draws, generator, workers) if sampling else laplace(r) for n, r in results.items()}
     return EvidenceTable(evidence_by_model, "bridge" if sampling else "laplace")

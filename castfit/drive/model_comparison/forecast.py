@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from castfit._support.arrays import Array, Mask
-from castfit.drive.model_comparison.candidate_fit import Beginning, counted
+from castfit.drive.model_comparison.candidate_fit import CandidateStart, selection_criteria
 from castfit.drive.model_comparison.candidates import Alternative, CandidateModel, Candidates
 from castfit.fit.fit import fit
 from castfit.problem.problem import Problem
@@ -46,7 +46,7 @@ def full_problem(space: Candidates) -> Problem:
 
 
 @dataclass(frozen=True, eq=False)
-class Forecast:
+class QuadraticForecast:
     """The quadratic model of the full problem's cost about a candidate's optimum."""
 
     candidate: CandidateModel
@@ -60,10 +60,10 @@ class Forecast:
     F: Array
 
     @classmethod
-    def at(cls, full: Problem, candidate: CandidateModel, result: Result) -> Forecast | None:
+    def at(cls, full: Problem, candidate: CandidateModel, result: Result) -> QuadraticForecast | None:
         """Linearize; None where the full model cannot be evaluated there."""
         fixed_values = {n: v for n, v in candidate.chosen.items() if isinstance(v, float)}
-        start = Beginning(point={**result.values, **fixed_values}, exact=True).of(full)
+        start = CandidateStart(point={**result.values, **fixed_values}, exact=True).of(full)
         evaluation = fit(
             full, SingleShooting(), GaussNewton(max_iter=0), start=start, second_start=False, retry=False, verify=False
         )
@@ -99,7 +99,7 @@ class Forecast:
 
     def criterion(self, other: CandidateModel, name: str) -> float:
         """Return the forecast of a neighbour's criterion, by its name."""
-        criteria = counted(self.result)
+        criteria = selection_criteria(self.result)
         n_additional = len(other.free) - len(self.candidate.free)
         predicted_criteria = Criteria(criteria.neg2loglik + self.cost(other.chosen), criteria.n, criteria.k + n_additional)
         return float(getattr(predicted_criteria, name.lower()))

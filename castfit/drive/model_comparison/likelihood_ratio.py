@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy
 
-from castfit._support.arguments import is_one_of, refused, text
+from castfit._support.arguments import is_one_of, describe_rejected, shorten_repr
 from castfit._support.public_names import public
-from castfit._support.reprs import brief
-from castfit._support.status import check
+from castfit._support.reprs import add_brief_repr
+from castfit._support.status import raise_if_mistakes
 from castfit.fit.fit import fit
 from castfit.problem.problem import Problem
 from castfit.result.covariance import WRITTEN_OUT
@@ -50,7 +50,7 @@ _EXACT, _DRAWS = 3, 5000  # quantities at bounds, up to which probabilities are 
 
 
 @public("castfit")
-@brief
+@add_brief_repr
 @dataclass(frozen=True, eq=False, repr=False)
 class LikelihoodRatio:
     """A likelihood ratio test; ``print`` shows its sentence.
@@ -125,11 +125,11 @@ def likelihood_ratio(smaller: Result, larger: Result, *, nested: bool | None = N
     """
     results_by_role: dict[str, Any] = {"smaller": smaller, "larger": larger}
     mistakes = [
-        f"{n} is {refused(r, 'give the result of a fit')}" for n, r in results_by_role.items() if not isinstance(r, Result)
+        f"{n} is {describe_rejected(r, 'give the result of a fit')}" for n, r in results_by_role.items() if not isinstance(r, Result)
     ]
-    check("likelihood_ratio", mistakes)
+    raise_if_mistakes("likelihood_ratio", mistakes)
     if not is_one_of(nested, True, None):
-        mistakes.append(f"nested is {text(nested)}; pass True, or omit it to test whether the models are nested")
+        mistakes.append(f"nested is {shorten_repr(nested)}; pass True, or omit it to test whether the models are nested")
     mistakes += [
         f"the fit of the {n} model failed; the test needs both optima" for n, r in results_by_role.items() if not r.success
     ]
@@ -139,24 +139,24 @@ def likelihood_ratio(smaller: Result, larger: Result, *, nested: bool | None = N
         if r.neg2logprior != 0.0 or (r.problem is not None and r.problem.posed.every_prior)
     ]
     mistakes += data_mistakes(smaller, larger, ("the smaller fit", "the larger fit"))
-    check("likelihood_ratio", mistakes)
+    raise_if_mistakes("likelihood_ratio", mistakes)
     d = _dimension(larger) - _dimension(smaller)
     if d <= 0:
         counts = f"the larger model determines {_dimension(larger)} numbers, the smaller one {_dimension(smaller)}"
-        check("likelihood_ratio", [f"{counts}; pass the model with fewer quantities first, or use cf.compare_models"])
+        raise_if_mistakes("likelihood_ratio", [f"{counts}; pass the model with fewer quantities first, or use cf.compare_models"])
     at_bound: dict[str, int] = {}
-    point = contained_at(smaller, larger)
+    point = find_nested_point(smaller, larger)
     if point is None and nested is None:
         point = _fitted(smaller, larger)
         if point is None:
-            check(
+            raise_if_mistakes(
                 "likelihood_ratio",
                 [
                     "the models do not seem to be nested; use cf.compare_models, or set nested=True"
                 ],
             )
     if point is not None:
-        at_bound = {n: side for n, side in _held(larger, point).items() if n not in smaller.names}
+        at_bound = {n: side for n, side in _bound_quantities(larger, point).items() if n not in smaller.names}
     T = smaller.neg2loglik - larger.neg2loglik
     kind, p = _probability(smaller, larger, T, d, _weights(larger, at_bound, d))
     return LikelihoodRatio(T, d, p, kind, tuple(at_bound), _sentence(T, d, p, kind, tuple(at_bound)))
@@ -172,7 +172,7 @@ def _dimension(result: Result) -> int:
     return (max(directions - equations, result.rank) if equations else directions) + len(result.sigmas)
 
 
-def contained_at(smaller: Result, larger: Result) -> dict[str, float] | None:
+def find_nested_point(smaller: Result, larger: Result) -> dict[str, float] | None:
     """Return the larger model's quantities at which it is the smaller one, by their names; None if it is not."""
     smaller_problem, larger_problem = smaller.problem, larger.problem
     if smaller_problem is None or larger_problem is None or not set(smaller.names) <= set(larger.names):
@@ -229,7 +229,7 @@ def _predicted(table: Mapping[str, NDArray[Any]], experiment: str, data: Mapping
     return predicted
 
 
-def _held(larger: Result, values: Mapping[str, float]) -> dict[str, int]:
+def _bound_quantities(larger: Result, values: Mapping[str, float]) -> dict[str, int]:
     """Return quantities at a bound that those of the larger model need not be at: 1 at the lower, -1 at the upper."""
     sides: dict[str, int] = {}
     for name, (low, high) in zip(larger.names, larger.bounds.tolist(), strict=True):

@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import numpy as np
 
-from castfit._support.arguments import items, refused, text
+from castfit._support.arguments import read_sequence, describe_rejected, shorten_repr
 from castfit._support.public_names import public
-from castfit._support.reprs import brief
-from castfit._support.status import InputError, check, unknown_names
-from castfit._support.text_tables import Sheet, Tabled
-from castfit.drive.model_comparison.likelihood_ratio import LikelihoodRatio, contained_at, likelihood_ratio
+from castfit._support.reprs import add_brief_repr
+from castfit._support.status import InputError, raise_if_mistakes, unknown_names
+from castfit._support.text_tables import TextTable, TabularReport
+from castfit.drive.model_comparison.likelihood_ratio import LikelihoodRatio, find_nested_point, likelihood_ratio
 from castfit.result.result import Result
 from castfit.result.same_data import data_mistakes
 
@@ -24,9 +24,9 @@ _NONE = 10.0  # ... and from which nothing speaks for it
 
 
 @public("castfit")
-@brief
+@add_brief_repr
 @dataclass(frozen=True, eq=False, repr=False)
-class ModelTable(Tabled):
+class ModelTable(TabularReport):
     """Fits of the same data side by side; ``print`` shows a table.
 
     Attributes
@@ -63,11 +63,11 @@ class ModelTable(Tabled):
 
     def __getitem__(self, name: str) -> Result:
         """Return the fit of a model."""
-        check("compare_models", unknown_names("there is no model '{}'", [name], self.results))
+        raise_if_mistakes("compare_models", unknown_names("there is no model '{}'", [name], self.results))
         return self.results[name]
 
     @property
-    def sheet(self) -> Sheet:
+    def sheet(self) -> TextTable:
         """The table, the best model first."""
         order = sorted(self.results, key=lambda name: self.delta.get(name, np.inf))
 
@@ -82,7 +82,7 @@ class ModelTable(Tabled):
             return name, *figures, f"{self.delta[name]:.2f}", f"{self.weights[name]:.2g}", f"{c.bic:.2f}", remark
 
         heads = ("model", ">-2 log L", ">k", ">p of chi2", ">AICc", ">difference", ">weight", ">BIC", "")
-        return Sheet(heads, tuple(cells(name) for name in order))
+        return TextTable(heads, tuple(cells(name) for name in order))
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -108,7 +108,7 @@ class ModelTable(Tabled):
         return tuple(lines)
 
     @property
-    def parts(self) -> tuple[Sheet | str, ...]:
+    def parts(self) -> tuple[TextTable | str, ...]:
         """The table, and the sentences below it."""
         return self.sheet, *self.sentences
 
@@ -155,20 +155,20 @@ def compare_models(results: Mapping[str, Result] | Iterable[Result]) -> ModelTab
     if isinstance(argument, Mapping):
         results_by_name = {str(k): v for k, v in cast("Mapping[Any, Any]", argument).items()}
     else:
-        sequence = None if isinstance(argument, Result) else items(argument)
+        sequence = None if isinstance(argument, Result) else read_sequence(argument)
         results_by_name = {f"model {i}": r for i, r in enumerate(sequence or [], start=1)}
         if sequence is None:
-            mistakes.append(f"results is {text(argument)}; give several results, by name or in a list")
+            mistakes.append(f"results is {shorten_repr(argument)}; give several results, by name or in a list")
     mistakes += [
-        f"'{n}' is {refused(r, 'give the result of a fit')}" for n, r in results_by_name.items() if not isinstance(r, Result)
+        f"'{n}' is {describe_rejected(r, 'give the result of a fit')}" for n, r in results_by_name.items() if not isinstance(r, Result)
     ]
     if not mistakes and len(results_by_name) < 2:
         mistakes.append("fewer than two results; pass the results to be compared")
-    check("compare_models", mistakes)
+    raise_if_mistakes("compare_models", mistakes)
     first_name = next(iter(results_by_name))
     for name in [n for n in results_by_name if n != first_name]:
         mistakes += data_mistakes(results_by_name[first_name], results_by_name[name], (f"'{first_name}'", f"'{name}'"))
-    check("compare_models", mistakes)
+    raise_if_mistakes("compare_models", mistakes)
     aicc_by_name = {n: r.aicc for n, r in results_by_name.items() if r.success and np.isfinite(r.neg2loglik)}
     min_aicc = min(aicc_by_name.values(), default=np.nan)
     delta = {n: float(a - min_aicc) if a != min_aicc else 0.0 for n, a in aicc_by_name.items()}
@@ -183,7 +183,7 @@ def _tests(results: Mapping[str, Result], names: list[str]) -> dict[tuple[str, s
     tests: dict[tuple[str, str], LikelihoodRatio] = {}
     for small, large in permutations(names, 2):
         smaller_result, larger_result = results[small], results[large]
-        if len(smaller_result.names) < len(larger_result.names) and contained_at(smaller_result, larger_result) is not None:
+        if len(smaller_result.names) < len(larger_result.names) and find_nested_point(smaller_result, larger_result) is not None:
             with suppress(InputError):  # priors, or as many directions
                 tests[small, large] = likelihood_ratio(smaller_result, larger_result)
     return tests

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from castfit._support.arguments import rng_mistakes, text
-from castfit._support.status import check
+from castfit._support.arguments import rng_mistakes, shorten_repr
+from castfit._support.status import raise_if_mistakes
 from castfit.drive.model_comparison.candidates import CandidateModel, Candidates, estimated
-from castfit.drive.model_comparison.search import Known, Proposal, Search
-from castfit.drive.model_comparison.select import CRITERIA, selected
+from castfit.drive.model_comparison.search import SearchHistoryView, CandidateProposal, Search
+from castfit.drive.model_comparison.select import CRITERIA, run_selection
 from castfit.drive.model_comparison.selection_log import SelectionLog, SelectionProgress
 from castfit.drive.model_comparison.selection_result import SelectionResult
 from castfit.drive.run.options import RunOptions
@@ -78,20 +78,20 @@ def select(
     default = transcription is None and solver is None
     requested_transcription, chosen_solver = given_parts("single" if default else transcription, "box" if default else solver, mistakes)
     paths: dict[str, Any] = {"the file": file, "folder": "." if folder is None else folder}
-    mistakes += [f"{n} is {text(v)}; give a path" for n, v in paths.items() if not isinstance(v, (str, Path))]
-    check("petab.select", [*mistakes, *rng_mistakes(rng), *run.file_mistakes(), *run.mistakes()])
+    mistakes += [f"{n} is {shorten_repr(v)}; give a path" for n, v in paths.items() if not isinstance(v, (str, Path))]
+    raise_if_mistakes("petab.select", [*mistakes, *rng_mistakes(rng), *run.file_mistakes(), *run.mistakes()])
     target = None if folder is None else Path(folder)
     if target is not None:
         target.mkdir(parents=True, exist_ok=True)
     problem = SelectionProblem.of_file(Path(file), None if target is None else target / "summary.tsv")
     if problem.criterion not in CRITERIA:
-        check("petab.select", [f"the criterion {problem.criterion} always prefers the largest model; choose one of "
+        raise_if_mistakes("petab.select", [f"the criterion {problem.criterion} always prefers the largest model; choose one of "
                                f"{', '.join(CRITERIA)}"])  # fmt: skip
     varied = problem.varied
     space = Candidates({str(path): problem_of(path, varied) for path in problem.files}, total=problem.count)
     entries = {"criterion": problem.criterion, "method": problem.method}
-    selection = selected(
-        "petab.select", space, problem.criterion, problem.method, lambda log: _led(problem, space, log), run.cleaned(),
+    selection = run_selection(
+        "petab.select", space, problem.criterion, problem.method, lambda log: _iterate_proposals(problem, space, log), run.cleaned(),
         (requested_transcription, chosen_solver), rng, entries,
     )  # fmt: skip
     if target is not None and selection.names:
@@ -99,7 +99,7 @@ def select(
     return selection
 
 
-def _led(problem: SelectionProblem, space: Candidates, log: SelectionLog) -> Search:
+def _iterate_proposals(problem: SelectionProblem, space: Candidates, log: SelectionLog) -> Search:
     """Yield the models that the library proposes, and pass the results of their fits to it."""
 
     def build_candidate(model: ProposedModel) -> CandidateModel:
@@ -110,7 +110,7 @@ def _led(problem: SelectionProblem, space: Candidates, log: SelectionLog) -> Sea
 
     while not problem.ended:
         models = problem.proposed()
-        yield [Proposal(build_candidate(m), m.before) for m in models]
+        yield [CandidateProposal(build_candidate(m), m.before) for m in models]
         calibrations: dict[str, Calibration] = {}
         for m in models:
             row = log.rows[m.name]
@@ -119,7 +119,7 @@ def _led(problem: SelectionProblem, space: Candidates, log: SelectionLog) -> Sea
         log.given |= {n: v for n, v in problem.told(calibrations).items() if n in calibrations}
 
 
-def famos(space: Candidates, history: Known, criterion: str) -> Search:
+def famos(space: Candidates, history: SearchHistoryView, criterion: str) -> Search:
     """FAMoS (Gabel et al. 2019), by PEtab Select: forward and backward by turns, swaps, and jumps."""
     ids = {f"p{i}": n for i, n in enumerate(space.choices)}
     choices = {i: [ESTIMATE if v is estimated else repr(v) for v in space.choices[n]] for i, n in ids.items()}
@@ -129,7 +129,7 @@ def famos(space: Candidates, history: Known, criterion: str) -> Search:
             models = problem.proposed()
             candidates = {m.name: space.of(_chosen(m, ids)) for m in models}
             # FAMoS may come back to a model; its fit is known
-            yield [Proposal(c, candidates[m.before].name if m.before in candidates else history.nearest(c))
+            yield [CandidateProposal(c, candidates[m.before].name if m.before in candidates else history.nearest(c))
                    for m, c in zip(models, candidates.values(), strict=True) if not history.tried(c.name)]  # fmt: skip
             calibrations: dict[str, Calibration] = {}
             for name, c in candidates.items():

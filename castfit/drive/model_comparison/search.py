@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Protocol
 
 from castfit.drive.model_comparison.candidates import CandidateModel, Candidates
-from castfit.drive.model_comparison.forecast import Forecast, full_problem
+from castfit.drive.model_comparison.forecast import QuadraticForecast, full_problem
 from castfit.result.result import Result
 
 FEW = 64
@@ -20,17 +20,17 @@ _BEAM = 4  # how many of the best candidates are left by all that is forecast to
 
 
 @dataclass(frozen=True)
-class Proposal:
+class CandidateProposal:
     """A candidate to be fitted, and the name of the one whose estimates it may begin at; empty if none."""
 
     candidate: CandidateModel
     before: str = ""
 
 
-Search = Generator[list[Proposal], None, None]
+Search = Generator[list[CandidateProposal], None, None]
 
 
-class Known(Protocol):
+class SearchHistoryView(Protocol):
     """Interface of a search to the fits so far."""
 
     @property
@@ -64,37 +64,37 @@ class Known(Protocol):
         ...
 
 
-def every(space: Candidates, history: Known, criterion: str) -> Search:
+def exhaustive(space: Candidates, history: SearchHistoryView, criterion: str) -> Search:
     """All candidates, those that estimate less first, so that larger ones begin where these ended."""
     by_size = sorted(space, key=lambda c: len(space.problem(c).names) if not c.chosen else len(c.free))
     for _, level in groupby(by_size, key=lambda c: len(c.free)):
-        yield [Proposal(c, history.nearest(c)) for c in level]
+        yield [CandidateProposal(c, history.nearest(c)) for c in level]
 
 
-def forward(space: Candidates, history: Known, criterion: str) -> Search:
+def forward(space: Candidates, history: SearchHistoryView, criterion: str) -> Search:
     """From the smallest candidate, the best of all that estimate one more, until that is no better."""
     return _stepwise(space, history, space.smallest, is_forward=True)
 
 
-def backward(space: Candidates, history: Known, criterion: str) -> Search:
+def backward(space: Candidates, history: SearchHistoryView, criterion: str) -> Search:
     """From the largest candidate, the best of all that estimate one less, until that is no better."""
     return _stepwise(space, history, space.largest, is_forward=False)
 
 
-def _stepwise(space: Candidates, history: Known, current: CandidateModel, *, is_forward: bool) -> Search:
-    yield [Proposal(current)]
+def _stepwise(space: Candidates, history: SearchHistoryView, current: CandidateModel, *, is_forward: bool) -> Search:
+    yield [CandidateProposal(current)]
     while history.best == current.name:
         neighbors = space.neighbours(current, allow_more=is_forward, allow_fewer=not is_forward)
-        yield [Proposal(c, current.name) for c in neighbors if not history.tried(c.name)]
+        yield [CandidateProposal(c, current.name) for c in neighbors if not history.tried(c.name)]
         if history.best in (current.name, None):
             return
         current = history.candidate(history.best or "")
 
 
-def forecast(space: Candidates, history: Known, criterion: str) -> Search:
+def forecast(space: Candidates, history: SearchHistoryView, criterion: str) -> Search:
     """From the largest and the smallest candidate to the neighbours whose forecasts are best: drops, adds and swaps."""
     full = full_problem(space)
-    yield [Proposal(space.largest), Proposal(space.smallest)]
+    yield [CandidateProposal(space.largest), CandidateProposal(space.smallest)]
     for start_name in (space.largest.name, space.smallest.name, history.best or ""):
         current_name = start_name
         while current_name and history.tried(current_name):
@@ -104,7 +104,7 @@ def forecast(space: Candidates, history: Known, criterion: str) -> Search:
             target = local_forecast.descended(space, criterion)
             if history.tried(target.name):
                 break
-            yield [Proposal(target, current_name)]
+            yield [CandidateProposal(target, current_name)]
             current_name = target.name
     expanded: set[str] = set()
     while pending_names := [name for name in history.order[:_BEAM] if name not in expanded]:
@@ -117,17 +117,17 @@ def forecast(space: Candidates, history: Known, criterion: str) -> Search:
         untried = (c for c in [*space.neighbours(current_candidate), *space.swaps(current_candidate)] if not history.tried(c.name))
         ranked = [c for value, c in local_forecast.ranked(untried, criterion) if value < best + _MARGIN][:_TRIES]
         for k in range(0, len(ranked), _BATCH):
-            yield [Proposal(c, current_name) for c in ranked[k : k + _BATCH]]
+            yield [CandidateProposal(c, current_name) for c in ranked[k : k + _BATCH]]
             if history.best != current_name and history.best not in expanded:
                 break
 
 
-def _forecast_at(full: object, history: Known, name: str) -> Forecast | None:
+def _forecast_at(full: object, history: SearchHistoryView, name: str) -> QuadraticForecast | None:
     try:
         result = history.result(name)
     except LookupError:  # its fit failed
         return None
-    return Forecast.at(full, history.candidate(name), result)  # type: ignore[arg-type]
+    return QuadraticForecast.at(full, history.candidate(name), result)  # type: ignore[arg-type]
 
 
-METHODS = {"all": every, "forward": forward, "backward": backward, "forecast": forecast}
+METHODS = {"all": exhaustive, "forward": forward, "backward": backward, "forecast": forecast}

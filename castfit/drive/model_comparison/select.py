@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 
 from castfit._support.arguments import is_one_of, option_mistakes, rng_mistakes
-from castfit._support.status import Status, check
+from castfit._support.status import Status, raise_if_mistakes
 from castfit.drive.model_comparison.candidates import Candidates, read
 from castfit.drive.model_comparison.search import FEW, METHODS, Search
 from castfit.drive.model_comparison.selection_log import SelectionLog, SelectionProgress
 from castfit.drive.model_comparison.selection_result import SelectionResult
-from castfit.drive.run.checkpoint import described, seed_of
-from castfit.drive.run.loop import session_of
+from castfit.drive.run.checkpoint import describe_method, read_seed
+from castfit.drive.run.loop import open_session
 from castfit.drive.run.options import RunOptions
 from castfit.drive.run.run_result import STOPS
-from castfit.drive.uncertainty.inputs import seed_from
+from castfit.drive.uncertainty.inputs import as_seed
 from castfit.fit.build_result import versions
 from castfit.fit.methods import Solver, Transcription, given_parts
 from castfit.problem.compiled_problem import LOSS, NO_LIKELIHOOD
@@ -123,17 +123,17 @@ def select(
     )
     if is_one_of(method, *methods[2:]) and not isinstance(problems, Problem):
         mistakes.append(f"method='{method}' applies to choices; named problems are always all fitted, so remove it")
-    check("select", [*mistakes, *rng_mistakes(rng), *run.file_mistakes(), *run.mistakes()])
+    raise_if_mistakes("select", [*mistakes, *rng_mistakes(rng), *run.file_mistakes(), *run.mistakes()])
     space = read(problems, choices)
     chosen_method = method if method != "auto" else "all" if space.count <= FEW else "forecast"
-    check("select", _undefined(space, criterion))
+    raise_if_mistakes("select", _undefined(space, criterion))
     choice_texts = {n: list(map(repr, alternatives)) for n, alternatives in space.choices.items()}
     entries = {"criterion": criterion, "method": chosen_method, "choices": choice_texts}
     if chosen_method == "famos":
         from castfit.drive.model_comparison.petab_selection import famos as begin  # needs an extra
     else:
         begin = METHODS[chosen_method]
-    return selected(
+    return run_selection(
         "select", space, criterion, chosen_method, lambda log: begin(space, log, criterion), run.cleaned(), (requested_transcription, chosen_solver), rng,
         entries,
     )  # fmt: skip
@@ -158,7 +158,7 @@ def _undefined(space: Candidates, criterion: str) -> list[str]:
             "quantities; choose criterion='BIC' or 'AIC', or add data"]  # fmt: skip
 
 
-def selected(
+def run_selection(
     where: str,
     space: Candidates,
     criterion: str,
@@ -171,13 +171,13 @@ def selected(
 ) -> SelectionResult:
     """Carry out a search; `entries` of the checkpoint's header stand beside the problems and how they are fitted."""
     job = run.freeze(where, "the problems with their transcription and solver", (space, *parts))
-    log = SelectionLog(space, criterion, job, seed_from(rng))
+    log = SelectionLog(space, criterion, job, as_seed(rng))
     header = {
         "driver": where,
         "problems": {n: digest(*fingerprint(p).items()) for n, p in space.problems.items()},
-        "transcription": described(parts[0]),
-        "solver": described(parts[1]),
-        "seed": seed_of(rng),
+        "transcription": describe_method(parts[0]),
+        "solver": describe_method(parts[1]),
+        "seed": read_seed(rng),
         "fit_max_time": run.fit_max_time,
         **entries,
         "versions": dict(versions()),
@@ -185,7 +185,7 @@ def selected(
     interrupted, is_complete = None, False
     with run.opened(header) as file:
         try:
-            with session_of(run) as session:
+            with open_session(run) as session:
                 for batch in search(log):
                     if not log.fit(batch, session, file):
                         break

@@ -11,14 +11,14 @@ from zlib import crc32
 
 import numpy as np
 
-from castfit._support.arguments import text
-from castfit._support.json_codec import rebuilt
-from castfit._support.reprs import listed
+from castfit._support.arguments import shorten_repr
+from castfit._support.json_codec import rebuild_value
+from castfit._support.reprs import join_limited
 from castfit._support.status import Status
-from castfit.drive.model_comparison.candidate_fit import Beginning, CandidateFit, Job, counted, fit_candidate
+from castfit.drive.model_comparison.candidate_fit import CandidateStart, CandidateFit, Job, selection_criteria, fit_candidate
 from castfit.drive.model_comparison.candidates import CandidateModel, Candidates
-from castfit.drive.model_comparison.likelihood_ratio import contained_at
-from castfit.drive.model_comparison.search import Proposal
+from castfit.drive.model_comparison.likelihood_ratio import find_nested_point
+from castfit.drive.model_comparison.search import CandidateProposal
 from castfit.drive.run.checkpoint import Checkpoint
 from castfit.drive.run.loop import RunSession
 from castfit.drive.run.run_result import CUT_OFF
@@ -86,12 +86,12 @@ class SelectionLog:
         if row.result is None or not row.success:
             return np.nan
         library_value = self.given.get(name)
-        return float(getattr(counted(row.result), self.criterion.lower())) if library_value is None else library_value
+        return float(getattr(selection_criteria(row.result), self.criterion.lower())) if library_value is None else library_value
 
     @property
     def order(self) -> list[str]:
         """Names of the fits that succeeded: by criterion, of ties those that estimate less, then by name."""
-        return ranked({n: self.value(n) for n, row in self.rows.items() if row.success}, self.rows)
+        return rank_by_criterion({n: self.value(n) for n, row in self.rows.items() if row.success}, self.rows)
 
     @property
     def best(self) -> str | None:
@@ -111,7 +111,7 @@ class SelectionLog:
                  else f"All {n_fitted} candidates were fitted."]  # fmt: skip
         corrected_names = [n for n in self.corrected if n not in self.stuck]
         if corrected_names:
-            names_text = listed(f"'{n}'" for n in corrected_names)
+            names_text = join_limited(f"'{n}'" for n in corrected_names)
             lines.append(f"{names_text} had not reached the optimum (a nested model fits better) and was fitted again from "
                          "the nested model.")  # fmt: skip
         lines += [f"'{name}' has a higher objective than {start}, which is nested in it: its optimum was not found, and its weight is too small."
@@ -119,9 +119,9 @@ class SelectionLog:
         lines += [f"'{n}' was not fitted: {row.message}" for n, row in self.rows.items() if not row.success]
         return lines
 
-    def fit(self, batch: Iterable[Proposal], session: RunSession, file: Checkpoint | None) -> bool:
+    def fit(self, batch: Iterable[CandidateProposal], session: RunSession, file: Checkpoint | None) -> bool:
         """Fit a batch, and again what ended above a model that it contains; return whether the search may go on."""
-        starts: dict[str, tuple[Beginning, ...]] = {}
+        starts: dict[str, tuple[CandidateStart, ...]] = {}
         for proposal in batch:
             name = proposal.candidate.name
             self._candidates[name] = proposal.candidate
@@ -129,7 +129,7 @@ class SelectionLog:
             self.before[name] = proposal.before
             preceding_row = self.rows.get(proposal.before)
             is_warm = preceding_row is not None and preceding_row.success and preceding_row.result is not None
-            starts[name] = (Beginning(), *([_warm(preceding_row)] if is_warm and preceding_row is not None else []))
+            starts[name] = (CandidateStart(), *([_warm(preceding_row)] if is_warm and preceding_row is not None else []))
         can_continue = self._carry_out(starts, session, file)
         for _ in range(_ROUNDS):
             refits = self._above(set(starts)) if can_continue else {}
@@ -152,7 +152,7 @@ class SelectionLog:
         return can_continue
 
     def _carry_out(
-        self, starts: Mapping[str, tuple[Beginning, ...]], session: RunSession, file: Checkpoint | None
+        self, starts: Mapping[str, tuple[CandidateStart, ...]], session: RunSession, file: Checkpoint | None
     ) -> bool:
         """Fit candidates from where they begin; return whether all came to an end."""
         run, names = session.run, list(starts)
@@ -185,12 +185,12 @@ class SelectionLog:
     def _kept(self, file: Checkpoint) -> dict[tuple[str, int], CandidateFit]:
         """Return the fits of an earlier run."""
         with file.intact():
-            rows = [rebuilt(CandidateFit, record["row"]) for record in file.records if "row" in record]
+            rows = [rebuild_value(CandidateFit, record["row"]) for record in file.records if "row" in record]
         return {(row.name, row.number): row for row in rows}
 
-    def _above(self, names: set[str]) -> dict[str, Beginning]:
+    def _above(self, names: set[str]) -> dict[str, CandidateStart]:
         """Find models that fit worse than one that they contain, and the lowest such point to fit them from."""
-        lower_points: dict[str, tuple[float, Beginning]] = {}
+        lower_points: dict[str, tuple[float, CandidateStart]] = {}
         fitted_names = [n for n, row in self.rows.items() if row.success and row.result and not row.result.neg2logprior]
         for small, large in permutations(fitted_names, 2):
             low, high = self.rows[small].neg2loglik, self.rows[large].neg2loglik
@@ -198,7 +198,7 @@ class SelectionLog:
                 continue
             point = self.inside(small, large)
             if point is not None and (large not in lower_points or low < lower_points[large][0]):
-                lower_points[large] = low, Beginning(f"the estimates of '{small}'", point, exact=True)
+                lower_points[large] = low, CandidateStart(f"the estimates of '{small}'", point, exact=True)
         return {name: start for name, (_, start) in lower_points.items()}
 
     def inside(self, small: str, large: str) -> Mapping[str, float] | None:
@@ -212,15 +212,15 @@ class SelectionLog:
         larger_result = self.rows[large].result
         if larger_result is None or not set(result.names) < set(larger_result.names):
             return None
-        return contained_at(self.result(small), self.result(large))
+        return find_nested_point(self.result(small), self.result(large))
 
 
-def _warm(row: CandidateFit) -> Beginning:
+def _warm(row: CandidateFit) -> CandidateStart:
     assert row.result is not None
-    return Beginning(f"the estimates of {text(row.name)}", row.result.values)
+    return CandidateStart(f"the estimates of {shorten_repr(row.name)}", row.result.values)
 
 
-def ranked(values: Mapping[str, float], rows: Mapping[str, CandidateFit]) -> list[str]:
+def rank_by_criterion(values: Mapping[str, float], rows: Mapping[str, CandidateFit]) -> list[str]:
     """Sort names by a criterion, rounded so that last digits do not matter.
 
     Then by number of estimates, then by name.

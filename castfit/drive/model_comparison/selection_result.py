@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import is_count, is_one_of, level_rule, option_mistakes, real, rng_mistakes
+from castfit._support.arguments import is_count, is_one_of, level_rule, option_mistakes, read_real, rng_mistakes
 from castfit._support.public_names import public
-from castfit._support.reprs import listed
-from castfit._support.status import check, suggest
-from castfit._support.text_tables import Sheet
+from castfit._support.reprs import join_limited
+from castfit._support.status import raise_if_mistakes, suggest
+from castfit._support.text_tables import TextTable
 from castfit._support.views import views
 from castfit.drive.model_comparison.averaging import WeightedValues
 from castfit.drive.model_comparison.candidate_fit import CandidateFit
 from castfit.drive.model_comparison.candidates import CandidateModel
 from castfit.drive.model_comparison.evidence import EvidenceTable, evidences
-from castfit.drive.model_comparison.selection_log import SelectionLog, ranked
+from castfit.drive.model_comparison.selection_log import SelectionLog, rank_by_criterion
 from castfit.drive.run.run_result import SearchResult
 from castfit.drive.run.run_result import columns as as_columns
 from castfit.result.covariance import quantile
@@ -106,7 +106,7 @@ class SelectionResult(SearchResult):
     ) -> SelectionResult:
         """Build the result from a log."""
         values = {n: log.value(n) for n, row in log.rows.items() if row.success}
-        names = tuple(ranked(values, log.rows))
+        names = tuple(rank_by_criterion(values, log.rows))
         best = log.result(names[0]) if names else None
         criteria = {n: values[n] for n in names}
         return cls(
@@ -124,9 +124,9 @@ class SelectionResult(SearchResult):
         """
         name = self._called(str(name))
         if name not in self.fits:
-            check("selection", [f"unknown candidate '{name}': {suggest(name, list(self.fits)[:50])}"])
+            raise_if_mistakes("selection", [f"unknown candidate '{name}': {suggest(name, list(self.fits)[:50])}"])
         if name not in self.names:
-            check("selection", [f"'{name}' was not fitted: {self.fits[name].message}"])
+            raise_if_mistakes("selection", [f"'{name}' was not fitted: {self.fits[name].message}"])
         return self._log.result(name)
 
     def _called(self, name: str) -> str:
@@ -264,7 +264,7 @@ class SelectionResult(SearchResult):
                 rows[n] = (*value_and_error, weights[n], np.inf if row.absolute_sigma else float(row.dof))
         if not rows:
             known = dict.fromkeys(q for n in self.names for q in self._row(n).names)
-            check("average", [f"no candidate has '{name}': {suggest(str(name), known)}"])
+            raise_if_mistakes("average", [f"no candidate has '{name}': {suggest(str(name), known)}"])
         total = sum(weights[n] for n in rows)
         known = ((np.array([v]), np.array([0.0 if np.isnan(e) else e]), w, dof) for v, e, w, dof in rows.values())
         values = WeightedValues.of(list(known))
@@ -272,7 +272,7 @@ class SelectionResult(SearchResult):
         low, high = (float(values.quantiles(p)[0]) for p in (0.5 - level / 2, 0.5 + level / 2))
         verdict = f"averaged over {len(rows)} model{'s' if len(rows) > 1 else ''}"
         verdict += f" that have it, of weight {total:.3g}" if total < 1.0 - 1e-3 else ""
-        verdict += f"; at a bound, and without error, in {listed(bound, 40)}" if bound else ""
+        verdict += f"; at a bound, and without error, in {join_limited(bound, 40)}" if bound else ""
         return Estimate(
             float(values.mean[0]), name=str(name), standard_error=float(values.error[0]), interval=(low, high),
             confidence_level=level, verdict=verdict,
@@ -280,9 +280,9 @@ class SelectionResult(SearchResult):
 
     def _level(self, where: str, argument: Any) -> float:
         default = self.best.confidence_level if self.best is not None else _LEVEL
-        level = default if argument is None else real(argument)
+        level = default if argument is None else read_real(argument)
         mistakes = option_mistakes(level_rule(argument, level))
-        check(where, [*mistakes, *([] if self.best is not None else ["no candidate was fitted"])])
+        raise_if_mistakes(where, [*mistakes, *([] if self.best is not None else ["no candidate was fitted"])])
         assert level is not None
         return level
 
@@ -381,7 +381,7 @@ class SelectionResult(SearchResult):
         mistakes += [f"'{n}' is not a fitted candidate: {suggest(n, self.names)}" for n in candidate_names if n not in self]
         sampling_only = {"draws": draws is not None, "workers": not is_one_of(workers, 1)}
         mistakes += [f"{n}= has an effect only with sampling=True; remove it" for n, is_set in sampling_only.items() if is_set and sampling is False]
-        check("evidence", [*mistakes, *rng_mistakes(rng)])
+        raise_if_mistakes("evidence", [*mistakes, *rng_mistakes(rng)])
         results = {n: self[n] for n in candidate_names}
         return evidences(results, sampling=sampling, draws=draws or 4000, rng=rng, workers=workers)
 
@@ -422,7 +422,7 @@ class SelectionResult(SearchResult):
 
         chosen = self._rivals() if against is None else [str(n) for n in against]
         few = [] if len(chosen) > 1 else ["there are no two candidates to be told apart; name them by against=[...]"]
-        check("next_experiment", few)
+        raise_if_mistakes("next_experiment", few)
         truth, *rivals = (self[n] for n in chosen)
         if candidates is None:
             assert truth.problem is not None
@@ -452,19 +452,19 @@ class SelectionResult(SearchResult):
         similar = [n for n in self.names[1:] if delta[n] < _NEAR]
         lines = [f"'{best}' has the lowest {self.criterion}."]
         if similar:
-            names_text = listed((f"'{n}'" for n in similar), 80)
+            names_text = join_limited((f"'{n}'" for n in similar), 80)
             lines.append(f"{names_text} have a similar {self.criterion}; average the models instead of choosing one.")
         undefined = [n for n in self.names if not np.isfinite(self.criteria[n])]
         if undefined:
-            undefined_text = listed(undefined, 80)
+            undefined_text = join_limited(undefined, 80)
             lines.append(f"{self.criterion} is undefined for {undefined_text}: too few measurements for the number of estimated quantities.")
         importance = self.importance
         needed = [q for q, v in importance.items() if v >= _NEEDED]
         dispensable = [f"{q} ({v:.2f})" for q, v in importance.items() if v < _DISPENSABLE]
         if needed:
-            lines.append(f"In models with nearly all of the weight: {listed(needed, 80)}.")
+            lines.append(f"In models with nearly all of the weight: {join_limited(needed, 80)}.")
         if dispensable:
-            lines.append(f"Not needed to fit the data: {listed(dispensable, 80)}.")
+            lines.append(f"Not needed to fit the data: {join_limited(dispensable, 80)}.")
         if self.method != "all":
             lines.append(f"Method '{self.method}' fitted {len(self.fits)} of {self._log.space.count} candidates. The "
                          "best one may be among the others; the weights refer to the fitted candidates.")  # fmt: skip
@@ -478,10 +478,10 @@ class SelectionResult(SearchResult):
         return (*lines, *self.remarks, *self.misfit())
 
     @property
-    def sheet(self) -> Sheet:
+    def sheet(self) -> TextTable:
         """The table of the best candidates."""
         weights = self.weights
-        return Sheet.of(
+        return TextTable.of(
             self.names[:_SHOWN],
             ("candidate", str),
             (">estimated", lambda n: f"{self.size(n)}"),
@@ -491,7 +491,7 @@ class SelectionResult(SearchResult):
         )
 
     @property
-    def parts(self) -> tuple[Sheet | str, ...]:
+    def parts(self) -> tuple[TextTable | str, ...]:
         """The message, the table, and what it says."""
         remaining_names = self.names[_SHOWN:]
         weight = sum(self.weights[n] for n in remaining_names)
@@ -501,7 +501,7 @@ class SelectionResult(SearchResult):
     def summary(self) -> str:
         """Return the text that `print` shows."""
         heading, sheet, *details = self.parts
-        lines = sheet.lines if isinstance(sheet, Sheet) else [sheet]
+        lines = sheet.lines if isinstance(sheet, TextTable) else [sheet]
         return "\n".join([f"{heading} ({self.time:.1f} s)", *(lines if self.names else []), "", *map(str, details)])
 
     def plot(self, path: str | Path | None = None) -> Figure:

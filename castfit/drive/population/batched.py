@@ -23,24 +23,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.silence import captured
-from castfit._support.time_limit import Stopped
-from castfit.drive.population.likelihoods import Curved
+from castfit._support.silence import capture_output
+from castfit._support.time_limit import StopRequested
+from castfit.drive.population.likelihoods import IndividualCurvature
 from castfit.integrate import STEPPED, IntegratorOptions, Lanes, Sensitivities, Trajectories
 from castfit.integrate.integrator import integrator_of
 from castfit.problem.fingerprint import digest
 from castfit.problem.parameter_map import MappedExpressions, natural_value
 from castfit.transcribe.experiment_trajectories import mean_magnitude
-from castfit.transcribe.observation import Measured, Observer, Slot, constant
-from castfit.transcribe.segments import Segments, cut
+from castfit.transcribe.observation import MeasurementRows, Observer, NonGaussianOutput, constant
+from castfit.transcribe.segments import Segments, cut_segments
 from castfit.transcribe.stage_division import divide
-from castfit.transcribe.trajectory import still_trajectory
+from castfit.transcribe.trajectory import constant_trajectory
 
 if TYPE_CHECKING:
     import casadi as ca
 
     from castfit._support.arrays import Array, Index
-    from castfit.drive.population.compiled import Question
+    from castfit.drive.population.compiled import CompiledPopulation
     from castfit.problem.compiled_experiments import Condition
 
 
@@ -50,7 +50,7 @@ _SETTLING = 2  # simulations by which the magnitudes of states are found
 
 
 @dataclass(frozen=True, eq=False)
-class _Computed:
+class _ComputedLinkRows:
     """Rows of the link that are expressions: of arguments that are entries of natural values, or numbers.
 
     rows (k,) of y;  first: arguments -> (values, Jacobian);  known: positions of arguments that are natural values, and
@@ -75,7 +75,7 @@ class _Computed:
 
 
 @dataclass(frozen=True, eq=False)
-class _Alike:
+class _IdenticalIndividuals:
     """Individuals that are alike.
 
     who (n,) which ones;  grid (m,) relative output times, at (n, M) where points lie on it;  start, duration (n,);
@@ -95,12 +95,12 @@ class _Alike:
     base: Array
     rows: Index
     source: Index
-    computed: tuple[_Computed, ...]
+    computed: tuple[_ComputedLinkRows, ...]
     u: Array
     inputs: Array
     z0: Array
     unit: Array
-    measured: Measured
+    measured: MeasurementRows
     constant: Array
     flow: Index | None
 
@@ -117,7 +117,7 @@ class BatchedCohort:
 
     def __init__(
         self,
-        question: Question,
+        question: CompiledPopulation,
         integrator: IntegratorOptions,
         layout: tuple[Sequence[Array], Sequence[Array]] | None = None,
     ) -> None:
@@ -131,7 +131,7 @@ class BatchedCohort:
         directions = question.directions
         pieces = _pieces(question)
         if layout is None:
-            units = still_trajectory(compiled_problem, compiled_problem.guess).units
+            units = constant_trajectory(compiled_problem, compiled_problem.guess).units
         else:
             grids, units = layout
             pieces = [replace(p, pieces=(replace(p.pieces[0], grid=g),)) for p, g in zip(pieces, grids, strict=True)]
@@ -145,29 +145,29 @@ class BatchedCohort:
         self._lane = np.empty(question.n, dtype=np.intp)
         for k, group in enumerate(self._alike):
             self._group[group.who], self._lane[group.who] = k, np.arange(group.who.size)
-        with suppress(Stopped):  # no time to simulate: whoever asks for costs will notice
+        with suppress(StopRequested):  # no time to simulate: whoever asks for costs will notice
             self._settle()
 
     def _gathered(
         self, members: Sequence[int], pieces: Sequence[Segments], units: Sequence[Array], directions: Index
-    ) -> _Alike:
+    ) -> _IdenticalIndividuals:
         compiled_problem = self._question.problem
         conditions, member_pieces = [compiled_problem.conditions[i] for i in members], [pieces[i] for i in members]
         first_piece, link = member_pieces[0], conditions[0].link
         entries = np.flatnonzero(link.of >= 0)
         theta_directions = directions[conditions[0].theta]
-        computed: list[_Computed] = []
+        computed: list[_ComputedLinkRows] = []
         for expressions in zip(*(_expressions(c) for c in conditions), strict=True):
             part, numbers = expressions[0], np.array([expression.numbers for expression in expressions])
             positions = np.flatnonzero(part.source >= 0)
-            computed.append(_Computed(part.rows, part.first, (positions, theta_directions[part.source[positions]]), numbers))
+            computed.append(_ComputedLinkRows(part.rows, part.first, (positions, theta_directions[part.source[positions]]), numbers))
         start = np.array([p.division.edges[0] for p in member_pieces])
         grid = np.unique(np.concatenate([p.pieces[0].grid for p in member_pieces]))
         n_points = max(p.pieces[0].at.size for p in member_pieces)
         grid_rows = [np.searchsorted(grid, p.pieces[0].grid)[p.pieces[0].at] for p in member_pieces]
         is_constant_input = first_piece.pieces[0].cubics.shape[0] != grid.size or len({p.pieces[0].cubics.shape for p in member_pieces}) > 1
         u = [np.repeat(p.pieces[0].cubics[-1:], grid.size, axis=0) if is_constant_input else p.pieces[0].cubics for p in member_pieces]
-        return _Alike(
+        return _IdenticalIndividuals(
             who=np.array(members, dtype=np.intp),
             grid=grid,
             at=np.array([_filled(a, n_points) for a in grid_rows]),
@@ -200,10 +200,10 @@ class BatchedCohort:
                     magnitudes = np.array([mean_magnitude(table) for table in states])
                     group.unit[lanes] = np.where(magnitudes > 0.0, magnitudes, group.unit[lanes])
 
-    def curved(self, phi: Array, s: Array, individuals: Index) -> Curved:
+    def curved(self, phi: Array, s: Array, individuals: Index) -> IndividualCurvature:
         """Return costs, gradients and curvatures."""
-        evaluation = Curved.blank(individuals.size, self._question.m + s.size)
-        with captured():
+        evaluation = IndividualCurvature.blank(individuals.size, self._question.m + s.size)
+        with capture_output():
             for k, group in enumerate(self._alike):
                 for positions in _blocks(np.flatnonzero(self._group[individuals] == k)):
                     evaluation.put(positions, self._block(group, self._lane[individuals[positions]], phi[positions], s))
@@ -227,11 +227,11 @@ class BatchedCohort:
         columns = np.concatenate([parts[i] for i in range(self._question.n)], axis=1)
         return columns[0], columns[1], columns[2]
 
-    def _simulated(self, group: _Alike, lanes: Index, phi: Array, s: Array) -> tuple[Trajectories, Lanes]:
+    def _simulated(self, group: _IdenticalIndividuals, lanes: Index, phi: Array, s: Array) -> tuple[Trajectories, Lanes]:
         """Return the states of some at everybody's phi (n, m)."""
         y, _ = self._linked(group, lanes, self._natural(phi[group.who[lanes]], s))
         batch = self._lanes(group, lanes, y)
-        with captured():
+        with capture_output():
             return integrator_of(self._model, group.grid, self._options).values(batch), batch
 
     def _natural(self, phi: Array, s: Array) -> Array:
@@ -239,7 +239,7 @@ class BatchedCohort:
         theta = np.concatenate([phi, np.repeat(s[None], phi.shape[0], axis=0)], axis=1)
         return natural_value(theta, self._log)
 
-    def _linked(self, group: _Alike, lanes: Index, natural: Array) -> tuple[Array, Array]:
+    def _linked(self, group: _IdenticalIndividuals, lanes: Index, natural: Array) -> tuple[Array, Array]:
         """Return the rows y (L, n_y) of the link, and their derivatives in search scale (L, n_y, n_d)."""
         slope = np.where(self._log, natural, 1.0)
         y = group.base[lanes]
@@ -251,7 +251,7 @@ class BatchedCohort:
             dy[:, part.rows] = by_natural * slope[:, None]
         return y, dy
 
-    def _lanes(self, group: _Alike, lanes: Index, y: Array) -> Lanes:
+    def _lanes(self, group: _IdenticalIndividuals, lanes: Index, y: Array) -> Lanes:
         return Lanes(
             group.start[lanes],
             group.duration[lanes],
@@ -263,7 +263,7 @@ class BatchedCohort:
         )
 
     def _trajectories(
-        self, group: _Alike, lanes: Index, batch: Lanes, dx0: Array, dp: Array
+        self, group: _IdenticalIndividuals, lanes: Index, batch: Lanes, dx0: Array, dp: Array
     ) -> tuple[Index, Trajectories, Sensitivities]:
         """Return the directions that move states, and states and sensitivities; the last ones are remembered.
 
@@ -283,7 +283,7 @@ class BatchedCohort:
             self._known[block_key] = key, trajectories, sensitivities
         return moving, trajectories, sensitivities
 
-    def _block(self, group: _Alike, lanes: Index, phi: Array, s: Array) -> Curved:
+    def _block(self, group: _IdenticalIndividuals, lanes: Index, phi: Array, s: Array) -> IndividualCurvature:
         """Return costs, gradients and curvatures of a block."""
         count = lanes.size
         # Functions of points are kept for every number of points: few of these are to occur.
@@ -322,20 +322,20 @@ class BatchedCohort:
             for stage, point, row in np.argwhere(~np.isfinite(measured.rows(observation.g)[0])).tolist():
                 detail = measured.unspread(observation.g, stage, point, row) if stage == k else ""
                 failures[k] = f"at t = {times[stage, point]:g} {detail}" if detail else failures[k]
-        return Curved(cost, failures, gradient, curvature).of(np.arange(count))
+        return IndividualCurvature(cost, failures, gradient, curvature).of(np.arange(count))
 
 
-def laid_out(question: Question) -> tuple[Sequence[Array], Sequence[Array]]:
+def laid_out(question: CompiledPopulation) -> tuple[Sequence[Array], Sequence[Array]]:
     """Return everybody's relative output times, and magnitudes of states before simulations."""
     compiled_problem = question.problem
-    return [p.pieces[0].grid for p in _pieces(question)], still_trajectory(compiled_problem, compiled_problem.guess).units
+    return [p.pieces[0].grid for p in _pieces(question)], constant_trajectory(compiled_problem, compiled_problem.guess).units
 
 
-def _pieces(question: Question) -> list[Segments]:
+def _pieces(question: CompiledPopulation) -> list[Segments]:
     compiled_problem = question.problem
     ends = [np.array([c.start, c.end]) for c in compiled_problem.conditions]
     divisions = [divide(c, edges, np.empty(0)) for c, edges in zip(compiled_problem.conditions, ends, strict=True)]
-    return [cut(compiled_problem, i, division, nodes=False) for i, division in enumerate(divisions)]
+    return [cut_segments(compiled_problem, i, division, nodes=False) for i, division in enumerate(divisions)]
 
 
 def suitable(condition: Condition) -> bool:
@@ -390,9 +390,9 @@ def _kind(condition: Condition, pieces: Segments, entries: Index, *, exact: bool
     )
 
 
-def _stacked(measurements: Sequence[Measured]) -> Measured:
+def _stacked(measurements: Sequence[MeasurementRows]) -> MeasurementRows:
     """Return the measurements of individuals that are alike, each as a stage."""
-    template, slots = measurements[0], list[Slot]()
+    template, slots = measurements[0], list[NonGaussianOutput]()
     for k, slot in enumerate(template.slots):
         member_slots = [member.slots[k] for member in measurements]
         slots.append(

@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import option_mistakes, real
+from castfit._support.arguments import option_mistakes, read_real
 from castfit._support.bounds import bound_mistakes
-from castfit._support.status import check, suggest
+from castfit._support.status import raise_if_mistakes, suggest
 from castfit.densities.noise.gaussian import Gaussian
-from castfit.densities.noise.unknown import Unknown
+from castfit.densities.noise.unknown import UnknownSigma
 from castfit.drive.population.covariance import Covariance
 from castfit.drive.population.spec import Individual, Population
 from castfit.experiment.experiment import Experiment, Free
-from castfit.problem.compiled_problem import LOSS, NO_LIKELIHOOD, Posed
+from castfit.problem.compiled_problem import LOSS, NO_LIKELIHOOD, CompiledProblem
 from castfit.problem.parameter_map import natural_value
 from castfit.problem.parameters import Parameter, initial_values
 from castfit.problem.prior_rows import PriorRows, QuantityPrior, prior_rows
@@ -44,7 +44,7 @@ _WHERE = "mixed_effects"
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
+class CompiledPopulation:
     """A mixed-effects model, worked out.
 
     problem : in which every experiment has its own parameters, in the scale of their distribution, and sigmas are
@@ -57,7 +57,7 @@ class Question:
     said : the problem and the population of which it was worked out
     """
 
-    problem: Posed
+    problem: CompiledProblem
     own: tuple[str, ...]
     lognormal: Mask
     places: Index
@@ -143,7 +143,7 @@ class Question:
         directions[self.places] = np.arange(self.m)
         return directions
 
-    def of_some(self, members: Index) -> Question:
+    def of_some(self, members: Index) -> CompiledPopulation:
         """Return the question of some individuals, with the same theta."""
         compiled_problem, indices = self.problem, [int(i) for i in members]
         subproblem = replace(
@@ -212,7 +212,7 @@ def _to_search(natural: Array, log: Mask) -> Array:
         return np.where(log, np.log(np.where(log, natural, 1.0)), natural)
 
 
-def ask(problem: Any, population: Any) -> Question:
+def compile_population(problem: Any, population: Any) -> CompiledPopulation:
     """Work out a mixed-effects model.
 
     Raises InputError: listing everything that does not fit together.
@@ -221,20 +221,20 @@ def ask(problem: Any, population: Any) -> Question:
         ("problem", problem, isinstance(problem, Problem), "give a Problem"),
         ("population", population, isinstance(population, Population), "give a Population"),
     )
-    check(_WHERE, option_mistakes(*kinds))
-    check(_WHERE, [*_problem_mistakes(problem, population), *_population_mistakes(problem, population)])
+    raise_if_mistakes(_WHERE, option_mistakes(*kinds))
+    raise_if_mistakes(_WHERE, [*_problem_mistakes(problem, population), *_population_mistakes(problem, population)])
     covariate_mistakes: list[str] = []
     experiment_names = [e.name for e in problem.experiments]
     covariates = {n: population.covariate(n, experiment_names, covariate_mistakes) for n in population.covariates}
-    check(_WHERE, covariate_mistakes)
+    raise_if_mistakes(_WHERE, covariate_mistakes)
     local_names = tuple(population.individual)
     compiled_problem = _posed(problem, population)
     places, unused = _places(compiled_problem, local_names)
-    check(_WHERE, unused)
+    raise_if_mistakes(_WHERE, unused)
     log = np.array([population.individual[n].distribution == "lognormal" for n in local_names], dtype=np.bool_)
     shared = np.array([j for j, q in enumerate(compiled_problem.quantities) if q.experiment is None], dtype=np.intp)
     upper = (*_upper(problem, population), *(q for q in compiled_problem.quantities if q.experiment is None))
-    question = Question(
+    question = CompiledPopulation(
         compiled_problem,
         local_names,
         log,
@@ -247,7 +247,7 @@ def ask(problem: Any, population: Any) -> Question:
         np.array([population.individual[n].omega for n in local_names], dtype=float),
         (problem, population),
     )
-    check(_WHERE, _start_mistakes(question))
+    raise_if_mistakes(_WHERE, _start_mistakes(question))
     return question
 
 
@@ -359,14 +359,14 @@ def _least(individual: Individual) -> float:
     return 0.0 if individual.distribution == "lognormal" else -np.inf
 
 
-def _posed(problem: Problem, population: Population) -> Posed:
+def _posed(problem: Problem, population: Population) -> CompiledProblem:
     """Pose the problem with own parameters in the scale of their distributions, and sigmas as parameters."""
     parameters = dict(problem.parameters)
     for name, individual in population.individual.items():
         guess = _guess(problem, name, individual) if not isinstance(individual.typical, ca.SX) else _guess(problem, name, Individual())
         if _scale(individual) == "log" and not guess > 0.0:
             remedy = "give a positive one, or distribution='normal'"
-            check(_WHERE, [f"the guess of the log-normal '{name}' is {guess:g}; {remedy}"])
+            raise_if_mistakes(_WHERE, [f"the guess of the log-normal '{name}' is {guess:g}; {remedy}"])
         parameters[name] = Parameter(guess, scale=_scale(individual), local=True)
     return problem.replace(experiments=_with_sigmas(problem), parameters=parameters).posed
 
@@ -379,15 +379,15 @@ def _with_sigmas(problem: Problem) -> list[Experiment]:
     """
     has_many_outputs = len(problem.posed.outputs) > 1
     sizes: dict[str, list[Array]] = {}
-    unknown_sigmas: list[tuple[Experiment, dict[str, tuple[Any, Unknown, str]]]] = []
+    unknown_sigmas: list[tuple[Experiment, dict[str, tuple[Any, UnknownSigma, str]]]] = []
     for e in problem.experiments:
-        unknown_by_output: dict[str, tuple[Any, Unknown, str]] = {}
+        unknown_by_output: dict[str, tuple[Any, UnknownSigma, str]] = {}
         for output, (_, values) in e.data.items():
             noise = e.noise.get(output)
             if noise is None and (e.sigma is None or output not in e.sigma):
-                sigma = Unknown("all" if has_many_outputs else "")
+                sigma = UnknownSigma("all" if has_many_outputs else "")
                 noise = Gaussian(sigma=sigma)
-            elif noise is not None and isinstance(noise.sigma, Unknown) and noise.sigma.guess is None:
+            elif noise is not None and isinstance(noise.sigma, UnknownSigma) and noise.sigma.guess is None:
                 sigma = noise.sigma
             else:
                 continue
@@ -398,7 +398,7 @@ def _with_sigmas(problem: Problem) -> list[Experiment]:
         unknown_sigmas.append((e, unknown_by_output))
     guess = {label: _FIRST_SIGMA * (float(np.median(np.concatenate(arrays))) or 1.0) for label, arrays in sizes.items()}
 
-    def guessed(noise: Any, sigma: Unknown, label: str) -> Any:
+    def guessed(noise: Any, sigma: UnknownSigma, label: str) -> Any:
         return replace(noise, sigma=replace(sigma, guess=float(np.clip(guess[label], sigma.lower, sigma.upper))))
 
     return [
@@ -407,7 +407,7 @@ def _with_sigmas(problem: Problem) -> list[Experiment]:
     ]
 
 
-def _places(compiled_problem: Posed, local_names: Sequence[str]) -> tuple[Index, list[str]]:
+def _places(compiled_problem: CompiledProblem, local_names: Sequence[str]) -> tuple[Index, list[str]]:
     """Return the positions of own parameters in theta (n, m), and messages about experiments that lack one."""
     theta_index = {(q.of, q.experiment): j for j, q in enumerate(compiled_problem.quantities) if q.kind == "parameter"}
     places = np.array([[theta_index.get((n, c.name), -1) for n in local_names] for c in compiled_problem.conditions], dtype=np.intp)
@@ -450,12 +450,12 @@ def _typical(
 
 
 def _number(parameter: Parameter) -> float:
-    value = real(parameter.value)
+    value = read_real(parameter.value)
     assert value is not None
     return value
 
 
-def _start_mistakes(question: Question) -> list[str]:
+def _start_mistakes(question: CompiledPopulation) -> list[str]:
     """Return messages about typical values that are not finite or not differentiable at the guess."""
     mu, slopes = question.means(question.guess)
     steep = np.asarray(np.isfinite(slopes).all(axis=2), dtype=np.bool_)

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.process_pool import Lost
+from castfit._support.process_pool import LostTask
 from castfit.drive.population.batched import BatchedCohort, laid_out, suitable
-from castfit.drive.population.likelihoods import Cohort, Curved, SimulatedCohort
+from castfit.drive.population.likelihoods import Cohort, IndividualCurvature, SimulatedCohort
 from castfit.integrate import STEPPED, IntegratorOptions
-from castfit.integrate.distributed import held, workers
-from castfit.integrate.esdirk_binding import obstacle
+from castfit.integrate.distributed import make_worker_object, workers
+from castfit.integrate.esdirk_binding import missing_integrator_reason
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
-    from castfit.drive.population.compiled import Question
+    from castfit.drive.population.compiled import CompiledPopulation
 
 Answers = Callable[[str, Sequence[tuple[Any, ...]]], Sequence[Any]]
 
@@ -29,12 +29,12 @@ _QUICK = IntegratorOptions(method="explicit", relative_tolerance=1e-7, absolute_
 """Beside 1e-10, 300 individuals of `castfit bench population`: estimates agree to 3e-8 of their standard errors."""
 
 
-def usual() -> IntegratorOptions:
+def default_integrator() -> IntegratorOptions:
     """Return the default integrator options for individuals."""
-    return IntegratorOptions() if obstacle() else _QUICK
+    return IntegratorOptions() if missing_integrator_reason() else _QUICK
 
 
-def cohort_of(question: Question, integrator: IntegratorOptions) -> Cohort:
+def build_cohort(question: CompiledPopulation, integrator: IntegratorOptions) -> Cohort:
     """Return the cohort of a question."""
     fit = np.array([suitable(c) for c in question.problem.conditions])
     if fit.all():
@@ -50,10 +50,10 @@ def cohort_of(question: Question, integrator: IntegratorOptions) -> Cohort:
     def answers(method: str, argument_tuples: Sequence[tuple[Any, ...]]) -> list[Any]:
         return [getattr(part, method)(*arguments) for part, arguments in zip(parts, argument_tuples, strict=True)]
 
-    return PartedCohort(question, members, answers)
+    return PartitionedCohort(question, members, answers)
 
 
-def _blocks(question: Question, integrator: IntegratorOptions) -> Cohort:
+def _blocks(question: CompiledPopulation, integrator: IntegratorOptions) -> Cohort:
     """Return the cohort of a question of which every experiment is `suitable`, on workers where there are any."""
     pool, threads = workers(), integrator.method in STEPPED
     if pool is None or (threads and not pool.elsewhere):
@@ -62,35 +62,35 @@ def _blocks(question: Question, integrator: IntegratorOptions) -> Cohort:
     shares = pool.shares(question.n)
     members = [np.arange(share.start, share.stop, dtype=np.intp) for share in shares]
     worker_cohorts = [
-        held(BatchedCohort, question.of_some(indices), integrator, (grids[share], units[share]))
+        make_worker_object(BatchedCohort, question.of_some(indices), integrator, (grids[share], units[share]))
         for indices, share in zip(members, shares, strict=True)
     ]
 
     def answers(method: str, argument_tuples: Sequence[tuple[Any, ...]]) -> list[Any]:
         return pool.run([(cohort, method, arguments) for cohort, arguments in zip(worker_cohorts, argument_tuples, strict=True)])
 
-    return PartedCohort(question, members, answers)
+    return PartitionedCohort(question, members, answers)
 
 
-class PartedCohort:
+class PartitionedCohort:
     """The cohort of a question in parts, each with individuals of its own, `members`, ascending.
 
-    answers : a method of cohorts, and its arguments for each part -> what each answers, `Lost` where a worker was
+    answers : a method of cohorts, and its arguments for each part -> what each answers, `LostTask` where a worker was
     """
 
-    def __init__(self, question: Question, members: Sequence[Index], answers: Answers) -> None:
+    def __init__(self, question: CompiledPopulation, members: Sequence[Index], answers: Answers) -> None:
         self._m, self._members, self._answers = question.m, members, answers
         sizes = [int(c.points.mask.sum()) for c in question.problem.conditions]
         owner = np.repeat(np.arange(question.n), sizes)
         self._values = [np.isin(owner, indices) for indices in members]
 
-    def curved(self, phi: Array, s: Array, individuals: Index) -> Curved:
+    def curved(self, phi: Array, s: Array, individuals: Index) -> IndividualCurvature:
         """Return costs, gradients and curvatures."""
-        evaluation = Curved.blank(individuals.size, self._m + s.size)
+        evaluation = IndividualCurvature.blank(individuals.size, self._m + s.size)
         positions_by_part = [np.flatnonzero(np.isin(individuals, indices)) for indices in self._members]
         argument_tuples = [(phi[positions], s, np.searchsorted(indices, individuals[positions])) for positions, indices in zip(positions_by_part, self._members, strict=True)]
         for positions, answer in zip(positions_by_part, self._answers("curved", argument_tuples), strict=True):
-            if isinstance(answer, Lost):
+            if isinstance(answer, LostTask):
                 evaluation.failures.update(dict.fromkeys(positions.tolist(), answer.message))
             else:
                 evaluation.put(positions, answer)
@@ -101,5 +101,5 @@ class PartedCohort:
         columns = np.empty((3, self._values[0].size))
         argument_tuples = [(phi[indices], s) for indices in self._members]
         for mask, answer in zip(self._values, self._answers("seen", argument_tuples), strict=True):
-            columns[:, mask] = [[np.nan], [1.0], [np.nan]] if isinstance(answer, Lost) else answer
+            columns[:, mask] = [[np.nan], [1.0], [np.nan]] if isinstance(answer, LostTask) else answer
         return columns[0], columns[1], columns[2]

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.drive.population.laplace import LaplaceApproximation, Marginal, Scores
-from castfit.drive.population.search import definite
+from castfit.drive.population.laplace import LaplaceApproximation, MarginalLikelihood, LikelihoodScores
+from castfit.drive.population.search import make_positive_definite
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -28,7 +28,7 @@ _WIDTH = 0.05  # of a standard error, as far as it is known
 
 
 @dataclass(frozen=True)
-class Errors:
+class EstimateErrors:
     """Covariance of y (n_y, n_y) and the robust one, NaN where there is none; `remark` says why."""
 
     covariance: Array
@@ -36,23 +36,23 @@ class Errors:
     remark: str
 
 
-def nothing(size: int, remark: str) -> Errors:
+def no_errors(size: int, remark: str) -> EstimateErrors:
     """Return covariances filled with NaN, with a remark about the reason."""
     nan_matrix = np.full((size, size), np.nan)
-    return Errors(nan_matrix, nan_matrix, remark)
+    return EstimateErrors(nan_matrix, nan_matrix, remark)
 
 
-def errors_at(
+def compute_errors(
     laplace: LaplaceApproximation,
-    marginal: Marginal,
-    scores: Scores,
+    marginal: MarginalLikelihood,
+    scores: LikelihoodScores,
     on_progress: Callable[[int, int], None] = lambda n_done, total: None,
-) -> Errors:
+) -> EstimateErrors:
     """Return the errors at the optimum; takes one or two gradients for each entry of y, and tells how many are done."""
     lower, upper = laplace.question.bounds
     size, is_one_sided = marginal.y.size, laplace.question.n >= _MANY
     free = np.flatnonzero((marginal.y > lower) & (marginal.y < upper))
-    width = _WIDTH / np.sqrt(np.diag(definite(laplace.expected(marginal))))
+    width = _WIDTH / np.sqrt(np.diag(make_positive_definite(laplace.expected(marginal))))
     width = np.minimum(width, _WIDTH)
     hessian = np.full((size, size), np.nan)
     base_gradient = laplace.scores(marginal, forward=True).gradient if is_one_sided else scores.gradient
@@ -65,7 +65,7 @@ def errors_at(
             shifted_marginal = laplace.value(marginal.y + sign * step, marginal.modes.phi + scores.moving @ (sign * step), scores.bend)
             if shifted_marginal is None or not np.isfinite(shifted_marginal.value):
                 name = laplace.question.names[j]
-                return nothing(size, f"Standard errors are not available: an evaluation near the estimate of {name} failed.")
+                return no_errors(size, f"Standard errors are not available: an evaluation near the estimate of {name} failed.")
             gradients.append(laplace.scores(shifted_marginal, forward=is_one_sided).gradient)
         hessian[:, j] = (gradients[0] - gradients[-1]) / ((1.0 if is_one_sided else 2.0) * step[j])
     free_hessian = hessian[np.ix_(free, free)]
@@ -76,7 +76,7 @@ def errors_at(
     try:
         np.linalg.cholesky(free_hessian / np.outer(unit, unit))
     except np.linalg.LinAlgError:
-        return nothing(
+        return no_errors(
             size,
             "Standard errors are not available: the Hessian is not positive definite. The model may be "
             "overparametrised, or the search did not converge.",
@@ -85,4 +85,4 @@ def errors_at(
     covariance[np.ix_(free, free)] = inverse
     products = scores.parts[:, free].T @ scores.parts[:, free] + scores.prior_curvature[np.ix_(free, free)]
     robust[np.ix_(free, free)] = inverse @ products @ inverse
-    return Errors(covariance, robust, "")
+    return EstimateErrors(covariance, robust, "")

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit.drive.population.likelihoods import Cohort
-from castfit.drive.population.modes import Modes, OwnPrior, find_modes
+from castfit.drive.population.modes import IndividualModes, IndividualPrior, find_modes
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
-    from castfit.drive.population.compiled import Question
+    from castfit.drive.population.compiled import CompiledPopulation
 
 
 _LONGEST = 1.0  # step of a parameter towards the maximum of an expectation; most are logarithms
@@ -36,7 +36,7 @@ _STEP = 1e-3  # of differences: truncation 1e-6, and integration errors of 1e-9 
 
 
 @dataclass(frozen=True)
-class Marginal:
+class MarginalLikelihood:
     """The approximate likelihood at y.
 
     parts (n,) : L_i; inf where an individual could not be fitted
@@ -47,7 +47,7 @@ class Marginal:
     y: Array
     parts: Array
     prior: float
-    modes: Modes
+    modes: IndividualModes
     precise: Array
 
     @property
@@ -57,7 +57,7 @@ class Marginal:
 
 
 @dataclass(frozen=True)
-class Scores:
+class LikelihoodScores:
     """Gradients: of each individual's L_i by y (n, n_y), and of priors (n_y,) with their curvature (n_y, n_y).
 
     bend (n, m, m): by what exact second derivatives of the data's cost exceed the expected ones
@@ -79,11 +79,11 @@ class Scores:
 class LaplaceApproximation:
     """Laplace's approximation of one question, by its cohort."""
 
-    def __init__(self, question: Question, cohort: Cohort) -> None:
+    def __init__(self, question: CompiledPopulation, cohort: Cohort) -> None:
         self.question, self.cohort = question, cohort
         self.sweeps = 0
 
-    def prior(self, y: Array) -> tuple[OwnPrior, Array] | None:
+    def prior(self, y: Array) -> tuple[IndividualPrior, Array] | None:
         """Return the prior of own parameters, and Omega, at y.
 
         Return None if they are not finite or Omega is singular.
@@ -94,11 +94,11 @@ class LaplaceApproximation:
         if not (np.isfinite(mu).all() and np.isfinite(omega).all()):
             return None
         try:
-            return OwnPrior(mu, np.asarray(np.linalg.inv(omega), dtype=float)), omega
+            return IndividualPrior(mu, np.asarray(np.linalg.inv(omega), dtype=float)), omega
         except np.linalg.LinAlgError:
             return None
 
-    def value(self, y: Array, start: Array, curvature_excess: Array | None = None, *, roughly: bool = False) -> Marginal | None:
+    def value(self, y: Array, start: Array, curvature_excess: Array | None = None, *, roughly: bool = False) -> MarginalLikelihood | None:
         """Fit everybody from phi = start (n, m), and return the likelihood; None where y makes no sense.
 
         `curvature_excess` and `roughly` as in `find_modes`.
@@ -116,9 +116,9 @@ class LaplaceApproximation:
         covariances[fitted_indices] = np.linalg.inv(a)
         parts[fitted_indices] = modes.cost[fitted_indices] + 0.5 * (np.linalg.slogdet(omega)[1] + np.linalg.slogdet(a)[1])
         prior_terms = self.question.priors(y)
-        return Marginal(y, parts, 0.5 * float(prior_terms.rows @ prior_terms.rows) + prior_terms.excess, modes, covariances)
+        return MarginalLikelihood(y, parts, 0.5 * float(prior_terms.rows @ prior_terms.rows) + prior_terms.excess, modes, covariances)
 
-    def scores(self, marginal: Marginal, *, forward: bool = False) -> Scores:
+    def scores(self, marginal: MarginalLikelihood, *, forward: bool = False) -> LikelihoodScores:
         """Return the exact gradient where everybody could be fitted; with forward differences to about 1e-3.
 
         These take half the time, and differences of such gradients, whose errors are alike, are right to 1e-3, too.
@@ -151,9 +151,9 @@ class LaplaceApproximation:
         log_det += np.einsum("nk,nky->ny", volume[:, :m], phi_y) + volume[:, m:] @ ds
         prior_terms = question.priors(y)
         by_prior = prior_terms.jacobian.T @ prior_terms.rows, prior_terms.jacobian.T @ prior_terms.jacobian
-        return Scores(gradients + 0.5 * log_det, *by_prior, second[:, :m, :m] - modes.at.curvature[:, :m, :m], phi_y)
+        return LikelihoodScores(gradients + 0.5 * log_det, *by_prior, second[:, :m, :m] - modes.at.curvature[:, :m, :m], phi_y)
 
-    def expected(self, marginal: Marginal) -> Array:
+    def expected(self, marginal: MarginalLikelihood) -> Array:
         """Return the information about y that a linear model with the same curvatures would have, (n_y, n_y).
 
         Its typical values and shared parameters have that of generalised least squares, its covariance
@@ -175,7 +175,7 @@ class LaplaceApproximation:
         prior_terms = question.priors(y)
         return information + prior_terms.jacobian.T @ prior_terms.jacobian
 
-    def improved(self, marginal: Marginal) -> Array:
+    def improved(self, marginal: MarginalLikelihood) -> Array:
         """Return y after a step of expectation and maximisation, as if the modes stayed where they are.
 
         With own parameters of mean phi_i and covariance A_i^-1, typical values are a weighted regression, shared
@@ -209,7 +209,7 @@ class LaplaceApproximation:
         new_y[question.of_omega] = question.covariance.coordinates(omega)
         return np.clip(new_y, lower, upper)
 
-    def _bends(self, marginal: Marginal, selected_directions: range | None = None, *, forward: bool = False) -> tuple[Array, Array]:
+    def _bends(self, marginal: MarginalLikelihood, selected_directions: range | None = None, *, forward: bool = False) -> tuple[Array, Array]:
         """Differentiate gradients and curvatures along all or some own and shared parameters by finite differences."""
         signs = (1.0, 0.0) if forward else (1.0, -1.0)
         base = marginal.modes.at.gradient, marginal.modes.at.curvature[:, : self.question.m, : self.question.m]
@@ -224,7 +224,7 @@ class LaplaceApproximation:
             third[..., column] = (ends[0][1] - ends[1][1]) / distance
         return second, third
 
-    def _beside(self, marginal: Marginal, k: int, step: float) -> tuple[Array, Array]:
+    def _beside(self, marginal: MarginalLikelihood, k: int, step: float) -> tuple[Array, Array]:
         """Return gradients and curvatures by own parameters with own or shared parameter k moved."""
         self.sweeps += 1
         m, phi, s = self.question.m, marginal.modes.phi.copy(), marginal.y[self.question.of_shared]
@@ -235,7 +235,7 @@ class LaplaceApproximation:
         evaluation = self.cohort.curved(phi, s, np.arange(self.question.n, dtype=np.intp))
         return evaluation.gradient, evaluation.curvature[:, :m, :m]
 
-    def widths(self, marginal: Marginal) -> Array:
+    def widths(self, marginal: MarginalLikelihood) -> Array:
         """Return steps of differences along own and shared parameters, (m + n_s,)."""
         question = self.question
         local_sizes = np.where(question.lognormal, 1.0, np.abs(question.means(marginal.y)[0]).mean(axis=0))

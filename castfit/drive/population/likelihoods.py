@@ -21,12 +21,12 @@ from castfit.transcribe.single_shooting import SingleShooting
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
-    from castfit.drive.population.compiled import Question
+    from castfit.drive.population.compiled import CompiledPopulation
     from castfit.integrate import IntegratorOptions
 
 
 @dataclass(frozen=True)
-class Curved:
+class IndividualCurvature:
     """Costs of k individuals, (k,), infinite if the evaluation failed, and the reasons of failures by index among
     the k.
 
@@ -39,24 +39,24 @@ class Curved:
     curvature: Array
 
     @classmethod
-    def blank(cls, count: int, size: int) -> Curved:
+    def blank(cls, count: int, size: int) -> IndividualCurvature:
         """Know nothing yet of so many individuals with so many parameters."""
         return cls(np.full(count, np.inf), {}, np.full((count, size), np.nan), np.full((count, size, size), np.nan))
 
-    def put(self, positions: Index, evaluation: Curved) -> None:
+    def put(self, positions: Index, evaluation: IndividualCurvature) -> None:
         """Store the results of some individuals."""
         self.cost[positions], self.gradient[positions], self.curvature[positions] = evaluation.cost, evaluation.gradient, evaluation.curvature
         self.failures.update({int(positions[k]): reason for k, reason in evaluation.failures.items()})
 
-    def of(self, positions: Index) -> Curved:
+    def of(self, positions: Index) -> IndividualCurvature:
         """Return the results of some individuals."""
         failures = {k: self.failures[i] for k, i in enumerate(positions.tolist()) if i in self.failures}
-        return Curved(self.cost[positions], failures, self.gradient[positions], self.curvature[positions])
+        return IndividualCurvature(self.cost[positions], failures, self.gradient[positions], self.curvature[positions])
 
-    def replaced(self, positions: Index, evaluation: Curved) -> Curved:
+    def replaced(self, positions: Index, evaluation: IndividualCurvature) -> IndividualCurvature:
         """Return all with something else of some."""
         remaining_failures = {i: reason for i, reason in self.failures.items() if i not in {*positions.tolist()}}
-        updated_copy = Curved(self.cost.copy(), remaining_failures, self.gradient.copy(), self.curvature.copy())
+        updated_copy = IndividualCurvature(self.cost.copy(), remaining_failures, self.gradient.copy(), self.curvature.copy())
         updated_copy.put(positions, evaluation)
         return updated_copy
 
@@ -64,7 +64,7 @@ class Curved:
 class Cohort(Protocol):
     """Interface for the data costs of individuals."""
 
-    def curved(self, phi: Array, s: Array, individuals: Index) -> Curved:
+    def curved(self, phi: Array, s: Array, individuals: Index) -> IndividualCurvature:
         """Return costs of individuals `individuals` (k,), ascending, at own parameters phi (k, m) and shared ones s (n_s,)."""
         ...
 
@@ -79,7 +79,7 @@ class Cohort(Protocol):
 class SimulatedCohort:
     """The cohort of a question, by single shooting of all its experiments."""
 
-    def __init__(self, question: Question, integrator: IntegratorOptions) -> None:
+    def __init__(self, question: CompiledPopulation, integrator: IntegratorOptions) -> None:
         self._question, compiled_problem = question, question.problem
         staged = SingleShooting(integrator, derivatives="forward").transcribe(compiled_problem, compiled_problem.guess)
         self._staged = staged.explicit()
@@ -89,9 +89,9 @@ class SimulatedCohort:
         self._place = {name: i for i, name in enumerate(question.individuals)}
         self._phi = question.problem.guess[question.places]
 
-    def curved(self, phi: Array, s: Array, individuals: Index) -> Curved:
+    def curved(self, phi: Array, s: Array, individuals: Index) -> IndividualCurvature:
         """Return costs, gradients and curvatures; the others are simulated where they were before."""
-        evaluation = Curved.blank(individuals.size, self._question.m + s.size)
+        evaluation = IndividualCurvature.blank(individuals.size, self._question.m + s.size)
         if not individuals.size:
             return evaluation
         linearization = self._staged.linearize(self._theta(phi, s, individuals))

@@ -12,21 +12,21 @@ from typing import Any
 
 import numpy as np
 
-from castfit._support.arguments import flag_mistakes, is_count, level_rule, named, option_mistakes, real, text
+from castfit._support.arguments import flag_mistakes, is_count, level_rule, read_mapping, option_mistakes, read_real, shorten_repr
 from castfit._support.blas_threads import one_blas_thread
-from castfit._support.json_codec import rebuilt
+from castfit._support.json_codec import rebuild_value
 from castfit._support.progress_line import duration, time_left
-from castfit._support.status import InputError, check, suggest
-from castfit._support.time_limit import Stopped, heeding_interrupts, unwatched, watched
-from castfit.drive.population.compiled import Question, ask
-from castfit.drive.population.distributed import cohort_of, usual
-from castfit.drive.population.errors import Errors, errors_at, nothing
-from castfit.drive.population.laplace import LaplaceApproximation, Marginal
+from castfit._support.status import InputError, raise_if_mistakes, suggest
+from castfit._support.time_limit import StopRequested, returns_on_interrupt, without_deadline, with_deadline
+from castfit.drive.population.compiled import CompiledPopulation, compile_population
+from castfit.drive.population.distributed import build_cohort, default_integrator
+from castfit.drive.population.errors import EstimateErrors, compute_errors, no_errors
+from castfit.drive.population.laplace import LaplaceApproximation, MarginalLikelihood
 from castfit.drive.population.likelihoods import Cohort
 from castfit.drive.population.result import MixedEffectsResult
-from castfit.drive.population.search import Here, PopulationOptimum, minimise
+from castfit.drive.population.search import SearchIterate, PopulationOptimum, minimise
 from castfit.drive.population.spec import Population
-from castfit.drive.run.checkpoint import Checkpoint, described, run_header
+from castfit.drive.run.checkpoint import Checkpoint, describe_method, run_header
 from castfit.drive.run.loop import reporter
 from castfit.drive.run.options import RunOptions
 from castfit.integrate import IntegratorOptions
@@ -55,7 +55,7 @@ class MixedEffectsProgress:
 
 
 # Wild trial points overflow; they are found and rejected, and must not warn.
-@heeding_interrupts
+@returns_on_interrupt
 @one_blas_thread
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")
 def mixed_effects(
@@ -143,7 +143,7 @@ def mixed_effects(
     run = RunOptions(
         workers=workers, max_time=max_time, callback=callback, verbose=verbose, checkpoint=checkpoint, resume=resume
     )
-    level = real(confidence_level)
+    level = read_real(confidence_level)
     integrator_value: Any = integrator
     mistakes = [
         *run.mistakes(),
@@ -157,15 +157,15 @@ def mixed_effects(
         *flag_mistakes(standard_errors=standard_errors),
     ]  # fmt: skip
     try:
-        question = ask(problem, population)
+        question = compile_population(problem, population)
         initial_iterate = _start(question, start)
     except InputError as error:
         raise InputError(_WHERE, [*mistakes, *error.problems]) from None
-    check(_WHERE, mistakes)
+    raise_if_mistakes(_WHERE, mistakes)
     assert level is not None
-    integrator_options = integrator or usual()
+    integrator_options = integrator or default_integrator()
     search = _PopulationSearch(run.cleaned(), integrator_options, int(max_iter), standard_errors, level)
-    with watched(search.run.max_time), lanes_divided(workers):
+    with with_deadline(search.run.max_time), lanes_divided(workers):
         return search.carry_out(problem, population, question, initial_iterate)
 
 
@@ -180,38 +180,38 @@ class _PopulationSearch:
     level: float
     began: float = field(default_factory=time.perf_counter)
     history: list[float] = field(default_factory=list[float])
-    best: tuple[Here, Marginal] | None = None
+    best: tuple[SearchIterate, MarginalLikelihood] | None = None
 
     def carry_out(
-        self, problem: Problem, population: Population, question: Question, initial_iterate: Here
+        self, problem: Problem, population: Population, question: CompiledPopulation, initial_iterate: SearchIterate
     ) -> MixedEffectsResult:
         """Search, and report."""
         entries = {
             "population": digest(question.own, question.typical.serialize(), question.covariates, question.guess),
             "problem": digest(fingerprint(question.problem)),
-            "integrator": described(self.integrator),
+            "integrator": describe_method(self.integrator),
         }
         header = {**run_header(_WHERE, question.problem.only([question.individuals[0]]), None, None), **entries}
         with self.run.opened(header) as book, reporter(self.run.verbose) as report:
             left_out: dict[str, str] = {}
-            cohort = cohort_of(question, self.integrator)
+            cohort = build_cohort(question, self.integrator)
             failures = self._lost(question, cohort, initial_iterate)
             if failures and len(failures) < question.n - 1:
                 left_out = {question.individuals[i]: reason for i, reason in failures.items()}
                 retained_indices = [i for i in range(question.n) if i not in failures]
                 all_names = question.individuals
-                question = ask(
+                question = compile_population(
                     problem.replace(experiments=[problem.experiments[i] for i in retained_indices]),
                     population.of_some(all_names, retained_indices),
                 )
                 initial_iterate = replace(initial_iterate, phi=initial_iterate.phi[retained_indices])
-                cohort = cohort_of(question, self.integrator)
+                cohort = build_cohort(question, self.integrator)
             laplace = LaplaceApproximation(question, cohort)
             if book is not None and book.records:
                 with book.intact():
-                    initial_iterate = rebuilt(Here, book.records[-1]["here"])
+                    initial_iterate = rebuild_value(SearchIterate, book.records[-1]["here"])
 
-            def report_iteration(iterate: Here, marginal: Marginal) -> bool:
+            def report_iteration(iterate: SearchIterate, marginal: MarginalLikelihood) -> bool:
                 self.best = iterate, marginal
                 self.history.append(2.0 * float(marginal.parts.sum()))
                 if book is not None:
@@ -223,7 +223,7 @@ class _PopulationSearch:
 
             try:
                 outcome = minimise(laplace, initial_iterate, max_iter=self.max_iter, on_iteration=report_iteration)
-            except Stopped as stop:
+            except StopRequested as stop:
                 outcome = stop
             errors_start_time = time.perf_counter()
 
@@ -235,19 +235,19 @@ class _PopulationSearch:
 
             return self._result(question, laplace, outcome, left_out, book, report_errors)
 
-    def _lost(self, question: Question, cohort: Cohort, initial_iterate: Here) -> dict[int, str]:
+    def _lost(self, question: CompiledPopulation, cohort: Cohort, initial_iterate: SearchIterate) -> dict[int, str]:
         """Return whose data cannot be predicted at the start, and why."""
         try:
             evaluation = cohort.curved(initial_iterate.phi, initial_iterate.y[question.of_shared], np.arange(question.n, dtype=np.intp))
-        except Stopped:
+        except StopRequested:
             return {}
         return {i: evaluation.failures.get(i, "not finite") for i in np.flatnonzero(~np.isfinite(evaluation.cost)).tolist()}
 
     def _result(
         self,
-        question: Question,
+        question: CompiledPopulation,
         laplace: LaplaceApproximation,
-        outcome: PopulationOptimum | Stopped,
+        outcome: PopulationOptimum | StopRequested,
         left_out: Mapping[str, str],
         book: Checkpoint | None,
         on_progress: Callable[[int, int], None],
@@ -255,7 +255,7 @@ class _PopulationSearch:
         status = outcome.status
         iterate, marginal = (outcome.here, outcome.at) if isinstance(outcome, PopulationOptimum) else self.best or (None, None)
         remarks: list[str] = []
-        errors = nothing(question.n_y, "")
+        errors = no_errors(question.n_y, "")
         if isinstance(outcome, PopulationOptimum) and self.standard_errors and status.success:
             errors = self._errors(laplace, outcome, on_progress)
             remarks.append(errors.remark)
@@ -270,10 +270,10 @@ class _PopulationSearch:
             phi, spread, parts = marginal.modes.phi, marginal.precise, marginal.parts
             unfinished = {question.individuals[i]: reason for i, reason in marginal.modes.failures.items()}
         shared = y[question.of_shared]
-        with unwatched():
+        with without_deadline():
             data_evaluation = laplace.cohort.seen(phi, shared)
             expected = laplace.cohort.seen(question.means(y)[0], shared)[0]
-        remarks += _said_of(left_out, unfinished, question.n + len(left_out))
+        remarks += _missing_individuals_message(left_out, unfinished, question.n + len(left_out))
         remarks += [] if book is None else [book.trouble]
         return MixedEffectsResult(
             status=status,
@@ -298,15 +298,15 @@ class _PopulationSearch:
 
     def _errors(
         self, laplace: LaplaceApproximation, optimum: PopulationOptimum, on_progress: Callable[[int, int], None]
-    ) -> Errors:
+    ) -> EstimateErrors:
         assert optimum.at is not None
         assert optimum.scores is not None
-        with suppress(Stopped):
-            return errors_at(laplace, optimum.at, optimum.scores, on_progress)
-        return nothing(laplace.question.n_y, "The time limit was reached before the standard errors were computed.")
+        with suppress(StopRequested):
+            return compute_errors(laplace, optimum.at, optimum.scores, on_progress)
+        return no_errors(laplace.question.n_y, "The time limit was reached before the standard errors were computed.")
 
 
-def _said_of(left_out: Mapping[str, str], unfinished: Mapping[str, str], total: int) -> list[str]:
+def _missing_individuals_message(left_out: Mapping[str, str], unfinished: Mapping[str, str], total: int) -> list[str]:
     """Return messages with the number and names of individuals that were left out or not fitted to the end."""
     messages: list[str] = []
     for reason_by_name, label in ((left_out, "excluded, because their data cannot be predicted at the start"),
@@ -320,18 +320,18 @@ def _said_of(left_out: Mapping[str, str], unfinished: Mapping[str, str], total: 
     return messages
 
 
-def _start(question: Question, start: Any) -> Here:
+def _start(question: CompiledPopulation, start: Any) -> SearchIterate:
     """Return the initial state of the search."""
     y, k = question.guess.copy(), len(question.upper)
     start_values = start.values if isinstance(start, MixedEffectsResult) else start
     mistakes: list[str] = []
-    values = named("start", start_values, mistakes)
+    values = read_mapping("start", start_values, mistakes)
     if isinstance(start, MixedEffectsResult) and start.names == question.names:
         y = start.y.copy()
         values = {}
     lower, upper = question.bounds
     for name, value in values.items():
-        number = real(value)
+        number = read_real(value)
         if name not in question.names[: k + question.m]:
             if not isinstance(start, MixedEffectsResult):
                 mistakes.append(f"'{name}' cannot be started: {suggest(name, question.names[: k + question.m])}")
@@ -339,13 +339,13 @@ def _start(question: Question, start: Any) -> Here:
         j = question.names.index(name)
         positive = j >= k or question.log[j]
         if number is None or not np.isfinite(number) or (positive and number <= 0.0):
-            mistakes.append(f"start of '{name}' is {text(value)}; give a {'positive ' if positive else ''}number")
+            mistakes.append(f"start of '{name}' is {shorten_repr(value)}; give a {'positive ' if positive else ''}number")
             continue
         y[j] = np.log(number) if positive else number
         if not lower[j] <= y[j] <= upper[j]:
-            mistakes.append(f"start of '{name}' is {text(value)}, which lies outside its bounds")
-    check("start", mistakes)
+            mistakes.append(f"start of '{name}' is {shorten_repr(value)}, which lies outside its bounds")
+    raise_if_mistakes("start", mistakes)
     mu, _ = question.means(y)
     missing_names = [n for n, column in zip(question.own, mu.T, strict=True) if not np.isfinite(column).all()]
-    check("start", [f"the typical value of '{n}' is undefined at this start; change the start" for n in missing_names])
-    return Here(y, mu, np.empty((0, 0)), 0.5, 0, np.inf)
+    raise_if_mistakes("start", [f"the typical value of '{n}' is undefined at this start; change the start" for n in missing_names])
+    return SearchIterate(y, mu, np.empty((0, 0)), 0.5, 0, np.inf)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.drive.population.likelihoods import Cohort, Curved
+from castfit.drive.population.likelihoods import Cohort, IndividualCurvature
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Mask
@@ -31,7 +31,7 @@ _MOST = 100
 
 
 @dataclass(frozen=True)
-class OwnPrior:
+class IndividualPrior:
     """Normal prior of the own parameters: mean (n, m) and precision Omega^-1 (m, m)."""
 
     mean: Array
@@ -44,7 +44,7 @@ class OwnPrior:
 
 
 @dataclass(frozen=True)
-class Modes:
+class IndividualModes:
     """The individuals' modes.
 
     cost : (n,) F_i at phi (n, m); inf where it cannot be had
@@ -58,18 +58,18 @@ class Modes:
     arrived: Mask
     failures: Mapping[int, str]
     sweeps: int
-    at: Curved
+    at: IndividualCurvature
 
 
 def find_modes(
     cohort: Cohort,
-    prior: OwnPrior,
+    prior: IndividualPrior,
     s: Array,
     start: Array,
     curvature_excess: Array | None = None,
     *,
     roughly: bool = False,
-) -> Modes:
+) -> IndividualModes:
     """Find everybody's mode from phi = start (n, m).
 
     `curvature_excess` (n, m, m) is added to expected curvatures, where the sum is definite; with `roughly` modes need not be exact.
@@ -94,8 +94,8 @@ def find_modes(
         curvature = _definite(evaluation.curvature[individuals, :m, :m] + prior.precision, None if curvature_excess is None else curvature_excess[individuals])
         diagonal = np.einsum("kii->ki", curvature)
         damped = curvature + (damping[individuals, None] * diagonal)[:, :, None] * np.eye(m)
-        step = solved(damped, -gradient)
-        newton = 0.5 * np.einsum("ki,ki->k", gradient, solved(curvature, gradient))
+        step = solve_batched(damped, -gradient)
+        newton = 0.5 * np.einsum("ki,ki->k", gradient, solve_batched(curvature, gradient))
         predicted_decrease = -np.einsum("ki,ki->k", gradient, step) - 0.5 * np.einsum("ki,kij,kj->k", step, curvature, step)
         is_at_mode = newton <= (_NEAR if roughly else _ARRIVED) * (1.0 + np.abs(cost[individuals]))
         arrived[individuals[is_at_mode]], is_active[individuals[is_at_mode]] = True, False
@@ -123,10 +123,10 @@ def find_modes(
         i: stalled_message if np.isfinite(cost[i]) else evaluation.failures.get(i, "the data cannot be predicted")
         for i in np.flatnonzero(~arrived).tolist()
     }
-    return Modes(phi, cost, arrived, failures, sweeps, evaluation)
+    return IndividualModes(phi, cost, arrived, failures, sweeps, evaluation)
 
 
-def solved(matrices: Array, right: Array) -> Array:
+def solve_batched(matrices: Array, right: Array) -> Array:
     """Return the solutions x (k, m) of  matrices (k, m, m) x = right (k, m)."""
     return np.asarray(np.linalg.solve(matrices, right[..., None]), dtype=float)[..., 0]
 

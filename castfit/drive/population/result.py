@@ -12,12 +12,12 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from castfit._support.arguments import items, read_level, text
+from castfit._support.arguments import read_sequence, read_level, shorten_repr
 from castfit._support.public_names import public
-from castfit._support.renamed import renamed
-from castfit._support.reprs import listed, one_line
-from castfit._support.status import InputError, Status, check, suggest
-from castfit._support.text_tables import Sheet, rounded
+from castfit._support.renamed import accept_old_names
+from castfit._support.reprs import join_limited, one_line
+from castfit._support.status import InputError, Status, raise_if_mistakes, suggest
+from castfit._support.text_tables import TextTable, format_to_error
 from castfit._support.views import views
 from castfit.drive.run.run_result import RunResult
 from castfit.problem.parameter_map import natural_value
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from castfit._support.arrays import Array
-    from castfit.drive.population.compiled import Question
-    from castfit.drive.population.errors import Errors
+    from castfit.drive.population.compiled import CompiledPopulation
+    from castfit.drive.population.errors import EstimateErrors
     from castfit.integrate import IntegratorOptions
     from castfit.simulate.simulate import Times
 
@@ -39,7 +39,7 @@ _MUCH = 0.3  # of shrinkage: then plots and correlations of individual values mi
 
 
 @dataclass(frozen=True)
-class Estimated:
+class PopulationEstimate:
     """One estimated quantity of a population.
 
     name; value in natural scale; standard_error; interval at the result's confidence level; at_bound
@@ -135,13 +135,13 @@ class MixedEffectsResult(RunResult):
 
     status: Status
     message: str
-    question: Question
+    question: CompiledPopulation
     integrator: IntegratorOptions
     y: Array
     phi: Array
     spread: Array
     parts: Array
-    errors: Errors
+    errors: EstimateErrors
     seen: tuple[Array, Array, Array]
     expected: Array
     left_out: Mapping[str, str]
@@ -203,7 +203,7 @@ class MixedEffectsResult(RunResult):
         """
         return dict(zip(self.names, np.sqrt(np.diag(self._natural(self.errors.robust))).tolist(), strict=True))
 
-    @renamed(level="confidence_level")
+    @accept_old_names(level="confidence_level")
     def confidence_intervals(self, confidence_level: float | None = None) -> dict[str, tuple[float, float]]:
         """Compute confidence intervals by name: normal in the logarithm for positive values, in atanh for correlations.
 
@@ -227,14 +227,14 @@ class MixedEffectsResult(RunResult):
                 intervals[name] = float(np.tanh(center - width)), float(np.tanh(center + width))
         return intervals
 
-    def __getitem__(self, name: str) -> Estimated:
+    def __getitem__(self, name: str) -> PopulationEstimate:
         """Return an estimate with its standard error and interval."""
         if name not in self.values:
             raise InputError("result", [f"'{name}' is not estimated: {suggest(str(name), self.names)}"])
         interval = self.confidence_intervals()[name]
-        return Estimated(name, self.values[name], self.standard_errors[name], interval, name in self.at_bounds)
+        return PopulationEstimate(name, self.values[name], self.standard_errors[name], interval, name in self.at_bounds)
 
-    def __iter__(self) -> Iterator[Estimated]:
+    def __iter__(self) -> Iterator[PopulationEstimate]:
         """Go through all estimates."""
         return (self[name] for name in self.names)
 
@@ -388,13 +388,13 @@ class MixedEffectsResult(RunResult):
         dict
             Per individual ``{"time": (n,), output: (n,), ...}``.
         """
-        requested_names = [individuals] if isinstance(individuals, str) else items(individuals)
+        requested_names = [individuals] if isinstance(individuals, str) else read_sequence(individuals)
         if individuals is None:
             requested_names = list(self.question.individuals)
         individual_names = self.question.individuals
-        mistakes = [] if requested_names else [f"individuals is {text(individuals)}; give names"]
+        mistakes = [] if requested_names else [f"individuals is {shorten_repr(individuals)}; give names"]
         mistakes += [f"'{n}' is no individual: {suggest(str(n), individual_names[:20])}" for n in requested_names or () if n not in individual_names]
-        check("predict", mistakes)
+        raise_if_mistakes("predict", mistakes)
         assert requested_names is not None
         phi = self.question.means(self.y)[0] if typical else self.phi
         theta = self.question.theta(phi, self.y[self.question.of_shared])
@@ -411,25 +411,25 @@ class MixedEffectsResult(RunResult):
     def __repr__(self) -> str:
         return one_line(
             f"MixedEffectsResult({self.status.value}; {self.n_individuals} individuals, {self.n_data} values; "
-            f"-2 log L = {self.neg2loglik:.6g}; {listed(self.names, 40)})"
+            f"-2 log L = {self.neg2loglik:.6g}; {join_limited(self.names, 40)})"
         )
 
     def summary(self) -> str:
         """Return the text that `print` shows."""
         shrinks = {f"omega({n})": f"{100 * s:.0f} %" for n, s in self.shrinkage.items()}
 
-        def show_if_finite(estimate: Estimated, cell: str) -> str:
+        def show_if_finite(estimate: PopulationEstimate, cell: str) -> str:
             return cell if np.isfinite(estimate.standard_error) else ""
 
-        table = Sheet.of(
+        table = TextTable.of(
             self,
             ("", lambda e: e.name),
-            (">estimate", lambda e: rounded(e.value, e.standard_error)),
+            (">estimate", lambda e: format_to_error(e.value, e.standard_error)),
             (">std. error", lambda e: show_if_finite(e, f"{e.standard_error:.3g}")),
             (">rel. error", lambda e: show_if_finite(e, f"{100 * e.relative_error:.3g} %")),
             (
                 f"{100 * self.confidence_level:g} % interval",
-                lambda e: show_if_finite(e, " to ".join(rounded(end, e.standard_error) for end in e.interval)),
+                lambda e: show_if_finite(e, " to ".join(format_to_error(end, e.standard_error) for end in e.interval)),
             ),
             (">shrinkage", lambda e: shrinks.get(e.name, "")),
             ("", lambda e: "at its bound" if e.at_bound else ""),

@@ -17,8 +17,8 @@ import numpy as np
 
 from castfit._support.arrays import Array
 from castfit._support.status import Status
-from castfit.drive.population.laplace import LaplaceApproximation, Marginal, Scores
-from castfit.solve.block_pivoting import lowest_in_box
+from castfit.drive.population.laplace import LaplaceApproximation, MarginalLikelihood, LikelihoodScores
+from castfit.solve.block_pivoting import minimize_in_box
 
 _WORTH = 0.5  # of -log p: steps that gain less are left to the quasi-Newton method
 _PROMISE = 1e-7  # of -log p: then y is right to less than a thousandth of its standard errors
@@ -28,7 +28,7 @@ _BENT = 0.2  # Powell's damping of updates
 
 
 @dataclass(frozen=True)
-class Here:
+class SearchIterate:
     """State of the search, sufficient to continue it.
 
     y (n_y,), phi (n, m) the individuals' modes, curvature B (n_y, n_y), empty before the quasi-Newton method begins,
@@ -48,18 +48,18 @@ class Here:
 class PopulationOptimum:
     """Result of the search: the last state and the status; without scores if the search could not begin."""
 
-    here: Here
-    at: Marginal | None
-    scores: Scores | None
+    here: SearchIterate
+    at: MarginalLikelihood | None
+    scores: LikelihoodScores | None
     status: Status
 
 
 def minimise(
     laplace: LaplaceApproximation,
-    iterate: Here,
+    iterate: SearchIterate,
     *,
     max_iter: int,
-    on_iteration: Callable[[Here, Marginal], bool],
+    on_iteration: Callable[[SearchIterate, MarginalLikelihood], bool],
 ) -> PopulationOptimum:
     """Go on from `iterate` until the gradient vanishes.
 
@@ -78,11 +78,11 @@ def minimise(
             return PopulationOptimum(iterate, marginal, laplace.scores(marginal), Status.STOPPED_BY_CALLBACK)
         marginal = laplace.value(iterate.y, iterate.phi) or marginal  # exactly
     scores = laplace.scores(marginal)
-    curvature = iterate.curvature if iterate.curvature.size else definite(laplace.expected(marginal))
+    curvature = iterate.curvature if iterate.curvature.size else make_positive_definite(laplace.expected(marginal))
     iterate = replace(iterate, phi=marginal.modes.phi, curvature=curvature, value=marginal.value)
     while True:
         gradient = scores.gradient
-        full_step = lowest_in_box(iterate.curvature, gradient, lower - iterate.y, upper - iterate.y)
+        full_step = minimize_in_box(iterate.curvature, gradient, lower - iterate.y, upper - iterate.y)
         full_step_decrease = -float(gradient @ full_step + 0.5 * full_step @ iterate.curvature @ full_step)
         iterate = replace(iterate, promise=full_step_decrease)
         if on_iteration(iterate, marginal):
@@ -91,11 +91,11 @@ def minimise(
             return PopulationOptimum(iterate, marginal, scores, Status.CONVERGED)
         if iterate.iteration >= max_iter:
             return PopulationOptimum(iterate, marginal, scores, Status.MAX_ITERATIONS)
-        accepted_marginal: Marginal | None = None
+        accepted_marginal: MarginalLikelihood | None = None
         radius = iterate.radius
         while accepted_marginal is None:
             step_bounds = np.maximum(lower - iterate.y, -radius), np.minimum(upper - iterate.y, radius)
-            step = lowest_in_box(iterate.curvature, gradient, *step_bounds)
+            step = minimize_in_box(iterate.curvature, gradient, *step_bounds)
             predicted_decrease = -float(gradient @ step + 0.5 * step @ iterate.curvature @ step)
             trial = laplace.value(iterate.y + step, marginal.modes.phi + scores.moving @ step, scores.bend)
             gain = -np.inf if trial is None else marginal.value - trial.value
@@ -108,19 +108,19 @@ def minimise(
                     status = Status.ACCEPTABLE if full_step_decrease < 1e-3 else Status.STEP_TOO_SMALL
                     return PopulationOptimum(iterate, marginal, scores, status)
         new_scores = laplace.scores(accepted_marginal)
-        curvature = updated(iterate.curvature, accepted_marginal.y - iterate.y, new_scores.gradient - gradient)
+        curvature = bfgs_update(iterate.curvature, accepted_marginal.y - iterate.y, new_scores.gradient - gradient)
         marginal, scores = accepted_marginal, new_scores
-        iterate = Here(marginal.y, marginal.modes.phi, curvature, radius, iterate.iteration + 1, marginal.value)
+        iterate = SearchIterate(marginal.y, marginal.modes.phi, curvature, radius, iterate.iteration + 1, marginal.value)
 
 
 def _approached(
-    laplace: LaplaceApproximation, iterate: Here, marginal: Marginal, max_iter: int, on_iteration: Callable[[Here, Marginal], bool]
-) -> tuple[Here, Marginal, bool]:
+    laplace: LaplaceApproximation, iterate: SearchIterate, marginal: MarginalLikelihood, max_iter: int, on_iteration: Callable[[SearchIterate, MarginalLikelihood], bool]
+) -> tuple[SearchIterate, MarginalLikelihood, bool]:
     """Go on by expectation and maximisation as long as that gains; tell whether that was stopped."""
     while iterate.iteration < max_iter:
         if on_iteration(iterate, marginal):
             return iterate, marginal, True
-        trial = laplace.value(y := laplace.improved(marginal), moved(laplace, marginal, y - marginal.y), roughly=True)
+        trial = laplace.value(y := laplace.improved(marginal), predict_modes(laplace, marginal, y - marginal.y), roughly=True)
         if trial is None or not trial.value < marginal.value:
             break
         gain, marginal = marginal.value - trial.value, trial
@@ -130,14 +130,14 @@ def _approached(
     return iterate, marginal, False
 
 
-def definite(information: Array) -> Array:
+def make_positive_definite(information: Array) -> Array:
     """Return an information matrix with a ridge by which it is definite."""
     diagonal = np.diag(information)
     min_diagonal = _LEAST * float(diagonal.max(initial=0.0)) or 1.0
     return information + _RIDGE * np.diag(np.maximum(diagonal, min_diagonal))
 
 
-def moved(laplace: LaplaceApproximation, marginal: Marginal, step: Array) -> Array:
+def predict_modes(laplace: LaplaceApproximation, marginal: MarginalLikelihood, step: Array) -> Array:
     """Return from where modes are sought after a step of y: typical values take their individuals along."""
     old_means, _ = laplace.question.means(marginal.y)
     new_means, _ = laplace.question.means(marginal.y + step)
@@ -148,7 +148,7 @@ def moved(laplace: LaplaceApproximation, marginal: Marginal, step: Array) -> Arr
     return marginal.modes.phi + np.einsum("nij,jk,nk->ni", np.nan_to_num(marginal.precise), share, shift)
 
 
-def updated(curvature: Array, step: Array, change: Array) -> Array:
+def bfgs_update(curvature: Array, step: Array, change: Array) -> Array:
     """Return the curvature after a BFGS update with Powell's damping, which keeps it definite."""
     b_step = curvature @ step
     curvature_product, change_product = float(step @ b_step), float(step @ change)

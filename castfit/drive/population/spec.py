@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import is_one_of, is_within, items, name_of, named, real, reals, text
+from castfit._support.arguments import is_one_of, is_within, read_sequence, symbol_or_text_name, read_mapping, read_real, read_reals, shorten_repr
 from castfit._support.public_names import public
-from castfit._support.reprs import brief
-from castfit._support.status import check, suggest
+from castfit._support.reprs import add_brief_repr
+from castfit._support.status import raise_if_mistakes, suggest
 from castfit.experiment.measurements import is_frame
 from castfit.problem.parameters import Parameter
 
@@ -24,7 +24,7 @@ DISTRIBUTIONS = ("lognormal", "normal")
 
 
 @public("castfit")
-@brief
+@add_brief_repr
 @dataclass(frozen=True, eq=False)
 class Individual:
     """Distribution of one own parameter over the experiments of a population.
@@ -64,18 +64,18 @@ class Individual:
 
     def __post_init__(self) -> None:
         mistakes: list[str] = []
-        typical, number = self.typical, real(self.typical)
+        typical, number = self.typical, read_real(self.typical)
         graph = isinstance(typical, ca.SX) and typical.numel() == 1
         if typical is not None and not graph and (number is None or not np.isfinite(number)):
-            mistakes.append(f"typical is {text(typical)}; expected a number, or an expression of parameters and covariates")
+            mistakes.append(f"typical is {shorten_repr(typical)}; expected a number, or an expression of parameters and covariates")
         if not is_within(self.omega, 0.0, np.inf, strictly=True):
             remedy = "expected a positive number; for a parameter without variability remove local=True"
-            mistakes.append(f"omega is {text(self.omega)}; {remedy}")
+            mistakes.append(f"omega is {shorten_repr(self.omega)}; {remedy}")
         if not is_one_of(self.distribution, *DISTRIBUTIONS):
             mistakes.append(
-                f"distribution is {text(self.distribution)}: {suggest(str(self.distribution), DISTRIBUTIONS)}"
+                f"distribution is {shorten_repr(self.distribution)}: {suggest(str(self.distribution), DISTRIBUTIONS)}"
             )
-        check("Individual", mistakes)
+        raise_if_mistakes("Individual", mistakes)
 
 
 @public("castfit")
@@ -127,16 +127,16 @@ class Population:
         covariates: Any = None,
     ) -> None:
         mistakes: list[str] = []
-        individuals = named("individual", individual, mistakes)
+        individuals = read_mapping("individual", individual, mistakes)
         mistakes += [
-            f"'{n}' is {text(v)}; give Individual(...)" for n, v in individuals.items() if not isinstance(v, Individual)
+            f"'{n}' is {shorten_repr(v)}; give Individual(...)" for n, v in individuals.items() if not isinstance(v, Individual)
         ]
         if not individuals and not mistakes:
             mistakes.append("the population has no local parameter; add at least one, {'CL': Individual()}")
         groups = _groups(correlated, tuple(individuals), mistakes)
         population_parameters = {
             n: v if isinstance(v, Parameter) else Parameter(v)
-            for n, v in named("parameters", parameters, mistakes).items()
+            for n, v in read_mapping("parameters", parameters, mistakes).items()
         }
         mistakes += [
             f"population parameter '{n}' is {label}; it must be one number for all experiments"
@@ -146,7 +146,7 @@ class Population:
         ]
         covariate_values = _covariates(covariates, mistakes)
         mistakes += [f"'{n}' is both a population parameter and a covariate; rename one" for n in population_parameters if n in covariate_values]
-        check("Population", mistakes)
+        raise_if_mistakes("Population", mistakes)
         values = {"individual": individuals, "correlated": groups, "parameters": population_parameters, "covariates": covariate_values}
         for key, value in values.items():
             object.__setattr__(self, key, value)
@@ -173,10 +173,10 @@ class Population:
             by_name = cast("Mapping[str, Any]", source)
             missing = [e for e in experiments if e not in by_name]
             values = [by_name.get(e, np.nan) for e in experiments]
-        numbers = reals(values)
+        numbers = read_reals(values)
         if numbers is None or numbers.shape != (len(experiments),):
             mistakes.append(
-                f"covariate '{name}' is {text(values)}; expected one number for each of the {len(experiments)} experiments"
+                f"covariate '{name}' is {shorten_repr(values)}; expected one number for each of the {len(experiments)} experiments"
             )
             return np.ones(len(experiments))
         missing += [e for e, v in zip(experiments, numbers, strict=True) if not np.isfinite(v) and e not in missing]
@@ -190,21 +190,21 @@ def _groups(value: Any, names: tuple[str, ...], mistakes: list[str]) -> tuple[tu
     """Read the groups of correlated parameters."""
     if is_one_of(value, True, False):
         return (names,) if value and len(names) > 1 else ()
-    outer = items(value)
+    outer = read_sequence(value)
     remedy = "give True, or groups of names such as [('CL', 'V')]"
     if outer is None:
-        mistakes.append(f"correlated is {text(value)}; {remedy}")
+        mistakes.append(f"correlated is {shorten_repr(value)}; {remedy}")
         return ()
     groups: list[tuple[str, ...]] = []
     for group in outer:
-        members = items(group)
+        members = read_sequence(group)
         if members is None:
-            mistakes.append(f"correlated holds {text(group)}; {remedy}")
+            mistakes.append(f"correlated holds {shorten_repr(group)}; {remedy}")
             continue
-        group_names = [name_of(member) or text(member) for member in members]
+        group_names = [symbol_or_text_name(member) or shorten_repr(member) for member in members]
         mistakes += [f"correlated names '{n}': {suggest(n, names)}" for n in group_names if n not in names]
         if len(group_names) < 2:
-            mistakes.append(f"correlated contains {text(group)}; a group needs at least two names")
+            mistakes.append(f"correlated contains {shorten_repr(group)}; a group needs at least two names")
         groups.append(tuple(group_names))
     all_names = [n for group in groups for n in group]
     twice = dict.fromkeys(n for n in all_names if all_names.count(n) > 1)
@@ -215,7 +215,7 @@ def _groups(value: Any, names: tuple[str, ...], mistakes: list[str]) -> tuple[tu
 def _covariates(value: Any, mistakes: list[str]) -> dict[str, Any]:
     """Read covariates; a table's columns become mappings where its index tells the experiments."""
     if value is None or not is_frame(value):
-        return named("covariates", value, mistakes)
+        return read_mapping("covariates", value, mistakes)
     by_name = all(isinstance(label, str) for label in value.index)
     columns = {str(n): value[n] for n in value.columns}
     return {

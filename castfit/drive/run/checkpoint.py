@@ -20,10 +20,10 @@ from zlib import crc32
 
 import numpy as np
 
-from castfit._support.arguments import text
-from castfit._support.json_codec import plain, restored
-from castfit._support.status import InputError, check
-from castfit._support.whole_files import write_whole
+from castfit._support.arguments import shorten_repr
+from castfit._support.json_codec import to_jsonable, decode_object
+from castfit._support.status import InputError, raise_if_mistakes
+from castfit._support.whole_files import write_atomically
 from castfit.fit.build_result import versions
 from castfit.problem.fingerprint import digest, fingerprint
 from castfit.problem.problem import Posable
@@ -60,7 +60,7 @@ class Checkpoint:
             raise InputError("checkpoint", [f"'{path}' exists; set resume=True to continue it, or delete it"])
         saved_header, self.records, self._whole = read(self.path) if exists else (None, (), 0)
         if saved_header is not None:
-            check("checkpoint", [f"'{path}' {difference}" for difference in differences(saved_header, header)])
+            raise_if_mistakes("checkpoint", [f"'{path}' {difference}" for difference in differences(saved_header, header)])
         self._header = b"" if saved_header is not None else _line({_KIND: FORMAT, **header})
         self.trouble = ""
         try:
@@ -74,7 +74,7 @@ class Checkpoint:
             _sync_folder(self.path.parent)
 
     def append(self, record: Mapping[str, Any]) -> bool:
-        """Write a record, names of whatever `plain` knows; tell whether it is on the disk afterwards."""
+        """Write a record, names of whatever `to_jsonable` knows; tell whether it is on the disk afterwards."""
         return self._write(_line(record))
 
     def _write(self, line: bytes) -> bool:
@@ -109,7 +109,7 @@ class Checkpoint:
 
     def intact(self) -> AbstractContextManager[None]:
         """Refuse the file where something goes wrong within the block, which makes dataclasses of its records."""
-        return intact("checkpoint", self.path)
+        return checkpoint_guard("checkpoint", self.path)
 
     def close(self) -> None:
         """Close the file."""
@@ -117,7 +117,7 @@ class Checkpoint:
 
 
 @contextmanager
-def intact(location: str, path: str | os.PathLike[str]) -> Generator[None, None, None]:
+def checkpoint_guard(location: str, path: str | os.PathLike[str]) -> Generator[None, None, None]:
     """Convert errors while records are read to an InputError that reports a damaged file."""
     try:
         yield
@@ -131,14 +131,14 @@ def run_header(driver: str, problem: Posable, transcription: Any, solver: Any, *
     return {
         "driver": driver,
         **fingerprint(problem),
-        "transcription": described(transcription),
-        "solver": described(solver),
+        "transcription": describe_method(transcription),
+        "solver": describe_method(solver),
         **entries,
         "versions": dict(versions()),
     }
 
 
-def seed_of(rng: int | np.random.Generator) -> int | str:
+def read_seed(rng: int | np.random.Generator) -> int | str:
     """Return the entry of a header that identifies the random numbers."""
     return int(rng) if isinstance(rng, (int, np.integer)) else "of a generator"
 
@@ -160,7 +160,7 @@ def read(path: str | Path) -> tuple[Record | None, tuple[Record, ...], int]:
     for number, line in enumerate(content[:n_complete_bytes].splitlines(), 1):
         entry: Any = None
         with suppress(*DAMAGE):
-            entry = json.loads(line, object_hook=restored if lines else None)
+            entry = json.loads(line, object_hook=decode_object if lines else None)
             check_sum = entry.pop(_SUM, None)
             if check_sum is not None and check_sum != _sum(line[: line.rindex(f', "{_SUM}"'.encode())] + b"}"):
                 entry = None
@@ -179,7 +179,7 @@ def read(path: str | Path) -> tuple[Record | None, tuple[Record, ...], int]:
 
 def write(path: str | Path, header: Header, records: Iterable[Mapping[str, Any]]) -> None:
     """Write a whole checkpoint at once; a file appears complete or not at all, a device or a pipe is written to."""
-    write_whole(path, (_line(line) for line in ({_KIND: FORMAT, **header}, *records)))
+    write_atomically(path, (_line(line) for line in ({_KIND: FORMAT, **header}, *records)))
 
 
 def differences(saved_header: Header, header: Header) -> list[str]:
@@ -200,18 +200,18 @@ def differences(saved_header: Header, header: Header) -> list[str]:
     return messages
 
 
-def described(value: Any) -> str:
+def describe_method(value: Any) -> str:
     """Describe a transcription or a solver with all its options, the same in every process."""
     if is_dataclass(value) and not isinstance(value, type):
-        options = ", ".join(f"{f.name}={described(getattr(value, f.name))}" for f in fields(value))
+        options = ", ".join(f"{f.name}={describe_method(getattr(value, f.name))}" for f in fields(value))
         return f"{type(value).__name__}({options})"
     if isinstance(value, np.ndarray):
         return f"array {digest(value)}"
     if isinstance(value, Mapping):
-        entries = (f"{k}: {described(v)}" for k, v in cast("Mapping[Any, Any]", value).items())
+        entries = (f"{k}: {describe_method(v)}" for k, v in cast("Mapping[Any, Any]", value).items())
         return "{" + ", ".join(entries) + "}"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(described(v) for v in cast("tuple[Any, ...]", value)) + "]"
+        return "[" + ", ".join(describe_method(v) for v in cast("tuple[Any, ...]", value)) + "]"
     if isinstance(value, np.generic):
         return repr(cast("Any", value).item())
     if value is None or isinstance(value, (bool, int, float, str)):
@@ -220,7 +220,7 @@ def described(value: Any) -> str:
 
 
 def _text(record: Mapping[str, Any]) -> bytes:
-    return json.dumps(plain(record), allow_nan=False).encode()
+    return json.dumps(to_jsonable(record), allow_nan=False).encode()
 
 
 def _sum(text: bytes) -> str:
@@ -233,7 +233,7 @@ def _line(record: Mapping[str, Any]) -> bytes:
 
 
 def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else text(json.loads(json.dumps(value), object_hook=restored))
+    return value if isinstance(value, str) else shorten_repr(json.loads(json.dumps(value), object_hook=decode_object))
 
 
 def _sync_folder(folder: Path) -> None:

@@ -41,7 +41,7 @@ def task(function: Callable[P, T]) -> Callable[P, T | InputError | str]:
 _thawed = threading.local()  # CasADi's functions are not shared between threads
 
 
-def thaw(job: bytes | Parts) -> Parts:
+def unpickle_job(job: bytes | Parts) -> Parts:
     """Rebuild what tasks share; the last job is kept, with all that it has compiled."""
     if not isinstance(job, bytes):
         return job

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from castfit._support.arguments import text
-from castfit._support.process_pool import Outcomes, Pool, Task
-from castfit._support.progress_line import following, renew, say, time_left
+from castfit._support.arguments import shorten_repr
+from castfit._support.process_pool import Outcomes, WorkerPool, Task
+from castfit._support.progress_line import progress_line, renew, print_progress, time_left
 from castfit._support.status import Status
 from castfit.drive.run.options import RunOptions
-from castfit.drive.run.run_result import Answer
+from castfit.drive.run.run_result import FitAnswer
 from castfit.result.result import Result
 
 
@@ -42,7 +42,7 @@ class RunSession:
     """A run that is under way: its workers, and who is told how far it is."""
 
     run: RunOptions
-    pool: Pool
+    pool: WorkerPool
     report: Callable[..., None]
 
     def outcomes(
@@ -71,15 +71,15 @@ def reporter(verbose: int | None) -> Generator[Callable[..., None], None, None]:
     It takes the state of the run, what was done last, and whether that is a milestone: worth a line in a file.  On a
     terminal the state is rewritten in place, also of a run that takes longer if nobody said anything (None).
     """
-    with following(verbose, keep=True) as show:
+    with progress_line(verbose, keep=True) as show:
 
         def report(state: str, last_line: str = "", *, milestone: bool = False) -> None:
             if verbose == 2 and last_line:
-                say(last_line)
+                print_progress(last_line)
             elif show is not None:
                 show(state)
             elif verbose == 1 and milestone:
-                say(state)
+                print_progress(state)
 
         report("no task has finished yet")
         yield report
@@ -91,13 +91,13 @@ def is_tenth(finished: int, total: int) -> bool:
 
 
 @contextmanager
-def session_of(run: RunOptions) -> Generator[RunSession, None, None]:
+def open_session(run: RunOptions) -> Generator[RunSession, None, None]:
     """Yield the session of a run for a ``with`` block, after which no process is left."""
-    with Pool(run.workers) as pool, reporter(run.verbose) as report:
+    with WorkerPool(run.workers) as pool, reporter(run.verbose) as report:
         yield RunSession(run, pool, report)
 
 
-def carry_out(
+def run_tasks(
     run: RunOptions,
     function: Callable[..., Any],
     tasks: deque[Task],
@@ -113,7 +113,7 @@ def carry_out(
     """
     start_time, n_ended = time.perf_counter(), 0
     try:
-        with session_of(run) as session:
+        with open_session(run) as session:
             for key, outcome in session.outcomes(function, tasks, limit=limit, expected=expected):
                 progress_report = enter(key, outcome)
                 if progress_report is None:
@@ -130,29 +130,29 @@ def carry_out(
     return None
 
 
-def in_time(method: Callable[[float], Any], limit: float, deadline: float) -> Answer | None:
+def call_with_time_limit(method: Callable[[float], Any], limit: float, deadline: float) -> FitAnswer | None:
     """Call ``method(max_time)`` with the seconds that are left, `limit` at most; None if there are none.
 
-    The deadline is one of `time.time`; `answered` reads the answer.
+    The deadline is one of `time.time`; `read_answer` reads the answer.
     """
     seconds_left = deadline - time.time()
     if seconds_left <= 0.0:
         return None
     start_time = time.perf_counter()
-    answer = answered(method(min(limit, seconds_left)))
+    answer = read_answer(method(min(limit, seconds_left)))
     seconds, result = time.perf_counter() - start_time, replace(answer.result, problem=None)
     return replace(answer, result=result, seconds=seconds, cut=result.status is Status.MAX_TIME and seconds_left < limit)
 
 
-def answered(answer: Any) -> Answer:
+def read_answer(answer: Any) -> FitAnswer:
     """Read an answer: a Result, a driver's result that holds one as ``result`` or ``best``, or an Answer."""
-    if isinstance(answer, Answer):
+    if isinstance(answer, FitAnswer):
         return answer
     candidates = (getattr(answer, name, None) for name in ("result", "best"))
     result = next((r for r in (answer, *candidates) if isinstance(r, Result)), None)
     if result is None:
-        raise TypeError(f"the method returned {text(answer)}; expected a Result, or an object with .result or .best")
-    return Answer(
+        raise TypeError(f"the method returned {shorten_repr(answer)}; expected a Result, or an object with .result or .best")
+    return FitAnswer(
         result,
         getattr(answer, "iterations", result.iterations),
         getattr(answer, "evaluations", result.evaluations),

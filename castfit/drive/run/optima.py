@@ -7,22 +7,22 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from castfit._support.reprs import brief, one_line
+from castfit._support.reprs import add_brief_repr, one_line
 from castfit.problem.compiled_problem import CHI2, PETAB
 from castfit.problem.problem import Posable
 from castfit.result.covariance import neg2loglik
 from castfit.transcribe.observation import constant as density_constant
 
-SAME = 1e-4
+SAME_OPTIMUM_RTOL = 1e-4
 """Relative difference of mean squares up to which two fits found the same optimum."""
 
-_SPREAD = 1e-2  # relative spread of an estimate above which an optimum does not determine it
-_SURE = 0.99
+_MAX_RELATIVE_SPREAD = 1e-2  # relative spread of an estimate above which an optimum does not determine it
+_CONFIDENCE_TARGET = 0.99
 _ROUNDING = 1e-10  # of the sum of squared data
-_LARGEST = 300.0
+_MAX_LOG_ARGUMENT = 300.0
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True)
 class Optimum:
     """An optimum and the starts that led to it.
@@ -44,7 +44,7 @@ class Optimum:
 
 
 @dataclass(frozen=True)
-class Merit:
+class ObjectiveMeasure:
     """Measure by which fits of a problem are compared: the objective of a `Result`, and the scale of its differences.
 
     measure : how it is called: "chi2" where sigmas are known, "PEtab's objective" of PEtab problems, else "-2 log L"
@@ -67,7 +67,7 @@ class Merit:
     squares: bool = True
 
     @classmethod
-    def of(cls, problem: Posable) -> Merit:
+    def of(cls, problem: Posable) -> ObjectiveMeasure:
         """Return the merit of fits of a problem."""
         compiled_problem = problem.posed
         observables = [observed for c in compiled_problem.conditions for observed in c.observed if observed is not None]
@@ -92,7 +92,7 @@ class Merit:
             return objective_measure
         return replace(objective_measure, floor=objective_measure.at_height(objective_measure.floor) if size > 0.0 and not has_known_sigma else -np.inf)
 
-    def level(self, lowest: float, share: float = SAME) -> float:
+    def level(self, lowest: float, share: float = SAME_OPTIMUM_RTOL) -> float:
         """Return up to which objective fits are the same as the lowest: mean squares differ by that share, or less."""
         if self.measure != CHI2:
             return max(lowest, self.floor) + self._half * self.n_data * share
@@ -103,7 +103,7 @@ class Merit:
         if self.squares or not np.isfinite(cost):
             return chi2
         exponent = 2.0 * cost / self.n_data
-        excess = max(exponent - _LARGEST, 0.0)  # grows on where the exponential would overflow
+        excess = max(exponent - _MAX_LOG_ARGUMENT, 0.0)  # grows on where the exponential would overflow
         return float(self.n_data * np.exp(exponent - excess) * (1.0 + excess))
 
     def at_height(self, height: float) -> float:
@@ -113,8 +113,8 @@ class Merit:
         if self.squares:
             return self._half * (height + self.constant)
         exponent = float(np.log(max(height, np.finfo(float).tiny) / self.n_data))
-        if exponent > _LARGEST:
-            exponent = _LARGEST + float(np.exp(exponent - _LARGEST)) - 1.0
+        if exponent > _MAX_LOG_ARGUMENT:
+            exponent = _MAX_LOG_ARGUMENT + float(np.exp(exponent - _MAX_LOG_ARGUMENT)) - 1.0
         return self._half * (self.n_data * exponent + self.constant)
 
     def height_at(self, objective: float) -> float:
@@ -127,14 +127,14 @@ class Merit:
         return 0.5 if self.measure == PETAB else 1.0
 
 
-def optima(ends: Mapping[int, tuple[float, Mapping[str, float]]], merit: Merit | None = None) -> tuple[Optimum, ...]:
+def group_optima(ends: Mapping[int, tuple[float, Mapping[str, float]]], merit: ObjectiveMeasure | None = None) -> tuple[Optimum, ...]:
     """Gather fits of equal objective, the lowest first.
 
     ends : by start (objective, estimates) of the fits that succeeded
     merit : which differences are the same optimum; without it those of chi2
     """
     order = sorted(ends, key=lambda i: (ends[i][0], i))
-    level = (merit or Merit()).level
+    level = (merit or ObjectiveMeasure()).level
     groups: list[list[int]] = []
     for i in order:
         if groups and ends[i][0] <= level(ends[groups[-1][0]][0]):
@@ -148,18 +148,18 @@ def _varying(estimates: Sequence[Mapping[str, float]]) -> tuple[str, ...]:
     varying_names: list[str] = []
     for name in estimates[0]:
         values = np.array([e[name] for e in estimates])
-        if np.ptp(values) > _SPREAD * np.abs(values).max():
+        if np.ptp(values) > _MAX_RELATIVE_SPREAD * np.abs(values).max():
             varying_names.append(name)
     return tuple(varying_names)
 
 
-def fits_lacking(w: int, N: int) -> int:
-    """Return the number of further fits that are worthwhile if N fits ended in w distinct optima; see `Outlook`."""
+def additional_fits_needed(w: int, N: int) -> int:
+    """Return the number of further fits that are worthwhile if N fits ended in w distinct optima; see `StoppingEstimate`."""
     return max(2 * w**2 + 3 * w + 2 - N, 0)
 
 
 @dataclass(frozen=True)
-class Outlook:
+class StoppingEstimate:
     """Whether more starts are worth it.
 
     The starts are draws from an unknown number of regions of attraction of unknown sizes.  With N fits that ended in w
@@ -185,11 +185,11 @@ class Outlook:
     starts_for_best: float
 
     @classmethod
-    def of(cls, optima: Sequence[Optimum], n_starts: int) -> Outlook:
+    def of(cls, optima: Sequence[Optimum], n_starts: int) -> StoppingEstimate:
         """Judge optima that were found by `n_starts` starts, failed ones included."""
         w, N = len(optima), sum(len(optimum.starts) for optimum in optima)
         rate = len(optima[0].starts) / n_starts if optima else 0.0
-        n_lacking = fits_lacking(w, N)
+        n_lacking = additional_fits_needed(w, N)
         return cls(
             n_fits=N,
             n_optima=w,
@@ -221,4 +221,4 @@ class Outlook:
 def _needed(rate: float) -> float:
     if rate <= 0.0:
         return np.inf
-    return 1.0 if rate >= 1.0 else float(np.ceil(np.log(1.0 - _SURE) / np.log(1.0 - rate)))
+    return 1.0 if rate >= 1.0 else float(np.ceil(np.log(1.0 - _CONFIDENCE_TARGET) / np.log(1.0 - rate)))

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from castfit._support.arguments import flag_mistakes, is_count, is_one_of, option_mistakes, real, text
-from castfit._support.status import InputError, Status, check
+from castfit._support.arguments import flag_mistakes, is_count, is_one_of, option_mistakes, read_real, shorten_repr
+from castfit._support.status import InputError, Status, raise_if_mistakes
 from castfit.drive.run.checkpoint import Checkpoint
-from castfit.drive.run.jobs import Parts, thaw
+from castfit.drive.run.jobs import Parts, unpickle_job
 from castfit.problem.problem import kind_mistakes
 
 
@@ -38,7 +38,7 @@ class RunOptions:
 
     def cleaned(self) -> RunOptions:
         """Return options that are known to be right with plain numbers."""
-        numbers: dict[str, Any] = {name: real(getattr(self, name)) for name in ("max_time", "fit_max_time")}
+        numbers: dict[str, Any] = {name: read_real(getattr(self, name)) for name in ("max_time", "fit_max_time")}
         if not isinstance(self.workers, Executor):
             numbers["workers"] = int(self.workers)
         return replace(self, **numbers)
@@ -49,7 +49,7 @@ class RunOptions:
         return option_mistakes(
             ("workers", self.workers, executor or is_count(self.workers, 1),
              "give a number of processes or a concurrent.futures.Executor"),
-            *((name, getattr(self, name), (real(getattr(self, name)) or 0.0) > 0.0, seconds)
+            *((name, getattr(self, name), (read_real(getattr(self, name)) or 0.0) > 0.0, seconds)
               for name in ("max_time", "fit_max_time")),
             ("callback", self.callback, self.callback is None or callable(self.callback),
              "give a function of one argument"),
@@ -61,7 +61,7 @@ class RunOptions:
         path: Any = self.checkpoint
         mistakes = flag_mistakes(resume=self.resume)
         if path is not None and not isinstance(path, (str, PathLike)):
-            mistakes.append(f"checkpoint is {text(path)}; give the path of a file")
+            mistakes.append(f"checkpoint is {shorten_repr(path)}; give the path of a file")
         if is_one_of(self.resume, True) and path is None:
             mistakes.append("resume=True continues a checkpoint; give checkpoint=path")
         return mistakes
@@ -91,7 +91,7 @@ class RunOptions:
         """
         try:
             job = pickle.dumps(parts)
-            thaw(job)  # for tasks that are done here, too
+            unpickle_job(job)  # for tasks that are done here, too
         except Exception as error:  # whatever a user's class raises
             if self.workers == 1:
                 return parts
@@ -113,4 +113,4 @@ class RunOptions:
 def require_problem(function_name: str, problem: Any, mistakes: list[str]) -> None:
     """Raise at once, with the mistakes found so far, if there is no problem to look at."""
     problem_mistakes = kind_mistakes(problem)
-    check(function_name, [*problem_mistakes, *mistakes] if problem_mistakes else [])
+    raise_if_mistakes(function_name, [*problem_mistakes, *mistakes] if problem_mistakes else [])

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from castfit._support.process_pool import LOST, lost
+from castfit._support.process_pool import LOST, lost_task_status
 from castfit._support.reprs import one_line
 from castfit._support.status import SOLVED, InputError, Status
-from castfit._support.text_tables import Column, Sheet
+from castfit._support.text_tables import Column, TextTable
 from castfit._support.views import views
-from castfit.drive.run.checkpoint import intact, read, write
+from castfit.drive.run.checkpoint import checkpoint_guard, read, write
 from castfit.drive.run.optima import Optimum
 from castfit.problem.compiled_problem import CHI2
 from castfit.problem.problem import Posable
@@ -63,13 +63,13 @@ class FitRecord:
         """Return the row of a fit that came to no answer with what befell it; misuse is raised."""
         if isinstance(outcome, InputError):
             raise outcome
-        status, message = lost(outcome)
+        status, message = lost_task_status(outcome)
         row: Any = self
         return replace(row, status=status, message=message)
 
 
 @dataclass(frozen=True)
-class Answer:
+class FitAnswer:
     """Result of one fit, with the counts of all fits on the way to it, its seconds, and whether the run's end cut it
     off.
 
@@ -126,8 +126,8 @@ class Trial(FitRecord, ABC):
         return one_line(f"{type(self).__name__}({self.sentence})")
 
     def ended(self, outcome: Any) -> Self:
-        """Return the row with the outcome of its task: an `Answer`, or what befell it."""
-        if not isinstance(outcome, Answer):
+        """Return the row with the outcome of its task: an `FitAnswer`, or what befell it."""
+        if not isinstance(outcome, FitAnswer):
             return self.lost(outcome)
         result = outcome.result
         return replace(
@@ -144,12 +144,12 @@ class Trial(FitRecord, ABC):
         )
 
 
-def measure_of(trials: Iterable[Trial]) -> str:
+def objective_measure(trials: Iterable[Trial]) -> str:
     """Return the name of the measure by which fits are compared."""
     return next((t.measure for t in trials if t.measure != CHI2), CHI2)
 
 
-def ending(stop_status: Status | None, trials: Sequence[Trial], n_finished: int, noun: str, *extra_sentences: str) -> str:
+def termination_message(stop_status: Status | None, trials: Sequence[Trial], n_finished: int, noun: str, *extra_sentences: str) -> str:
     """Build the message about the end of a run: the reason, the number of ended fits, lost fits, and other
     sentences.
     """
@@ -212,7 +212,7 @@ class SavedResult(RunResult):
         """
         header, records, _ = read(path)
         is_same_driver = header is not None and header.get("driver") == cls._driver
-        with intact(f"{cls.__name__}.load", path):
+        with checkpoint_guard(f"{cls.__name__}.load", path):
             result = cls._restored(header, records) if header is not None and is_same_driver else None
         if result is None:
             raise InputError(f"{cls.__name__}.load", [f"'{path}' does not contain a {cls._contents}; choose another file"])
@@ -272,10 +272,10 @@ def optima_lines(optima: Sequence[Optimum], total: int, *, show_first_start: boo
         columns.insert(2, (">first by start", lambda o: f"{min(o.starts)}"))
     n_more = len(optima) - _MOST_SHOWN
     remainder = [f"and {n_more} more optima, up to {measure} = {optima[-1].objective:.8g}"] if n_more > 0 else []
-    return [*Sheet.of(optima[:_MOST_SHOWN], *columns).lines, *remainder, ""]
+    return [*TextTable.of(optima[:_MOST_SHOWN], *columns).lines, *remainder, ""]
 
 
-def counted(label: str, counts: Mapping[str, int]) -> list[str]:
+def format_counts(label: str, counts: Mapping[str, int]) -> list[str]:
     """Return a line of counts by their names; nothing if there are none."""
     return [f"{label}: " + ", ".join(f"{n} {name}" for name, n in counts.items())] if counts else []
 

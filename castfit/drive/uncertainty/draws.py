@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from castfit._support.arrays import Array
-from castfit._support.renamed import renamed
+from castfit._support.renamed import accept_old_names
 from castfit._support.views import views
 from castfit.drive.run.run_result import RunResult
 from castfit.problem.parameter_map import natural_value
@@ -50,7 +50,7 @@ class DrawsResult(RunResult):
         """Draws of each quantity, natural scale, (n,)."""
         return dict(zip(self.names, self.natural.T, strict=True))
 
-    @renamed(level="confidence_level")
+    @accept_old_names(level="confidence_level")
     def predict(
         self, times: Times = None, *, noise: bool = False, confidence_level: float | None = None, **options: Any
     ) -> Prediction:

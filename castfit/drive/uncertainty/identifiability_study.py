@@ -15,24 +15,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from castfit._support.arguments import option_mistakes, real, rng_mistakes
+from castfit._support.arguments import option_mistakes, read_real, rng_mistakes
 from castfit._support.arrays import Array
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.public_names import public
-from castfit._support.reprs import brief, listed
-from castfit._support.status import check, suggest
-from castfit._support.text_tables import Sheet, Tabled
+from castfit._support.reprs import add_brief_repr, join_limited
+from castfit._support.status import raise_if_mistakes, suggest
+from castfit._support.text_tables import TextTable, TabularReport
 from castfit.drive.uncertainty.inputs import problem_mistakes
 from castfit.integrate import IntegratorOptions
-from castfit.problem.compiled_problem import Posed
+from castfit.problem.compiled_problem import CompiledProblem
 from castfit.problem.problem import Posable
 from castfit.result.collinearity import POOR, collinearity, largest_subset, most_collinear, sensitivities
 from castfit.result.confidence_region import ConfidenceRegion
 from castfit.result.covariance import statistics
-from castfit.result.experimental_design import Suggestion, suggestions
+from castfit.result.experimental_design import MeasurementSuggestion, suggestions
 from castfit.result.identifiability import AT_BOUND, NOT_IDENTIFIABLE, POORLY_DETERMINED, UNKNOWN, WELL_DETERMINED
 from castfit.result.result import Result
-from castfit.result.structural_identifiability import Structure, structure
+from castfit.result.structural_identifiability import StructuralRank, structure
 from castfit.transcribe.single_shooting import SingleShooting
 
 STRUCTURAL = "structurally not identifiable"
@@ -43,9 +43,9 @@ _ACCURACY = 10.0  # times its tolerance: what CVODES errs by
 
 
 @public("castfit")
-@brief
+@add_brief_repr
 @dataclass(frozen=True, eq=False, repr=False)
-class IdentifiabilityStudy(Tabled):
+class IdentifiabilityStudy(TabularReport):
     """Result of a study of structural and practical identifiability; ``print`` shows it.
 
     Attributes
@@ -86,12 +86,12 @@ class IdentifiabilityStudy(Tabled):
     names: tuple[str, ...]
     kinds: Mapping[str, str]
     remarks: Mapping[str, str]
-    structure: Structure
+    structure: StructuralRank
     sensitivity: Mapping[str, float]
     collinear: tuple[tuple[tuple[str, ...], float], ...]
     subset: tuple[str, ...]
     region: ConfidenceRegion | None
-    suggestions: tuple[Suggestion, ...]
+    suggestions: tuple[MeasurementSuggestion, ...]
     information: Array
 
     def collinearity(self, names: Sequence[str]) -> float:
@@ -103,12 +103,12 @@ class IdentifiabilityStudy(Tabled):
             For names that are not estimated.
         """
         requested_names = [names] if isinstance(names, str) else list(names)
-        check("collinearity", [f"'{n}' is not estimated: {suggest(str(n), self.names)}" for n in requested_names
+        raise_if_mistakes("collinearity", [f"'{n}' is not estimated: {suggest(str(n), self.names)}" for n in requested_names
                                if n not in self.names])  # fmt: skip
         return collinearity(self.information, [self.names.index(n) for n in dict.fromkeys(requested_names)])
 
     @property
-    def table(self) -> Sheet:
+    def table(self) -> TextTable:
         """One row per quantity, the one that moves the data most first."""
         gains_by_name = {} if self.region is None else dict(zip(self.names, self.region.gains.tolist(), strict=True))
 
@@ -116,7 +116,7 @@ class IdentifiabilityStudy(Tabled):
             value = gains_by_name.get(name, np.nan)
             return "-" if np.isnan(value) else "inf" if np.isinf(value) else f"{value:.2g}"
 
-        return Sheet.of(
+        return TextTable.of(
             self.sensitivity,
             ("", lambda n: n),
             (">moves data by", lambda n: f"{self.sensitivity[n]:.3g} sigma"),
@@ -136,7 +136,7 @@ class IdentifiabilityStudy(Tabled):
         if other_names:
             count_text = f"{len(self.subset)} of {len(self.names)}"
             measure_hint = "" if any(self.kinds[n] == STRUCTURAL for n in other_names) else ", or measure more"
-            messages.append(f"Estimable together: {listed(self.subset)} ({count_text}); fix {listed(other_names)}{measure_hint}.")
+            messages.append(f"Estimable together: {join_limited(self.subset)} ({count_text}); fix {join_limited(other_names)}{measure_hint}.")
         for names, index in self.collinear:
             if np.isinf(index):
                 messages.append(f"{' and '.join(names)} are not distinguishable.")
@@ -145,7 +145,7 @@ class IdentifiabilityStudy(Tabled):
             elif index > POOR:
                 messages.append(
                     f"Changes in the other quantities compensate all but {100 / index:.2g} % of the effect of one of "
-                    f"{listed(names)} (collinearity index {index:.3g}). The standard errors include this."
+                    f"{join_limited(names)} (collinearity index {index:.3g}). The standard errors include this."
                 )
         if self.region is not None:
             messages += self.region.sentences
@@ -158,7 +158,7 @@ class IdentifiabilityStudy(Tabled):
         return tuple(messages)
 
     @property
-    def parts(self) -> tuple[Sheet | str, ...]:
+    def parts(self) -> tuple[TextTable | str, ...]:
         """The table, and the sentences below it."""
         return self.table, *self.sentences
 
@@ -200,12 +200,12 @@ def identifiability(
     >>> cf.identifiability(problem, rng=0).kinds
     {'k1': 'well determined', 'k2': 'well determined'}
     """
-    start_time, limit = time.perf_counter(), real(max_time)
+    start_time, limit = time.perf_counter(), read_real(max_time)
     source: Any = problem
     mistakes = rng_mistakes(rng)
     mistakes += option_mistakes(("max_time", max_time, limit is not None and limit > 0.0, "give a number of seconds"))
     mistakes += problem_mistakes(source, "give a Result or a Problem")
-    check("identifiability", mistakes)
+    raise_if_mistakes("identifiability", mistakes)
     assert limit is not None
     if isinstance(source, Result):
         assert source.problem is not None
@@ -225,7 +225,7 @@ def identifiability(
     pairs += [(indices, g) for indices, g in most_collinear(information, 3, 1) if not any(np.isin(pair, indices).all() for pair in collinear_pairs)]
     names = compiled_problem.names
     kinds = {name: _kind(name, structural_rank, fit_result) for name in names}
-    advice: tuple[Suggestion, ...] = ()
+    advice: tuple[MeasurementSuggestion, ...] = ()
     if fit_result is not None and region is not None and time.perf_counter() - start_time < limit:
         table = {**fit_result.residual_table(), "deviation": fit_result.deviations}
         advice = suggestions(compiled_problem, theta, region, table, options)
@@ -247,7 +247,7 @@ def _at(names: Sequence[str], indices: NDArray[np.intp]) -> tuple[str, ...]:
     return tuple(names[int(j)] for j in indices)
 
 
-def _kind(name: str, structural_rank: Structure, fit_result: Result | None) -> tuple[str, str]:
+def _kind(name: str, structural_rank: StructuralRank, fit_result: Result | None) -> tuple[str, str]:
     """Return the identifiability kind of a quantity, structural or practical, and a sentence that explains it."""
     hidden_combination = structural_rank.of(name)
     if hidden_combination is not None:
@@ -268,13 +268,13 @@ def _kind(name: str, structural_rank: Structure, fit_result: Result | None) -> t
     return status.kind, status.sentence
 
 
-def _sizes(compiled_problem: Posed, theta: Array) -> Array:
+def _sizes(compiled_problem: CompiledProblem, theta: Array) -> Array:
     """Return the size in search scale that corresponds to a relative change of 1, at the guess."""
     natural = np.abs(compiled_problem.to_natural(theta))
     return np.where(compiled_problem.log, 1.0, np.where(natural > 0.0, natural, 1.0))
 
 
-def _design(compiled_problem: Posed, theta: Array, options: IntegratorOptions) -> Array:
+def _design(compiled_problem: CompiledProblem, theta: Array, options: IntegratorOptions) -> Array:
     """Return Fisher's information of the design at theta; zeros where the model cannot be integrated there."""
     staged = SingleShooting(options).transcribe(compiled_problem, theta).explicit()
     linear = staged.linearize(theta)

@@ -6,29 +6,29 @@ from typing import Any
 
 import numpy as np
 
-from castfit._support.arguments import refused
-from castfit._support.status import check
-from castfit.problem.compiled_problem import Posed
+from castfit._support.arguments import describe_rejected
+from castfit._support.status import raise_if_mistakes
+from castfit.problem.compiled_problem import CompiledProblem
 from castfit.problem.problem import kind_mistakes
 from castfit.result.result import Result
 
 UNKNOWN_MODEL = "a loaded result does not know its model; use result.with_problem(problem) first"
 
 
-def solved_problem(where: str, result: Any, mistakes: list[str]) -> Posed:
+def solved_problem(where: str, result: Any, mistakes: list[str]) -> CompiledProblem:
     """Return the problem that a result solves, as it was solved.
 
     Raises InputError: at once, with the mistakes found so far, if it is no solution of a problem that is known.
     """
     if not isinstance(result, Result):
-        check(where, [f"result is {refused(result, 'give the result of a fit')}", *mistakes])
+        raise_if_mistakes(where, [f"result is {describe_rejected(result, 'give the result of a fit')}", *mistakes])
     problem = result.problem
     if problem is None:
-        check(where, [UNKNOWN_MODEL, *mistakes])
+        raise_if_mistakes(where, [UNKNOWN_MODEL, *mistakes])
     if not result.success:
-        check(where, [f"the fit did not succeed ({result.status.value}); begin at a solution", *mistakes])
+        raise_if_mistakes(where, [f"the fit did not succeed ({result.status.value}); begin at a solution", *mistakes])
     assert problem is not None
-    check(where, [*kind_mistakes(problem), *mistakes] if not result.names else [])
+    raise_if_mistakes(where, [*kind_mistakes(problem), *mistakes] if not result.names else [])
     return problem.posed.assuming(absolute_sigma=result.absolute_sigma)
 
 
@@ -37,10 +37,10 @@ def problem_mistakes(argument: Any, remedy: str) -> list[str]:
     if isinstance(argument, Result):
         return [UNKNOWN_MODEL] if argument.problem is None else kind_mistakes(argument.problem)
     if not hasattr(argument, "posed"):
-        return [f"the first argument is {refused(argument, remedy)}"]
+        return [f"the first argument is {describe_rejected(argument, remedy)}"]
     return kind_mistakes(argument)
 
 
-def seed_from(rng: int | np.random.Generator) -> int:
+def as_seed(rng: int | np.random.Generator) -> int:
     """Return a seed: the number itself, or one that a generator draws."""
     return int(rng) if isinstance(rng, (int, np.integer)) else int(np.random.default_rng(rng).integers(2**63))

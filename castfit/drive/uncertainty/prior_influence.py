@@ -7,19 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from castfit._support.arguments import refused
+from castfit._support.arguments import describe_rejected
 from castfit._support.public_names import public
-from castfit._support.status import check
-from castfit._support.text_tables import aligned, rounded
+from castfit._support.status import raise_if_mistakes
+from castfit._support.text_tables import align_columns, format_to_error
 from castfit.drive.uncertainty.inputs import UNKNOWN_MODEL
 from castfit.fit.fit import plain_fit as fit
 from castfit.fit.methods import Solver, Transcription
 from castfit.result.identifiability import AT_BOUND, AT_KINK, NOT_IDENTIFIABLE
 from castfit.result.result import Result
 
-LITTLE = 0.5  # standard errors that are no move worth a word
-FAR = 2.0  # standard errors at which prior and data contradict each other
-MOST = 0.5  # of the information, which the prior then holds most of
+NEGLIGIBLE_SHIFT_SE = 0.5  # standard errors that are no move worth a word
+CONFLICT_SHIFT_SE = 2.0  # standard errors at which prior and data contradict each other
+PRIOR_DOMINANCE_FRACTION = 0.5  # of the information, which the prior then holds most of
 
 
 @public("castfit")
@@ -75,12 +75,12 @@ class PriorInfluence:
         if kind == AT_BOUND or not np.isfinite(shift):
             return f"without priors {self.likelihood.identifiability[name].sentence}"
         shift_text = f"shifted by {shift:+.2g} standard errors"
-        message = "no relevant shift" if abs(shift) < LITTLE else shift_text
+        message = "no relevant shift" if abs(shift) < NEGLIGIBLE_SHIFT_SE else shift_text
         if self.posterior.identifiability[name].kind == AT_KINK:
             return f"fixed at the kink of its prior; {message}"
-        if abs(shift) >= FAR:
+        if abs(shift) >= CONFLICT_SHIFT_SE:
             message = f"{shift_text}: prior and data are in conflict"
-        return f"{message}; most of the information comes from priors" if share > MOST else message
+        return f"{message}; most of the information comes from priors" if share > PRIOR_DOMINANCE_FRACTION else message
 
     def summary(self) -> str:
         """Return the table that `print` shows."""
@@ -92,7 +92,7 @@ class PriorInfluence:
             rows.append((name, *cells[0], *cells[1], shift_text, self.remark(name)))
         fits = [float(r.residuals @ r.residuals) for r in (self.posterior, self.likelihood)]
         lines = [
-            *aligned(rows, "<>>>>><"),
+            *align_columns(rows, "<>>>>><"),
             "",
             f"sum of squared data residuals: {fits[0]:.6g} with priors, {fits[1]:.6g} without priors",
         ]
@@ -110,7 +110,7 @@ class PriorInfluence:
 def _cells(result: Result, name: str) -> tuple[str, str]:
     value, error = result.values[name], result.standard_errors[name]
     placeholder = "inf" if error > 0 else "-"
-    return rounded(value, error), f"{error:.2g}" if np.isfinite(error) else placeholder
+    return format_to_error(value, error), f"{error:.2g}" if np.isfinite(error) else placeholder
 
 
 def prior_influence(
@@ -148,14 +148,14 @@ def prior_influence(
     """
     argument: Any = result
     if not isinstance(argument, Result):
-        check("prior_influence", [f"result is {refused(argument, 'give the result of a fit')}"])
+        raise_if_mistakes("prior_influence", [f"result is {describe_rejected(argument, 'give the result of a fit')}"])
     problem = result.problem
     if problem is None:
-        check("prior_influence", [UNKNOWN_MODEL])
+        raise_if_mistakes("prior_influence", [UNKNOWN_MODEL])
     assert problem is not None
     if len(problem.posed.every_prior) == len(problem.posed.smooth):
         smoothness_note = " (how smooth an estimated input is, stays)" if problem.posed.smooth else ""
-        check("prior_influence", [f"the problem has no priors{smoothness_note}, so there is nothing to compare"])
+        raise_if_mistakes("prior_influence", [f"the problem has no priors{smoothness_note}, so there is nothing to compare"])
     compiled_problem = problem.posed.assuming(absolute_sigma=result.absolute_sigma).smoothed(result.smoothness)
     likelihood_fit = fit(compiled_problem.without_priors(), transcription, solver, start=result, **options)
     errors = {n: _search_error(likelihood_fit, j) for j, n in enumerate(likelihood_fit.names)}

@@ -3,7 +3,7 @@
 They are the left null space of the right-hand side, found from its values at random points: the rows of F (N, n_x) are
 f at N points, each divided by its largest entry so that rounding is the same in all, the columns divided by theirs so
 that units of states do not matter.  What F maps to zero is a law.  States that begin at zero and stay there, such as
-complexes of a drug that is not given yet, are zero at all points (`idle_states`): each is a law by itself.
+complexes of a drug that is not given yet, are zero at all points (`inactive_states`): each is a law by itself.
 Gauss-Jordan elimination gives each law a state of its own, the *pivot*, with the coefficient 1, and the coefficients of
 reactions come out as the simple numbers they are.
 """
@@ -30,7 +30,7 @@ _SEED = 20260101  # the laws are the same for any points: the draw is fixed, so 
 
 
 @dataclass(frozen=True)
-class Laws:
+class ConservationLaws:
     """Conserved sums  L x: `coefficients` (m, n_x); `pivots`, of each a state that no other contains, times 1."""
 
     coefficients: Array
@@ -41,7 +41,7 @@ class Laws:
         return [_sum(row, names) for row in self.coefficients]
 
 
-def idle_states(ode: ca.Function, x: Array, z: Array, p: Array, u: Array, *, zero: Mask, vary: Mask) -> Mask:
+def inactive_states(ode: ca.Function, x: Array, z: Array, p: Array, u: Array, *, zero: Mask, vary: Mask) -> Mask:
     """Find the largest set of the `zero` states that stay at zero whatever the others do, as a mask (n_x,).
 
     They are the largest set whose rates vanish where all of the set is zero; it is found by leaving out what moves.
@@ -58,7 +58,7 @@ def idle_states(ode: ca.Function, x: Array, z: Array, p: Array, u: Array, *, zer
 
 def conservation_laws(
     ode: ca.Function, x: Array, z: Array, p: Array, u: Array, *, vary: Mask, idle: Mask | None = None
-) -> Laws:
+) -> ConservationLaws:
     """Find the linear conservation laws of a right-hand side  (t, x, z, p, u) -> (n_x,).
 
     x, z, p, u are a point, for orders of magnitude; u is held.  A law must hold for all values of the parameters that
@@ -67,7 +67,7 @@ def conservation_laws(
     n_x = x.size
     table = _rates(ode, x, z, p, u, vary=vary, idle=np.zeros(n_x, dtype=np.bool_) if idle is None else idle)
     if len(table) < n_x:  # nothing is known
-        return Laws(np.zeros((0, n_x)), ())
+        return ConservationLaws(np.zeros((0, n_x)), ())
     table = table[np.abs(table).max(axis=1) > 0.0]
     if table.size == 0:
         return _eliminated(np.eye(n_x), np.ones(n_x))
@@ -86,8 +86,8 @@ def _rates(ode: ca.Function, x: Array, z: Array, p: Array, u: Array, *, vary: Ma
     count = 2 * x.size + 10
     typical = np.where(vary & (p == 0.0), 1.0, p)  # what varies is not zero everywhere
     for _ in range(_TRIES):
-        states = np.where(idle, 0.0, _around(x, rng, count))
-        algebraic = _around(z, rng, count)
+        states = np.where(idle, 0.0, _sample_positive(x, rng, count))
+        algebraic = _sample_positive(z, rng, count)
         parameters = np.where(vary, typical * np.exp(0.5 * rng.standard_normal((count, p.size))), p)
         raw_rates: Any = ode.map(count)(0.0, states.T, algebraic.T, parameters.T, np.repeat(u[:, None], count, axis=1))
         values = np.asarray(raw_rates, dtype=float).T
@@ -97,14 +97,14 @@ def _rates(ode: ca.Function, x: Array, z: Array, p: Array, u: Array, *, vary: Ma
     return np.array(rows).reshape(len(rows), x.size)
 
 
-def _around(values: Array, rng: np.random.Generator, count: int) -> Array:
+def _sample_positive(values: Array, rng: np.random.Generator, count: int) -> Array:
     """Draw positive points of the magnitude of values."""
     size = np.abs(values)
     typical_size = float(size.max(initial=0.0)) or 1.0
     return np.where(size > 0.0, size, typical_size) * np.exp(rng.standard_normal((count, values.size)))
 
 
-def _eliminated(vectors: Array, size: Array) -> Laws:
+def _eliminated(vectors: Array, size: Array) -> ConservationLaws:
     """Bring laws of scaled states x / size, orthonormal rows (m, n_x), into reduced form."""
     reduced = vectors.copy()
     pivots: list[int] = []
@@ -124,7 +124,7 @@ def _eliminated(vectors: Array, size: Array) -> Laws:
     coefficients: Array = reduced[order] / size * size[pivot_states][:, None]
     rounded_coefficients = np.round(coefficients * _SIMPLE) / _SIMPLE
     is_simple = np.abs(coefficients - rounded_coefficients) < _CLOSE * np.abs(coefficients)
-    return Laws(np.where(is_simple, rounded_coefficients, coefficients), tuple(pivot_states))
+    return ConservationLaws(np.where(is_simple, rounded_coefficients, coefficients), tuple(pivot_states))
 
 
 def _sum(row: Array, names: Sequence[str]) -> str:

@@ -34,7 +34,7 @@ _OPTIONS = IntegratorOptions(
 
 
 @dataclass(frozen=True)
-class SettlingPoint:
+class SettlingState:
     """Point of the integration: time, variables w (n,), rates F (n,), Jacobian J (n, n), largest magnitudes so far
     (n,).
     """
@@ -46,15 +46,15 @@ class SettlingPoint:
     size: Array
 
 
-def settling(system: ca.Function, states: tuple[str, ...]) -> Integrator:
+def relaxation_integrator(system: ca.Function, states: tuple[str, ...]) -> Integrator:
     """Build the integrator of a function (t, x, z, p, u) -> (ode, alg) without inputs, from one output to the next."""
     algebraic = tuple(f"z{i}" for i in range(system.size1_in(2)))
     return Integrator.of(system, states, algebraic, _GRID, _OPTIONS)
 
 
-def march(
+def relax(
     integrator: Integrator, residual_and_jacobian: Callable[[Array], tuple[Array, Array]], w: Array, p: Array, idle: Mask
-) -> Iterator[SettlingPoint]:
+) -> Iterator[SettlingState]:
     """Yield the start, later points at which little moves any more, and the last one of a run; end as integration does.
 
     residual_and_jacobian : w to F(w) with its Jacobian
@@ -65,7 +65,7 @@ def march(
     f0, jacobian = residual_and_jacobian(w)
     fastest = _fastest(jacobian[:n_x, :n_x])
     size = _sizes(residual_and_jacobian, w, n_x, fastest)
-    yield SettlingPoint(time, w, f0, jacobian, size)
+    yield SettlingState(time, w, f0, jacobian, size)
     if not np.isfinite(fastest):
         return
     duration = _FIRST / (_GRID[0] * (fastest or 1.0))
@@ -82,7 +82,7 @@ def march(
         for k in range(n_finite):
             w, size = course[k], sizes[k]
             if changes[k] <= _CALM or k == n_finite - 1:
-                yield SettlingPoint(time + duration * _GRID[k], w, *residual_and_jacobian(w), size)
+                yield SettlingState(time + duration * _GRID[k], w, *residual_and_jacobian(w), size)
         if n_finite < _OUTPUTS:
             return
         time, duration = time + duration, duration * _RATIO**_OUTPUTS

@@ -22,10 +22,10 @@ import casadi as ca
 import numpy as np
 import scipy
 
-from castfit._support.casadi_functions import Buffered, Built
+from castfit._support.casadi_functions import BufferedFunction, PerObjectCache
 from castfit._support.pickling import Picklable
-from castfit.experiment.steady.laws import Laws, conservation_laws, idle_states
-from castfit.experiment.steady.settle import SettlingPoint, march, settling
+from castfit.experiment.steady.laws import ConservationLaws, conservation_laws, inactive_states
+from castfit.experiment.steady.settle import SettlingState, relax, relaxation_integrator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +52,7 @@ _NOT_ISOLATED = "the steady state is not isolated: it depends on more than the c
 
 
 @dataclass(frozen=True)
-class Resting:
+class SteadyStateSolution:
     """Result of a steady-state search: variables w (n_w,), NaN if it failed, and the reason of a failure, else empty.
 
     matrix : (n_w, n_w) G_w at w
@@ -72,21 +72,21 @@ class Resting:
         return not self.reason
 
 
-class _Functions:
+class _SteadyStateFunctions:
     """F, its derivatives and steps of the integration on arrays, for one thread; `at` sets the parameters p (n_p,)."""
 
     def __init__(self, w: ca.SX, p: ca.SX, f: ca.SX, states: tuple[str, ...]) -> None:
         arguments, names, n_x = [w, p], ["w", "p"], len(states)
         # CasADi stores by columns, so the transpose arrives by rows.
         by_w, by_p = (ca.densify(ca.jacobian(f, v).T) for v in (w, p))
-        self._both = Buffered(ca.Function("both", arguments, [f, by_w], names, ["f", "j"]), ("f", "j"))
-        self._slope = Buffered(ca.Function("by_p", arguments, [by_p], names, ["j"]), ("j",))
+        self._both = BufferedFunction(ca.Function("both", arguments, [f, by_w], names, ["f", "j"]), ("f", "j"))
+        self._slope = BufferedFunction(ca.Function("by_p", arguments, [by_p], names, ["j"]), ("j",))
         x, z = ca.vertsplit(w, [0, n_x, w.numel()])
         ode, alg = ca.vertsplit(f, [0, n_x, w.numel()])
         system = ca.Function("system", [ca.SX.sym("t"), x, z, p, ca.SX(0, 1)], [ode, alg])
-        self.integrator = settling(system, states)
+        self.integrator = relaxation_integrator(system, states)
 
-    def at(self, p: Array) -> _Functions:
+    def at(self, p: Array) -> _SteadyStateFunctions:
         """Take parameters."""
         for function in (self._both, self._slope):
             if "p" in function.arguments:
@@ -107,12 +107,12 @@ class _Functions:
         return self._slope.results["j"].copy()
 
 
-_FUNCTIONS: Built[Rest, _Functions] = Built()
-_LAST: Built[Rest, list[tuple[tuple[bytes, bytes], Resting]]] = Built()
+_FUNCTIONS: PerObjectCache[SteadyStateSolver, _SteadyStateFunctions] = PerObjectCache()
+_LAST: PerObjectCache[SteadyStateSolver, list[tuple[tuple[bytes, bytes], SteadyStateSolution]]] = PerObjectCache()
 
 
 @dataclass(frozen=True, eq=False)
-class Rest(Picklable):
+class SteadyStateSolver(Picklable):
     """Steady-state problem of a model under given inputs u (n_u,), with a guess z_guess (n_z,) of the algebraic states.
 
     `equations` are (t, x, z, p, u) -> (ode, alg);  `idle` (n_x,) are states that begin and stay at zero.
@@ -121,7 +121,7 @@ class Rest(Picklable):
     equations: ca.Function
     u: Array
     z_guess: Array
-    laws: Laws
+    laws: ConservationLaws
     states: tuple[str, ...]
     idle: Mask
     time: float = field(default=0.0)
@@ -129,14 +129,14 @@ class Rest(Picklable):
     @classmethod
     def of(
         cls, system: System, u: Array, z_guess: Array, p: Array, a: Array, vary: Mask, zero: Mask | None = None
-    ) -> Rest:
+    ) -> SteadyStateSolver:
         """Set up the equations; p and a are typical values, and laws hold for all values of the parameters `vary`.
 
         zero : (n_x,) the states that always begin at zero
         """
         ode = system.function("ode", ca.densify(system.ode))
         starts_at_zero = np.zeros(a.size, dtype=np.bool_) if zero is None else zero
-        idle = idle_states(ode, a, z_guess, p, u, zero=starts_at_zero, vary=vary)
+        idle = inactive_states(ode, a, z_guess, p, u, zero=starts_at_zero, vary=vary)
         laws = conservation_laws(ode, a, z_guess, p, u, vary=vary, idle=idle)
         equations = system.function("equations", ca.densify(system.ode), ca.densify(system.alg))
         return cls(equations, u, z_guess, laws, system.state_names, idle)
@@ -146,7 +146,7 @@ class Rest(Picklable):
         """Number of differential states."""
         return len(self.states)
 
-    def solve(self, p: Array, a: Array) -> Resting:
+    def solve(self, p: Array, a: Array) -> SteadyStateSolution:
         """Find the steady state at parameters p (n_p,), coming from the state a (n_x,)."""
         key = (p.tobytes(), a.tobytes())
         cached = _LAST.get(self, lambda _: [])
@@ -154,13 +154,13 @@ class Rest(Picklable):
             cached[:] = [(key, self._solve(p, a))]
         return cached[0][1]
 
-    def slopes(self, steady_state: Resting, p: Array, dp: Array, da: Array) -> Array:
+    def slopes(self, steady_state: SteadyStateSolution, p: Array, dp: Array, da: Array) -> Array:
         """Return dw (n_w, n_d) along directions dp (n_p, n_d), da (n_x, n_d)."""
         right_side = -self._functions.at(p).by_p(steady_state.w) @ dp
         right_side[self._pivots] = self.laws.coefficients @ da
         return _solve(steady_state.matrix, right_side)
 
-    def adjoint(self, steady_state: Resting, p: Array, weight: Array) -> tuple[Array, Array, Array]:
+    def adjoint(self, steady_state: SteadyStateSolution, p: Array, weight: Array) -> tuple[Array, Array, Array]:
         """Return the terms of the second derivatives of sum_i weight_i w_i.
 
         on_p (n_p,), on_a (n_x,), gradients by p and a; and bend (n_w + n_p, n_w + n_p), its Hessian along V = (dw, dp).
@@ -186,7 +186,7 @@ class Rest(Picklable):
 
     # How it is found
 
-    def _solve(self, p: Array, a: Array) -> Resting:
+    def _solve(self, p: Array, a: Array) -> SteadyStateSolution:
         functions = self._functions.at(p)
         if not (np.isfinite(p[self._used]).all() and np.isfinite(a).all()):
             return self._none("parameters or initial values cannot be computed")
@@ -195,7 +195,7 @@ class Rest(Picklable):
             return self._none("no solution of the algebraic equations was found near their guess")
         reason, state = "", None
         with np.errstate(all="ignore"):
-            for state in march(functions.integrator, functions.both, w, p, self.idle):
+            for state in relax(functions.integrator, functions.both, w, p, self.idle):
                 solution, distance = self._attempt(state, functions.both, a)
                 if solution is not None and not solution.reason:
                     return solution
@@ -206,8 +206,8 @@ class Rest(Picklable):
         return self._none(reason or self._unsettled(state))
 
     def _attempt(
-        self, state: SettlingPoint, residual_and_jacobian: Callable[[Array], tuple[Array, Array]], a: Array
-    ) -> tuple[Resting | None, float]:
+        self, state: SettlingState, residual_and_jacobian: Callable[[Array], tuple[Array, Array]], a: Array
+    ) -> tuple[SteadyStateSolution | None, float]:
         """Try Newton's method from a moment of the integration; also return how far it moved, in magnitudes.
 
         None where it leads nowhere yet; a reason where it leads to what is no isolated steady state.
@@ -247,7 +247,7 @@ class Rest(Picklable):
         slowest = [float(np.sort(np.abs(v[0]))[::-1][moving - 1]) if moving else 1.0 for v in (values, earlier)]
         if np.count_nonzero(active.real < -_STILL * size) != moving or slowest[0] < _LOST * slowest[1]:
             return self._none(_NOT_ISOLATED), distance
-        return Resting(w, matrix, np.concatenate(values), state.time), distance
+        return SteadyStateSolution(w, matrix, np.concatenate(values), state.time), distance
 
     def _system(self, w: Array, rate: Array, jacobian: Array, a: Array) -> tuple[Array, Array]:
         """Return G_w and G."""
@@ -290,28 +290,28 @@ class Rest(Picklable):
                 return w
         return None
 
-    def _unsettled(self, state: SettlingPoint) -> str:
+    def _unsettled(self, state: SettlingState) -> str:
         """Describe how the model still changes at the last point of the integration."""
         if not (np.isfinite(state.rate).all() and np.isfinite(state.jacobian).all()):
-            return f"its rates cannot be computed {_after(state.time)}"
+            return f"its rates cannot be computed {_time_phrase(state.time)}"
         n = self.n_x
         with np.errstate(all="ignore"):  # what has grown without bound is infinite by now
             rounding = np.abs(state.rate) <= _STANDS * np.abs(state.jacobian) @ np.abs(state.w)
         if rounding[:n].all():
-            return f"{_after(state.time)} it stands still, but {_NOT_ISOLATED}"
+            return f"{_time_phrase(state.time)} it stands still, but {_NOT_ISOLATED}"
         unit = np.where(state.size[:n] > 0.0, state.size[:n], 1.0)
         speed = np.abs(state.rate[:n]) / unit
         i = int(np.argmax(np.where(rounding[:n], -1.0, speed)))
         growing = np.abs(state.w[:n]) >= 0.999 * state.size[:n]
         behavior = "grows" if growing[i] and np.sign(state.rate[i]) == np.sign(state.w[i]) else "still moves"
         return (
-            f"{_after(state.time)} '{self.states[i]}' {behavior}, by {state.rate[i]:.2g} per unit of time "
+            f"{_time_phrase(state.time)} '{self.states[i]}' {behavior}, by {state.rate[i]:.2g} per unit of time "
             f"at {state.w[i]:.3g}: the model grows without bound, oscillates, or settles too slowly"
         )
 
-    def _none(self, reason: str) -> Resting:
+    def _none(self, reason: str) -> SteadyStateSolution:
         n = self.n_x + self.z_guess.size
-        return Resting(np.full(n, np.nan), np.full((n, n), np.nan), np.full(self.n_x, np.nan, dtype=complex), np.nan,
+        return SteadyStateSolution(np.full(n, np.nan), np.full((n, n), np.nan), np.full(self.n_x, np.nan, dtype=complex), np.nan,
                        reason)  # fmt: skip
 
     # Functions
@@ -325,8 +325,8 @@ class Rest(Picklable):
         return w, p, ca.densify(ca.vertcat(ode, alg))
 
     @property
-    def _functions(self) -> _Functions:
-        return _FUNCTIONS.get(self, lambda solver: _Functions(*solver._graphs, solver.states))
+    def _functions(self) -> _SteadyStateFunctions:
+        return _FUNCTIONS.get(self, lambda solver: _SteadyStateFunctions(*solver._graphs, solver.states))
 
     @cached_property
     def _second(self) -> ca.Function:
@@ -345,6 +345,6 @@ def _factorised(matrix: Array) -> Callable[[Array], Array] | None:
     return lambda b: solve(lu, pivots, b)[0]
 
 
-def _after(time: float) -> str:
+def _time_phrase(time: float) -> str:
     """Format the elapsed time. A non-finite time means that the model was followed as far as numbers allow."""
     return f"after a time of {time:.4g}" if np.isfinite(time) else "however long one waits,"

@@ -9,11 +9,11 @@ from castfit._support.records import dataclass
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
     from castfit._support.status import Status
-    from castfit.simulate.simulate import Nodes
+    from castfit.simulate.simulate import TrajectoryNodes
 
 
 @dataclass(frozen=True)
-class Origin:
+class StartingPoint:
     """Start of a fit: theta (n_theta,), search scale.
 
     note : what was done to find it, in a sentence
@@ -24,4 +24,4 @@ class Origin:
     theta: Array
     note: str = ""
     ended: Status | None = None
-    nodes: list[Nodes] | None = None
+    nodes: list[TrajectoryNodes] | None = None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
     from castfit.densities.noise.density import Noise
     from castfit.problem.compiled_experiments import Condition
-    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.compiled_problem import CompiledProblem
     from castfit.solve.staged import StagedProblem
 
 _ROUNDS = 8
@@ -32,7 +32,7 @@ _ANY = (0.0, np.inf)  # bounds of a spread of which nothing is said
 _DISPERSION = (0.01, 0.1, 1.0)  # of counts, for the weights of a start: least, unless values say more, and largest
 
 
-def surrogate(problem: Posed) -> Posed:
+def gaussian_surrogate(problem: CompiledProblem) -> CompiledProblem:
     """Return the question with normal errors of unknown size, one for each output, in the place of other densities.
 
     A spread that is a parameter of the noise, and nothing else, is eliminated as what it is: one size for all data that
@@ -83,7 +83,7 @@ def surrogate(problem: Posed) -> Posed:
     return surrogate_problem.fix([q.name for q in problem.quantities if q.of in problem.noise_parameters])
 
 
-def _sizes(problem: Posed) -> Mapping[str, tuple[str, tuple[float, float]]]:
+def _sizes(problem: CompiledProblem) -> Mapping[str, tuple[str, tuple[float, float]]]:
     """Return the spreads that are a parameter of the noise in all experiments, with its name and bounds."""
     graphs = {name: problem.model.outputs[name] for name in problem.spreads}
     symbols = {name: graph.name() for name, graph in graphs.items() if graph.is_symbolic()}
@@ -97,7 +97,7 @@ def _sizes(problem: Posed) -> Mapping[str, tuple[str, tuple[float, float]]]:
     }
 
 
-def _known(problem: Posed, condition: Condition, spread: str) -> float | None:
+def _known(problem: CompiledProblem, condition: Condition, spread: str) -> float | None:
     """Return a spread that is a number in an experiment, since all its parameters are fixed; None if it is none."""
     model, graph = problem.model, problem.model.outputs[spread]
     symbol_names = {s.name() for s in ca.symvar(graph)}
@@ -125,7 +125,7 @@ def _of_counts(noise: Poisson | NegativeBinomial, values: Array) -> Array:
     return np.sqrt(np.maximum(values, 1.0) + dispersion * values**2)
 
 
-def completed(problem: Posed, surrogate_problem: Posed, theta: Array, default_theta: Array) -> Array:
+def restore_noise_parameters(problem: CompiledProblem, surrogate_problem: CompiledProblem, theta: Array, default_theta: Array) -> Array:
     """Return theta of the problem from one of its surrogate; parameters of the noise stand where `default_theta` says."""
     completed_theta = default_theta.copy()
     index_by_name = {name: j for j, name in enumerate(problem.names)}
@@ -134,7 +134,7 @@ def completed(problem: Posed, surrogate_problem: Posed, theta: Array, default_th
     return completed_theta
 
 
-def with_spreads(problem: Posed, staged: StagedProblem, v: Array) -> Array:
+def with_spreads(problem: CompiledProblem, staged: StagedProblem, v: Array) -> Array:
     """Return v (n_v,) with the parameters of the noise where the residuals at v put them.
 
     All parameters of one spread move by one factor, so that the spread is as large as the residuals: exact for a sigma
@@ -162,14 +162,14 @@ def with_spreads(problem: Posed, staged: StagedProblem, v: Array) -> Array:
     return v
 
 
-def _parameters(problem: Posed) -> Mapping[str, frozenset[str]]:
+def _parameters(problem: CompiledProblem) -> Mapping[str, frozenset[str]]:
     """Return the parameters of the noise in each computed spread."""
     graphs = {name: problem.model.outputs[name] for name in problem.spreads}
     return {n: frozenset(s.name() for s in ca.symvar(g)) & problem.noise_parameters for n, g in graphs.items()}
 
 
 def _factors(
-    problem: Posed, staged: StagedProblem, v: Array, parameters_by_spread: Mapping[str, frozenset[str]]
+    problem: CompiledProblem, staged: StagedProblem, v: Array, parameters_by_spread: Mapping[str, frozenset[str]]
 ) -> Iterable[tuple[frozenset[str], float]]:
     """Yield sets of parameters, and by what factor the spreads that contain them are too small.
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit._support.time_limit import Stopped, watched
-from castfit.fit.start.search_problem import Scene
+from castfit._support.time_limit import StopRequested, with_deadline
+from castfit.fit.start.search_problem import SearchProblem
 from castfit.fit.start.soft_start import soft_start
-from castfit.solve.dense_descent import descend_in_box, descends
+from castfit.solve.dense_descent import minimize_in_trust_region, supports_dense_descent
 from castfit.solve.gauss_newton import GaussNewton
-from castfit.solve.solution import Control, Iteration
-from castfit.solve.step_control import Box, StepControl
+from castfit.solve.solution import SolveControl, Iteration
+from castfit.solve.step_control import TrustRegion, StepControl
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -33,27 +33,27 @@ HORIZONS = (10, 20)
 """Numbers of horizons, the whole among them: few are faster, many lose the way less often."""
 
 _ITERATIONS = 60
-POLISHING = 150
+MAX_FINAL_ITERATIONS = 150
 """Of a round that ends in an optimum, at most."""
 
 ROUNDS = 6
 """Of following a valley, at most."""
 
-_PAYS = 0.02  # what a round must gain, in the logarithm of the likelihood
+_MIN_ROUND_GAIN_LOG_L = 0.02  # what a round must gain, in the logarithm of the likelihood
 _FORECAST = 15  # iterations, by whose decrease the rest of a round is foretold
 _PER_HORIZON = 15
-_PATIENT = Box(patience=40)
-_COARSE = Box(patience=6, progress=1e-4)
-_SHORTENED = Box(patience=8, progress=1e-4)  # on a horizon: with 4 a start in 50 leads on, not one in 26 (Elowitz)
-_LEAST = 0.02
+_PATIENT = TrustRegion(patience=40)
+_COARSE = TrustRegion(patience=6, progress=1e-4)
+_SHORTENED = TrustRegion(patience=8, progress=1e-4)  # on a horizon: with 4 a start in 50 leads on, not one in 26 (Elowitz)
+_MIN_WORTHWHILE_DECREASE = 0.02
 """Decrease of the cost, in the logarithm of the likelihood, that is worth the patience of a coarse descent."""
 
-_ARRIVED = 0.01
+_OPTIMUM_PREDICTED_DECREASE = 0.01
 """Decrease of the cost that is promised at an optimum: a tenth of what tells two of them apart."""
 
 
 @dataclass(frozen=True)
-class Descent:
+class DescentResult:
     """Result of the descent from one candidate.
 
     theta (n,), cost : there;  at_looks : its costs at `LOOKS`, NaN where it had ended;  work : in simulations, a sweep
@@ -69,21 +69,21 @@ class Descent:
     optimum: bool = False
 
 
-ACCURATE = 4.0
+FULL_ACCURACY_COST_FACTOR = 4.0
 """Simulations at the accuracy of a search that take as long as one at full accuracy: 2.7 to 9 of five PEtab models."""
 
 _FINER = 2.0  # the same where floors of long valleys are followed
-_SOFT = 4.5  # the same for an evaluation of soft equations
+_RELAXED_EVALUATION_COST_FACTOR = 4.5  # the same for an evaluation of soft equations
 
 
-def work_of(evaluations: dict[str, int], n_theta: int) -> float:
+def work_in_simulations(evaluations: dict[str, int], n_theta: int) -> float:
     """Convert evaluations to an equivalent number of simulations; about three sensitivities count as one."""
     n_jacobians = evaluations.get("jacobians", 0)
     n_other_evaluations = sum(evaluations.values()) - n_jacobians
     return n_other_evaluations + (1.0 + n_theta / 3.0) * n_jacobians
 
 
-def best_of(scene: Scene, draws: Sequence[Array]) -> tuple[int, float]:
+def lowest_draw(scene: SearchProblem, draws: Sequence[Array]) -> tuple[int, float]:
     """Return the index of the draw with the lowest cost, and that cost."""
     costs = [scene.cost(theta) for theta in draws]
     k = int(np.argmin(costs))
@@ -91,8 +91,8 @@ def best_of(scene: Scene, draws: Sequence[Array]) -> tuple[int, float]:
 
 
 def descend(
-    scene: Scene, start: Array, limits: tuple[float, float], seconds: float, *, step_control: str = "box"
-) -> Descent:
+    scene: SearchProblem, start: Array, limits: tuple[float, float], seconds: float, *, step_control: str = "box"
+) -> DescentResult:
     """Go down from a start; `limits` are the costs above which it is dropped at `LOOKS`."""
     look_costs = [np.nan, np.nan]
     is_dropped = [False]
@@ -106,13 +106,13 @@ def descend(
 
     rule = _COARSE if step_control == "box" else step_control
     descent = _solve(scene.staged, start, _ITERATIONS, seconds, look, rule=rule)
-    return Descent(descent.theta, scene.cost(descent.theta), descent.work, (look_costs[0], look_costs[1]), is_dropped[0])
+    return DescentResult(descent.theta, scene.cost(descent.theta), descent.work, (look_costs[0], look_costs[1]), is_dropped[0])
 
 
-def settle(
-    scene: Scene, start: Array, seconds: float, *, best: float = np.inf, rounds: int = ROUNDS, accurate: bool = False,
+def minimize_locally(
+    scene: SearchProblem, start: Array, seconds: float, *, best: float = np.inf, rounds: int = ROUNDS, accurate: bool = False,
     hope: float = np.inf, step_control: str = "box",
-) -> Descent:  # fmt: skip
+) -> DescentResult:  # fmt: skip
     """Go down to the optimum, or as far as rounds pay, never up from the start; `dropped` if there is more to come.
 
     A round ends where the cost, falling on as it did last, would not come down to `hope`.
@@ -123,16 +123,16 @@ def settle(
     """
     deadline = time.time() + seconds
     staged = scene.accurate if accurate else scene.staged
-    patient_rule = _PATIENT if accurate else Box()
+    patient_rule = _PATIENT if accurate else TrustRegion()
     rule = patient_rule if step_control == "box" else step_control
     theta, cost, work, is_settled, is_optimum = start, np.inf, 0.0, False, False
     for _ in range(rounds):
-        look = None if hope == np.inf else _Forecast(hope)
-        descent = _solve(staged, theta, POLISHING, deadline - time.time(), look, rule=rule, min_decrease=0.0)
+        look = None if hope == np.inf else _ConvergenceForecast(hope)
+        descent = _solve(staged, theta, MAX_FINAL_ITERATIONS, deadline - time.time(), look, rule=rule, min_decrease=0.0)
         theta, previous_cost, cost = descent.theta, cost, descent.cost
         work += descent.work * (_FINER if staged is scene.accurate else 1.0)
         is_optimum = descent.optimum
-        is_settled = is_optimum or not cost < previous_cost - _PAYS
+        is_settled = is_optimum or not cost < previous_cost - _MIN_ROUND_GAIN_LOG_L
         if is_optimum or not cost < best or time.time() >= deadline:
             break
         if is_settled and staged is not scene.accurate:
@@ -140,12 +140,12 @@ def settle(
         elif is_settled:
             break
     cost, start_cost = scene.cost(theta), scene.cost(start)
-    if not cost <= start_cost + _ARRIVED:  # what went down at another accuracy need not have done so at that of the search
+    if not cost <= start_cost + _OPTIMUM_PREDICTED_DECREASE:  # what went down at another accuracy need not have done so at that of the search
         theta, cost, is_optimum = start, start_cost, False
-    return Descent(theta, cost, work, dropped=not is_settled, optimum=is_optimum)
+    return DescentResult(theta, cost, work, dropped=not is_settled, optimum=is_optimum)
 
 
-class _Forecast:
+class _ConvergenceForecast:
     """Tells whether a round is hopeless: its cost, falling on as in the last steps, ends above `hope`."""
 
     def __init__(self, hope: float) -> None:
@@ -155,11 +155,11 @@ class _Forecast:
         if iteration % _FORECAST:
             return False
         previous_cost, self._before = self._before, cost
-        return iteration > _FORECAST and cost - (previous_cost - cost) / _FORECAST * (POLISHING - iteration) > self.hope
+        return iteration > _FORECAST and cost - (previous_cost - cost) / _FORECAST * (MAX_FINAL_ITERATIONS - iteration) > self.hope
 
 
-def grow(
-    scene: Scene, start: Array, seconds: float, horizons: int = HORIZONS[-1], *,
+def grow_horizons(
+    scene: SearchProblem, start: Array, seconds: float, horizons: int = HORIZONS[-1], *,
     step_control: str = "box", max_mean_cost: float = np.inf,
 ) -> tuple[Array | None, float]:  # fmt: skip
     """Go down on ever longer horizons, all but the whole; return where to, and the work that it took.
@@ -186,20 +186,20 @@ def grow(
     return theta, work
 
 
-def harden(scene: Scene, start: Array, seconds: float, stations: tuple[float, ...]) -> tuple[Array, float]:
+def tighten_equations(scene: SearchProblem, start: Array, seconds: float, stations: tuple[float, ...]) -> tuple[Array, float]:
     """Estimate constant states and parameters under gradually hardened equations.
 
     Return theta and the work in simulations.
 
     `stations` are the prices of the equations, one of `castfit.fit.start.soft_start.RAMPS`.
     """
-    with watched(max(seconds, 1e-3)):
+    with with_deadline(max(seconds, 1e-3)):
         try:
             soft_solution = soft_start(scene.searched, start, scene.transcription.integrator, stations=stations)
-        except Stopped:
+        except StopRequested:
             return start, 0.0
     lower, upper = scene.staged.lower[: start.size], scene.staged.upper[: start.size]
-    return np.clip(soft_solution.theta, lower, upper), _SOFT * work_of(soft_solution.evaluations, start.size)
+    return np.clip(soft_solution.theta, lower, upper), _RELAXED_EVALUATION_COST_FACTOR * work_in_simulations(soft_solution.evaluations, start.size)
 
 
 def _solve(
@@ -210,13 +210,13 @@ def _solve(
     look: Callable[[int, float], bool] | None = None,
     *,
     rule: StepControl | str,
-    min_decrease: float = _LEAST,
-) -> Descent:
+    min_decrease: float = _MIN_WORTHWHILE_DECREASE,
+) -> DescentResult:
     """Go down; in a box, and where nothing but theta moves, by what does no more than that needs."""
-    if isinstance(rule, Box) and descends(staged):
-        outcome = descend_in_box(staged, start, rule, iterations, seconds, min_decrease=min_decrease, look=look)
-        work = work_of(outcome.evaluations, outcome.theta.size)
-        return Descent(outcome.theta, outcome.cost, work, optimum=outcome.promise <= _ARRIVED)
+    if isinstance(rule, TrustRegion) and supports_dense_descent(staged):
+        outcome = minimize_in_trust_region(staged, start, rule, iterations, seconds, min_decrease=min_decrease, look=look)
+        work = work_in_simulations(outcome.evaluations, outcome.theta.size)
+        return DescentResult(outcome.theta, outcome.cost, work, optimum=outcome.promise <= _OPTIMUM_PREDICTED_DECREASE)
 
     def look_at_iteration(iteration: Iteration) -> bool:
         return look is not None and look(iteration.iteration, iteration.cost)
@@ -224,7 +224,7 @@ def _solve(
     restarted_problem = staged.restricted()
     restarted_problem.start = np.clip(start, staged.lower, staged.upper)
     solver = GaussNewton(rule, max_iter=iterations)
-    solution = solver.solve(restarted_problem, Control(max(seconds, 1e-3), look_at_iteration))
-    work = work_of(solution.evaluations, solution.v.size)
+    solution = solver.solve(restarted_problem, SolveControl(max(seconds, 1e-3), look_at_iteration))
+    work = work_in_simulations(solution.evaluations, solution.v.size)
     cost = staged.evaluate(solution.v).cost
-    return Descent(solution.v, cost, work, optimum=solution.status.success)
+    return DescentResult(solution.v, cost, work, optimum=solution.status.success)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit._support.time_limit import Stopped
+from castfit._support.time_limit import StopRequested
 from castfit.solve.arrow import solve_arrow
-from castfit.solve.penalty_homotopy import SoftenedProblem, Softening
-from castfit.solve.solution import Ledger
+from castfit.solve.penalty_homotopy import RelaxedProblem, RelaxationLevel
+from castfit.solve.solution import CountingProblem
 from castfit.transcribe.collocation import Collocation
 from castfit.transcribe.collocation_problem import CollocationProblem
 from castfit.transcribe.trajectory import Trajectory, known_states
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
     from castfit._support.arrays import Array
     from castfit.integrate import IntegratorOptions
-    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.compiled_problem import CompiledProblem
     from castfit.solve.staged import Evaluation, Mask
     from castfit.transcribe.collocation_problem import QuantitySlopes
     from castfit.transcribe.trajectory import States
 
 
-_STATION = Softening(0.065, 1.0)
+_STATION = RelaxationLevel(0.065, 1.0)
 _ITERATIONS = 30
-_FIRST_MU = 1e-6  # nearly linear least squares
-_DROP = 1e-2  # relative decrease below which the match is as good as noise in the data lets it be
+_INITIAL_DAMPING = 1e-6  # nearly linear least squares
+_MIN_RELATIVE_DECREASE = 1e-2  # relative decrease below which the match is as good as noise in the data lets it be
 
 
-def matching(problem: Posed, theta: Array, states: States, integrator: IntegratorOptions) -> Array:
+def match_gradients(problem: CompiledProblem, theta: Array, states: States, integrator: IntegratorOptions) -> Array:
     """Return the theta (n_theta,) at which the model's equations fit the trajectories best, starting from theta.
 
     Only equations of known states count: what is simulated agrees with the theta that it was simulated with.  `states`
@@ -53,9 +53,9 @@ def matching(problem: Posed, theta: Array, states: States, integrator: Integrato
     lower, upper = np.where(is_moving, staged.lower, staged.start), np.where(is_moving, staged.upper, staged.start)
     matching_problem = staged.explicit().restricted(lower=lower, upper=upper, scale=scale)
     assert isinstance(matching_problem, CollocationProblem)
-    ledger, soft, best_theta = Ledger(matching_problem), MatchedEquations(matching_problem), theta
-    with suppress(Stopped):  # the best so far will do
-        evaluation, mu = ledger.evaluate(matching_problem.start), _FIRST_MU
+    ledger, soft, best_theta = CountingProblem(matching_problem), MatchedEquations(matching_problem), theta
+    with suppress(StopRequested):  # the best so far will do
+        evaluation, mu = ledger.evaluate(matching_problem.start), _INITIAL_DAMPING
         for _ in range(_ITERATIONS):
             if not evaluation.ok:
                 break
@@ -67,12 +67,12 @@ def matching(problem: Posed, theta: Array, states: States, integrator: Integrato
                 break
             evaluation, mu = step.to, step.damping
             best_theta = matching_problem.layout.theta(evaluation.v).copy()
-            if step.decrease < _DROP:
+            if step.decrease < _MIN_RELATIVE_DECREASE:
                 break
     return best_theta
 
 
-class MatchedEquations(SoftenedProblem):
+class MatchedEquations(RelaxedProblem):
     """The equations at given states: derivatives by theta alone, most of which are zero."""
 
     def __init__(self, staged: CollocationProblem) -> None:
@@ -80,13 +80,13 @@ class MatchedEquations(SoftenedProblem):
         self._given = staged
         self._known: tuple[bytes, tuple[QuantitySlopes, ...]] = b"", ()
 
-    def goes_on(self, ledger: Ledger, v: Array) -> bool:
+    def goes_on(self, ledger: CountingProblem, v: Array) -> bool:
         """Whether there are derivatives by theta at v."""
         return all(slopes.finite for slopes in self._slopes(v))
 
-    def equations(self, evaluation: Evaluation) -> _OfTheta:
+    def equations(self, evaluation: Evaluation) -> _ThetaNormalEquations:
         """Return the normal equations in theta."""
-        return _OfTheta(self, self._given, evaluation, self._slopes(evaluation.v))
+        return _ThetaNormalEquations(self, self._given, evaluation, self._slopes(evaluation.v))
 
     def _slopes(self, v: Array) -> tuple[QuantitySlopes, ...]:
         if self._known[0] != v.tobytes():
@@ -94,14 +94,14 @@ class MatchedEquations(SoftenedProblem):
         return self._known[1]
 
 
-class _OfTheta:
+class _ThetaNormalEquations:
     """Normal equations in theta: of each experiment a matrix over its quantities, and of priors.
 
     gradient (n_v,) : of Phi, zero but for theta
     """
 
     def __init__(
-        self, soft: SoftenedProblem, staged: CollocationProblem, evaluation: Evaluation, slopes: Sequence[QuantitySlopes]
+        self, soft: RelaxedProblem, staged: CollocationProblem, evaluation: Evaluation, slopes: Sequence[QuantitySlopes]
     ) -> None:
         layout, n = staged.layout, staged.layout.n_theta
         prior = staged.problem.priors(layout.theta(evaluation.v)).jacobian
@@ -147,7 +147,7 @@ class _OfTheta:
         return step
 
 
-def _known(problem: Posed, theta: Array, states: States) -> list[Mask]:
+def _known(problem: CompiledProblem, theta: Array, states: States) -> list[Mask]:
     """Return, per experiment, a mask of the given states, as opposed to simulated ones, algebraic states included."""
     model = problem.model
     if isinstance(states, Trajectory):

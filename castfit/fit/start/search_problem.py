@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit._support.casadi_functions import Recent
-from castfit._support.reprs import listed
-from castfit.fit.start.gaussian_surrogate import surrogate
+from castfit._support.casadi_functions import RecentObjectCache
+from castfit._support.reprs import join_limited
+from castfit.fit.start.gaussian_surrogate import gaussian_surrogate
 from castfit.integrate import IntegratorOptions
-from castfit.integrate.esdirk_binding import obstacle
-from castfit.problem.linear_scales import blocks_of
+from castfit.integrate.esdirk_binding import missing_integrator_reason
+from castfit.problem.linear_scales import eliminable_blocks
 from castfit.solve.subproblem import units_between, units_of_search
 from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.single_shooting import SingleShooting
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from castfit._support.arrays import Array, Mask
-    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.compiled_problem import CompiledProblem
 
 _TOLERANCES = 1e-6, 1e-8
 _ACCURATE = 1e-7, 1e-9
@@ -37,14 +37,14 @@ _STEPS = 5000  # of one experiment, ten times as many as are usual, and more: wh
 _LEAST_STEPS = 200  # between two outputs, in all 25 times as many or more: Borghans' optima take 630 over 111
 _DRAWS = 8  # besides the guess, for magnitudes of states
 _KEPT = 8  # scenes
-_REACH = 3.0  # units of the search about the guess, where there are no bounds
-_DECADES = 3.0  # about the guess of what is on logarithmic scale, where starts are drawn
+_UNBOUNDED_RADIUS_UNITS = 3.0  # units of the search about the guess, where there are no bounds
+_LOG_START_DECADES = 3.0  # about the guess of what is on logarithmic scale, where starts are drawn
 _SHOWN = 200  # characters
-_TIMES = 10.0  # the guess, to either side, of what is not
+_LINEAR_START_FACTOR = 10.0  # the guess, to either side, of what is not
 
 
 @dataclass
-class Scene:
+class SearchProblem:
     """A posed problem as searches see it.
 
     asked : Posed
@@ -55,14 +55,14 @@ class Scene:
         That one, by single shooting at low accuracy.
     """
 
-    asked: Posed
-    searched: Posed
+    asked: CompiledProblem
+    searched: CompiledProblem
     staged: ShootingProblem
     transcription: SingleShooting
     _shorter: dict[float, ShootingProblem] = field(default_factory=dict[float, ShootingProblem])
     _units: Sequence[Array] | None = None
     _accurate: ShootingProblem | None = None
-    _finer: Scene | None = None
+    _finer: SearchProblem | None = None
 
     @property
     def times(self) -> Array:
@@ -103,7 +103,7 @@ class Scene:
         return replace(self.transcription.integrator, relative_tolerance=relative, absolute_tolerance=absolute)
 
     @property
-    def finer(self) -> Scene:
+    def finer(self) -> SearchProblem:
         """Scene at full accuracy, for problems whose trajectories have another shape at the accuracy of a search."""
         if self._finer is None:
             staged = self.staged.integrated_by(self.exactly.integrator)
@@ -118,14 +118,14 @@ class Scene:
 
     def cost(self, theta: Array) -> float:
         """Return the cost at theta (n,), infinite where the model cannot be integrated."""
-        return cost_of(self.staged, theta)
+        return evaluate_cost(self.staged, theta)
 
     def exact_cost(self, theta: Array) -> float:
         """Return the cost at theta (n,) at full accuracy, infinite if the model cannot be integrated."""
         return self.finer.cost(theta)
 
 
-def cost_of(staged: ShootingProblem, theta: Array) -> float:
+def evaluate_cost(staged: ShootingProblem, theta: Array) -> float:
     """Return the cost of a problem whose only variables are theta, infinite where it cannot be integrated."""
     v = np.clip(theta, staged.lower, staged.upper)
     if staged.dense_evaluator is not None:
@@ -136,10 +136,10 @@ def cost_of(staged: ShootingProblem, theta: Array) -> float:
     return cost if cost is not None and np.isfinite(cost) else np.inf
 
 
-_SCENES: Recent[Posed, Scene] = Recent(_KEPT)
+_SCENES: RecentObjectCache[CompiledProblem, SearchProblem] = RecentObjectCache(_KEPT)
 
 
-def scene_of(compiled_problem: Posed) -> Scene:
+def search_problem_of(compiled_problem: CompiledProblem) -> SearchProblem:
     """Return the scene of a posed problem, built once."""
     return _SCENES.get(compiled_problem, _scene)
 
@@ -151,22 +151,22 @@ def search_options(outputs: int = 1) -> IntegratorOptions:
     of the time: with so many `outputs` there may be at most so many steps between two of them.
     """
     relative, absolute = _TOLERANCES
-    method = "auto" if obstacle() else "esdirk"  # explicit steps: Crauste's model in 32 to 60 s, not 14
+    method = "auto" if missing_integrator_reason() else "esdirk"  # explicit steps: Crauste's model in 32 to 60 s, not 14
     return IntegratorOptions(
         method=method, relative_tolerance=relative, absolute_tolerance=absolute, watch_sensitivities=False,
         max_steps=max(_STEPS // max(outputs, 1), _LEAST_STEPS),
     )  # fmt: skip
 
 
-def frame_of(compiled_problem: Posed) -> tuple[Posed, Array, Array, Array]:
+def search_frame(compiled_problem: CompiledProblem) -> tuple[CompiledProblem, Array, Array, Array]:
     """Return the searched problem, its bounds, and the units of the search at its guess, (n,) each.
 
     Where nothing is eliminated that takes no scene: a search in other processes has no use for one here.
     """
     searched_problem = _searched(compiled_problem)
     guess = searched_problem.guess
-    if blocks_of(searched_problem):
-        scene = scene_of(compiled_problem)
+    if eliminable_blocks(searched_problem):
+        scene = search_problem_of(compiled_problem)
         searched_problem, staged = scene.searched, scene.staged
         n = guess.size
         return searched_problem, staged.lower[:n].copy(), staged.upper[:n].copy(), units_of_search(staged, guess)[:n]
@@ -175,47 +175,47 @@ def frame_of(compiled_problem: Posed) -> tuple[Posed, Array, Array, Array]:
     return searched_problem, lower, upper, units_between(lower, upper, magnitude, guess == 0.0, searched_problem.log)
 
 
-def _searched(compiled_problem: Posed) -> Posed:
-    return compiled_problem if compiled_problem.least_squares else surrogate(compiled_problem)
+def _searched(compiled_problem: CompiledProblem) -> CompiledProblem:
+    return compiled_problem if compiled_problem.least_squares else gaussian_surrogate(compiled_problem)
 
 
-def _scene(compiled_problem: Posed) -> Scene:
+def _scene(compiled_problem: CompiledProblem) -> SearchProblem:
     searched_problem = _searched(compiled_problem)
     n_times = min((np.unique(c.points.times).size for c in searched_problem.conditions), default=1)
     transcription = SingleShooting(search_options(n_times))
     staged = transcription.transcribe(searched_problem, searched_problem.guess)
     if every_state_measured(searched_problem):
-        return Scene(compiled_problem, searched_problem, staged, transcription)
+        return SearchProblem(compiled_problem, searched_problem, staged, transcription)
     units = _typical(searched_problem, staged, transcription)
-    return Scene(compiled_problem, searched_problem, staged.with_units(units), transcription, _units=units)
+    return SearchProblem(compiled_problem, searched_problem, staged.with_units(units), transcription, _units=units)
 
 
-def enclosed(lower: Array, upper: Array, guess: Array, reach: Array) -> tuple[Array, Array]:
+def finite_bounds(lower: Array, upper: Array, guess: Array, reach: Array) -> tuple[Array, Array]:
     """Return bounds (n,) that are finite: as far from the guess as `reach` (n,) says where there are none."""
     lower = np.where(np.isfinite(lower), lower, np.minimum(guess - reach, upper))
     return lower, np.where(np.isfinite(upper), upper, np.maximum(guess + reach, lower))
 
 
-def reach_of(guess: Array, log: Mask) -> Array:
+def sampling_radius(guess: Array, log: Mask) -> Array:
     """Return the range about the guess (n,), in search scale, from which starts are drawn if bounds are missing."""
-    return np.where(log, _DECADES * np.log(10.0), _TIMES * np.abs(guess))
+    return np.where(log, _LOG_START_DECADES * np.log(10.0), _LINEAR_START_FACTOR * np.abs(guess))
 
 
 def drawn_about(ranges: Mapping[str, tuple[float, float]]) -> str:
     """Describe the ranges of starts, in natural values, of quantities without a bound; empty if there are none."""
-    listing = listed((f"{name} in [{low:.3g}, {high:.3g}]" for name, (low, high) in ranges.items()), _SHOWN)
+    listing = join_limited((f"{name} in [{low:.3g}, {high:.3g}]" for name, (low, high) in ranges.items()), _SHOWN)
     return f"Starting points were sampled around the guess where bounds are infinite: {listing}." if ranges else ""
 
 
-def _typical(searched_problem: Posed, staged: ShootingProblem, transcription: SingleShooting) -> list[Array]:
+def _typical(searched_problem: CompiledProblem, staged: ShootingProblem, transcription: SingleShooting) -> list[Array]:
     """Compute typical magnitudes of states, per condition: upper quartiles over the guess and several draws.
 
     Where parameters are known to decades a state may be 1e-47 at one point and 10 at another; in units of the first,
     nothing can be integrated at the second.
     """
     rng = np.random.default_rng(0)
-    half_width = _REACH * units_of_search(staged, searched_problem.guess)
-    lower, upper = enclosed(staged.lower, staged.upper, searched_problem.guess, half_width)
+    half_width = _UNBOUNDED_RADIUS_UNITS * units_of_search(staged, searched_problem.guess)
+    lower, upper = finite_bounds(staged.lower, staged.upper, searched_problem.guess, half_width)
     units = [staged.units]
     needs_transcription = staged.eliminated.size or any(c.schedule.instants for c in searched_problem.conditions)
     for _ in range(_DRAWS):

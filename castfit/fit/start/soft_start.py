@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit._support.arguments import is_one_of, text
+from castfit._support.arguments import is_one_of, shorten_repr
 from castfit._support.public_names import public
-from castfit._support.reprs import brief
-from castfit._support.status import check
-from castfit._support.time_limit import Stopped
-from castfit.fit.start import Origin
+from castfit._support.reprs import add_brief_repr
+from castfit._support.status import raise_if_mistakes
+from castfit._support.time_limit import StopRequested
+from castfit.fit.start import StartingPoint
 from castfit.integrate.lanes import merge
 from castfit.problem.positivity import positive_states
-from castfit.simulate.simulate import Nodes
-from castfit.solve.relaxed_dynamics import LONG, SHORT, Coordinates, FlatProblem, walk
-from castfit.solve.solution import Control, Ledger
+from castfit.simulate.simulate import TrajectoryNodes
+from castfit.solve.relaxed_dynamics import LONG, SHORT, SearchCoordinates, FlatRelaxedProblem, run_homotopy
+from castfit.solve.solution import SolveControl, CountingProblem
 from castfit.solve.staged import rows_in_units
 from castfit.transcribe.collocation_problem import collocation_problem
 from castfit.transcribe.stage_division import check_triggers
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
     from castfit.integrate import IntegratorOptions
     from castfit.problem.compiled_experiments import Condition
-    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.compiled_problem import CompiledProblem
     from castfit.solve.staged import Chain, Evaluation, Mask, StagedProblem
 
 RAMPS = {"long": LONG, "short": SHORT}
@@ -45,13 +45,13 @@ RAMPS = {"long": LONG, "short": SHORT}
 _LONGEST = 40  # elements, at least, of an experiment
 _DEGREE = 3
 _ZERO = 1e-6  # of a state's largest value: what an integrator leaves of it
-_AWAY = 3.0  # e-folds, or units, that a constant may lie from the initial state
-_FLOOR = 0.065  # of the mean measured value: no datum counts as more accurate while states are far off
+_MAX_INITIAL_DISTANCE = 3.0  # e-folds, or units, that a constant may lie from the initial state
+_MIN_RELATIVE_SIGMA = 0.065  # of the mean measured value: no datum counts as more accurate while states are far off
 _LOWEST, _HIGHEST = 0.05, 1.0  # of an unknown sigma, relative to the data's deviation
 
 
 @public("castfit")
-@brief
+@add_brief_repr
 @dataclass(frozen=True)
 class SoftStart:
     """Start from constant states and equations that are soft at first.
@@ -89,7 +89,7 @@ class SoftStart:
 
     def __post_init__(self) -> None:
         is_known_ramp = is_one_of(self.ramp, *RAMPS)
-        check("SoftStart", [] if is_known_ramp else [f"ramp is {text(self.ramp)}; choose 'long' or 'short'"])
+        raise_if_mistakes("SoftStart", [] if is_known_ramp else [f"ramp is {shorten_repr(self.ramp)}; choose 'long' or 'short'"])
 
     @property
     def stations(self) -> tuple[float, ...]:
@@ -98,35 +98,35 @@ class SoftStart:
 
 
 @dataclass(frozen=True)
-class Softened:
+class SoftStartResult:
     """Result of a soft start: theta (n_theta,), search scale, and the trajectory there, one per experiment."""
 
     theta: Array
-    nodes: list[Nodes]
+    nodes: list[TrajectoryNodes]
     steps: int
     evaluations: dict[str, int]
 
 
-def softened(problem: Posed, theta: Array, integrator: IntegratorOptions, stations: tuple[float, ...] = LONG) -> Origin:
+def soft_start_or_guess(problem: CompiledProblem, theta: Array, integrator: IntegratorOptions, stations: tuple[float, ...] = LONG) -> StartingPoint:
     """Return the start of a fit from softened equations, or theta itself if the time was too short.
 
     Raises InputError if states trigger events.
     """
     try:
         soft_solution = soft_start(problem, theta, integrator, stations=stations)
-    except Stopped as stop_reason:
-        return Origin(theta, "No time was left for relaxed equations.", stop_reason.status)
+    except StopRequested as stop_reason:
+        return StartingPoint(theta, "No time was left for relaxed equations.", stop_reason.status)
     note = f"Started from constant states with relaxed equations, {soft_solution.steps} steps."
-    return Origin(soft_solution.theta, note, nodes=soft_solution.nodes)
+    return StartingPoint(soft_solution.theta, note, nodes=soft_solution.nodes)
 
 
 def soft_start(
-    problem: Posed,
+    problem: CompiledProblem,
     theta: Array,
     integrator: IntegratorOptions,
     *,
     stations: tuple[float, ...] = LONG,
-) -> Softened:
+) -> SoftStartResult:
     """Estimate constant states and theta (n_theta,) jointly while the equations harden.
 
     The start is simulated by the integrator, to know how large states are; `stations` are
@@ -148,17 +148,17 @@ def soft_start(
         unit=magnitude,
         degree=_DEGREE,
     ).explicit()
-    ledger = Ledger(staged, Control())
-    coordinates = Coordinates.of(staged.layout, positive, magnitude)
+    ledger = CountingProblem(staged, SolveControl())
+    coordinates = SearchCoordinates.of(staged.layout, positive, magnitude)
     noise = _noise(staged, ledger.evaluate(staged.start))
 
-    def at_price(rho: float) -> FlatProblem:
-        return FlatProblem(staged, coordinates, noise, staged.table.weights, rho)
+    def at_price(rho: float) -> FlatRelaxedProblem:
+        return FlatRelaxedProblem(staged, coordinates, noise, staged.table.weights, rho)
 
-    homotopy_path = walk(ledger, at_price, staged.start, stations)
+    homotopy_path = run_homotopy(ledger, at_price, staged.start, stations)
     times_and_states = zip(staged.times(homotopy_path.v), staged.node_states(homotopy_path.v), strict=True)
-    nodes = [Nodes(times[:-1], states) for times, states in times_and_states]
-    return Softened(staged.layout.theta(homotopy_path.v).copy(), nodes, homotopy_path.steps, dict(ledger.evaluations))
+    nodes = [TrajectoryNodes(times[:-1], states) for times, states in times_and_states]
+    return SoftStartResult(staged.layout.theta(homotopy_path.v).copy(), nodes, homotopy_path.steps, dict(ledger.evaluations))
 
 
 def _largest(simulated: Trajectory) -> Array:
@@ -168,7 +168,7 @@ def _largest(simulated: Trajectory) -> Array:
     return np.where(largest > 0.0, largest, np.max(simulated.units, axis=0))
 
 
-def _positive(problem: Posed, simulated: Trajectory) -> Mask:
+def _positive(problem: CompiledProblem, simulated: Trajectory) -> Mask:
     """Return a mask of the states that are searched as logarithms, (n_x + n_z,).
 
     What is algebraic follows from the others: it counts as positive where these are and its simulation is.
@@ -193,11 +193,11 @@ def _constant(simulated: Trajectory, i: int, positive: Mask, magnitude: Array) -
     """Return the mean of every state, in the coordinates in which it is searched, not far from its initial value."""
     times, x, z = simulated.tables[i]
     y = np.hstack([x, z])
-    coordinates = Coordinates(positive, magnitude, 1e-7 * magnitude)
+    coordinates = SearchCoordinates(positive, magnitude, 1e-7 * magnitude)
     searched = np.array([coordinates.search(row) for row in np.where(np.isfinite(y), y, 0.0)])
     span = np.maximum(np.diff(times, append=times[-1:]), 0.0)
     mean = np.average(searched, axis=0, weights=span if span.sum() > 0.0 else None)
-    return coordinates.natural(np.clip(mean, searched[0] - _AWAY, searched[0] + _AWAY))
+    return coordinates.natural(np.clip(mean, searched[0] - _MAX_INITIAL_DISTANCE, searched[0] + _MAX_INITIAL_DISTANCE))
 
 
 def _held(values: Array, n_x: int) -> Callable[..., tuple[Array, Array]]:
@@ -219,7 +219,7 @@ def _noise(staged: StagedProblem, evaluation: Evaluation) -> list[Array]:
         is_unknown = chain.group >= 0
         if is_unknown.any() and evaluation.ok:
             sigma[is_unknown] = _unknown_sigma(chain, rows)[is_unknown]
-        sigmas.append(np.maximum(sigma, _FLOOR * signal))
+        sigmas.append(np.maximum(sigma, _MIN_RELATIVE_SIGMA * signal))
     return sigmas
 
 

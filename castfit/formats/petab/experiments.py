@@ -16,8 +16,8 @@ from castfit.experiment.events import Event, ParameterSwitch
 from castfit.experiment.experiment import Experiment
 from castfit.experiment.steady import conservation_laws
 from castfit.formats.petab.formulas import Graph, expression
-from castfit.formats.petab.identifiers import Constants, Entities, Naming
-from castfit.formats.petab.observing import Datum, Observing
+from castfit.formats.petab.identifiers import Constants, ModelEntities, NameResolution
+from castfit.formats.petab.observing import PetabDatum, ObservableCompiler
 from castfit.formats.petab.parsing import FormulaError
 from castfit.formats.petab.problem_tables import NAN, ExperimentRow, Period, ProblemTables
 from castfit.model.model import Model
@@ -37,12 +37,12 @@ class PeriodValues:
 
 
 @dataclass(frozen=True)
-class Reader:
+class PetabExperimentReader:
     """Reader of experiment rows; errors are appended to `mistakes`."""
 
     stated: ProblemTables
-    entities: Entities
-    naming: Naming
+    entities: ModelEntities
+    naming: NameResolution
     mistakes: list[str]
 
     def plan(self, row: ExperimentRow) -> dict[float, PeriodValues]:
@@ -142,7 +142,7 @@ class Reader:
     def _add(self, messages: Iterable[str]) -> None:
         self.mistakes.extend(m for m in dict.fromkeys(messages) if m not in self.mistakes)
 
-    def refuse(self, row: ExperimentRow, data: Sequence[Datum]) -> None:
+    def refuse(self, row: ExperimentRow, data: Sequence[PetabDatum]) -> None:
         """Record an error for each feature of an experiment or its data that castfit cannot express."""
         steady_locations = [d.row.where for d in data if isinf(d.row.time)]
         events = self.entities.events
@@ -156,7 +156,7 @@ class Reader:
             self._add([f"{row.where}: {description}: {reason}; {fix}"])
 
 
-def changes_of_rest(tables: ProblemTables, model: Model, events: Sequence[Event]) -> list[str]:
+def refuse_preequilibration_events(tables: ProblemTables, model: Model, events: Sequence[Event]) -> list[str]:
     """Refuse events at known times that would change where pre-equilibration ends, in whose time they happen as well.
 
     So says version 2 of the format; version 1 says nothing, and there they happen in the experiment alone.  What they
@@ -184,9 +184,9 @@ def changes_of_rest(tables: ProblemTables, model: Model, events: Sequence[Event]
 def experiments_of(
     row: ExperimentRow,
     plan: Mapping[float, PeriodValues],
-    data: Sequence[Datum],
-    observables: Observing,
-    entities: Entities,
+    data: Sequence[PetabDatum],
+    observables: ObservableCompiler,
+    entities: ModelEntities,
     substitute: Constants,
     notes: list[str],
 ) -> Iterable[Experiment]:
@@ -234,7 +234,7 @@ def _constants(values: PeriodValues, substitute: Constants) -> dict[str, Graph]:
     return {**substitute.defaults, **{n: substitute(v) for n, v in values.constants.items()}}
 
 
-def _placeholders(experiment: str, observables: Observing, substitute: Constants) -> dict[str, Graph]:
+def _placeholders(experiment: str, observables: ObservableCompiler, substitute: Constants) -> dict[str, Graph]:
     """Return the values of placeholders; of observables that are not measured here any."""
     defaults = {n: v for values in observables.placeholders.values() for n, v in values.items()}
     return {n: substitute(v) for n, v in {**defaults, **observables.placeholders.get(experiment, {})}.items()}
@@ -264,12 +264,12 @@ def _changes(period: Period, values: PeriodValues, substitute: Constants) -> lis
 
 
 def _data(
-    data: Sequence[Datum], observables: Observing, substitute: Constants
+    data: Sequence[PetabDatum], observables: ObservableCompiler, substitute: Constants
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     series: dict[str, Any] = {}
     sigma: dict[str, Any] = {}
     noise: dict[str, Any] = {}
-    data_by_output: dict[str, list[Datum]] = {}
+    data_by_output: dict[str, list[PetabDatum]] = {}
     for d in data:
         data_by_output.setdefault(d.output, []).append(d)
     for output, output_data in data_by_output.items():

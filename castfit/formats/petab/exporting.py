@@ -17,10 +17,10 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.arguments import option_mistakes
-from castfit._support.status import check
+from castfit._support.status import raise_if_mistakes
 from castfit.densities.noise.density import Noise
 from castfit.densities.noise.models import Gaussian, Laplace, LogNormal
-from castfit.densities.noise.unknown import Unknown
+from castfit.densities.noise.unknown import UnknownSigma
 from castfit.densities.priors import (
     Gamma,
     LaplacePrior,
@@ -32,7 +32,7 @@ from castfit.densities.priors import (
 )
 from castfit.experiment.experiment import Consistent, Experiment, Free, SteadyStart
 from castfit.formats.optional import library
-from castfit.formats.petab.infix import NotSayable, infix
+from castfit.formats.petab.infix import UnsupportedFormula, infix
 from castfit.formats.petab.noise import LogLaplace
 from castfit.formats.petab.priors import LogLaplacePrior
 from castfit.formats.petab.saving import write_table
@@ -44,7 +44,7 @@ _FIRST_SIGMA = 0.1  # of the data: the nominal value of a standard deviation of 
 
 
 @dataclass
-class _Tables:
+class _ExportTables:
     """Contents of the PEtab tables to write, and messages about content that PEtab cannot express."""
 
     parameters: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
@@ -71,7 +71,7 @@ class _Tables:
             return repr(float(value))
         try:
             return infix([value], {s.name(): self.id(s.name()) for s in ca.symvar(value)}, of_model=of_model)[0]
-        except NotSayable as error:
+        except UnsupportedFormula as error:
             self.missing.append(f"{label} contains {error}")
             return "0"
 
@@ -112,10 +112,10 @@ def save(problem: Problem, folder: str | Path) -> Path:
     )
     if is_problem and problem.model.noises:
         mistakes.append("PEtab has no words for a model with noises; save the problem of the same model without them")
-    check("petab.save", mistakes)
+    raise_if_mistakes("petab.save", mistakes)
     sbml = library("libsbml")
     model = problem.own_model
-    tables = _Tables(ids={model.system.t.name(): "time"})
+    tables = _ExportTables(ids={model.system.t.name(): "time"})
     _refuse(problem, tables)
     targets = _targets(problem)
     for name, parameter in problem.parameters.items():
@@ -124,7 +124,7 @@ def save(problem: Problem, folder: str | Path) -> Path:
     for experiment in problem.experiments:
         _add_experiment(problem, model, experiment, tables)
     text = _sbml(sbml, model, problem, tables)
-    check("petab.save", [f"{feature}: PEtab and SBML have no words for it" for feature in dict.fromkeys(tables.missing)])
+    raise_if_mistakes("petab.save", [f"{feature}: PEtab and SBML have no words for it" for feature in dict.fromkeys(tables.missing)])
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     (target / "model.xml").write_text(text, encoding="utf-8")
@@ -145,7 +145,7 @@ def save(problem: Problem, folder: str | Path) -> Path:
     return path
 
 
-def _refuse(problem: Problem, tables: _Tables) -> None:
+def _refuse(problem: Problem, tables: _ExportTables) -> None:
     model = problem.own_model
     unsupported_features = {
         "algebraic states": bool(model.algebraic_states),
@@ -172,7 +172,7 @@ def _targets(problem: Problem) -> frozenset[str]:
     return frozenset(n for n in names - local if n in problem.own_model.parameters)
 
 
-def _add_parameter(name: str, parameter: Parameter, experiments: Iterable[Experiment], tables: _Tables) -> None:
+def _add_parameter(name: str, parameter: Parameter, experiments: Iterable[Experiment], tables: _ExportTables) -> None:
     """Add a parameter; of a local one a parameter for every experiment."""
     if not parameter.local:
         tables.parameters[name] = _parameter(tables.id(name), float(parameter.value), parameter, tables)  # type: ignore[arg-type]
@@ -185,7 +185,7 @@ def _add_parameter(name: str, parameter: Parameter, experiments: Iterable[Experi
         tables.parameters[local_name] = _parameter(tables.id(local_name), float(value), parameter, tables)
 
 
-def _parameter(name: str, value: float, parameter: Any, tables: _Tables) -> dict[str, Any]:
+def _parameter(name: str, value: float, parameter: Any, tables: _ExportTables) -> dict[str, Any]:
     fixed = bool(getattr(parameter, "fixed", False))
     row: dict[str, Any] = {
         "parameterId": name,
@@ -223,7 +223,7 @@ def _prior(prior: PriorDistribution) -> tuple[str, tuple[float, ...]] | None:
     return _PRIORS[type(inner)], tuple(getattr(inner, f.name) for f in fields(inner) if f.name != "on")
 
 
-def _add_experiment(problem: Problem, model: Model, experiment: Experiment, tables: _Tables) -> None:
+def _add_experiment(problem: Problem, model: Model, experiment: Experiment, tables: _ExportTables) -> None:
     name = tables.id(experiment.name)
     steady = experiment.steady
     shared = {n: ca.SX.sym(f"estimated_{n}") for n in _targets(problem) if n in problem.parameters}
@@ -247,7 +247,7 @@ def _add_experiment(problem: Problem, model: Model, experiment: Experiment, tabl
         _measured(model, experiment, output, times, values, tables)
 
 
-def _add_condition(name: str, target_values: Mapping[str, Any], experiment: Experiment, tables: _Tables) -> bool:
+def _add_condition(name: str, target_values: Mapping[str, Any], experiment: Experiment, tables: _ExportTables) -> bool:
     for target, value in target_values.items():
         value = _resolved(value, target_values)
         if isinstance(value, Consistent):
@@ -273,7 +273,7 @@ def _resolved(value: Any, values: Mapping[str, Any]) -> Any:
     return value
 
 
-def _measured(model: Model, experiment: Experiment, output: str, times: Any, values: Any, tables: _Tables) -> None:
+def _measured(model: Model, experiment: Experiment, output: str, times: Any, values: Any, tables: _ExportTables) -> None:
     noise: Noise = experiment.noise.get(output, Gaussian())
     kind, factor = _kind(noise)
     if getattr(noise, "correlation", None) is not None:
@@ -315,14 +315,14 @@ def _names(output: str) -> Iterable[str]:
     return (f"observed_{output}" if k == 0 else f"observed_{output}_{k + 1}" for k in range(1000))
 
 
-def _free(tables: _Tables, observable: str, formula: str, kind: str) -> bool:
+def _free(tables: _ExportTables, observable: str, formula: str, kind: str) -> bool:
     row = tables.observables.get(observable)
     return row is None or (row["noiseFormula"], row["noiseDistribution"]) == (formula, kind)
 
 
-def _unknown(sigma: Any, noise: Noise, output: str, values: Any, factor: float, tables: _Tables) -> str:
+def _unknown(sigma: Any, noise: Noise, output: str, values: Any, factor: float, tables: _ExportTables) -> str:
     """Add an estimated standard deviation; return the noise formula."""
-    unknown_sigma = sigma if isinstance(sigma, Unknown) else Unknown("all")
+    unknown_sigma = sigma if isinstance(sigma, UnknownSigma) else UnknownSigma("all")
     name = f"sigma_{unknown_sigma.name or output}"
     size = float(np.nanmedian(np.abs(values))) if noise.in_unit_of_output else 1.0
     guess = unknown_sigma.guess or _FIRST_SIGMA * (size or 1.0)
@@ -351,7 +351,7 @@ def _expanded(expression: ca.SX, model: Model) -> ca.SX:
     return ca.substitute([expression], [ca.vertcat(*symbols)], [ca.vertcat(*(model.outputs[s.name()] for s in symbols))])[0]
 
 
-def _sbml(sbml: Any, model: Model, problem: Problem, tables: _Tables) -> str:
+def _sbml(sbml: Any, model: Model, problem: Problem, tables: _ExportTables) -> str:
     """Return the model: states by rate rules, parameters with values, initial values by assignments."""
     document = sbml.SBMLDocument(3, 1)
     sbml_model = document.createModel()

@@ -13,11 +13,11 @@ from castfit.experiment.events import Event
 from castfit.formats import sbml as sbml
 from castfit.formats.petab.formulas import Graph
 from castfit.formats.petab.problem_tables import NAN, ParameterRow, ProblemTables
-from castfit.problem.imported_model import Loaded, Start
+from castfit.problem.imported_model import ImportedModel, ImportedStart
 
 
 @dataclass(frozen=True)
-class Entities:
+class ModelEntities:
     """A model taken apart.
 
     rates : mapping from a state to its symbol and right-hand side
@@ -40,7 +40,7 @@ class Entities:
     initial: Mapping[str, ca.SX]
     events: tuple[Event, ...]
     state_of: Mapping[str, str]
-    start: Callable[[Mapping[str, Graph]], Start]
+    start: Callable[[Mapping[str, Graph]], ImportedStart]
 
     @property
     def moving(self) -> frozenset[str]:
@@ -48,7 +48,7 @@ class Entities:
         return frozenset(n for n in self.meaning if n not in self.constants)
 
 
-def read_entities(path: Path, mistakes: list[str]) -> Entities:
+def read_entities(path: Path, mistakes: list[str]) -> ModelEntities:
     """Read a model, in which every constant is one, those too that the file computes once, by initial assignments.
 
     Raises InputError: with the mistakes that were found before, and all that is wrong with the model or cannot be
@@ -60,20 +60,20 @@ def read_entities(path: Path, mistakes: list[str]) -> Entities:
         raise InputError("petab.load", [*mistakes, *(f"{path.name}: {m}" for m in error.problems)]) from error
 
 
-def _amounts(loaded: Loaded) -> dict[str, str]:
+def _amounts(loaded: ImportedModel) -> dict[str, str]:
     """Return the states that hold amounts of species, by what means the concentration."""
     return {
         n: f"{n}_amount" for n in loaded.species if n not in loaded.model.states and f"{n}_amount" in loaded.model.states
     }
 
 
-def _taken_apart(loaded: Loaded) -> Entities:
+def _taken_apart(loaded: ImportedModel) -> ModelEntities:
     system = loaded.model.system
     parts = {n: (_split(getattr(system, n))) for n in ("x", "ode", "z", "alg", "p")}
     constants = {s.name(): s for s in parts["p"]}
     meaning = {n: g for n, g in loaded.expressions.items() if n != "time"} | {"time": system.t}
     states = {n: n for n in loaded.model.states if n in loaded.expressions} | _amounts(loaded)
-    return Entities(
+    return ModelEntities(
         system.t,
         {s.name(): (s, rate) for s, rate in zip(parts["x"], parts["ode"], strict=True)},
         dict(zip(parts["z"], parts["alg"], strict=True)),
@@ -92,7 +92,7 @@ def _split(column: ca.SX) -> list[ca.SX]:
 
 
 @dataclass(frozen=True)
-class Naming:
+class NameResolution:
     """Mapping of names in the tables to their expressions.
 
     table : mapping from str to ParameterRow
@@ -106,7 +106,7 @@ class Naming:
     known: Mapping[str, Graph]
 
 
-def name_all(tables: ProblemTables, entities: Entities, mistakes: list[str]) -> Naming:
+def resolve_names(tables: ProblemTables, entities: ModelEntities, mistakes: list[str]) -> NameResolution:
     """Resolve all names of the tables, and append an error to `mistakes` for each unknown or inadmissible target."""
     table = {row.name: row for row in tables.parameters}
     targets: dict[str, None] = {}
@@ -136,7 +136,7 @@ def name_all(tables: ProblemTables, entities: Entities, mistakes: list[str]) -> 
     graphs |= {n: ca.SX.sym(n) for n in table if n not in graphs}
     graphs |= {petab_name: graphs[model_name] for petab_name, model_name in tables.mapping.items() if model_name in graphs}
     parameter_names = (*targets, *(n for n in table if n in entities.constants and n not in targets))
-    return Naming(table, tuple(targets), parameter_names, graphs)
+    return NameResolution(table, tuple(targets), parameter_names, graphs)
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class Constants:
     defaults: Mapping[str, Graph]
 
     @classmethod
-    def of(cls, entities: Entities, parameter_names: Iterable[str], targets: Iterable[str]) -> Constants:
+    def of(cls, entities: ModelEntities, parameter_names: Iterable[str], targets: Iterable[str]) -> Constants:
         """Work out the values, which may be expressions of other constants; `parameter_names` ones stay, `targets` among them."""
         retained = {*parameter_names}
         names = [n for n in entities.constants if n not in retained and n in entities.values]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import casadi as ca
 
 
-class NotSayable(ValueError):
+class UnsupportedFormula(ValueError):
     """An operation that formulas of SBML have not; the message names it."""
 
 
@@ -47,7 +47,7 @@ def infix(expressions: Sequence[ca.SX], names: Mapping[str, str], *, of_model: b
         elif op in _ROUNDING and of_model:
             text = f"{_ROUNDING[op]}({number(sources[0])})"
         else:
-            raise NotSayable(f"an operation ({op} of CasADi) that formulas of SBML have not")
+            raise UnsupportedFormula(f"an operation ({op} of CasADi) that formulas of SBML have not")
         texts[targets[0]] = text
         if op in _TRUE:
             truth_slots.add(targets[0])

@@ -30,16 +30,16 @@ from castfit.transcribe.variable_projection import Projection, least_squares
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index, Mask
     from castfit.problem.compiled_experiments import Condition
-    from castfit.problem.compiled_problem import Posed
-    from castfit.problem.parameter_map import Natural
-    from castfit.transcribe.observation import Measured
+    from castfit.problem.compiled_problem import CompiledProblem
+    from castfit.problem.parameter_map import NaturalValues
+    from castfit.transcribe.observation import MeasurementRows
 
 _TURNS, _STILL = 1000, 1e-13  # of scales and standard deviations in turns, and the relative change that ends them
 _TINY = float(np.finfo(float).tiny)
 
 
 @dataclass(frozen=True)
-class LinearUse:
+class LinearOutputUse:
     """The data of an output in an experiment, by their positions, and the entries of b that it contains, `members`.
 
     unit : of the logarithm of the data, 0 where they are none;  group : the unknown sigma, -1 where it is known
@@ -67,7 +67,7 @@ class InnerProjection(Projection):
     upper: Array = field(kw_only=True)
     known: Array = field(kw_only=True)
     columns: tuple[tuple[Index, Index], ...] = field(kw_only=True)
-    parts: tuple[tuple[LinearUse, ...], ...] = field(kw_only=True)
+    parts: tuple[tuple[LinearOutputUse, ...], ...] = field(kw_only=True)
     sigma: tuple[Array, Array] = field(kw_only=True)
 
     @cached_property
@@ -98,8 +98,8 @@ class InnerProjection(Projection):
     def projected(
         self,
         v: Array,
-        naturals: Sequence[Natural],
-        observe: Callable[[Sequence[Array]], Iterable[tuple[Measured, Array]]],
+        naturals: Sequence[NaturalValues],
+        observe: Callable[[Sequence[Array]], Iterable[tuple[MeasurementRows, Array]]],
     ) -> Array:
         """Return v (n_v,) with the eliminated entries at their optimum; see `Projection.projected`."""
         out = v.copy()
@@ -122,7 +122,7 @@ class InnerProjection(Projection):
         out[self.inner] = np.where(self.log[self.inner], np.log(np.maximum(values, _TINY)), values)
         return out
 
-    def _solve(self, part: Sequence[LinearUse], observed: Sequence[list[tuple[Measured, Array]]], values: Array) -> None:
+    def _solve(self, part: Sequence[LinearOutputUse], observed: Sequence[list[tuple[MeasurementRows, Array]]], values: Array) -> None:
         """Set the entries of one part to their optimal values in `values`."""
         members = sorted({k for use in part for k in use.members})
         is_log = np.array([any(use.unit > 0.0 for use in part if k in use.members) for k in members])
@@ -151,7 +151,7 @@ class InnerProjection(Projection):
         values[members] = np.where(is_log, np.exp(beta), beta)
 
     def _rows(
-        self, use: LinearUse, members: Sequence[int], observed: Sequence[list[tuple[Measured, Array]]]
+        self, use: LinearOutputUse, members: Sequence[int], observed: Sequence[list[tuple[MeasurementRows, Array]]]
     ) -> tuple[Array, Array, Array]:
         """Return A (n, k), d (n,), and weights (n,):  A beta  is the model of d."""
         measured, g = observed[0][use.condition]
@@ -196,10 +196,10 @@ class LinearQuantities:
     """The quantities that can be eliminated, by their entries in theta, their data, and why others cannot, by name."""
 
     entries: tuple[int, ...]
-    uses: tuple[LinearUse, ...]
+    uses: tuple[LinearOutputUse, ...]
     obstacles: Mapping[str, str]
 
-    def projection(self, compiled_problem: Posed, sigma: tuple[Array, Array]) -> InnerProjection:
+    def projection(self, compiled_problem: CompiledProblem, sigma: tuple[Array, Array]) -> InnerProjection:
         """Build the projection that replaces a staged problem's own one.
 
         `sigma` has the floors and ceilings of unknown sigmas.
@@ -220,7 +220,7 @@ class LinearQuantities:
         )  # fmt: skip
 
 
-def _together(uses: Sequence[LinearUse]) -> Iterator[tuple[LinearUse, ...]]:
+def _together(uses: Sequence[LinearOutputUse]) -> Iterator[tuple[LinearOutputUse, ...]]:
     """Collect uses with common entries, and, where their sigmas differ, with common unknown ones."""
     remaining = list(uses)
     while any(use.members for use in remaining):
@@ -237,7 +237,7 @@ def _together(uses: Sequence[LinearUse]) -> Iterator[tuple[LinearUse, ...]]:
         yield tuple(part)
 
 
-def linear_quantities(compiled_problem: Posed, names: Iterable[str] | None = None) -> LinearQuantities:
+def linear_quantities(compiled_problem: CompiledProblem, names: Iterable[str] | None = None) -> LinearQuantities:
     """Find the quantities that enter the data linearly and nothing else, among all or the named ones, in their
     order.
     """
@@ -264,7 +264,7 @@ def linear_quantities(compiled_problem: Posed, names: Iterable[str] | None = Non
     return LinearQuantities(tuple(chosen), uses, obstacles)
 
 
-def _apart(compiled_problem: Posed, j: int) -> str:
+def _apart(compiled_problem: CompiledProblem, j: int) -> str:
     """Return the reason why a quantity enters more than the measured outputs; empty if it does not."""
     if compiled_problem.quantities[j].kind != "parameter":
         return "it is an initial state"
@@ -301,7 +301,7 @@ class _Pattern:
     linear;  pure : pairs of an output and an entry to which it is proportional
     """
 
-    posed: Posed
+    posed: CompiledProblem
     condition: int
     tried: tuple[int, ...]
     by: Mask
@@ -309,7 +309,7 @@ class _Pattern:
     pure: frozenset[tuple[int, int]]
 
     @classmethod
-    def of(cls, compiled_problem: Posed, i: int, condition: Condition, candidates: Sequence[int]) -> _Pattern:
+    def of(cls, compiled_problem: CompiledProblem, i: int, condition: Condition, candidates: Sequence[int]) -> _Pattern:
         """Work it out from the graphs."""
         link, system = condition.link, compiled_problem.model.system
         n = [ca.SX.sym(f"n{index}") for index in range(link.of.size)]
@@ -385,7 +385,7 @@ class _Pattern:
         """Return whether the data that contain an entry are logarithms."""
         return {self._unit(row) > 0.0 for row in self._measured(j)}
 
-    def uses(self, chosen: Sequence[int]) -> Iterator[LinearUse]:
+    def uses(self, chosen: Sequence[int]) -> Iterator[LinearOutputUse]:
         """Return the data of all measured outputs, whose errors are of the kind that is eliminated or of one group."""
         place = {j: k for k, j in enumerate(chosen)}
         for row, observed in enumerate(self.posed.conditions[self.condition].observed):
@@ -394,7 +394,7 @@ class _Pattern:
             inside = np.flatnonzero(self.by[row]).tolist()
             members = tuple(place[self.tried[k]] for k in inside if self.tried[k] in place)
             if members or observed.group >= 0:
-                yield LinearUse(self.condition, row, members, self._unit(row), observed.group)
+                yield LinearOutputUse(self.condition, row, members, self._unit(row), observed.group)
 
 
 def _kind(patterns: Sequence[_Pattern], j: int) -> str:

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import option_mistakes, text
+from castfit._support.arguments import option_mistakes, shorten_repr
 from castfit._support.blas_threads import one_blas_thread
-from castfit._support.status import check, told
+from castfit._support.status import raise_if_mistakes, collect_mistakes
 from castfit.integrate import IntegratorOptions
-from castfit.integrate.esdirk_binding import obstacle
-from castfit.problem.compiled_problem import Posed
+from castfit.integrate.esdirk_binding import missing_integrator_reason
+from castfit.problem.compiled_problem import CompiledProblem
 from castfit.problem.problem import Problem, kind_mistakes
 from castfit.result.covariance import neg2loglik
-from castfit.result.residuals import Seen, residual_table
+from castfit.result.residuals import ResidualTable, residual_table
 from castfit.result.result import Result
 from castfit.simulate.simulate import SimulationError
 from castfit.transcribe.observation import constant
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 def accurate(tolerance: float = 1e-9) -> IntegratorOptions:
     """Return options for values that are reported, of the most robust method that there is."""
-    method = "rosenbrock" if obstacle() else "explicit"
+    method = "rosenbrock" if missing_integrator_reason() else "explicit"
     return IntegratorOptions(method=method, relative_tolerance=tolerance, absolute_tolerance=0.01 * tolerance)
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class EvaluatedProblem:
     """A problem without priors at one point: the staged problem, and its evaluation."""
 
-    posed: Posed
+    posed: CompiledProblem
     staged: StagedProblem
     at: Evaluation
 
@@ -57,7 +57,7 @@ class Evaluated:
     @property
     def table(self) -> Mapping[str, NDArray[Any]]:
         """One row per measured value: experiment, output, time, replicate, value, prediction, sigma."""
-        return residual_table(self.posed, Seen.of(self.posed, self.staged, self.at, None))
+        return residual_table(self.posed, ResidualTable.of(self.posed, self.staged, self.at, None))
 
 
 class Objective:
@@ -74,7 +74,7 @@ class Objective:
 
     @one_blas_thread
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")
-    def evaluate(self, theta: Array) -> Evaluated:
+    def evaluate(self, theta: Array) -> EvaluatedProblem:
         """Integrate the model at theta.
 
         Raises SimulationError: if that fails.
@@ -83,7 +83,7 @@ class Objective:
         if not evaluation.ok:
             failure = evaluation.failures[0]
             raise SimulationError(failure.chain, float("nan"), failure.detail)
-        return Evaluated(self.posed, self.staged, evaluation)
+        return EvaluatedProblem(self.posed, self.staged, evaluation)
 
     def packed(self, theta: Array) -> Array:
         """Return the variables of single shooting, which has neither nodes nor inner ones."""
@@ -135,16 +135,16 @@ def negative_log_likelihood(
     where = "petab.negative_log_likelihood"
     if isinstance(source, Result):
         only = {"parameters": parameters, "integrator": integrator}
-        check(where, [f"{n} is for a problem; a result has its own" for n, v in only.items() if v is not None])
+        raise_if_mistakes(where, [f"{n} is for a problem; a result has its own" for n, v in only.items() if v is not None])
         return 0.5 * (source.neg2loglik - source.neg2logprior)
     is_integrator_valid = isinstance(options, IntegratorOptions)
     mistakes = option_mistakes(("integrator", integrator, is_integrator_valid, "give IntegratorOptions(...)"))
-    if isinstance(source, (Problem, Posed)):
+    if isinstance(source, (Problem, CompiledProblem)):
         mistakes += kind_mistakes(source, may_be_fixed=True)
-        mistakes += told(lambda: source.posed.theta_from(parameters or {}, "parameters"))
+        mistakes += collect_mistakes(lambda: source.posed.theta_from(parameters or {}, "parameters"))
     else:
-        mistakes.append(f"of is {text(of)}; give a Result or a Problem")
-    check(where, mistakes)
+        mistakes.append(f"of is {shorten_repr(of)}; give a Result or a Problem")
+    raise_if_mistakes(where, mistakes)
     theta = source.posed.theta_from(parameters or {})
     return Objective(source, theta, integrator).evaluate(theta).negative_log_likelihood
 

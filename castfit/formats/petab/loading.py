@@ -14,14 +14,14 @@ from typing import Any
 
 import casadi as ca
 
-from castfit._support.progress_line import following, say
-from castfit._support.status import check
-from castfit.experiment.events import symbols_of
+from castfit._support.progress_line import progress_line, print_progress
+from castfit._support.status import raise_if_mistakes
+from castfit.experiment.events import event_symbols
 from castfit.experiment.experiment import Experiment, SteadyStart
 from castfit.formats.petab import version_1, version_2
-from castfit.formats.petab.experiments import Reader, changes_of_rest, experiments_of
-from castfit.formats.petab.identifiers import Constants, Entities, Naming, name_all, read_entities
-from castfit.formats.petab.observing import Datum, Observing, observe
+from castfit.formats.petab.experiments import PetabExperimentReader, refuse_preequilibration_events, experiments_of
+from castfit.formats.petab.identifiers import Constants, ModelEntities, NameResolution, resolve_names, read_entities
+from castfit.formats.petab.observing import PetabDatum, ObservableCompiler, compile_observables
 from castfit.formats.petab.priors import beginnings, distribution
 from castfit.formats.petab.problem_tables import LIN, ParameterRow, ProblemTables
 from castfit.formats.petab.yaml_file import read_overview
@@ -44,7 +44,7 @@ class LoadedProblem:
     """
 
     stated: ProblemTables
-    observing: Observing
+    observing: ObservableCompiler
     problem: Problem
     notes: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
@@ -98,11 +98,11 @@ def load(file: str | Path, *, verbose: int | None = None) -> Problem:
     >>> round(cf.petab.negative_log_likelihood(problem), 4)
     -2.2219
     """
-    with following(verbose, keep=False) as show:
+    with progress_line(verbose, keep=False) as show:
         loaded = load_tables(file, show or (lambda text: None))
     if verbose:
         for note in loaded.notes:
-            say(f"{note}; it does not matter")
+            print_progress(f"{note}; it does not matter")
     if loaded.doubts:
         warnings.warn("; ".join(loaded.doubts), UserWarning, stacklevel=2)
     return loaded.problem
@@ -119,18 +119,18 @@ def load_tables(file: Any, show: Callable[[str], object] = lambda text: None) ->
 
 
 def build(
-    tables: ProblemTables, entities: Entities, mistakes: list[str], show: Callable[[str], object]
+    tables: ProblemTables, entities: ModelEntities, mistakes: list[str], show: Callable[[str], object]
 ) -> LoadedProblem:
     """Return the problem; all mistakes, those found before too, are raised at once.
 
     Raises InputError: listing every mistake with its file and line.
     """
     show("putting tables and model together")
-    naming = name_all(tables, entities, mistakes)
-    observables = observe(tables.observables, tables.measurements, naming.known, entities.moving, mistakes)
-    reader = Reader(tables, entities, naming, mistakes)
+    naming = resolve_names(tables, entities, mistakes)
+    observables = compile_observables(tables.observables, tables.measurements, naming.known, entities.moving, mistakes)
+    reader = PetabExperimentReader(tables, entities, naming, mistakes)
     plans = {row.name: reader.plan(row) for row in tables.experiments}
-    data_by_experiment: dict[str, list[Datum]] = {}
+    data_by_experiment: dict[str, list[PetabDatum]] = {}
     for datum in observables.data:
         data_by_experiment.setdefault(datum.row.experiment, []).append(datum)
     data = {row.name: data_by_experiment.get(row.name, []) for row in tables.experiments}
@@ -139,7 +139,7 @@ def build(
     substitute = Constants.of(entities, naming.kept, naming.targets)
     prior_names = {row.name for row in tables.parameters if row.estimated and row.prior is not None}
     model = _model(entities, naming, observables, substitute, prior_names, mistakes)
-    mistakes += [] if mistakes else changes_of_rest(tables, model, entities.events)
+    mistakes += [] if mistakes else refuse_preequilibration_events(tables, model, entities.events)
     priors = [(row, distribution(row, truncated=False)) for row in tables.parameters]
     mistakes += [
         f"{row.where}: the prior of '{row.name}': {message}"
@@ -148,7 +148,7 @@ def build(
         for message in prior.mistakes()
     ]
     mistakes += [] if tables.measurements or mistakes else [f"{tables.file.name}: its measurement tables have no rows"]
-    check("petab.load", mistakes)
+    raise_if_mistakes("petab.load", mistakes)
     notes: list[str] = []
     experiments = [
         experiment
@@ -202,7 +202,7 @@ def _outside(rows: Iterable[ParameterRow]) -> tuple[str, ...]:
 
 
 def _model(
-    entities: Entities, naming: Naming, observables: Observing, substitute: Constants, prior_names: set[str], mistakes: list[str]
+    entities: ModelEntities, naming: NameResolution, observables: ObservableCompiler, substitute: Constants, prior_names: set[str], mistakes: list[str]
 ) -> Model:
     """Return the model; its parameters are those in formulas, and what priors alone inform of."""
     rates = {symbol: substitute.graph(rate) for symbol, rate in entities.rates.values()}
@@ -236,7 +236,7 @@ def _inside(experiments: Iterable[Experiment]) -> set[str]:
     """Return the names in expressions of experiments."""
     names: set[str] = set()
     for e in experiments:
-        names |= symbols_of(e.events)
+        names |= event_symbols(e.events)
         steady_values: list[Any] = []
         steady = e.steady
         while steady is not None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import casadi as ca
 import numpy as np
 
-from castfit._support.reprs import brief
-from castfit.densities.noise.density import Density, Noise, lower_triangular, pairs, positive, secant
+from castfit._support.reprs import add_brief_repr
+from castfit.densities.noise.density import Density, Noise, lower_triangular, pairs, floor_spread, secant_curvature
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _KINK = 1e-3  # |r| is a parabola of this half width at 0, as in Laplace
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True, eq=False)
 class LogLaplace(Noise):
     """Double exponential errors of the logarithm; the density is that of the measured value itself.
@@ -45,7 +45,7 @@ class LogLaplace(Noise):
         size = ca.fabs(r)
         value = ca.if_else(size > _KINK, size, 0.5 * r**2 / _KINK + 0.5 * _KINK)
         weight = 1 / ca.fmax(size, _KINK)
-        c = secant(weight * r**2 - 1, size, 1.0, 1.0)
+        c = secant_curvature(weight * r**2 - 1, size, 1.0, 1.0)
         factor = ca.diag(ca.vertcat(ca.sqrt(weight) / (self._unit * mu), ca.sqrt(c))) / s
         cost = value + ca.log(2 * s) + ca.log(m * self._unit)
         information = ca.vertcat(ca.sqrt(1 / weight), ca.sqrt(1 / c))
@@ -79,7 +79,7 @@ class LogLaplace(Noise):
         prediction, value = pairs(mu, m)
         with np.errstate(all="ignore"):
             size = np.abs(np.log(prediction) - np.log(value)) / self._unit
-        return positive(float(np.mean(size)) if size.size else np.nan, np.log(value), 1.0)
+        return floor_spread(float(np.mean(size)) if size.size else np.nan, np.log(value), 1.0)
 
     def sample(self, rng: np.random.Generator, mu: Array, s: Array | float) -> Array:
         """Draw measured values."""

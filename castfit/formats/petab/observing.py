@@ -26,7 +26,7 @@ from castfit.formats.petab.problem_tables import LAPLACE, LIN, LOG10, Measuremen
 
 
 @dataclass(frozen=True)
-class Datum:
+class PetabDatum:
     """One measured value: of which output of the model, with which standard deviation or expression of one."""
 
     row: MeasurementRow
@@ -35,7 +35,7 @@ class Datum:
 
 
 @dataclass(frozen=True)
-class Observing:
+class ObservableCompiler:
     """All observables, worked out.
 
     outputs : mapping from a name to its expression
@@ -47,7 +47,7 @@ class Observing:
 
     outputs: dict[str, ca.SX]
     noise: dict[str, Noise]
-    data: tuple[Datum, ...]
+    data: tuple[PetabDatum, ...]
     placeholders: dict[str, dict[str, Graph]]
     shown: dict[str, str]
 
@@ -71,13 +71,13 @@ class _Reader:
         return self.made[key]
 
 
-def observe(
+def compile_observables(
     rows: Sequence[ObservableRow],
     measurements: Sequence[MeasurementRow],
     graphs: Mapping[str, Graph],
     moving: Container[str],
     mistakes: list[str],
-) -> Observing:
+) -> ObservableCompiler:
     """Build the outputs, noise models and data from the tables, given the expressions of identifiers in `graphs`."""
     by_name = {row.name: row for row in rows}
     mistakes += [
@@ -93,11 +93,11 @@ def observe(
                             f"{suggest(m.observable, by_name)}")  # fmt: skip
         elif _right(m, by_name[m.observable], moving, mistakes):
             measurements_by_observable.setdefault(m.observable, []).append(m)
-    out = Observing({}, {}, (), {}, {})
-    data: dict[int, Datum] = {}
+    out = ObservableCompiler({}, {}, (), {}, {})
+    data: dict[int, PetabDatum] = {}
     for name, observable_measurements in measurements_by_observable.items():
         data |= _observable(by_name[name], observable_measurements, reader, out)
-    return Observing(out.outputs, out.noise, tuple(data[id(m)] for m in measurements if id(m) in data),
+    return ObservableCompiler(out.outputs, out.noise, tuple(data[id(m)] for m in measurements if id(m) in data),
                      out.placeholders, out.shown)  # fmt: skip
 
 
@@ -142,8 +142,8 @@ def _right(m: MeasurementRow, row: ObservableRow, moving: Container[str], mistak
 
 
 def _observable(
-    row: ObservableRow, rows: Sequence[MeasurementRow], reader: _Reader, out: Observing
-) -> dict[int, Datum]:
+    row: ObservableRow, rows: Sequence[MeasurementRow], reader: _Reader, out: ObservableCompiler
+) -> dict[int, PetabDatum]:
     spreads = _spreads(row, rows, reader)
     keys = {id(m): (m.overrides, "" if not isinstance(spreads[id(m)], ca.SX) else m.noise_overrides) for m in rows}
     experiment_keys = {(m.experiment, keys[id(m)]) for m in rows}
@@ -154,17 +154,17 @@ def _observable(
         for m in rows:
             first_rows.setdefault(keys[id(m)], m)
         names = _own_outputs(row, first_rows, reader, out)
-        return {id(m): Datum(m, names[keys[id(m)]], spreads[id(m)]) for m in rows}
+        return {id(m): PetabDatum(m, names[keys[id(m)]], spreads[id(m)]) for m in rows}
     if len(overrides) == 1:
         extra = _replaced(row.placeholders, rows[0].overrides, reader, rows[0].where)
         _add(row, row.name, extra, reader, out)
-        return {id(m): Datum(m, row.name, spreads[id(m)]) for m in rows}
+        return {id(m): PetabDatum(m, row.name, spreads[id(m)]) for m in rows}
     symbols: dict[str, Graph] = {p: reader.known.get(p, ca.SX.sym(p)) for p in row.placeholders}
     _add(row, row.name, symbols, reader, out)
     for m in {m.experiment: m for m in rows}.values():  # the overrides of an experiment are all the same here
         values = _replaced(row.placeholders, m.overrides, reader, m.where)
         out.placeholders.setdefault(m.experiment, {}).update(values)
-    return {id(m): Datum(m, row.name, spreads[id(m)]) for m in rows}
+    return {id(m): PetabDatum(m, row.name, spreads[id(m)]) for m in rows}
 
 
 def _spreads(row: ObservableRow, rows: Sequence[MeasurementRow], reader: _Reader) -> dict[int, Graph]:
@@ -180,7 +180,7 @@ def _spreads(row: ObservableRow, rows: Sequence[MeasurementRow], reader: _Reader
 
 
 def _own_outputs(
-    row: ObservableRow, rows: Mapping[tuple[Any, ...], MeasurementRow], reader: _Reader, out: Observing
+    row: ObservableRow, rows: Mapping[tuple[Any, ...], MeasurementRow], reader: _Reader, out: ObservableCompiler
 ) -> dict[tuple[Any, ...], str]:
     """Create an output for each set of overrides, from its first row, and return names that show their differences."""
     names = {key: f"{row.name} ({label})" for key, label in _labels(rows).items()}
@@ -201,7 +201,7 @@ def _labels(keys: Iterable[tuple[Any, ...]]) -> dict[tuple[Any, ...], str]:
     return {key: ", ".join(values) for key, values in overrides.items()}
 
 
-def _add(row: ObservableRow, name: str, extra: Mapping[str, Graph], reader: _Reader, out: Observing) -> None:
+def _add(row: ObservableRow, name: str, extra: Mapping[str, Graph], reader: _Reader, out: ObservableCompiler) -> None:
     out.outputs[name] = ca.SX(reader.value(f"{row.where}: observableFormula of '{row.name}'", row.formula, extra))
     out.noise[name] = noise_model(row)
     out.shown[name] = row.name

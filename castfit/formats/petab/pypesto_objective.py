@@ -28,14 +28,14 @@ from typing import Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import items, text
+from castfit._support.arguments import read_sequence, shorten_repr
 from castfit._support.arrays import Array, Index, Mask
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.pickling import Picklable
-from castfit._support.status import InputError, check, suggest, told
+from castfit._support.status import InputError, raise_if_mistakes, suggest, collect_mistakes
 from castfit.densities.noise.gaussian import Gaussian, LogNormal
 from castfit.densities.noise.unknown import unknown
-from castfit.experiment.events import symbols_of
+from castfit.experiment.events import event_symbols
 from castfit.formats.optional import library
 from castfit.formats.petab.inner_problem import LinearQuantities, linear_quantities
 from castfit.formats.petab.likelihood import Objective
@@ -73,7 +73,7 @@ class ParameterAxes:
 
 
 @dataclass(frozen=True, eq=False)
-class Eliminates:
+class EliminatedParameters:
     """Quantities eliminated from x: all `names`, the bounds of eliminated `spreads`, and the `linear` quantities."""
 
     names: tuple[str, ...]
@@ -88,7 +88,7 @@ class ScaledLikelihood(Picklable):
     problem: Problem
     axes: ParameterAxes
     integrator: IntegratorOptions
-    eliminates: Eliminates
+    eliminates: EliminatedParameters
 
     @cached_property
     def _objective(self) -> Objective:
@@ -222,7 +222,7 @@ class ScaledLikelihood(Picklable):
             gradient[self.axes.place[free]] = ((dense_rows.u @ dense_rows.E) * dense_point[2])[free]
         return (dense_rows.cost + self._constant, gradient) if np.isfinite(gradient).all() else None
 
-    def _inside(self, rows: _Rows) -> Index:
+    def _inside(self, rows: _ResidualRows) -> Index:
         """Return the entries of theta that are eliminated and not at a bound."""
         entries = np.array(self.eliminates.linear.entries, dtype=np.intp)
         theta, (lower, upper) = rows.theta[entries], (bound[entries] for bound in self.problem.posed.bounds)
@@ -266,7 +266,7 @@ class ScaledLikelihood(Picklable):
             return np.concatenate([spread for _, spread, _ in standardized_data])
 
     @one_blas_thread
-    def _rows(self, x: Array, *, weighted: bool = True) -> _Rows | None:
+    def _rows(self, x: Array, *, weighted: bool = True) -> _ResidualRows | None:
         """Return the rows at x, None where they cannot be computed."""
         with np.errstate(all="ignore"):
             theta, scale = self.theta(x)
@@ -274,7 +274,7 @@ class ScaledLikelihood(Picklable):
             return self._rows_of(self._robust, theta, scale, weighted) if rows is None else rows
 
     @staticmethod
-    def _rows_of(objective: Objective, theta: Array, scale: Array, weigh: bool) -> _Rows | None:
+    def _rows_of(objective: Objective, theta: Array, scale: Array, weigh: bool) -> _ResidualRows | None:
         staged = objective.staged
         linear = staged.linearize(objective.packed(theta))
         if not linear.ok:
@@ -297,11 +297,11 @@ class ScaledLikelihood(Picklable):
         r, by_x, information_rows = (np.concatenate(part) for part in (values, slopes, weighted))
         if not (np.isfinite(r).all() and np.isfinite(by_x).all() and np.isfinite(information_rows).all()):
             return None
-        return _Rows(objective, linear.v, linear.cost, r, by_x, information_rows, np.concatenate(datum), np.concatenate(computed))
+        return _ResidualRows(objective, linear.v, linear.cost, r, by_x, information_rows, np.concatenate(datum), np.concatenate(computed))
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _ResidualRows:
     """Rows (m,), their derivatives by entries of theta on the scales of x, and these weighted for information.
 
     by : what computed them;  theta : where, with what is eliminated at its best;  datum : (m,) which rows are those of
@@ -383,29 +383,29 @@ def to_pypesto(
     source: Any = problem
     options: Any = _INTEGRATOR if integrator is None else integrator
     mistakes: list[str] = []
-    names: tuple[Any, ...] = () if isinstance(eliminate, bool) else tuple(items(eliminate) or ())
+    names: tuple[Any, ...] = () if isinstance(eliminate, bool) else tuple(read_sequence(eliminate) or ())
     if not isinstance(eliminate, bool) and not (names and all(isinstance(n, str) for n in names)):
-        mistakes.append(f"eliminate is {text(eliminate)}; choose True, False, or names of parameters")
+        mistakes.append(f"eliminate is {shorten_repr(eliminate)}; choose True, False, or names of parameters")
     if not isinstance(options, IntegratorOptions):
-        mistakes.append(f"integrator is {text(integrator)}; give IntegratorOptions(...)")
+        mistakes.append(f"integrator is {shorten_repr(integrator)}; give IntegratorOptions(...)")
     if not isinstance(source, (str, Path, Problem)):
-        mistakes.append(f"problem is {text(problem)}; give a Problem, or the path of a PEtab problem's YAML file")
+        mistakes.append(f"problem is {shorten_repr(problem)}; give a Problem, or the path of a PEtab problem's YAML file")
     else:
         mistakes += (
-            kind_mistakes(source) if isinstance(source, Problem) else told(lambda: read_overview(source, "problem"))
+            kind_mistakes(source) if isinstance(source, Problem) else collect_mistakes(lambda: read_overview(source, "problem"))
         )
-    check("petab.to_pypesto", mistakes)
+    raise_if_mistakes("petab.to_pypesto", mistakes)
     base = library("pypesto.objective.base", "petab.to_pypesto").ObjectiveBase
     loaded = None if isinstance(source, Problem) else load_tables(source)
     full_problem: Any = source if loaded is None else loaded.problem
-    check("petab.to_pypesto", kind_mistakes(full_problem))
+    raise_if_mistakes("petab.to_pypesto", kind_mistakes(full_problem))
     reduced, eliminates = _eliminated(full_problem, eliminate if isinstance(eliminate, bool) else names)
     table = () if loaded is None else tuple(r for r in loaded.stated.parameters if r.name not in eliminates.names)
     axes = _of_quantities(reduced, eliminates) if loaded is None else _of_table(reduced, table)
     return _kind(base)(ScaledLikelihood(reduced, axes, options, eliminates))
 
 
-def _of_quantities(problem: Problem, eliminates: Eliminates) -> ParameterAxes:
+def _of_quantities(problem: Problem, eliminates: EliminatedParameters) -> ParameterAxes:
     indices = [j for j, n in enumerate(problem.names) if n not in eliminates.names]
     quantities = [problem.quantities[j] for j in indices]
     scales = tuple(LOG10 if q.scale == "log" else LIN for q in quantities)
@@ -428,17 +428,17 @@ def _of_table(problem: Problem, rows: Sequence[ParameterRow]) -> ParameterAxes:
     return ParameterAxes(names, scales, lower, upper, guess, place, fixed)
 
 
-def _eliminated(problem: Problem, request: bool | tuple[str, ...]) -> tuple[Problem, Eliminates]:
+def _eliminated(problem: Problem, request: bool | tuple[str, ...]) -> tuple[Problem, EliminatedParameters]:
     """Return the problem without the eliminated standard deviations, and a description of the eliminated quantities.
 
     Raises InputError: for names of what is not estimated, or cannot be eliminated.
     """
     if request is False:
-        return problem, Eliminates((), {}, LinearQuantities((), (), {}))
+        return problem, EliminatedParameters((), {}, LinearQuantities((), (), {}))
     requested_names = problem.names if request is True else request
     unknown_names = [n for n in requested_names if n not in problem.names]
     messages = [f"'{n}' is not estimated: {suggest(n, problem.names)}" for n in unknown_names]
-    check("petab.to_pypesto", messages)
+    raise_if_mistakes("petab.to_pypesto", messages)
     sigma_names = {_bare(noise) for e in problem.experiments for noise in e.noise.values()}
     informed = {n for n, prior in zip(problem.names, problem.posed.informed.tolist(), strict=True) if prior}
     free = ({n for n in sigma_names if n in problem.names} - _elsewhere(problem) - informed) & {*requested_names}
@@ -446,10 +446,10 @@ def _eliminated(problem: Problem, request: bool | tuple[str, ...]) -> tuple[Prob
     linear = linear_quantities(reduced.posed, [n for n in requested_names if n not in free])
     if request is not True:
         messages = [f"'{n}' cannot be eliminated: {reason}" for n, reason in linear.obstacles.items()]
-        check("petab.to_pypesto", messages)
+        raise_if_mistakes("petab.to_pypesto", messages)
     bounds = {q.name: (q.lower, q.upper) for q in problem.quantities if q.name in free}
     names = {*free, *(reduced.names[j] for j in linear.entries)}
-    return reduced, Eliminates(tuple(n for n in problem.names if n in names), bounds, linear)
+    return reduced, EliminatedParameters(tuple(n for n in problem.names if n in names), bounds, linear)
 
 
 def _without_spreads(problem: Problem, free: set[str]) -> Problem:
@@ -489,7 +489,7 @@ def _elsewhere(problem: Problem) -> set[str]:
             graphs += [*preequilibration.parameters.values(), *preequilibration.initial.values()]
         graphs += [noise.sigma for noise in e.noise.values() if not _bare(noise)]
     names = {s.name() for g in graphs if isinstance(g, ca.SX) for s in ca.symvar(g)}
-    return names.union(*(symbols_of(e.events) for e in problem.experiments))
+    return names.union(*(event_symbols(e.events) for e in problem.experiments))
 
 
 @dataclass(frozen=True)
@@ -497,7 +497,7 @@ class _InnerNames:
     """Stand-in for the `calculator` that pyPESTO's `HierarchicalProblem` queries: parameters eliminated from x."""
 
     problem: Problem
-    eliminates: Eliminates
+    eliminates: EliminatedParameters
     semiquant_observable_ids: None = None
     relative_observable_ids: None = None
 

@@ -17,7 +17,7 @@ from castfit._support.status import suggest
 from castfit.formats.petab.formulas import is_name, names_in, number
 from castfit.formats.petab.parsing import FormulaError
 from castfit.formats.petab.problem_tables import LIN, MeasurementRow, ObservableRow, ParameterRow, PriorEntry
-from castfit.formats.petab.yaml_file import Overview
+from castfit.formats.petab.yaml_file import PetabFileIndex
 
 _T = TypeVar("_T")
 
@@ -58,7 +58,7 @@ class TsvRow:
             return float("nan")
 
 
-def read_rows(overview: Overview, mistakes: list[str], kind: str, *needed: str) -> tuple[TsvRow, ...]:
+def read_rows(overview: PetabFileIndex, mistakes: list[str], kind: str, *needed: str) -> tuple[TsvRow, ...]:
     """Read the tables of one kind, one after the other; `needed` are names of columns that must be there.
 
     What is wrong, missing files and columns and lines that are too long, is added to the mistakes.
@@ -109,7 +109,7 @@ def _read(path: Path, name: str, needed: tuple[str, ...], mistakes: list[str]) -
     return rows
 
 
-def misspelt(rows: Iterable[TsvRow], columns: Collection[str]) -> tuple[str, ...]:
+def misspelled_columns(rows: Iterable[TsvRow], columns: Collection[str]) -> tuple[str, ...]:
     """Return a warning for each ignored column whose name resembles a missing PEtab column."""
     first_files: dict[str, str] = {}
     for row in rows:
@@ -127,7 +127,7 @@ def misspelt(rows: Iterable[TsvRow], columns: Collection[str]) -> tuple[str, ...
     )
 
 
-def misplaced(rows: Iterable[TsvRow], columns: Mapping[str, str], mistakes: list[str]) -> None:
+def refuse_other_version_columns(rows: Iterable[TsvRow], columns: Mapping[str, str], mistakes: list[str]) -> None:
     """Refuse columns of the format's other version, which would be passed over in silence; the first row of each."""
     reported: set[str] = set()
     for row in rows:
@@ -137,7 +137,7 @@ def misplaced(rows: Iterable[TsvRow], columns: Mapping[str, str], mistakes: list
                 mistakes.append(f"{row.where}: {column} is not in this version of the format; {remedy}")
 
 
-def mapped(rows: Iterable[TsvRow]) -> dict[str, str]:
+def map_names(rows: Iterable[TsvRow]) -> dict[str, str]:
     """Return PEtab's names with those of the model."""
     return {row.text("petabEntityId"): row.text("modelEntityId") for row in rows if row.text("modelEntityId")}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from castfit._support.arguments import option_mistakes
-from castfit._support.status import check, suggest, told
+from castfit._support.status import raise_if_mistakes, suggest, collect_mistakes
 from castfit.formats.petab.likelihood import simulated
 from castfit.formats.petab.loading import load_tables
 from castfit.formats.petab.yaml_file import read_overview
@@ -50,10 +50,10 @@ def save_parameters(result: Result, file: str | Path, like: str | Path | None = 
     """
     right = isinstance(cast("Any", result), Result)
     mistakes = option_mistakes(("result", result, right, "give a Result"), _file(file))
-    mistakes += [] if like is None else told(lambda: read_overview(like, "like"))
+    mistakes += [] if like is None else collect_mistakes(lambda: read_overview(like, "like"))
     if right and like is None and result.problem is None:
         mistakes.append("the result has no problem; give like=")
-    check("petab.save_parameters", mistakes)
+    raise_if_mistakes("petab.save_parameters", mistakes)
     values = result.values
     if like is None:
         assert result.problem is not None
@@ -62,7 +62,7 @@ def save_parameters(result: Result, file: str | Path, like: str | Path | None = 
     head, rows = _original(like, "parameter")
     names = [row.get("parameterId", "") for row in rows]
     unknown = [n for n in values if n not in names]
-    check("petab.save_parameters", [f"'{n}' is not in the table of '{like}': {suggest(n, names)}" for n in unknown])
+    raise_if_mistakes("petab.save_parameters", [f"'{n}' is not in the table of '{like}': {suggest(n, names)}" for n in unknown])
     changed = [
         {**row, "nominalValue": repr(float(values[n]))} if n in values else row
         for n, row in zip(names, rows, strict=True)
@@ -112,7 +112,7 @@ def save_simulations(
     petab.save_simulations: 1 mistake found
       - there is no file 'problem.yaml'
     """
-    check("petab.save_simulations", [*option_mistakes(_file(file)), *told(lambda: read_overview(like, "like"))])
+    raise_if_mistakes("petab.save_simulations", [*option_mistakes(_file(file)), *collect_mistakes(lambda: read_overview(like, "like"))])
     loaded = load_tables(like)
     values = parameters.values if isinstance(parameters, Result) else parameters
     predicted = simulated(loaded, values)

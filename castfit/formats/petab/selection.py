@@ -10,7 +10,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from castfit._support.status import InputError, check
+from castfit._support.status import InputError, raise_if_mistakes
 from castfit.formats.optional import library
 from castfit.formats.petab.loading import load_tables, parameter
 from castfit.problem.problem import Problem
@@ -60,7 +60,7 @@ class SelectionProblem:
         Raises InputError: with what is wrong with the file.
         """
         select = library("petab_select", "petab.select")
-        check("petab.select", [] if path.is_file() else [f"there is no file '{path}'; give a PEtab Select problem"])
+        raise_if_mistakes("petab.select", [] if path.is_file() else [f"there is no file '{path}'; give a PEtab Select problem"])
         try:
             with _quiet():
                 select_problem = select.Problem.from_yaml(path)

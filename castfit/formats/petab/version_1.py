@@ -33,16 +33,16 @@ from castfit.formats.petab.reading import (
     TsvRow,
     by_name,
     choice,
-    mapped,
+    map_names,
     measurement,
-    misplaced,
-    misspelt,
+    refuse_other_version_columns,
+    misspelled_columns,
     observable,
     parameter,
     prior,
     read_rows,
 )
-from castfit.formats.petab.yaml_file import Overview
+from castfit.formats.petab.yaml_file import PetabFileIndex
 
 _SCALES = {LIN: LIN, LOG: LOG, LOG10: LOG10}
 _DISTRIBUTIONS = {NORMAL: NORMAL, LAPLACE: LAPLACE}
@@ -79,18 +79,18 @@ _MORE_OF_OBSERVABLES = ("observableName", "observableTransformation", "noiseDist
 _MORE_OF_MEASUREMENTS = ("preequilibrationConditionId", "observableParameters", "noiseParameters")
 
 
-def read(overview: Overview, mistakes: list[str]) -> ProblemTables:
+def read(overview: PetabFileIndex, mistakes: list[str]) -> ProblemTables:
     """Read the tables of a PEtab version 1 problem; errors are appended to `mistakes`."""
     rows = partial(read_rows, overview, mistakes)
 
     parameters = by_name(rows("parameter", *_PARAMETERS), "parameterId", mistakes)
     observables = by_name(rows("observable", *_OBSERVABLES), "observableId", mistakes)
-    misplaced(parameters.values(), _OF_PARAMETERS_2, mistakes)
-    misplaced(observables.values(), _OF_OBSERVABLES_2, mistakes)
+    refuse_other_version_columns(parameters.values(), _OF_PARAMETERS_2, mistakes)
+    refuse_other_version_columns(observables.values(), _OF_OBSERVABLES_2, mistakes)
     conditions = by_name(rows("condition", "conditionId"), "conditionId", mistakes)
     measured = rows("measurement", *_MEASUREMENTS)
     experiments = _experiments(measured, conditions, mistakes)
-    mapping = mapped(rows("mapping", "petabEntityId", "modelEntityId"))
+    mapping = map_names(rows("mapping", "petabEntityId", "modelEntityId"))
     return ProblemTables(
         overview.file,
         1,
@@ -102,9 +102,9 @@ def read(overview: Overview, mistakes: list[str]) -> ProblemTables:
         tuple(_measurement(row, e.name, mistakes) for row, e in zip(measured, experiments, strict=True)),
         mapping,
         (
-            *misspelt(parameters.values(), (*_PARAMETERS, *_MORE_OF_PARAMETERS, *_OF_PARAMETERS_2)),
-            *misspelt(observables.values(), (*_OBSERVABLES, *_MORE_OF_OBSERVABLES, *_OF_OBSERVABLES_2)),
-            *misspelt(measured, (*_MEASUREMENTS, *_MORE_OF_MEASUREMENTS)),
+            *misspelled_columns(parameters.values(), (*_PARAMETERS, *_MORE_OF_PARAMETERS, *_OF_PARAMETERS_2)),
+            *misspelled_columns(observables.values(), (*_OBSERVABLES, *_MORE_OF_OBSERVABLES, *_OF_OBSERVABLES_2)),
+            *misspelled_columns(measured, (*_MEASUREMENTS, *_MORE_OF_MEASUREMENTS)),
         ),
     )
 

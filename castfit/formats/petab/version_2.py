@@ -28,16 +28,16 @@ from castfit.formats.petab.reading import (
     TsvRow,
     by_name,
     choice,
-    mapped,
+    map_names,
     measurement,
-    misplaced,
-    misspelt,
+    refuse_other_version_columns,
+    misspelled_columns,
     observable,
     parameter,
     prior,
     read_rows,
 )
-from castfit.formats.petab.yaml_file import Overview
+from castfit.formats.petab.yaml_file import PetabFileIndex
 
 _DISTRIBUTIONS = {
     NORMAL: (LIN, NORMAL),
@@ -80,19 +80,19 @@ _MORE_OF_MEASUREMENTS = ("experimentId", "observableParameters", "noiseParameter
 _ALONE = "the experiment"  # of measurements that name none
 
 
-def read(overview: Overview, mistakes: list[str]) -> ProblemTables:
+def read(overview: PetabFileIndex, mistakes: list[str]) -> ProblemTables:
     """Read the tables of a PEtab version 2 problem; errors are appended to `mistakes`."""
     rows = partial(read_rows, overview, mistakes)
 
     parameters = by_name(rows("parameter", *_PARAMETERS), "parameterId", mistakes)
     observables = by_name(rows("observable", *_OBSERVABLES), "observableId", mistakes)
-    misplaced(parameters.values(), _OF_PARAMETERS_1, mistakes)
-    misplaced(observables.values(), _OF_OBSERVABLES_1, mistakes)
+    refuse_other_version_columns(parameters.values(), _OF_PARAMETERS_1, mistakes)
+    refuse_other_version_columns(observables.values(), _OF_OBSERVABLES_1, mistakes)
     conditions = _conditions(rows("condition", "conditionId", "targetId", "targetValue"), mistakes)
     experiments = _experiments(rows("experiment", "experimentId", "time", "conditionId"), conditions, mistakes)
     table_rows = rows("measurement", *_MEASUREMENTS)
-    misplaced(table_rows, _OF_MEASUREMENTS_1, mistakes)
-    mapping = mapped(rows("mapping", "petabEntityId", "modelEntityId"))
+    refuse_other_version_columns(table_rows, _OF_MEASUREMENTS_1, mistakes)
+    mapping = map_names(rows("mapping", "petabEntityId", "modelEntityId"))
     measurement_rows = tuple(_measurement(row, experiments, mistakes) for row in table_rows)
     if any(m.experiment == _ALONE for m in measurement_rows):
         where = next(m.where for m in measurement_rows if m.experiment == _ALONE)
@@ -108,9 +108,9 @@ def read(overview: Overview, mistakes: list[str]) -> ProblemTables:
         measurement_rows,
         mapping,
         (
-            *misspelt(parameters.values(), (*_PARAMETERS, *_MORE_OF_PARAMETERS, *_OF_PARAMETERS_1)),
-            *misspelt(observables.values(), (*_OBSERVABLES, *_MORE_OF_OBSERVABLES, *_OF_OBSERVABLES_1)),
-            *misspelt(table_rows, (*_MEASUREMENTS, *_MORE_OF_MEASUREMENTS, *_OF_MEASUREMENTS_1)),
+            *misspelled_columns(parameters.values(), (*_PARAMETERS, *_MORE_OF_PARAMETERS, *_OF_PARAMETERS_1)),
+            *misspelled_columns(observables.values(), (*_OBSERVABLES, *_MORE_OF_OBSERVABLES, *_OF_OBSERVABLES_1)),
+            *misspelled_columns(table_rows, (*_MEASUREMENTS, *_MORE_OF_MEASUREMENTS, *_OF_MEASUREMENTS_1)),
         ),
     )
 

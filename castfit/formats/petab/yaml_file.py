@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from castfit._support.arguments import items, text
-from castfit._support.status import check
+from castfit._support.arguments import read_sequence, shorten_repr
+from castfit._support.status import raise_if_mistakes
 from castfit.formats.optional import library
 
 _TABLES = ("parameter", "condition", "experiment", "measurement", "observable", "mapping")
 
 
 @dataclass(frozen=True)
-class Overview:
+class PetabFileIndex:
     """Contents of a PEtab YAML file: format version, model file, and the files of each kind of table."""
 
     file: Path
@@ -30,31 +30,31 @@ class Overview:
         return self.file.parent
 
 
-def read_overview(file: Any, name: str = "file") -> Overview:
+def read_overview(file: Any, name: str = "file") -> PetabFileIndex:
     """Read the YAML file of a problem.
 
     Raises InputError: listing what is wrong with it, or missing.
     """
     if not isinstance(file, (str, Path)):
-        check("petab.load", [f"{name} is {text(file)}; give the path of a problem's YAML file"])
+        raise_if_mistakes("petab.load", [f"{name} is {shorten_repr(file)}; give the path of a problem's YAML file"])
     yaml, path = library("yaml"), Path(file)
     exists = False
     with suppress(OSError):  # as of names that are too long
         exists = path.is_file()
-    check("petab.load", [] if exists else [f"there is no file '{path}'"])
+    raise_if_mistakes("petab.load", [] if exists else [f"there is no file '{path}'"])
     document: dict[str, Any] = {}
     try:
         content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
         document = cast("dict[str, Any]", content) if isinstance(content, dict) else {}
     except RecursionError:
-        check("petab.load", [f"{path.name} is nested too deeply to be read; that of a problem is a list of files"])
+        raise_if_mistakes("petab.load", [f"{path.name} is nested too deeply to be read; that of a problem is a list of files"])
     except (yaml.YAMLError, ValueError, AttributeError) as error:  # also of dates and numbers that are none
-        check("petab.load", [f"{path.name} is no YAML: {str(error).splitlines()[0]}"])
+        raise_if_mistakes("petab.load", [f"{path.name} is no YAML: {str(error).splitlines()[0]}"])
     version = _version(document)
     if version is None:
         section = document.get("format_version")
         content = "says nothing of a version" if section is None else f"has the format_version {section!r}"
-        check("petab.load", [f"{path.name} {content}; PEtab problems have the format_version 1 or 2.0.0"])
+        raise_if_mistakes("petab.load", [f"{path.name} {content}; PEtab problems have the format_version 1 or 2.0.0"])
     assert version is not None
     mistakes: list[str] = []
     section = _of_problem(document, path.name, mistakes) if version == 1 else document
@@ -65,8 +65,8 @@ def read_overview(file: Any, name: str = "file") -> Overview:
         missing.append("condition")
     mistakes += [f"{path.name}: no {kind} table is named ({kind}_files)" for kind in missing]
     model = _model(section, version, path, mistakes)
-    check("petab.load", mistakes)
-    return Overview(path, version, model, files)
+    raise_if_mistakes("petab.load", mistakes)
+    return PetabFileIndex(path, version, model, files)
 
 
 def _version(document: Mapping[str, Any]) -> int | None:
@@ -79,7 +79,7 @@ def _version(document: Mapping[str, Any]) -> int | None:
 
 def _of_problem(document: Mapping[str, Any], name: str, mistakes: list[str]) -> Mapping[str, Any]:
     listed: Any = document.get("problems")
-    problems: list[dict[str, Any]] = [p for p in items(listed) or [] if isinstance(p, dict)]
+    problems: list[dict[str, Any]] = [p for p in read_sequence(listed) or [] if isinstance(p, dict)]
     if not problems:
         mistakes.append(f"{name}: 'problems' must list the files of a problem")
         return {}
@@ -92,14 +92,14 @@ def _of_problem(document: Mapping[str, Any], name: str, mistakes: list[str]) -> 
 
 def _unsupported(document: Mapping[str, Any], name: str, mistakes: list[str]) -> None:
     entry: Any = document.get("extensions") or {}
-    listed = list(cast("dict[Any, Any]", entry)) if isinstance(entry, dict) else items(entry)
+    listed = list(cast("dict[Any, Any]", entry)) if isinstance(entry, dict) else read_sequence(entry)
     extensions: list[Any] = [entry] if listed is None else listed
     mistakes += [f"{name}: the extension '{e}' is not supported" for e in extensions]
 
 
 def _names(section: Mapping[str, Any], document: Mapping[str, Any], kind: str) -> tuple[str, ...]:
     entry: Any = section.get(f"{kind}_files") or document.get(f"{kind}_files") or document.get(f"{kind}_file") or ()
-    listed = items(entry)
+    listed = read_sequence(entry)
     return tuple(str(f) for f in ([entry] if listed is None else listed))
 
 
@@ -107,7 +107,7 @@ def _model(section: Mapping[str, Any], version: int, path: Path, mistakes: list[
     entry: Any = section.get("model_files")
     if entry is None and version == 1:
         listed: Any = section.get("sbml_files") or ()
-        models = [(str(file), "sbml") for file in (items(listed) or [listed] if listed else ())]
+        models = [(str(file), "sbml") for file in (read_sequence(listed) or [listed] if listed else ())]
     else:
         model_entries: list[Any] = list(cast("dict[str, Any]", entry).values()) if isinstance(entry, dict) else []
         entries = [cast("dict[str, Any]", e) for e in model_entries if isinstance(e, dict)]

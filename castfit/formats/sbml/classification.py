@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from enum import Enum
 
-from castfit.formats.sbml.document import Contents
+from castfit.formats.sbml.document import SbmlDocument
 
 
-class Role(Enum):
+class QuantityRole(Enum):
     """Kind of mechanism that determines a quantity."""
 
     CONSTANT = "nothing"
@@ -25,31 +25,31 @@ class Role(Enum):
     @property
     def is_state(self) -> bool:
         """Whether it is a state of an ODE."""
-        return self in (Role.RATE, Role.REACTIONS, Role.HELD)
+        return self in (QuantityRole.RATE, QuantityRole.REACTIONS, QuantityRole.HELD)
 
 
-def roles_of(contents: Contents) -> tuple[dict[str, Role], tuple[str, ...]]:
+def roles_of(contents: SbmlDocument) -> tuple[dict[str, QuantityRole], tuple[str, ...]]:
     """Classify each quantity without regard to algebraic rules, and list the candidates for these, likelier ones
     first.
     """
     reacting = {p.species for r in contents.reactions.values() for p in r.participants}
     changed = {name for event in contents.events for name in event.assignments}
-    roles: dict[str, Role] = {}
+    roles: dict[str, QuantityRole] = {}
     for name, q in contents.quantities.items():
         if name in contents.assigned:
-            roles[name] = Role.ASSIGNED
+            roles[name] = QuantityRole.ASSIGNED
         elif name in contents.rates:
-            roles[name] = Role.RATE
+            roles[name] = QuantityRole.RATE
         elif q.kind == "species" and name in reacting and not q.boundary and not q.constant:
-            roles[name] = Role.REACTIONS
+            roles[name] = QuantityRole.REACTIONS
         else:
-            roles[name] = Role.HELD if name in changed else Role.CONSTANT
-    free = [n for n, role in roles.items() if role in (Role.CONSTANT, Role.HELD)]
+            roles[name] = QuantityRole.HELD if name in changed else QuantityRole.CONSTANT
+    free = [n for n, role in roles.items() if role in (QuantityRole.CONSTANT, QuantityRole.HELD)]
     free = [n for n in free if not contents.quantities[n].constant]
     return roles, tuple(sorted(free, key=lambda n: (n in changed, n in contents.initial)))
 
 
-def matched(needs: Sequence[Iterable[str]]) -> list[str | None]:
+def match_equations(needs: Sequence[Iterable[str]]) -> list[str | None]:
     """Give each equation a quantity of its own among those it contains; None where there is none left.
 
     Augmenting paths (Kuhn 1955).

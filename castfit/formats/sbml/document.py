@@ -37,7 +37,7 @@ class SbmlQuantity:
 
 
 @dataclass(frozen=True)
-class Participant:
+class SpeciesReference:
     """A reactant (sign -1) or product (+1): the species and its stoichiometry, a number or a named quantity."""
 
     species: str
@@ -53,12 +53,12 @@ class Reaction:
     name: str
     law: Any
     own: Mapping[str, float | None]
-    participants: tuple[Participant, ...]
+    participants: tuple[SpeciesReference, ...]
     fast: bool
 
 
 @dataclass(frozen=True)
-class Happening:
+class SbmlEvent:
     """An event: trees of its trigger, delay, priority and of the new values."""
 
     name: str
@@ -72,7 +72,7 @@ class Happening:
 
 
 @dataclass(frozen=True)
-class Contents:
+class SbmlDocument:
     """A whole file.
 
     `initial`, `assigned` and `rates` are trees by what they determine, `algebraic` those that are zero; `document` is
@@ -87,16 +87,16 @@ class Contents:
     assigned: Mapping[str, Any]
     rates: Mapping[str, Any]
     algebraic: tuple[Any, ...]
-    events: tuple[Happening, ...]
+    events: tuple[SbmlEvent, ...]
     document: Any = field(repr=False)
 
 
-def contents_of(document: Any) -> Contents:
+def parse_document(document: Any) -> SbmlDocument:
     """Take apart a document of Level 3."""
     model = document.getModel()
     quantities = {q.name: q for q in _quantities(model)}
     rules = list(model.getListOfRules())
-    return Contents(
+    return SbmlDocument(
         model.getId() or "the model",
         quantities,
         {r.getId(): _reaction(r) for r in model.getListOfReactions()},
@@ -148,7 +148,7 @@ def _reaction(reaction: Any) -> Reaction:
     local_parameters = {} if law is None else {p.getId(): _number(p, "Value") for p in law.getListOfLocalParameters()}
     sides = ((-1.0, reaction.getListOfReactants()), (1.0, reaction.getListOfProducts()))
     participants = tuple(
-        Participant(r.getSpecies(), sign, _number(r, "Stoichiometry"), r.getId() if r.isSetId() else "")
+        SpeciesReference(r.getSpecies(), sign, _number(r, "Stoichiometry"), r.getId() if r.isSetId() else "")
         for sign, group in sides
         for r in group
     )
@@ -167,9 +167,9 @@ def _acts(event: Any) -> bool:
     )
 
 
-def _happening(event: Any, number: int) -> Happening:
+def _happening(event: Any, number: int) -> SbmlEvent:
     trigger = event.getTrigger()
-    return Happening(
+    return SbmlEvent(
         event.getId() or f"number {number + 1}",
         trigger.getMath(),
         bool(trigger.getInitialValue()) if trigger.isSetInitialValue() else True,

@@ -23,19 +23,19 @@ import casadi as ca
 import numpy as np
 
 from castfit.experiment.events import Event
-from castfit.formats.sbml.classification import Role
-from castfit.formats.sbml.document import Happening
+from castfit.formats.sbml.classification import QuantityRole
+from castfit.formats.sbml.document import SbmlEvent
 from castfit.formats.sbml.formulas import truth
 from castfit.formats.sbml.values import SbmlValues
 from castfit.formats.sbml.waiting_events import EventLimits, WatchedEvent, watched_events
-from castfit.integrate.intervals import jumps
+from castfit.integrate.intervals import may_jump
 from castfit.model.comparisons import Comparisons
-from castfit.model.delay import substituted
+from castfit.model.delay import substitute_symbols
 from castfit.model.model import Model
 
 
 @dataclass(frozen=True)
-class _At:
+class _EventTime:
     """An event at a time, a number or an expression of parameters.
 
     `after` : the trigger is true at that very time;  `at_trigger` : its values are those of when it was triggered.
@@ -50,7 +50,7 @@ class _At:
 
 def events_of(values: SbmlValues, limits: EventLimits) -> tuple[Event, ...]:
     """Return castfit's events for those of a file; what cannot be said is added to `values.mistakes`."""
-    timed_events: list[_At] = []
+    timed_events: list[_EventTime] = []
     triggered_events: list[WatchedEvent] = []
     is_exact = True
     for sbml_event in values.contents.events:
@@ -76,10 +76,10 @@ def events_of(values: SbmlValues, limits: EventLimits) -> tuple[Event, ...]:
 
 def _times_of(
     values: SbmlValues, trigger: ca.SX, changes: Mapping[ca.SX, ca.SX], *, initially: bool
-) -> Sequence[_At] | None:
+) -> Sequence[_EventTime] | None:
     """Return when an event happens; None if its trigger must be watched."""
     if trigger.is_constant():
-        return [_At(0.0, changes, after=True)]
+        return [_EventTime(0.0, changes, after=True)]
     parts = Comparisons.of(trigger)
     slopes = [_slope(values, g) for g in parts.differences]
     if all(slope is not None for slope in slopes):
@@ -89,13 +89,13 @@ def _times_of(
         signs = np.sign(np.array(slopes, dtype=float))
         if all(t.is_constant() for t in zeros):
             times = _times(parts, np.array([float(t) for t in zeros]), signs, initially=initially)
-            return [_At(t, changes, is_true_at_time) for t, is_true_at_time in times]
+            return [_EventTime(t, changes, is_true_at_time) for t, is_true_at_time in times]
         if len(zeros) == 1 and parts.function()(signs) and initially and _number(values, zeros[0]) > 0.0:
-            return [_At(zeros[0], changes, bool(parts.function()(0.0)))]
+            return [_EventTime(zeros[0], changes, bool(parts.function()(0.0)))]
     return None
 
 
-def _later(values: SbmlValues, sbml_event: Happening, event: _At) -> _At | None:
+def _later(values: SbmlValues, sbml_event: SbmlEvent, event: _EventTime) -> _EventTime | None:
     """Return an event with its priority, at the time to which its delay moves it; None if it must be watched."""
     label = f"event {sbml_event.name}"
     priority: float | None = None
@@ -136,7 +136,7 @@ def _slope(values: SbmlValues, g: ca.SX) -> float | None:
 
     None otherwise.
     """
-    if ca.depends_on(g, values.varying) or jumps(g):
+    if ca.depends_on(g, values.varying) or may_jump(g):
         return None
     slope = ca.simplify(ca.jacobian(g, values.time))
     return float(slope) if slope.is_constant() and float(slope) != 0.0 else None
@@ -165,19 +165,19 @@ def _times(parts: Comparisons, zeros: Any, slopes: Any, *, initially: bool) -> l
     return out
 
 
-def _merged(events: Sequence[_At]) -> list[_At]:
+def _merged(events: Sequence[_EventTime]) -> list[_EventTime]:
     """Merge events of the same time into one, with changes applied at once or, by their priorities, one by one."""
-    groups: list[list[_At]] = []
+    groups: list[list[_EventTime]] = []
     for event in events:
         same = next((group for group in groups if _same_time(group[0].time, event.time)), None)
         if same is None:
             groups.append([event])
         else:
             same.append(event)
-    return [_together(group) for group in groups]
+    return [_merge_simultaneous(group) for group in groups]
 
 
-def _together(events: Sequence[_At]) -> _At:
+def _merge_simultaneous(events: Sequence[_EventTime]) -> _EventTime:
     """Return events of one time as one: first those that are true at that very time, then those that are after it."""
     changes: dict[str, tuple[ca.SX, ca.SX]] = {}
     for is_true_at_time in (True, False):
@@ -187,12 +187,12 @@ def _together(events: Sequence[_At]) -> _At:
         for event in sorted(events, key=lambda e: np.inf if e.priority is None else -e.priority):
             if event.after is is_true_at_time:
                 visible_changes = earlier_changes | new_changes if is_ordered and not event.at_trigger else earlier_changes
-                new_changes |= {s.name(): (s, _seeing(v, visible_changes)) for s, v in event.changes.items()}
+                new_changes |= {s.name(): (s, _substitute_changes(v, visible_changes)) for s, v in event.changes.items()}
         changes |= new_changes
-    return _At(events[0].time, dict(changes.values()), any(event.after for event in events))
+    return _EventTime(events[0].time, dict(changes.values()), any(event.after for event in events))
 
 
-def _seeing(value: ca.SX, changes: Mapping[str, tuple[ca.SX, ca.SX]]) -> ca.SX:
+def _substitute_changes(value: ca.SX, changes: Mapping[str, tuple[ca.SX, ca.SX]]) -> ca.SX:
     """Return a value after changes."""
     if not changes:
         return value
@@ -206,13 +206,13 @@ def _same_time(left: float | ca.SX, right: float | ca.SX) -> bool:
     return ca.is_equal(left, right, 20)
 
 
-def _new_values(values: SbmlValues, sbml_event: Happening) -> dict[str, ca.SX]:
+def _new_values(values: SbmlValues, sbml_event: SbmlEvent) -> dict[str, ca.SX]:
     """Return the new values that an event assigns, by name."""
     label = f"event {sbml_event.name}"
     new_values: dict[str, ca.SX] = {}
     for name, tree in sbml_event.assignments.items():
         role = values.roles.get(name)
-        if role is None or not (role.is_state or role is Role.EQUILIBRIUM):
+        if role is None or not (role.is_state or role is QuantityRole.EQUILIBRIUM):
             reason = "" if role is None else f", which follows from {role.value}"
             values.mistakes.append(f"{label} changes '{name}'{reason}")
         else:
@@ -251,15 +251,15 @@ def with_delays(events: tuple[Event, ...], lines: Mapping[str, tuple[ca.SX, ca.S
         return events
     ends = [d.symbol for d in model.said.delayed], [ca.SX.sym(line.nodes[-1]) for line in model.lines]
     old = [symbol for symbol, _ in lines.values()]
-    new = substituted([value for _, value in lines.values()], *ends)
+    new = substitute_symbols([value for _, value in lines.values()], *ends)
 
     def substitute(value: Any) -> Any:
-        return substituted([value], old, new)[0] if isinstance(value, ca.SX) else value
+        return substitute_symbols([value], old, new)[0] if isinstance(value, ca.SX) else value
 
-    return tuple(restated(e, substitute) for e in events)
+    return tuple(map_event(e, substitute) for e in events)
 
 
-def restated(event: Event, transform: Callable[[Any], Any], extra_changes: Mapping[str, ca.SX] | None = None) -> Event:
+def map_event(event: Event, transform: Callable[[Any], Any], extra_changes: Mapping[str, ca.SX] | None = None) -> Event:
     """Return an event with its values put through a function, and more changes."""
     e = event
     changes = {n: transform(v) for n, v in {**e.changes, **(extra_changes or {})}.items()}
@@ -284,7 +284,7 @@ def _thinned(values: SbmlValues, new_values: Mapping[str, ca.SX]) -> dict[ca.SX,
     """Return the concentrations that are states by rate rules, where an event changes their compartment's size."""
     out: dict[ca.SX, ca.SX] = {}
     for name, q in values.contents.quantities.items():
-        if q.kind != "species" or values.roles[name] is not Role.RATE or values.is_amount(name):
+        if q.kind != "species" or values.roles[name] is not QuantityRole.RATE or values.is_amount(name):
             continue
         size_before, size_after = values.size(name), _size_after(values, name, new_values)
         if not ca.is_equal(size_before, size_after, 5):

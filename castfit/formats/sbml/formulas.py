@@ -37,7 +37,7 @@ _LANCZOS = (  # of log Gamma, g = 7, n = 9 (Lanczos 1964; coefficients by Godfre
 )
 
 
-class NotExpressible(Exception):
+class UnsupportedSbmlFormula(Exception):
     """Error for a formula with an element that has no CasADi expression; the message names the element."""
 
 
@@ -101,18 +101,18 @@ def expression(tree: Any, scope: Scope) -> ca.SX:
     if kind == "piecewise" and children:
         return _piecewise([expression(child, scope) for child in children], scope.time)
     if kind not in _OPERATIONS:
-        raise NotExpressible(f"'{tree.getName() or kind}' in a formula")
+        raise UnsupportedSbmlFormula(f"'{tree.getName() or kind}' in a formula")
     return _OPERATIONS[kind]([expression(child, scope) for child in children])
 
 
 def _called(name: str, arguments: Sequence[ca.SX], scope: Scope) -> ca.SX:
     if name not in scope.functions:
-        raise NotExpressible(f"the function '{name}', which is not defined")
+        raise UnsupportedSbmlFormula(f"the function '{name}', which is not defined")
     definition = scope.functions[name]
     if definition.body is None:
-        raise NotExpressible(f"the function '{name}', whose definition is empty")
+        raise UnsupportedSbmlFormula(f"the function '{name}', whose definition is empty")
     if len(arguments) != len(definition.arguments):
-        raise NotExpressible(
+        raise UnsupportedSbmlFormula(
             f"the function '{name}' with {len(arguments)} arguments instead of {len(definition.arguments)}"
         )
     return expression(definition.body, scope.inside(dict(zip(definition.arguments, arguments, strict=True))))

@@ -9,8 +9,8 @@ from __future__ import annotations
 import casadi as ca
 
 from castfit.experiment.events import Event
-from castfit.formats.sbml.events import restated
-from castfit.formats.sbml.values import FollowedDelay, SbmlValues
+from castfit.formats.sbml.events import map_event
+from castfit.formats.sbml.values import TrackedDelay, SbmlValues
 from castfit.formats.sbml.waiting_events import HALF, EventLimits, places, too_many
 
 _BEFORE_OTHERS = 1e200  # a priority: what was so a time ago is so before anything that happens now
@@ -44,12 +44,12 @@ def with_late_jumps(values: SbmlValues, events: tuple[Event, ...], limits: Event
                 stored_changes, jumps = _watched(values, e, f, new_value, label, limits, is_ordered=is_ordered)
                 extra_changes |= stored_changes
                 delayed_jumps += jumps
-        current_events.append(restated(e, lambda v: v, extra_changes) if extra_changes else e)
+        current_events.append(map_event(e, lambda v: v, extra_changes) if extra_changes else e)
     return (*delayed_jumps, *current_events)
 
 
 def _watched(
-    values: SbmlValues, e: Event, f: FollowedDelay, new_value: ca.SX, label: str, limits: EventLimits, *, is_ordered: bool
+    values: SbmlValues, e: Event, f: TrackedDelay, new_value: ca.SX, label: str, limits: EventLimits, *, is_ordered: bool
 ) -> tuple[dict[str, ca.SX], list[Event]]:
     """Return the further changes of a watched event, and the events for the jumps that follow it.
 

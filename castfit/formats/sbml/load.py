@@ -10,22 +10,22 @@ from typing import Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import is_count, is_one_of, items, named, real, text
-from castfit._support.reprs import listed
-from castfit._support.status import check, suggest
+from castfit._support.arguments import is_count, is_one_of, read_sequence, read_mapping, read_real, shorten_repr
+from castfit._support.reprs import join_limited
+from castfit._support.status import raise_if_mistakes, suggest
 from castfit.experiment.events import Event
 from castfit.formats.optional import library
-from castfit.formats.sbml.classification import Role
-from castfit.formats.sbml.document import contents_of
+from castfit.formats.sbml.classification import QuantityRole
+from castfit.formats.sbml.document import parse_document
 from castfit.formats.sbml.events import events_of, with_delays
 from castfit.formats.sbml.late_jumps import with_late_jumps
 from castfit.formats.sbml.reading import document, from_antimony
 from castfit.formats.sbml.values import SbmlValues
 from castfit.formats.sbml.waiting_events import MOST_EVENTS, MOST_WAITING, EventLimits
-from castfit.model.delay import substituted
+from castfit.model.delay import substitute_symbols
 from castfit.model.expressions import holds_nan
 from castfit.model.model import Model
-from castfit.problem.imported_model import Loaded, Species, Start
+from castfit.problem.imported_model import ImportedModel, Species, ImportedStart
 
 _LARGEST_SEED = 2**32 - 1
 
@@ -37,7 +37,7 @@ def load(
     count: int | None = None,
     waiting: int | None = None,
     rng: int = 0,
-) -> Loaded:
+) -> ImportedModel:
     """Load a model from SBML.
 
     Species (as amounts or concentrations), compartments of changing size, function definitions, initial assignments,
@@ -91,7 +91,7 @@ def load_antimony(
     count: int | None = None,
     waiting: int | None = None,
     rng: int = 0,
-) -> Loaded:
+) -> ImportedModel:
     """Load a model from the text of Antimony, a language for models of reactions.
 
     Parameters
@@ -117,16 +117,16 @@ def load_antimony(
     return _built(where, document(where, from_antimony(where, source)), parameters, limits, mistakes)
 
 
-def _built(where: str, sbml_document: Any, parameters: Any, limits: EventLimits, mistakes: Iterable[str] = ()) -> Loaded:
+def _built(where: str, sbml_document: Any, parameters: Any, limits: EventLimits, mistakes: Iterable[str] = ()) -> ImportedModel:
     mistakes = list(mistakes)
-    contents = contents_of(sbml_document)
+    contents = parse_document(sbml_document)
     quantities = contents.quantities
     parameter_names = _kept(parameters, quantities, mistakes)
     values = SbmlValues(contents, frozenset(quantities if is_one_of(parameters, "all") else parameter_names), mistakes)
     mistakes += [
         f"parameters names '{n}', which changes, by {values.roles[n].value}; only constants are parameters"
         for n in parameter_names
-        if n in quantities and values.roles[n] is not Role.CONSTANT
+        if n in quantities and values.roles[n] is not QuantityRole.CONSTANT
     ]
     reactions_with_law = [n for n, r in contents.reactions.items() if r.law is not None]  # others may change nothing that varies
     expressions = {n: values.value(n) for n in (*contents.quantities, *reactions_with_law)}
@@ -136,7 +136,7 @@ def _built(where: str, sbml_document: Any, parameters: Any, limits: EventLimits,
     events = events_of(values, limits)
     tracked_delays = values.follow_delays({n for e in events for n in e.changes})
     events = with_late_jumps(values, events, limits)
-    check(where, list(dict.fromkeys(mistakes)))
+    raise_if_mistakes(where, list(dict.fromkeys(mistakes)))
     if values.assumed:
         warnings.warn(_assumption(list(dict.fromkeys(values.assumed))), UserWarning, stacklevel=2)
     lines = values.delay_lines()
@@ -175,7 +175,7 @@ def _built(where: str, sbml_document: Any, parameters: Any, limits: EventLimits,
     }
     expressions["time"] = values.time
 
-    return Loaded(
+    return ImportedModel(
         contents.name,
         model,
         {n: values.numbers[n] for n in values.parameters if n in values.numbers},
@@ -196,10 +196,10 @@ def _built(where: str, sbml_document: Any, parameters: Any, limits: EventLimits,
 
 def _kept(parameters: Any, identifiers: Iterable[str], mistakes: list[str]) -> list[str]:
     """Return the listed identifiers that are to remain parameters."""
-    requested_names = items(parameters)
+    requested_names = read_sequence(parameters)
     if requested_names is None:
         if not is_one_of(parameters, "all"):
-            mistakes.append(f"parameters is {text(parameters)}; give a list of identifiers, or 'all'")
+            mistakes.append(f"parameters is {shorten_repr(parameters)}; give a list of identifiers, or 'all'")
         return []
     names = [n for n in requested_names if isinstance(n, str)]
     mistakes += [
@@ -210,7 +210,7 @@ def _kept(parameters: Any, identifiers: Iterable[str], mistakes: list[str]) -> l
 
 def _assumption(reactions: list[str]) -> str:
     """Return a note on reactions whose stoichiometries are open in SBML level 3 and are taken to be 1."""
-    few = listed((f"'{name}'" for name in reactions), 60)
+    few = join_limited((f"'{name}'" for name in reactions), 60)
     return f"stoichiometries that the SBML file leaves open are taken to be 1, in the reactions {few}"
 
 
@@ -219,7 +219,7 @@ def put(group: Mapping[str, ca.SX], lines: Mapping[str, tuple[ca.SX, ca.SX]]) ->
     if not lines:
         return dict(group)
     old, new = ([pair[i] for pair in lines.values()] for i in (0, 1))
-    return dict(zip(group, substituted([ca.SX(e) for e in group.values()], old, new), strict=True))
+    return dict(zip(group, substitute_symbols([ca.SX(e) for e in group.values()], old, new), strict=True))
 
 
 def _symbols(events: Iterable[Event]) -> list[ca.SX]:
@@ -227,7 +227,7 @@ def _symbols(events: Iterable[Event]) -> list[ca.SX]:
     return ca.symvar(ca.SX(ca.vertcat(*(ca.SX(v) for v in values))))
 
 
-def _larger(where: str, sbml_document: Any, parameters: Any, limits: EventLimits, reason: str) -> Loaded | None:
+def _larger(where: str, sbml_document: Any, parameters: Any, limits: EventLimits, reason: str) -> ImportedModel | None:
     """Return the model in which more events may happen, or wait, whichever were too few; None where there may not."""
     larger_limits = limits.grown(waiting="waiting=" in reason)
     return None if larger_limits is None else _built(where, sbml_document, parameters, larger_limits)
@@ -237,11 +237,11 @@ def _limits(count: Any, waiting: Any, rng: Any) -> tuple[EventLimits, list[str]]
     """Read the limits of event counts and of waiting events and the seed, and collect the errors."""
     mistakes: list[str] = []
     if count is not None and not is_count(count, 1, MOST_EVENTS):
-        mistakes.append(f"count is {text(count)}; give the largest number of events, a positive integer")
+        mistakes.append(f"count is {shorten_repr(count)}; give the largest number of events, a positive integer")
     if waiting is not None and not is_count(waiting, 1, MOST_WAITING):
-        mistakes.append(f"waiting is {text(waiting)}; give the largest number of events that wait, a positive integer")
+        mistakes.append(f"waiting is {shorten_repr(waiting)}; give the largest number of events that wait, a positive integer")
     if not is_count(rng, 0, _LARGEST_SEED):
-        mistakes.append(f"rng is {text(rng)}; give a seed, an integer that is not negative")
+        mistakes.append(f"rng is {shorten_repr(rng)}; give a seed, an integer that is not negative")
     arguments = {k: v for k, v in (("count", count), ("waiting", waiting)) if v is not None}
     return EventLimits(rng=rng, fixed=frozenset(arguments), **arguments) if not mistakes else EventLimits(), mistakes
 
@@ -257,7 +257,7 @@ def _without_values(values: SbmlValues, used_expressions: ca.SX, expressions: Ma
     sizes = [n for n in unset_names if (q := values.contents.quantities.get(n)) and q.kind == "compartment"]
     unused = [n for n in unset_names if n not in sizes and not ca.depends_on(other_expressions, values.parameters[n])]
     if unused:
-        few = listed((f"'{n}'" for n in unused), 60)
+        few = join_limited((f"'{n}'" for n in unused), 60)
         warnings.warn(f"constants without a value, on which nothing depends, are left out: {few}", stacklevel=4)
     return [values.parameters.pop(n) for n in (*sizes, *unused)]
 
@@ -266,24 +266,24 @@ def _finite(expression: ca.SX) -> bool:
     return not expression.is_constant() or bool(np.isfinite(float(expression)))
 
 
-def _started(values: SbmlValues, user_values: Mapping[str, Any]) -> Start:
+def _started(values: SbmlValues, user_values: Mapping[str, Any]) -> ImportedStart:
     """Work out the initial values where some are given."""
     mistakes: list[str] = []
     read_values: dict[str, ca.SX] = {}
     quantities, roles = values.contents.quantities, values.roles
     names = dict.fromkeys((*quantities, *values.parameters))
-    for name, value in named("values", user_values, mistakes).items():
-        number = real(value)
+    for name, value in read_mapping("values", user_values, mistakes).items():
+        number = read_real(value)
         if name not in names:
             mistakes.append(f"'{name}' is not in the model: {suggest(name, names)}")
-        elif name in quantities and roles[name] in (Role.ASSIGNED, Role.ALGEBRAIC):
+        elif name in quantities and roles[name] in (QuantityRole.ASSIGNED, QuantityRole.ALGEBRAIC):
             mistakes.append(f"'{name}' follows from {roles[name].value}; it has no value of its own")
-        elif name in quantities and roles[name] is Role.CONSTANT and name not in values.parameters:
+        elif name in quantities and roles[name] is QuantityRole.CONSTANT and name not in values.parameters:
             mistakes.append(f"'{name}' is computed by the file; load with parameters=['{name}'] to give its value")
         elif isinstance(value, ca.SX) and value.numel() == 1:
             read_values[name] = value
         elif number is None or not np.isfinite(number):
-            mistakes.append(f"'{name}' is {text(value)}; give a finite number or a scalar SX expression")
+            mistakes.append(f"'{name}' is {shorten_repr(value)}; give a finite number or a scalar SX expression")
         else:
             read_values[name] = ca.SX(number)
     state_values = {n: v for n, v in read_values.items() if n not in values.parameters}
@@ -293,7 +293,7 @@ def _started(values: SbmlValues, user_values: Mapping[str, Any]) -> Start:
             mistakes.append(
                 f"'{name}' is computed from the initial value of '{sources[0]}'; load with parameters=['{name}'] for that"
             )
-    check("Loaded.start", mistakes)
+    raise_if_mistakes("Loaded.start", mistakes)
     n_mistakes = len(values.mistakes)
     start = values.start(state_values)
     initial = {values.states[n].name(): _plain(start.state(n)) for n in values.states if start.is_given(n)}
@@ -302,8 +302,8 @@ def _started(values: SbmlValues, user_values: Mapping[str, Any]) -> Start:
     initial |= {n: v for n in values.algebraic if (v := quantities[n].value) is not None and np.isfinite(v)}
     parameter_values = {n: _plain(v) for n, v in read_values.items() if n in values.parameters}
     parameter_values |= {n: _plain(start.said(n)) for n in values.parameters if n not in parameter_values and _follows(values, n)}
-    check("Loaded.start", values.mistakes[n_mistakes:])
-    return Start(initial, parameter_values)
+    raise_if_mistakes("Loaded.start", values.mistakes[n_mistakes:])
+    return ImportedStart(initial, parameter_values)
 
 
 def _follows(values: SbmlValues, name: str) -> bool:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, cast
 from xml.parsers import expat
 
-from castfit._support.arguments import text
-from castfit._support.status import check
+from castfit._support.arguments import shorten_repr
+from castfit._support.status import raise_if_mistakes
 from castfit.formats.optional import library
 
 _UNDERSTOOD = (  # submodels, which are flattened, what Level 3 Version 2 knows by itself, and pictures
@@ -35,15 +35,15 @@ def document(where: str, source: Any) -> Any:
     sbml_document = _read(where, source, libsbml)
     packages = [sbml_document.getPlugin(i).getPackageName() for i in range(sbml_document.getNumPlugins())]
     needed = [n for n in packages if n not in _UNDERSTOOD and sbml_document.getLevel() >= 3 and sbml_document.getPackageRequired(n)]
-    check(where, [f"the model needs the SBML package '{name}', which castfit does not know" for name in needed])
-    check(where, _complaints(sbml_document, libsbml))
+    raise_if_mistakes(where, [f"the model needs the SBML package '{name}', which castfit does not know" for name in needed])
+    raise_if_mistakes(where, _complaints(sbml_document, libsbml))
     if sbml_document.getModel() is None:
-        check(where, ["the file contains no model"])
+        raise_if_mistakes(where, ["the file contains no model"])
     if "comp" in packages:
         _flatten(where, sbml_document, libsbml)
     level = sbml_document.getLevel()
     if level < 3 and not sbml_document.setLevelAndVersion(3, 1, False):
-        check(where, _complaints(sbml_document, libsbml) or [f"Level {level} could not be converted to Level 3"])
+        raise_if_mistakes(where, _complaints(sbml_document, libsbml) or [f"Level {level} could not be converted to Level 3"])
     if level == 1 and any(rule.isAlgebraic() for rule in sbml_document.getModel().getListOfRules()):
         for parameter in sbml_document.getModel().getListOfParameters():
             parameter.setConstant(False)  # Level 1 does not tell which may vary
@@ -57,12 +57,12 @@ def _read(where: str, source: Any, libsbml: Any) -> Any:
     if isinstance(model_source, str) and model_source.lstrip().startswith("<"):
         return _parsed(where, model_source, libsbml)
     if not isinstance(model_source, (str, os.PathLike)):
-        check(where, [f"the model is {text(source)}; give the path of an SBML file, or its text"])
+        raise_if_mistakes(where, [f"the model is {shorten_repr(source)}; give the path of an SBML file, or its text"])
     if isinstance(model_source, str) and "\n" in model_source:
-        check(where, ["the text is no SBML, which begins with '<'; for Antimony use sbml.load_antimony"])
+        raise_if_mistakes(where, ["the text is no SBML, which begins with '<'; for Antimony use sbml.load_antimony"])
     path = Path(cast("str", model_source))
     if not path.is_file():
-        check(where, [f"there is no file '{path}'"])
+        raise_if_mistakes(where, [f"there is no file '{path}'"])
     if path.suffix in (".ant", ".antimony"):
         return _parsed(where, from_antimony(where, path.read_text(encoding="utf-8")), libsbml)
     _not_too_deep(where, path.read_bytes())
@@ -92,7 +92,7 @@ def _not_too_deep(where: str, content: bytes) -> None:
     with suppress(expat.ExpatError):  # libsbml says it in its own words
         reader.Parse(content, True)
     remedy = "give parts of formulas names, by assignment rules"
-    check(where, [f"elements are nested {deepest} deep, more than {_DEEPEST}; {remedy}"] if deepest > _DEEPEST else [])
+    raise_if_mistakes(where, [f"elements are nested {deepest} deep, more than {_DEEPEST}; {remedy}"] if deepest > _DEEPEST else [])
 
 
 def from_antimony(where: str, source: Any) -> str:
@@ -102,23 +102,23 @@ def from_antimony(where: str, source: Any) -> str:
     """
     model_text: Any = source
     if not isinstance(model_text, str) or not model_text.strip():
-        check(where, [f"the model is {text(source)}; give Antimony's text, such as 'S1 -> S2; k*S1; S1 = 10; k = 0.1'"])
+        raise_if_mistakes(where, [f"the model is {shorten_repr(source)}; give Antimony's text, such as 'S1 -> S2; k*S1; S1 = 10; k = 0.1'"])
     antimony = library("antimony", "sbml.load")
     antimony.clearPreviousLoads()
     if antimony.loadAntimonyString(model_text) < 0:
-        check(where, [f"Antimony: {' '.join(str(antimony.getLastError()).split())}"])
+        raise_if_mistakes(where, [f"Antimony: {' '.join(str(antimony.getLastError()).split())}"])
     return str(antimony.getSBMLString(antimony.getMainModuleName()))
 
 
 def _flatten(where: str, sbml_document: Any, libsbml: Any) -> None:
     """Flatten the submodels into the model."""
     _examine(where, sbml_document, libsbml)  # afterwards a replacement of what is not there would be forgotten
-    check(where, _rates_of_another_time(sbml_document))
+    raise_if_mistakes(where, _rates_of_another_time(sbml_document))
     properties = libsbml.ConversionProperties()
     properties.addOption("flatten comp", True)
     properties.addOption("performValidation", False)
     if sbml_document.convert(properties) != libsbml.LIBSBML_OPERATION_SUCCESS:
-        check(where, _complaints(sbml_document, libsbml) or ["the model's submodels could not be put together"])
+        raise_if_mistakes(where, _complaints(sbml_document, libsbml) or ["the model's submodels could not be put together"])
 
 
 def _rates_of_another_time(sbml_document: Any) -> list[str]:
@@ -149,7 +149,7 @@ def _examine(where: str, sbml_document: Any, libsbml: Any) -> None:
         sbml_document.setConsistencyChecks(getattr(libsbml, f"LIBSBML_CAT_{category}"), False)
     sbml_document.getErrorLog().clearLog()
     sbml_document.checkConsistency()
-    check(where, _complaints(sbml_document, libsbml))
+    raise_if_mistakes(where, _complaints(sbml_document, libsbml))
 
 
 def _complaints(sbml_document: Any, libsbml: Any) -> list[str]:

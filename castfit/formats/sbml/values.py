@@ -18,10 +18,10 @@ from typing import Any
 import casadi as ca
 import numpy as np
 
-from castfit.formats.sbml.classification import Role, matched, roles_of
-from castfit.formats.sbml.document import Contents, Participant, SbmlQuantity
+from castfit.formats.sbml.classification import QuantityRole, match_equations, roles_of
+from castfit.formats.sbml.document import SbmlDocument, SpeciesReference, SbmlQuantity
 from castfit.formats.sbml.fast_reactions import FastPart, partition
-from castfit.formats.sbml.formulas import NotExpressible, Scope, expression
+from castfit.formats.sbml.formulas import UnsupportedSbmlFormula, Scope, expression
 from castfit.model.delay import delay
 
 _ORDER = 40  # of delay lines where events may look at their ends, whose number of nodes must not change
@@ -38,7 +38,7 @@ class DelayedState:
 
 
 @dataclass(frozen=True)
-class FollowedDelay:
+class TrackedDelay:
     """A delayed value that is made of a state of its own, y.
 
         x(t - tau) = y + r s + c s^2 / 2,   y' = s' (x'(s) - r - c s),   s = max(t - tau, 0)
@@ -90,7 +90,7 @@ class SbmlValues(LazyValues):
     assumed : reactions with a stoichiometry that the file leaves open, which is 1 then, as in levels 1 and 2
     """
 
-    contents: Contents
+    contents: SbmlDocument
     kept: frozenset[str]
     mistakes: list[str]
     assumed: list[str] = field(default_factory=list[str])
@@ -110,7 +110,7 @@ class SbmlValues(LazyValues):
         """Values of parameters, where the file gives them."""
         self.delays: dict[int, DelayedState] = {}
         """Delayed values, by the hash of their symbols."""
-        self.followed: dict[str, FollowedDelay] = {}
+        self.followed: dict[str, TrackedDelay] = {}
         """Delayed values that have states of their own, by the names of these."""
         self._seen: set[int] = set()
         self.fast = FastPart()
@@ -127,7 +127,7 @@ class SbmlValues(LazyValues):
             if role.is_state:
                 self.states[name] = ca.SX.sym(self._state_name(name))
         for name in self.contents.quantities:
-            if self.roles[name] is Role.CONSTANT:
+            if self.roles[name] is QuantityRole.CONSTANT:
                 self.value(name)
         if self.fast.determined:
             self._equilibrate()
@@ -139,7 +139,7 @@ class SbmlValues(LazyValues):
 
     def varies(self, compartment: str) -> bool:
         """Check whether the size of a compartment varies."""
-        return self.roles.get(compartment, Role.CONSTANT) is not Role.CONSTANT
+        return self.roles.get(compartment, QuantityRole.CONSTANT) is not QuantityRole.CONSTANT
 
     def is_amount(self, name: str) -> bool:
         """Check whether a species stands for its amount in formulas. It always does in a compartment without size."""
@@ -155,7 +155,7 @@ class SbmlValues(LazyValues):
             return True
         if not self.varies(q.compartment):
             return False
-        return self.roles[name] in (Role.REACTIONS, Role.HELD)
+        return self.roles[name] in (QuantityRole.REACTIONS, QuantityRole.HELD)
 
     def _state_name(self, name: str) -> str:
         if name in self.fast.kept:
@@ -170,7 +170,7 @@ class SbmlValues(LazyValues):
                 continue
             changes = expressions.setdefault(reaction.name, {})
             for participant in reaction.participants:
-                if self.roles.get(participant.species) is Role.REACTIONS:
+                if self.roles.get(participant.species) is QuantityRole.REACTIONS:
                     factor = self.contents.quantities[participant.species].factor
                     change = participant.sign * self._stoichiometry(reaction.name, participant)
                     change = change * self.value(factor) if factor else change
@@ -184,7 +184,7 @@ class SbmlValues(LazyValues):
             self.fast = partition(expressions, numbers)
         except ValueError as error:
             self.mistakes.append(str(error))
-        self.roles.update(dict.fromkeys(self.fast.determined, Role.EQUILIBRIUM))
+        self.roles.update(dict.fromkeys(self.fast.determined, QuantityRole.EQUILIBRIUM))
 
     def _number(self, value: ca.SX) -> float:
         """Return an expression of parameters at the file's values."""
@@ -235,21 +235,21 @@ class SbmlValues(LazyValues):
             memory.clear()  # what is determined by the rules was still a constant
         self._taken = saved_names
         needs = [[n for n in undetermined if ca.depends_on(residual, symbols[n])] for residual in trial_residuals]
-        matches = matched(needs)
+        matches = match_equations(needs)
         self.mistakes += [
             "an algebraic rule determines nothing: all quantities in it are determined otherwise"
             for n in matches
             if n is None
         ]
         determined_names = [n for n in matches if n is not None]
-        self.roles.update(dict.fromkeys(determined_names, Role.ALGEBRAIC))
+        self.roles.update(dict.fromkeys(determined_names, QuantityRole.ALGEBRAIC))
         self._chosen = dict(
             zip(determined_names, (t for t, n in zip(self.contents.algebraic, matches, strict=True) if n), strict=True)
         )
 
     def _solve(self) -> None:
         """Work out what algebraic rules determine."""
-        determined_names = [n for n, role in self.roles.items() if role is Role.ALGEBRAIC]
+        determined_names = [n for n, role in self.roles.items() if role is QuantityRole.ALGEBRAIC]
         if not determined_names:
             return
         unknowns = {n: ca.SX.sym(n) for n in determined_names}
@@ -288,9 +288,9 @@ class SbmlValues(LazyValues):
             self.mistakes.append(f"a formula contains '{name}', which is defined nowhere")
             return ca.SX(0)
         q, role = contents.quantities[name], self.roles[name]
-        if role is Role.ASSIGNED:
+        if role is QuantityRole.ASSIGNED:
             return self.formula(f"the assignment rule of '{name}'", contents.assigned[name])
-        if role is Role.ALGEBRAIC:
+        if role is QuantityRole.ALGEBRAIC:
             self._solve()
             return self._known[name]
         if role.is_state:
@@ -358,7 +358,7 @@ class SbmlValues(LazyValues):
         """Return a formula, at any time or in another scope; `label` it is, in words."""
         try:
             return expression(tree, scope or self.scope)
-        except NotExpressible as error:
+        except UnsupportedSbmlFormula as error:
             self.mistakes.append(f"{label} contains {error}")
             return ca.SX(0)
 
@@ -410,20 +410,20 @@ class SbmlValues(LazyValues):
         if lag.is_zero() or not ca.depends_on(current_value, ca.vertcat(self.time, self.varying)):
             return current_value
         if ca.depends_on(lag, self.varying):
-            raise NotExpressible("a delay that depends on states")
+            raise UnsupportedSbmlFormula("a delay that depends on states")
         if lag.is_constant() and not 0.0 < float(lag) < np.inf:
-            raise NotExpressible(f"a delay of {float(lag):g}")
+            raise UnsupportedSbmlFormula(f"a delay of {float(lag):g}")
         name_by_hash = {hash(s): n for n, s in self.states.items()}
         old, new = [self.time], [self.time - lag]
         for symbol in ca.symvar(current_value):
             inner_delay = self.delays.get(hash(symbol))
             name = name_by_hash.get(hash(symbol), "" if inner_delay is None else inner_delay.state)
             if any(ca.is_equal(symbol, z) for z in self.algebraic.values()):
-                raise NotExpressible("a delayed value that follows from a nonlinear algebraic equation")
+                raise UnsupportedSbmlFormula("a delayed value that follows from a nonlinear algebraic equation")
             if not name:
                 continue
             if inner_delay is not None and (self._moves(lag) or self._moves(inner_delay.tau)):
-                raise NotExpressible("a delay that changes in time, of a delayed value")
+                raise UnsupportedSbmlFormula("a delay that changes in time, of a delayed value")
             old.append(symbol)
             new.append(self._past(name, symbol, lag))
         return ca.substitute([current_value], [ca.vertcat(*old)], [ca.vertcat(*new)])[0]
@@ -441,7 +441,7 @@ class SbmlValues(LazyValues):
             self.delays[hash(delayed_state.symbol)] = delayed_state
         return delayed_state.symbol
 
-    def follow_delays(self, jumping_states: Collection[str]) -> dict[str, FollowedDelay]:
+    def follow_delays(self, jumping_states: Collection[str]) -> dict[str, TrackedDelay]:
         """Return the delayed values that are states of their own, by name.
 
         What a state depends on is followed along s = t - tau as well, which ends where nothing feeds back by delays:
@@ -479,15 +479,15 @@ class SbmlValues(LazyValues):
                             old.append(symbol)
                             past_symbols.append(self._past(inner_delay.state, self.states[inner_delay.state], tau + self._whole(inner_delay)))
                         elif ca.depends_on(symbol, self.varying):
-                            raise NotExpressible("a delay that changes in time, of what delays or equations determine")
-                except NotExpressible as error:
+                            raise UnsupportedSbmlFormula("a delay that changes in time, of what delays or equations determine")
+                except UnsupportedSbmlFormula as error:
                     self.mistakes.append(f"what '{d.state}' depends on contains {error}")
                 r, c = self._beginning(d.state)
                 rate = ca.substitute([rate], [ca.vertcat(*old)], [ca.vertcat(*past_symbols)])[0]
                 rate = ca.if_else(s > 0, (rate - r - c * s) * ca.jacobian(s, self.time), 0)
                 name = _free_name(f"delayed {d.state}", self._taken, ())
                 initial_expansion = ca.if_else(s > 0, r * s + c * s**2 / 2, 0)
-                self.followed[name] = FollowedDelay(d, ca.SX.sym(name), tau, rate, initial_expansion)
+                self.followed[name] = TrackedDelay(d, ca.SX.sym(name), tau, rate, initial_expansion)
         return self.followed
 
     def _whole(self, d: DelayedState) -> ca.SX:
@@ -570,9 +570,9 @@ class SbmlValues(LazyValues):
 
     def _rated(self, name: str) -> ca.SX:
         role = self.roles[name]
-        if role is Role.HELD:
+        if role is QuantityRole.HELD:
             return ca.SX(0)
-        if role is Role.RATE:
+        if role is QuantityRole.RATE:
             return self.formula(f"the rate rule of '{name}'", self.contents.rates[name])
         flow = self._flow(name)
         if name in self.fast.kept:
@@ -588,15 +588,15 @@ class SbmlValues(LazyValues):
         return flow * self.value(factor) if factor else flow
 
     @cached_property
-    def _parts(self) -> dict[str, list[tuple[str, Participant]]]:
+    def _parts(self) -> dict[str, list[tuple[str, SpeciesReference]]]:
         """In which reactions each species takes part."""
-        participations: dict[str, list[tuple[str, Participant]]] = {}
+        participations: dict[str, list[tuple[str, SpeciesReference]]] = {}
         for reaction in self.contents.reactions.values():
             for participant in () if reaction.fast else reaction.participants:
                 participations.setdefault(participant.species, []).append((reaction.name, participant))
         return participations
 
-    def _stoichiometry(self, reaction: str, participant: Participant) -> ca.SX:
+    def _stoichiometry(self, reaction: str, participant: SpeciesReference) -> ca.SX:
         if participant.reference:
             return self.value(participant.reference)
         if participant.stoichiometry is None:
@@ -642,9 +642,9 @@ class StartValues(LazyValues):
         if name not in contents.quantities:
             return values.value(name)
         role, override = values.roles[name], self.overrides.get(name)
-        if role is Role.CONSTANT and values.is_parameter(name):
+        if role is QuantityRole.CONSTANT and values.is_parameter(name):
             return values.value(name)
-        if role in (Role.ASSIGNED, Role.ALGEBRAIC):
+        if role in (QuantityRole.ASSIGNED, QuantityRole.ALGEBRAIC):
             return self.at_start(values.value(name))
         return self.said(name) if override is None else override
 
@@ -655,7 +655,7 @@ class StartValues(LazyValues):
         if name in contents.initial:
             try:
                 return expression(contents.initial[name], self.scope)
-            except NotExpressible as error:
+            except UnsupportedSbmlFormula as error:
                 values.mistakes.append(f"the initial assignment of '{name}' contains {error}")
                 return ca.SX(0)
         if q.value is None or np.isnan(q.value):

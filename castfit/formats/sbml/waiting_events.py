@@ -24,8 +24,8 @@ import casadi as ca
 import numpy as np
 
 from castfit.experiment.events import Event
-from castfit.formats.sbml.classification import Role
-from castfit.formats.sbml.document import Happening
+from castfit.formats.sbml.classification import QuantityRole
+from castfit.formats.sbml.document import SbmlEvent
 from castfit.formats.sbml.values import SbmlValues
 from castfit.model.comparisons import Comparisons, is_condition
 
@@ -62,14 +62,14 @@ Changes = Callable[[Mapping[str, ca.SX]], dict[ca.SX, ca.SX]]
 class WatchedEvent:
     """An event whose trigger is watched, with the new values by name; `changes` makes those of states."""
 
-    said: Happening
+    said: SbmlEvent
     trigger: ca.SX
     new: Mapping[str, ca.SX]
     changes: Changes
 
 
 @dataclass(frozen=True)
-class Places:
+class EventQueueSlots:
     """Slots for waiting events of one kind: occupancy of each slot, and its stored values by name.
 
     `beyond` is 1 once none was free.
@@ -91,17 +91,17 @@ class Places:
         return changes | {self.beyond: ca.if_else(is_full, 1, self.beyond)}
 
 
-def places(values: SbmlValues, name: str, count: int, labels: Sequence[str]) -> Places:
+def places(values: SbmlValues, name: str, count: int, labels: Sequence[str]) -> EventQueueSlots:
     """Create the slots for waiting events, with the `labels` values of each by name; all slots are states."""
     numbers = range(1, count + 1)
-    return Places(
+    return EventQueueSlots(
         [values.memory(f"{name} waits, {i}") for i in numbers],
         {label: [values.memory(f"{name} {label}, {i}") for i in numbers] for label in labels},
         values.memory(f"{name} too many"),
     )
 
 
-def too_many(slots: Places, name: str) -> Event:
+def too_many(slots: EventQueueSlots, name: str) -> Event:
     """Return the failure that no place was free."""
     message = f"more than {len(slots.waits)} of {name} wait at once; load with a larger waiting="
     return Event(when=slots.beyond > HALF, changes={slots.beyond: 0}, count=1, forbidden=message)
@@ -109,11 +109,11 @@ def too_many(slots: Places, name: str) -> Event:
 
 def watched_events(values: SbmlValues, events: Sequence[WatchedEvent], limits: EventLimits) -> tuple[Event, ...]:
     """Convert a file's events to castfit's events, all of them watched."""
-    return tuple(castfit_event for event in events for castfit_event in _Watch(values, event, events, limits).events())
+    return tuple(castfit_event for event in events for castfit_event in _TriggerState(values, event, events, limits).events())
 
 
 @dataclass(frozen=True)
-class _Watch:
+class _TriggerState:
     values: SbmlValues
     event: WatchedEvent
     every: Sequence[WatchedEvent]
@@ -171,7 +171,7 @@ class _Watch:
         Data are taken at times that a clock names: where time alone passes something, that decides.
         """
         values, parts = self.values, Comparisons.of(self._trigger)
-        constant_names = {s.name() for n, s in values.states.items() if values.roles[n] is Role.HELD}
+        constant_names = {s.name() for n, s in values.states.items() if values.roles[n] is QuantityRole.HELD}
         constant_names |= {s.name() for s in values.memories.values()}
         variables = ca.vertcat(*(s for s in ca.vertsplit(values.varying) if s.name() not in constant_names))
         clock_results, other_results = set[bool | None](), set[bool | None]()

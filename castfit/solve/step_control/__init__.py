@@ -1,7 +1,7 @@
 """Step controls: how far to go along a Gauss-Newton direction, each in its own file behind `StepControl.advance`."""
 
-from castfit.solve.step_control.box import Box
-from castfit.solve.step_control.common import Advance, LineSearch, StepControl
+from castfit.solve.step_control.box import TrustRegion
+from castfit.solve.step_control.common import StepOutcome, LineSearch, StepControl
 from castfit.solve.step_control.exact_penalty import ExactPenalty
 from castfit.solve.step_control.hemker import Hemker
 from castfit.solve.step_control.levenberg_marquardt import LevenbergMarquardt
@@ -12,13 +12,13 @@ STEP_CONTROLS: dict[str, type[StepControl]] = {
     "exact_penalty": ExactPenalty,
     "levenberg_marquardt": LevenbergMarquardt,
     "hemker": Hemker,
-    "box": Box,
+    "box": TrustRegion,
 }
 
 __all__ = [
     "STEP_CONTROLS",
-    "Advance",
-    "Box",
+    "StepOutcome",
+    "TrustRegion",
     "ExactPenalty",
     "Hemker",
     "LevenbergMarquardt",

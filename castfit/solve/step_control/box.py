@@ -15,13 +15,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from castfit._support.records import dataclass
-from castfit.solve.step_control.common import Advance, LineSearch, StepControl
+from castfit.solve.step_control.common import StepOutcome, LineSearch, StepControl
 from castfit.solve.step_control.exact_penalty import INTEGRATION_NOISE, penalty
 from castfit.solve.subproblem import LocalProblem, Step
 
 
 @dataclass(frozen=True)
-class Box(StepControl):
+class TrustRegion(StepControl):
     """Half the width of the box, in units of the search, follows the ratio of real to promised decrease.
 
     first, most, least : width at the start, at most, and at which the search gives up;  memory : accepted costs of
@@ -52,7 +52,7 @@ class Box(StepControl):
         """Return the radius: costs are not compared with those of another accuracy."""
         return {name: value for name, value in memory.items() if name == "radius"}
 
-    def advance(self, search: LineSearch) -> Advance:
+    def advance(self, search: LineSearch) -> StepOutcome:
         """Shrink the trust region until the cost falls by a fraction of the predicted decrease."""
         merit = penalty(search, margin=2.0)
         current_merit = merit(search.at)
@@ -66,7 +66,7 @@ class Box(StepControl):
         if current_merit < lowest_merit - self.progress * squares:
             lowest_merit, n_stagnant = current_merit, 0.0
         elif n_stagnant >= self.patience:
-            return Advance(None, 0.0)
+            return StepOutcome(None, 0.0)
         Delta = search.memory.get("radius", self.first)
         while Delta > self.least:
             step = search.local.within(Delta)
@@ -81,9 +81,9 @@ class Box(StepControl):
                 memory = {f"cost {i}": cost for i, cost in enumerate(recent_merits)}
                 memory |= {name: 1.0 for name in search.memory if name == "back"}
                 memory |= {"radius": min(Delta * radius_factor, self.most), "lowest": lowest_merit, "since": n_stagnant + 1.0}
-                return Advance(trial, min(Delta, 1.0), memory, {"level": value, "radius": Delta})
+                return StepOutcome(trial, min(Delta, 1.0), memory, {"level": value, "radius": Delta})
             Delta *= self.refused
-        return Advance(None, 0.0)
+        return StepOutcome(None, 0.0)
 
 
 def _remembered(memory: Mapping[str, float]) -> list[float]:

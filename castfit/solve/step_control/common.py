@@ -16,7 +16,7 @@ from castfit.solve.staged import Evaluation, Layout, gaps
 from castfit.solve.subproblem import LocalProblem, Step
 
 if TYPE_CHECKING:
-    from castfit.solve.solution import Ledger
+    from castfit.solve.solution import CountingProblem
     from castfit.solve.staged import Array, Index
 
 
@@ -29,7 +29,7 @@ class LineSearch:
     memory : what the step control remembered from the last iteration
     """
 
-    ledger: Ledger
+    ledger: CountingProblem
     local: LocalProblem
     step: Step
     at: Evaluation
@@ -65,7 +65,7 @@ class LineSearch:
 
 
 @dataclass(frozen=True)
-class Advance:
+class StepOutcome:
     """Result of a step control: the new point, None if every trial failed.
 
     The damping factor; the memory for the next step.
@@ -96,7 +96,7 @@ class StepControl(ABC):
         return local.direction()
 
     @abstractmethod
-    def advance(self, search: LineSearch) -> Advance:
+    def advance(self, search: LineSearch) -> StepOutcome:
         """Choose the next point."""
 
     def carried(self, memory: Mapping[str, float]) -> Mapping[str, float]:

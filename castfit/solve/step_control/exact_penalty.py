@@ -16,7 +16,7 @@ import numpy as np
 
 from castfit._support.records import dataclass
 from castfit.solve.condensing import multipliers
-from castfit.solve.step_control.common import Advance, LineSearch, StepControl, violation, violation_units
+from castfit.solve.step_control.common import StepOutcome, LineSearch, StepControl, violation, violation_units
 
 if TYPE_CHECKING:
     from castfit.solve.staged import Array, Evaluation
@@ -39,7 +39,7 @@ class ExactPenalty(StepControl):
     shortest: float = 1e-6
     margin: float = 2.0
 
-    def advance(self, search: LineSearch) -> Advance:
+    def advance(self, search: LineSearch) -> StepOutcome:
         """Halve the step until the penalty function falls."""
         merit = penalty(search, margin=self.margin)
         current_merit = merit(search.at)
@@ -51,9 +51,9 @@ class ExactPenalty(StepControl):
             trial = search.trial(factor * search.step.dv)
             value = merit(trial)
             if value <= current_merit - self.armijo * factor * predicted_decrease or (predicted_decrease <= noise and value <= current_merit + noise):
-                return Advance(trial, factor, {}, {"level": value})
+                return StepOutcome(trial, factor, {}, {"level": value})
             factor *= 0.5
-        return Advance(None, factor)
+        return StepOutcome(None, factor)
 
 
 def penalty(search: LineSearch, *, margin: float) -> Callable[[Evaluation], float]:

@@ -13,7 +13,7 @@ import numpy as np
 from castfit._support.records import dataclass
 from castfit.solve.condensing import expand
 from castfit.solve.staged import half_square_in_units
-from castfit.solve.step_control.common import Advance, LineSearch, StepControl
+from castfit.solve.step_control.common import StepOutcome, LineSearch, StepControl
 
 if TYPE_CHECKING:
     from castfit.solve.staged import Array, Layout
@@ -25,24 +25,24 @@ class Hemker(StepControl):
 
     shortest: float = 1e-10
 
-    def advance(self, search: LineSearch) -> Advance:
+    def advance(self, search: LineSearch) -> StepOutcome:
         """Try the Gauss-Newton step, then steepest descent, then shorter ones."""
         current_cost = search.at.cost
         S = search.at.half_square
         trial = search.trial(search.step.dv)
         # A converged step changes nothing: equality must be accepted.
         if trial.cost <= current_cost:
-            return Advance(trial, 1.0, {}, {"level": trial.cost})
+            return StepOutcome(trial, 1.0, {}, {"level": trial.cost})
         steepest = _steepest_descent(search)
         factor = 1.0
         while factor >= self.shortest:
             trial = search.trial(factor * steepest)
             if trial.cost <= current_cost:
-                return Advance(trial, factor, {}, {"level": trial.cost})
+                return StepOutcome(trial, factor, {}, {"level": trial.cost})
             # S' may be huge: the factor S/(S + S') then shortens by orders of magnitude at once, but never to nothing.
             trial_square = max(half_square_in_units(search.ledger.staged.layout, trial, search.at.sigma), 0.0)
             factor *= max(S / (S + trial_square), 1e-3) if np.isfinite(trial_square) else 0.1
-        return Advance(None, factor)
+        return StepOutcome(None, factor)
 
     def mistakes(self, layout: Layout) -> list[str]:
         """Return a message if the problem has continuity conditions or finite path limits."""

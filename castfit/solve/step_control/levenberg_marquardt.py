@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from castfit._support.records import dataclass
-from castfit.solve.step_control.common import Advance, LineSearch, StepControl
+from castfit.solve.step_control.common import StepOutcome, LineSearch, StepControl
 from castfit.solve.step_control.exact_penalty import INTEGRATION_NOISE, penalty
 
 
@@ -28,7 +28,7 @@ class LevenbergMarquardt(StepControl):
     armijo: float = 1e-4
     margin: float = 2.0
 
-    def advance(self, search: LineSearch) -> Advance:
+    def advance(self, search: LineSearch) -> StepOutcome:
         """Raise mu until the penalty function falls as predicted."""
         mu, growth = search.memory.get("mu", self.first), 2.0
         merit = penalty(search, margin=self.margin)
@@ -43,7 +43,7 @@ class LevenbergMarquardt(StepControl):
             gain = (current_merit - value) / predicted_decrease if predicted_decrease > 0 else 0.0
             if gain > self.armijo or (predicted_decrease <= noise and value <= current_merit + noise):
                 shrink = max(1.0 / 3.0, 1.0 - (2.0 * min(max(gain, 0.0), 1.0) - 1.0) ** 3)
-                return Advance(trial, 1.0 / (1.0 + mu), {"mu": max(mu * shrink, 1e-15)}, {"level": value, "mu": mu})
+                return StepOutcome(trial, 1.0 / (1.0 + mu), {"mu": max(mu * shrink, 1e-15)}, {"level": value, "mu": mu})
             mu *= growth
             growth *= 2.0
-        return Advance(None, 0.0)
+        return StepOutcome(None, 0.0)

@@ -13,9 +13,9 @@ from __future__ import annotations
 import numpy as np
 
 from castfit._support.records import dataclass
-from castfit.solve.step_control.common import Advance, LineSearch, StepControl
+from castfit.solve.step_control.common import StepOutcome, LineSearch, StepControl
 
-_SHORTEST = 1e-5  # shorter steps are tried only to escape points that cannot be integrated
+_MIN_DAMPING = 1e-5  # shorter steps are tried only to escape points that cannot be integrated
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class NaturalLevel(StepControl):
     tau: float = 0.5
     tau_min: float = 0.01
 
-    def advance(self, search: LineSearch) -> Advance:
+    def advance(self, search: LineSearch) -> StepOutcome:
         """Predict the damping from the last curvature, correct it from the present one."""
         dv = search.step.dv
         length = search.norm(dv)
         if length == 0.0:  # theta and nodes stay; inner variables may not
             trial = search.trial(dv)
-            return Advance(trial if trial.ok else None, 1.0, search.memory, {"level": 0.0})
+            return StepOutcome(trial if trial.ok else None, 1.0, search.memory, {"level": 0.0})
         omega = search.memory.get("omega")
         # Without a curvature from before the full step is tried first: the corrector shortens it at once if need be.
         factor = 1.0 if omega is None else self._predicted(self.eta_0 / max(omega * length, 1e-300))
@@ -48,14 +48,14 @@ class NaturalLevel(StepControl):
             # A step as long as its square underflows moves nothing; a norm that overflows is no measure.
             if simplified_step is None or not np.isfinite(size) or not 0.0 < (factor * length) ** 2 < np.inf:
                 factor *= 0.5 if factor > self.tau_min else 0.1
-                if factor < _SHORTEST:
-                    return Advance(None, factor)
+                if factor < _MIN_DAMPING:
+                    return StepOutcome(None, factor)
                 continue
             omega = 2 * size / (factor * length) ** 2  # Eq. 19
             if omega * length * factor <= self.eta_2 or factor <= self.tau_min:
                 report = {"level": search.norm(simplified_step.dv) ** 2, "omega": omega}
                 promise = simplified_step.decrease if factor == 1.0 else np.inf
-                return Advance(trial, factor, {"omega": omega}, report, promise)
+                return StepOutcome(trial, factor, {"omega": omega}, report, promise)
             # A jump back to 1, as step 2 of the paper's algorithm has it, could repeat what was just refused.
             factor = max(self.eta_0 / (omega * length), self.tau_min)  # Eq. 21
 

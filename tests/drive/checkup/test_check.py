@@ -11,7 +11,7 @@ import pytest
 
 import castfit as cf
 from castfit import problems
-from castfit._support.time_limit import look
+from castfit._support.time_limit import check_deadline
 from castfit.drive.checkup import check
 from tests.builders import refused
 from tests.drive.chores import QUICK, STRAIGHT
@@ -195,7 +195,7 @@ def test_a_check_is_cut_off_where_the_time_is_over(monkeypatch, clock):
 
     def endless(patient):
         while True:
-            look()
+            check_deadline()
 
     result = healthy().result
     monkeypatch.setattr(check, "EXAMINATIONS", (("endless", 1.0, endless), ("after", 0.5, endless)))
@@ -209,7 +209,7 @@ def test_a_check_is_cut_off_where_the_time_is_over(monkeypatch, clock):
 def test_an_interrupt_ends_all_checks(monkeypatch):
     def pressed(patient):
         signal.raise_signal(signal.SIGINT)
-        look()
+        check_deadline()
 
     examined = healthy().result
     monkeypatch.setattr(check, "EXAMINATIONS", (("pressed", 1.0, pressed),))

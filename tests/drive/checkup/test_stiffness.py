@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 import castfit as cf
 from castfit import problems
-from castfit.integrate.esdirk_binding import obstacle
+from castfit.integrate.esdirk_binding import missing_integrator_reason
 from tests.builders import decay_problem, refused
 
 TIMES = np.linspace(0, 10, 21)
 
 
 def usual(without_a_compiler):
-    return without_a_compiler if obstacle() else "esdirk"
+    return without_a_compiler if missing_integrator_reason() else "esdirk"
 
 
 def linear(matrix) -> cf.Model:

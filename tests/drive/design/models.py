@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 
 import castfit as cf
-from castfit.drive.design.interior_point import Offers
+from castfit.drive.design.interior_point import CandidatePool
 
 
 def offers(J, budget=1.0, *, M0=None, u=None, cost=None):
@@ -16,7 +16,7 @@ def offers(J, budget=1.0, *, M0=None, u=None, cost=None):
     prior_information = np.zeros((n, n)) if M0 is None else M0
     A = np.ones((1, N)) if cost is None else np.asarray(cost, dtype=float)[None]
     limit = np.full(N, np.inf) if u is None else u
-    return Offers(J[None], prior_information[None], A, np.array([float(budget)]), limit, np.zeros(N))
+    return CandidatePool(J[None], prior_information[None], A, np.array([float(budget)]), limit, np.zeros(N))
 
 
 @cache

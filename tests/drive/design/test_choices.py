@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import castfit as cf
-from castfit.drive.design.best_choices import ChoiceSearch, TrustedSearch, path_constraints
-from castfit.drive.design.choices import choices_of
+from castfit.drive.design.best_choices import ChoiceSearch, VerifiedChoiceSearch, path_constraints
+from castfit.drive.design.choices import candidate_choices
 from castfit.drive.design.criteria import DCriterion
 from castfit.drive.design.interior_point import DesignGoal
-from castfit.drive.design.knowledge import knowledge
-from castfit.drive.design.purchases import purchases
+from castfit.drive.design.knowledge import build_design_information
+from castfit.drive.design.purchases import build_selection
 from tests.drive.design.models import box_lucas
 
 gut, blood, ka, ke, F, V, u, b = cf.symbols("gut blood ka ke F V u b")
@@ -33,9 +33,9 @@ def drug(sigma=0.1, noise=None, **options):
 
 def searched(problem, *candidates, steps=200, constraints=None, **options):
     mistakes = []
-    choices = choices_of(candidates, mistakes)
-    information = knowledge(problem, candidates, mistakes, samples=5, choice_values={c.name: c.middle for c in choices})
-    bought = purchases(information, 4, 0.0, None, mistakes)
+    choices = candidate_choices(candidates, mistakes)
+    information = build_design_information(problem, candidates, mistakes, samples=5, choice_values={c.name: c.middle for c in choices})
+    bought = build_selection(information, 4, 0.0, None, mistakes)
     rules = path_constraints(constraints, information, choices, mistakes)
     assert not mistakes
     n = len(information.names)
@@ -299,11 +299,11 @@ def yeast(fed):
 
 def test_a_search_takes_as_many_steps_as_its_end_needs():
     search = searched(*yeast(cf.choose(5, 45, pieces=2)), steps=60)
-    trusted = TrustedSearch(search, lambda z: (search.known, select_candidates(z)), bool)
+    trusted = VerifiedChoiceSearch(search, lambda z: (search.known, select_candidates(z)), bool)
 
     def select_candidates(z):
-        information = knowledge(search.known.problem, search.said, [], samples=1, choice_values=search.numbers(z))
-        return purchases(information, 4, 0.0, None, [])
+        information = build_design_information(search.known.problem, search.said, [], samples=1, choice_values=search.numbers(z))
+        return build_selection(information, 4, 0.0, None, [])
 
     _, z = trusted.local(np.full(2, 0.5))
     assert trusted.search.steps > 60

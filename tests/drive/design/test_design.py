@@ -8,7 +8,7 @@ from scipy.optimize import least_squares
 from scipy.stats import norm
 
 import castfit as cf
-from castfit.drive.design.knowledge import seen
+from castfit.drive.design.knowledge import censoring_share
 from tests.drive.design.models import box_lucas, decay, fitted
 
 GRID = np.linspace(0.1, 20, 200)
@@ -464,7 +464,7 @@ def test_the_share_that_limits_leave_is_the_mean_square_of_the_score(noise, mu):
     inside = np.trapezoid(z**2 * norm.pdf(z), z) if z[-1] > z[0] else 0.0
     z_limits = [((low - axis(mu)) / s), ((axis(mu) - high) / s)]
     score = inside + sum(norm.pdf(limit) ** 2 / norm.cdf(limit) for limit in z_limits if np.isfinite(limit))
-    assert seen(noise, np.array([mu]), np.array([s]))[0] == pytest.approx(score, abs=1e-6)
+    assert censoring_share(noise, np.array([mu]), np.array([s]))[0] == pytest.approx(score, abs=1e-6)
 
 
 def test_errors_that_depend_on_each_other_are_refused():

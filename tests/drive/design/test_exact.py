@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from castfit.drive.design.criteria import ACriterion, DCriterion, ECriterion
-from castfit.drive.design.exact import Positions, exact, merged, rounded_weights
-from castfit.drive.design.interior_point import DesignGoal, relaxed
+from castfit.drive.design.exact import CandidatePositions, exact_design, merge_adjacent_weights, rounded_weights
+from castfit.drive.design.interior_point import DesignGoal, relaxed_design
 from tests.drive.design.models import offers
 
 
 def apart(N):
-    return Positions(np.arange(N), np.arange(N), np.zeros(N), np.zeros(N))
+    return CandidatePositions(np.arange(N), np.arange(N), np.zeros(N), np.zeros(N))
 
 
 def best_of_all(goal, pool, N, budget, cost):
@@ -37,8 +37,8 @@ def test_brute_force_confirms_the_stated_efficiency(seed):
     pool = offers(rng.standard_normal((N, 1, n)), budget, M0=M0, cost=cost, u=np.full(N, 3.0))
     for criterion in (DCriterion(n), ACriterion(np.eye(n)), ECriterion(n)):
         goal = DesignGoal(criterion)
-        weights = relaxed(goal, pool)
-        counts = exact(goal, pool, apart(N), weights.w, rng=rng)
+        weights = relaxed_design(goal, pool)
+        counts = exact_design(goal, pool, apart(N), weights.w, rng=rng)
         value = float(goal.values(pool.information(counts)))
         best = best_of_all(goal, pool, N, budget, cost)
         assert pool.fits(counts)
@@ -55,16 +55,16 @@ def test_efficient_rounding_by_hand():
 
 
 def test_neighbours_are_merged_at_their_mean():
-    positions = Positions(np.zeros(6, int), np.zeros(6, int), np.arange(6.0), np.zeros(6))
-    np.testing.assert_array_equal(merged(np.array([0, 1.0, 1.0, 0, 0, 0.5]), positions)[[1, 2, 5]], [2.0, 0.0, 0.5])
+    positions = CandidatePositions(np.zeros(6, int), np.zeros(6, int), np.arange(6.0), np.zeros(6))
+    np.testing.assert_array_equal(merge_adjacent_weights(np.array([0, 1.0, 1.0, 0, 0, 0.5]), positions)[[1, 2, 5]], [2.0, 0.0, 0.5])
 
 
 def test_spacing_holds():
     times = np.linspace(0, 1, 21)
     J = np.stack([np.ones(21), times], -1)[:, None]
-    positions = Positions(np.zeros(21, int), np.zeros(21, int), times, np.full(21, 0.2))
+    positions = CandidatePositions(np.zeros(21, int), np.zeros(21, int), times, np.full(21, 0.2))
     pool = offers(J, 4, u=np.ones(21))
-    counts = exact(DesignGoal(DCriterion(2)), pool, positions, np.full(21, 4 / 21), rng=np.random.default_rng(0))
+    counts = exact_design(DesignGoal(DCriterion(2)), pool, positions, np.full(21, 4 / 21), rng=np.random.default_rng(0))
     used = times[counts > 0]
     assert used.size == 4
     assert np.diff(used).min() >= 0.2 - 1e-9

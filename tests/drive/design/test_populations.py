@@ -74,7 +74,7 @@ def test_better_times_for_warfarin():
     assert (determinant(design) / 1.143859e24) ** (1 / 8) > 1.18  # subjects that PopED's first schedule needs more
     assert design.efficiency > 0.9999
     names, _, worth = zip(
-        *populations.worth_of_times(design.known, design.bought, design.goal, design.relaxed, design.counts),
+        *populations.schedule_time_gains(design.known, design.bought, design.goal, design.relaxed, design.counts),
         strict=True,
     )
     assert set(names) == {n for n in design.known.labels if "#" not in n}

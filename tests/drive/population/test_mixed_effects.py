@@ -13,13 +13,13 @@ from scipy.stats import multivariate_normal, norm
 
 import castfit as cf
 from castfit.drive.population.batched import BatchedCohort
-from castfit.drive.population.compiled import ask
+from castfit.drive.population.compiled import compile_population
 from castfit.drive.population.covariance import Covariance
-from castfit.drive.population.distributed import cohort_of
+from castfit.drive.population.distributed import build_cohort
 from castfit.drive.population.laplace import LaplaceApproximation
 from castfit.drive.population.likelihoods import SimulatedCohort
 from castfit.integrate.distributed import lanes_divided
-from castfit.integrate.esdirk_binding import obstacle
+from castfit.integrate.esdirk_binding import missing_integrator_reason
 
 
 def levels(values, **options):
@@ -109,7 +109,7 @@ def test_laplace_is_near_the_integral():
     rng = np.random.default_rng(5)
     model, animals, parameters = decays(6, rng)
     problem = cf.Problem(model, animals, parameters=parameters)
-    question = ask(problem, cf.Population({"k": cf.Individual(omega=0.4)}))
+    question = compile_population(problem, cf.Population({"k": cf.Individual(omega=0.4)}))
     laplace = LaplaceApproximation(question, SimulatedCohort(question, cf.IntegratorOptions()))
     y = np.array([np.log(0.3), np.log(0.2), np.log(0.4)])
     evaluation = laplace.value(y, question.means(y)[0])
@@ -152,7 +152,7 @@ def test_gradients_are_exact(case):
             {"k": cf.Individual(), "dose": cf.Individual(dose_pop, omega=1.0, distribution="normal")},
             parameters={"dose_pop": prior},
         )
-    question = ask(cf.Problem(model, animals, parameters=parameters), population)
+    question = compile_population(cf.Problem(model, animals, parameters=parameters), population)
     laplace = LaplaceApproximation(question, SimulatedCohort(question, cf.IntegratorOptions()))
     y = question.guess + 0.1 * rng.standard_normal(question.n_y)
     evaluation = laplace.value(y, question.means(y)[0])
@@ -407,17 +407,17 @@ def mixed_cohort(rng):
     shared_parameters = {"V": cf.Parameter(3.0, scale="log"), "a": cf.Parameter(0.05, lower=0), "b": 0.1}
     problem = cf.Problem(model, [one(i) for i in range(7)], parameters={**local_parameters, **shared_parameters})
     population = cf.Population({"ka": cf.Individual(), "k": cf.Individual(distribution="normal", omega=0.1)})
-    return ask(problem, population)
+    return compile_population(problem, population)
 
 
 @pytest.mark.parametrize("method", ["cvodes", "esdirk"])
 def test_blocks_of_individuals_cost_what_each_does_alone(method):
-    if method == "esdirk" and obstacle():
-        pytest.skip(obstacle())
+    if method == "esdirk" and missing_integrator_reason():
+        pytest.skip(missing_integrator_reason())
     rng = np.random.default_rng(0)
     question = mixed_cohort(rng)
     options = cf.IntegratorOptions(method=method)
-    single_cohort, joint_cohort = SimulatedCohort(question, options), cohort_of(question, options)
+    single_cohort, joint_cohort = SimulatedCohort(question, options), build_cohort(question, options)
     assert not isinstance(joint_cohort, BatchedCohort)  # one has a second dose
     phi = question.problem.guess[question.places] + 0.1 * rng.standard_normal((7, 2))
     s = question.problem.guess[question.shared]
@@ -447,15 +447,15 @@ def test_threads_change_nothing():
 @pytest.mark.parametrize("method", ["esdirk", "cvodes"])
 def test_workers_that_hold_individuals_change_nothing(method):
     """Individuals that are alike are held by workers, those with doses on the way have their lanes divided."""
-    if method == "esdirk" and obstacle():
-        pytest.skip(obstacle())
+    if method == "esdirk" and missing_integrator_reason():
+        pytest.skip(missing_integrator_reason())
     rng = np.random.default_rng(0)
     question, options = mixed_cohort(rng), cf.IntegratorOptions(method=method)
     phi = question.problem.guess[question.places] + 0.1 * rng.standard_normal((7, 2))
     s = question.problem.guess[question.shared]
-    local_cohort = cohort_of(question, options)
+    local_cohort = build_cohort(question, options)
     with ThreadPoolExecutor(2) if method == "esdirk" else nullcontext(2) as workers, lanes_divided(workers):
-        worker_cohort = cohort_of(question, options)
+        worker_cohort = build_cohort(question, options)
         for indices in (np.arange(7), np.array([1, 5, 6])):
             expected, actual = (cohort.curved(phi[indices], s, indices) for cohort in (local_cohort, worker_cohort))
             for name in ("cost", "gradient", "curvature"):

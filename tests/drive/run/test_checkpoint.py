@@ -11,17 +11,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import castfit as cf
-from castfit._support.json_codec import plain, rebuilt
+from castfit._support.json_codec import to_jsonable, rebuild_value
 from castfit._support.status import InputError
 from castfit.drive.run.checkpoint import (
     Checkpoint,
-    described,
+    describe_method,
     differences,
     digest,
     read,
     write,
 )
-from castfit.drive.search.scatter.method.choice import Climb, Filters
+from castfit.drive.search.scatter.method.choice import LocalSearchPath, FilterState
 from castfit.drive.search.scatter.method.members import Member, enrol
 from castfit.drive.search.scatter.method.search import SearchState
 from castfit.experiment.inputs import Input
@@ -268,10 +268,10 @@ def test_the_fingerprint_is_the_same_in_another_process_and_after_pickling():
 
 def test_options_are_described_without_addresses():
     chosen = cf.MultipleShooting(states={"x": (np.arange(3.0), np.ones(3))})
-    assert described(chosen) == described(pickle.loads(pickle.dumps(chosen)))
-    assert described(chosen) != described(cf.MultipleShooting(states={"x": (np.arange(3.0), np.zeros(3))}))
-    assert "0x" not in described(test_options_are_described_without_addresses)
-    assert described(cf.GaussNewton(max_iter=np.int64(7))) == described(cf.GaussNewton(max_iter=7))
+    assert describe_method(chosen) == describe_method(pickle.loads(pickle.dumps(chosen)))
+    assert describe_method(chosen) != describe_method(cf.MultipleShooting(states={"x": (np.arange(3.0), np.zeros(3))}))
+    assert "0x" not in describe_method(test_options_are_described_without_addresses)
+    assert describe_method(cf.GaussNewton(max_iter=np.int64(7))) == describe_method(cf.GaussNewton(max_iter=7))
 
 
 def test_digests_tell_shapes_and_types_apart():
@@ -283,19 +283,19 @@ def test_digests_tell_shapes_and_types_apart():
 def test_records_of_dataclasses_come_back_as_they_were(path):
     rng = np.random.default_rng(1)
     members = enrol(rng.random((4, 2)), np.array([1.0, np.inf, 3.0, 0.1]), 5)
-    climb = Climb(members[0], members[3], rng.random((3, 2)))
+    climb = LocalSearchPath(members[0], members[3], rng.random((3, 2)))
     state = SearchState(
-        2**62, 3, members, members[3], frozenset({(1, 2), (0, 5)}), np.arange(6).reshape(2, 3), (climb,), Filters(2.0)
+        2**62, 3, members, members[3], frozenset({(1, 2), (0, 5)}), np.arange(6).reshape(2, 3), (climb,), FilterState(2.0)
     )
     result = cf.fit(pole(), cf.SingleShooting())
     filled(path, [{"state": state, "result": result}])
     (record,) = resumed(path)
-    loaded_state = rebuilt(SearchState, record["state"])
-    assert plain(loaded_state) == plain(state)
+    loaded_state = rebuild_value(SearchState, record["state"])
+    assert to_jsonable(loaded_state) == to_jsonable(state)
     assert (loaded_state.combined, loaded_state.frequency.dtype) == (state.combined, np.intp)
     assert isinstance(loaded_state.climbs[0].start, Member)
-    loaded_result = rebuilt(cf.Result | None, record["result"])
+    loaded_result = rebuild_value(cf.Result | None, record["result"])
     assert loaded_result.values == result.values
     assert loaded_result.chi2 == result.chi2
     np.testing.assert_array_equal(loaded_result.covariance, result.covariance)
-    assert rebuilt(cf.Result | None, None) is None
+    assert rebuild_value(cf.Result | None, None) is None

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import castfit as cf
-from castfit.drive.run.optima import Merit, Optimum, Outlook, optima
+from castfit.drive.run.optima import ObjectiveMeasure, Optimum, StoppingEstimate, group_optima
 from tests.drive.chores import noisy
 
 
@@ -22,8 +22,8 @@ def test_fits_of_equal_height_are_one_optimum_whatever_their_order(heights, rand
     noisy = [height * (1 + 1e-6 * random.random()) for height in heights]
     ends = {i: (chi2, {"k": chi2}) for i, chi2 in enumerate(noisy)}
     shuffled = dict(random.sample(list(ends.items()), len(ends)))
-    groups = optima(shuffled)
-    assert groups == optima(ends)
+    groups = group_optima(shuffled)
+    assert groups == group_optima(ends)
     assert [round(group.objective, 2) for group in groups] == sorted(set(heights))
     assert sorted(i for group in groups for i in group.starts) == list(ends)
     for group in groups:
@@ -34,20 +34,20 @@ def test_fits_of_equal_height_are_one_optimum_whatever_their_order(heights, rand
 
 def test_rounding_is_no_second_optimum():
     ends = {0: (3e-19, {"k": 1.0}), 1: (2e-16, {"k": 1.0})}
-    assert len(optima(ends)) == 2
-    (optimum,) = optima(ends, Merit(floor=1e-10))
+    assert len(group_optima(ends)) == 2
+    (optimum,) = group_optima(ends, ObjectiveMeasure(floor=1e-10))
     assert optimum.starts == (0, 1)
 
 
 def test_what_differs_at_equal_height_is_named():
     ends = {i: (5.0, {"a": a, "b": 2.0 + 1e-5 * a, "zero": 0.0}) for i, a in enumerate((1.0, -1.0))}
-    (optimum,) = optima(ends)
+    (optimum,) = group_optima(ends)
     assert optimum.varying == ("a",)
 
 
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=12))
 def test_looking_on_ends_where_less_than_half_an_optimum_is_expected(counts):
-    outlook = Outlook.of(found(*counts), sum(counts))
+    outlook = StoppingEstimate.of(found(*counts), sum(counts))
     w, n = outlook.n_optima, outlook.n_fits + outlook.more_starts
     assert w * (n - 1) / (n - w - 2) <= w + 0.5 + 1e-12
     if outlook.more_starts:
@@ -68,14 +68,14 @@ def test_the_outlook_is_a_posterior_expectation():
         logs = np.sum(np.log(np.arange(k - w + 1, k + 1))) - np.sum(np.log(np.arange(k, k + n)))
         weights.append(np.exp(logs))
         unseen.append((k - w) / (k + n))
-    outlook = Outlook.of(found(*counts), n)
+    outlook = StoppingEstimate.of(found(*counts), n)
     assert outlook.unseen == pytest.approx(np.average(unseen, weights=weights), rel=1e-3)
     expected = np.average(np.arange(w, 20_000), weights=weights)
     assert outlook.expected_optima == pytest.approx(expected, rel=2e-2)
 
 
 def test_failed_starts_make_further_ones_dearer():
-    sure, unsure = Outlook.of(found(3, 3), 6), Outlook.of(found(3, 3), 60)
+    sure, unsure = StoppingEstimate.of(found(3, 3), 6), StoppingEstimate.of(found(3, 3), 60)
     assert sure.more_starts == 10
     assert unsure.more_starts == 100
     assert unsure.success_rate == pytest.approx(0.05)
@@ -83,15 +83,15 @@ def test_failed_starts_make_further_ones_dearer():
 
 
 def test_sentences():
-    assert Outlook.of([], 9).sentence.startswith("No start succeeded")
-    assert Outlook.of(found(50), 50).sentence.endswith("this will do.")
-    assert "about 5 more starts are worth it" in Outlook.of(found(2), 2).sentence
-    assert Outlook.of(found(1), 1).unseen == 1.0
+    assert StoppingEstimate.of([], 9).sentence.startswith("No start succeeded")
+    assert StoppingEstimate.of(found(50), 50).sentence.endswith("this will do.")
+    assert "about 5 more starts are worth it" in StoppingEstimate.of(found(2), 2).sentence
+    assert StoppingEstimate.of(found(1), 1).unseen == 1.0
     assert (
-        "1 optimum in 2 successful fits: too few to say how likely a new one is; " in Outlook.of(found(2), 2).sentence
+        "1 optimum in 2 successful fits: too few to say how likely a new one is; " in StoppingEstimate.of(found(2), 2).sentence
     )
-    assert Outlook.of([], 9).starts_for_best == np.inf
-    assert Outlook.of(found(4), 4).starts_for_best == 1.0
+    assert StoppingEstimate.of([], 9).starts_for_best == np.inf
+    assert StoppingEstimate.of(found(4), 4).starts_for_best == 1.0
 
 
 def guarded(*, expression: bool = False) -> cf.Problem:
@@ -128,7 +128,7 @@ def test_fits_are_compared_by_the_objective_where_it_is_a_likelihood(kind):
     assert best.success
     assert best.measure == "-2 log L"
     assert best.objective == best.neg2loglik
-    merit = Merit.of(problem)
+    merit = ObjectiveMeasure.of(problem)
     assert merit.at_height(merit.height(best.cost, best.chi2)) == pytest.approx(best.neg2loglik, rel=1e-9)
     assert merit.floor < best.neg2loglik - 10 * best.n_data
     multistart_result = cf.multistart(problem, "single", starts=3)
@@ -186,18 +186,18 @@ def test_every_text_tells_the_same_number_of_one_optimum(measure, capsys):
 
 def test_an_exact_fit_is_one_optimum_though_its_likelihood_has_no_bound():
     problem = kinds()["-2 log L"]
-    merit = Merit.of(problem)
+    merit = ObjectiveMeasure.of(problem)
     ends = [merit.at_height(chi2) for chi2 in (1e-25, 1e-21, 1e-3)]
     assert ends[1] - ends[0] > 1.0
-    assert len(optima({i: (end, {}) for i, end in enumerate(ends)}, merit)) == 2
+    assert len(group_optima({i: (end, {}) for i, end in enumerate(ends)}, merit)) == 2
 
 
 def test_heights_and_objectives_are_two_scales_of_one_thing():
     for problem in (*kinds().values(), guarded(), noisy("eliminated")):
-        merit = Merit.of(problem)
+        merit = ObjectiveMeasure.of(problem)
         for height in (1e-3, 7.0, 1e9):
             assert merit.height_at(merit.at_height(height)) == pytest.approx(height)
-    steep = Merit("-2 log L", 10, 3.0, squares=False)
+    steep = ObjectiveMeasure("-2 log L", 10, 3.0, squares=False)
     assert steep.height_at(steep.at_height(steep.height(1e5, np.nan))) == pytest.approx(steep.height(1e5, np.nan))
 
 
@@ -208,14 +208,14 @@ def test_heights_and_objectives_are_two_scales_of_one_thing():
 )
 def test_costs_that_are_likelihoods_are_compared_per_datum(costs, units, n):
     """They may be negative, and other units of the data add a number per datum, which changes no comparison."""
-    merit = Merit("-2 log L", n, floor=-np.inf, squares=False)
+    merit = ObjectiveMeasure("-2 log L", n, floor=-np.inf, squares=False)
     values = [merit.height(n * (cost + units), np.nan) for cost in costs]
     assert all(0.0 < value < np.inf for value in values)
     order = np.argsort(costs, kind="stable")
     assert (np.diff(np.array(values)[order]) >= 0.0).all()
     if units < 100:
         for offset in (units, 0.0):
-            groups = optima({i: (2.0 * n * (cost + offset), {}) for i, cost in enumerate(costs)}, merit)
+            groups = group_optima({i: (2.0 * n * (cost + offset), {}) for i, cost in enumerate(costs)}, merit)
             for one in groups:
                 spread = np.ptp([costs[i] for i in one.starts])
                 assert spread <= 0.51e-4  # half of the relative difference of chi2

@@ -11,7 +11,7 @@ import pytest
 
 from castfit._support import process_pool as pool
 from castfit._support.blas_threads import one_blas_thread, openblas
-from castfit._support.process_pool import Lost, Pool
+from castfit._support.process_pool import LostTask, WorkerPool
 from castfit._support.status import InputError
 from tests.drive.errands import chore, leave_at_once, square
 from tests.workers import no_time_passes_until
@@ -24,7 +24,7 @@ def tasks(*arguments):
 
 
 def outcomes(function, todo, workers, limit=FOREVER, deadline=FOREVER):
-    with Pool(workers) as staff:
+    with WorkerPool(workers) as staff:
         return dict(staff.run(function, todo, limit=limit, deadline=deadline))
 
 
@@ -32,7 +32,7 @@ def outcomes_beside_what_hangs(monkeypatch, function, todo, workers, hanging=1):
     """Return the outcomes; what hangs is late once all others have ended, and nothing before, however slow it is."""
     results, n_awaited = {}, len(todo) - hanging
     no_time_passes_until(lambda: len(results) >= n_awaited, monkeypatch)
-    with Pool(workers) as staff:
+    with WorkerPool(workers) as staff:
         for key, value in staff.run(function, todo, limit=60.0):
             results[key] = value
     return results
@@ -63,7 +63,7 @@ def test_as_long_as_little_is_left_it_is_done_here(monkeypatch):
             for key, _arguments in todo:
                 yield key, "others"
 
-        with Pool(2) as staff:
+        with WorkerPool(2) as staff:
             monkeypatch.setattr(staff, "_on_processes", run_elsewhere)
             results = dict(staff.run(square, tasks(*range(6)), expected=expected))
         return ["others" if value == "others" else "here" for _, value in sorted(results.items())]
@@ -77,7 +77,7 @@ def test_as_long_as_little_is_left_it_is_done_here(monkeypatch):
 @pytest.mark.parametrize("where", ["here", "threads"])
 def test_tasks_may_be_added_while_others_run(where, threads):
     todo, results = tasks(3), []
-    with Pool(1 if where == "here" else threads) as staff:
+    with WorkerPool(1 if where == "here" else threads) as staff:
         for key, value in staff.run(square, todo):
             results.append((key, value))
             if len(results) < 4:
@@ -91,8 +91,8 @@ def test_a_worker_that_dies_or_hangs_costs_its_own_task(monkeypatch):
     monkeypatch.setattr(pool, "ATTEMPTS", 1)
     results = outcomes_beside_what_hangs(monkeypatch, chore, tasks(1, "die", 2, "hang"), 2)
     assert (results[0], results[2]) == (1, 2)
-    assert results[1] == Lost("worker_died", "Its worker process died (SIGKILL).")
-    assert results[3] == Lost("worker_hung", "Its worker process hung and was ended.")
+    assert results[1] == LostTask("worker_died", "Its worker process died (SIGKILL).")
+    assert results[3] == LostTask("worker_hung", "Its worker process hung and was ended.")
     assert not active_children()
 
 
@@ -100,15 +100,15 @@ def test_a_worker_that_dies_or_hangs_costs_its_own_task(monkeypatch):
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 def test_others_take_the_place_of_workers_that_die_or_hang(monkeypatch):
     results = outcomes_beside_what_hangs(monkeypatch, chore, tasks(1, "die", 2, "hang", "leave", 3), 2)
-    assert {key: value for key, value in results.items() if not isinstance(value, Lost)} == {0: 1, 2: 2, 5: 3}
-    assert results[1] == Lost("worker_died", "Its worker process died (SIGKILL).")
-    assert results[3] == Lost("worker_hung", "Its worker process hung and was ended.")
-    assert results[4] == Lost("worker_died", "Its worker process died (exit code 3).")
+    assert {key: value for key, value in results.items() if not isinstance(value, LostTask)} == {0: 1, 2: 2, 5: 3}
+    assert results[1] == LostTask("worker_died", "Its worker process died (SIGKILL).")
+    assert results[3] == LostTask("worker_hung", "Its worker process hung and was ended.")
+    assert results[4] == LostTask("worker_died", "Its worker process died (exit code 3).")
 
 
 @pytest.mark.slow
 def test_processes_are_ended_with_the_pool():
-    with Pool(2) as staff:
+    with WorkerPool(2) as staff:
         assert next(staff.run(chore, tasks("hang", 1, 2))) == (1, 1)
         assert active_children()
     assert not active_children()
@@ -126,7 +126,7 @@ def test_an_executor_that_breaks_costs_what_it_had():
         results = outcomes(chore, tasks("die", 1), executor)
         assert results[0].cause == "worker_died"
         assert "BrokenProcessPool" in results[0].message
-        assert isinstance(results[1], Lost)
+        assert isinstance(results[1], LostTask)
         late_results = outcomes(square, tasks(2, 3), executor)
     assert [value.cause for value in late_results.values()] == ["not_run", "not_run"]
 
@@ -174,5 +174,5 @@ def test_blas_uses_one_thread_inside_and_as_many_as_before_outside():
 
 
 def test_exit_codes_are_told_by_name():
-    assert pool._ending(-signal.SIGTERM) == "SIGTERM"
-    assert pool._ending(1) == "exit code 1"
+    assert pool._describe_exit(-signal.SIGTERM) == "SIGTERM"
+    assert pool._describe_exit(1) == "exit code 1"

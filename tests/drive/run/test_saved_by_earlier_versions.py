@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import castfit as cf
-from castfit.drive.run.checkpoint import described
+from castfit.drive.run.checkpoint import describe_method
 
 DATA = Path(__file__).parent / "data"
 LIMITS = {"k1": (1e-6, 1e-5), "k2": (1e-4, 1e-3)}
@@ -71,5 +71,5 @@ def _header_of_today(name):
     """Return a checkpoint as if transcription and solver had had today's options, which a run that goes on compares."""
     header_line, _, record_lines = (DATA / name).read_bytes().partition(b"\n")
     header = json.loads(header_line)
-    header |= {"transcription": described(cf.Collocation()), "solver": described(cf.GaussNewton())}
+    header |= {"transcription": describe_method(cf.Collocation()), "solver": describe_method(cf.GaussNewton())}
     return json.dumps(header).encode() + b"\n" + record_lines

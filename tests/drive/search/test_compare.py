@@ -10,7 +10,7 @@ import pytest
 import castfit as cf
 from castfit import InputError, Status, plots
 from castfit._support import process_pool as pool
-from castfit.drive.run.optima import Merit
+from castfit.drive.run.optima import ObjectiveMeasure
 from castfit.drive.search.compare.result import CATEGORIES, MethodRow, MethodTrial
 from tests.drive.chores import STRAIGHT, Troubled, pole
 
@@ -183,8 +183,8 @@ def test_categories(status, chi2, category):
 
 
 def test_differences_that_are_rounding_do_not_count():
-    assert MethodTrial("a", 0, status="converged", objective=1e-9).category(1e-20, Merit(floor=1e-8)) == "correct"
-    assert MethodTrial("a", 0, status="converged", objective=1e-7).category(1e-20, Merit(floor=1e-8)) == "wrong"
+    assert MethodTrial("a", 0, status="converged", objective=1e-9).category(1e-20, ObjectiveMeasure(floor=1e-8)) == "correct"
+    assert MethodTrial("a", 0, status="converged", objective=1e-7).category(1e-20, ObjectiveMeasure(floor=1e-8)) == "wrong"
 
 
 @pytest.mark.parametrize("status", ["not_run", "cut_off", "interrupted"])

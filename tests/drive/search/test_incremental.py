@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 import castfit as cf
 from castfit import problems
 from castfit._support.status import Status
-from castfit.drive.search.incremental.hills import LOOKS, around
-from castfit.drive.search.incremental.horizons import break_time, doubling, end, integrated_length
-from castfit.drive.search.incremental.incremental import coarsened
+from castfit.drive.search.incremental.hills import LOOKS, neighbour_points
+from castfit.drive.search.incremental.horizons import break_time, doubling_horizons, end, integrated_length
+from castfit.drive.search.incremental.incremental import with_loose_tolerances
 from castfit.drive.search.incremental.limits import Bounds, confidence_limits, standard_deviations
 from tests.builders import LOTKA_VOLTERRA_POLE, LOTKA_VOLTERRA_SSE, decay_model, everything, lotka_volterra, refused
 from tests.drive.chores import noisy
@@ -34,14 +34,14 @@ def plain(problem, **options):
 
 
 def test_doubling_gives_the_horizons_of_the_paper(predators):
-    assert doubling(predators.problem) == (0.5, 1, 2, 4, 8, 10)
+    assert doubling_horizons(predators.problem) == (0.5, 1, 2, 4, 8, 10)
 
 
 @given(st.integers(2, 40))
 def test_horizons_hold_powers_of_two_and_end_at_the_end(n):
     t = np.cumsum(np.linspace(0.1, 1.0, n))
     problem = cf.Problem(decay_model(), cf.Experiment({"x": t}, time=t, initial={"x": 1.0}), parameters={"k": 0.5})
-    counts = [int(np.searchsorted(t, h, side="right")) for h in doubling(problem)]
+    counts = [int(np.searchsorted(t, h, side="right")) for h in doubling_horizons(problem)]
     assert counts[-1] == n
     assert counts[:-1] == [2**i for i in range(len(counts) - 1)]
 
@@ -51,7 +51,7 @@ def test_points_at_the_start_and_sparse_quantities_do_not_stretch_the_first_hori
     model = cf.Model({x: -k * x, y: k * x}, parameters=[k], initial={x: 1.0, y: 0.0})
     t = np.arange(9.0)
     experiment = cf.Experiment({"x": (t, np.exp(-t)), "y": ([8.0], [1.0])})
-    assert doubling(cf.Problem(model, experiment, parameters={"k": 0.5})) == (1, 2, 4, 8)
+    assert doubling_horizons(cf.Problem(model, experiment, parameters={"k": 0.5})) == (1, 2, 4, 8)
 
 
 def test_a_cut_problem_keeps_theta_and_counts_only_what_is_left():
@@ -281,7 +281,7 @@ def test_a_first_horizon_with_many_optima_is_searched_from_beyond_the_hills_arou
 def test_points_around_lie_on_both_sides_and_within_the_bounds():
     problem = problems.load("lotka_volterra").problem.posed
     result = cf.fit(problem, cf.SingleShooting(), cf.GaussNewton(max_iter=1, homotopy="never"))
-    points = np.array(list(around(problem, result)))
+    points = np.array(list(neighbour_points(problem, result)))
     assert points.shape == (LOOKS, 4)
     lower, upper = problem.bounds
     assert ((points >= lower) & (points <= upper)).all()
@@ -291,7 +291,7 @@ def test_points_around_lie_on_both_sides_and_within_the_bounds():
     assert (sides[0::2] == -sides[1::2]).all()
     unknown = result.ended(Status.MAX_ITERATIONS, "")
     unknown.jacobian[...] = np.nan
-    assert not list(around(problem, unknown))
+    assert not list(neighbour_points(problem, unknown))
 
 
 @pytest.mark.slow
@@ -323,11 +323,11 @@ def test_nodes_do_not_lead_astray_from_far_away(transcription, mu, p):
 def test_tolerances_are_only_ever_made_coarser():
     fine = cf.SingleShooting(cf.IntegratorOptions(relative_tolerance=1e-9, absolute_tolerance=1e-11))
     rough = cf.SingleShooting(cf.IntegratorOptions(relative_tolerance=1e-3, absolute_tolerance=1e-5))
-    options = coarsened(fine).integrator
+    options = with_loose_tolerances(fine).integrator
     assert options.relative_tolerance == 1e-6
     assert options.absolute_tolerance == pytest.approx(1e-8)
-    assert coarsened(rough) == rough
-    assert coarsened(cf.GaussNewton(tolerance=0.1)).tolerance == 0.1
+    assert with_loose_tolerances(rough) == rough
+    assert with_loose_tolerances(cf.GaussNewton(tolerance=0.1)).tolerance == 0.1
 
 
 # Control and misuse

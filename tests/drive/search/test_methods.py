@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 import castfit as cf
-from castfit.drive.run.loop import answered
-from castfit.drive.search.compare.methods import Custom, Fit, Incremental, ScatterSearch, methods_from
+from castfit.drive.run.loop import read_answer
+from castfit.drive.search.compare.methods import CustomMethod, FitMethod, Incremental, ScatterSearch, methods_from
 from tests.builders import refused
 from tests.drive.chores import STRAIGHT, pole
 
@@ -29,12 +29,12 @@ def mistakes_in(spec):
 @pytest.mark.parametrize(
     ("name", "method"),
     [
-        ("single", Fit(cf.SingleShooting(), cf.GaussNewton())),
-        ("multiple", Fit(cf.MultipleShooting(), cf.GaussNewton())),
-        ("collocation", Fit(cf.Collocation(), cf.GaussNewton())),
-        ("single/gauss_newton", Fit(cf.SingleShooting(), cf.GaussNewton())),
-        ("multiple/gauss-newton", Fit(cf.MultipleShooting(), cf.GaussNewton())),
-        ("collocation/ipopt", Fit(cf.Collocation(), cf.Ipopt())),
+        ("single", FitMethod(cf.SingleShooting(), cf.GaussNewton())),
+        ("multiple", FitMethod(cf.MultipleShooting(), cf.GaussNewton())),
+        ("collocation", FitMethod(cf.Collocation(), cf.GaussNewton())),
+        ("single/gauss_newton", FitMethod(cf.SingleShooting(), cf.GaussNewton())),
+        ("multiple/gauss-newton", FitMethod(cf.MultipleShooting(), cf.GaussNewton())),
+        ("collocation/ipopt", FitMethod(cf.Collocation(), cf.Ipopt())),
         ("incremental", Incremental(cf.SingleShooting())),
         ("incremental/multiple", Incremental(cf.MultipleShooting())),
         ("incremental/collocation/ipopt", Incremental(cf.Collocation(), cf.Ipopt())),
@@ -54,7 +54,7 @@ def test_transcriptions_take_settings():
 
 
 def test_names_of_their_own_come_first():
-    method = Fit(cf.SingleShooting(), STRAIGHT)
+    method = FitMethod(cf.SingleShooting(), STRAIGHT)
     assert read(["single", "iss"], also={"single": method, "iss": method}) == {"single": method, "iss": method}
 
 
@@ -72,10 +72,10 @@ def test_parts_and_functions():
         }
     )
     assert methods == {
-        "n": Fit(cf.MultipleShooting(), STRAIGHT),
-        "t": Fit(cf.Collocation()),
-        "p": Fit(cf.SingleShooting(), STRAIGHT),
-        "f": Custom(mine),
+        "n": FitMethod(cf.MultipleShooting(), STRAIGHT),
+        "t": FitMethod(cf.Collocation()),
+        "p": FitMethod(cf.SingleShooting(), STRAIGHT),
+        "f": CustomMethod(mine),
         "m": Incremental(),
     }
     assert methods["f"].description == "mine"
@@ -132,12 +132,12 @@ def test_mistakes(given, phrase):
 
 def test_answers_are_read_wherever_the_result_is():
     result = cf.fit(pole(), cf.SingleShooting(), STRAIGHT)
-    assert answered(result).result is result
-    assert answered(result).iterations == result.iterations
-    assert answered(SimpleNamespace(best=result, iterations=7)).iterations == 7
-    assert answered(SimpleNamespace(result=result)).evaluations == result.evaluations
+    assert read_answer(result).result is result
+    assert read_answer(result).iterations == result.iterations
+    assert read_answer(SimpleNamespace(best=result, iterations=7)).iterations == 7
+    assert read_answer(SimpleNamespace(result=result)).evaluations == result.evaluations
     with pytest.raises(TypeError, match=r"returned 3, not a Result"):
-        answered(3)
+        read_answer(3)
 
 
 def test_a_scatter_search_begins_at_the_start_and_counts_its_simulations(monkeypatch):

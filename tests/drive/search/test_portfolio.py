@@ -23,20 +23,20 @@ from castfit.drive.search.portfolio.allocation import (
     FamilyHead,
     PortfolioOptions,
     PortfolioState,
-    Tried,
-    chosen,
-    following,
-    joined,
-    moved,
+    CandidateRecord,
+    select_head,
+    valley_order,
+    add_to_pool,
+    perturb_head,
     next_round,
     shares,
 )
-from castfit.drive.search.portfolio.limits import Field, search_field
-from castfit.drive.search.portfolio.portfolio import suiting
-from castfit.drive.search.portfolio.strategies import CONFIRM, EXCHANGED, MOVED, WAYS, Order, Outcome, candidate
+from castfit.drive.search.portfolio.limits import SearchRegion, search_field
+from castfit.drive.search.portfolio.portfolio import applicable_strategies
+from castfit.drive.search.portfolio.strategies import CONFIRM, EXCHANGED, MOVED, WAYS, CandidateOrder, CandidateOutcome, candidate
 from castfit.fit.start import local_search
-from castfit.fit.start.local_search import settle
-from castfit.fit.start.search_problem import Scene, cost_of, scene_of
+from castfit.fit.start.local_search import minimize_locally
+from castfit.fit.start.search_problem import SearchProblem, evaluate_cost, search_problem_of
 from tests.calls import calls_of
 
 seeds = st.integers(0, 2**32 - 1)
@@ -156,8 +156,8 @@ def test_quantities_without_bounds_are_drawn_about_their_guess():
 # ------------------------------------------------------------------------------------------------- its ingredients
 
 
-def field_of(n: int) -> Field:
-    return Field(np.full(n, -2.0), np.full(n, 3.0), np.ones(n))
+def field_of(n: int) -> SearchRegion:
+    return SearchRegion(np.full(n, -2.0), np.full(n, 3.0), np.ones(n))
 
 
 @given(seeds, st.integers(1, 8))
@@ -166,7 +166,7 @@ def test_moves_stay_within_the_limits_and_shift_everything_or_a_few_or_nothing_y
     head = field.draw(rng)
     changed = set[int]()
     for _ in range(150):
-        point, plateau = moved(head, field, rng)
+        point, plateau = perturb_head(head, field, rng)
         assert point.shape == (n,)
         assert (point >= field.lower).all()
         assert (point <= field.upper).all()
@@ -189,11 +189,11 @@ def unseen() -> cf.Problem:
 
 def test_what_is_spread_over_a_plateau_leaves_it_where_a_descent_alone_does_not():
     problem = unseen()
-    scene, field = scene_of(problem.posed), search_field(problem.posed, None)
+    scene, field = search_problem_of(problem.posed), search_field(problem.posed, None)
     stuck = local_search.descend(scene, np.array(scene.searched.guess), strategies.OPEN, 30.0)
     lowest = local_search.descend(scene, problem.posed.to_search(np.array([1.0, 1.0, 1.7])), strategies.OPEN, 30.0)
     assert stuck.cost > lowest.cost + 100.0
-    order = Order(MOVED, theta=tuple(stuck.theta.tolist()), best=stuck.cost, family=0, plateau=True)
+    order = CandidateOrder(MOVED, theta=tuple(stuck.theta.tolist()), best=stuck.cost, family=0, plateau=True)
     ends = [candidate((problem, field), replace(order, seed=seed), np.inf, np.inf) for seed in range(20)]
     assert min(end.cost for end in ends) == pytest.approx(lowest.cost, abs=0.01)
     repeated_outcome = candidate((problem, field), order, np.inf, np.inf)
@@ -209,7 +209,7 @@ def test_a_plateau_is_left_by_no_coordinate_that_raises_the_cost(seed):
             return float((theta[3:] ** 2).sum())
 
     field, rng, theta = field_of(6), np.random.default_rng(seed), np.zeros(6)
-    point, work = strategies._elsewhere(Bowl(), field, theta, rng, np.inf)
+    point, work = strategies._resample_insensitive(Bowl(), field, theta, rng, np.inf)
     random_point = field.draw(np.random.default_rng(seed))
     assert (point[:3] == random_point[:3]).all()
     assert Bowl().cost(point) <= strategies.NEAR
@@ -226,8 +226,8 @@ def test_the_pool_holds_distinct_members_the_best_first(seed, count):
     for i in range(count):
         new = FamilyHead(field.draw(rng), float(rng.choice([np.inf, rng.normal()])), i)
         offered.append(new)
-        pool = joined(pool, new, field)
-        pool = joined(pool, new, field)  # a second time changes nothing
+        pool = add_to_pool(pool, new, field)
+        pool = add_to_pool(pool, new, field)  # a second time changes nothing
     costs = [m.cost for m in pool]
     assert costs == sorted(costs)
     assert len(pool) <= 15
@@ -236,8 +236,8 @@ def test_the_pool_holds_distinct_members_the_best_first(seed, count):
     assert not finite or costs[0] == min(finite)
 
 
-def tried(i: int, way: str, work: float) -> Tried:
-    return Tried(i, way, Outcome(theta=(0.0,), cost=5.0, work=work))
+def tried(i: int, way: str, work: float) -> CandidateRecord:
+    return CandidateRecord(i, way, CandidateOutcome(theta=(0.0,), cost=5.0, work=work))
 
 
 def test_ways_that_cost_more_for_nothing_get_less():
@@ -268,12 +268,12 @@ def test_moves_leave_their_work_to_new_starts_where_every_head_is_spent():
 
 
 def test_a_descent_is_as_accurate_as_its_cost_and_horizons_are_rougher():
-    scene = scene_of(chain().posed)
+    scene = search_problem_of(chain().posed)
     start = scene.searched.guess + 0.5
     descent = local_search.descend(scene, start, strategies.OPEN, 30.0)
     assert descent.cost == scene.cost(descent.theta) < scene.cost(start)
     full_scene = scene.until(float(scene.times[-1]))
-    low_accuracy_cost = cost_of(full_scene, descent.theta)
+    low_accuracy_cost = evaluate_cost(full_scene, descent.theta)
     assert low_accuracy_cost == pytest.approx(descent.cost, abs=0.01)
     assert low_accuracy_cost != descent.cost
 
@@ -281,11 +281,11 @@ def test_a_descent_is_as_accurate_as_its_cost_and_horizons_are_rougher():
 def test_the_lowest_valley_is_followed_with_a_part_of_the_work():
     def state(**valley):
         ends = [
-            Outcome((0.0,), 5.0, work=1000.0),
-            Outcome((1.0,), 3.0, **{"work": 100.0} | valley),
-            Outcome((2.0,), 4.0),
+            CandidateOutcome((0.0,), 5.0, work=1000.0),
+            CandidateOutcome((1.0,), 3.0, **{"work": 100.0} | valley),
+            CandidateOutcome((2.0,), 4.0),
         ]
-        return PortfolioState(tuple(Tried(i, "box", end) for i, end in enumerate(ends)))
+        return PortfolioState(tuple(CandidateRecord(i, "box", end) for i, end in enumerate(ends)))
 
     assert state().valley() == 1
     assert state(dropped=True).valley() == 2
@@ -293,22 +293,22 @@ def test_the_lowest_valley_is_followed_with_a_part_of_the_work():
     assert state(work=2000.0, following=1400.0).valley(is_last=True) == 1
     assert state(work=2000.0, following=1900.0).valley(is_last=True) is None  # others may hold the optimum:
     assert state(work=2000.0, following=1900.0).unfinished  # the search goes on
-    followed_state = state().followed(1, Outcome((1.5,), 2.0, work=50.0, settled=True, floor=True))
+    followed_state = state().followed(1, CandidateOutcome((1.5,), 2.0, work=50.0, settled=True, floor=True))
     end = followed_state.tried[1].end
     assert (end.theta, end.cost, end.work, end.following, end.followed) == ((1.5,), 2.0, 150.0, 50.0, 1)
     assert followed_state.valley() is None  # nothing else is lower
     assert followed_state.unconfirmed() == 1
-    next_state = followed_state.followed(1, Outcome((9.0,), 7.0, work=400.0, settled=True, floor=True))
+    next_state = followed_state.followed(1, CandidateOutcome((9.0,), 7.0, work=400.0, settled=True, floor=True))
     assert (next_state.tried[1].end.theta, next_state.tried[1].end.cost) == ((1.5,), 2.0)  # no better
     assert next_state.unconfirmed() is None  # floors are confirmed with what is left of the share,
     assert next_state.unconfirmed(is_last=True) == 1  # or before the search ends
 
 
 @pytest.mark.parametrize("rough", [False, True])
-@pytest.mark.parametrize("end", [Outcome((1.5,), 3.1, work=50.0), Outcome((1.0,), 3.0, work=50.0)], ids=["up", "back"])
+@pytest.mark.parametrize("end", [CandidateOutcome((1.5,), 3.1, work=50.0), CandidateOutcome((1.0,), 3.0, work=50.0)], ids=["up", "back"])
 def test_a_valley_in_which_strides_get_no_lower_is_not_followed_for_ever(end, rough):
     """What goes down at full accuracy may look higher at that of a search: the search came back to the same stride."""
-    state = PortfolioState((Tried(0, "box", Outcome((1.0,), 3.0, work=100.0, rough=rough)),))
+    state = PortfolioState((CandidateRecord(0, "box", CandidateOutcome((1.0,), 3.0, work=100.0, rough=rough)),))
     strides = 0
     while state.valley(is_last=True) is not None:
         state, strides = state.followed(0, replace(end, rough=rough)), strides + 1
@@ -323,9 +323,9 @@ def test_an_offspring_takes_the_place_of_its_own_head_if_it_is_lower(seed, count
     rng, field = np.random.default_rng(seed), field_of(3)
     pool: tuple[FamilyHead, ...] = ()
     for i in range(count):
-        pool = joined(pool, FamilyHead(field.draw(rng), float(i), i), field)
+        pool = add_to_pool(pool, FamilyHead(field.draw(rng), float(i), i), field)
     head = pool[int(rng.integers(count))]
-    new_pool = joined(pool, FamilyHead(field.draw(rng), cost, head.family), field)
+    new_pool = add_to_pool(pool, FamilyHead(field.draw(rng), cost, head.family), field)
     other_costs = {m.family: m.cost for m in pool if m is not head and abs(m.cost - cost) >= 0.1}
     assert {m.family: m.cost for m in new_pool if m.family in other_costs} == other_costs  # nobody else is pushed out
     new_costs = {m.family: m.cost for m in new_pool}
@@ -338,51 +338,51 @@ def test_an_offspring_takes_the_place_of_its_own_head_if_it_is_lower(seed, count
 def test_the_best_families_are_moved_most():
     pool = [FamilyHead(np.array([x]), x, i) for i, x in enumerate(np.linspace(-0.5, 0.5, 15))]
     rng = np.random.default_rng(0)
-    families = [chosen(pool, rng).family for _ in range(600)]
+    families = [select_head(pool, rng).family for _ in range(600)]
     assert 0.75 < np.mean(np.array(families) < 3) < 0.9
     assert 0.2 < np.mean(np.array(families) == 0) < 0.4
     assert len(set(families)) == 15
-    assert chosen(pool[:1], rng) is pool[0]
+    assert select_head(pool[:1], rng) is pool[0]
 
 
 def test_heads_that_were_moved_in_vain_make_room_for_the_next_ones():
     field, rng = field_of(1), np.random.default_rng(0)
-    state = PortfolioState().extended([Tried(i, "box", Outcome((float(i),), float(i))) for i in range(15)], field)
-    ends = [Outcome((k + 0.5,), k - 0.02) for k in range(3)]  # lower by hardly anything
-    vain = [Tried(15 + k, MOVED, end, family=k % 3) for k, end in enumerate(ends * 30)]
+    state = PortfolioState().extended([CandidateRecord(i, "box", CandidateOutcome((float(i),), float(i))) for i in range(15)], field)
+    ends = [CandidateOutcome((k + 0.5,), k - 0.02) for k in range(3)]  # lower by hardly anything
+    vain = [CandidateRecord(15 + k, MOVED, end, family=k % 3) for k, end in enumerate(ends * 30)]
     exhausted_state = state.extended(vain, field)
     assert [m.spent for m in exhausted_state.pool] == [True] * 3 + [False] * 12
-    families = np.array([chosen(exhausted_state.pool, rng).family for _ in range(600)])
+    families = np.array([select_head(exhausted_state.pool, rng).family for _ in range(600)])
     assert 0.75 < np.mean((families >= 3) & (families < 6)) < 0.9
     assert (families < 3).any()  # not given up for good
-    extended_state = exhausted_state.extended([Tried(60 + i, "growing", Outcome((20.0 + i,), 20.0 + i)) for i in range(5)], field)
+    extended_state = exhausted_state.extended([CandidateRecord(60 + i, "growing", CandidateOutcome((20.0 + i,), 20.0 + i)) for i in range(5)], field)
     assert len(extended_state.pool) == 18  # those that are spent take nobody's place
-    lower_state = exhausted_state.extended([Tried(60, MOVED, Outcome((-1.0,), -9.0), family=0)], field)
+    lower_state = exhausted_state.extended([CandidateRecord(60, MOVED, CandidateOutcome((-1.0,), -9.0), family=0)], field)
     assert (lower_state.pool[0].family, lower_state.pool[0].spent) == (0, False)
     best = exhausted_state.pool[0]
-    repeated_state = exhausted_state.extended([Tried(60, "box", Outcome(tuple(best.theta.tolist()), best.cost - 0.01))], field)
+    repeated_state = exhausted_state.extended([CandidateRecord(60, "box", CandidateOutcome(tuple(best.theta.tolist()), best.cost - 0.01))], field)
     assert (repeated_state.pool[0].family, repeated_state.pool[0].spent) == (60, True)  # the same optimum, found once more
-    distinct_state = exhausted_state.extended([Tried(60, "box", Outcome((2.0,), best.cost - 0.01))], field)
+    distinct_state = exhausted_state.extended([CandidateRecord(60, "box", CandidateOutcome((2.0,), best.cost - 0.01))], field)
     assert [(m.family, m.spent) for m in distinct_state.pool[:2]] == [(60, False), (best.family, True)]
-    poor_state = exhausted_state.extended([Tried(60, "box", Outcome((-1.5,), 2.0 - 0.03))], field)  # one of many so far down
+    poor_state = exhausted_state.extended([CandidateRecord(60, "box", CandidateOutcome((-1.5,), 2.0 - 0.03))], field)  # one of many so far down
     assert [m.spent for m in poor_state.pool if m.family == 60] == [True]
 
 
 def test_what_only_looks_better_has_its_real_cost_and_is_followed_at_full_accuracy(monkeypatch):
     problem = chain()
-    scene, field = scene_of(problem.posed), search_field(problem.posed, None)
+    scene, field = search_problem_of(problem.posed), search_field(problem.posed, None)
     start = tuple(np.array(scene.searched.guess).tolist())
-    order = Order(MOVED, theta=start, best=1e6)
+    order = CandidateOrder(MOVED, theta=start, best=1e6)
     outcome = candidate((problem, field), order, np.inf, np.inf)
     assert not outcome.rough
-    monkeypatch.setattr(Scene, "exact_cost", lambda self, theta: outcome.cost + 100.0)
+    monkeypatch.setattr(SearchProblem, "exact_cost", lambda self, theta: outcome.cost + 100.0)
     rough_outcome = candidate((problem, field), order, np.inf, np.inf)
     assert (rough_outcome.rough, rough_outcome.settled, rough_outcome.cost) == (True, False, outcome.cost + 100.0)
     equal_outcome = candidate((problem, field), replace(order, best=outcome.cost), np.inf, np.inf)
     assert not equal_outcome.rough  # there is nothing to be gained
     monkeypatch.undo()
-    state = PortfolioState().extended([Tried(0, "box", rough_outcome)], field)
-    ahead = following(state, PortfolioOptions((MOVED,)), 0)
+    state = PortfolioState().extended([CandidateRecord(0, "box", rough_outcome)], field)
+    ahead = valley_order(state, PortfolioOptions((MOVED,)), 0)
     assert ahead.finer
     end = candidate((problem, field), ahead, np.inf, np.inf)
     assert end.cost == pytest.approx(scene.exact_cost(np.array(end.theta)), rel=1e-9)
@@ -408,7 +408,7 @@ def test_a_round_is_the_same_for_the_same_seed_and_moves_only_what_is_there():
 
 def test_screened_starts_of_a_multistart_are_the_best_of_their_draws():
     problem = chain()
-    scene = scene_of(problem.posed)
+    scene = search_problem_of(problem.posed)
     unscreened_result, screened_result = (cf.multistart(problem, "single", starts=4, rng=2, screen=k, max_time=60) for k in (1, 6))
     costs = [[scene.cost(problem.theta_from(row.start)) for row in result.starts] for result in (unscreened_result, screened_result)]
     assert all(screened_cost <= unscreened_cost for unscreened_cost, screened_cost in zip(*costs, strict=True))
@@ -470,9 +470,9 @@ def test_a_valley_far_ahead_is_checked_on_the_way_with_a_part_of_the_work():
     cut_short = cf.fit(chain(), "single", cf.GaussNewton("box", max_iter=1))
 
     def state(cost, **valley):
-        optimum = Outcome((0.0,), solution.cost, work=1000.0, result=solution, settled=True)
-        ends = (optimum, Outcome((1.0,), cost, **{"work": 100.0} | valley))
-        return PortfolioState(tuple(Tried(i, "box", end) for i, end in enumerate(ends)))
+        optimum = CandidateOutcome((0.0,), solution.cost, work=1000.0, result=solution, settled=True)
+        ends = (optimum, CandidateOutcome((1.0,), cost, **{"work": 100.0} | valley))
+        return PortfolioState(tuple(CandidateRecord(i, "box", end) for i, end in enumerate(ends)))
 
     ahead = solution.cost - 3.0
     assert state(ahead).unchecked == 1
@@ -480,16 +480,16 @@ def test_a_valley_far_ahead_is_checked_on_the_way_with_a_part_of_the_work():
     assert state(ahead, dropped=True).unchecked is None
     assert state(ahead, settled=True).unchecked is None  # that is confirmed
     assert state(ahead, checking=200.0).unchecked is None  # enough, for now
-    checked_state = state(ahead).checked(1, Outcome((1.1,), ahead - 0.5, work=50.0, result=cut_short, settled=True))
+    checked_state = state(ahead).checked(1, CandidateOutcome((1.1,), ahead - 0.5, work=50.0, result=cut_short, settled=True))
     end = checked_state.tried[1].end
     assert (end.theta, end.cost, end.held, end.work, end.checking) == ((1.1,), ahead - 0.5, ahead - 0.5, 150.0, 50.0)
     assert checked_state.unchecked is None
     assert checked_state.valley() == 1  # it is followed as before
-    lower_state = checked_state.followed(1, Outcome((2.0,), ahead - 4.0, work=50.0))
+    lower_state = checked_state.followed(1, CandidateOutcome((2.0,), ahead - 4.0, work=50.0))
     assert lower_state.unchecked == 1
-    confirmed_state = state(ahead).checked(1, Outcome((1.1,), ahead, work=50.0, result=solution, settled=True))
+    confirmed_state = state(ahead).checked(1, CandidateOutcome((1.1,), ahead, work=50.0, result=solution, settled=True))
     assert confirmed_state.tried[1].success
-    refuted_state = state(ahead).checked(1, Outcome((1.1,), np.inf, work=50.0, result=cut_short))
+    refuted_state = state(ahead).checked(1, CandidateOutcome((1.1,), np.inf, work=50.0, result=cut_short))
     assert refuted_state.valley() is None
     assert refuted_state.unchecked is None
 
@@ -497,7 +497,7 @@ def test_a_valley_far_ahead_is_checked_on_the_way_with_a_part_of_the_work():
 def test_a_search_that_is_ended_has_the_valley_that_was_checked_and_says_that_it_is_no_optimum(monkeypatch):
     """Descents are cut short, so that nothing is seen to be an optimum."""
     monkeypatch.setattr(local_search, "_ITERATIONS", 2)
-    monkeypatch.setattr(local_search, "POLISHING", 1)
+    monkeypatch.setattr(local_search, "MAX_FINAL_ITERATIONS", 1)
     monkeypatch.setattr(strategies, "_CONFIRMING", 1)
     reports = []
 
@@ -518,47 +518,47 @@ def test_a_search_that_is_ended_before_anything_was_fitted_has_its_best_point():
     (only,) = result.candidates
     assert result.best is not None
     assert not result.success
-    scene = scene_of(chain().posed)
+    scene = search_problem_of(chain().posed)
     assert scene.cost(scene.searched.theta_from(result.best.values)) <= only.cost + 1e-6  # there may be time for a step
 
 
 def test_horizons_are_built_for_as_long_as_there_is_time(monkeypatch):
     """Each is transcribed, for a second where there are 1,000 experiments, whether or not one may then go down."""
-    scene = scene_of(chain().posed)
-    monkeypatch.setattr(Scene, "until", lambda *_: pytest.fail("a horizon was built"))
-    theta, work = local_search.grow(scene, scene.searched.guess, 0.0)
+    scene = search_problem_of(chain().posed)
+    monkeypatch.setattr(SearchProblem, "until", lambda *_: pytest.fail("a horizon was built"))
+    theta, work = local_search.grow_horizons(scene, scene.searched.guess, 0.0)
     assert work == 0.0
     assert np.array_equal(theta, scene.searched.guess)
 
 
 def test_the_floor_of_a_valley_is_followed_in_several_rounds(monkeypatch):
     problem = chain()
-    scene = scene_of(problem.posed)
+    scene = search_problem_of(problem.posed)
     start = problem.theta_from({"k1": 0.01, "k2": 50.0, "scale": 100.0})[scene.places]
-    full_descent = settle(scene, start, np.inf)
+    full_descent = minimize_locally(scene, start, np.inf)
     assert not full_descent.dropped
-    monkeypatch.setattr(local_search, "POLISHING", 2)
-    single_round = settle(scene, start, np.inf, best=-np.inf)  # not below the best: one round
+    monkeypatch.setattr(local_search, "MAX_FINAL_ITERATIONS", 2)
+    single_round = minimize_locally(scene, start, np.inf, best=-np.inf)  # not below the best: one round
     assert single_round.dropped
     assert single_round.cost > full_descent.cost + 1.0
-    rounds = settle(scene, start, np.inf)
+    rounds = minimize_locally(scene, start, np.inf)
     assert full_descent.cost - 1e-3 < rounds.cost < single_round.cost - 1.0
 
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_rounds_that_end_higher_at_the_accuracy_of_the_search_leave_their_start(monkeypatch, lost):
     problem = chain()
-    scene = scene_of(problem.posed)
+    scene = search_problem_of(problem.posed)
     start = problem.theta_from({"k1": 0.4, "k2": 2.0, "scale": 3.0})[scene.places]
     higher = problem.theta_from({"k1": 0.01, "k2": 50.0, "scale": 100.0})[scene.places]
     start_cost = scene.cost(start)
     assert scene.cost(higher) > start_cost
-    descent = local_search.Descent(higher, start_cost - 1.0, 5.0, optimum=True)
+    descent = local_search.DescentResult(higher, start_cost - 1.0, 5.0, optimum=True)
     monkeypatch.setattr(local_search, "_solve", lambda *a, **k: descent)
     if lost:  # the search cannot integrate there
         cost = scene.cost
         monkeypatch.setattr(type(scene), "cost", lambda self, theta: np.inf if theta is higher else cost(theta))
-    end = settle(scene, start, np.inf)
+    end = minimize_locally(scene, start, np.inf)
     assert (end.theta == start).all()
     assert end.cost == start_cost
     assert not end.optimum
@@ -572,13 +572,13 @@ def test_a_floor_that_is_lower_than_all_solutions_holds_but_is_none():
 
     def state(*costs):
         ends = [
-            Outcome((0.0,), solution.cost, result=solution, settled=True),
+            CandidateOutcome((0.0,), solution.cost, result=solution, settled=True),
             *(
-                Outcome((1.0,), solution.cost + c, result=floor if k == 0 else None, settled=True)
+                CandidateOutcome((1.0,), solution.cost + c, result=floor if k == 0 else None, settled=True)
                 for k, c in enumerate(costs)
             ),
         ]
-        return PortfolioState(tuple(Tried(i, "box", end) for i, end in enumerate(ends)))
+        return PortfolioState(tuple(CandidateRecord(i, "box", end) for i, end in enumerate(ends)))
 
     assert state().lowest == state(-0.05).lowest == state(1.0).lowest == solution.cost  # no lower, or hardly
     assert [t.index for t in state(-0.05, 0.05).finds()] == [0, 1, 2]
@@ -591,26 +591,26 @@ def test_a_floor_that_is_lower_than_all_solutions_holds_but_is_none():
 def test_a_floor_holds_where_sizes_of_errors_are_estimated_too(monkeypatch):
     """The search eliminates the size: its cost and that of the fit that confirms are on different scales."""
     problem = chain_with_spread()
-    scene, field = scene_of(problem.posed), search_field(problem.posed, None)
+    scene, field = search_problem_of(problem.posed), search_field(problem.posed, None)
     assert scene.searched is not scene.asked
     start = problem.theta_from({"k1": 0.03, "k2": 8.0, "scale": 30.0, "spread": 0.5})[scene.places]
     monkeypatch.setattr(strategies, "_CONFIRMING", 1)
-    end = candidate((problem, field), Order(CONFIRM, theta=tuple(start.tolist())), np.inf, np.inf)
+    end = candidate((problem, field), CandidateOrder(CONFIRM, theta=tuple(start.tolist())), np.inf, np.inf)
     assert end.result is not None
     assert not end.result.success
     assert end.settled
     assert end.cost == pytest.approx(scene.cost(np.array(end.theta)), abs=1e-3)
     assert end.cost < scene.cost(start)
-    monkeypatch.setattr(Scene, "exact_cost", lambda self, theta: scene.cost(start) + 1.0)
-    higher = candidate((problem, field), Order(CONFIRM, theta=tuple(start.tolist())), np.inf, np.inf)
+    monkeypatch.setattr(SearchProblem, "exact_cost", lambda self, theta: scene.cost(start) + 1.0)
+    higher = candidate((problem, field), CandidateOrder(CONFIRM, theta=tuple(start.tolist())), np.inf, np.inf)
     assert not higher.settled
 
 
 def test_a_point_that_has_a_cost_but_no_derivatives_holds_and_is_no_solution(monkeypatch):
     problem = chain()
-    scene, field = scene_of(problem.posed), search_field(problem.posed, None)
+    scene, field = search_problem_of(problem.posed), search_field(problem.posed, None)
     start = scene.searched.guess
-    order = Order(CONFIRM, theta=tuple(start.tolist()))
+    order = CandidateOrder(CONFIRM, theta=tuple(start.tolist()))
 
     original = strategies.fit
 
@@ -621,7 +621,7 @@ def test_a_point_that_has_a_cost_but_no_derivatives_holds_and_is_no_solution(mon
     end = candidate((problem, field), order, np.inf, np.inf)
     assert (end.settled, end.result.success) == (True, False)
     assert end.cost == pytest.approx(scene.exact_cost(np.array(end.theta)), rel=1e-9)
-    monkeypatch.setattr(Scene, "exact_cost", lambda self, theta: np.inf)
+    monkeypatch.setattr(SearchProblem, "exact_cost", lambda self, theta: np.inf)
     assert not candidate((problem, field), order, np.inf, np.inf).settled
 
 
@@ -636,7 +636,7 @@ def test_what_is_compared_is_called_what_it_is():
 def test_scenes_of_old_problems_are_forgotten():
     def make_reference() -> weakref.ref[cf.Posed]:
         compiled_problem = chain().posed
-        assert scene_of(compiled_problem) is scene_of(compiled_problem)
+        assert search_problem_of(compiled_problem) is search_problem_of(compiled_problem)
         return weakref.ref(compiled_problem)
 
     refs = [make_reference() for _ in range(12)]
@@ -671,12 +671,12 @@ def test_the_best_point_is_doubted_by_exchanging_two_quantities():
     """The cascade has a mirror optimum, poorer by 0.7 in the logarithm of the likelihood, that is found as often."""
     benchmark = cf.problems.load("cascade")
     problem, reference = benchmark.problem, dict(benchmark.reference.parameters)
-    scene, field = scene_of(problem.posed), search_field(problem.posed, None)
+    scene, field = search_problem_of(problem.posed), search_field(problem.posed, None)
     mirrored = {**reference, "d1": reference["d2"], "d2": reference["d1"]}
-    mirror = settle(scene, problem.theta_from(mirrored)[scene.places], np.inf)
-    best = settle(scene, problem.theta_from(reference)[scene.places], np.inf)
+    mirror = minimize_locally(scene, problem.theta_from(mirrored)[scene.places], np.inf)
+    best = minimize_locally(scene, problem.theta_from(reference)[scene.places], np.inf)
     assert best.cost + 0.5 < mirror.cost < best.cost + 1.0
-    order = Order(EXCHANGED, 0, theta=tuple(mirror.theta.tolist()), best=mirror.cost)
+    order = CandidateOrder(EXCHANGED, 0, theta=tuple(mirror.theta.tolist()), best=mirror.cost)
     end = candidate((problem, field), order, np.inf, np.inf)
     assert end.settled
     assert end.cost == pytest.approx(best.cost, abs=1e-3)
@@ -686,23 +686,23 @@ def test_the_best_point_is_doubted_by_exchanging_two_quantities():
 
 def test_confirmations_have_a_part_of_the_work_but_the_first_and_the_last():
     def state(*ends):
-        return PortfolioState(tuple(Tried(i, "box", end) for i, end in enumerate(ends)))
+        return PortfolioState(tuple(CandidateRecord(i, "box", end) for i, end in enumerate(ends)))
 
-    outcome = Outcome((0.0,), 5.0, work=10.0, settled=True)
+    outcome = CandidateOutcome((0.0,), 5.0, work=10.0, settled=True)
     assert state(outcome).unconfirmed() == 0  # the first at once
     beaten = replace(outcome, work=100.0, checking=90.0)
-    lower = Outcome((1.0,), 3.0, work=10.0, settled=True)
+    lower = CandidateOutcome((1.0,), 3.0, work=10.0, settled=True)
     assert state(beaten, lower).unconfirmed() is None  # others have to wait
     assert state(beaten, lower).unconfirmed(is_last=True) == 1
-    assert state(beaten, lower, Outcome(work=1000.0)).unconfirmed() == 1
+    assert state(beaten, lower, CandidateOutcome(work=1000.0)).unconfirmed() == 1
 
 
 def test_optima_need_not_wait_for_what_valleys_were_followed_for():
     solution = cf.fit(chain(), "single", cf.GaussNewton("box"))
-    optimum = Outcome((0.0,), 9.0, work=100.0, result=solution, settled=True)
-    valley = Outcome((1.0,), 7.0, work=100.0, following=60.0, checking=60.0)
-    state = PortfolioState(tuple(Tried(i, "box", end) for i, end in enumerate((optimum, valley))))
-    extended_state = state.extended([Tried(2, "box", Outcome((2.0,), 5.0, work=100.0, settled=True))], field_of(1))
+    optimum = CandidateOutcome((0.0,), 9.0, work=100.0, result=solution, settled=True)
+    valley = CandidateOutcome((1.0,), 7.0, work=100.0, following=60.0, checking=60.0)
+    state = PortfolioState(tuple(CandidateRecord(i, "box", end) for i, end in enumerate((optimum, valley))))
+    extended_state = state.extended([CandidateRecord(2, "box", CandidateOutcome((2.0,), 5.0, work=100.0, settled=True))], field_of(1))
     assert extended_state.unconfirmed() == 2
 
 
@@ -710,12 +710,12 @@ def test_the_frontier_is_the_lowest_that_full_accuracy_has_not_refuted():
     failed = replace(cf.fit(chain(), "single", cf.GaussNewton("box", max_iter=0)), status=Status.START_FAILED)
 
     def state(*ends):
-        return PortfolioState(tuple(Tried(i, "box", end) for i, end in enumerate(ends)))
+        return PortfolioState(tuple(CandidateRecord(i, "box", end) for i, end in enumerate(ends)))
 
-    refuted, valley = Outcome((0.0,), 1.0, result=failed), Outcome((1.0,), 3.0)
+    refuted, valley = CandidateOutcome((0.0,), 1.0, result=failed), CandidateOutcome((1.0,), 3.0)
     assert state().frontier == np.inf
-    assert state(refuted, valley, Outcome()).frontier == 3.0  # a candidate without an end has no cost
-    settled_outcome = Outcome((2.0,), 1.05, settled=True)
+    assert state(refuted, valley, CandidateOutcome()).frontier == 3.0  # a candidate without an end has no cost
+    settled_outcome = CandidateOutcome((2.0,), 1.05, settled=True)
     assert state(refuted, valley, settled_outcome).frontier == 1.05
     assert state(refuted, valley, settled_outcome).unconfirmed() == 2
     twice = state(refuted, replace(refuted, cost=1.02), valley, settled_outcome)  # the same a third time?
@@ -733,8 +733,8 @@ def test_what_holds_is_fitted_to_its_optimum_before_the_search_ends(monkeypatch)
         accuracy_flags.append(order.accurate)
         return original(problem, scene, order, left)
 
-    original = strategies._confirmed
-    monkeypatch.setattr(strategies, "_confirmed", confirmed)
+    original = strategies._confirm
+    monkeypatch.setattr(strategies, "_confirm", confirmed)
     full_result = cf.estimate(problem, rng=1, ways=["box"])
     assert full_result.sure
     assert not any(accuracy_flags)
@@ -749,38 +749,38 @@ def test_what_holds_is_fitted_to_its_optimum_before_the_search_ends(monkeypatch)
 def test_a_fit_that_ends_badly_does_not_undo_what_held():
     solution = cf.fit(chain(), "single", cf.GaussNewton("box"))
     floor = cf.fit(chain(), "single", cf.GaussNewton("box", max_iter=1))
-    outcome = Outcome((1.0,), 2.0, result=floor, settled=True)
-    state = PortfolioState((Tried(0, "box", outcome),))
+    outcome = CandidateOutcome((1.0,), 2.0, result=floor, settled=True)
+    state = PortfolioState((CandidateRecord(0, "box", outcome),))
     assert state.unpolished == 0
-    failed_state = state.confirmed(0, Outcome((3.0,), np.inf, result=floor, polished=True))
+    failed_state = state.confirmed(0, CandidateOutcome((3.0,), np.inf, result=floor, polished=True))
     assert failed_state.lowest == 2.0
     assert failed_state.unpolished is None
-    better_state = state.confirmed(0, Outcome((3.0,), 1.0, result=solution, settled=True, polished=True))
+    better_state = state.confirmed(0, CandidateOutcome((3.0,), 1.0, result=solution, settled=True, polished=True))
     assert better_state.lowest == 1.0
 
 
 def test_a_round_is_given_up_where_it_would_not_come_down_to_what_is_hoped_for():
-    forecast = local_search._Forecast(10.0)
-    costs = 30.0 * 0.97 ** np.arange(local_search.POLISHING)  # ends at 0.3
+    forecast = local_search._ConvergenceForecast(10.0)
+    costs = 30.0 * 0.97 ** np.arange(local_search.MAX_FINAL_ITERATIONS)  # ends at 0.3
     assert not any(forecast(k, c) for k, c in enumerate(costs))
-    slow = 30.0 - 0.1 * np.arange(local_search.POLISHING)  # at 15
-    given_up = [local_search._Forecast(hope) for hope in (14.0, 16.0)]
+    slow = 30.0 - 0.1 * np.arange(local_search.MAX_FINAL_ITERATIONS)  # at 15
+    given_up = [local_search._ConvergenceForecast(hope) for hope in (14.0, 16.0)]
     ends = [next((k for k, c in enumerate(slow) if stopping_forecast(k, c)), None) for stopping_forecast in given_up]
     assert ends == [2 * local_search._FORECAST, None]
 
     problem = chain()
-    scene = scene_of(problem.posed)
+    scene = search_problem_of(problem.posed)
     start = problem.theta_from({"k1": 0.01, "k2": 50.0, "scale": 100.0})[scene.places]
-    full_descent = settle(scene, start, np.inf, rounds=1)
-    hopeful = settle(scene, start, np.inf, rounds=1, hope=full_descent.cost)
+    full_descent = minimize_locally(scene, start, np.inf, rounds=1)
+    hopeful = minimize_locally(scene, start, np.inf, rounds=1, hope=full_descent.cost)
     assert (hopeful.theta == full_descent.theta).all()
 
 
 def test_ways_pay_for_what_they_do_and_not_for_confirmations():
     def state(checking):
-        ends = [Outcome((0.0,), 5.0, work=10.0 + checking, checking=checking), Outcome((1.0,), 6.0, work=10.0)]
+        ends = [CandidateOutcome((0.0,), 5.0, work=10.0 + checking, checking=checking), CandidateOutcome((1.0,), 6.0, work=10.0)]
         return PortfolioState(
-            tuple(Tried(i, way, end) for i, (way, end) in enumerate(zip(("box", "growing"), ends, strict=True)))
+            tuple(CandidateRecord(i, way, end) for i, (way, end) in enumerate(zip(("box", "growing"), ends, strict=True)))
         )
 
     ways = ["box", "growing", "fit"]
@@ -788,18 +788,18 @@ def test_ways_pay_for_what_they_do_and_not_for_confirmations():
 
 
 def test_what_suits_a_problem():
-    assert "soft" in suiting(chain().posed)
-    assert not {"incremental", "decomposed"} & set(suiting(chain().posed))
-    measured = set(suiting(cf.problems.load("three_step").problem.posed))
+    assert "soft" in applicable_strategies(chain().posed)
+    assert not {"incremental", "decomposed"} & set(applicable_strategies(chain().posed))
+    measured = set(applicable_strategies(cf.problems.load("three_step").problem.posed))
     assert {"fit", "incremental", "decomposed"} <= measured
     assert "soft" not in measured
-    assert "decomposed" not in suiting(cf.problems.load("bellman").problem.posed)  # one equation
+    assert "decomposed" not in applicable_strategies(cf.problems.load("bellman").problem.posed)  # one equation
 
 
 @pytest.mark.parametrize("way", ["incremental", "decomposed"])
 def test_drivers_of_their_own_make_candidates(way):
     compiled_problem = cf.problems.load("gasoil").problem.posed if way == "incremental" else parted().posed
-    end = candidate((compiled_problem, search_field(compiled_problem, None)), Order(way, seed=1), 60.0, time.time() + 60.0)
+    end = candidate((compiled_problem, search_field(compiled_problem, None)), CandidateOrder(way, seed=1), 60.0, time.time() + 60.0)
     assert end is not None
     assert end.result is not None
     assert end.settled
@@ -825,7 +825,7 @@ def test_points_that_are_too_dear_are_given_up_by_searches_alone():
     experiment = cf.Experiment({"p": [0.5, 0.5]}, time=t, sigma=0.1, initial={"p": 1.0, "q": 0.0})
     parameters = {"w": cf.Parameter(1.0, bounds=(1e-2, 1e3), scale="log")}
     problem = cf.Problem(model, experiment, parameters=parameters)
-    scene = scene_of(problem.posed)
+    scene = search_problem_of(problem.posed)
     assert np.isfinite(scene.cost(np.log([1.0])))
     assert scene.cost(np.log([100.0])) == np.inf  # 1,600 periods
     exact = cf.simulate(problem, {"w": 100.0}, integrator=cf.IntegratorOptions(max_steps=10**6))

@@ -7,7 +7,7 @@ import pytest
 import castfit as cf
 from castfit import problems
 from castfit._bench import INTEGRATOR
-from castfit.drive.run.optima import Merit
+from castfit.drive.run.optima import ObjectiveMeasure
 from tests.drive.chores import Troubled, pole
 from tests.paths import ROOT
 
@@ -19,7 +19,7 @@ MEASURED = ROOT.parent / "shared" / "data" / "hiv_data.csv"
 @pytest.mark.parametrize("seed", [0, 1])
 def test_hiv_proteinase_is_solved_in_less_simulations_than_published(seed):
     problem = problems.load("hiv_proteinase", data=MEASURED).problem
-    goal = Merit.of(problem).at_height(0.019275)  # published as a sum of squares; sigma is unknown here
+    goal = ObjectiveMeasure.of(problem).at_height(0.019275)  # published as a sum of squares; sigma is unknown here
     result = cf.scatter_search(problem, cf.SingleShooting(INTEGRATOR), rng=seed, include_guess=False, vtr=goal)
     assert result.success
     assert result.chi2 <= 0.019275

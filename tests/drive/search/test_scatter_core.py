@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from castfit.drive.search.scatter.method.choice import thinned
+from castfit.drive.search.scatter.method.choice import thin_path
 from castfit.drive.search.scatter.method.options import ScatterOptions
-from castfit.drive.search.scatter.method.search import Ascent, begin, step
+from castfit.drive.search.scatter.method.search import LocalSearchOutcome, begin, step
 
 
 class Function:
@@ -28,7 +28,7 @@ class Function:
         smooth = lambda x: min(float(np.nan_to_num(self.f(x), nan=1e9)), 1e9)  # noqa: E731
         solution = minimize(smooth, start.x, method="L-BFGS-B", bounds=[(0, 1)] * start.x.size, callback=path.append)
         self.evaluations += solution.nfev
-        return Ascent(thinned(np.array([*path, solution.x])), float(solution.fun))
+        return LocalSearchOutcome(thin_path(np.array([*path, solution.x])), float(solution.fun))
 
 
 def rastrigin(x):

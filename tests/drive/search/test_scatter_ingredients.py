@@ -8,19 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from castfit.drive.search.scatter.method.choice import (
-    Climb,
-    Filters,
+    LocalSearchPath,
+    FilterState,
     choose,
     memory_distances,
     near_minima,
     near_paths,
-    passing,
+    filter_candidates,
     path_distances,
-    thinned,
+    thin_path,
 )
 from castfit.drive.search.scatter.method.combine import (
     better_children,
-    beyond,
+    go_beyond,
     child,
     children,
     further,
@@ -31,21 +31,21 @@ from castfit.drive.search.scatter.method.combine import (
 )
 from castfit.drive.search.scatter.method.diversify import choose as choose_subrange
 from castfit.drive.search.scatter.method.diversify import diverse, first_points, probabilities, subranges
-from castfit.drive.search.scatter.method.members import Member, enrol, ranked
+from castfit.drive.search.scatter.method.members import Member, enrol, sort_by_quality
 from castfit.drive.search.scatter.method.options import ScatterOptions
 from castfit.drive.search.scatter.method.refset import (
     by_corners,
     by_quality,
     in_flat_zone,
     is_flat,
-    kept,
+    n_retained,
     largest_products,
     least_distances,
     most_distant,
     new_directions,
     segments,
     too_close,
-    updated,
+    update_refset,
 )
 
 seeds = st.integers(0, 2**32 - 1)
@@ -154,8 +154,8 @@ def test_most_distant_gives_what_there_is():
 def test_a_reference_set_has_the_best_half_and_is_sorted(seed):
     everyone = members(cloud(seed, 30, 4), np.random.default_rng(seed).random(30))
     R = by_quality(everyone, 8)
-    assert [m.number for m in R[:4]] == [m.number for m in ranked(everyone)[:4]]
-    assert list(R) == list(ranked(R))
+    assert [m.number for m in R[:4]] == [m.number for m in sort_by_quality(everyone)[:4]]
+    assert list(R) == list(sort_by_quality(R))
     assert len({m.number for m in R}) == 8
 
 
@@ -174,44 +174,44 @@ def test_corners_and_midpoint_come_first():
 def test_a_better_candidate_replaces_the_worst():
     R = members(cloud(0, 5, 3))
     z = Member(cloud(9, 1, 3)[0], 2.5, 100)
-    assert [m.number for m in updated(R, [z], distance=1e-3, epsilon=1e-6)] == [0, 1, 2, 100, 3]
+    assert [m.number for m in update_refset(R, [z], distance=1e-3, epsilon=1e-6)] == [0, 1, 2, 100, 3]
 
 
 def test_no_better_than_the_worst_does_not_enter():
     R = members(cloud(0, 5, 3))
     z = Member(cloud(9, 1, 3)[0], 4.0, 100)
-    assert updated(R, [z], distance=1e-3, epsilon=1e-6) == R
+    assert update_refset(R, [z], distance=1e-3, epsilon=1e-6) == R
 
 
 def test_a_duplicate_does_not_enter():
     R = members(cloud(0, 5, 3))
     z = Member(R[3].x + 1e-9, 2.5, 100)
     assert too_close(z.x, R, 1e-3)
-    assert updated(R, [z], distance=1e-3, epsilon=1e-6) == R
+    assert update_refset(R, [z], distance=1e-3, epsilon=1e-6) == R
 
 
 def test_a_point_of_the_same_flat_zone_does_not_enter():
     R = members(cloud(0, 5, 3))
     z = Member(cloud(9, 1, 3)[0], 3.0 - 1e-9, 100)
     assert in_flat_zone(z.f, R, 1e-6)
-    assert updated(R, [z], distance=1e-3, epsilon=1e-6) == R
+    assert update_refset(R, [z], distance=1e-3, epsilon=1e-6) == R
 
 
 def test_a_new_best_enters_although_it_is_close_and_takes_the_closest_place():
     R = members(cloud(0, 5, 3), [1, 2, 3, 4, 5])
     z = Member(R[2].x + 1e-9, 1.0 - 1e-12, 100)
-    assert [m.number for m in updated(R, [z], distance=1e-3, epsilon=1e-6)] == [100, 0, 1, 3, 4]
+    assert [m.number for m in update_refset(R, [z], distance=1e-3, epsilon=1e-6)] == [100, 0, 1, 3, 4]
 
 
 @given(seeds)
 def test_an_update_never_loses_the_best_and_keeps_the_size(seed):
     rng = np.random.default_rng(seed)
-    R = ranked(members(rng.random((6, 3)), rng.random(6)))
+    R = sort_by_quality(members(rng.random((6, 3)), rng.random(6)))
     candidates = enrol(rng.random((10, 3)), rng.random(10), 6)
-    updated_set = updated(R, candidates, distance=0.05, epsilon=1e-3)
+    updated_set = update_refset(R, candidates, distance=0.05, epsilon=1e-3)
     assert len(updated_set) == 6
     assert updated_set[0].f == min(m.f for m in (*R, *candidates))
-    assert list(updated_set) == list(ranked(updated_set))
+    assert list(updated_set) == list(sort_by_quality(updated_set))
     assert all(b.f <= a.f for a, b in zip(R, updated_set, strict=True))
 
 
@@ -282,7 +282,7 @@ def test_beyond_follows_a_descent_to_its_end():
         return ((X - 0.9) ** 2).sum(axis=1)
 
     parent, offspring = members(np.array([[0.1, 0.1], [0.2, 0.2]]), [1.28, 0.98])
-    new_members = beyond([(parent, offspring)], bowl, 10, np.random.default_rng(0))
+    new_members = go_beyond([(parent, offspring)], bowl, 10, np.random.default_rng(0))
     assert min(m.f for m in new_members) < 0.2
     assert [m.number for m in new_members] == list(range(10, 10 + len(new_members)))
     assert new_members[-1].f >= min(m.f for m in new_members)
@@ -297,8 +297,8 @@ def test_only_children_that_outdo_their_parent_are_followed():
 
 
 def test_how_many_members_stay():
-    assert kept(10, aggressive=False) == 5
-    assert kept(10, aggressive=True) == 1
+    assert n_retained(10, aggressive=False) == 5
+    assert n_retained(10, aggressive=True) == 1
 
 
 def test_products_with_segments():
@@ -330,18 +330,18 @@ def test_distance_to_a_path_is_that_to_its_nearest_segment(seed):
 
 def test_long_paths_keep_their_ends():
     path = cloud(0, 100, 3)
-    short = thinned(path)
+    short = thin_path(path)
     assert len(short) == 24
     np.testing.assert_array_equal(short[[0, -1]], path[[0, -1]])
-    assert thinned(path[:5]) is not None
-    assert len(thinned(path[:5])) == 5
+    assert thin_path(path[:5]) is not None
+    assert len(thin_path(path[:5])) == 5
 
 
-def valley() -> Climb:
+def valley() -> LocalSearchPath:
     """A local search along the diagonal of the square."""
     path = np.linspace(0, 1, 9)[:, None] * np.ones(2)
     start, end = members(path[[0, -1]], [10.0, 1.0])
-    return Climb(start, end, path)
+    return LocalSearchPath(start, end, path)
 
 
 def test_the_far_end_of_a_valley_is_near_its_path_though_far_from_its_minimum():
@@ -361,25 +361,25 @@ def test_without_local_searches_everything_is_far():
 
 def test_the_merit_filter_asks_for_points_as_good_as_the_last_start():
     pool = members(cloud(0, 4, 2), [1, 2, 3, np.inf])
-    strict = Filters().accepted(pool[1])
+    strict = FilterState().accepted(pool[1])
     options = ScatterOptions(merit_filter=True, distance_filter="none")
-    assert [m.f for m in passing(pool, [], strict, options)] == [1, 2]
-    assert [m.f for m in passing(pool, [], strict, ScatterOptions(merit_filter=False))] == [1, 2, 3]
+    assert [m.f for m in filter_candidates(pool, [], strict, options)] == [1, 2]
+    assert [m.f for m in filter_candidates(pool, [], strict, ScatterOptions(merit_filter=False))] == [1, 2, 3]
 
 
 def test_filters_relax_after_enough_refusals():
-    filters = Filters(threshold=1.0)
+    filters = FilterState(threshold=1.0)
     for refusals in (1, 2):
         filters = filters.refused(3)
-        assert filters == Filters(1.0, 1.0, refusals)
-    assert filters.refused(3) == Filters(np.inf, 0.5, 0)
-    assert filters.accepted(Member(np.zeros(2), 0.5, 0)) == Filters(0.5, 1.0, 0)
+        assert filters == FilterState(1.0, 1.0, refusals)
+    assert filters.refused(3) == FilterState(np.inf, 0.5, 0)
+    assert filters.accepted(Member(np.zeros(2), 0.5, 0)) == FilterState(0.5, 1.0, 0)
 
 
 def test_the_distance_filter_keeps_away_from_paths():
     pool = members(np.array([[0.5, 0.5], [0.1, 0.9]]), [1.0, 2.0])
     for kind, expected in (("paths", [2.0]), ("none", [1.0, 2.0]), ("minima", [])):
-        accepted_members = passing(pool, [valley()], Filters(), ScatterOptions(merit_filter=False, distance_filter=kind))
+        accepted_members = filter_candidates(pool, [valley()], FilterState(), ScatterOptions(merit_filter=False, distance_filter=kind))
         assert [m.f for m in accepted_members] == expected
 
 

@@ -14,9 +14,9 @@ import castfit as cf
 from castfit import plots, problems
 from castfit._bench.searches import draw_histogram
 from castfit.drive.run.checkpoint import read
-from castfit.drive.run.optima import Merit
+from castfit.drive.run.optima import ObjectiveMeasure
 from castfit.drive.search.scatter import scatter_search as module
-from castfit.drive.search.scatter.bounds import box_of, restated
+from castfit.drive.search.scatter.bounds import read_search_bounds, with_log_scales
 from castfit.plots import searches as pictures
 from tests.builders import decay_model, decay_problem, everything, refused
 
@@ -97,7 +97,7 @@ def test_what_is_done_is_counted():
 def test_alpha_pinene_is_solved(scale):
     benchmark = problems.load("alpha_pinene", scale=scale)
     result = cf.scatter_search(
-        benchmark.problem, rng=1, vtr=Merit.of(benchmark.problem).at_height(19.873), max_eval=2000
+        benchmark.problem, rng=1, vtr=ObjectiveMeasure.of(benchmark.problem).at_height(19.873), max_eval=2000
     )
     assert result.best is not None
     assert benchmark.reference.is_reached(result.chi2)
@@ -252,21 +252,21 @@ def test_what_has_a_wide_range_is_searched_in_its_logarithm():
     }
     problem = waves(parameters=parameters)
     mistakes: list[str] = []
-    changed = restated(problem, "auto", mistakes)
+    changed = with_log_scales(problem, "auto", mistakes)
     assert mistakes == []
     assert [q.scale for q in changed.quantities] == ["log", "linear"]
     assert changed.quantities[0].lower == pytest.approx(9e-6)
-    assert restated(problem, [], mistakes) is problem.posed
-    explicit_problem = restated(waves(), ["w"], mistakes)
+    assert with_log_scales(problem, [], mistakes) is problem.posed
+    explicit_problem = with_log_scales(waves(), ["w"], mistakes)
     assert [q.scale for q in explicit_problem.quantities] == ["log", "linear"]
 
 
 def test_the_box_maps_there_and_back():
     problem = everything(state_bounds={}, constraints=())
     mistakes: list[str] = []
-    box_of(problem, mistakes)
+    read_search_bounds(problem, mistakes)
     assert any("'k2' lies in [-inf, inf]" in m and "Parameter(value, lower=..., upper=...)" in m for m in mistakes)
-    box = box_of(waves(), mistakes)
+    box = read_search_bounds(waves(), mistakes)
     x = np.random.default_rng(0).random((5, 2))
     np.testing.assert_allclose(box.cube(box.theta(x)), x)
     np.testing.assert_array_equal(box.theta(np.array([2.0, -1.0])), [9.0, 0.0])
@@ -304,7 +304,7 @@ def test_other_transcriptions_and_starts_serve_local_searches():
             rng=0,
             **SMALL,
             max_eval=150,
-            vtr=Merit.of(lotka()).at_height(0.02754),
+            vtr=ObjectiveMeasure.of(lotka()).at_height(0.02754),
             local_start=start,
         )
         assert result.chi2 < 0.02754

@@ -11,10 +11,10 @@ import pytest
 from scipy import stats
 
 import castfit as cf
-from castfit._support.time_limit import watched
+from castfit._support.time_limit import with_deadline
 from castfit.drive.uncertainty.refits import descent
 from castfit.drive.uncertainty.refits import run as refits
-from castfit.drive.uncertainty.refits.bootstrap_intervals import acceleration, bca, percentile, quantiles, worst
+from castfit.drive.uncertainty.refits.bootstrap_intervals import acceleration, bca, percentile, quantiles, worst_case_limits
 from castfit.drive.uncertainty.refits.resampling import case_deletion, leverages, resampling
 from tests.builders import decay_model, decay_problem, refused
 from tests.drive.chores import Troubled
@@ -153,10 +153,10 @@ def test_quantiles_that_few_draws_do_not_tell_are_none():
 
 def test_the_worst_that_failures_can_do():
     draws = np.arange(1.0, 191.0)
-    low, high = worst(draws, 9, 0.9)  # of 199 draws the 10th is the quantile 0.05; nine of those before are missing
+    low, high = worst_case_limits(draws, 9, 0.9)  # of 199 draws the 10th is the quantile 0.05; nine of those before are missing
     assert (low, high) == pytest.approx((1.0, 190.0))
-    assert np.isnan(worst(draws, 10, 0.9)).all()
-    assert worst(draws, 0, 0.9) == pytest.approx(percentile(draws, 0.9))
+    assert np.isnan(worst_case_limits(draws, 10, 0.9)).all()
+    assert worst_case_limits(draws, 0, 0.9) == pytest.approx(percentile(draws, 0.9))
 
 
 NOISES = {
@@ -472,9 +472,9 @@ def test_a_problem_whose_trajectory_cannot_be_integrated_is_not_descended():
     """A cost that is not the result's: pieces that do not join, say."""
     result = cf.fit(bent(), "single")
     compiled_problem = result.problem.posed
-    warm_descent = descent.WarmDescent(compiled_problem, result.integrator, result.theta, result.cost)
+    warm_descent = descent.WarmStartedRefits(compiled_problem, result.integrator, result.theta, result.cost)
     assert warm_descent.reached(compiled_problem) is not None
-    shifted_descent = descent.WarmDescent(compiled_problem, result.integrator, result.theta, result.cost - 1.0)
+    shifted_descent = descent.WarmStartedRefits(compiled_problem, result.integrator, result.theta, result.cost - 1.0)
     assert shifted_descent.reached(compiled_problem) is None
 
 
@@ -482,17 +482,17 @@ def test_descents_keep_the_limit_of_time_of_a_data_set(clock):
     """A clock that every descent moves beyond the limit: the fit that follows has no time, and says so."""
     result = cf.fit(bent(), "single")
     compiled_problem = result.problem.posed
-    warm_descent = descent.WarmDescent(compiled_problem, result.integrator, result.theta, result.cost)
-    with watched(1.0):
+    warm_descent = descent.WarmStartedRefits(compiled_problem, result.integrator, result.theta, result.cost)
+    with with_deadline(1.0):
         clock.sleep(2.0)
         assert warm_descent.reached(compiled_problem) is None
-    assert descent.WarmDescent(compiled_problem, result.integrator, result.theta, result.cost).reached(compiled_problem) is not None
+    assert descent.WarmStartedRefits(compiled_problem, result.integrator, result.theta, result.cost).reached(compiled_problem) is not None
 
 
 def test_an_interrupt_ends_a_run_within_a_descent(monkeypatch):
     """Pressed while the second data set is on its way: the first one is kept."""
     result = cf.fit(bent(), "single")
-    original_method, problems = descent.WarmDescent.reached, []
+    original_method, problems = descent.WarmStartedRefits.reached, []
 
     def pressed(self, problem):
         problems.append(problem)
@@ -500,7 +500,7 @@ def test_an_interrupt_ends_a_run_within_a_descent(monkeypatch):
             signal.raise_signal(signal.SIGINT)
         return original_method(self, problem)
 
-    monkeypatch.setattr(descent.WarmDescent, "reached", pressed)
+    monkeypatch.setattr(descent.WarmStartedRefits, "reached", pressed)
     bootstrap_result = cf.bootstrap(result, samples=5, rng=4)
     assert len(problems) == 2
     assert bootstrap_result.rows[0].success

@@ -14,14 +14,14 @@ import castfit as cf
 from castfit import problems
 from castfit.integrate import IntegratorOptions
 from castfit.result.collinearity import collinearity, largest_subset, most_collinear, sensitivities
-from castfit.result.structural_identifiability import Structure, structure
+from castfit.result.structural_identifiability import StructuralRank, structure
 from tests.builders import refused
 
 T = np.linspace(0.0, 5.0, 20)
 NOISE = 0.02 * np.random.default_rng(0).standard_normal(T.size)
 
 
-def structure_of(problem: cf.Problem, seed: int = 0) -> Structure:
+def structure_of(problem: cf.Problem, seed: int = 0) -> StructuralRank:
     compiled_problem = problem.posed
     return structure(compiled_problem, compiled_problem.guess, np.random.default_rng(seed), IntegratorOptions())
 

@@ -13,7 +13,7 @@ from castfit import problems
 from castfit.fit import strategies
 from castfit.fit.start.soft_start import soft_start
 from castfit.problem.positivity import positive_states
-from castfit.solve.relaxed_dynamics import SHORT, Coordinates, FlatProblem
+from castfit.solve.relaxed_dynamics import SHORT, SearchCoordinates, FlatRelaxedProblem
 
 HARD = ("cascade", "fitzhugh_nagumo", "goodwin", "lorenz", "lotka_volterra_log", "repressilator")
 POSITIVE = {"fitzhugh_nagumo": False, "lorenz": False}
@@ -38,11 +38,11 @@ def soft_problem(problem, transcription, rho=0.3):
     compiled_problem = problem.posed
     staged = transcription.transcribe(compiled_problem, compiled_problem.guess).explicit()
     n = len(compiled_problem.model.states)
-    coordinates = Coordinates.of(staged.layout, positive_states(compiled_problem), np.full(n, 3.0))
+    coordinates = SearchCoordinates.of(staged.layout, positive_states(compiled_problem), np.full(n, 3.0))
     points = np.array([0.376403, 0.512486, 0.111111]) if staged.layout.chains[0].n_w else np.empty(0)
     noise = [np.full(chain.row_mask.shape, 1.5) for chain in staged.layout.chains]
     u = coordinates.search(staged.start) + 0.05 * np.random.default_rng(1).standard_normal(staged.start.size)
-    return FlatProblem(staged, coordinates, noise, points, rho), u
+    return FlatRelaxedProblem(staged, coordinates, noise, points, rho), u
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_gradient_is_that_of_the_value(name, transcription):
 
 @given(st.lists(st.floats(-20, 20), min_size=4, max_size=4), st.floats(1e-6, 1e6))
 def test_coordinates_there_and_back(z, unit):
-    mixed = Coordinates(np.array([True, False, True, False]), np.full(4, unit), np.full(4, 1e-7 * unit))
+    mixed = SearchCoordinates(np.array([True, False, True, False]), np.full(4, unit), np.full(4, 1e-7 * unit))
     u = np.array(z) + np.where(mixed.logarithmic, np.log(unit), 0.0)
     v = mixed.natural(u)
     is_resolved = ~mixed.logarithmic | (v > 1e-3 * mixed.floor)

@@ -12,11 +12,11 @@ import pytest
 import castfit as cf
 from castfit import problems
 from castfit._support.status import InputError, Status
-from castfit.fit.start.matching import MatchedEquations, matching
-from castfit.fit.strategies import unfelt
+from castfit.fit.start.matching import MatchedEquations, match_gradients
+from castfit.fit.strategies import insensitive_quantities
 from castfit.problems import exact_trajectory
-from castfit.solve.penalty_homotopy import SoftenedProblem, Softening
-from castfit.solve.solution import Ledger
+from castfit.solve.penalty_homotopy import RelaxedProblem, RelaxationLevel
+from castfit.solve.solution import CountingProblem
 from castfit.transcribe.trajectory import start_trajectory
 from tests.builders import everything, lotka_volterra
 
@@ -26,7 +26,7 @@ SINGLE, MULTIPLE, COLLOCATION = cf.SingleShooting(), cf.MultipleShooting(10), cf
 
 def felt_nothing_of(transcription, problem, theta=None):
     staged = transcription.transcribe(problem, problem.guess if theta is None else theta)
-    return unfelt(staged, staged.linearize(staged.start))
+    return insensitive_quantities(staged, staged.linearize(staged.start))
 
 
 def chain_problem(times, unit=1.0, **parameters):
@@ -105,7 +105,7 @@ def test_dense_data_without_noise_give_the_parameters():
     errors = []
     for n in (10, 20, 40):
         problem = chain_problem(np.linspace(0, 4, n + 1)[1:])
-        estimates = problem.to_natural(matching(problem, problem.guess, "data", OPTIONS))
+        estimates = problem.to_natural(match_gradients(problem, problem.guess, "data", OPTIONS))
         errors.append(np.abs(estimates - [0.9, 0.4]).max())
     assert errors[-1] < 2e-3
     assert errors[0] > 2 * errors[1] > 4 * errors[2]  # the interpolation's error
@@ -113,19 +113,19 @@ def test_dense_data_without_noise_give_the_parameters():
 
 def test_start_does_not_matter_where_the_equations_are_linear():
     problem = chain_problem(np.linspace(0.4, 4, 10))
-    first_theta = matching(problem, problem.guess, "data", OPTIONS)
-    second_theta = matching(problem, problem.theta_from({"k1": 300.0, "k2": 0.0}), "data", OPTIONS)
+    first_theta = match_gradients(problem, problem.guess, "data", OPTIONS)
+    second_theta = match_gradients(problem, problem.theta_from({"k1": 300.0, "k2": 0.0}), "data", OPTIONS)
     assert np.allclose(first_theta, second_theta, rtol=1e-4)
 
 
 def test_bounds_scales_and_fixed_values_are_respected():
     times = np.linspace(0.4, 4, 10)
     bounded = chain_problem(times, k1=cf.Parameter(0.1, lower=0.0, upper=0.7))
-    assert bounded.to_natural(matching(bounded, bounded.guess, "data", OPTIONS))[0] == 0.7
+    assert bounded.to_natural(match_gradients(bounded, bounded.guess, "data", OPTIONS))[0] == 0.7
     logarithmic = chain_problem(times, k1=cf.Parameter(0.1, scale="log", lower=1e-3), k2=cf.Parameter(0.4, fixed=True))
     assert logarithmic.names == ("k1",)
     assert np.allclose(
-        logarithmic.to_natural(matching(logarithmic, logarithmic.guess, "data", OPTIONS)), 0.9, rtol=0.05
+        logarithmic.to_natural(match_gradients(logarithmic, logarithmic.guess, "data", OPTIONS)), 0.9, rtol=0.05
     )
 
 
@@ -135,17 +135,17 @@ def test_equations_of_simulated_states_do_not_hold_the_parameters_back():
     experiment = cf.Experiment({"a": np.exp(-0.9 * times)}, time=times, initial={"a": 1.0, "b": 0.0, "c": 0.0})
     parameters = {"k1": 0.1, "k2": cf.Parameter(0.4, fixed=True)}
     partial_problem = cf.Problem(problem.model, experiment, parameters=parameters)
-    assert np.allclose(partial_problem.to_natural(matching(partial_problem, partial_problem.guess, "data", OPTIONS)), 0.9, rtol=0.05)
-    assert np.array_equal(matching(partial_problem, partial_problem.guess, "simulation", OPTIONS), partial_problem.guess)
+    assert np.allclose(partial_problem.to_natural(match_gradients(partial_problem, partial_problem.guess, "data", OPTIONS)), 0.9, rtol=0.05)
+    assert np.array_equal(match_gradients(partial_problem, partial_problem.guess, "simulation", OPTIONS), partial_problem.guess)
 
 
 def test_states_may_be_given_by_hand():
     problem, times = chain_problem(np.linspace(0.4, 4, 10)), np.linspace(0, 4, 50)
     by_hand = {"a": (times, np.exp(-0.8 * times))}
-    theta = matching(problem, problem.guess, by_hand, OPTIONS)
+    theta = match_gradients(problem, problem.guess, by_hand, OPTIONS)
     assert np.allclose(problem.to_natural(theta), [0.8, 3.0], rtol=0.01)  # k2 does not show in a
     trajectory = start_trajectory(problem, problem.guess, by_hand, OPTIONS)
-    trajectory_theta = matching(problem, problem.guess, trajectory, OPTIONS)
+    trajectory_theta = match_gradients(problem, problem.guess, trajectory, OPTIONS)
     assert np.abs(problem.to_natural(trajectory_theta) - [0.1, 3.0]).max() < np.abs(problem.to_natural(trajectory_theta) - [0.8, 3.0]).max()
 
 
@@ -160,13 +160,13 @@ def test_local_parameters_are_matched_to_their_own_experiment():
         [first_experiment, second_experiment],
         parameters={"k1": cf.Parameter(0.1, local=True), "k2": cf.Parameter(0.4, fixed=True)},
     )
-    estimates = dict(zip(problem.names, problem.to_natural(matching(problem, problem.guess, "data", OPTIONS)), strict=True))
+    estimates = dict(zip(problem.names, problem.to_natural(match_gradients(problem, problem.guess, "data", OPTIONS)), strict=True))
     assert np.allclose(list(estimates.values()), [0.5, 1.5], rtol=0.05)
 
 
 def test_problems_with_all_features_are_matched_within_their_bounds():
     problem = everything()
-    theta = matching(problem, problem.guess, "data", OPTIONS)
+    theta = match_gradients(problem, problem.guess, "data", OPTIONS)
     lower, upper = problem.bounds
     assert theta.shape == problem.guess.shape
     assert ((theta >= lower) & (theta <= upper)).all()
@@ -179,7 +179,7 @@ def test_a_start_that_cannot_be_evaluated_stays():
         cf.Experiment({"x": [0.5, 0.3, 0.2]}, time=[1.0, 2.0, 3.0], initial={"x": 1.0}),
         parameters={"k": 0.5},
     )
-    assert np.array_equal(matching(problem, problem.guess, "data", OPTIONS), problem.guess)
+    assert np.array_equal(match_gradients(problem, problem.guess, "data", OPTIONS), problem.guess)
 
 
 # --------------------------------------------------------------------------------------------------------- in a fit
@@ -222,7 +222,7 @@ def second_start_of(problem):
 
         def solve(self, staged, control, *, warm=False):
             second_starts.append(control.second_start)
-            return Ledger(staged).solution(staged.start, Status.MAX_ITERATIONS)
+            return CountingProblem(staged).solution(staged.start, Status.MAX_ITERATIONS)
 
     cf.fit(problem, MULTIPLE, Spy())
     return second_starts[0]
@@ -235,7 +235,7 @@ def test_equations_in_theta_are_those_of_the_whole_with_the_states_held(name):
     moving = np.arange(staged.layout.n_v) < staged.layout.n_theta
     lower, upper = (np.where(moving, bound, staged.start) for bound in (staged.lower, staged.upper))
     restricted_problem = staged.restricted(lower=lower, upper=upper)
-    soft, linearization = SoftenedProblem(restricted_problem, Softening(0.065, 1.0)), restricted_problem.linearize(restricted_problem.start)
+    soft, linearization = RelaxedProblem(restricted_problem, RelaxationLevel(0.065, 1.0)), restricted_problem.linearize(restricted_problem.start)
     is_fixed = lower == upper
     full_equations, theta_equations = soft.equations(linearization), MatchedEquations(restricted_problem).equations(linearization)
     np.testing.assert_allclose(theta_equations.gradient[moving], full_equations.gradient[moving], rtol=1e-10)
@@ -254,9 +254,9 @@ def test_matching_holds_no_matrix_over_all_states():
     exact = cf.simulate(model, times=times, parameters=dict(zip(model.parameters, truth, strict=True)), initial=initial)
     data = cf.Experiment({s: exact[s] for s in model.states}, time=times, sigma=0.01, initial=initial)
     problem = cf.Problem(model, data, parameters=dict.fromkeys(model.parameters, 1.0)).posed
-    matching(problem, problem.guess, "data", OPTIONS)  # builds what is built once
+    match_gradients(problem, problem.guess, "data", OPTIONS)  # builds what is built once
     tracemalloc.start()
-    theta = matching(problem, problem.guess, "data", OPTIONS)
+    theta = match_gradients(problem, problem.guess, "data", OPTIONS)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     np.testing.assert_allclose(problem.to_natural(theta), truth, rtol=0.05)

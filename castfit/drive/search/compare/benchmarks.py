@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Progress = Callable[[str], object]  # told what is being done
 
 
-def recommended(benchmark: Benchmark) -> dict[str, Mapping[str, Any]]:
+def recommended_options(benchmark: Benchmark) -> dict[str, Mapping[str, Any]]:
     """Return the keyword arguments that a benchmark recommends for each transcription."""
     states = {"states": benchmark.start_strategy}
     settings_by_kind = benchmark.transcriptions
@@ -30,7 +30,7 @@ def drawn_starts(
     return [dict(draw(np.random.default_rng(s))) for s in np.random.SeedSequence(seed).spawn(count)]
 
 
-def teller(title: str, total: int, progress: Progress) -> Callable[[MethodTrial], None]:
+def progress_callback(title: str, total: int, progress: Progress) -> Callable[[MethodTrial], None]:
     """Return a callback of `castfit.compare` that tells how far it is."""
     numbers = iter(range(1, total + 1))
     progress(title)

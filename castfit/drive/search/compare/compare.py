@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from castfit._support.arguments import real, text
-from castfit._support.renamed import renamed
-from castfit._support.status import InputError, Status, check
-from castfit.drive.run.jobs import task, thaw
-from castfit.drive.run.loop import ProgressReport, carry_out, in_time
-from castfit.drive.run.optima import Merit
+from castfit._support.arguments import read_real, shorten_repr
+from castfit._support.renamed import accept_old_names
+from castfit._support.status import InputError, Status, raise_if_mistakes
+from castfit.drive.run.jobs import task, unpickle_job
+from castfit.drive.run.loop import ProgressReport, run_tasks, call_with_time_limit
+from castfit.drive.run.optima import ObjectiveMeasure
 from castfit.drive.run.options import RunOptions, require_problem
-from castfit.drive.run.run_result import Answer, ending
+from castfit.drive.run.run_result import FitAnswer, termination_message
 from castfit.drive.search.compare.methods import Method, methods_from
 from castfit.drive.search.compare.result import ComparisonResult, MethodRow, MethodTrial
 from castfit.drive.search.multistart.sampling import draw
@@ -32,7 +32,7 @@ from castfit.result.result import Result
 _WARM_UP_TIME = 10.0  # seconds
 
 
-@renamed(start_max_time="fit_max_time")
+@accept_old_names(start_max_time="fit_max_time")
 def compare(
     problem: Posable,
     methods: Sequence[str] | Mapping[str, Any],
@@ -102,13 +102,13 @@ def compare(
     chosen_methods = methods_from(methods, mistakes)
     run = RunOptions(workers=workers, max_time=max_time, fit_max_time=fit_max_time, callback=callback, verbose=verbose)
     mistakes += run.mistakes()
-    reference_value = real(reference)
+    reference_value = read_real(reference)
     if reference is not None and (reference_value is None or not np.isfinite(reference_value)):
-        mistakes.append(f"reference is {text(reference)}; expected the objective of the global optimum, or None")
+        mistakes.append(f"reference is {shorten_repr(reference)}; expected the objective of the global optimum, or None")
     require_problem("compare", problem, mistakes)
     draws = draw(problem, starts, sampling, limits, rng, mistakes)
     initial_starts = draws.first
-    check("compare", mistakes)
+    raise_if_mistakes("compare", mistakes)
     run = run.cleaned()
 
     job = run.freeze("compare", "problem and methods", (problem, chosen_methods, set[str]()))
@@ -116,7 +116,7 @@ def compare(
     seeds = np.random.default_rng(rng).integers(2**32, size=len(initial_starts)).tolist()
     shared = (job, run.fit_max_time, run.deadline)
     tasks = deque((k, (*shared, name, initial_starts[i], seeds[i])) for k, (i, name) in enumerate(pairs))
-    merit = Merit.of(problem)
+    merit = ObjectiveMeasure.of(problem)
     trials = [MethodTrial(name, i) for i, name in pairs]
     best: Result | None = None
     rank, finished = (np.inf, 0), 0
@@ -129,7 +129,7 @@ def compare(
             raise InputError(f"compare, method '{pairs[k][1]}'", error.problems) from None
         if trial.status == Status.INTERRUPTED.value:
             raise KeyboardInterrupt
-        if isinstance(outcome, Answer):
+        if isinstance(outcome, FitAnswer):
             trial = trials[k] = replace(trial, horizons=outcome.horizons)
             if trial.success and (trial.objective, k) < rank:
                 best, rank = outcome.result, (trial.objective, k)
@@ -138,7 +138,7 @@ def compare(
         finished += 1
         return ProgressReport(trial, f"{finished} of {len(pairs)} fits", trial.sentence, finished, len(pairs))
 
-    stop_status = carry_out(run, _attempt, tasks, enter, limit=run.fit_max_time + _WARM_UP_TIME)
+    stop_status = run_tasks(run, _attempt, tasks, enter, limit=run.fit_max_time + _WARM_UP_TIME)
     stop_status = run.stopped(stop_status, finished < len(trials))
     ends = [end for end in (reference_value, None if best is None else rank[0]) if end is not None]
     optimum = min(ends, default=np.nan)
@@ -151,7 +151,7 @@ def compare(
         merit=merit,
         descriptions={name: method.description for name, method in chosen_methods.items()},
         stopped=stop_status,
-        message=ending(stop_status, trials, finished, "fits", draws.note),
+        message=termination_message(stop_status, trials, finished, "fits", draws.note),
         time=run.seconds,
     )
 
@@ -162,16 +162,16 @@ _Shared = tuple[Posable, dict[str, Method], set[str]]  # the names are of method
 @task
 def _attempt(
     job: bytes | _Shared, limit: float, deadline: float, name: str, start: Mapping[str, float], seed: int
-) -> Answer | None:
+) -> FitAnswer | None:
     """Run a method from a start, wherever this is called; None if there is no time."""
-    problem, methods, warm = thaw(job)
+    problem, methods, warm = unpickle_job(job)
 
     def run_method(max_time: float) -> Any:
         return methods[name](problem, start=start, max_time=max_time, seed=seed)
 
     if name not in warm:
         warm.add(name)
-        warm_up = in_time(run_method, min(limit, _WARM_UP_TIME), deadline)
+        warm_up = call_with_time_limit(run_method, min(limit, _WARM_UP_TIME), deadline)
         if warm_up is None or warm_up.result.status is Status.INTERRUPTED:
             return warm_up
-    return in_time(run_method, limit, deadline)
+    return call_with_time_limit(run_method, limit, deadline)

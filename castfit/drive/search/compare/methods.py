@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, cast
 
-from castfit._support.arguments import items, named, text
-from castfit.drive.run.run_result import Answer
+from castfit._support.arguments import read_sequence, read_mapping, shorten_repr
+from castfit.drive.run.run_result import FitAnswer
 from castfit.drive.search.incremental.incremental import incremental
 from castfit.drive.search.incremental.result import IncrementalResult
 from castfit.drive.search.scatter.result import ScatterResult
@@ -42,7 +42,7 @@ class Method(Protocol):
 
 
 @dataclass(frozen=True)
-class Driven:
+class DriverCall:
     """A call of a driver: its parts, where None leaves them to it, and what it is in `words`, for tables."""
 
     transcription: Transcription | None = None
@@ -58,7 +58,7 @@ class Driven:
 
 
 @dataclass(frozen=True)
-class Fit(Driven):
+class FitMethod(DriverCall):
     """One call of `fit`; `second_start` says whether it may go on from the measured states."""
 
     solver: Solver | None = field(default_factory=GaussNewton)
@@ -78,7 +78,7 @@ class Fit(Driven):
 
 
 @dataclass(frozen=True)
-class Incremental(Driven):
+class Incremental(DriverCall):
     """Incremental fits with a transcription; `plain` leaves out extensions of the published method."""
 
     transcription: Transcription | None = field(default_factory=SingleShooting)
@@ -96,25 +96,25 @@ class Incremental(Driven):
 
 
 @dataclass(frozen=True)
-class ScatterSearch(Driven):
+class ScatterSearch(DriverCall):
     """Scatter search within the bounds, which must be finite; the start is among its first points."""
 
     title = ("scatter search",)
 
     def __call__(
         self, problem: Posable, *, start: Mapping[str, float], max_time: float, seed: int
-    ) -> Answer | ScatterResult:
+    ) -> FitAnswer | ScatterResult:
         """Search; its generations count as iterations."""
         compiled = problem.posed.starting_at(start)
         result = scatter_search(compiled, self.transcription, self.solver, rng=seed, max_time=max_time)
         if result.best is None:
             return result
         evaluations = {"values": result.simulations - result.sweeps, "jacobians": result.sweeps}
-        return Answer(result.best, result.generations, evaluations)
+        return FitAnswer(result.best, result.generations, evaluations)
 
 
 @dataclass(frozen=True)
-class Custom:
+class CustomMethod:
     """The user's own function, called as ``function(problem, start=..., max_time=...)``."""
 
     function: Callable[..., Any]
@@ -145,14 +145,14 @@ def methods_from(
     settings : keyword arguments that a transcription is made with, by its short name
     also : methods with names of their own, which come before those of the grammar
     """
-    listed = items(methods)
+    listed = read_sequence(methods)
     if isinstance(methods, Mapping):
-        entries = named("methods", methods, mistakes)
+        entries = read_mapping("methods", methods, mistakes)
     elif listed is None:
-        mistakes.append(f"methods is {text(methods)}; expected a list of names, or a mapping from names to methods")
+        mistakes.append(f"methods is {shorten_repr(methods)}; expected a list of names, or a mapping from names to methods")
         return {}
     else:
-        mistakes += [f"methods holds {text(m)}; give names, or a mapping from names to methods" for m in listed
+        mistakes += [f"methods holds {shorten_repr(m)}; give names, or a mapping from names to methods" for m in listed
                      if not isinstance(m, str)]  # fmt: skip
         names = [m for m in listed if isinstance(m, str)]
         mistakes += [f"methods holds '{m}' twice" for m in dict.fromkeys(names) if names.count(m) > 1]
@@ -173,18 +173,18 @@ def _method(
     if isinstance(entry, str):
         return also[entry] if entry in also else _named(name, entry, mistakes, settings, also)
     if callable(entry) and not isinstance(entry, type):
-        return cast("Method", entry) if hasattr(entry, "description") else Custom(entry)
+        return cast("Method", entry) if hasattr(entry, "description") else CustomMethod(entry)
     pair: tuple[Any, ...] = cast("tuple[Any, ...]", entry) if isinstance(entry, tuple) else (entry, None)
     pair_mistakes: list[str] = []
     if len(pair) == 2 and pair[0] is not None:
         parts = given_parts(*pair, pair_mistakes)
         if not pair_mistakes:
-            return _made(Fit, parts)
+            return _made(FitMethod, parts)
         if None not in parts:  # both are what they should be, but do not go together
             mistakes += [f"the method '{name}': {mistake}" for mistake in pair_mistakes]
             return None
     expected_text = "a name, a transcription, (transcription, solver), or a function of a problem, start= and max_time="
-    mistakes.append(f"the method '{name}' is {text(entry)}; give {expected_text}")
+    mistakes.append(f"the method '{name}' is {shorten_repr(entry)}; give {expected_text}")
     return None
 
 
@@ -200,7 +200,7 @@ def _named(
     else:
         parts = given_parts(parts_text if separator else None, None, part_mistakes, settings=settings)
     mistakes += [f"the method '{name}': {mistake}" for mistake in part_mistakes]
-    return None if part_mistakes else _made(driver or Fit, parts)
+    return None if part_mistakes else _made(driver or FitMethod, parts)
 
 
 def _made(driver: Callable[..., Method], parts: Iterable[Any]) -> Method:

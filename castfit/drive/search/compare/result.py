@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from castfit._support.json_codec import finite
+from castfit._support.json_codec import replace_nonfinite
 from castfit._support.public_names import public
-from castfit._support.reprs import brief, listed, one_line
+from castfit._support.reprs import add_brief_repr, join_limited, one_line
 from castfit._support.status import Status
-from castfit._support.text_tables import Column, Sheet, or_never
+from castfit._support.text_tables import Column, TextTable, format_or_never
 from castfit._support.views import views
-from castfit.drive.run.optima import Merit
+from castfit.drive.run.optima import ObjectiveMeasure
 from castfit.drive.run.run_result import UNFINISHED, SearchResult, Trial, columns
 from castfit.drive.search.incremental.result import Horizon
 from castfit.problem.compiled_problem import CHI2
@@ -65,17 +65,17 @@ class MethodTrial(Trial):
         """Whether it came to an end of its own, which may be that of its worker."""
         return self.status not in _CUT_SHORT
 
-    def category(self, best: float, merit: Merit | None = None) -> str:
+    def category(self, best: float, merit: ObjectiveMeasure | None = None) -> str:
         """Return the category of the trial, given the objective of the best known optimum.
 
         Without `merit` that is chi2.
         """
         if self.success:
-            return "correct" if self.objective <= (merit or Merit()).level(best, _SAME_OPTIMUM) else "wrong"
+            return "correct" if self.objective <= (merit or ObjectiveMeasure()).level(best, _SAME_OPTIMUM) else "wrong"
         return "integration_error" if self.status in _NOT_INTEGRATED else "optimization_error"
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True)
 class MethodRow:
     """Summary of the trials of one method.
@@ -111,7 +111,7 @@ class MethodRow:
         trials: Iterable[MethodTrial],
         best: float,
         *,
-        merit: Merit | None = None,
+        merit: ObjectiveMeasure | None = None,
         case: Mapping[str, Any] | None = None,
     ) -> MethodRow:
         """Count the finished trials of a method."""
@@ -136,7 +136,7 @@ class MethodRow:
 
     def record(self) -> dict[str, Any]:
         """Return the record for JSON: the options of the case as separate entries, None for non-finite values."""
-        return finite({"method": self.method, **self.case, **{k: v for k, v in vars(self).items() if k != "case"}})
+        return replace_nonfinite({"method": self.method, **self.case, **{k: v for k, v in vars(self).items() if k != "case"}})
 
 
 def _median(values: Sequence[float]) -> float:
@@ -184,7 +184,7 @@ class ComparisonResult(SearchResult):
     trials: tuple[MethodTrial, ...]
     drawn: tuple[dict[str, float], ...]
     best_objective: float
-    merit: Merit
+    merit: ObjectiveMeasure
     descriptions: Mapping[str, str]
     stopped: Status | None
     message: str
@@ -229,7 +229,7 @@ class ComparisonResult(SearchResult):
     def record(self) -> dict[str, Any]:
         """Return rows and optimum as JSON can hold them."""
         return {
-            "best": finite(self.best_objective),
+            "best": replace_nonfinite(self.best_objective),
             "stopped": None if self.stopped is None else self.stopped.value,
             "rows": [row.record() | {"description": self.descriptions[row.method]} for row in self.rows],
         }
@@ -252,15 +252,15 @@ class ComparisonResult(SearchResult):
 
     def summary(self) -> str:
         """Return the text that `print` shows."""
-        below = ["", correct_at(self.best_objective, merit=self.merit), *self.misfit()]
+        below = ["", count_correct(self.best_objective, merit=self.merit), *self.misfit()]
         return "\n".join([self.message, "", *self.sheet().lines, *below])
 
-    def sheet(self, title: str = "") -> Sheet:
+    def sheet(self, title: str = "") -> TextTable:
         """Return the rows as text, method by method."""
-        return Sheet.of(self.rows, ("method", lambda row: row.method), *COUNTS, *_WORK, title=title)
+        return TextTable.of(self.rows, ("method", lambda row: row.method), *COUNTS, *_WORK, title=title)
 
     def __repr__(self) -> str:
-        rates = listed(f"{row.method} {row.correct}/{row.starts}" for row in self.rows)
+        rates = join_limited(f"{row.method} {row.correct}/{row.starts}" for row in self.rows)
         return one_line(f"ComparisonResult({self.measure} = {self.best_objective:.6g}; correct: {rates})")
 
 
@@ -283,20 +283,20 @@ _WORK: Columns = (
 
 
 def _seconds(value: float) -> str:
-    return or_never(value, ".3g" if value < 1.0 else ".2f") + (" s" if np.isfinite(value) else "")
+    return format_or_never(value, ".3g" if value < 1.0 else ".2f") + (" s" if np.isfinite(value) else "")
 
 
-def within(merit: Merit) -> str:
+def objective_tolerance(merit: ObjectiveMeasure) -> str:
     """Return the tolerance, in words, within which an objective counts as that of an optimum."""
     return "0.1 %" if merit.measure == CHI2 else f"{merit.level(0.0, _SAME_OPTIMUM) - max(0.0, merit.floor):.2g}"
 
 
-def correct_at(*best: float, merit: Merit | None = None) -> str:
+def count_correct(*best: float, merit: ObjectiveMeasure | None = None) -> str:
     """Return an explanation of `COUNTS` for the given global optima."""
-    values_text, used_merit = ", ".join(f"{value:.6g}" for value in best), merit or Merit()
-    return f"correct: {used_merit.measure} = {values_text} within {within(used_merit)}; expected time: mean time per start / success rate"
+    values_text, used_merit = ", ".join(f"{value:.6g}" for value in best), merit or ObjectiveMeasure()
+    return f"correct: {used_merit.measure} = {values_text} within {objective_tolerance(used_merit)}; expected time: mean time per start / success rate"
 
 
-def legend(descriptions: Mapping[str, str]) -> Sheet:
+def legend(descriptions: Mapping[str, str]) -> TextTable:
     """Return a table of the methods and their descriptions."""
-    return Sheet(("", ""), tuple(descriptions.items()))
+    return TextTable(("", ""), tuple(descriptions.items()))

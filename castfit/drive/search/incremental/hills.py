@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from castfit._support.arrays import Array
-    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.compiled_problem import CompiledProblem
     from castfit.result.result import Result
     from castfit.solve.staged import StagedProblem
 
@@ -31,7 +31,7 @@ _FARTHEST = 2.0  # of the largest change of a quantity, in units of its size
 _RANK = 1e-7
 
 
-def around(problem: Posed, result: Result) -> Iterator[Array]:
+def neighbour_points(problem: CompiledProblem, result: Result) -> Iterator[Array]:
     """Yield points (n_theta,) within the problem's bounds, on both sides of where a fit ended."""
     jacobian, gradient, theta = result.jacobian, result.gradient, result.theta
     if scipy.sparse.issparse(jacobian):  # of many experiments: too large to be inverted
@@ -51,12 +51,12 @@ def around(problem: Posed, result: Result) -> Iterator[Array]:
             yield np.clip(theta + side * t / longest * step, *problem.bounds)
 
 
-def lower_point(problem: Posed, staged: StagedProblem, result: Result) -> Array | None:
+def find_lower_neighbour(problem: CompiledProblem, staged: StagedProblem, result: Result) -> Array | None:
     """Return the lowest (n_theta,) of the points around the end of a fit, or None if no point is lower than the end.
 
     The problem gives the bounds; `staged` is what was fitted, as single shooting.
     """
-    points = [staged.evaluate(theta) for theta in (result.theta, *around(problem, result))]
+    points = [staged.evaluate(theta) for theta in (result.theta, *neighbour_points(problem, result))]
     costs = [point.cost for point in points]  # infinite where it could not be evaluated
     best = int(np.argmin(costs))
     return points[best].v if best > 0 else None

@@ -29,7 +29,7 @@ def integrated_length(problem: Posable) -> float:
     return sum(c.end - c.start for c in problem.conditions)
 
 
-def doubling(problem: Posable) -> tuple[float, ...]:
+def doubling_horizons(problem: Posable) -> tuple[float, ...]:
     """Return horizons of which the i-th holds 2^(i-1) points of each quantity (Michalik et al. 2009, Sec. 3.2).
 
     Points at the start of an experiment do not count, since nothing is integrated up to there.  Quantities that are

@@ -30,20 +30,20 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from castfit._support.arguments import flag_mistakes, is_one_of, is_within, option_mistakes, reals, text
+from castfit._support.arguments import flag_mistakes, is_one_of, is_within, option_mistakes, read_reals, shorten_repr
 from castfit._support.arrays import Array
-from castfit._support.renamed import renamed
-from castfit._support.status import Status, check, suggest
+from castfit._support.renamed import accept_old_names
+from castfit._support.status import Status, raise_if_mistakes, suggest
 from castfit.drive.run.loop import reporter
 from castfit.drive.run.options import RunOptions, require_problem
-from castfit.drive.search.incremental.hills import LOOKS, lower_point
-from castfit.drive.search.incremental.horizons import break_time, doubling, end, integrated_length, measured_times
+from castfit.drive.search.incremental.hills import LOOKS, find_lower_neighbour
+from castfit.drive.search.incremental.horizons import break_time, doubling_horizons, end, integrated_length, measured_times
 from castfit.drive.search.incremental.limits import Bounds, HorizonEstimate, confidence_limits, standard_deviations
 from castfit.drive.search.incremental.result import Horizon, IncrementalResult
 from castfit.fit.fit import plain_fit as fit
 from castfit.fit.methods import Solver, Transcription, parts_from
 from castfit.integrate import IntegratorOptions
-from castfit.problem.compiled_problem import Posed
+from castfit.problem.compiled_problem import CompiledProblem
 from castfit.problem.problem import Posable, start_mistakes
 from castfit.result.result import Result
 from castfit.solve.gauss_newton import GaussNewton
@@ -66,7 +66,7 @@ _UNEXPLAINED = 0.04  # ... otherwise their mean square relative to that of the d
 _Part = TypeVar("_Part", Transcription, Solver)
 
 
-@renamed(bound_confidence="bound_confidence_level")
+@accept_old_names(bound_confidence="bound_confidence_level")
 def incremental(
     problem: Posable,
     transcription: Transcription | str | None = None,
@@ -172,9 +172,9 @@ def incremental(
         mistakes.append(f"horizons is '{horizons}': {suggest(horizons, RULES)}")
     if start is not None:
         mistakes += start_mistakes(problem, start)
-    check("incremental", mistakes)
+    raise_if_mistakes("incremental", mistakes)
     run = run.cleaned()
-    driver = _Driver(
+    driver = _IncrementalDriver(
         problem,
         chosen_transcription,
         chosen_solver,
@@ -199,10 +199,10 @@ def incremental(
 
 
 @dataclass(frozen=True)
-class _Attempt:
+class _HorizonAttempt:
     """A fit on one horizon."""
 
-    problem: Posed
+    problem: CompiledProblem
     horizon: float
     result: Result
     bounds: Bounds
@@ -223,7 +223,7 @@ class _Attempt:
 
 
 @dataclass(frozen=True)
-class _Driver:
+class _IncrementalDriver:
     """The choices of one incremental fit; `deadline` is a time of `time.perf_counter`."""
 
     problem: Posable
@@ -239,7 +239,7 @@ class _Driver:
     options: dict[str, Any]
 
     @property
-    def posed(self) -> Posed:
+    def posed(self) -> CompiledProblem:
         """The problem, worked out."""
         return self.problem.posed
 
@@ -248,7 +248,7 @@ class _Driver:
         """The user's bounds."""
         return Bounds(*self.problem.bounds)
 
-    def leads(self, attempt: _Attempt) -> bool:
+    def leads(self, attempt: _HorizonAttempt) -> bool:
         """Whether a fit ended where the next one may begin: at its optimum, or, on the way, where steps were too small.
 
         At the coarse tolerances of shorter horizons that is what errors of integration make of an optimum.
@@ -287,7 +287,7 @@ class _Driver:
     def next_horizon(self, estimate: HorizonEstimate) -> float:
         """Return the horizon that the rule wants next."""
         last_time = end(self.posed)
-        times = doubling(self.posed) if isinstance(self.horizons, str) else self.horizons
+        times = doubling_horizons(self.posed) if isinstance(self.horizons, str) else self.horizons
         next_time = next((t for t in times if t > estimate.horizon), last_time)
         if self.horizons == "break time":
             stop = break_time(self.posed, estimate.theta, self.transcription.integrator)
@@ -298,7 +298,7 @@ class _Driver:
             return float(reachable_times[-1]) if reachable_times.size and reachable_times[-1] > estimate.horizon else next_time
         return min(next_time, last_time)
 
-    def nearer_horizon(self, attempt: _Attempt, estimate: HorizonEstimate, horizons: Sequence[Horizon]) -> float | None:
+    def nearer_horizon(self, attempt: _HorizonAttempt, estimate: HorizonEstimate, horizons: Sequence[Horizon]) -> float | None:
         """Return a horizon halfway between the one that was reached and the one that failed; None to give up."""
         if attempt.result.status in _HOPELESS or sum(bool(h.fallback) for h in horizons) >= _MOST_SHORTER:
             return None
@@ -306,7 +306,7 @@ class _Driver:
         candidate_times = times[(times > estimate.horizon) & (times < attempt.horizon)]
         return float(candidate_times[(candidate_times.size - 1) // 2]) if candidate_times.size else None
 
-    def solve(self, horizon: float, estimate: HorizonEstimate) -> _Attempt:
+    def solve(self, horizon: float, estimate: HorizonEstimate) -> _HorizonAttempt:
         """Estimate on one horizon, and repeat with relaxed bounds until no updated bound is active."""
         horizon_problem = self.posed.until(horizon)
         transcription, solver = self.transcription, self.solver
@@ -314,7 +314,7 @@ class _Driver:
             # Nodes or collocation points would start from hardly any data, and wander away together with theta.
             transcription = SingleShooting(integrator=transcription.integrator)
         if self.coarse and horizon < end(self.posed):
-            transcription, solver = coarsened(transcription), coarsened(solver)
+            transcription, solver = with_loose_tolerances(transcription), with_loose_tolerances(solver)
         theta, bounds = estimate.theta, estimate.bounds
         relaxations = iterations = 0
         evaluations: Counter[str] = Counter()
@@ -328,13 +328,13 @@ class _Driver:
             updated = bounds.updated(active, self.user)
             if not result.success or not updated:
                 accuracy = transcription.accuracy
-                return _Attempt(horizon_problem, horizon, result, bounds, accuracy, relaxations, iterations, evaluations)
+                return _HorizonAttempt(horizon_problem, horizon, result, bounds, accuracy, relaxations, iterations, evaluations)
             relaxations += 1
             theta = result.theta
             is_limit_reached = relaxations >= _MOST_RELAXATIONS
             bounds = self.user if is_limit_reached else bounds.relaxed(updated, self.relaxation, self.user)
 
-    def elsewhere(self, attempt: _Attempt, estimate: HorizonEstimate) -> _Attempt:
+    def elsewhere(self, attempt: _HorizonAttempt, estimate: HorizonEstimate) -> _HorizonAttempt:
         """Search the first of several horizons from lower points around where a search ended."""
         if estimate.horizon > -np.inf or attempt.horizon >= end(self.posed):
             return attempt
@@ -343,8 +343,8 @@ class _Driver:
         for _ in range(_MOST_HILLS):
             if time.perf_counter() > self.deadline:
                 break
-            staged = coarsened(SingleShooting(self.transcription.integrator)).transcribe(best.problem, best.result.theta)
-            lower = lower_point(self.posed, staged, best.result)
+            staged = with_loose_tolerances(SingleShooting(self.transcription.integrator)).transcribe(best.problem, best.result.theta)
+            lower = find_lower_neighbour(self.posed, staged, best.result)
             evaluations = evaluations + Counter(values=LOOKS + 1)
             if lower is None:
                 break
@@ -354,7 +354,7 @@ class _Driver:
                 return replace(best, iterations=iterations, evaluations=evaluations, fallback="another start")
         return replace(attempt, iterations=iterations, evaluations=evaluations)
 
-    def rescue(self, attempt: _Attempt, estimate: HorizonEstimate) -> _Attempt:
+    def rescue(self, attempt: _HorizonAttempt, estimate: HorizonEstimate) -> _HorizonAttempt:
         """Try multiple shooting within the user's bounds; return the better of the two attempts."""
         second_attempt = self.in_pieces(attempt.horizon, estimate)
         first_result, second_result = attempt.result, second_attempt.result
@@ -367,17 +367,17 @@ class _Driver:
             fallback=second_attempt.fallback,
         )
 
-    def in_pieces(self, horizon: float, estimate: HorizonEstimate) -> _Attempt:
+    def in_pieces(self, horizon: float, estimate: HorizonEstimate) -> _HorizonAttempt:
         """Estimate on one horizon by multiple shooting within the user's bounds."""
         transcription = MultipleShooting(integrator=self.transcription.integrator)
         if self.coarse and horizon < end(self.posed):
-            transcription = coarsened(transcription)
+            transcription = with_loose_tolerances(transcription)
         horizon_problem, solver = self.posed.until(horizon), GaussNewton(max_iter=_MOST_ITERATIONS, accuracy="full")
         result = self.fit(horizon_problem, estimate.theta, self.user, transcription, solver)
         counts = result.iterations, Counter(result.evaluations)
-        return _Attempt(horizon_problem, horizon, result, self.user, transcription.accuracy, 0, *counts, "multiple shooting")
+        return _HorizonAttempt(horizon_problem, horizon, result, self.user, transcription.accuracy, 0, *counts, "multiple shooting")
 
-    def fit(self, problem: Posed, theta: Array, bounds: Bounds, transcription: Transcription, solver: Solver) -> Result:
+    def fit(self, problem: CompiledProblem, theta: Array, bounds: Bounds, transcription: Transcription, solver: Solver) -> Result:
         """Fit within bounds in the time that is left."""
         remaining = max(self.deadline - time.perf_counter(), 1e-9)
         start = np.clip(theta, bounds.lower, bounds.upper)
@@ -390,7 +390,7 @@ class _Driver:
         with np.errstate(over="ignore", invalid="ignore"):  # far from the solution trajectories may be huge
             return fit(bounded, transcription, solver, retry=False, verify=final, max_time=remaining, **self.options)
 
-    def learn(self, attempt: _Attempt, estimate: HorizonEstimate) -> HorizonEstimate:
+    def learn(self, attempt: _HorizonAttempt, estimate: HorizonEstimate) -> HorizonEstimate:
         """Return estimates and bounds for the next horizon; a horizon that failed leaves the estimates alone."""
         result = attempt.result
         if not result.success and not self.leads(attempt):
@@ -408,7 +408,7 @@ class _Driver:
             point_result = fit(full_problem, self.transcription, GaussNewton(homotopy="never", max_iter=0), retry=False, **options)
         return point_result.ended(result.status, result.message).answering(self.problem)
 
-    def record(self, attempt: _Attempt, report: Callable[..., None]) -> Horizon:
+    def record(self, attempt: _HorizonAttempt, report: Callable[..., None]) -> Horizon:
         """Build the record of a horizon, and report it."""
         result, problem = attempt.result, self.posed
         deviations = standard_deviations(result, attempt.accuracy)[0]
@@ -438,7 +438,7 @@ class _Driver:
         return record
 
 
-def coarsened(component: _Part) -> _Part:
+def with_loose_tolerances(component: _Part) -> _Part:
     """Return a transcription or solver with tolerances that suffice where the estimates are not final."""
     if not is_dataclass(component) or isinstance(component, type):
         return component
@@ -457,15 +457,15 @@ def coarsened(component: _Part) -> _Part:
     return cast("_Part", replace(cast("Any", component), **changes))
 
 
-def _horizon_mistakes(problem: Posed, horizons: Any) -> list[str]:
+def _horizon_mistakes(problem: CompiledProblem, horizons: Any) -> list[str]:
     """Check horizons that the user gave."""
-    times = reals(horizons)
+    times = read_reals(horizons)
     if times is None or times.ndim != 1 or not times.size or not np.isfinite(times).all():
-        return [f"horizons is {text(horizons)}; give {', '.join(map(repr, RULES))} or a list of times"]
+        return [f"horizons is {shorten_repr(horizons)}; give {', '.join(map(repr, RULES))} or a list of times"]
     first_time = float(measured_times(problem)[0])
     mistakes: list[str] = []
     if not (np.diff(times) > 0).all():
-        mistakes.append(f"horizons is {text(horizons)}; give increasing times")
+        mistakes.append(f"horizons is {shorten_repr(horizons)}; give increasing times")
     if times[0] < first_time:
         mistakes.append(f"the first horizon is {times[0]:g}, but the first measurement is at {first_time:g}; pass a longer horizon")
     return mistakes

@@ -11,7 +11,7 @@ import numpy as np
 import scipy
 
 from castfit._support.arrays import Array
-from castfit.problem.linear_scales import entries_of
+from castfit.problem.linear_scales import eliminated_entries
 from castfit.result.covariance import DERIVATIVE_ERROR, RANK_TOLERANCE, information, quantile
 from castfit.result.result import Result
 
@@ -95,6 +95,6 @@ def confidence_limits(result: Result, level: float, accuracy: float, user: Bound
     half_widths = np.maximum(quantile(level, dof) * deviations, accuracy * np.abs(theta))
     lower, upper = np.maximum(theta - half_widths, user.lower), np.minimum(theta + half_widths, user.upper)
     if result.problem is not None:  # what is eliminated finds its place without limits
-        eliminated_indices = entries_of(result.problem.posed)
+        eliminated_indices = eliminated_entries(result.problem.posed)
         lower[eliminated_indices], upper[eliminated_indices] = user.lower[eliminated_indices], user.upper[eliminated_indices]
     return Bounds(lower, upper)

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from castfit._support.public_names import public
-from castfit._support.reprs import brief, one_line
+from castfit._support.reprs import add_brief_repr, one_line
 from castfit._support.status import Status
-from castfit._support.text_tables import Column, Sheet, rounded
+from castfit._support.text_tables import Column, TextTable, format_to_error
 from castfit.drive.run.run_result import SearchResult
 from castfit.problem.compiled_problem import CHI2
 from castfit.result.result import Result
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True)
 class Horizon:
     """Record of the fit on one horizon.
@@ -109,7 +109,7 @@ class IncrementalResult(SearchResult):
 
     def summary(self) -> str:
         """Return the table of horizons, above the summary of the result."""
-        table = Sheet.of(
+        table = TextTable.of(
             self.horizons,
             (">horizon", lambda h: f"{h.horizon:g}"),
             (">data", lambda h: f"{h.n_data}"),
@@ -131,4 +131,4 @@ class IncrementalResult(SearchResult):
 
 def _estimate(name: str) -> Column[Horizon]:
     """Return the column of a quantity; more than nine digits would only widen it."""
-    return f">{name}", lambda h: rounded(h.estimates[name], max(h.standard_errors[name], 1e-6 * abs(h.estimates[name])))
+    return f">{name}", lambda h: format_to_error(h.estimates[name], max(h.standard_errors[name], 1e-6 * abs(h.estimates[name])))

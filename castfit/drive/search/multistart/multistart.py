@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from castfit._support.arguments import is_count, is_one_of, items, option_mistakes, text, within_reason
-from castfit._support.renamed import renamed
-from castfit._support.status import InputError, Status, check
-from castfit.drive.run.checkpoint import Checkpoint, described, run_header, seed_of
-from castfit.drive.run.jobs import task, thaw
-from castfit.drive.run.loop import ProgressReport, carry_out, in_time
-from castfit.drive.run.optima import Merit, optima
+from castfit._support.arguments import is_count, is_one_of, read_sequence, option_mistakes, shorten_repr, within_reason
+from castfit._support.renamed import accept_old_names
+from castfit._support.status import InputError, Status, raise_if_mistakes
+from castfit.drive.run.checkpoint import Checkpoint, describe_method, run_header, read_seed
+from castfit.drive.run.jobs import task, unpickle_job
+from castfit.drive.run.loop import ProgressReport, run_tasks, call_with_time_limit
+from castfit.drive.run.optima import ObjectiveMeasure, group_optima
 from castfit.drive.run.options import RunOptions, require_problem
-from castfit.drive.run.run_result import Answer, ending
+from castfit.drive.run.run_result import FitAnswer, termination_message
 from castfit.drive.search.multistart.result import (
     CheckpointState,
     MultistartProgress,
@@ -30,7 +30,7 @@ from castfit.drive.search.multistart.result import (
     StartPlan,
     StartRow,
 )
-from castfit.drive.search.multistart.sampling import DrawnStarts, draw, screened
+from castfit.drive.search.multistart.sampling import DrawnStarts, draw, screen_draws
 from castfit.fit.choice import choose
 from castfit.fit.fit import fit
 from castfit.fit.methods import Solver, Transcription, parts_from
@@ -41,7 +41,7 @@ from castfit.problem.problem import Posable
 from castfit.result.result import Result
 
 
-@renamed(start_max_time="fit_max_time")
+@accept_old_names(start_max_time="fit_max_time")
 def multistart(
     problem: Posable,
     transcription: Transcription | str | None = None,
@@ -147,21 +147,21 @@ def multistart(
     mistakes += run.file_mistakes() + run.mistakes()
     require_problem("multistart", problem, mistakes)
     if start_strategy is not None:
-        strategy_message = f"start_strategy is {text(start_strategy)}; expected 'decomposed', 'soft' or None"
+        strategy_message = f"start_strategy is {shorten_repr(start_strategy)}; expected 'decomposed', 'soft' or None"
         if is_one_of(start_strategy, "decomposed"):
             mistakes += decomposition_mistakes(problem.posed)
         elif not is_one_of(start_strategy, "soft"):
             mistakes.append(strategy_message)
     deadline = np.inf if mistakes else run.cleaned().deadline
     draws = draw(problem, starts, sampling, limits, rng, mistakes, deadline)
-    if items(starts) is not None:
+    if read_sequence(starts) is not None:
         options_set = {"screen": is_count(screen, 2), "max_draws": max_draws is not None}
         mistakes += [f"starts were passed, so no starting points are sampled; remove {n}=" for n, is_set in options_set.items() if is_set]
-    check("multistart", mistakes)
+    raise_if_mistakes("multistart", mistakes)
     draw_limit = 10 if max_draws is None else int(max_draws)
     if transcription is None:
         chosen_transcription = choose(problem.posed, problem.posed.guess, straight=False, bound=True).first
-    draws = screened(problem, draws, int(screen), deadline)
+    draws = screen_draws(problem, draws, int(screen), deadline)
     run = run.cleaned()
     job = run.freeze("multistart", "problem, transcription and solver", (problem, chosen_transcription, chosen_solver))
     header = run_header(
@@ -171,8 +171,8 @@ def multistart(
         chosen_solver,
         fit_max_time=run.fit_max_time,
         max_draws=draw_limit,
-        seed=seed_of(rng),
-        sampling=sampling if isinstance(sampling, str) else described(sampling),
+        seed=read_seed(rng),
+        sampling=sampling if isinstance(sampling, str) else describe_method(sampling),
         start_strategy=start_strategy,
         **({"screen": int(screen)} if screen > 1 else {}),
     )
@@ -202,11 +202,11 @@ def multistart(
             return ProgressReport(progress, progress.sentence, row.sentence, progress.finished, progress.total, timed=True)
 
         tasks = deque(task(i, row.start) for i, row in log.rows.items() if not row.finished)
-        stop_status = carry_out(run, _attempt, tasks, enter, limit=run.fit_max_time)
+        stop_status = run_tasks(run, _attempt, tasks, enter, limit=run.fit_max_time)
         result = MultistartResult.of(
             log.best,
             log.rows.values(),
-            merit=Merit.of(problem),
+            merit=ObjectiveMeasure.of(problem),
             drawn=draws.first,
             message=log.message(run, stop_status, file.trouble if file else ""),
             time=run.seconds,
@@ -226,7 +226,7 @@ class StartLog:
         self.best: Result | None = None
         self.best_row: StartRow | None = None
         self._draws, self._max_draws, self._clock = draws, max_draws, clock
-        self._problem, self._merit = problem, Merit.of(problem)
+        self._problem, self._merit = problem, ObjectiveMeasure.of(problem)
         self._restored = 0
 
     def enter(self, i: int, outcome: Any) -> Mapping[str, float] | None:
@@ -240,7 +240,7 @@ class StartLog:
             )
             return new_start
         self.rows[i] = row
-        if isinstance(outcome, Answer) and (self.best_row is None or row.rank < self.best_row.rank):
+        if isinstance(outcome, FitAnswer) and (self.best_row is None or row.rank < self.best_row.rank):
             self.best_row, self.best = row, outcome.result.answering(self._problem)
         return None
 
@@ -272,7 +272,7 @@ class StartLog:
     def progress(self, last_row: StartRow) -> MultistartProgress:
         """Build the progress report of the run."""
         rows = [row for row in self.rows.values() if row.status != "not_run"]
-        found_optima = optima({row.index: (row.objective, row.values) for row in rows if row.success}, self._merit)
+        found_optima = group_optima({row.index: (row.objective, row.values) for row in rows if row.success}, self._merit)
         finished, total, seconds = len(rows), len(self._draws.first), time.time() - self._clock
         return MultistartProgress(
             finished=finished,
@@ -290,7 +290,7 @@ class StartLog:
         rows, n_wanted = list(self.rows.values()), self._draws.wanted
         finished = sum(row.finished for row in rows)
         note = f"Only {len(rows)} of {n_wanted} starting points were sampled within the time limit." if len(rows) < n_wanted else ""
-        return ending(run.stopped(stop_status, finished < len(rows)), rows, finished, "starts", note, self._draws.note, trouble)
+        return termination_message(run.stopped(stop_status, finished < len(rows)), rows, finished, "starts", note, self._draws.note, trouble)
 
 
 _Parts = tuple[Posable, Any, Any]
@@ -299,9 +299,9 @@ _Parts = tuple[Posable, Any, Any]
 @task
 def _attempt(
     job: bytes | _Parts, start: Mapping[str, float] | Decomposed | SoftStart, limit: float, deadline: float
-) -> Answer | None:
+) -> FitAnswer | None:
     """Fit from one start, wherever this is called; None if there is no time."""
-    problem, transcription, solver = thaw(job)
-    return in_time(
+    problem, transcription, solver = unpickle_job(job)
+    return call_with_time_limit(
         lambda seconds_left: fit(problem, transcription, solver, start=start, retry=False, max_time=seconds_left), limit, deadline
     )

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from castfit._support.json_codec import rebuilt
+from castfit._support.json_codec import rebuild_value
 from castfit._support.progress_line import duration
 from castfit._support.public_names import public
-from castfit._support.reprs import brief
+from castfit._support.reprs import add_brief_repr
 from castfit._support.status import SOLVED
 from castfit._support.views import views
-from castfit.drive.run.optima import Merit, Optimum, Outlook, optima
+from castfit.drive.run.optima import ObjectiveMeasure, Optimum, StoppingEstimate, group_optima
 from castfit.drive.run.run_result import (
-    Answer,
+    FitAnswer,
     SavedResult,
     SearchResult,
     Trial,
     columns,
-    counted,
-    measure_of,
+    format_counts,
+    objective_measure,
     optima_lines,
 )
 from castfit.result.result import Result
@@ -64,7 +64,7 @@ class StartRow(Trial):
         objective = self.objective if np.isfinite(self.objective) else np.inf
         return not self.success, not self.gap <= _SMALL_GAP, objective, self.index
 
-    def of_today(self, merit: Merit | None) -> StartRow:
+    def of_today(self, merit: ObjectiveMeasure | None) -> StartRow:
         """Return the row of a file in the measure of its problem, if that is known: earlier versions had others."""
         if not np.isnan(self.objective) or np.isnan(self.chi2):
             return self
@@ -75,7 +75,7 @@ class StartRow(Trial):
     def drawn(self, outcome: Any) -> StartRow:
         """Return the row after another draw, with the outcome of its task added to those of earlier ones."""
         row = self.ended(outcome)
-        if not isinstance(outcome, Answer):
+        if not isinstance(outcome, FitAnswer):
             return replace(row, draws=self.draws + (row.status != "not_run"))
         result = outcome.result
         return replace(
@@ -88,7 +88,7 @@ class StartRow(Trial):
         )
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True)
 class MultistartProgress:
     """Progress of a multistart after a start, as passed to a callback.
@@ -162,22 +162,22 @@ class MultistartResult(SearchResult, SavedResult):
 
     starts: tuple[StartRow, ...]
     optima: tuple[Optimum, ...]
-    outlook: Outlook
+    outlook: StoppingEstimate
     drawn: tuple[dict[str, float], ...]
     message: str
     time: float
     transcription: str
     solver: str
     header: Mapping[str, Any]
-    merit: Merit
+    merit: ObjectiveMeasure
 
     @classmethod
-    def of(cls, best: Result | None, starts: Iterable[StartRow], *, merit: Merit, **rest: Any) -> MultistartResult:
+    def of(cls, best: Result | None, starts: Iterable[StartRow], *, merit: ObjectiveMeasure, **rest: Any) -> MultistartResult:
         """Gather the rows into optima, and judge."""
         rows = tuple(sorted(starts, key=lambda row: row.index))
-        found_optima = optima({row.index: (row.objective, row.values) for row in rows if row.success}, merit)
+        found_optima = group_optima({row.index: (row.objective, row.values) for row in rows if row.success}, merit)
         n_finished = sum(row.finished for row in rows)
-        return cls(best=best, starts=rows, optima=found_optima, outlook=Outlook.of(found_optima, n_finished), merit=merit, **rest)
+        return cls(best=best, starts=rows, optima=found_optima, outlook=StoppingEstimate.of(found_optima, n_finished), merit=merit, **rest)
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """Plot the objective of all starts, the lowest first; see `castfit.plots.waterfall`.
@@ -194,7 +194,7 @@ class MultistartResult(SearchResult, SavedResult):
         """Measure by which fits are compared: "chi2" where sigmas are known, else "-2 log L", or "PEtab's
         objective".
         """
-        return measure_of(self.starts)
+        return objective_measure(self.starts)
 
     @property
     def described(self) -> bool:
@@ -258,7 +258,7 @@ class MultistartResult(SearchResult, SavedResult):
         message = f"Loaded from a checkpoint: {sum(row.finished for row in rows.values())} starts finished."
         end = checkpoint_state.end or {"message": message, "time": np.nan}
         labels = {"transcription": plan.transcription, "solver": plan.solver}
-        merit = plan.merit or Merit(measure_of(rows.values()), floor=plan.floor)
+        merit = plan.merit or ObjectiveMeasure(objective_measure(rows.values()), floor=plan.floor)
         return cls.of(checkpoint_state.best, rows.values(), merit=merit, drawn=initial_starts, header=header, **end, **labels)
 
     def summary(self) -> str:
@@ -267,11 +267,11 @@ class MultistartResult(SearchResult, SavedResult):
         lines = [f"{total} starts, {self.transcription}, {self.solver}: {self.time:.1f} s", self.message, ""]
         lines += optima_lines(self.optima, total, show_first_start=True, measure=self.measure)
         lines += [self.outlook.sentence, *self.misfit()]
-        lines += counted("without success", {s: n for s, n in self.statuses.items() if s not in SOLVED})
+        lines += format_counts("without success", {s: n for s, n in self.statuses.items() if s not in SOLVED})
         n_redrawn = sum(max(row.draws - 1, 0) for row in self.starts)
         if n_redrawn:
             lines.append(f"resampled because the model could not be evaluated: {n_redrawn}")
-        return "\n".join([*lines, *counted("failed evaluations", self.failures), *self.closing()])
+        return "\n".join([*lines, *format_counts("failed evaluations", self.failures), *self.closing()])
 
     def __repr__(self) -> str:
         if not self.optima:
@@ -294,11 +294,11 @@ class StartPlan:
     starts: tuple[tuple[float, ...], ...]
     transcription: str
     solver: str
-    merit: Merit | None = None
+    merit: ObjectiveMeasure | None = None
     floor: float = 0.0
 
     @classmethod
-    def of(cls, drawn: Sequence[Mapping[str, float]], merit: Merit, transcription: str, solver: str) -> StartPlan:
+    def of(cls, drawn: Sequence[Mapping[str, float]], merit: ObjectiveMeasure, transcription: str, solver: str) -> StartPlan:
         """Take the names of the first start for those of all."""
         names = tuple(drawn[0])
         starts = tuple(tuple(start[name] for name in names) for start in drawn)
@@ -320,7 +320,7 @@ class CheckpointState:
     end: Mapping[str, Any] | None
 
     @classmethod
-    def of(cls, records: Iterable[Mapping[str, Any]], merit: Merit | None = None) -> CheckpointState:
+    def of(cls, records: Iterable[Mapping[str, Any]], merit: ObjectiveMeasure | None = None) -> CheckpointState:
         """Read records; of several about one thing the last counts.
 
         merit : of the problem that they are of, if it is known
@@ -330,11 +330,11 @@ class CheckpointState:
         for record in records:
             merged_record |= record
             if "row" in record:
-                row = rebuilt(StartRow, record["row"])
+                row = rebuild_value(StartRow, record["row"])
                 entries[row.index] = row, record.get("result")
-        plan = rebuilt(StartPlan | None, merged_record.get("plan"))
+        plan = rebuild_value(StartPlan | None, merged_record.get("plan"))
         known_merit = merit or (None if plan is None else plan.merit)
         rows = {i: row.of_today(known_merit) for i, (row, _) in entries.items()}
         best = min(rows.values(), key=lambda row: row.rank, default=None)
-        result = rebuilt(Result | None, None if best is None else entries[best.index][1])
+        result = rebuild_value(Result | None, None if best is None else entries[best.index][1])
         return cls(plan, rows, result, merged_record.get("end"))

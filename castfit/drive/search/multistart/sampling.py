@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from castfit._support.arguments import is_count, is_one_of, items, named, reals, rng_mistakes, text
+from castfit._support.arguments import is_count, is_one_of, read_sequence, read_mapping, read_reals, rng_mistakes, shorten_repr
 from castfit._support.arrays import Array
-from castfit._support.status import InputError, check, suggest
-from castfit.densities.priors.distributions import cut_off
-from castfit.fit.start.gaussian_surrogate import surrogate
-from castfit.fit.start.local_search import best_of
-from castfit.fit.start.search_problem import drawn_about, enclosed, reach_of, scene_of
-from castfit.problem.compiled_problem import Posed
-from castfit.problem.linear_scales import entries_of
+from castfit._support.status import InputError, raise_if_mistakes, suggest
+from castfit.densities.priors.distributions import truncated_quantile
+from castfit.fit.start.gaussian_surrogate import gaussian_surrogate
+from castfit.fit.start.local_search import lowest_draw
+from castfit.fit.start.search_problem import drawn_about, finite_bounds, sampling_radius, search_problem_of
+from castfit.problem.compiled_problem import CompiledProblem
+from castfit.problem.linear_scales import eliminated_entries
 from castfit.problem.problem import Posable
 from castfit.problem.quantities import Quantity
 
@@ -65,7 +65,7 @@ class _Axis:
         """Map u in [0, 1) to a value within the quantity's bounds."""
         u = min(max(u, _EDGE), 1.0 - _EDGE)
         if self.distribution is not None:
-            value = cut_off(self.distribution, u, self.quantity.lower, self.quantity.upper)
+            value = truncated_quantile(self.distribution, u, self.quantity.lower, self.quantity.upper)
         elif self.log:
             value = float(np.exp(np.log(self.lower) + u * np.log(self.upper / self.lower)))
         else:
@@ -84,7 +84,7 @@ def draw(
         and about its guess where one is missing
     deadline : when to stop, as `time.time` gives it; at least one start is drawn
     """
-    n_before, listed = len(mistakes), items(starts)
+    n_before, listed = len(mistakes), read_sequence(starts)
     mistakes += rng_mistakes(rng)
     axes: list[_Axis] = []
     user_starts: list[dict[str, float]] = []
@@ -93,7 +93,7 @@ def draw(
             mistakes.append("starts were passed, so nothing is sampled; remove sampling= and limits=")
         user_starts = [_checked(problem, i, start, mistakes) for i, start in enumerate(listed)]
     if not user_starts and not is_count(starts, 1, _MOST):
-        starts_text = "empty" if listed == [] else text(starts)
+        starts_text = "empty" if listed == [] else shorten_repr(starts)
         mistakes.append(f"starts is {starts_text}; expected a number from 1 to {_MOST} or a list of {{name: value}}")
     if listed is None and callable(sampling):
         if limits is not None:
@@ -102,11 +102,11 @@ def draw(
         kind = "sobol" if sampling is None else sampling
         if not is_one_of(kind, *SAMPLINGS):
             nearest = suggest(str(kind), SAMPLINGS)
-            mistakes.append(f"sampling is {text(kind)}: {nearest}, or pass a function of a generator")
+            mistakes.append(f"sampling is {shorten_repr(kind)}: {nearest}, or pass a function of a generator")
         axes = _axes(problem, limits, is_one_of(kind, "log_uniform"), mistakes)
     if len(mistakes) > n_before:
         return DrawnStarts((), None)
-    streams = _Streams(rng)
+    streams = _RandomStreams(rng)
 
     def start_at(point: Array) -> dict[str, float]:
         values = {axis.quantity.name: axis.value(float(u)) for axis, u in zip(axes, point, strict=True)}
@@ -117,7 +117,7 @@ def draw(
             return start_at(streams[i].random(len(axes)))
         start_mistakes: list[str] = []
         start = _checked(problem, i, sampling(streams[i]), start_mistakes)
-        check("sampling", start_mistakes)
+        raise_if_mistakes("sampling", start_mistakes)
         return start
 
     count = len(user_starts) or int(starts)
@@ -133,7 +133,7 @@ def draw(
     return DrawnStarts(tuple(initial_starts), None if user_starts else redraw, tuple(seeds), count, note)
 
 
-def screened(problem: Posable, draws: DrawnStarts, count: int, deadline: float = np.inf) -> DrawnStarts:
+def screen_draws(problem: Posable, draws: DrawnStarts, count: int, deadline: float = np.inf) -> DrawnStarts:
     """Return for each start the best of `count` draws, as simulations of low accuracy tell.
 
     Each start draws from its own stream, as without screening.  What cannot be simulated is worse than anything else.
@@ -142,7 +142,7 @@ def screened(problem: Posable, draws: DrawnStarts, count: int, deadline: float =
     redraw = draws.again
     if count < 2 or redraw is None:
         return draws
-    search_problem = scene_of(problem.posed)
+    search_problem = search_problem_of(problem.posed)
     best_starts: list[dict[str, float]] = []
     with np.errstate(all="ignore"):
         for i, initial_start in enumerate(draws.first):
@@ -150,12 +150,12 @@ def screened(problem: Posable, draws: DrawnStarts, count: int, deadline: float =
             if time.time() >= deadline:
                 best_starts.append(initial_start)
                 continue
-            k, _ = best_of(search_problem, [problem.theta_from(start)[search_problem.places] for start in starts])
+            k, _ = lowest_draw(search_problem, [problem.theta_from(start)[search_problem.places] for start in starts])
             best_starts.append(starts[k])
     return replace(draws, first=tuple(best_starts))
 
 
-class _Streams:
+class _RandomStreams:
     """Random streams: `design` for all starts together, and one for each start, spawned when it is first needed."""
 
     def __init__(self, rng: Any) -> None:
@@ -185,7 +185,7 @@ def _design(sampling: str | None, n: int, d: int, generator: np.random.Generator
 
 
 def _axes(problem: Posable, limits: Any, log: bool, mistakes: list[str]) -> list[_Axis]:
-    limit_by_name = named("limits", limits, mistakes)
+    limit_by_name = read_mapping("limits", limits, mistakes)
     mistakes += [f"limits has the name '{n}', which is not estimated: {suggest(n, problem.names)}" for n in limit_by_name
                  if n not in problem.names]  # fmt: skip
     follow = _following(problem.posed)
@@ -196,14 +196,14 @@ def _axes(problem: Posable, limits: Any, log: bool, mistakes: list[str]) -> list
     ]
 
 
-def _following(problem: Posed) -> frozenset[str]:
+def _following(problem: CompiledProblem) -> frozenset[str]:
     """Return the names of quantities that need not be drawn, since a first fit determines them: spreads, scales,
     offsets.
     """
     noise = (q for q in problem.quantities if q.of in problem.noise_parameters)
     spreads = (q.name for q in noise if not np.isfinite([q.lower, q.upper]).all())
-    least_squares_problem = problem if problem.least_squares else surrogate(problem)
-    return frozenset((*spreads, *(least_squares_problem.names[int(j)] for j in entries_of(least_squares_problem))))
+    least_squares_problem = problem if problem.least_squares else gaussian_surrogate(problem)
+    return frozenset((*spreads, *(least_squares_problem.names[int(j)] for j in eliminated_entries(least_squares_problem))))
 
 
 def _axis(quantity: Quantity, limit: Any, log: bool, mistakes: list[str]) -> _Axis:
@@ -221,12 +221,12 @@ def _axis(quantity: Quantity, limit: Any, log: bool, mistakes: list[str]) -> _Ax
     if limit is None and quantity.prior is not None and not np.isfinite([lower, upper]).all():
         return _Axis(quantity, lower, upper, distribution=quantity.prior)
     if limit is not None:
-        pair = reals(limit)
+        pair = read_reals(limit)
         if pair is None or pair.shape != (2,) or not pair[0] <= pair[1]:
-            mistakes.append(f"the limits of '{name}' are {text(limit)}; expected (lower, upper) or a distribution")
+            mistakes.append(f"the limits of '{name}' are {shorten_repr(limit)}; expected (lower, upper) or a distribution")
             return _Axis(quantity, lower, upper)
         if pair[0] < lower or pair[1] > upper:
-            mistakes.append(f"the limits {text(limit)} of '{name}' exceed its bounds [{lower:g}, {upper:g}]")
+            mistakes.append(f"the limits {shorten_repr(limit)} of '{name}' exceed its bounds [{lower:g}, {upper:g}]")
         lower, upper = float(pair[0]), float(pair[1])
     if limit is None and (about := _about_guess(quantity, log=log)) is not None:
         return about
@@ -246,7 +246,7 @@ def _about_guess(quantity: Quantity, *, log: bool) -> _Axis | None:
         return None
     with np.errstate(divide="ignore"):
         center, lower, upper = (np.array([np.log(max(x, 0.0)) if log else x]) for x in (guess, *ends))
-    low, high = (float(end[0]) for end in enclosed(lower, upper, center, reach_of(center, np.array([log]))))
+    low, high = (float(end[0]) for end in finite_bounds(lower, upper, center, sampling_radius(center, np.array([log]))))
     low, high = (float(np.exp(low)), float(np.exp(high))) if log else (low, high)
     return _Axis(quantity, low, high, log, about=True)
 

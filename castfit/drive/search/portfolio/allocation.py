@@ -49,7 +49,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit.drive.search.portfolio.limits import Field
+from castfit.drive.search.portfolio.limits import SearchRegion
 from castfit.drive.search.portfolio.strategies import (
     EXCHANGED,
     FOLLOW,
@@ -58,10 +58,10 @@ from castfit.drive.search.portfolio.strategies import (
     OPEN,
     SAME,
     WHOLE,
-    Order,
-    Outcome,
+    CandidateOrder,
+    CandidateOutcome,
 )
-from castfit.fit.start.local_search import ACCURATE, POLISHING, work_of
+from castfit.fit.start.local_search import FULL_ACCURACY_COST_FACTOR, MAX_FINAL_ITERATIONS, work_in_simulations
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -139,12 +139,12 @@ class FamilyHead:
 
 
 @dataclass(frozen=True)
-class Tried:
+class CandidateRecord:
     """A candidate that was made: by which way, where it came to, and of which family; -1 for its own."""
 
     index: int
     way: str
-    end: Outcome
+    end: CandidateOutcome
     family: int = -1
 
     @property
@@ -172,7 +172,7 @@ _COLUMNS = np.dtype(
 the length of its theta, 0 if it has none."""
 
 
-def _columns(records: Sequence[Tried]) -> NDArray[Any]:
+def _columns(records: Sequence[CandidateRecord]) -> NDArray[Any]:
     return np.array(
         [
             (
@@ -193,7 +193,7 @@ class PortfolioState:
     What is asked of all candidates is asked of `table`, their columns, which go from state to state.
     """
 
-    tried: tuple[Tried, ...] = ()
+    tried: tuple[CandidateRecord, ...] = ()
     pool: tuple[FamilyHead, ...] = ()
 
     @cached_property
@@ -312,7 +312,7 @@ class PortfolioState:
         """Whether the share of valleys is left for each candidate; what its first strides take is not foreseen."""
         T = self.table
         strides = np.array(
-            [ACCURATE * work_of({"jacobians": POLISHING}, n) for n in range(T["size"].max(initial=0) + 1)]
+            [FULL_ACCURACY_COST_FACTOR * work_in_simulations({"jacobians": MAX_FINAL_ITERATIONS}, n) for n in range(T["size"].max(initial=0) + 1)]
         )
         expected_work = np.where(T["followed"] < _COARSELY, 0.0, strides[T["size"]])
         return np.asarray(T["following"].sum() + expected_work <= _VALLEYS * T["work"].sum(), dtype=np.bool_)
@@ -332,11 +332,11 @@ class PortfolioState:
             is_best |= T["solution"] <= best + SAME
         return np.flatnonzero(is_best & (T["independent"] | (not independent)))
 
-    def finds(self, *, independent: bool = True) -> list[Tried]:
+    def finds(self, *, independent: bool = True) -> list[CandidateRecord]:
         """Return the candidates that ended in the best optimum, as determined by `found`."""
         return [self.tried[i] for i in self.found(independent=independent).tolist()]
 
-    def extended(self, records: Sequence[Tried], region: Field) -> PortfolioState:
+    def extended(self, records: Sequence[CandidateRecord], region: SearchRegion) -> PortfolioState:
         """Return the state with more candidates."""
         pool = self.pool
         independent_costs = self.table["cost"][self.table["independent"]]
@@ -346,12 +346,12 @@ class PortfolioState:
                 family = t.index if t.family < 0 else t.family
                 n_vain = next((m.vain for m in pool if m.family == family and t.end.cost >= m.cost - SAME), 0)
                 theta = np.array(t.end.theta, dtype=float)
-                pool = joined(pool, FamilyHead(theta, t.end.cost, family, n_vain), region, threshold)
+                pool = add_to_pool(pool, FamilyHead(theta, t.end.cost, family, n_vain), region, threshold)
             if t.way == MOVED:
                 pool = tuple(replace(m, vain=m.vain + 1) if m.family == t.family else m for m in pool)
         return self._with((*self.tried, *records), np.concatenate([self.table, _columns(records)]), pool)
 
-    def followed(self, index: int, end: Outcome) -> PortfolioState:
+    def followed(self, index: int, end: CandidateOutcome) -> PortfolioState:
         """Return the state with a candidate that went on along the floor of its valley."""
         previous = self.tried[index].end
         if not end.cost < previous.cost and end.rough == previous.rough:  # costs of one accuracy are compared
@@ -366,7 +366,7 @@ class PortfolioState:
         )  # fmt: skip
         return self._changed(index, updated)
 
-    def checked(self, index: int, end: Outcome) -> PortfolioState:
+    def checked(self, index: int, end: CandidateOutcome) -> PortfolioState:
         """Return the state with a candidate in a valley that was fitted at full accuracy, as far as a few steps go."""
         if end.result is None or end.result.success or not end.settled:
             return self.confirmed(index, end)
@@ -378,7 +378,7 @@ class PortfolioState:
         )  # fmt: skip
         return self._changed(index, updated)
 
-    def confirmed(self, index: int, end: Outcome) -> PortfolioState:
+    def confirmed(self, index: int, end: CandidateOutcome) -> PortfolioState:
         """Return the state with a candidate fitted at full accuracy; if that failed, it is no optimum."""
         previous = self.tried[index]
         updated = replace(
@@ -393,13 +393,13 @@ class PortfolioState:
                 updated = replace(updated, result=previous.end.result, settled=previous.end.settled)
         return self._changed(index, updated)
 
-    def _changed(self, index: int, end: Outcome) -> PortfolioState:
+    def _changed(self, index: int, end: CandidateOutcome) -> PortfolioState:
         record, table = replace(self.tried[index], end=end), self.table.copy()
         table[index : index + 1] = _columns([record])
         return self._with((*self.tried[:index], record, *self.tried[index + 1 :]), table, self.pool)
 
     @staticmethod
-    def _with(records: tuple[Tried, ...], table: NDArray[Any], pool: tuple[FamilyHead, ...]) -> PortfolioState:
+    def _with(records: tuple[CandidateRecord, ...], table: NDArray[Any], pool: tuple[FamilyHead, ...]) -> PortfolioState:
         state = PortfolioState(records, pool)
         vars(state).update(table=table)
         return state
@@ -410,13 +410,13 @@ def _least(costs: Array, candidates: Mask) -> int | None:
     return int(np.argmin(np.where(candidates, costs, np.inf))) if candidates.any() else None
 
 
-def next_round(state: PortfolioState, options: PortfolioOptions, region: Field, rng: np.random.Generator) -> list[Order]:
+def next_round(state: PortfolioState, options: PortfolioOptions, region: SearchRegion, rng: np.random.Generator) -> list[CandidateOrder]:
     """Return the orders of the next round."""
     ways = _first_rounds(state, options) or _chosen(state, options, rng)
     has_guess, n_boxes = bool((state.table["way"] == "fit").any()), int((state.table["way"] == "box").sum())
     limits = (_limit(state, 0), _limit(state, 1)) if options.race else OPEN
-    base = Order("", screen=options.screen, limits=limits, best=state.frontier, step_control=options.step_control)
-    orders: list[Order] = []
+    base = CandidateOrder("", screen=options.screen, limits=limits, best=state.frontier, step_control=options.step_control)
+    orders: list[CandidateOrder] = []
     for way in ways:
         seed = int(rng.integers(2**63, size=1)[0])
         order = replace(base, way=way, seed=seed, guess=way == "fit" and not has_guess)
@@ -425,8 +425,8 @@ def next_round(state: PortfolioState, options: PortfolioOptions, region: Field, 
                 order = replace(order, screen=1)
             order = replace(order, guess=n_boxes == 0 and "soft" in options.ways)
         if way == MOVED:
-            head = chosen(state.pool, rng, options.families)
-            theta, plateau = moved(head.theta, region, rng)
+            head = select_head(state.pool, rng, options.families)
+            theta, plateau = perturb_head(head.theta, region, rng)
             order = replace(order, theta=tuple(theta.tolist()), plateau=plateau, family=head.family)
         orders.append(order)
     return orders
@@ -442,18 +442,18 @@ def _limit(state: PortfolioState, look: int) -> float:
     return float(np.median(finite_costs)) if finite_costs.size >= _FEWEST else np.inf
 
 
-def following(state: PortfolioState, options: PortfolioOptions, index: int) -> Order:
+def valley_order(state: PortfolioState, options: PortfolioOptions, index: int) -> CandidateOrder:
     """Return the order to go on along the floor of a candidate's valley."""
     end, step_control = state.tried[index].end, options.step_control
     accurate = end.followed >= _COARSELY
-    return Order(FOLLOW, theta=end.theta, best=state.lowest, accurate=accurate, step_control=step_control, finer=end.rough)
+    return CandidateOrder(FOLLOW, theta=end.theta, best=state.lowest, accurate=accurate, step_control=step_control, finer=end.rough)
 
 
-def doubting(state: PortfolioState, options: PortfolioOptions, rng: np.random.Generator) -> Order:
+def exchange_order(state: PortfolioState, options: PortfolioOptions, rng: np.random.Generator) -> CandidateOrder:
     """Return the order to exchange two quantities of the best solution."""
     best = state.tried[int(np.argmin(state.table["solution"]))]
     seed = int(rng.integers(2**63, size=1)[0])
-    return Order(EXCHANGED, seed, theta=best.end.theta, best=state.lowest, step_control=options.step_control)
+    return CandidateOrder(EXCHANGED, seed, theta=best.end.theta, best=state.lowest, step_control=options.step_control)
 
 
 def _first_rounds(state: PortfolioState, options: PortfolioOptions) -> list[str]:
@@ -506,7 +506,7 @@ def shares(state: PortfolioState, ways: Sequence[str]) -> Array:
     return np.asarray(frequencies / frequencies.sum(), dtype=float)
 
 
-def joined(pool: Sequence[FamilyHead], new_head: FamilyHead, region: Field, threshold: float = -np.inf) -> tuple[FamilyHead, ...]:
+def add_to_pool(pool: Sequence[FamilyHead], new_head: FamilyHead, region: SearchRegion, threshold: float = -np.inf) -> tuple[FamilyHead, ...]:
     """Add a member to a pool, the best first; of similar members only the better one stays.
 
     It is as spent as those of other families in whose place it comes.  Up to a `threshold` cost, spent ones elsewhere are
@@ -537,7 +537,7 @@ def joined(pool: Sequence[FamilyHead], new_head: FamilyHead, region: Field, thre
     return tuple(heads)
 
 
-def chosen(pool: Sequence[FamilyHead], rng: np.random.Generator, families: int = FAMILIES) -> FamilyHead:
+def select_head(pool: Sequence[FamilyHead], rng: np.random.Generator, families: int = FAMILIES) -> FamilyHead:
     """Choose the head that is moved, mostly of the best families that were not moved in vain; the pool is sorted."""
     if rng.random() < _OTHERS:
         return pool[int(rng.integers(len(pool)))]
@@ -545,7 +545,7 @@ def chosen(pool: Sequence[FamilyHead], rng: np.random.Generator, families: int =
     return best[int(rng.integers(len(best)))]
 
 
-def moved(head: Array, region: Field, rng: np.random.Generator) -> tuple[Array, bool]:
+def perturb_head(head: Array, region: SearchRegion, rng: np.random.Generator) -> tuple[Array, bool]:
     """Return a moved copy of a head, and whether it is still to be moved over its plateau, by simulations."""
     kind, theta = int(rng.integers(3)), head.copy()
     if kind == 0:

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import named, reals, text
+from castfit._support.arguments import read_mapping, read_reals, shorten_repr
 from castfit._support.status import suggest
-from castfit.densities.priors.distributions import cut_off
-from castfit.fit.start.search_problem import drawn_about, enclosed, frame_of, reach_of
+from castfit.densities.priors.distributions import truncated_quantile
+from castfit.fit.start.search_problem import drawn_about, finite_bounds, search_frame, sampling_radius
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
     from castfit.densities.priors import PriorDistribution
-    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.compiled_problem import CompiledProblem
     from castfit.problem.problem import Posable
 
 
 @dataclass(frozen=True)
-class Uneven:
+class NonuniformPrior:
     """A quantity, by its place, that is drawn from a distribution of its natural value, within limits of the search."""
 
     place: int
@@ -32,12 +32,12 @@ class Uneven:
     def value(self, u: float, lower: float, upper: float) -> float:
         """Return the value in search scale below which another one lies with probability u."""
         ends = (lower, upper) if not self.log else (math.exp(lower), math.exp(upper))
-        natural = min(max(cut_off(self.distribution, u, *ends), ends[0]), ends[1])
+        natural = min(max(truncated_quantile(self.distribution, u, *ends), ends[0]), ends[1])
         return min(max(math.log(natural) if self.log else natural, lower), upper)
 
 
 @dataclass(frozen=True)
-class Field:
+class SearchRegion:
     """Search field of candidates: limits and one unit of the search for every quantity, (n,) each.
 
     `uneven` says which are not drawn evenly between their limits, `note` which have limits about the guess for want of
@@ -47,7 +47,7 @@ class Field:
     lower: Array
     upper: Array
     unit: Array
-    uneven: tuple[Uneven, ...] = ()
+    uneven: tuple[NonuniformPrior, ...] = ()
     note: str = ""
 
     def draw(self, rng: np.random.Generator) -> Array:
@@ -67,35 +67,35 @@ class Field:
 def limits_mistakes(problem: Posable, limits: Any) -> list[str]:
     """Return the mistakes in given limits."""
     mistakes: list[str] = []
-    limit_by_name = named("limits", limits, mistakes)
+    limit_by_name = read_mapping("limits", limits, mistakes)
     quantities = {q.name: q for q in problem.quantities}
     for name, pair in limit_by_name.items():
         if name not in quantities:
             mistakes.append(f"limits has the name '{name}', which is not estimated: {suggest(name, quantities)}")
             continue
-        q, ends = quantities[name], reals(pair)
+        q, ends = quantities[name], read_reals(pair)
         if ends is None or ends.shape != (2,) or not ends[0] <= ends[1] or not np.isfinite(ends).all():
-            mistakes.append(f"the limits of '{name}' are {text(pair)}; expected (lower, upper)")
+            mistakes.append(f"the limits of '{name}' are {shorten_repr(pair)}; expected (lower, upper)")
         elif ends[0] < q.lower or ends[1] > q.upper:
-            mistakes.append(f"the limits {text(pair)} of '{name}' exceed its bounds [{q.lower:g}, {q.upper:g}]")
+            mistakes.append(f"the limits {shorten_repr(pair)} of '{name}' exceed its bounds [{q.lower:g}, {q.upper:g}]")
         elif q.scale == "log" and not ends[0] > 0:
             mistakes.append(f"'{name}' is searched on a log scale, but its lower limit is {ends[0]:g}; pass a positive limit")
     return mistakes
 
 
-def search_field(compiled: Posed, limits: Mapping[str, Any] | None) -> Field:
+def search_field(compiled: CompiledProblem, limits: Mapping[str, Any] | None) -> SearchRegion:
     """Return limits and units of the quantities that are searched, in search scale."""
-    searched, lower, upper, unit = frame_of(compiled)
-    limit_by_name = {} if limits is None else {str(n): reals(pair) for n, pair in limits.items()}
+    searched, lower, upper, unit = search_frame(compiled)
+    limit_by_name = {} if limits is None else {str(n): read_reals(pair) for n, pair in limits.items()}
     quantities, guess = searched.quantities, searched.guess
     log = np.array([q.scale == "log" for q in quantities], dtype=np.bool_)
     for j, q in enumerate(quantities):
         if (ends := limit_by_name.get(q.name)) is not None:
             lower[j], upper[j] = np.log(ends) if log[j] else ends
     is_missing = ~np.isfinite([lower, upper]).all(axis=0)
-    lower, upper = enclosed(lower, upper, guess, reach_of(guess, log))
+    lower, upper = finite_bounds(lower, upper, guess, sampling_radius(guess, log))
     priors = tuple(
-        Uneven(j, q.starts, bool(log[j]))
+        NonuniformPrior(j, q.starts, bool(log[j]))
         for j, q in enumerate(quantities)
         if q.starts is not None and q.name not in limit_by_name and upper[j] > lower[j]
     )
@@ -105,4 +105,4 @@ def search_field(compiled: Posed, limits: Mapping[str, Any] | None) -> Field:
         if all(prior.place != j for prior in priors):
             guessed_limits[quantities[j].name] = tuple((np.exp(ends) if log[j] else ends).tolist())
     unit = np.minimum(unit, np.where(upper > lower, upper - lower, unit))
-    return Field(lower, upper, unit, priors, drawn_about(guessed_limits))
+    return SearchRegion(lower, upper, unit, priors, drawn_about(guessed_limits))

@@ -19,22 +19,22 @@ from castfit._support.arguments import (
     flag_mistakes,
     is_count,
     is_one_of,
-    items,
+    read_sequence,
     option_mistakes,
     rng_mistakes,
-    text,
+    shorten_repr,
     within_reason,
 )
-from castfit._support.status import check, suggest
-from castfit.drive.run.checkpoint import run_header, seed_of
+from castfit._support.status import raise_if_mistakes, suggest
+from castfit.drive.run.checkpoint import run_header, read_seed
 from castfit.drive.run.options import RunOptions, require_problem
 from castfit.drive.search.portfolio.allocation import PortfolioOptions
 from castfit.drive.search.portfolio.limits import limits_mistakes, search_field
 from castfit.drive.search.portfolio.result import PortfolioProgress, PortfolioResult
-from castfit.drive.search.portfolio.search import searched
+from castfit.drive.search.portfolio.search import run_portfolio
 from castfit.drive.search.portfolio.strategies import WAYS
 from castfit.fit.start.decomposition.blocks import decomposition_mistakes
-from castfit.problem.compiled_problem import Posed
+from castfit.problem.compiled_problem import CompiledProblem
 from castfit.problem.problem import Posable
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.transcribe.collocation import Collocation
@@ -125,23 +125,23 @@ def estimate(
         ("finds", finds, is_count(finds, 1), "give at least 1"),
         within_reason("screen", screen, 1000),
     )
-    chosen_ways = _ways(ways, mistakes)
+    chosen_ways = _read_strategies(ways, mistakes)
     require_problem("estimate", problem, mistakes)
     mistakes += limits_mistakes(problem, limits)
-    check("estimate", mistakes)
+    raise_if_mistakes("estimate", mistakes)
     run = run.cleaned()
     if ways is None:
-        chosen_ways = suiting(problem.posed)
+        chosen_ways = applicable_strategies(problem.posed)
     options = PortfolioOptions(chosen_ways, int(screen), race=bool(race))
     field = search_field(problem.posed, limits)
     header = run_header(
-        "estimate", problem, Collocation(), GaussNewton(), seed=seed_of(rng), ways=list(chosen_ways), screen=int(screen),
+        "estimate", problem, Collocation(), GaussNewton(), seed=read_seed(rng), ways=list(chosen_ways), screen=int(screen),
         race=bool(race), limits=[field.lower.tolist(), field.upper.tolist()],
     )  # fmt: skip
-    return searched(problem, options, field, run, header, rng=rng, finds=int(finds))
+    return run_portfolio(problem, options, field, run, header, rng=rng, finds=int(finds))
 
 
-def suiting(compiled: Posed) -> tuple[str, ...]:
+def applicable_strategies(compiled: CompiledProblem) -> tuple[str, ...]:
     """Return the ways that suit a problem.
 
     Where all states are measured, nobody need find them by soft equations; elsewhere incremental single shooting has
@@ -158,12 +158,12 @@ def suiting(compiled: Posed) -> tuple[str, ...]:
     return tuple(way for way in WAYS if not is_unsuitable.get(way, False))
 
 
-def _ways(ways: Any, mistakes: list[str]) -> tuple[str, ...]:
+def _read_strategies(ways: Any, mistakes: list[str]) -> tuple[str, ...]:
     if ways is None:
         return tuple(WAYS)
-    names = items(ways)
+    names = read_sequence(ways)
     if not names or isinstance(ways, str):
-        mistakes.append(f"ways is {text(ways)}; expected a list of names from {', '.join(WAYS)}")
+        mistakes.append(f"ways is {shorten_repr(ways)}; expected a list of names from {', '.join(WAYS)}")
         return ()
-    mistakes += [f"ways contains {text(w)}: {suggest(str(w), WAYS)}" for w in names if not is_one_of(w, *WAYS)]
+    mistakes += [f"ways contains {shorten_repr(w)}: {suggest(str(w), WAYS)}" for w in names if not is_one_of(w, *WAYS)]
     return tuple(dict.fromkeys(str(w) for w in names))

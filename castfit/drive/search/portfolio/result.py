@@ -9,17 +9,17 @@ from functools import cached_property
 import numpy as np
 
 from castfit._support.public_names import public
-from castfit._support.reprs import brief, one_line
-from castfit._support.text_tables import Column, Sheet
-from castfit.drive.run.optima import Merit, Optimum, optima
+from castfit._support.reprs import add_brief_repr, one_line
+from castfit._support.text_tables import Column, TextTable
+from castfit.drive.run.optima import ObjectiveMeasure, Optimum, group_optima
 from castfit.drive.run.run_result import SearchResult
 from castfit.drive.search.portfolio.strategies import WORDS
 from castfit.problem.compiled_problem import CHI2
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True)
-class Way:
+class StrategySummary:
     """Statistics of one way to search.
 
     name : str; tried, dropped, solutions, finds : int, candidates, those given up on the way, those that ended in
@@ -41,7 +41,7 @@ class Way:
         return WORDS[self.name]
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True)
 class SearchCandidate:
     """A candidate: its way, where it ended, computing seconds.
@@ -65,7 +65,7 @@ class SearchCandidate:
     begun: tuple[float, ...] = ()
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True)
 class PortfolioProgress:
     """Progress of a portfolio search after a candidate, as passed to a callback.
@@ -140,12 +140,12 @@ class PortfolioResult(SearchResult):
 
     reason: str
     candidates: tuple[SearchCandidate, ...]
-    ways: tuple[Way, ...]
+    ways: tuple[StrategySummary, ...]
     sure: bool
     finds: int
     described: bool
     time: float
-    merit: Merit
+    merit: ObjectiveMeasure
     warnings: tuple[str, ...] = ()
     note: str = ""
     spread: float = np.nan
@@ -153,7 +153,7 @@ class PortfolioResult(SearchResult):
     @cached_property
     def optima(self) -> tuple[Optimum, ...]:
         """The optima that were fitted at full accuracy, the lowest first."""
-        return optima({c.index: (c.objective, c.values) for c in self.candidates if c.success}, self.merit)
+        return group_optima({c.index: (c.objective, c.values) for c in self.candidates if c.success}, self.merit)
 
     @property
     def objective(self) -> float:
@@ -207,9 +207,9 @@ class PortfolioResult(SearchResult):
             return self.reason
         return f"Stopping criterion not met: {self.reason} A better optimum may exist: increase max_time or narrow the bounds."
 
-    def sheet(self) -> Sheet:
+    def sheet(self) -> TextTable:
         """Return the table of the ways."""
-        columns: list[Column[Way]] = [
+        columns: list[Column[StrategySummary]] = [
             ("way", lambda w: w.words),
             (">tried", lambda w: f"{w.tried}"),
             (">dropped", lambda w: f"{w.dropped}"),
@@ -217,7 +217,7 @@ class PortfolioResult(SearchResult):
             (">best", lambda w: f"{w.finds}"),
             (">seconds", lambda w: f"{w.seconds:.1f}"),
         ]
-        return Sheet.of([way for way in self.ways if way.tried], *columns)
+        return TextTable.of([way for way in self.ways if way.tried], *columns)
 
     def __repr__(self) -> str:
         return one_line(f"{type(self).__name__}({' '.join(self.story)})")

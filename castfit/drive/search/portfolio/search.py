@@ -16,25 +16,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.json_codec import rebuilt
-from castfit._support.process_pool import LOST, Task, lost
+from castfit._support.json_codec import rebuild_value
+from castfit._support.process_pool import LOST, Task, lost_task_status
 from castfit._support.status import InputError, Status
 from castfit.drive.run.checkpoint import Header
-from castfit.drive.run.loop import ProgressReport, carry_out
-from castfit.drive.run.optima import Merit, fits_lacking
+from castfit.drive.run.loop import ProgressReport, run_tasks
+from castfit.drive.run.optima import ObjectiveMeasure, additional_fits_needed
 from castfit.drive.run.options import RunOptions
 from castfit.drive.run.run_result import STOPS
 from castfit.drive.search.portfolio.allocation import (
     PortfolioOptions,
     PortfolioState,
-    Tried,
-    doubting,
-    following,
+    CandidateRecord,
+    exchange_order,
+    valley_order,
     next_round,
 )
-from castfit.drive.search.portfolio.limits import Field
-from castfit.drive.search.portfolio.result import PortfolioProgress, PortfolioResult, SearchCandidate, Way
-from castfit.drive.search.portfolio.strategies import CONFIRM, EXCHANGED, FOLLOW, SAME, Order, Outcome, candidate
+from castfit.drive.search.portfolio.limits import SearchRegion
+from castfit.drive.search.portfolio.result import PortfolioProgress, PortfolioResult, SearchCandidate, StrategySummary
+from castfit.drive.search.portfolio.strategies import CONFIRM, EXCHANGED, FOLLOW, SAME, CandidateOrder, CandidateOutcome, candidate
 from castfit.problem.problem import Posable
 from castfit.result.result import Result
 
@@ -48,8 +48,8 @@ _MOMENT = 1e-3  # seconds, within which a fit ends about where it begins
 _RESERVE = 0.1, 10.0  # of the time, and seconds at most, kept for the confirmation of what was found last
 
 
-def searched(
-    problem: Posable, options: PortfolioOptions, region: Field, run: RunOptions, header: Header, *,
+def run_portfolio(
+    problem: Posable, options: PortfolioOptions, region: SearchRegion, run: RunOptions, header: Header, *,
     rng: int | np.random.Generator, finds: int,
 ) -> PortfolioResult:  # fmt: skip
     """Carry out a search with given parts; `castfit.estimate` says what the arguments mean."""
@@ -58,7 +58,7 @@ def searched(
         search = _PortfolioSearch(problem, options, region, np.random.default_rng(rng), job, run, finds)
         if file is not None:
             with file.intact():
-                search.known |= {int(record["index"]): rebuilt(Outcome, record["end"]) for record in file.records}
+                search.known |= {int(record["index"]): rebuild_value(CandidateOutcome, record["end"]) for record in file.records}
 
         def enter(i: int, outcome: Any) -> ProgressReport | None:
             end = search.enter(i, outcome)
@@ -71,7 +71,7 @@ def searched(
             return ProgressReport(progress, progress.sentence, progress.sentence, progress.candidates, progress.candidates, is_finished)
 
         search.plan()
-        stop_status = carry_out(run, candidate, search.tasks, enter, limit=_PART * run.max_time)
+        stop_status = run_tasks(run, candidate, search.tasks, enter, limit=_PART * run.max_time)
         warnings = (file.trouble,) if file is not None and file.trouble else ()
     return search.result(stop_status, warnings)
 
@@ -80,19 +80,19 @@ class _PortfolioSearch:
     """A search that is under way."""
 
     def __init__(
-        self, problem: Posable, options: PortfolioOptions, region: Field, rng: np.random.Generator, job: Any,
+        self, problem: Posable, options: PortfolioOptions, region: SearchRegion, rng: np.random.Generator, job: Any,
         run: RunOptions, finds: int,
     ) -> None:  # fmt: skip
         self.problem, self.options, self.field, self.run, self.finds = problem, options, region, run, finds
         self.tasks: deque[Task] = deque()
-        self.known: dict[int, Outcome] = {}
+        self.known: dict[int, CandidateOutcome] = {}
         self.state = PortfolioState()
         self.reason = ""
         self.losses: list[str] = []
-        self._rng, self._job, self._merit = rng, job, Merit.of(problem)
-        self._planned: deque[tuple[int, Order]] = deque()
+        self._rng, self._job, self._merit = rng, job, ObjectiveMeasure.of(problem)
+        self._planned: deque[tuple[int, CandidateOrder]] = deque()
         self._count = 0
-        self._ends: dict[int, Outcome] = {}
+        self._ends: dict[int, CandidateOutcome] = {}
         self._confirming: int | None = None
         self._following: int | None = None
         self._checking: int | None = None
@@ -110,19 +110,19 @@ class _PortfolioSearch:
                 self._confirming = self.state.unpolished
             if self._confirming is not None:
                 theta = self.state.tried[self._confirming].end.theta
-                orders = [Order(CONFIRM, theta=theta, accurate=is_polishing)]
+                orders = [CandidateOrder(CONFIRM, theta=theta, accurate=is_polishing)]
             elif not self._late and (valley := self.state.valley(is_last=self._closing)) is not None:
                 self._following = valley
-                orders = [following(self.state, self.options, valley)]
+                orders = [valley_order(self.state, self.options, valley)]
             elif not self._late and (valley := self.state.unchecked) is not None:
                 self._checking = valley
-                orders = [Order(CONFIRM, theta=self.state.tried[valley].end.theta)]
+                orders = [CandidateOrder(CONFIRM, theta=self.state.tried[valley].end.theta)]
             elif self._late:
                 self.reason = STOPS[Status.MAX_TIME]
                 return
             elif self._doubting:
                 self._doubting, self._doubted = False, self.state.best
-                orders = [doubting(self.state, self.options, self._rng)]
+                orders = [exchange_order(self.state, self.options, self._rng)]
             else:
                 orders = next_round(self.state, self.options, self.field, self._rng)
             share, max_seconds = _RESERVE
@@ -137,7 +137,7 @@ class _PortfolioSearch:
                 self.tasks.append((number, (self._job, order, limit, self.run.deadline - reserved_seconds)))
             self._absorb()
 
-    def enter(self, i: int, outcome: Any) -> Outcome | None:
+    def enter(self, i: int, outcome: Any) -> CandidateOutcome | None:
         """Enter an outcome; None if it does not count."""
         if isinstance(outcome, InputError):
             raise outcome
@@ -149,11 +149,11 @@ class _PortfolioSearch:
                 self.reason = STOPS[Status.MAX_TIME]
             self.plan()
             return None
-        if not isinstance(outcome, Outcome):
-            status, message = lost(outcome)
+        if not isinstance(outcome, CandidateOutcome):
+            status, message = lost_task_status(outcome)
             if status in LOST:
                 self.losses.append(f"Candidate {i}: {message}")
-            outcome = Outcome()
+            outcome = CandidateOutcome()
         if outcome.result is not None and outcome.result.status is Status.INTERRUPTED:
             raise KeyboardInterrupt
         self._ends[i] = outcome
@@ -185,14 +185,14 @@ class _PortfolioSearch:
             if entry[0] in self._ends:
                 self._take(*entry)
 
-    def _take(self, number: int, order: Order) -> None:
+    def _take(self, number: int, order: CandidateOrder) -> None:
         """Enter a candidate, or the confirmation of one."""
         end = self._ends.pop(number)
         if order.way == FOLLOW:
             if self._following is not None:
                 self.state, self._following = self.state.followed(self._following, end), None
         elif order.way != CONFIRM:
-            record = Tried(len(self.state.tried), order.way, end, order.family)
+            record = CandidateRecord(len(self.state.tried), order.way, end, order.family)
             self.state = self.state.extended([record], self.field)
         elif self._checking is not None:
             self.state, self._checking = self.state.checked(self._checking, end), None
@@ -221,7 +221,7 @@ class _PortfolioSearch:
         w, N, last_index = 0, costs.size, -1
         while last_index < N - 1:  # the next one that differs
             w, last_index = w + 1, int(costs.searchsorted(float(costs[last_index + 1]) + SAME, side="right")) - 1
-        if not fits_lacking(w, N):
+        if not additional_fits_needed(w, N):
             return f"{N} independent candidates ended in {w} different optima; a better one is unlikely."
         return ""
 
@@ -265,11 +265,11 @@ class _PortfolioSearch:
         index = self.state.last_resort
         if self._best is not None or index is None:
             return
-        end = candidate(self._job, Order(CONFIRM, theta=self.state.tried[index].end.theta), _MOMENT, np.inf)
-        if isinstance(end, Outcome) and end.result is not None:
+        end = candidate(self._job, CandidateOrder(CONFIRM, theta=self.state.tried[index].end.theta), _MOMENT, np.inf)
+        if isinstance(end, CandidateOutcome) and end.result is not None:
             self.state, self._best = self.state.confirmed(index, end), end.result
 
-    def _way(self, name: str) -> Way:
+    def _way(self, name: str) -> StrategySummary:
         records = [t for t in self.state.tried if t.way == name]
         best, improvements = np.inf, 0
         for t in self.state.tried:
@@ -277,13 +277,13 @@ class _PortfolioSearch:
                 improvements += t.way == name
                 best = t.cost
         n_found = sum(t.way == name for t in self.state.finds(independent=False))
-        return Way(
+        return StrategySummary(
             name, len(records), sum(t.end.dropped for t in records), sum(t.end.settled for t in records), n_found, improvements,
             sum(t.end.seconds for t in records),
         )  # fmt: skip
 
 
-def _spread(start_points: Sequence[Sequence[float]], region: Field) -> float:
+def _spread(start_points: Sequence[Sequence[float]], region: SearchRegion) -> float:
     """Compute the median distance of starts over quantities, relative to the sampled range.
 
     Return NaN for fewer than two starts.
@@ -294,7 +294,7 @@ def _spread(start_points: Sequence[Sequence[float]], region: Field) -> float:
     return float(np.median(np.ptp(starts, axis=0)[width > 0.0] / width[width > 0.0]))
 
 
-def _row(t: Tried, *, best: bool) -> SearchCandidate:
+def _row(t: CandidateRecord, *, best: bool) -> SearchCandidate:
     result = t.end.result
     ok = result is not None and result.success
     return SearchCandidate(
@@ -305,7 +305,7 @@ def _row(t: Tried, *, best: bool) -> SearchCandidate:
     )  # fmt: skip
 
 
-def _rank(end: Outcome) -> tuple[bool, float]:
+def _rank(end: CandidateOutcome) -> tuple[bool, float]:
     """Return a sort key of a fitted candidate: solutions, and valley floors where these are clearly lower.
 
     Then the others.

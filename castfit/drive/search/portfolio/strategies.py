@@ -38,19 +38,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._support.status import Status
-from castfit._support.time_limit import Interrupt, Stopped, watched
-from castfit.drive.run.jobs import task, thaw
+from castfit._support.time_limit import Interrupt, StopRequested, with_deadline
+from castfit.drive.run.jobs import task, unpickle_job
 from castfit.drive.search.incremental.incremental import incremental
-from castfit.drive.search.portfolio.limits import Field
+from castfit.drive.search.portfolio.limits import SearchRegion
 from castfit.fit.fit import plain_fit as fit
 from castfit.fit.start.decomposition.search import Decomposed
-from castfit.fit.start.gaussian_surrogate import completed
-from castfit.fit.start.local_search import ACCURATE, best_of, descend, settle, work_of
-from castfit.fit.start.search_problem import Scene, scene_of
+from castfit.fit.start.gaussian_surrogate import restore_noise_parameters
+from castfit.fit.start.local_search import FULL_ACCURACY_COST_FACTOR, lowest_draw, descend, minimize_locally, work_in_simulations
+from castfit.fit.start.search_problem import SearchProblem, search_problem_of
 from castfit.fit.strategies import BOX, GROWING, SOFT, StrategyBudget
 from castfit.result.result import Result
 from castfit.solve.gauss_newton import GaussNewton
-from castfit.solve.step_control import Box
+from castfit.solve.step_control import TrustRegion
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -105,7 +105,7 @@ in these."""
 _CONFIRMING = 4  # iterations of a fit that confirms
 _POLISHING = 150  # of one that ends a search
 _CONFIRMED = 1e-6  # tolerance: a thousandth of a standard error, where Fisher scoring converges slowly
-_BOX = Box(patience=6)  # of a fit that confirms: it begins where a search could gain no more
+_BOX = TrustRegion(patience=6)  # of a fit that confirms: it begins where a search could gain no more
 _LONGEST = 180  # iterations of a default fit from a draw; what takes more hardly ever arrives
 _STRIDES = 2  # rounds by which a valley is followed at a time
 _PAIRS = 100  # at most, that are exchanged
@@ -114,7 +114,7 @@ _NEAR_PART = 0.02  # of half the squares: the same, where the lowest cost is far
 
 
 @dataclass(frozen=True)
-class Order:
+class CandidateOrder:
     """Order of a candidate: the way, the random stream, and the state of knowledge.
 
     theta : where a moved one begins, and one that is to be confirmed
@@ -144,7 +144,7 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CandidateOutcome:
     """Outcome of a candidate.
 
     theta : of the quantities that are searched, search scale; empty if there is nothing
@@ -180,43 +180,43 @@ class Outcome:
     rough: bool = False
 
 
-_Job = tuple["Posable", Field]
+_Job = tuple["Posable", SearchRegion]
 
 
 @task
-def candidate(job: bytes | _Job, order: Order, limit: float, deadline: float) -> Outcome | None:
+def candidate(job: bytes | _Job, order: CandidateOrder, limit: float, deadline: float) -> CandidateOutcome | None:
     """Make a candidate, wherever this is called; None if there is no time."""
     seconds_left = min(deadline - time.time(), limit)
     if seconds_left <= 0.0:
         return None
     start_time, end_time = time.process_time(), time.time() + seconds_left
-    parts: Any = thaw(job)
+    parts: Any = unpickle_job(job)
     problem, region = parts
-    search_problem = scene_of(problem.posed)
+    search_problem = search_problem_of(problem.posed)
     rng = np.random.default_rng(order.seed)
     with Interrupt() as interrupt:
         if order.way in WHOLE:
             theta = region.inside(search_problem.searched.guess) if order.guess else region.draw(rng)
             end = _end_of(_fitted(problem, search_problem, theta, order, rng, seconds_left), search_problem, end_time)
             if end.result is not None and end.result.status is not Status.CONVERGED:
-                continuation = _gone_on(search_problem, end, order, end_time)
+                continuation = _resume_fit(search_problem, end, order, end_time)
                 end = continuation if not end.settled or continuation.cost < end.cost - SAME else end
             end = replace(end, begun=tuple(theta.tolist()))
         elif order.way == CONFIRM:
-            end = _confirmed(problem, search_problem, order, end_time)
+            end = _confirm(problem, search_problem, order, end_time)
         elif order.way == FOLLOW:
-            end = _followed(search_problem, order, end_time)
+            end = _follow_valley(search_problem, order, end_time)
         elif order.way == EXCHANGED:
-            end = _exchanged(search_problem, region, order, rng, end_time)
+            end = _descend_from_exchange(search_problem, region, order, rng, end_time)
         else:
-            end = _descended(search_problem, region, order, rng, end_time)
+            end = _minimize_in_trust_region(search_problem, region, order, rng, end_time)
     if interrupt.requested:
         raise KeyboardInterrupt
     return replace(end, seconds=time.process_time() - start_time, result=None if end.result is None else _light(end.result))
 
 
 def _fitted(
-    problem: Posable, search_problem: Scene, theta: Array, order: Order, rng: np.random.Generator, seconds_left: float
+    problem: Posable, search_problem: SearchProblem, theta: Array, order: CandidateOrder, rng: np.random.Generator, seconds_left: float
 ) -> Result:
     """Fit from a draw theta (n,), or the guess, at full accuracy; without retries, for other ways come anyway."""
     if order.guess:
@@ -230,26 +230,26 @@ def _fitted(
     return fit(problem, None, solver, start=start, retry=False, max_time=seconds_left)
 
 
-def _descended(search_problem: Scene, region: Field, order: Order, rng: np.random.Generator, end_time: float) -> Outcome:
+def _minimize_in_trust_region(search_problem: SearchProblem, region: SearchRegion, order: CandidateOrder, rng: np.random.Generator, end_time: float) -> CandidateOutcome:
     work, step_control = 0.0, order.step_control
     if order.theta:
         theta = np.array(order.theta)
         if order.plateau:
-            theta, work = _elsewhere(search_problem, region, theta, rng, end_time)
+            theta, work = _resample_insensitive(search_problem, region, theta, rng, end_time)
     elif order.guess:
         theta = region.inside(search_problem.searched.guess)
     else:
         draws = [region.draw(rng) for _ in range(order.screen)]
-        k, cost = best_of(search_problem, draws)
+        k, cost = lowest_draw(search_problem, draws)
         theta, work = draws[k], work + order.screen
         if not np.isfinite(cost):
-            return Outcome(work=work)
+            return CandidateOutcome(work=work)
     start_point = () if order.theta else tuple(theta.tolist())
     theta, strategy_work = _LEADING.get(order.way, BOX).lead(search_problem, theta, StrategyBudget(end_time - time.time(), rng, step_control))
-    return replace(_down(search_problem, theta, order, end_time, work + strategy_work), begun=start_point)
+    return replace(_descend(search_problem, theta, order, end_time, work + strategy_work), begun=start_point)
 
 
-def _elsewhere(search_problem: Scene, region: Field, theta: Array, rng: np.random.Generator, end_time: float) -> tuple[Array, float]:
+def _resample_insensitive(search_problem: SearchProblem, region: SearchRegion, theta: Array, rng: np.random.Generator, end_time: float) -> tuple[Array, float]:
     """Draw one coordinate after the other anew, where the cost hardly changes by that; return where to, and the work.
 
     What has no influence where a local fit ends, an initial value far below what is made within a moment, say, has no
@@ -267,27 +267,27 @@ def _elsewhere(search_problem: Scene, region: Field, theta: Array, rng: np.rando
     return theta, work
 
 
-def _down(search_problem: Scene, theta: Array, order: Order, end_time: float, work: float) -> Outcome:
+def _descend(search_problem: SearchProblem, theta: Array, order: CandidateOrder, end_time: float, work: float) -> CandidateOutcome:
     """Go down in the box, and on to the optimum where that may be the best one."""
     step_control = order.step_control
     descent = descend(search_problem, theta, order.limits, end_time - time.time(), step_control=step_control)
     work += descent.work
-    end = Outcome(tuple(descent.theta.tolist()), descent.cost, descent.at_looks, work, dropped=descent.dropped)
+    end = CandidateOutcome(tuple(descent.theta.tolist()), descent.cost, descent.at_looks, work, dropped=descent.dropped)
     margin = NEAR + _NEAR_PART * abs(order.best) if np.isfinite(order.best) else np.inf
     if order.family >= 0:  # that it leads there again says nothing
         margin = -SAME
     if descent.dropped or not np.isfinite(descent.cost) or descent.cost > order.best + margin:
-        return _believed(search_problem, end, order.best, end_time)
+        return _confirm_cost(search_problem, end, order.best, end_time)
     hope = order.best + SAME if descent.cost > order.best else np.inf
-    continuation = settle(search_problem, descent.theta, end_time - time.time(), rounds=1, hope=hope, step_control=step_control)
+    continuation = minimize_locally(search_problem, descent.theta, end_time - time.time(), rounds=1, hope=hope, step_control=step_control)
     end = replace(
         end, theta=tuple(continuation.theta.tolist()), cost=continuation.cost, work=work + continuation.work,
         settled=not continuation.dropped,
     )  # fmt: skip
-    return _believed(search_problem, end, order.best, end_time)
+    return _confirm_cost(search_problem, end, order.best, end_time)
 
 
-def _believed(search_problem: Scene, end: Outcome, best: float, end_time: float) -> Outcome:
+def _confirm_cost(search_problem: SearchProblem, end: CandidateOutcome, best: float, end_time: float) -> CandidateOutcome:
     """Return an end with the cost that it has at full accuracy, if it looks better than everything and is not.
 
     What bursts or all but stands still may be integrated to any shape at the accuracy of a search, and a local fit
@@ -296,40 +296,40 @@ def _believed(search_problem: Scene, end: Outcome, best: float, end_time: float)
     if end.dropped or not end.cost < best - SAME:
         return end
     try:
-        with watched(max(end_time - time.time(), 1e-3)):
-            exact_cost, work = search_problem.exact_cost(np.array(end.theta)), end.work + ACCURATE
-    except Stopped:
+        with with_deadline(max(end_time - time.time(), 1e-3)):
+            exact_cost, work = search_problem.exact_cost(np.array(end.theta)), end.work + FULL_ACCURACY_COST_FACTOR
+    except StopRequested:
         return end
     if exact_cost <= end.cost + SAME:
         return replace(end, work=work)
     return replace(end, cost=exact_cost, work=work, settled=False, rough=True)
 
 
-def _followed(search_problem: Scene, order: Order, end_time: float) -> Outcome:
+def _follow_valley(search_problem: SearchProblem, order: CandidateOrder, end_time: float) -> CandidateOutcome:
     """Go on along the floor of a valley."""
-    continuation = settle(
+    continuation = minimize_locally(
         search_problem.finer if order.finer else search_problem, np.array(order.theta), end_time - time.time(), best=order.best - SAME,
         rounds=_STRIDES, accurate=order.accurate, step_control=order.step_control,
     )  # fmt: skip
     floor = not continuation.dropped and not continuation.optimum
-    work = continuation.work * (ACCURATE if order.finer else 1.0)
-    end = Outcome(tuple(continuation.theta.tolist()), continuation.cost, work=work, settled=not continuation.dropped, floor=floor)
+    work = continuation.work * (FULL_ACCURACY_COST_FACTOR if order.finer else 1.0)
+    end = CandidateOutcome(tuple(continuation.theta.tolist()), continuation.cost, work=work, settled=not continuation.dropped, floor=floor)
     if order.finer:
         return replace(end, rough=True)
-    if not _believed(search_problem, end, np.inf, end_time).rough:
+    if not _confirm_cost(search_problem, end, np.inf, end_time).rough:
         return end
-    retry = _followed(search_problem, replace(order, finer=True), end_time)
+    retry = _follow_valley(search_problem, replace(order, finer=True), end_time)
     return replace(retry, work=work + retry.work)
 
 
-def _gone_on(search_problem: Scene, end: Outcome, order: Order, end_time: float) -> Outcome:
+def _resume_fit(search_problem: SearchProblem, end: CandidateOutcome, order: CandidateOrder, end_time: float) -> CandidateOutcome:
     """Go on in the box from where a default fit gave up."""
     if not np.isfinite(end.cost) or (end.result is not None and end.result.status is Status.INTERRUPTED):
         return end
-    return _down(search_problem, np.array(end.theta), order, end_time, end.work)
+    return _descend(search_problem, np.array(end.theta), order, end_time, end.work)
 
 
-def _exchanged(search_problem: Scene, region: Field, order: Order, rng: np.random.Generator, end_time: float) -> Outcome:
+def _descend_from_exchange(search_problem: SearchProblem, region: SearchRegion, order: CandidateOrder, rng: np.random.Generator, end_time: float) -> CandidateOutcome:
     """Go down from where two quantities have changed places, where that looks best, until something is better."""
     theta, log = np.array(order.theta), search_problem.searched.log
     pairs = [
@@ -342,23 +342,23 @@ def _exchanged(search_problem: Scene, region: Field, order: Order, rng: np.rando
         trial[[i, j]] = trial[[j, i]]
         starts.append(region.inside(trial))
     costs = np.array([search_problem.cost(start) for start in starts])
-    best, work = Outcome(), float(len(starts))
+    best, work = CandidateOutcome(), float(len(starts))
     for k in np.argsort(costs, kind="stable")[:_EXCHANGES]:
         if not np.isfinite(costs[k]) or time.time() >= end_time:
             break
         descent = descend(search_problem, starts[int(k)], OPEN, end_time - time.time(), step_control=order.step_control)
         work += descent.work
         if descent.cost < best.cost:
-            best = Outcome(tuple(descent.theta.tolist()), descent.cost)
+            best = CandidateOutcome(tuple(descent.theta.tolist()), descent.cost)
         if descent.cost < order.best - SAME:
-            continuation = settle(search_problem, descent.theta, end_time - time.time(), step_control=order.step_control)
-            best = Outcome(tuple(continuation.theta.tolist()), continuation.cost, settled=not continuation.dropped)
+            continuation = minimize_locally(search_problem, descent.theta, end_time - time.time(), step_control=order.step_control)
+            best = CandidateOutcome(tuple(continuation.theta.tolist()), continuation.cost, settled=not continuation.dropped)
             work += continuation.work
             break
     return replace(best, work=work)
 
 
-def _confirmed(problem: Posable, search_problem: Scene, order: Order, end_time: float) -> Outcome:
+def _confirm(problem: Posable, search_problem: SearchProblem, order: CandidateOrder, end_time: float) -> CandidateOutcome:
     """Fit at full accuracy, by the method of the search; the floor of a long valley holds, too, if it stays as low.
 
     What holds need not be fitted to its optimum before the search knows nothing better.
@@ -375,19 +375,19 @@ def _confirmed(problem: Posable, search_problem: Scene, order: Order, end_time: 
     return replace(end, cost=cost, settled=cost <= search_problem.cost(theta) + SAME)
 
 
-def _end_of(result: Result, search_problem: Scene, end_time: float) -> Outcome:
+def _end_of(result: Result, search_problem: SearchProblem, end_time: float) -> CandidateOutcome:
     theta = np.array([search_problem.asked.to_search(np.array(list(result.values.values())))[j] for j in search_problem.places])
-    work = ACCURATE * work_of(dict(result.evaluations), theta.size)
+    work = FULL_ACCURACY_COST_FACTOR * work_in_simulations(dict(result.evaluations), theta.size)
     # Before a fit by collocation has converged, its cost is of courses that are no solutions of the model.
     cost = result.cost if result.success and search_problem.searched is search_problem.asked else search_problem.cost(theta)
     if result.success and search_problem.searched is not search_problem.asked:  # whose optimum is beside that of normal errors
-        cost = settle(search_problem, theta, end_time - time.time(), rounds=1).cost
-    return Outcome(tuple(theta.tolist()), cost, work=work, result=result, settled=result.success)
+        cost = minimize_locally(search_problem, theta, end_time - time.time(), rounds=1).cost
+    return CandidateOutcome(tuple(theta.tolist()), cost, work=work, result=result, settled=result.success)
 
 
-def _named(problem: Posable, search_problem: Scene, theta: Array) -> dict[str, float]:
+def _named(problem: Posable, search_problem: SearchProblem, theta: Array) -> dict[str, float]:
     """Return natural values by name, of all quantities, for theta of the searched ones."""
-    full_theta = completed(search_problem.asked, search_problem.searched, theta, search_problem.asked.guess)
+    full_theta = restore_noise_parameters(search_problem.asked, search_problem.searched, theta, search_problem.asked.guess)
     natural = problem.to_natural(full_theta).tolist()
     return {q.name: float(np.clip(x, q.lower, q.upper)) for q, x in zip(problem.quantities, natural, strict=True)}
 

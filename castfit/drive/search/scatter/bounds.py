@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import is_one_of, items, name_of, text
+from castfit._support.arguments import is_one_of, read_sequence, symbol_or_text_name, shorten_repr
 from castfit._support.arrays import Array
 from castfit._support.status import suggest
-from castfit.fit.start.gaussian_surrogate import surrogate
-from castfit.problem.compiled_problem import Posed
-from castfit.problem.linear_scales import entries_of
+from castfit.fit.start.gaussian_surrogate import gaussian_surrogate
+from castfit.problem.compiled_problem import CompiledProblem
+from castfit.problem.linear_scales import eliminated_entries
 from castfit.problem.problem import Posable
 from castfit.problem.quantities import Quantity
 
@@ -59,9 +59,9 @@ class SearchBounds:
         return np.clip((theta[..., self.searched] - self.lower) / width, 0.0, 1.0)
 
 
-def box_of(problem: Posed, mistakes: list[str]) -> SearchBounds:
+def read_search_bounds(problem: CompiledProblem, mistakes: list[str]) -> SearchBounds:
     """Return the box of a problem's bounds; infinite ones are added to `mistakes`."""
-    searched = np.delete(np.arange(len(problem.names)), entries_of(problem))
+    searched = np.delete(np.arange(len(problem.names)), eliminated_entries(problem))
     lower, upper = (end[searched] for end in problem.bounds)
     quantities = [problem.quantities[j] for j in searched.tolist()]
     for quantity, low, high in zip(quantities, lower, upper, strict=True):
@@ -77,7 +77,7 @@ def box_of(problem: Posed, mistakes: list[str]) -> SearchBounds:
     return SearchBounds(lower, upper, searched, problem.guess)
 
 
-def restated(problem: Posable, log_vars: Any, mistakes: list[str]) -> Posed:
+def with_log_scales(problem: Posable, log_vars: Any, mistakes: list[str]) -> CompiledProblem:
     """Return the problem that is searched: with the chosen parameters on a logarithmic scale, from the same guess.
 
     A likelihood that is no sum of squares is searched by least squares with one unknown sigma per output, and maximised
@@ -86,11 +86,11 @@ def restated(problem: Posable, log_vars: Any, mistakes: list[str]) -> Posed:
     log_vars : names of parameters; "auto" chooses what has a wide range: bounds that are not negative and span a factor
         of 1000 at least
     """
-    compiled = problem.posed if problem.posed.least_squares else surrogate(problem.posed)
+    compiled = problem.posed if problem.posed.least_squares else gaussian_surrogate(problem.posed)
     free_parameters = {q.of: q for q in compiled.quantities if q.kind == "parameter"}
     if isinstance(log_vars, str):
         if not is_one_of(log_vars, "auto"):
-            mistakes.append(f"log_vars is {text(log_vars)}; give a list of parameters, or 'auto'")
+            mistakes.append(f"log_vars is {shorten_repr(log_vars)}; give a list of parameters, or 'auto'")
         log_names = [name for name, q in free_parameters.items() if q.scale == "linear" and 0.0 <= _WIDE * q.lower <= q.upper]
         log_names = [name for name in log_names if 0.0 < free_parameters[name].upper < np.inf]
     else:
@@ -107,15 +107,15 @@ def _is_one(quantity: Quantity, parameters: set[str]) -> bool:
 
 def _named(log_vars: Any, free_parameters: Mapping[str, Quantity], mistakes: list[str]) -> list[str]:
     """Read names of parameters that can be searched in their logarithm."""
-    entries: Iterable[Any] | None = () if log_vars is None else items(log_vars)
+    entries: Iterable[Any] | None = () if log_vars is None else read_sequence(log_vars)
     if entries is None:
-        mistakes.append(f"log_vars is {text(log_vars)}; give a list of parameters, or 'auto'")
+        mistakes.append(f"log_vars is {shorten_repr(log_vars)}; give a list of parameters, or 'auto'")
         return []
     log_names: list[str] = []
     for entry in entries:
-        name = name_of(entry)
+        name = symbol_or_text_name(entry)
         if name is None or name not in free_parameters:
-            mistakes.append(f"log_vars names {text(entry)}, which is no free parameter: {suggest(str(entry), free_parameters)}")
+            mistakes.append(f"log_vars names {shorten_repr(entry)}, which is no free parameter: {suggest(str(entry), free_parameters)}")
         elif not (0.0 <= free_parameters[name].lower < free_parameters[name].upper < np.inf):
             bounds = f"[{free_parameters[name].lower:g}, {free_parameters[name].upper:g}]"
             mistakes.append(

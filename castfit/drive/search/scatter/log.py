@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 
 from castfit._support.arrays import Array
-from castfit._support.json_codec import plain, rebuilt
-from castfit._support.process_pool import ERROR, Lost, lost
+from castfit._support.json_codec import to_jsonable, rebuild_value
+from castfit._support.process_pool import ERROR, LostTask, lost_task_status
 from castfit._support.status import InputError, Status
 from castfit.drive.run.loop import RunSession
 from castfit.drive.run.run_result import STOPS
-from castfit.drive.search.scatter.method.choice import Climb
+from castfit.drive.search.scatter.method.choice import LocalSearchPath
 from castfit.drive.search.scatter.method.members import Member
-from castfit.drive.search.scatter.method.search import Ascent
+from castfit.drive.search.scatter.method.search import LocalSearchOutcome
 from castfit.drive.search.scatter.result import BestSoFar, LocalSearch
-from castfit.drive.search.scatter.tasks import Job, Searched, SimulatedBlock, Work, search_locally, simulate_block
+from castfit.drive.search.scatter.tasks import Job, LocalSearchResult, SimulatedBlock, SearchContext, search_locally, simulate_block
 from castfit.result.result import Result
 
 OUT_OF_SIMULATIONS = "The limit of simulations was reached."
@@ -32,7 +32,7 @@ _PIECES = 4  # per process: enough to even out members that take longer
 _ON_EXECUTORS = 8  # members per task where the number of workers is not known
 
 
-class Halt(Exception):
+class SearchStopped(Exception):
     """Ends the search between two tasks; its text says why."""
 
 
@@ -64,7 +64,7 @@ class SearchLog(LogRecord):
     round of tasks.
     """
 
-    def __init__(self, session: RunSession, job: Job, work: Work, seed: int, *, max_eval: float, vtr: float) -> None:
+    def __init__(self, session: RunSession, job: Job, work: SearchContext, seed: int, *, max_eval: float, vtr: float) -> None:
         super().__init__()
         self._session, self._job, self._work, self._seed = session, job, work, seed
         self._max_eval, self._vtr = max_eval, vtr
@@ -88,17 +88,17 @@ class SearchLog(LogRecord):
         self.told()
         self.check()
         if len(block.values) < len(X):  # one of the limits was met at this very block
-            raise Halt(STOPS[Status.MAX_TIME] if len(block.values) < n_allowed else OUT_OF_SIMULATIONS)
+            raise SearchStopped(STOPS[Status.MAX_TIME] if len(block.values) < n_allowed else OUT_OF_SIMULATIONS)
         return np.array(block.values)
 
-    def improve(self, start: Member, climbs: Sequence[Climb]) -> Ascent | None:
+    def improve(self, start: Member, climbs: Sequence[LocalSearchPath]) -> LocalSearchOutcome | None:
         """Search locally."""
         paths = [climb.path for climb in climbs]
         (outcome,) = self._asked(search_locally, (start.x, paths, self.best_f, self._seed))
         if isinstance(outcome, InputError):
             raise outcome
-        if not isinstance(outcome, Searched):
-            cause, message = lost(outcome)
+        if not isinstance(outcome, LocalSearchResult):
+            cause, message = lost_task_status(outcome)
             self.searches.append(LocalSearch(start.f, np.inf, {}, 0, ERROR, message, self.elapsed))
             self.failures.update([cause])
             self.check()
@@ -116,7 +116,7 @@ class SearchLog(LogRecord):
         if outcome.result.status is Status.INTERRUPTED:
             raise KeyboardInterrupt
         self.check()
-        return Ascent(outcome.path, outcome.f)
+        return LocalSearchOutcome(outcome.path, outcome.f)
 
     def _simulated(self, X: Array) -> SimulatedBlock:
         """Simulate members at the rows of X (k, n); fewer values than rows if the time is over."""
@@ -137,11 +137,11 @@ class SearchLog(LogRecord):
         )
 
     def _asked(self, function: Callable[..., Any], *calls: tuple[Any, ...]) -> list[Any]:
-        """Return ``function(job, *arguments, deadline)`` for each call; `Lost` for one that ended every worker."""
+        """Return ``function(job, *arguments, deadline)`` for each call; `LostTask` for one that ended every worker."""
         answers = self._session.answers(function, ((self._job, *call, self._session.run.deadline) for call in calls))
         for answer in answers:
-            if isinstance(answer, Lost) and answer.cause == "not_run":  # values that nobody computes are not infinite
-                raise Halt(answer.message)
+            if isinstance(answer, LostTask) and answer.cause == "not_run":  # values that nobody computes are not infinite
+                raise SearchStopped(answer.message)
         return answers
 
     def _enter(self, x: Array, f: float, result: Result | None) -> None:
@@ -150,22 +150,22 @@ class SearchLog(LogRecord):
             self.moments.append(BestSoFar(self.simulations, self.elapsed, self.best_f))
 
     def check(self) -> None:
-        """Raise `Halt` where a limit is met."""
+        """Raise `SearchStopped` where a limit is met."""
         if self.best_f <= self._vtr:
-            raise Halt("The target objective was reached.")
+            raise SearchStopped("The target objective was reached.")
         if self.simulations >= self._max_eval:
-            raise Halt(OUT_OF_SIMULATIONS)
+            raise SearchStopped(OUT_OF_SIMULATIONS)
         if time.time() >= self._session.run.deadline:
-            raise Halt(STOPS[Status.MAX_TIME])
+            raise SearchStopped(STOPS[Status.MAX_TIME])
 
     def record(self) -> dict[str, Any]:
         """Return the record of the log for a checkpoint, without its result."""
-        return plain(self) | {"seconds": self.elapsed}
+        return to_jsonable(self) | {"seconds": self.elapsed}
 
     def restore(self, record: Mapping[str, Any], result: Result | None) -> None:
         """Take over what an earlier run has entered."""
         moments = [{"objective": entry.get("chi2"), **entry} for entry in record["moments"]]  # as called before
-        saved_log: LogRecord = rebuilt(LogRecord, {**record, "moments": moments})
+        saved_log: LogRecord = rebuild_value(LogRecord, {**record, "moments": moments})
         for f in fields(LogRecord):
             setattr(self, f.name, getattr(saved_log, f.name))
         self.result = result

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit._support.public_names import public
-from castfit._support.reprs import brief
+from castfit._support.reprs import add_brief_repr
 from castfit._support.views import views
-from castfit.drive.run.optima import Merit, Optimum, optima
-from castfit.drive.run.run_result import FitRecord, SearchResult, counted, optima_lines
+from castfit.drive.run.optima import ObjectiveMeasure, Optimum, group_optima
+from castfit.drive.run.run_result import FitRecord, SearchResult, format_counts, optima_lines
 from castfit.problem.compiled_problem import CHI2
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True)
 class BestSoFar:
     """The best objective after so many simulations and seconds."""
@@ -36,7 +36,7 @@ class BestSoFar:
         return self.objective
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True)
 class LocalSearch(FitRecord):
     """A local search.
@@ -58,7 +58,7 @@ class LocalSearch(FitRecord):
     seconds: float
 
 
-@brief
+@add_brief_repr
 @dataclass(frozen=True)
 class Generation:
     """Progress of a scatter search after a generation, as passed to a callback.
@@ -145,7 +145,7 @@ class ScatterResult(SearchResult):
     solver: str
     names: tuple[str, ...]
     logarithmic: tuple[str, ...]
-    merit: Merit
+    merit: ObjectiveMeasure
     warnings: tuple[str, ...] = ()
 
     @property
@@ -159,7 +159,7 @@ class ScatterResult(SearchResult):
         parts = [self.reason]
         if self.best is None:
             nothing = "No point could be simulated"
-            parts += [f"{line}." for line in counted(nothing, self.failures) or [f"{nothing}: the cause is unknown"]]
+            parts += [f"{line}." for line in format_counts(nothing, self.failures) or [f"{nothing}: the cause is unknown"]]
         elif not self.success:
             parts.append(f"The best point is not a solution: {self.best.message}")
         return " ".join([*parts, *self.warnings])
@@ -168,7 +168,7 @@ class ScatterResult(SearchResult):
     def optima(self) -> tuple[Optimum, ...]:
         """The optima that local searches found, the lowest first; their `starts` are positions in `searches`."""
         ends = {i: (s.end, s.values) for i, s in enumerate(self.searches) if s.success}
-        return optima(ends, self.merit)
+        return group_optima(ends, self.merit)
 
     @property
     def measure(self) -> str:
@@ -210,7 +210,7 @@ class ScatterResult(SearchResult):
         lines += [*optima_lines(self.optima, len(self.searches), measure=self.measure), *self.misfit()]
         if self.logarithmic:
             lines.append("searched on a log scale: " + ", ".join(self.logarithmic))
-        return "\n".join([*lines, *counted("failed simulations", self.failures), *self.closing()])
+        return "\n".join([*lines, *format_counts("failed simulations", self.failures), *self.closing()])
 
     def __repr__(self) -> str:
         number = "no point could be simulated"

@@ -15,22 +15,22 @@ from typing import Any
 import numpy as np
 
 from castfit._support.arguments import flag_mistakes, is_one_of, is_within, option_mistakes, rng_mistakes
-from castfit._support.json_codec import rebuilt
-from castfit._support.status import Status, check, suggest
-from castfit.drive.run.checkpoint import described, run_header, seed_of
-from castfit.drive.run.loop import session_of
+from castfit._support.json_codec import rebuild_value
+from castfit._support.status import Status, raise_if_mistakes, suggest
+from castfit.drive.run.checkpoint import describe_method, run_header, read_seed
+from castfit.drive.run.loop import open_session
 from castfit.drive.run.options import RunOptions, require_problem
 from castfit.drive.run.run_result import STOPS
-from castfit.drive.search.scatter.bounds import SearchBounds, box_of, restated
-from castfit.drive.search.scatter.log import Halt, SearchLog
+from castfit.drive.search.scatter.bounds import SearchBounds, read_search_bounds, with_log_scales
+from castfit.drive.search.scatter.log import SearchStopped, SearchLog
 from castfit.drive.search.scatter.method.options import ScatterOptions
 from castfit.drive.search.scatter.method.search import SearchState, begin, step
 from castfit.drive.search.scatter.result import Generation, ScatterResult
-from castfit.drive.search.scatter.tasks import Work
+from castfit.drive.search.scatter.tasks import SearchContext
 from castfit.fit.methods import Solver, Transcription, parts_from
 from castfit.fit.start.decomposition.blocks import decomposition_mistakes
 from castfit.integrate import IntegratorOptions
-from castfit.problem.compiled_problem import Posed
+from castfit.problem.compiled_problem import CompiledProblem
 from castfit.problem.problem import Posable
 from castfit.result.result import Result
 from castfit.solve.gauss_newton import GaussNewton
@@ -187,28 +187,28 @@ def scatter_search(
     )
     mistakes += flag_mistakes(include_guess=include_guess) + run.mistakes() + run.file_mistakes()
     require_problem("scatter_search", problem, mistakes)
-    searched = restated(problem, log_vars, mistakes)
-    box = box_of(searched, mistakes)
+    searched = with_log_scales(problem, log_vars, mistakes)
+    box = read_search_bounds(searched, mistakes)
     if is_one_of(local_start, "decomposed"):
         mistakes += decomposition_mistakes(problem.posed)
-    check("scatter_search", mistakes)
+    raise_if_mistakes("scatter_search", mistakes)
     run = run.cleaned()
 
-    work = Work(searched, *method, box, local_start, float(join_reach))
+    work = SearchContext(searched, *method, box, local_start, float(join_reach))
     job = run.freeze("scatter_search", "problem, transcription and solver", (work,))
     header = run_header(
         "scatter_search",
         searched,
         *method,
-        options=described(method_options),
-        **{"local searches": described((local_start, float(join_reach), include_guess))},
-        seed=seed_of(rng),
+        options=describe_method(method_options),
+        **{"local searches": describe_method((local_start, float(join_reach), include_guess))},
+        seed=read_seed(rng),
     )
     seed = int(np.random.default_rng(rng).integers(2**63, size=1)[0])
     guess = box.cube(searched.guess)[None] if include_guess else None
     merit = work.merit
     max_simulations = _PER_QUANTITY * (10 + len(searched.names)) if max_eval is None else float(max_eval)
-    with run.opened(header) as file, session_of(run) as session:
+    with run.opened(header) as file, open_session(run) as session:
         log = SearchLog(session, job, work, seed, max_eval=max_simulations, vtr=merit.height_at(float(vtr)))
         state: SearchState | None = None
         if file is not None:
@@ -229,8 +229,8 @@ def scatter_search(
                 if file is not None and file.append({"state": state, "book": log.record(), **result_record}):
                     saved = log.result
                 if session.told(build_generation(), build_generation().sentence, build_generation().sentence, milestone=_is_round(build_generation().generation)):
-                    raise Halt(STOPS[Status.STOPPED_BY_CALLBACK])
-        except Halt as halt:
+                    raise SearchStopped(STOPS[Status.STOPPED_BY_CALLBACK])
+        except SearchStopped as halt:
             reason = str(halt)
         except KeyboardInterrupt:
             reason = STOPS[Status.INTERRUPTED]
@@ -265,8 +265,8 @@ def _resumed(records: Iterable[Mapping[str, Any]], log: SearchLog) -> SearchStat
         merged_record |= record
     if not merged_record:
         return None
-    log.restore(merged_record["book"], rebuilt(Result | None, merged_record.get("result")))
-    return rebuilt(SearchState, merged_record["state"])
+    log.restore(merged_record["book"], rebuild_value(Result | None, merged_record.get("result")))
+    return rebuild_value(SearchState, merged_record["state"])
 
 
 def _is_round(number: int) -> bool:
@@ -280,7 +280,7 @@ def _generations(state: SearchState | None) -> int:
 
 
 def _best(
-    problem: Posable, searched: Posed, box: SearchBounds, work: Work, log: SearchLog, deadline: float, *, is_interrupted: bool
+    problem: Posable, searched: CompiledProblem, box: SearchBounds, work: SearchContext, log: SearchLog, deadline: float, *, is_interrupted: bool
 ) -> Result | None:
     """Return the fit of the problem as it was given from the best point; unfinished if the time is over."""
     if log.best_x is None:

@@ -14,14 +14,14 @@ import numpy as np
 from castfit._support.arrays import Array
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.status import Status
-from castfit.drive.run.jobs import task, thaw
-from castfit.drive.run.optima import Merit
+from castfit.drive.run.jobs import task, unpickle_job
+from castfit.drive.run.optima import ObjectiveMeasure
 from castfit.drive.search.scatter.bounds import SearchBounds
-from castfit.drive.search.scatter.method.choice import path_distances, thinned
+from castfit.drive.search.scatter.method.choice import path_distances, thin_path
 from castfit.fit.fit import Solver, Transcription
 from castfit.fit.fit import plain_fit as fit
 from castfit.fit.start.decomposition.search import Decomposed
-from castfit.problem.compiled_problem import Posed
+from castfit.problem.compiled_problem import CompiledProblem
 from castfit.problem.problem import Posable
 from castfit.result.result import Result
 from castfit.solve.solution import Iteration, infeasibility
@@ -32,7 +32,7 @@ Job = bytes | tuple["Work"]
 
 
 @dataclass(frozen=True, eq=False)
-class Work:
+class SearchContext:
     """Problem, methods and settings shared by all tasks of a search.
 
     problem : the problem that is searched
@@ -41,7 +41,7 @@ class Work:
     join_reach : a local search that comes this close to an earlier one's path is broken off; 0 for never
     """
 
-    problem: Posed
+    problem: CompiledProblem
     transcription: Transcription
     solver: Solver
     box: SearchBounds
@@ -61,9 +61,9 @@ class Work:
         return constrained or not isinstance(self.transcription, SingleShooting)
 
     @cached_property
-    def merit(self) -> Merit:
+    def merit(self) -> ObjectiveMeasure:
         """Merit by which members are compared."""
-        return Merit.of(self.problem)
+        return ObjectiveMeasure.of(self.problem)
 
     def natural(self, x: Array) -> Array:
         """Return the natural values (n_theta,) at a point of the cube."""
@@ -98,14 +98,14 @@ class Work:
 
 @dataclass(frozen=True)
 class SimulatedBlock:
-    """Heights (`Merit`) of a block of members, as far as there was time; and why others have none."""
+    """Heights (`ObjectiveMeasure`) of a block of members, as far as there was time; and why others have none."""
 
     values: tuple[float, ...]
     failures: Counter[str]
 
 
 @dataclass(frozen=True, eq=False)
-class Searched:
+class LocalSearchResult:
     """A local search.
 
     path : (k, n) points of the cube, start and end included
@@ -123,20 +123,20 @@ class Searched:
 
 def simulate_block(job: Job, X: Array, deadline: float) -> SimulatedBlock:
     """Simulate members at the rows of X (k, n) until the deadline, as `time.time` gives it."""
-    (work,) = thaw(job)
+    (work,) = unpickle_job(job)
     values: list[float] = []
     failures: Counter[str] = Counter()
     with one_blas_thread, np.errstate(all="ignore"):
         for x in X:
             if time.time() >= deadline:
                 break
-            value, cause = value_at(work, work.box.theta(x))
+            value, cause = evaluate_height(work, work.box.theta(x))
             values.append(value)
             failures.update(cause)
     return SimulatedBlock(tuple(values), failures)
 
 
-def value_at(work: Work, theta: Array) -> tuple[float, list[str]]:
+def evaluate_height(work: SearchContext, theta: Array) -> tuple[float, list[str]]:
     """Return the height at theta, inf where it cannot be simulated, and the causes.
 
     Violated constraints add their size in units of what is measured, so that feasible points are preferred.
@@ -153,7 +153,7 @@ def value_at(work: Work, theta: Array) -> tuple[float, list[str]]:
 class _LocalSearchWatch:
     """A callback that notes the way of a local search, and ends it where it joins an earlier one."""
 
-    def __init__(self, work: Work, paths: Sequence[Array], best: float) -> None:
+    def __init__(self, work: SearchContext, paths: Sequence[Array], best: float) -> None:
         self._work, self._paths, self._best = work, paths, best
         self.points: list[Array] = []
         self.joined = False
@@ -170,14 +170,14 @@ class _LocalSearchWatch:
 
 
 @task
-def search_locally(job: Job, x: Array, paths: Sequence[Array], best: float, seed: int, deadline: float) -> Searched:
+def search_locally(job: Job, x: Array, paths: Sequence[Array], best: float, seed: int, deadline: float) -> LocalSearchResult:
     """Fit from a member x (n,).
 
     paths : (k, n) each, the ways of earlier searches
     best : the lowest height so far; whatever is below it goes on, whose path it may have joined
     seed : with the number of earlier searches it makes the random numbers of a start by decomposition
     """
-    (work,) = thaw(job)
+    (work,) = unpickle_job(job)
     watch = _LocalSearchWatch(work, paths if work.join_reach > 0.0 else (), best)
     theta = work.box.theta(x)
     start: Any = dict(zip(work.problem.names, work.problem.to_natural(theta).tolist(), strict=True))
@@ -192,10 +192,10 @@ def search_locally(job: Job, x: Array, paths: Sequence[Array], best: float, seed
     evaluations = Counter(result.evaluations)
     f = work.merit.height(result.cost, result.chi2)
     if work.needs_simulation:
-        f, _ = value_at(work, result.theta)
+        f, _ = evaluate_height(work, result.theta)
         evaluations["values"] += 1
     start_points = [x] if work.start is None else []  # other starts leap away from the member
     path = np.array([*start_points, *watch.points, work.box.cube(result.theta)])
     joined = watch.joined and result.status is Status.STOPPED_BY_CALLBACK
     f = f if np.isfinite(f) else np.inf
-    return Searched(thinned(path), f, evaluations, replace(result, problem=None), joined)
+    return LocalSearchResult(thin_path(path), f, evaluations, replace(result, problem=None), joined)

@@ -24,15 +24,15 @@ import scipy
 
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.status import InputError, Status
-from castfit.drive.run.jobs import task, thaw
-from castfit.drive.run.loop import ProgressReport, carry_out
+from castfit.drive.run.jobs import task, unpickle_job
+from castfit.drive.run.loop import ProgressReport, run_tasks
 from castfit.drive.run.options import RunOptions
-from castfit.drive.uncertainty.profile.branches import CROSSED, FAR, ZERO, Branch, Goal, at, joined, threshold
-from castfit.drive.uncertainty.profile.continuation import follow
+from castfit.drive.uncertainty.profile.branches import CROSSED, FAR, ZERO, ProfileBranch, ContinuationLimits, interpolate_delta, join_sides, threshold
+from castfit.drive.uncertainty.profile.continuation import follow_branches
 from castfit.drive.uncertainty.profile.predictions import OfPrediction, PredictedOutput, prediction
-from castfit.drive.uncertainty.profile.tasks import ProfileSetting, as_fitted, parts_along
+from castfit.drive.uncertainty.profile.tasks import ProfileSetting, with_fitted_sigmas, parts_along
 from castfit.fit.methods import Solver, Transcription
-from castfit.problem.compiled_problem import Posed
+from castfit.problem.compiled_problem import CompiledProblem
 from castfit.result.bands import deviation
 from castfit.result.covariance import quantile
 from castfit.result.residuals import unbiased_sigmas
@@ -48,7 +48,7 @@ _NO_REACH = 1e-10  # relative: what moves by less does not depend on what is est
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")
 def prediction_bands(
     result: Result,
-    compiled_problem: Posed,
+    compiled_problem: CompiledProblem,
     linear: Mapping[str, Mapping[str, Any]],
     level: float,
     *,
@@ -66,8 +66,8 @@ def prediction_bands(
     Raises InputError if the best fit cannot be repeated by the transcription.
     """
     requested_transcription, chosen_solver = parts_along(transcription, solver, result, [])
-    compiled_problem = as_fitted(compiled_problem, result)
-    targets, keys = _asked(compiled_problem, linear)
+    compiled_problem = with_fitted_sigmas(compiled_problem, result)
+    targets, keys = _requested_predictions(compiled_problem, linear)
     bands = {name: {key: np.array(column, dtype=float) for key, column in columns.items()}
            for name, columns in linear.items()}  # fmt: skip
     if not (noise or targets):
@@ -91,7 +91,7 @@ def prediction_bands(
                 key = f"{output} {'lower' if side < 0 else 'upper'}"
                 bands[name][key][row] = _limit(branch, side, end, top, sigma, result, factor)
     profiled_keys = set(keys)
-    for name, output in _banded(linear) if noise else ():
+    for name, output in _outputs_with_bands(linear) if noise else ():
         for row in range(np.size(linear[name]["time"])):
             if (name, output, row) not in profiled_keys:
                 half_width = factor * new_value_sigma(name, output, row)
@@ -100,19 +100,19 @@ def prediction_bands(
     return bands
 
 
-def _banded(linear: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
+def _outputs_with_bands(linear: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
     """List the outputs that have bands, with their experiments."""
     return [(name, key) for name, columns in linear.items() for key in columns if f"{key} lower" in columns]
 
 
-def _asked(
-    compiled_problem: Posed, linear: Mapping[str, Mapping[str, Any]]
+def _requested_predictions(
+    compiled_problem: CompiledProblem, linear: Mapping[str, Mapping[str, Any]]
 ) -> tuple[tuple[OfPrediction, ...], list[tuple[str, str, int]]]:
     """Return every prediction that depends on an estimate, and where in the columns it stands."""
     names = [c.name for c in compiled_problem.conditions]
     targets: list[OfPrediction] = []
     keys: list[tuple[str, str, int]] = []
-    for name, output in _banded(linear):
+    for name, output in _outputs_with_bands(linear):
         columns = linear[name]
         values = np.asarray(columns[output], dtype=float)
         width = np.asarray(columns[f"{output} upper"], dtype=float) - np.asarray(columns[f"{output} lower"])
@@ -127,11 +127,11 @@ def _asked(
 
 def _all_followed(
     setting: ProfileSetting, targets: tuple[OfPrediction, ...], top: float, workers: int | Executor
-) -> list[tuple[Branch, tuple[str, str]]]:
+) -> list[tuple[ProfileBranch, tuple[str, str]]]:
     """Follow every prediction, wherever there is room."""
     run = RunOptions(workers=workers).cleaned()
     job = run.freeze("predict", "problem, transcription and solver", (setting, targets, top))
-    branches_by_index: dict[int, tuple[Branch, tuple[str, str]]] = {}
+    branches_by_index: dict[int, tuple[ProfileBranch, tuple[str, str]]] = {}
 
     def enter(n: int, outcome: Any) -> ProgressReport | None:
         if isinstance(outcome, InputError):
@@ -144,28 +144,28 @@ def _all_followed(
         branches_by_index[n] = outcome
         return None
 
-    stop_reason = carry_out(run, one_prediction, deque((n, (job, n)) for n in range(len(targets))), enter, limit=np.inf)
+    stop_reason = run_tasks(run, profile_prediction, deque((n, (job, n)) for n in range(len(targets))), enter, limit=np.inf)
     if stop_reason is not None:
         raise KeyboardInterrupt
     return [branches_by_index[n] for n in range(len(targets))]
 
 
 @task
-def one_prediction(job: bytes | _Parts, n: int) -> tuple[Branch, tuple[str, str]]:
+def profile_prediction(job: bytes | _Parts, n: int) -> tuple[ProfileBranch, tuple[str, str]]:
     """Follow both sides of prediction n; return the branch of the best fit."""
-    setting, targets, top = thaw(job)
+    setting, targets, top = unpickle_job(job)
     start = setting.begun(targets[n])
     if isinstance(start, Status):
         raise InputError("predict", [f"the best fit could not be reproduced ({start.value}); fit again, or use "
                                      "bands='linear'"])  # fmt: skip
     tracer, target, spot = start
-    goal = Goal((top,), parts=_STEPS)
+    goal = ContinuationLimits((top,), parts=_STEPS)
     # Elements that are refined below are not needed above.
-    below, above = (follow(replace(tracer), target, spot, side, goal).branches[0] for side in (-1, 1))
-    return joined(below, above), (below.ends[0], above.ends[1])
+    below, above = (follow_branches(replace(tracer), target, spot, side, goal).branches[0] for side in (-1, 1))
+    return join_sides(below, above), (below.ends[0], above.ends[1])
 
 
-def _limit(branch: Branch, side: int, end: str, top: float, sigma: float, result: Result, factor: float) -> float:
+def _limit(branch: ProfileBranch, side: int, end: str, top: float, sigma: float, result: Result, factor: float) -> float:
     """Return the crossing of the threshold by the profile, or by that of a new value.
 
     Infinite if none, NaN if unknown.
@@ -181,7 +181,7 @@ def _limit(branch: Branch, side: int, end: str, top: float, sigma: float, result
 
     def ratio(c: float) -> float:
         """Return the squared distance in units of t or normal quantiles, of which the threshold is factor^2."""
-        rise = max(float(at(branch, np.array([c]))[0]), 0.0)
+        rise = max(float(interpolate_delta(branch, np.array([c]))[0]), 0.0)
         if result.absolute_sigma:
             return rise
         return float(result.dof * np.expm1(rise / result.n_data))

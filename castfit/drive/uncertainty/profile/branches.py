@@ -26,12 +26,12 @@ CROSSED, BOUND, FAR, ZERO, LOST, JUMP, CUT, INTERRUPTED, BEYOND = (
 """Why a branch ends."""
 LIMIT = "limit"  # the end of a region at a threshold
 
-REPRODUCED = 0.05  # of the threshold: an error of the objective that moves a limit by a fortieth of its distance
-_AT_LEVEL = 0.02  # relative: this spot was made for the threshold
+MAX_OBJECTIVE_ERROR_FRACTION = 0.05  # of the threshold: an error of the objective that moves a limit by a fortieth of its distance
+_THRESHOLD_RTOL = 0.02  # relative: this spot was made for the threshold
 
 
 @dataclass(frozen=True, eq=False)
-class Spot:
+class ProfilePoint:
     """A solution with the coordinate held.
 
     slope, curvature : first and second derivative of delta by c, the latter that of the linearized problem
@@ -50,7 +50,7 @@ class Spot:
 
 
 @dataclass(frozen=True, eq=False)
-class Branch:
+class ProfileBranch:
     """Solutions along one optimum, in the order of c, and why it ends on either side.
 
     c, delta, slope : (n,);  theta : (n, n_theta)
@@ -67,7 +67,7 @@ class Branch:
     error: Array = field(default_factory=lambda: np.empty(0))
 
     @classmethod
-    def of(cls, spots: list[Spot], ends: tuple[str, str]) -> Branch:
+    def of(cls, spots: list[ProfilePoint], ends: tuple[str, str]) -> ProfileBranch:
         """Build a branch from points, sorted by their coordinate."""
         rows = sorted(spots, key=lambda s: s.c)
         return cls(
@@ -87,22 +87,22 @@ class Branch:
         if checked_indices.size == 0:
             return True
         nearest_index = checked_indices[int(np.argmin(np.abs(self.c[checked_indices] - c)))]
-        is_at_point = abs(self.delta[nearest_index] - top) <= _AT_LEVEL * top or self.c[nearest_index] == c
-        return not is_at_point or bool(abs(self.error[nearest_index]) <= REPRODUCED * top)
+        is_at_point = abs(self.delta[nearest_index] - top) <= _THRESHOLD_RTOL * top or self.c[nearest_index] == c
+        return not is_at_point or bool(abs(self.error[nearest_index]) <= MAX_OBJECTIVE_ERROR_FRACTION * top)
 
 
 @dataclass(frozen=True)
-class Goal:
+class ContinuationLimits:
     """Thresholds and range to which a profile is followed.
 
     thresholds : ascending, of delta
-    everywhere : whether to go on beyond them, to the bounds
+    full_range : whether to go on beyond them, to the bounds
     reach : how far is far: so many times the value, or by this factor of it
     parts : in how many steps the root of the objective comes to that of the highest threshold
     """
 
     thresholds: tuple[float, ...]
-    everywhere: bool = False
+    full_range: bool = False
     reach: float = 1e4
     parts: int = 4
 
@@ -113,7 +113,7 @@ class Goal:
 
 
 @dataclass(frozen=True, eq=False)
-class Followed:
+class ContinuationResult:
     """Result of following a quantity: one side of it, or both directions from another point.
 
     branches : that of the best fit first; none where not even the best fit could be repeated
@@ -123,7 +123,7 @@ class Followed:
     status : empty; or why nothing could be followed, a value of `Status`
     """
 
-    branches: tuple[Branch, ...] = ()
+    branches: tuple[ProfileBranch, ...] = ()
     estimate: float = np.nan
     curvature: float = np.nan
     better: Array | None = None
@@ -144,7 +144,7 @@ class Followed:
         return Status.MAX_TIME.value if CUT in ends else ""
 
 
-def crossing(a: tuple[float, float, float], b: tuple[float, float, float], level: float) -> float:
+def threshold_crossing(a: tuple[float, float, float], b: tuple[float, float, float], level: float) -> float:
     """Compute the coordinate at which delta reaches a level between two points (c, delta, slope).
 
     In the root of delta, of which c is nearly a linear function: exact for a parabola about zero.
@@ -177,7 +177,7 @@ def threshold(level: float, *, n_data: int, dof: int, statistic: str) -> float:
 
 
 @dataclass(frozen=True)
-class Region:
+class AcceptedInterval:
     """An interval of the coordinate below a threshold, and why it ends: "limit", or as the branch that ends there."""
 
     lower: float
@@ -190,35 +190,35 @@ class Region:
         return self.lower - slack <= c <= self.upper + slack
 
 
-def joined(below: Branch, above: Branch) -> Branch:
+def join_sides(below: ProfileBranch, above: ProfileBranch) -> ProfileBranch:
     """Return both sides of the branch of the best fit as one; they share its point."""
     first_row = 0 if below.c.size == 0 else 1
     halves = [(b.c, b.delta, b.slope, b.theta, _errors(b)) for b in (below, above)]
     c, delta, slope, theta, error = (np.concatenate([one, other[first_row:]]) for one, other in zip(*halves, strict=True))
-    return Branch(c, delta, slope, theta, (below.ends[0], above.ends[1]), error)
+    return ProfileBranch(c, delta, slope, theta, (below.ends[0], above.ends[1]), error)
 
 
-def _errors(branch: Branch) -> Array:
+def _errors(branch: ProfileBranch) -> Array:
     return branch.error if branch.error.size == branch.c.size else np.full(branch.c.size, np.nan)
 
 
-def merged(branches: Sequence[Branch]) -> tuple[Branch, ...]:
+def merge_halves(branches: Sequence[ProfileBranch]) -> tuple[ProfileBranch, ...]:
     """Join halves that start at the same point, as those of a second optimum that was followed both ways."""
     remaining_branches = list(branches)
-    merged_branches: list[Branch] = []
+    merged_branches: list[ProfileBranch] = []
     while remaining_branches:
         branch = remaining_branches.pop(0)
         pairings = ((other, *pair) for other in remaining_branches for pair in ((branch, other), (other, branch)))
         for other, below, above in pairings:
             if below.c[-1] == above.c[0] and below.delta[-1] == above.delta[0] and below.c.size + above.c.size > 2:
                 remaining_branches = [b for b in remaining_branches if b is not other]
-                branch = joined(below, above)
+                branch = join_sides(below, above)
                 break
         merged_branches.append(branch)
     return tuple(merged_branches)
 
 
-def at(branch: Branch, c: Array) -> Array:
+def interpolate_delta(branch: ProfileBranch, c: Array) -> Array:
     """Return delta between the points of a branch, by cubics; infinite beyond its ends."""
     c = np.asarray(c, dtype=float)
     delta = np.full(c.shape, np.inf)
@@ -239,14 +239,14 @@ def at(branch: Branch, c: Array) -> Array:
     return delta
 
 
-def envelope(branches: Sequence[Branch]) -> tuple[Array, Array, Array, Array]:
+def envelope(branches: Sequence[ProfileBranch]) -> tuple[Array, Array, Array, Array]:
     """Return the lowest branch everywhere: c (n,), delta (n,), theta (n, n_theta) and which branch (n,)."""
     lowest: list[tuple[Array, ...]] = []
     for i, branch in enumerate(branches):
-        other_deltas = [at(other, branch.c) for k, other in enumerate(branches) if k != i]
+        other_deltas = [interpolate_delta(other, branch.c) for k, other in enumerate(branches) if k != i]
         lowest_other = np.min(other_deltas, axis=0) if other_deltas else np.full(branch.c.size, np.inf)
         # Of equal ones the first counts, so that no point is there twice.
-        earlier_deltas = [at(other, branch.c) for other in branches[:i]]
+        earlier_deltas = [interpolate_delta(other, branch.c) for other in branches[:i]]
         lowest_earlier = np.min(earlier_deltas, axis=0) if earlier_deltas else np.full(branch.c.size, np.inf)
         slack = 1e-6 * np.maximum(np.abs(branch.delta), 1.0)
         is_lowest = (branch.delta <= lowest_other + slack) & ~(lowest_earlier <= branch.delta + slack)
@@ -256,10 +256,10 @@ def envelope(branches: Sequence[Branch]) -> tuple[Array, Array, Array, Array]:
     return c[order], delta[order], theta[order], branch_indices[order]
 
 
-def regions(branches: Iterable[Branch], top: float) -> tuple[Region, ...]:
+def regions(branches: Iterable[ProfileBranch], top: float) -> tuple[AcceptedInterval, ...]:
     """Return the regions where any branch is below a threshold, in ascending order, merging regions that touch."""
     all_regions = sorted((r for branch in branches for r in _below(branch, top)), key=lambda r: (r.lower, r.upper))
-    merged_regions: list[Region] = []
+    merged_regions: list[AcceptedInterval] = []
     for region in all_regions:
         if merged_regions and region.lower <= merged_regions[-1].upper + 1e-12 * max(abs(region.lower), 1.0):
             if region.upper > merged_regions[-1].upper:
@@ -269,7 +269,7 @@ def regions(branches: Iterable[Branch], top: float) -> tuple[Region, ...]:
     return tuple(merged_regions)
 
 
-def _below(branch: Branch, top: float) -> Iterable[Region]:
+def _below(branch: ProfileBranch, top: float) -> Iterable[AcceptedInterval]:
     """Yield the intervals in which one branch is below a threshold."""
     is_below = branch.delta <= top
     points = list(zip(branch.c.tolist(), branch.delta.tolist(), branch.slope.tolist(), strict=True))
@@ -282,10 +282,10 @@ def _below(branch: Branch, top: float) -> Iterable[Region]:
         while k + 1 < len(points) and is_below[k + 1]:
             k += 1
         lower, low_end = (branch.c[0], branch.ends[0]) if first_index == 0 else (
-            crossing(points[first_index], points[first_index - 1], top), LIMIT
+            threshold_crossing(points[first_index], points[first_index - 1], top), LIMIT
         )  # fmt: skip
         upper, high_end = (branch.c[-1], branch.ends[1]) if k == len(points) - 1 else (
-            crossing(points[k], points[k + 1], top), LIMIT
+            threshold_crossing(points[k], points[k + 1], top), LIMIT
         )  # fmt: skip
-        yield Region(float(lower), float(upper), (low_end, high_end))
+        yield AcceptedInterval(float(lower), float(upper), (low_end, high_end))
         k += 1

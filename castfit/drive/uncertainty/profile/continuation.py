@@ -39,64 +39,64 @@ from castfit.drive.uncertainty.profile.branches import (
     JUMP,
     LOST,
     ZERO,
-    Branch,
-    Followed,
-    Goal,
-    Spot,
-    crossing,
+    ProfileBranch,
+    ContinuationResult,
+    ContinuationLimits,
+    ProfilePoint,
+    threshold_crossing,
 )
-from castfit.drive.uncertainty.profile.corrector import ENDED, Tracer
+from castfit.drive.uncertainty.profile.corrector import ENDED, CorrectorContext
 from castfit.drive.uncertainty.profile.targets import Target
 
 _MOST_BRANCHES = 8
-BETTER = 1e-2  # delta below minus this is another, better fit
+MIN_IMPROVEMENT_DELTA = 1e-2  # delta below minus this is another, better fit
 
-_GROWTH = 3.0  # a step may be this many times the last one
-_SHORTEST = 1e-3  # of a step's usual length: what still jumps then is a jump
+_MAX_STEP_GROWTH = 3.0  # a step may be this many times the last one
+_MIN_STEP_FRACTION = 1e-3  # of a step's usual length: what still jumps then is a jump
 _MOST_SPOTS = 400
-_TRIES = 12  # of a step
-_NEAR_ZERO = 0.1  # of the estimate: where steps that are to cross 0 fail, 0 is no value like others
+_MAX_STEP_TRIES = 12  # of a step
+_ZERO_CROSSING_FRACTION = 0.1  # of the estimate: where steps that are to cross 0 fail, 0 is no value like others
 _VANISHING, _FACTOR = 1e-2, 0.85  # what is positive comes near to 0 by factors, down to this part of the estimate
 _WITHIN = 1e-4  # of the highest threshold: how near to its minimum the cost comes on the way
 _LIMIT = 2e-3  # relative: a solution is at a threshold
 _AS_PREDICTED = 0.1  # of the highest threshold: the next step may be twice as long
-_RESCUED = 2  # tries before single shooting takes over
-_PATIENCE = 4  # steps towards a solution ahead, before it is given up
-_RIDGE = 1e-2  # of -2 log L: what rises by less before it falls again is flat
-_TRUSTED = 2.0  # times the last step: farther second derivatives are not trusted
+_TRIES_BEFORE_SINGLE_SHOOTING = 2  # tries before single shooting takes over
+_MAX_LOOKAHEAD_STEPS = 4  # steps towards a solution ahead, before it is given up
+_MIN_RIDGE_HEIGHT = 1e-2  # of -2 log L: what rises by less before it falls again is flat
+_MAX_EXTRAPOLATION_RATIO = 2.0  # times the last step: farther second derivatives are not trusted
 _MOST_CHANGE = 3.0  # of a logarithm: no power changes an entry by a larger factor
 
 
-def follow(tracer: Tracer, target: Target, first_spot: Spot, side: int, goal: Goal) -> Followed:
+def follow_branches(tracer: CorrectorContext, target: Target, first_spot: ProfilePoint, side: int, goal: ContinuationLimits) -> ContinuationResult:
     """Follow the solutions from one on, with the branches that take over."""
-    branches: list[Branch] = []
+    branches: list[ProfileBranch] = []
     valleys: list[Array] = []
-    queue: list[tuple[Spot, int]] = [(first_spot, side)]
+    queue: list[tuple[ProfilePoint, int]] = [(first_spot, side)]
     while queue and len(branches) < _MOST_BRANCHES:
         start, direction = queue.pop(0)
-        walk = ProfileWalk(tracer, target, direction, goal, origin=first_spot)
+        walk = ProfileContinuation(tracer, target, direction, goal, origin=first_spot)
         spots, end, landing = walk.run(start)
         ends = (end, JUMP) if direction < 0 else (JUMP, end)
         if start is first_spot:
             ends = (end, "start") if direction < 0 else ("start", end)
-        branches.append(Branch.of(spots, ends))
+        branches.append(ProfileBranch.of(spots, ends))
         valleys += walk.valleys
         lowest_spot = min(spots, key=lambda s: s.delta)
-        if lowest_spot.delta < -BETTER:
-            return Followed(tuple(branches), better=lowest_spot.theta, valleys=tuple(valleys))
+        if lowest_spot.delta < -MIN_IMPROVEMENT_DELTA:
+            return ContinuationResult(tuple(branches), better=lowest_spot.theta, valleys=tuple(valleys))
         if landing is not None:
-            if landing.delta < -BETTER:
-                return Followed(tuple(branches), better=landing.theta, valleys=tuple(valleys))
+            if landing.delta < -MIN_IMPROVEMENT_DELTA:
+                return ContinuationResult(tuple(branches), better=landing.theta, valleys=tuple(valleys))
             if start is first_spot:
                 queue.append((landing, -direction))
             queue.append((landing, direction))
-    return Followed(tuple(branches), valleys=tuple(valleys))
+    return ContinuationResult(tuple(branches), valleys=tuple(valleys))
 
 
-class ProfileWalk:
+class ProfileContinuation:
     """One walk along one optimum, from `origin` the best fit, or from where another optimum took over."""
 
-    def __init__(self, tracer: Tracer, target: Target, side: int, goal: Goal, origin: Spot) -> None:
+    def __init__(self, tracer: CorrectorContext, target: Target, side: int, goal: ContinuationLimits, origin: ProfilePoint) -> None:
         self.tracer, self.target, self.side, self.goal, self.origin = tracer, target, side, goal, origin
         self.end = target.upper if side > 0 else target.lower
         room = np.log(goal.reach) if target.log else goal.reach * max(abs(origin.c), target.scale)
@@ -106,11 +106,11 @@ class ProfileWalk:
         self.part = 1.0 / goal.parts
         # Whether the value 0, which is ahead, is another model: then it is approached by factors.
         self.singular = False
-        self.ahead: list[Spot] = []  # solutions that were no continuation of the nearer ones, the nearest last
+        self.ahead: list[ProfilePoint] = []  # solutions that were no continuation of the nearer ones, the nearest last
         self.waited = 0
         self.barrier = side * np.inf  # where a solve failed: it is approached by halves
 
-    def run(self, start: Spot) -> tuple[list[Spot], str, Spot | None]:
+    def run(self, start: ProfilePoint) -> tuple[list[ProfilePoint], str, ProfilePoint | None]:
         """Return the spots, why it ended, and where it landed if another optimum took over."""
         spots, h = [start], 0.0
         while len(spots) < _MOST_SPOTS:
@@ -123,7 +123,7 @@ class ProfileWalk:
             previous_spot = spots[-1]
             h = self.side * (new_spot.c - previous_spot.c)
             lower_spot = min((previous_spot, new_spot), key=lambda s: s.delta)
-            is_past_ridge = max(s.delta for s in spots) - lower_spot.delta > _RIDGE
+            is_past_ridge = max(s.delta for s in spots) - lower_spot.delta > _MIN_RIDGE_HEIGHT
             if is_past_ridge and self.side * previous_spot.slope < 0.0 < self.side * new_spot.slope and len(spots) > 1:
                 self.valleys.append(lower_spot.theta)
             for level in self._crossed(previous_spot, new_spot):
@@ -133,13 +133,13 @@ class ProfileWalk:
             spots.append(new_spot)
         return spots, LOST, None
 
-    def _ended(self, spots: list[Spot]) -> str:
+    def _ended(self, spots: list[ProfilePoint]) -> str:
         """Return the reason why the last point ends the path; empty if it does not."""
         spot = spots[-1]
-        if spot.delta < -BETTER:
+        if spot.delta < -MIN_IMPROVEMENT_DELTA:
             return BEYOND
         has_risen = spot.delta > self.goal.top and self.side * spot.slope > 0.0
-        if has_risen and not self.goal.everywhere and len(spots) > 1:
+        if has_risen and not self.goal.full_range and len(spots) > 1:
             return CROSSED
         if self.side * (self.end - spot.c) <= 1e-12 * max(abs(spot.c), self.target.scale):
             return BOUND
@@ -149,7 +149,7 @@ class ProfileWalk:
             return ZERO
         return ""
 
-    def _next(self, spots: list[Spot], previous_step: float) -> tuple[Spot | None, str]:
+    def _next(self, spots: list[ProfilePoint], previous_step: float) -> tuple[ProfilePoint | None, str]:
         """Return the next spot, and "jump" if it is of another optimum; or none, and why."""
         spot = spots[-1]
         final_c = self.end if self.side * (self.end - self.far) <= 0.0 else self.far
@@ -164,16 +164,16 @@ class ProfileWalk:
         h = remaining if h > 0.9 * remaining else h
         h = min(h, 0.75 * abs(spot.c)) if self.singular else h
         self.usual = self.usual or h
-        shortest = _SHORTEST * max(self.usual, 1e-3 * self.target.scale)
+        shortest = _MIN_STEP_FRACTION * max(self.usual, 1e-3 * self.target.scale)
         if abs(self.barrier - spot.c) < shortest:
             self.barrier = self.side * np.inf
             h = shortest
         cost_tolerance = _WITHIN * self.goal.top
-        for n in range(_TRIES):
+        for n in range(_MAX_STEP_TRIES):
             c = final_c if h == remaining else spot.c + self.side * h
             v = self._predicted(spots, c)
             candidate = self.tracer.spot(self.target, c, v, self.side * h, cost_tolerance=cost_tolerance, check=c == final_c,
-                                     rescue=n >= _RESCUED)  # fmt: skip
+                                     rescue=n >= _TRIES_BEFORE_SINGLE_SHOOTING)  # fmt: skip
             if candidate in ENDED:
                 return None, CUT if candidate is Status.MAX_TIME else INTERRUPTED
             is_failed = isinstance(candidate, Status)
@@ -195,7 +195,7 @@ class ProfileWalk:
         next_spot = self._beyond(spot, h)
         return next_spot, LOST if next_spot is None else JUMP if self._surprise(spot, next_spot) else ""
 
-    def _comes(self, spot: Spot) -> bool:
+    def _comes(self, spot: ProfilePoint) -> bool:
         """Check whether the solution ahead is a plausible next point; drop passed and repeatedly implausible points."""
         self.ahead = [s for s in self.ahead if self.side * (s.c - spot.c) > 0.0]
         if not self.ahead:
@@ -204,11 +204,11 @@ class ProfileWalk:
             self.waited = 0
             return True
         self.waited += 1
-        if self.waited > _PATIENCE:
+        if self.waited > _MAX_LOOKAHEAD_STEPS:
             self.ahead.clear()
         return False
 
-    def _halfway(self, spot: Spot, spot_ahead: Spot) -> float:
+    def _halfway(self, spot: ProfilePoint, spot_ahead: ProfilePoint) -> float:
         """Return the step length to the middle of two points: geometric if signs agree and c is not a logarithm,
         else arithmetic.
         """
@@ -216,7 +216,7 @@ class ProfileWalk:
             return abs(spot.c) * abs(np.sqrt(spot_ahead.c / spot.c) - 1.0)
         return 0.5 * abs(spot_ahead.c - spot.c)
 
-    def _beyond(self, spot: Spot, h: float) -> Spot | None:
+    def _beyond(self, spot: ProfilePoint, h: float) -> ProfilePoint | None:
         """Return the solution beyond the end of a branch, wherever it is; None if there is none."""
         for factor in (1.0, 16.0, 256.0):
             c = spot.c + self.side * factor * h
@@ -224,27 +224,27 @@ class ProfileWalk:
                 break
             v = spot.v if spot.v.size == self.tracer.staged.layout.n_v else self.tracer.staged.start
             candidate = self.tracer.spot(self.target, c, v, self.side * h, thorough=True)
-            if isinstance(candidate, Spot):
+            if isinstance(candidate, ProfilePoint):
                 return candidate
         return None
 
-    def _shorter(self, spot: Spot, c: float, h: float, shortest: float, part: float) -> float:
+    def _shorter(self, spot: ProfilePoint, c: float, h: float, shortest: float, part: float) -> float:
         """Return a shorter step; close to 0, one that leads there or beyond goes a part of the way."""
         ratio = spot.c / self.origin.c if self.origin.c != 0.0 else -1.0
-        is_near_zero = 0.0 < ratio < (1.0 if h < shortest else _NEAR_ZERO)
+        is_near_zero = 0.0 < ratio < (1.0 if h < shortest else _ZERO_CROSSING_FRACTION)
         if not self.target.log and is_near_zero and spot.c * c <= 0.0:
             self.singular = True
             return 0.75 * abs(spot.c)
         return part * h
 
-    def _proposed(self, spots: list[Spot], previous_step: float) -> tuple[float, Callable[[float], float]]:
+    def _proposed(self, spots: list[ProfilePoint], previous_step: float) -> tuple[float, Callable[[float], float]]:
         """Return the length of the next step, and delta as a function of the coordinate as far as is known."""
         spot, top = spots[-1], self.goal.top
         root, part = np.sqrt(max(spot.delta, 0.0)), self.part * np.sqrt(top)
         target_root = root + part
         if root < np.sqrt(top) < target_root + 0.1 * part:
             target_root = 1.05 * np.sqrt(top)
-        if self.goal.everywhere and spot.delta > top:
+        if self.goal.full_range and spot.delta > top:
             target_root = max(target_root, 1.5 * root)
         slope, half_curvature = self.side * spot.slope, 0.5 * spot.curvature
         if len(spots) > 1:
@@ -259,42 +259,42 @@ class ProfileWalk:
             lower = root - part if spot.delta <= 4.0 * top else root / 1.5
             downhill_discriminant = slope**2 - 4.0 * half_curvature * (spot.delta - lower**2)
             if downhill_discriminant > 0.0 and previous_step > 0.0:
-                return float(min((-slope - np.sqrt(downhill_discriminant)) / (2.0 * half_curvature), _GROWTH * previous_step)), predict_delta
+                return float(min((-slope - np.sqrt(downhill_discriminant)) / (2.0 * half_curvature), _MAX_STEP_GROWTH * previous_step)), predict_delta
         rise = target_root**2 - spot.delta
         discriminant = slope**2 + 4.0 * half_curvature * rise
         with np.errstate(all="ignore"):
             h = 2.0 * rise / (slope + np.sqrt(discriminant)) if discriminant > 0.0 else np.inf
-        max_step = _GROWTH * previous_step if previous_step > 0.0 else (1.0 if self.target.log else self.target.scale)
+        max_step = _MAX_STEP_GROWTH * previous_step if previous_step > 0.0 else (1.0 if self.target.log else self.target.scale)
         return float(min(h, max_step)) if np.isfinite(h) and h > 0.0 else max_step, predict_delta
 
-    def _predicted(self, spots: list[Spot], c: float) -> Array:
+    def _predicted(self, spots: list[ProfilePoint], c: float) -> Array:
         """Predict the solution at c from the last points."""
         size = self.tracer.staged.layout.n_v
         usable_spots = [s for s in spots[-3:] if s.v.size == size]  # others are from before elements were refined
         if not usable_spots:
             return self.tracer.staged.start
-        return predicted(usable_spots if usable_spots[-1] is spots[-1] else usable_spots[-1:], c, log=self.target.log)
+        return extrapolate(usable_spots if usable_spots[-1] is spots[-1] else usable_spots[-1:], c, log=self.target.log)
 
-    def _surprise(self, old_spot: Spot, new_spot: Spot) -> bool:
+    def _surprise(self, old_spot: ProfilePoint, new_spot: ProfilePoint) -> bool:
         """Whether the objective is not what slopes on both sides and a parabola make of it."""
         h, top = new_spot.c - old_spot.c, self.goal.top
         size = max(top, old_spot.delta, 0.0)
         trapezium = old_spot.delta + 0.5 * h * (old_spot.slope + new_spot.slope)
         is_off_curve = abs(new_spot.delta - trapezium) > 0.1 * size + 0.25 * abs(new_spot.delta - old_spot.delta)
-        is_steep = not self.goal.everywhere and new_spot.delta > max(4.0 * top, 2.0 * old_spot.delta) and old_spot.delta < top
+        is_steep = not self.goal.full_range and new_spot.delta > max(4.0 * top, 2.0 * old_spot.delta) and old_spot.delta < top
         return bool(is_off_curve or is_steep)
 
-    def _crossed(self, old_spot: Spot, new_spot: Spot) -> list[float]:
+    def _crossed(self, old_spot: ProfilePoint, new_spot: ProfilePoint) -> list[float]:
         """Return the thresholds between two spots, in the order in which they are crossed."""
         low, high = sorted((old_spot.delta, new_spot.delta))
         thresholds_between = [t for t in self.goal.thresholds if low <= t < high]
         return thresholds_between if old_spot.delta <= new_spot.delta else thresholds_between[::-1]
 
-    def _polished(self, old_spot: Spot, new_spot: Spot, level: float) -> list[Spot]:
+    def _polished(self, old_spot: ProfilePoint, new_spot: ProfilePoint, level: float) -> list[ProfilePoint]:
         """Solve where the objective is at the threshold, up to a small fraction."""
-        a, b, polished_spots = old_spot, new_spot, list[Spot]()
+        a, b, polished_spots = old_spot, new_spot, list[ProfilePoint]()
         for _ in range(5):
-            c = crossing((a.c, a.delta, a.slope), (b.c, b.delta, b.slope), level)
+            c = threshold_crossing((a.c, a.delta, a.slope), (b.c, b.delta, b.slope), level)
             v = self._predicted(sorted((a, b, *polished_spots), key=lambda s: -abs(s.c - c)), c)
             spot = self.tracer.spot(self.target, c, v, new_spot.c - old_spot.c, check=True)
             if isinstance(spot, Status):
@@ -309,7 +309,7 @@ class ProfileWalk:
         return sorted(polished_spots, key=lambda s: self.side * s.c)
 
 
-def predicted(spots: Sequence[Spot], c: float, *, log: bool) -> Array:
+def extrapolate(spots: Sequence[ProfilePoint], c: float, *, log: bool) -> Array:
     """Return v (n_v,) at c from spots of one layout, the nearest last; `log`: c is a logarithm already."""
     spot = spots[-1]
     previous_spot = spots[-2] if len(spots) > 1 and spots[-2].c != spot.c else None
@@ -333,6 +333,6 @@ def predicted(spots: Sequence[Spot], c: float, *, log: bool) -> Array:
 def _along(c: float, v: Array, slope: Array, new_c: float, previous: tuple[float, Array] | None) -> Array:
     h = new_c - c
     values = v + h * slope
-    if previous is not None and abs(h) <= _TRUSTED * abs(c - previous[0]):
+    if previous is not None and abs(h) <= _MAX_EXTRAPOLATION_RATIO * abs(c - previous[0]):
         values = values + 0.5 * h**2 / (c - previous[0]) * (slope - previous[1])
     return values

@@ -25,34 +25,34 @@ import scipy
 from castfit._support.arguments import is_count, option_mistakes
 from castfit._support.arrays import Array
 from castfit._support.blas_threads import one_blas_thread
-from castfit._support.json_codec import rebuilt
+from castfit._support.json_codec import rebuild_value
 from castfit._support.public_names import public
-from castfit._support.renamed import renamed
-from castfit._support.status import InputError, Status, check
-from castfit._support.time_limit import Stopped, heeding_interrupts, watched
+from castfit._support.renamed import accept_old_names
+from castfit._support.status import InputError, Status, raise_if_mistakes
+from castfit._support.time_limit import StopRequested, returns_on_interrupt, with_deadline
 from castfit._support.views import views
 from castfit.drive.run.checkpoint import run_header
-from castfit.drive.run.jobs import task, thaw
-from castfit.drive.run.loop import ProgressReport, carry_out
+from castfit.drive.run.jobs import task, unpickle_job
+from castfit.drive.run.loop import ProgressReport, run_tasks
 from castfit.drive.run.options import RunOptions
 from castfit.drive.run.run_result import STOPS
 from castfit.drive.uncertainty.profile.branches import (
     CUT,
     INTERRUPTED,
     LIMIT,
-    Branch,
-    Goal,
-    Region,
-    Spot,
-    joined,
+    ProfileBranch,
+    ContinuationLimits,
+    AcceptedInterval,
+    ProfilePoint,
+    join_sides,
     regions,
 )
-from castfit.drive.uncertainty.profile.continuation import follow
-from castfit.drive.uncertainty.profile.corrector import ENDED, Tracer
+from castfit.drive.uncertainty.profile.continuation import follow_branches
+from castfit.drive.uncertainty.profile.corrector import ENDED, CorrectorContext
 from castfit.drive.uncertainty.profile.predictions import OfPrediction
 from castfit.drive.uncertainty.profile.reading import owner, read_levels, read_targets
 from castfit.drive.uncertainty.profile.targets import Target
-from castfit.drive.uncertainty.profile.tasks import ProfileSetting, anchored, as_fitted, parts_along
+from castfit.drive.uncertainty.profile.tasks import ProfileSetting, make_anchor, with_fitted_sigmas, parts_along
 from castfit.fit.methods import Solver, Transcription
 from castfit.result.result import Result
 from castfit.solve.staged import StagedProblem
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 _UNKNOWN = np.full((2, 2), np.nan)
 _STEPS = 2  # in which the root of the objective comes to that of the threshold
-_NEARLY = 1.5  # times the threshold: interpolated ends of the spine may lie a little above it
+_THRESHOLD_MARGIN_FACTOR = 1.5  # times the threshold: interpolated ends of the spine may lie a little above it
 
 
 @public("castfit")
@@ -124,8 +124,8 @@ class Contours:
         return f"Contours({self.names[0]}, {self.names[1]}: {levels or 'none'}; {self.message})"
 
 
-@renamed(levels="confidence_levels")
-@heeding_interrupts
+@accept_old_names(levels="confidence_levels")
+@returns_on_interrupt
 @one_blas_thread
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")
 def contours(
@@ -189,9 +189,9 @@ def contours(
     found_levels = read_levels(confidence_levels, mistakes)
     mistakes += option_mistakes(("slices", slices, is_count(slices, 4, 1000), "give an integer from 4 to 1000"))
     problem = owner(result, mistakes)
-    check("contours", mistakes if problem is None else [])
+    raise_if_mistakes("contours", mistakes if problem is None else [])
     assert problem is not None
-    compiled_problem = as_fitted(problem.posed, result)
+    compiled_problem = with_fitted_sigmas(problem.posed, result)
     arguments = {"first is": first, "second is": second}
     targets = tuple(t for phrase, argument in arguments.items() for t in read_targets(result, compiled_problem, [argument], mistakes, phrase))
     if len(targets) == 2 and targets[0].name == targets[1].name:
@@ -200,7 +200,7 @@ def contours(
                  if isinstance(t, OfPrediction)]  # fmt: skip
     if not result.absolute_sigma and result.dof <= 0:
         mistakes.append("no degrees of freedom are left to estimate the noise; give sigma")
-    check("contours", mistakes)
+    raise_if_mistakes("contours", mistakes)
     setting = ProfileSetting.at(result, compiled_problem, requested_transcription, chosen_solver, targets)
     tops = {level: _threshold(level, result) for level in found_levels}
     run = run.cleaned()
@@ -256,7 +256,7 @@ def _threshold(level: float, result: Result) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Half:
+class HalfContour:
     """One half of a contour, beside the best fit on one side of the first quantity.
 
     lower, upper : where slices end below and above, in coordinates; NaN where integration does not reproduce them
@@ -277,17 +277,17 @@ class Half:
 @task
 def half_line(
     job: bytes | tuple[ProfileSetting, tuple[Target, ...]], top: float, slices: int, half_index: int, deadline: float
-) -> Half | None:
+) -> HalfContour | None:
     """Find one half of a line, 0 below the best fit and 1 above; None if there is no time."""
-    setting, targets = thaw(job)
+    setting, targets = unpickle_job(job)
     seconds_left = deadline - time.time()
     if seconds_left <= 0.0:
         return None
     try:
-        with watched(seconds_left):
-            return _Plane(setting, targets[0], targets[1], deadline).half(top, slices, half_index)
-    except Stopped as end:
-        return Half(status=end.status.value)
+        with with_deadline(seconds_left):
+            return _PlaneSlices(setting, targets[0], targets[1], deadline).half(top, slices, half_index)
+    except StopRequested as end:
+        return HalfContour(status=end.status.value)
 
 
 def _halves(
@@ -296,13 +296,13 @@ def _halves(
     tops: Mapping[float, float],
     slices: int,
     file: Any,
-) -> tuple[dict[float, list[Half | None]], Status | None]:
+) -> tuple[dict[float, list[HalfContour | None]], Status | None]:
     """Run the tasks of all lines; return both halves per level, and what stopped it."""
     keys = [(level, half_index, f"{level:g}/{half_index}") for level in tops for half_index in (0, 1)]
     with file.intact() if file is not None else nullcontext():
         records = file.records if file is not None else ()
-        restored_halves = {record["half"]: rebuilt(Half, record["found"]) for record in records}
-    halves: dict[str, Half] = {key: restored_halves[key] for *_, key in keys if key in restored_halves}
+        restored_halves = {record["half"]: rebuild_value(HalfContour, record["found"]) for record in records}
+    halves: dict[str, HalfContour] = {key: restored_halves[key] for *_, key in keys if key in restored_halves}
     job = run.freeze("contours", "problem, transcription and solver", parts)
     tasks: deque[tuple[int, tuple[Any, ...]]] = deque(
         (i, (job, tops[level], slices, half_index, run.deadline))
@@ -316,7 +316,7 @@ def _halves(
             raise outcome
         if outcome is None:
             return None
-        if not isinstance(outcome, Half):
+        if not isinstance(outcome, HalfContour):
             raise RuntimeError(f"contours: {getattr(outcome, 'message', outcome)}")
         halves[key] = outcome
         if file is not None and not outcome.status:
@@ -327,11 +327,11 @@ def _halves(
         state = f"{len(halves)} of {len(keys)} halves: {last_label}; {run.seconds:.0f} s"
         return ProgressReport(None, state, last_label, len(halves), len(keys))
 
-    stop_reason = carry_out(run, half_line, tasks, enter, limit=np.inf) if tasks else None
+    stop_reason = run_tasks(run, half_line, tasks, enter, limit=np.inf) if tasks else None
     return {level: [halves.get(f"{level:g}/{half_index}") for half_index in (0, 1)] for level in tops}, stop_reason
 
 
-def _line(below: Half, above: Half) -> tuple[Array, bool]:
+def _line(below: HalfContour, above: HalfContour) -> tuple[Array, bool]:
     """Return the contour of two halves, (n, 2), and whether limits alone make it."""
     points = [*sorted((*below.lower, *above.lower)), *sorted((*below.upper, *above.upper), reverse=True)]
     points = [p for i, p in enumerate(points) if i == 0 or p != points[i - 1]]
@@ -352,21 +352,21 @@ def _ellipse(centre: Array, covariance: Array, top: float) -> Array:
     return centre + np.sqrt(top) * np.column_stack([np.cos(angle), np.sin(angle)]) @ root.T
 
 
-class _Plane:
+class _PlaneSlices:
     """The slices of a plane."""
 
     def __init__(self, setting: ProfileSetting, first_target: Target, second_target: Target, deadline: float) -> None:
         self.setting, self.first, self.second, self.deadline = setting, first_target, second_target, deadline
         self.solves = 0
 
-    def half(self, top: float, slices: int, half_index: int) -> Half:
+    def half(self, top: float, slices: int, half_index: int) -> HalfContour:
         """Return one half of the contour, 0 below the best fit and 1 above."""
         tracer, target, best = self._begun(self.first)
         centre, covariance = self._curvature(target, best)
-        interval = _across(tracer, target, best, Goal((top,), parts=2 * _STEPS))[1]
+        interval = _across(tracer, target, best, ContinuationLimits((top,), parts=2 * _STEPS))[1]
         lower, upper, is_complete = list[tuple[float, float]](), list[tuple[float, float]](), interval.ends == (LIMIT, LIMIT)
         share = 0.5 * (1.0 - np.cos(np.pi * np.arange(slices + 1) / slices))
-        spot: Spot = best
+        spot: ProfilePoint = best
         middle = int(np.argmin(np.abs(interval.lower + share * (interval.upper - interval.lower) - best.c)))
         order = range(middle + 1, slices + 1) if half_index else range(middle, -1, -1)
         for k in order:
@@ -379,15 +379,15 @@ class _Plane:
             is_complete = is_complete and (tip or slice_.ends == (LIMIT, LIMIT))
         self.solves += tracer.solves
         is_complete = is_complete and bool(np.isfinite([*lower, *upper]).all())
-        return Half(tuple(lower), tuple(upper), is_complete, centre, covariance, self.solves)
+        return HalfContour(tuple(lower), tuple(upper), is_complete, centre, covariance, self.solves)
 
-    def _begun(self, target: Target) -> tuple[Tracer, Target, Spot]:
+    def _begun(self, target: Target) -> tuple[CorrectorContext, Target, ProfilePoint]:
         start = self.setting.begun(target, self.deadline)
         if isinstance(start, Status):
-            raise Stopped(start)
+            raise StopRequested(start)
         return start
 
-    def _held(self, tracer: Tracer, target: Target, spot: Spot, c: float, top: float) -> Spot:
+    def _held(self, tracer: CorrectorContext, target: Target, spot: ProfilePoint, c: float, top: float) -> ProfilePoint:
         """Go along the spine, which stays below the threshold, to a value of the first quantity."""
         while True:
             is_same_layout = spot.v.size == tracer.staged.layout.n_v
@@ -397,34 +397,34 @@ class _Plane:
             for _ in range(8):
                 v = spot.v + h * spot.tangent if is_same_layout else tracer.staged.start
                 candidate = tracer.spot(target, spot.c + h, v, h)
-                if candidate in ENDED or (isinstance(candidate, Spot) and candidate.delta <= _NEARLY * top):
+                if candidate in ENDED or (isinstance(candidate, ProfilePoint) and candidate.delta <= _THRESHOLD_MARGIN_FACTOR * top):
                     break
                 h *= 0.25  # what ends high above the spine fell off it
             else:
-                raise Stopped(Status.STEP_TOO_SMALL)
-            if not isinstance(candidate, Spot):
-                raise Stopped(candidate)
+                raise StopRequested(Status.STEP_TOO_SMALL)
+            if not isinstance(candidate, ProfilePoint):
+                raise StopRequested(candidate)
             spot = candidate
 
-    def _slice(self, spine: Tracer, target: Target, spot: Spot, top: float, *, tip: bool) -> Region:
+    def _slice(self, spine: CorrectorContext, target: Target, spot: ProfilePoint, top: float, *, tip: bool) -> AcceptedInterval:
         """Follow the second quantity both ways with the first one held."""
 
         def wrap(staged: StagedProblem) -> StagedProblem:
             return target.held(self.setting.wrapped(staged), spot.c)
 
         tracer = replace(spine, staged=target.held(spine.staged, spot.c), wrap=wrap, solves=0)
-        anchor = anchored(tracer, self.second, spot.v)
+        anchor = make_anchor(tracer, self.second, spot.v)
         if isinstance(anchor, Status):
-            raise Stopped(anchor)
+            raise StopRequested(anchor)
         second, start = anchor
         if tip:
-            return Region(start.c, start.c, (LIMIT, LIMIT))
-        branch, interval = _across(tracer, second, start, Goal((top,), parts=_STEPS), reset_staging=True)
+            return AcceptedInterval(start.c, start.c, (LIMIT, LIMIT))
+        branch, interval = _across(tracer, second, start, ContinuationLimits((top,), parts=_STEPS), reset_staging=True)
         self.solves += tracer.solves
         lower, upper = (c if branch.reproduced(c, top) else np.nan for c in (interval.lower, interval.upper))
         return replace(interval, lower=lower, upper=upper)
 
-    def _curvature(self, target: Target, best: Spot) -> tuple[Array, Array]:
+    def _curvature(self, target: Target, best: ProfilePoint) -> tuple[Array, Array]:
         """Return the coordinates of the best fit, and the covariance from the curvature of the objective in both
         coordinates.
         """
@@ -437,20 +437,20 @@ class _Plane:
         return np.array([best.c, spot.c]), np.array([[a, slope * a], [slope * a, b]])
 
 
-def _across(tracer: Tracer, target: Target, start: Spot, goal: Goal, *, reset_staging: bool = False) -> tuple[Branch, Region]:
+def _across(tracer: CorrectorContext, target: Target, start: ProfilePoint, goal: ContinuationLimits, *, reset_staging: bool = False) -> tuple[ProfileBranch, AcceptedInterval]:
     """Follow a target both ways; return the branch, and its region that holds the start.
 
     `reset_staging` says that elements which were refined below are not taken above.
     """
-    base, halves = tracer.staged, list[Branch]()
+    base, halves = tracer.staged, list[ProfileBranch]()
     for side in (-1, 1):
         tracer.staged = base if reset_staging else tracer.staged
-        halves.append(follow(tracer, target, start, side, goal).branches[0])
+        halves.append(follow_branches(tracer, target, start, side, goal).branches[0])
         for end, status in ((CUT, Status.MAX_TIME), (INTERRUPTED, Status.INTERRUPTED)):
             if end in halves[-1].ends:
-                raise Stopped(status)
-    branch = joined(*halves)
+                raise StopRequested(status)
+    branch = join_sides(*halves)
     for region in regions([branch], goal.top):
         if region.holds(start.c):
             return branch, region
-    raise Stopped(Status.STEP_TOO_SMALL)
+    raise StopRequested(Status.STEP_TOO_SMALL)

@@ -30,40 +30,40 @@ import numpy as np
 
 from castfit._support.arrays import Array
 from castfit._support.status import Status
-from castfit._support.time_limit import Stopped, watched
-from castfit.drive.uncertainty.profile.branches import Spot
-from castfit.drive.uncertainty.profile.targets import Target, bare, started
+from castfit._support.time_limit import StopRequested, with_deadline
+from castfit.drive.uncertainty.profile.branches import ProfilePoint
+from castfit.drive.uncertainty.profile.targets import Target, undecorated, with_start
 from castfit.fit.attempt import has_states
 from castfit.fit.methods import Solver, Transcription
 from castfit.fit.verification import verify
-from castfit.problem.compiled_problem import Posed
+from castfit.problem.compiled_problem import CompiledProblem
 from castfit.result.covariance import residuals
 from castfit.solve.fallback_thresholds import RESCUE
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.homotopy import within_bounds
-from castfit.solve.solution import Control, Ledger, Solution, infeasibility
+from castfit.solve.solution import SolveControl, CountingProblem, Solution, infeasibility
 from castfit.solve.staged import StagedProblem
 from castfit.solve.step_control import LineSearch
-from castfit.solve.subproblem import GAP, LocalProblem, Step, local_problem, small
+from castfit.solve.subproblem import MATCHING_TOLERANCE, LocalProblem, Step, local_problem, is_small_decrease
 from castfit.transcribe.single_shooting import SingleShooting
 
 ENDED = (Status.INTERRUPTED, Status.MAX_TIME)
 REGULARISATION = 1e-9
 
-PRECISE = 2e-5  # of the cost: what a solution may be off where numbers are read off
-_NEARBY = 1e-2  # of the cost: from there full steps do
-_THOROUGH = 200  # iterations, held back after Levenberg and Marquardt, where a branch ended
+READOUT_COST_RTOL = 2e-5  # of the cost: what a solution may be off where numbers are read off
+_FULL_STEP_COST_RTOL = 1e-2  # of the cost: from there full steps do
+_MAX_DAMPED_ITERATIONS = 200  # iterations, held back after Levenberg and Marquardt, where a branch ended
 _ITERATIONS = 25  # of a solve on the way; two or three are usual
 _ROUNDS = 7  # of refinement and rescue
 _STEPS = 8
 _CONTRACTION = 0.5
-_SMALL = 2e-4  # of the variables' magnitudes
-_ALIGNED = 0.9  # cosine: successive steps in one direction tell how many are to come
+_SMALL_STEP_FRACTION = 2e-4  # of the variables' magnitudes
+_MIN_STEP_COSINE = 0.9  # cosine: successive steps in one direction tell how many are to come
 _LEAST, _MOST = 0.5, 6.0
 
 
 @dataclass(frozen=True, eq=False)
-class Corrected:
+class CorrectedPoint:
     """A solution v (n_v,), the problem linearized there, and the last small step that it promises."""
 
     v: Array
@@ -71,7 +71,7 @@ class Corrected:
     step: Step
 
 
-def corrected(ledger: Ledger, staged: StagedProblem, tolerance: float) -> Corrected | None:
+def correct(ledger: CountingProblem, staged: StagedProblem, tolerance: float) -> CorrectedPoint | None:
     """Return the solution that is near the start of a staged problem; None if full steps do not lead there.
 
     `tolerance` says how much a full step at a solution may promise to lower the cost, relative to half the squares of
@@ -92,12 +92,12 @@ def corrected(ledger: Ledger, staged: StagedProblem, tolerance: float) -> Correc
         row_change = step.residuals - local.condensed.u
         factor = 1.0 if previous_change is None else _relaxation(row_change, previous_change, factor)
         gap = infeasibility(staged.layout, staged.scale, linearization)
-        if gap <= GAP and small(staged, linearization, factor * step.decrease, tolerance):
-            return Corrected(linearization.v, local, step)
+        if gap <= MATCHING_TOLERANCE and is_small_decrease(staged, linearization, factor * step.decrease, tolerance):
+            return CorrectedPoint(linearization.v, local, step)
         if n == _STEPS or not step.feasible:
             return None
         search, curvature_step, trial = LineSearch(ledger, local, step, linearization, {}), None, linearization
-        if factor * search.norm(step.dv) <= _SMALL:  # the square of that opens no gap
+        if factor * search.norm(step.dv) <= _SMALL_STEP_FRACTION:  # the square of that opens no gap
             v = within_bounds(staged, linearization.v + factor * step.dv)
             active, previous_change = step.active, row_change
             continue
@@ -121,21 +121,21 @@ def corrected(ledger: Ledger, staged: StagedProblem, tolerance: float) -> Correc
 def _relaxation(row_change: Array, previous_change: Array, factor: float) -> float:
     """Compute the relaxation factor of a full step from the rows (m,) that the previous step left over."""
     inner_product, length = float(row_change @ previous_change), float(previous_change @ previous_change)
-    if not inner_product**2 > _ALIGNED**2 * length * float(row_change @ row_change):
+    if not inner_product**2 > _MIN_STEP_COSINE**2 * length * float(row_change @ row_change):
         return 1.0
     ratio = inner_product / length
     return float(np.clip(factor / (1.0 - ratio), _LEAST, _MOST)) if ratio < 1.0 else 1.0
 
 
 @dataclass
-class Tracer:
+class CorrectorContext:
     """Path follower: the staged problem, refined along the path, the solver, and counts of evaluations.
 
     `cost` is that of the best fit, `error` its `misfit`; `wrap` does what has to be done to every staged problem that
     is made on the way.
     """
 
-    posed: Posed
+    posed: CompiledProblem
     transcription: Transcription
     solver: Solver
     staged: StagedProblem
@@ -158,11 +158,11 @@ class Tracer:
         v: Array,
         h: float,
         *,
-        cost_tolerance: float = PRECISE,
+        cost_tolerance: float = READOUT_COST_RTOL,
         check: bool = False,
         thorough: bool = False,
         rescue: bool = True,
-    ) -> Spot | Status:
+    ) -> ProfilePoint | Status:
         """Solve with the coordinate held at c, from v; h is a typical step, with its sign.
 
         `cost_tolerance` says by how much the cost may be above its minimum: what is known to be missing is taken into account,
@@ -171,7 +171,7 @@ class Tracer:
         solution may be far, `rescue` that single shooting may take over where states as variables do not get there.
         """
         for _ in range(_ROUNDS):
-            fixed_problem = started(target.held(self.staged, c), v)
+            fixed_problem = with_start(target.held(self.staged, c), v)
             try:
                 solution = None if thorough else self._corrected(fixed_problem, cost_tolerance)
                 if solution is None:
@@ -182,18 +182,18 @@ class Tracer:
                         v = self.staged.layout.theta(v)
                         continue
                 v = solution if isinstance(solution, np.ndarray) else solution.v
-                finer_problem = self.transcription.refine(self.posed, bare(self.staged), v) if check else None
-            except Stopped as stop:
+                finer_problem = self.transcription.refine(self.posed, undecorated(self.staged), v) if check else None
+            except StopRequested as stop:
                 return stop.status
             if finer_problem is None:
                 spot = self.measured(target, fixed_problem, solution, c, h)
-                return replace(spot, error=self._error(spot.v)) if check and isinstance(spot, Spot) else spot
+                return replace(spot, error=self._error(spot.v)) if check and isinstance(spot, ProfilePoint) else spot
             self.staged, v = self.wrap(finer_problem), finer_problem.start
         return Status.INACCURATE
 
     def _error(self, v: Array) -> float:
         """Return by how much delta is another one when the model is integrated with error control; see `Branch`."""
-        objective_error = misfit(self.posed, bare(self.staged), v, self.transcription)
+        objective_error = misfit(self.posed, undecorated(self.staged), v, self.transcription)
         return objective_error - self.error if np.isfinite(self.error) else objective_error
 
     def _by_shooting(self, v: Array) -> bool:
@@ -209,39 +209,39 @@ class Tracer:
         self.staged = self.wrap(staged_problem)
         return True
 
-    def _rough(self, fixed_problem: StagedProblem, cost_tolerance: float = PRECISE) -> float:
-        """Return the accuracy of solutions on the way, as `Control` has it."""
+    def _rough(self, fixed_problem: StagedProblem, cost_tolerance: float = READOUT_COST_RTOL) -> float:
+        """Return the accuracy of solutions on the way, as `SolveControl` has it."""
         evaluation = fixed_problem.evaluate(np.clip(fixed_problem.start, fixed_problem.lower, fixed_problem.upper))
         size = evaluation.informing_square if evaluation.ok and evaluation.informing_square > 0 else 1.0
-        return float(np.clip(PRECISE / size, 1e-10, 1e-6)) * cost_tolerance / PRECISE
+        return float(np.clip(READOUT_COST_RTOL / size, 1e-10, 1e-6)) * cost_tolerance / READOUT_COST_RTOL
 
-    def _corrected(self, fixed_problem: StagedProblem, cost_tolerance: float) -> Corrected | None:
+    def _corrected(self, fixed_problem: StagedProblem, cost_tolerance: float) -> CorrectedPoint | None:
         """Return the corrected solution near the start of the constrained problem; None if it is not that near."""
         if not isinstance(self.solver, GaussNewton):
             return None
-        ledger = Ledger(fixed_problem)
-        with watched(max(self.deadline - time.time(), 1e-3)):
+        ledger = CountingProblem(fixed_problem)
+        with with_deadline(max(self.deadline - time.time(), 1e-3)):
             try:
-                corrected_point = corrected(ledger, fixed_problem, self._rough(fixed_problem, cost_tolerance))
+                corrected_point = correct(ledger, fixed_problem, self._rough(fixed_problem, cost_tolerance))
             finally:
                 self.evaluations.update(ledger.evaluations)
         self.solves += corrected_point is not None
         return corrected_point
 
-    def _found(self, fixed_problem: StagedProblem, cost_tolerance: float, *, thorough: bool) -> Array | Corrected | Status:
+    def _found(self, fixed_problem: StagedProblem, cost_tolerance: float, *, thorough: bool) -> Array | CorrectedPoint | Status:
         """Solve the constrained problem, with full corrector steps at the end if they succeed.
 
         Return the status if the solve fails.
         """
         if isinstance(self.solver, GaussNewton):
-            rough_solution = self._solved(fixed_problem, _NEARBY, thorough=thorough)
+            rough_solution = self._solved(fixed_problem, _FULL_STEP_COST_RTOL, thorough=thorough)
             if rough_solution.status in ENDED:
                 return rough_solution.status
-            corrected_point = self._corrected(started(fixed_problem, rough_solution.v), cost_tolerance) if rough_solution.status.success else None
+            corrected_point = self._corrected(with_start(fixed_problem, rough_solution.v), cost_tolerance) if rough_solution.status.success else None
             if corrected_point is not None or not rough_solution.status.success:
                 return rough_solution.status if corrected_point is None else corrected_point
-            fixed_problem = started(fixed_problem, rough_solution.v)
-        solution = self._solved(fixed_problem, PRECISE, thorough=thorough)
+            fixed_problem = with_start(fixed_problem, rough_solution.v)
+        solution = self._solved(fixed_problem, READOUT_COST_RTOL, thorough=thorough)
         return solution.v if solution.status.success else solution.status
 
     def _solved(self, fixed_problem: StagedProblem, cost_tolerance: float, *, thorough: bool) -> Solution:
@@ -249,15 +249,15 @@ class Tracer:
         tolerance, seconds_left = min(self._rough(fixed_problem, cost_tolerance), 0.1 * RESCUE.stationary), max(self.deadline - time.time(), 1e-3)
         solver = self.solver
         if thorough and isinstance(solver, GaussNewton):
-            solver = replace(solver, step_control="levenberg_marquardt", max_iter=_THOROUGH)
-        solution = solver.solve(fixed_problem, Control(seconds_left, None, None, tolerance), warm=True)
+            solver = replace(solver, step_control="levenberg_marquardt", max_iter=_MAX_DAMPED_ITERATIONS)
+        solution = solver.solve(fixed_problem, SolveControl(seconds_left, None, None, tolerance), warm=True)
         self.solves += 1
         self.evaluations.update(solution.evaluations)
         return solution
 
     def measured(
-        self, target: Target, fixed_problem: StagedProblem, solution: Array | Corrected, c: float, h: float
-    ) -> Spot | Status:
+        self, target: Target, fixed_problem: StagedProblem, solution: Array | CorrectedPoint, c: float, h: float
+    ) -> ProfilePoint | Status:
         """Return the spot at a solution, with slope, curvature and tangent.
 
         The solution is v (n_v,), or where the linearized problem is known, with the last small step to it.
@@ -266,7 +266,7 @@ class Tracer:
         linearization, shifted_linearization = fixed_problem.linearize(v), shifted_problem.linearize(v)
         if not (linearization.ok and shifted_linearization.ok):
             return Status.EVALUATION_FAILED
-        if isinstance(solution, Corrected) and target.moves_constants:
+        if isinstance(solution, CorrectedPoint) and target.moves_constants:
             local, missing_decrease, remaining_step = solution.local.moved(shifted_problem, shifted_linearization), solution.step.decrease, solution.step.dv
             rows = solution.step.residuals
         else:
@@ -282,7 +282,7 @@ class Tracer:
         constraint_cost = target.own_cost(linearization, fixed_problem)
         # Where a row holds, coordinate and cost are those of the point itself.
         missing_decrease, v = (missing_decrease, np.clip(linearization.v + remaining_step, fixed_problem.lower, fixed_problem.upper)) if constraint_cost == 0.0 else (0.0, linearization.v)
-        return Spot(
+        return ProfilePoint(
             target.coordinate(linearization, fixed_problem),
             2.0 * (linearization.cost - constraint_cost - missing_decrease - self.cost),
             2.0 * slope,
@@ -293,7 +293,7 @@ class Tracer:
         )
 
 
-def misfit(compiled_problem: Posed, staged: StagedProblem, v: Array, transcription: Transcription) -> float:
+def misfit(compiled_problem: CompiledProblem, staged: StagedProblem, v: Array, transcription: Transcription) -> float:
     """Return by how much -2 log L at v (n_v,) is another one when the model is integrated with error control.
 
     Infinite where the integration does not reproduce the solution at all.

@@ -16,8 +16,8 @@ from castfit._support.arrays import Array
 from castfit._support.public_names import public
 from castfit.densities.noise.gaussian import Gaussian
 from castfit.drive.uncertainty.profile.targets import Dressed, E, RowTarget, scaled_rows
-from castfit.experiment.experiment import Points
-from castfit.problem.compiled_problem import Posed
+from castfit.experiment.experiment import MeasurementPoints
+from castfit.problem.compiled_problem import CompiledProblem
 from castfit.problem.observables import ObservedOutput
 from castfit.solve.staged import Evaluation, Layout, StagedProblem
 
@@ -67,7 +67,7 @@ class PredictedOutput:
     unit: float
 
 
-def augmented(compiled_problem: Posed, predicted_outputs: Sequence[PredictedOutput]) -> Posed:
+def augment_problem(compiled_problem: CompiledProblem, predicted_outputs: Sequence[PredictedOutput]) -> CompiledProblem:
     """Return the problem with a row for each prediction, in columns of their own."""
     outputs = tuple(dict.fromkeys(a.output for a in predicted_outputs))
     conditions: list[object] = []
@@ -80,7 +80,7 @@ def augmented(compiled_problem: Posed, predicted_outputs: Sequence[PredictedOutp
             values[row, column], sigma[row, column] = a.value, a.unit
         times = np.append(points.times, [a.time for a in condition_outputs])
         order = np.argsort(times, kind="stable")
-        augmented_points = Points(times[order], values[order], sigma[order])
+        augmented_points = MeasurementPoints(times[order], values[order], sigma[order])
         observed_outputs = tuple(
             ObservedOutput(Gaussian(), -1, (n,)) if any(a.output == n for a in condition_outputs) else None for n in outputs
         )
@@ -123,8 +123,8 @@ class PredictionRows:
         return float(evaluation.values[chain].r[stage, row] * self.units[n] + self.values[n])
 
 
-def unheld(staged: StagedProblem, predicted_outputs: Sequence[PredictedOutput]) -> Dressed:
-    """Return a staged problem of `augmented` with none of the predictions counting."""
+def release_predictions(staged: StagedProblem, predicted_outputs: Sequence[PredictedOutput]) -> Dressed:
+    """Return a staged problem of `augment_problem` with none of the predictions counting."""
     row_positions: dict[int, tuple[int, int, int]] = {}
     spreads = staged.standardised(staged.start)
     units = [a.unit for a in predicted_outputs]
@@ -174,7 +174,7 @@ class OfPrediction(RowTarget):
 
 
 def _taken_apart(staged: StagedProblem) -> tuple[StagedProblem, PredictionRows]:
-    """Return the problem inside one of `unheld` or of `OfPrediction.held`, and its rows."""
+    """Return the problem inside one of `release_predictions` or of `OfPrediction.held`, and its rows."""
     assert isinstance(staged, Dressed)
     assert isinstance(staged.change, PredictionRows)
     return staged.inner, staged.change

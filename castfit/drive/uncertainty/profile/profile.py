@@ -25,14 +25,14 @@ from typing import Any
 
 import numpy as np
 
-from castfit._support.arguments import flag_mistakes, is_one_of, kept, level_rule, option_mistakes, real
+from castfit._support.arguments import flag_mistakes, is_one_of, as_reusable, level_rule, option_mistakes, read_real
 from castfit._support.arrays import Array
-from castfit._support.json_codec import rebuilt
-from castfit._support.process_pool import Lost
-from castfit._support.renamed import renamed
-from castfit._support.status import InputError, Status, check
+from castfit._support.json_codec import rebuild_value
+from castfit._support.process_pool import LostTask
+from castfit._support.renamed import accept_old_names
+from castfit._support.status import InputError, Status, raise_if_mistakes
 from castfit.drive.run.checkpoint import run_header
-from castfit.drive.run.loop import ProgressReport, carry_out
+from castfit.drive.run.loop import ProgressReport, run_tasks
 from castfit.drive.run.options import RunOptions
 from castfit.drive.run.run_result import STOPS
 from castfit.drive.uncertainty.profile.branches import (
@@ -41,15 +41,15 @@ from castfit.drive.uncertainty.profile.branches import (
     FAR,
     INTERRUPTED,
     ZERO,
-    Branch,
-    Followed,
-    Goal,
-    at,
-    joined,
-    merged,
+    ProfileBranch,
+    ContinuationResult,
+    ContinuationLimits,
+    interpolate_delta,
+    join_sides,
+    merge_halves,
     threshold,
 )
-from castfit.drive.uncertainty.profile.continuation import BETTER
+from castfit.drive.uncertainty.profile.continuation import MIN_IMPROVEMENT_DELTA
 from castfit.drive.uncertainty.profile.reading import owner, read_levels, read_targets
 from castfit.drive.uncertainty.profile.result import Other, Profile, Profiles
 from castfit.drive.uncertainty.profile.targets import Target
@@ -60,11 +60,11 @@ from castfit.problem.problem import Posable
 from castfit.result.result import Result
 
 _RESTARTS = 5
-_PATCHES = 2  # rounds in which profiles are compared with points of the others
-_BELOW = 0.05  # of the highest threshold: what is lower by less may be interpolation
+_CROSS_CHECK_ROUNDS = 2  # rounds in which profiles are compared with points of the others
+_INTERPOLATION_MARGIN = 0.05  # of the highest threshold: what is lower by less may be interpolation
 _FITS = 0.25  # that a side takes at least, of the first fit of a problem, which builds its functions
 _OPEN = (FAR, ZERO, BOUND)  # ends of a branch beyond which values are not excluded
-_SAME = 1e-2  # of -2 log L: optima closer than that are one
+_SAME_OPTIMUM_DELTA = 1e-2  # of -2 log L: optima closer than that are one
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class ProfileProgress:
         return f"{self.finished} of {self.total} sides: {self.last}; {self.seconds:.0f} s"
 
 
-@renamed(levels="confidence_levels")
+@accept_old_names(levels="confidence_levels")
 def profile(
     result: Result,
     names: Any = None,
@@ -165,10 +165,10 @@ def profile(
     run = RunOptions(workers=workers, max_time=max_time, callback=callback, verbose=verbose, checkpoint=checkpoint,
                      resume=resume)  # fmt: skip
     mistakes: list[str] = []
-    names = kept(names)
+    names = as_reusable(names)
     requested_transcription, chosen_solver = parts_along(transcription, solver, result, mistakes)
     mistakes += run.file_mistakes() + run.mistakes() + flag_mistakes(everywhere=everywhere)
-    reach_factor = real(reach)
+    reach_factor = read_real(reach)
     mistakes += option_mistakes(
         ("limits", limits, is_valid_limits := is_one_of(limits, "auto", "chi2", "F"), "choose 'auto', 'chi2' or 'F'"),
         ("reach", reach, reach_factor is not None and 1.0 < reach_factor < np.inf, "give a factor above 1"),
@@ -178,10 +178,10 @@ def profile(
     is_usable = problem is not None and result.success
     statistic, thresholds = choose_thresholds(result, limits, levels, mistakes) if is_usable and is_valid_limits else ("", {})
     targets = read_targets(result, problem.posed, names, mistakes) if problem is not None and is_usable else ()
-    check("profile", mistakes)
+    raise_if_mistakes("profile", mistakes)
     assert problem is not None
     assert reach_factor is not None
-    goal = Goal(tuple(thresholds.values()), bool(everywhere), reach_factor)
+    goal = ContinuationLimits(tuple(thresholds.values()), bool(everywhere), reach_factor)
     run = run.cleaned()
     header = run_header(
         "profile", problem, requested_transcription, chosen_solver, names=", ".join(t.name for t in targets), limits=statistic,
@@ -205,7 +205,7 @@ def profile(
         )  # fmt: skip
 
 
-@renamed(level="confidence_level")
+@accept_old_names(level="confidence_level")
 def profile_limits(result: Result, confidence_level: float = 0.95) -> dict[str, tuple[float, float]]:
     """Return the confidence interval of every estimated quantity by its profile.
 
@@ -228,9 +228,9 @@ def profile_limits(result: Result, confidence_level: float = 0.95) -> dict[str, 
     >>> sorted(cf.profile_limits(result)) == sorted(result.names)
     True
     """
-    mistakes = option_mistakes(level_rule(confidence_level, real(confidence_level)))
+    mistakes = option_mistakes(level_rule(confidence_level, read_real(confidence_level)))
     owner(result, mistakes)
-    check("profile_limits", mistakes)
+    raise_if_mistakes("profile_limits", mistakes)
     return profile(result, confidence_levels=confidence_level).limits()
 
 
@@ -254,13 +254,13 @@ class _Session:
     problem: Posable
     transcription: Transcription
     solver: Solver
-    goal: Goal
+    goal: ContinuationLimits
     run: RunOptions
     fit_time: float
     solves: int = 0
     evaluations: Counter[str] = field(default_factory=Counter[str])
     file: Any = None
-    known: dict[str, Followed] = field(default_factory=dict[str, Followed])
+    known: dict[str, ContinuationResult] = field(default_factory=dict[str, ContinuationResult])
     fits: dict[str, Result] = field(default_factory=dict[str, Result])
     target_of: dict[int, int] = field(default_factory=dict[int, int])
 
@@ -270,20 +270,20 @@ class _Session:
         with file.intact() if file is not None else nullcontext():
             for record in file.records if file is not None else ():
                 if "side" in record:
-                    self.known[record["side"]] = rebuilt(Followed, record["followed"])
+                    self.known[record["side"]] = rebuild_value(ContinuationResult, record["followed"])
                 elif "fit" in record:
-                    self.fits[record["fit"]] = rebuilt(Result, record["result"]).answering(self.problem)
+                    self.fits[record["fit"]] = rebuild_value(Result, record["result"]).answering(self.problem)
 
-    def best_of(self, result: Result, names: Any) -> tuple[Result, dict[int, Followed | None], Status | None]:
+    def best_of(self, result: Result, names: Any) -> tuple[Result, dict[int, ContinuationResult | None], Status | None]:
         """Follow all sides, again from any better fit that they find; return it, the sides, and what stopped it."""
-        best, sides, stop_reason = result, dict[int, Followed | None](), None
+        best, sides, stop_reason = result, dict[int, ContinuationResult | None](), None
         for generation in range(_RESTARTS + 1):
             targets = read_targets(best, self.problem.posed, names, [])
             setting = ProfileSetting.at(best, self.problem.posed, self.transcription, self.solver, targets)
             job = self.run.freeze("profile", "problem, transcription and solver", (setting, targets, self.goal))
             side_tasks = {i: (job, i // 2, 1 if i % 2 else -1, self.run.deadline) for i in range(2 * len(targets))}
             sides, stop_reason = self._round(targets, side_tasks, generation)
-            for _ in range(_PATCHES):
+            for _ in range(_CROSS_CHECK_ROUNDS):
                 if stop_reason is not None or _first_better(sides) is not None:
                     break
                 new_starts = _passed_below(targets, sides, self.goal.top)
@@ -298,7 +298,7 @@ class _Session:
             if better is None or stop_reason is not None or generation == _RESTARTS:
                 break
             new_fit = self._fitted(best, better, f"better {generation}")
-            if new_fit is None or not new_fit.cost < best.cost - 0.25 * BETTER:
+            if new_fit is None or not new_fit.cost < best.cost - 0.25 * MIN_IMPROVEMENT_DELTA:
                 break
             best = new_fit
         return best, sides, stop_reason
@@ -323,16 +323,16 @@ class _Session:
 
     def _round(
         self, targets: Sequence[Target], work: Mapping[int, tuple[Any, ...]], generation: int
-    ) -> tuple[dict[int, Followed | None], Status | None]:
+    ) -> tuple[dict[int, ContinuationResult | None], Status | None]:
         """Run tasks; sides 2k and 2k + 1 are those of target k, what comes later are branches from elsewhere."""
-        sides: dict[int, Followed | None] = dict.fromkeys(work)
+        sides: dict[int, ContinuationResult | None] = dict.fromkeys(work)
         tasks: deque[tuple[int, tuple[Any, ...]]] = deque(work.items())
 
         def enter(i: int, outcome: Any) -> ProgressReport | None:
             if isinstance(outcome, InputError):
                 raise outcome
-            if outcome is None or isinstance(outcome, (Lost, str)):
-                sides[i] = None if outcome is None else Followed(status=getattr(outcome, "message", str(outcome)))
+            if outcome is None or isinstance(outcome, (LostTask, str)):
+                sides[i] = None if outcome is None else ContinuationResult(status=getattr(outcome, "message", str(outcome)))
                 return None
             self._enter(i, outcome, sides, tasks)
             if self.file is not None and not outcome.cut:
@@ -351,13 +351,13 @@ class _Session:
                 _drop(tasks, {i})
                 self._enter(i, stored_side, sides, tasks)
         seconds = _FITS * self.fit_time
-        stop_reason = carry_out(self.run, follow_target, tasks, enter, limit=np.inf, expected=seconds) if work else None
+        stop_reason = run_tasks(self.run, follow_target, tasks, enter, limit=np.inf, expected=seconds) if work else None
         better_sides = [i for i, f in sides.items() if f is not None and f.better is not None]
         if better_sides:  # what comes after the first of them was followed or not, as workers happened to be free
             sides = {i: f if i <= min(better_sides) else None for i, f in sides.items()}
         return sides, stop_reason
 
-    def _enter(self, i: int, outcome: Followed, sides: dict[int, Followed | None], tasks: deque[Any]) -> None:
+    def _enter(self, i: int, outcome: ContinuationResult, sides: dict[int, ContinuationResult | None], tasks: deque[Any]) -> None:
         sides[i] = outcome
         self.solves += outcome.solves
         self.evaluations.update({"values": outcome.evaluations, "jacobians": outcome.jacobians})
@@ -367,7 +367,7 @@ class _Session:
     def finished(
         self,
         best: Result,
-        sides: Mapping[int, Followed | None],
+        sides: Mapping[int, ContinuationResult | None],
         targets: Sequence[Target],
         thresholds: dict[str, float],
     ) -> dict[str, Profile]:
@@ -381,7 +381,7 @@ class _Session:
                 profiles[target.name] = _assembled(best, target, pair, other_branches, thresholds)
         return profiles
 
-    def others(self, best: Result, sides: Mapping[int, Followed | None]) -> tuple[Other, ...]:
+    def others(self, best: Result, sides: Mapping[int, ContinuationResult | None]) -> tuple[Other, ...]:
         """Fit from the minima that were met on the way, and return those that are other optima."""
         optima: list[Other] = []
         for i, side in sorted(sides.items()):
@@ -390,8 +390,8 @@ class _Session:
                 if result is None:
                     continue
                 rise = 2.0 * (result.cost - best.cost)
-                duplicates = [o for o in optima if abs(o.objective - rise) <= _SAME and _close(o.values, result.values)]
-                if not duplicates and not (abs(rise) <= _SAME and _close(best.values, result.values)):
+                duplicates = [o for o in optima if abs(o.objective - rise) <= _SAME_OPTIMUM_DELTA and _close(o.values, result.values)]
+                if not duplicates and not (abs(rise) <= _SAME_OPTIMUM_DELTA and _close(best.values, result.values)):
                     optima.append(Other(result.values, rise))
         return tuple(sorted(optima, key=lambda o: o.objective))
 
@@ -403,7 +403,7 @@ def _drop(tasks: deque[Any], keys: set[int]) -> None:
     tasks.extend(remaining)
 
 
-def _first_better(sides: Mapping[int, Followed | None]) -> Array | None:
+def _first_better(sides: Mapping[int, ContinuationResult | None]) -> Array | None:
     """Return the better fit found by the first task that found one; None if no task did."""
     return next((f.better for _, f in sorted(sides.items()) if f is not None and f.better is not None), None)
 
@@ -413,7 +413,7 @@ def _close(a: Mapping[str, float], b: Mapping[str, float]) -> bool:
 
 
 def _assembled(
-    best: Result, target: Target, sides: Sequence[Followed | None], other_branches: Sequence[Branch],
+    best: Result, target: Target, sides: Sequence[ContinuationResult | None], other_branches: Sequence[ProfileBranch],
     thresholds: Mapping[str, float],
 ) -> Profile:  # fmt: skip
     """Assemble the profile of a target from both sides; a missing side ends at the estimate."""
@@ -421,7 +421,7 @@ def _assembled(
     if below is not None and below.branches:
         main_side = below
         main_branch = replace(below.branches[0], ends=(below.branches[0].ends[0], _why_missing(above)))
-        main_branch = joined(below.branches[0], above.branches[0]) if above is not None and above.branches else main_branch
+        main_branch = join_sides(below.branches[0], above.branches[0]) if above is not None and above.branches else main_branch
     else:
         assert above is not None
         main_side, main_branch = above, replace(above.branches[0], ends=(_why_missing(below), above.branches[0].ends[1]))
@@ -430,15 +430,15 @@ def _assembled(
     linear = {key: _linear(best, target, main_side, float(key), top) for key, top in thresholds.items()}
     return Profile(
         target.name, target.kind, "log" if target.log else "linear", estimate, main_side.curvature, best.names,
-        tuple(bool(x) for x in best.log), dict(thresholds), linear, (main_branch, *merged([*other_branches, *extra_branches])),
+        tuple(bool(x) for x in best.log), dict(thresholds), linear, (main_branch, *merge_halves([*other_branches, *extra_branches])),
     )  # fmt: skip
 
 
-def _why_missing(side: Followed | None) -> str:
+def _why_missing(side: ContinuationResult | None) -> str:
     return INTERRUPTED if side is not None and side.status else CUT
 
 
-def _linear(best: Result, target: Target, side: Followed, level: float, top: float) -> tuple[float, float]:
+def _linear(best: Result, target: Target, side: ContinuationResult, level: float, top: float) -> tuple[float, float]:
     """Return the interval from the covariance, or from the parabola at the best fit if there is no covariance."""
     if target.name in best.names:
         return best.confidence_intervals(level)[target.name]
@@ -447,7 +447,7 @@ def _linear(best: Result, target: Target, side: Followed, level: float, top: flo
     return float(low), float(high)
 
 
-def _message(stop_reason: Status | None, sides: Mapping[int, Followed | None], n_targets: int, trouble: str) -> str:
+def _message(stop_reason: Status | None, sides: Mapping[int, ContinuationResult | None], n_targets: int, trouble: str) -> str:
     """Build the message about how the run ended."""
     total = 2 * n_targets
     sides = {i: f for i, f in sides.items() if i < total}
@@ -460,7 +460,7 @@ def _message(stop_reason: Status | None, sides: Mapping[int, Followed | None], n
 
 
 def _passed_below(
-    targets: Sequence[Target], sides: Mapping[int, Followed | None], top: float
+    targets: Sequence[Target], sides: Mapping[int, ContinuationResult | None], top: float
 ) -> list[tuple[int, Array]]:
     """Return from where to follow again: a target's position, and theta at the point farthest below its curve.
 
@@ -482,18 +482,18 @@ def _passed_below(
         if any(side is None or not side.branches for side in pair):
             continue
         below, above = (side.branches for side in pair if side is not None)
-        curves = [joined(below[0], above[0]), *below[1:], *above[1:]]
+        curves = [join_sides(below[0], above[0]), *below[1:], *above[1:]]
         c = np.array([target.coordinate_of(theta) for theta, _ in points])
         is_known = np.isfinite(c)
         if not is_known.any():
             continue
-        height = np.min([at(curve, np.where(is_known, c, np.nan)) for curve in curves], axis=0)
+        height = np.min([interpolate_delta(curve, np.where(is_known, c, np.nan)) for curve in curves], axis=0)
         height = np.where(np.isfinite(height), height, top)  # where it was not followed, as it is excluded there
         first_c, last_c = curves[0].c[0], curves[0].c[-1]
         low, high = (end not in _OPEN for end in curves[0].ends)
         is_known &= (low | (c >= first_c)) & (high | (c <= last_c))  # or because that is far enough
         deficit = np.where(is_known, height - np.array([delta for _, delta in points]), 0.0)
         worst_index = int(np.argmax(deficit))
-        if deficit[worst_index] > _BELOW * top:
+        if deficit[worst_index] > _INTERPOLATION_MARGIN * top:
             new_starts.append((k, points[worst_index][0]))
     return new_starts

@@ -9,15 +9,15 @@ from typing import Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import is_one_of, items, real, refused, text
+from castfit._support.arguments import is_one_of, read_sequence, read_real, describe_rejected, shorten_repr
 from castfit._support.arrays import Array
 from castfit._support.status import suggest
 from castfit.drive.uncertainty.profile.predictions import OfPrediction, OutputAt, PredictedOutput, prediction
 from castfit.drive.uncertainty.profile.targets import ExpressionTarget, OfQuantity, OfSigma, Target
-from castfit.fit.laplace_kinks import kinks_of
+from castfit.fit.laplace_kinks import find_kinks
 from castfit.model import functions as functions
 from castfit.problem.compiled_experiments import Graph
-from castfit.problem.compiled_problem import Posed
+from castfit.problem.compiled_problem import CompiledProblem
 from castfit.problem.parameter_map import MappedExpressions
 from castfit.problem.problem import Posable
 from castfit.problem.quantities import fixed_value
@@ -30,36 +30,36 @@ _OPERATORS: dict[type, str] = {
     ast.Div: "__truediv__",
     ast.Pow: "__pow__",
 }
-_ABSENT = -1
+_NO_INDEX = -1
 
 
 def owner(result: Any, mistakes: list[str]) -> Posable | None:
     """Return the problem of a result that can be profiled."""
     if not isinstance(result, Result):
-        mistakes.append(f"result is {refused(result, 'give the Result of a fit')}")
+        mistakes.append(f"result is {describe_rejected(result, 'give the Result of a fit')}")
         return None
     if result.problem is None:
         mistakes.append("the loaded result has no model; call result.with_problem(problem) first")
         return None
     if not result.success:
         mistakes.append(f"result is not a solution ({result.status.value}); pass a converged fit")
-    if kinks_of(result.problem.posed):
+    if find_kinks(result.problem.posed):
         mistakes.append("profiles are undefined at the kinks of Laplace priors (lasso); use other priors")
     return result.problem
 
 
 def read_levels(levels: Any, mistakes: list[str]) -> tuple[float, ...]:
     """Return confidence levels, ascending."""
-    values = [levels] if real(levels) is not None else (items(levels) or [])
-    numbers = [real(level) for level in values]
+    values = [levels] if read_real(levels) is not None else (read_sequence(levels) or [])
+    numbers = [read_real(level) for level in values]
     if not numbers or any(n is None or not 0.0 < n < 1.0 for n in numbers):
-        mistakes.append(f"confidence_levels is {text(levels)}; give numbers between 0 and 1, such as 0.95")
+        mistakes.append(f"confidence_levels is {shorten_repr(levels)}; give numbers between 0 and 1, such as 0.95")
         return (0.95,)
     return tuple(sorted({n for n in numbers if n is not None}))
 
 
 def read_targets(
-    result: Result, compiled_problem: Posed, names: Any, mistakes: list[str], holds: str = "names holds"
+    result: Result, compiled_problem: CompiledProblem, names: Any, mistakes: list[str], holds: str = "names holds"
 ) -> tuple[Target, ...]:
     """Return the targets to profile. Append input errors to `mistakes`; `holds` names the argument in them.
 
@@ -74,9 +74,9 @@ def read_targets(
     elif isinstance(names, Mapping):
         entries = [(str(n), e) for n, e in names.items()]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     else:
-        listed = items(names)
+        listed = read_sequence(names)
         if listed is None or not listed:
-            mistakes.append(f"names is {text(names)}; give names of quantities, expressions, or a mapping to them")
+            mistakes.append(f"names is {shorten_repr(names)}; give names of quantities, expressions, or a mapping to them")
             return ()
         entries = [(_label(entry), entry) for entry in listed]
     targets: list[Target] = []
@@ -95,7 +95,7 @@ def _label(entry: Any) -> str:
 
 
 def _read(
-    result: Result, compiled_problem: Posed, label: str, entry: Any, n: int, mistakes: list[str], holds: str
+    result: Result, compiled_problem: CompiledProblem, label: str, entry: Any, n: int, mistakes: list[str], holds: str
 ) -> Target | None:
     if isinstance(entry, str) and entry in compiled_problem.names:
         return _of_quantity(compiled_problem, result, compiled_problem.names.index(entry))
@@ -111,13 +111,13 @@ def _read(
     elif isinstance(entry, ca.SX) and entry.numel() == 1:
         graph = entry
     else:
-        mistakes.append(f"{holds} {text(entry)}; give the name of a quantity or a scalar expression")
+        mistakes.append(f"{holds} {shorten_repr(entry)}; give the name of a quantity or a scalar expression")
         return None
     part = _part(graph, compiled_problem, label, mistakes)
     return None if part is None else _of_expression(result, label, part, mistakes)
 
 
-def _of_quantity(compiled_problem: Posed, result: Result, j: int) -> OfQuantity:
+def _of_quantity(compiled_problem: CompiledProblem, result: Result, j: int) -> OfQuantity:
     quantity, (lower, upper) = compiled_problem.quantities[j], compiled_problem.bounds
     log, theta = bool(compiled_problem.log[j]), float(result.theta[j])
     error = result.standard_errors.get(quantity.name, np.nan)
@@ -128,21 +128,21 @@ def _of_quantity(compiled_problem: Posed, result: Result, j: int) -> OfQuantity:
 
 
 def _of_prediction(
-    result: Result, compiled_problem: Posed, label: str, entry: OutputAt, n: int, mistakes: list[str]
+    result: Result, compiled_problem: CompiledProblem, label: str, entry: OutputAt, n: int, mistakes: list[str]
 ) -> OfPrediction | None:
     """Read an output at a time."""
     conditions, outputs, own_mistakes = [c.name for c in compiled_problem.conditions], compiled_problem.model.output_names, list[str]()
     if not is_one_of(entry.output, *outputs):
-        own_mistakes.append(f"{label}: {text(entry.output)} is no output: {suggest(str(entry.output), outputs)}")
+        own_mistakes.append(f"{label}: {shorten_repr(entry.output)} is no output: {suggest(str(entry.output), outputs)}")
     if entry.experiment is None and len(conditions) > 1:
         own_mistakes.append(f"{label}: the problem has several experiments; set experiment= to one of {', '.join(conditions)}")
     elif entry.experiment is not None and not is_one_of(entry.experiment, *conditions):
         own_mistakes.append(
-            f"{label}: {text(entry.experiment)} is no experiment: {suggest(str(entry.experiment), conditions)}"
+            f"{label}: {shorten_repr(entry.experiment)} is no experiment: {suggest(str(entry.experiment), conditions)}"
         )
-    time = real(entry.time)
+    time = read_real(entry.time)
     if time is None or not np.isfinite(time):
-        own_mistakes.append(f"{label}: the time is {text(entry.time)}; give a number")
+        own_mistakes.append(f"{label}: the time is {shorten_repr(entry.time)}; give a number")
     mistakes += own_mistakes
     if own_mistakes or time is None:
         return None
@@ -186,7 +186,7 @@ def _is_power_product(part: MappedExpressions, natural: Array) -> bool:
     return bool(np.isfinite(powers).all() and np.ptp(np.array(powers), axis=0).max() < 1e-9)
 
 
-def _part(graph: ca.SX, compiled_problem: Posed, label: str, mistakes: list[str]) -> MappedExpressions | None:
+def _part(graph: ca.SX, compiled_problem: CompiledProblem, label: str, mistakes: list[str]) -> MappedExpressions | None:
     """Return an expression as a function of the natural values of all quantities."""
     compiled_graph = Graph.of([graph], {})
     entry: dict[str, int] = {}
@@ -194,7 +194,7 @@ def _part(graph: ca.SX, compiled_problem: Posed, label: str, mistakes: list[str]
     for name in compiled_graph.names:
         index = _meant(name, compiled_problem)
         fixed = compiled_problem.parameters.get(name)
-        if index != _ABSENT:
+        if index != _NO_INDEX:
             entry[name] = index
         elif fixed is not None and fixed.fixed and not isinstance(fixed.value, Mapping):
             number[name] = fixed_value(fixed, "")
@@ -209,15 +209,15 @@ def _part(graph: ca.SX, compiled_problem: Posed, label: str, mistakes: list[str]
     return compiled_graph.part([0], [label], entry, number, len(compiled_problem.names))
 
 
-def _meant(name: str, compiled_problem: Posed) -> int:
+def _meant(name: str, compiled_problem: CompiledProblem) -> int:
     """Return the position of the quantity of a name, or of the only one of a parameter or state of that name."""
     if name in compiled_problem.names:
         return compiled_problem.names.index(name)
     matches = [j for j, q in enumerate(compiled_problem.quantities) if q.of == name]
-    return matches[0] if len(matches) == 1 else _ABSENT
+    return matches[0] if len(matches) == 1 else _NO_INDEX
 
 
-def _parsed(expression: str, compiled_problem: Posed, mistakes: list[str], known_names: tuple[str, ...], holds: str) -> ca.SX | None:
+def _parsed(expression: str, compiled_problem: CompiledProblem, mistakes: list[str], known_names: tuple[str, ...], holds: str) -> ca.SX | None:
     """Read an expression such as "k1 / k2" or "log(k1) + x(0)"."""
     try:
         tree = ast.parse(expression, mode="eval").body
@@ -233,7 +233,7 @@ def _parsed(expression: str, compiled_problem: Posed, mistakes: list[str], known
         if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
             return ca.SX(node.value)
         if isinstance(node, ast.Name):
-            if _meant(node.id, compiled_problem) == _ABSENT and node.id not in compiled_problem.parameters:
+            if _meant(node.id, compiled_problem) == _NO_INDEX and node.id not in compiled_problem.parameters:
                 unknown_names.append(node.id)
             return ca.SX.sym(node.id)
         if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:

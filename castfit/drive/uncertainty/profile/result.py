@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from castfit._support.arguments import real, text
+from castfit._support.arguments import read_real, shorten_repr
 from castfit._support.arrays import Array
-from castfit._support.json_codec import rebuilt, rebuilt_fields
+from castfit._support.json_codec import rebuild_value, rebuild_fields
 from castfit._support.public_names import public
-from castfit._support.renamed import renamed, renamed_attribute
+from castfit._support.renamed import accept_old_names, renamed_attribute
 from castfit._support.status import InputError, suggest
-from castfit._support.text_tables import Sheet, Tabled
+from castfit._support.text_tables import TextTable, TabularReport
 from castfit._support.views import views
 from castfit.drive.run.run_result import SavedResult
 from castfit.drive.uncertainty.profile.branches import (
@@ -29,9 +29,9 @@ from castfit.drive.uncertainty.profile.branches import (
     JUMP,
     LIMIT,
     ZERO,
-    Branch,
-    Region,
-    at,
+    ProfileBranch,
+    AcceptedInterval,
+    interpolate_delta,
     envelope,
     regions,
 )
@@ -48,7 +48,7 @@ UNFINISHED = "unfinished"
 NOT_REPRODUCED = "not reproduced"
 
 _APART = ("profiles", "best", "header")  # what is saved of profiles besides how the run ended
-_FLAT = 1e-3  # of the threshold: an objective that rises by less does not rise
+_FLAT_RISE_FRACTION = 1e-3  # of the threshold: an objective that rises by less does not rise
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Profile:
     log: tuple[bool, ...]
     thresholds: Mapping[str, float]
     linear: Mapping[str, tuple[float, float]]
-    branches: tuple[Branch, ...]
+    branches: tuple[ProfileBranch, ...]
 
     @cached_property
     def _envelope(self) -> tuple[Array, Array, Array, Array]:
@@ -151,12 +151,12 @@ class Profile:
 
     levels = renamed_attribute("levels", "confidence_levels")
 
-    @renamed(level="confidence_level")
+    @accept_old_names(level="confidence_level")
     def threshold(self, confidence_level: float | None = None) -> float:
         """Return the threshold of the objective at a confidence level, by default the highest level."""
         return self.thresholds[self._key(confidence_level)]
 
-    @renamed(level="confidence_level")
+    @accept_old_names(level="confidence_level")
     def regions(self, confidence_level: float | None = None) -> tuple[tuple[float, float], ...]:
         """Return all intervals that a level does not exclude, ascending: more than one if other optima are as good.
 
@@ -165,13 +165,13 @@ class Profile:
         level = confidence_level
         return tuple((self._side(r, 0, level).limit, self._side(r, 1, level).limit) for r in self._regions(level))
 
-    @renamed(level="confidence_level")
+    @accept_old_names(level="confidence_level")
     def limits(self, confidence_level: float | None = None) -> tuple[float, float]:
         """Return the confidence interval: the region that holds the estimate, by default at the highest level."""
         lower, upper = self.sides(confidence_level)
         return lower.limit, upper.limit
 
-    @renamed(level="confidence_level")
+    @accept_old_names(level="confidence_level")
     def sides(self, confidence_level: float | None = None) -> tuple[Side, Side]:
         """Return the verdicts below and above the estimate, in a word and in a sentence."""
         interval = self._own(confidence_level)
@@ -206,7 +206,7 @@ class Profile:
         """Return the objective at values (n,), interpolated; infinite where it was not followed."""
         with np.errstate(all="ignore"):
             c = np.log(values) if self.scale == "log" else np.asarray(values, dtype=float)
-        return np.min([at(branch, c) for branch in self.branches], axis=0)
+        return np.min([interpolate_delta(branch, c) for branch in self.branches], axis=0)
 
     def _natural(self, c: Array) -> Array:
         with np.errstate(over="ignore"):
@@ -216,23 +216,23 @@ class Profile:
         keys = tuple(self.thresholds)
         if level is None:
             return keys[-1]
-        number = real(level)
+        number = read_real(level)
         for key in keys:
             if number is not None and abs(float(key) - number) < 1e-9:
                 return key
         listed = ", ".join(keys)
-        raise InputError("profile", [f"confidence_level is {text(level)}; the profile was computed for {listed}"])
+        raise InputError("profile", [f"confidence_level is {shorten_repr(level)}; the profile was computed for {listed}"])
 
-    def _regions(self, level: float | None) -> tuple[Region, ...]:
+    def _regions(self, level: float | None) -> tuple[AcceptedInterval, ...]:
         return regions(self.branches, self.threshold(level))
 
-    def _own(self, level: float | None) -> Region:
+    def _own(self, level: float | None) -> AcceptedInterval:
         centre = float(np.log(self.estimate)) if self.scale == "log" else self.estimate
         intervals = self._regions(level)
         matches = [r for r in intervals if r.holds(centre)]
         return matches[0] if matches else min(intervals, key=lambda r: min(abs(r.lower - centre), abs(r.upper - centre)))
 
-    def _side(self, region: Region, side_index: int, level: float | None) -> Side:
+    def _side(self, region: AcceptedInterval, side_index: int, level: float | None) -> Side:
         """Describe in words the end of a region below (0) or above (1)."""
         key, name, log, end = self._key(level), self.name, self.scale == "log", region.ends[side_index]
         c, top, percent = (region.lower, region.upper)[side_index], self.thresholds[key], f"{100 * float(key):g} %"
@@ -254,10 +254,10 @@ class Profile:
             jump_note = " (another optimum has the lower objective beyond this value)" if end == JUMP else ""
             return Side(BOUNDED, value, value, f"{name} is {limit_phrase} {value:.5g} ({percent}){jump_note}.")
         if end == BOUND:
-            flat_note = "" if max_rise >= _FLAT * top else ", and the profile is flat on this side"
+            flat_note = "" if max_rise >= _FLAT_RISE_FRACTION * top else ", and the profile is flat on this side"
             sentence = f"{name}: no value {reach_phrase} the bound {value:.5g} is excluded by the data{flat_note}."
             return Side(AT_BOUND, value, value, sentence)
-        if end in (FAR, ZERO) and max_rise < _FLAT * top:
+        if end in (FAR, ZERO) and max_rise < _FLAT_RISE_FRACTION * top:
             sentence = f"{name} is unbounded {side}: the profile is flat to {value:.3g}, where the computation stopped."
             return Side(FLAT, infinity, value, sentence)
         if end in (FAR, ZERO):
@@ -284,7 +284,7 @@ class Other:
 
 @public("castfit")
 @dataclass(frozen=True, eq=False, repr=False)
-class Profiles(SavedResult, Tabled, Mapping[str, Profile]):
+class Profiles(SavedResult, TabularReport, Mapping[str, Profile]):
     """Profiles of several quantities: a mapping from name to `Profile`.
 
     Attributes
@@ -359,7 +359,7 @@ class Profiles(SavedResult, Tabled, Mapping[str, Profile]):
 
     levels = renamed_attribute("levels", "confidence_levels")
 
-    @renamed(level="confidence_level")
+    @accept_old_names(level="confidence_level")
     def limits(self, confidence_level: float | None = None) -> dict[str, tuple[float, float]]:
         """Return the confidence interval of each quantity, by default at the highest level that was asked for."""
         return {name: profile.limits(confidence_level) for name, profile in self.profiles.items()}
@@ -404,11 +404,11 @@ class Profiles(SavedResult, Tabled, Mapping[str, Profile]):
             content |= record
         if not {"profiles", "best", "end"} <= content.keys():
             return None
-        profiles = [rebuilt(Profile, entry) for entry in content["profiles"]]
-        end = rebuilt_fields(cls, {name: value for name, value in content["end"].items() if name not in _APART})
-        return cls(profiles={p.name: p for p in profiles}, best=rebuilt(Result, content["best"]), header=header, **end)
+        profiles = [rebuild_value(Profile, entry) for entry in content["profiles"]]
+        end = rebuild_fields(cls, {name: value for name, value in content["end"].items() if name not in _APART})
+        return cls(profiles={p.name: p for p in profiles}, best=rebuild_value(Result, content["best"]), header=header, **end)
 
-    def _sheet(self, level: float | None = None) -> Sheet:
+    def _sheet(self, level: float | None = None) -> TextTable:
         rows: list[tuple[str, ...]] = []
         percent = ""
         for profile in self.profiles.values():
@@ -419,9 +419,9 @@ class Profiles(SavedResult, Tabled, Mapping[str, Profile]):
             lower, upper = profile.sides(key)
             rows.append((profile.name, f"{profile.estimate:.5g}", _interval(low, high), _interval(*linear),
                          _verdict(lower), _verdict(upper)))  # fmt: skip
-        return Sheet(("", ">estimate", f"{percent} by profile", "linear", "below", "above"), tuple(rows))
+        return TextTable(("", ">estimate", f"{percent} by profile", "linear", "below", "above"), tuple(rows))
 
-    @renamed(level="confidence_level")
+    @accept_old_names(level="confidence_level")
     def summary(self, confidence_level: float | None = None) -> str:
         """Return the text that `print` shows."""
         table = [*self._sheet(confidence_level).lines, ""] if self.profiles else []
@@ -451,7 +451,7 @@ class Profiles(SavedResult, Tabled, Mapping[str, Profile]):
         return f"Profiles({len(self)} quantities: {bounded} with two finite limits; {self.message})"
 
     @property
-    def parts(self) -> tuple[Sheet | str, ...]:
+    def parts(self) -> tuple[TextTable | str, ...]:
         """The table, and the sentences below it."""
         return *([self._sheet()] if self.profiles else []), *self._remarks()
 

@@ -24,13 +24,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from castfit._support.arrays import Array
-from castfit._support.sparse_rows import below, sparse_rows
+from castfit._support.sparse_rows import stack_rows, sparse_rows
 from castfit.problem.parameter_map import MappedExpressions
-from castfit.solve.staged import Evaluation, Failure, Layout, Linearization, StagedProblem, locked
+from castfit.solve.staged import Evaluation, Failure, Layout, Linearization, StagedProblem, read_only_copy
 
 E = TypeVar("E", bound=Evaluation)
 
-_STIFF = 1e3  # of the row that holds an expression, relative to the expression's own curvature
+_CONSTRAINT_ROW_WEIGHT = 1e3  # of the row that holds an expression, relative to the expression's own curvature
 
 
 class Dressed(StagedProblem):
@@ -44,7 +44,7 @@ class Dressed(StagedProblem):
         self.layout, self.signal, self.least_sigma = inner.layout, inner.signal, inner.least_sigma
         self.lower, self.upper, self.scale, self.start = inner.lower, inner.upper, inner.scale, inner.start
         self.least_squares, self.forgiving = inner.least_squares, inner.forgiving
-        self.integrated, self.jitter, self.eliminated = inner.integrated, inner.jitter, inner.eliminated
+        self.integrated, self.integration_rtol, self.eliminated = inner.integrated, inner.integration_rtol, inner.eliminated
 
     def evaluate(self, v: Array) -> Evaluation:
         """Return the values of all functions at v."""
@@ -79,15 +79,15 @@ class Dressed(StagedProblem):
         return other
 
 
-def bare(staged: StagedProblem) -> StagedProblem:
+def undecorated(staged: StagedProblem) -> StagedProblem:
     """Return the innermost staged problem, without wrappers."""
-    return bare(staged.inner) if isinstance(staged, Dressed) else staged
+    return undecorated(staged.inner) if isinstance(staged, Dressed) else staged
 
 
-def started(staged: StagedProblem, v: Array) -> StagedProblem:
+def with_start(staged: StagedProblem, v: Array) -> StagedProblem:
     """Return a staged problem with another start (n_v,)."""
     other = copy(staged)
-    other.start = locked(v)
+    other.start = read_only_copy(v)
     return other
 
 
@@ -240,7 +240,7 @@ class RowTarget(Target):
 
     def stiffened(self, curvature: float) -> Target:
         """Return the target with a row of a thousand times the profile's own steepness."""
-        return replace(self, weight=_STIFF * max(np.sqrt(max(curvature, 0.0)), 1.0 / self.scale))
+        return replace(self, weight=_CONSTRAINT_ROW_WEIGHT * max(np.sqrt(max(curvature, 0.0)), 1.0 / self.scale))
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,7 +275,7 @@ class ExpressionTarget(RowTarget):
         return replace(
             evaluation,
             prior=np.append(evaluation.prior, self.weight * (g - c)),
-            prior_jacobian=below(
+            prior_jacobian=stack_rows(
                 [sparse_rows(evaluation.prior_jacobian), sparse_rows(self.weight * np.atleast_2d(slope))], slope.size
             ),
             prior_curved=None if evaluation.prior_curved is None else np.append(evaluation.prior_curved, True),

@@ -12,30 +12,30 @@ import numpy as np
 
 from castfit._support.arrays import Array
 from castfit._support.status import Status
-from castfit._support.time_limit import Stopped, watched
-from castfit.drive.run.jobs import task, thaw
-from castfit.drive.uncertainty.profile.branches import Followed, Goal, Spot
-from castfit.drive.uncertainty.profile.continuation import follow
-from castfit.drive.uncertainty.profile.corrector import Tracer, misfit
-from castfit.drive.uncertainty.profile.predictions import OfPrediction, PredictedOutput, augmented, unheld
-from castfit.drive.uncertainty.profile.targets import Target, bare
-from castfit.fit.attempt import has_states, started_from, with_states
-from castfit.fit.fit import nodes_of, refitted_by
+from castfit._support.time_limit import StopRequested, with_deadline
+from castfit.drive.run.jobs import task, unpickle_job
+from castfit.drive.uncertainty.profile.branches import ContinuationResult, ContinuationLimits, ProfilePoint
+from castfit.drive.uncertainty.profile.continuation import follow_branches
+from castfit.drive.uncertainty.profile.corrector import CorrectorContext, misfit
+from castfit.drive.uncertainty.profile.predictions import OfPrediction, PredictedOutput, augment_problem, release_predictions
+from castfit.drive.uncertainty.profile.targets import Target, undecorated
+from castfit.fit.attempt import has_states, with_start_trajectory, with_state_start
+from castfit.fit.fit import result_nodes, refit_method_options
 from castfit.fit.methods import Solver, Transcription, mismatches, parts_from
-from castfit.problem.compiled_problem import Posed
+from castfit.problem.compiled_problem import CompiledProblem
 from castfit.result.result import Result
-from castfit.simulate.simulate import Nodes
+from castfit.simulate.simulate import TrajectoryNodes
 from castfit.solve.gauss_newton import GaussNewton
-from castfit.solve.solution import Control
+from castfit.solve.solution import SolveControl
 from castfit.solve.staged import StagedProblem
 from castfit.transcribe.collocation import Collocation
 from castfit.transcribe.single_shooting import SingleShooting
 
 _ROUNDS = 8  # of refinement
 _ITERATIONS = 40  # from the solution back to it
-_STIFFENED = 4  # rounds in which the row that holds an expression finds its weight
+_WEIGHT_ROUNDS = 4  # rounds in which the row that holds an expression finds its weight
 _ALONG = 1e-6  # tolerance of elements, if none is given
-_PROBE = 1e-3  # of a target's scale: the step by which derivatives at the best fit are found
+_DERIVATIVE_STEP_FRACTION = 1e-3  # of a target's scale: the step by which derivatives at the best fit are found
 
 
 @dataclass(eq=False)
@@ -48,32 +48,32 @@ class ProfileSetting:
     asked : predictions for which the problem has rows
     """
 
-    posed: Posed
+    posed: CompiledProblem
     transcription: Transcription
     solver: Solver
     theta: Array
-    nodes: Sequence[Nodes]
+    nodes: Sequence[TrajectoryNodes]
     explicit: bool = False
     asked: tuple[PredictedOutput, ...] = ()
-    _prepared: tuple[Tracer, Array] | Status | None = field(default=None, repr=False)
+    _prepared: tuple[CorrectorContext, Array] | Status | None = field(default=None, repr=False)
 
     @classmethod
     def at(
-        cls, best: Result, compiled_problem: Posed, transcription: Transcription, solver: Solver, targets: Sequence[Target]
+        cls, best: Result, compiled_problem: CompiledProblem, transcription: Transcription, solver: Solver, targets: Sequence[Target]
     ) -> ProfileSetting:
         """Begin at a fit, with its whole trajectory and what it was told of its sigmas."""
         predicted_outputs = tuple(t.asked for t in targets if isinstance(t, OfPrediction) and t.asked is not None)
         explicit = bool(predicted_outputs) or any(t.needs_explicit for t in targets)
-        compiled_problem = as_fitted(compiled_problem, best)
-        nodes = nodes_of(compiled_problem, best)
-        augmented_problem = augmented(compiled_problem, predicted_outputs) if predicted_outputs else compiled_problem
+        compiled_problem = with_fitted_sigmas(compiled_problem, best)
+        nodes = result_nodes(compiled_problem, best)
+        augmented_problem = augment_problem(compiled_problem, predicted_outputs) if predicted_outputs else compiled_problem
         return cls(augmented_problem, transcription, solver, best.theta, nodes, explicit, predicted_outputs)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what each process builds for itself."""
         return {**self.__dict__, "_prepared": None}
 
-    def _at_solution(self) -> tuple[Tracer, Array] | Status:
+    def _at_solution(self) -> tuple[CorrectorContext, Array] | Status:
         """Return the path follower and v (n_v,) of the best fit; a status if there is no solution.
 
         Raises Stopped if the time is over or Ctrl-C was pressed.
@@ -81,33 +81,33 @@ class ProfileSetting:
         if self._prepared is None:
             self._prepared = self._solved()
             if isinstance(self._prepared, Status) and has_states(self.transcription):
-                # Where states are variables of their own the valley may be too narrow to go along (see `Tracer`).
+                # Where states are variables of their own the valley may be too narrow to go along (see `CorrectorContext`).
                 self.transcription = SingleShooting(self.transcription.integrator)
                 self._prepared = self._solved()
         return self._prepared
 
-    def _solved(self) -> tuple[Tracer, Array] | Status:
+    def _solved(self) -> tuple[CorrectorContext, Array] | Status:
         transcription = self.transcription
         if self.nodes and has_states(transcription):
-            transcription = started_from(self.posed, transcription, self.theta, [_thinned(nodes, transcription) for nodes in self.nodes])
+            transcription = with_start_trajectory(self.posed, transcription, self.theta, [_thinned(nodes, transcription) for nodes in self.nodes])
         staged = self.wrapped(transcription.transcribe(self.posed, self.theta))
         solver = self.solver
         if isinstance(solver, GaussNewton):
             solver = replace(solver, max_iter=min(solver.max_iter, _ITERATIONS))
         for _ in range(_ROUNDS):
-            solution = solver.solve(staged, Control(), warm=True)
+            solution = solver.solve(staged, SolveControl(), warm=True)
             if solution.status in (Status.INTERRUPTED, Status.MAX_TIME):
-                raise Stopped(solution.status)
+                raise StopRequested(solution.status)
             if not solution.status.success:
                 return solution.status
-            finer = transcription.refine(self.posed, bare(staged), solution.v)
+            finer = transcription.refine(self.posed, undecorated(staged), solution.v)
             if finer is None:
                 linearization = staged.linearize(solution.v)
                 if not linearization.ok:
                     return Status.EVALUATION_FAILED
-                error = misfit(self.posed, bare(staged), linearization.v, transcription)
+                error = misfit(self.posed, undecorated(staged), linearization.v, transcription)
                 parts = self.posed, self.transcription, self.solver
-                return Tracer(*parts, staged, linearization.cost, error, self.wrapped), linearization.v
+                return CorrectorContext(*parts, staged, linearization.cost, error, self.wrapped), linearization.v
             staged = self.wrapped(finer)
         return Status.INACCURATE
 
@@ -116,19 +116,19 @@ class ProfileSetting:
         removed.
         """
         staged = staged.explicit() if self.explicit else staged
-        return unheld(staged, self.asked) if self.asked else staged
+        return release_predictions(staged, self.asked) if self.asked else staged
 
-    def begun(self, target: Target, deadline: float = np.inf) -> tuple[Tracer, Target, Spot] | Status:
+    def begun(self, target: Target, deadline: float = np.inf) -> tuple[CorrectorContext, Target, ProfilePoint] | Status:
         """Return the path follower, the target with its final weight, and the best fit as first point; or a status."""
         solution = self._at_solution()
         if isinstance(solution, Status):
             return solution
         tracer = replace(solution[0], deadline=deadline, evaluations=Counter())
-        anchor = anchored(tracer, target, solution[1])
+        anchor = make_anchor(tracer, target, solution[1])
         return anchor if isinstance(anchor, Status) else (tracer, *anchor)
 
 
-def as_fitted(compiled_problem: Posed, best: Result) -> Posed:
+def with_fitted_sigmas(compiled_problem: CompiledProblem, best: Result) -> CompiledProblem:
     """Return a problem with what the fit was told of its sigmas."""
     return compiled_problem if compiled_problem.noise_parameters else compiled_problem.assuming(absolute_sigma=best.absolute_sigma)
 
@@ -139,7 +139,7 @@ def parts_along(transcription: Any, solver: Any, result: Any, mistakes: list[str
     Elements there need not be as accurate as those of a fit: what counts are differences of the objective, all by the
     same elements, and limits are verified.  At 1e-6 instead of 1e-8 there are half as many.
     """
-    default_transcription = refitted_by(result)[0] if isinstance(result, Result) else Collocation()
+    default_transcription = refit_method_options(result)[0] if isinstance(result, Result) else Collocation()
     if mismatches(default_transcription, GaussNewton()):
         default_transcription = SingleShooting(default_transcription.integrator)
     if isinstance(default_transcription, Collocation) and default_transcription.adapts:
@@ -147,21 +147,21 @@ def parts_along(transcription: Any, solver: Any, result: Any, mistakes: list[str
     return parts_from(transcription, solver, mistakes, default=(default_transcription, GaussNewton()))
 
 
-def _thinned(nodes: Nodes, transcription: Transcription) -> Nodes:
+def _thinned(nodes: TrajectoryNodes, transcription: Transcription) -> TrajectoryNodes:
     """Thin the nodes of a fit to the number that the elements of a transcription may need."""
     if not isinstance(transcription, Collocation) or not transcription.adapts:
         return nodes
     # Errors of Radau elements go with the power 2 degree of their length.
     stride = int((transcription.tolerance / Collocation().tolerance) ** (0.5 / transcription.degree))
-    return Nodes(nodes.times[::stride], nodes.states[::stride]) if stride > 1 else nodes
+    return TrajectoryNodes(nodes.times[::stride], nodes.states[::stride]) if stride > 1 else nodes
 
 
-def anchored(tracer: Tracer, target: Target, v: Array) -> tuple[Target, Spot] | Status:
+def make_anchor(tracer: CorrectorContext, target: Target, v: Array) -> tuple[Target, ProfilePoint] | Status:
     """Return a solution as a spot of a target that is free there, and the target held as steeply as that asks."""
-    c, h = target.coordinate(tracer.staged.linearize(v), tracer.staged), _PROBE * target.scale
+    c, h = target.coordinate(tracer.staged.linearize(v), tracer.staged), _DERIVATIVE_STEP_FRACTION * target.scale
     h = -h if c + h > target.upper else h
-    spot: Spot | Status = Status.EVALUATION_FAILED
-    for _ in range(_STIFFENED):
+    spot: ProfilePoint | Status = Status.EVALUATION_FAILED
+    for _ in range(_WEIGHT_ROUNDS):
         spot = tracer.measured(target, target.held(tracer.staged, c), v, c, h)
         if isinstance(spot, Status):
             return spot
@@ -169,35 +169,35 @@ def anchored(tracer: Tracer, target: Target, v: Array) -> tuple[Target, Spot] | 
         if stiffer is target:
             break
         target = stiffer
-    assert isinstance(spot, Spot)
+    assert isinstance(spot, ProfilePoint)
     return target, spot
 
 
 @task
 def follow_target(
-    job: bytes | tuple[ProfileSetting, tuple[Target, ...], Goal], k: int, origin: int | Array, deadline: float
-) -> Followed | None:
+    job: bytes | tuple[ProfileSetting, tuple[Target, ...], ContinuationLimits], k: int, origin: int | Array, deadline: float
+) -> ContinuationResult | None:
     """Follow target k; None if there is no time.
 
     The origin is a side of the best fit, -1 or 1; or theta (n_theta,), from where it is followed both ways, as the
     objective is lower there than on the branches known.
     """
-    setting, targets, goal = thaw(job)
+    setting, targets, goal = unpickle_job(job)
     left = deadline - time.time()
     if left <= 0.0:
         return None
     try:
-        with watched(left):
+        with with_deadline(left):
             start = setting.begun(targets[k], deadline)
             if isinstance(start, Status):
-                return Followed(status=start.value if isinstance(origin, int) else "")
+                return ContinuationResult(status=start.value if isinstance(origin, int) else "")
             tracer, target, best = start
             if isinstance(origin, int):
-                continuation = follow(tracer, target, best, origin, goal)
+                continuation = follow_branches(tracer, target, best, origin, goal)
             else:
-                continuation = _from_there(setting, tracer, target, origin, goal)
-    except Stopped as stop:
-        return Followed(status=stop.status.value)
+                continuation = _follow_from(setting, tracer, target, origin, goal)
+    except StopRequested as stop:
+        return ContinuationResult(status=stop.status.value)
     if not continuation.branches:
         return continuation
     return replace(
@@ -206,16 +206,16 @@ def follow_target(
     )  # fmt: skip
 
 
-def _from_there(setting: ProfileSetting, tracer: Tracer, target: Target, theta: Array, goal: Goal) -> Followed:
+def _follow_from(setting: ProfileSetting, tracer: CorrectorContext, target: Target, theta: Array, goal: ContinuationLimits) -> ContinuationResult:
     """Follow both ways from theta, with a staged problem that is made there."""
     transcription = setting.transcription
-    transcription = with_states(transcription, "simulation") if has_states(transcription) else transcription
+    transcription = with_state_start(transcription, "simulation") if has_states(transcription) else transcription
     tracer.staged = setting.wrapped(transcription.transcribe(setting.posed, theta))
     c = target.coordinate_of(theta)
     spot = tracer.spot(target, c, tracer.staged.start, 1e-3 * target.scale, check=True)
     if isinstance(spot, Status):
-        return Followed()
-    below, above = (follow(tracer, target, spot, side, goal) for side in (-1, 1))
+        return ContinuationResult()
+    below, above = (follow_branches(tracer, target, spot, side, goal) for side in (-1, 1))
     better = above.better if below.better is None else below.better
     valleys = () if spot.delta > goal.top else below.valleys + above.valleys
-    return Followed(below.branches + above.branches, better=better, valleys=valleys)
+    return ContinuationResult(below.branches + above.branches, better=better, valleys=valleys)

@@ -22,22 +22,22 @@ from castfit._support.arguments import (
     level_rule,
     option_mistakes,
     rng_mistakes,
-    text,
+    shorten_repr,
     within_reason,
 )
 from castfit._support.arrays import Array
-from castfit._support.json_codec import rebuilt
+from castfit._support.json_codec import rebuild_value
 from castfit._support.public_names import public
-from castfit._support.renamed import renamed
-from castfit._support.reprs import listed
-from castfit._support.status import InputError, check
-from castfit._support.text_tables import Sheet, Tabled, rounded
+from castfit._support.renamed import accept_old_names
+from castfit._support.reprs import join_limited
+from castfit._support.status import InputError, raise_if_mistakes
+from castfit._support.text_tables import TextTable, TabularReport, format_to_error
 from castfit.drive.run.run_result import SavedResult, columns
 from castfit.drive.search.multistart.sampling import draw
 from castfit.drive.uncertainty.draws import DrawsResult
-from castfit.drive.uncertainty.inputs import seed_from, solved_problem
-from castfit.drive.uncertainty.refits.bootstrap_intervals import acceleration, bca, percentile, worst
-from castfit.drive.uncertainty.refits.descent import WarmDescent
+from castfit.drive.uncertainty.inputs import as_seed, solved_problem
+from castfit.drive.uncertainty.refits.bootstrap_intervals import acceleration, bca, percentile, worst_case_limits
+from castfit.drive.uncertainty.refits.descent import WarmStartedRefits
 from castfit.drive.uncertainty.refits.leave_out import LeaveOutResult
 from castfit.drive.uncertainty.refits.resampling import KINDS, case_deletion, kind_mistakes, resampling
 from castfit.drive.uncertainty.refits.run import (
@@ -52,15 +52,15 @@ from castfit.drive.uncertainty.refits.run import (
 from castfit.fit.methods import Solver, Transcription
 from castfit.problem.fingerprint import digest
 from castfit.problem.parameter_map import natural_value
-from castfit.result.result import Result, told
+from castfit.result.result import Result, select_table_names
 
 METHODS = ("percentile", "bca")
-_FEW = 2  # draws that have a scatter
+_MIN_DRAWS_FOR_SPREAD = 2  # draws that have a scatter
 
 
 @public("castfit")
 @dataclass(frozen=True, eq=False, repr=False)
-class BootstrapResult(DrawsResult, RefitsResult, SavedResult, Tabled):
+class BootstrapResult(DrawsResult, RefitsResult, SavedResult, TabularReport):
     """Estimates from data sets that were drawn about a fit.
 
     Attributes
@@ -131,7 +131,7 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, Tabled):
     @property
     def covariance(self) -> Array:
         """Covariance of the draws, natural scale, (n_theta, n_theta)."""
-        if len(self.solved) < _FEW:
+        if len(self.solved) < _MIN_DRAWS_FOR_SPREAD:
             return np.full((len(self.names), len(self.names)), np.nan)
         return np.atleast_2d(np.cov(self.natural, rowvar=False))
 
@@ -154,7 +154,7 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, Tabled):
         mean = self.natural.mean(axis=0) if len(self.solved) else np.full(len(self.names), np.nan)
         return {n: float(m) - self.result.values[n] for n, m in zip(self.names, mean, strict=True)}
 
-    @renamed(level="confidence_level")
+    @accept_old_names(level="confidence_level")
     def confidence_intervals(
         self, confidence_level: float | None = None, method: str = "bca", *, jackknife: LeaveOutResult | None = None
     ) -> dict[str, tuple[float, float]]:
@@ -188,7 +188,7 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, Tabled):
             mistakes.append("jackknife has an effect only with method='bca'; remove it")
         if isinstance(jackknife_result, LeaveOutResult) and jackknife_result.names != self.names:
             mistakes.append("jackknife belongs to another fit; pass castfit.leave_out of the same result")
-        check("confidence_intervals", mistakes)
+        raise_if_mistakes("confidence_intervals", mistakes)
         level = float(level)
         if method == "percentile":
             pairs = [percentile(column, level) for column in self.thetas.T]
@@ -226,7 +226,7 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, Tabled):
         rows_by_index = read_rows(records)
         rows = tuple(rows_by_index.get(i, Refit(index=i)) for i in range(max(int(first_record["samples"]), *(i + 1 for i in rows_by_index), 0)))
         message = f"Loaded from a file: {len(rows_by_index)} of {len(rows)} data sets were fitted."
-        return cls(rebuilt(Result, first_record["result"]), first_record["kind"], rows, message, np.nan, header)
+        return cls(rebuild_value(Result, first_record["result"]), first_record["kind"], rows, message, np.nan, header)
 
     def summary(self) -> str:
         """Return the text that `print` shows."""
@@ -234,7 +234,7 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, Tabled):
         return "\n".join([*self._head(), "", *self._sheet().lines, *self._told[1], "", *failure_lines, *self._remarks()])
 
     @property
-    def parts(self) -> tuple[Sheet | str, ...]:
+    def parts(self) -> tuple[TextTable | str, ...]:
         """Parts of the summary: the method, the table, failed fits, and remarks about the intervals."""
         failure_parts = (self._failure_sheet(), *self._without()) if self._failed else ()
         return *self._head(), self._sheet(), *self._told[1], *failure_parts, *self._remarks()
@@ -245,9 +245,9 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, Tabled):
 
     @property
     def _told(self) -> tuple[tuple[str, ...], list[str]]:
-        return told(self.names, "confidence_intervals()")
+        return select_table_names(self.names, "confidence_intervals()")
 
-    def _sheet(self) -> Sheet:
+    def _sheet(self) -> TextTable:
         level = f"{100 * self.result.confidence_level:g} %"
         methods = [m for m in METHODS if m == "percentile" or self.result.problem is not None]
         intervals = [self.confidence_intervals(method=m) for m in methods] + [self.result.confidence_intervals()]
@@ -257,8 +257,8 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, Tabled):
             value = self.result.values[name]
             error, linear = self.standard_errors[name], self.result.standard_errors[name]
             cells = [_interval(pairs[name], error) for pairs in intervals]
-            rows.append((name, rounded(value, error), f"{self.bias[name]:.2g}", _error(error), _error(linear), *cells))
-        return Sheet(("", ">value", ">bias", ">std. error", ">linear", *headers), tuple(rows))
+            rows.append((name, format_to_error(value, error), f"{self.bias[name]:.2g}", _error(error), _error(linear), *cells))
+        return TextTable(("", ">value", ">bias", ">std. error", ">linear", *headers), tuple(rows))
 
     def _without(self) -> list[str]:
         """Describe how much the failed fits could widen the intervals."""
@@ -267,7 +267,7 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, Tabled):
         growth_texts: list[str] = []
         for name, column in zip(self.names, self.thetas.T, strict=True):
             low, high = percentile(column, level)
-            lower_limit, upper_limit = worst(column, failed, level)
+            lower_limit, upper_limit = worst_case_limits(column, failed, level)
             growth_texts.append(f"{name} {_growth(high - low, upper_limit - lower_limit)}")
         growth_text = ", ".join(growth_texts[:6]) + (", ..." if len(growth_texts) > 6 else "")
         return [
@@ -290,7 +290,7 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, Tabled):
             )
         names_at_bound = [n for n in self.names if n in self.result.active]
         if names_at_bound:
-            messages.append(f"{listed(names_at_bound)} is at a bound at the estimate, and its samples accumulate there.")
+            messages.append(f"{join_limited(names_at_bound)} is at a bound at the estimate, and its samples accumulate there.")
         compiled_problem = None if self.result.problem is None else self.result.problem.posed
         if compiled_problem is not None and compiled_problem.every_prior:
             messages.append(
@@ -301,7 +301,7 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, Tabled):
             undetermined_names = [n for n in self.names if np.isnan(interval_pair[0][n]).any() and np.isfinite(interval_pair[1][n]).all()]
             if undetermined_names:
                 messages.append(
-                    f"BCa limits of {listed(undetermined_names)} need extreme quantiles that {len(self.solved)} samples do not "
+                    f"BCa limits of {join_limited(undetermined_names)} need extreme quantiles that {len(self.solved)} samples do not "
                     "determine; increase samples."
                 )
         if compiled_problem is not None:
@@ -310,7 +310,7 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, Tabled):
 
     def __repr__(self) -> str:
         failed = len(self._failed)
-        return f"BootstrapResult({self.kind}: {len(self.solved)} samples of {text(list(self.names))}, {failed} failed)"
+        return f"BootstrapResult({self.kind}: {len(self.solved)} samples of {shorten_repr(list(self.names))}, {failed} failed)"
 
 
 def _error(value: float) -> str:
@@ -320,7 +320,7 @@ def _error(value: float) -> str:
 def _interval(pair: tuple[float, float], error: float) -> str:
     if not np.isfinite(pair).all():
         return "-"
-    low, high = (rounded(end, error) for end in pair)
+    low, high = (format_to_error(end, error) for end in pair)
     return f"[{low}, {high}]"
 
 
@@ -419,20 +419,20 @@ def bootstrap(
         callback=callback, verbose=verbose, checkpoint=checkpoint, resume=resume,
     )  # fmt: skip
     compiled_problem = solved_problem("bootstrap", result, mistakes)
-    seed = 0 if seed_mistakes else seed_from(rng)
+    seed = 0 if seed_mistakes else as_seed(rng)
     mistakes += kind_mistakes(kind, compiled_problem, result) if is_known_kind else []
     has_no_starts = is_count(starts, 0, 0)
     if isinstance(starts, bool) or (isinstance(starts, (int, np.integer)) and starts < 0):
-        mistakes.append(f"starts is {text(starts)}; expected the number of additional starting points, 0 for none")
+        mistakes.append(f"starts is {shorten_repr(starts)}; expected the number of additional starting points, 0 for none")
         has_no_starts = True
     other_starts = () if has_no_starts or mistakes else draw(compiled_problem, starts, None, limits, seed, mistakes).first
     if has_no_starts and limits is not None:
         mistakes.append("limits has an effect only with starts > 0; set starts=3, for example, or remove limits")
-    check("bootstrap", mistakes)
+    raise_if_mistakes("bootstrap", mistakes)
     recipe = resampling(kind, compiled_problem, result, seed)
     plan = RefitPlan(compiled_problem, requested_transcription, chosen_solver, recipe.problem, tuple(other_starts)).along(result, is_method_requested=is_method_requested)
     if not is_method_requested:
-        plan = replace(plan, descent=WarmDescent(compiled_problem, result.integrator, result.theta, result.cost))
+        plan = replace(plan, descent=WarmStartedRefits(compiled_problem, result.integrator, result.theta, result.cost))
     estimate = digest(result.theta, recipe.predictions, recipe.spreads, recipe.errors)
     entries = {"kind": kind, "seed": seed, "estimate": estimate, "starts": [dict(start) for start in other_starts]}
     first_record = {"kind": kind, "samples": int(samples), "result": result}

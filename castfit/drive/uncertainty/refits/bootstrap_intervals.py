@@ -21,7 +21,7 @@ import scipy
 
 from castfit._support.arrays import Array
 
-_EQUAL = 1e-9  # of their scatter: draws that are the estimate itself, as at a bound
+_EQUAL_DRAW_RTOL = 1e-9  # of their scatter: draws that are the estimate itself, as at a bound
 
 
 def quantiles(draws: Array, p: Array) -> Array:
@@ -55,7 +55,7 @@ def bias_correction(draws: Array, estimate: float) -> float:
     """Return z0; infinite where all draws lie on one side of the estimate, NaN without any."""
     if not draws.size:
         return np.nan
-    is_equal = np.abs(draws - estimate) <= _EQUAL * float(np.std(draws))
+    is_equal = np.abs(draws - estimate) <= _EQUAL_DRAW_RTOL * float(np.std(draws))
     share = float(np.mean(np.where(is_equal, 0.5, draws < estimate)))
     return float(scipy.special.ndtri(share))
 
@@ -68,7 +68,7 @@ def acceleration(moves: Array) -> Array:
     return np.where(squares > 0.0, cubes / (6.0 * np.where(squares > 0.0, squares, 1.0) ** 1.5), 0.0)
 
 
-def worst(draws: Array, failed: int, level: float) -> tuple[float, float]:
+def worst_case_limits(draws: Array, failed: int, level: float) -> tuple[float, float]:
     """Return the percentile limits if all draws that failed had ended below the lower or above the upper one."""
     n_total = draws.size + failed
     tail = 0.5 - level / 2

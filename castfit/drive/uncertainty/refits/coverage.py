@@ -19,22 +19,22 @@ from numpy.typing import NDArray
 from castfit._support.arguments import (
     is_one_of,
     level_rule,
-    named,
+    read_mapping,
     option_mistakes,
-    real,
+    read_real,
     rng_mistakes,
-    text,
+    shorten_repr,
     within_reason,
 )
 from castfit._support.arrays import Array
 from castfit._support.public_names import public
-from castfit._support.renamed import renamed, renamed_attribute
-from castfit._support.status import check, suggest
-from castfit._support.text_tables import aligned, rounded
-from castfit.drive.run.checkpoint import described
+from castfit._support.renamed import accept_old_names, renamed_attribute
+from castfit._support.status import raise_if_mistakes, suggest
+from castfit._support.text_tables import align_columns, format_to_error
+from castfit.drive.run.checkpoint import describe_method
 from castfit.drive.run.options import require_problem
 from castfit.drive.run.run_result import columns
-from castfit.drive.uncertainty.inputs import seed_from, solved_problem
+from castfit.drive.uncertainty.inputs import as_seed, solved_problem
 from castfit.drive.uncertainty.profile.profile import profile_limits
 from castfit.drive.uncertainty.refits.resampling import Resampling, drawing_mistakes, kind_mistakes, resampling
 from castfit.drive.uncertainty.refits.run import (
@@ -46,7 +46,7 @@ from castfit.drive.uncertainty.refits.run import (
     refit_options,
 )
 from castfit.fit.methods import Solver, Transcription
-from castfit.problem.compiled_problem import Posed
+from castfit.problem.compiled_problem import CompiledProblem
 from castfit.problem.fingerprint import digest
 from castfit.problem.problem import Posable
 from castfit.result.covariance import quantile
@@ -54,7 +54,7 @@ from castfit.result.residuals import groups
 from castfit.result.result import Result
 from castfit.transcribe.single_shooting import SingleShooting
 
-_SURE = 0.99  # probability of the range that a share must leave for a word
+_COVERAGE_TEST_LEVEL = 0.99  # probability of the range that a share must leave for a word
 
 Intervals = Callable[[Result, float], Mapping[str, tuple[float, float]]]
 """Returns the intervals of a result at a level, by name; defined in a module, so that processes can call it."""
@@ -88,7 +88,7 @@ class Covered:
         """Return a phrase that compares the observed coverage with the nominal level."""
         if not self.intervals:
             return "no interval"
-        low, high = wilson(self.share, self.intervals, _SURE)
+        low, high = wilson(self.share, self.intervals, _COVERAGE_TEST_LEVEL)
         if low <= level <= high:
             return "as promised"
         return "too narrow" if self.share < level else "too wide"
@@ -133,7 +133,7 @@ class CoverageResult(RefitsResult):
     True
     """
 
-    posed: Posed
+    posed: CompiledProblem
     truth: Mapping[str, float]
     confidence_level: float
     intervals: str
@@ -180,12 +180,12 @@ class CoverageResult(RefitsResult):
             bias = f"{c.bias:.2g} ± {c.bias_error:.1g}"
             figures = (f"{c.scatter:.3g}", f"{c.standard_error:.3g}", f"{c.width:.3g}")
             rows.append(
-                (name, rounded(c.truth, c.scatter), coverage_text, *sides, bias, *figures, c.verdict(self.confidence_level))
+                (name, format_to_error(c.truth, c.scatter), coverage_text, *sides, bias, *figures, c.verdict(self.confidence_level))
             )
         count = f"{self.fitted} data sets"
         level = f"{100 * self.confidence_level:g} %"
         lines = [f"coverage of {self.intervals} intervals, nominal {level}, {count}: {self.time:.1f} s"]
-        lines += [self.message, "", *aligned(rows, "<" + ">" * 8 + "<")]
+        lines += [self.message, "", *align_columns(rows, "<" + ">" * 8 + "<")]
         failed = len(self._failed)
         if failed:
             min_share = self.share * self.fitted / (self.fitted + failed) if self.fitted else 0.0
@@ -206,7 +206,7 @@ class CoverageResult(RefitsResult):
         return f"CoverageResult({self.intervals}, nominal {level}: {share} of {self.fitted} data sets)"
 
 
-@renamed(level="confidence_level")
+@accept_old_names(level="confidence_level")
 def coverage(
     problem: Posable | Result,
     truth: Mapping[str, float] | None = None,
@@ -272,7 +272,7 @@ def coverage(
     (8, ['k1', 'k2'])
     """
     seed_mistakes = rng_mistakes(rng)
-    number = real(confidence_level)
+    number = read_real(confidence_level)
     mistakes = option_mistakes(
         within_reason("samples", samples, 10**5),
         level_rule(confidence_level, confidence_level),
@@ -286,20 +286,20 @@ def coverage(
         transcription, solver, mistakes, result=problem, workers=workers, max_time=max_time, fit_max_time=fit_max_time,
         callback=callback, verbose=verbose, checkpoint=checkpoint, resume=resume,
     )  # fmt: skip
-    seed = 0 if seed_mistakes else seed_from(rng)
+    seed = 0 if seed_mistakes else as_seed(rng)
     if isinstance(problem, Result):
         compiled_problem = solved_problem("coverage", problem, mistakes)
         if truth is not None or sigma is not None:
             mistakes.append("truth and sigma are part of the result; to use other values pass its problem")
         mistakes += kind_mistakes("parametric", compiled_problem, problem)
-        check("coverage", mistakes)
+        raise_if_mistakes("coverage", mistakes)
         theta, recipe = problem.theta, resampling("parametric", compiled_problem, problem, seed)
     else:
         require_problem("coverage", problem, mistakes)
         compiled_problem = problem.posed
         theta, sigmas = _theta(compiled_problem, truth, mistakes), _sigmas(compiled_problem, sigma, mistakes)
         mistakes += drawing_mistakes(compiled_problem)
-        check("coverage", mistakes)
+        raise_if_mistakes("coverage", mistakes)
         recipe = _at_truth(compiled_problem, theta, sigmas, seed)
     assert number is not None
     values = dict(zip(compiled_problem.names, compiled_problem.to_natural(theta).tolist(), strict=True))
@@ -309,7 +309,7 @@ def coverage(
         plan = plan.along(problem, is_method_requested=is_method_requested)
     else:
         plan = replace(plan, starts=({} if start == "guess" else values,))
-    label = intervals if isinstance(intervals, str) else described(intervals)
+    label = intervals if isinstance(intervals, str) else describe_method(intervals)
     data_digest = digest(theta, recipe.predictions, recipe.spreads)
     entries = {"seed": seed, "confidence_level": number, "intervals": label, "start": start, "truth": data_digest}
     blank = [Refit(index=i) for i in range(int(samples))]
@@ -332,16 +332,16 @@ def _ends(intervals: Intervals, level: float, result: Result) -> dict[str, tuple
     return {name: (float(low), float(high)) for name, (low, high) in intervals_by_name.items()} | errors
 
 
-def _theta(compiled_problem: Posed, truth: Any, mistakes: list[str]) -> Array:
+def _theta(compiled_problem: CompiledProblem, truth: Any, mistakes: list[str]) -> Array:
     theta = compiled_problem.to_natural(compiled_problem.guess)
-    for name, value in named("truth", truth, mistakes).items():
-        number = real(value)
+    for name, value in read_mapping("truth", truth, mistakes).items():
+        number = read_real(value)
         if name not in compiled_problem.names:
             mistakes.append(f"truth: '{name}' is not estimated: {suggest(name, compiled_problem.names)}")
             continue
         q = compiled_problem.quantities[compiled_problem.names.index(name)]
         if number is None or not np.isfinite(number) or not q.lower <= number <= q.upper:
-            mistakes.append(f"truth: '{name}' is {text(value)}; give a number between its bounds")
+            mistakes.append(f"truth: '{name}' is {shorten_repr(value)}; give a number between its bounds")
         elif q.scale == "log" and number <= 0.0:
             mistakes.append(f"truth: '{name}' is {number:g}, but its scale is 'log'; give a positive number")
         else:
@@ -349,7 +349,7 @@ def _theta(compiled_problem: Posed, truth: Any, mistakes: list[str]) -> Array:
     return compiled_problem.to_search(theta)
 
 
-def _sigmas(compiled_problem: Posed, sigma: Any, mistakes: list[str]) -> list[float]:
+def _sigmas(compiled_problem: CompiledProblem, sigma: Any, mistakes: list[str]) -> list[float]:
     """Return the true value of each sigma that is eliminated."""
     labels = [name or "sigma" for name in compiled_problem.groups]
     if not labels:
@@ -357,26 +357,26 @@ def _sigmas(compiled_problem: Posed, sigma: Any, mistakes: list[str]) -> list[fl
             mistakes.append("sigma= was passed, but all standard deviations are known; remove it")
         return []
     if isinstance(sigma, Mapping):
-        values = named("sigma", sigma, mistakes)
+        values = read_mapping("sigma", sigma, mistakes)
         mistakes += [f"sigma: '{n}' is not an unknown standard deviation: {suggest(n, labels)}" for n in values if n not in labels]
     else:
         values = {} if sigma is None else dict.fromkeys(labels, sigma)
     sigmas: list[float] = []
     for name in labels:
-        number = real(values.get(name))
+        number = read_real(values.get(name))
         if number is None or not 0.0 < number < np.inf:
-            value_text = "missing" if values.get(name) is None else text(values[name])
+            value_text = "missing" if values.get(name) is None else shorten_repr(values[name])
             mistakes.append(f"the true standard deviation '{name}' is {value_text}; give sigma=, a positive number")
         sigmas.append(number or 1.0)
     return sigmas
 
 
-def _at_truth(compiled_problem: Posed, theta: Array, sigmas: list[float], seed: int) -> Resampling:
+def _at_truth(compiled_problem: CompiledProblem, theta: Array, sigmas: list[float], seed: int) -> Resampling:
     """Make the recipe of data at true values."""
     staged = SingleShooting().transcribe(compiled_problem, theta).explicit()
     evaluation = staged.evaluate(theta)
     if not evaluation.ok:
-        check("coverage", [f"the model cannot be simulated at the true values ({staged.explain(theta)}); pass other values"])
+        raise_if_mistakes("coverage", [f"the model cannot be simulated at the true values ({staged.explain(theta)}); pass other values"])
     predictions, spreads, _ = (np.concatenate(part) for part in zip(*staged.standardised(theta), strict=True))
     spreads = spreads * np.append(sigmas, 1.0)[groups(compiled_problem)]
     return Resampling("parametric", predictions, spreads, np.full(predictions.size, np.nan), seed)

@@ -22,12 +22,12 @@ from functools import cached_property
 import numpy as np
 
 from castfit._support.arrays import Array
-from castfit._support.time_limit import Stopped
-from castfit.fit.laplace_kinks import kinks_of
+from castfit._support.time_limit import StopRequested
+from castfit.fit.laplace_kinks import find_kinks
 from castfit.integrate import IntegratorOptions
-from castfit.problem.compiled_problem import Posed
-from castfit.solve.block_pivoting import lowest_in_box
-from castfit.solve.dense_descent import descends
+from castfit.problem.compiled_problem import CompiledProblem
+from castfit.solve.block_pivoting import minimize_in_box
+from castfit.solve.dense_descent import supports_dense_descent
 from castfit.solve.staged import DenseRows
 from castfit.solve.subproblem import RIDGE, units_of_search
 from castfit.transcribe.dense_single_shooting import DenseResiduals
@@ -35,12 +35,12 @@ from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.single_shooting import SingleShooting
 
 _STEPS = 12
-_PROMISED = 1e-8  # of half the squares and 1: a decrease of the cost that is none
-_PART = 0.1  # of what a quantity is known to, or of a unit of the search: the step of the differences
-_MOST = 10**7  # numbers in B
-_NARROWER = 0.25  # the box after a step that led up, of the step
+_MIN_PREDICTED_DECREASE = 1e-8  # of half the squares and 1: a decrease of the cost that is none
+_DIFFERENCE_STEP_SE = 0.1  # of what a quantity is known to, or of a unit of the search: the step of the differences
+_MAX_CURVATURE_ENTRIES = 10**7  # numbers in B
+_RADIUS_SHRINK_FACTOR = 0.25  # the box after a step that led up, of the step
 _SAME = 1e-3  # of half the squares and 1: costs of a trajectory that can be integrated over the whole
-_SLACK = 1e-9  # of half the squares and 1, by which the cost may rise
+_COST_INCREASE_RTOL = 1e-9  # of half the squares and 1, by which the cost may rise
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class DescentEnd:
 
 
 @dataclass(frozen=True)
-class _Surroundings:
+class _EstimateContext:
     """Local second-order model of the residual rows at the estimate theta (n,).
 
     scale (m,) : what rows were multiplied by;  E (m, n) : their derivatives;  B (m, n, n) : their second ones
@@ -98,25 +98,25 @@ class _Surroundings:
             high = np.minimum((self.upper - current_rows.v) / self.units, width)
             hessian = H + second
             try:
-                s = lowest_in_box(hessian, c, low, high)
+                s = minimize_in_box(hessian, c, low, high)
             except np.linalg.LinAlgError:  # no minimum: that of Gauss and Newton
                 hessian = H
-                s = lowest_in_box(hessian, c, low, high)
+                s = minimize_in_box(hessian, c, low, high)
             predicted_decrease = -float(s @ (c + 0.5 * (hessian @ s)))
             trial_theta = np.clip(current_rows.v + self.units * s, self.lower, self.upper)
-            if predicted_decrease <= _PROMISED * cost_scale:
+            if predicted_decrease <= _MIN_PREDICTED_DECREASE * cost_scale:
                 return DescentEnd(trial_theta, current_rows.v, k)
             trial_rows = rows(trial_theta)
-            if trial_rows is not None and trial_rows.cost <= current_rows.cost + _SLACK * cost_scale:
+            if trial_rows is not None and trial_rows.cost <= current_rows.cost + _COST_INCREASE_RTOL * cost_scale:
                 x, new_jacobian = (trial_rows.v - current_rows.v) / self.units, trial_rows.E * self.units
-                second = _remembered(second, x, new_jacobian.T @ trial_rows.u - E.T @ trial_rows.u, new_jacobian.T @ trial_rows.u - c)
+                second = _update_curvature(second, x, new_jacobian.T @ trial_rows.u - E.T @ trial_rows.u, new_jacobian.T @ trial_rows.u - c)
                 current_rows, width = trial_rows, min(2.0 * width, 1.0)
             else:
-                width = _NARROWER * float(np.abs(s).max())
+                width = _RADIUS_SHRINK_FACTOR * float(np.abs(s).max())
         return None
 
 
-def _remembered(S: Array, x: Array, secant_target: Array, y: Array) -> Array:
+def _update_curvature(S: Array, x: Array, secant_target: Array, y: Array) -> Array:
     """Update the second-order term S of the Hessian by a secant condition with step x: S x = bent.
 
     y is the difference of the gradients (Dennis, Gay and Welsch 1981, equation 4.3).
@@ -130,15 +130,15 @@ def _remembered(S: Array, x: Array, secant_target: Array, y: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class WarmDescent:
+class WarmStartedRefits:
     """Fits to other data of a problem, each started from its estimate theta (n_theta,) with its cost."""
 
-    posed: Posed
+    posed: CompiledProblem
     integrator: IntegratorOptions
     theta: Array
     cost: float
 
-    def reached(self, problem: Posed) -> tuple[DescentEnd, DenseResiduals] | None:
+    def reached(self, problem: CompiledProblem) -> tuple[DescentEnd, DenseResiduals] | None:
         """Return the end of the fit to a problem that differs only in its data, and its rows; None if the fit fails.
 
         An end above the cost at the estimate, about which the data were drawn, is none.
@@ -156,38 +156,38 @@ class WarmDescent:
             model_end = context.descended(context.model(estimate_residuals.u / factor), self.theta, np.ones(factor.size))
             descent_end = context.descended(dense.rows, self.theta if model_end is None else model_end.theta, factor)
             end = None if descent_end is None else dense.residuals(descent_end.before)
-        except (Stopped, np.linalg.LinAlgError):
+        except (StopRequested, np.linalg.LinAlgError):
             return None
-        if descent_end is None or end is None or end.cost > estimate_residuals.cost + _SLACK * (1.0 + abs(estimate_residuals.cost)):
+        if descent_end is None or end is None or end.cost > estimate_residuals.cost + _COST_INCREASE_RTOL * (1.0 + abs(estimate_residuals.cost)):
             return None
         return descent_end, end
 
     @cached_property
-    def _surroundings(self) -> _Surroundings | None:
+    def _surroundings(self) -> _EstimateContext | None:
         compiled_problem = self.posed
-        if not compiled_problem.least_squares or compiled_problem.smooth or kinks_of(compiled_problem):
+        if not compiled_problem.least_squares or compiled_problem.smooth or find_kinks(compiled_problem):
             return None
         try:
             staged = SingleShooting(self.integrator).transcribe(compiled_problem, self.theta).explicit()
             reference_staging = staged.measuring(compiled_problem)  # whose last point remains the estimate
             dense, reference_evaluator = staged.dense_evaluator, None if reference_staging is None else reference_staging.dense_evaluator
-            if dense is None or reference_evaluator is None or not descends(staged):
+            if dense is None or reference_evaluator is None or not supports_dense_descent(staged):
                 return None
             base_rows, base_residuals = dense.rows(self.theta), dense.residuals(self.theta)
             if base_rows is None or base_residuals is None or abs(base_rows.cost - self.cost) > _SAME * (1.0 + base_rows.half_square):
                 return None
             units = units_of_search(staged, self.theta)
             B = np.zeros((*base_rows.E.shape, self.theta.size))
-            if B.size > _MOST:
+            if B.size > _MAX_CURVATURE_ENTRIES:
                 return None
             for j, size in enumerate(np.linalg.norm(base_rows.E, axis=0)):
-                h = _PART * min(units[j], 1.0 / size if size > 0.0 else np.inf)
+                h = _DIFFERENCE_STEP_SE * min(units[j], 1.0 / size if size > 0.0 else np.inf)
                 h = -h if self.theta[j] + h > staged.upper[j] else h
                 shifted_rows = reference_evaluator.rows(np.where(np.arange(self.theta.size) == j, self.theta + h, self.theta))
                 if shifted_rows is None:
                     return None
                 B[:, :, j] = (shifted_rows.E - base_rows.E) / h
-        except Stopped:
+        except StopRequested:
             return None
         symmetric_B = 0.5 * (B + B.transpose(0, 2, 1))
-        return _Surroundings(staged, self.theta, base_residuals.scale, base_rows.E, symmetric_B, units, staged.lower, staged.upper)
+        return _EstimateContext(staged, self.theta, base_residuals.scale, base_rows.E, symmetric_B, units, staged.lower, staged.upper)

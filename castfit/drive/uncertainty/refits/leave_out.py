@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from castfit._support.arguments import is_one_of, option_mistakes
 from castfit._support.arrays import Array
 from castfit._support.public_names import public
-from castfit._support.status import check
-from castfit._support.text_tables import aligned, rounded
+from castfit._support.status import raise_if_mistakes
+from castfit._support.text_tables import align_columns, format_to_error
 from castfit.drive.run.run_result import columns
 from castfit.drive.uncertainty.inputs import solved_problem
 from castfit.drive.uncertainty.refits.run import (
@@ -36,26 +36,26 @@ from castfit.drive.uncertainty.refits.run import (
 )
 from castfit.fit.methods import Solver, Transcription
 from castfit.problem.compiled_experiments import Condition
-from castfit.problem.compiled_problem import Posed
+from castfit.problem.compiled_problem import CompiledProblem
 from castfit.problem.fingerprint import digest
 from castfit.problem.parameter_map import natural_value
 from castfit.result.residuals import replicates
-from castfit.result.result import Result, told
+from castfit.result.result import Result, select_table_names
 
-_MOST = 12  # rows that a summary shows
-_FAR = 2.0  # standard errors by which an experiment moves an estimate that deserves a word
+_MAX_SUMMARY_ROWS = 12  # rows that a summary shows
+_INFLUENCE_SHIFT_SE = 2.0  # standard errors by which an experiment moves an estimate that deserves a word
 
 
-def _without_experiment(compiled_problem: Posed, index: int) -> Posed:
+def _without_experiment(compiled_problem: CompiledProblem, index: int) -> CompiledProblem:
     return compiled_problem.only([c.name for i, c in enumerate(compiled_problem.conditions) if i != index])
 
 
-def _without_value(compiled_problem: Posed, index: int) -> Posed:
+def _without_value(compiled_problem: CompiledProblem, index: int) -> CompiledProblem:
     condition, i, j = _values(compiled_problem)[index]
     return compiled_problem.without(condition.name, i, compiled_problem.outputs[j])
 
 
-def _values(compiled_problem: Posed) -> list[tuple[Condition, int, int]]:
+def _values(compiled_problem: CompiledProblem) -> list[tuple[Condition, int, int]]:
     """List the measured values by experiment, time and output: where each stands."""
     return [(c, int(i), int(j)) for c in compiled_problem.conditions for i, j in np.argwhere(c.points.mask)]
 
@@ -169,8 +169,8 @@ class LeaveOutResult(RefitsResult):
         max_shifts = [float(np.nan_to_num(max((abs(s[i]) for s in self.shifts.values()), default=0.0)))
                for i in range(len(self.rows))]  # fmt: skip
         order = np.argsort(max_shifts, kind="stable")[::-1] if self.each == "value" else np.arange(len(max_shifts))
-        shown_indices: list[int] = order[:_MOST].tolist()
-        names, hint_lines = told(self.names, "table")
+        shown_indices: list[int] = order[:_MAX_SUMMARY_ROWS].tolist()
+        names, hint_lines = select_table_names(self.names, "table")
         rows: list[tuple[str, ...]] = [("without", "status", *names)]
         rows.append(("nothing", self.result.status.value, *self._cells(names, self.result.values)))
         for i in shown_indices:
@@ -178,11 +178,11 @@ class LeaveOutResult(RefitsResult):
             rows.append((self.rows[i].name, self.rows[i].status, *self._cells(names, estimates)))
         n_more = len(max_shifts) - len(shown_indices)
         remainder_lines = [f"and {n_more} more with smaller shifts" if self.each == "value" else f"and {n_more} more"] if n_more > 0 else []
-        return [*aligned(rows, "<<" + ">" * len(names)), *remainder_lines, *hint_lines]
+        return [*align_columns(rows, "<<" + ">" * len(names)), *remainder_lines, *hint_lines]
 
     def _cells(self, names: Iterable[str], values: Mapping[str, float]) -> list[str]:
         errors = self.result.standard_errors
-        return [rounded(values[n], errors[n]) if np.isfinite(values[n]) else "-" for n in names]
+        return [format_to_error(values[n], errors[n]) if np.isfinite(values[n]) else "-" for n in names]
 
     def _remarks(self) -> list[str]:
         messages: list[str] = []
@@ -191,7 +191,7 @@ class LeaveOutResult(RefitsResult):
             if not np.isfinite(shift).any():
                 continue
             i = int(np.nanargmax(np.abs(shift)))
-            if abs(shift[i]) >= _FAR:
+            if abs(shift[i]) >= _INFLUENCE_SHIFT_SE:
                 messages.append(
                     f"Removing {self.rows[i].name} changes {name} by {shift[i]:+.2g} standard errors: check these data."
                 )
@@ -200,9 +200,9 @@ class LeaveOutResult(RefitsResult):
             unseen = [name for name in names if self.each == "value" or not name.endswith(experiment_suffix)]
             if unseen:
                 unknown_messages.append(f"Without {row.name}, {', '.join(unseen)} would not be identifiable.")
-        messages = [*_first(messages), *_first(unknown_messages)]
+        messages = [*_first_lines(messages), *_first_lines(unknown_messages)]
         if not messages and all(row.success for row in self.rows):
-            messages.append(f"No {self.each} changes an estimate by {_FAR:g} standard errors or more.")
+            messages.append(f"No {self.each} changes an estimate by {_INFLUENCE_SHIFT_SE:g} standard errors or more.")
         return messages
 
     def __repr__(self) -> str:
@@ -265,7 +265,7 @@ def leave_out(
         )
     if is_one_of(each, "value") and compiled_problem.n_data == 1:
         mistakes.append("the problem has one measurement, so none can be left out")
-    check("leave_out", mistakes)
+    raise_if_mistakes("leave_out", mistakes)
     recipe = _without_experiment if each == "experiment" else _without_value
     plan = RefitPlan(compiled_problem, requested_transcription, chosen_solver, recipe, reads=_undetermined).along(result, is_method_requested=is_method_requested)
     blank = [Refit(index=i, name=name) for i, name in enumerate(_names(compiled_problem, each))]
@@ -274,13 +274,13 @@ def leave_out(
     return LeaveOutResult(result, each, *outcome[:3])
 
 
-def _first(lines: list[str]) -> list[str]:
+def _first_lines(lines: list[str]) -> list[str]:
     """Return as many lines as a summary shows, and how many there are more."""
-    n_more = len(lines) - _MOST
-    return [*lines[:_MOST], f"And {n_more:,} more such lines."] if n_more > 0 else lines
+    n_more = len(lines) - _MAX_SUMMARY_ROWS
+    return [*lines[:_MAX_SUMMARY_ROWS], f"And {n_more:,} more such lines."] if n_more > 0 else lines
 
 
-def _names(compiled_problem: Posed, each: str) -> list[str]:
+def _names(compiled_problem: CompiledProblem, each: str) -> list[str]:
     if each == "experiment":
         return [f"'{c.name}'" for c in compiled_problem.conditions]
     numbers = {c.name: replicates(c.points.times, c.points.mask) for c in compiled_problem.conditions}

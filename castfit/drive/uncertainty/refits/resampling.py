@@ -27,12 +27,12 @@ import scipy
 from castfit._support.arrays import Array, Index
 from castfit.densities.noise.density import Noise
 from castfit.densities.noise.likelihood import Likelihood
-from castfit.problem.compiled_problem import Posed
+from castfit.problem.compiled_problem import CompiledProblem
 from castfit.result.covariance import RANK_TOLERANCE
-from castfit.result.residuals import along_values, groups, unbiased_sigmas, whitened
+from castfit.result.residuals import along_values, groups, unbiased_sigmas, whiten_residuals
 from castfit.result.result import Result
 
-ALONE = 1e-8  # of 1 - h: below it a value is met exactly, whatever its error
+MIN_LEVERAGE_COMPLEMENT = 1e-8  # of 1 - h: below it a value is met exactly, whatever its error
 
 KINDS: Mapping[str, str] = {
     "residual": "residuals resampled among the measurements of each output",
@@ -42,7 +42,7 @@ KINDS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class OutputPlace:
+class OutputBlock:
     """The values of one output in one experiment: their noise, where they stand among all, and at which points."""
 
     condition: int
@@ -53,31 +53,31 @@ class OutputPlace:
     points: Index
 
 
-def output_places(compiled_problem: Posed) -> tuple[OutputPlace, ...]:
+def output_places(compiled_problem: CompiledProblem) -> tuple[OutputBlock, ...]:
     """List the outputs of all experiments, of all data by experiment, time and output."""
-    blocks: list[OutputPlace] = []
+    blocks: list[OutputBlock] = []
     begin = 0
     for i, condition in enumerate(compiled_problem.conditions):
         point, output = np.nonzero(condition.points.mask)
         for j, observed_output in enumerate(condition.observed):
             rows = np.flatnonzero(output == j)
             if observed_output is not None and rows.size:
-                blocks.append(OutputPlace(i, j, observed_output.noise, observed_output.computed, begin + rows, point[rows]))
+                blocks.append(OutputBlock(i, j, observed_output.noise, observed_output.computed, begin + rows, point[rows]))
         begin += output.size
     return tuple(blocks)
 
 
-def measured_values(compiled_problem: Posed) -> Array:
+def measured_values(compiled_problem: CompiledProblem) -> Array:
     """Return all measured values (n_data,) by experiment, time and output."""
     return np.concatenate([c.points.values[c.points.mask] for c in compiled_problem.conditions])
 
 
-def unit_spreads(compiled_problem: Posed, result: Result) -> Array:
+def unit_spreads(compiled_problem: CompiledProblem, result: Result) -> Array:
     """Return the spread of every value (n_data,), sigmas that were estimated without bias; NaN where none is known."""
     return result.spreads * np.append(group_factors(compiled_problem, result), 1.0)[groups(compiled_problem)]
 
 
-def group_factors(compiled_problem: Posed, result: Result) -> Array:
+def group_factors(compiled_problem: CompiledProblem, result: Result) -> Array:
     """Return the unbiased estimate of each sigma that is eliminated, (n_groups,)."""
     return np.array(list(unbiased_sigmas(compiled_problem, result.residuals, result.normalised_residuals).values()), dtype=float)
 
@@ -87,7 +87,7 @@ def leverages(result: Result) -> Array:
     return np.clip(result.leverage, 0.0, 1.0)
 
 
-def case_deletion(compiled_problem: Posed, result: Result) -> Array:
+def case_deletion(compiled_problem: CompiledProblem, result: Result) -> Array:
     """Return d_i, what the estimates move by without value i, linearly, (n_data, n_theta); 0 for what a bound holds."""
     n = result.n_data
     scale = np.append(group_factors(compiled_problem, result), 1.0)[groups(compiled_problem)]
@@ -104,7 +104,7 @@ def case_deletion(compiled_problem: Posed, result: Result) -> Array:
     if compiled_problem.correlations:
         r, rows = along_values(compiled_problem, r, rows)
         h = np.sum(rows**2, axis=1)
-    weight = r / np.maximum(1.0 - h, ALONE)
+    weight = r / np.maximum(1.0 - h, MIN_LEVERAGE_COMPLEMENT)
     moves = np.zeros((n, len(result.names)))
     moves[:, free] = (rows * weight[:, None] / S[:rank]) @ Vt[:rank] / size
     return moves
@@ -124,18 +124,18 @@ class Resampling:
     errors: Array
     seed: int
 
-    def problem(self, compiled_problem: Posed, index: int) -> Posed:
+    def problem(self, compiled_problem: CompiledProblem, index: int) -> CompiledProblem:
         """Return the problem with the data of this index."""
         rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(index,)))
         return compiled_problem.measuring(self.values(compiled_problem, rng))
 
-    def values(self, compiled_problem: Posed, rng: np.random.Generator) -> list[Array]:
+    def values(self, compiled_problem: CompiledProblem, rng: np.random.Generator) -> list[Array]:
         """Draw values, per experiment arranged as its points."""
         values_by_condition = [np.full(c.points.values.shape, np.nan) for c in compiled_problem.conditions]
         new_errors = self._errors(compiled_problem, rng)
         if compiled_problem.correlations:
             independent = rng.standard_normal(new_errors.size) if self.kind == "parametric" else new_errors
-            new_errors = whitened(compiled_problem, independent, undo=True)
+            new_errors = whiten_residuals(compiled_problem, independent, undo=True)
         for block in output_places(compiled_problem):
             mu, s = self.predictions[block.of], self.spreads[block.of]
             if self.kind == "parametric" and getattr(block.noise, "correlation", None) is None:
@@ -145,7 +145,7 @@ class Resampling:
             values_by_condition[block.condition][block.points, block.output] = values
         return values_by_condition
 
-    def _errors(self, compiled_problem: Posed, rng: np.random.Generator) -> Array:
+    def _errors(self, compiled_problem: CompiledProblem, rng: np.random.Generator) -> Array:
         if self.kind == "wild":
             return np.nan_to_num(self.errors) * rng.choice([-1.0, 1.0], self.errors.size)
         new_errors = np.zeros(self.errors.size)
@@ -156,7 +156,7 @@ class Resampling:
         return new_errors
 
 
-def pools(blocks: Iterable[OutputPlace]) -> dict[int, Index]:
+def pools(blocks: Iterable[OutputBlock]) -> dict[int, Index]:
     """Return the values among which residuals are exchanged: those of one output in all experiments, by output."""
     rows_by_output: dict[int, list[Index]] = {}
     for block in blocks:
@@ -164,7 +164,7 @@ def pools(blocks: Iterable[OutputPlace]) -> dict[int, Index]:
     return {output: np.concatenate(row_lists) for output, row_lists in rows_by_output.items()}
 
 
-def resampling(kind: str, compiled_problem: Posed, result: Result, seed: int) -> Resampling:
+def resampling(kind: str, compiled_problem: CompiledProblem, result: Result, seed: int) -> Resampling:
     """Make the recipe of a bootstrap from a result."""
     spreads, leverage = unit_spreads(compiled_problem, result), leverages(result)
     predictions, values = result.predictions.copy(), measured_values(compiled_problem)
@@ -176,20 +176,20 @@ def resampling(kind: str, compiled_problem: Posed, result: Result, seed: int) ->
             with np.errstate(divide="ignore", invalid="ignore"):
                 errors[block.of] = np.where(s > 0.0, block.noise.error(mu, s, m), np.nan)
     with np.errstate(divide="ignore", invalid="ignore"):
-        errors = whitened(compiled_problem, errors) / np.sqrt(np.maximum(1.0 - leverage, 0.0))
-    errors[1.0 - leverage <= ALONE] = np.nan
+        errors = whiten_residuals(compiled_problem, errors) / np.sqrt(np.maximum(1.0 - leverage, 0.0))
+    errors[1.0 - leverage <= MIN_LEVERAGE_COMPLEMENT] = np.nan
     # A spread that is a parameter is as small as the residuals; statistics correct it by the same factor.
     if kind == "parametric":
         for rows in pools(block for block in blocks if block.noise.additive and block.computed).values():
             dof = rows.size - float(np.sum(leverage[rows]))
-            spreads[rows] *= np.sqrt(rows.size / dof) if dof > ALONE * rows.size else 1.0
+            spreads[rows] *= np.sqrt(rows.size / dof) if dof > MIN_LEVERAGE_COMPLEMENT * rows.size else 1.0
     if kind == "residual":
         for rows in pools(blocks).values():
             errors[rows] -= np.nanmean(errors[rows]) if np.isfinite(errors[rows]).any() else 0.0
     return Resampling(kind, predictions, spreads, errors, seed)
 
 
-def kind_mistakes(kind: str, compiled_problem: Posed, result: Result) -> list[str]:
+def kind_mistakes(kind: str, compiled_problem: CompiledProblem, result: Result) -> list[str]:
     """Return messages on why data cannot be resampled with this kind."""
     if kind == "parametric":
         mistakes = drawing_mistakes(compiled_problem)
@@ -207,12 +207,12 @@ def kind_mistakes(kind: str, compiled_problem: Posed, result: Result) -> list[st
         mistakes += [
             f"every measurement of '{compiled_problem.outputs[j]}' is fitted exactly, so there are no residuals; use kind='parametric'"
             for j, rows in pools(output_places(compiled_problem)).items()
-            if (1.0 - leverage[rows] <= ALONE).all()
+            if (1.0 - leverage[rows] <= MIN_LEVERAGE_COMPLEMENT).all()
         ]
     return mistakes
 
 
-def drawing_mistakes(compiled_problem: Posed) -> list[str]:
+def drawing_mistakes(compiled_problem: CompiledProblem) -> list[str]:
     """Return messages that name the outputs whose values cannot be drawn, with the reason."""
     messages: dict[str, str] = {}
     for block in output_places(compiled_problem):

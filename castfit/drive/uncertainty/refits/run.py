@@ -18,23 +18,23 @@ from typing import Any
 import numpy as np
 
 from castfit._support.arrays import Array
-from castfit._support.json_codec import rebuilt
+from castfit._support.json_codec import rebuild_value
 from castfit._support.process_pool import LOST
 from castfit._support.progress_line import duration
 from castfit._support.status import Status
-from castfit._support.text_tables import Sheet
-from castfit._support.time_limit import watched
+from castfit._support.text_tables import TextTable
+from castfit._support.time_limit import with_deadline
 from castfit.drive.run.checkpoint import Checkpoint, run_header
-from castfit.drive.run.jobs import task, thaw
-from castfit.drive.run.loop import ProgressReport, carry_out
+from castfit.drive.run.jobs import task, unpickle_job
+from castfit.drive.run.loop import ProgressReport, run_tasks
 from castfit.drive.run.options import RunOptions
 from castfit.drive.run.run_result import CUT_OFF, STOPS, FitRecord, RunResult
-from castfit.drive.uncertainty.refits.descent import WarmDescent
+from castfit.drive.uncertainty.refits.descent import WarmStartedRefits
 from castfit.fit.build_result import sigma_names
-from castfit.fit.fit import at_trajectory, refitted_by
+from castfit.fit.fit import start_at_trajectory, refit_method_options
 from castfit.fit.fit import plain_fit as fit
 from castfit.fit.methods import Solver, Transcription, parts_from
-from castfit.problem.compiled_problem import CHI2, PETAB, Posed
+from castfit.problem.compiled_problem import CHI2, PETAB, CompiledProblem
 from castfit.result.covariance import neg2loglik
 from castfit.result.residuals import groups
 from castfit.result.result import Result
@@ -42,10 +42,10 @@ from castfit.transcribe.observation import constant
 
 Values = Mapping[str, float]
 Pairs = Mapping[str, tuple[float, float]]
-Recipe = Callable[[Posed, int], Posed]
+Recipe = Callable[[CompiledProblem, int], CompiledProblem]
 """Returns the problem with the data of an index; pickled, and the same wherever it is called."""
 _LEAST = 1e-3  # seconds for a fit after a descent that led nowhere
-_LOWER = 1e-6  # of the cost, by which another start must be better to count as another optimum
+_OTHER_OPTIMUM_RTOL = 1e-6  # of the cost, by which another start must be better to count as another optimum
 
 
 @dataclass(frozen=True)
@@ -59,19 +59,19 @@ class RefitPlan:
     called : what the method is called in checkpoints: the transcription and the solver, unless they are the result's
     """
 
-    posed: Posed
+    posed: CompiledProblem
     transcription: Transcription
     solver: Solver
     recipe: Recipe
     starts: tuple[Values, ...] = ()
     reads: Callable[[Result], Pairs] | None = None
     near: Transcription | None = None
-    descent: WarmDescent | None = None
+    descent: WarmStartedRefits | None = None
     called: tuple[str, str] | None = None
 
     def along(self, result: Result, *, is_method_requested: bool) -> RefitPlan:
         """Begin first at a result, with its whole trajectory, by its method unless another one was given."""
-        start_transcription = at_trajectory(self.posed, self.transcription, result.theta, result)
+        start_transcription = start_at_trajectory(self.posed, self.transcription, result.theta, result)
         labels = None if is_method_requested else (result.transcription, result.solver)
         return replace(self, starts=(result.values, *self.starts), near=start_transcription, called=labels)
 
@@ -137,10 +137,10 @@ class RefitsResult(RunResult):
         """Return columns of a table that show fields of rows."""
         return {name: attrgetter(name) for name in names}
 
-    def _failure_sheet(self) -> Sheet:
+    def _failure_sheet(self) -> TextTable:
         """Return the table of causes, with the message of one such fit each."""
         example = {row.status: row.message for row in reversed(self._failed)}
-        return Sheet.of(
+        return TextTable.of(
             self.failures.items(),
             (">failed", lambda each: f"{each[1]}"),
             ("cause", lambda each: each[0]),
@@ -174,7 +174,7 @@ def refit_options(
     What is wrong is added to the driver's own `mistakes`, in the order of its arguments and in their words.
     """
     part_mistakes: list[str] = []
-    default_parts = refitted_by(result) if isinstance(result, Result) else None
+    default_parts = refit_method_options(result) if isinstance(result, Result) else None
     requested_transcription, chosen_solver = parts_from(transcription, solver, part_mistakes, default=default_parts)
     run = RunOptions(fit_max_time=fit_max_time, **options)
     run_mistakes = run.file_mistakes() + run.mistakes()
@@ -247,7 +247,7 @@ def carry_out_refits(
         return ProgressReport(progress, progress.sentence(label), describe_row(row), len(finished_rows), len(rows), timed=True)
 
     tasks = deque((i, (job, i, run.fit_max_time, run.deadline)) for i, row in rows.items() if not row.finished)
-    stop_reason = carry_out(run, function, tasks, enter, limit=run.fit_max_time)
+    stop_reason = run_tasks(run, function, tasks, enter, limit=run.fit_max_time)
     refits = tuple(rows.values())
     finished = sum(row.finished for row in refits)
     final_status = run.stopped(stop_reason, finished < len(refits))
@@ -276,14 +276,14 @@ def _resume(file: Checkpoint, rows: dict[int, Refit], first_record: Mapping[str,
 
 def read_rows(records: Sequence[Mapping[str, Any]]) -> dict[int, Refit]:
     """Return the rows that a checkpoint holds, by their index."""
-    refits = (rebuilt(Refit, record["row"]) for record in records if "row" in record)
+    refits = (rebuild_value(Refit, record["row"]) for record in records if "row" in record)
     return {row.index: row for row in refits}
 
 
 @task
 def _refit(job: bytes | tuple[RefitPlan], index: int, limit: float, deadline: float) -> Refit | None:
     """Fit to the data of an index from every start, wherever this is called; None if there is no time."""
-    (plan,) = thaw(job)
+    (plan,) = unpickle_job(job)
     start_time = time.perf_counter()
     best: Refit | None = None
     reference = np.inf
@@ -296,8 +296,8 @@ def _refit(job: bytes | tuple[RefitPlan], index: int, limit: float, deadline: fl
         try:
             compiled_problem = plan.recipe(plan.posed, index)
             if k == 0 and plan.descent is not None:
-                with watched(seconds_left) as watch:
-                    row = _descended(plan, compiled_problem, index, start_time)
+                with with_deadline(seconds_left) as watch:
+                    row = _fast_refit(plan, compiled_problem, index, start_time)
                     interrupted = watch.cause is Status.INTERRUPTED
                 if interrupted:
                     return Refit(index=index, status=Status.INTERRUPTED.value, message=Status.INTERRUPTED.sentence)
@@ -322,11 +322,11 @@ def _refit(job: bytes | tuple[RefitPlan], index: int, limit: float, deadline: fl
             best = row
     assert best is not None
     seconds = time.perf_counter() - start_time
-    is_other_optimum = best.start > 0 and reference - best.cost > _LOWER * max(1.0, abs(reference))
+    is_other_optimum = best.start > 0 and reference - best.cost > _OTHER_OPTIMUM_RTOL * max(1.0, abs(reference))
     return replace(best, time=seconds, elsewhere=bool(is_other_optimum))
 
 
-def _descended(plan: RefitPlan, compiled_problem: Posed, index: int, start_time: float) -> Refit | None:
+def _fast_refit(plan: RefitPlan, compiled_problem: CompiledProblem, index: int, start_time: float) -> Refit | None:
     """Go down from the estimate; None where that is for an ordinary fit."""
     outcome = plan.descent.reached(compiled_problem) if plan.descent is not None else None
     if outcome is None:

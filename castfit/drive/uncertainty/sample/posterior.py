@@ -24,29 +24,29 @@ from typing import Any
 import numpy as np
 
 from castfit._support.arrays import Array
-from castfit._support.status import check
+from castfit._support.status import raise_if_mistakes
 from castfit.densities.priors.distributions import Truncated
 from castfit.integrate import IntegratorOptions
-from castfit.problem.compiled_problem import Posed
-from castfit.problem.prior_rows import Joint
+from castfit.problem.compiled_problem import CompiledProblem
+from castfit.problem.prior_rows import JointPriorRows
 from castfit.result.result import Result
 from castfit.solve.staged import Evaluation, Layout
 from castfit.transcribe.single_shooting import SingleShooting
 
-_WIDE = 4.0  # standard deviations between two bounds of what the data do not determine
-_OPEN = 1.0  # of the estimate's size: the same where there are no bounds
+_MAX_WIDTH_SD = 4.0  # standard deviations between two bounds of what the data do not determine
+_UNBOUNDED_WIDTH_FRACTION = 1.0  # of the estimate's size: the same where there are no bounds
 _CLOSE = 0.5
-_SINGULAR = 1e-12  # eigenvalues of scaled information that tell nothing
-_KEPT = 1e-6  # to which equations hold, in their units
+_MIN_EIGENVALUE_FRACTION = 1e-12  # eigenvalues of scaled information that tell nothing
+_EQUATION_TOLERANCE = 1e-6  # to which equations hold, in their units
 _CURVED = (
     "sampling supports only equality constraints that are linear on the estimation scale (log of quantities with "
     "scale='log'); eliminate the constraint by writing one quantity in terms of the others in the model"
 )
-_ASIDE = 0.1  # standard deviations: how far a curve is followed to see that it is none
+_CURVE_STEP_SD = 0.1  # standard deviations: how far a curve is followed to see that it is none
 
 
 @dataclass(frozen=True)
-class Whitening:
+class PosteriorScaling:
     """theta = centre + root u, with centre (n,) and root (n, n_u), n_u < n by the number of equations."""
 
     centre: Array
@@ -57,7 +57,7 @@ class Whitening:
         return self.centre + self.root @ u
 
 
-def whitening(compiled_problem: Posed, result: Result) -> Whitening:
+def whitening_transform(compiled_problem: CompiledProblem, result: Result) -> PosteriorScaling:
     """Scale by the covariance of a fit; what that leaves open by bounds, or by the estimate's size.
 
     Raises InputError for equations that are not kept to where theta is a linear function of u.
@@ -68,12 +68,12 @@ def whitening(compiled_problem: Posed, result: Result) -> Whitening:
     slopes = staged.linearize(result.theta).related_jacobian.reshape(-1, len(result.theta))
     relations = staged.layout.relations
     root = _by_information(np.asarray(result.information), slopes[relations.lower == relations.upper])
-    scaling = _by_covariance(compiled_problem, result) if root is None else Whitening(result.theta, root)
+    scaling = _by_covariance(compiled_problem, result) if root is None else PosteriorScaling(result.theta, root)
     lows, highs = staged.layout.path_limits
-    for step in _ASIDE * scaling.root.T:
+    for step in _CURVE_STEP_SD * scaling.root.T:
         evaluation = staged.evaluate(result.theta + step)
-        if evaluation.ok and (_beyond(staged.layout, evaluation)[lows == highs] > _KEPT).any():
-            check("sample", [_CURVED])
+        if evaluation.ok and (_constraint_violation(staged.layout, evaluation)[lows == highs] > _EQUATION_TOLERANCE).any():
+            raise_if_mistakes("sample", [_CURVED])
     return scaling
 
 
@@ -86,38 +86,38 @@ def _by_information(information: Array, slopes: Array) -> Array | None:
     rows = slopes * unit
     rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.finfo(float).tiny)
     _, sizes, vectors = np.linalg.svd(rows)
-    free_directions = vectors[int(np.sum(sizes > _KEPT)) :].T
+    free_directions = vectors[int(np.sum(sizes > _EQUATION_TOLERANCE)) :].T
     values, axes = np.linalg.eigh(free_directions.T @ (information * np.outer(unit, unit)) @ free_directions)
-    if (values < _SINGULAR).any():
+    if (values < _MIN_EIGENVALUE_FRACTION).any():
         return None
     return unit[:, None] * (free_directions @ axes) / np.sqrt(values)
 
 
-def _beyond(layout: Layout, evaluation: Evaluation) -> Array:
+def _constraint_violation(layout: Layout, evaluation: Evaluation) -> Array:
     """Return by how much constraints are broken, in their units, (n_c,)."""
     lows, highs = layout.path_limits
     c = np.concatenate([*(values.c.ravel() for values in evaluation.values), evaluation.related])
     return np.fmax(lows - c, c - highs) / layout.path_units
 
 
-def _by_covariance(compiled_problem: Posed, result: Result) -> Whitening:
+def _by_covariance(compiled_problem: CompiledProblem, result: Result) -> PosteriorScaling:
     covariance = result.covariance / np.outer(compiled_problem.natural_slope(result.theta), compiled_problem.natural_slope(result.theta))
     lower, upper = compiled_problem.bounds
-    spread = np.where(np.isfinite(upper - lower), (upper - lower) / _WIDE, 0.0)
+    spread = np.where(np.isfinite(upper - lower), (upper - lower) / _MAX_WIDTH_SD, 0.0)
     max_sd = np.where(spread > 0.0, spread, np.inf)  # more than bounds leave says nothing
     with np.errstate(invalid="ignore"):
         is_determined = (np.diag(covariance) > 0.0) & (np.sqrt(np.diag(covariance)) <= max_sd) & np.isfinite(np.diag(covariance))
-    size = np.where(compiled_problem.log, _OPEN, np.maximum(np.abs(result.theta), _OPEN) * _CLOSE)
+    size = np.where(compiled_problem.log, _UNBOUNDED_WIDTH_FRACTION, np.maximum(np.abs(result.theta), _UNBOUNDED_WIDTH_FRACTION) * _CLOSE)
     full_covariance = np.diag(np.where(spread > 0.0, np.minimum(spread, size), size) ** 2)
     block = np.ix_(is_determined, is_determined)
     full_covariance[block] = covariance[block]
     values, vectors = np.linalg.eigh(full_covariance[block]) if is_determined.any() else (np.empty(0), np.empty((0, 0)))
     root = np.sqrt(np.maximum(full_covariance, 0.0) * np.eye(len(full_covariance)))
     root[block] = vectors * np.sqrt(np.maximum(values, 0.0))
-    return Whitening(result.theta, root)
+    return PosteriorScaling(result.theta, root)
 
 
-def posterior(compiled_problem: Posed, theta: Array, options: IntegratorOptions) -> Callable[[Array], tuple[float, Array]]:
+def posterior(compiled_problem: CompiledProblem, theta: Array, options: IntegratorOptions) -> Callable[[Array], tuple[float, Array]]:
     """Return a function of theta (n_theta,): the log of the posterior, and the sigmas that are eliminated (n_groups,).
 
     Where the posterior is zero, sigmas are NaN.
@@ -127,7 +127,7 @@ def posterior(compiled_problem: Posed, theta: Array, options: IntegratorOptions)
     sign = jacobian_signs(compiled_problem)
     zero_density = (-np.inf, np.full(len(compiled_problem.groups), np.nan))
     lows, highs = staged.layout.path_limits
-    tolerances = np.where(lows == highs, _KEPT, 0.0)
+    tolerances = np.where(lows == highs, _EQUATION_TOLERANCE, 0.0)
 
     def evaluate(theta: Array) -> tuple[float, Array]:
         if (theta < lower).any() or (theta > upper).any():
@@ -135,7 +135,7 @@ def posterior(compiled_problem: Posed, theta: Array, options: IntegratorOptions)
         evaluation = staged.evaluate(theta)
         if not evaluation.ok or not np.isfinite(evaluation.cost):
             return zero_density
-        if (_beyond(staged.layout, evaluation) > tolerances).any():
+        if (_constraint_violation(staged.layout, evaluation) > tolerances).any():
             return zero_density
         logs = np.where(compiled_problem.log, theta, np.log(np.maximum(theta, np.finfo(float).tiny)))
         return float(-evaluation.cost + np.sum(np.where(sign != 0, sign * logs, 0.0))), evaluation.sigma.copy()
@@ -143,11 +143,11 @@ def posterior(compiled_problem: Posed, theta: Array, options: IntegratorOptions)
     return evaluate
 
 
-def jacobian_signs(compiled_problem: Posed) -> Array:
+def jacobian_signs(compiled_problem: CompiledProblem) -> Array:
     """Return by which power of x the density of theta differs from what the priors say, (n_theta,)."""
     of_log = np.full(len(compiled_problem.names), -1)  # 1: the prior is a density of log x, 0: of x, -1: there is none
     for term in compiled_problem.prior_terms:
-        if isinstance(term, Joint):
+        if isinstance(term, JointPriorRows):
             of_log[term.at] = term.log
     for j, q in enumerate(compiled_problem.quantities):
         if q.prior is not None:

@@ -13,20 +13,20 @@ import numpy as np
 from castfit._support.arguments import read_level
 from castfit._support.arrays import Array
 from castfit._support.public_names import public
-from castfit._support.renamed import renamed
+from castfit._support.renamed import accept_old_names
 from castfit._support.status import Status
-from castfit._support.text_tables import aligned, rounded
+from castfit._support.text_tables import align_columns, format_to_error
 from castfit.drive.run.run_result import STOPS
 from castfit.drive.uncertainty.draws import DrawsResult
 from castfit.result.residuals import groups
-from castfit.result.result import Result, told
+from castfit.result.result import Result, select_table_names
 
-_ALIKE = 1.01  # R-hat up to which chains are taken to agree [Vehtari et al. 2021]
-_FORGOTTEN = 1.1  # R-hat of walkers up to which each has left where it began: sqrt(1 + 1/5), of five independent draws
-_ENOUGH = 400  # effective draws, from which means and limits are worth reading
+_MAX_R_HAT = 1.01  # R-hat up to which chains are taken to agree [Vehtari et al. 2021]
+_MAX_WALKER_R_HAT = 1.1  # R-hat of walkers up to which each has left where it began: sqrt(1 + 1/5), of five independent draws
+_MIN_EFFECTIVE_DRAWS = 400  # effective draws, from which means and limits are worth reading
 _TAILS = 0.05, 0.95  # between which draws are no tails; ArviZ 1 has no default
 _LONGER = "increase draws or max_time"
-_LEAST = 4  # steps, without which there is no R-hat
+_MIN_STEPS_FOR_R_HAT = 4  # steps, without which there is no R-hat
 
 
 @public("castfit")
@@ -163,7 +163,7 @@ class SampleResult(DrawsResult):
 
     def _diagnosed(self, chains: Sequence[Array] | Array, statistic: str, **options: Any) -> dict[str, float]:
         """Return a diagnosis of ArviZ for each quantity, of chains (chains, steps, n)."""
-        if self.chain.shape[1] < _LEAST or (statistic == "rhat" and len(chains) < 2):
+        if self.chain.shape[1] < _MIN_STEPS_FOR_R_HAT or (statistic == "rhat" and len(chains) < 2):
             return dict.fromkeys(self.names, np.nan)
         function = getattr(_arviz(), statistic)
         return {n: float(function(np.stack([c[:, j] for c in chains]), **options)) for j, n in enumerate(self.names)}
@@ -171,9 +171,9 @@ class SampleResult(DrawsResult):
     @property
     def converged(self) -> bool:
         """Whether ensembles agree, walkers have left where they began, and there are enough independent draws."""
-        is_consistent = all(r <= _ALIKE for r in self.r_hat.values())
-        has_moved = all(r <= _FORGOTTEN for r in self.r_hat_of_walkers.values())
-        return is_consistent and has_moved and all(e >= _ENOUGH for e in self.effective.values())
+        is_consistent = all(r <= _MAX_R_HAT for r in self.r_hat.values())
+        has_moved = all(r <= _MAX_WALKER_R_HAT for r in self.r_hat_of_walkers.values())
+        return is_consistent and has_moved and all(e >= _MIN_EFFECTIVE_DRAWS for e in self.effective.values())
 
     @property
     def sentence(self) -> str:
@@ -188,16 +188,16 @@ class SampleResult(DrawsResult):
         draws_text = f"smallest effective sample size {self.effective[least_effective]:.0f}"
         if self.converged:
             return f"Converged: {r_hat_text} ({worst_name}), {draws_text} ({least_effective})."
-        if self.r_hat[worst_name] > _ALIKE:
-            finding = f"NOT converged: R-hat of {worst_name} is {self.r_hat[worst_name]:.3f}, above {_ALIKE}"
+        if self.r_hat[worst_name] > _MAX_R_HAT:
+            finding = f"NOT converged: R-hat of {worst_name} is {self.r_hat[worst_name]:.3f}, above {_MAX_R_HAT}"
             return f"{finding}. Do not use these samples; {_LONGER}."
-        if self.r_hat_of_walkers[slowest_name] > _FORGOTTEN:
+        if self.r_hat_of_walkers[slowest_name] > _MAX_WALKER_R_HAT:
             finding = f"NOT converged: R-hat of single walkers is {self.r_hat_of_walkers[slowest_name]:.2f} for {slowest_name}"
-            return f"{finding}, above {_FORGOTTEN}: walkers may still depend on their starting points; {_LONGER}."
-        shortage_text = f"effective sample size of {least_effective} is only {self.effective[least_effective]:.0f}, below {_ENOUGH}"
+            return f"{finding}, above {_MAX_WALKER_R_HAT}: walkers may still depend on their starting points; {_LONGER}."
+        shortage_text = f"effective sample size of {least_effective} is only {self.effective[least_effective]:.0f}, below {_MIN_EFFECTIVE_DRAWS}"
         return f"NOT converged: the chains agree, but the {shortage_text}; {_LONGER}."
 
-    @renamed(level="confidence_level")
+    @accept_old_names(level="confidence_level")
     def confidence_intervals(self, confidence_level: float | None = None) -> dict[str, tuple[float, float]]:
         """Return credible intervals: between two quantiles of the draws, with equal probability on either side.
 
@@ -225,17 +225,17 @@ class SampleResult(DrawsResult):
         headers = ("", "estimate", "mean", "std. dev.", f"{level} posterior", f"{level} linear", "R-hat", "effective")
         rows: list[tuple[str, ...]] = [headers]
         intervals, linear = self.confidence_intervals(), self.result.confidence_intervals()
-        shown_names, hint_lines = told(self.names, "confidence_intervals(), r_hat and effective")
+        shown_names, hint_lines = select_table_names(self.names, "confidence_intervals(), r_hat and effective")
         for name in shown_names:
             draws = self.values[name]
             spread = float(np.std(draws)) if draws.size else np.nan
             mean = float(np.mean(draws)) if draws.size else np.nan
-            cells = ["-" if not np.isfinite(p).all() else f"[{rounded(p[0], spread)}, {rounded(p[1], spread)}]"
+            cells = ["-" if not np.isfinite(p).all() else f"[{format_to_error(p[0], spread)}, {format_to_error(p[1], spread)}]"
                      for p in (intervals[name], linear[name])]  # fmt: skip
-            value = rounded(self.result.values[name], spread)
+            value = format_to_error(self.result.values[name], spread)
             figures = (f"{self.r_hat[name]:.3f}", f"{self.effective[name]:.0f}")
-            rows.append((name, value, rounded(mean, spread), f"{spread:.3g}", *cells, *figures))
-        return "\n".join([*lines, *aligned(rows, "<>>><<>>"), *hint_lines])
+            rows.append((name, value, format_to_error(mean, spread), f"{spread:.3g}", *cells, *figures))
+        return "\n".join([*lines, *align_columns(rows, "<>>><<>>"), *hint_lines])
 
     def __repr__(self) -> str:
         return f"SampleResult({len(self.thetas)} draws of {len(self.names)} quantities; {self.sentence})"

@@ -26,24 +26,24 @@ import numpy as np
 
 from castfit._support.arguments import is_count, option_mistakes, rng_mistakes, within_reason
 from castfit._support.arrays import Array
-from castfit._support.process_pool import lost
-from castfit._support.status import InputError, Status, check
-from castfit.drive.run.jobs import task, thaw
-from castfit.drive.run.loop import ProgressReport, carry_out
+from castfit._support.process_pool import lost_task_status
+from castfit._support.status import InputError, Status, raise_if_mistakes
+from castfit.drive.run.jobs import task, unpickle_job
+from castfit.drive.run.loop import ProgressReport, run_tasks
 from castfit.drive.run.options import RunOptions
-from castfit.drive.uncertainty.inputs import seed_from, solved_problem
-from castfit.drive.uncertainty.sample.posterior import posterior, whitening
+from castfit.drive.uncertainty.inputs import as_seed, solved_problem
+from castfit.drive.uncertainty.sample.posterior import posterior, whitening_transform
 from castfit.drive.uncertainty.sample.result import SampleResult
-from castfit.problem.compiled_problem import Posed
+from castfit.problem.compiled_problem import CompiledProblem
 from castfit.result.result import Result
 
 _WALKERS = 10
 _DRAWS = 4000  # that are kept at least,
-_DOUBLED = 4  # and how often they are doubled where they have not converged
-_DF = 5.0  # of the independent proposals: tails heavier than those of a posterior
+_MAX_DOUBLINGS = 4  # and how often they are doubled where they have not converged
+_PROPOSAL_T_DF = 5.0  # of the independent proposals: tails heavier than those of a posterior
 _BY_STEP = ("thetas", "logs", "sigmas", "moved")
-_SLICE = 5.0  # seconds after which a chain lets the others come as far, so that what is ended early has them all
-_TRIES = 200  # draws for the start of one walker
+_CHAIN_TIME_SLICE_SECONDS = 5.0  # seconds after which a chain lets the others come as far, so that what is ended early has them all
+_MAX_START_DRAWS = 200  # draws for the start of one walker
 _INSTALL = "sampling needs the packages emcee and arviz; install them by: pip install 'castfit[sampling]'"
 
 
@@ -167,15 +167,15 @@ def sample(
     mistakes += seed_mistakes + run.mistakes()
     if find_spec("emcee") is None or find_spec("arviz") is None:
         mistakes.append(_INSTALL)
-    check("sample", mistakes)
-    run, seed = run.cleaned(), seed_from(rng)
+    raise_if_mistakes("sample", mistakes)
+    run, seed = run.cleaned(), as_seed(rng)
     count, each = int(chains), _WALKERS if walkers is None else int(walkers)
     n_retained = max(-(-int(_DRAWS if draws is None else draws) // (count * each)), 2)
     min_tuning = max(n_retained // 2, 20) if draws is not None else -(-n_retained // 2)
     steps = n_retained + (min_tuning if tune is None else int(tune))
-    max_count = steps if draws is not None else steps << _DOUBLED
+    max_count = steps if draws is not None else steps << _MAX_DOUBLINGS
     job = run.freeze("sample", "the problem", (compiled_problem, result.with_problem(compiled_problem), each))
-    slice_seconds = min(_SLICE, float(run.max_time) / (4 * count))
+    slice_seconds = min(_CHAIN_TIME_SLICE_SECONDS, float(run.max_time) / (4 * count))
     ensemble_by_chain: dict[int, WalkerEnsemble] = {}
     failures: dict[int, str] = {}
     steps_by_chain = dict.fromkeys(range(count), 0)  # steps of each chain
@@ -200,7 +200,7 @@ def sample(
         if outcome is None:
             return None
         if not isinstance(outcome, WalkerEnsemble):
-            failures[i] = lost(outcome)[1]
+            failures[i] = lost_task_status(outcome)[1]
         else:
             ensemble_by_chain[i] = ensemble_by_chain[i].followed_by(outcome) if i in ensemble_by_chain else outcome
             steps_by_chain[i] = len(ensemble_by_chain[i].thetas)
@@ -213,13 +213,13 @@ def sample(
             tasks.extend(make_task(j) for j in range(count))
         return ProgressReport(progress, progress.sentence, f"chain {i}", n_finished, count)
 
-    stop_reason = carry_out(run, _chain, tasks, enter, limit=np.inf)
+    stop_reason = run_tasks(run, _chain, tasks, enter, limit=np.inf)
     if stop_reason is None and any(r < steps for i, r in steps_by_chain.items() if i not in failures):
         stop_reason = Status.MAX_TIME
     return build_result(stop_reason)
 
 
-_Parts = tuple[Posed, Any, int]
+_Parts = tuple[CompiledProblem, Any, int]
 
 
 @task
@@ -231,11 +231,11 @@ def _chain(
     They make a step at least, and end after some seconds.
     """
     emcee: Any = import_module("emcee")
-    compiled_problem, result, walkers = thaw(job)
+    compiled_problem, result, walkers = unpickle_job(job)
     if deadline <= time.time():
         return None
     deadline = min(deadline, time.time() + seconds)
-    scaling = whitening(compiled_problem, result)
+    scaling = whitening_transform(compiled_problem, result)
     log = posterior(compiled_problem, result.theta, result.integrator)
     count = 0
 
@@ -247,7 +247,7 @@ def _chain(
     n, n_groups = scaling.root.shape[1], len(compiled_problem.groups)
     if state is None:
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(index,)))
-        start = np.array([_first(value, rng, n) for _ in range(walkers)])
+        start = np.array([_initial_walkers(value, rng, n) for _ in range(walkers)])
         state = emcee.State(start, random_state=np.random.RandomState(int(rng.integers(2**32))).get_state())
 
     moves: Any = [
@@ -272,9 +272,9 @@ def _chain(
     return WalkerEnsemble(thetas, sampler.get_log_prob()[:n_steps], sigmas, has_moved, count, current_state)
 
 
-def _first(value: Callable[[Array], tuple[float, Array]], rng: np.random.Generator, n: int) -> Array:
+def _initial_walkers(value: Callable[[Array], tuple[float, Array]], rng: np.random.Generator, n: int) -> Array:
     """Draw where a walker begins: about the estimate, closer and closer until the posterior is not zero there."""
-    for k in range(_TRIES):
+    for k in range(_MAX_START_DRAWS):
         u = rng.standard_normal(n) * 0.9**k
         if np.isfinite(value(u)[0]):
             return u
@@ -285,10 +285,10 @@ def _independent(n: int) -> Callable[..., tuple[Array, Array]]:
     """Return the proposal by Student's t about the estimate: new points, and  log q(old) - log q(new)."""
 
     def height(u: Array) -> Array:
-        return -0.5 * (_DF + n) * np.log1p(np.sum(u**2, axis=-1) / _DF)
+        return -0.5 * (_PROPOSAL_T_DF + n) * np.log1p(np.sum(u**2, axis=-1) / _PROPOSAL_T_DF)
 
     def propose(old: Array, random: Any) -> tuple[Array, Array]:
-        scale = np.sqrt(_DF / random.chisquare(_DF, len(old)))
+        scale = np.sqrt(_PROPOSAL_T_DF / random.chisquare(_PROPOSAL_T_DF, len(old)))
         new = random.standard_normal(old.shape) * scale[:, None]
         return new, height(old) - height(new)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from castfit._support.arrays import Array
-    from castfit.problem.compiled_problem import Posed
+    from castfit.problem.compiled_problem import CompiledProblem
 
 
 _REMEDY = "start from 'matching' or from values"
@@ -50,12 +50,12 @@ class EquationBlock:
     signals: tuple[str, ...]
 
 
-def find_blocks(problem: Posed) -> tuple[EquationBlock, ...]:
+def find_blocks(problem: CompiledProblem) -> tuple[EquationBlock, ...]:
     """Return the blocks of a problem, in the order of their first states."""
     return _components(problem, measured_directly(problem))
 
 
-def decomposition_mistakes(problem: Posed) -> list[str]:
+def decomposition_mistakes(problem: CompiledProblem) -> list[str]:
     """List the reasons why a problem cannot be decomposed; empty if it can."""
     model, measured = problem.model, measured_directly(problem)
     if model.algebraic_states:
@@ -76,7 +76,7 @@ def decomposition_mistakes(problem: Posed) -> list[str]:
     return [f"the problem cannot be decomposed: shared parameters connect all its equations; {_REMEDY}"]
 
 
-def measured_directly(problem: Posed) -> frozenset[str]:
+def measured_directly(problem: CompiledProblem) -> frozenset[str]:
     """Return the states that every experiment measures as they are, often enough to be interpolated."""
     return frozenset(
         name
@@ -85,7 +85,7 @@ def measured_directly(problem: Posed) -> frozenset[str]:
     )
 
 
-def _curve(problem: Posed, experiment: Experiment, i: int) -> tuple[Array, Array]:
+def _curve(problem: CompiledProblem, experiment: Experiment, i: int) -> tuple[Array, Array]:
     """Return the times (n,) and values (n,) at which state i was measured directly, replicates averaged."""
     symbol = problem.model.system.x[i]
     output_names = [name for name in experiment.measured if ca.is_equal(problem.model.outputs[name], symbol)]
@@ -97,7 +97,7 @@ def _curve(problem: Posed, experiment: Experiment, i: int) -> tuple[Array, Array
     return times, np.bincount(positions, y[is_measured]) / np.maximum(np.bincount(positions), 1)
 
 
-def _components(problem: Posed, measured: frozenset[str]) -> tuple[EquationBlock, ...]:
+def _components(problem: CompiledProblem, measured: frozenset[str]) -> tuple[EquationBlock, ...]:
     """Find the connected components of equations and what they may not be separated from."""
     model, system = problem.model, problem.model.system
     contents = [_names(equation) for equation in _split(system.ode)]
@@ -143,11 +143,11 @@ def _with_overrides(names: set[str], experiment: Experiment) -> set[str]:
 class BlockProblem:
     """A block as an estimation problem of its own; its n quantities stand at `positions` in theta of the whole."""
 
-    problem: Posed
+    problem: CompiledProblem
     positions: NDArray[np.intp]
 
 
-def pose(problem: Posed, block: EquationBlock) -> BlockProblem | None:
+def pose(problem: CompiledProblem, block: EquationBlock) -> BlockProblem | None:
     """Return a block as a problem; None if its own data cannot determine it, or there is nothing to estimate.
 
     Only the direct measurements of the block's states count; constraints are left to the whole problem.
@@ -168,7 +168,7 @@ def pose(problem: Posed, block: EquationBlock) -> BlockProblem | None:
     # The whole problem may be a restated one, with other bounds and scales, and with fewer quantities.
     index_by_quantity = {(q.kind, q.of, q.experiment): j for j, q in enumerate(problem.quantities)}
     index_by_name = {q.name: index_by_quantity.get((q.kind, q.of, q.experiment)) for q in block_problem.quantities}
-    fixed_values = {q.name: _held(problem, q.kind, q.of, q.experiment) for q in block_problem.quantities if index_by_name[q.name] is None}
+    fixed_values = {q.name: _fixed_value(problem, q.kind, q.of, q.experiment) for q in block_problem.quantities if index_by_name[q.name] is None}
     positions = np.array([j for j in index_by_name.values() if j is not None], dtype=np.intp)
     if not positions.size:
         return None
@@ -178,7 +178,7 @@ def pose(problem: Posed, block: EquationBlock) -> BlockProblem | None:
     return BlockProblem(compiled_problem.restated(quantities), positions)
 
 
-def _held(problem: Posed, kind: str, name: str, experiment: str | None) -> float:
+def _fixed_value(problem: CompiledProblem, kind: str, name: str, experiment: str | None) -> float:
     """Return the value of something that the whole problem does not estimate any more."""
     for condition in problem.conditions:
         if experiment in (None, condition.name):
@@ -189,7 +189,7 @@ def _held(problem: Posed, kind: str, name: str, experiment: str | None) -> float
     return fixed_value(problem.parameters[name], experiment or "")
 
 
-def _direct(problem: Posed, block: EquationBlock, experiment: Experiment) -> dict[str, str]:
+def _direct(problem: CompiledProblem, block: EquationBlock, experiment: Experiment) -> dict[str, str]:
     """Return the outputs of an experiment that equal a state of the block, {output: state}."""
     model = problem.model
     symbols = {name: model.outputs[name] for name in block.states}
@@ -216,7 +216,7 @@ def _model(model: Model, block: EquationBlock) -> Model:
     )
 
 
-def _experiment(problem: Posed, block: EquationBlock, experiment: Experiment) -> Experiment:
+def _experiment(problem: CompiledProblem, block: EquationBlock, experiment: Experiment) -> Experiment:
     """Keep the block's direct measurements, and interpolate the other states through theirs."""
     model, initial = problem.model, problem.initial_values(experiment)
     data: dict[str, Any] = {}
@@ -240,7 +240,7 @@ def _experiment(problem: Posed, block: EquationBlock, experiment: Experiment) ->
     )
 
 
-def _signal(problem: Posed, experiment: Experiment, name: str) -> Input:
+def _signal(problem: CompiledProblem, experiment: Experiment, name: str) -> Input:
     """Interpolate a measured state over the whole experiment; its ends are held, a known initial value counts."""
     t, y = _curve(problem, experiment, problem.model.states.index(name))
     initial_value = problem.initial_values(experiment)[name]

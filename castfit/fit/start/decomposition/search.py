@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit._support.arguments import rng_mistakes
-from castfit._support.casadi_functions import Built
+from castfit._support.casadi_functions import PerObjectCache
 from castfit._support.public_names import public
-from castfit._support.reprs import brief
-from castfit._support.status import Status, check
-from castfit._support.time_limit import Stopped, look, watched
-from castfit.fit.start import Origin
+from castfit._support.reprs import add_brief_repr
+from castfit._support.status import Status, raise_if_mistakes
+from castfit._support.time_limit import StopRequested, check_deadline, with_deadline
+from castfit.fit.start import StartingPoint
 from castfit.fit.start.decomposition.blocks import (
     BlockProblem,
     EquationBlock,
@@ -27,10 +27,10 @@ from castfit.fit.start.decomposition.blocks import (
     find_blocks,
     pose,
 )
-from castfit.fit.start.search_problem import cost_of, enclosed, search_options
-from castfit.problem.compiled_problem import Posed
-from castfit.solve.dense_descent import descend_in_box
-from castfit.solve.step_control import Box
+from castfit.fit.start.search_problem import evaluate_cost, finite_bounds, search_options
+from castfit.problem.compiled_problem import CompiledProblem
+from castfit.solve.dense_descent import minimize_in_trust_region
+from castfit.solve.step_control import TrustRegion
 from castfit.transcribe.shooting_problem import ShootingProblem
 from castfit.transcribe.single_shooting import SingleShooting
 
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
 
 
-_SCREENED = 200  # draws that are simulated once
+_N_SCREENED_DRAWS = 200  # draws that are simulated once
 _FITS = 12  # of which at most so many are fitted, the best first
 _ITERATIONS = 60  # of one fit; it need not converge
-_RULE = Box()
+_RULE = TrustRegion()
 _TOLERANCES = 1e-4, 1e-6  # relative and absolute
-_REPEATS = 3  # so many fits that agree end the search
+_N_AGREEING_FITS = 3  # so many fits that agree end the search
 _AGREE = 1e-2  # relative difference of two costs that are the same optimum
 _PLAUSIBLE = (
     0.2  # unexplained part of the data's variance, above which an optimum is not believed however often it comes
@@ -56,7 +56,7 @@ _DECADES = 3.0  # drawn to each side of the start where bounds are infinite
 
 
 @public("castfit")
-@brief
+@add_brief_repr
 @dataclass(frozen=True)
 class Decomposed:
     """Start from a decomposition: the equations that share no parameter are estimated apart from each other.
@@ -90,14 +90,14 @@ class Decomposed:
     rng: int | np.random.Generator = 0
 
     def __post_init__(self) -> None:
-        check("Decomposed", rng_mistakes(self.rng))
+        raise_if_mistakes("Decomposed", rng_mistakes(self.rng))
 
 
-_PIECES: Built[Posed, tuple[tuple[EquationBlock, BlockProblem, ShootingProblem], ...]] = Built()
+_PIECES: PerObjectCache[CompiledProblem, tuple[tuple[EquationBlock, BlockProblem, ShootingProblem], ...]] = PerObjectCache()
 """The blocks of each problem, posed and transcribed once however many starts use them."""
 
 
-def decompose(problem: Posed, theta: Array, *, rng: int | np.random.Generator = 0, max_time: float = np.inf) -> Origin:
+def decompose(problem: CompiledProblem, theta: Array, *, rng: int | np.random.Generator = 0, max_time: float = np.inf) -> StartingPoint:
     """Estimate the blocks of a problem one by one.
 
     theta (n_theta,), search scale, is one of the starts of every block; after `max_time` seconds blocks keep their best
@@ -108,31 +108,31 @@ def decompose(problem: Posed, theta: Array, *, rng: int | np.random.Generator = 
     generator = np.random.default_rng(rng)
     pieces = _PIECES.get(problem, _pieces)
     start_theta, early_stop = theta.copy(), None
-    with watched(max_time):
+    with with_deadline(max_time):
         for _, piece, staged in pieces:
             search = _BlockSearch(staged, theta[piece.positions])
             try:
                 search.run(generator)
-            except (Stopped, KeyboardInterrupt) as stop_reason:
-                early_stop = stop_reason.status if isinstance(stop_reason, Stopped) else Status.INTERRUPTED
+            except (StopRequested, KeyboardInterrupt) as stop_reason:
+                early_stop = stop_reason.status if isinstance(stop_reason, StopRequested) else Status.INTERRUPTED
             start_theta[piece.positions] = search.best
             if early_stop is not None:
                 break
     listing = "; ".join(", ".join(block.states) for block, _, _ in pieces)
     count = f"{len(pieces)} block{'s' * (len(pieces) > 1)}"
-    return Origin(start_theta, f"Started from separate estimates of {count}: {listing}.", early_stop)
+    return StartingPoint(start_theta, f"Started from separate estimates of {count}: {listing}.", early_stop)
 
 
-def _pieces(problem: Posed) -> tuple[tuple[EquationBlock, BlockProblem, ShootingProblem], ...]:
-    check("start 'decomposed'", decomposition_mistakes(problem))
+def _pieces(problem: CompiledProblem) -> tuple[tuple[EquationBlock, BlockProblem, ShootingProblem], ...]:
+    raise_if_mistakes("start 'decomposed'", decomposition_mistakes(problem))
     block_problems = ((block, pose(problem, block)) for block in find_blocks(problem))
     pieces = tuple((block, piece, _staged(piece.problem)) for block, piece in block_problems if piece is not None)
     message = "no block has both data and something to estimate; start from values"
-    check("start 'decomposed'", [] if pieces else [message])
+    raise_if_mistakes("start 'decomposed'", [] if pieces else [message])
     return pieces
 
 
-def _staged(problem: Posed) -> ShootingProblem:
+def _staged(problem: CompiledProblem) -> ShootingProblem:
     options = replace(search_options(), relative_tolerance=_TOLERANCES[0], absolute_tolerance=_TOLERANCES[1])
     return SingleShooting(options).transcribe(problem, problem.guess)
 
@@ -153,16 +153,16 @@ class _BlockSearch:
         problem, fit_costs = self._staged.problem, list[float]()
         fixed_starts: list[Array] = [self.best]
         half_width = np.where(problem.log, _DECADES * np.log(10.0), 10.0 * np.maximum(np.abs(self.best), 1.0))
-        full_bounds = enclosed(*problem.bounds, self.best, half_width)
-        for lower, upper in (_usual(problem, *full_bounds), full_bounds):
-            draws: Array = generator.uniform(lower, upper, (_SCREENED, lower.size))
+        full_bounds = finite_bounds(*problem.bounds, self.best, half_width)
+        for lower, upper in (_narrow_log_limits(problem, *full_bounds), full_bounds):
+            draws: Array = generator.uniform(lower, upper, (_N_SCREENED_DRAWS, lower.size))
             starts = [*fixed_starts, *draws]
-            costs = [self._noted(start, cost_of(self._staged, start)) for start in starts]
+            costs = [self._noted(start, evaluate_cost(self._staged, start)) for start in starts]
             ranking = sorted(zip(costs, range(len(starts)), strict=True))
             for cost, i in ranking[:_FITS]:
                 if cost == np.inf:
                     break
-                descent = descend_in_box(self._staged, starts[i], _RULE, _ITERATIONS, np.inf)
+                descent = minimize_in_trust_region(self._staged, starts[i], _RULE, _ITERATIONS, np.inf)
                 fit_costs.append(self._noted(descent.theta, descent.cost))
                 if self._settled(fit_costs):
                     return
@@ -171,24 +171,24 @@ class _BlockSearch:
     def _settled(self, fit_costs: list[float]) -> bool:
         """Whether several fits explain all there is to explain, or agree on a plausible optimum."""
         n_agreeing = sum(cost <= (1 + _AGREE) * min(fit_costs) for cost in fit_costs)
-        return min(fit_costs) <= _EXPLAINED * self._total or (n_agreeing >= _REPEATS and min(fit_costs) <= _PLAUSIBLE * self._total)
+        return min(fit_costs) <= _EXPLAINED * self._total or (n_agreeing >= _N_AGREEING_FITS and min(fit_costs) <= _PLAUSIBLE * self._total)
 
     def _noted(self, theta: Array, cost: float) -> float:
         """Remember the best point; return the sum of squares."""
         if cost < self._least:
             self.best, self._least = theta, cost
-        look()
+        check_deadline()
         return 2.0 * cost
 
 
-def _variation(problem: Posed) -> float:
+def _variation(problem: CompiledProblem) -> float:
     """Return the sum of squared distances of the data from their mean, by output, in standard deviations."""
     values = np.concatenate([c.points.values for c in problem.conditions])
     sigma = np.concatenate([c.points.sigma for c in problem.conditions])
     return float(np.nansum(((values - np.nanmean(values, axis=0)) / sigma) ** 2))
 
 
-def _usual(problem: Posed, lower: Array, upper: Array) -> tuple[Array, Array]:
+def _narrow_log_limits(problem: CompiledProblem, lower: Array, upper: Array) -> tuple[Array, Array]:
     """Narrow the limits of logarithms to magnitudes that the units of states and time can make.
 
     Rate constants and the like are of the order of X^a / T^b with X the mean magnitude of a state or an input, T the

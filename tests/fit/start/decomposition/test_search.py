@@ -74,8 +74,8 @@ def test_fixed_local_and_unbounded_parameters_and_free_initial_states():
 
 
 def test_a_given_start_is_one_of_those_that_every_block_tries(monkeypatch):
-    tried_points, original = [], search.cost_of
-    monkeypatch.setattr(search, "cost_of", lambda staged, theta: tried_points.append(theta) or original(staged, theta))
+    tried_points, original = [], search.evaluate_cost
+    monkeypatch.setattr(search, "evaluate_cost", lambda staged, theta: tried_points.append(theta) or original(staged, theta))
     cf.fit(pathway(), start=cf.Decomposed({"a": 0.7, "c": 0.2}))
     assert tried_points[0] == pytest.approx(np.log([0.7, 1e-5]))
     assert any(theta == pytest.approx(np.log([1e-5, 0.2])) for theta in tried_points)
@@ -143,7 +143,7 @@ def test_a_limit_that_ends_in_the_blocks_returns_the_best_point():
 
 
 def test_control_c_in_a_block_returns_the_best_point(monkeypatch):
-    problem, count, original = pathway(), [0], search.cost_of
+    problem, count, original = pathway(), [0], search.evaluate_cost
 
     def press(staged, theta):
         count[0] += 1
@@ -151,7 +151,7 @@ def test_control_c_in_a_block_returns_the_best_point(monkeypatch):
             raise KeyboardInterrupt
         return original(staged, theta)
 
-    monkeypatch.setattr(search, "cost_of", press)
+    monkeypatch.setattr(search, "evaluate_cost", press)
     result = cf.fit(problem, start="decomposed")
     assert result.status is Status.INTERRUPTED
     assert result.parameters["a"] != pytest.approx(1e-5)

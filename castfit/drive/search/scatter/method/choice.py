@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castfit._support.arrays import Array
-from castfit.drive.search.scatter.method.members import Member, distances, points, ranked
+from castfit.drive.search.scatter.method.members import Member, distances, points, sort_by_quality
 from castfit.drive.search.scatter.method.options import ScatterOptions
 
 _NEAR_MINIMUM = 0.75  # of the way from which a minimum was found (Ugray et al. 2007)
@@ -27,7 +27,7 @@ _MOST_POINTS = 24  # of a path that are kept
 
 
 @dataclass(frozen=True, eq=False)
-class Climb:
+class LocalSearchPath:
     """A local search: from where to where, and the points on its way (k, n), both ends included."""
 
     start: Member
@@ -35,7 +35,7 @@ class Climb:
     path: Array
 
 
-def thinned(path: Array) -> Array:
+def thin_path(path: Array) -> Array:
     """Return a path of at most a few points, evenly spaced in number, both ends included."""
     if len(path) <= _MOST_POINTS:
         return path
@@ -53,17 +53,17 @@ def path_distances(X: Array, path: Array) -> Array:
     return np.sqrt(((X[:, None, :] - foot) ** 2).sum(axis=2)).min(axis=1)
 
 
-def memory_distances(X: Array, climbs: Sequence[Climb]) -> Array:
+def memory_distances(X: Array, climbs: Sequence[LocalSearchPath]) -> Array:
     """Return the distance from each row of X to all that earlier searches passed, (k,); inf if there were none."""
     return np.min([np.full(len(X), np.inf), *(path_distances(X, climb.path) for climb in climbs)], axis=0)
 
 
-def near_paths(X: Array, climbs: Sequence[Climb], radius: float) -> NDArray[np.bool_]:
+def near_paths(X: Array, climbs: Sequence[LocalSearchPath], radius: float) -> NDArray[np.bool_]:
     """Return a mask of the rows of X within `radius`, a root mean square over the unknowns, of an earlier path, (k,)."""
     return memory_distances(X, climbs) < radius * np.sqrt(X.shape[1])
 
 
-def near_minima(X: Array, climbs: Sequence[Climb], factor: float) -> NDArray[np.bool_]:
+def near_minima(X: Array, climbs: Sequence[LocalSearchPath], factor: float) -> NDArray[np.bool_]:
     """Return a mask of the rows of X closer to a known minimum than `factor` times the distance of its start, (k,).
 
     This is the distance filter of SSm (after Ugray et al. 2007, INFORMS J. Comput. 19, 328).
@@ -76,7 +76,7 @@ def near_minima(X: Array, climbs: Sequence[Climb], factor: float) -> NDArray[np.
 
 
 @dataclass(frozen=True)
-class Filters:
+class FilterState:
     """The state of both filters.
 
     threshold : float
@@ -91,22 +91,22 @@ class Filters:
     width: float = 1.0
     refusals: int = 0
 
-    def accepted(self, start: Member) -> Filters:
+    def accepted(self, start: Member) -> FilterState:
         """Return the filters after a start was chosen: the next one must be as good."""
         return replace(self, threshold=start.f, refusals=0)
 
-    def refused(self, wait: int) -> Filters:
+    def refused(self, wait: int) -> FilterState:
         """Return the filters after nothing passed; after `wait` times they are relaxed."""
         if self.refusals + 1 < wait:
             return replace(self, refusals=self.refusals + 1)
-        return Filters(np.inf, self.width * _SHRINK, 0)
+        return FilterState(np.inf, self.width * _SHRINK, 0)
 
 
-def passing(
-    candidates: Sequence[Member], climbs: Sequence[Climb], filters: Filters, options: ScatterOptions
+def filter_candidates(
+    candidates: Sequence[Member], climbs: Sequence[LocalSearchPath], filters: FilterState, options: ScatterOptions
 ) -> list[Member]:
     """Return the candidates that pass both filters, the best first."""
-    pool = [m for m in ranked(candidates) if np.isfinite(m.f)]
+    pool = [m for m in sort_by_quality(candidates) if np.isfinite(m.f)]
     if options.merit_filter:
         pool = [m for m in pool if m.f <= filters.threshold]
     if not pool or not climbs or options.distance_filter == "none":
@@ -119,12 +119,12 @@ def passing(
     return [m for m, is_near in zip(pool, near_mask, strict=True) if not is_near]
 
 
-def choose(pool: Sequence[Member], climbs: Sequence[Climb], balance: float) -> Member:
+def choose(pool: Sequence[Member], climbs: Sequence[LocalSearchPath], balance: float) -> Member:
     """Return the member with the least  (1 - balance) rank in quality + balance rank in novelty  (eSS).
 
     Novelty is the distance from all that earlier local searches passed.
     """
-    order = ranked(pool)
+    order = sort_by_quality(pool)
     if not climbs:
         return order[0]
     path_distance = memory_distances(points(order, order[0].x.size), climbs)

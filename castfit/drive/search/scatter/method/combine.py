@@ -24,7 +24,7 @@ _LONGER_AFTER = 2  # improvements in a row beyond a child, then the region doubl
 
 
 @dataclass(frozen=True)
-class Child:
+class TrialPoint:
     """A point x (n,) and the member that it was formed around."""
 
     x: Array
@@ -72,14 +72,14 @@ def inside(x: Array, parent: Array, prob_bound: float, rng: np.random.Generator)
 
 def children(
     R: Sequence[Member], pairs: Sequence[tuple[int, int]], prob_bound: float, rng: np.random.Generator
-) -> list[Child]:
+) -> list[TrialPoint]:
     """Form all children of pairs of positions (better, worse) in R."""
-    trial_points: list[Child] = []
+    trial_points: list[TrialPoint] = []
     for i, j in pairs:
         for kind in types_of(i, j, len(R), float(rng.random())):
             parent = R[j] if kind == 3 else R[i]
             x = child(kind, R[i].x, R[j].x, rng.random(parent.x.size))
-            trial_points.append(Child(inside(x, parent.x, prob_bound, rng), parent))
+            trial_points.append(TrialPoint(inside(x, parent.x, prob_bound, rng), parent))
     return trial_points
 
 
@@ -88,7 +88,7 @@ def further(parent: Array, child: Array, reach: float, rng: np.random.Generator)
     return np.clip(child + reach * rng.random(child.size) * (child - parent), 0.0, 1.0)
 
 
-def beyond(
+def go_beyond(
     lines: Sequence[tuple[Member, Member]],
     values: Callable[[Array], Array],
     first_number: int,

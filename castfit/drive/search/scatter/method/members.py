@@ -30,7 +30,7 @@ class Member:
         return self.f, self.number
 
 
-def ranked(members: Iterable[Member]) -> tuple[Member, ...]:
+def sort_by_quality(members: Iterable[Member]) -> tuple[Member, ...]:
     """Sort by quality, the best first."""
     return tuple(sorted(members, key=lambda member: member.rank))
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from castfit._support.arrays import Array
-from castfit.drive.search.scatter.method.members import Member, distances, points, ranked
+from castfit.drive.search.scatter.method.members import Member, distances, points, sort_by_quality
 
 
 def least_distances(X: Array, R: Array) -> Array:
@@ -33,13 +33,13 @@ def most_distant(X: Array, R: Array, count: int) -> list[int]:
 
 def by_quality(members: Sequence[Member], b: int) -> tuple[Member, ...]:
     """Form a reference set: the best b/2 (Eq. 23), then the most distant; those without a value come last."""
-    order = ranked(members)
+    order = sort_by_quality(members)
     elite, remaining = order[: b // 2], order[b // 2 :]
     for pool in ([m for m in remaining if np.isfinite(m.f)], [m for m in remaining if not np.isfinite(m.f)]):
         n = order[0].x.size
         indices = most_distant(points(pool, n), points(elite, n), b - len(elite))
         elite = (*elite, *(pool[i] for i in indices))
-    return ranked(elite)
+    return sort_by_quality(elite)
 
 
 def by_corners(X: Array, b: int) -> Array:
@@ -59,7 +59,7 @@ def in_flat_zone(f: float, R: Sequence[Member], epsilon: float) -> bool:
     return any(abs(f - member.f) <= epsilon * abs(member.f) for member in R if np.isfinite(member.f))
 
 
-def updated(
+def update_refset(
     R: Sequence[Member], candidates: Sequence[Member], *, distance: float, epsilon: float
 ) -> tuple[Member, ...]:
     """Replace the worst members by better candidates, the best candidate first.
@@ -67,8 +67,8 @@ def updated(
     A candidate enters if it is better than the worst member (Eqs. 27-29) and neither close to a member nor of the same
     value (Eq. 30).  A new best enters always: for the worst member, or for the closest one if it is too close to it.
     """
-    elite = ranked(R)
-    for z in ranked(candidates):
+    elite = sort_by_quality(R)
+    for z in sort_by_quality(candidates):
         if not z.f < elite[-1].f:
             break
         is_too_close = too_close(z.x, elite, distance)
@@ -79,7 +79,7 @@ def updated(
             continue
         else:
             replaced_index = len(elite) - 1
-        elite = ranked([*elite[:replaced_index], z, *elite[replaced_index + 1 :]])
+        elite = sort_by_quality([*elite[:replaced_index], z, *elite[replaced_index + 1 :]])
     return elite
 
 
@@ -89,7 +89,7 @@ def is_flat(R: Sequence[Member], epsilon: float) -> bool:
     return bool(np.isfinite(values).all() and np.std(values) <= epsilon * abs(np.mean(values)))
 
 
-def kept(b: int, *, aggressive: bool) -> int:
+def n_retained(b: int, *, aggressive: bool) -> int:
     """Return the number of b members that stay: all but g = b/2, or but g = b - 1 if `aggressive`."""
     return 1 if aggressive else b - b // 2
 

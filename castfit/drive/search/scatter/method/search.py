@@ -24,24 +24,24 @@ from typing import Protocol
 import numpy as np
 
 from castfit._support.arrays import Array
-from castfit.drive.search.scatter.method.choice import Climb, Filters, choose, passing
-from castfit.drive.search.scatter.method.combine import Pair, better_children, beyond, children, new_pairs, pair_of
+from castfit.drive.search.scatter.method.choice import LocalSearchPath, FilterState, choose, filter_candidates
+from castfit.drive.search.scatter.method.combine import Pair, better_children, go_beyond, children, new_pairs, pair_of
 from castfit.drive.search.scatter.method.diversify import Counts, diverse
-from castfit.drive.search.scatter.method.members import Member, enrol, points, ranked
+from castfit.drive.search.scatter.method.members import Member, enrol, points, sort_by_quality
 from castfit.drive.search.scatter.method.options import ScatterOptions
 from castfit.drive.search.scatter.method.refset import (
     by_corners,
     by_quality,
     is_flat,
-    kept,
+    n_retained,
     most_distant,
     new_directions,
-    updated,
+    update_refset,
 )
 
 
 @dataclass(frozen=True)
-class Ascent:
+class LocalSearchOutcome:
     """Result of a local search: the points of its path (k, n), start and end included, and the value at its end."""
 
     path: Array
@@ -55,7 +55,7 @@ class CubeObjective(Protocol):
         """Return the values (k,) at the rows of X (k, n); inf where there is none."""
         ...
 
-    def improve(self, start: Member, climbs: Sequence[Climb]) -> Ascent | None:
+    def improve(self, start: Member, climbs: Sequence[LocalSearchPath]) -> LocalSearchOutcome | None:
         """Search locally from a member, knowing all earlier local searches; None if nothing came of it."""
         ...
 
@@ -82,8 +82,8 @@ class SearchState:
     best: Member
     combined: frozenset[Pair]
     frequency: Counts
-    climbs: tuple[Climb, ...] = ()
-    filters: Filters = field(default_factory=Filters)
+    climbs: tuple[LocalSearchPath, ...] = ()
+    filters: FilterState = field(default_factory=FilterState)
     since_local: int = 0
     stagnant: int = 0
     restarts: int = 0
@@ -121,7 +121,7 @@ def step(objective: CubeObjective, state: SearchState, options: ScatterOptions) 
     if is_flat(state.R, options.min_difference):
         return _regenerate(objective, state, options, rng, keep=1)
     if not new_pairs(state.R, state.combined):
-        keep = kept(len(state.R), aggressive=options.aggressive)
+        keep = n_retained(len(state.R), aggressive=options.aggressive)
         return _regenerate(objective, state, options, rng, keep=keep)
     return state
 
@@ -137,7 +137,7 @@ def _combine(
     new_members = enrol(X, objective.values(X), state.enrolled)
     if options.go_beyond:
         lines = better_children([(c.parent, member) for c, member in zip(family, new_members, strict=True)])
-        new_members += beyond(lines, objective.values, state.enrolled + len(new_members), rng)
+        new_members += go_beyond(lines, objective.values, state.enrolled + len(new_members), rng)
     combined = state.combined | {pair_of(R[i], R[j]) for i, j in pairs}
     return replace(
         state, R=_admit(R, new_members, options), combined=combined, enrolled=state.enrolled + len(new_members)
@@ -145,7 +145,7 @@ def _combine(
 
 
 def _admit(R: Sequence[Member], candidates: Sequence[Member], options: ScatterOptions) -> tuple[Member, ...]:
-    return updated(R, candidates, distance=options.min_distance, epsilon=options.min_difference)
+    return update_refset(R, candidates, distance=options.min_distance, epsilon=options.min_difference)
 
 
 def _local_is_due(state: SearchState, options: ScatterOptions) -> bool:
@@ -172,16 +172,16 @@ def _local(
     """Search locally from the point that deserves it most, if any passes the filters."""
     searched_numbers = {number for climb in state.climbs for number in (climb.start.number, climb.end.number)}
     candidates = {m.number: m for m in (*state.R, *new_members) if m.number not in searched_numbers}
-    pool = passing(list(candidates.values()), state.climbs, state.filters, options)
+    pool = filter_candidates(list(candidates.values()), state.climbs, state.filters, options)
     if not pool:
         return replace(state, filters=state.filters.refused(options.relax_after))
     start = choose(pool, state.climbs, options.balance)
     state = replace(state, filters=state.filters.accepted(start), since_local=0)
     outcome = objective.improve(start, state.climbs)
     if outcome is None:
-        return replace(state, climbs=(*state.climbs, Climb(start, start, start.x[None])))
+        return replace(state, climbs=(*state.climbs, LocalSearchPath(start, start, start.x[None])))
     end = Member(outcome.path[-1], outcome.f, state.enrolled)
-    climbs = (*state.climbs, Climb(start, end, outcome.path))
+    climbs = (*state.climbs, LocalSearchPath(start, end, outcome.path))
     R = _admit(state.R, [end], options) if end.f < start.f else state.R
     best = min(state.best, R[0], key=lambda member: member.rank)
     return replace(state, R=R, best=best, climbs=climbs, enrolled=state.enrolled + 1)
@@ -197,7 +197,7 @@ def _regenerate(
     select = new_directions if options.regeneration == "directions" else most_distant
     new_points = X[select(X, points(R, n), n_missing)]
     new_members = enrol(new_points, objective.values(new_points), state.enrolled)
-    return replace(state, R=ranked([*R, *new_members]), frequency=frequency, enrolled=state.enrolled + len(new_members))
+    return replace(state, R=sort_by_quality([*R, *new_members]), frequency=frequency, enrolled=state.enrolled + len(new_members))
 
 
 def _restart(
@@ -216,7 +216,7 @@ def _restart(
         state,
         R=R,
         frequency=frequency,
-        filters=Filters(),
+        filters=FilterState(),
         stagnant=0,
         restarts=restarts,
         enrolled=state.enrolled + len(members),
