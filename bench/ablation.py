@@ -208,7 +208,9 @@ def run_ablation(
         For unknown names or numbers out of range.
     """
     chosen = TO_THE_OPTIMUM if methods is None else tuple(methods)
-    problem_names = (*PARTLY_OBSERVED, *OTHERS, *(() if folder is None else _PETAB)) if problems is None else tuple(problems)
+    problem_names = (
+        (*PARTLY_OBSERVED, *OTHERS, *(() if folder is None else _PETAB)) if problems is None else tuple(problems)
+    )
     library_names = set(cf.problems.names())
     petab_names = [] if folder is None else [name for name in problem_names if name not in library_names]
     mistakes = unknown_mistakes("method", chosen, INGREDIENTS)
@@ -241,7 +243,11 @@ def run_ablation(
 
 
 def _rows(case: AblationCase, runs: Mapping[str, Sequence[AblationRun]]) -> list[AblationRow]:
-    return [AblationRow(case.name, method, tuple(completed_runs)) for method, completed_runs in runs.items() if completed_runs]
+    return [
+        AblationRow(case.name, method, tuple(completed_runs))
+        for method, completed_runs in runs.items()
+        if completed_runs
+    ]
 
 
 def _in_turn(methods: Sequence[str], k: int) -> list[str]:

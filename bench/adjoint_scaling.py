@@ -27,7 +27,7 @@ from castfit._support.text_tables import TextTable
 from castfit.drive.search.compare.benchmarks import Progress
 from castfit.integrate import Integrator, IntegratorOptions, Lanes
 from castfit.model.model import Model, symbols
-from castfit.plots._canvas import save_or_show, new_figure, tidy
+from castfit.plots._canvas import new_figure, save_or_show, tidy
 from castfit.plots._colours import BEHIND, BLUE, INK, RED
 
 from .table import Kind, Report, number_mistakes, record

@@ -15,7 +15,7 @@ from castfit.drive.run.loop import open_session
 from castfit.drive.run.optima import ObjectiveMeasure
 from castfit.drive.run.options import RunOptions
 from castfit.drive.search.scatter.bounds import read_search_bounds, with_log_scales
-from castfit.drive.search.scatter.log import SearchStopped, SearchLog
+from castfit.drive.search.scatter.log import SearchLog, SearchStopped
 from castfit.drive.search.scatter.method.members import Member
 from castfit.drive.search.scatter.result import BestSoFar
 from castfit.drive.search.scatter.scatter_search import SOLVER, scatter_search

@@ -368,7 +368,9 @@ def _inside(entry: CollectionEntry) -> str:
         return "-"
     error_text = "AMICI fails"
     if "off" in castfit_values:
-        amici_error = f"{castfit_values['amici_gradient_off']:.0e}" if "amici_gradient_off" in castfit_values else "fails"
+        amici_error = (
+            f"{castfit_values['amici_gradient_off']:.0e}" if "amici_gradient_off" in castfit_values else "fails"
+        )
         error_text = f"{castfit_values['off']:.0e}, {castfit_values['gradient_off']:.0e} ({amici_error})"
     return f"{castfit_values['gradient']:.2g} ms, {ratio:.2f}, {error_text}"
 
@@ -383,7 +385,9 @@ def written(entries: Sequence[CollectionEntry]) -> str:
     heads = tag("tr", [tag("th", head.removeprefix(">")) for head in table.heads])
     rows = [tag("tr", [tag("td", cell) for cell in row]) for row in table.rows]
     failed_entries = [e for e in entries if e.trouble or e.peer.trouble]
-    max_difference = max((abs(e.nominal - e.reference) for e in entries if np.isfinite(e.reference + e.nominal)), default=np.nan)
+    max_difference = max(
+        (abs(e.nominal - e.reference) for e in entries if np.isfinite(e.reference + e.nominal)), default=np.nan
+    )
     lead = ReportHeader(
         "PEtab benchmark collection",
         "castfit bench petab",
@@ -425,9 +429,17 @@ def _run(
     mistakes += number_mistakes(seed=seed, max_time=1.0 if max_time is None else max_time)
     mistakes += [f"starts is {starts}; give a number that is not negative"] if starts < 0 else []
     if nominal:
-        nominal_conflicts = {"starts": starts, "tolerance": tolerance, "pypesto": pypesto, "html": html, "max_time": max_time}
+        nominal_conflicts = {
+            "starts": starts,
+            "tolerance": tolerance,
+            "pypesto": pypesto,
+            "html": html,
+            "max_time": max_time,
+        }
         mistakes += [
-            f"--nominal takes no {option.replace('_', '-')}; leave it out" for option, v in nominal_conflicts.items() if v
+            f"--nominal takes no {option.replace('_', '-')}; leave it out"
+            for option, v in nominal_conflicts.items()
+            if v
         ]
     raise_if_mistakes(f"bench {name}", mistakes)
     if nominal:
@@ -435,7 +447,9 @@ def _run(
         lines = [f"{e.problem}: {e.trouble}" for e in entries if e.trouble]
         fine = sum(verdict(e) == "as it must be" for e in entries)
         lines.insert(0, f"{fine} of {len(entries)} are as they must be")
-        nominal_record = record(name, [asdict(e) for e in entries], castfit=cf.__version__, folder=str(folder), **status)
+        nominal_record = record(
+            name, [asdict(e) for e in entries], castfit=cf.__version__, folder=str(folder), **status
+        )
         return Report((nominal_sheet(entries), "", *lines), nominal_record)
     rows, status = collected(
         run_collection(
@@ -456,7 +470,11 @@ def _run(
 def _below(entries: Sequence[CollectionEntry]) -> list[str]:
     """Return what is said below the table."""
     version_text = next((e.peer.versions for e in entries if e.peer.versions), "")
-    peers = f"run now, {version_text}" if version_text else "measured with AMICI 1.0 and pyPESTO 0.7 on one core (ten starts)"
+    peers = (
+        f"run now, {version_text}"
+        if version_text
+        else "measured with AMICI 1.0 and pyPESTO 0.7 on one core (ten starts)"
+    )
     lines = [f"AMICI, pyPESTO: {peers}"]
     if any(e.values for e in entries):
         lines.append("hits: searches that ended within 0.1, or 1, of the best value known; each stopped there, or when "
@@ -468,8 +486,14 @@ def _below(entries: Sequence[CollectionEntry]) -> list[str]:
                     "at tight tolerances, and in brackets AMICI's gradients as they were timed")  # fmt: skip
     lines += [f"{e.problem}, castfit in pyPESTO: {e.peer.castfit['trouble']}"
              for e in entries if "trouble" in e.peer.castfit]  # fmt: skip
-    objective_differences = [abs(e.peer.nominal - e.nominal) for e in entries if e.peer.nominal is not None and not e.trouble]
-    lines += [f"Objectives at the nominal parameters differ from AMICI's by at most {max(objective_differences):.1e}"] if objective_differences else []
+    objective_differences = [
+        abs(e.peer.nominal - e.nominal) for e in entries if e.peer.nominal is not None and not e.trouble
+    ]
+    lines += (
+        [f"Objectives at the nominal parameters differ from AMICI's by at most {max(objective_differences):.1e}"]
+        if objective_differences
+        else []
+    )
     if any(e.simulations > 1e-3 for e in entries):
         lines.append("courses: tables of simulations that are far off were made at other parameters, or with two labels "
                     "exchanged (see the documentation)")  # fmt: skip

@@ -73,7 +73,11 @@ def timed(case: str, problem: Problem, kind: str) -> IterationCost | None:
         return cf.fit(problem, transcription, SOLVERS[kind], retry=False)
 
     compiled_problem = problem.posed
-    prospect = CostFeatures.of(compiled_problem, compiled_problem.guess, _CVODES.transcribe(compiled_problem, compiled_problem.guess) if transcription is _CVODES else None)
+    prospect = CostFeatures.of(
+        compiled_problem,
+        compiled_problem.guess,
+        _CVODES.transcribe(compiled_problem, compiled_problem.guess) if transcription is _CVODES else None,
+    )
     name, features_of_cost = next(item for item in features(prospect).items() if item[0].partition(",")[0] == kind)
     tracemalloc.start()
     result = fit()
@@ -108,8 +112,13 @@ def iterations(progress: Progress, models: Sequence[str] = tuple(MODELS), starts
                 prospect = CostFeatures.of(compiled_problem, theta, staged).with_stiffness(compiled_problem, staged)
                 for kind, solver in SOLVERS.items():
                     method = PROBE if kind == "single" else solver
-                    counts[kind][prospect.kind].append(cf.fit(problem, kind, method, start=start, retry=False).iterations)
-    return {kind: {model_kind: round(float(np.mean(n)), 1) for model_kind, n in counts_by_kind.items()} for kind, counts_by_kind in counts.items()}
+                    counts[kind][prospect.kind].append(
+                        cf.fit(problem, kind, method, start=start, retry=False).iterations
+                    )
+    return {
+        kind: {model_kind: round(float(np.mean(n)), 1) for model_kind, n in counts_by_kind.items()}
+        for kind, counts_by_kind in counts.items()
+    }
 
 
 def run_costs(progress: Progress = lambda _: None, cases: Sequence[str] = tuple(CASES)) -> Iterator[IterationCost]:
@@ -155,7 +164,10 @@ def _run(name: str, progress: Progress, folder: str | None = None) -> Report:
         (">an iteration", lambda r: f"{1e3 * r.seconds:.3g} ms"),
         (">predicted / it", lambda r: format_ratio(r, r.of_time, coefficients_table["seconds"][r.method], r.seconds)),
         (">memory", lambda r: f"{r.memory / 1e6:.3g} MB"),
-        (">predicted / it", lambda r: format_ratio(r, r.of_memory, coefficients_table["bytes"][r.method.partition(",")[0]], r.memory)),
+        (
+            ">predicted / it",
+            lambda r: format_ratio(r, r.of_memory, coefficients_table["bytes"][r.method.partition(",")[0]], r.memory),
+        ),
     )
     return Report((sheet,), record(name, [asdict(r) for r in rows], **coefficients_table, **status))
 

@@ -25,7 +25,7 @@ from scipy.optimize import least_squares
 import castfit as cf
 from castfit._support.status import InputError, raise_if_mistakes
 from castfit.drive.design.criteria import DCriterion
-from castfit.drive.design.interior_point import DesignGoal, CandidatePool, relaxed_design
+from castfit.drive.design.interior_point import CandidatePool, DesignGoal, relaxed_design
 from castfit.drive.search.compare.benchmarks import Progress
 
 from .cpu_clock import cpu_timed
@@ -107,7 +107,9 @@ def published() -> Iterator[CaseRow]:
         ("height", cf.variance_of(c * (cf.exp(-b * peak) - cf.exp(-a * peak))), "1.0122 (1)", "1.0000"),
     ):
         design, seconds = cpu_timed(
-            lambda criterion=criterion: cf.design(drug, cf.Candidate(grid, ["y"]), budget=1, criterion=criterion, exact=False)
+            lambda criterion=criterion: cf.design(
+                drug, cf.Candidate(grid, ["y"]), budget=1, criterion=criterion, exact=False
+            )
         )
         yield CaseRow(case, "times", _support(design, 0.2), expected, seconds)
         if value:
@@ -144,10 +146,16 @@ def told_apart(repeats: int, seed: int) -> Iterator[CaseRow]:
     yield CaseRow("8 values", "misfit beyond the noise", f"{-design.value:.1f}", "91.5", seconds)
     evenly = -design.equidistant_efficiency * design.bound
     yield CaseRow("", "at equidistant times", f"{evenly:.1f}", "50.9")
-    times, rng, misfits = np.repeat(design.table["time"], design.table["count"]), np.random.default_rng(seed), list[float]()
+    times, rng, misfits = (
+        np.repeat(design.table["time"], design.table["count"]),
+        np.random.default_rng(seed),
+        list[float](),
+    )
     for _ in range(repeats):
         values = np.exp(-0.5 * times) + 0.03 * rng.standard_normal(times.size)
-        misfits.append(2 * least_squares(lambda k, y=values: (y - 1 / (1 + k * times)) / 0.03, 0.5).cost - times.size + 1)
+        misfits.append(
+            2 * least_squares(lambda k, y=values: (y - 1 / (1 + k * times)) / 0.03, 0.5).cost - times.size + 1
+        )
     yield CaseRow("", f"of {repeats} simulations", f"{np.mean(misfits):.1f}", f"{-design.value:.1f}")
 
 
@@ -167,7 +175,9 @@ def warfarin() -> tuple[cf.Problem, cf.Population]:
 def populations(sizes: tuple[int, ...] = (8, 4, 2)) -> Iterator[CaseRow]:
     """Repeat PopED's evaluation of 32 subjects, and choose better times."""
     problem, population = warfarin()
-    reference_design, seconds = cpu_timed(lambda: cf.design(problem, cf.Candidate(_SAMPLES), budget=32, population=population))
+    reference_design, seconds = cpu_timed(
+        lambda: cf.design(problem, cf.Candidate(_SAMPLES), budget=32, population=population)
+    )
     for name, expected in _POPED.items():
         of_variance = 1 if name in ("CL", "V", "ka") else 2  # twice the relative error of its root
         error_text = f"{100 * of_variance * reference_design.after[name]:.6f} %"
@@ -182,7 +192,9 @@ def populations(sizes: tuple[int, ...] = (8, 4, 2)) -> Iterator[CaseRow]:
             lambda c=candidate, n=32 * 8 // n_times: cf.design(problem, c, budget=n, population=population)
         )
         efficiency = math.exp((reference_design.value - design.value) / 8)
-        label = f"efficiency, {32 * 8 // n_times} subjects x {n_times} chosen times; the best of {design.known.compared}"
+        label = (
+            f"efficiency, {32 * 8 // n_times} subjects x {n_times} chosen times; the best of {design.known.compared}"
+        )
         yield CaseRow("", label, f"{efficiency:.4f}", f"at most {efficiency / design.efficiency:.4f}", seconds)
 
 
@@ -192,7 +204,10 @@ def trials(repeats: int, seed: int) -> Iterator[CaseRow]:
     model = cf.Model({x: -k * x}, parameters=[k], initial={x: 10.0})
     pilot = cf.Experiment({"x": [7.0, 3.0]}, [1, 4], sigma={"x": noise + 0 * x})
     parameters = {"k": cf.Parameter(0.3, local=True), "noise": cf.Parameter(0.3, lower=0, scale="log")}
-    problem, population = cf.Problem(model, pilot, parameters=parameters), cf.Population({"k": cf.Individual(omega=0.3)})
+    problem, population = (
+        cf.Problem(model, pilot, parameters=parameters),
+        cf.Population({"k": cf.Individual(omega=0.3)}),
+    )
     candidate = cf.Candidate(np.arange(0.5, 12, 0.5), per_subject=4)
     design = cf.design(problem, candidate, budget=50, population=population)
     verified, seconds = cpu_timed(lambda: design.verify(repeats, rng=seed, verbose=0))
@@ -238,7 +253,9 @@ def for_draws(seed: int, draws: int = 100) -> Iterator[CaseRow]:
 
     def offers(rows: Array) -> CandidatePool:
         prior_information = np.tile(1e-10 * np.eye(3), (len(rows), 1, 1))
-        return CandidatePool(rows, prior_information, np.ones((1, 210)), np.ones(1), np.full(210, np.inf), np.zeros(210))
+        return CandidatePool(
+            rows, prior_information, np.ones((1, 210)), np.ones(1), np.full(210, np.inf), np.zeros(210)
+        )
 
     def solved(goal: DesignGoal, rows: Array, start: Array | None = None) -> Any:
         return relaxed_design(goal, offers(rows), start=start)
@@ -250,13 +267,23 @@ def for_draws(seed: int, draws: int = 100) -> Iterator[CaseRow]:
         return float(np.exp(-np.max(goal.criterion.values(offers(J).information(w)) - best) / 3))
 
     local, seconds = cpu_timed(lambda: solved(goal, _drug_slopes(_DRUG, times)[None]))
-    yield CaseRow(f"{draws} draws", "least efficiency, design at the middle", f"{min_efficiency(local.w):.3f}", "", seconds)
+    yield CaseRow(
+        f"{draws} draws", "least efficiency, design at the middle", f"{min_efficiency(local.w):.3f}", "", seconds
+    )
     mean, seconds = cpu_timed(lambda: solved(goal, J))
     yield CaseRow("", "least efficiency, best on average", f"{min_efficiency(mean.w):.3f}", "", seconds)
     smooth_design, smooth_seconds = cpu_timed(lambda: solved(DesignGoal(DCriterion(3), best, 30.0), J))
-    maximin_design, maximin_seconds = cpu_timed(lambda: solved(DesignGoal(DCriterion(3), best, 300.0), J, smooth_design.w))
+    maximin_design, maximin_seconds = cpu_timed(
+        lambda: solved(DesignGoal(DCriterion(3), best, 300.0), J, smooth_design.w)
+    )
     bound = f"at most {np.exp(-maximin_design.bound / 3):.3f}"
-    yield CaseRow("", "least efficiency, best of the worst", f"{min_efficiency(maximin_design.w):.3f}", bound, smooth_seconds + maximin_seconds)
+    yield CaseRow(
+        "",
+        "least efficiency, best of the worst",
+        f"{min_efficiency(maximin_design.w):.3f}",
+        bound,
+        smooth_seconds + maximin_seconds,
+    )
 
 
 def in_rounds(repeats: int, seed: int) -> Iterator[CaseRow]:
@@ -287,7 +314,9 @@ def in_rounds(repeats: int, seed: int) -> Iterator[CaseRow]:
 
     best = det(np.repeat([1.2295, 6.8577], 6))
     single_efficiency, seconds = cpu_timed(lambda: det(choose_times(wrong_problem, 12)) / best)
-    yield CaseRow("wrong guess, 12 values", "efficiency at the truth, at once", f"{single_efficiency:.2f}", "1", seconds)
+    yield CaseRow(
+        "wrong guess, 12 values", "efficiency at the truth, at once", f"{single_efficiency:.2f}", "1", seconds
+    )
     evenly = det(np.linspace(20 / 12, 20, 12)) / best
     yield CaseRow("", "equidistant", f"{evenly:.2f}", "1")
     efficiencies, seconds = cpu_timed(lambda: [rounds(np.random.default_rng([seed, i])) / best for i in range(repeats)])
@@ -388,7 +417,9 @@ def _told_by(command: list[str], environment: dict[str, str]) -> dict[str, Any]:
     try:
         return json.loads(process.stdout.splitlines()[-1])
     except (ValueError, IndexError):
-        error_lines = [line for line in process.stderr.splitlines() if line.strip()][-1:] or [f"it ended with {process.returncode}"]
+        error_lines = [line for line in process.stderr.splitlines() if line.strip()][-1:] or [
+            f"it ended with {process.returncode}"
+        ]
         raise InputError("bench design", [f"{command[0]}: {error_lines[0]}"]) from None
 
 
@@ -412,10 +443,18 @@ def choices(starts: int, pyomo: str | None = None) -> Iterator[CaseRow]:
         pyomo_seconds, own_seconds = (float(np.median([pair[i]["seconds"] for pair in turns])) for i in (0, 1))
         pyomo_design = _heated(cf.Input.piecewise_constant(steps, pyomo_run["T"][:8]), pyomo_run["CA0"])
         heat = ", ".join(f"{t:.4g}" for t in pyomo_run["T"][:8])
-        yield CaseRow("", f"of Pyomo.DoE {pyomo_run['version']}, T = {heat}", log10_det(pyomo_design), "", pyomo_seconds)
+        yield CaseRow(
+            "", f"of Pyomo.DoE {pyomo_run['version']}, T = {heat}", log10_det(pyomo_design), "", pyomo_seconds
+        )
         yield CaseRow("", "as Pyomo.DoE says", f"{pyomo_run['log10 det']:.5f}", "")
         yield CaseRow("", f"with ipopt {pyomo_run['ipopt']}, in {_TURNS} turns", "", "", pyomo_seconds)
-        yield CaseRow("", "log10 det, 1 start, alone, in turns", f"{own_run['log10 det']:.5f}", log10_det(pyomo_design), own_seconds)
+        yield CaseRow(
+            "",
+            "log10 det, 1 start, alone, in turns",
+            f"{own_run['log10 det']:.5f}",
+            log10_det(pyomo_design),
+            own_seconds,
+        )
         yield CaseRow("", "CPU time, by Pyomo.DoE's", f"{own_seconds / pyomo_seconds:.2f}", "below 1")
     design, seconds = cpu_timed(lambda: _fishing(480))
     yield CaseRow("fishing, 4 of 12 each", "trace, nothing caught", f"{design.value:.6f}", "0.063957", seconds)
@@ -425,7 +464,9 @@ def choices(starts: int, pyomo: str | None = None) -> Iterator[CaseRow]:
     fed_design, seconds = cpu_timed(lambda: _yeast(chosen=False))
     yield CaseRow("fed batch of yeast", "-log det, as fed before", f"{fed_design.value:.4f}", "", seconds)
     design, seconds = cpu_timed(lambda: _yeast(chosen=True, starts=max(starts // 4, 1)))
-    yield CaseRow("", "-log det, feeding and x(0) chosen", f"{design.value:.4f}", f"below {fed_design.value:.4f}", seconds)
+    yield CaseRow(
+        "", "-log det, feeding and x(0) chosen", f"{design.value:.4f}", f"below {fed_design.value:.4f}", seconds
+    )
 
 
 def _run(name: str, progress: Progress, *, starts: int = _REPEATS, seed: int = 0, pyomo: str | None = None) -> Report:

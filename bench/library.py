@@ -34,7 +34,7 @@ else:  # run as a script
 try:
     from castfit._support.status import raise_if_mistakes, suggest
 except ImportError:  # castfit 0.2, run by this script
-    from castfit.status import check, suggest
+    from castfit.status import suggest
 
 NAME = "library"
 MAX_TIME = 60.0  # seconds per fit

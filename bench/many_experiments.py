@@ -25,7 +25,7 @@ from castfit.drive.search.compare.benchmarks import Progress
 from castfit.experiment.experiment import Experiment, free
 from castfit.fit.fit import fit
 from castfit.model.model import Model, symbols
-from castfit.plots._canvas import save_or_show, new_figure, tidy
+from castfit.plots._canvas import new_figure, save_or_show, tidy
 from castfit.plots._colours import BLUE, INK, RED
 from castfit.problem.problem import Parameter, Problem
 
@@ -106,7 +106,9 @@ def closed_form(shared: Array, local_values: Array, times: Array) -> Array:
     """Return y and z of every experiment, (n, 2, n_times), by the eigenvectors of the linear model."""
     k10, k12, k21, s = shared
     w, V = np.linalg.eig(np.array([[-(k10 + k12), k21], [k12, -k21]]))
-    states = np.real(np.einsum("ij,tj,jk,nk->nit", V, np.exp(np.outer(times, w)), np.linalg.inv(V), local_values[:, :2]))
+    states = np.real(
+        np.einsum("ij,tj,jk,nk->nit", V, np.exp(np.outer(times, w)), np.linalg.inv(V), local_values[:, :2])
+    )
     return np.stack([states[:, 0] + local_values[:, 2:], s * states[:, 1]], axis=1)
 
 
@@ -289,7 +291,9 @@ def _run(name: str, progress: Progress, seed: int = 0, plot: str | None = None, 
         title="Slopes: 1 is in proportion to the number",
     )
     experiment_sheet, value_sheet = _sheets(timings)
-    return Report((experiment_sheet, "", value_sheet, "", lines), record(name, [vars(t) for t in timings], slopes=slopes(timings)))
+    return Report(
+        (experiment_sheet, "", value_sheet, "", lines), record(name, [vars(t) for t in timings], slopes=slopes(timings))
+    )
 
 
 KIND = Kind(

@@ -70,7 +70,9 @@ def rows(rockit: str | None, progress: Callable[[str], object]) -> Iterator[Plan
 def _rockit(python: str, name: str) -> dict[str, float]:
     script = Path(__file__).with_name("rockit_problems.py")
     found = subprocess.run([python, str(script), name], capture_output=True, encoding="utf-8", check=False)
-    raise_if_mistakes(NAME, [] if found.returncode == 0 else [f"rockit ended with: {found.stderr.strip().splitlines()[-1:]}"])
+    raise_if_mistakes(
+        NAME, [] if found.returncode == 0 else [f"rockit ended with: {found.stderr.strip().splitlines()[-1:]}"]
+    )
     return json.loads(found.stdout.strip().splitlines()[-1])
 
 
@@ -94,7 +96,10 @@ def run(_: str, progress: Callable[[str], object] = lambda text: None, *, rockit
     )
     mean = float(np.exp(np.mean(np.log(ratios)))) if ratios else np.nan
     said = [f"CPU time over rockit's: geometric mean {mean:.3f}, greatest {max(ratios):.3f}"] if ratios else []
-    return Report((sheet, *said), record(NAME, [replace_nonfinite(asdict(row)) for row in found], mean_ratio=replace_nonfinite(mean)))
+    return Report(
+        (sheet, *said),
+        record(NAME, [replace_nonfinite(asdict(row)) for row in found], mean_ratio=replace_nonfinite(mean)),
+    )
 
 
 KIND = Kind(lambda: (NAME,), ("rockit",), run, lambda name: "optimal control: optima, and CPU time beside rockit")

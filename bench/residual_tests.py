@@ -133,7 +133,9 @@ def run(
         title=f"How often residuals are suspected, of {starts} draws",
     )
     note = "n and parameters are those of each output; of several outputs the first alone is no noise."
-    return Report((sheet, note), record(NAME, [replace_nonfinite(asdict(row)) for row in rows], draws=starts, seed=seed))
+    return Report(
+        (sheet, note), record(NAME, [replace_nonfinite(asdict(row)) for row in rows], draws=starts, seed=seed)
+    )
 
 
 KIND = Kind(

@@ -21,7 +21,7 @@ from castfit._support.json_codec import replace_nonfinite
 from castfit._support.status import InputError, raise_if_mistakes
 from castfit._support.text_tables import TextTable, format_or_never
 from castfit.drive.search.compare.benchmarks import Progress
-from castfit.plots._canvas import save_or_show, new_figure, tidy
+from castfit.plots._canvas import new_figure, save_or_show, tidy
 from castfit.plots._colours import BLUE, INK, SOFT
 from castfit.plots.searches import curves
 from castfit.problem.problem import Problem
@@ -283,7 +283,10 @@ def shown(table: SearchTable, rows: Sequence[SearchRow], files: Iterable[str]) -
         (">reached", lambda row: f"{row.reached} of {len(row.runs)}"),
         (">best", lambda row: f"{min(run.chi2 for run in row.runs):.7g}"),
         (">worst", lambda row: f"{max(run.chi2 for run in row.runs):.5g}"),
-        (">simulations", lambda row: format_or_never(float(np.median([r.simulations_to_target for r in row.runs])), ".0f")),
+        (
+            ">simulations",
+            lambda row: format_or_never(float(np.median([r.simulations_to_target for r in row.runs])), ".0f"),
+        ),
         (">expected", lambda row: format_or_never(row.expected_simulations, ".0f")),
         (">seconds", lambda row: format_or_never(float(np.median([r.seconds_to_target for r in row.runs])), ".2f")),
         (">expected", lambda row: format_or_never(row.expected_cpu, ".2f")),

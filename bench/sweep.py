@@ -35,7 +35,7 @@ from castfit._support.text_tables import Column, TextTable
 from castfit.drive.search.compare.benchmarks import Progress
 from castfit.integrate import IntegratorOptions, sundials
 from castfit.integrate.integrator import integrator_of
-from castfit.plots._canvas import save_or_show, new_figure, tidy
+from castfit.plots._canvas import new_figure, save_or_show, tidy
 from castfit.plots._colours import BLUE, INK, RED
 from castfit.problem.compiled_problem import CompiledProblem
 from castfit.problems import load, names
@@ -148,9 +148,9 @@ def compared(name: str, compiled_problem: CompiledProblem, theta: Array, *, expl
     """Compare two methods on a problem at theta (n_theta,): SUNDIALS and ESDIRK, or ESDIRK and explicit steps."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        staged = SingleShooting(IntegratorOptions("cvodes" if not compiled_problem.model.algebraic_states else "idas")).transcribe(
-            compiled_problem, theta
-        )
+        staged = SingleShooting(
+            IntegratorOptions("cvodes" if not compiled_problem.model.algebraic_states else "idas")
+        ).transcribe(compiled_problem, theta)
         requests = staged.asked(staged.start)
         method = sundials(len(compiled_problem.model.algebraic_states))
         exact, exact_method = _exact(requests, staged, method)
@@ -167,7 +167,9 @@ def _copied(request: SensitivityRequest) -> SensitivityRequest:
     """Return a request for so many of the same lanes."""
     lane_indices = np.repeat(np.arange(request.lanes.size), _COPIES)
     spans = None if request.spans is None else _repeated(request.spans, 1)
-    return replace(request, lanes=request.lanes[lane_indices], dx0=_repeated(request.dx0), dp=_repeated(request.dp), spans=spans)
+    return replace(
+        request, lanes=request.lanes[lane_indices], dx0=_repeated(request.dx0), dp=_repeated(request.dp), spans=spans
+    )
 
 
 def _repeated(array: Array, axis: int = 0) -> Array:
@@ -357,7 +359,12 @@ def draw_sweeps(comparisons: Sequence[Compared], path: str | Path | None = None)
         for colour, curve in ((RED, comparison.theirs), (BLUE, comparison.ours)):
             is_finite = np.isfinite(curve.errors) & (curve.errors > 0.0)
             axes.plot(
-                curve.errors[is_finite], 1e3 * curve.seconds[is_finite], ".-", color=colour, linewidth=1.4, label=curve.method
+                curve.errors[is_finite],
+                1e3 * curve.seconds[is_finite],
+                ".-",
+                color=colour,
+                linewidth=1.4,
+                label=curve.method,
             )
         if any(np.isfinite(curve.errors).any() for curve in (comparison.theirs, comparison.ours)):
             axes.set_xscale("log")

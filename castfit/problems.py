@@ -130,7 +130,9 @@ class Uniform:
     @classmethod
     def around(cls, centre: Mapping[str, float], *, factor: float = 10.0) -> Uniform:
         """Spread the logarithms evenly from ``value / factor`` to ``value * factor``; values must be positive."""
-        raise_if_mistakes("Uniform.around", [f"'{n}' is {v:g}; give a positive value" for n, v in centre.items() if not v > 0])
+        raise_if_mistakes(
+            "Uniform.around", [f"'{n}' is {v:g}; give a positive value" for n, v in centre.items() if not v > 0]
+        )
         return cls({name: (value / factor, value * factor) for name, value in centre.items()}, log=True)
 
 
@@ -297,7 +299,10 @@ def load_control(name: str) -> ControlBenchmark:
     """
     valid_names = control_names()
     is_unknown = name not in valid_names
-    raise_if_mistakes("problems.load_control", [f"no problem is named {shorten_repr(name)}: {suggest(str(name), valid_names)}"] if is_unknown else [])
+    raise_if_mistakes(
+        "problems.load_control",
+        [f"no problem is named {shorten_repr(name)}: {suggest(str(name), valid_names)}"] if is_unknown else [],
+    )
     return importlib.import_module(f"{_PACKAGE}.control.{name}").benchmark()
 
 
@@ -318,11 +323,18 @@ def load(name: str, **options: Any) -> Benchmark:
     """
     valid_names = names()
     if not isinstance(cast("Any", name), str):
-        raise_if_mistakes("problems.load", [f"name is {shorten_repr(name)}; give the name of a problem, one of problems.names()"])
-    raise_if_mistakes("problems.load", [] if name in valid_names else [f"no problem is named '{name}': {suggest(name, valid_names)}"])
+        raise_if_mistakes(
+            "problems.load", [f"name is {shorten_repr(name)}; give the name of a problem, one of problems.names()"]
+        )
+    raise_if_mistakes(
+        "problems.load", [] if name in valid_names else [f"no problem is named '{name}': {suggest(name, valid_names)}"]
+    )
     build: Callable[..., Benchmark] = importlib.import_module(f"{_PACKAGE}.{name}").benchmark
     valid_options = inspect.signature(build).parameters
-    raise_if_mistakes(f"problem '{name}'", [f"unknown option '{o}': {suggest(o, valid_options)}" for o in options if o not in valid_options])
+    raise_if_mistakes(
+        f"problem '{name}'",
+        [f"unknown option '{o}': {suggest(o, valid_options)}" for o in options if o not in valid_options],
+    )
     return build(**options)
 
 
@@ -368,7 +380,9 @@ def exact_trajectory(
     mapping from state to (n,) array
     """
     argument: Any = model
-    raise_if_mistakes("exact_trajectory", [] if isinstance(argument, Model) else [f"model is {shorten_repr(argument)}; give a Model"])
+    raise_if_mistakes(
+        "exact_trajectory", [] if isinstance(argument, Model) else [f"model is {shorten_repr(argument)}; give a Model"]
+    )
     system = model.system
     p = [parameters[name] for name in model.parameters]
     right = BufferedFunction(system.function("right", ca.densify(system.ode)), ("o0",))

@@ -5,8 +5,8 @@ states, parameters and outputs have the identifiers of the file, the file's para
 """
 
 from castfit._support.public_names import assign_public_addresses as _publish
-from castfit.formats.sbml import ImportedModel, Species, ImportedStart, load, load_antimony
+from castfit.formats.sbml import ImportedModel, ImportedStart, Species, load, load_antimony
 
-__all__ = ["ImportedModel", "Species", "ImportedStart", "load", "load_antimony"]
+__all__ = ["ImportedModel", "ImportedStart", "Species", "load", "load_antimony"]
 
 _publish(__name__, __all__, globals())

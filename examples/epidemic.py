@@ -77,7 +77,9 @@ def main() -> None:
     for transcription in (cf.SingleShooting(), cf.MultipleShooting(5)):
         other_result = cf.fit(epidemic_problem, transcription)
         assert abs(other_result.neg2loglik - result.neg2loglik) < 1e-3, other_result.message
-    poisson = cf.fit(epidemic_problem.replace(experiments=[cf.Experiment({"cases": CASES}, time=WEEKS, noise=cf.Poisson())]))
+    poisson = cf.fit(
+        epidemic_problem.replace(experiments=[cf.Experiment({"cases": CASES}, time=WEEKS, noise=cf.Poisson())])
+    )
     print(f"AIC: negative binomial {result.aic:.1f}, Poisson {poisson.aic:.1f}")
     assert result.success
     assert result.aic < poisson.aic - 100

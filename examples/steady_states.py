@@ -31,7 +31,14 @@ def cascade() -> cf.Model:
     first_step = k1 * Ka * S / (km + S) - d1 * P * S1 / (km + S1)
     second_step = k2 * Ka * S1 / (km + S1) - d2 * P * S2 / (km + S2)
     return cf.Model(
-        {K: -activation, Ka: activation, S: -first_step, S1: first_step - second_step, S2: second_step, P: make * (1 + S2) - lose * P},
+        {
+            K: -activation,
+            Ka: activation,
+            S: -first_step,
+            S1: first_step - second_step,
+            S2: second_step,
+            P: make * (1 + S2) - lose * P,
+        },
         parameters=[on, off, k1, k2, d1, d2, km, make, lose],
         inputs=[u],
         initial={K: 1, Ka: 0, S: 2, S1: 0, S2: 0, P: 0.5},

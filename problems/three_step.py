@@ -136,7 +136,10 @@ def three_step_model() -> cf.Model:
         *(translation(i, gene) for i, gene in ((4, G1), (5, G2), (6, G3))),
     ]
     r1, r2, r3 = conversion(1, E1, S, M1), conversion(2, E2, M1, M2), conversion(3, E3, M2, P)
-    rates = [production - parameters[f"k{i + 1}"] * state for i, (production, state) in enumerate(zip(gain, states, strict=False))]
+    rates = [
+        production - parameters[f"k{i + 1}"] * state
+        for i, (production, state) in enumerate(zip(gain, states, strict=False))
+    ]
     return cf.Model(
         ode=dict(zip(states, [*rates, r1 - r2, r2 - r3], strict=True)),
         parameters=[*parameters.values(), S, P],

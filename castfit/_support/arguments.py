@@ -217,10 +217,14 @@ def describe_non_numbers(value: Any) -> str:
         return shorten_repr(value)
     is_series = hasattr(value, "iloc")  # of pandas, whose rows have labels
     labels = value.index if is_series else range(len(entries))
-    invalid_entries = [f"{e!r} at index {label}" for label, e in zip(labels, entries, strict=True) if not reads_as_number(e)]
+    invalid_entries = [
+        f"{e!r} at index {label}" for label, e in zip(labels, entries, strict=True) if not reads_as_number(e)
+    ]
     if not invalid_entries or len(invalid_entries) == len(entries):
         return shorten_repr(entries if is_series else value)
-    return ", ".join(invalid_entries[:3]) + (f", and {len(invalid_entries) - 3} more" if len(invalid_entries) > 3 else "")
+    return ", ".join(invalid_entries[:3]) + (
+        f", and {len(invalid_entries) - 3} more" if len(invalid_entries) > 3 else ""
+    )
 
 
 def reads_as_number(entry: Any) -> bool:

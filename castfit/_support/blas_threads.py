@@ -62,7 +62,10 @@ def _find_package_libraries(*packages: str) -> tuple[tuple[Callable[[], int], Ca
         if spec is None or spec.origin is None:
             continue
         package_folder = Path(spec.origin).parent
-        for path in (*(package_folder.parent / f"{package}.libs").glob("*openblas*"), *(package_folder / ".dylibs").glob("*openblas*")):
+        for path in (
+            *(package_folder.parent / f"{package}.libs").glob("*openblas*"),
+            *(package_folder / ".dylibs").glob("*openblas*"),
+        ):
             with suppress(OSError):
                 library = ctypes.CDLL(str(path))
                 for prefix in ("scipy_openblas", "openblas"):

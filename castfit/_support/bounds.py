@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from castfit._support.arguments import is_one_of, read_sequence, read_real, shorten_repr
+from castfit._support.arguments import is_one_of, read_real, read_sequence, shorten_repr
 from castfit._support.status import raise_if_mistakes
 
 
@@ -33,7 +33,9 @@ def bound_mistakes(label: str, guess: Any, lower: Any, upper: Any, scale: Any) -
     if value is None or not np.isfinite(value):
         mistakes.append(f"{label}: the guess is {shorten_repr(guess)}; expected a finite number")
     if low is None or high is None or np.isnan(low) or np.isnan(high):
-        mistakes.append(f"{label}: the bounds are {shorten_repr(lower)} and {shorten_repr(upper)}; give numbers, infinite for none")
+        mistakes.append(
+            f"{label}: the bounds are {shorten_repr(lower)} and {shorten_repr(upper)}; give numbers, infinite for none"
+        )
     elif low > high:
         mistakes.append(f"{label}: the bounds [{low:g}, {high:g}] are empty; swap or widen them")
     elif is_log and -np.inf < low < 0:

@@ -214,7 +214,13 @@ class BatchedFunction:
         return values.reshape(*batch_shape, *self._shape)
 
     def _in_parts(
-        self, points: Sequence[NDArray[np.float64]], batch_shape: tuple[int, ...], n_points: int, max_points: int, *, whole: bool
+        self,
+        points: Sequence[NDArray[np.float64]],
+        batch_shape: tuple[int, ...],
+        n_points: int,
+        max_points: int,
+        *,
+        whole: bool,
     ) -> NDArray[np.float64]:
         """Evaluate at many points, at most so many at once."""
         shape = self._shape if whole else self._flat.shape

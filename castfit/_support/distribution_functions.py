@@ -169,7 +169,9 @@ def log_normal_cdf(z: Array) -> Array:
     return np.array([log1p(-tail) if x > 0.0 else log(tail) for x, tail in tails])
 
 
-def _where(tail_and_density: Callable[[float], tuple[float, float]], tail: float, start: float, *, positive: bool = False) -> float:
+def _where(
+    tail_and_density: Callable[[float], tuple[float, float]], tail: float, start: float, *, positive: bool = False
+) -> float:
     """Find the argument at which a tail probability equals `tail`; `tail_and_density` returns this probability and the density."""
     x, previous_step = start, inf
     for _ in range(_STEPS):

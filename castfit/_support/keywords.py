@@ -57,7 +57,10 @@ def call_mistakes(
         if owner.count(".") == 1 and not owner.endswith("Result"):  # which users call: neither methods nor results
             for option in argument_names(f):
                 owners_by_argument.setdefault(option, []).append(owner)
-    return [f"{name} has no argument '{key}'; {_suggest_call(key, valid_names, owners_by_argument)}" for key in unknown_names]
+    return [
+        f"{name} has no argument '{key}'; {_suggest_call(key, valid_names, owners_by_argument)}"
+        for key in unknown_names
+    ]
 
 
 def argument_names(function: Callable[..., Any]) -> list[str]:
@@ -69,12 +72,20 @@ def argument_names(function: Callable[..., Any]) -> list[str]:
 
 def _suggest_call(key: str, valid_names: list[str], owners_by_argument: Mapping[str, list[str]]) -> str:
     """Return advice on the argument to use in place of an unknown one."""
-    intended_names = next((_MEANT[word] for word in difflib.get_close_matches(key.lower(), _MEANT, n=1, cutoff=0.88)), ())
+    intended_names = next(
+        (_MEANT[word] for word in difflib.get_close_matches(key.lower(), _MEANT, n=1, cutoff=0.88)), ()
+    )
     own_matches = [n for n in intended_names if n in valid_names]
     if own_matches:
         return f"here it is {' or '.join(own_matches)}"
-    close_names = difflib.get_close_matches(key.lower(), dict.fromkeys((*valid_names, *owners_by_argument)), n=1, cutoff=0.8)
-    other_matches = [n for n in (*intended_names[:1], *([key] if key in owners_by_argument else []), *close_names) if n in owners_by_argument and n not in valid_names]
+    close_names = difflib.get_close_matches(
+        key.lower(), dict.fromkeys((*valid_names, *owners_by_argument)), n=1, cutoff=0.8
+    )
+    other_matches = [
+        n
+        for n in (*intended_names[:1], *([key] if key in owners_by_argument else []), *close_names)
+        if n in owners_by_argument and n not in valid_names
+    ]
     if other_matches and not (close_names and close_names[0] in valid_names):
         owners = owners_by_argument[other_matches[0]]
         return f"{other_matches[0]} is an argument of {', '.join(owners[:4])}{' and others' if len(owners) > 4 else ''}"

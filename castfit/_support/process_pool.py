@@ -165,7 +165,9 @@ class WorkerPool:
                     workers.append(_Worker())
                 for worker in workers:
                     if worker.ready and worker.task is None and tasks:
-                        worker.give(function, _take_suitable_task(tasks, worker, workers) if has_affinity else tasks.popleft())
+                        worker.give(
+                            function, _take_suitable_task(tasks, worker, workers) if has_affinity else tasks.popleft()
+                        )
                 ready_connections = connection.wait([worker.connection for worker in workers], _POLL)
                 idle()
                 for worker in list(workers):
@@ -337,7 +339,9 @@ def _on_executor(
                 for future, key in list(waiting.items()):
                     del waiting[future]
                     is_unstarted = future.cancel() and future.cancelled() and not _may_run_unseen(executor)
-                    cause, message = ("not_run", "All workers hung.") if is_unstarted else ("worker_hung", "Its worker hung.")
+                    cause, message = (
+                        ("not_run", "All workers hung.") if is_unstarted else ("worker_hung", "Its worker hung.")
+                    )
                     yield key, LostTask(cause, message)
             for future in completed:
                 yield waiting.pop(future), _outcome(future)

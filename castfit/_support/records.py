@@ -55,13 +55,21 @@ def _constructor(cls: Any, module_namespace: dict[str, Any], *, frozen: bool) ->
             value = f"{default}() if {f.name} is _anew else {f.name}" if made and f.init else f.name
             assignments.append(f"{f.name}={value if f.init else f'{default}()'}")
     # What is frozen is filled at once: a third of the time of one `object.__setattr__` a field.
-    lines = [f"self.__dict__.update({', '.join(assignments)})"] if frozen else [f"self.{assignment}" for assignment in assignments]
+    lines = (
+        [f"self.__dict__.update({', '.join(assignments)})"]
+        if frozen
+        else [f"self.{assignment}" for assignment in assignments]
+    )
     if hasattr(cls, "__post_init__"):
         lines.append("self.__post_init__()")
     signature = ", ".join(positional + (keyword_only if len(keyword_only) > 1 else []))
     body = "\n  ".join(lines or ["pass"])
     definitions: dict[str, Any] = {}
-    exec(f"def make({', '.join(closure_values)}):\n def __init__({signature}):\n  {body}\n return __init__", module_namespace, definitions)
+    exec(
+        f"def make({', '.join(closure_values)}):\n def __init__({signature}):\n  {body}\n return __init__",
+        module_namespace,
+        definitions,
+    )
     made: Any = definitions["make"](**closure_values)
     made.__qualname__ = f"{cls.__qualname__}.__init__"
     made.__annotations__ = {f.name: f.type for f in fields(cls) if f.init} | {"return": None}
@@ -159,4 +167,8 @@ else:
     ) -> Any:
         """Make a dataclass, as ``dataclasses.dataclass`` does."""
         options = {"init": init, "repr": repr, "eq": eq, "frozen": frozen, "kw_only": kw_only}
-        return (lambda record_class: _build_constructor(record_class, **options)) if cls is None else _build_constructor(cls, **options)
+        return (
+            (lambda record_class: _build_constructor(record_class, **options))
+            if cls is None
+            else _build_constructor(cls, **options)
+        )

@@ -19,7 +19,9 @@ def warn_renamed(old: str, new: str) -> None:
     level, frame = 1, inspect.currentframe()
     while frame is not None and (level < 3 or frame.f_globals.get("__name__") == "contextlib"):
         level, frame = level + 1, frame.f_back  # a door between, or another context, is no caller
-    warnings.warn(f"{old} was renamed to {new}; the old name will be removed in the next version", FutureWarning, stacklevel=level)
+    warnings.warn(
+        f"{old} was renamed to {new}; the old name will be removed in the next version", FutureWarning, stacklevel=level
+    )
 
 
 def accept_old_names(**names: str) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:

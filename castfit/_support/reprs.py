@@ -70,7 +70,9 @@ def format_value(value: Any) -> str:
         return repr(value if len(value) <= _PART else f"{value[: _PART - 3]}...")
     if isinstance(value, Mapping):
         entries = cast("Mapping[Any, Any]", value)
-        return _few("{", [f"{_key(k)}: {format_value(v)}" for k, v in entries.items()] if len(entries) <= _FEW else entries)
+        return _few(
+            "{", [f"{_key(k)}: {format_value(v)}" for k, v in entries.items()] if len(entries) <= _FEW else entries
+        )
     if isinstance(value, (tuple, list, frozenset, set)):
         group = cast("Collection[Any]", value)
         return _few("(", [format_value(v) for v in group] if len(group) <= _FEW else group)

@@ -37,9 +37,13 @@ def _bench(arguments: argparse.Namespace) -> int:
         return 0
     name = arguments.table or ""
     raise_if_mistakes("bench", [] if name else ["TABLE is missing; castfit bench --list shows the tables"])
-    raise_if_mistakes("bench", [] if name in kinds_by_name else [f"unknown table '{name}': {suggest(name, kinds_by_name)}"])
+    raise_if_mistakes(
+        "bench", [] if name in kinds_by_name else [f"unknown table '{name}': {suggest(name, kinds_by_name)}"]
+    )
     kind, options = kinds_by_name[name], {o: value for o in _OPTIONS if (value := getattr(arguments, o)) is not None}
-    raise_if_mistakes("bench", [f"table '{name}' has no option {option(o)}; remove it" for o in options if o not in kind.takes])
+    raise_if_mistakes(
+        "bench", [f"table '{name}' has no option {option(o)}; remove it" for o in options if o not in kind.takes]
+    )
     with screen.progress() as show:
         report = kind.run(name, show, **options)
     screen.console(stderr=arguments.json == "-").print(screen.stack_tables(*report.shown))

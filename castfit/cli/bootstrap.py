@@ -16,7 +16,9 @@ _KINDS = ("residual", "wild", "parametric")
 def _configure(parser: argparse.ArgumentParser) -> None:
     words = "how data are resampled (default: %(default)s)"
     parser.add_argument("--kind", choices=_KINDS, default="residual", help=words)
-    parser.add_argument("--samples", type=int, metavar="N", default=1000, help="number of data sets (default: %(default)s)")
+    parser.add_argument(
+        "--samples", type=int, metavar="N", default=1000, help="number of data sets (default: %(default)s)"
+    )
 
 
 def _bootstrap(arguments: argparse.Namespace) -> int:
@@ -45,10 +47,27 @@ def _bootstrap(arguments: argparse.Namespace) -> int:
         **keywords(arguments, "samples", "seed", "workers", "max_time"),
     )
     screen.print_report(console, bootstrap_result.summary())
-    intervals = {"percentile": bootstrap_result.confidence_intervals(method="percentile"), "bca": bootstrap_result.confidence_intervals()}
-    figures = {"standard_errors": bootstrap_result.standard_errors, "bias": bootstrap_result.bias, "intervals": intervals}
-    counts = {"samples": len(bootstrap_result.rows), "fitted": len(bootstrap_result.solved), "failures": bootstrap_result.failures}
-    record = {"problem": source.name, "kind": bootstrap_result.kind, "level": result.confidence_level, **counts, **figures}
+    intervals = {
+        "percentile": bootstrap_result.confidence_intervals(method="percentile"),
+        "bca": bootstrap_result.confidence_intervals(),
+    }
+    figures = {
+        "standard_errors": bootstrap_result.standard_errors,
+        "bias": bootstrap_result.bias,
+        "intervals": intervals,
+    }
+    counts = {
+        "samples": len(bootstrap_result.rows),
+        "fitted": len(bootstrap_result.solved),
+        "failures": bootstrap_result.failures,
+    }
+    record = {
+        "problem": source.name,
+        "kind": bootstrap_result.kind,
+        "level": result.confidence_level,
+        **counts,
+        **figures,
+    }
     write_json(replace_nonfinite(record), arguments.json)
     if not bootstrap_result.solved:
         return FAILED

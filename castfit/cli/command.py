@@ -46,7 +46,9 @@ class Command:
             reader, metavar, help_text = OPTIONS[name]
             default_text = "" if default is None else " (default: %(default)s)"
             aliases = ["--rng"] if name == "seed" else []  # as the interface calls it
-            parser.add_argument(option(name), *aliases, metavar=metavar, type=reader, default=default, help=help_text + default_text)
+            parser.add_argument(
+                option(name), *aliases, metavar=metavar, type=reader, default=default, help=help_text + default_text
+            )
             if name in _RENAMED:
                 hidden = argparse.SUPPRESS
                 parser.add_argument(option(_RENAMED[name]), dest=name, type=reader, default=hidden, help=hidden)
@@ -101,9 +103,7 @@ def option(name: str) -> str:
 
 def _add_problem(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that name a problem, for `castfit.cli.source.load`."""
-    words = (
-        "library problem (see castfit list), Python file that defines `problem`, FILE.py:name, or PEtab YAML file"
-    )
+    words = "library problem (see castfit list), Python file that defines `problem`, FILE.py:name, or PEtab YAML file"
     parser.add_argument("name", metavar="NAME|FILE.py|FILE.yaml", help=words)
     words = "problem options, such as mu=20"
     parser.add_argument("--option", metavar="KEY=VALUE", nargs="+", action="extend", default=[], help=words)
@@ -164,7 +164,11 @@ OPTIONS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     "starts": (int, "N", "number of starts"),
     "seed": (int, "N", "random seed"),
     "workers": (int, "N", "processes"),
-    "methods": (split_commas, "A,B", "transcription, transcription/solver, driver, driver/transcription, or the table's own"),
+    "methods": (
+        split_commas,
+        "A,B",
+        "transcription, transcription/solver, driver, driver/transcription, or the table's own",
+    ),
     "max_time": (float, "S", "stop after S seconds; for a table: per start"),
     "fit_max_time": (float, "S", "seconds per fit"),
     "tolerance": (float, "T", "relative tolerance of the integrator"),

@@ -46,7 +46,11 @@ def _compare(arguments: argparse.Namespace) -> int:
         )
     console = screen.console(stderr=arguments.json == "-")
     sheet = comparison.sheet(f"{source.name}, {starts} starts, seed {seed}")
-    footer = (legend(comparison.descriptions), count_correct(comparison.best_objective, merit=comparison.merit), comparison.message)
+    footer = (
+        legend(comparison.descriptions),
+        count_correct(comparison.best_objective, merit=comparison.merit),
+        comparison.message,
+    )
     console.print(screen.stack_tables(sheet, "", *footer))
     write_json({"problem": source.name, "seed": seed, **comparison.record()}, arguments.json)
     if arguments.csv:

@@ -110,14 +110,21 @@ def _reference_comparison(result: Result, reference: Reference) -> tuple[str, fl
     if len(result.sigmas) > 1 or min(expected, result.chi2) <= 0.0:
         return "sum of squares", result.chi2, expected, tolerance
     expected_objective = result.neg2loglik + result.n_data * math.log(expected / result.chi2)
-    return result.measure, result.objective, expected_objective, result.n_data * math.log1p(tolerance) / abs(expected_objective)
+    return (
+        result.measure,
+        result.objective,
+        expected_objective,
+        result.n_data * math.log1p(tolerance) / abs(expected_objective),
+    )
 
 
 def demonstration(results: Mapping[str, Mapping[str, Result]]) -> TextTable:
     """Return the table of the demonstration: problem -> transcription -> result."""
 
     def estimates(result: Result) -> str:
-        return " ".join(f"{name}={format_with_error(v, result.standard_errors[name])}" for name, v in result.values.items())
+        return " ".join(
+            f"{name}={format_with_error(v, result.standard_errors[name])}" for name, v in result.values.items()
+        )
 
     return TextTable.of(
         [(problem, *pair) for problem, group in results.items() for pair in group.items()],

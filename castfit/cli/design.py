@@ -26,7 +26,9 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--criterion", choices=("D", "A", "E"), default="D", help="(default: %(default)s)")
     parser.add_argument("--over", metavar="Q,Q", help="quantities of interest (default: all)")
     parser.add_argument("--spacing", metavar="T", type=float, default=0.0, help="minimum time between measurements")
-    parser.add_argument("--sigma", metavar="S", type=float, help="standard deviation of new measurements (default: as existing ones)")
+    parser.add_argument(
+        "--sigma", metavar="S", type=float, help="standard deviation of new measurements (default: as existing ones)"
+    )
     parser.add_argument(
         "--choose", metavar="NAME=A:B[:N]", action="append", default=[],
         help="optimise an input (N pieces), a parameter or an initial state between A and B",
@@ -42,7 +44,9 @@ def _run(arguments: argparse.Namespace) -> int:
     problem, mistakes = fit_call.source.problem, list[str]()
     candidate = _candidate(arguments, problem, mistakes)
     quantity_names, estimated = _split_names(arguments.over), problem.names
-    mistakes += [f"--over: '{n}' is not estimated: {suggest(n, estimated)}" for n in quantity_names or () if n not in estimated]
+    mistakes += [
+        f"--over: '{n}' is not estimated: {suggest(n, estimated)}" for n in quantity_names or () if n not in estimated
+    ]
     for option_name, value in (("--budget", arguments.budget), ("--price", arguments.price)):
         if value is not None and not 0.0 < value < math.inf:
             mistakes.append(f"{option_name} is {value:g}; give a positive number")

@@ -50,10 +50,15 @@ class FitCall:
             reason = "has no effect for models with process noise, whose path is estimated by its likelihood; remove it"
             raise_if_mistakes("options", [f"--{name} {reason}" for name in passed_options if name != "start"])
         if getattr(arguments, "guess", False):
-            raise_if_mistakes("options", [f"--{name} sets how to fit, but --guess skips the fit; remove one of them" for name in passed_options])
+            raise_if_mistakes(
+                "options",
+                [f"--{name} sets how to fit, but --guess skips the fit; remove one of them" for name in passed_options],
+            )
         kind = arguments.transcription or source.transcription
         transcription = make_transcription(source, kind, vars(arguments))
-        has_noises = bool(source.problem.posed.model.noises)  # whose random initial states are no quantities to start at
+        has_noises = bool(
+            source.problem.posed.model.noises
+        )  # whose random initial states are no quantities to start at
         start: Mapping[str, float] = dict[str, float]()
         if not has_noises or arguments.start is not None:
             start = read_start(source, kind, arguments.start, arguments.seed)
@@ -137,7 +142,9 @@ def read_start(source: ProblemSource, kind: str, text: str | None, seed: int) ->
         start_names = [*source.starts, "random", "name=value,..."]
         raise InputError("--start", [f"unknown start '{text}' of '{source.name}': {suggest(text, start_names)}"])
     values = {name: literal(value) for name, value in assignments(text.split(","), "--start").items()}
-    raise_if_mistakes("--start", [f"'{n}' is {v!r}; give a number" for n, v in values.items() if not isinstance(v, (int, float))])
+    raise_if_mistakes(
+        "--start", [f"'{n}' is {v!r}; give a number" for n, v in values.items() if not isinstance(v, (int, float))]
+    )
     return {**default_start, **values}
 
 
@@ -173,7 +180,16 @@ def fit_record(name: str, result: Result) -> dict[str, Any]:
 
 def path_record(name: str, result: castfit.PathResult) -> dict[str, Any]:
     """Return the JSON record of a fit of a model with process noise."""
-    field_names = ("success", "described", "message", "standard_errors", "log_likelihood", "n_data", "iterations", "time")
+    field_names = (
+        "success",
+        "described",
+        "message",
+        "standard_errors",
+        "log_likelihood",
+        "n_data",
+        "iterations",
+        "time",
+    )
     values = {n: getattr(result, n) for n in field_names}
     return replace_nonfinite({"problem": name, "status": result.status.value, "parameters": result.values, **values})
 

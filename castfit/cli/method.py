@@ -43,7 +43,7 @@ def add_parts(parser: Any) -> None:
         "--solver",
         choices=_SOLVERS,
         help="box is gauss-newton with a trust region, for parameters known only to an order of magnitude (default: "
-             "gauss-newton; box for a PEtab file with single shooting)",
+        "gauss-newton; box for a PEtab file with single shooting)",
     )
 
 
@@ -61,7 +61,9 @@ def make_transcription(source: ProblemSource, kind: str, options: Mapping[str, A
     settings = {name: options[name] for name in SETTINGS if options.get(name) is not None}
     accepted = [name for name in SETTINGS if name in inspect.signature(TRANSCRIPTIONS[kind]).parameters]
     remedy = f"it takes {', '.join(f'--{o}' for o in accepted)}" if accepted else "it has no such options"
-    raise_if_mistakes("options", [f"--transcription {kind} does not take --{o}; {remedy}" for o in settings if o not in accepted])
+    raise_if_mistakes(
+        "options", [f"--transcription {kind} does not take --{o}; {remedy}" for o in settings if o not in accepted]
+    )
     return TRANSCRIPTIONS[kind](**{**source.recommended.get(kind, {}), **settings})
 
 
@@ -78,5 +80,10 @@ def make_solver(name: str) -> Solver:
 def usual_parts(source: ProblemSource) -> tuple[Transcription | None, Solver | None]:
     """Return the default transcription and solver of a problem, each None for castfit's own default."""
     transcription = make_transcription(source, source.transcription, {})
-    has_own_transcription = source.transcription in source.recommended or source.transcription != ProblemSource.transcription
-    return transcription if has_own_transcription else None, None if source.solver == ProblemSource.solver else make_solver(source.solver)
+    has_own_transcription = (
+        source.transcription in source.recommended or source.transcription != ProblemSource.transcription
+    )
+    return (
+        transcription if has_own_transcription else None,
+        None if source.solver == ProblemSource.solver else make_solver(source.solver),
+    )

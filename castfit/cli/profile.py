@@ -23,7 +23,9 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--confidence-levels", metavar="L,L", default="0.95", help="(default: %(default)s)")
     parser.add_argument("--levels", dest="confidence_levels", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     parser.add_argument("--limits", choices=("auto", "chi2", "F"), default="auto", help="(default: %(default)s)")
-    parser.add_argument("--everywhere", action="store_true", help="continue beyond the confidence limits, to the bounds")
+    parser.add_argument(
+        "--everywhere", action="store_true", help="continue beyond the confidence limits, to the bounds"
+    )
     add_parts(parser)
     parser.add_argument("--start", metavar="START", help="of the fit: a start with a name, random, or name=value,...")
     parser.add_argument("--checkpoint", metavar="FILE", help="checkpoint file for finished branches")

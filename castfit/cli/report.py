@@ -30,13 +30,18 @@ def _run(arguments: argparse.Namespace) -> int:
     fit_call = FitCall.of(arguments)
     stem = fit_call.source.name.replace(".py", "").replace(".yaml", "").replace(".yml", "").replace(":", "-")
     target = Path(arguments.out or f"{stem}.html")
-    suffix_mistakes = [] if target.suffix.lower() in (".html", ".htm") else [f"'{target}' is no page; let --out end in .html"]
+    suffix_mistakes = (
+        [] if target.suffix.lower() in (".html", ".htm") else [f"'{target}' is no page; let --out end in .html"]
+    )
     raise_if_mistakes("--out", suffix_mistakes + folder_mistakes(target))
     result: Any = fit_call.run(max_time=arguments.max_time)
     if result.status is Status.INTERRUPTED:
         raise KeyboardInterrupt
     is_path = isinstance(result, castfit.PathResult)
-    raise_if_mistakes("--profiles", ["models with process noise have no profiles; remove --profiles"] * (is_path and arguments.profiles))
+    raise_if_mistakes(
+        "--profiles",
+        ["models with process noise have no profiles; remove --profiles"] * (is_path and arguments.profiles),
+    )
     result.report(
         target,
         title=arguments.title or stem,

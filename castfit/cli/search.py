@@ -44,11 +44,18 @@ def _multistart(arguments: argparse.Namespace) -> int:
 
 
 def _source(arguments: argparse.Namespace) -> ProblemSource:
-    raise_if_mistakes("--seed", [f"the seed is {arguments.seed}; give a number that is not negative"] if arguments.seed < 0 else [])
+    raise_if_mistakes(
+        "--seed", [f"the seed is {arguments.seed}; give a number that is not negative"] if arguments.seed < 0 else []
+    )
     return load(arguments.name, arguments.option)
 
 
-def _print_outcome(arguments: argparse.Namespace, source: ProblemSource, search_result: Any, get_extra_fields: Callable[[], dict[str, Any]]) -> int:
+def _print_outcome(
+    arguments: argparse.Namespace,
+    source: ProblemSource,
+    search_result: Any,
+    get_extra_fields: Callable[[], dict[str, Any]],
+) -> int:
     """Print the result of a search, write the requested files, and return the exit status."""
     from castfit.cli import console as screen
 

@@ -76,7 +76,9 @@ def load(name: str, options: Sequence[str]) -> ProblemSource:
     """
     path, object_name = _split(name)
     if path is not None:
-        raise_if_mistakes("--option", [f"'{path}' is a file, which takes no options; leave --option out"] if options else [])
+        raise_if_mistakes(
+            "--option", [f"'{path}' is a file, which takes no options; leave --option out"] if options else []
+        )
         return _load_petab(path) if path.suffix in PETAB_FILES else _load_file(path, object_name)
     from castfit.drive.search.compare.benchmarks import recommended_options
 
@@ -151,7 +153,9 @@ def run_script(path: Path) -> dict[str, Any]:
 
     Raises InputError: if there is none, or it stops.
     """
-    raise_if_mistakes("file", [] if path.is_file() else [f"there is no file '{path}'; name a Python file, or see castfit list"])
+    raise_if_mistakes(
+        "file", [] if path.is_file() else [f"there is no file '{path}'; name a Python file, or see castfit list"]
+    )
     folder = str(path.resolve().parent)
     sys.path.insert(0, folder)
     try:

@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from castfit._support.arguments import is_count, is_one_of, read_mapping, option_mistakes, read_real, rng_mistakes, shorten_repr
+from castfit._support.arguments import (
+    is_count,
+    is_one_of,
+    option_mistakes,
+    read_mapping,
+    read_real,
+    rng_mistakes,
+    shorten_repr,
+)
 from castfit._support.pickling import ProcessLocal
 from castfit._support.status import Status, raise_if_mistakes, suggest
 from castfit._support.time_limit import with_deadline
@@ -179,7 +187,9 @@ def _read_method(
         if getattr(model, "algebraic_states", ()):
             mistakes.append("the model has algebraic states, and Runge-Kutta steps none; choose 'collocation'")
     elif transcription != "collocation":
-        mistakes.append(f"transcription is {shorten_repr(transcription)}; give 'collocation', cf.Collocation() or 'multiple'")
+        mistakes.append(
+            f"transcription is {shorten_repr(transcription)}; give 'collocation', cf.Collocation() or 'multiple'"
+        )
     if solver is not None and not (isinstance(solver, Ipopt) and solver.hessian in ("auto", "exact")):
         mistakes.append(f"solver is {shorten_repr(solver)}; give cf.Ipopt(...), whose Hessian is exact here")
     limit = read_real(max_time)
@@ -232,7 +242,9 @@ class ControlSolver(ProcessLocal):
             return best
         successful = [p for p in plans if p.success]
         n_at_best = sum(abs(p.objective - best.objective) <= 1e-5 * max(abs(best.objective), 1e-12) for p in successful)
-        starts_message = f"{len(plans)} starts: {len(successful)} found a feasible plan, {n_at_best} of them with this objective."
+        starts_message = (
+            f"{len(plans)} starts: {len(successful)} found a feasible plan, {n_at_best} of them with this objective."
+        )
         return replace(best, message=f"{best.message} {starts_message}", seconds=time.process_time() - start_time)
 
     def _guess(self) -> DecisionValues:
@@ -268,32 +280,52 @@ class ControlSolver(ProcessLocal):
         p, x0 = transcribed.first(initial_decision, P)
         courses = self._courses(transcribed, initial_decision, p, x0, ())
         units = variable_units(question, [c for c in courses if c is not None], p, transcribed.carried)
-        method = self._method(courses, p, float(np.diff(transcribed.times(initial_decision)[0]).max()), is_random=is_random)
-        transcribed = TranscribedPlan(question, method, grid, units, transcribed.graphs if method == self.method else None)
+        method = self._method(
+            courses, p, float(np.diff(transcribed.times(initial_decision)[0]).max()), is_random=is_random
+        )
+        transcribed = TranscribedPlan(
+            question, method, grid, units, transcribed.graphs if method == self.method else None
+        )
         x, size = transcribed.begun(initial_decision, courses, x0), 1.0
         for k in range(_ROUNDS + 1):
             size_at_x = transcribed.program.measure(x, P)
             size = size_at_x if plan_solution is None or plan_solution.lost else size
-            previous, plan_solution = plan_solution, self._found(transcribed, self._solved(transcribed, x, P, size, watch, warm=k > 0), P, size, plan_solution)
+            previous, plan_solution = (
+                plan_solution,
+                self._found(
+                    transcribed, self._solved(transcribed, x, P, size, watch, warm=k > 0), P, size, plan_solution
+                ),
+            )
             refinement = self._finer(plan_solution, previous) if k < _ROUNDS and watch.cause is None else None
             if plan_solution.lost and k == 0 and refinement is None:
                 refinement = transcribed.method, transcribed.grid
             if refinement is None:
                 break
             if plan_solution.lost:
-                units = variable_units(question, [c for c in plan_solution.courses if c is not None], plan_solution.p, transcribed.carried)
-            refined = TranscribedPlan(question, *refinement, units, None if transcribed.method.steps else transcribed.graphs)
-            x = refined.filled(plan_solution.decision, transcribed.tables(plan_solution.solution.x, plan_solution.decision))
+                units = variable_units(
+                    question, [c for c in plan_solution.courses if c is not None], plan_solution.p, transcribed.carried
+                )
+            refined = TranscribedPlan(
+                question, *refinement, units, None if transcribed.method.steps else transcribed.graphs
+            )
+            x = refined.filled(
+                plan_solution.decision, transcribed.tables(plan_solution.solution.x, plan_solution.decision)
+            )
             x[refined.layout.slack] = plan_solution.solution.x[transcribed.layout.slack]
             transcribed = refined
         assert plan_solution is not None
         return plan_solution
 
-    def _method(self, courses: Sequence[PlanTrajectory | None], p: Array, longest_stage: float, *, is_random: bool) -> StageMethod:
+    def _method(
+        self, courses: Sequence[PlanTrajectory | None], p: Array, longest_stage: float, *, is_random: bool
+    ) -> StageMethod:
         """Return the method, with so many Runge-Kutta steps in the longest stage that their errors do not grow."""
         if not self.method.steps:
             return self.method
-        fastest_rate = max((self.judge.fastest(c, parameters) for c, parameters in zip(courses, p, strict=True) if c is not None), default=0)
+        fastest_rate = max(
+            (self.judge.fastest(c, parameters) for c, parameters in zip(courses, p, strict=True) if c is not None),
+            default=0,
+        )
         steps = _FIRST_STEPS
         while steps * np.log(_step_amplification(longest_stage * fastest_rate / steps)) > np.log(_GROWTH) and (
             steps < self.most_steps or not is_random
@@ -321,7 +353,10 @@ class ControlSolver(ProcessLocal):
             **(_WARM if warm else {}),
         }  # fmt: skip
         remaining_time = max(watch.deadline - time.perf_counter(), 1e-3)
-        ipopt_solution, input_indices = transcribed.program.solve(x, P, *bounds, options, remaining_time), transcribed.layout.inputs
+        ipopt_solution, input_indices = (
+            transcribed.program.solve(x, P, *bounds, options, remaining_time),
+            transcribed.layout.inputs,
+        )
         if warm or ipopt_solution.iterations or not ipopt_solution.status.success or not input_indices.size:
             return ipopt_solution
         perturbed = x.copy()  # the guess is stationary, and may be a maximum: inputs elsewhere tell
@@ -331,7 +366,12 @@ class ControlSolver(ProcessLocal):
         return alternative if is_better or alternative.status is Status.DIVERGING else ipopt_solution
 
     def _found(
-        self, transcribed: TranscribedPlan, solution: ProgramSolution, P: Array, size: float, previous: PlanSolution | None = None
+        self,
+        transcribed: TranscribedPlan,
+        solution: ProgramSolution,
+        P: Array,
+        size: float,
+        previous: PlanSolution | None = None,
     ) -> PlanSolution:
         """Integrate the model under the decided inputs and quantities, and evaluate its objective and constraints."""
         decision = transcribed.decided(solution.x)
@@ -342,23 +382,46 @@ class ControlSolver(ProcessLocal):
                   for c, parameters in zip(courses, p, strict=True)]  # fmt: skip
         iterations, solvers = (0, ()) if previous is None else (previous.iterations, previous.solvers)
         solvers = tuple(dict.fromkeys([*solvers, solution.solver]))
-        return PlanSolution(transcribed, solution, P, decision, p, courses, integrated_values, size, iterations + solution.iterations, solvers)
+        return PlanSolution(
+            transcribed,
+            solution,
+            P,
+            decision,
+            p,
+            courses,
+            integrated_values,
+            size,
+            iterations + solution.iterations,
+            solvers,
+        )
 
     def _courses(
-        self, transcribed: TranscribedPlan, decision: DecisionValues, p: Array, x0: Array, extra_points: tuple[float, ...] = BETWEEN
+        self,
+        transcribed: TranscribedPlan,
+        decision: DecisionValues,
+        p: Array,
+        x0: Array,
+        extra_points: tuple[float, ...] = BETWEEN,
     ) -> list[PlanTrajectory | None]:
         """Integrate every scenario; at edges and inner points of stages, and at some more parts of each."""
         times, inputs = transcribed.times(decision, extra_points)[0], decision.inputs(self.question)
-        return [self.judge.integrated(parameters, initial_states, inputs, times) for parameters, initial_states in zip(p, x0, strict=True)]
+        return [
+            self.judge.integrated(parameters, initial_states, inputs, times)
+            for parameters, initial_states in zip(p, x0, strict=True)
+        ]
 
-    def _finer(self, plan_solution: PlanSolution, previous: PlanSolution | None) -> tuple[StageMethod, StageGrid] | None:
+    def _finer(
+        self, plan_solution: PlanSolution, previous: PlanSolution | None
+    ) -> tuple[StageMethod, StageGrid] | None:
         """Return a finer discretisation, where errors or violations between points ask for it, and it helps."""
         transcribed, tolerance = plan_solution.on, self.tolerance
         if not plan_solution.solution.status.success or any(c is None for c in plan_solution.courses):
             return None
         objective_change = np.inf if previous is None else abs(plan_solution.integrated - previous.integrated)
         is_converged = objective_change <= tolerance * abs(plan_solution.integrated) and plan_solution.differs <= _STILL
-        state_tolerance = _AGREEING * tolerance if previous is None else _ALIKE  # states of unstable models never agree wholly
+        state_tolerance = (
+            _AGREEING * tolerance if previous is None else _ALIKE
+        )  # states of unstable models never agree wholly
         is_accurate = plan_solution.apart <= state_tolerance and (is_converged or plan_solution.differs <= tolerance)
         if transcribed.method.steps:
             return None if is_accurate or transcribed.method.steps >= self.most_steps else (
@@ -366,12 +429,16 @@ class ControlSolver(ProcessLocal):
         violated = plan_solution.violated()
         parts = np.where(violated, 2, 1)
         if not is_accurate:
-            errors = transcribed.errors(plan_solution.solution.x, plan_solution.P, max(abs(plan_solution.solution.objective), 1e-300))
+            errors = transcribed.errors(
+                plan_solution.solution.x, plan_solution.P, max(abs(plan_solution.solution.objective), 1e-300)
+            )
             limit = min(tolerance, _SHARPER * float(errors.max()))
             limit /= 1 if previous is None else transcribed.grid.stages  # errors may add up
             required_parts = np.ceil(1.1 * (np.maximum(errors, 1e-300) / limit) ** (1.0 / transcribed.method.order))
             parts = np.where(errors > limit, np.maximum(parts, np.clip(required_parts, 2, 4)), parts)
-            if plan_solution.apart > _NOT_ALIKE:  # so far from the model its errors say little: damped oscillations have none
+            if (
+                plan_solution.apart > _NOT_ALIKE
+            ):  # so far from the model its errors say little: damped oscillations have none
                 parts = np.maximum(parts, 2)
         max_stages = _FINEST * StageGrid.of(self.question, self.elements).stages
         if not (parts > 1).any() or parts.sum() > max_stages:
@@ -398,7 +465,9 @@ class ControlSolver(ProcessLocal):
             for n, value in ({} if new_values is None else read_mapping(argument_name, new_values, mistakes)).items():
                 number = read_real(value)
                 if n not in valid:
-                    mistakes.append(f"{argument_name} names '{n}', which no number of this plan is: {suggest(n, valid)}")
+                    mistakes.append(
+                        f"{argument_name} names '{n}', which no number of this plan is: {suggest(n, valid)}"
+                    )
                 elif number is None or not np.isfinite(number):
                     mistakes.append(f"{argument_name} gives '{n}' as {shorten_repr(value)}; give a finite number")
                 else:
@@ -416,4 +485,6 @@ class ControlSolver(ProcessLocal):
         initial_x[transcribed.layout.slack] = x[transcribed.layout.slack]
         with with_deadline(float(limit or np.inf)) as watch:
             solution = self._solved(transcribed, initial_x, P, plan_solution.size, watch, warm=True)
-        return build_plan(self._found(transcribed, solution, P, plan_solution.size), self, start_time, check_determinacy=False)
+        return build_plan(
+            self._found(transcribed, solution, P, plan_solution.size), self, start_time, check_determinacy=False
+        )

@@ -63,9 +63,15 @@ class LeastSquaresControlSolver:
             d: Array = np.asarray(qp_solution["x"], dtype=float).ravel()
             multipliers: Array = np.asarray(qp_solution["lam_a"], dtype=float).ravel()
             predicted_change = float(np.asarray(slope).ravel() @ d) / size
-            if violations.max(initial=0.0) <= _FEASIBLE and abs(predicted_change) <= _PROMISED * max(abs(f) / size, _NOTHING):
-                full_step = np.clip(y + d, low, high)  # what is left falls by its square, however small the units make it
-                is_more_feasible = _violations(program.values(full_step * scale, P)[1], lbg, ubg).sum() < violations.sum()
+            if violations.max(initial=0.0) <= _FEASIBLE and abs(predicted_change) <= _PROMISED * max(
+                abs(f) / size, _NOTHING
+            ):
+                full_step = np.clip(
+                    y + d, low, high
+                )  # what is left falls by its square, however small the units make it
+                is_more_feasible = (
+                    _violations(program.values(full_step * scale, P)[1], lbg, ubg).sum() < violations.sum()
+                )
                 end = (full_step if is_more_feasible else y) * scale
                 return program.ended(end, P, size * multipliers, Status.CONVERGED, i, "Gauss-Newton")
             mu = max(mu, 1.1 * float(np.max(np.abs(multipliers), initial=0.0)))

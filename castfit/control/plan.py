@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from castfit._support.arrays import Array
-from castfit._support.json_codec import to_jsonable, rebuild_fields, decode_object
+from castfit._support.json_codec import decode_object, rebuild_fields, to_jsonable
 from castfit._support.public_names import public
 from castfit._support.reprs import one_line
 from castfit._support.status import InputError, Status, raise_if_mistakes
-from castfit._support.text_tables import TextTable, TabularReport
+from castfit._support.text_tables import TabularReport, TextTable
 from castfit._support.views import views
 from castfit._support.whole_files import write_atomically
 from castfit.experiment.inputs import Input
@@ -51,7 +51,9 @@ class ControlStatement:
         constraint_text = "; ".join(c.name for c in (*question.path, *question.points, *question.whole))
         choices = [f"the inputs {inputs}"] if inputs else []
         choices += [", ".join(q.name for q in question.quantities)] if question.quantities else []
-        text = f"Minimise {question.objective} by {' and '.join(choices)}" + (f", so that {constraint_text}." if constraint_text else ".")
+        text = f"Minimise {question.objective} by {' and '.join(choices)}" + (
+            f", so that {constraint_text}." if constraint_text else "."
+        )
         pairs = [(n, (u.lower, u.upper)) for n, u in question.free_inputs.items()]
         pairs += [(c.expression.name(), (c.lower, c.upper)) for c in question.path if c.expression.is_symbolic()]
         bounds = {name: tuple(float(b) for n, pair in pairs if n == name for b in pair if np.isfinite(b))
@@ -237,7 +239,9 @@ class Plan(TabularReport):
     def save(self, path: str | Path) -> None:
         """Write everything but the program, from which `again` goes on, as JSON."""
         content = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("planner", "found")}
-        write_atomically(path, [(json.dumps({"castfit_plan": FORMAT, **to_jsonable(content)}, allow_nan=False) + "\n").encode()])
+        write_atomically(
+            path, [(json.dumps({"castfit_plan": FORMAT, **to_jsonable(content)}, allow_nan=False) + "\n").encode()]
+        )
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:

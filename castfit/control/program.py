@@ -101,7 +101,12 @@ class Program:
         self._rows = [(r, (end - size + _range(size)).reshape(-1, r.graph.numel()))
                       for r, size, end in zip(rows, sizes, ends, strict=True)]  # fmt: skip
         x, p = ca.MX.sym("x", n), ca.MX.sym("p", n_P * S + self.count)
-        lam_f, lam_g, scenario_numbers, row_scale = ca.MX.sym("lam_f"), ca.MX.sym("lam_g", self.count), p[: n_P * S], p[n_P * S :]
+        lam_f, lam_g, scenario_numbers, row_scale = (
+            ca.MX.sym("lam_f"),
+            ca.MX.sym("lam_g", self.count),
+            p[: n_P * S],
+            p[n_P * S :],
+        )
         stage_data, v, P = (layout.at, numbers), x * scale, ca.reshape(scenario_numbers, n_P, S)
         f, gradient, hessian, jacobian, squares = ca.MX(0), *(_SparseEntries() for _ in range(4))
         self.linear = True
@@ -205,7 +210,10 @@ class Program:
         excess = np.where(np.isfinite(excess), excess, np.inf)
         constraint_rows = [(row.name, places) for row, places in self._rows[2:]]  # what comes first is the model
         for sizes in (excess, np.abs(multipliers)) if excess.max(initial=0.0) >= 1e-6 else ():
-            worst, name = max(((float(sizes[positions].max(initial=0.0)), name) for name, positions in constraint_rows), default=(0.0, ""))
+            worst, name = max(
+                ((float(sizes[positions].max(initial=0.0)), name) for name, positions in constraint_rows),
+                default=(0.0, ""),
+            )
             if worst >= 1e-6:
                 break
         else:
@@ -230,8 +238,12 @@ class Program:
         key = repr(sorted(options.items()))
         if key not in self._solvers:
             n, m, p = self.layout.size, self.count, self.functions[0].size1_in(1)
-            report_inputs = [(ca.nlpsol_out(i), ca.Sparsity.dense(size, 1)) for i, size in enumerate((n, 1, m, n, m, p))]
-            report = IpoptCallback("report", report_inputs, [("ret", ca.Sparsity.dense(1, 1))], self._report, self._errors)
+            report_inputs = [
+                (ca.nlpsol_out(i), ca.Sparsity.dense(size, 1)) for i, size in enumerate((n, 1, m, n, m, p))
+            ]
+            report = IpoptCallback(
+                "report", report_inputs, [("ret", ca.Sparsity.dense(1, 1))], self._report, self._errors
+            )
             self._solvers[key] = ipopt_solver([*self.functions, report], options, log), report
         return self._solvers[key][0]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import read_sequence, read_mapping, read_real, shorten_repr
+from castfit._support.arguments import read_mapping, read_real, read_sequence, shorten_repr
 from castfit._support.bounds import bound_mistakes
 from castfit._support.status import raise_if_mistakes, suggest
 from castfit.control.terms import INTEGRAL, collect_terms
@@ -148,8 +148,16 @@ def read_question(
     if scenarios not in ("mean", "worst"):
         mistakes.append(f"scenarios is {shorten_repr(scenarios)}; choose 'mean' or 'worst'")
     if soft is not None and not (read_real(soft) or 0.0) > 0.0:
-        mistakes.append(f"soft is {shorten_repr(soft)}; give a positive price for each unit of a constraint's violation")
-    known_names = {*model.outputs, *model.parameters, *model.inputs, model.system.t.name(), *(q.name for q in quantities)}
+        mistakes.append(
+            f"soft is {shorten_repr(soft)}; give a positive price for each unit of a constraint's violation"
+        )
+    known_names = {
+        *model.outputs,
+        *model.parameters,
+        *model.inputs,
+        model.system.t.name(),
+        *(q.name for q in quantities),
+    }
     objective = _read_objective(model, minimise, known_names, mistakes)
     if scenarios == "worst" and len(numbers) == 1:
         mistakes.append("the worst case is one among scenarios; give a list of parameters, or leave scenarios= out")
@@ -186,11 +194,15 @@ def _substitute_outputs(model: Model, expression: ca.SX) -> ca.SX:
     return by_name(substitute_by_name(model.told(expression), outputs), model.system)
 
 
-def _read_decision(label: str, name: str, spec: Any, guess: Any, quantities: list[DecisionVariable], mistakes: list[str]) -> bool:
+def _read_decision(
+    label: str, name: str, spec: Any, guess: Any, quantities: list[DecisionVariable], mistakes: list[str]
+) -> bool:
     """Read a number that is decided; tell whether it can be."""
     new_mistakes = bound_mistakes(label, guess, spec.lower, spec.upper, spec.scale)
     if spec.prior is not None or getattr(spec, "local", False) or getattr(spec, "starts", None) is not None:
-        new_mistakes.append(f"{label} has a prior, starts, or is local; there are no data here, give a value and bounds only")
+        new_mistakes.append(
+            f"{label} has a prior, starts, or is local; there are no data here, give a value and bounds only"
+        )
     if not new_mistakes and name == HORIZON and (guess <= 0.0 or spec.lower < 0.0):
         new_mistakes.append("the horizon may become negative; give cf.free(guess, lower=...) with lower > 0")
     mistakes += new_mistakes
@@ -206,7 +218,9 @@ def _read_horizon(horizon: Any, quantities: list[DecisionVariable], mistakes: li
         return float(horizon.guess) if is_valid else 1.0
     length = read_real(horizon)
     if length is None or not 0.0 < length < np.inf:
-        mistakes.append(f"horizon is {shorten_repr(horizon)}; give a positive number, or cf.free(2.0, lower=0.1) to choose it")
+        mistakes.append(
+            f"horizon is {shorten_repr(horizon)}; give a positive number, or cf.free(2.0, lower=0.1) to choose it"
+        )
         return 1.0
     return length
 
@@ -236,11 +250,17 @@ def _read_inputs(
     return out
 
 
-def _read_parameters(model: Model, parameters: Any, quantities: list[DecisionVariable], mistakes: list[str]) -> list[Array]:
+def _read_parameters(
+    model: Model, parameters: Any, quantities: list[DecisionVariable], mistakes: list[str]
+) -> list[Array]:
     """Return the parameters of each scenario; add those that are free to the quantities."""
-    scenarios = None if parameters is None or isinstance(parameters, (Mapping, FittedValues)) else read_sequence(parameters)
+    scenarios = (
+        None if parameters is None or isinstance(parameters, (Mapping, FittedValues)) else read_sequence(parameters)
+    )
     single: list[Any] = [parameters]
-    scenario_values = [parameter_values(model, scenario, mistakes) for scenario in (single if scenarios is None else scenarios)]
+    scenario_values = [
+        parameter_values(model, scenario, mistakes) for scenario in (single if scenarios is None else scenarios)
+    ]
     if not scenario_values:
         mistakes.append("parameters is an empty list; give one mapping for each scenario")
     freed: dict[str, Parameter] = {}
@@ -268,10 +288,16 @@ def _read_parameters(model: Model, parameters: Any, quantities: list[DecisionVar
     return out
 
 
-def _read_initial(model: Model, initial: Any, quantities: list[DecisionVariable], mistakes: list[str]) -> dict[str, Any]:
+def _read_initial(
+    model: Model, initial: Any, quantities: list[DecisionVariable], mistakes: list[str]
+) -> dict[str, Any]:
     user_values = {} if initial is None else read_mapping("initial", initial, mistakes)
     state_names = (*model.own_states, *model.algebraic_states)
-    mistakes += [f"initial names '{n}', which is no state: {suggest(n, state_names)}" for n in user_values if n not in state_names]
+    mistakes += [
+        f"initial names '{n}', which is no state: {suggest(n, state_names)}"
+        for n in user_values
+        if n not in state_names
+    ]
     general = {n: float(v) if v.is_constant() else v for n, v in model.initial.items()}
     initial_values, out = {**general, **user_values}, dict[str, Any]()
     for n in state_names:
@@ -307,7 +333,9 @@ def _read_objective(model: Model, minimise: Any, known_names: set[str], mistakes
     return _read_objective_expression(model, "minimise", ca.densify(minimise), known_names, mistakes)
 
 
-def _read_objective_expression(model: Model, label: str, expression: ca.SX, known_names: set[str], mistakes: list[str]) -> ca.SX:
+def _read_objective_expression(
+    model: Model, label: str, expression: ca.SX, known_names: set[str], mistakes: list[str]
+) -> ca.SX:
     """Read an expression of terms and quantities: what changes along the horizon may stand inside of terms only."""
     terms = collect_terms([expression])
     for term in terms:
@@ -322,7 +350,9 @@ def _read_objective_expression(model: Model, label: str, expression: ca.SX, know
                             "constraint")  # fmt: skip
         elif s.name() not in known_names:
             mistakes.append(f"{label} contains '{s.name()}': {suggest(s.name(), sorted(known_names))}")
-    return substitute_by_name(expression, {s.name(): s for s in ca.vertsplit(model.system.p)} if model.parameters else {})
+    return substitute_by_name(
+        expression, {s.name(): s for s in ca.vertsplit(model.system.p)} if model.parameters else {}
+    )
 
 
 def _check_names(label: str, expression: ca.SX, known_names: set[str], mistakes: list[str]) -> None:
@@ -362,5 +392,12 @@ def _read_constraints(
             rewritten = replace(c, expression=_substitute_outputs(model, c.expression))
             (path if c.times == ALONG else points).append(rewritten)
         else:
-            whole_horizon.append(replace(c, expression=_read_objective_expression(model, f"constraint '{c.name}'", c.expression, known_names, mistakes)))
+            whole_horizon.append(
+                replace(
+                    c,
+                    expression=_read_objective_expression(
+                        model, f"constraint '{c.name}'", c.expression, known_names, mistakes
+                    ),
+                )
+            )
     return tuple(path), tuple(points), tuple(whole_horizon)

@@ -180,7 +180,9 @@ class StageGraphs:
         n, d = self.n_s + self.n_z, scheme.degree
         inner_nodes = [self.w[i * n : (i + 1) * n] for i in range(d)]
         nodes = [self.s, *(node_values[: self.n_s] for node_values in inner_nodes)]
-        algebraic = [ca.reshape(node_values[self.n_s :], self.n_z, 1) for node_values in inner_nodes]  # of one state alone, a slice is a row
+        algebraic = [
+            ca.reshape(node_values[self.n_s :], self.n_z, 1) for node_values in inner_nodes
+        ]  # of one state alone, a slice is a row
         defects = list[ca.SX]()
         for i, node_values in enumerate(inner_nodes):
             place = self.place(float(scheme.points[i]), node_values[: self.n_s], algebraic[i])
@@ -211,9 +213,16 @@ class StageGraphs:
 
     def decided(self, constraint: Constraint) -> bool:
         """Check whether the decision variables affect a path constraint at the start of the horizon."""
-        system, is_not_horizon = self.question.model.system, [quantity.name != HORIZON for quantity in self.question.quantities]
-        value_at_start = ca.SX(ca.substitute([self.at(self.begin, [constraint.expression])], [self.s], [self._first()])[0])
-        decision_symbols = ca.vertcat(*(q for q, is_included in zip(ca.vertsplit(self.q), is_not_horizon, strict=True) if is_included))
+        system, is_not_horizon = (
+            self.question.model.system,
+            [quantity.name != HORIZON for quantity in self.question.quantities],
+        )
+        value_at_start = ca.SX(
+            ca.substitute([self.at(self.begin, [constraint.expression])], [self.s], [self._first()])[0]
+        )
+        decision_symbols = ca.vertcat(
+            *(q for q, is_included in zip(ca.vertsplit(self.q), is_not_horizon, strict=True) if is_included)
+        )
         return ca.depends_on(constraint.expression, system.u) or ca.depends_on(value_at_start, ca.SX(decision_symbols))
 
     def _first(self) -> ca.SX:
@@ -231,7 +240,9 @@ class StageGraphs:
         initial_states = ca.vertcat(*values.values(), *ca.vertsplit(self.s)[len(values) : self.n_x])
         for line in model.lines:  # what a delay line holds at the start may contain the other states there
             for n in line.nodes:
-                values[n] = self.at(StagePoint(self.begin.t, initial_states, self.begin.z, self.begin.u), [model.initial[n]])
+                values[n] = self.at(
+                    StagePoint(self.begin.t, initial_states, self.begin.z, self.begin.u), [model.initial[n]]
+                )
         return ca.SX(ca.vertcat(*(values[n] for n in model.states), ca.SX(len(self.carried), 1)))
 
     def objective(self) -> list[StageRows]:
@@ -267,7 +278,9 @@ class StageGraphs:
         if any(s.name() not in model_names for s in ca.symvar(remainder)):
             return None
         contributions = [(running, self._nodes, None), (remainder, [(ca.SX(1), self.end)], (-1,))]
-        curvatures = [(self._squared(e, places), columns) for e, places, columns in contributions if not e.is_constant()]
+        curvatures = [
+            (self._squared(e, places), columns) for e, places, columns in contributions if not e.is_constant()
+        ]
         return None if any(H is None for H, _ in curvatures) or not curvatures else [
             StageRows("curvature", ca.SX(H), columns=columns) for H, columns in curvatures if H is not None
         ]  # fmt: skip
@@ -311,7 +324,9 @@ class StageGraphs:
         """
         system, out = self.question.model.system, list[StageRows]()
         for i, c in enumerate(self.question.path):
-            is_known_at_start = not (self.n_z and ca.depends_on(c.expression, system.z))  # as algebraic states are not, at a begin
+            is_known_at_start = not (
+                self.n_z and ca.depends_on(c.expression, system.z)
+            )  # as algebraic states are not, at a begin
             jumps = is_known_at_start and ca.depends_on(c.expression, system.u)
             for place in (*self.inside, *([self.begin] if jumps else [])):
                 out += self._held(c, self.at(place, [c.expression]), i)
@@ -350,7 +365,11 @@ class StageGraphs:
                 replacements.append(self.end.x[self.n_x + self.carried.index(term)])
             else:
                 replacements.append(self.at(self.end, [term.expression]) if term.kind == END else self.horizon)
-        substituted = ca.SX(ca.substitute([expression], [ca.vertcat(*symbols)], [ca.vertcat(*replacements)])[0]) if symbols else expression
+        substituted = (
+            ca.SX(ca.substitute([expression], [ca.vertcat(*symbols)], [ca.vertcat(*replacements)])[0])
+            if symbols
+            else expression
+        )
         p = self.question.model.system.p
         substituted = ca.SX(ca.substitute([substituted], [p], [self.p])[0]) if p.numel() else substituted
         return substitute_by_name(substituted, self.named)

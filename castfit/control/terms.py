@@ -133,10 +133,18 @@ def _term(function_name: str, kind: str, argument: Any) -> ca.SX:
     if graph is None:
         number = read_real(argument)
         is_invalid = number is None or not np.isfinite(number)
-        raise_if_mistakes(function_name, [f"expression is {shorten_repr(argument)}; give a scalar expression of the model's symbols"] if is_invalid else [])
+        raise_if_mistakes(
+            function_name,
+            [f"expression is {shorten_repr(argument)}; give a scalar expression of the model's symbols"]
+            if is_invalid
+            else [],
+        )
         graph = ca.SX(number or 0.0)
     if collect_terms([graph]):
-        raise_if_mistakes(function_name, ["expression contains cf.integral, cf.at_end or cf.final_time; these stand outside of each other"])
+        raise_if_mistakes(
+            function_name,
+            ["expression contains cf.integral, cf.at_end or cf.final_time; these stand outside of each other"],
+        )
     return _registered_term(kind, f"{function_name}({expression_text(graph)[:60]})", graph).symbol
 
 

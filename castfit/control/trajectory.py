@@ -54,13 +54,17 @@ class PlanVerifier:
             parameters=_split(system.p), inputs=_split(system.u), time=system.t,
         )  # fmt: skip
         # Quantities that are no parameters may stand in expressions, by name.
-        extra_symbols = {q.name: ca.SX.sym(q.name) for q in question.quantities if q.name not in question.model.parameters}
+        extra_symbols = {
+            q.name: ca.SX.sym(q.name) for q in question.quantities if q.name not in question.model.parameters
+        }
         self._more, q = tuple(extra_symbols), ca.SX(ca.vertcat(*extra_symbols.values()))
 
         def over(expressions: Iterable[ca.SX]) -> ca.SX:
             return ca.densify(substitute_by_name(ca.SX(ca.vertcat(*expressions)), extra_symbols))
 
-        point_expressions = [over(c.expression for c in constraints) for constraints in (question.path, question.points)]
+        point_expressions = [
+            over(c.expression for c in constraints) for constraints in (question.path, question.points)
+        ]
         self._along: Any = ca.Function("along", [*system.arguments, q], point_expressions)
         self._ends: Any = ca.Function("ends", [*system.arguments, q],
                                  [over(t.expression for t in question.terms if t.kind == END)])  # fmt: skip
@@ -91,7 +95,9 @@ class PlanVerifier:
             for names in (model.states, self.names, model.algebraic_states)
         )
         input_times = np.concatenate([times[:1], 0.5 * (times[1:] + times[:-1])])
-        u = [inputs[n](input_times) if inputs[n].kind == "piecewise_constant" else inputs[n](times) for n in model.inputs]
+        u = [
+            inputs[n](input_times) if inputs[n].kind == "piecewise_constant" else inputs[n](times) for n in model.inputs
+        ]
         return PlanTrajectory(times, x, integrals, z, np.stack(u, axis=1) if u else empty)
 
     def fastest(self, course: PlanTrajectory, p: Array) -> float:
@@ -99,11 +105,15 @@ class PlanVerifier:
         system = self.question.model.system
         jacobian: Any = ca.Function("jacobian", system.arguments, [ca.densify(ca.jacobian(system.ode, system.x))])
         indices = np.linspace(0, course.t.size - 1, min(course.t.size, _LOOKED_AT)).astype(np.intp)
-        jacobians = [np.array(jacobian(course.t[i], course.x[i], course.z[i], p, course.u[i])) for i in indices.tolist()]
+        jacobians = [
+            np.array(jacobian(course.t[i], course.x[i], course.z[i], p, course.u[i])) for i in indices.tolist()
+        ]
         values = np.linalg.eigvals(np.array([matrix for matrix in jacobians if np.isfinite(matrix).all()])).ravel()
         return float(np.abs(values[values.real < 0.0]).max(initial=0.0))
 
-    def judged(self, course: PlanTrajectory, p: Array, quantities: dict[str, float], horizon: float) -> tuple[Array, ...]:
+    def judged(
+        self, course: PlanTrajectory, p: Array, quantities: dict[str, float], horizon: float
+    ) -> tuple[Array, ...]:
         """Return the objective and constraints of the whole, (1 + n,), then those along and at points, (times, n)."""
         extra_values = np.array([quantities[n] for n in self._more], dtype=float)
         point_values = self._along(course.t[None], course.x.T, course.z.T, p, course.u.T, extra_values)

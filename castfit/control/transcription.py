@@ -123,7 +123,9 @@ class TranscribedPlan:
     def decided(self, x: Array) -> DecisionValues:
         """Extract the decision from the variables, with quantities in natural values, clipped to their bounds."""
         search_values = x[self.layout.quantities]
-        natural_values = [np.exp(v) if q.log else v for q, v in zip(self.question.quantities, search_values, strict=True)]
+        natural_values = [
+            np.exp(v) if q.log else v for q, v in zip(self.question.quantities, search_values, strict=True)
+        ]
         bounds = [(q.lower, q.upper) for q in self.question.quantities]
         clipped = [float(np.clip(v, low, high)) for v, (low, high) in zip(natural_values, bounds, strict=True)]
         return DecisionValues(x[self.layout.inputs].copy(), np.array(clipped))
@@ -163,7 +165,9 @@ class TranscribedPlan:
         layout, n_s, (times, point_indices) = self.layout, self.graphs.n_s, self.times(decision)
         x = np.zeros(layout.size)
         x[layout.inputs], x[layout.quantities] = decision.values, self.sought(decision)
-        inner_indices = point_indices[:, 1:] if self.method.scheme == "radau" else point_indices[:, 1:-1]  # the last point is the end
+        inner_indices = (
+            point_indices[:, 1:] if self.method.scheme == "radau" else point_indices[:, 1:-1]
+        )  # the last point is the end
         for i, (table_times, values) in enumerate(tables):
             columns: list[Any] = [np.interp(times, table_times, column) for column in values.T]
             states: Array = np.stack(columns, axis=1)
@@ -178,7 +182,9 @@ class TranscribedPlan:
         for course, x in zip(courses, initial, strict=True):
             constant_states = np.concatenate([x, np.zeros(len(self.carried)), self.question.algebraic_guess])
             columns = [] if course is None else [course.x, course.integrals[:, self.carried], course.z]
-            tables.append((np.zeros(1), constant_states[None]) if course is None else (course.t, np.concatenate(columns, axis=1)))
+            tables.append(
+                (np.zeros(1), constant_states[None]) if course is None else (course.t, np.concatenate(columns, axis=1))
+            )
         return self.filled(decision, tables)
 
     def tables(self, x: Array, decision: DecisionValues) -> list[tuple[Array, Array]]:
@@ -192,7 +198,12 @@ class TranscribedPlan:
             begin_states = np.concatenate([nodes[:-1], w[:, 0, n_s:]], axis=1) if d else nodes[:-1]
             stage_states = np.concatenate([begin_states[:, None], w], axis=1)
             end_state = np.concatenate([nodes[-1], stage_states[-1, -1, n_s:]])
-            out.append((np.append(times, edges[-1]), np.concatenate([stage_states.reshape(-1, end_state.size), end_state[None]])))
+            out.append(
+                (
+                    np.append(times, edges[-1]),
+                    np.concatenate([stage_states.reshape(-1, end_state.size), end_state[None]]),
+                )
+            )
         return out
 
     def errors(self, x: Array, P: Array, unit: float) -> Array:
@@ -202,7 +213,9 @@ class TranscribedPlan:
         max_errors = np.zeros(K)
         for positions, row in zip(self.layout.at, P, strict=True):
             stage_errors = self._errors.map(K)(x[positions].T, self.numbers.T, np.tile(row[:, None], (1, K)))
-            max_errors = np.maximum(max_errors, np.max(np.abs(np.asarray(stage_errors)) / units[:, None], axis=0, initial=0.0))
+            max_errors = np.maximum(
+                max_errors, np.max(np.abs(np.asarray(stage_errors)) / units[:, None], axis=0, initial=0.0)
+            )
         return max_errors
 
     @cached_property

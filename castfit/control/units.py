@@ -104,7 +104,9 @@ def _spread(sizes: Array, slopes: Array, horizon: float) -> Array:
             break
         updated = sizes.copy()
         for j in np.flatnonzero(unknown):
-            candidates = [sizes[i] / (horizon * slopes[i, j]) for i in range(n) if slopes[i, j] > 0.0 and sizes[i] > 0.0]
+            candidates = [
+                sizes[i] / (horizon * slopes[i, j]) for i in range(n) if slopes[i, j] > 0.0 and sizes[i] > 0.0
+            ]
             implied_size = horizon * float(np.max(slopes[j] * sizes, initial=0.0)) if j < n else 0.0
             updated[j] = min(candidates) if candidates else implied_size
         if np.array_equal(updated, sizes):

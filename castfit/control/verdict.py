@@ -12,7 +12,7 @@ import numpy as np
 from castfit._support.pickling import ProcessLocal
 from castfit._support.status import Status
 from castfit.control.determinacy import LITTLE, input_freedom
-from castfit.control.plan import Plan, PlanConstraint, ControlStatement
+from castfit.control.plan import ControlStatement, Plan, PlanConstraint
 from castfit.control.question import HORIZON
 
 if TYPE_CHECKING:
@@ -88,7 +88,10 @@ class PlanSolution(ProcessLocal):
         """By how much nodes and the integrated states are apart, at most, in the states' units."""
         transcribed, n_x = self.on, self.on.question.model.system.x.numel()
         _, point_indices = transcribed.times(self.decision, BETWEEN)
-        edges, nodes = np.append(point_indices[:, 0], point_indices[-1, -1]), self.solution.x[transcribed.layout.nodes][:, :, :n_x]
+        edges, nodes = (
+            np.append(point_indices[:, 0], point_indices[-1, -1]),
+            self.solution.x[transcribed.layout.nodes][:, :, :n_x],
+        )
         gaps = [np.abs(c.x[edges] - s) for c, s in zip(self.courses, nodes, strict=True) if c is not None]
         return float(np.max(gaps / transcribed.units.states[:n_x], initial=0.0))
 
@@ -105,7 +108,11 @@ class PlanSolution(ProcessLocal):
         transcribed, out = self.on, np.zeros(self.on.grid.stages, dtype=np.bool_)
         _, point_indices = transcribed.times(self.decision, BETWEEN)
         for scenario_values in self.judged if transcribed.question.soft is None else ():
-            for c, values in zip(transcribed.question.path, scenario_values[1].T if scenario_values is not None else (), strict=scenario_values is not None):
+            for c, values in zip(
+                transcribed.question.path,
+                scenario_values[1].T if scenario_values is not None else (),
+                strict=scenario_values is not None,
+            ):
                 excess = np.maximum(c.lower - values, values - c.upper) > 1e-6 * transcribed.program.units[c.name]
                 out |= excess[point_indices[:, 1:]].any(axis=1)
         return out
@@ -126,13 +133,19 @@ class PlanSolution(ProcessLocal):
                 else:
                     selected = values
                 values_by_name.setdefault(c.name, []).append(selected)
-        return {c.name: _constraint_extremes(c, np.concatenate(values_by_name[c.name])) for c in all_constraints if c.name in values_by_name}
+        return {
+            c.name: _constraint_extremes(c, np.concatenate(values_by_name[c.name]))
+            for c in all_constraints
+            if c.name in values_by_name
+        }
 
     def undetermined(self, sentences: list[str]) -> dict[str, Array]:
         """Return by how much values of inputs can change that are hardly determined; say where these are."""
         question, transcribed, solution, offset = self.on.question, self.on, self.solution, 0
         eps, out = LITTLE * max(abs(solution.objective), _NOTHING * self.size), dict[str, Any]()
-        possible_changes = input_freedom(transcribed.program, solution.x, self.P, solution.multipliers, eps, *transcribed.bounds())
+        possible_changes = input_freedom(
+            transcribed.program, solution.x, self.P, solution.multipliers, eps, *transcribed.bounds()
+        )
         if possible_changes is None:
             return out
         for name, u in question.free_inputs.items():
@@ -174,13 +187,21 @@ def build_plan(plan_solution: PlanSolution, planner: Any, start_time: float, *, 
         sentences = [f"No feasible inputs were found. Largest violation: {solution.worst}. Relax the constraints, or "
                      "set soft=."]  # fmt: skip
     elif status is Status.EVALUATION_FAILED and solution.iterations == 0:
-        reason = "The objective or a constraint is not finite" if all(plan_solution.courses) else "The model cannot be integrated"
+        reason = (
+            "The objective or a constraint is not finite"
+            if all(plan_solution.courses)
+            else "The model cannot be integrated"
+        )
         sentences = [f"{reason} at the starting point; pass another guess, cf.Input.free(..., guess=...)."]
     if status is Status.DIVERGING and not question.unlimited:
-        sentences.append("Set bounds on the inputs, cf.Input.free(..., bounds=...), or add their cost to the objective.")
+        sentences.append(
+            "Set bounds on the inputs, cf.Input.free(..., bounds=...), or add their cost to the objective."
+        )
     sentences += [unbounded_input_message(name) for name in question.unlimited]
     soft = {c.name for c in question.path} if question.soft is not None else set[str]()
-    violated_names = [c.name for c in constraints.values() if c.violation > _CONFIRMED * transcribed.program.units[c.name]]
+    violated_names = [
+        c.name for c in constraints.values() if c.violation > _CONFIRMED * transcribed.program.units[c.name]
+    ]
     if soft.intersection(violated_names):
         sentences.append("Soft constraints are violated; see the table.")
     if status.success:
@@ -188,7 +209,9 @@ def build_plan(plan_solution: PlanSolution, planner: Any, start_time: float, *, 
         if any(c is None for c in plan_solution.courses):
             sentences.append("The model could not be integrated with these inputs.")
         elif differs > _CONFIRMED:
-            sentences.append(f"The integrated model gives the objective {plan_solution.integrated:.6g} instead of {plan_solution.objective:.6g}.")
+            sentences.append(
+                f"The integrated model gives the objective {plan_solution.integrated:.6g} instead of {plan_solution.objective:.6g}."
+            )
         if hard_violations:
             sentences.append(f"The integrated model violates {', '.join(hard_violations)}.")
         if len(sentences) > n_sentences:
@@ -214,4 +237,6 @@ def build_plan(plan_solution: PlanSolution, planner: Any, start_time: float, *, 
 
 def _constraint_extremes(c: Constraint, values: Array) -> PlanConstraint:
     min_value, max_value = float(values.min()), float(values.max())
-    return PlanConstraint(c.name, c.lower, c.upper, min_value, max_value, max(c.lower - min_value, max_value - c.upper, 0.0))
+    return PlanConstraint(
+        c.name, c.lower, c.upper, min_value, max_value, max(c.lower - min_value, max_value - c.upper, 0.0)
+    )

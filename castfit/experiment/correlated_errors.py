@@ -11,12 +11,12 @@ import numpy as np
 from castfit._support.arguments import is_one_of, read_mapping, read_reals
 from castfit.densities.noise.correlation import (
     JOINT,
-    CrossOutputCorrelation,
     Correlated,
     Correlation,
+    CrossOutputCorrelation,
     ErrorCovariance,
-    TimeCorrelation,
     OutputCorrelation,
+    TimeCorrelation,
     read_covariance,
     time_mistakes,
 )
@@ -32,7 +32,11 @@ def is_dependent(sigma: Any, series: Mapping[str, TimeSeries]) -> bool:
     """Check whether `sigma`, of all outputs or of some, specifies errors that depend on each other."""
     if isinstance(sigma, Mapping):
         sigma_by_output = cast("Mapping[Any, Any]", sigma)
-        return any(_says(sigma_by_output[name], output_series, 1) for name, output_series in series.items() if name in sigma_by_output)
+        return any(
+            _says(sigma_by_output[name], output_series, 1)
+            for name, output_series in series.items()
+            if name in sigma_by_output
+        )
     return any(_says(sigma, output_series, len(series)) for output_series in series.values())
 
 
@@ -62,16 +66,26 @@ def read_dependence(
     """Split `sigma` into the standard deviations and the correlations of the errors, both by output."""
     correlations: dict[str, Correlation] = {}
     is_shared, untyped_sigma = len(series) > 1 and not isinstance(sigma, Mapping), cast("Any", sigma)
-    if is_shared and (isinstance(sigma, ErrorCovariance) or _is_matrix(sigma, next(iter(series.values())), len(series))):
+    if is_shared and (
+        isinstance(sigma, ErrorCovariance) or _is_matrix(sigma, next(iter(series.values())), len(series))
+    ):
         C = read_covariance("the covariance of all outputs", getattr(untyped_sigma, "matrix", untyped_sigma), mistakes)
         if C is None or len(C) != len(series):
-            size_fault = "" if C is None else f"the covariance of all outputs has {len(C)} rows for {len(series)} outputs"
-            mistakes += [f"{size_fault}; give one row each, or a mapping from outputs to matrices"] if size_fault else []
+            size_fault = (
+                "" if C is None else f"the covariance of all outputs has {len(C)} rows for {len(series)} outputs"
+            )
+            mistakes += (
+                [f"{size_fault}; give one row each, or a mapping from outputs to matrices"] if size_fault else []
+            )
             return dict.fromkeys(series, 1.0), correlations
         deviation = np.sqrt(np.diag(C))
         P = C / np.outer(deviation, deviation)
-        return dict(zip(series, deviation.tolist(), strict=True)), dict.fromkeys(series, CrossOutputCorrelation(tuple(series), P))
-    sigma_by_output = read_mapping("sigma", sigma, mistakes) if isinstance(sigma, Mapping) else dict.fromkeys(series, sigma)
+        return dict(zip(series, deviation.tolist(), strict=True)), dict.fromkeys(
+            series, CrossOutputCorrelation(tuple(series), P)
+        )
+    sigma_by_output = (
+        read_mapping("sigma", sigma, mistakes) if isinstance(sigma, Mapping) else dict.fromkeys(series, sigma)
+    )
     remaining_sigma, joint = dict(sigma_by_output), list[str]()
     for name, value in sigma_by_output.items():
         output_series, subject = series.get(name), f"sigma of '{name}'"
@@ -88,11 +102,15 @@ def read_dependence(
             remaining_sigma[name] = 1.0
             covariance = read_covariance(f"the covariance of '{name}'", getattr(value, "matrix", value), mistakes)
             if covariance is not None and len(covariance) != output_series.times.size:
-                mistakes.append(f"the covariance of '{name}' has {len(covariance)} rows for {output_series.times.size} values")
+                mistakes.append(
+                    f"the covariance of '{name}' has {len(covariance)} rows for {output_series.times.size} values"
+                )
             elif covariance is not None:
                 mistakes += _refuse_replicates(name, output_series)
                 remaining_sigma[name] = deviation = np.sqrt(np.diag(covariance))
-                correlations[name] = OutputCorrelation(covariance / np.outer(deviation, deviation), output_series.times.copy())
+                correlations[name] = OutputCorrelation(
+                    covariance / np.outer(deviation, deviation), output_series.times.copy()
+                )
         elif _is_joint(value):
             joint.append(name)
             restriction = "unknown('joint') takes nothing else: the covariance of the outputs is estimated as a whole"
@@ -123,7 +141,9 @@ def is_misplaced_dependence(model: Noise) -> bool:
     return isinstance(model.sigma, (Correlated, ErrorCovariance)) or (_is_joint(model.sigma) and correlation is None)
 
 
-def with_dependence(noise: dict[str, Noise], correlations: Mapping[str, Correlation], mistakes: list[str]) -> dict[str, Noise]:
+def with_dependence(
+    noise: dict[str, Noise], correlations: Mapping[str, Correlation], mistakes: list[str]
+) -> dict[str, Noise]:
     """Return noise models that know how errors depend on each other."""
     dependent_noise = dict(noise)
     for name, correlation in correlations.items():

@@ -61,7 +61,9 @@ class EstimatedInput:
             mistakes.append(f"kind is {shorten_repr(self.kind)}: {suggest(str(self.kind), KINDS)}")
         t = read_reals(self.knots)
         if t is None or t.ndim != 1 or not np.isfinite(t).all():
-            mistakes.append(f"knots is {shorten_repr(self.knots)}; give the times between which the input is interpolated")
+            mistakes.append(
+                f"knots is {shorten_repr(self.knots)}; give the times between which the input is interpolated"
+            )
             t = None
         min_knots = KINDS.get(str(self.kind), 1)
         if t is not None and t.size < min_knots:

@@ -16,7 +16,17 @@ from typing import TYPE_CHECKING, Any, cast
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import is_count, is_one_of, read_sequence, symbol_or_text_name, read_mapping, number_remedy, read_real, read_reals, shorten_repr
+from castfit._support.arguments import (
+    is_count,
+    is_one_of,
+    number_remedy,
+    read_mapping,
+    read_real,
+    read_reals,
+    read_sequence,
+    shorten_repr,
+    symbol_or_text_name,
+)
 from castfit._support.pickling import Picklable
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
@@ -126,7 +136,8 @@ class Event(Picklable):
     ) -> None:
         mistakes: list[str] = []
         new_values = {
-            n: _value(f"the new value of '{n}'", v, mistakes) for n, v in read_mapping("changes", changes, mistakes).items()
+            n: _value(f"the new value of '{n}'", v, mistakes)
+            for n, v in read_mapping("changes", changes, mistakes).items()
         }
         if not new_values and not mistakes:
             mistakes.append("nothing changes; give the new values of states, as in {x: x + dose}")
@@ -150,7 +161,9 @@ class Event(Picklable):
                 "a condition has no direction; write for example when=x > 3, or when=x - 3 with a direction"
             )
         if at_start is not False and not (at_start is True and condition):
-            mistakes.append(f"at_start is {shorten_repr(at_start)}; it may be True where when= is a condition, such as x > 3")
+            mistakes.append(
+                f"at_start is {shorten_repr(at_start)}; it may be True where when= is a condition, such as x > 3"
+            )
         rank = None if priority is None else _value("priority", priority, mistakes)
         if not is_one_of(persistent, True, False):
             mistakes.append(f"persistent is {shorten_repr(persistent)}; give True or False")
@@ -163,7 +176,9 @@ class Event(Picklable):
             option_names = "priority, persistent, rng and forbidden are those of a condition"
             mistakes.append(f"{option_names}; write for example when=x > 3")
         raise_if_mistakes("Event", mistakes)
-        vars(self).update(time=event_time, changes=new_values, measured=measured, when=when, direction=direction, at_start=at_start)
+        vars(self).update(
+            time=event_time, changes=new_values, measured=measured, when=when, direction=direction, at_start=at_start
+        )
         vars(self).update(count=1 if when is None else count, priority=rank, persistent=persistent)
         vars(self).update(rng=rng, forbidden=forbidden)
 
@@ -257,7 +272,9 @@ class Doses(Picklable):
             mistakes.append(f"{len(amounts)} amounts are given for {len(when)} times; give one, or one for each")
         infusion_duration = None if duration is None else _value("duration", duration, mistakes)
         if isinstance(infusion_duration, float) and infusion_duration <= 0:
-            mistakes.append(f"duration is {infusion_duration:g}; it must be positive; without duration= a dose is given at once")
+            mistakes.append(
+                f"duration is {infusion_duration:g}; it must be positive; without duration= a dose is given at once"
+            )
         dose_lag, fraction = _value("lag", lag, mistakes), _value("bioavailability", bioavailability, mistakes)
         if isinstance(dose_lag, float) and dose_lag < 0:
             mistakes.append(f"lag is {dose_lag:g}; it must not be negative")
@@ -266,7 +283,9 @@ class Doses(Picklable):
             mistakes.append("measured is for doses at once, and an infusion changes nothing at once; leave it out")
         raise_if_mistakes("Doses", mistakes)
         vars(self).update(into=name, amount=amounts, times=when, every=None if every is None else float(every))
-        vars(self).update(count=count, duration=infusion_duration, lag=dose_lag, bioavailability=fraction, measured=measured)
+        vars(self).update(
+            count=count, duration=infusion_duration, lag=dose_lag, bioavailability=fraction, measured=measured
+        )
 
     @property
     def endless(self) -> bool:
@@ -313,7 +332,9 @@ def occurrences(events: Iterable[Happening], end: float) -> list[ScheduledEvent]
     for event in events:
         if isinstance(event, Event):
             trigger = None if event.when is None else event
-            scheduled_events += [ScheduledEvent("the event", event.time, event.measured, event.changes, when=trigger)] * event.count
+            scheduled_events += [
+                ScheduledEvent("the event", event.time, event.measured, event.changes, when=trigger)
+            ] * event.count
         elif isinstance(event, ParameterSwitch):
             scheduled_events.append(ScheduledEvent("the knot", event.time, event.measured, values=event.values))
         else:
@@ -341,9 +362,17 @@ def _doses(doses: Doses, end: float) -> list[ScheduledEvent]:
         effective_amount = amount if is_one_of(doses.bioavailability, 1.0) else doses.bioavailability * amount
         start_time = time if is_one_of(doses.lag, 0.0) else time + doses.lag
         if doses.duration is None:
-            scheduled_events.append(ScheduledEvent(f"the dose into '{doses.into}'", start_time, doses.measured, None, doses.into, effective_amount))
+            scheduled_events.append(
+                ScheduledEvent(
+                    f"the dose into '{doses.into}'", start_time, doses.measured, None, doses.into, effective_amount
+                )
+            )
         else:
-            label, rate, end_time = f"the infusion into '{doses.into}'", effective_amount / doses.duration, start_time + doses.duration
+            label, rate, end_time = (
+                f"the infusion into '{doses.into}'",
+                effective_amount / doses.duration,
+                start_time + doses.duration,
+            )
             scheduled_events.append(ScheduledEvent(label, start_time, doses.measured, None, doses.into, rate, end_time))
     return scheduled_events
 
@@ -399,7 +428,9 @@ def read_events(argument: Any, mistakes: list[str]) -> tuple[Happening, ...]:
     if entries is None:
         mistakes.append(f"events is {shorten_repr(argument)}; give a list of Event(...) and Doses(...)")
         return ()
-    mistakes += [f"events contains {shorten_repr(e)}; give Event(...) or Doses(...)" for e in entries if not _happens(e)]
+    mistakes += [
+        f"events contains {shorten_repr(e)}; give Event(...) or Doses(...)" for e in entries if not _happens(e)
+    ]
     return tuple(e for e in entries if _happens(e))
 
 
@@ -422,7 +453,9 @@ def _values(label: str, argument: Any, mistakes: list[str]) -> tuple[Value, ...]
         parts = list(ca.vertsplit(ca.vec(argument))) if argument.numel() != 1 else [argument]
         return tuple(_value(label, v, mistakes) for v in parts)
     array = read_reals(argument)
-    entries: Sequence[Any] | None = array.ravel().tolist() if array is not None and array.ndim <= 1 else read_sequence(argument)
+    entries: Sequence[Any] | None = (
+        array.ravel().tolist() if array is not None and array.ndim <= 1 else read_sequence(argument)
+    )
     default_remedy = "give a number, an expression, or a list of them"
     remedy = number_remedy(argument, default_remedy)
     if not entries or remedy != default_remedy:

@@ -26,7 +26,7 @@ from castfit.densities.noise.gaussian import Gaussian
 from castfit.densities.noise.unknown import UnknownSigma
 from castfit.densities.priors import Normal, PriorDistribution, prior_bound_conflicts, prior_mistakes
 from castfit.experiment.estimated_inputs import EstimatedInput
-from castfit.experiment.events import Doses, Event, Happening, read_events, events_until
+from castfit.experiment.events import Doses, Event, Happening, events_until, read_events
 from castfit.experiment.free_inputs import FreeInput
 from castfit.experiment.inputs import Input
 from castfit.experiment.measurements import (
@@ -296,7 +296,9 @@ class Experiment(Picklable):
             mistakes.append(f"name is {shorten_repr(label)}; give text")
             label = ""
         series, is_at_infinity = _settle_infinite_data(read_series(data, time, mistakes), start_time, mistakes)
-        noise_spec = read_noise(keep_valid_outputs(sigma, data, series), keep_valid_outputs(noise, data, series), time, series, mistakes)
+        noise_spec = read_noise(
+            keep_valid_outputs(sigma, data, series), keep_valid_outputs(noise, data, series), time, series, mistakes
+        )
         mistakes += series_mistakes(series, start_time)
         if not mistakes and start_time is not None:
             mistakes += scale_mistakes(series, noise_spec.deviations, start_time, is_start_given=start is not None)
@@ -308,7 +310,9 @@ class Experiment(Picklable):
             initial_spec = _steady_start(initial, signals, mistakes)
             mistakes += ["events happen, but the data are at infinity; leave the events out"] if happenings else []
         states = {n: _initial_value(n, v, mistakes) for n, v in read_mapping("initial", initial_spec, mistakes).items()}
-        local_parameters = {n: read_local_parameter(n, v, mistakes) for n, v in read_mapping("parameters", parameters, mistakes).items()}
+        local_parameters = {
+            n: read_local_parameter(n, v, mistakes) for n, v in read_mapping("parameters", parameters, mistakes).items()
+        }
         raise_if_mistakes(f"Experiment '{label}'" if label else "Experiment", mistakes)
         vars(self).update(
             data={n: (s.times, s.values) for n, s in series.items()},
@@ -361,7 +365,9 @@ class Experiment(Picklable):
                 remaining_data[name] = (t[is_before], y[is_before])
                 if self.sigma is not None and name in self.sigma:
                     sigma[name] = self.sigma[name][is_before]
-        return self._measuring(remaining_data, sigma or None, events_until(self.events, end)) if remaining_data else None
+        return (
+            self._measuring(remaining_data, sigma or None, events_until(self.events, end)) if remaining_data else None
+        )
 
     def with_values(self, values: Mapping[str, Array]) -> Experiment:
         """Return the experiment with other values where it has values, for instance simulated ones.
@@ -377,7 +383,9 @@ class Experiment(Picklable):
         for name, (t, y) in self.data.items():
             new_values = read_reals(values_by_name.get(name))
             if new_values is None or new_values.size != y.size or new_values.shape[:1] != y.shape[:1]:
-                mistakes.append(f"'{name}' needs an array of shape {y.shape}; it is {shorten_repr(values_by_name.get(name))}")
+                mistakes.append(
+                    f"'{name}' needs an array of shape {y.shape}; it is {shorten_repr(values_by_name.get(name))}"
+                )
             else:
                 data[name] = (t, np.where(np.isfinite(y), new_values.reshape(y.shape), np.nan))
         raise_if_mistakes("Experiment.with_values", mistakes)
@@ -395,7 +403,9 @@ class Experiment(Picklable):
         data: dict[str, Any] = {}
         for name, (times, y) in self.data.items():
             row_indices = [row.get(slot, -1) for slot in zip(*_slots(times, y), strict=True)]
-            new_values = np.where(np.isfinite(y), values[row_indices, list(outputs).index(name)].reshape(y.shape), np.nan)
+            new_values = np.where(
+                np.isfinite(y), values[row_indices, list(outputs).index(name)].reshape(y.shape), np.nan
+            )
             if np.isfinite(new_values).any():
                 data[name] = (times, new_values)
         return self.with_changes(data=data)
@@ -411,7 +421,10 @@ class Experiment(Picklable):
             if noise_model is not None and not (isinstance(noise_model, Gaussian) and noise_model.plain):
                 continue
             is_unspecified = noise_model is None and (self.sigma is None or name not in self.sigma)
-            noise[name] = replace(model, sigma=UnknownSigma("all") if is_unspecified else None if noise_model is None else noise_model.sigma)
+            noise[name] = replace(
+                model,
+                sigma=UnknownSigma("all") if is_unspecified else None if noise_model is None else noise_model.sigma,
+            )
         return self if noise == self.noise else self.with_changes(noise=noise)
 
     def _measuring(self, data: Mapping[str, Any], sigma: Any, events: Sequence[Happening]) -> Experiment:
@@ -501,7 +514,9 @@ class Experiment(Picklable):
                 sigma[rows, j] = float(np.nanstd(y)) or 1.0  # in whose units unknown("joint") begins
         measured = np.isfinite(values).any(axis=1)
         values, sigma = values[measured], sigma[measured]
-        return MeasurementPoints(np.array([t for t, _ in slots])[measured], values, np.where(np.isfinite(values), sigma, 1.0))
+        return MeasurementPoints(
+            np.array([t for t, _ in slots])[measured], values, np.where(np.isfinite(values), sigma, 1.0)
+        )
 
     def _rows(self, *, measured: bool = False) -> dict[tuple[float, int], int]:
         """Return the index of the point for each time and replicate.
@@ -609,14 +624,18 @@ def _initial_value(name: str, value: Any, mistakes: list[str]) -> InitialValue:
     if isinstance(value, Normal):
         prior_faults = prior_mistakes(f"initial state '{name}'", value)
         if not prior_faults and value.on != "value":
-            prior_faults = [f"initial state '{name}' is {shorten_repr(value)}; give Normal(mean, deviation) of the value itself"]
+            prior_faults = [
+                f"initial state '{name}' is {shorten_repr(value)}; give Normal(mean, deviation) of the value itself"
+            ]
         mistakes += prior_faults
         return Free(np.nan if prior_faults else float(value.mean), prior=value, random=True)
     if isinstance(value, Free):
         label = f"free initial state '{name}'"
         faults = bound_mistakes(label, value.guess, value.lower, value.upper, value.scale)
         prior_faults = prior_mistakes(label, value.prior)
-        faults += prior_faults or ([] if faults else prior_bound_conflicts(label, value.guess, value.lower, value.upper, value.prior))
+        faults += prior_faults or (
+            [] if faults else prior_bound_conflicts(label, value.guess, value.lower, value.upper, value.prior)
+        )
         mistakes += faults
         if faults:
             return value
@@ -624,7 +643,9 @@ def _initial_value(name: str, value: Any, mistakes: list[str]) -> InitialValue:
     if isinstance(value, Consistent):
         guess = read_real(value.guess)
         if guess is None or not np.isfinite(guess):
-            mistakes.append(f"initial state '{name}' is consistent({shorten_repr(value.guess)}); give a finite number as guess")
+            mistakes.append(
+                f"initial state '{name}' is consistent({shorten_repr(value.guess)}); give a finite number as guess"
+            )
         return Consistent(np.nan if guess is None else guess)
     return number_or_expression(
         f"initial state '{name}'", value, "give a finite number, free(guess) or a scalar SX expression", mistakes

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import is_count, is_one_of, option_mistakes, plain_numbers, read_real, read_reals, shorten_repr
+from castfit._support.arguments import (
+    is_count,
+    is_one_of,
+    option_mistakes,
+    plain_numbers,
+    read_real,
+    read_reals,
+    shorten_repr,
+)
 from castfit._support.bounds import bound_mistakes
 from castfit._support.records import dataclass
 from castfit._support.reprs import add_brief_repr
@@ -90,8 +98,14 @@ class FreeInput:
                 guess_values = read_reals(self.guess(times))
             except (TypeError, ValueError) as error:
                 raise InputError("Input.free", [f"guess cannot be called with times: {error}"]) from error
-            if guess_values is None or guess_values.shape not in ((), times.shape) or not np.isfinite(guess_values).all():
-                raise_if_mistakes("Input.free", ["guess, called with times, does not return one finite number for each"])
+            if (
+                guess_values is None
+                or guess_values.shape not in ((), times.shape)
+                or not np.isfinite(guess_values).all()
+            ):
+                raise_if_mistakes(
+                    "Input.free", ["guess, called with times, does not return one finite number for each"]
+                )
                 return times
             return np.clip(np.broadcast_to(guess_values, times.shape), self.lower, self.upper)
         value = self._middle() if self.guess is None else np.asarray(self.guess, dtype=float)

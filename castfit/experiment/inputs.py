@@ -127,7 +127,9 @@ class Input:
             mistakes.append(f"measured is {shorten_repr(self.measured)}; choose 'before' or 'after'")
         elif self.measured == "after" and self.kind != "piecewise_constant":
             mistakes.append("measured is for jumps, which only piecewise constant inputs have; leave it out")
-        raise_if_mistakes("Input" if mistakes and not is_one_of(self.kind, *_AT_LEAST) else f"Input.{self.kind}", mistakes)
+        raise_if_mistakes(
+            "Input" if mistakes and not is_one_of(self.kind, *_AT_LEAST) else f"Input.{self.kind}", mistakes
+        )
         assert t is not None
         assert y is not None
         t, y = np.atleast_1d(t), np.atleast_1d(y)
@@ -238,7 +240,9 @@ class Input:
         low, high = both_bounds("Input.estimated", lower, upper, bounds)
         weight: Any = 0.0 if smoothness is None else smoothness
         untyped_knots: Any = knots
-        return EstimatedInput(kind, untyped_knots, cast("Any", guess), low, high, scale, weight, order, name, per_experiment)
+        return EstimatedInput(
+            kind, untyped_knots, cast("Any", guess), low, high, scale, weight, order, name, per_experiment
+        )
 
     @classmethod
     def free(

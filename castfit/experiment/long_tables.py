@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from castfit._support.arguments import read_mapping, option_mistakes, reads_as_number, read_reals, shorten_repr
+from castfit._support.arguments import option_mistakes, read_mapping, read_reals, reads_as_number, shorten_repr
 from castfit._support.status import InputError, raise_if_mistakes, suggest
 from castfit.experiment.experiment import Experiment
 from castfit.experiment.measurements import is_frame
@@ -83,7 +83,9 @@ def experiments_from(
     is_valid_each = each is None or callable(each)
     columns = {"value": value, "output": output, "time": time}
     columns |= {} if experiment is None else {"experiment": experiment}
-    option_rules = [(role, c, isinstance(cast("Any", c), str), "give the name of a column") for role, c in columns.items()]
+    option_rules = [
+        (role, c, isinstance(cast("Any", c), str), "give the name of a column") for role, c in columns.items()
+    ]
     option_rules += [("each", each, is_valid_each, "give a function of an experiment's name")]
     raise_if_mistakes("experiments_from", option_mistakes(*option_rules))
     frame = _read(table, [c for role, c in columns.items() if role in ("output", "experiment")])
@@ -91,7 +93,9 @@ def experiments_from(
     column_names = [str(c) for c in frame.columns]
     frame = frame.set_axis(column_names, axis=1)
     mistakes = [
-        f"{role}='{c}' is no column of the table: {suggest(c, column_names)}" for role, c in columns.items() if c not in column_names
+        f"{role}='{c}' is no column of the table: {suggest(c, column_names)}"
+        for role, c in columns.items()
+        if c not in column_names
     ]
     repeated_names = [c for c in dict.fromkeys(column_names) if column_names.count(c) > 1]
     mistakes += [f"the table has several columns '{c}'; rename them, or leave all but one out" for c in repeated_names]
@@ -110,10 +114,15 @@ def experiments_from(
     experiments: list[Experiment] = []
     for name, rows in groups:
         label = str(name)
-        experiment_options = {**options, **(read_mapping(f"each({label!r})", each(label), mistakes) if each is not None else {})}
+        experiment_options = {
+            **options,
+            **(read_mapping(f"each({label!r})", each(label), mistakes) if each is not None else {}),
+        }
         for key in _BY_NAME:
             if key in experiment_options and isinstance(experiment_options[key], Mapping):
-                experiment_options[key] = _resolve_columns(key, experiment_options[key], rows, column_names, label, mistakes)
+                experiment_options[key] = _resolve_columns(
+                    key, experiment_options[key], rows, column_names, label, mistakes
+                )
         try:
             experiments.append(_experiment(rows, columns, sigma, {"name": label, **experiment_options}))
         except InputError as error:
@@ -133,7 +142,10 @@ def _read(table: Any, names: Sequence[str]) -> Any:
             return pandas.read_csv(table, dtype=dict.fromkeys(names, str))
         except (OSError, ValueError) as error:
             raise InputError("experiments_from", [f"'{table}' cannot be read: {error}"]) from None
-    raise_if_mistakes("experiments_from", [] if is_frame(table) else [f"table is {shorten_repr(table)}; give a DataFrame, or a CSV file"])
+    raise_if_mistakes(
+        "experiments_from",
+        [] if is_frame(table) else [f"table is {shorten_repr(table)}; give a DataFrame, or a CSV file"],
+    )
     return table
 
 
@@ -184,6 +196,8 @@ def _experiment(rows: Any, columns: Mapping[str, str], sigma: Any, options: dict
         if "sigma" in columns:
             deviations[str(name)] = cast("Any", np.asarray(ordered[columns["sigma"]]))
     repeated_options = [n for n in ("data", "time", *(["sigma"] if "sigma" in columns else [])) if n in options]
-    raise_if_mistakes("experiments_from", [f"{n} is what the table holds; leave it out of the options" for n in repeated_options])
+    raise_if_mistakes(
+        "experiments_from", [f"{n} is what the table holds; leave it out of the options" for n in repeated_options]
+    )
     all_options: dict[str, Any] = {"sigma": deviations if "sigma" in columns else sigma, **options}
     return Experiment(data, **all_options)

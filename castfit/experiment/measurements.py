@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any, cast
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import is_one_of, read_sequence, symbol_or_text_name, read_mapping, read_real, read_reals, describe_non_numbers, shorten_repr
+from castfit._support.arguments import (
+    describe_non_numbers,
+    is_one_of,
+    read_mapping,
+    read_real,
+    read_reals,
+    read_sequence,
+    shorten_repr,
+    symbol_or_text_name,
+)
 from castfit._support.records import dataclass
 from castfit._support.reprs import add_brief_repr
 from castfit._support.status import suggest, unknown_names
@@ -93,7 +102,9 @@ def index_mistakes(data: Any, time: Any, sigma: Any, noise: Any) -> list[str]:
 def _columns(frame: Any, mistakes: list[str]) -> dict[str, Any]:
     names = [str(c) for c in frame.columns]
     repeated_names = [n for n in dict.fromkeys(names) if names.count(n) > 1]
-    mistakes += [f"the DataFrame has several columns '{n}'; rename them, or leave all but one out" for n in repeated_names]
+    mistakes += [
+        f"the DataFrame has several columns '{n}'; rename them, or leave all but one out" for n in repeated_names
+    ]
     return {n: frame.iloc[:, i] for i, n in enumerate(names)}
 
 
@@ -155,7 +166,11 @@ def read_series(data: Any, time: Any, mistakes: list[str]) -> dict[str, TimeSeri
 def _kind(value: object) -> str:
     """Name a class; there are frames other than those of pandas."""
     value_class = type(value)
-    return value_class.__name__ if value_class.__module__ == "builtins" else f"{value_class.__module__.split('.')[0]}.{value_class.__name__}"
+    return (
+        value_class.__name__
+        if value_class.__module__ == "builtins"
+        else f"{value_class.__module__.split('.')[0]}.{value_class.__name__}"
+    )
 
 
 def keep_valid_outputs(argument: Any, data: Any, series: Mapping[str, TimeSeries]) -> Any:
@@ -182,7 +197,9 @@ def series_mistakes(series: Mapping[str, TimeSeries], start: float | None) -> li
             mistakes.append(f"the times of '{name}' contain NaN or infinity; leave such rows out")
         elif (np.diff(t) < 0).any():
             misplaced_time = t[1:][np.diff(t) < 0][0]
-            mistakes.append(f"the times of '{name}' are not sorted (look at t = {misplaced_time:g}); sort the rows by time")
+            mistakes.append(
+                f"the times of '{name}' are not sorted (look at t = {misplaced_time:g}); sort the rows by time"
+            )
         elif start is not None and t[0] < start:
             mistakes.append(f"'{name}' has a time {t[0]:g} before the start {start:g}; set start=, or remove the row")
         if np.isinf(y).any():
@@ -249,7 +266,9 @@ def dates_to_numbers(data: Any, time: Any, start: Any, unit: Any, mistakes: list
     origin = None if start is None or read_sequence(start) is not None else _stamps(start, zoned)
     origin = None if origin is None else origin[()]  # a scalar, of an array without axes
     if not stamps_by_key and origin is not None:
-        mistakes.append(f"start is {shorten_repr(start)}, but the times are no dates; give a number, or dates as times, too")
+        mistakes.append(
+            f"start is {shorten_repr(start)}, but the times are no dates; give a number, or dates as times, too"
+        )
         return data, time, None, None
     if not stamps_by_key:
         if unit is not None and all(value is None or read_reals(value) is not None for value in times.values()):
@@ -258,7 +277,9 @@ def dates_to_numbers(data: Any, time: Any, start: Any, unit: Any, mistakes: list
             )
         return data, time, start, None
     if unit is None or not is_one_of(unit, *UNITS):
-        mistakes.append(f"the times are dates; {_GIVE}" if unit is None else f"time_unit is {shorten_repr(unit)}; {_GIVE}")
+        mistakes.append(
+            f"the times are dates; {_GIVE}" if unit is None else f"time_unit is {shorten_repr(unit)}; {_GIVE}"
+        )
         unit = "s"  # so that other mistakes are found as well
     if len(zoned) > 1:
         mistakes.append("some dates (start is one) have a time zone and others have none; give one to all of them")
@@ -270,7 +291,9 @@ def dates_to_numbers(data: Any, time: Any, start: Any, unit: Any, mistakes: list
     elif kinds == {"M"} and start is not None and (origin is None or np.isnat(origin)):
         mistakes.append(f"start is {shorten_repr(start)}; give a date, as the times are dates")
         origin = None
-    numeric_times = (read_reals(value) for key, value in times.items() if value is not None and key not in stamps_by_key)
+    numeric_times = (
+        read_reals(value) for key, value in times.items() if value is not None and key not in stamps_by_key
+    )
     if any(numbers is not None and np.isfinite(numbers).any() for numbers in numeric_times):
         mistakes.append("some times are dates, or lengths of time, and others are numbers; give one kind")
     second = np.timedelta64(UNITS[unit], "s")
@@ -297,7 +320,9 @@ def _times(data: Any, time: Any) -> dict[str | None, Any]:
     times_by_name: dict[str | None, Any] = {}
     if isinstance(data, Mapping):
         series = cast("Mapping[Any, Any]", data)
-        times_by_name = {n: v[0] for n, v in series.items() if isinstance(v, tuple) and len(cast("tuple[Any, ...]", v)) == 2}
+        times_by_name = {
+            n: v[0] for n, v in series.items() if isinstance(v, tuple) and len(cast("tuple[Any, ...]", v)) == 2
+        }
     return {None: common, **times_by_name}
 
 
@@ -335,8 +360,13 @@ def _stamps(value: Any, zoned: set[bool]) -> NDArray[Any] | None:
             return None
         valid_entries = [e for e in entries if e == e]  # pandas.NaT is none
         zones = [getattr(e, "tzinfo", None) is not None for e in valid_entries]
-        zoned.update(has for e, has in zip(valid_entries, zones, strict=True) if not isinstance(e, (timedelta, np.timedelta64)))
-        valid_entries = [e.astimezone(timezone.utc).replace(tzinfo=None) if has else e for e, has in zip(valid_entries, zones, strict=True)]
+        zoned.update(
+            has for e, has in zip(valid_entries, zones, strict=True) if not isinstance(e, (timedelta, np.timedelta64))
+        )
+        valid_entries = [
+            e.astimezone(timezone.utc).replace(tzinfo=None) if has else e
+            for e, has in zip(valid_entries, zones, strict=True)
+        ]
         kind = "m8[ns]" if valid_entries and isinstance(valid_entries[0], (timedelta, np.timedelta64)) else "M8[ns]"
         value = np.full(len(entries), "NaT", dtype=kind)
         value[[e == e for e in entries]] = np.array(valid_entries, dtype=kind)
@@ -381,7 +411,8 @@ def read_noise(sigma: Any, noise: Any, time: Any, series: Mapping[str, TimeSerie
     else:
         names_with_sigma = set[str]()
     mistakes += [
-        f"sigma of '{n}' is given twice, as sigma= and in noise=; leave one out" for n in sorted(names_with_spread & names_with_sigma)
+        f"sigma of '{n}' is given twice, as sigma= and in noise=; leave one out"
+        for n in sorted(names_with_spread & names_with_sigma)
     ]
     names_without_spread = {n for n, m in models.items() if not m.has_spread}
     if sigma is not None and not isinstance(sigma, Mapping) and not is_frame(sigma):
@@ -393,7 +424,9 @@ def read_noise(sigma: Any, noise: Any, time: Any, series: Mapping[str, TimeSerie
         deviations = read_sigma(sigma, time, series, mistakes, optional_names={*spreads, *models})
     deviations |= read_sigma(numbers or None, time, series, mistakes, optional_names=set(series))
     mistakes += [
-        f"{type(models[n]).__name__} of '{n}' takes no sigma; leave it out" for n in names_without_spread if n in deviations
+        f"{type(models[n]).__name__} of '{n}' takes no sigma; leave it out"
+        for n in names_without_spread
+        if n in deviations
     ]
     noise_by_output: dict[str, Noise] = {}
     for name in series:
@@ -407,14 +440,18 @@ def read_noise(sigma: Any, noise: Any, time: Any, series: Mapping[str, TimeSerie
         if spread is not None and model is not None:
             mistakes += [f"noise of '{name}': {m}" for m in model.spread_mistakes()]
         noise_by_output[name] = replace(Gaussian() if model is None else model, sigma=spread)
-    return NoiseSpec(deviations, with_dependence(noise_by_output, dependent, mistakes) if dependent else noise_by_output)
+    return NoiseSpec(
+        deviations, with_dependence(noise_by_output, dependent, mistakes) if dependent else noise_by_output
+    )
 
 
 def _models(noise: Any, series: Mapping[str, TimeSeries], mistakes: list[str]) -> dict[str, Noise]:
     """Read noise models by output, and check them and the values they are for."""
     if noise is None:
         return {}
-    models_by_output = read_mapping("noise", noise, mistakes) if isinstance(noise, Mapping) else dict.fromkeys(series, noise)
+    models_by_output = (
+        read_mapping("noise", noise, mistakes) if isinstance(noise, Mapping) else dict.fromkeys(series, noise)
+    )
     valid_models: dict[str, Noise] = {}
     for name, model in models_by_output.items():
         if name not in series:
@@ -435,11 +472,18 @@ def _models(noise: Any, series: Mapping[str, TimeSeries], mistakes: list[str]) -
 
 def _is_spread(sigma: Any) -> bool:
     """Check whether `sigma` is an unknown standard deviation or an expression rather than numbers."""
-    return isinstance(sigma, UnknownSigma) or (isinstance(sigma, ca.SX) and sigma.numel() == 1 and not sigma.is_constant())
+    return isinstance(sigma, UnknownSigma) or (
+        isinstance(sigma, ca.SX) and sigma.numel() == 1 and not sigma.is_constant()
+    )
 
 
 def read_sigma(
-    sigma: Any, time: Any, series: Mapping[str, TimeSeries], mistakes: list[str], *, optional_names: Collection[str] = ()
+    sigma: Any,
+    time: Any,
+    series: Mapping[str, TimeSeries],
+    mistakes: list[str],
+    *,
+    optional_names: Collection[str] = (),
 ) -> dict[str, Array]:
     """Expand every accepted form of sigma to one array per series; sigma may be missing for the series `optional_names`."""
     if sigma is None or not series:
@@ -450,7 +494,9 @@ def read_sigma(
         if isinstance(time, str) and time not in series:
             sigma_by_output.pop(time, None)
         mistakes += unknown_names("sigma names '{}', which is not in data", sigma_by_output, series)
-        mistakes += [f"sigma is missing for '{n}'" for n in series if sigma_by_output.get(n) is None and n not in optional_names]
+        mistakes += [
+            f"sigma is missing for '{n}'" for n in series if sigma_by_output.get(n) is None and n not in optional_names
+        ]
         sigma_by_output = {n: s for n, s in sigma_by_output.items() if s is not None}
     elif isinstance(sigma, Relative) or read_real(sigma) is not None:
         sigma_by_output = dict.fromkeys(series, sigma)
@@ -462,7 +508,9 @@ def read_sigma(
             sigma_by_output = dict.fromkeys(series, table)
         else:
             value_text = shorten_repr(sigma) if table is None else f"an array of shape {table.shape}"
-            mistakes.append(f"sigma is {value_text}; give a number, a mapping per output, or an array (n_times, n_outputs)")
+            mistakes.append(
+                f"sigma is {value_text}; give a number, a mapping per output, or an array (n_times, n_outputs)"
+            )
             return {}
     deviations_by_output: dict[str, Array] = {}
     for name, output_series in series.items():
@@ -478,7 +526,9 @@ def _deviations(name: str, sigma: Any, series: TimeSeries, mistakes: list[str]) 
         fraction, floor = read_real(sigma.fraction), read_real(sigma.floor)
         if fraction is None or floor is None or not (0 <= fraction < np.inf and 0 <= floor < np.inf):
             value_text = f"({shorten_repr(sigma.fraction)}, floor={shorten_repr(sigma.floor)})"
-            mistakes.append(f"sigma of '{name}' is relative{value_text}; give a fraction and a floor that are not negative")
+            mistakes.append(
+                f"sigma of '{name}' is relative{value_text}; give a fraction and a floor that are not negative"
+            )
             return None
         deviations = np.maximum(fraction * np.abs(np.where(measured, series.values, 1.0)), floor)
         remedy = "give relative(..., floor=...) a positive floor"

@@ -17,12 +17,12 @@ from castfit._support.time_limit import StopRequested, without_deadline
 from castfit.fit.refinement import Refinement
 from castfit.fit.verification import Verification, objective_function, verify
 from castfit.problem.constraints import ALONG
-from castfit.simulate.simulate import TrajectoryNodes, SimulationError, trace
+from castfit.simulate.simulate import SimulationError, TrajectoryNodes, trace
 from castfit.solve.residual_plausibility import has_implausible_residuals
-from castfit.solve.solution import SolveControl, Iteration, Solution, infeasibility
+from castfit.solve.solution import Iteration, Solution, SolveControl, infeasibility
 from castfit.solve.staged import name_violated
-from castfit.solve.stationarity import without_invisible_slopes, nonstationary_quantities
-from castfit.solve.subproblem import local_problem, is_small_decrease
+from castfit.solve.stationarity import nonstationary_quantities, without_invisible_slopes
+from castfit.solve.subproblem import is_small_decrease, local_problem
 
 if TYPE_CHECKING:
     from castfit.fit.choice import TranscriptionChoice
@@ -213,7 +213,9 @@ class FitRun:
             solve_again = partial(self.attempt, exchanged=False)
             attempt = RedundantConstraintRemoval(self).finished(attempt, solve_again)
             attempt = PathConstraints(self).finished(attempt, solve_again)
-        self.visited_points.append(VisitedPoint(self.problem, attempt.theta.copy(), attempt.linear.cost, attempt.joined))
+        self.visited_points.append(
+            VisitedPoint(self.problem, attempt.theta.copy(), attempt.linear.cost, attempt.joined)
+        )
         return attempt
 
     def solve(self, staging: SolveStaging) -> SolveOutcome:
@@ -233,13 +235,17 @@ class FitRun:
         if report is None:
             return None
         objective = objective_function(self.problem, layout)
-        return lambda iteration: report(replace(iteration, objective=objective(iteration.v, iteration.cost, iteration.chi2), measure=measure))
+        return lambda iteration: report(
+            replace(iteration, objective=objective(iteration.v, iteration.cost, iteration.chi2), measure=measure)
+        )
 
     def _judged(self, solved: SolveOutcome) -> Attempt:
         staging, solution = solved.staging, solved.solution
         seconds_left = self.remaining
         with without_deadline():  # this takes an evaluation or two; cut off it would lose the work that was done
-            solution, linear = verify_solution(staging.staged, close_initial_gap(staging.staged, solution), seconds_left, self.rough)
+            solution, linear = verify_solution(
+                staging.staged, close_initial_gap(staging.staged, solution), seconds_left, self.rough
+            )
             solution = _name_violated(staging.staged, solution, linear)
             verification = None
             if self.verify:
@@ -272,7 +278,9 @@ class MeshRefinement(Refinement[SolveStaging, SolveOutcome]):
             return None
         count = staging.refinement
         if finer_staged is None or count == _MAX_REFINEMENTS:
-            message = f"After {count} mesh refinements the solution still differs from the integrator; use more elements."
+            message = (
+                f"After {count} mesh refinements the solution still differs from the integrator; use more elements."
+            )
             self.ended = None if finer_staged is None else (Status.ACCEPTABLE, message)
             return None
         finer_staged = _in_units(finer_staged)
@@ -350,7 +358,9 @@ class PathConstraints(Refinement[SolveStaging, Attempt]):
             run.problem = run.problem.watching(violation.times)
             run.report_line(f"{violation.sentence} The constraint is now also enforced there.")
             transcription = with_start_trajectory(run.problem, staging.transcription, answer.theta, answer.nodes)
-            return SolveStaging(transcription, transcription.transcribe(run.problem, answer.theta), staging.what, is_warm_start=True)
+            return SolveStaging(
+                transcription, transcription.transcribe(run.problem, answer.theta), staging.what, is_warm_start=True
+            )
         except SimulationError as error:
             self.ended = Status.INACCURATE, str(error)
         except StopRequested as stop_reason:
@@ -359,7 +369,9 @@ class PathConstraints(Refinement[SolveStaging, Attempt]):
 
     def joined(self, previous_answer: Attempt, new_answer: Attempt) -> Attempt:
         """Return the later one, with the transcription that was asked for."""
-        return replace(new_answer, staging=replace(new_answer.staging, transcription=previous_answer.staging.transcription))
+        return replace(
+            new_answer, staging=replace(new_answer.staging, transcription=previous_answer.staging.transcription)
+        )
 
     def concluded(self, answer: Attempt) -> Attempt:
         """Set the status if a path constraint is still violated or could not be checked."""
@@ -374,7 +386,9 @@ def _in_units(staged: StagedProblem) -> StagedProblem:
         return staged
 
 
-def with_start_trajectory(problem: CompiledProblem, transcription: Transcription, theta: Array, nodes: list[TrajectoryNodes]) -> Transcription:
+def with_start_trajectory(
+    problem: CompiledProblem, transcription: Transcription, theta: Array, nodes: list[TrajectoryNodes]
+) -> Transcription:
     """Return the transcription with its states started from the trajectory through given nodes."""
     if not has_states(transcription):
         return transcription
@@ -463,7 +477,10 @@ def verify_solution(
             residual_shifts = np.abs(blocks.R_q).max(axis=(0, 1)) * theta[chain.theta] * np.finfo(float).eps
             j = int(np.argmax(residual_shifts))
             if residual_shifts[j] > largest_shift:
-                largest_shift, label = float(residual_shifts[j]), f"{staged.layout.names[chain.theta[j]]} ({chain.name})"
+                largest_shift, label = (
+                    float(residual_shifts[j]),
+                    f"{staged.layout.names[chain.theta[j]]} ({chain.name})",
+                )
     if largest_shift > _AMPLIFIED_ROUNDING:
         detail = f"Rounding errors of {label} alone change a residual by {largest_shift:.1g} standard deviations."
         return replace(solution, status=Status.UNRESOLVABLE, detail=detail), linear

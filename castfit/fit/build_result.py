@@ -63,7 +63,11 @@ def build_result(
 
     fit_statistics, unknown_reason = _uncertainty(compiled_problem, found)
     constraints = ConstraintTable()
-    if (compiled_problem.path or compiled_problem.relations or compiled_problem.implied) and isinstance(evaluation, Linearization) and evaluation.ok:
+    if (
+        (compiled_problem.path or compiled_problem.relations or compiled_problem.implied)
+        and isinstance(evaluation, Linearization)
+        and evaluation.ok
+    ):
         constraints = constraint_table(compiled_problem, staged, evaluation, success=status.success)
     solution_statistics = fit_statistics if status.success else None
     undefined_matrix, is_small = nan_matrix(names), n_theta <= WRITTEN_OUT
@@ -73,27 +77,52 @@ def build_result(
             matrix = solution_statistics.covariance
             blocks = matrix.scaled(slope) if isinstance(matrix, BlockMatrix) else slope[:, None] * matrix * slope
             covariance = cast("Array", blocks)
-            standard_errors, numerical_errors = slope * solution_statistics.standard_errors, slope * solution_statistics.numerical_errors
+            standard_errors, numerical_errors = (
+                slope * solution_statistics.standard_errors,
+                slope * solution_statistics.numerical_errors,
+            )
     dof = fit_statistics.dof if fit_statistics is not None else n_rows - n_theta
     likelihood = neg2loglik(
-        evaluation.cost - roughness_cost, constant(compiled_problem) + compiled_problem.prior_constant, n_unknown=int(layout.group_sizes.sum())
+        evaluation.cost - roughness_cost,
+        constant(compiled_problem) + compiled_problem.prior_constant,
+        n_unknown=int(layout.group_sizes.sum()),
     )
     priors = [term for term in compiled_problem.every_prior if not isinstance(term, SmoothnessPenalty)]
-    prior = 2.0 * (compiled_problem.priors(theta).cost - roughness_cost + compiled_problem.prior_constant) if priors else 0.0
+    prior = (
+        2.0 * (compiled_problem.priors(theta).cost - roughness_cost + compiled_problem.prior_constant)
+        if priors
+        else 0.0
+    )
     # of what is determined, priors and penalties determine their part
-    n_estimated = float(layout.n_groups) + (n_theta if fit_statistics is None else fit_statistics.rank - fit_statistics.by_priors)
+    n_estimated = float(layout.n_groups) + (
+        n_theta if fit_statistics is None else fit_statistics.rank - fit_statistics.by_priors
+    )
     if compiled_problem.measure == LOSS:
         n_estimated = np.nan  # there are no criteria of what is no likelihood
     criteria = Criteria(likelihood - prior, problem.n_data, n_estimated)
-    residual_statistics = ResidualTable.of(compiled_problem, staged, evaluation, None if fit_statistics is None else fit_statistics.noise)
-    chi2 = weighted_squares(layout, evaluation) if compiled_problem.least_squares else float(np.sum(residual_statistics.normalised**2))
+    residual_statistics = ResidualTable.of(
+        compiled_problem, staged, evaluation, None if fit_statistics is None else fit_statistics.noise
+    )
+    chi2 = (
+        weighted_squares(layout, evaluation)
+        if compiled_problem.least_squares
+        else float(np.sum(residual_statistics.normalised**2))
+    )
     includes_priors = compiled_problem.least_squares and not compiled_problem.groups  # then chi2 holds what priors cost
     chi2 -= 2.0 * includes_priors * roughness_cost
     verdict = no_verdict(names, unknown_reason)
     if fit_statistics is not None:
         confidence_factor = quantile(0.95, np.inf if compiled_problem.absolute_sigma else dof)
-        verdict = judge(names, natural, slope, bound_sides, fit_statistics, reach=confidence_factor, unknown=unknown_reason)
-    goodness_of_fit = _goodness(compiled_problem, found, residual_statistics, chi2 - 2.0 * includes_priors * compiled_problem.priors(theta).straight_cost, dof)
+        verdict = judge(
+            names, natural, slope, bound_sides, fit_statistics, reach=confidence_factor, unknown=unknown_reason
+        )
+    goodness_of_fit = _goodness(
+        compiled_problem,
+        found,
+        residual_statistics,
+        chi2 - 2.0 * includes_priors * compiled_problem.priors(theta).straight_cost,
+        dof,
+    )
     result = Result(
         status=status,
         message=message,
@@ -122,7 +151,9 @@ def build_result(
         neg2loglik=likelihood,
         aic=criteria.aic,
         bic=criteria.bic,
-        jacobian=fit_statistics.jacobian if fit_statistics is not None else np.full((n_rows if is_small else 0, n_theta), np.nan),
+        jacobian=fit_statistics.jacobian
+        if fit_statistics is not None
+        else np.full((n_rows if is_small else 0, n_theta), np.nan),
         gradient=fit_statistics.gradient if fit_statistics is not None else np.full(n_theta, np.nan),
         covariance=covariance,
         correlation=solution_statistics.correlation if solution_statistics is not None else undefined_matrix,
@@ -131,12 +162,22 @@ def build_result(
         noise=_noise(compiled_problem, fit_statistics),
         sigmas=dict(zip(unknown_sigmas, evaluation.sigma.tolist(), strict=True)),
         sigma_errors=dict(
-            zip(unknown_sigmas, (evaluation.sigma * np.nan if solution_statistics is None else solution_statistics.noise_errors).tolist(), strict=True)
+            zip(
+                unknown_sigmas,
+                (
+                    evaluation.sigma * np.nan if solution_statistics is None else solution_statistics.noise_errors
+                ).tolist(),
+                strict=True,
+            )
         ),
         information=fit_statistics.information if fit_statistics is not None else undefined_matrix,
         rank=-1 if fit_statistics is None else fit_statistics.rank,
-        root=np.full((n_theta, n_theta if is_small else 0), np.nan) if solution_statistics is None else solution_statistics.root,
-        undetermined=np.empty((0, n_theta)) if solution_statistics is None else solution_statistics.directions / solution_statistics.scale,
+        root=np.full((n_theta, n_theta if is_small else 0), np.nan)
+        if solution_statistics is None
+        else solution_statistics.root,
+        undetermined=np.empty((0, n_theta))
+        if solution_statistics is None
+        else solution_statistics.directions / solution_statistics.scale,
         neg2logprior=prior,
         n_estimated=n_estimated,
         leverage=np.full(problem.n_data, np.nan) if solution_statistics is None else solution_statistics.leverage,
@@ -144,7 +185,9 @@ def build_result(
         measure=compiled_problem.measure,
         confidence_level=confidence_level,
         smoothness={term.label: term.weight for term in compiled_problem.smooth},
-        effective=_effective(compiled_problem, bound_sides, None if fit_statistics is None else fit_statistics.held_back),
+        effective=_effective(
+            compiled_problem, bound_sides, None if fit_statistics is None else fit_statistics.held_back
+        ),
         inflation=1.0 if fit_statistics is None else fit_statistics.inflation,
         constraints=constraints,
         identifiability=verdict,
@@ -187,12 +230,17 @@ def _uncertainty(compiled_problem: CompiledProblem, attempt: Attempt) -> tuple[S
     return fit_statistics, unknown_reason
 
 
-def _goodness(compiled_problem: CompiledProblem, attempt: Attempt, residual_statistics: ResidualTable, chi2: float, dof: int) -> Goodness:
+def _goodness(
+    compiled_problem: CompiledProblem, attempt: Attempt, residual_statistics: ResidualTable, chi2: float, dof: int
+) -> Goodness:
     """Judge how well the model describes the data, by the residuals and chi2 without what priors cost."""
     if attempt.verification is not None and not attempt.verification.reproduced:
         return UNKNOWN  # these are not the model's residuals
     has_heavy_tails = any(o is not None and o.noise.heavy for c in compiled_problem.conditions for o in c.observed)
-    is_absolute, residual_series = compiled_problem.absolute_sigma and not has_heavy_tails, series(compiled_problem, residual_statistics)
+    is_absolute, residual_series = (
+        compiled_problem.absolute_sigma and not has_heavy_tails,
+        series(compiled_problem, residual_statistics),
+    )
     if is_absolute and any(o is not None and o.noise.beyond(c.points.values[:, j]).any()
                         for c in compiled_problem.conditions for j, o in enumerate(c.observed)):  # fmt: skip
         # What is beyond a limit of detection costs the less the farther it is: no residual, and no degree of freedom.
@@ -208,7 +256,9 @@ def sigma_names(compiled_problem: CompiledProblem) -> list[str]:
     return [f"sigma({name})" if name else "sigma" for name in compiled_problem.groups]
 
 
-def _effective(compiled_problem: CompiledProblem, bound_sides: Mapping[str, str], leverage: Array | None) -> dict[str, float]:
+def _effective(
+    compiled_problem: CompiledProblem, bound_sides: Mapping[str, str], leverage: Array | None
+) -> dict[str, float]:
     """Compute the number of values of each smooth input that the data determine; NaN if unknown."""
     effective_counts: dict[str, float] = {}
     offset = 0
@@ -267,7 +317,9 @@ def versions() -> Mapping[str, str]:
     return {"python": platform.python_version(), "castfit": __version__, **package_versions}
 
 
-def describe_exact_data(problem: CompiledProblem, staged: StagedProblem, evaluation: Evaluation, active: NDArray[np.int8]) -> str:
+def describe_exact_data(
+    problem: CompiledProblem, staged: StagedProblem, evaluation: Evaluation, active: NDArray[np.int8]
+) -> str:
     """Return a sentence about data that are reproduced exactly, so that their noise is unknown.
 
     Empty if there are none.

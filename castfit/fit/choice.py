@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from castfit.model.model import Model
     from castfit.problem.compiled_experiments import Condition
     from castfit.problem.compiled_problem import CompiledProblem
-    from castfit.solve.solution import SolveControl, Iteration, Solution
+    from castfit.solve.solution import Iteration, Solution, SolveControl
     from castfit.solve.staged import StagedProblem
     from castfit.transcribe.shooting_problem import ShootingProblem
 
@@ -65,13 +65,23 @@ PROBE = replace(DOWN, max_iter=40)
 # what is chosen here, on all of them: 2 to 1,000 states, 10 to 1e5 data, 1 to 10,000 experiments.
 _PATIENT = 8, 0.01  # iterations of a probe, and the part of the cost by which it falls in them if not held up
 _BRIEF = 3, 0.9  # the same where what follows is cheap; 2 to 4 and 0.5 to 0.95 take as long to 3 %, 8 a tenth longer
-_EXPENSIVE_COST_RATIO = 3.0  # times the price of single shooting, from which patience pays, and the cheapest follows; 2 to 6 do as well
-FAR_HALF_MEAN_SQUARE = 10.0  # half mean squares of residuals, on all data or up to a time, at which that is no optimum worth the rest
-_SECOND_START_COST_RATIO = 0.75  # part of the lowest cost so far, below which the second start is gone down from; 0.65 to 0.88 do alike
+_EXPENSIVE_COST_RATIO = (
+    3.0  # times the price of single shooting, from which patience pays, and the cheapest follows; 2 to 6 do as well
+)
+FAR_HALF_MEAN_SQUARE = (
+    10.0  # half mean squares of residuals, on all data or up to a time, at which that is no optimum worth the rest
+)
+_SECOND_START_COST_RATIO = (
+    0.75  # part of the lowest cost so far, below which the second start is gone down from; 0.65 to 0.88 do alike
+)
 _INDISTINGUISHABLE_COST_RATIO = 1.3  # ratio of prices that predictions cannot tell from one
-_MAX_COLLOCATION_COST_RATIO = 15.0  # times the price of single shooting, for which what collocation alone can use is given up: where states
+_MAX_COLLOCATION_COST_RATIO = (
+    15.0  # times the price of single shooting, for which what collocation alone can use is given up: where states
+)
 # are hidden it takes 6 to 14 times as long, and finds what single shooting alone misses in 11 of 24 textbook models
-_LONG_FIT_SECONDS = 10.0  # seconds, where costs were measured, of which one of many starts takes no more for that: 3 models with 20
+_LONG_FIT_SECONDS = (
+    10.0  # seconds, where costs were measured, of which one of many starts takes no more for that: 3 models with 20
+)
 # experiments took 4.8 times as long where all states are measured, with as many hits, and 1.6 times as long a hit else
 _REPORTED_MEMORY_BYTES = 1e8  # bytes that are worth a word
 _STIFF_TIME_CONSTANTS_PER_ELEMENT = 10.0  # time constants that decay within an element; 9 to 65 choose alike
@@ -110,15 +120,24 @@ class EarlyStoppingDescent:
         """Solve. If the result is poor, solve from the second start as well and return the better end."""
         start_time = time.perf_counter()
         first_solution = self._down(staged, control, warm=warm)
-        if not self.twice or control.second_start is None or first_solution.status.cut_off or not _poor(staged, first_solution):
+        if (
+            not self.twice
+            or control.second_start is None
+            or first_solution.status.cut_off
+            or not _poor(staged, first_solution)
+        ):
             return first_solution
         second_problem = staged.restricted()
         with suppress(StopRequested):  # the next solver will notice
             second_problem.start = within_bounds(second_problem, control.second_start())
-            if not _cost(second_problem, second_problem.start) < _SECOND_START_COST_RATIO * _cost(staged, first_solution.v):
+            if not _cost(second_problem, second_problem.start) < _SECOND_START_COST_RATIO * _cost(
+                staged, first_solution.v
+            ):
                 return first_solution
             seconds_left = control.max_time - (time.perf_counter() - start_time)
-            return _better_of(staged, first_solution, self._down(second_problem, replace(control, max_time=seconds_left)))
+            return _better_of(
+                staged, first_solution, self._down(second_problem, replace(control, max_time=seconds_left))
+            )
         return first_solution
 
     def _down(self, staged: StagedProblem, control: SolveControl, *, warm: bool = False) -> Solution:
@@ -132,7 +151,11 @@ class EarlyStoppingDescent:
                 return True
             lowest_costs.append(min([iteration.cost, *lowest_costs[-1:]]))
             is_far = lowest_costs[-1] > FAR_HALF_MEAN_SQUARE * self.values
-            given_up = is_far and len(lowest_costs) > window and lowest_costs[-1] > (1.0 - min_decrease) * lowest_costs[-1 - window]
+            given_up = (
+                is_far
+                and len(lowest_costs) > window
+                and lowest_costs[-1] > (1.0 - min_decrease) * lowest_costs[-1 - window]
+            )
             return given_up
 
         has_known_sigmas = staged.layout.n_groups == 0  # where sigmas are estimated costs are logarithms
@@ -153,13 +176,18 @@ def _cost(staged: StagedProblem, v: Array) -> float:
 
 def _better_of(staged: StagedProblem, first_solution: Solution, second_solution: Solution) -> Solution:
     """Return the better of two solutions, with the counts and history of both."""
-    is_second_better = not _poor(staged, second_solution) or _cost(staged, second_solution.v) < _cost(staged, first_solution.v)
+    is_second_better = not _poor(staged, second_solution) or _cost(staged, second_solution.v) < _cost(
+        staged, first_solution.v
+    )
     return replace(
         second_solution if is_second_better else first_solution,
         iterations=first_solution.iterations + second_solution.iterations,
         evaluations=dict(Counter(first_solution.evaluations) + Counter(second_solution.evaluations)),
         failures=dict(Counter(first_solution.failures) + Counter(second_solution.failures)),
-        history=(*first_solution.history, *({**e, "iteration": e["iteration"] + first_solution.iterations} for e in second_solution.history)),
+        history=(
+            *first_solution.history,
+            *({**e, "iteration": e["iteration"] + first_solution.iterations} for e in second_solution.history),
+        ),
     )
 
 
@@ -291,7 +319,9 @@ def predict_costs(prospect: CostFeatures) -> dict[str, PredictedCost]:
         kind = name.partition(",")[0]
         iterations = costs["iterations"][kind][prospect.kind]
         seconds = float(np.dot(costs["seconds"][name], time_features))
-        predicted_costs[kind] = PredictedCost(iterations * seconds, float(np.dot(costs["bytes"][kind], memory_features)))
+        predicted_costs[kind] = PredictedCost(
+            iterations * seconds, float(np.dot(costs["bytes"][kind], memory_features))
+        )
     return predicted_costs
 
 
@@ -333,7 +363,10 @@ def choose(
         return TranscriptionChoice(SingleShooting(), None, None, reason)
     bound = bound or bool(problem.path or problem.relations)
     staged = SingleShooting().transcribe(problem, theta)
-    prospect, options = CostFeatures.of(problem, theta, staged), {"states": states, "workers": workers, "straight": straight}
+    prospect, options = (
+        CostFeatures.of(problem, theta, staged),
+        {"states": states, "workers": workers, "straight": straight},
+    )
     choice = choose_from_features(prospect, bound=bound, **options)
     if isinstance(choice.first, Collocation):  # what is stiff only takes it longer
         choice = choose_from_features(prospect.with_stiffness(problem, staged), bound=bound, **options)
@@ -349,20 +382,30 @@ def choose_from_features(
     costs = predict_costs(prospect)
     single_cost, collocation_cost = costs["single"], costs["collocation"]
     if collocation_cost.memory > memory_limit:
-        size = f"it needs about {format_memory(collocation_cost.memory)}, but {format_memory(memory_limit)} are available"
+        size = (
+            f"it needs about {format_memory(collocation_cost.memory)}, but {format_memory(memory_limit)} are available"
+        )
         reason = f"castfit chose single shooting without trying collocation: {size}."
         return TranscriptionChoice(single, DOWN if straight else None, None, reason)
     ratio = collocation_cost.seconds / single_cost.seconds
     if workers:
         reason = "castfit chose single shooting, because workers divide its integrations."
-        return TranscriptionChoice(single, EarlyStoppingDescent(prospect.rows) if straight else None, collocation if straight else None, reason)
+        return TranscriptionChoice(
+            single, EarlyStoppingDescent(prospect.rows) if straight else None, collocation if straight else None, reason
+        )
     if not (prospect.reached or straight):
         reason = "castfit chose collocation: the model cannot be integrated to the end from the starting point."
         return TranscriptionChoice(collocation, None, None, reason)
     # Where the data are described already, every way is short.
-    is_patient = collocation_cost.seconds < _LONG_FIT_SECONDS if has_many_starts and not states else states or not straight
-    is_single_cheaper = ratio > (_MAX_COLLOCATION_COST_RATIO if has_poor_start and is_patient else 1 / _INDISTINGUISHABLE_COST_RATIO)
-    chosen_name, other_name = ("Single shooting", "collocation") if is_single_cheaper else ("Collocation", "single shooting")
+    is_patient = (
+        collocation_cost.seconds < _LONG_FIT_SECONDS if has_many_starts and not states else states or not straight
+    )
+    is_single_cheaper = ratio > (
+        _MAX_COLLOCATION_COST_RATIO if has_poor_start and is_patient else 1 / _INDISTINGUISHABLE_COST_RATIO
+    )
+    chosen_name, other_name = (
+        ("Single shooting", "collocation") if is_single_cheaper else ("Collocation", "single shooting")
+    )
     times, size = (ratio, collocation_cost.memory) if is_single_cheaper else (1 / ratio, single_cost.memory)
     ratio_text = (
         "about as long"
@@ -370,7 +413,11 @@ def choose_from_features(
         else f"about {f'{times:.2g}' if times < 10.0 else f'{times:.0f}'} times as long"
     )
     memory_text = f", and {format_memory(size)}" if size > _REPORTED_MEMORY_BYTES else ""
-    optimum_note = "" if is_single_cheaper or ratio < _INDISTINGUISHABLE_COST_RATIO else "it converges more often from starting points far from the data; "
+    optimum_note = (
+        ""
+        if is_single_cheaper or ratio < _INDISTINGUISHABLE_COST_RATIO
+        else "it converges more often from starting points far from the data; "
+    )
     reason = f"{chosen_name} was chosen: {optimum_note}{other_name} takes {ratio_text}{memory_text}."
     if not is_single_cheaper:
         return TranscriptionChoice(collocation, None, None, reason)
@@ -378,13 +425,29 @@ def choose_from_features(
         return TranscriptionChoice(single, None, None, reason)
     if not prospect.measured:
         return TranscriptionChoice(single, EarlyStoppingDescent(prospect.rows), collocation, reason)
-    multiple_cost = costs.get("multiple")  # which data start as well, and which then needs fewer iterations than from afar
+    multiple_cost = costs.get(
+        "multiple"
+    )  # which data start as well, and which then needs fewer iterations than from afar
     expensive_seconds = _EXPENSIVE_COST_RATIO * single_cost.seconds
-    useful_multiple_cost = multiple_cost if multiple_cost is not None and multiple_cost.seconds < max(expensive_seconds, collocation_cost.seconds) else None
-    fallback, fallback_cost = (collocation, collocation_cost) if useful_multiple_cost is None else (MultipleShooting(), useful_multiple_cost)
+    useful_multiple_cost = (
+        multiple_cost
+        if multiple_cost is not None and multiple_cost.seconds < max(expensive_seconds, collocation_cost.seconds)
+        else None
+    )
+    fallback, fallback_cost = (
+        (collocation, collocation_cost) if useful_multiple_cost is None else (MultipleShooting(), useful_multiple_cost)
+    )
     is_brief = fallback_cost.seconds < expensive_seconds
-    tries_second_start = prospect.elements <= prospect.steps  # otherwise it takes as long to match parameters as to integrate
-    return TranscriptionChoice(single, EarlyStoppingDescent(prospect.rows, _BRIEF if is_brief else _PATIENT, tries_second_start), fallback, reason, returns_to_fallback=not is_brief)
+    tries_second_start = (
+        prospect.elements <= prospect.steps
+    )  # otherwise it takes as long to match parameters as to integrate
+    return TranscriptionChoice(
+        single,
+        EarlyStoppingDescent(prospect.rows, _BRIEF if is_brief else _PATIENT, tries_second_start),
+        fallback,
+        reason,
+        returns_to_fallback=not is_brief,
+    )
 
 
 def available_memory() -> float:

@@ -50,7 +50,9 @@ class ConstraintViolation:
         )
 
 
-def worst_violation(compiled_problem: CompiledProblem, staged: StagedProblem, v: Array, integrator: IntegratorOptions) -> ConstraintViolation | None:
+def worst_violation(
+    compiled_problem: CompiledProblem, staged: StagedProblem, v: Array, integrator: IntegratorOptions
+) -> ConstraintViolation | None:
     """Find the worst violation of path constraints between points at v; None if there is none.
 
     Raises SimulationError if the model cannot be integrated.
@@ -59,7 +61,9 @@ def worst_violation(compiled_problem: CompiledProblem, staged: StagedProblem, v:
     if not constraint_indices:
         return None
     system, layout = compiled_problem.model.system, staged.layout
-    function = system.function("path", *(graph_of(compiled_problem.path[j], compiled_problem.model) for j in constraint_indices))
+    function = system.function(
+        "path", *(graph_of(compiled_problem.path[j], compiled_problem.model) for j in constraint_indices)
+    )
     theta = layout.theta(v)
     nodes = [TrajectoryNodes(t[:-1], s) for t, s in zip(staged.times(v), staged.node_states(v), strict=True)]
     worst_peak: tuple[float, str, str, float, float] | None = None
@@ -70,7 +74,9 @@ def worst_violation(compiled_problem: CompiledProblem, staged: StagedProblem, v:
             table = condition.timetable(condition.link.natural(theta[condition.theta]))
             event_times = np.empty(0) if table is None else table.times
             inner_event_times = event_times[(event_times > condition.start) & (event_times < condition.end)]
-            times = _refined_grid(np.concatenate([condition.times, condition.breakpoints, inner_event_times]), condition.start)
+            times = _refined_grid(
+                np.concatenate([condition.times, condition.breakpoints, inner_event_times]), condition.start
+            )
             x, z, p, _ = states_at(compiled_problem, condition, theta, trajectory, times, integrator)
             u = np.array([signal(times) for signal in condition.inputs]).reshape(-1, times.size)
             values = function.map(times.size)(times[None], x.T, z.T, p.T, u)
@@ -114,6 +120,12 @@ def _peaks(times: Array, excess: Array, threshold: float) -> Sequence[tuple[floa
             rise, fall = (excess[k] - excess[previous_index]) / a, (excess[k] - excess[next_index]) / b
             if rise + fall > 0.0:
                 time += 0.5 * float((rise * b - fall * a) / (rise + fall))
-                time = float(np.clip(time, times[previous_index] + _MIN_POINT_DISTANCE_FRACTION * a, times[next_index] - _MIN_POINT_DISTANCE_FRACTION * b))
+                time = float(
+                    np.clip(
+                        time,
+                        times[previous_index] + _MIN_POINT_DISTANCE_FRACTION * a,
+                        times[next_index] - _MIN_POINT_DISTANCE_FRACTION * b,
+                    )
+                )
         peaks.append((time, float(excess[k])))
     return peaks

@@ -29,8 +29,8 @@ import numpy as np
 import scipy
 
 from castfit._support.status import Status
-from castfit.densities.noise.correlation import CrossOutputCorrelation, CorrelationEstimates, TimeCorrelation
-from castfit.fit.refinement import RefinementProblem, RefinedFit
+from castfit.densities.noise.correlation import CorrelationEstimates, CrossOutputCorrelation, TimeCorrelation
+from castfit.fit.refinement import RefinedFit, RefinementProblem
 from castfit.result.covariance import WRITTEN_OUT
 from castfit.result.residuals import groups
 from castfit.result.result import Result
@@ -61,7 +61,9 @@ class CorrelatedErrors(RefinedFit):
         compiled_problem = self.problem.posed
         self.said = compiled_problem.correlations
         self.labels = tuple(dict.fromkeys(c.label for c in self.said if isinstance(c, TimeCorrelation) and c.label))
-        self.joint = tuple(dict.fromkeys(n for c in self.said if isinstance(c, CrossOutputCorrelation) and c.unknown for n in c.names))
+        self.joint = tuple(
+            dict.fromkeys(n for c in self.said if isinstance(c, CrossOutputCorrelation) and c.unknown for n in c.names)
+        )
         self.found: CorrelationEstimates | None = None
         if isinstance(question.start, Result):  # of the same errors, with what was found of them
             self.found = question.start.errors
@@ -84,7 +86,9 @@ class CorrelatedErrors(RefinedFit):
         estimates = estimate_correlation(compiled_problem, self.labels, self.joint, residuals, self.found)
         if self.joint and _least_correlation(estimates) < _MIN_CORRELATION_EIGENVALUE:
             message = f"The errors of {', '.join(self.joint)} are so strongly correlated that their covariance matrix"
-            self.notes = [f"{message} is singular: some combination of outputs is fitted exactly. Remove one of these outputs."]
+            self.notes = [
+                f"{message} is singular: some combination of outputs is fitted exactly. Remove one of these outputs."
+            ]
             return None
         if self.found is not None and _moved(self.found, estimates) <= _CONVERGENCE_RTOL:
             self.settled = True
@@ -105,7 +109,9 @@ class CorrelatedErrors(RefinedFit):
         status = Status.DIVERGING if self.notes and answer.success else answer.status
         n_extra = len(self.labels) + (len(self.joint) * (len(self.joint) + 1) // 2 - 1 if self.joint else 0)
         log_n_data = np.log(answer.n_data)
-        result = answer.ended(status, " ".join([answer.message, *messages, *(describe_correlation(estimates) if answer.success else ())]))
+        result = answer.ended(
+            status, " ".join([answer.message, *messages, *(describe_correlation(estimates) if answer.success else ())])
+        )
         if self.settled and self.residuals is not None:
             for label in self.labels:
                 result = inflate_covariance(result, self.problem.posed, label, estimates, self.residuals)
@@ -153,7 +159,9 @@ class _Residuals:
         return replace(self, r=[r + J @ theta_step for r, J in zip(self.r, self.J, strict=True)])
 
 
-def _likeliest_time(compiled_problem: CompiledProblem, label: str, times: dict[str, float], residuals: _Residuals) -> tuple[float, float]:
+def _likeliest_time(
+    compiled_problem: CompiledProblem, label: str, times: dict[str, float], residuals: _Residuals
+) -> tuple[float, float]:
     """Return a time constant, the others given, and the standard error of its logarithm."""
     measurement_times = [
         c.points.times[c.points.mask[:, j]]
@@ -176,7 +184,13 @@ def _likeliest_time(compiled_problem: CompiledProblem, label: str, times: dict[s
     return float(np.exp(x)), float(curvature**-0.5) if curvature > _STEP else np.inf
 
 
-def inflate_covariance(answer: Result, compiled_problem: CompiledProblem, label: str, estimates: CorrelationEstimates, residuals: _Residuals) -> Result:
+def inflate_covariance(
+    answer: Result,
+    compiled_problem: CompiledProblem,
+    label: str,
+    estimates: CorrelationEstimates,
+    residuals: _Residuals,
+) -> Result:
     """Return the result with the uncertainty of a time constant included in its covariance."""
     free = np.flatnonzero([name not in answer.active for name in answer.names])
     if not free.size or len(answer.names) > WRITTEN_OUT:
@@ -247,7 +261,11 @@ class _Weighted:
         _, singular_values, right_vectors = np.linalg.svd(slopes, full_matrices=False)
         is_significant = singular_values > _RANK * singular_values[:1].sum()
         root = right_vectors[is_significant].T / singular_values[is_significant]
-        return cls(root @ root.T, all_rows[:, 1:].T @ all_rows[:, 0], cost + float(np.sum(np.log(singular_values[is_significant]))))
+        return cls(
+            root @ root.T,
+            all_rows[:, 1:].T @ all_rows[:, 0],
+            cost + float(np.sum(np.log(singular_values[is_significant]))),
+        )
 
 
 def _cost(compiled_problem: CompiledProblem, times: Mapping[str, float], residuals: _Residuals) -> float:
@@ -255,7 +273,10 @@ def _cost(compiled_problem: CompiledProblem, times: Mapping[str, float], residua
 
 
 def _joint_covariance(
-    compiled_problem: CompiledProblem, joint: tuple[str, ...], residuals: list[Array], previous: CorrelationEstimates | None
+    compiled_problem: CompiledProblem,
+    joint: tuple[str, ...],
+    residuals: list[Array],
+    previous: CorrelationEstimates | None,
 ) -> Array:
     """Return the likeliest covariance of the errors of `joint` outputs."""
     rows: list[Array] = []

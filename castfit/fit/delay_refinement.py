@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit._support.status import Status
-from castfit.fit.refinement import RefinementProblem, RefinedFit
+from castfit.fit.refinement import RefinedFit, RefinementProblem
 from castfit.model.delay import LADDER
 from castfit.problem.problem import with_nodes
 from castfit.result.result import Result
@@ -71,7 +71,9 @@ def largest_change(previous: Result, current: Result) -> float:
     largest_ratio = 0.0
     for name, value in current.values.items():
         error = current.standard_errors[name]
-        tolerance = max(_CONVERGENCE_SE * error if np.isfinite(error) else 0.0, _ROUNDING * abs(value), np.finfo(float).tiny)
+        tolerance = max(
+            _CONVERGENCE_SE * error if np.isfinite(error) else 0.0, _ROUNDING * abs(value), np.finfo(float).tiny
+        )
         if np.isfinite(error) or name in current.active or np.isnan(error):
             largest_ratio = max(largest_ratio, abs(value - previous.values[name]) / tolerance)
     return largest_ratio

@@ -15,9 +15,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from castfit._support.arguments import flag_mistakes, is_one_of, is_within, level_rule, option_mistakes, read_real, shorten_repr
+from castfit._support.arguments import (
+    flag_mistakes,
+    is_one_of,
+    is_within,
+    level_rule,
+    option_mistakes,
+    read_real,
+    shorten_repr,
+)
 from castfit._support.blas_threads import one_blas_thread
-from castfit._support.progress_line import duration, progress_line, print_progress
+from castfit._support.progress_line import duration, print_progress, progress_line
 from castfit._support.records import dataclass
 from castfit._support.silence import is_interactive
 from castfit._support.status import InputError, raise_if_mistakes
@@ -26,9 +34,9 @@ from castfit.fit.attempt import FitRun, has_states, with_start_trajectory, with_
 from castfit.fit.build_result import build_result, describe_exact_data
 from castfit.fit.choice import choose
 from castfit.fit.methods import Solver, Transcription, given_parts
-from castfit.fit.refinement import RefinementProblem, RefinedFit, solve_with_refinements
+from castfit.fit.refinement import RefinedFit, RefinementProblem, solve_with_refinements
 from castfit.fit.start import StartingPoint
-from castfit.fit.strategies import lowest_visited_point, ensure_not_above_start, search_with_fallbacks, add_gap_note
+from castfit.fit.strategies import add_gap_note, ensure_not_above_start, lowest_visited_point, search_with_fallbacks
 from castfit.integrate.distributed import lanes_divided, worker_mistakes
 from castfit.integrate.esdirk_binding import wanted_compiler
 from castfit.problem.compiled_problem import CompiledProblem
@@ -173,7 +181,9 @@ def fit(
     mistakes = _noisy_mistakes(is_given, start) if has_noises else kind_mistakes(problem, may_be_fixed=True)
     mistakes += loss_mistakes
     mistakes += option_mistakes(("callback", callback, is_callable, "give a function of one Iteration"))
-    requested_transcription, requested_solver = given_parts(None, None, mistakes) if has_noises else given_parts(transcription, solver, mistakes)
+    requested_transcription, requested_solver = (
+        given_parts(None, None, mistakes) if has_noises else given_parts(transcription, solver, mistakes)
+    )
     level, time_limit = read_real(confidence_level), read_real(max_time)
     known = absolute_sigma is None or is_one_of(absolute_sigma, True, False)
     mistakes += option_mistakes(
@@ -195,7 +205,14 @@ def fit(
         start_values = cast("Any", start)
         return cast(
             "Any",
-            fit_noisy(problem, start=start_values, max_time=time_limit, callback=callback, confidence_level=level, verbose=verbose),
+            fit_noisy(
+                problem,
+                start=start_values,
+                max_time=time_limit,
+                callback=callback,
+                confidence_level=level,
+                verbose=verbose,
+            ),
         )
     if isinstance(start, Result):
         problem = start.answering(problem).problem or problem  # with as many nodes in delay lines as there
@@ -205,7 +222,9 @@ def fit(
     )  # fmt: skip
     question, refinements = RefinementProblem(problem, start), _refinements(problem.posed, verify=verify)
     with Interrupt(), lanes_divided(workers), _progress_line(verbose):
-        return solve_with_refinements(question, refinements, single_fit.fit) if refinements else single_fit.fit(question)
+        return (
+            solve_with_refinements(question, refinements, single_fit.fit) if refinements else single_fit.fit(question)
+        )
 
 
 plain_fit = cast("Callable[..., Result]", fit)
@@ -217,7 +236,11 @@ def _noisy_mistakes(is_given: Mapping[str, bool], start: Any) -> list[str]:
     reason = "has no effect for models with process noise, whose path is estimated by its likelihood; remove it"
     mistakes = [f"{name} {reason}" for name, is_set in is_given.items() if is_set]
     is_valid_start = start is None or isinstance(start, Mapping) or type(start).__name__ == "PathResult"
-    return mistakes + ([] if is_valid_start else [f"start is {shorten_repr(start)}; expected values by name, or a result of the same model"])
+    return mistakes + (
+        []
+        if is_valid_start
+        else [f"start is {shorten_repr(start)}; expected values by name, or a result of the same model"]
+    )
 
 
 def _refinements(problem: CompiledProblem, *, verify: bool) -> list[type[RefinedFit]]:
@@ -284,11 +307,18 @@ class _FitRequest:
                 if nodes and isinstance(transcription.states, str):
                     transcription = with_start_trajectory(compiled_problem, transcription, origin.theta, nodes)
                     if choice is not None and choice.fallback is not None:
-                        choice = replace(choice, fallback=with_start_trajectory(compiled_problem, choice.fallback, origin.theta, nodes))
+                        choice = replace(
+                            choice,
+                            fallback=with_start_trajectory(compiled_problem, choice.fallback, origin.theta, nodes),
+                        )
             report_note: Callable[[str], None] = print_progress if self.verbose else lambda _: None
             if origin.note:
                 report_note(origin.note)
-            if self.verbose and getattr(transcription, "integrates", True) and transcription.integrator.method == "auto":
+            if (
+                self.verbose
+                and getattr(transcription, "integrates", True)
+                and transcription.integrator.method == "auto"
+            ):
                 _mention(wanted_compiler())
             deadline = start_time + seconds_left if origin.ended is None else start_time
             run = FitRun(
@@ -319,7 +349,10 @@ class _FitRequest:
             *(solution.status.sentence, solution.detail, rounding, origin.note, choice.sentence if choice else ""),
             *(*search_end.notes, add_gap_note(run, attempt), remark, solution.status.remedy),
         )
-        message, seconds = " ".join(f"{part.removesuffix('.')}." for part in sentences if part), time.perf_counter() - start_time
+        message, seconds = (
+            " ".join(f"{part.removesuffix('.')}." for part in sentences if part),
+            time.perf_counter() - start_time,
+        )
         level = self.confidence_level
         result = build_result(problem, attempt, run, message=message, time=seconds, confidence_level=level)
         if self.verbose:
@@ -379,16 +412,24 @@ def refit_method_options(result: Result) -> tuple[Transcription, Solver]:
     """
     if result.found_by is None:
         compiled_problem = result.problem and result.problem.posed
-        return choose(compiled_problem, result.theta, straight=False).first if compiled_problem else Collocation(), GaussNewton()
+        return choose(
+            compiled_problem, result.theta, straight=False
+        ).first if compiled_problem else Collocation(), GaussNewton()
     transcription, solver = result.found_by
     has_start_nodes = has_states(transcription) and not isinstance(transcription.states, str)
     return with_state_start(transcription, "data") if has_start_nodes else transcription, solver
 
 
-def start_at_trajectory(problem: CompiledProblem, transcription: Transcription, theta: Array, start: Result) -> Transcription:
+def start_at_trajectory(
+    problem: CompiledProblem, transcription: Transcription, theta: Array, start: Result
+) -> Transcription:
     """Return the transcription with its states started at a result's nodes, if these are of the same experiments."""
     nodes = result_nodes(problem, start)
-    return with_start_trajectory(problem, transcription, theta, nodes) if nodes and isinstance(transcription.states, str) else transcription
+    return (
+        with_start_trajectory(problem, transcription, theta, nodes)
+        if nodes and isinstance(transcription.states, str)
+        else transcription
+    )
 
 
 def result_nodes(problem: CompiledProblem, result: Result) -> list[TrajectoryNodes]:
@@ -421,13 +462,23 @@ def _reporter(
 
     def report(iteration: Iteration) -> Any:
         current_time = time.perf_counter()
-        infeasibility_text = f" (infeasible by {iteration.infeasibility:.1g})" if iteration.infeasibility > _MATCHING_TOLERANCE else ""
-        progress = f"iteration {iteration.iteration}: {iteration.measure} = {iteration.objective:.6g}{infeasibility_text}"
+        infeasibility_text = (
+            f" (infeasible by {iteration.infeasibility:.1g})" if iteration.infeasibility > _MATCHING_TOLERANCE else ""
+        )
+        progress = (
+            f"iteration {iteration.iteration}: {iteration.measure} = {iteration.objective:.6g}{infeasibility_text}"
+        )
         if verbose is None and line is not None:
             line(progress)
         elif line is not None:
-            pace_text = f", {duration((current_time - start_time) / iteration.iteration)} an iteration" if iteration.iteration else ""
-            limit_text = f", at most {duration(max(deadline - current_time, 0.0))} left" if np.isfinite(deadline) else ""
+            pace_text = (
+                f", {duration((current_time - start_time) / iteration.iteration)} an iteration"
+                if iteration.iteration
+                else ""
+            )
+            limit_text = (
+                f", at most {duration(max(deadline - current_time, 0.0))} left" if np.isfinite(deadline) else ""
+            )
             line(f"{progress}; {current_time - start_time:.0f} s{pace_text}{limit_text}")
         else:
             values_text = f"{iteration.measure} {iteration.objective:14.8g}  infeasibility {iteration.infeasibility:9.2e}  {iteration.seconds:7.2f} s"

@@ -27,15 +27,15 @@ import scipy
 from castfit._support.status import Status
 from castfit.densities.priors.distributions import PriorDistribution
 from castfit.densities.priors.laplace import (
+    FixedAtKink,
     KinkBounds,
     LaplacePrior,
     OneSidedLinearCost,
-    FixedAtKink,
     distance_prior,
     find_laplace,
     smooth_kink,
 )
-from castfit.fit.refinement import RefinementProblem, RefinedFit
+from castfit.fit.refinement import RefinedFit, RefinementProblem
 from castfit.problem.prior_rows import ExpressionPrior, QuantityPrior
 from castfit.result.identifiability import AT_KINK, Identifiability, IdentifiabilityStatus, overall
 from castfit.result.result import Result
@@ -108,7 +108,9 @@ class LaplaceKinks(RefinedFit):
     def __init__(self, question: RefinementProblem) -> None:
         self.problem, compiled_problem = question.problem, question.problem.posed
         self.kinks = find_kinks(compiled_problem)
-        initial_sides: dict[int, KinkSide | None] = {k.at: KinkSide(k.side, 0.0, 0.0) if k.side else None for k in self.kinks}
+        initial_sides: dict[int, KinkSide | None] = {
+            k.at: KinkSide(k.side, 0.0, 0.0) if k.side else None for k in self.kinks
+        }
         self.smooth = _arranged(compiled_problem, self.kinks, initial_sides)
         self.seen: list[tuple[float, ...]] = []
         self.settled = False
@@ -143,7 +145,9 @@ def _usable(result: Result) -> bool:
     return bool(finite) and not result.status.cut_off
 
 
-def _arranged(problem: CompiledProblem, kinks: Sequence[KinkPosition], kink_sides: Mapping[int, KinkSide | None]) -> CompiledProblem:
+def _arranged(
+    problem: CompiledProblem, kinks: Sequence[KinkPosition], kink_sides: Mapping[int, KinkSide | None]
+) -> CompiledProblem:
     """Return the problem with smooth costs in place of kinks: parabolas where the place is not known."""
     terms, quantities = list(problem.every_prior), [replace(q, prior=None) for q in problem.quantities]
     for kink in kinks:
@@ -152,12 +156,26 @@ def _arranged(problem: CompiledProblem, kinks: Sequence[KinkPosition], kink_side
         if kink_side is None:
             smooth = smooth_kink(laplace_prior, _guess(problem, kink))
         elif kink_side.sign:
-            smooth = OneSidedLinearCost(laplace_prior.mean, laplace_prior.scale, kink_side.sign, _LINEAR_COST_CURVATURE * kink_side.curvature, on=laplace_prior.on)
+            smooth = OneSidedLinearCost(
+                laplace_prior.mean,
+                laplace_prior.scale,
+                kink_side.sign,
+                _LINEAR_COST_CURVATURE * kink_side.curvature,
+                on=laplace_prior.on,
+            )
         elif isinstance(kink.term, QuantityPrior):
             smooth, j = KinkBounds(laplace_prior.mean, laplace_prior.scale, on=laplace_prior.on), kink.term.at
-            quantities[j] = replace(quantities[j], guess=laplace_prior.kink, lower=laplace_prior.kink, upper=laplace_prior.kink)
+            quantities[j] = replace(
+                quantities[j], guess=laplace_prior.kink, lower=laplace_prior.kink, upper=laplace_prior.kink
+            )
         else:
-            smooth = FixedAtKink(laplace_prior.mean, laplace_prior.scale, kink_side.multiplier, _KINK_HOLD_CURVATURE * kink_side.curvature, on=laplace_prior.on)
+            smooth = FixedAtKink(
+                laplace_prior.mean,
+                laplace_prior.scale,
+                kink_side.multiplier,
+                _KINK_HOLD_CURVATURE * kink_side.curvature,
+                on=laplace_prior.on,
+            )
         terms[kink.at] = replace(kink.term, prior=smooth)
     return replace(problem, quantities=tuple(quantities), prior_terms=tuple(terms))
 
@@ -237,7 +255,13 @@ def _dual(Q: Array, c: Array, u: Array, sides: Sequence[float]) -> Array:
 
 
 def _restore_kinks(
-    problem: Posable, smooth: CompiledProblem, result: Result, kinks: Sequence[KinkPosition], signs: Sequence[float], *, is_converged: bool
+    problem: Posable,
+    smooth: CompiledProblem,
+    result: Result,
+    kinks: Sequence[KinkPosition],
+    signs: Sequence[float],
+    *,
+    is_converged: bool,
 ) -> Result:
     """Return a fit of the smooth problem as one of the problem with kinks, and say which quantities are at them."""
     compiled_problem = problem.posed
@@ -247,7 +271,11 @@ def _restore_kinks(
     neg2log_change = 2.0 * (cost_change + compiled_problem.prior_constant - smooth.prior_constant)
     assumed_problem = compiled_problem.assuming(absolute_sigma=result.absolute_sigma)
     active_kinks = [kink for kink, sign in zip(kinks, signs, strict=False) if sign == 0.0]
-    names = {compiled_problem.names[kink.term.at]: kink.prior.kink for kink in active_kinks if isinstance(kink.term, QuantityPrior)}
+    names = {
+        compiled_problem.names[kink.term.at]: kink.prior.kink
+        for kink in active_kinks
+        if isinstance(kink.term, QuantityPrior)
+    }
     note = ""
     if result.success:
         labels_off_kink = [k.term.what for k, sign in zip(kinks, signs, strict=False) if sign]
@@ -256,7 +284,9 @@ def _restore_kinks(
     if result.success and not is_converged:
         status = Status.ACCEPTABLE
         note = f"{note} The set of quantities at kinks of their priors did not converge; try other starting points."
-    chi2 = result.chi2 + 2.0 * cost_change if assumed_problem.least_squares and not assumed_problem.groups else result.chi2
+    chi2 = (
+        result.chi2 + 2.0 * cost_change if assumed_problem.least_squares and not assumed_problem.groups else result.chi2
+    )
     return replace(
         result,
         status=status,

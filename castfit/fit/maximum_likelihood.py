@@ -16,9 +16,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit._support.status import Status
-from castfit._support.time_limit import StopRequested, without_deadline, with_deadline
-from castfit.fit.attempt import Attempt, FitRun, SolveStaging, has_states, verify_solution, with_start_trajectory, with_state_start
-from castfit.fit.start.gaussian_surrogate import restore_noise_parameters, gaussian_surrogate, with_spreads
+from castfit._support.time_limit import StopRequested, with_deadline, without_deadline
+from castfit.fit.attempt import (
+    Attempt,
+    FitRun,
+    SolveStaging,
+    has_states,
+    verify_solution,
+    with_start_trajectory,
+    with_state_start,
+)
+from castfit.fit.start.gaussian_surrogate import gaussian_surrogate, restore_noise_parameters, with_spreads
 from castfit.fit.strategies import SearchEnd, lowest_visited_point, search_with_fallbacks
 from castfit.transcribe.single_shooting import SingleShooting
 
@@ -27,7 +35,9 @@ if TYPE_CHECKING:
     from castfit.fit.methods import Transcription
     from castfit.solve.staged import StagedProblem
 
-_LEAST_SQUARES_TIME_FRACTION = 0.25  # of the time: least squares that take longer are followed by the likelihood itself all the same
+_LEAST_SQUARES_TIME_FRACTION = (
+    0.25  # of the time: least squares that take longer are followed by the likelihood itself all the same
+)
 _LEAST_SQUARES_COST_RTOL = 1e-4  # of half the squares: what least squares may be off where they are only a start
 
 
@@ -37,9 +47,17 @@ def most_likely(run: FitRun, requested_transcription: Transcription, theta: Arra
     surrogate_problem = gaussian_surrogate(problem)
     positions = [problem.names.index(name) for name in surrogate_problem.names]
     least_squares_run = replace(run, problem=surrogate_problem, verify=False, rough=_LEAST_SQUARES_COST_RTOL)
-    least_squares_run.deadline = run.deadline - _LEAST_SQUARES_TIME_FRACTION * max(run.remaining, 0.0) if np.isfinite(run.deadline) else run.deadline
+    least_squares_run.deadline = (
+        run.deadline - _LEAST_SQUARES_TIME_FRACTION * max(run.remaining, 0.0)
+        if np.isfinite(run.deadline)
+        else run.deadline
+    )
     with with_deadline(least_squares_run.remaining):
-        least_squares_end = lowest_visited_point(least_squares_run, search_with_fallbacks(least_squares_run, requested_transcription, theta[positions]), requested_transcription)
+        least_squares_end = lowest_visited_point(
+            least_squares_run,
+            search_with_fallbacks(least_squares_run, requested_transcription, theta[positions]),
+            requested_transcription,
+        )
     run.iterations, run.n_attempts = least_squares_run.iterations, least_squares_run.n_attempts + 1
     least_squares_attempt = least_squares_end.attempt
     start_theta = restore_noise_parameters(problem, surrogate_problem, least_squares_attempt.theta, theta)
@@ -47,10 +65,14 @@ def most_likely(run: FitRun, requested_transcription: Transcription, theta: Arra
         requested_transcription = least_squares_attempt.transcription  # by which it was found
     transcription = requested_transcription
     with suppress(StopRequested):  # the solver will notice
-        transcription = with_start_trajectory(problem, requested_transcription, start_theta, least_squares_attempt.nodes)
+        transcription = with_start_trajectory(
+            problem, requested_transcription, start_theta, least_squares_attempt.nodes
+        )
     staged = _spread(run, transcription, start_theta)
     if least_squares_attempt.solution.status in (Status.INTERRUPTED, Status.STOPPED_BY_CALLBACK) or run.remaining <= 0:
-        solution = replace(least_squares_attempt.solution, v=staged.start, active=np.zeros(staged.layout.n_v, dtype=np.int8))
+        solution = replace(
+            least_squares_attempt.solution, v=staged.start, active=np.zeros(staged.layout.n_v, dtype=np.int8)
+        )
         with without_deadline():  # it takes an evaluation or two
             solution, linear = verify_solution(staged, solution, run.remaining)
         return SearchEnd(Attempt(SolveStaging(transcription, staged), solution, linear, None), least_squares_end.notes)
@@ -59,7 +81,11 @@ def most_likely(run: FitRun, requested_transcription: Transcription, theta: Arra
         simulated_problem = _spread(run, SingleShooting(requested_transcription.integrator), theta)
         start_evaluation = simulated_problem.evaluate(simulated_problem.start)
         if start_evaluation.ok and start_evaluation.cost < evaluation.cost:
-            transcription = with_state_start(requested_transcription, "simulation") if has_states(requested_transcription) else requested_transcription
+            transcription = (
+                with_state_start(requested_transcription, "simulation")
+                if has_states(requested_transcription)
+                else requested_transcription
+            )
             staged = transcription.transcribe(problem, simulated_problem.layout.theta(simulated_problem.start))
     return SearchEnd(run.attempt(SolveStaging(transcription, staged, is_warm_start=True)), least_squares_end.notes)
 

@@ -18,7 +18,7 @@ from castfit.transcribe.single_shooting import SingleShooting
 if TYPE_CHECKING:
     from castfit.integrate import IntegratorOptions
     from castfit.problem.problem import Posable
-    from castfit.solve.solution import SolveControl, Solution
+    from castfit.solve.solution import Solution, SolveControl
     from castfit.solve.staged import Array, StagedProblem
     from castfit.transcribe.trajectory import States
 
@@ -130,7 +130,9 @@ def given_parts(
         transcription, solver = transcription.split("/", 1)
     makers = {name: partial(make, **(settings or {}).get(name, {})) for name, make in TRANSCRIPTIONS.items()}
     remedy = "SingleShooting(), MultipleShooting() or Collocation()"
-    chosen_transcription = _part("transcription", transcription, "transcribe", makers, [*makers, *also], remedy, mistakes)
+    chosen_transcription = _part(
+        "transcription", transcription, "transcribe", makers, [*makers, *also], remedy, mistakes
+    )
     chosen_solver = _part("solver", solver, "solve", SOLVERS, SOLVERS, "GaussNewton(), Ipopt() or Sqp()", mistakes)
     solver_requirement = _demand(chosen_transcription)
     if chosen_solver is None and solver_requirement is not None:
@@ -176,8 +178,12 @@ def _demand(transcription: Any) -> SolverRequirement | None:
 def mismatches(transcription: Any, solver: Any) -> list[str]:
     """List the mismatches between the output of a transcription and the input of a solver."""
     solver_requirement = _demand(transcription)
-    if solver_requirement is not None and not set(transcription.gives) & set(getattr(solver, "takes", (Linearization,))):
-        return [f"{solver_requirement.what}, which {type(solver).__name__} does not support; {solver_requirement.remedy}"]
+    if solver_requirement is not None and not set(transcription.gives) & set(
+        getattr(solver, "takes", (Linearization,))
+    ):
+        return [
+            f"{solver_requirement.what}, which {type(solver).__name__} does not support; {solver_requirement.remedy}"
+        ]
     return []
 
 

@@ -39,7 +39,9 @@ _MIN_PREDICTED_GAIN_NEWTON = 1e-11  # the same by the differenced curvature
 _ACCEPTABLE_GAIN_LOG_L = 1e-4  # gain still promised where rounding ends the search
 _MAX_LOG_STEP = 1.5  # step of a logarithm
 _FIRST_STEP, _STEP = 1e-4, 0.02  # of differences: relative, then in standard errors
-_MAX_LOG_DIFFERENCE_STEP = 0.05  # step of differences of a logarithm: an intensity near 0 hardly matters, however far one goes
+_MAX_LOG_DIFFERENCE_STEP = (
+    0.05  # step of differences of a logarithm: an intensity near 0 hardly matters, however far one goes
+)
 _UNINFORMATIVE_CURVATURE = 1e-3  # curvature along a logarithm of which nothing is known: 30 is its standard error
 _SINGULAR = 1e-9  # least eigenvalue of the curvature, scaled by its diagonal
 _INITIAL_SIGMA_FRACTION = 0.1  # of the size of the data: where an unknown sigma begins
@@ -54,15 +56,23 @@ def noisy_mistakes(problem: CompiledProblem) -> list[str]:
     if model.lines:
         mistakes.append(f"{prefix} delays are unsupported; write them as a linear chain of states")
     if model.memories:
-        mistakes.append(f"{prefix} outputs must not be per_interval, interval_mean or relative_to_first; use plain outputs")
+        mistakes.append(
+            f"{prefix} outputs must not be per_interval, interval_mean or relative_to_first; use plain outputs"
+        )
     if problem.correlations:
-        mistakes.append(f"{prefix} measurement errors must be independent; write the autocorrelated part as a state with process noise")
+        mistakes.append(
+            f"{prefix} measurement errors must be independent; write the autocorrelated part as a state with process noise"
+        )
     if any(term.chosen for term in problem.smooth):
-        mistakes.append(f"{prefix} smoothness='auto' is unsupported; set a number, or write the input as a state with process noise")
+        mistakes.append(
+            f"{prefix} smoothness='auto' is unsupported; set a number, or write the input as a state with process noise"
+        )
     if problem.measure == LOSS:
         mistakes.append(NO_LIKELIHOOD)
     observed = zip(problem.outputs, zip(*(c.observed for c in problem.conditions), strict=True), strict=True)
-    for output in [name for name, observables in observed if any(o is not None and o.noise.kinked for o in observables)]:
+    for output in [
+        name for name, observables in observed if any(o is not None and o.noise.kinked for o in observables)
+    ]:
         mistakes.append(f"{prefix} the noise model of '{output}' must be smooth, because the Laplace approximation is "
                      "invalid at kinks; use StudentT")  # fmt: skip
     for c in problem.conditions:
@@ -102,7 +112,9 @@ class _LikelihoodSearch:
         """Report the current point, and return whether the search must stop."""
         self.history.append(2.0 * evaluation.value)
         seconds = time.perf_counter() - self.began
-        iteration = Iteration(len(self.history) - 1, evaluation.value, np.nan, 0.0, evaluation.y, seconds, self.history[-1], LIKELIHOOD)
+        iteration = Iteration(
+            len(self.history) - 1, evaluation.value, np.nan, 0.0, evaluation.y, seconds, self.history[-1], LIKELIHOOD
+        )
         if self.verbose:
             print_progress(f"{iteration.iteration:5d}  -log L {evaluation.value:14.8g}  {seconds:7.2f} s")
         if self.callback is not None and self.callback(iteration):
@@ -121,7 +133,9 @@ class _LikelihoodSearch:
 
     def free(self, evaluation: PathEvaluation) -> Mask:
         """Return a mask of the quantities that are not fixed by a bound."""
-        is_at_bound = ((evaluation.y <= self.lower) & (evaluation.gradient > 0.0)) | ((evaluation.y >= self.upper) & (evaluation.gradient < 0.0))
+        is_at_bound = ((evaluation.y <= self.lower) & (evaluation.gradient > 0.0)) | (
+            (evaluation.y >= self.upper) & (evaluation.gradient < 0.0)
+        )
         return ~is_at_bound
 
     def curvature(self, likelihood: PathLikelihood, evaluation: PathEvaluation, widths: Array) -> Array:
@@ -135,7 +149,9 @@ class _LikelihoodSearch:
                 y = evaluation.y.copy()
                 y[j] = np.clip(y[j] + sign * width, self.lower[j], self.upper[j])
                 shifted = self.evaluate(likelihood, y, starts) if y[j] != evaluation.y[j] else evaluation
-                ends.append((y[j], shifted.gradient) if np.isfinite(shifted.value) else (evaluation.y[j], evaluation.gradient))
+                ends.append(
+                    (y[j], shifted.gradient) if np.isfinite(shifted.value) else (evaluation.y[j], evaluation.gradient)
+                )
             distance = ends[0][0] - ends[1][0]
             hessian[j] = (ends[0][1] - ends[1][1]) / distance if distance else np.nan
         return 0.5 * (hessian + hessian.T)
@@ -162,7 +178,11 @@ class _LikelihoodSearch:
             predicted_decrease = -0.5 * float(step @ evaluation.gradient)
             if predicted_decrease < _MIN_PREDICTED_GAIN_LOG_L:
                 return evaluation, curvature, Status.CONVERGED
-            new_evaluation, starts, longest = None, [mode.start for mode in evaluation.modes], np.abs(step[self.log]).max(initial=0.0)
+            new_evaluation, starts, longest = (
+                None,
+                [mode.start for mode in evaluation.modes],
+                np.abs(step[self.log]).max(initial=0.0),
+            )
             length = min(1.0, _MAX_LOG_STEP / longest) if longest > 0.0 else 1.0
             for _ in range(_HALVINGS):
                 y = np.clip(evaluation.y + length * step, self.lower, self.upper)
@@ -173,8 +193,15 @@ class _LikelihoodSearch:
                 length *= 0.5 if np.isfinite(trial.value) else 0.25
             if new_evaluation is None:
                 if is_rebuilt:
-                    return evaluation, curvature, Status.CONVERGED if predicted_decrease < _ACCEPTABLE_GAIN_LOG_L else Status.STEP_TOO_SMALL
-                curvature, is_rebuilt = self.convex(self.curvature(likelihood, evaluation, self.first_widths(evaluation.y))), True
+                    return (
+                        evaluation,
+                        curvature,
+                        Status.CONVERGED if predicted_decrease < _ACCEPTABLE_GAIN_LOG_L else Status.STEP_TOO_SMALL,
+                    )
+                curvature, is_rebuilt = (
+                    self.convex(self.curvature(likelihood, evaluation, self.first_widths(evaluation.y))),
+                    True,
+                )
                 continue
             s, change = new_evaluation.y - evaluation.y, new_evaluation.gradient - evaluation.gradient
             curvature_s = curvature @ s
@@ -182,7 +209,9 @@ class _LikelihoodSearch:
             share = 1.0 if sy >= 0.2 * s_curvature_s else 0.8 * s_curvature_s / (s_curvature_s - sy)  # Powell's damping
             r = share * change + (1.0 - share) * curvature_s
             if s_curvature_s > 0.0:
-                curvature = curvature - np.outer(curvature_s, curvature_s) / s_curvature_s + np.outer(r, r) / float(s @ r)
+                curvature = (
+                    curvature - np.outer(curvature_s, curvature_s) / s_curvature_s + np.outer(r, r) / float(s @ r)
+                )
             evaluation, is_rebuilt = new_evaluation, False
             self.told(evaluation)
         return evaluation, curvature, Status.MAX_ITERATIONS
@@ -197,7 +226,9 @@ class _LikelihoodSearch:
             if not free.any():
                 return evaluation, hessian, Status.CONVERGED
             widths = _STEP / np.sqrt(np.maximum(np.diag(curvature), 1e-300))
-            hessian = self.curvature(likelihood, evaluation, np.where(self.log, np.minimum(widths, _MAX_LOG_DIFFERENCE_STEP), widths))
+            hessian = self.curvature(
+                likelihood, evaluation, np.where(self.log, np.minimum(widths, _MAX_LOG_DIFFERENCE_STEP), widths)
+            )
             free_hessian = hessian[np.ix_(free, free)]
             if not definite(free_hessian):
                 # A direction in which nothing is known: flat, so that the likelihood is as good everywhere along it.
@@ -208,17 +239,32 @@ class _LikelihoodSearch:
             if predicted_decrease < _MIN_PREDICTED_GAIN_NEWTON or self.stopped is not None:
                 return evaluation, hessian, self.stopped or Status.CONVERGED
             longest = np.abs(step[self.log]).max(initial=0.0)
-            y = np.clip(evaluation.y + (min(1.0, _MAX_LOG_STEP / longest) if longest > 0.0 else 1.0) * step, self.lower, self.upper)
+            y = np.clip(
+                evaluation.y + (min(1.0, _MAX_LOG_STEP / longest) if longest > 0.0 else 1.0) * step,
+                self.lower,
+                self.upper,
+            )
             new_evaluation = self.evaluate(likelihood, y, [mode.start for mode in evaluation.modes])
             if not new_evaluation.value < evaluation.value:
-                return evaluation, hessian, Status.CONVERGED if predicted_decrease < _ACCEPTABLE_GAIN_LOG_L else Status.STEP_TOO_SMALL
+                return (
+                    evaluation,
+                    hessian,
+                    Status.CONVERGED if predicted_decrease < _ACCEPTABLE_GAIN_LOG_L else Status.STEP_TOO_SMALL,
+                )
             evaluation, curvature = new_evaluation, self.convex(hessian)
             self.told(evaluation)
-        return evaluation, hessian, Status.CONVERGED if predicted_decrease < _MIN_PREDICTED_GAIN_LOG_L else Status.ACCEPTABLE
+        return (
+            evaluation,
+            hessian,
+            Status.CONVERGED if predicted_decrease < _MIN_PREDICTED_GAIN_LOG_L else Status.ACCEPTABLE,
+        )
 
     def covariance(self, evaluation: PathEvaluation, hessian: Array) -> Array:
         """Return the covariance of y, NaN for what a bound holds or is flat, or all of it where there is none."""
-        covariance, is_determined = np.full(hessian.shape, np.nan), self.free(evaluation) & ~self.flat(evaluation, hessian)
+        covariance, is_determined = (
+            np.full(hessian.shape, np.nan),
+            self.free(evaluation) & ~self.flat(evaluation, hessian),
+        )
         block = np.ix_(is_determined, is_determined)
         if definite(hessian[block]):
             covariance[block] = np.linalg.inv(hessian[block])
@@ -285,7 +331,9 @@ def fit_noisy(
     sizes = [_size(marginal_problem, g) for g in range(len(labels))]
     sigma = [start_sigmas.get(n, _INITIAL_SIGMA_FRACTION * size) for n, size in zip(labels, sizes, strict=True)]
     min_sigmas = np.array([1e-6 * size for size in sizes])
-    limits = np.array(marginal_problem.group_bounds, dtype=float).reshape(-1, 2) if marginal_problem.group_bounds else None
+    limits = (
+        np.array(marginal_problem.group_bounds, dtype=float).reshape(-1, 2) if marginal_problem.group_bounds else None
+    )
     if limits is not None:
         min_sigmas = np.maximum(min_sigmas, limits[:, 0])
     max_sigmas = np.full(len(labels), np.inf) if limits is None else limits[:, 1]
@@ -297,8 +345,20 @@ def fit_noisy(
     y = np.clip(np.concatenate([theta, np.log(np.array(sigma, dtype=float))]), lower, upper)
 
     with Interrupt() as interrupt, np.errstate(all="ignore"):
-        search = _LikelihoodSearch(lower, upper, log, compiled_problem.n_data, start_time + max_time, callback, interrupt, verbose == 2, start_time)
-        likelihood = PathLikelihood(marginal_problem, spreads, [_gap(c.times, c.start) for c in marginal_problem.conditions])
+        search = _LikelihoodSearch(
+            lower,
+            upper,
+            log,
+            compiled_problem.n_data,
+            start_time + max_time,
+            callback,
+            interrupt,
+            verbose == 2,
+            start_time,
+        )
+        likelihood = PathLikelihood(
+            marginal_problem, spreads, [_gap(c.times, c.start) for c in marginal_problem.conditions]
+        )
         evaluation, likelihood, refinement_change = _refine_start(search, likelihood, y)
         status, hessian = Status.START_FAILED, np.full((y.size, y.size), np.nan)
         if evaluation.modes:
@@ -309,7 +369,9 @@ def fit_noisy(
                 if not status.success:
                     break
                 finer_likelihood = likelihood.divided(2.0)
-                finer_evaluation = search.evaluate(finer_likelihood, evaluation.y, finer_likelihood.starts_from(likelihood, evaluation))
+                finer_evaluation = search.evaluate(
+                    finer_likelihood, evaluation.y, finer_likelihood.starts_from(likelihood, evaluation)
+                )
                 previous_change, refinement_change = refinement_change, finer_evaluation.value - evaluation.value
                 if not np.isfinite(refinement_change):
                     break
@@ -331,7 +393,9 @@ def fit_noisy(
                    message=" ".join(sentences), start_time=start_time, confidence_level=confidence_level)  # fmt: skip
 
 
-def _refine_start(search: _LikelihoodSearch, likelihood: PathLikelihood, y: Array) -> tuple[PathEvaluation, PathLikelihood, float]:
+def _refine_start(
+    search: _LikelihoodSearch, likelihood: PathLikelihood, y: Array
+) -> tuple[PathEvaluation, PathLikelihood, float]:
     """Refine the stages at the start until they are good enough to estimate anything."""
     evaluation = search.evaluate(likelihood, y, None)
     refinement_change = np.nan
@@ -349,7 +413,12 @@ def _refine_start(search: _LikelihoodSearch, likelihood: PathLikelihood, y: Arra
 
 
 def _remarks(
-    search: _LikelihoodSearch, evaluation: PathEvaluation, hessian: Array, status: Status, refinement_change: float, likelihood: PathLikelihood
+    search: _LikelihoodSearch,
+    evaluation: PathEvaluation,
+    hessian: Array,
+    status: Status,
+    refinement_change: float,
+    likelihood: PathLikelihood,
 ) -> list[str]:
     """List the remarks for the user about a successful search."""
     remarks: list[str] = []
@@ -357,11 +426,15 @@ def _remarks(
         return remarks
     is_determined = search.free(evaluation) & ~search.flat(evaluation, hessian)
     if is_determined.any() and not definite(hessian[np.ix_(is_determined, is_determined)]):
-        remarks.append("The likelihood is flat in some direction, so standard errors are not available. Fix a quantity.")
+        remarks.append(
+            "The likelihood is flat in some direction, so standard errors are not available. Fix a quantity."
+        )
     if not abs(refinement_change) < _SLOW * np.sqrt(len(likelihood.chains)):
         remarks.append("The stages were still too long when refinement ended; use closer times or a shorter horizon.")
     if not all(chain_likelihood.chain.quadratic for chain_likelihood in likelihood.chains):
-        remarks.append("log L uses the Laplace approximation over paths, which was not tested; call result.laplace_check().")
+        remarks.append(
+            "log L uses the Laplace approximation over paths, which was not tested; call result.laplace_check()."
+        )
     return remarks
 
 
@@ -374,7 +447,9 @@ def _result(
     covariance, bound_sides = np.full((n, n), np.nan), dict[str, str]()
     free = search.free(evaluation) if evaluation.modes else np.zeros(n, dtype=np.bool_)
     if evaluation.modes:
-        bound_sides = {names[j]: "lower" if evaluation.y[j] <= search.lower[j] else "upper" for j in np.flatnonzero(~free)}
+        bound_sides = {
+            names[j]: "lower" if evaluation.y[j] <= search.lower[j] else "upper" for j in np.flatnonzero(~free)
+        }
     if status.success:
         slope = np.where(search.log, np.exp(np.where(search.log, evaluation.y, 0.0)), 1.0)
         covariance = search.covariance(evaluation, hessian) * np.outer(slope, slope)
@@ -386,7 +461,9 @@ def _result(
         deviations = np.sqrt(variances[i]) if variances else deviations
         tracks[condition.name] = PathTrack(compiled_problem.model.output_names, times, path, deviations)
         times = chain_likelihood.chain.row_times[:, 0]
-        innovations[condition.name] = Innovations(compiled_problem.outputs, times, values, *chain_likelihood.innovations(mode))
+        innovations[condition.name] = Innovations(
+            compiled_problem.outputs, times, values, *chain_likelihood.innovations(mode)
+        )
     hidden_outputs = {*compiled_problem.spreads}
     tracks = {n: _without(track, hidden_outputs) for n, track in tracks.items()}
     return PathResult(

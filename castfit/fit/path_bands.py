@@ -57,7 +57,9 @@ class PathBands:
                     return None
                 for t, (x, d), (central_x, central_d) in zip(total, self._tracks(evaluation), tracks, strict=True):
                     t += width / total_width / scale**2 * (d**2 - central_d**2 + (x - central_x) ** 2)
-        return [np.maximum(t, d**2) for t, (_, d) in zip(total, tracks, strict=True)]  # what is unsure makes nothing surer
+        return [
+            np.maximum(t, d**2) for t, (_, d) in zip(total, tracks, strict=True)
+        ]  # what is unsure makes nothing surer
 
     def _side(self, column: Array) -> tuple[float, float, PathEvaluation | None] | None:
         """Return a width, by how many of it a point is off, and that point; None where none is found."""
@@ -73,12 +75,17 @@ class PathBands:
                 return (length, 1.0, evaluation) if np.any(y != self.at.y) else None
             if evaluation.modes and 1.0 / _MAX_WIDTH_RATIO < n_deviations < _MAX_WIDTH_RATIO:
                 return length / n_deviations, n_deviations, evaluation
-            length *= min(1.0 / n_deviations, _FURTHER if n_deviations > _UNSEEN else _LEAP) if evaluation.modes else 0.5
+            length *= (
+                min(1.0 / n_deviations, _FURTHER if n_deviations > _UNSEEN else _LEAP) if evaluation.modes else 0.5
+            )
         return None
 
     def _tracks(self, evaluation: PathEvaluation) -> list[tuple[Array, Array]]:
         """Return values and deviations along the path of each experiment."""
-        return [chain_likelihood.track(mode)[1:] for chain_likelihood, mode in zip(self.chains, evaluation.modes, strict=True)]
+        return [
+            chain_likelihood.track(mode)[1:]
+            for chain_likelihood, mode in zip(self.chains, evaluation.modes, strict=True)
+        ]
 
 
 def _root(y: Array, covariance: Array, log: Mask) -> list[Array]:

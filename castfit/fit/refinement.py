@@ -62,7 +62,9 @@ class Refinement(ABC, Generic[Q, A]):
         return self.concluded(answer)
 
 
-def solve_with_refinements(question: Q, refinements: Sequence[Callable[[Q], Refinement[Q, A]]], solve: Callable[[Q], A]) -> A:
+def solve_with_refinements(
+    question: Q, refinements: Sequence[Callable[[Q], Refinement[Q, A]]], solve: Callable[[Q], A]
+) -> A:
     """Solve a question with the refinements that it needs, the outermost first."""
     if not refinements:
         return solve(question)

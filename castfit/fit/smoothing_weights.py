@@ -39,7 +39,7 @@ import numpy as np
 import scipy
 
 from castfit.densities.noise.correlation import CorrelationEstimates
-from castfit.fit.refinement import RefinementProblem, RefinedFit
+from castfit.fit.refinement import RefinedFit, RefinementProblem
 from castfit.problem.problem import with_smoothness
 from castfit.result.result import Result
 
@@ -84,8 +84,15 @@ class SmoothnessWeights(RefinedFit):
         """Check whether the data are met nearly exactly, so that the only unknown sigma tends to 0."""
         compiled_problem, n = self.problem.posed, answer.n_data
         has_other_priors = len(compiled_problem.every_prior) > len(compiled_problem.smooth)
-        is_single_sigma = len(compiled_problem.groups) == 1 and all(o is None or o.group == 0 for c in compiled_problem.conditions for o in c.observed)
-        return self.sigma is None and is_single_sigma and not has_other_priors and sum(answer.effective.values()) > (1.0 - _EXACT_FIT_FRACTION) * n
+        is_single_sigma = len(compiled_problem.groups) == 1 and all(
+            o is None or o.group == 0 for c in compiled_problem.conditions for o in c.observed
+        )
+        return (
+            self.sigma is None
+            and is_single_sigma
+            and not has_other_priors
+            and sum(answer.effective.values()) > (1.0 - _EXACT_FIT_FRACTION) * n
+        )
 
     def begun(self, question: RefinementProblem) -> RefinementProblem:
         """Return the problem at the first weights."""
@@ -120,10 +127,16 @@ class SmoothnessWeights(RefinedFit):
             messages = [f"The smoothness of {', '.join(answer.smoothness)} did not converge."]
         else:
             messages = [f"{name} {note}." for name, note in self.notes.items() if note]
-            messages += [] if self.settled else ["The smoothness did not converge: the last iteration still changed the weights."]
+            messages += (
+                []
+                if self.settled
+                else ["The smoothness did not converge: the last iteration still changed the weights."]
+            )
         final_problem = with_smoothness(self.problem, answer.smoothness)
         if self.sigma is not None:
-            messages.append(f"sigma = {self.sigma:.6g} was estimated together with the smoothness by maximum likelihood.")
+            messages.append(
+                f"sigma = {self.sigma:.6g} was estimated together with the smoothness by maximum likelihood."
+            )
             final_problem = final_problem.posed.with_sigma(self.sigma)
         result = answer.ended(answer.status, " ".join([answer.message, *messages]))
         if self.sigma is None:
@@ -151,7 +164,9 @@ class LocalModel:
     data: tuple[int, float] | None = None
 
     @classmethod
-    def of(cls, result: Result, problem: CompiledProblem, labels: tuple[str, ...], *, joint: bool = False) -> LocalModel:
+    def of(
+        cls, result: Result, problem: CompiledProblem, labels: tuple[str, ...], *, joint: bool = False
+    ) -> LocalModel:
         """Take the local model from a fit of a problem with given weights; `joint`: in which sigma is chosen, too."""
         theta = result.theta
         natural, slope = problem.to_natural(theta), problem.natural_slope(theta)
@@ -216,7 +231,9 @@ class LocalModel:
         root = self._root(rho)
         n_determined = np.empty(rho.size)
         for i, (p, (r, J)) in enumerate(zip(rho.tolist(), self.rows, strict=True)):
-            n_determined[i] = r.size - np.exp(p) * float(np.sum(scipy.linalg.solve_triangular(root, J.T, trans="T") ** 2))
+            n_determined[i] = r.size - np.exp(p) * float(
+                np.sum(scipy.linalg.solve_triangular(root, J.T, trans="T") ** 2)
+            )
         return n_determined
 
     def likeliest(self) -> Array:
@@ -256,5 +273,7 @@ class LocalModel:
         for dof, (r, _) in zip(self.effective(rho).tolist(), self.rows, strict=True):
             smooth_note = "is maximally smooth: the data support no more than the part that is not penalised"
             rough_note = "is not smoothed: the penalty has no effect"
-            notes.append(smooth_note if dof < 2 * _MIN_PENALTY_DOF else rough_note if dof > r.size - 2 * _MIN_PENALTY_DOF else "")
+            notes.append(
+                smooth_note if dof < 2 * _MIN_PENALTY_DOF else rough_note if dof > r.size - 2 * _MIN_PENALTY_DOF else ""
+            )
         return notes

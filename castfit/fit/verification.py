@@ -107,7 +107,11 @@ def verify(
 
 
 def _verified_by(
-    tight_options: IntegratorOptions, problem: CompiledProblem, staged: StagedProblem, evaluation: Evaluation, local_tolerance: float
+    tight_options: IntegratorOptions,
+    problem: CompiledProblem,
+    staged: StagedProblem,
+    evaluation: Evaluation,
+    local_tolerance: float,
 ) -> Verification:
     """Integrate by one method, over the whole, else piece by piece."""
     theta = staged.layout.theta(evaluation.v)
@@ -119,7 +123,9 @@ def _verified_by(
         return replace(simulated, sentence=_says(problem, simulated, staged, evaluation))
     measured_stages = _at_data(problem, staged)
     if measured_stages is not None:
-        verification = _piecewise(problem, staged, evaluation, tight_options, local_tolerance, simulated, measured_stages)
+        verification = _piecewise(
+            problem, staged, evaluation, tight_options, local_tolerance, simulated, measured_stages
+        )
         if verification.reproduced:
             return verification
     all_stages = tuple(np.arange(chain.n_stages) for chain in staged.layout.chains)
@@ -135,7 +141,9 @@ def _shooting(
 ) -> ShootingProblem:
     """Return the problem as single shooting, or as multiple shooting from some of its stages, with its units."""
     chains, theta = staged.layout.chains, staged.layout.theta(evaluation.v)
-    is_every_stage = start_stages is None or all(k.size == c.n_stages for k, c in zip(start_stages, chains, strict=True))
+    is_every_stage = start_stages is None or all(
+        k.size == c.n_stages for k, c in zip(start_stages, chains, strict=True)
+    )
     is_same_form = bool(chains[0].n_s) == (start_stages is not None) and not chains[0].n_w  # nothing is relaxed here
     if isinstance(staged, ShootingProblem) and is_every_stage and is_same_form:
         return staged.explicit().integrated_by(options)
@@ -153,8 +161,12 @@ def _shooting(
         divisions = list(staged.divisions)
     else:
         first_stages = start_stages or tuple(np.zeros(1, dtype=np.intp) for _ in chains)
-        divisions = divide_all(problem, [np.append(t[k], t[-1]) for t, k in zip(times, first_stages, strict=True)], theta)
-    shooting_problem = ShootingProblem(problem, divisions, nodes=start_stages is not None, theta=theta, trajectory=trajectory, options=options)
+        divisions = divide_all(
+            problem, [np.append(t[k], t[-1]) for t, k in zip(times, first_stages, strict=True)], theta
+        )
+    shooting_problem = ShootingProblem(
+        problem, divisions, nodes=start_stages is not None, theta=theta, trajectory=trajectory, options=options
+    )
     return shooting_problem.explicit()  # what is estimated is verified as it is, not fitted again
 
 
@@ -198,7 +210,13 @@ def _with_tolerance(options: IntegratorOptions, tolerance: float) -> IntegratorO
     return replace(options, relative_tolerance=relative, absolute_tolerance=absolute)
 
 
-def _compare(problem: CompiledProblem, staged: StagedProblem, evaluation: Evaluation, layout: Layout, other_evaluation: Evaluation) -> Verification:
+def _compare(
+    problem: CompiledProblem,
+    staged: StagedProblem,
+    evaluation: Evaluation,
+    layout: Layout,
+    other_evaluation: Evaluation,
+) -> Verification:
     """Compare the residuals with those of another integration, those of each unknown sigma by themselves.
 
     They are compared before they are divided by unknown sigmas: in units of the most likely sigma of each integration
@@ -206,7 +224,9 @@ def _compare(problem: CompiledProblem, staged: StagedProblem, evaluation: Evalua
     """
     residuals = weighted_residuals(staged.layout, evaluation)
     if not other_evaluation.ok:
-        return Verification(False, np.inf, np.full(residuals.size, np.nan), sentence=other_evaluation.failures[0].detail)
+        return Verification(
+            False, np.inf, np.full(residuals.size, np.nan), sentence=other_evaluation.failures[0].detail
+        )
     other_residuals, chains = weighted_residuals(layout, other_evaluation), staged.layout.chains
     group = np.concatenate([chain.group[chain.row_mask] for chain in chains])
     sizes = np.concatenate([s[chain.row_mask] for s, chain in zip(staged.data_sizes(), chains, strict=True)])
@@ -224,7 +244,10 @@ def _compare(problem: CompiledProblem, staged: StagedProblem, evaluation: Evalua
             abs(other_square - square) <= max(_SAME, _SMALL_SAMPLE / rows.size) * square
             or abs(np.sqrt(other_square) - np.sqrt(square)) <= tolerance
         )
-    chi2, objective = weighted_squares(layout, other_evaluation, evaluation.sigma), objective_of(problem, layout, other_evaluation)
+    chi2, objective = (
+        weighted_squares(layout, other_evaluation, evaluation.sigma),
+        objective_of(problem, layout, other_evaluation),
+    )
     return Verification(bool(is_same), chi2, other_residuals - residuals, objective=objective)
 
 
@@ -243,7 +266,10 @@ def _piecewise(
     inner = tuple(np.empty((k.size, 0)) for k in start_stages)
     v = pieces.layout.pack(staged.layout.theta(evaluation.v), nodes, inner)
     piece_evaluation = pieces.evaluate(v)
-    verification, defects = _compare(problem, staged, evaluation, pieces.layout, piece_evaluation), gaps(pieces.layout, piece_evaluation)
+    verification, defects = (
+        _compare(problem, staged, evaluation, pieces.layout, piece_evaluation),
+        gaps(pieces.layout, piece_evaluation),
+    )
     if not piece_evaluation.ok:
         return replace(verification, sentence=_says(problem, simulated, staged, evaluation))
     worst_excess, location = 0.0, ""
@@ -259,13 +285,23 @@ def _piecewise(
         if strengths is None:
             return replace(verification, reproduced=False, sentence=_says(problem, simulated, staged, evaluation))
         for chain, times, mask, defect, values, X_s, s, floor in zip(
-            pieces.layout.chains, pieces.times(v), open_masks, defects, piece_evaluation.values, strengths, nodes, floors, strict=True
+            pieces.layout.chains,
+            pieces.times(v),
+            open_masks,
+            defects,
+            piece_evaluation.values,
+            strengths,
+            nodes,
+            floors,
+            strict=True,
         ):
             strength = np.abs(X_s)
             size = np.abs(values.x) + (strength @ np.abs(s)[:, :, None])[:, :, 0]
             relative_gap = np.abs(defect) / _positive(np.vstack([np.abs(values.a), size[:-1]]) + floor)
             carried_gap = (strength @ np.abs(defect)[:, :, None])[:, :, 0] / _positive(size + floor)
-            excess = np.where(mask, np.minimum(relative_gap.max(axis=1), carried_gap.max(axis=1)) / local_tolerance, 0.0)
+            excess = np.where(
+                mask, np.minimum(relative_gap.max(axis=1), carried_gap.max(axis=1)) / local_tolerance, 0.0
+            )
             k = int(np.argmax(excess))
             if excess[k] > worst_excess:
                 i, worst_excess = int(np.argmax(relative_gap[k])), float(excess[k])
@@ -304,7 +340,11 @@ def objective_function(problem: CompiledProblem, layout: Layout) -> Callable[[Ar
 
     def objective(v: Array, cost: float, chi2: float) -> float:
         roughness_cost = sum(term.rows(problem.to_natural(layout.theta(v)))[2] for term in problem.smooth)
-        return chi2 - 2.0 * roughness_cost if is_chi2 else share * neg2loglik(cost - roughness_cost, constant_term, n_unknown=n_unknown)
+        return (
+            chi2 - 2.0 * roughness_cost
+            if is_chi2
+            else share * neg2loglik(cost - roughness_cost, constant_term, n_unknown=n_unknown)
+        )
 
     return objective
 

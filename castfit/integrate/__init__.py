@@ -10,14 +10,14 @@ to node; where triggers pass zero crossings.py proves, from dense_output.py and 
 from castfit.integrate.integrator import Integrator
 from castfit.integrate.lanes import (
     Adjoints,
+    IntegrationStop,
     LaneFailure,
     Lanes,
     Sensitivities,
     SharedGrids,
-    IntegrationStop,
     Trajectories,
-    time_rounding,
     shift_cubics,
+    time_rounding,
 )
 from castfit.integrate.options import METHODS, STEPPED, SUNDIALS, IntegratorOptions, method_of, sundials
 
@@ -26,16 +26,16 @@ __all__ = [
     "STEPPED",
     "SUNDIALS",
     "Adjoints",
+    "IntegrationStop",
     "Integrator",
     "IntegratorOptions",
     "LaneFailure",
     "Lanes",
     "Sensitivities",
     "SharedGrids",
-    "IntegrationStop",
     "Trajectories",
     "method_of",
-    "time_rounding",
     "shift_cubics",
     "sundials",
+    "time_rounding",
 ]

@@ -66,7 +66,9 @@ class AlgebraicEquations:
             allowed = absolute * unit[unsolved] + relative * np.abs(z[unsolved])
             is_small = (np.abs(step) <= allowed).all(axis=1)  # False where NaN
             is_large = ~is_small
-            step[is_large] = self._damped(unsolved_points[is_large], z[unsolved[is_large]], step[is_large], np.abs(g[is_large, :, 0]).max(axis=1))
+            step[is_large] = self._damped(
+                unsolved_points[is_large], z[unsolved[is_large]], step[is_large], np.abs(g[is_large, :, 0]).max(axis=1)
+            )
             trial = z[unsolved] + step
             is_usable = np.isfinite(trial).all(axis=1)
             z[unsolved[is_usable]] = trial[is_usable]

@@ -83,7 +83,9 @@ class DenseOutput:
 def _basis(theta: float) -> tuple[Array, Array]:
     """Return Bernstein's polynomials of degree 4 and their derivatives at theta, (5,) each."""
     complement = 1.0 - theta
-    values = np.array([complement**4, 4 * theta * complement**3, 6 * theta**2 * complement**2, 4 * theta**3 * complement, theta**4])
+    values = np.array(
+        [complement**4, 4 * theta * complement**3, 6 * theta**2 * complement**2, 4 * theta**3 * complement, theta**4]
+    )
     cubic_basis = np.array([0.0, complement**3, 3 * theta * complement**2, 3 * theta**2 * complement, theta**3, 0.0])
     return values, 4.0 * (cubic_basis[:-1] - cubic_basis[1:])
 
@@ -105,7 +107,10 @@ def dense_output(
         if steps is not None:
             tau, y, first_rates, last_rates, bend_terms = steps
             times = lanes.start[0] + lanes.duration[0] * tau
-            x, z = np.concatenate([y[:, : integrator.n_x], trajectories.x[0]]), np.concatenate([y[:, integrator.n_x :], trajectories.z[0]])
+            x, z = (
+                np.concatenate([y[:, : integrator.n_x], trajectories.x[0]]),
+                np.concatenate([y[:, integrator.n_x :], trajectories.z[0]]),
+            )
             ends = np.stack([x[:-1], *(k[:, : integrator.n_x] for k in (first_rates, last_rates, bend_terms))], axis=1)
             ends = np.insert(ends, 2, x[1:], axis=1)
             ends[:, [1, 3, 4]] *= np.diff(times)[:, None, None]
@@ -126,7 +131,9 @@ def _through_parts(
         trajectories = integrator.values(replace(lanes, u=cubics[None]))
         if trajectories.failures:
             return None
-        x, z = (np.concatenate([a[None, 0], b]) for a, b in ((lanes.x0, trajectories.x[0]), (lanes.z0, trajectories.z[0])))
+        x, z = (
+            np.concatenate([a[None, 0], b]) for a, b in ((lanes.x0, trajectories.x[0]), (lanes.z0, trajectories.z[0]))
+        )
         u = np.concatenate([cubics[:, :, 0], cubics[-1:] @ (times[-1] - times[-2]) ** np.arange(4)])
         p = np.repeat(lanes.p, times.size, axis=0)
         f = np.asarray(integrator.graph.map(times.size)(times[None], x.T, z.T, p.T, u.T)[0], dtype=float).T

@@ -28,7 +28,7 @@ import numpy as np
 
 from castfit._support.arguments import is_count, shorten_repr
 from castfit._support.blas_threads import one_blas_thread
-from castfit._support.process_pool import LostTask, WorkerPool, Tasks
+from castfit._support.process_pool import LostTask, Tasks, WorkerPool
 from castfit._support.records import dataclass
 from castfit._support.status import InputError
 from castfit._support.time_limit import check_deadline
@@ -93,7 +93,10 @@ class IntegrationWorkers:
     def shares(self, size: int) -> list[slice]:
         """Divide lanes into pieces."""
         n_workers = self.pool.known
-        return [slice(*ends) for ends in _pieces(size, min(_ON_EXECUTORS if n_workers is None else _SHARES * n_workers, size))]
+        return [
+            slice(*ends)
+            for ends in _pieces(size, min(_ON_EXECUTORS if n_workers is None else _SHARES * n_workers, size))
+        ]
 
     def run(self, calls: Sequence[RemoteCall]) -> list[Any]:
         """Do calls of methods of what workers keep, and return their answers; `LostTask` where a worker was.
@@ -133,7 +136,9 @@ class _WorkerCache(threading.local):  # CasADi's functions are not shared betwee
 _kept = _WorkerCache()
 
 
-def _call(key: str, method: str, arguments: tuple[Any, ...], constructor: tuple[Callable[..., Any], bytes] | None) -> Any:
+def _call(
+    key: str, method: str, arguments: tuple[Any, ...], constructor: tuple[Callable[..., Any], bytes] | None
+) -> Any:
     """Do a task, wherever this is."""
     try:
         with one_blas_thread, np.errstate(all="ignore"):

@@ -272,7 +272,9 @@ def _partners(n: int, n_x: int, pattern: list[set[int]]) -> list[int] | None:
     if n == n_x:
         return list(range(n))
     algebraic_columns = [[j - n_x for j in pattern[i] if j >= n_x] for i in range(n_x, n)]
-    indices = np.array([j for columns in algebraic_columns for j in columns], dtype=np.int32)  # what older versions of SciPy's matching take
+    indices = np.array(
+        [j for columns in algebraic_columns for j in columns], dtype=np.int32
+    )  # what older versions of SciPy's matching take
     begins = np.concatenate([[0], np.cumsum([len(columns) for columns in algebraic_columns])]).astype(np.int32)
     matrix: Any = scipy.sparse.csr_array((np.ones(len(indices)), indices, begins), shape=(n - n_x, n - n_x))
     matching = np.asarray(scipy.sparse.csgraph.maximum_bipartite_matching(matrix, perm_type="column"))

@@ -33,7 +33,7 @@ from castfit._support.pickling import ProcessLocal
 from castfit._support.progress_line import progress_line
 from castfit._support.records import dataclass
 from castfit._support.time_limit import check_deadline
-from castfit.integrate.compilation import CompilationError, split_work_arrays, is_compiled, load, bundled_library
+from castfit.integrate.compilation import CompilationError, bundled_library, is_compiled, load, split_work_arrays
 from castfit.integrate.distributed import threads
 from castfit.integrate.esdirk import ESDIRK4, ESDIRK5, TSITOURAS5, elimination
 from castfit.integrate.lanes import LaneFailure, Lanes, input_discontinuities
@@ -392,7 +392,11 @@ class NativeModel:
         n_d = 0 if dx0 is None else dx0.shape[2]
         x, z = np.full((size, m, self.n_x), np.nan), np.full((size, m, self.n_z), np.nan)
         dx = None if dx0 is None else np.full((size, m, self.n_x, n_d), np.nan)
-        code, failed_equations, failure_times = np.zeros(size, dtype=np.int64), np.full(size, -1, dtype=np.int64), np.zeros(size)
+        code, failed_equations, failure_times = (
+            np.zeros(size, dtype=np.int64),
+            np.full(size, -1, dtype=np.int64),
+            np.zeros(size),
+        )
         counts, steps = np.zeros((size, 5), dtype=np.int64), np.zeros(control.max_steps if size == 1 else 0)
         unit = np.ones((size, self.n_x + self.n_z)) if lanes.unit is None else lanes.unit
         input_stops = np.zeros((size, m), dtype=np.int8) if stops is None else stops
@@ -400,7 +404,9 @@ class NativeModel:
         of_time = (None, None) if spans is None else (spans[0], spans[1])
         lane_arrays = [np.ascontiguousarray(a, dtype=np.float64) for a in
                  (grid, lanes.start, lanes.duration, lanes.x0, lanes.z0, lanes.p, lanes.u, unit)]  # fmt: skip
-        direction_arrays = [None if a is None else np.ascontiguousarray(a, dtype=np.float64) for a in (dx0, dp, *of_time)]
+        direction_arrays = [
+            None if a is None else np.ascontiguousarray(a, dtype=np.float64) for a in (dx0, dp, *of_time)
+        ]
         input_stops = np.ascontiguousarray(input_stops)
         table, call = _table(method), integrator().castfit_integrate
         replay, is_single_threaded = control.replay, threads() is None or size == 1
@@ -421,7 +427,9 @@ class NativeModel:
             inputs: tuple[Any, ...] = *lane_arrays[1:], input_stops, *direction_arrays, skipped
             outputs: tuple[Any, ...] = x, z, dx, code, failed_equations, counts, failure_times
             if end_lane - first_lane < size:
-                inputs, outputs = (tuple([None if a is None else a[lane_slice] for a in arrays]) for arrays in (inputs, outputs))
+                inputs, outputs = (
+                    tuple([None if a is None else a[lane_slice] for a in arrays]) for arrays in (inputs, outputs)
+                )
             task = _CTask(
                 end_lane - first_lane, m, n_d, control.max_steps, control.relative, control.absolute, control.newton,
                 control.watch, *map(_address, (lane_arrays[0], *inputs)), explicit, *map(_address, (replay, steps)), steps.size,
@@ -443,7 +451,17 @@ class NativeModel:
         key = grid.tobytes(), size
         room = n_steps * (_HEAD + (stages + 1) * (self.n_x + self.n_z))
         self._taken[key] = max(room, int(_FADING * self._taken.get(key, 0)))  # others have the same key
-        return IntegrationOutcome(x, z, dx, code, failure_times, failed_equations, counts, steps[: counts[0, 0]] if size else steps, stored_steps)
+        return IntegrationOutcome(
+            x,
+            z,
+            dx,
+            code,
+            failure_times,
+            failed_equations,
+            counts,
+            steps[: counts[0, 0]] if size else steps,
+            stored_steps,
+        )
 
     def pull(
         self,
@@ -466,7 +484,11 @@ class NativeModel:
         x0, p, start, duration = (
             np.full(shape, np.nan) for shape in ((size, self.n_x, n_a), (size, self.n_p, n_a), (size, n_a), (size, n_a))
         )
-        code, failed_equations, failure_times = np.zeros(size, dtype=np.int64), np.full(size, -1, dtype=np.int64), np.zeros(size)
+        code, failed_equations, failure_times = (
+            np.zeros(size, dtype=np.int64),
+            np.full(size, -1, dtype=np.int64),
+            np.zeros(size),
+        )
         lane_arrays: dict[str, NDArray[Any]] = {
             **{name: getattr(lanes, name) for name in ("start", "duration", "x0", "z0", "p", "u")},
             "unit": np.ones((size, self.n_x + self.n_z)) if lanes.unit is None else lanes.unit,
@@ -490,7 +512,10 @@ class NativeModel:
                 "z": np.empty((count, m, self.n_z)),
                 "counts": np.zeros((count, 5), dtype=np.int64),
             }
-            arrays = {name: a[lane_slice] for name, a in (lane_arrays | {"code": code, "which": failed_equations, "where": failure_times}).items()}
+            arrays = {
+                name: a[lane_slice]
+                for name, a in (lane_arrays | {"code": code, "which": failed_equations, "where": failure_times}).items()
+            }
             pointers = {name: _address(a) for name, a in (arrays | scratch_arrays).items()}
             task = _CTask(
                 lanes=count, m=m, max_steps=control.max_steps, relative=control.relative, absolute=control.absolute,
@@ -538,7 +563,9 @@ class NativeModel:
         shared = threads()
         if shared is None or size == 1:
             return pieces(0, size)
-        shared.run(lambda first_lane, end_lane: deque(pieces(first_lane, end_lane), 0), size)  # whose owner looks at the watch
+        shared.run(
+            lambda first_lane, end_lane: deque(pieces(first_lane, end_lane), 0), size
+        )  # whose owner looks at the watch
         return iter(())
 
 
@@ -579,7 +606,14 @@ class _Workspace:
         t, y, p, u, du = (np.zeros(max(k, 1)) for k in (1, n, model.n_p, model.n_u, model.n_u))
         f, j, slope_j, by_p, by_t = (np.zeros(max(k, 1)) for k in (n, entries, entries, slopes, n))
         input_arrays, output_arrays = [t, y[: model.n_x], y[model.n_x :], p, u, du], ([f], [j], [slope_j, by_p, by_t])
-        self._kept: list[Any] = [*input_arrays, y, *(a for arrays in output_arrays for a in arrays), patterns, library, order]
+        self._kept: list[Any] = [
+            *input_arrays,
+            y,
+            *(a for arrays in output_arrays for a in arrays),
+            patterns,
+            library,
+            order,
+        ]
         c_functions: list[_CFunction] = []
         for function, arrays in zip(model.functions, output_arrays, strict=True):
             if library is None:
@@ -660,11 +694,19 @@ class PreparedTask:
             pair=None if stepper.pair is None else ctypes.addressof(_table(stepper.pair)[0]),
             **{name: _address(a) for name, a in arrays.items()},
         )  # fmt: skip
-        self._arrays, self._addresses = arrays, (ctypes.addressof(_table(stepper.method)[0]), ctypes.addressof(self._task))
+        self._arrays, self._addresses = (
+            arrays,
+            (ctypes.addressof(_table(stepper.method)[0]), ctypes.addressof(self._task)),
+        )
         self._call = integrator().castfit_integrate
 
     def run(
-        self, x0: Array, p: Array, x: Array, stored_steps: StoredSteps | None, directions: tuple[Array, Array, Array] | None
+        self,
+        x0: Array,
+        p: Array,
+        x: Array,
+        stored_steps: StoredSteps | None,
+        directions: tuple[Array, Array, Array] | None,
     ) -> bool:
         """Integrate from x0 (L, n_x) with p (L, n_p) into x (L, m, n_x); tell whether no lane fails.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from castfit.integrate.algebraic import AlgebraicPoints
-from castfit.integrate.lanes import LaneFailure, Lanes, IntegrationStop, shift_cubics
+from castfit.integrate.lanes import IntegrationStop, LaneFailure, Lanes, shift_cubics
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array

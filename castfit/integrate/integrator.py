@@ -21,23 +21,29 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import casadi as ca
 import numpy as np
 
-from castfit._support.casadi_functions import BufferedFunction, PerObjectCache, build_integrator, find_compiler, plugin_options
+from castfit._support.casadi_functions import (
+    BufferedFunction,
+    PerObjectCache,
+    build_integrator,
+    find_compiler,
+    plugin_options,
+)
 from castfit._support.process_pool import LostTask
 from castfit._support.silence import capture_output
 from castfit._support.status import InputError, raise_if_mistakes
 from castfit._support.time_limit import check_deadline
 from castfit.integrate.algebraic import AlgebraicEquations, AlgebraicPoints
 from castfit.integrate.compilation import CompilationError, compiled, derivative_function
-from castfit.integrate.distributed import WorkerObject, IntegrationWorkers, make_worker_object, workers
-from castfit.integrate.esdirk_binding import CompiledStepper, missing_integrator_reason, forced_step_ends
+from castfit.integrate.distributed import IntegrationWorkers, WorkerObject, make_worker_object, workers
+from castfit.integrate.esdirk_binding import CompiledStepper, forced_step_ends, missing_integrator_reason
 from castfit.integrate.failure_diagnosis import PROBE_STEPS, diagnose, locate
 from castfit.integrate.lanes import (
     Adjoints,
+    IntegrationStop,
     LaneFailure,
     Lanes,
     Sensitivities,
     SharedGrids,
-    IntegrationStop,
     Trajectories,
     input_discontinuities,
     shift_cubics,
@@ -159,7 +165,9 @@ class Integrator:
         self._skip = int(grid[0] == 0.0)  # an empty first interval is not integrated
         self._edges = np.append(0.0, grid[self._skip :])
 
-    def values(self, lanes: Lanes, *, keep: bool = False, previous_outcome: IntegrationOutcome | None = None) -> Trajectories:
+    def values(
+        self, lanes: Lanes, *, keep: bool = False, previous_outcome: IntegrationOutcome | None = None
+    ) -> Trajectories:
         """Integrate all lanes; those that the method gives up, by another one.
 
         Steps are kept if `adjoint` is to go back over them, as far as the method can; `previous_outcome` is what the compiled
@@ -176,7 +184,11 @@ class Integrator:
         else:
             with self._resting():
                 trajectories = self._by_spans(lanes, spans)
-        return _merge_rescued(trajectories, self._rescuable(trajectories.failures), lambda failed_lanes: self._rescuer.values(lanes[failed_lanes]))
+        return _merge_rescued(
+            trajectories,
+            self._rescuable(trajectories.failures),
+            lambda failed_lanes: self._rescuer.values(lanes[failed_lanes]),
+        )
 
     def _rescuable(self, failures: tuple[LaneFailure, ...]) -> list[int]:
         """Return the lanes with which another integrator may have more success.
@@ -193,7 +205,9 @@ class Integrator:
     def _lost(self, trajectories: Trajectories, failures: tuple[LaneFailure, ...]) -> list[int]:
         """Return the lanes to be differentiated by another integrator: it integrated them, or this one gives up."""
         failed_lanes = {failure.lane for failure in trajectories.failures}
-        return sorted({*trajectories.rescued, *(lane for lane in self._rescuable(failures) if lane not in failed_lanes)})
+        return sorted(
+            {*trajectories.rescued, *(lane for lane in self._rescuable(failures) if lane not in failed_lanes)}
+        )
 
     @property
     def rescued_by(self) -> str:
@@ -215,7 +229,12 @@ class Integrator:
     def _workers(self, lanes: Lanes) -> IntegrationWorkers | None:
         """Return the workers among which lanes are divided, None if they are integrated here."""
         worker_pool = workers()
-        if worker_pool is None or lanes.size < 2 or not worker_pool.pays or (self.stepping is not None and not worker_pool.elsewhere):
+        if (
+            worker_pool is None
+            or lanes.size < 2
+            or not worker_pool.pays
+            or (self.stepping is not None and not worker_pool.elsewhere)
+        ):
             return None
         return worker_pool
 
@@ -236,7 +255,9 @@ class Integrator:
         """Call a method for L lanes divided among workers, and put together what it returns, arrays (L, *shape)."""
         if not self._sent:
             # Elsewhere "auto" may be another method.
-            self._sent.append(make_worker_object(_IntegratorFamily, self._twin(self.grid, replace(self.options, method=self.method))))
+            self._sent.append(
+                make_worker_object(_IntegratorFamily, self._twin(self.grid, replace(self.options, method=self.method)))
+            )
         parts = worker_pool.shares(size)
         answers = worker_pool.run([(self._sent[0], "call", (self.grid, method, *arguments(part))) for part in parts])
         arrays = {name: np.full((size, *shape), np.nan) for name, shape in shapes.items()}
@@ -328,7 +349,13 @@ class Integrator:
         return trajectories, replace(self._slopes(lanes, trajectories, dx, dp, scale, failures), steps=step_counts)
 
     def _slopes(
-        self, lanes: Lanes, trajectories: Trajectories, dx: Array, dp: Array, scale: Array, failures: dict[int, LaneFailure]
+        self,
+        lanes: Lanes,
+        trajectories: Trajectories,
+        dx: Array,
+        dp: Array,
+        scale: Array,
+        failures: dict[int, LaneFailure],
     ) -> Sensitivities:
         """Return sensitivities from those of the states (L, m, n_x, n_d) along seeds that were scaled."""
         dz = self.algebraic_slopes(lanes, trajectories, dx, dp)
@@ -352,18 +379,34 @@ class Integrator:
         has_moving_lanes = bool(span_slopes.any())
 
         def share(part: slice) -> tuple[Any, ...]:
-            return lanes[part], valid_trajectories[range(part.start, part.stop)], dx0[part], dp[part], span_slopes[:, part], has_moving_lanes, runs
+            return (
+                lanes[part],
+                valid_trajectories[range(part.start, part.stop)],
+                dx0[part],
+                dp[part],
+                span_slopes[:, part],
+                has_moving_lanes,
+                runs,
+            )
 
         def rescue(failed_lanes: list[int]) -> Sensitivities:
             subset, rescuer = lanes[failed_lanes], self._rescuer
-            return rescuer.sensitivities(subset, rescuer.values(subset), dx0[failed_lanes], dp[failed_lanes], span_slopes[:, failed_lanes])
+            return rescuer.sensitivities(
+                subset, rescuer.values(subset), dx0[failed_lanes], dp[failed_lanes], span_slopes[:, failed_lanes]
+            )
 
         if worker_pool is not None:
             shapes = {name: (self.grid.size, n, dx0.shape[2]) for name, n in (("dx", self.n_x), ("dz", self.n_z))}
             sensitivities = self._divided(worker_pool, "sensitivities_over", lanes.size, share, Sensitivities, shapes)
         elif self.stepping is not None and dx0.shape[2]:
             failures = {failure.lane: failure for failure in valid_trajectories.failures}
-            _, slopes = self._stepped(self.stepping, lanes, failures, (dx0, dp, span_slopes if has_moving_lanes else None), valid_trajectories.kept)
+            _, slopes = self._stepped(
+                self.stepping,
+                lanes,
+                failures,
+                (dx0, dp, span_slopes if has_moving_lanes else None),
+                valid_trajectories.kept,
+            )
             assert slopes is not None
             sensitivities = slopes
         else:
@@ -381,7 +424,14 @@ class Integrator:
         return trajectories, self.sensitivities(lanes, trajectories, dx0, dp)
 
     def sensitivities_over(
-        self, lanes: Lanes, trajectories: Trajectories, dx0: Array, dp: Array, spans: Array, has_moving_lanes: bool, runs: list[slice]
+        self,
+        lanes: Lanes,
+        trajectories: Trajectories,
+        dx0: Array,
+        dp: Array,
+        spans: Array,
+        has_moving_lanes: bool,
+        runs: list[slice],
     ) -> Sensitivities:
         """Differentiate over runs of intervals, here and by this method alone; `has_moving_lanes` tells whether any lane moves."""
         if self.stepping is not None and dx0.shape[2]:
@@ -406,7 +456,9 @@ class Integrator:
             dx[:, : self._skip] = dx0_[:, None]
             for span in runs if n_d else []:
                 previous = self._skip + span.start - 1
-                begin, z = self._begin(lanes, span, trajectories.x, lanes.z0 if span.start == 0 else trajectories.z[:, previous], failures)
+                begin, z = self._begin(
+                    lanes, span, trajectories.x, lanes.z0 if span.start == 0 else trajectories.z[:, previous], failures
+                )
                 dx_begin = dx0_ if span.start == 0 else dx[:, previous]
                 seeds = {
                     "x0": begin.x[:, None] / x_unit,
@@ -441,7 +493,10 @@ class Integrator:
         """
         # IDAS does not make the adjoint algebraic states consistent where a seed enters between.
         needs_single_intervals = self.method == "idas" and self.n_z > 0
-        worker_pool, spans = self._workers(lanes), self._every_interval() if needs_single_intervals else self._spans(lanes)
+        worker_pool, spans = (
+            self._workers(lanes),
+            self._every_interval() if needs_single_intervals else self._spans(lanes),
+        )
         valid_trajectories, n_a = _without_rescued(trajectories), seeds.shape[1]
 
         def share(part: slice) -> tuple[Any, ...]:
@@ -473,7 +528,9 @@ class Integrator:
         with capture_output():
             for span in spans[::-1] if n_a else []:
                 previous = self._skip + span.start - 1
-                begin, z = self._begin(lanes, span, trajectories.x, lanes.z0 if span.start == 0 else trajectories.z[:, previous], failures)
+                begin, z = self._begin(
+                    lanes, span, trajectories.x, lanes.z0 if span.start == 0 else trajectories.z[:, previous], failures
+                )
                 span_seeds = seeds[:, :, self._outputs(span)].copy()
                 span_seeds[:, :, -1] += x0_bar
                 enters = (span_seeds * x_unit[:, None]).reshape(count, -1, self.n_x)
@@ -553,7 +610,9 @@ class Integrator:
         """Return the gradients of  sum z_bar (L, m, n_z) * z  by the states there (L, m, n_x), and by p (L, n_p)."""
         count, outputs = trajectories.x.shape[:2]
         flat = z_bar.reshape(-1, self.n_z)
-        by_x, by_p = self.algebra.pull(self._output_points(lanes, trajectories.x), trajectories.z.reshape(-1, self.n_z), flat)
+        by_x, by_p = self.algebra.pull(
+            self._output_points(lanes, trajectories.x), trajectories.z.reshape(-1, self.n_z), flat
+        )
         return by_x.reshape(count, outputs, -1), by_p.reshape(count, outputs, -1).sum(axis=1)
 
     def locate_failure(self, lanes: Lanes, lane: int) -> IntegrationStop:
@@ -630,7 +689,11 @@ class Integrator:
     def _or_still(lanes: Lanes, values: Array, initial_values: Array) -> Array:
         """Take `initial_values` for lanes of zero duration, where nothing happens."""
         has_zero_duration = lanes.duration == 0.0
-        return np.where(has_zero_duration.reshape(-1, *[1] * (values.ndim - 1)), initial_values, values) if has_zero_duration.any() else values
+        return (
+            np.where(has_zero_duration.reshape(-1, *[1] * (values.ndim - 1)), initial_values, values)
+            if has_zero_duration.any()
+            else values
+        )
 
     def _run(
         self,
@@ -662,13 +725,17 @@ class Integrator:
                     log.restart()
                     if "KeyboardInterrupt" in f"{error} {log_lines}":  # CasADi makes an error of it
                         raise KeyboardInterrupt from None
-                    failures[lane] = LaneFailure(lane, *diagnose(str(error), log_lines, start[lane], duration[lane], self))
+                    failures[lane] = LaneFailure(
+                        lane, *diagnose(str(error), log_lines, start[lane], duration[lane], self)
+                    )
                     continue
                 for result, target in result_pairs:
                     target[lane] = result
         if all(np.isfinite(target).all() for target in out.values()):
             return out
-        finite = np.logical_and.reduce([np.isfinite(target).reshape(lanes.size, -1).all(axis=1) for target in out.values()])
+        finite = np.logical_and.reduce(
+            [np.isfinite(target).reshape(lanes.size, -1).all(axis=1) for target in out.values()]
+        )
         for lane in [lane for lane in active_lanes if not finite[lane] and lane not in failures]:
             for target in out.values():
                 target[lane] = np.nan
@@ -789,7 +856,9 @@ class Integrator:
                         raise
                     if self.options.compile == "always":
                         message = "; ".join([*log.tail(2), str(error).splitlines()[-1]])
-                        raise InputError("Integrator", [f"compile='always', but compiling failed: {message}"]) from error
+                        raise InputError(
+                            "Integrator", [f"compile='always', but compiling failed: {message}"]
+                        ) from error
                     self._compiles = False
                     self._built[key] = self._derive(*key)
         return self._built[key]

@@ -154,7 +154,13 @@ def shift_cubics(cubics: Array, shift: Array) -> Array:
     """Expand cubics (..., 4) about a point that lies `shift` (...) to the right of the old one."""
     c0, c1, c2, c3 = np.moveaxis(cubics, -1, 0)
     return np.stack(
-        [c0 + shift * (c1 + shift * (c2 + shift * c3)), c1 + shift * (2 * c2 + shift * 3 * c3), c2 + shift * 3 * c3, c3 + 0 * shift], axis=-1
+        [
+            c0 + shift * (c1 + shift * (c2 + shift * c3)),
+            c1 + shift * (2 * c2 + shift * 3 * c3),
+            c2 + shift * 3 * c3,
+            c3 + 0 * shift,
+        ],
+        axis=-1,
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit.integrate.distributed import threads, workers
-from castfit.integrate.esdirk_binding import StoredSteps, PreparedTask, forced_step_ends
+from castfit.integrate.esdirk_binding import PreparedTask, StoredSteps, forced_step_ends
 from castfit.integrate.integrator import scale_of_seeds
 from castfit.integrate.lanes import Lanes, Sensitivities, Trajectories
 
@@ -28,7 +28,12 @@ class RepeatedLanes:
         self._by, self._still = integrator, lanes
         self._shape = lanes.size, integrator.grid.size, integrator.n_x
         self._z = np.empty((*self._shape[:2], 0))
-        self._may = integrator.stepping is not None and not integrator.n_z and bool(lanes.size) and bool((lanes.duration != 0.0).all())
+        self._may = (
+            integrator.stepping is not None
+            and not integrator.n_z
+            and bool(lanes.size)
+            and bool((lanes.duration != 0.0).all())
+        )
         self._laid: PreparedTask | None = None
 
     def integrated_by(self, integrator: Integrator) -> RepeatedLanes:
@@ -40,7 +45,12 @@ class RepeatedLanes:
         if not self._may or integrator.stepping is None or workers() is not None or threads() is not None:
             return None
         if self._laid is None:
-            self._laid = PreparedTask(integrator.stepping, integrator.grid, lanes, forced_step_ends(lanes, integrator.grid) if integrator.n_u else None)
+            self._laid = PreparedTask(
+                integrator.stepping,
+                integrator.grid,
+                lanes,
+                forced_step_ends(lanes, integrator.grid) if integrator.n_u else None,
+            )
         return self._laid
 
     def lanes(self, x0: Array, p: Array) -> Lanes:
@@ -72,7 +82,9 @@ class RepeatedLanes:
                 dx /= scale[:, None]
                 steps = task.counts.sum(axis=0).tolist()
                 sensitivities = Sensitivities(dx, np.empty((*self._shape[:2], 0, n_d)), (), steps=(steps[0], steps[4]))
-                return Trajectories(x, self._z, (), steps=steps[0]) if trajectories is None else trajectories, sensitivities
+                return Trajectories(
+                    x, self._z, (), steps=steps[0]
+                ) if trajectories is None else trajectories, sensitivities
         dx0, dp = seeds[:, n_p:], seeds[:, :n_p]
         return self._by.differentiated(lanes, dx0, dp) if trajectories is None else (
             trajectories, self._by.sensitivities(lanes, trajectories, dx0, dp))  # fmt: skip

@@ -122,7 +122,10 @@ def _of_rank(jacobian: ca.SX, z: ca.SX, arguments: Sequence[ca.SX], names: Seque
             slopes.append(_balanced(sample))
     if len(slopes) < _ENOUGH:
         return []
-    is_dependent_equation, is_undetermined_state = np.zeros(len(names), dtype=np.bool_), np.zeros(len(names), dtype=np.bool_)
+    is_dependent_equation, is_undetermined_state = (
+        np.zeros(len(names), dtype=np.bool_),
+        np.zeros(len(names), dtype=np.bool_),
+    )
     for matrix in slopes:
         u, singular, v = np.linalg.svd(matrix)
         is_null = singular <= _ROUNDING * singular[0]

@@ -125,12 +125,21 @@ def delay(
         mistakes.append("a chain needs order=, its number of stages: it is part of the model, not an accuracy")
     min_order = 2 if is_one_of(method, "spectral") else 1
     if not adaptive and not is_count(order, min_order, _LARGEST_ORDER):
-        mistakes.append(f"order is {shorten_repr(order)}; give a number from {min_order} to {_LARGEST_ORDER}, or 'auto'")
+        mistakes.append(
+            f"order is {shorten_repr(order)}; give a number from {min_order} to {_LARGEST_ORDER}, or 'auto'"
+        )
     raise_if_mistakes("delay", mistakes)
     assert value_graph is not None
     assert tau_graph is not None
     n_nodes = LADDER[0] if adaptive else int(order)
-    cache_key = (_key(value_graph), _key(tau_graph), None if history_graph is None else _key(history_graph), method, n_nodes, adaptive)
+    cache_key = (
+        _key(value_graph),
+        _key(tau_graph),
+        None if history_graph is None else _key(history_graph),
+        method,
+        n_nodes,
+        adaptive,
+    )
     if cache_key not in _SAID:  # the same value, asked for twice, needs one line only
         _SAID[cache_key] = _register(value_graph, tau_graph, history_graph, method, n_nodes, adaptive)
     return _SAID[cache_key].symbol
@@ -141,7 +150,9 @@ def _key(expression: ca.SX) -> tuple[str, float]:
     return ("number", float(expression)) if expression.is_constant() else ("graph", hash(expression))
 
 
-def _register(expression: ca.SX, tau: ca.SX, history: ca.SX | None, method: str, order: int, adaptive: bool) -> DelayedValue:
+def _register(
+    expression: ca.SX, tau: ca.SX, history: ca.SX | None, method: str, order: int, adaptive: bool
+) -> DelayedValue:
     delayed_value = DelayedValue(ca.SX.sym("delayed"), expression, tau, history, method, order, adaptive)
     _KNOWN[hash(delayed_value.symbol)] = delayed_value
     return delayed_value
@@ -238,14 +249,18 @@ def build_delay_lines(delayed: Sequence[DelayedValue], time: ca.SX) -> DelayLine
             rates += [d.order * rate * (younger - older) for younger, older in itertools.pairwise(w)]
         for age in ages[1:].tolist():
             delayed_time = time - age * d.tau
-            initial_value = d.expression if d.history is None else substitute_symbols([d.history], [time], [delayed_time])[0]
+            initial_value = (
+                d.expression if d.history is None else substitute_symbols([d.history], [time], [delayed_time])[0]
+            )
             initial.append(initial_value)
     flat = tuple(itertools.chain.from_iterable(symbols))
     names = [n for line in lines for n in line.nodes]
     delay_lines = DelayLines(tuple(lines), {}, {}, flat, tuple(delayed))
     initial_values = _at_start(initial, delayed, symbols)
     return replace(
-        delay_lines, rates=delay_lines.without(dict(zip(names, rates, strict=True))), initial=dict(zip(names, initial_values, strict=True))
+        delay_lines,
+        rates=delay_lines.without(dict(zip(names, rates, strict=True))),
+        initial=dict(zip(names, initial_values, strict=True)),
     )
 
 
@@ -276,7 +291,10 @@ def _shortened(label: str) -> str:
 
 
 def with_new_symbols(
-    delayed: Sequence[DelayedValue], orders: Sequence[int], replaced_symbols: Sequence[ca.SX] = (), replacements: Sequence[ca.SX] = ()
+    delayed: Sequence[DelayedValue],
+    orders: Sequence[int],
+    replaced_symbols: Sequence[ca.SX] = (),
+    replacements: Sequence[ca.SX] = (),
 ) -> tuple[DelayedValue, ...]:
     """Rebuild delayed values on new symbols, with other orders, and with the symbols `replaced_symbols` replaced by `replacements`."""
     delays: list[DelayedValue] = []

@@ -152,7 +152,9 @@ def _documented(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
             result = NotImplemented
         if result is NotImplemented:
             shown_values = ", ".join(repr(value) for value in values) or "nothing"
-            raise InputError(f"cf.{name}", [f"({', '.join(arguments)}) are symbols, numbers or arrays, not {shown_values}"])
+            raise InputError(
+                f"cf.{name}", [f"({', '.join(arguments)}) are symbols, numbers or arrays, not {shown_values}"]
+            )
         return result
 
     wrapper: Any = call_function

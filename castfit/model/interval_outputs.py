@@ -172,6 +172,8 @@ def reduce_interval_outputs(outputs: Mapping[str, Any]) -> ReducedOutputs:
             rates[elapsed_time], initial[elapsed_time.name()] = 1, 0.0
             states.append(elapsed_time)
             # Before anything is gathered the mean is the value itself.
-            ordinary[name] = ca.if_else(elapsed_time > 0, memory_symbol / ca.if_else(elapsed_time > 0, elapsed_time, 1), output.expression)
+            ordinary[name] = ca.if_else(
+                elapsed_time > 0, memory_symbol / ca.if_else(elapsed_time > 0, elapsed_time, 1), output.expression
+            )
         memories.append(IntervalMemory(name, output.kind, tuple(s.name() for s in states)))
     return ReducedOutputs(ordinary, rates, initial, tuple(memories))

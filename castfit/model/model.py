@@ -18,17 +18,25 @@ from typing import TYPE_CHECKING, Any, cast
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import read_sequence, read_mapping, read_real, shorten_repr
+from castfit._support.arguments import read_mapping, read_real, read_sequence, shorten_repr
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
 from castfit._support.reprs import add_brief_repr, join_limited, one_line
 from castfit._support.status import raise_if_mistakes, suggest, unknown_names
 from castfit._support.views import views
 from castfit.model.dae_index import index_mistakes
-from castfit.model.delay import DelayedValue, DelayLine, delays_in, build_delay_lines, with_new_symbols, restore_delays, substitute_symbols
-from castfit.model.expressions import NOT_A_NUMBER, substitute_by_name, holds_nan, pattern
+from castfit.model.delay import (
+    DelayedValue,
+    DelayLine,
+    build_delay_lines,
+    delays_in,
+    restore_delays,
+    substitute_symbols,
+    with_new_symbols,
+)
+from castfit.model.expressions import NOT_A_NUMBER, holds_nan, pattern, substitute_by_name
 from castfit.model.from_function import SymbolArray, call_user_function, rates
-from castfit.model.graph_rewriting import Switch, replace_jumps, differentiable_powers
+from castfit.model.graph_rewriting import Switch, differentiable_powers, replace_jumps
 from castfit.model.interval_outputs import IntervalMemory, reduce_interval_outputs
 from castfit.model.scaled_outputs import OutputScaling, Scaled, read_scaled, scale_outputs
 
@@ -224,7 +232,9 @@ class Model:
         if residual:
             other_symbols = [s for s in all_symbols if s.name() not in names["algebraic state"]]
             z = _vector(declared["algebraic state"])
-            raise_if_mistakes("Model", index_mistakes(_vector(residual.values()), z, [_vector(other_symbols)], list(residual)))
+            raise_if_mistakes(
+                "Model", index_mistakes(_vector(residual.values()), z, [_vector(other_symbols)], list(residual))
+            )
 
         t = _default_time([symbol.name() for symbol in all_symbols]) if time is None else time
         definition = ModelDefinition(right, residual, extra, start, delayed, memories)
@@ -237,7 +247,9 @@ class Model:
             declared["state"] = [*declared["state"], *lines.symbols]
             names["state"] = (*names["state"], *lines.rates)
         x = _vector(declared["state"])
-        columns = differentiable_powers([_vector(right.values()), _vector(residual.values()), _vector(extra.values())], x)
+        columns = differentiable_powers(
+            [_vector(right.values()), _vector(residual.values()), _vector(extra.values())], x
+        )
         extra = dict(zip(extra, _split(columns[2]), strict=True))
         symbol_by_name = {s.name(): s for s in declared["state"] + declared["algebraic state"]}
         vars(self).update(
@@ -393,7 +405,9 @@ class Model:
             return self
         if order not in self._with_order:
             definition = self.said
-            delayed = with_new_symbols(definition.delayed, [order if d.adaptive else d.order for d in definition.delayed])
+            delayed = with_new_symbols(
+                definition.delayed, [order if d.adaptive else d.order for d in definition.delayed]
+            )
             self._with_order[order] = self._restated(definition.over(definition.groups, delayed))
         return self._with_order[order]
 
@@ -447,7 +461,10 @@ class Model:
         extended = replace(system, p=p, parameter_names=(*system.parameter_names, *parameters))
         states = {*self.states, *self.algebraic_states}
         output_graphs = {n: graph for n, graph in self.outputs.items() if n not in states}
-        new = {n: by_name(substitute_by_name(self.told(expression), output_graphs), extended) for n, expression in outputs.items()}
+        new = {
+            n: by_name(substitute_by_name(self.told(expression), output_graphs), extended)
+            for n, expression in outputs.items()
+        }
         definition = replace(self.said, extra={**self.said.extra, **new})
         return self.with_parts(system=extended, outputs={**self.outputs, **new}, said=definition)
 
@@ -480,7 +497,10 @@ class Model:
         old, new = [u[n] for n in values], [u[n] + value for n, value in values.items()]
         orders = [d.order for d in definition.delayed]
         delayed = with_new_symbols(definition.delayed, orders, old, new) if definition.delayed else ()
-        groups = [dict(zip(group, substitute_symbols(list(group.values()), old, new), strict=True)) for group in definition.groups]
+        groups = [
+            dict(zip(group, substitute_symbols(list(group.values()), old, new), strict=True))
+            for group in definition.groups
+        ]
         return self._restated(definition.over(groups, delayed), parameters).with_parts(added=dict(values))
 
     def told(self, expression: ca.SX) -> ca.SX:
@@ -499,11 +519,15 @@ class Model:
         groups = [dict(zip(old, _split(new), strict=True)) for old, new in zip(definition.groups, columns, strict=True)]
         return self._restated(definition.over(groups, definition.delayed), [s.symbol for s in switches], switches)
 
-    def _restated(self, definition: ModelDefinition, parameters: Sequence[ca.SX] = (), switches: tuple[Switch, ...] = ()) -> Model:
+    def _restated(
+        self, definition: ModelDefinition, parameters: Sequence[ca.SX] = (), switches: tuple[Switch, ...] = ()
+    ) -> Model:
         """Return the model of which something else was said, with more parameters after its own."""
         system, n = self.system, len(self.own_states)
         p = [*_split(system.p), *parameters]
-        return _build_model(definition, _split(system.x)[:n], _split(system.z), p, _split(system.u), system.t).with_parts(
+        return _build_model(
+            definition, _split(system.x)[:n], _split(system.z), p, _split(system.u), system.t
+        ).with_parts(
             scalings=self.scalings,
             switches=(*self.switches, *switches),
             noises=self.noises,
@@ -524,7 +548,9 @@ class Model:
         kind = "DAE" if self.algebraic_states else "ODE"
         delays = f"; delays {', '.join(map(str, self.lines))}" if self.lines else ""
         parameter_names = [n for n in self.parameters if n not in self.noises]
-        contents = f"states {join_limited(self.own_states, 45)}; parameters {join_limited(parameter_names, 45) or 'none'}"
+        contents = (
+            f"states {join_limited(self.own_states, 45)}; parameters {join_limited(parameter_names, 45) or 'none'}"
+        )
         noises = f"; noises {', '.join(self.noises)}" if self.noises else ""
         return one_line(f"Model({kind}: {contents}{noises}{delays})")
 
@@ -534,14 +560,29 @@ class Model:
         groups = (*definition.groups, definition.initial)
         parts = [part for d in definition.delayed for part in d.parts]
         state_symbols = _vector(_split(system.x)[: len(self.own_states)])
-        arguments = [system.t, state_symbols, system.z, system.p, system.u, _vector(d.symbol for d in definition.delayed)]
+        arguments = [
+            system.t,
+            state_symbols,
+            system.z,
+            system.p,
+            system.u,
+            _vector(d.symbol for d in definition.delayed),
+        ]
         graph = ca.Function("model", arguments, [*(_vector(g.values()) for g in groups), _vector(parts)])
         kinds = tuple((d.method, d.order, d.adaptive, len(d.parts)) for d in definition.delayed)
         names = (self.own_states, self.algebraic_states, self.parameters, self.inputs)
         times = ca.Function("times", [system.p], [_vector(s.time for s in self.switches)])
         added = ca.Function("added", [system.t, system.p], [_vector(self.added.values())])
         switches = tuple(s.name for s in self.switches)
-        definition_parts = (graph, names, tuple(tuple(g) for g in groups), kinds, system.t.name(), definition.memories, self.scalings)
+        definition_parts = (
+            graph,
+            names,
+            tuple(tuple(g) for g in groups),
+            kinds,
+            system.t.name(),
+            definition.memories,
+            self.scalings,
+        )
         return _restore, (*definition_parts, self.noises, self.generated, switches, times, tuple(self.added), added)
 
 
@@ -572,7 +613,12 @@ class ModelDefinition:
 
 
 def _build_model(
-    definition: ModelDefinition, x: Sequence[ca.SX], z: Sequence[ca.SX], p: Sequence[ca.SX], u: Sequence[ca.SX], t: ca.SX
+    definition: ModelDefinition,
+    x: Sequence[ca.SX],
+    z: Sequence[ca.SX],
+    p: Sequence[ca.SX],
+    u: Sequence[ca.SX],
+    t: ca.SX,
 ) -> Model:
     """Build a model from its definition, on given symbols."""
     model = Model(
@@ -619,7 +665,9 @@ def _restore(
     right, residual, extra, initial = (
         dict(zip(key, group, strict=True)) for key, group in zip(keys, groups, strict=True)
     )
-    system = (model := _build_model(ModelDefinition(right, residual, extra, initial, delayed, memories), x, z, p, u, t)).system
+    system = (
+        model := _build_model(ModelDefinition(right, residual, extra, initial, delayed, memories), x, z, p, u, t)
+    ).system
     symbol = {s.name(): s for s in p}
     times = _split(ca.SX(switch_times.call([system.p])[0]))
     return model.with_parts(
@@ -752,7 +800,9 @@ def _undeclared(expressions: Mapping[str, ca.SX], declared: Sequence[ca.SX], *, 
     for location, expression in expressions.items():
         for name in (symbol.name() for symbol in ca.symvar(expression) if hash(symbol) not in names_by_hash):
             if only:
-                mistakes.append(f"{location} contains '{name}', but only {only} may appear there: {suggest(name, names)}")
+                mistakes.append(
+                    f"{location} contains '{name}', but only {only} may appear there: {suggest(name, names)}"
+                )
             elif name in names:
                 mistakes.append(
                     f"{location} contains a second symbol named '{name}'; create each symbol once and reuse it"
@@ -765,7 +815,9 @@ def _undeclared(expressions: Mapping[str, ca.SX], declared: Sequence[ca.SX], *, 
 def _initial_mistakes(initial: Mapping[str, ca.SX], states: Sequence[str], parameters: Sequence[ca.SX]) -> list[str]:
     """Return error messages for initial values of unknown states, or with symbols other than parameters."""
     state_names = set(states)
-    mistakes = [f"initial names '{n}', which is no state: {suggest(n, states)}" for n in initial if n not in state_names]
+    mistakes = [
+        f"initial names '{n}', which is no state: {suggest(n, states)}" for n in initial if n not in state_names
+    ]
     values = {f"initial value of '{name}'": e for name, e in initial.items()}
     return mistakes + _undeclared(values, parameters, only="parameters")
 

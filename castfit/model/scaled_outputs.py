@@ -125,7 +125,15 @@ class OutputScaling:
         """Name the parameters of an output."""
         label = scaled_output.name or output
         offset = f"offset({label})" if scaled_output.offset else ""
-        return cls(f"scale({label})", offset, scaled_output.per_experiment, scaled_output.guess, scaled_output.lower, scaled_output.upper, scaled_output.prior)
+        return cls(
+            f"scale({label})",
+            offset,
+            scaled_output.per_experiment,
+            scaled_output.guess,
+            scaled_output.lower,
+            scaled_output.upper,
+            scaled_output.prior,
+        )
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -196,7 +204,9 @@ def _mistakes(scaled_output: Scaled) -> list[str]:
             mistakes.append(f"has {flag_name}={shorten_repr(flag)}; give True or False")
     lower, upper = read_real(scaled_output.lower), read_real(scaled_output.upper)
     if lower is None or upper is None or not lower <= upper:
-        mistakes.append(f"has the bounds {shorten_repr(scaled_output.lower)} and {shorten_repr(scaled_output.upper)}; give lower <= upper")
+        mistakes.append(
+            f"has the bounds {shorten_repr(scaled_output.lower)} and {shorten_repr(scaled_output.upper)}; give lower <= upper"
+        )
     if scaled_output.guess is not None and read_real(scaled_output.guess) in (None, 0.0):
         mistakes.append(f"has the guess {shorten_repr(scaled_output.guess)}; give a number other than 0")
     return mistakes

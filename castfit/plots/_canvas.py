@@ -69,7 +69,9 @@ def tidy_panels(canvas: Canvas, rows: int, columns: int, **shared: Any) -> Axes:
     return panels
 
 
-def tile_panels(count: int, max_columns: int, size: tuple[float, float], above: tuple[float, float]) -> tuple[Canvas, Axes]:
+def tile_panels(
+    count: int, max_columns: int, size: tuple[float, float], above: tuple[float, float]
+) -> tuple[Canvas, Axes]:
     """Make a figure of so many panels, `max_columns` in a row, each of a size in inches, with some room besides.
 
     Returns
@@ -103,7 +105,14 @@ def labels(axes: Axes, x: str = "", y: str = "", *, size: float = 9, **place: fl
             name(words, fontsize=size, color=INK, **place)
 
 
-def time_axis(axes: Axes, compiled_problem: CompiledProblem, conditions: Sequence[Condition], *, has_labels: bool = True, **look: Any) -> None:
+def time_axis(
+    axes: Axes,
+    compiled_problem: CompiledProblem,
+    conditions: Sequence[Condition],
+    *,
+    has_labels: bool = True,
+    **look: Any,
+) -> None:
     """Label the time axis of experiments: with dates if times were given as dates, else with the unit of time.
 
     has_labels : whether it has labels, and not one below it
@@ -138,7 +147,9 @@ def legend(axes: Axes, *, size: float = 8, **place: Any) -> None:
     axes.legend(fontsize=size, frameon=False, labelcolor=INK, **place)
 
 
-def legend_above(canvas: Canvas, handles: Mapping[str, Any], *, max_columns: int = 100, title: str = "", **look: Any) -> None:
+def legend_above(
+    canvas: Canvas, handles: Mapping[str, Any], *, max_columns: int = 100, title: str = "", **look: Any
+) -> None:
     """Add a legend above all panels, with at most `max_columns` entries per row, below a title."""
     place = {"loc": "outside upper left", "ncols": min(len(handles), max_columns), "fontsize": 8, "frameon": False}
     legend = canvas.legend(handles.values(), map(plain, handles), **place, **look)
@@ -176,7 +187,9 @@ def log_spaced(values: Iterable[ArrayLike]) -> bool:
     finite_values = finite_values[np.isfinite(finite_values)]
     if finite_values.size < 4 or finite_values[0] <= 0.0:
         return False
-    return bool(finite_values[-1] >= _DECADES * finite_values[0] and np.median(finite_values) <= _LOW * finite_values[-1])
+    return bool(
+        finite_values[-1] >= _DECADES * finite_values[0] and np.median(finite_values) <= _LOW * finite_values[-1]
+    )
 
 
 def save_or_show(figure: Canvas, path: str | Path | None) -> Figure:
@@ -188,7 +201,9 @@ def save_or_show(figure: Canvas, path: str | Path | None) -> Figure:
         target = cast("Any", path)
         is_path = isinstance(target, (str, PathLike))
         if not is_path and not hasattr(target, "write"):
-            message = f"path is {shorten_repr(target)}; give the path of a file, such as 'fit.png', and all else by its name"
+            message = (
+                f"path is {shorten_repr(target)}; give the path of a file, such as 'fit.png', and all else by its name"
+            )
             raise InputError("plot", [message])
         raise_if_mistakes("plot", folder_mistakes(path) if is_path else [])
         figure.savefig(path)

@@ -84,7 +84,9 @@ class SolveHistory:
         distinct_states = [
             current
             for current, successor in zip(all_states, [*all_states[1:], None], strict=True)
-            if successor is None or current.iteration != successor.iteration or not np.array_equal(current.v, successor.v)
+            if successor is None
+            or current.iteration != successor.iteration
+            or not np.array_equal(current.v, successor.v)
         ]
         rows = _rows(problem)
         note = f"{_MOST_ROWS} of {len(rows)} measured outputs are shown." if len(rows) > _MOST_ROWS else ""
@@ -206,8 +208,12 @@ class OutputTrace:
         ]
         self.gaps.set_data(*_broken(jumps))
         if self.nodes is not None:
-            nonempty_pieces = [piece for piece in stage_pieces if piece.times.size]  # where algebraic states are consistent
-            self.nodes.set_data([piece.times[0] for piece in nonempty_pieces], [piece.values[0, j] for piece in nonempty_pieces])
+            nonempty_pieces = [
+                piece for piece in stage_pieces if piece.times.size
+            ]  # where algebraic states are consistent
+            self.nodes.set_data(
+                [piece.times[0] for piece in nonempty_pieces], [piece.values[0, j] for piece in nonempty_pieces]
+            )
 
 
 def _broken(lines: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
@@ -257,7 +263,9 @@ class ConvergenceCurves:
                     axes.minorticks_off()
             axes.plot(iteration_numbers, heights, "-o", color=SOFT, linewidth=1.0, markersize=2.0, zorder=3)
             for first_iteration, last_iteration in _softened(states):
-                handles["softened problem"] = axes.axvspan(first_iteration, last_iteration, color=_SOFTENED, linewidth=0, zorder=0)
+                handles["softened problem"] = axes.axvspan(
+                    first_iteration, last_iteration, color=_SOFTENED, linewidth=0, zorder=0
+                )
         return cls(tuple(panels), tuple(curves.values()), iteration_numbers, handles)
 
     def mark(self, k: int) -> list[Any]:

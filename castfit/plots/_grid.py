@@ -56,7 +56,11 @@ class Grid:
             columns = min(len(conditions), _MOST_COLUMNS)
             column = {c.name: i for i, c in enumerate(conditions[:columns])}
             visible_outputs = sorted({j for c, j in measured if c.name in column})[: _MOST_PANELS // columns]
-            panels = [OutputPanel(visible_outputs.index(j), column[c.name], c, j) for c, j in measured if c.name in column and j in visible_outputs]
+            panels = [
+                OutputPanel(visible_outputs.index(j), column[c.name], c, j)
+                for c, j in measured
+                if c.name in column and j in visible_outputs
+            ]
         note = f"{len(panels)} of {len(measured)} panels are shown." if len(panels) < len(measured) else ""
         return cls(tuple(panels), 1 + max(panel.row for panel in panels), columns, note)
 

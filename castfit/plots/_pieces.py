@@ -15,7 +15,7 @@ import casadi as ca
 import numpy as np
 
 from castfit.integrate import IntegratorOptions
-from castfit.integrate.lanes import time_rounding, snap_times
+from castfit.integrate.lanes import snap_times, time_rounding
 from castfit.transcribe.experiment_trajectories import IntegrationCase, NodeTrajectory, integrate_from_nodes, units_of
 from castfit.transcribe.triggers import locate_triggered_events
 
@@ -116,7 +116,14 @@ class StageIntegrator:
             crossing = table.crossings[j]
             assert crossing is not None
             x = crossing.values(x, table.e, last_stretch.u[-1])
-        leapt = replace(last_stretch, times=last_stretch.times[-1:], x=x[None], z=last_stretch.z[-1:], u=last_stretch.u[-1:], reached=1)
+        leapt = replace(
+            last_stretch,
+            times=last_stretch.times[-1:],
+            x=x[None],
+            z=last_stretch.z[-1:],
+            u=last_stretch.u[-1:],
+            reached=1,
+        )
         return [self._piece(course, leapt, x)]
 
     def _piece(self, course: IntegrationCase, stretch: NodeTrajectory, x: Array) -> StagePiece:

@@ -86,10 +86,15 @@ def intervals(result: Result, condition: Condition, output: int, times: Array, *
     kinds = {m.output: m.kind for m in owner(result).posed.model.memories}
     if kinds.get(name, "relative") == "relative":
         return None
-    is_interval_end = np.isin(times, condition.points.times[condition.points.mask[:, output]]) & (times > condition.start)
+    is_interval_end = np.isin(times, condition.points.times[condition.points.mask[:, output]]) & (
+        times > condition.start
+    )
     if not is_interval_end.any():
         return None
-    return [np.append(condition.start, times[is_interval_end]), *(np.append(column[is_interval_end][0], column[is_interval_end]) for column in columns)]
+    return [
+        np.append(condition.start, times[is_interval_end]),
+        *(np.append(column[is_interval_end][0], column[is_interval_end]) for column in columns),
+    ]
 
 
 def dense(condition: Condition, count: int) -> Array:
@@ -122,7 +127,9 @@ def logarithmic(pairs: Sequence[PanelAxes], log: bool | str, shared: set[int]) -
             pair.above.set_ylim(0.6 * float(finite_values.min()), 1.6 * float(finite_values.max()))
 
 
-def limit(pairs: Sequence[PanelAxes], results: Sequence[Result], curves: Sequence[Prediction], shared: set[int]) -> None:
+def limit(
+    pairs: Sequence[PanelAxes], results: Sequence[Result], curves: Sequence[Prediction], shared: set[int]
+) -> None:
     """Show all data and residuals, and of curves that leave the data no more than their span on either side."""
     result = results[0]
     outputs = owner(result).outputs
@@ -133,7 +140,11 @@ def limit(pairs: Sequence[PanelAxes], results: Sequence[Result], curves: Sequenc
         points = [pair.panel.condition.points for pair in group]
         errors_by_name = arrange_on_points(result, np.nan_to_num(data_sigmas(result)))
         names = [pair.panel.condition.name for pair in group]
-        ends = [p.values[:, j] + sign * errors_by_name[n][:, j] for p, n in zip(points, names, strict=True) for sign in (-1, 1)]
+        ends = [
+            p.values[:, j] + sign * errors_by_name[n][:, j]
+            for p, n in zip(points, names, strict=True)
+            for sign in (-1, 1)
+        ]
         low, high = np.nanmin(np.concatenate(ends)), np.nanmax(np.concatenate(ends))
         span = high - low or abs(high) or 1.0
         visible_names = set(names)

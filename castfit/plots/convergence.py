@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._support.status import raise_if_mistakes
-from castfit.plots._canvas import Canvas, save_or_show, add_title, labels, legend_above, new_figure, add_note, tidy_panels
+from castfit.plots._canvas import (
+    Canvas,
+    add_note,
+    add_title,
+    labels,
+    legend_above,
+    new_figure,
+    save_or_show,
+    tidy_panels,
+)
 from castfit.plots._colours import BLUE, RED
 from castfit.plots._course import ConvergenceCurves, OutputTrace, SolveHistory
 
@@ -231,9 +240,21 @@ def history(result: Result, path: str | Path | None = None) -> Figure:
     above = np.maximum(cost - min(float(cost.min()), result.cost), 0.0)
     floor = max(_LEAST, 1e-12 * float(above.max(initial=1.0)))
     for axes, values, title, colour, marker in zip(
-        panels, (above, largest_gaps), ("objective above its lowest", "largest gap"), (BLUE, RED), ("o", "s"), strict=False
+        panels,
+        (above, largest_gaps),
+        ("objective above its lowest", "largest gap"),
+        (BLUE, RED),
+        ("o", "s"),
+        strict=False,
     ):
-        axes.plot(iteration_numbers, np.where(values > floor, values, np.nan), "-", marker=marker, color=colour, markersize=3.5)
+        axes.plot(
+            iteration_numbers,
+            np.where(values > floor, values, np.nan),
+            "-",
+            marker=marker,
+            color=colour,
+            markersize=3.5,
+        )
         if np.any(values > floor):
             axes.set_yscale("log")
         add_title(axes, title, pad=4)

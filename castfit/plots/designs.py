@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit.drive.design.interior_point import relaxed_design
-from castfit.plots._canvas import save_or_show, add_title, labels, new_figure, plain, tidy
+from castfit.plots._canvas import add_title, labels, new_figure, plain, save_or_show, tidy
 from castfit.plots._colours import BLUE, INK, RED, SOFT
 
 if TYPE_CHECKING:
@@ -92,14 +92,19 @@ def _panels(proposal: Design) -> list[tuple[int, int]]:
         (k, j)
         for k, values in enumerate(proposal.bought.values[0])
         for j in range(len(values.outputs))
-        if np.any(proposal.table["output"][proposal.table["candidate"] == proposal.known.labels[k]] == values.outputs[j])
+        if np.any(
+            proposal.table["output"][proposal.table["candidate"] == proposal.known.labels[k]] == values.outputs[j]
+        )
     ][:_MOST]
 
 
 def _chosen(proposal: Design) -> list[tuple[int, str]]:
     """Return candidates and inputs of which pieces were chosen."""
     chosen_inputs = [
-        (proposal.known.labels.index(label), n) for label, inputs in proposal.chosen.items() for n, v in inputs.items() if np.ndim(v)
+        (proposal.known.labels.index(label), n)
+        for label, inputs in proposal.chosen.items()
+        for n, v in inputs.items()
+        if np.ndim(v)
     ]
     return chosen_inputs[:_MOST]
 
@@ -128,7 +133,10 @@ def _prediction(axes: Any, proposal: Design, k: int, j: int) -> None:
     values, information = proposal.bought.values[0][k], proposal.known
     label, output = information.labels[k], values.outputs[j]
     rows = _schedules_with(proposal, k) if information.subjects else []
-    start, end_time = information.condition(k).start, max(float(values.times[-1]), *(t.max() for _, _, t, _ in rows), -np.inf)
+    start, end_time = (
+        information.condition(k).start,
+        max(float(values.times[-1]), *(t.max() for _, _, t, _ in rows), -np.inf),
+    )
     times = np.linspace(start, end_time, _POINTS) if end_time > start else values.times
     mu, bands = predicted(proposal, k, times, [output])
     middle = mu[:, 0]
@@ -142,7 +150,9 @@ def _prediction(axes: Any, proposal: Design, k: int, j: int) -> None:
         reach = _TWO * information.values(k, times).deviation[:, j]
         axes.fill_between(times, middle - reach, middle + reach, color=INK, alpha=0.08, linewidth=0)
         _rows(axes, rows)
-    is_shown = (proposal.table["candidate"] == label) & (proposal.table["output"] == output) & (not information.subjects)
+    is_shown = (
+        (proposal.table["candidate"] == label) & (proposal.table["output"] == output) & (not information.subjects)
+    )
     for t, count, y in zip(*(proposal.table[c][is_shown] for c in ("time", "count", "prediction")), strict=True):
         axes.axvline(t, color=RED, linewidth=0.9, ymax=0.08)
         axes.plot([t], [y], "o", color=RED, markersize=3.5)
@@ -154,7 +164,9 @@ def _prediction(axes: Any, proposal: Design, k: int, j: int) -> None:
 def _schedules_with(proposal: Design, k: int) -> list[tuple[int, int, Array, float]]:
     """Return the schedules of the group of schedule k: which, its place among all, times, subjects."""
     used = np.flatnonzero(proposal.counts > 0).tolist()
-    group_schedules = [(i, place) for place, i in enumerate(used) if proposal.known.experiment(i) is proposal.known.experiment(k)]
+    group_schedules = [
+        (i, place) for place, i in enumerate(used) if proposal.known.experiment(i) is proposal.known.experiment(k)
+    ]
     return [(i, place, proposal.bought.values[0][i].times, float(proposal.counts[i])) for i, place in group_schedules]
 
 
@@ -222,7 +234,9 @@ def _ellipses(axes: Any, proposal: Design) -> None:
             x, y = 100 * np.sqrt(5.991) * np.linalg.cholesky(part) @ circle
             axes.plot(x, y, color=colour, linewidth=1.3)
     add_title(axes, "before and after (95 %)" if len(axes.lines) > 1 else "after (95 %)", pad=4)
-    labels(axes, plain(f"{information.names[pair[0]]} (%)"), plain(f"{information.names[pair[1]]} (%)"), size=8, labelpad=1)
+    labels(
+        axes, plain(f"{information.names[pair[0]]} (%)"), plain(f"{information.names[pair[1]]} (%)"), size=8, labelpad=1
+    )
 
 
 def _budgets(axes: Any, proposal: Design) -> None:

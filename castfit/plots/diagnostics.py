@@ -10,14 +10,14 @@ import scipy
 
 from castfit.plots._canvas import (
     Axes,
-    save_or_show,
+    add_note,
     add_title,
     labels,
     legend_above,
     log_spaced,
     new_figure,
     plain,
-    add_note,
+    save_or_show,
     shade_band,
     tidy_panels,
     time_axis,
@@ -88,7 +88,9 @@ def residuals(result: Result, path: str | Path | None = None) -> Figure:
         output_rows = np.flatnonzero((table["output"] == output) & np.isfinite(residual))
         labels(row[0], y=plain(f"{output}, residual / σ"), size=8)
         checks = diagnostics.outputs[output].checks
-        rows_by_experiment = np.split(output_rows, np.flatnonzero(np.diff(of_experiment[output_rows])) + 1)  # by experiment, as the table stands
+        rows_by_experiment = np.split(
+            output_rows, np.flatnonzero(np.diff(of_experiment[output_rows])) + 1
+        )  # by experiment, as the table stands
         for group_rows in filter(len, rows_by_experiment if len(experiments) <= _MOST_EXPERIMENTS else [output_rows]):
             i = int(of_experiment[group_rows[0]])
             series_name = experiments[i] if group_rows is not output_rows else "residuals"
@@ -102,7 +104,9 @@ def residuals(result: Result, path: str | Path | None = None) -> Figure:
                 figure.called(series_name, handles[series_name])
                 if outlier_rows.size:
                     handles["outlier"] = ring
-        for axes, values in zip(row[:2], (table["time"][output_rows], np.abs(table["prediction"][output_rows])), strict=True):
+        for axes, values in zip(
+            row[:2], (table["time"][output_rows], np.abs(table["prediction"][output_rows])), strict=True
+        ):
             shade_band(axes, 2)
             if log_spaced([values]):
                 axes.set_xscale("log")

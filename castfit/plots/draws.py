@@ -11,12 +11,12 @@ from castfit._support.arguments import as_reusable
 from castfit._support.status import InputError
 from castfit.plots._canvas import (
     Axes,
-    confidence_ellipse,
-    save_or_show,
     add_title,
+    confidence_ellipse,
     labels,
     legend_above,
     new_figure,
+    save_or_show,
     tidy_panels,
     tile_panels,
 )

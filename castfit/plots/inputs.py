@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit.experiment.inputs import Placeholder
-from castfit.plots._canvas import Canvas, save_or_show, add_title, new_figure, tidy_panels, time_axis
+from castfit.plots._canvas import Canvas, add_title, new_figure, save_or_show, tidy_panels, time_axis
 from castfit.plots._colours import BLUE
 
 if TYPE_CHECKING:
@@ -92,6 +92,12 @@ def draw(canvas: Canvas, result: Result) -> None:
         free = result.effective.get(label)
         freedom_text = "" if free is None else f": {free:.3g} effective degrees of freedom"
         add_title(panel, f"{label}{experiment_text}{freedom_text}", pad=4)
-        time_axis(panel, compiled_problem, [c for c in compiled_problem.conditions if c.name == experiment], size=8, labelpad=1)
+        time_axis(
+            panel,
+            compiled_problem,
+            [c for c in compiled_problem.conditions if c.name == experiment],
+            size=8,
+            labelpad=1,
+        )
     for panel in axes[len(shown_inputs) :]:
         panel.axis("off")

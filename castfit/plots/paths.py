@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from castfit._support.status import raise_if_mistakes, suggest
 from castfit.plots._canvas import (
-    save_or_show,
     add_title,
     labels,
     legend,
     legend_above,
     new_figure,
     plain,
+    save_or_show,
     shade_band,
     tidy_panels,
     time_axis,
@@ -73,9 +73,13 @@ def paths(
     conditions_by_name = {c.name: c for c in compiled_problem.conditions}
     experiment_names = list(conditions_by_name)[:_MOST] if experiments is None else list(experiments)
     measured = dict.fromkeys(n for name in result.tracks for n in result.innovations[name].outputs)
-    shown_outputs = list(dict.fromkeys((*measured, *compiled_problem.model.own_states))) if outputs is None else list(outputs)
+    shown_outputs = (
+        list(dict.fromkeys((*measured, *compiled_problem.model.own_states))) if outputs is None else list(outputs)
+    )
     names = next(iter(result.tracks.values())).names if result.tracks else ()
-    mistakes = [f"'{n}' is no experiment: {suggest(n, conditions_by_name)}" for n in experiment_names if n not in result.tracks]
+    mistakes = [
+        f"'{n}' is no experiment: {suggest(n, conditions_by_name)}" for n in experiment_names if n not in result.tracks
+    ]
     mistakes += [f"'{n}' is no state or output: {suggest(n, names)}" for n in shown_outputs if n not in names]
     raise_if_mistakes("plots.paths", mistakes)
     rows = len(shown_outputs) + innovations

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit._support.status import raise_if_mistakes, suggest
-from castfit.plots._canvas import save_or_show, labels, new_figure, plain, tidy_panels
+from castfit.plots._canvas import labels, new_figure, plain, save_or_show, tidy_panels
 from castfit.plots._colours import BLUE, RED
 
 if TYPE_CHECKING:
@@ -51,7 +51,10 @@ def plan(found: Plan, path: str | Path | None = None, *, names: Sequence[str] | 
     """
     available_names = [*found.states, *found.inputs]
     shown_names = [*found.states, *found.free_inputs] if names is None else list(names)
-    raise_if_mistakes("plots.plan", [f"'{n}' is no state or input: {suggest(n, available_names)}" for n in shown_names if n not in available_names])
+    raise_if_mistakes(
+        "plots.plan",
+        [f"'{n}' is no state or input: {suggest(n, available_names)}" for n in shown_names if n not in available_names],
+    )
     columns = 1 if len(shown_names) <= _ONE_BELOW_THE_OTHER else 2
     rows = -(-len(shown_names) // columns)
     figure = new_figure(WIDTH * (1 + 0.5 * (columns - 1)), HEIGHT * rows + 0.3)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._support.status import raise_if_mistakes, suggest
-from castfit.plots._canvas import save_or_show, add_title, labels, new_figure, plain, tidy_panels, time_axis
+from castfit.plots._canvas import add_title, labels, new_figure, plain, save_or_show, tidy_panels, time_axis
 from castfit.plots._colours import BLUE, INK, RED, SOFT
 
 if TYPE_CHECKING:
@@ -57,16 +57,26 @@ def individuals(
     selected_names = list(individuals) if individuals is not None else list(conditions_by_name)[:_MOST]
     raise_if_mistakes(
         "plots.individuals",
-        [f"'{n}' is no individual: {suggest(n, list(conditions_by_name)[:20])}" for n in selected_names if n not in conditions_by_name],
+        [
+            f"'{n}' is no individual: {suggest(n, list(conditions_by_name)[:20])}"
+            for n in selected_names
+            if n not in conditions_by_name
+        ],
     )
-    outputs = [n for j, n in enumerate(compiled_problem.outputs) if any(conditions_by_name[w].points.mask[:, j].any() for w in selected_names)]
+    outputs = [
+        n
+        for j, n in enumerate(compiled_problem.outputs)
+        if any(conditions_by_name[w].points.mask[:, j].any() for w in selected_names)
+    ]
     cells = [(name, output) for output in outputs for name in selected_names]
     columns = min(_COLUMNS, len(selected_names))
     rows = -(-len(selected_names) // columns) * len(outputs)
     figure = new_figure(2.4 * columns, 1.9 * rows + 0.4)
     grid = tidy_panels(figure, rows, columns, sharey=len(outputs) == 1)
     times = {n: _times(conditions_by_name[n].start, conditions_by_name[n].end) for n in selected_names}
-    individual_curves, typical_curves = (result.predict(times, individuals=selected_names, typical=t) for t in (False, True))
+    individual_curves, typical_curves = (
+        result.predict(times, individuals=selected_names, typical=t) for t in (False, True)
+    )
     per_output = -(-len(selected_names) // columns)
     for place, (name, output) in enumerate(cells):
         k, i = divmod(place, len(selected_names))
@@ -82,11 +92,17 @@ def individuals(
         add_title(axes, plain(title), size=8, pad=3)
         if i % columns == 0:
             labels(axes, y=plain(compiled_problem.label(output)), size=8)
-        time_axis(axes, compiled_problem, [c], has_labels=i + columns >= len(selected_names) or c.origin is not None, size=8)
+        time_axis(
+            axes, compiled_problem, [c], has_labels=i + columns >= len(selected_names) or c.origin is not None, size=8
+        )
     for axes in grid.ravel():
         if not axes.has_data():
             axes.remove()
-    note = "" if len(selected_names) == len(conditions_by_name) else f"{len(selected_names)} of {len(conditions_by_name)} individuals are shown."
+    note = (
+        ""
+        if len(selected_names) == len(conditions_by_name)
+        else f"{len(selected_names)} of {len(conditions_by_name)} individuals are shown."
+    )
     figure.legend(loc="outside upper right", ncols=3, fontsize=8, frameon=False, labelcolor=INK)
     if note:
         figure.suptitle(note, fontsize=8, color=SOFT, x=0.01, ha="left")

@@ -15,11 +15,11 @@ from castfit._support.status import raise_if_mistakes, suggest
 from castfit.plots._canvas import (
     Axes,
     confidence_ellipse,
-    save_or_show,
     labels,
     legend_above,
     new_figure,
     plain,
+    save_or_show,
     tidy,
     tidy_panels,
 )
@@ -78,7 +78,9 @@ def correlation(result: Result, path: str | Path | None = None) -> Figure:
     for i, j in zip(*np.nonzero(below & np.isfinite(coefficients)), strict=True):
         colour = "white" if abs(coefficients[i, j]) > 0.6 else INK
         number = f"{coefficients[i, j]:.2f}".replace("-", "−")
-        sign = "" if abs(coefficients[i, j]) < _WEAK else "+" if coefficients[i, j] > 0 else "−"  # both ends are dark in grey
+        sign = (
+            "" if abs(coefficients[i, j]) < _WEAK else "+" if coefficients[i, j] > 0 else "−"
+        )  # both ends are dark in grey
         written = number if count <= _MOST_WRITTEN else sign
         axes.text(j, i, written, ha="center", va="center", color=colour, fontsize=8)
     bar = figure.colorbar(picture, ax=axes, shrink=0.7, aspect=24, ticks=[-1, -0.5, 0, 0.5, 1])
@@ -113,7 +115,9 @@ def directions(result: Result, path: str | Path | None = None, *, most: int = 6)
     >>> result = cf.fit(problem)
     >>> figure = cf.plots.directions(result)
     """
-    raise_if_mistakes("plots.directions", [] if is_count(most, 1) else [f"most is {shorten_repr(most)}; give a positive number"])
+    raise_if_mistakes(
+        "plots.directions", [] if is_count(most, 1) else [f"most is {shorten_repr(most)}; give a positive number"]
+    )
     region = result.confidence_region()
     axes_of = region.axes[::-1][:most]
     names = [n for n in region.names if any(abs(a.weights.get(n, 0.0)) > _SMALL for a in axes_of)] or [*region.names]
@@ -179,8 +183,12 @@ def ellipses(
     region = result.confidence_region(confidence_level)
     finite = [n for n, e in zip(region.names, region.standard_errors, strict=True) if np.isfinite(e) and e > 0.0]
     selected_names = finite if names is None else list(names)
-    mistakes = [f"'{n}' was not estimated: {suggest(str(n), region.names)}" for n in selected_names if n not in region.names]
-    mistakes += [f"'{n}' has no standard error; leave it out" for n in selected_names if n in region.names and n not in finite]
+    mistakes = [
+        f"'{n}' was not estimated: {suggest(str(n), region.names)}" for n in selected_names if n not in region.names
+    ]
+    mistakes += [
+        f"'{n}' has no standard error; leave it out" for n in selected_names if n in region.names and n not in finite
+    ]
     lines = contours if isinstance(contours, Mapping) else {c.names: tuple(c.lines.values()) for c in contours}
     absent = [pair for pair in lines if not {*pair} <= {*selected_names}]
     mistakes += [f"contours hold {' and '.join(map(str, pair))}, which are not among names" for pair in absent]

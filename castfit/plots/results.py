@@ -12,19 +12,19 @@ import numpy as np
 
 from castfit._support.arguments import flag_mistakes, is_one_of, option_mistakes, rng_mistakes, shorten_repr
 from castfit._support.renamed import accept_old_names
-from castfit._support.status import raise_if_mistakes, collect_mistakes
-from castfit.plots._canvas import Canvas, save_or_show, legend_above, new_figure, plain, add_note, objective_symbol
+from castfit._support.status import collect_mistakes, raise_if_mistakes
+from castfit.plots._canvas import Canvas, add_note, legend_above, new_figure, objective_symbol, plain, save_or_show
 from castfit.plots._colours import BEHIND, BLUE, INK, MARKERS, RED, SOFT
 from castfit.plots._grid import Grid, PanelAxes, outputs_on_one_scale, panels
 from castfit.plots._scales import (
     CURVE_POINTS,
+    arrange_on_points,
     curve_times,
     curves,
     data_sigmas,
     intervals,
     limit,
     logarithmic,
-    arrange_on_points,
     owner,
 )
 from castfit.plots.inputs import HEIGHT as INPUT_HEIGHT
@@ -178,7 +178,9 @@ def gallery(groups: Mapping[str, Mapping[str, Result]], path: str | Path | None 
     >>> figure = cf.plots.gallery({"bellman": {"default": result}, "gasoil": {"default": other}})
     """
     remedy = "give a mapping from label to Result, which holds one at least"
-    raise_if_mistakes("plots", [f"results is {shorten_repr(r)}; {remedy}" for r in groups.values() if not _are_results(r)])
+    raise_if_mistakes(
+        "plots", [f"results is {shorten_repr(r)}; {remedy}" for r in groups.values() if not _are_results(r)]
+    )
     grids = [Grid.of(owner(next(iter(results.values())))) for results in groups.values()]
     widths = [grid.width for grid in grids]
     figure = new_figure(sum(widths), max(grid.rows for grid in grids) * _HEIGHT + _HEADING)

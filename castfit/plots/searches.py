@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from castfit._support.status import InputError
-from castfit.plots._canvas import Axes, save_or_show, add_title, labels, legend, new_figure, plain, single, objective_symbol, tidy_panels
+from castfit.plots._canvas import (
+    Axes,
+    add_title,
+    labels,
+    legend,
+    new_figure,
+    objective_symbol,
+    plain,
+    save_or_show,
+    single,
+    tidy_panels,
+)
 from castfit.plots._colours import BEHIND, BLUE, FAINT, INK, MARKERS, RED, SOFT, STYLES
 from castfit.problem.compiled_problem import CHI2
 
@@ -60,9 +71,15 @@ def waterfall(result: MultistartResult, path: str | Path | None = None) -> Figur
     colours = _colours(result)
     for k, optimum in enumerate(result.optima):
         positions = [i for i, row in enumerate(rows) if row.index in optimum.starts]
-        label = f"{objective_symbol(result.measure)} = {optimum.objective:.6g}: {_count(len(positions))}" if k < _NAMED else None
+        label = (
+            f"{objective_symbol(result.measure)} = {optimum.objective:.6g}: {_count(len(positions))}"
+            if k < _NAMED
+            else None
+        )
         marker = MARKERS[k % len(MARKERS)]
-        (dots,) = axes.plot(positions, [rows[i].chi2 for i in positions], marker, color=colours[k], markersize=4.5, label=label)
+        (dots,) = axes.plot(
+            positions, [rows[i].chi2 for i in positions], marker, color=colours[k], markersize=4.5, label=label
+        )
         figure.called(label or "further optima", dots)
     failed = [i for i, row in enumerate(rows) if not row.success]
     if failed:
@@ -126,7 +143,15 @@ def parameters(result: MultistartResult, path: str | Path | None = None) -> Figu
         for i in result.optima[k].starts:
             heights = [spans[name].height(rows[i].values[name]) for name in names]
             line_options = {"linewidth": 1.6, "alpha": 0.9} if k == 0 else {"linewidth": 0.9, "alpha": 0.6}
-            axes.plot(positions, heights, "-", marker=MARKERS[k % len(MARKERS)], color=colours[k], markersize=3.5, **line_options)
+            axes.plot(
+                positions,
+                heights,
+                "-",
+                marker=MARKERS[k % len(MARKERS)],
+                color=colours[k],
+                markersize=3.5,
+                **line_options,
+            )
     axes.set_yticks([])
     axes.set_xlim(-0.5, len(names) - 0.5)
     axes.set_ylim(-0.14, 1.14)
@@ -219,7 +244,9 @@ def success(result: ComparisonResult, path: str | Path | None = None) -> Figure:
             linestyle=STYLES[k % len(STYLES)],
             linewidth=1.8,
             marker=MARKERS[k % len(MARKERS)],
-            markevery=[-1] if method_times.size else [],  # curves end at their success rates, without covering each other
+            markevery=[-1]
+            if method_times.size
+            else [],  # curves end at their success rates, without covering each other
             markersize=5,
             label=plain(f"{row.method}: {row.correct} of {row.starts}"),
         )
@@ -286,7 +313,9 @@ def curves(
     squares = measures == {CHI2}
     figure = new_figure(8.4, 3.6)
     panels = tidy_panels(figure, 1, 2, sharey=True)[0]
-    for axes, progress_field, total_field in zip(panels, ("simulations", "seconds"), ("simulations", "time"), strict=True):
+    for axes, progress_field, total_field in zip(
+        panels, ("simulations", "seconds"), ("simulations", "time"), strict=True
+    ):
         for k, (name, group) in enumerate(searches.items()):
             for i, search in enumerate(s for s in group if s.history):
                 positions, values = _steps(search, progress_field, float(getattr(search, total_field)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.plots._canvas import save_or_show, add_title, labels, legend, new_figure, plain, tidy_panels
+from castfit.plots._canvas import add_title, labels, legend, new_figure, plain, save_or_show, tidy_panels
 from castfit.plots._colours import BLUE, INK, RED, SOFT
 
 if TYPE_CHECKING:
@@ -51,7 +51,14 @@ def selection(found: SelectionResult, path: str | Path | None = None) -> Figure:
     (dots,) = left.plot([sizes[n] for n in delta], list(delta.values()), "o", color=SOFT, markersize=4)
     figure.called("candidates", dots)
     path_names = [n for n in found.path if n in delta]
-    left.plot([sizes[n] for n in path_names], [delta[n] for n in path_names], "-o", color=BLUE, markersize=4, label="best so far")
+    left.plot(
+        [sizes[n] for n in path_names],
+        [delta[n] for n in path_names],
+        "-o",
+        color=BLUE,
+        markersize=4,
+        label="best so far",
+    )
     if found.names and found.names[0] in delta:
         left.plot(sizes[found.names[0]], 0.0, "o", color=RED, markersize=6, label="best")
     left.set_yscale("symlog", linthresh=_LINEAR)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit.plots._canvas import save_or_show, add_title, labels, legend_above, new_figure, plain, tidy
+from castfit.plots._canvas import add_title, labels, legend_above, new_figure, plain, save_or_show, tidy
 from castfit.plots._colours import BEHIND, BLUE, INK, RED, SOFT, STYLES
 from castfit.plots._grid import Grid
 from castfit.plots._scales import dense, owner
@@ -56,15 +56,21 @@ def sensitivities(result: Result, path: str | Path | None = None) -> Figure:
     grid = Grid.of(compiled_problem)
     figure: Any = new_figure(grid.width, grid.rows * _HEIGHT + _HEADING)
     values = np.array(list(result.values.values()))
-    unit = np.where(compiled_problem.log, 1.0, np.where(values != 0.0, np.abs(values), 1.0))  # d theta of a relative change of 1
-    times = {c.name: dense(c, _POINTS) for c in compiled_problem.conditions if any(p.condition is c for p in grid.panels)}
+    unit = np.where(
+        compiled_problem.log, 1.0, np.where(values != 0.0, np.abs(values), 1.0)
+    )  # d theta of a relative change of 1
+    times = {
+        c.name: dense(c, _POINTS) for c in compiled_problem.conditions if any(p.condition is c for p in grid.panels)
+    }
     slopes_by_name = {
         c.name: slopes(result.theta, compiled_problem, c, times[c.name], result.integrator) * unit
         for c in compiled_problem.conditions
         if c.name in times
     }
     names, outputs = result.names, compiled_problem.model.output_names
-    peaks = np.max([np.max(np.abs(s), axis=(0, 1)) / max(float(np.abs(s).max()), 1e-300) for s in slopes_by_name.values()], 0)
+    peaks = np.max(
+        [np.max(np.abs(s), axis=(0, 1)) / max(float(np.abs(s).max()), 1e-300) for s in slopes_by_name.values()], 0
+    )
     chosen = sorted(np.argsort(-peaks, kind="stable")[:_MOST_LINES].tolist())
     cells = figure.add_gridspec(grid.rows, grid.columns)
     handles: dict[str, Any] = {}
@@ -80,7 +86,11 @@ def sensitivities(result: Result, path: str | Path | None = None) -> Figure:
             figure.called(names[j], handles[names[j]])
         measured = panel.condition.points.times[panel.condition.points.mask[:, panel.output]]
         axes.plot(measured, np.zeros(measured.size), "o", color=INK, markersize=2.5, clip_on=False)
-        title = f"{compiled_problem.label(output)}, {panel.condition.name}" if len(compiled_problem.conditions) > 1 else compiled_problem.label(output)
+        title = (
+            f"{compiled_problem.label(output)}, {panel.condition.name}"
+            if len(compiled_problem.conditions) > 1
+            else compiled_problem.label(output)
+        )
         add_title(axes, plain(title), pad=4)
         labels(axes, plain(compiled_problem.label("time")), size=8, labelpad=1)
     hidden = len(names) - len(chosen)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.plots._canvas import save_or_show, labels, legend, new_figure, tidy_panels
+from castfit.plots._canvas import labels, legend, new_figure, save_or_show, tidy_panels
 from castfit.plots._colours import BLUE, INK, RED, SOFT
 
 if TYPE_CHECKING:

@@ -17,15 +17,23 @@ from castfit.experiment.events import DIRECTIONS, Doses, Event, ScheduledEvent, 
 from castfit.experiment.experiment import Consistent, Experiment, Free, MeasurementPoints
 from castfit.experiment.inputs import Input
 from castfit.model.comparisons import Comparisons, is_condition
-from castfit.model.expressions import substitute_by_name, pattern
+from castfit.model.expressions import pattern, substitute_by_name
 from castfit.model.graph_rewriting import Switch
 from castfit.model.model import Model
 from castfit.model.scaled_outputs import measured_with
-from castfit.problem.event_schedule import NEVER, EventInstant, SwitchedParameter, Schedule, EventUpdate, NumericSchedule, Trigger
+from castfit.problem.event_schedule import (
+    NEVER,
+    EventInstant,
+    EventUpdate,
+    NumericSchedule,
+    Schedule,
+    SwitchedParameter,
+    Trigger,
+)
 from castfit.problem.input_reduction import with_piecewise_inputs
-from castfit.problem.map_initial_states import SteadyStateRows, ConsistentInitialRows
+from castfit.problem.map_initial_states import ConsistentInitialRows, SteadyStateRows
 from castfit.problem.observables import Observations, ObservedOutput
-from castfit.problem.parameter_map import ParameterLink, MappedExpressions, NaturalValues
+from castfit.problem.parameter_map import MappedExpressions, NaturalValues, ParameterLink
 from castfit.problem.parameters import ProblemStatement, initial_values
 from castfit.problem.quantities import Quantity, fixed_value
 
@@ -123,7 +131,9 @@ def conditions_of(
     for j, quantity in enumerate(quantities):
         indices_by_experiment.setdefault(quantity.experiment, []).append(j)
     return tuple(
-        _condition(statement, e, tuple(observed.get(n) for n in outputs), outputs, quantities, indices_by_experiment, graphs)
+        _condition(
+            statement, e, tuple(observed.get(n) for n in outputs), outputs, quantities, indices_by_experiment, graphs
+        )
         for e, observed in zip(statement.experiments, observations.observed, strict=True)
     )
 
@@ -160,7 +170,9 @@ def _condition(
         resting_experiments.append(resting_experiments[-1].before)
         plans.append(_GraphBuilder.of(model, resting_experiments[-1], graphs))
     consistent_states = tuple(n for n in model.own_states if isinstance(initial.get(n), Consistent))
-    fixed_algebraic = tuple(n for n in model.algebraic_states if n in initial and not isinstance(initial[n], Consistent))
+    fixed_algebraic = tuple(
+        n for n in model.algebraic_states if n in initial and not isinstance(initial[n], Consistent)
+    )
     if consistent_states:
         labels = tuple(f"the initial value of '{n}'" for n in fixed_algebraic)
         plans.append(_GraphBuilder.of(model, experiment, graphs, tuple(initial[n] for n in fixed_algebraic), labels))
@@ -177,7 +189,10 @@ def _condition(
     z_guess = np.array([_guess(initial.get(n, 1.0)) for n in model.algebraic_states])
     if consistent_states:
         algebraic_link = plans[1].link(statement, local_quantities, algebraic=fixed_algebraic)
-        guess = [*(initial[n].guess for n in consistent_states), *z_guess[[n not in fixed_algebraic for n in model.algebraic_states]]]
+        guess = [
+            *(initial[n].guess for n in consistent_states),
+            *z_guess[[n not in fixed_algebraic for n in model.algebraic_states]],
+        ]
         inputs = np.array([float(experiment.inputs[n](experiment.start)) for n in model.inputs])
         part = ConsistentInitialRows.of(
             model.system,
@@ -226,13 +241,19 @@ def _guess(value: Any) -> float:
 
 
 def _at_rest(
-    statement: ProblemStatement, experiment: Experiment, plans: Sequence[_GraphBuilder], local_quantities: Sequence[Quantity], graphs: _GraphCache
+    statement: ProblemStatement,
+    experiment: Experiment,
+    plans: Sequence[_GraphBuilder],
+    local_quantities: Sequence[Quantity],
+    graphs: _GraphCache,
 ) -> SteadyStateRows:
     """Return the part of a link that is the steady state before an experiment; that may follow from one before it."""
     model, previous = statement.model, experiment.before
     steady_link = plans[0].link(statement, local_quantities, is_preceding=True)
     if previous.steady is not None:
-        steady_link = replace(steady_link, parts=(*steady_link.parts, _at_rest(statement, previous, plans[1:], local_quantities, graphs)))
+        steady_link = replace(
+            steady_link, parts=(*steady_link.parts, _at_rest(statement, previous, plans[1:], local_quantities, graphs))
+        )
     natural = steady_link.natural(np.array([q.guess for q in local_quantities], dtype=float))
     is_varying = np.zeros(len(model.parameters), dtype=np.bool_)
     is_varying[steady_link.free] = True
@@ -298,7 +319,12 @@ class _GraphBuilder:
         return {*self.model.parameters, *graph_names} - {*self.experiment.parameters}
 
     def link(
-        self, statement: ProblemStatement, local_quantities: Sequence[Quantity], *, is_preceding: bool = False, algebraic: tuple[str, ...] = ()
+        self,
+        statement: ProblemStatement,
+        local_quantities: Sequence[Quantity],
+        *,
+        is_preceding: bool = False,
+        algebraic: tuple[str, ...] = (),
     ) -> ParameterLink:
         """Return the link from quantities q.
 
@@ -327,7 +353,11 @@ class _GraphBuilder:
                 base[i] = number.get(name, 0.0)
             elif not isinstance(value, (ca.SX, Free, Consistent)):
                 base[i] = float(value)
-        parts = () if self.graph is None else (self.graph.part(self.computed, self.what, entry, number, len(local_quantities)),)
+        parts = (
+            ()
+            if self.graph is None
+            else (self.graph.part(self.computed, self.what, entry, number, len(local_quantities)),)
+        )
         log = np.array([q.scale == "log" and not (is_preceding or algebraic) for q in local_quantities], dtype=bool)
         return ParameterLink(n_p, base, rows, log, parts, model.flow_parameters, self.n_e)
 
@@ -408,7 +438,9 @@ class _EventRowCollector:
         start_index = len(self._instants)
         time = self._row("the time of a knot", occurrence.time)
         is_after_measurement = occurrence.measured == "after"
-        no_change = self._graphs.change(self._model, {}, ()) if is_after_measurement else None  # what jumps parts what is measured there
+        no_change = (
+            self._graphs.change(self._model, {}, ()) if is_after_measurement else None
+        )  # what jumps parts what is measured there
         self._instants.append(EventInstant(occurrence.what, time, change=no_change, after=is_after_measurement))
         for name, value in values.items():
             if name in self._setting:
@@ -418,7 +450,9 @@ class _EventRowCollector:
             if key not in self._heights:
                 self._heights[key] = self._row(name, value)
             self._setting[name] = len(self._levels)
-            self._levels.append(SwitchedParameter(self._model.parameters.index(name), start_index, -1, self._heights[key], sets=True))
+            self._levels.append(
+                SwitchedParameter(self._model.parameters.index(name), start_index, -1, self._heights[key], sets=True)
+            )
 
     def _trigger(self, event: Event) -> Trigger:
         """Return when an event happens, the same for all its occurrences."""
@@ -449,7 +483,9 @@ class _EventRowCollector:
         label = f"what comes {switch.name}"
         value = float(switch.time) if switch.time.is_constant() else switch.time
         time, height = self._row(f"the time of {label}", value), self._row(f"the size of {label}", 1.0)
-        self._levels.append(SwitchedParameter(self._model.parameters.index(switch.name), len(self._instants), -1, height))
+        self._levels.append(
+            SwitchedParameter(self._model.parameters.index(switch.name), len(self._instants), -1, height)
+        )
         self._instants.append(EventInstant(label, time))
 
     def schedule(self, link: ParameterLink, known_until: float) -> Schedule:
@@ -508,7 +544,12 @@ class Graph:
         return cls(texts, names, value_function, curvature_function, pattern(jacobian.sparsity()))
 
     def part(
-        self, rows: Sequence[int], labels: Sequence[str], entry: Mapping[str, int], number: Mapping[str, float], n_q: int
+        self,
+        rows: Sequence[int],
+        labels: Sequence[str],
+        entry: Mapping[str, int],
+        number: Mapping[str, float],
+        n_q: int,
     ) -> MappedExpressions:
         """Return the functions as a part of a link: arguments are entries of q, or numbers."""
         return MappedExpressions(
@@ -536,13 +577,17 @@ class _GraphCache:
 
     def get(self, expressions: Sequence[ca.SX], overrides: Mapping[str, Any]) -> Graph:
         local_expressions = {n: v for n, v in overrides.items() if isinstance(v, ca.SX)}
-        key = tuple(hash(e) for e in (*expressions, *local_expressions.values()))  # of the graph's node, not of its form
+        key = tuple(
+            hash(e) for e in (*expressions, *local_expressions.values())
+        )  # of the graph's node, not of its form
         if key not in self.made:
             self.kept.extend([*expressions, *local_expressions.values()])
             self.made[key] = Graph.of(expressions, local_expressions)
         return self.made[key]
 
-    def rest(self, model: Model, u: Array, z_guess: Array, p: Array, a: Array, vary: Mask, zero: Mask) -> SteadyStateSolver:
+    def rest(
+        self, model: Model, u: Array, z_guess: Array, p: Array, a: Array, vary: Mask, zero: Mask
+    ) -> SteadyStateSolver:
         """Return the steady state of the model, cached by its arguments; experiments with equal arguments share it."""
         key = tuple(part.tobytes() for part in (u, z_guess, p, a, vary, zero))
         if key not in self.rests:
@@ -590,7 +635,9 @@ class _GraphCache:
         key = tuple(names)
         if key not in self.arguments:
             system, c = model.system, ca.SX.sym("c", len(key))
-            symbols_by_name = {s.name(): s for v in (system.t, system.x, system.u) for s in ca.vertsplit(v) if v.numel()}
+            symbols_by_name = {
+                s.name(): s for v in (system.t, system.x, system.u) for s in ca.vertsplit(v) if v.numel()
+            }
             symbols_by_name |= {n: c[j] for j, n in enumerate(key)}
             self.arguments[key] = [system.t, system.x, system.u, c], symbols_by_name
         return self.arguments[key]

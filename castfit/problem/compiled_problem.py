@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import is_one_of, read_sequence, read_mapping, read_real, read_reals, shorten_repr
+from castfit._support.arguments import is_one_of, read_mapping, read_real, read_reals, read_sequence, shorten_repr
 from castfit._support.bounds import bound_mistakes
 from castfit._support.records import dataclass
 from castfit._support.reprs import join_limited, one_line
@@ -32,10 +32,10 @@ from castfit.problem.compiled_experiments import Condition, conditions_of, with_
 from castfit.problem.constraint_compilation import (
     Relation,
     bend,
-    constant_mistakes,
-    held_mistakes,
     compile_constraints,
+    constant_mistakes,
     evaluate_relations,
+    held_mistakes,
     with_watched_times,
 )
 from castfit.problem.constraints import read_constraints, repeated_names
@@ -215,7 +215,9 @@ class CompiledProblem:
     def every_prior(self) -> tuple[Term, ...]:
         """The priors on one quantity each, in their order, then those on expressions and on several together."""
         n = len(self.quantities)
-        quantity_priors = [QuantityPrior(q.name, q.prior, j, n) for j, q in enumerate(self.quantities) if q.prior is not None]
+        quantity_priors = [
+            QuantityPrior(q.name, q.prior, j, n) for j, q in enumerate(self.quantities) if q.prior is not None
+        ]
         return (*quantity_priors, *self.prior_terms)
 
     @cached_property
@@ -235,7 +237,9 @@ class CompiledProblem:
     def penalties(self) -> NDArray[np.bool_]:
         """Return the mask of the rows of priors that are penalties on estimated inputs, (n_prior,)."""
         none = np.empty(0, dtype=np.bool_)
-        masks = [np.full(term.curved.size, isinstance(term, SmoothnessPenalty), dtype=np.bool_) for term in self.every_prior]
+        masks = [
+            np.full(term.curved.size, isinstance(term, SmoothnessPenalty), dtype=np.bool_) for term in self.every_prior
+        ]
         return np.concatenate([none, *masks])
 
     @property
@@ -259,7 +263,11 @@ class CompiledProblem:
         has_many_experiments = len(self.experiments) > 1
         overridden_names = {n for e in self.experiments for n in e.parameters}
         local_names = {n for n, p in self.parameters.items() if p.local}
-        return frozenset((overridden_names | local_names) & {*self.model.parameters}) if has_many_experiments else frozenset()
+        return (
+            frozenset((overridden_names | local_names) & {*self.model.parameters})
+            if has_many_experiments
+            else frozenset()
+        )
 
     def initial_values(self, experiment: Experiment) -> dict[str, Any]:
         """Return the value or specification of each initial state: the experiment's own, else the model's."""
@@ -425,7 +433,10 @@ class CompiledProblem:
                 correlation = None if observable is None else getattr(observable.noise, "correlation", None)
                 if observable is None or correlation is None:
                     continue
-                observed[j] = replace(observable, noise=replace(observable.noise, correlation=estimates and with_numbers(correlation, estimates)))
+                observed[j] = replace(
+                    observable,
+                    noise=replace(observable.noise, correlation=estimates and with_numbers(correlation, estimates)),
+                )
                 if getattr(correlation, "unknown", False) and estimates:
                     sigma[:, j] = estimates.deviation(name)
             return replace(c, observed=tuple(observed), points=replace(c.points, sigma=sigma))
@@ -435,7 +446,9 @@ class CompiledProblem:
     @cached_property
     def correlations(self) -> tuple[Any, ...]:
         """Return the error correlations of all outputs in all experiments that have one."""
-        correlations = (getattr(o.noise, "correlation", None) for c in self.conditions for o in c.observed if o is not None)
+        correlations = (
+            getattr(o.noise, "correlation", None) for c in self.conditions for o in c.observed if o is not None
+        )
         return tuple(correlation for correlation in correlations if correlation is not None)
 
     def starting_at(self, values: Mapping[str, float] | Array) -> CompiledProblem:
@@ -486,7 +499,10 @@ class CompiledProblem:
     def restated(self, quantities: Sequence[Quantity]) -> CompiledProblem:
         """Return the problem with other guesses, bounds, scales and priors of the same quantities in the same order."""
         quantity_list = read_sequence(quantities) or []
-        if not all(isinstance(q, Quantity) for q in quantity_list) or tuple(q.name for q in quantity_list) != self.names:
+        if (
+            not all(isinstance(q, Quantity) for q in quantity_list)
+            or tuple(q.name for q in quantity_list) != self.names
+        ):
             raise InputError("restated", [f"give the quantities {', '.join(self.names)}, in this order"])
         mistakes = [m for q in quantities for m in bound_mistakes(f"'{q.name}'", q.guess, q.lower, q.upper, q.scale)]
         raise_if_mistakes("restated", mistakes)
@@ -515,7 +531,9 @@ class CompiledProblem:
         mistakes += unknown_names("'{}' is no estimated input that is smooth", weights_by_name, labels)
         numbers = {n: read_real(w) for n, w in weights_by_name.items()}
         invalid_names = [n for n, w in numbers.items() if w is None or not 0.0 < w < np.inf]
-        mistakes += [f"the weight of '{n}' is {shorten_repr(weights_by_name[n])}; give a positive number" for n in invalid_names]
+        mistakes += [
+            f"the weight of '{n}' is {shorten_repr(weights_by_name[n])}; give a positive number" for n in invalid_names
+        ]
         raise_if_mistakes("smoothed", mistakes)
 
         def with_weight(term: Term) -> Term:
@@ -529,7 +547,9 @@ class CompiledProblem:
         """Return the problem of some experiments, by name, with the same theta."""
         mistakes: list[str] = []
         selected_names = _listed("experiments", experiments, [c.name for c in self.conditions], mistakes)
-        raise_if_mistakes("only", mistakes if selected_names or mistakes else ["no experiment is named; give at least one"])
+        raise_if_mistakes(
+            "only", mistakes if selected_names or mistakes else ["no experiment is named; give at least one"]
+        )
         return replace(
             self,
             experiments=tuple(e for e in self.experiments if e.name in selected_names),
@@ -554,7 +574,9 @@ class CompiledProblem:
         new_values = [np.where(c.points.mask, v, np.nan) for c, v in zip(self.conditions, values, strict=True)]
         return replace(
             self,
-            experiments=tuple(e.with_points(self.outputs, v) for e, v in zip(self.experiments, new_values, strict=True)),
+            experiments=tuple(
+                e.with_points(self.outputs, v) for e, v in zip(self.experiments, new_values, strict=True)
+            ),
             conditions=tuple(
                 replace(c, points=replace(c.points, values=v)) for c, v in zip(self.conditions, new_values, strict=True)
             ),
@@ -576,11 +598,18 @@ class CompiledProblem:
                 if not is_remaining.any():
                     continue
                 e = e.with_points(self.outputs, values)
-                c = replace(c, points=MeasurementPoints(c.points.times[is_remaining], values[is_remaining], c.points.sigma[is_remaining]))
+                c = replace(
+                    c,
+                    points=MeasurementPoints(
+                        c.points.times[is_remaining], values[is_remaining], c.points.sigma[is_remaining]
+                    ),
+                )
             remaining_pairs.append((e, c))
         if not remaining_pairs:
             raise InputError("without", ["nothing else is measured"])
-        return replace(self, experiments=tuple(e for e, _ in remaining_pairs), conditions=tuple(c for _, c in remaining_pairs))
+        return replace(
+            self, experiments=tuple(e for e, _ in remaining_pairs), conditions=tuple(c for _, c in remaining_pairs)
+        )
 
     def with_order(self, order: int) -> CompiledProblem | None:
         """Return the problem with so many nodes in each delay line.
@@ -632,10 +661,16 @@ class CompiledProblem:
             constraints=(*self.constraints, *constraints),
             relations=relations,
             path=(*self.path, *compiled_constraints.path),
-            conditions=tuple(replace(c, watched=w) for c, w in zip(self.conditions, compiled_constraints.watched, strict=True)),
+            conditions=tuple(
+                replace(c, watched=w) for c, w in zip(self.conditions, compiled_constraints.watched, strict=True)
+            ),
         )
         # What follows from a contradiction is found before anything is solved, so that nothing is lost here.
-        return new_problem.releasing(relations[i].name for i in redundant_indices) if redundant_indices and not new_problem.contradictions else new_problem
+        return (
+            new_problem.releasing(relations[i].name for i in redundant_indices)
+            if redundant_indices and not new_problem.contradictions
+            else new_problem
+        )
 
     @property
     def contradictions(self) -> list[str]:
@@ -659,7 +694,10 @@ class CompiledProblem:
     def watching(self, times: Sequence[Array]) -> CompiledProblem:
         """Return the problem in which constraints along the path are held at more times, per condition (n,)."""
         return replace(
-            self, conditions=tuple(with_watched_times(c, new_times) for c, new_times in zip(self.conditions, times, strict=True))
+            self,
+            conditions=tuple(
+                with_watched_times(c, new_times) for c, new_times in zip(self.conditions, times, strict=True)
+            ),
         )
 
     def _theta(self, label: str, values: Any, mistakes: list[str]) -> Array:
@@ -686,7 +724,11 @@ def _listed(label: str, names: Any, known_names: Sequence[str], mistakes: list[s
     if name_list is None:
         mistakes.append(f"{label} is {shorten_repr(names)}; give a list of names")
         return []
-    mistakes += [f"{label} holds {shorten_repr(n)}: {suggest(str(n), known_names)}" for n in name_list if not is_one_of(n, *known_names)]
+    mistakes += [
+        f"{label} holds {shorten_repr(n)}: {suggest(str(n), known_names)}"
+        for n in name_list
+        if not is_one_of(n, *known_names)
+    ]
     return name_list
 
 

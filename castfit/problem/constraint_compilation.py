@@ -149,7 +149,9 @@ def _at_start(compiled_problem: CompiledProblem, c: Constraint) -> list[Constrai
     relevant_conditions = [x for x in compiled_problem.conditions if not c.experiments or x.name in c.experiments]
     starts = dict.fromkeys(x.start for x in relevant_conditions)
     return [
-        replace(c, times=(start,), experiments=tuple(x.name for x in relevant_conditions if x.start == start), of="value")
+        replace(
+            c, times=(start,), experiments=tuple(x.name for x in relevant_conditions if x.start == start), of="value"
+        )
         for start in starts
     ]
 
@@ -173,7 +175,9 @@ def _watched(condition: Condition, path: Sequence[Constraint]) -> Array:
 def _among(times: Array, sorted_times: Array) -> Mask:
     """Check which times (n,) are among the sorted `sorted_times` ones, up to rounding."""
     right_indices = np.clip(np.searchsorted(sorted_times, times), 0, sorted_times.size - 1)
-    gap = np.minimum(np.abs(sorted_times[right_indices] - times), np.abs(sorted_times[np.maximum(right_indices - 1, 0)] - times))
+    gap = np.minimum(
+        np.abs(sorted_times[right_indices] - times), np.abs(sorted_times[np.maximum(right_indices - 1, 0)] - times)
+    )
     return gap <= _SAME * np.spacing(np.maximum(np.abs(times), abs(float(sorted_times[-1]))))
 
 
@@ -193,11 +197,23 @@ def _relations(compiled_problem: CompiledProblem, constraint: Constraint) -> lis
     if constraint.of != "value" or constraint.times not in (None, QUANTITIES):
         return []
     names = tuple(dict.fromkeys(s.name() for s in ca.symvar(constraint.expression)))
-    if any(n in {*compiled_problem.model.states, *compiled_problem.model.algebraic_states, *compiled_problem.model.inputs} for n in names):
+    if any(
+        n in {*compiled_problem.model.states, *compiled_problem.model.algebraic_states, *compiled_problem.model.inputs}
+        for n in names
+    ):
         return []
     overridden_names = {n for e in compiled_problem.experiments for n in e.parameters}
-    experiment_names = [e.name for e in compiled_problem.experiments if not constraint.experiments or e.name in constraint.experiments]
-    name_meanings = meanings(names, experiment_names, compiled_problem.parameters, compiled_problem.quantities, _means, local_names=overridden_names)
+    experiment_names = [
+        e.name for e in compiled_problem.experiments if not constraint.experiments or e.name in constraint.experiments
+    ]
+    name_meanings = meanings(
+        names,
+        experiment_names,
+        compiled_problem.parameters,
+        compiled_problem.quantities,
+        _means,
+        local_names=overridden_names,
+    )
     if not name_meanings:
         return []
     graph = Graph.of([constraint.expression], {})
@@ -244,7 +260,9 @@ def constant_at_start(compiled_problem: CompiledProblem, i: int) -> Mask:
     link, dependencies = compiled_problem.conditions[i].link, constraint_dependencies(compiled_problem)
     is_free = np.zeros(dependencies.p.shape[1], dtype=np.bool_)
     is_free[link.free] = True
-    is_moved = np.logical_or.reduce(dependencies.x & ~link.given, axis=1) | np.logical_or.reduce(dependencies.p & is_free, axis=1)
+    is_moved = np.logical_or.reduce(dependencies.x & ~link.given, axis=1) | np.logical_or.reduce(
+        dependencies.p & is_free, axis=1
+    )
     return np.logical_not(is_moved | dependencies.z)
 
 
@@ -274,7 +292,9 @@ def shape_mistakes(constraint: Constraint) -> list[str]:
     if holds_nan(expression):
         mistakes.append(f"{name} {NOT_A_NUMBER}")
     if not expression.is_symbolic() and expression.op() in _COMPARISONS:
-        mistakes.append(f"{name} is the comparison {shorten_repr(expression)}; write Constraint(expression, lower=, upper=)")
+        mistakes.append(
+            f"{name} is the comparison {shorten_repr(expression)}; write Constraint(expression, lower=, upper=)"
+        )
     return mistakes
 
 
@@ -296,7 +316,9 @@ def held_mistakes(compiled_problem: CompiledProblem, constraints: Sequence[Const
     for c in constraints:
         constraint_mistakes = shape_mistakes(c)
         constraint_mistakes = constraint_mistakes or symbol_mistakes(
-            c, compiled_problem.model, (*(q.name for q in compiled_problem.quantities), *labels, *compiled_problem.parameters)
+            c,
+            compiled_problem.model,
+            (*(q.name for q in compiled_problem.quantities), *labels, *compiled_problem.parameters),
         )
         constraint_mistakes += unknown_names(f"{c.name} is about '{{}}'", c.experiments, names)
         mistakes += constraint_mistakes or _place_mistakes(compiled_problem, c)
@@ -309,11 +331,19 @@ def _place_mistakes(compiled_problem: CompiledProblem, c: Constraint) -> list[st
         return []
     model = compiled_problem.model
     symbol_names = {s.name() for s in ca.symvar(c.expression)}
-    varying = symbol_names & {*model.states, *model.algebraic_states, *model.inputs, model.system.t.name(), *model.outputs}
+    varying = symbol_names & {
+        *model.states,
+        *model.algebraic_states,
+        *model.inputs,
+        model.system.t.name(),
+        *model.outputs,
+    }
     if c.times == QUANTITIES:
         if varying:
             varying_name = sorted(varying)[0]
-            remedy = f"say when: cf.at(time, ...), or cf.along(...) for all times{_initial(compiled_problem, varying_name)}"
+            remedy = (
+                f"say when: cf.at(time, ...), or cf.along(...) for all times{_initial(compiled_problem, varying_name)}"
+            )
             return [f"{c.name} contains '{varying_name}', which changes in time; {remedy}"]
         fixed_names = ", ".join(sorted(symbol_names))
         return [f"{c.name} contains nothing that is estimated: {fixed_names} are given; leave it out"]
@@ -339,11 +369,18 @@ def _conserved_mistakes(compiled_problem: CompiledProblem, c: Constraint) -> lis
     conserved_sum = conservation(value_of(c, compiled_problem.model), compiled_problem.model)
     if conserved_sum.never:
         return [f"{c.name}: {conserved_sum.never}"]
-    return [m for part in _parts(compiled_problem, c) if part.times == QUANTITIES for m in _place_mistakes(compiled_problem, part)]
+    return [
+        m
+        for part in _parts(compiled_problem, c)
+        if part.times == QUANTITIES
+        for m in _place_mistakes(compiled_problem, part)
+    ]
 
 
 def _initial(compiled_problem: CompiledProblem, name: str) -> str:
-    labels = [q.name.partition("[")[0] for q in compiled_problem.quantities if q.kind == "initial state" and q.of == name]
+    labels = [
+        q.name.partition("[")[0] for q in compiled_problem.quantities if q.kind == "initial state" and q.of == name
+    ]
     return f"; the initial value is cf.quantity('{labels[0]}')" if labels else ""
 
 
@@ -422,7 +459,9 @@ def constant_mistakes(compiled_problem: CompiledProblem, theta: Array) -> list[s
     return mistakes
 
 
-def applies_at(compiled_problem: CompiledProblem, i: int, times: Array, measured: Mask, is_distinct: Mask, varying: frozenset[str]) -> Mask:
+def applies_at(
+    compiled_problem: CompiledProblem, i: int, times: Array, measured: Mask, is_distinct: Mask, varying: frozenset[str]
+) -> Mask:
     """Return a mask of where the constraints at points apply in condition i, (K, M, n_h), of points at times (K, M).
 
     measured, is_distinct : (K, M) where something is measured; what is neither padding nor a replicate of the point before
@@ -437,7 +476,9 @@ def applies_at(compiled_problem: CompiledProblem, i: int, times: Array, measured
         elif c.times is None:
             names = {symbol.name() for symbol in ca.symvar(c.expression)}
             is_applied[:, :, j] &= measured
-            if names <= {*compiled_problem.model.parameters}:  # once: copies of an equation leave an optimizer no freedom
+            if names <= {
+                *compiled_problem.model.parameters
+            }:  # once: copies of an equation leave an optimizer no freedom
                 is_first = (np.cumsum(is_applied[:, :, j]) == 1).reshape(is_distinct.shape)
                 is_applied[:, :, j] &= is_first & (i == 0 or bool(names & varying))
         elif isinstance(c.times, tuple):

@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, Any, cast
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import is_one_of, read_sequence, symbol_or_text_name, plain_numbers, read_real, read_reals, shorten_repr
+from castfit._support.arguments import (
+    is_one_of,
+    plain_numbers,
+    read_real,
+    read_reals,
+    read_sequence,
+    shorten_repr,
+    symbol_or_text_name,
+)
 from castfit._support.pickling import Picklable
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
@@ -123,7 +131,9 @@ def quantity(name: str) -> Any:
     builtins.KeyError: 'a(0)'
     """
     quantity_name = symbol_or_text_name(name)
-    raise_if_mistakes("quantity", [] if quantity_name else [f"name is {shorten_repr(name)}; give the name of an estimated quantity"])
+    raise_if_mistakes(
+        "quantity", [] if quantity_name else [f"name is {shorten_repr(name)}; give the name of an estimated quantity"]
+    )
     return ca.SX.sym(str(quantity_name))
 
 
@@ -169,7 +179,10 @@ def at(time: Any, relation: Any, *, experiment: Any = None, name: str = "") -> C
     assert constraint is not None
     instants = tuple(float(t) for t in np.unique(times))
     times_text = ", ".join(f"{t:g}" for t in instants) if len(instants) <= 3 else f"{len(instants)} times"
-    description, constraint_name = f"{constraint.shown} at t = {times_text}", constraint.name if is_one_of(name, "") else name
+    description, constraint_name = (
+        f"{constraint.shown} at t = {times_text}",
+        constraint.name if is_one_of(name, "") else name,
+    )
     return replace(constraint, times=instants, experiments=experiment_names, shown=description, name=constraint_name)
 
 
@@ -208,7 +221,9 @@ def along(relation: Any, *, experiment: Any = None, name: str = "") -> Constrain
     raise_if_mistakes("along", mistakes)
     assert constraint is not None
     constraint_name = constraint.name if is_one_of(name, "") else name
-    return replace(constraint, times=ALONG, experiments=experiment_names, shown=f"{constraint.shown} along", name=constraint_name)
+    return replace(
+        constraint, times=ALONG, experiments=experiment_names, shown=f"{constraint.shown} along", name=constraint_name
+    )
 
 
 def between(lower: float, expression: Any, upper: float, *, name: str = "") -> Constraint:
@@ -312,7 +327,9 @@ def conserved(what: Any, total: float | None = None, *, experiment: Any = None, 
     assert graph is not None
     assert value is not None
     description = f"{expression_text(graph)} is conserved" + (f" at {value:g}" if np.isfinite(value) else "")
-    return Constraint(graph, value, value, name, times=ALONG, experiments=experiment_names, of="total", shown=description)
+    return Constraint(
+        graph, value, value, name, times=ALONG, experiments=experiment_names, of="total", shown=description
+    )
 
 
 def read_constraints(argument: Any, mistakes: list[str], *, taken_names: Iterable[str] = ()) -> tuple[Constraint, ...]:
@@ -324,7 +341,9 @@ def read_constraints(argument: Any, mistakes: list[str], *, taken_names: Iterabl
         mistakes.append(f"constraints is {shorten_repr(argument)}; give a list of relations such as k1 + k2 <= 1")
         return ()
     indexed_constraints = [(i, _read("constraints", item, mistakes, is_in_list=True)) for i, item in enumerate(listed)]
-    parts: list[tuple[int, Any]] = [(i, part) for i, c in indexed_constraints if c is not None for part in (c.name, c.shown)]
+    parts: list[tuple[int, Any]] = [
+        (i, part) for i, c in indexed_constraints if c is not None for part in (c.name, c.shown)
+    ]
     invalid_names = {i: part for i, part in parts if not isinstance(part, str)}
     mistakes += [f"constraint {i + 1} is named {shorten_repr(part)}; give text" for i, part in invalid_names.items()]
     indexed_constraints = [(i, c) for i, c in indexed_constraints if i not in invalid_names]
@@ -336,8 +355,12 @@ def read_constraints(argument: Any, mistakes: list[str], *, taken_names: Iterabl
         constraint_name = constraint.name
         if not constraint_name:
             experiment_names = _experiments(constraint.experiments or None, [])
-            base = (constraint.shown or f"constraint {i + 1}") + (f" ({', '.join(experiment_names)})" if experiment_names else "")
-            constraint_name = next(n for n in (base, *(f"{base} ({k})" for k in range(2, len(names) + 3))) if n not in names)
+            base = (constraint.shown or f"constraint {i + 1}") + (
+                f" ({', '.join(experiment_names)})" if experiment_names else ""
+            )
+            constraint_name = next(
+                n for n in (base, *(f"{base} ({k})" for k in range(2, len(names) + 3))) if n not in names
+            )
             names.add(constraint_name)
         constraints.append(_placed(replace(constraint, name=constraint_name), mistakes))
     return tuple(constraints)
@@ -354,9 +377,15 @@ def _placed(constraint: Constraint, mistakes: list[str]) -> Constraint:
         else:
             times = tuple(float(t) for t in np.unique(time_values))
     if not is_one_of(constraint.of, *_KINDS):
-        mistakes.append(f"{constraint.name} has of={shorten_repr(constraint.of)}: {suggest(str(constraint.of), _KINDS)}")
+        mistakes.append(
+            f"{constraint.name} has of={shorten_repr(constraint.of)}: {suggest(str(constraint.of), _KINDS)}"
+        )
     experiment_names: Any = constraint.experiments
-    return replace(constraint, times=times, experiments=_experiments(None if is_one_of(experiment_names, ()) else experiment_names, mistakes))
+    return replace(
+        constraint,
+        times=times,
+        experiments=_experiments(None if is_one_of(experiment_names, ()) else experiment_names, mistakes),
+    )
 
 
 def repeated_names(constraints: Sequence[Constraint]) -> list[str]:

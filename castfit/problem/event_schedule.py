@@ -592,7 +592,9 @@ class NumericSchedule:
                 if level.on in past_instants and level.off not in past_instants:
                     current_p[level.parameter] = e[level.height] + (0.0 if level.sets else current_p[level.parameter])
             parameter_rows.append(current_p)
-            jumps = merge_simultaneous([schedule.instants[i] for i in positions if schedule.instants[i].change is not None], e)
+            jumps = merge_simultaneous(
+                [schedule.instants[i] for i in positions if schedule.instants[i].change is not None], e
+            )
             crossings.append(StageEndUpdate(jumps) if jumps else None)
             cause_time = e[jumps[0].time] if jumps else NEVER  # what follows at once is seen where its cause is
             after_flags.append(any(instant.after for instant in jumps if e[instant.time] == cause_time))
@@ -623,7 +625,9 @@ class NumericSchedule:
             p_row += k >= 0
             p.append(self.p[p_row])
         times = np.array([time for time, _, _ in entries])
-        return NumericSchedule(self.start, times, tuple(crossings), np.array(after_flags, dtype=bool), np.array(p), self.e)
+        return NumericSchedule(
+            self.start, times, tuple(crossings), np.array(after_flags, dtype=bool), np.array(p), self.e
+        )
 
     @property
     def wanted_after(self) -> Array:

@@ -14,8 +14,8 @@ import numpy as np
 
 from castfit._support.casadi_functions import PerObjectCache
 from castfit.problem.compiled_problem import CompiledProblem
-from castfit.problem.map_initial_states import SteadyStateRows, ConsistentInitialRows
-from castfit.problem.parameter_map import ParameterLink, MappedExpressions
+from castfit.problem.map_initial_states import ConsistentInitialRows, SteadyStateRows
+from castfit.problem.parameter_map import MappedExpressions, ParameterLink
 
 if TYPE_CHECKING:
     from castfit.problem.compiled_experiments import Condition
@@ -73,7 +73,8 @@ def _question(compiled_problem: CompiledProblem) -> dict[str, str]:
     equations = system.function("equations", system.ode, system.alg, compiled_problem.observed)
     bound = [(n, *map(float, pair)) for n, pair in sorted(compiled_problem.state_bounds.items())]
     constraints = [
-        (c.name, float(c.lower), float(c.upper), *_held(c), *_expression(c.expression)) for c in compiled_problem.constraints
+        (c.name, float(c.lower), float(c.upper), *_held(c), *_expression(c.expression))
+        for c in compiled_problem.constraints
     ]
     names = (model.states, model.algebraic_states, model.parameters, model.inputs, compiled_problem.outputs)
     unknown = ("sigma unknown",) if compiled_problem.experiments[0].sigma is None else ()
@@ -105,12 +106,16 @@ def _noise(compiled_problem: CompiledProblem, condition: Condition, graphs: dict
         correlation = None if observable is None else getattr(observable.noise, "correlation", None)
         if correlation is not None:  # not the numbers that were estimated
             entries += [name, "correlated", getattr(correlation, "label", "") or repr(correlation)]
-        if observable is None or (observable.weighted and (observable.group < 0 or compiled_problem.groups[observable.group] == "")):
+        if observable is None or (
+            observable.weighted and (observable.group < 0 or compiled_problem.groups[observable.group] == "")
+        ):
             continue
         if id(observable.noise) not in graphs:
             mu, s, m = (ca.SX.sym(n) for n in ("mu", "s", "m"))
             density = observable.noise.density(mu, s, m)
-            other_symbols = [e for e in ca.symvar(density.cost) if not any(ca.is_equal(e, symbol) for symbol in (mu, s, m))]
+            other_symbols = [
+                e for e in ca.symvar(density.cost) if not any(ca.is_equal(e, symbol) for symbol in (mu, s, m))
+            ]
             graphs[id(observable.noise)] = _graph(ca.Function("cost", [mu, s, m, *other_symbols], [density.cost]))
         group = compiled_problem.groups[observable.group] if observable.group >= 0 else None
         entries += [name, observable.predicted, group, *graphs[id(observable.noise)]]

@@ -116,7 +116,12 @@ class _InputCurve:
         a, b = self.theta[k], self.theta[right_knot]
         constant = self.said.kind == "piecewise_constant"
         h = float(t[right_knot] - t[k]) if right_knot > k else 1.0
-        piece_values: dict[str, Any] = {"a": a, "b": a if constant else b, "t": float(t[k]), "r": 0.0 if constant else 1.0 / h}
+        piece_values: dict[str, Any] = {
+            "a": a,
+            "b": a if constant else b,
+            "t": float(t[k]),
+            "r": 0.0 if constant else 1.0 / h,
+        }
         if self.form.degree == 3:
             if self.said.kind == "cubic_spline":
                 piece_values |= {"d": _combined(h * self.said.slopes[k], self.theta)}
@@ -140,7 +145,9 @@ class _InputCurve:
         current_piece = self.piece(self.first(start))
         for k in range(self.first(start) + 1, n):
             next_piece = self.piece(k)
-            switches.append(ParameterSwitch(float(t[k]), {n: v for n, v in next_piece.items() if not _same(v, current_piece[n])}))
+            switches.append(
+                ParameterSwitch(float(t[k]), {n: v for n, v in next_piece.items() if not _same(v, current_piece[n])})
+            )
             current_piece = next_piece
         return switches
 
@@ -195,10 +202,14 @@ def _forms(statement: ProblemStatement) -> tuple[InputForm, ...]:
     forms: list[InputForm] = []
     for input_name in statement.model.inputs:
         inputs = [e.inputs[input_name] for e in statement.experiments]
-        inputs += [e.steady.inputs[input_name] for e in statement.experiments if e.steady and input_name in e.steady.inputs]
+        inputs += [
+            e.steady.inputs[input_name] for e in statement.experiments if e.steady and input_name in e.steady.inputs
+        ]
         estimated_sources = [u for u in inputs if isinstance(u, EstimatedInput)]
         if estimated_sources:
-            ways = {u.scale for u in estimated_sources} | ({"known"} if len(estimated_sources) < len(inputs) else set[str]())
+            ways = {u.scale for u in estimated_sources} | (
+                {"known"} if len(estimated_sources) < len(inputs) else set[str]()
+            )
             forms.append(InputForm(input_name, max(_DEGREE[u.kind] for u in estimated_sources), tuple(sorted(ways))))
     return tuple(forms)
 

@@ -118,7 +118,13 @@ def _allowed(compiled_problem: CompiledProblem, uses: Sequence[ScaledOutputUse])
     for use in uses:
         for j in use.entries:
             uses_by_entry.setdefault(j, []).append(use)
-    return frozenset(j for j, entry_uses in uses_by_entry.items() if _free(compiled_problem, j) and _linear(compiled_problem, j, entry_uses) and _alone(compiled_problem, j, entry_uses))
+    return frozenset(
+        j
+        for j, entry_uses in uses_by_entry.items()
+        if _free(compiled_problem, j)
+        and _linear(compiled_problem, j, entry_uses)
+        and _alone(compiled_problem, j, entry_uses)
+    )
 
 
 def _free(compiled_problem: CompiledProblem, j: int) -> bool:

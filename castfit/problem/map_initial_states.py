@@ -80,7 +80,9 @@ class SteadyStateRows:
         np.add.at(state_weights, self.states, weight)
         p_weights, a_weights, bend = self.rest.adjoint(steady_state, natural.p, state_weights)
         derivatives = np.concatenate([slopes, natural.dp])
-        return state_weights @ slopes, derivatives.T @ bend @ derivatives + self.inner.curvature(n, p_weights, a_weights)
+        return state_weights @ slopes, derivatives.T @ bend @ derivatives + self.inner.curvature(
+            n, p_weights, a_weights
+        )
 
     def reason(self, n: Array, row: int) -> tuple[str, str]:
         """Describe the state without a steady-state value, the parameters, and the reason."""
@@ -202,7 +204,9 @@ class ConsistentInitialRows:
 
     def _given(self, n: Array) -> tuple[Array, Array]:
         natural = self.inner.natural(n)
-        return np.concatenate([natural.p, natural.a, natural.e]), np.concatenate([natural.dp, natural.da, natural.de.reshape(natural.e.size, n.size)])
+        return np.concatenate([natural.p, natural.a, natural.e]), np.concatenate(
+            [natural.dp, natural.da, natural.de.reshape(natural.e.size, n.size)]
+        )
 
     def _evaluate(self, w: Array, P: Array) -> tuple[Array, Array, Array]:
         outputs: Any = self.equations(w, P)

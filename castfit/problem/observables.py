@@ -138,7 +138,9 @@ def work_out(statement: ProblemStatement) -> Observations:
         return Observations(statement, observed, tuple(plan.groups), (), frozenset())
     names = {s.name() for graph in plan.spreads.values() for s in ca.symvar(graph)}
     parameter_names = {*every_parameter(statement.model, statement.parameters), *plan.parameters}
-    noise_parameters = [n for n in dict.fromkeys((*statement.parameters, *plan.parameters)) if n in names & parameter_names]
+    noise_parameters = [
+        n for n in dict.fromkeys((*statement.parameters, *plan.parameters)) if n in names & parameter_names
+    ]
     added = [n for n in noise_parameters if n not in statement.model.parameters]
     model = _extended(statement.model, added, plan.spreads)
     full_statement = replace(statement, model=model, parameters={**statement.parameters, **plan.parameters})
@@ -147,7 +149,9 @@ def work_out(statement: ProblemStatement) -> Observations:
     other_symbols = other_symbols.union(*(event_symbols(e.events) for e in statement.experiments))
     measured = (statement.model.outputs[n] for e in statement.experiments for n in e.measured)
     graphs = (statement.model.system.ode, statement.model.system.alg, *statement.model.initial.values(), *measured)
-    noise_only = frozenset(noise_parameters).difference(other_symbols, (s.name() for graph in graphs for s in ca.symvar(graph)))
+    noise_only = frozenset(noise_parameters).difference(
+        other_symbols, (s.name() for graph in graphs for s in ca.symvar(graph))
+    )
     return Observations(full_statement, observed, tuple(plan.groups), tuple(plan.spreads), noise_only)
 
 

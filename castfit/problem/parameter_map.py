@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import casadi as ca
 
     from castfit._support.arrays import Array, Index, Mask
-    from castfit.problem.map_initial_states import SteadyStateRows, ConsistentInitialRows
+    from castfit.problem.map_initial_states import ConsistentInitialRows, SteadyStateRows
 
 
 def natural_value(theta: Array, log: Mask) -> Array:
@@ -179,7 +179,10 @@ class ParameterLink:
         """Describe the first row that is not finite at q, or whose derivative is not; empty if all are finite."""
         if not self.parts:
             return ""
-        y, dy = np.concatenate([natural.p, natural.a, natural.e]), np.concatenate([natural.dp, natural.da, natural.de.reshape(natural.e.size, q.size)])
+        y, dy = (
+            np.concatenate([natural.p, natural.a, natural.e]),
+            np.concatenate([natural.dp, natural.da, natural.de.reshape(natural.e.size, q.size)]),
+        )
         for part in self.parts:
             is_computed = np.isfinite(dy[part.rows]).all(axis=1) if slopes else np.isfinite(y[part.rows])
             if not is_computed.all():

@@ -162,8 +162,12 @@ def with_knots(experiments: Iterable[Experiment], parameters: Mapping[str, Param
                 value: float | Mapping[str, float] = guess
                 if spec.per_experiment:
                     previous_value = completed_parameters[name].value if name in completed_parameters else 0.0
-                    value = {**previous_value, e.name: guess} if isinstance(previous_value, Mapping) else {e.name: guess}
-                completed_parameters[name] = Parameter(value, spec.lower, spec.upper, spec.scale, local=spec.per_experiment)
+                    value = (
+                        {**previous_value, e.name: guess} if isinstance(previous_value, Mapping) else {e.name: guess}
+                    )
+                completed_parameters[name] = Parameter(
+                    value, spec.lower, spec.upper, spec.scale, local=spec.per_experiment
+                )
     return completed_parameters
 
 
@@ -218,7 +222,9 @@ def initial_values(model: Model, experiment: Experiment) -> dict[str, Any]:
     model_values = {n: float(v) if v.is_constant() else v for n, v in model.initial.items()}
     values_by_name = {**model_values, **experiment.initial}
     for line in model.lines:
-        values_by_name |= {n: at_start(model_values[n], model, experiment.start, experiment.inputs, values_by_name) for n in line.nodes}
+        values_by_name |= {
+            n: at_start(model_values[n], model, experiment.start, experiment.inputs, values_by_name) for n in line.nodes
+        }
     return values_by_name
 
 

@@ -16,12 +16,12 @@ import scipy
 
 from castfit._support.status import suggest
 from castfit.densities.priors import (
-    PriorTerm,
     JointNormal,
     LaplacePrior,
     Normal,
     Penalty,
     PriorDistribution,
+    PriorTerm,
     Truncated,
     prior_bound_conflicts,
 )
@@ -72,14 +72,18 @@ def _smooth_terms(statement: ProblemStatement, quantities: Sequence[Quantity]) -
             owner = e.name if u.said.per_experiment else None
             if (label, owner) in penalties:
                 continue
-            term = _smooth_term(u.said, label, values, [index_by_quantity.get((n, owner), -1) for n in names], len(quantities))
+            term = _smooth_term(
+                u.said, label, values, [index_by_quantity.get((n, owner), -1) for n in names], len(quantities)
+            )
             if term is not None:
                 where = f" in {e.name}" if owner is not None and has_many_experiments else ""
                 penalties[label, owner] = replace(term, what=f"the smoothness of {label}{where}")
     return tuple(penalties.values())
 
 
-def _smooth_term(spec: EstimatedInput, label: str, values: Array, positions: Sequence[int], n_theta: int) -> SmoothnessPenalty | None:
+def _smooth_term(
+    spec: EstimatedInput, label: str, values: Array, positions: Sequence[int], n_theta: int
+) -> SmoothnessPenalty | None:
     """Return the penalty on values at positions `positions`, numbers where that is -1; None if all are."""
     is_free = np.array(positions) >= 0
     if not is_free.any():
@@ -91,7 +95,9 @@ def _smooth_term(spec: EstimatedInput, label: str, values: Array, positions: Seq
     k = int(is_free.sum())
     root, offset = spec.roughness[:, is_free], spec.roughness[:, ~is_free] @ z[~is_free]
     free_positions = np.array(positions, dtype=np.intp)[is_free]
-    return SmoothnessPenalty("", free_positions, np.full(k, spec.log), np.zeros(k), root, offset, 0.0, n_theta, label, weight, is_chosen)
+    return SmoothnessPenalty(
+        "", free_positions, np.full(k, spec.log), np.zeros(k), root, offset, 0.0, n_theta, label, weight, is_chosen
+    )
 
 
 def _joint(entry: JointNormal, quantities: Sequence[Quantity]) -> JointPriorRows:
@@ -144,7 +150,9 @@ def _meant(name: str, quantities: Sequence[Quantity]) -> list[int]:
     return exactly or [j for j, q in enumerate(quantities) if q.of == name and q.experiment is not None]
 
 
-def _readings(names: Sequence[str], statement: ProblemStatement, quantities: Sequence[Quantity]) -> list[SymbolMeanings]:
+def _readings(
+    names: Sequence[str], statement: ProblemStatement, quantities: Sequence[Quantity]
+) -> list[SymbolMeanings]:
     def means(name: str, quantity: Quantity, experiment: str) -> bool:
         return quantity.experiment == experiment and quantity.of == name
 
@@ -196,7 +204,11 @@ def _belief_mistakes(entry: PriorTerm, statement: ProblemStatement, quantities: 
             return [f"priors names {entry.label}, which is not estimated: {suggest(entry.what, known_names)}"]
         if any(q.prior is not entry.prior for q in matching_quantities):
             return [f"{entry.label} has two priors; leave one of them out"]
-        return [m for q in matching_quantities for m in prior_bound_conflicts(f"'{q.name}'", q.guess, q.lower, q.upper, entry.prior)]
+        return [
+            m
+            for q in matching_quantities
+            for m in prior_bound_conflicts(f"'{q.name}'", q.guess, q.lower, q.upper, entry.prior)
+        ]
     symbols = list(dict.fromkeys(s.name() for s in ca.symvar(entry.what)))
     fixed = [n for n in every_parameter(statement.model, statement.parameters) if n in statement.parameters]
     unknown_symbols = [n for n in symbols if n not in known_names and n not in fixed]

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from castfit._support.arguments import is_one_of, is_within, read_sequence, read_mapping, read_reals, shorten_repr
+from castfit._support.arguments import is_one_of, is_within, read_mapping, read_reals, read_sequence, shorten_repr
 from castfit._support.public_names import public
-from castfit._support.status import raise_if_mistakes, collect_mistakes, unknown_names
+from castfit._support.status import collect_mistakes, raise_if_mistakes, unknown_names
 from castfit._support.views import views
 from castfit.densities.noise.unknown import UnknownSigma
 from castfit.densities.priors import Entry, Normal, Priors, read_entries
@@ -186,10 +186,16 @@ class Problem:
         raise_if_mistakes("Problem", mistakes + statement_mistakes(statement))
         raise_if_mistakes("Problem", entry_mistakes(statement, list_quantities(statement)))
         compiled_problem = compose(statement)
-        raise_if_mistakes("Problem", name_mistakes(compiled_problem) or held_mistakes(compiled_problem, self.constraints))
+        raise_if_mistakes(
+            "Problem", name_mistakes(compiled_problem) or held_mistakes(compiled_problem, self.constraints)
+        )
         compiled_problem = compiled_problem.holding(self.constraints)
         unmeasured = support_mistakes(compiled_problem)
-        other_mistakes = guess_mistakes(compiled_problem) + constant_mistakes(compiled_problem, compiled_problem.guess) + compiled_problem.contradictions
+        other_mistakes = (
+            guess_mistakes(compiled_problem)
+            + constant_mistakes(compiled_problem, compiled_problem.guess)
+            + compiled_problem.contradictions
+        )
         raise_if_mistakes("Problem", [*unmeasured.values(), *other_mistakes] if other_mistakes else [])
         if unmeasured:
             raise UnmeasuredError("Problem", unmeasured)
@@ -206,11 +212,17 @@ class Problem:
         """
         self.posed.smoothed(weights)  # says what is wrong
         changed = (
-            {n: replace(u, smoothness=float(weights[u.label(n)])) for n, u in inputs_by_name.items() if u.label(n) in weights}
+            {
+                n: replace(u, smoothness=float(weights[u.label(n)]))
+                for n, u in inputs_by_name.items()
+                if u.label(n) in weights
+            }
             for inputs_by_name in map(estimated_inputs, self.experiments)
         )
         pairs = zip(self.experiments, changed, strict=True)
-        return self.replace(experiments=tuple(e.with_changes(inputs={**e.inputs, **new_inputs}) for e, new_inputs in pairs))
+        return self.replace(
+            experiments=tuple(e.with_changes(inputs={**e.inputs, **new_inputs}) for e, new_inputs in pairs)
+        )
 
     def with_nodes(self, order: int) -> Problem:
         """Return the problem with so many nodes in each delay line of its model."""
@@ -273,7 +285,9 @@ class Problem:
         from castfit.densities.noise.models import LOSSES
 
         if not is_one_of(loss, "linear", *LOSSES):
-            raise_if_mistakes("loss", [f"loss is {shorten_repr(loss)}; choose 'linear', {', '.join(map(repr, LOSSES))}"])
+            raise_if_mistakes(
+                "loss", [f"loss is {shorten_repr(loss)}; choose 'linear', {', '.join(map(repr, LOSSES))}"]
+            )
         if is_one_of(loss, "linear"):
             of_none = "f_scale is that of a robust loss; give loss='huber' or another, or leave f_scale out"
             raise_if_mistakes("loss", [] if is_within(f_scale, 1.0, 1.0) else [of_none])
@@ -344,7 +358,9 @@ def with_correlations(problem: Posable, estimates: CorrelationEstimates | None) 
     """Return the problem with numbers for how errors depend on each other, where these were to be estimated."""
     if estimates is None or not (estimates.times or estimates.joint or estimates.sigma):
         return problem
-    return problem.posed.with_errors(estimates) if estimates.sigma is None else problem.posed.with_sigma(estimates.sigma)
+    return (
+        problem.posed.with_errors(estimates) if estimates.sigma is None else problem.posed.with_sigma(estimates.sigma)
+    )
 
 
 def kind_mistakes(problem: Any, *, may_be_fixed: bool = False) -> list[str]:

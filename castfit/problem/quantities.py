@@ -70,7 +70,9 @@ def names_used(model: Model, experiment: Experiment) -> frozenset[str]:
     event_names = event_symbols(experiment.events) - no_parameters
     knot_names = (u.names(n) for n, u in estimated_inputs(experiment).items())
     at_knots = (name for names in knot_names for name in names)
-    unmeasured_scales = measured_with(model.scalings, model.scalings) - measured_with(model.scalings, experiment.measured)
+    unmeasured_scales = measured_with(model.scalings, model.scalings) - measured_with(
+        model.scalings, experiment.measured
+    )
     model_names = (n for n in model.parameters if n not in unmeasured_scales)
     return frozenset((*model_names, *expression_names, *at_knots, *event_names, *noise_names(model, experiment)))
 
@@ -135,7 +137,9 @@ def list_quantities(statement: ProblemStatement) -> tuple[Quantity, ...]:
     """List the estimated quantities: shared parameters, then per experiment local parameters and initial states."""
     quantities: list[Quantity] = []
     has_many_experiments = len(statement.experiments) > 1
-    parameters_by_name = {n: statement.parameters.get(n) for n in every_parameter(statement.model, statement.parameters)}
+    parameters_by_name = {
+        n: statement.parameters.get(n) for n in every_parameter(statement.model, statement.parameters)
+    }
     free_parameters = {n: p for n, p in parameters_by_name.items() if p is not None and not p.fixed}
     by_name = {b.what: b.prior for b in statement.priors if isinstance(b, PriorTerm) and isinstance(b.what, str)}
     for name, p in free_parameters.items():
@@ -143,7 +147,9 @@ def list_quantities(statement: ProblemStatement) -> tuple[Quantity, ...]:
             assert not isinstance(p.value, Mapping)
             prior = p.prior or by_name.get(name)
             limits = within_support(p.lower, p.upper, prior)
-            quantities.append(Quantity(name, "parameter", name, None, float(p.value), *limits, p.scale, prior, p.starts))
+            quantities.append(
+                Quantity(name, "parameter", name, None, float(p.value), *limits, p.scale, prior, p.starts)
+            )
     for e in statement.experiments:
         suffix = f"[{e.name}]" if has_many_experiments else ""
         used_names = names_used(statement.model, e) - {*e.parameters}

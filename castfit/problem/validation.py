@@ -17,12 +17,12 @@ from castfit.densities.priors.distributions import start_mistakes
 from castfit.experiment.events import (
     Doses,
     Event,
-    ScheduledEvent,
     ParameterSwitch,
-    input_jumps,
-    occurrences,
+    ScheduledEvent,
     event_symbols,
+    input_jumps,
     is_after_data,
+    occurrences,
 )
 from castfit.experiment.experiment import Consistent, Experiment, Free, SteadyStart
 from castfit.experiment.inputs import Input
@@ -57,7 +57,9 @@ def statement_mistakes(statement: ProblemStatement) -> list[str]:
         mistakes.append("some experiments have sigma and some not; give it for all or for none, or say unknown()")
     mistakes += _unknown_sigma_mistakes(statement)
     names_by_experiment = [names_used(model, e) for e in statement.experiments]
-    reserved_names = dict.fromkeys((*model.states, *model.algebraic_states), "a state") | dict.fromkeys(model.inputs, "an input")
+    reserved_names = dict.fromkeys((*model.states, *model.algebraic_states), "a state") | dict.fromkeys(
+        model.inputs, "an input"
+    )
     reserved_names[model.system.t.name()] = "the time"
     mistakes += _noise_mistakes(statement)
     for name in statement.parameters:
@@ -67,7 +69,9 @@ def statement_mistakes(statement: ProblemStatement) -> list[str]:
             mistakes.append(f"'{name}' is no parameter of the model: {suggest(name, model.parameters)}")
     of_scales = measured_with(model.scalings, model.scalings)
     for name in (n for n in every_parameter(model, statement.parameters) if n not in model.generated):
-        users = [e for e, used_names in zip(statement.experiments, names_by_experiment, strict=True) if name in used_names]
+        users = [
+            e for e, used_names in zip(statement.experiments, names_by_experiment, strict=True) if name in used_names
+        ]
         needing_names = [e.name for e in users if name not in e.parameters]
         if name not in statement.parameters:
             if needing_names or not (users or name in of_scales):
@@ -95,7 +99,9 @@ def statement_mistakes(statement: ProblemStatement) -> list[str]:
 def _noise_mistakes(statement: ProblemStatement) -> list[str]:
     """Find values that are given to white noise, and events that hold it."""
     noises, remedy = {*statement.model.noises}, "it has no value at a time; leave it out"
-    mistakes = [f"'{n}' is white noise of the model, not a parameter: {remedy}" for n in statement.parameters if n in noises]
+    mistakes = [
+        f"'{n}' is white noise of the model, not a parameter: {remedy}" for n in statement.parameters if n in noises
+    ]
     for e in statement.experiments if noises else ():
         graphs = [v for v in (*(m.sigma for m in e.noise.values()), *e.initial.values()) if isinstance(v, ca.SX)]
         symbol_names = {s.name() for graph in graphs for s in ca.symvar(graph)}
@@ -163,7 +169,9 @@ def _parameter_mistakes(
     if parameter.starts is not None and is_one_of(parameter.fixed, True, np.True_):
         distribution_mistakes.append(f"{label} is fixed, so that no starts of it are drawn; leave starts= out")
     if not value_mistakes and not distribution_mistakes and not is_one_of(parameter.fixed, True, np.True_):
-        distribution_mistakes = [m for where, v in values for m in prior_bound_conflicts(where, float(v), *bounds, parameter.prior)]
+        distribution_mistakes = [
+            m for where, v in values for m in prior_bound_conflicts(where, float(v), *bounds, parameter.prior)
+        ]
     return mistakes + value_mistakes + distribution_mistakes
 
 
@@ -463,11 +471,16 @@ def _name_mistakes(label: str, event: Event | Doses, model: Model, parameters: S
             )
     anything = {*parameters, *model.states, *model.inputs, model.system.t.name()}
     if isinstance(event, Event):
-        state_expressions, parameter_expressions = [*event.changes.values(), event.when, event.priority], [("its time", event.time)]
+        state_expressions, parameter_expressions = (
+            [*event.changes.values(), event.when, event.priority],
+            [("its time", event.time)],
+        )
     else:
         amounts = [*event.amount, event.bioavailability]
         state_expressions = [] if event.duration is not None else amounts
-        parameter_expressions = [("the amount of an infusion", v) for v in amounts] if event.duration is not None else []
+        parameter_expressions = (
+            [("the amount of an infusion", v) for v in amounts] if event.duration is not None else []
+        )
         parameter_expressions += [("its times", v) for v in event.times]
         parameter_expressions += [("its duration", event.duration), ("its lag", event.lag)]
     for name in _names(state_expressions):
@@ -538,11 +551,19 @@ def support_mistakes(compiled_problem: CompiledProblem) -> dict[str, str]:
     equations = ca.vertcat(system.ode, _matched(system))
     flow = _dependence(equations, unknown_symbols)  # flow[i, j]: equation i contains unknown j
     by_parameter = _dependence(equations, p)
-    observe, observe_p = _dependence(compiled_problem.observed, unknown_symbols), _dependence(compiled_problem.observed, p)
+    observe, observe_p = (
+        _dependence(compiled_problem.observed, unknown_symbols),
+        _dependence(compiled_problem.observed, p),
+    )
     supported: set[int] = set()
     for condition in compiled_problem.conditions:
         output_names = (*compiled_problem.outputs, *compiled_problem.spreads)
-        columns = [output_names.index(n) for observable in condition.observed if observable is not None for n in observable.predicted]
+        columns = [
+            output_names.index(n)
+            for observable in condition.observed
+            if observable is not None
+            for n in observable.predicted
+        ]
         is_reached, n_x, schedule = _any(observe[columns]), x.numel(), condition.schedule
         for _ in range(unknown_symbols.numel()):
             is_reached = is_reached | _any(flow[is_reached])
@@ -577,7 +598,11 @@ def guess_mistakes(compiled_problem: CompiledProblem) -> list[str]:
     """Find initial values and parameters that cannot be computed at the guess."""
     failure = compiled_problem.priors(compiled_problem.guess).failure
     mistakes = [f"{failure}, the guess; change prior or guess"] if failure else []
-    return mistakes + point_mistakes(compiled_problem, compiled_problem.guess, "the guess") + _event_guess_mistakes(compiled_problem)
+    return (
+        mistakes
+        + point_mistakes(compiled_problem, compiled_problem.guess, "the guess")
+        + _event_guess_mistakes(compiled_problem)
+    )
 
 
 def _event_guess_mistakes(compiled_problem: CompiledProblem) -> list[str]:

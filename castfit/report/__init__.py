@@ -11,7 +11,9 @@ from castfit.report.cards import card
 from castfit.report.plan_page import plan_report
 from castfit.report.report import report
 
-plan_report = CallGuard(plan_report, "report")(plan_report)  # methods pass their options on: which there are is known here
+plan_report = CallGuard(plan_report, "report")(
+    plan_report
+)  # methods pass their options on: which there are is known here
 report = CallGuard(report, "report")(report)
 
 __all__ = ["card", "plan_report", "report"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from castfit._support.text_tables import TextTable, TabularReport, format_to_error
+from castfit._support.text_tables import TabularReport, TextTable, format_to_error
 from castfit.drive.run.run_result import SearchResult
 from castfit.drive.search.compare.result import ComparisonResult
 from castfit.drive.search.multistart.result import MultistartResult

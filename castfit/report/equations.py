@@ -14,7 +14,7 @@ import casadi as ca
 
 from castfit.model.graph_rewriting import TINY
 from castfit.report.markup import Markup, joined, tag
-from castfit.report.mathml_names import Spelling, is_letter, visual_key, name, number
+from castfit.report.mathml_names import Spelling, is_letter, name, number, visual_key
 
 # How firmly the parts of a formula hold together; a weaker one gets brackets.
 _SUM, _PRODUCT, _POWER, _ATOM = 1, 2, 3, 4
@@ -149,7 +149,9 @@ class Typesetter:
             return node.symbol, _ATOM
         if node.op == ca.OP_CONST:
             number_markup = number(node.constant)
-            return tag("mrow", number_markup), _SUM if node.constant < 0 else _PRODUCT if "msup" in number_markup else _ATOM
+            return tag(
+                "mrow", number_markup
+            ), _SUM if node.constant < 0 else _PRODUCT if "msup" in number_markup else _ATOM
         if node.op in _SUMS:
             cases = self._cases(node)
             return (_braces(cases), _SUM) if cases else (tag("mrow", self._terms(i)), _SUM)
@@ -205,7 +207,9 @@ class Typesetter:
         for j in factors:
             kind = self._kind(j)
             if markups:
-                close = "bracket" in (previous_kind, kind) or (kind == "letter" and previous_kind in ("letter", "number"))
+                close = "bracket" in (previous_kind, kind) or (
+                    kind == "letter" and previous_kind in ("letter", "number")
+                )
                 thin = close and kind != "number"
                 markups.append(tag("mspace", width="0.17em") if thin else tag("mo", "·"))
             markups.append(self._at_least(j, _PRODUCT))
@@ -314,7 +318,9 @@ def _read(
             symbol = free[inputs[0]]
             symbol_markup = symbols.get(hash(symbol))
             letter = symbol_markup is None and is_letter(symbol.name())
-            node = _GraphNode(op, symbol=spell(symbol.name()) if symbol_markup is None else symbol_markup, letter=letter)
+            node = _GraphNode(
+                op, symbol=spell(symbol.name()) if symbol_markup is None else symbol_markup, letter=letter
+            )
         elif op == ca.OP_CONST:
             value = float(graph.instruction_constant(k))
             node = _GraphNode(op, constant=abs(value))
@@ -330,7 +336,9 @@ def _read(
         else:
             arguments = [work[j] for j in inputs]
             signs = [nodes[j].op == ca.OP_NEG for j in arguments] if op in (ca.OP_MUL, ca.OP_DIV) else []
-            unsigned_arguments = [nodes[j].arguments[0] if s else j for j, s in zip(arguments, signs, strict=False)] or arguments
+            unsigned_arguments = [
+                nodes[j].arguments[0] if s else j for j, s in zip(arguments, signs, strict=False)
+            ] or arguments
             node = _GraphNode(op, tuple(unsigned_arguments))
             if sum(signs) == 1:  # the sign of a product stands before it
                 nodes.append(node)

@@ -104,15 +104,27 @@ def _obstacles(compiled_problem: CompiledProblem) -> list[str]:
             obstacles.append(f"{c.name} is at rest before it starts or is measured there, which the page cannot find")
         if c.schedule.triggers:
             obstacles.append(f"states trigger events in {c.name}, which the page does not watch for")
-    graph = [*model.system.arguments], [model.system.ode, *(model.outputs[n] for n in _visible_outputs(compiled_problem)[0])]
+    graph = (
+        [*model.system.arguments],
+        [model.system.ode, *(model.outputs[n] for n in _visible_outputs(compiled_problem)[0])],
+    )
     unknown = unknown_operations(ca.Function("graph", *graph))
     return [*obstacles, *(f"the model contains '{name}', for which there is no JavaScript here" for name in unknown)]
 
 
 def _visible_outputs(compiled_problem: CompiledProblem) -> tuple[list[str], list[str]]:
     """Return the names of the drawn variables, measured outputs and own states, and of others that densities need."""
-    drawn_outputs = [*compiled_problem.outputs, *(n for n in compiled_problem.model.own_states if n not in compiled_problem.outputs)]
-    predicted_outputs = (n for c in compiled_problem.conditions for observable in c.observed if observable is not None for n in observable.predicted)
+    drawn_outputs = [
+        *compiled_problem.outputs,
+        *(n for n in compiled_problem.model.own_states if n not in compiled_problem.outputs),
+    ]
+    predicted_outputs = (
+        n
+        for c in compiled_problem.conditions
+        for observable in c.observed
+        if observable is not None
+        for n in observable.predicted
+    )
     return drawn_outputs, [n for n in dict.fromkeys(predicted_outputs) if n not in drawn_outputs]
 
 
@@ -145,7 +157,9 @@ def _page(compiled_problem: CompiledProblem, result: Result | None, title: str) 
     return frame(title, asset("explorer.css"), joined(*body))
 
 
-def _specification(compiled_problem: CompiledProblem, result: Result | None, functions: _PageFunctions) -> dict[str, Any]:
+def _specification(
+    compiled_problem: CompiledProblem, result: Result | None, functions: _PageFunctions
+) -> dict[str, Any]:
     """Return the numbers of a page, and add its functions."""
     model, system = compiled_problem.model, compiled_problem.model.system
     drawn_outputs, further_outputs = _visible_outputs(compiled_problem)
@@ -158,7 +172,9 @@ def _specification(compiled_problem: CompiledProblem, result: Result | None, fun
     functions.add(ca.Function("outputs", [t, x, p, u], [outputs]), "outputs")
     place = {n: i for i, n in enumerate([*drawn_outputs, *further_outputs])}
     sizes = _sizes(compiled_problem)
-    has_known_sigma = compiled_problem.absolute_sigma and all(observable is None or observable.weighted for c in compiled_problem.conditions for observable in c.observed)
+    has_known_sigma = compiled_problem.absolute_sigma and all(
+        observable is None or observable.weighted for c in compiled_problem.conditions for observable in c.observed
+    )
     return {
         "quantities": [_slider(q) for q in compiled_problem.quantities],
         "parameters": len(model.parameters),
@@ -169,7 +185,10 @@ def _specification(compiled_problem: CompiledProblem, result: Result | None, fun
         "groups": list(compiled_problem.groups),
         "measure": "chi2" if has_known_sigma else "-2 log L",
         "tolerance": _TOLERANCE,
-        "experiments": [_experiment(compiled_problem, c, place, functions) | {"size": sizes[c.name]} for c in compiled_problem.conditions],
+        "experiments": [
+            _experiment(compiled_problem, c, place, functions) | {"size": sizes[c.name]}
+            for c in compiled_problem.conditions
+        ],
         "estimate": None if result is None else _estimate(compiled_problem, result),
         "notes": [
             f"{line} here, so that curves follow the sliders; cf.simulate takes as many as are needed."
@@ -201,7 +220,9 @@ def _slider(q: Quantity) -> dict[str, Any]:
     return {"name": q.name, "value": q.guess, "low": low, "high": high, "log": log and low > 0.0}
 
 
-def _experiment(compiled_problem: CompiledProblem, c: Condition, place: dict[str, int], functions: _PageFunctions) -> dict[str, Any]:
+def _experiment(
+    compiled_problem: CompiledProblem, c: Condition, place: dict[str, int], functions: _PageFunctions
+) -> dict[str, Any]:
     """Return an experiment: its rows, inputs, events and data."""
     link, end = c.link, c.end
     kinks = [signal.breakpoints for signal in c.inputs]
@@ -284,7 +305,9 @@ def _estimate(compiled_problem: CompiledProblem, result: Result) -> dict[str, An
     """Return the estimate, and its covariance in search scale, by which ellipses of 95 % are drawn."""
     covariance = np.asarray(result.covariance, dtype=float)
     freedom = result.dof
-    size = -2.0 * np.log(0.05) if compiled_problem.absolute_sigma else 2.0 * fdtri(2, max(freedom, 1), 0.95)  # chi-square, F
+    size = (
+        -2.0 * np.log(0.05) if compiled_problem.absolute_sigma else 2.0 * fdtri(2, max(freedom, 1), 0.95)
+    )  # chi-square, F
     drawable = np.isfinite(covariance).all() and freedom > 0
     return {
         "values": [float(result.values[n]) for n in compiled_problem.names],

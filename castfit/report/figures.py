@@ -36,7 +36,13 @@ def figure(picture: Figure, number: int, caption: Content) -> Markup:
     """
     matplotlib_figure: Any = picture
     width, _ = matplotlib_figure.get_size_inches()
-    return framed(_vector(matplotlib_figure, number) or _image(matplotlib_figure), width * _PIXELS, _names(matplotlib_figure), number, caption)
+    return framed(
+        _vector(matplotlib_figure, number) or _image(matplotlib_figure),
+        width * _PIXELS,
+        _names(matplotlib_figure),
+        number,
+        caption,
+    )
 
 
 def framed(graphic: Markup, width: float, series: Mapping[str, str], number: int, caption: Content) -> Markup:

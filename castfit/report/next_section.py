@@ -99,6 +99,8 @@ def _told(result: Result, problem: Problem, proposal: Design) -> str:
         f"The standard deviations would change as follows: {join_limited(changes)}." if changes else "",
         f"The efficiency of this design is at least {np.floor(1000 * proposal.efficiency) / 10:g} %.",
         *proposal.remarks,
-        "These predictions assume that the model is correct, but the residual tests reject it." if result.refuted else "",
+        "These predictions assume that the model is correct, but the residual tests reject it."
+        if result.refuted
+        else "",
     ]
     return " ".join(part for part in sentences if part)

@@ -33,7 +33,9 @@ def lead(result: PathResult, title: str, notes: str) -> ReportHeader:
 def sections(result: PathResult, figures: Figures, command: str = "", source: str = "") -> list[Section]:
     """Return the story in its order."""
     parts = [sheet(part) if isinstance(part, TextTable) else tag("p", part) for part in result.parts]
-    tests = table(("tested", ">figure", ">p"), [[test_name, f"{x:.3g}", f"{p:.2g}"] for test_name, x, p in result.whiteness])
+    tests = table(
+        ("tested", ">figure", ">p"), [[test_name, f"{x:.3g}", f"{p:.2g}"] for test_name, x, p in result.whiteness]
+    )
     chapters: list[Section] = []
     if result.problem is not None:
         chapters.append(Section("question", "The question", question(result.problem)))

@@ -84,7 +84,14 @@ def some(names: Sequence[str]) -> str:
 def experiments(compiled_problem: CompiledProblem) -> Markup:
     """Return a table of the experiments; of initial states only where they are not the model's own."""
     unit = compiled_problem.unit("time")
-    spell = spelling([*compiled_problem.names, *compiled_problem.parameters, *compiled_problem.own_model.own_states, *compiled_problem.own_model.output_names])
+    spell = spelling(
+        [
+            *compiled_problem.names,
+            *compiled_problem.parameters,
+            *compiled_problem.own_model.own_states,
+            *compiled_problem.own_model.output_names,
+        ]
+    )
     starts = [_initial(compiled_problem, e) for e in compiled_problem.experiments]
     heads = ["experiment", "measured", ">values", f"times{f' ({unit})' if unit else ''}", "noise"]
     heads += ["?initial states", "?inputs", "?events", "?own parameters"]
@@ -136,7 +143,11 @@ def _initial(compiled_problem: CompiledProblem, experiment: Experiment) -> dict[
     if experiment.steady is not None:
         return "steady state"
     model = compiled_problem.own_model.said.initial
-    initial_values = {n: v for n, v in compiled_problem.initial_values(experiment).items() if n in compiled_problem.own_model.own_states}
+    initial_values = {
+        n: v
+        for n, v in compiled_problem.initial_values(experiment).items()
+        if n in compiled_problem.own_model.own_states
+    }
     return {n: v for n, v in initial_values.items() if isinstance(v, Free) or n not in model or not _same(v, model[n])}
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from castfit._support.arguments import read_mapping, option_mistakes, shorten_repr
+from castfit._support.arguments import option_mistakes, read_mapping, shorten_repr
 from castfit._support.status import raise_if_mistakes
 from castfit._support.whole_files import folder_mistakes
 from castfit.drive.model_comparison.selection_result import SelectionResult
@@ -99,7 +99,9 @@ def report(
         else:
             above, chapters = _select_sections(found, figures, title, notes)
         insert_index = next((k for k, s in enumerate(chapters) if s.mark == "residuals"), len(chapters))
-        chapters[insert_index:insert_index] = [_chapter(k, name, entry, figures) for k, (name, entry) in enumerate(further_content.items(), 1)]
+        chapters[insert_index:insert_index] = [
+            _chapter(k, name, entry, figures) for k, (name, entry) in enumerate(further_content.items(), 1)
+        ]
     best = None if isinstance(found, PathResult) else found if isinstance(found, Result) else found.best
     if best is not None:
         chapters.append(result_sections.repeat(best, command, source))
@@ -160,7 +162,10 @@ def _select_sections(result: Told, figures: Figures, title: str, notes: str) -> 
         above = run_sections.selection_lead(result, title or "A selection of models", notes)
         run_chapters = run_sections.selection(result, figures)
     elif isinstance(result, PortfolioResult):
-        above, run_chapters = run_sections.portfolio_lead(result, title or "An estimate", notes), run_sections.portfolio(result)
+        above, run_chapters = (
+            run_sections.portfolio_lead(result, title or "An estimate", notes),
+            run_sections.portfolio(result),
+        )
     else:
         above = run_sections.search_lead(result, title or "A scatter search", notes)
         run_chapters = run_sections.search(result, figures)

@@ -108,7 +108,12 @@ def sections(result: Result, figures: Figures, bands: str | None = "linear") -> 
     chapters.append(Section("estimates", "Estimates", estimates(result)))
     if result.success:
         chapters.append(
-            Section("determined", "Precision of the estimates", joint_precision_section(result, figures), "What is determined")
+            Section(
+                "determined",
+                "Precision of the estimates",
+                joint_precision_section(result, figures),
+                "What is determined",
+            )
         )
     if has_problem and result.success:
         chapters.append(Section("residuals", "Residual tests", residuals(result, figures), "Residuals"))
@@ -148,7 +153,9 @@ def estimates(result: Result) -> Markup:
         whisker = _whisker(estimate.value, *estimate.interval)
         rows.append([name, estimate.unit, format_to_error(estimate.value, error), *cells, whisker, remark])
     noise = "" if result.absolute_sigma or np.isnan(result.noise) else f" Estimated noise: {result.noise:.3g}."
-    distribution = "the normal distribution" if result.absolute_sigma else f"Student's t with {result.dof} degrees of freedom"
+    distribution = (
+        "the normal distribution" if result.absolute_sigma else f"Student's t with {result.dof} degrees of freedom"
+    )
     bars = "Drawn are intervals relative to their values: the whole width is from −100 % to +100 %."
     return joined(
         table(heads, rows),
@@ -268,9 +275,13 @@ def residuals(result: Result, figures: Figures) -> Markup:
 
 def _tests(diagnostics: Diagnostics, order: Mapping[str, Any]) -> Markup:
     """Return the table of all tests, outputs in the order of the problem."""
-    outputs = sorted(diagnostics.outputs.values(), key=lambda c: list(order).index(c.output) if c.output in order else -1)
+    outputs = sorted(
+        diagnostics.outputs.values(), key=lambda c: list(order).index(c.output) if c.output in order else -1
+    )
     single = list(diagnostics.series.values()) if diagnostics.several else []
-    shown_series = [s for s in single if any(c.found for c in s.checks.values())] if len(single) > _MOST_SERIES else single
+    shown_series = (
+        [s for s in single if any(c.found for c in s.checks.values())] if len(single) > _MOST_SERIES else single
+    )
     shown_checks = [*outputs, *shown_series]
     rows = [
         (

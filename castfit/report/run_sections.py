@@ -40,7 +40,9 @@ def lead(
     """Return the head of a page of many fits."""
     is_sound = result.best is not None and result.success and not result.best.goodness.amiss
     mood = "good" if is_sound else "doubtful" if result.success else "bad"
-    return ReportHeader(title, kind, mood, " ".join(part for part in (summary, *result.misfit()) if part), figures, notes)
+    return ReportHeader(
+        title, kind, mood, " ".join(part for part in (summary, *result.misfit()) if part), figures, notes
+    )
 
 
 def multistart_lead(result: MultistartResult, title: str, notes: str) -> ReportHeader:
@@ -49,7 +51,10 @@ def multistart_lead(result: MultistartResult, title: str, notes: str) -> ReportH
     total = len(result.starts)
     best = "" if best_optimum is None else f"{len(best_optimum.starts)} of {total} starts found the best optimum. "
     figures = (
-        (f"best {objective_symbol(result.measure)}", "none" if best_optimum is None else f"{best_optimum.objective:.6g}"),
+        (
+            f"best {objective_symbol(result.measure)}",
+            "none" if best_optimum is None else f"{best_optimum.objective:.6g}",
+        ),
         ("starts", f"{total}"),
         ("optima", f"{len(result.optima)}"),
         ("without success", f"{sum(not row.success for row in result.starts)}"),
@@ -108,7 +113,10 @@ def selection(result: SelectionResult, figures: Figures) -> list[Section]:
     paragraphs = joined(*(tag("p", sentence) for sentence in result.sentences))
     content = joined(tag("p", result.message), sheet(result.sheet), paragraphs, picture)
     all_candidates = tag("details", tag("summary", f"All {len(result.fits)} candidates"), _columns(result.table))
-    return [Section("candidates", "Which model", content), Section("every-candidate", "Every candidate", all_candidates)]
+    return [
+        Section("candidates", "Which model", content),
+        Section("every-candidate", "Every candidate", all_candidates),
+    ]
 
 
 def counts(counts_by_name: Mapping[str, int]) -> str:
@@ -137,10 +145,20 @@ def optima(optimum_list: Sequence[Optimum], total: int, measure: str) -> Markup 
         for k, o in enumerate(optimum_list[:_MOST_OPTIMA])
     ]
     objective_label = objective_symbol(measure)
-    heads = (">optimum", f">{objective_label}", ">above the best", ">found by", f"estimates that differ at equal {objective_label}")
+    heads = (
+        ">optimum",
+        f">{objective_label}",
+        ">above the best",
+        ">found by",
+        f"estimates that differ at equal {objective_label}",
+    )
     optima_table = table(heads, rows)
     n_remaining = len(optimum_list) - _MOST_OPTIMA
-    remainder = tag("p", f"And {n_remaining} more, up to {objective_label} = {optimum_list[-1].objective:.6g}.") if n_remaining > 0 else None
+    remainder = (
+        tag("p", f"And {n_remaining} more, up to {objective_label} = {optimum_list[-1].objective:.6g}.")
+        if n_remaining > 0
+        else None
+    )
     return joined(tag("h3", "Optima"), optima_table, remainder)
 
 
@@ -153,7 +171,11 @@ def comparison_lead(result: ComparisonResult, title: str, notes: str) -> ReportH
     if most_reliable is not None and fastest is not None and most_reliable.correct:
         verdict = f"{most_reliable.method} found the best optimum most often, from {most_reliable.correct} of {most_reliable.starts} starts"
         fastest_text = f"{fastest.expected_time:.2g} s expected until it is found"
-        verdict += f"; it is also the fastest: {fastest_text}." if fastest is most_reliable else f"; {fastest.method} is the fastest: {fastest_text}."
+        verdict += (
+            f"; it is also the fastest: {fastest_text}."
+            if fastest is most_reliable
+            else f"; {fastest.method} is the fastest: {fastest_text}."
+        )
     figures = (
         (f"best {objective_symbol(result.measure)}", f"{result.best_objective:.6g}"),
         ("methods", f"{len(result.rows)}"),
@@ -184,13 +206,19 @@ def comparison(result: ComparisonResult, figures: Figures) -> list[Section]:
         facts(result.descriptions.items()),
     )
     all_fits = tag("details", tag("summary", f"All {len(result.trials)} fits"), _columns(result.table))
-    return [Section("methods", "Performance of the methods", content, "Methods"), Section("every-fit", "Every fit", all_fits)]
+    return [
+        Section("methods", "Performance of the methods", content, "Methods"),
+        Section("every-fit", "Every fit", all_fits),
+    ]
 
 
 def search_lead(result: ScatterResult, title: str, notes: str) -> ReportHeader:
     """Return the head of a scatter search's page."""
     figures = (
-        ("best χ²" if result.best is None else f"best {objective_symbol(result.best.measure)}", f"{result.objective:.6g}"),
+        (
+            "best χ²" if result.best is None else f"best {objective_symbol(result.best.measure)}",
+            f"{result.objective:.6g}",
+        ),
         ("simulations", f"{result.simulations}"),
         ("local searches", f"{len(result.searches)}"),
         ("generations", f"{result.generations}"),
@@ -261,7 +289,9 @@ def horizons(result: IncrementalResult) -> Section:
         "fallback",
     )
     effort = f"{result.iterations} iterations, equivalent to {result.equivalent_iterations:.2f} on the whole horizon."
-    explanation = "The fit began with the first measurements and went on to longer horizons, each from the estimates before."
+    explanation = (
+        "The fit began with the first measurements and went on to longer horizons, each from the estimates before."
+    )
     return Section(
         "horizons", "Horizon by horizon", joined(tag("p", f"{explanation} {effort}"), table(heads, rows)), "Horizons"
     )

@@ -73,7 +73,11 @@ def _delays(delayed: Sequence[DelayedValue], time: str, spell: Spelling) -> dict
     for d in delayed:  # inner ones come first
         typesetter = Typesetter([d.expression, d.tau], markup_by_hash, spell)
         expression_markup, age = typesetter.terms(0), typesetter.terms(1)
-        value = tag("mrow", expression_markup) if d.expression.is_symbolic() else tag("mrow", tag("mo", "["), expression_markup, tag("mo", "]"))
+        value = (
+            tag("mrow", expression_markup)
+            if d.expression.is_symbolic()
+            else tag("mrow", tag("mo", "["), expression_markup, tag("mo", "]"))
+        )
         delay_markup = age[0] if len(age) == 1 else _called(*age)
         markup_by_hash[hash(d.symbol)] = tag("mrow", value, _called(name(time), tag("mo", "−"), delay_markup))
     return markup_by_hash
@@ -96,4 +100,6 @@ def _remembered(kind: str | None, terms: Sequence[Markup], time: str) -> tuple[M
     integral = tag("mrow", tag("msubsup", tag("mo", "∫"), previous_time, current_time), integrand, d)
     if kind == "per interval":
         return (integral,)
-    return (tag("mrow", tag("mfrac", tag("mn", "1"), tag("mrow", current_time, tag("mo", "−"), previous_time)), integral),)
+    return (
+        tag("mrow", tag("mfrac", tag("mn", "1"), tag("mrow", current_time, tag("mo", "−"), previous_time)), integral),
+    )

@@ -33,7 +33,9 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[Content]], *, caption: C
         tag("th", tag("button", head.removeprefix(">"), type="button"), class_="number" if right else None, scope="col")
         for head, right in zip(heads, numeric, strict=True)
     ]
-    lines = [tag("tr", (_cell(row[k], right) for k, right in zip(visible_columns, numeric, strict=True))) for row in body]
+    lines = [
+        tag("tr", (_cell(row[k], right) for k, right in zip(visible_columns, numeric, strict=True))) for row in body
+    ]
     table_parts = [tag("caption", caption) if caption else None, tag("thead", tag("tr", top)), tag("tbody", lines)]
     return tag("div", tag("table", table_parts, class_="sortable"), class_="scroll")
 

@@ -29,7 +29,7 @@ from castfit._support.arguments import is_one_of, read_mapping, read_reals, shor
 from castfit._support.status import InputError, raise_if_mistakes, suggest
 from castfit.experiment.inputs import Placeholder
 from castfit.problem.quantities import fixed_value
-from castfit.simulate.output_sensitivities import simulated, output_derivatives
+from castfit.simulate.output_sensitivities import output_derivatives, simulated
 from castfit.simulate.simulate import SimulationError, first_nodes, predict
 
 if TYPE_CHECKING:
@@ -72,7 +72,9 @@ def read_outputs(outputs: Any, model: Model) -> tuple[dict[str, ca.SX], list[str
         if name in model.output_names or name == "time":
             mistakes.append(f"outputs: '{name}' is an output already; choose another name")
         elif not isinstance(value, ca.SX) or value.numel() != 1:
-            mistakes.append(f"outputs: '{name}' is {shorten_repr(value)}; give a scalar SX expression of the model's symbols")
+            mistakes.append(
+                f"outputs: '{name}' is {shorten_repr(value)}; give a scalar SX expression of the model's symbols"
+            )
         else:
             unknown_names = [s.name() for s in ca.symvar(value) if s.name() not in known_names]
             mistakes += [f"outputs: '{name}' contains '{s}': {suggest(s, sorted(known_names))}" for s in unknown_names]
@@ -111,13 +113,20 @@ def linear_bands(
 
 
 def _variance(
-    theta: Array, covariance: Array, compiled_problem: CompiledProblem, condition: Condition, times: Array, options: IntegratorOptions
+    theta: Array,
+    covariance: Array,
+    compiled_problem: CompiledProblem,
+    condition: Condition,
+    times: Array,
+    options: IntegratorOptions,
 ) -> Array:
     """Return the variances of all outputs at times, (n, n_outputs), by the covariance of the estimates."""
     n_outputs = len(compiled_problem.model.output_names)
     G = sensitivities(theta, compiled_problem, condition, times, options).reshape(times.size * n_outputs, theta.size)
     indices = np.flatnonzero((G != 0.0).any(axis=0))  # the others, as those of other experiments, move nothing
-    return _propagated(G[:, indices], covariance, indices, compiled_problem.natural_slope(theta)[indices]).reshape(times.size, n_outputs)
+    return _propagated(G[:, indices], covariance, indices, compiled_problem.natural_slope(theta)[indices]).reshape(
+        times.size, n_outputs
+    )
 
 
 def _propagated(slopes: Array, covariance: Array, indices: Index, unit: Array) -> Array:
@@ -133,7 +142,9 @@ def _propagated(slopes: Array, covariance: Array, indices: Index, unit: Array) -
     return variance
 
 
-def sensitivities(theta: Array, compiled_problem: CompiledProblem, condition: Condition, times: Array, options: IntegratorOptions) -> Array:
+def sensitivities(
+    theta: Array, compiled_problem: CompiledProblem, condition: Condition, times: Array, options: IntegratorOptions
+) -> Array:
     """Return d y / d theta of outputs at times along the model's equations: (n, n_outputs, n_theta), search scale."""
     names = compiled_problem.model.output_names
     staged = simulated(compiled_problem, condition, times, theta, options, names)
@@ -141,14 +152,18 @@ def sensitivities(theta: Array, compiled_problem: CompiledProblem, condition: Co
     return slopes.reshape(times.size, len(names), theta.size)
 
 
-def deviation(sigmas: Mapping[str, float], compiled_problem: CompiledProblem, condition: Condition, output: str, columns: Columns) -> Array:
+def deviation(
+    sigmas: Mapping[str, float], compiled_problem: CompiledProblem, condition: Condition, output: str, columns: Columns
+) -> Array:
     """Return the standard deviation of a new value of an output, (n,); NaN if no noise is specified for the output.
 
     sigmas : unbiased estimates of those that are unknown, by name
     """
     mu = np.asarray(columns[output], dtype=float)
     noise_and_spread = _noise_of(sigmas, compiled_problem, condition, output, columns)
-    return np.full(mu.size, np.nan) if noise_and_spread is None else noise_and_spread[0].deviation(mu, noise_and_spread[1])
+    return (
+        np.full(mu.size, np.nan) if noise_and_spread is None else noise_and_spread[0].deviation(mu, noise_and_spread[1])
+    )
 
 
 def _noise_of(
@@ -166,7 +181,9 @@ def _noise_of(
         spread = np.asarray(columns[observable.predicted[1]], dtype=float)
     else:
         is_measured, points = condition.points.mask[:, j], condition.points
-        spread = np.interp(np.asarray(columns["time"], dtype=float), points.times[is_measured], points.sigma[is_measured, j])
+        spread = np.interp(
+            np.asarray(columns["time"], dtype=float), points.times[is_measured], points.sigma[is_measured, j]
+        )
     if observable.group >= 0:
         name = compiled_problem.groups[observable.group]
         spread = spread * sigmas[f"sigma({name})" if name else "sigma"]
@@ -229,7 +246,9 @@ def quantile_bands(
                 samples: list[Array] = []
                 for i, d in zip(draw_indices.tolist(), simulations[name], strict=True):
                     if d is not None:
-                        sigmas = {s: float(sigma_draws[i]) * unbiased.get(s, 1.0) for s, sigma_draws in draws.sigmas.items()}
+                        sigmas = {
+                            s: float(sigma_draws[i]) * unbiased.get(s, 1.0) for s, sigma_draws in draws.sigmas.items()
+                        }
                         noise_and_spread = _noise_of(sigmas, compiled_problem, condition, output, d)
                         samples.append(_measured(noise_and_spread, np.asarray(d[output], dtype=float), rng))
                 values = np.concatenate(samples) if samples else values
@@ -242,14 +261,20 @@ def _simulated(
     compiled_problem: CompiledProblem, theta: Array, name: str, times: Array, options: IntegratorOptions
 ) -> Mapping[str, Any] | None:
     try:
-        prediction = predict(compiled_problem, theta, first_nodes(compiled_problem, theta), times={name: times}, integrator=options)[name]
+        prediction = predict(
+            compiled_problem, theta, first_nodes(compiled_problem, theta), times={name: times}, integrator=options
+        )[name]
     except SimulationError:
         return None
     return prediction if all(np.isfinite(prediction[o]).all() for o in compiled_problem.model.output_names) else None
 
 
 def _require_stable(
-    compiled_problem: CompiledProblem, theta: Array, prediction: Mapping[str, Any], times: Mapping[str, Array], options: IntegratorOptions
+    compiled_problem: CompiledProblem,
+    theta: Array,
+    prediction: Mapping[str, Any],
+    times: Mapping[str, Array],
+    options: IntegratorOptions,
 ) -> None:
     """Refuse a model whose simulation from the initial states leaves that from all nodes."""
     for name, experiment_times in times.items():
@@ -257,7 +282,9 @@ def _require_stable(
         for output in compiled_problem.model.output_names:
             expected = np.asarray(prediction[name][output])
             scale = float(np.abs(expected).max(initial=0.0))
-            if simulation is None or float(np.abs(simulation[output] - expected).max(initial=0.0)) > _ASTRAY * (scale or 1.0):
+            if simulation is None or float(np.abs(simulation[output] - expected).max(initial=0.0)) > _ASTRAY * (
+                scale or 1.0
+            ):
                 message = f"'{name}' is unstable: samples cannot be simulated from the initial states"
                 raise InputError("predict", [f"{message}; use bands='linear' or shorter times"])
 
@@ -288,20 +315,26 @@ def input_bands(
     times (n,), or by experiment : by default evenly from the start of each experiment to its end, and the knots
     factor : half the width of a band in standard deviations; NaN where they are not known
     """
-    inputs_by_experiment = {c.name: [u for u in c.inputs if isinstance(u, Placeholder)] for c in compiled_problem.conditions}
+    inputs_by_experiment = {
+        c.name: [u for u in c.inputs if isinstance(u, Placeholder)] for c in compiled_problem.conditions
+    }
     mistakes: list[str] = []
     if not any(inputs_by_experiment.values()):
         mistakes.append("the problem has no estimated input; set Input.estimated(...) in an experiment")
     times_argument = times if hasattr(times, "keys") else dict.fromkeys(inputs_by_experiment, times)
     requested_times = read_mapping("times", times_argument, mistakes)
     mistakes += [
-        f"times has the unknown experiment '{n}': {suggest(n, inputs_by_experiment)}" for n in requested_times if n not in inputs_by_experiment
+        f"times has the unknown experiment '{n}': {suggest(n, inputs_by_experiment)}"
+        for n in requested_times
+        if n not in inputs_by_experiment
     ]
     band_times: dict[str, Array] = {}
     for condition in compiled_problem.conditions:
         if condition.name in requested_times and inputs_by_experiment[condition.name]:
             experiment_times = requested_times[condition.name]
-            band_times[condition.name] = _times(condition, inputs_by_experiment[condition.name], experiment_times, mistakes)
+            band_times[condition.name] = _times(
+                condition, inputs_by_experiment[condition.name], experiment_times, mistakes
+            )
     raise_if_mistakes("estimated_inputs", mistakes)
     bands: dict[str, dict[str, Array]] = {}
     for condition in compiled_problem.conditions:
@@ -309,7 +342,9 @@ def input_bands(
             t = band_times[condition.name]
             bands[condition.name] = {"time": t}
             for placeholder in inputs_by_experiment[condition.name]:
-                bands[condition.name] |= _curve(placeholder, condition, t, theta, log, covariance, compiled_problem, factor)
+                bands[condition.name] |= _curve(
+                    placeholder, condition, t, theta, log, covariance, compiled_problem, factor
+                )
     return bands
 
 
@@ -343,9 +378,14 @@ def _curve(
     factor: float,
 ) -> dict[str, Array]:
     """Return an estimated input of one experiment with its limits, (n,) each."""
-    spec, index_by_quantity = placeholder.said, {(q.of, q.experiment): j for j, q in enumerate(compiled_problem.quantities)}
+    spec, index_by_quantity = (
+        placeholder.said,
+        {(q.of, q.experiment): j for j, q in enumerate(compiled_problem.quantities)},
+    )
     names = spec.names(placeholder.called)
-    indices = np.array([index_by_quantity.get((n, condition.name), index_by_quantity.get((n, None), -1)) for n in names], dtype=np.intp)
+    indices = np.array(
+        [index_by_quantity.get((n, condition.name), index_by_quantity.get((n, None), -1)) for n in names], dtype=np.intp
+    )
     raise_if_mistakes("estimated_inputs", [
         f"'{n}' was fixed in the posed problem, which does not tell its value; take the result of the Problem"
         for n, j in zip(names, indices, strict=True) if j < 0 and not compiled_problem.parameters[n].fixed
@@ -359,7 +399,9 @@ def _curve(
     values[is_estimated] = np.where(log[j] == spec.log, theta[j], converted_values)
     basis = spec.interpolation(times)
     g = basis @ values
-    slopes = basis[:, is_estimated] / (compiled_problem.to_natural(theta)[j] if spec.log else 1.0)  # by the covariance's natural values
+    slopes = basis[:, is_estimated] / (
+        compiled_problem.to_natural(theta)[j] if spec.log else 1.0
+    )  # by the covariance's natural values
     half_width = factor * np.sqrt(_propagated(slopes, covariance, j, np.ones(j.size)))
     with np.errstate(over="ignore"):
         low, middle, high = (np.exp(v) if spec.log else v for v in (g - half_width, g, g + half_width))

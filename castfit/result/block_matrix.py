@@ -184,7 +184,10 @@ class BlockMatrix(NDArrayOperatorsMixin):
             For an unknown name.
         """
         index_by_name = {name: j for j, name in enumerate(self.names)}
-        raise_if_mistakes("BlockMatrix.of", [f"'{n}' is not estimated: {suggest(n, self.names)}" for n in names if n not in index_by_name])
+        raise_if_mistakes(
+            "BlockMatrix.of",
+            [f"'{n}' is not estimated: {suggest(n, self.names)}" for n in names if n not in index_by_name],
+        )
         indices = np.array([index_by_name[name] for name in names], dtype=np.intp)
         return self.entries(indices, indices)
 
@@ -233,7 +236,9 @@ class BlockMatrix(NDArrayOperatorsMixin):
             first_rows = np.flatnonzero((sizes == size) & (self.position == 0))
             block_rows = first_rows[:, None] + np.arange(int(size))
             roots[block_rows, :size] = _root(self.P[block_rows, :size])
-        return (scaled[:, self.common].toarray() + local_columns @ self.L) @ _root(self.C), np.asarray(local_columns @ roots)
+        return (scaled[:, self.common].toarray() + local_columns @ self.L) @ _root(self.C), np.asarray(
+            local_columns @ roots
+        )
 
     def strongest(self) -> tuple[Index, Array]:
         """Return per row the other column with the entry of largest magnitude, and that entry, (n,) each.
@@ -263,7 +268,10 @@ class BlockMatrix(NDArrayOperatorsMixin):
             positions = np.where(best_columns < n_b, 0, self._first + best_columns - n_b)
             local_partners = self.own[np.clip(positions, 0, n_o - 1)]
             shared_partners = self.common[np.minimum(best_columns, n_b - 1)] if n_b else local_partners
-            partner[self.own], value[self.own] = np.where(best_columns < n_b, shared_partners, local_partners), row_entries[local_indices, best_columns]
+            partner[self.own], value[self.own] = (
+                np.where(best_columns < n_b, shared_partners, local_partners),
+                row_entries[local_indices, best_columns],
+            )
         if n_b:
             row_entries = np.concatenate([of_common, mixed.T], axis=1)
             best_columns = np.argmax(np.abs(row_entries), axis=1)

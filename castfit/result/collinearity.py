@@ -71,7 +71,12 @@ def largest_subset(information: Array, magnitudes: Array) -> Index:
     S = normalised(information)
     for size in range(sensitive_indices.size, 0, -1):
         if comb(sensitive_indices.size, size) > _MANY:
-            return _greedy(S, sensitive_indices[np.argsort(-magnitudes[sensitive_indices] * np.sqrt(np.diag(information)[sensitive_indices]))])
+            return _greedy(
+                S,
+                sensitive_indices[
+                    np.argsort(-magnitudes[sensitive_indices] * np.sqrt(np.diag(information)[sensitive_indices]))
+                ],
+            )
         subsets, gammas = _all(S, sensitive_indices, size)
         valid_subsets = subsets[gammas <= POOR]
         if valid_subsets.size:
@@ -83,7 +88,9 @@ def largest_subset(information: Array, magnitudes: Array) -> Index:
 
 
 def _all(S: Array, sensitive_indices: Index, size: int) -> tuple[Index, Array]:
-    subsets = sensitive_indices[np.array(list(itertools.combinations(range(sensitive_indices.size), size)), dtype=np.intp)]
+    subsets = sensitive_indices[
+        np.array(list(itertools.combinations(range(sensitive_indices.size), size)), dtype=np.intp)
+    ]
     batches = [subsets[i : i + _BATCH] for i in range(0, subsets.shape[0], _BATCH)]
     return subsets, np.concatenate([_gammas(S[k[:, :, None], k[:, None, :]]) for k in batches])
 

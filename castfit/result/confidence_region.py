@@ -31,8 +31,8 @@ from castfit._support.reprs import add_brief_repr
 from castfit._support.status import raise_if_mistakes, suggest
 from castfit._support.text_tables import TextTable, format_to_error
 from castfit.result.covariance import quantile
-from castfit.result.identifiability import REPORTED_CORRELATION, POOR_INTERVAL_FRACTION
-from castfit.result.parameter_combinations import mixture, rounded_direction, three_digits, format_combination
+from castfit.result.identifiability import POOR_INTERVAL_FRACTION, REPORTED_CORRELATION
+from castfit.result.parameter_combinations import format_combination, mixture, rounded_direction, three_digits
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -216,7 +216,9 @@ class ConfidenceRegion:
         raise_if_mistakes("contains", mistakes)
         point = np.array([float(values[n]) for n in self.names])
         with np.errstate(divide="ignore", invalid="ignore"):
-            changes = np.where(self.log, self.values * np.log(point / self.values), point - self.values) / self.magnitudes
+            changes = (
+                np.where(self.log, self.values * np.log(point / self.values), point - self.values) / self.magnitudes
+            )
         is_at_bound = np.isnan(self.standard_errors)
         if not np.isfinite(changes).all() or (np.abs(changes[is_at_bound]) > _ZERO).any():
             return False
@@ -236,7 +238,10 @@ class ConfidenceRegion:
         """
         mistakes = [f"unknown quantity '{n}': {suggest(str(n), self.names)}" for n in (first, second)
                     if n not in self.names]  # fmt: skip
-        raise_if_mistakes("pair", mistakes or ([f"'{first}' was passed twice; pass two different quantities"] if first == second else []))
+        raise_if_mistakes(
+            "pair",
+            mistakes or ([f"'{first}' was passed twice; pass two different quantities"] if first == second else []),
+        )
         indices = np.array([self.names.index(first), self.names.index(second)])
         raise_if_mistakes("pair", [f"'{self.names[j]}' has no standard error" for j in indices.tolist()
                        if not np.isfinite(self.standard_errors[j])])  # fmt: skip
@@ -270,7 +275,9 @@ class ConfidenceRegion:
     def sentences(self) -> tuple[str, ...]:
         """Sentences about the region that supplement its table."""
         if np.isnan(self.root).any():
-            return ("The confidence region is undefined: no degrees of freedom are left to estimate the noise. Pass sigma.",)
+            return (
+                "The confidence region is undefined: no degrees of freedom are left to estimate the noise. Pass sigma.",
+            )
         sentences: list[str] = []
         for i, j, value in self._pairs(REPORTED_CORRELATION):
             between = " and ".join(axis.sentence for axis in self.pair(self.names[i], self.names[j]))
@@ -293,7 +300,9 @@ class ConfidenceRegion:
             row = np.nan_to_num(np.where(np.arange(gains.size) == j, 0.0, self.correlation[j]))
             i = int(np.argmax(np.abs(row)))
             error = abs(self.values[j]) * self.standard_errors[j] if self.log[j] else self.standard_errors[j]
-            poor = error * quantile(0.95, self.dof) > POOR_INTERVAL_FRACTION * abs(self.values[j])  # as the verdicts have it
+            poor = error * quantile(0.95, self.dof) > POOR_INTERVAL_FRACTION * abs(
+                self.values[j]
+            )  # as the verdicts have it
             flat = poor or abs(row[i]) >= REPORTED_CORRELATION
             valley = "The objective has a flat valley: " if flat else ""
             sentences.append(
@@ -320,9 +329,21 @@ class ConfidenceRegion:
             j = self.names.index(name)
             value, error = float(self.values[j]), float(errors[j])
             error_text = "inf" if np.isinf(error) else "-" if np.isnan(error) else f"{error:.2g}"
-            return name, format_to_error(value, error), error_text, *(_interval(intervals_by_kind[kind][name], value) for kind in KINDS)
+            return (
+                name,
+                format_to_error(value, error),
+                error_text,
+                *(_interval(intervals_by_kind[kind][name], value) for kind in KINDS),
+            )
 
-        headers = ("", ">value", ">std. error", f"{level}, by itself", "all together", "others fixed at their estimates")
+        headers = (
+            "",
+            ">value",
+            ">std. error",
+            f"{level}, by itself",
+            "all together",
+            "others fixed at their estimates",
+        )
         return TextTable(headers, tuple(cells(name) for name in self.names))
 
     @property
@@ -341,7 +362,11 @@ class ConfidenceRegion:
         axes = self.combinations.lines if self.axes else []
         if len(axes) - 2 > _ENDS[0] + _ENDS[1] + 1:
             cut_start, cut_end = 2 + _ENDS[0], len(axes) - _ENDS[1]
-            axes = [*axes[:cut_start], f"... {cut_end - cut_start} more in result.confidence_region().axes", *axes[cut_end:]]
+            axes = [
+                *axes[:cut_start],
+                f"... {cut_end - cut_start} more in result.confidence_region().axes",
+                *axes[cut_end:],
+            ]
         return "\n".join([head, *self.limits.lines, "", *axes, *listed, *self.sentences])
 
 
@@ -352,7 +377,9 @@ def confidence_region(result: Result, confidence_level: float) -> ConfidenceRegi
     is_at_bound = np.array([name in result.active for name in names])
     information, root, undetermined = np.asarray(result.information), result.root, result.undetermined
     slope = np.where(log, values, 1.0)
-    is_inflated = result.errors is not None and bool(result.errors.times)  # by time constants of errors, unlike the root
+    is_inflated = result.errors is not None and bool(
+        result.errors.times
+    )  # by time constants of errors, unlike the root
     if values.size and (root.size == 0 or is_inflated):  # of many experiments, or saved by an earlier version
         root, undetermined = _from_covariance(np.asarray(result.covariance), slope)
     rank = int(np.count_nonzero(~is_at_bound)) - undetermined.shape[0] if result.rank < 0 else result.rank
@@ -361,7 +388,9 @@ def confidence_region(result: Result, confidence_level: float) -> ConfidenceRegi
     is_undetermined = np.isinf(result.covariance.diagonal())
     errors = np.where(is_at_bound, np.nan, np.where(is_undetermined, np.inf, errors))
     with np.errstate(divide="ignore"):
-        conditional_errors = 1.0 / np.sqrt(np.maximum(information.diagonal(), 0.0))  # errors if all others were known ...
+        conditional_errors = 1.0 / np.sqrt(
+            np.maximum(information.diagonal(), 0.0)
+        )  # errors if all others were known ...
         numerical = np.array([result.numerical_errors[name] for name in names]) / np.abs(slope)
     numerical = np.where(np.isfinite(numerical), numerical, 0.0)  # ... the integration's stay
     conditional_errors = np.fmin(np.hypot(conditional_errors, numerical), np.where(errors > 0.0, errors, np.inf))
@@ -405,7 +434,13 @@ def _radius(level: float, rank: int, dof: float) -> float:
 
 
 def _magnitudes(
-    values: Array, slope: Array, log: Mask, errors: Array, conditional_errors: Array, factor: float, may_change_sign: Mask
+    values: Array,
+    slope: Array,
+    log: Mask,
+    errors: Array,
+    conditional_errors: Array,
+    factor: float,
+    may_change_sign: Mask,
 ) -> tuple[Array, Mask]:
     """Return magnitudes, and which quantities have a sign: it would be known if all others were.
 
@@ -414,7 +449,9 @@ def _magnitudes(
     size = np.abs(values)
     natural_errors = np.abs(slope) * np.where(np.isfinite(conditional_errors), conditional_errors, 0.0)
     conditional_widths = natural_errors * (factor if np.isfinite(factor) else 1.0)
-    is_significant = size > np.where(may_change_sign, _SIGN * np.abs(slope) * np.nan_to_num(errors, posinf=np.inf), conditional_widths)
+    is_significant = size > np.where(
+        may_change_sign, _SIGN * np.abs(slope) * np.nan_to_num(errors, posinf=np.inf), conditional_widths
+    )
     is_sign_known = (values != 0.0) & (is_significant | log)
     spread = np.where(np.isfinite(errors), np.abs(slope) * np.nan_to_num(errors, posinf=0.0), natural_errors)
     magnitudes = np.where(is_sign_known, size, np.maximum(size, spread))
@@ -466,12 +503,16 @@ def _axes(
             sentence = f"{text} is known to {half_width(known_to, relative=relative)}"
         elif np.isnan(known_to):
             sentence = f"the standard error of {text} is not available"
-        weights, form = ({q: float(w) for q, w in zip(names, direction.tolist(), strict=True) if w != 0.0} for direction in (g, h))
+        weights, form = (
+            {q: float(w) for q, w in zip(names, direction.tolist(), strict=True) if w != 0.0} for direction in (g, h)
+        )
         axes.append(Axis(weights, axis_error, radius * axis_error, text, known_to, sentence, form, unit, relative))
     return axes
 
 
-def _correlations_without_bounds(names: Sequence[str], information: Array, is_at_bound: Mask) -> dict[str, tuple[str, float]]:
+def _correlations_without_bounds(
+    names: Sequence[str], information: Array, is_at_bound: Mask
+) -> dict[str, tuple[str, float]]:
     """Return the strongest correlation of each quantity at a bound, from Fisher's information without bounds."""
     correlations: dict[str, tuple[str, float]] = {}
     sensitive_indices = np.flatnonzero(np.diag(information) > 0.0)

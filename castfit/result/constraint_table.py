@@ -118,7 +118,9 @@ class _ConstraintRows:
     implied: bool = False
 
 
-def constraint_table(compiled_problem: CompiledProblem, staged: StagedProblem, linearization: Linearization, *, success: bool) -> ConstraintTable:
+def constraint_table(
+    compiled_problem: CompiledProblem, staged: StagedProblem, linearization: Linearization, *, success: bool
+) -> ConstraintTable:
     """Work out what constraints cost at the end of a fit."""
     n_c = staged.layout.path_limits[0].size
     mu, sides = np.full(n_c, np.nan), np.zeros(n_c)
@@ -130,7 +132,12 @@ def constraint_table(compiled_problem: CompiledProblem, staged: StagedProblem, l
                 mu, sides = step.path_multipliers, step.active.path.astype(float)
     is_chi2 = compiled_problem.least_squares and compiled_problem.absolute_sigma
     objective_name = "chi2" if is_chi2 else "-2 log likelihood"
-    return ConstraintTable(tuple(_held(rows, objective_name) for rows in _collect_rows(compiled_problem, staged, linearization, mu, sides)), objective_name)
+    return ConstraintTable(
+        tuple(
+            _held(rows, objective_name) for rows in _collect_rows(compiled_problem, staged, linearization, mu, sides)
+        ),
+        objective_name,
+    )
 
 
 def _collect_rows(
@@ -153,7 +160,9 @@ def _collect_rows(
         for j, constraint in enumerate(compiled_problem.path):
             indices = np.flatnonzero(np.isfinite(lower[:, j]) | np.isfinite(upper[:, j]))
             if indices.size:
-                needs_label = has_many_experiments and constraint.experiments != (chain.name,)  # one that is about this one alone says so
+                needs_label = has_many_experiments and constraint.experiments != (
+                    chain.name,
+                )  # one that is about this one alone says so
                 name = f"{constraint.name} ({chain.name})" if needs_label else constraint.name
                 at_rows = (indices, np.full(indices.size, j))
                 yield _ConstraintRows(
@@ -166,7 +175,9 @@ def _collect_rows(
                     s[at_rows],
                     float(unit[0, j]),
                 )
-    relations_by_name = {relation.name: relation for relation in (*compiled_problem.relations, *compiled_problem.implied)}
+    relations_by_name = {
+        relation.name: relation for relation in (*compiled_problem.relations, *compiled_problem.implied)
+    }
     for i, name in enumerate(layout.relations.names):
         relation = relations_by_name.pop(name)
         k = slice(offset + i, offset + i + 1)
@@ -221,5 +232,7 @@ def _sentence(rows: _ConstraintRows, side: str, multiplier: float, slack: float,
     change = abs(multiplier) * step
     if side == "equal":
         verb = "raises" if multiplier > 0.0 else "lowers"
-        return f"Increasing the right side of '{rows.name}' by {step:.3g} {verb} {objective_name} by about {change:.3g}."
+        return (
+            f"Increasing the right side of '{rows.name}' by {step:.3g} {verb} {objective_name} by about {change:.3g}."
+        )
     return f"Relaxing '{rows.name}' by {step:.3g} reduces {objective_name} by about {change:.3g}."

@@ -136,7 +136,9 @@ def statistics(
     if is_linear_prior.any():
         informative_condensed = replace(condensed, rows=condensed.rows.scaled(np.where(is_linear_prior, 0.0, 1.0)))
     information_of = _information(layout, linearization)
-    finder = _RankFinder.of_solution(condensed, informative_condensed, _times(information_of, informative_condensed.rows), active)
+    finder = _RankFinder.of_solution(
+        condensed, informative_condensed, _times(information_of, informative_condensed.rows), active
+    )
     tolerance = max(RANK_TOLERANCE, DERIVATIVE_ERROR * relative_tolerance)
     solution = finder.found(tolerance)
     kinds = _RowKinds.of(layout, linearization)
@@ -176,12 +178,15 @@ def statistics(
         jacobian=solution.written(full_condensed.rows.scaled(np.where(is_linear_prior, 0.0, kinds.sigma)), kinds.datum),
         gradient=gradient,
         noise=ratio[: layout.n_groups] * linearization.sigma,
-        noise_errors=linearization.sigma / np.sqrt(2.0 * np.where(dof_by_kind > 0.0, dof_by_kind, np.nan))[: layout.n_groups],
+        noise_errors=linearization.sigma
+        / np.sqrt(2.0 * np.where(dof_by_kind > 0.0, dof_by_kind, np.nan))[: layout.n_groups],
         dof=dof,
         covariance=covariance_parts.covariance,
         correlation=covariance_parts.correlation,
         standard_errors=covariance_parts.errors,
-        numerical_errors=np.where(np.isfinite(covariance_parts.errors), np.sqrt(covariance_parts.numerical), covariance_parts.errors),
+        numerical_errors=np.where(
+            np.isfinite(covariance_parts.errors), np.sqrt(covariance_parts.numerical), covariance_parts.errors
+        ),
         condition=solution.known.condition,
         directions=solution.known.directions,
         scale=solution.known.scale,
@@ -219,10 +224,14 @@ class _DenseCovariance:
         """Compute the response of theta to errors (m,) of the rows, (n,)."""
         return self.known.response @ du
 
-    def combined(self, spread: float, errors_of_gaps: tuple[Array, ...], shift: Array | None, is_at_bound: Mask) -> _CovarianceParts:
+    def combined(
+        self, spread: float, errors_of_gaps: tuple[Array, ...], shift: Array | None, is_at_bound: Mask
+    ) -> _CovarianceParts:
         """Add what the noise causes, of a standard deviation `spread`, and the integration: gaps and a known error."""
         finder = self.finder
-        numerical = numerical_error(response_to_gaps(finder.condensed, self.known, finder.bounded, finder.path), errors_of_gaps)
+        numerical = numerical_error(
+            response_to_gaps(finder.condensed, self.known, finder.bounded, finder.path), errors_of_gaps
+        )
         if shift is not None:
             numerical = numerical + shift[:, None] * shift
         covariance = spread**2 * self.known.inverse + numerical
@@ -260,11 +269,15 @@ class _BlockCovariance:
     def response(self, du: Array) -> Array:
         return self.known.response(du)
 
-    def combined(self, spread: float, errors_of_gaps: tuple[Array, ...], shift: Array | None, is_at_bound: Mask) -> _CovarianceParts:
+    def combined(
+        self, spread: float, errors_of_gaps: tuple[Array, ...], shift: Array | None, is_at_bound: Mask
+    ) -> _CovarianceParts:
         finder = self.finder
         numerical = self.known.numerical(finder.condensed, errors_of_gaps, finder.bounded, finder.path, shift)
         is_undetermined = self.known.undetermined
-        covariance = replace(self.known.inverse.plus(numerical, spread**2), held=is_at_bound & ~is_undetermined, open=is_undetermined)
+        covariance = replace(
+            self.known.inverse.plus(numerical, spread**2), held=is_at_bound & ~is_undetermined, open=is_undetermined
+        )
         errors = np.sqrt(covariance.diagonal())
         with np.errstate(invalid="ignore", divide="ignore"):
             rate = np.where(np.isfinite(errors) & (errors > 0.0), 1.0 / errors, np.nan)
@@ -288,7 +301,9 @@ class _BlockCovariance:
         if self._few:
             return rows.dense[is_selected]
         positions, values = rows.places
-        matrix = scipy.sparse.csr_array((values, positions), shape=(rows.height, rows.width))[np.flatnonzero(is_selected)]
+        matrix = scipy.sparse.csr_array((values, positions), shape=(rows.height, rows.width))[
+            np.flatnonzero(is_selected)
+        ]
         return cast("Array", matrix)
 
 
@@ -326,7 +341,9 @@ class _RankFinder:
 
             lower, upper = condensed.layout.path_limits
             near_indices = np.flatnonzero(_near(condensed)[0] | _near(condensed)[1] | (lower == upper))
-            candidate_arrow = arrow(rows, 1.0 / d, _chains_with_local_equations(condensed, bounds.positions, near_indices))
+            candidate_arrow = arrow(
+                rows, 1.0 / d, _chains_with_local_equations(condensed, bounds.positions, near_indices)
+            )
             arrow_rows = None if candidate_arrow.trivial else candidate_arrow
         border = None if arrow_rows is None else arrow_rows.border
         columns = slice(None) if border is None else border
@@ -349,12 +366,16 @@ class _RankFinder:
         n = self.condensed.layout.n_theta
         if self.of is None:
             E = self.rows.dense
-            fisher_information = information(E, self.equations, self.held, n_theta=n, scale=self.d, rank_tolerance=tolerance)
+            fisher_information = information(
+                E, self.equations, self.held, n_theta=n, scale=self.d, rank_tolerance=tolerance
+            )
             return _DenseCovariance(self, fisher_information)
         from castfit.result.fisher_information_arrow import own_information
 
         scaled, names = self.equations * self.of.scale[self.of.border], self.condensed.layout.names
-        return _BlockCovariance(self, own_information(self.rows, self.of, scaled, self.held, names, rank_tolerance=tolerance))
+        return _BlockCovariance(
+            self, own_information(self.rows, self.of, scaled, self.held, names, rank_tolerance=tolerance)
+        )
 
 
 def _compact(root: Array, correction: Array) -> Array:
@@ -362,7 +383,9 @@ def _compact(root: Array, correction: Array) -> Array:
 
     The sum itself would lose the combinations that are known best beside those that are known worst.
     """
-    if not (np.isfinite(root).all() and np.isfinite(correction).all()):  # as where nothing is left to estimate the noise
+    if not (
+        np.isfinite(root).all() and np.isfinite(correction).all()
+    ):  # as where nothing is left to estimate the noise
         return np.full(correction.shape, np.nan)
     size = np.sqrt(np.maximum(np.diag(correction), 0.0))
     S, V = np.linalg.eigh(correction / np.outer(positive(size), positive(size)))

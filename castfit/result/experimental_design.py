@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from castfit.integrate import IntegratorOptions
     from castfit.problem.compiled_problem import CompiledProblem
 
-_UNDETERMINED_SE_FACTOR = 1e3  # standard error of what is not determined, in relative changes, or times the largest other
+_UNDETERMINED_SE_FACTOR = (
+    1e3  # standard error of what is not determined, in relative changes, or times the largest other
+)
 _DETERMINED_FRACTION = 0.1  # of that: what is below is determined
 _MAX_REMAINING_ERROR = 0.9  # of the error: a value that leaves more than this is hardly worth it
 _DEFAULT_RELATIVE_ERROR = 0.05  # relative error of outputs that nobody has measured, where nothing is known of any
@@ -74,7 +76,11 @@ def _values_to_halve(current_variance: float, squared_covariance: float, respons
 
 
 def suggestions(
-    compiled_problem: CompiledProblem, theta: Array, region: ConfidenceRegion, table: Mapping[str, Any], options: IntegratorOptions
+    compiled_problem: CompiledProblem,
+    theta: Array,
+    region: ConfidenceRegion,
+    table: Mapping[str, Any],
+    options: IntegratorOptions,
 ) -> tuple[MeasurementSuggestion, ...]:
     """Suggest one more value for the combination with the largest uncertainty.
 
@@ -93,13 +99,21 @@ def suggestions(
         condition_responses = responses(compiled_problem, condition, dense_times(condition), theta, options)
         if condition_responses is None:
             continue
-        observed_names = {n for n, observable in zip(compiled_problem.outputs, condition.observed, strict=True) if observable is not None}
+        observed_names = {
+            n
+            for n, observable in zip(compiled_problem.outputs, condition.observed, strict=True)
+            if observable is not None
+        }
         for j, name in enumerate(condition_responses.names):
             if name in _internal(compiled_problem):
                 continue
             sigma = _deviations(table, condition_responses, j, condition.name)
             with np.errstate(divide="ignore", invalid="ignore"):
-                s = condition_responses.slopes[:, j] / np.where(region.per_theta != 0.0, region.per_theta, np.inf) / sigma[:, None]
+                s = (
+                    condition_responses.slopes[:, j]
+                    / np.where(region.per_theta != 0.0, region.per_theta, np.inf)
+                    / sigma[:, None]
+                )
             squared_covariance, response_variance = (s @ Ch) ** 2, np.einsum("ij,jk,ik->i", s, C, s)
             gain = squared_covariance / (1.0 + response_variance)
             gain = np.where(np.isfinite(gain), gain, 0.0)
@@ -108,8 +122,12 @@ def suggestions(
             if (name in observed_names) not in best or remaining_variance < best[name in observed_names].variance:
                 time = np.inf if condition.settled else float(condition_responses.times[i])
                 count = _values_to_halve(current_variance, float(squared_covariance[i]), float(response_variance[i]))
-                best[name in observed_names] = _MeasurementCandidate(remaining_variance, name, condition.name, time, count)
-    all_suggestions = [_suggestion(axis, kind, candidate, scale, region) for kind, candidate in sorted(best.items(), reverse=True)]
+                best[name in observed_names] = _MeasurementCandidate(
+                    remaining_variance, name, condition.name, time, count
+                )
+    all_suggestions = [
+        _suggestion(axis, kind, candidate, scale, region) for kind, candidate in sorted(best.items(), reverse=True)
+    ]
     useful = [s for s in all_suggestions if s.after < s.before]
     if len(useful) == 2 and useful[1].after >= _MAX_REMAINING_ERROR * useful[0].after:
         useful.pop()
@@ -141,27 +159,41 @@ def _deviations(table: Mapping[str, Any], condition_responses: OutputSensitiviti
     is_same_series = is_output & (table["experiment"] == experiment)
     if is_same_series.any():
         order = np.argsort(table["time"][is_same_series], kind="stable")
-        return np.interp(condition_responses.times, table["time"][is_same_series][order], deviation[is_same_series][order])
+        return np.interp(
+            condition_responses.times, table["time"][is_same_series][order], deviation[is_same_series][order]
+        )
     size = float(np.sqrt(np.mean(condition_responses.values[:, j] ** 2))) or 1.0
     is_reference = is_output if is_output.any() else usable
     predicted = np.asarray(table["prediction"], dtype=float)
     relative = [
         float(np.median(deviation[rows])) / float(np.sqrt(np.mean(predicted[rows] ** 2)))
-        for rows in (is_reference & (table["output"] == n) for n in dict.fromkeys(table["output"][is_reference].tolist()))
+        for rows in (
+            is_reference & (table["output"] == n) for n in dict.fromkeys(table["output"][is_reference].tolist())
+        )
         if np.any(predicted[rows])
     ]
-    return np.full(condition_responses.times.size, size * (float(np.median(relative)) if relative else _DEFAULT_RELATIVE_ERROR))
+    return np.full(
+        condition_responses.times.size, size * (float(np.median(relative)) if relative else _DEFAULT_RELATIVE_ERROR)
+    )
 
 
-def _suggestion(axis: Axis, measured: bool, candidate: _MeasurementCandidate, scale: float, region: ConfidenceRegion) -> MeasurementSuggestion:
+def _suggestion(
+    axis: Axis, measured: bool, candidate: _MeasurementCandidate, scale: float, region: ConfidenceRegion
+) -> MeasurementSuggestion:
     error = float(np.sqrt(candidate.variance))
     is_determined = error < _DETERMINED_FRACTION * scale or np.isfinite(axis.known_to)
     width_after = region.factor * axis.unit * error if is_determined else np.inf
     where = f"{candidate.output} in {candidate.experiment} {_when(candidate.time)}"
-    accuracy = "with the accuracy of the existing measurements there" if measured else "not measured there yet; assumed as accurate as the others"
+    accuracy = (
+        "with the accuracy of the existing measurements there"
+        if measured
+        else "not measured there yet; assumed as accurate as the others"
+    )
     sentence = f"To determine {axis.combination} more accurately, measure {where} ({accuracy})"
     if np.isfinite(width_after):
-        current_text = half_width(axis.known_to, relative=axis.relative) if np.isfinite(axis.known_to) else "not determined"
+        current_text = (
+            half_width(axis.known_to, relative=axis.relative) if np.isfinite(axis.known_to) else "not determined"
+        )
         sentence += f": one additional measurement reduces the half-width to {half_width(width_after, relative=axis.relative)} (now {current_text})"
     if np.isfinite(axis.known_to) and 1.5 < candidate.to_halve < 1e4:
         sentence += f", {int(np.ceil(candidate.to_halve))} halve it"

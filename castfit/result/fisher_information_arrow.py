@@ -23,7 +23,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit.result.block_matrix import BlockMatrix
-from castfit.result.fisher_information import MIN_DIRECTION_WEIGHT, RANK_TOLERANCE, FisherInformation, information, sparse_basis
+from castfit.result.fisher_information import (
+    MIN_DIRECTION_WEIGHT,
+    RANK_TOLERANCE,
+    FisherInformation,
+    information,
+    sparse_basis,
+)
 from castfit.solve.arrow import ArrowMatrix, at_border
 from castfit.solve.condensing import Condensed, chain_adjoint
 from castfit.solve.matrices import triangle
@@ -123,7 +129,10 @@ class BlockFisherInformation:
             if is_local.any():
                 adjoints = chain_adjoint(part, block) * error[:, :, None]
                 flat_adjoints = adjoints.reshape(error.size, -1)
-                local_indices, border_indices = position_of[part.columns[is_local]], arrow.place[part.columns[~is_local]]
+                local_indices, border_indices = (
+                    position_of[part.columns[is_local]],
+                    arrow.place[part.columns[~is_local]],
+                )
                 local_adjoints, border_adjoints = flat_adjoints[:, is_local], np.zeros((error.size, n_b))
                 border_adjoints[:, border_indices] = flat_adjoints[:, ~is_local]
                 border_adjoints += local_adjoints @ raw.L[local_indices]
@@ -139,7 +148,9 @@ class BlockFisherInformation:
             bound_multipliers[bounded] = bound
             paths = np.zeros((condensed.c.size, n_b))
             paths[path] = constraint
-            adjoints = chain_adjoint(part, -border_block @ raw.C, bound_multipliers, paths[own_path], closure[own_closure])
+            adjoints = chain_adjoint(
+                part, -border_block @ raw.C, bound_multipliers, paths[own_path], closure[own_closure]
+            )
             rows = (adjoints * error[:, :, None]).reshape(error.size, n_b)
             shared += rows.T @ rows
         total = _of_theta(replace(raw, C=shared, X=X, P=P), arrow, self.inverse.names, theta)
@@ -177,7 +188,9 @@ def own_information(
         inverse_w = np.where(is_determined, 1.0 / np.where(is_determined, w, 1.0), 0.0)
         root = np.where(batch_at_bound[:, :, None], 0.0, Vt.swapaxes(1, 2) * inverse_w[:, None, :])
         inverse = root @ U[:, :o].swapaxes(1, 2)
-        parts.append(_BatchFactors(inverse, root, -(inverse @ B), np.where(is_determined[:, None, :], 0.0, Vt.swapaxes(1, 2))))
+        parts.append(
+            _BatchFactors(inverse, root, -(inverse @ B), np.where(is_determined[:, None, :], 0.0, Vt.swapaxes(1, 2)))
+        )
         border.append(at_border(R[:, o:, o:], batch.seen, n_b)[:, :-1])
         if batch_at_bound.any() or not is_determined.all():
             remaining_rows = np.concatenate([B + local_block @ parts[-1].response, np.zeros((*B.shape[:2], 1))], axis=2)
@@ -230,11 +243,26 @@ def of_squares(arrow: ArrowMatrix, names: tuple[str, ...]) -> BlockMatrix:
         products = batch.E.swapaxes(1, 2) @ batch.E
         row_range = slice(offset, offset + count)
         P[row_range, :o] = products[:, :o, :o].reshape(-1, o)
-        np.put_along_axis(X[row_range], np.repeat(batch.seen, o, axis=0), products[:, :o, o:].reshape(count, -1), axis=1)
+        np.put_along_axis(
+            X[row_range], np.repeat(batch.seen, o, axis=0), products[:, :o, o:].reshape(count, -1), axis=1
+        )
         np.add.at(C, (batch.seen[:, :, None], batch.seen[:, None, :]), products[:, o:, o:])
         offset += count
     no_rows = np.zeros(arrow.scale.size, dtype=np.bool_)
-    return BlockMatrix(names, arrow.border, local_indices, chain, position, C, np.zeros_like(X), X, P, 1.0 / arrow.scale, no_rows, no_rows)
+    return BlockMatrix(
+        names,
+        arrow.border,
+        local_indices,
+        chain,
+        position,
+        C,
+        np.zeros_like(X),
+        X,
+        P,
+        1.0 / arrow.scale,
+        no_rows,
+        no_rows,
+    )
 
 
 def _order(arrow: ArrowMatrix) -> tuple[Index, Index, Index, int]:
@@ -259,7 +287,9 @@ def _raw(arrow: ArrowMatrix, parts: Sequence[_BatchFactors], C: Array, n_x: int)
         offset += batch.own.size
     no_rows = np.zeros(n_x, dtype=np.bool_)
     names = tuple(map(str, range(n_x)))
-    return BlockMatrix(names, arrow.border, local_indices, chain, position, C, L, np.zeros_like(L), P, np.ones(n_x), no_rows, no_rows)
+    return BlockMatrix(
+        names, arrow.border, local_indices, chain, position, C, L, np.zeros_like(L), P, np.ones(n_x), no_rows, no_rows
+    )
 
 
 def _of_theta(raw: BlockMatrix, arrow: ArrowMatrix, names: tuple[str, ...], n: int) -> BlockMatrix:
@@ -279,7 +309,9 @@ def _of_theta(raw: BlockMatrix, arrow: ArrowMatrix, names: tuple[str, ...], n: i
     )
 
 
-def _undetermined_directions(arrow: ArrowMatrix, parts: Sequence[_BatchFactors], border: FisherInformation, raw: BlockMatrix, n: int) -> tuple[Array, Mask]:
+def _undetermined_directions(
+    arrow: ArrowMatrix, parts: Sequence[_BatchFactors], border: FisherInformation, raw: BlockMatrix, n: int
+) -> tuple[Array, Mask]:
     """Return the undetermined directions of theta, scaled, as far as they are listed, and who takes part in any."""
     shared = _followed(border.null, raw)
     squares = np.sum(shared**2, axis=1)

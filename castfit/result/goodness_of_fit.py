@@ -88,14 +88,22 @@ class Goodness:
     def doubtful(self) -> tuple[str, ...]:
         """Outputs with a large unexplained part: the fit is poor if their residuals are shown not to be noise."""
         open_to_doubt = self.described and np.isnan(self.p_value)
-        return tuple(name for name, share in self.unexplained.items() if share > LARGE_UNEXPLAINED_VARIANCE) if open_to_doubt else ()
+        return (
+            tuple(name for name, share in self.unexplained.items() if share > LARGE_UNEXPLAINED_VARIANCE)
+            if open_to_doubt
+            else ()
+        )
 
     def with_dependence(self, outputs: Collection[str]) -> Goodness:
         """Return the judgement where the model is shown to miss something of some outputs."""
-        worst_output = max((name for name in self.doubtful if name in outputs), key=self.unexplained.__getitem__, default="")
+        worst_output = max(
+            (name for name in self.doubtful if name in outputs), key=self.unexplained.__getitem__, default=""
+        )
         if not worst_output:
             return self
-        remainder_text = f"{unexplained_message(worst_output, self.unexplained[worst_output])}, and the residuals show a pattern"
+        remainder_text = (
+            f"{unexplained_message(worst_output, self.unexplained[worst_output])}, and the residuals show a pattern"
+        )
         sentence = f"The model does not fit the data: it leaves {remainder_text}. Another starting point may give a better fit."
         return replace(self, described=False, sentence=sentence)
 
@@ -152,7 +160,10 @@ def _assess_by_chi2(series: Sequence[ResidualSeries], chi2: float, dof: int, p_v
     if grade(chi2_cdf(dof, chi2)) == SHOWN:
         factor = np.sqrt(dof / chi2) if chi2 > 0 else np.inf
         size_text = f"too large by a factor of about {factor:.2g}" if np.isfinite(factor) else "too large"
-        return True, f"The residuals are smaller than sigma implies: {ratio}. Sigma, and with it the standard errors, seems {size_text}."
+        return (
+            True,
+            f"The residuals are smaller than sigma implies: {ratio}. Sigma, and with it the standard errors, seems {size_text}.",
+        )
     if claim != NOTHING:
         sentence = f"The residuals are somewhat large for these sigmas: {ratio}, p = {p_value:.2g}"
         return True, f"{sentence}: 1 of {1 / p_value:.0f} data sets has residuals this large by chance."
@@ -166,15 +177,35 @@ def _assess_by_variance(unexplained: dict[str, float], n: dict[str, int], dof: i
     """
     finite_parts = {name: u for name, u in unexplained.items() if np.isfinite(u)}
     if not finite_parts:
-        return True, f"The measurements of {join_limited(unexplained)} are constant, so the explained variance is undefined."
+        return (
+            True,
+            f"The measurements of {join_limited(unexplained)} are constant, so the explained variance is undefined.",
+        )
     worst_output = max(finite_parts, key=lambda name: finite_parts[name])
     remainder_text = unexplained_message(worst_output, finite_parts[worst_output])
     if finite_parts[worst_output] > 1.0:
-        model_dof, constant_dof = dof * n[worst_output] / sum(n.values()), n[worst_output] - 1  # degrees of freedom of model and constant
-        if dof and grade(float(scipy.special.fdtrc(model_dof, constant_dof, finite_parts[worst_output] * constant_dof / model_dof))) != SHOWN:
+        model_dof, constant_dof = (
+            dof * n[worst_output] / sum(n.values()),
+            n[worst_output] - 1,
+        )  # degrees of freedom of model and constant
+        if (
+            dof
+            and grade(
+                float(
+                    scipy.special.fdtrc(model_dof, constant_dof, finite_parts[worst_output] * constant_dof / model_dof)
+                )
+            )
+            != SHOWN
+        ):
             return True, f"The measurements of {worst_output} differ too little between experiments to test the fit."
-        return False, f"The model does not fit the data: it leaves {remainder_text}. Another starting point may give a better fit."
-    return True, f"The model leaves {remainder_text}{', most of it' if finite_parts[worst_output] > _REPORTED_UNEXPLAINED_VARIANCE else ''}."
+        return (
+            False,
+            f"The model does not fit the data: it leaves {remainder_text}. Another starting point may give a better fit.",
+        )
+    return (
+        True,
+        f"The model leaves {remainder_text}{', most of it' if finite_parts[worst_output] > _REPORTED_UNEXPLAINED_VARIANCE else ''}.",
+    )
 
 
 def unexplained_message(output: str, share: float) -> str:

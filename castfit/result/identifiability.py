@@ -136,7 +136,11 @@ def judge(
         if name in at_bound:
             verdicts.append(IdentifiabilityStatus(name, AT_BOUND, f"at its {at_bound[name]} bound"))
         elif slopes[j] == 0.0:  # on a logarithmic scale, exp(theta) underflows
-            verdicts.append(IdentifiabilityStatus(name, POORLY_DETERMINED, "not significantly different from zero; too small to quantify"))
+            verdicts.append(
+                IdentifiabilityStatus(
+                    name, POORLY_DETERMINED, "not significantly different from zero; too small to quantify"
+                )
+            )
         elif group is not None:
             verdicts.append(IdentifiabilityStatus(name, NOT_IDENTIFIABLE, f"not identifiable: {group.sentence}"))
         elif np.isinf(statistics.standard_errors[j]):  # of so many directions that not all are listed
@@ -213,7 +217,9 @@ def overall(verdicts: Sequence[IdentifiabilityStatus], reason: str) -> str:
 def _some(names: Sequence[str]) -> str:
     """List names, of very many the first."""
     names_text = ", ".join(names[:_MAX_NAMES_PRINTED])
-    return names_text if len(names) <= _MAX_NAMES_PRINTED else f"{names_text} and {len(names) - _MAX_NAMES_PRINTED:,} more"
+    return (
+        names_text if len(names) <= _MAX_NAMES_PRINTED else f"{names_text} and {len(names) - _MAX_NAMES_PRINTED:,} more"
+    )
 
 
 def combinations_of(
@@ -234,7 +240,9 @@ def combinations_of(
         member_names = tuple(names[j] for j in indices)
         moves = tuple({names[j]: float(y[j]) for j in indices if y[j] != 0.0} for y in directions[rows])
         changes = natural[np.ix_(rows, indices)]
-        combinations.append(ConfoundedQuantities(member_names, moves, _sentence(member_names, values[indices], changes)))
+        combinations.append(
+            ConfoundedQuantities(member_names, moves, _sentence(member_names, values[indices], changes))
+        )
     return tuple(combinations)
 
 
@@ -278,7 +286,11 @@ def _integers(changes: Array, *, largest: int) -> Array:
     sizes = np.where(np.abs(rows) > EXACT, np.abs(rows), np.inf).min(axis=1, keepdims=True)
     rows = rows / sizes * np.sign(rows[np.arange(g - r), np.argmax(np.abs(rows) > EXACT, axis=1)])[:, None]
     rounded_rows = np.rint(rows)
-    return rounded_rows.astype(int) if (np.abs(rows - rounded_rows) < EXACT).all() and np.abs(rounded_rows).max() <= largest else no_rows
+    return (
+        rounded_rows.astype(int)
+        if (np.abs(rows - rounded_rows) < EXACT).all() and np.abs(rounded_rows).max() <= largest
+        else no_rows
+    )
 
 
 def _null_space(rows: Array) -> Array:

@@ -105,7 +105,11 @@ def influence(residuals: Array, jacobian: Array, root: Array, leverage: Array, r
     with np.errstate(invalid="ignore", divide="ignore"):
         distance = residuals**2 * h / (max(rank, 1) * leverage_complement**2)
         errors = np.sqrt(np.sum(root**2, axis=1))
-        shifts = (jacobian @ root @ root.T) * (residuals / leverage_complement)[:, None] / np.where(errors > 0.0, errors, np.nan)
+        shifts = (
+            (jacobian @ root @ root.T)
+            * (residuals / leverage_complement)[:, None]
+            / np.where(errors > 0.0, errors, np.nan)
+        )
     distance = np.where(h < _SOLE_DETERMINANT_LEVERAGE, distance, np.inf)
     if rank < 1 or not dof > 0:
         limit = np.inf
@@ -114,7 +118,9 @@ def influence(residuals: Array, jacobian: Array, root: Array, leverage: Array, r
     return Influence(h, distance, shifts, float(limit))
 
 
-def named_influential(influences: Influence, table: Mapping[str, Any], names: Sequence[str]) -> tuple[InfluentialValue, ...]:
+def named_influential(
+    influences: Influence, table: Mapping[str, Any], names: Sequence[str]
+) -> tuple[InfluentialValue, ...]:
     """Name the influential values by the rows of a table of residuals, and what they move most."""
     named_values: list[InfluentialValue] = []
     for i in influences.influential.tolist():
@@ -123,5 +129,9 @@ def named_influential(influences: Influence, table: Mapping[str, Any], names: Se
         shift = float(shifts[j]) if influences.leverage[i] < _SOLE_DETERMINANT_LEVERAGE else np.nan
         key = (str(table["experiment"][i]), str(table["output"][i]), float(table["time"][i]))
         replicate = int(table["replicate"][i])
-        named_values.append(InfluentialValue(*key, replicate, float(influences.leverage[i]), float(influences.distance[i]), names[j], shift))
+        named_values.append(
+            InfluentialValue(
+                *key, replicate, float(influences.leverage[i]), float(influences.distance[i]), names[j], shift
+            )
+        )
     return tuple(named_values)

@@ -28,7 +28,9 @@ _MIN_RESIDUALS = 8  # residuals
 _MIN_CORRELATION = 0.5  # correlation
 
 
-def residuals_at_jumps(outliers: Sequence[Outlier], table: Mapping[str, NDArray[Any]], compiled_problem: CompiledProblem) -> str:
+def residuals_at_jumps(
+    outliers: Sequence[Outlier], table: Mapping[str, NDArray[Any]], compiled_problem: CompiledProblem
+) -> str:
     """Return a sentence about an input with jumps that residuals follow, and a remedy; empty if there is none.
 
     table : columns ``experiment``, ``output``, ``time`` and ``normalised``, (n,) each, in the order of time
@@ -62,7 +64,9 @@ def _columns(signal: Input, times: Array, residuals: Array) -> Array:
     snapped_times = snap_times(times, signal.jumps)
     input_before, input_after = signal(np.nextafter(snapped_times, -np.inf)), signal(snapped_times)
     measured_input = input_after if signal.measured == "after" else input_before
-    return np.stack([residuals, input_after - input_before, measured_input, np.append(0.0, residuals)[: times.size]], axis=1)
+    return np.stack(
+        [residuals, input_after - input_before, measured_input, np.append(0.0, residuals)[: times.size]], axis=1
+    )
 
 
 def _follow(columns: Array) -> bool:

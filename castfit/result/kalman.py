@@ -61,7 +61,9 @@ class KalmanResult:
         return self._band(state, self.smoothed_means, self.smoothed_covariances)
 
     def _band(self, state: str, means: Array, covariances: Array) -> PathBand:
-        raise_if_mistakes("kalman", [] if state in self.states else [f"'{state}' is no state: {suggest(state, self.states)}"])
+        raise_if_mistakes(
+            "kalman", [] if state in self.states else [f"'{state}' is no state: {suggest(state, self.states)}"]
+        )
         j = self.states.index(state)
         value, deviation = means[:, j], np.sqrt(np.maximum(covariances[:, j, j], 0.0))
         z = float(special.ndtri(0.5 + 0.5 * self.confidence_level)) * deviation
@@ -101,23 +103,43 @@ def kalman(result: PathResult, experiment: str | None = None) -> KalmanResult:
     (True, True)
     """
     argument: Any = result
-    raise_if_mistakes("kalman", [] if isinstance(argument, PathResult) else [f"result is {shorten_repr(argument)}; pass the result of a model with process noise"])
+    raise_if_mistakes(
+        "kalman",
+        []
+        if isinstance(argument, PathResult)
+        else [f"result is {shorten_repr(argument)}; pass the result of a model with process noise"],
+    )
     problem = result.owner("kalman").posed
     experiment_names = [c.name for c in problem.conditions]
     experiment_name = experiment_names[0] if experiment is None else experiment
-    raise_if_mistakes("kalman", [] if experiment_name in experiment_names else [f"'{experiment_name}' is no experiment: {suggest(str(experiment_name), experiment_names)}"])
+    raise_if_mistakes(
+        "kalman",
+        []
+        if experiment_name in experiment_names
+        else [f"'{experiment_name}' is no experiment: {suggest(str(experiment_name), experiment_names)}"],
+    )
     likelihood = PathLikelihood(*marginal(problem), result.longest)
     chain_likelihood = likelihood.chains[experiment_names.index(experiment_name)]
     theta, sigma = likelihood.split(result.y)
     with np.errstate(all="ignore"):
-        predicted, filtered, slopes, log_l = _forwards(chain_likelihood, theta[chain_likelihood.chain.condition.theta], sigma)
+        predicted, filtered, slopes, log_l = _forwards(
+            chain_likelihood, theta[chain_likelihood.chain.condition.theta], sigma
+        )
     smoothed = [filtered[-1]]
     for k in range(len(slopes) - 1, -1, -1):
         (m, cov), (predicted_mean, predicted_cov) = filtered[k], predicted[k + 1]
-        gain = np.linalg.lstsq(predicted_cov, slopes[k] @ cov, rcond=1e-12)[0].T if np.isfinite(predicted_cov).all() else 0.0 * cov
+        gain = (
+            np.linalg.lstsq(predicted_cov, slopes[k] @ cov, rcond=1e-12)[0].T
+            if np.isfinite(predicted_cov).all()
+            else 0.0 * cov
+        )
         next_smoothed = smoothed[-1]
-        smoothed.append((m + gain @ (next_smoothed[0] - predicted_mean), cov + gain @ (next_smoothed[1] - predicted_cov) @ gain.T))
-    filtered_moments, smoothed_moments = (tuple(np.array(part) for part in zip(*pairs, strict=True)) for pairs in (filtered, smoothed[::-1]))
+        smoothed.append(
+            (m + gain @ (next_smoothed[0] - predicted_mean), cov + gain @ (next_smoothed[1] - predicted_cov) @ gain.T)
+        )
+    filtered_moments, smoothed_moments = (
+        tuple(np.array(part) for part in zip(*pairs, strict=True)) for pairs in (filtered, smoothed[::-1])
+    )
     return KalmanResult(
         experiment_name, problem.model.states, chain_likelihood.chain.times, filtered_moments[0], filtered_moments[1], smoothed_moments[0], smoothed_moments[1], log_l,
         result.confidence_level,
@@ -127,7 +149,9 @@ def kalman(result: PathResult, experiment: str | None = None) -> KalmanResult:
 Density = tuple["Array", "Array"]
 
 
-def _forwards(chain_likelihood: ChainLikelihood, q: Array, sigma: Array) -> tuple[list[Density], list[Density], list[Array], float]:
+def _forwards(
+    chain_likelihood: ChainLikelihood, q: Array, sigma: Array
+) -> tuple[list[Density], list[Density], list[Array], float]:
     """Run the filter.
 
     Return the predicted and the updated density of each node, the derivatives of stages, and log L.

@@ -207,7 +207,9 @@ class MovingHorizon:
             if name not in self._outputs:
                 mistakes.append(f"'{name}' is not a measured output: {suggest(name, self._outputs)}")
             elif (value := read_real(number)) is None or np.isinf(value):
-                mistakes.append(f"'{name}' is {shorten_repr(number)}; expected a finite number, or NaN for a missing measurement")
+                mistakes.append(
+                    f"'{name}' is {shorten_repr(number)}; expected a finite number, or NaN for a missing measurement"
+                )
         new_inputs = read_mapping("inputs", inputs, mistakes)
         names = self._model.inputs
         u = np.full(len(names), np.nan) if self._inputs is None else self._inputs.copy()
@@ -396,15 +398,29 @@ class MovingHorizon:
             h, n_w = w.t[-1] - w.t[-2], len(self._model.noises)
             noise = dict(zip(self._model.noises, (w.c[-1][:n_w] / np.sqrt(h)).tolist(), strict=True))
         newest_keys = {("state", len(w.t) - 1), ("mode", len(w.t) - 2)}
-        names_at_bound = [(self._model.noises if kind == "mode" else names)[j] for kind, k, j in self._held if (kind, k) in newest_keys]
+        names_at_bound = [
+            (self._model.noises if kind == "mode" else names)[j]
+            for kind, k, j in self._held
+            if (kind, k) in newest_keys
+        ]
         states = dict(zip(names, w.x[-1].tolist(), strict=True))
         return OnlineEstimate(
-            w.t[-1], states, dict(zip(names, deviations, strict=True)), covariance, noise, tuple(names_at_bound), iterations
+            w.t[-1],
+            states,
+            dict(zip(names, deviations, strict=True)),
+            covariance,
+            noise,
+            tuple(names_at_bound),
+            iterations,
         )
 
     def __repr__(self) -> str:
         filled = max(len(self._window.t) - 1, 0)
-        fill_note = "" if filled >= self.horizon else f", {filled} of them filled so far; no measurement has left the horizon yet"
+        fill_note = (
+            ""
+            if filled >= self.horizon
+            else f", {filled} of them filled so far; no measurement has left the horizon yet"
+        )
         return one_line(f"MovingHorizon(horizon = {self.horizon}{fill_note}, {self.now or 'no step yet'})")
 
 
@@ -460,7 +476,9 @@ def moving_horizon(
     """
     argument: Any = result
     if not isinstance(argument, PathResult):
-        raise_if_mistakes("moving_horizon", [f"result is {shorten_repr(argument)}; pass the result of a model with process noise"])
+        raise_if_mistakes(
+            "moving_horizon", [f"result is {shorten_repr(argument)}; pass the result of a model with process noise"]
+        )
     problem, mistakes = result.owner("moving_horizon").posed, list[str]()
     model = problem.model
     if not result.success:
@@ -474,14 +492,18 @@ def moving_horizon(
     if experiment_name not in experiment_names:
         mistakes.append(f"'{experiment_name}' is no experiment: {suggest(str(experiment_name), experiment_names)}")
     if any(c.schedule.instants for c in problem.conditions if c.name == experiment_name):
-        mistakes.append("events and estimated inputs are unsupported in moving-horizon estimation; pass another experiment")
+        mistakes.append(
+            "events and estimated inputs are unsupported in moving-horizon estimation; pass another experiment"
+        )
     limits: dict[str, tuple[float, float]] = {}
     for name, pair in read_mapping("bounds", bounds, mistakes).items():
         array = read_reals(pair)
         if name not in (*model.states, *model.noises):
             mistakes.append(f"bounds name '{name}': {suggest(name, (*model.states, *model.noises))}")
         elif array is None or array.shape != (2,) or not array[0] < array[1]:
-            mistakes.append(f"the bounds of '{name}' are {shorten_repr(pair)}; expected (lower, upper), infinite for no bound")
+            mistakes.append(
+                f"the bounds of '{name}' are {shorten_repr(pair)}; expected (lower, upper), infinite for no bound"
+            )
         else:
             limits[name] = float(array[0]), float(array[1])
     initial_values = read_mapping("initial", initial, mistakes)
@@ -502,6 +524,8 @@ def moving_horizon(
     raise_if_mistakes("moving_horizon", mistakes)
     inner, spreads = marginal(problem)
     likelihood = PathLikelihood(inner, spreads, result.longest)
-    estimator = MovingHorizon(likelihood, result.y, experiment_names.index(experiment_name), int(horizon), limits, int(iterations))
+    estimator = MovingHorizon(
+        likelihood, result.y, experiment_names.index(experiment_name), int(horizon), limits, int(iterations)
+    )
     estimator.begin(initial_values, start_time)
     return estimator

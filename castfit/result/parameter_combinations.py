@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
 
 
-_MAX_ERROR_RATIO = 1.25  # how much the error of a rounded combination may differ from that of the direction, as a factor
+_MAX_ERROR_RATIO = (
+    1.25  # how much the error of a rounded combination may differ from that of the direction, as a factor
+)
 _MIN_DIRECTION_COSINE = 0.95  # cosine between a direction and what is written for it, at least
 _DROPPED = (0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 1e-3)  # weights below this part of the largest may be left out
 _MOST_TERMS = 5  # of what is written
@@ -58,7 +60,9 @@ def rounded_direction(g: Array, error: Callable[[Array], float], units: Array) -
     min_error = min((candidate_error for _, candidate_error in candidates), default=np.inf)
     if np.isinf(min_error) or np.count_nonzero(np.abs(g) > _DROPPED[-1] * np.abs(g).max()) > _MOST_TERMS:
         return None
-    return _signed(next(h for h, candidate_error in candidates if candidate_error <= _MAX_ERROR_RATIO * min_error))  # no few digits say it exactly
+    return _signed(
+        next(h for h, candidate_error in candidates if candidate_error <= _MAX_ERROR_RATIO * min_error)
+    )  # no few digits say it exactly
 
 
 def _signed(h: Array) -> Array:
@@ -108,7 +112,9 @@ def weighted_sum(terms: Sequence[str], weights: Array) -> str:
     return text
 
 
-def format_combination(names: Sequence[str], h: Array, logarithmic: NDArray[np.bool_], magnitudes: Array) -> tuple[str, float]:
+def format_combination(
+    names: Sequence[str], h: Array, logarithmic: NDArray[np.bool_], magnitudes: Array
+) -> tuple[str, float]:
     """Format a combination, and return the factor that converts its change in u to that of the formatted expression.
 
     A product of powers has the unit 1: its error is relative.  That of a sum is in the unit of its first term.

@@ -20,10 +20,10 @@ from scipy import special
 
 from castfit._support.arguments import is_one_of, read_level, shorten_repr
 from castfit._support.arrays import Array
-from castfit._support.json_codec import to_jsonable, rebuild_fields, decode_object
+from castfit._support.json_codec import decode_object, rebuild_fields, to_jsonable
 from castfit._support.reprs import join_limited, one_line
 from castfit._support.status import InputError, Status, raise_if_mistakes, suggest
-from castfit._support.text_tables import TextTable, TabularReport, format_to_error
+from castfit._support.text_tables import TabularReport, TextTable, format_to_error
 from castfit._support.views import views
 from castfit._support.whole_files import write_atomically
 from castfit.problem.fingerprint import describe_differences, question
@@ -264,7 +264,11 @@ class PathResult(TabularReport):
         for (name, value), log in zip(self.values.items(), self.log, strict=True):
             half_width = z * self.standard_errors[name]
             with np.errstate(over="ignore"):
-                ends = value * np.exp(np.array([-1.0, 1.0]) * half_width / value) if log else (value - half_width, value + half_width)
+                ends = (
+                    value * np.exp(np.array([-1.0, 1.0]) * half_width / value)
+                    if log
+                    else (value - half_width, value + half_width)
+                )
             out[name] = float(ends[0]), float(ends[1])
         return out
 
@@ -326,9 +330,16 @@ class PathResult(TabularReport):
         """
         z = self._quantile("path", confidence_level)
         experiment_name = next(iter(self.tracks), "") if experiment is None else experiment
-        raise_if_mistakes("path", [] if experiment_name in self.tracks else [f"'{experiment_name}' is no experiment: {suggest(experiment_name, self.tracks)}"])
+        raise_if_mistakes(
+            "path",
+            []
+            if experiment_name in self.tracks
+            else [f"'{experiment_name}' is no experiment: {suggest(experiment_name, self.tracks)}"],
+        )
         track = self.tracks[experiment_name]
-        raise_if_mistakes("path", [] if name in track.names else [f"unknown state or output '{name}': {suggest(name, track.names)}"])
+        raise_if_mistakes(
+            "path", [] if name in track.names else [f"unknown state or output '{name}': {suggest(name, track.names)}"]
+        )
         j = track.names.index(name)
         values, deviations = track.values[:, j], track.deviations[:, j]
         level = self.confidence_level if confidence_level is None else confidence_level
@@ -350,11 +361,16 @@ class PathResult(TabularReport):
             ``print`` shows a sentence.
         """
         is_valid = is_one_of(type(draws), int, np.int64) and draws >= 2
-        raise_if_mistakes("laplace_check", [] if is_valid else [f"draws is {shorten_repr(draws)}; expected an integer of at least 2"])
+        raise_if_mistakes(
+            "laplace_check", [] if is_valid else [f"draws is {shorten_repr(draws)}; expected an integer of at least 2"]
+        )
         problem, generator = self.owner("laplace_check"), np.random.default_rng(rng)
         likelihood = PathLikelihood(*marginal(problem.posed), self.longest)
         evaluation = likelihood.evaluate(self.y, None, slopes=False)
-        raise_if_mistakes("laplace_check", [f"no most probable path was found in '{evaluation.failure}'; fit again"] if evaluation.failure else [])
+        raise_if_mistakes(
+            "laplace_check",
+            [f"no most probable path was found in '{evaluation.failure}'; fit again"] if evaluation.failure else [],
+        )
         correction, variance, shares = 0.0, 0.0, list[float]()
         for chain, mode in zip(likelihood.chains, evaluation.modes, strict=True):
             logs = chain.sampled(mode, generator, draws)
@@ -453,7 +469,9 @@ class PathResult(TabularReport):
             for output in track.names:
                 band = self.path(output, name, confidence_level=confidence_level)
                 columns = {output: band.values, f"{output} lower": band.lower, f"{output} upper": band.upper}
-                predictions[name] |= {n: np.asarray(np.interp(t, band.times, v), dtype=float) for n, v in columns.items()}
+                predictions[name] |= {
+                    n: np.asarray(np.interp(t, band.times, v), dtype=float) for n, v in columns.items()
+                }
         return predictions
 
     def report(self, path: str | Path, **options: Any) -> Path:
@@ -477,7 +495,9 @@ class PathResult(TabularReport):
     def save(self, path: str | Path) -> None:
         """Write everything but the problem as JSON."""
         field_values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "problem"}
-        write_atomically(path, [(json.dumps({"castfit_path_result": FORMAT, **to_jsonable(field_values)}) + "\n").encode()])
+        write_atomically(
+            path, [(json.dumps({"castfit_path_result": FORMAT, **to_jsonable(field_values)}) + "\n").encode()]
+        )
 
     @classmethod
     def load(cls, path: str | Path) -> PathResult:
@@ -509,7 +529,9 @@ class PathResult(TabularReport):
             If it is another problem.
         """
         differences = describe_differences(dict(self.question), question(problem))
-        raise_if_mistakes("with_problem", [f"the {label} differs; give the problem that was fitted" for label in differences])
+        raise_if_mistakes(
+            "with_problem", [f"the {label} differs; give the problem that was fitted" for label in differences]
+        )
         return replace(self, problem=problem)
 
     def owner(self, what: str) -> Posable:
@@ -535,7 +557,9 @@ class PathResult(TabularReport):
             (">std. error", lambda e: blank_if_unknown(e, f"{e.standard_error:.3g}")),
             (
                 f"{100 * self.confidence_level:g} % interval",
-                lambda e: blank_if_unknown(e, " to ".join(format_to_error(end, e.standard_error) for end in e.interval)),
+                lambda e: blank_if_unknown(
+                    e, " to ".join(format_to_error(end, e.standard_error) for end in e.interval)
+                ),
             ),
             ("", lambda e: "" if e.verdict == "determined" else e.verdict),
         )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import read_sequence, symbol_or_text_name, describe_rejected, shorten_repr
+from castfit._support.arguments import describe_rejected, read_sequence, shorten_repr, symbol_or_text_name
 from castfit._support.status import raise_if_mistakes, suggest
 from castfit.densities.priors import JointNormal
 from castfit.result.result import Result
@@ -59,9 +59,13 @@ def prior_from(result: Result, names: Sequence[str] | None = None) -> JointNorma
     if not isinstance(argument, Result):
         raise_if_mistakes("Prior", [f"result is {describe_rejected(result, 'give the result of a fit')}"])
     if not result.success:
-        raise_if_mistakes("Prior", [f"result is not a solution ({result.status.value}); fit again from another starting point"])
+        raise_if_mistakes(
+            "Prior", [f"result is not a solution ({result.status.value}); fit again from another starting point"]
+        )
     if result.sigmas and result.dof <= 0:
-        raise_if_mistakes("Prior", ["the fit has as many estimates as measurements, so the noise is unknown; pass sigma"])
+        raise_if_mistakes(
+            "Prior", ["the fit has as many estimates as measurements, so the noise is unknown; pass sigma"]
+        )
     selected_names = _chosen(result, names)
     indices = np.array([result.names.index(n) for n in selected_names], dtype=np.intp)
     rows, offset = _information(result)
@@ -72,7 +76,9 @@ def prior_from(result: Result, names: Sequence[str] | None = None) -> JointNorma
         raise_if_mistakes("Prior", [f"the result does not constrain {', '.join(selected_names)}; choose other names"])
     constant = 0.0
     if root.shape[0] == indices.size:  # a distribution, not only some directions of one
-        constant = 0.5 * indices.size * np.log(2 * np.pi) - float(np.linalg.slogdet(root / np.where(size > 0, size, 1))[1])
+        constant = 0.5 * indices.size * np.log(2 * np.pi) - float(
+            np.linalg.slogdet(root / np.where(size > 0, size, 1))[1]
+        )
         constant -= float(np.log(size[size > 0]).sum())
     return JointNormal(selected_names, log, mean, root, offset, float(constant))
 
@@ -90,7 +96,11 @@ def _chosen(result: Result, names: Any) -> tuple[str, ...]:
     requested_names = [symbol_or_text_name(n) or shorten_repr(n) for n in requested_items]
     raise_if_mistakes(
         "Prior",
-        [f"'{n}' is no quantity of the result: {suggest(n, result.names)}" for n in requested_names if n not in result.names],
+        [
+            f"'{n}' is no quantity of the result: {suggest(n, result.names)}"
+            for n in requested_names
+            if n not in result.names
+        ],
     )
     return tuple(dict.fromkeys(requested_names))
 

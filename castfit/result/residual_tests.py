@@ -62,7 +62,9 @@ def lag1_test(series: Sequence[Array], hat: Sequence[Array] | None = None, share
     r = float(np.sum(linked * e[:-1] * e[1:])) / squares
     Q = np.zeros((e.size, 0)) if hat is None else np.concatenate(list(hat))
     hat_blocks = [Q] if shared is None or shared >= Q.shape[1] else np.split(Q, ends)
-    tail_probability = (_exact_tail if e.size <= _MAX_N_EXACT_DISTRIBUTION else _beta_tail)(r, linked, hat_blocks, 0 if len(hat_blocks) == 1 else shared or 0)
+    tail_probability = (_exact_tail if e.size <= _MAX_N_EXACT_DISTRIBUTION else _beta_tail)(
+        r, linked, hat_blocks, 0 if len(hat_blocks) == 1 else shared or 0
+    )
     return TestStatistic(r, min(tail_probability / (1.0 - _ALTERNATING), (1.0 - tail_probability) / _ALTERNATING, 1.0))
 
 

@@ -47,7 +47,9 @@ class ResidualTable:
     deviations: Array
 
     @classmethod
-    def of(cls, problem: CompiledProblem, staged: StagedProblem, evaluation: Evaluation, noise: Array | None) -> ResidualTable:
+    def of(
+        cls, problem: CompiledProblem, staged: StagedProblem, evaluation: Evaluation, noise: Array | None
+    ) -> ResidualTable:
         """Evaluate a solution; `noise` (n_groups,) are the estimates of the sigmas that are eliminated."""
         parts = [np.concatenate(part) for part in zip(*staged.standardised(evaluation.v), strict=True)]
         predictions, spreads, residuals = parts
@@ -139,9 +141,13 @@ def unbiased_sigmas(problem: CompiledProblem, residuals: Array, normalised: Arra
     """
     group, sigmas = groups(problem), dict[str, float]()
     for g, name in enumerate(problem.groups):
-        residual_square, normalized_square = (float(np.sum(array[group == g] ** 2)) for array in (residuals, normalised))
+        residual_square, normalized_square = (
+            float(np.sum(array[group == g] ** 2)) for array in (residuals, normalised)
+        )
         with np.errstate(invalid="ignore"):  # 0 where the model meets the data exactly
-            sigmas[f"sigma({name})" if name else "sigma"] = float(np.sqrt(residual_square / normalized_square)) if normalized_square else 0.0
+            sigmas[f"sigma({name})" if name else "sigma"] = (
+                float(np.sqrt(residual_square / normalized_square)) if normalized_square else 0.0
+            )
     return sigmas
 
 
@@ -170,7 +176,9 @@ def along_values(problem: CompiledProblem, normalised: Array, rows: Array) -> tu
     if not problem.correlations:
         return normalised, rows
     whitenings = [(c.whitening(problem.outputs), int(c.points.mask.sum())) for c in problem.conditions]
-    block_diagonal: Any = scipy.sparse.block_diag([scipy.sparse.eye(n) if w is None else w.W for w, n in whitenings], format="csr")
+    block_diagonal: Any = scipy.sparse.block_diag(
+        [scipy.sparse.eye(n) if w is None else w.W for w, n in whitenings], format="csr"
+    )
     parts = block_diagonal.multiply(1.0 / scipy.sparse.linalg.norm(block_diagonal, axis=0)).tocsr()
     return parts.T @ whiten_residuals(problem, normalised), parts.T @ rows
 
@@ -199,7 +207,9 @@ def series(problem: CompiledProblem, residual_values: ResidualTable) -> list[Res
                     sigma = np.where(residual == 0.0, 1.0, np.abs(deviations / residual))
             counted = (np.abs(table["normalised"][rows]) <= _OUTLIER_SD_HEAVY_TAILS) | (not observed.noise.heavy)
             counted |= 2 * np.count_nonzero(counted) <= rows.size
-            all_series.append(ResidualSeries(condition.name, output, residual, value, sigma, table["time"][rows], counted))
+            all_series.append(
+                ResidualSeries(condition.name, output, residual, value, sigma, table["time"][rows], counted)
+            )
     return all_series
 
 

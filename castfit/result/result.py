@@ -24,7 +24,7 @@ from castfit._support.arguments import (
     shorten_repr,
 )
 from castfit._support.arrays import Array, Mask
-from castfit._support.json_codec import to_jsonable, rebuild_fields, decode_object
+from castfit._support.json_codec import decode_object, rebuild_fields, to_jsonable
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
 from castfit._support.renamed import accept_old_names
@@ -47,9 +47,16 @@ from castfit.result.estimate import Estimate, frame_of
 from castfit.result.goodness_of_fit import EXACT_UNEXPLAINED_VARIANCE, UNKNOWN, Criteria, Goodness, unexplained_message
 from castfit.result.identifiability import NUMERICAL_ERROR_SHARE, Identifiability
 from castfit.result.influence import Influence, influence, named_influential
-from castfit.result.residuals import ResidualTable, along_values, residual_table, scores, unbiased_sigmas, whiten_residuals
+from castfit.result.residuals import (
+    ResidualTable,
+    along_values,
+    residual_table,
+    scores,
+    unbiased_sigmas,
+    whiten_residuals,
+)
 from castfit.simulate.predictions import Prediction
-from castfit.simulate.simulate import TrajectoryNodes, Times, predict
+from castfit.simulate.simulate import Times, TrajectoryNodes, predict
 
 if TYPE_CHECKING:
     import casadi as ca
@@ -371,7 +378,9 @@ class Result:
             raise_if_mistakes("result", [f"'{name}' was not estimated: {suggest(str(name), known_names)}"])
         return self._estimate_of(name, self.confidence_intervals() if estimated else {}, contradicts_model=self.refuted)
 
-    def _estimate_of(self, name: str, intervals: Mapping[str, tuple[float, float]], *, contradicts_model: bool) -> Estimate:
+    def _estimate_of(
+        self, name: str, intervals: Mapping[str, tuple[float, float]], *, contradicts_model: bool
+    ) -> Estimate:
         """Build the estimate of a quantity, or of an eliminated sigma, which is not in `intervals`."""
         estimated = name in intervals
         unit = "" if self.problem is None else self.problem.posed.unit(name)
@@ -453,7 +462,9 @@ class Result:
         if not self.names:
             raise InputError("confidence_region", ["no confidence region: nothing is estimated"])
         if not self.success:
-            raise InputError("confidence_region", ["no confidence region: the fit failed, so the covariance is unknown"])
+            raise InputError(
+                "confidence_region", ["no confidence region: the fit failed, so the covariance is unknown"]
+            )
         return confidence_region(self, chosen)
 
     @accept_old_names(level="confidence_level")
@@ -505,7 +516,7 @@ class Result:
         SimulationError
             If the integration stops, as it may after a fit that failed.
         """
-        from castfit.result.bands import quantile_bands, bands_mistakes, deviation, linear_bands, read_outputs
+        from castfit.result.bands import bands_mistakes, deviation, linear_bands, quantile_bands, read_outputs
 
         problem = self._owner("predict")
         level = self.confidence_level if confidence_level is None else read_real(confidence_level)
@@ -542,10 +553,14 @@ class Result:
             linear = linear_bands(*linear_arguments, self._quantile(level), of_values)
             if not is_profile:
                 return Prediction(linear)
-            return Prediction(views().profile_bands(self, compiled_problem, linear, level, noise=noise, workers=workers))
+            return Prediction(
+                views().profile_bands(self, compiled_problem, linear, level, noise=noise, workers=workers)
+            )
         unbiased = {name: sigma / self.sigmas[name] for name, sigma in sigmas.items() if self.sigmas[name] > 0.0}
         draw_arguments = (bands, self.theta, compiled_problem, prediction, self.integrator)
-        return Prediction(quantile_bands(*draw_arguments, level, np.random.default_rng(rng), unbiased if noise else None))
+        return Prediction(
+            quantile_bands(*draw_arguments, level, np.random.default_rng(rng), unbiased if noise else None)
+        )
 
     def sensitivities(self, times: Times = None) -> dict[str, OutputSensitivities]:
         """Return all outputs of the model at any times, and their derivatives by the estimated quantities.
@@ -652,7 +667,9 @@ class Result:
         InputError
             For a loaded result without its problem.
         """
-        residual_values = ResidualTable(self.predictions, self.spreads, self.residuals, self.normalised_residuals, self.deviations)
+        residual_values = ResidualTable(
+            self.predictions, self.spreads, self.residuals, self.normalised_residuals, self.deviations
+        )
         return residual_table(self._owner("residual_table"), residual_values)
 
     @cached_property  # a report asks for it five times
@@ -751,7 +768,8 @@ class Result:
         if self.question and not mistakes:
             differences = fingerprint.describe_differences(self.question, fingerprint.question(problem))
             mistakes = [
-                f"{label}: the problem differs from the result; pass the problem that was fitted" for label in differences
+                f"{label}: the problem differs from the result; pass the problem that was fitted"
+                for label in differences
             ]
         raise_if_mistakes("with_problem", mistakes)
         return replace(self, problem=with_smoothness(problem, self.smoothness))
@@ -826,7 +844,11 @@ class Result:
         content = dict(cast("dict[str, Any]", entry if isinstance(entry, dict) else {}))
         version = content.pop("castfit_result", None)
         if version not in (1, FORMAT):
-            description = "no saved result" if version is None else f"format {version} is unsupported; this version of castfit reads format {FORMAT}"
+            description = (
+                "no saved result"
+                if version is None
+                else f"format {version} is unsupported; this version of castfit reads format {FORMAT}"
+            )
             raise InputError("Result.load", [f"{where} is {description}"])
         if version == 1:
             content |= {"goodness": to_jsonable(UNKNOWN), "question": {}}
@@ -850,10 +872,14 @@ class Result:
             than 12 experiments share one: the median of the values, of the standard errors, and where nine in ten of
             the values lie.
         """
-        raise_if_mistakes("summary", option_mistakes(("every", every, is_one_of(every, True, False), "give True or False")))
+        raise_if_mistakes(
+            "summary", option_mistakes(("every", every, is_one_of(every, True, False), "give True or False"))
+        )
         diagnostics = _summary(self)
         contradicts_model = _refuted(self, diagnostics)
-        return "\n".join([*_table(self, contradicts_model, show_all=every), "", *_footer(self, diagnostics, contradicts_model)])
+        return "\n".join(
+            [*_table(self, contradicts_model, show_all=every), "", *_footer(self, diagnostics, contradicts_model)]
+        )
 
     def __str__(self) -> str:
         return self.summary()
@@ -900,8 +926,12 @@ def select_table_names(names: Sequence[str], all_in: str) -> tuple[tuple[str, ..
     """Return the names to which a table gives rows, few of each family, and a line that says where all are."""
     families = _families(names)
     hidden_names = {name for members in families.values() for name in members[_MAX_FAMILY_ROWS:]}
-    more_text = ", ".join(f"{len(members) - _MAX_FAMILY_ROWS:,} more {label}[...]" for label, members in families.items())
-    return tuple(n for n in names if n not in hidden_names), [f"Not shown: {more_text}. All values: {all_in}."] if more_text else []
+    more_text = ", ".join(
+        f"{len(members) - _MAX_FAMILY_ROWS:,} more {label}[...]" for label, members in families.items()
+    )
+    return tuple(n for n in names if n not in hidden_names), [
+        f"Not shown: {more_text}. All values: {all_in}."
+    ] if more_text else []
 
 
 def _family_row(result: Result, label: str, members: Sequence[str], values: Mapping[str, float]) -> tuple[str, ...]:
@@ -986,18 +1016,31 @@ def _verdict(result: Result) -> str:
     return f"A poor optimum: {poor}; {remedy} {result.message}"
 
 
-def _residual_diagnostics(result: Result, compiled_problem: CompiledProblem, *, by_experiment: bool = True) -> Diagnostics:
+def _residual_diagnostics(
+    result: Result, compiled_problem: CompiledProblem, *, by_experiment: bool = True
+) -> Diagnostics:
     """Look at the residuals of a result."""
     table = result.residual_table()
-    models = [(name, o.noise) for c in compiled_problem.conditions for name, o in zip(compiled_problem.outputs, c.observed, strict=True) if o]
+    models = [
+        (name, o.noise)
+        for c in compiled_problem.conditions
+        for name, o in zip(compiled_problem.outputs, c.observed, strict=True)
+        if o
+    ]
     influences, (hat, shared) = _influence(result, compiled_problem), _hat(result)
     table["normalised"] = whiten_residuals(compiled_problem, scores(compiled_problem, table))
-    is_untestable = hat is None and result.success and len(result.names) > WRITTEN_OUT  # a file keeps no derivatives of so many
+    is_untestable = (
+        hat is None and result.success and len(result.names) > WRITTEN_OUT
+    )  # a file keeps no derivatives of so many
     diagnostics = diagnose(
         table,
         dof=result.dof,
         is_sigma_known=result.absolute_sigma,
-        exact=[name for name, left in result.goodness.unexplained.items() if is_untestable or left < EXACT_UNEXPLAINED_VARIANCE],
+        exact=[
+            name
+            for name, left in result.goodness.unexplained.items()
+            if is_untestable or left < EXACT_UNEXPLAINED_VARIANCE
+        ],
         not_normal={name for name, noise in models if not noise.normal},
         heavy={name for name, noise in models if noise.heavy},
         by_experiment=by_experiment,
@@ -1079,7 +1122,9 @@ def _diagnostics_unavailable(result: Result) -> tuple[str, ...]:
 
 
 def _refuted(result: Result, diagnostics: Diagnostics | None) -> bool:
-    return result.success and (not result.goodness.described or (diagnostics is not None and bool(diagnostics.dependent)))
+    return result.success and (
+        not result.goodness.described or (diagnostics is not None and bool(diagnostics.dependent))
+    )
 
 
 def _determination(result: Result, contradicts_model: bool) -> str:
@@ -1097,7 +1142,9 @@ def _active_constraints_note(result: Result) -> list[str]:
     if not active_constraints or not result.success:
         return []
     count = "1 constraint holds" if len(active_constraints) == 1 else f"{len(active_constraints)} constraints hold"
-    lines = [f"{count} the estimates; the standard errors are those along {'it' if len(active_constraints) == 1 else 'them'}:"]
+    lines = [
+        f"{count} the estimates; the standard errors are those along {'it' if len(active_constraints) == 1 else 'them'}:"
+    ]
     return [*lines, *(f"  {row.sentence}" for row in active_constraints)]
 
 
@@ -1112,7 +1159,11 @@ def _footer(result: Result, diagnostics: Diagnostics | None, contradicts_model: 
             for name, weight in result.smoothness.items()
         ),
         *([result.goodness.sentence] if result.goodness.sentence else []),
-        *(_diagnostics_unavailable(result) if diagnostics is None else (*diagnostics.sentences, *([diagnostics.remedy] if diagnostics.remedy else []))),
+        *(
+            _diagnostics_unavailable(result)
+            if diagnostics is None
+            else (*diagnostics.sentences, *([diagnostics.remedy] if diagnostics.remedy else []))
+        ),
         _determination(result, contradicts_model),
         *(f"  {combination}" for combination in result.identifiability.combinations),
         *_active_constraints_note(result),

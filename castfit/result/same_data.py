@@ -22,12 +22,18 @@ def data_mistakes(first_result: Result, second_result: Result, names: tuple[str,
     Noise models and standard deviations may differ, for likelihoods know of them; times and values may not.  A loss
     that is no likelihood cannot be compared at all.
     """
-    names_without_likelihood = [name for name, r in zip(names, (first_result, second_result), strict=True) if r.measure == LOSS]
+    names_without_likelihood = [
+        name for name, r in zip(names, (first_result, second_result), strict=True) if r.measure == LOSS
+    ]
     if names_without_likelihood:
         names_text = " and ".join(dict.fromkeys(names_without_likelihood))
         return [f"{names_text}: {NO_LIKELIHOOD}"]
     first_problem, second_problem = first_result.problem, second_result.problem
-    return _by_hashes(first_result, second_result, names) if first_problem is None or second_problem is None else differing_data(first_problem, second_problem, names)
+    return (
+        _by_hashes(first_result, second_result, names)
+        if first_problem is None or second_problem is None
+        else differing_data(first_problem, second_problem, names)
+    )
 
 
 def differing_data(first_problem: Posable, second_problem: Posable, names: tuple[str, str]) -> list[str]:
@@ -36,13 +42,18 @@ def differing_data(first_problem: Posable, second_problem: Posable, names: tuple
     second_experiments = {c.name: c for c in second_problem.posed.conditions}
     mistakes = [
         f"experiment '{name}' exists only in {fit_name}; compare fits to the same data"
-        for fit_name, experiments, other_experiments in ((names[0], first_experiments, second_experiments), (names[1], second_experiments, first_experiments))
+        for fit_name, experiments, other_experiments in (
+            (names[0], first_experiments, second_experiments),
+            (names[1], second_experiments, first_experiments),
+        )
         for name in experiments
         if name not in other_experiments
     ]
     for name in first_experiments:
         if name in second_experiments:
-            mistakes += _differences(first_problem.posed, first_experiments[name], second_problem.posed, second_experiments[name], names)
+            mistakes += _differences(
+                first_problem.posed, first_experiments[name], second_problem.posed, second_experiments[name], names
+            )
     return mistakes
 
 
@@ -58,7 +69,13 @@ def _by_hashes(first_result: Result, second_result: Result, names: tuple[str, st
     ]
 
 
-def _differences(first_problem: CompiledProblem, first_condition: Condition, second_problem: CompiledProblem, second_condition: Condition, names: tuple[str, str]) -> list[str]:
+def _differences(
+    first_problem: CompiledProblem,
+    first_condition: Condition,
+    second_problem: CompiledProblem,
+    second_condition: Condition,
+    names: tuple[str, str],
+) -> list[str]:
     first_data, second_data = _measured(first_problem, first_condition), _measured(second_problem, second_condition)
     mistakes: list[str] = []
     for output in dict.fromkeys((*first_data, *second_data)):
@@ -66,8 +83,12 @@ def _differences(first_problem: CompiledProblem, first_condition: Condition, sec
         if output not in first_data or output not in second_data:
             owner_name = names[0] if output in first_data else names[1]
             mistakes.append(f"measurements of {where} exist only in {owner_name}; compare fits to the same data")
-        elif first_data[output].shape != second_data[output].shape or not np.array_equal(first_data[output], second_data[output]):
-            mistakes.append(f"the measurements of {where} differ between {names[0]} and {names[1]}; compare fits to the same data")
+        elif first_data[output].shape != second_data[output].shape or not np.array_equal(
+            first_data[output], second_data[output]
+        ):
+            mistakes.append(
+                f"the measurements of {where} differ between {names[0]} and {names[1]}; compare fits to the same data"
+            )
     return mistakes
 
 

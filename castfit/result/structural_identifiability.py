@@ -95,7 +95,9 @@ def structure(
     options : their method is used, with tolerances of this test
     may_continue : asked before each further draw; False ends the test with what is known
     """
-    is_examined = np.array([q.of not in compiled_problem.noise_parameters for q in compiled_problem.quantities], dtype=np.bool_)
+    is_examined = np.array(
+        [q.of not in compiled_problem.noise_parameters for q in compiled_problem.quantities], dtype=np.bool_
+    )
     names = tuple(q.name for q, keep in zip(compiled_problem.quantities, is_examined, strict=True) if keep)
     fine_options = replace(options, relative_tolerance=_TOLERANCE, absolute_tolerance=1e-2 * _TOLERANCE)
     rough_options = replace(fine_options, relative_tolerance=10 * _TOLERANCE, absolute_tolerance=1e-1 * _TOLERANCE)
@@ -106,18 +108,34 @@ def structure(
         if len(draw_results) == N_RANDOM_POINTS or (draw_results and not may_continue()):
             break
         random_theta = random_values(compiled_problem, theta, magnitudes, rng, width)
-        J, other = (_jacobian(compiled_problem, random_theta, tolerance_options) for tolerance_options in (fine_options, rough_options))
+        J, other = (
+            _jacobian(compiled_problem, random_theta, tolerance_options)
+            for tolerance_options in (fine_options, rough_options)
+        )
         if J is None or other is None:
             width *= 0.5
             continue
-        draw_results.append(_rank(compiled_problem, names, random_theta, J[:, is_examined], other[:, is_examined] - J[:, is_examined], is_examined))
+        draw_results.append(
+            _rank(
+                compiled_problem,
+                names,
+                random_theta,
+                J[:, is_examined],
+                other[:, is_examined] - J[:, is_examined],
+                is_examined,
+            )
+        )
     if not draw_results:
         sentence = "Structural identifiability: not tested, because the model could not be integrated at random parameter values."
         return StructuralRank(names, -1, (), np.nan, 0, np.nan, sentence)
     rank = max(f.rank for f in draw_results)
     best_draws = [f for f in draw_results if f.rank == rank]
-    most_frequent_sentences = Counter(tuple(c.sentence for c in f.combinations) for f in best_draws).most_common(1)[0][0]
-    representative_result = next(f for f in best_draws if tuple(c.sentence for c in f.combinations) == most_frequent_sentences)
+    most_frequent_sentences = Counter(tuple(c.sentence for c in f.combinations) for f in best_draws).most_common(1)[0][
+        0
+    ]
+    representative_result = next(
+        f for f in best_draws if tuple(c.sentence for c in f.combinations) == most_frequent_sentences
+    )
     combined_result = replace(representative_result, margin=min(f.margin for f in best_draws), draws=len(draw_results))
     return replace(combined_result, sentence=_sentence(combined_result))
 
@@ -131,7 +149,9 @@ def _sentence(rank_result: StructuralRank) -> str:
     return f"Structurally not identifiable from these outputs, regardless of the amount of data: {combination_texts} {where}."
 
 
-def _rank(compiled_problem: CompiledProblem, names: tuple[str, ...], theta: Array, J: Array, e: Array, is_examined: Mask) -> StructuralRank:
+def _rank(
+    compiled_problem: CompiledProblem, names: tuple[str, ...], theta: Array, J: Array, e: Array, is_examined: Mask
+) -> StructuralRank:
     """Compute rank and undetermined combinations at one draw."""
     d, noise = np.linalg.norm(J, axis=0), np.linalg.norm(e, axis=0)
     has_no_effect = d <= _SAFETY * noise
@@ -143,13 +163,17 @@ def _rank(compiled_problem: CompiledProblem, names: tuple[str, ...], theta: Arra
     free = np.zeros(d.size, dtype=np.bool_)
     fisher_information = information(effective_J, np.zeros((0, d.size)), free, scale=scale, rank_tolerance=tolerance)
     values, slopes = compiled_problem.to_natural(theta)[is_examined], compiled_problem.natural_slope(theta)[is_examined]
-    smallest = float(fisher_information.singular_values[fisher_information.rank - 1]) if fisher_information.rank else np.nan
+    smallest = (
+        float(fisher_information.singular_values[fisher_information.rank - 1]) if fisher_information.rank else np.nan
+    )
     margin = smallest / max(error, np.finfo(float).eps * largest)
     hidden = combinations_of(names, values, slopes, fisher_information.directions, fisher_information.scale)
     return StructuralRank(names, fisher_information.rank, hidden, margin, 1, tolerance, "")
 
 
-def random_values(compiled_problem: CompiledProblem, theta: Array, magnitudes: Array, rng: np.random.Generator, width: float) -> Array:
+def random_values(
+    compiled_problem: CompiledProblem, theta: Array, magnitudes: Array, rng: np.random.Generator, width: float
+) -> Array:
     """Draw theta: values within a factor of exp(width), those at zero within their magnitude; between the bounds."""
     lower, upper = compiled_problem.bounds
     log_changes = width * rng.uniform(-1.0, 1.0, theta.size)
@@ -157,10 +181,14 @@ def random_values(compiled_problem: CompiledProblem, theta: Array, magnitudes: A
 
     def apply_change(change: Array) -> Array:
         with np.errstate(invalid="ignore"):
-            return compiled_problem.to_search(np.where(natural != 0.0, natural * np.exp(change), 0.5 * magnitudes * change))
+            return compiled_problem.to_search(
+                np.where(natural != 0.0, natural * np.exp(change), 0.5 * magnitudes * change)
+            )
 
     shifted_values, mirrored_values = apply_change(log_changes), apply_change(-log_changes)
-    values = np.clip(np.where((shifted_values < lower) | (shifted_values > upper), mirrored_values, shifted_values), lower, upper)
+    values = np.clip(
+        np.where((shifted_values < lower) | (shifted_values > upper), mirrored_values, shifted_values), lower, upper
+    )
     # Where both lie outside, a place between the bounds.
     stuck = ((values <= lower) | (values >= upper)) & np.isfinite(upper - lower)
     part = 0.5 + 0.4 * np.clip(log_changes, -1.0, 1.0)
@@ -186,7 +214,9 @@ def dense_times(condition: Condition) -> Array:
     if condition.settled:
         return measured
     span = condition.end - condition.start
-    early = condition.start + span * np.geomspace(_EARLIEST, 1.0, N_DENSE_TIMES)  # what is fast at these values shows early
+    early = condition.start + span * np.geomspace(
+        _EARLIEST, 1.0, N_DENSE_TIMES
+    )  # what is fast at these values shows early
     even = np.append(np.linspace(condition.start, condition.end, N_DENSE_TIMES), early[:-1])
     anchor_times = np.unique(np.append(condition.start, measured))
     between = 0.5 * (anchor_times[1:] + anchor_times[:-1])
@@ -201,8 +231,14 @@ def _jacobian(compiled_problem: CompiledProblem, theta: Array, options: Integrat
     """Compute the derivative of the measured outputs, densely in time, each relative to its size, (m, n_theta)."""
     rows: list[Array] = []
     for condition in compiled_problem.conditions:
-        names = [n for n, observable in zip(compiled_problem.outputs, condition.observed, strict=True) if observable is not None]
-        condition_responses = responses(compiled_problem, condition, dense_times(condition), theta, options, outputs=names)
+        names = [
+            n
+            for n, observable in zip(compiled_problem.outputs, condition.observed, strict=True)
+            if observable is not None
+        ]
+        condition_responses = responses(
+            compiled_problem, condition, dense_times(condition), theta, options, outputs=names
+        )
         if condition_responses is None:
             return None
         size = np.abs(condition_responses.values).max(axis=0)

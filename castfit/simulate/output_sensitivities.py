@@ -79,7 +79,11 @@ class ResponseFunction:
         slopes = output_derivatives(staged, linear, theta).reshape(*shape, theta.size)
         ((values, *_),) = staged.standardised(theta)
         sensitivities = OutputSensitivities(self.names, self.times, values.reshape(shape), slopes)
-        return sensitivities if np.isfinite(sensitivities.values).all() and np.isfinite(sensitivities.slopes).all() else None
+        return (
+            sensitivities
+            if np.isfinite(sensitivities.values).all() and np.isfinite(sensitivities.slopes).all()
+            else None
+        )
 
 
 def responses(
@@ -95,20 +99,34 @@ def responses(
     return ResponseFunction.of(compiled_problem, condition, times, theta, options, outputs)(theta)
 
 
-def natural_responses(compiled_problem: CompiledProblem, theta: Array, times: Any, options: IntegratorOptions) -> dict[str, OutputSensitivities]:
+def natural_responses(
+    compiled_problem: CompiledProblem, theta: Array, times: Any, options: IntegratorOptions
+) -> dict[str, OutputSensitivities]:
     """Return the outputs of every experiment at given times, with derivatives with respect to natural values.
 
     times : for all, or by experiment; None for the measured ones.  What is none is an InputError.
     """
     conditions = {c.name: c for c in compiled_problem.conditions}
     mistakes: list[str] = []
-    times_by_name = read_mapping("times", times, mistakes) if isinstance(times, Mapping) else dict.fromkeys(conditions, times)
+    times_by_name = (
+        read_mapping("times", times, mistakes) if isinstance(times, Mapping) else dict.fromkeys(conditions, times)
+    )
     mistakes += unknown_names("'{}' is no experiment", times_by_name, conditions)
     output_times: dict[str, Array] = {}
     for name in [n for n in times_by_name if n in conditions]:
-        experiment_times = conditions[name].points.times if times_by_name[name] is None else read_reals(times_by_name[name])
-        if experiment_times is None or experiment_times.ndim != 1 or not experiment_times.size or not np.isfinite(experiment_times).all() or experiment_times.min() < conditions[name].start:
-            mistakes.append(f"times of '{name}' are {shorten_repr(times_by_name[name])}; give numbers from its start on")
+        experiment_times = (
+            conditions[name].points.times if times_by_name[name] is None else read_reals(times_by_name[name])
+        )
+        if (
+            experiment_times is None
+            or experiment_times.ndim != 1
+            or not experiment_times.size
+            or not np.isfinite(experiment_times).all()
+            or experiment_times.min() < conditions[name].start
+        ):
+            mistakes.append(
+                f"times of '{name}' are {shorten_repr(times_by_name[name])}; give numbers from its start on"
+            )
         else:
             output_times[name] = np.unique(experiment_times)
     raise_if_mistakes("sensitivities", mistakes)

@@ -21,7 +21,7 @@ from castfit._support.public_names import public
 from castfit._support.records import dataclass
 from castfit._support.reprs import add_brief_repr
 from castfit._support.status import CastfitError, InputError, raise_if_mistakes, suggest
-from castfit.experiment.events import single_occurrence, read_events, events_until
+from castfit.experiment.events import events_until, read_events, single_occurrence
 from castfit.experiment.experiment import Consistent, Experiment, as_input
 from castfit.experiment.measurements import time_mistakes
 from castfit.integrate import IntegratorOptions
@@ -44,7 +44,7 @@ from castfit.transcribe.experiment_trajectories import (
     units_of,
 )
 from castfit.transcribe.trajectory import Trajectory, trajectory_through
-from castfit.transcribe.triggers import timetable_of, locate_triggered_events
+from castfit.transcribe.triggers import locate_triggered_events, timetable_of
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -205,7 +205,13 @@ def simulate(
     array([ 0., 39.])
     """
     if isinstance(problem, ImportedModel):
-        arguments: Any = {"initial": initial, "inputs": inputs, "start": start, "events": events, "integrator": integrator}
+        arguments: Any = {
+            "initial": initial,
+            "inputs": inputs,
+            "start": start,
+            "events": events,
+            "integrator": integrator,
+        }
         try:
             return _simulated(problem, parameters, times, **arguments)
         except EventLimitError as error:
@@ -252,7 +258,9 @@ def _simulated(
     def evaluate_problem(refined: Posable) -> Prediction:
         return predict(refined, theta, first_nodes(refined, theta), times=times, integrator=integrator)
 
-    return _with_enough_nodes(evaluate_problem, updated_problem, lambda n: with_nodes(updated_problem, n), updated_problem.posed.model.lines)
+    return _with_enough_nodes(
+        evaluate_problem, updated_problem, lambda n: with_nodes(updated_problem, n), updated_problem.posed.model.lines
+    )
 
 
 def _eventful(case: SimulationCase, events: Sequence[Happening], *, free: bool = False) -> dict[str, Any]:
@@ -346,7 +354,15 @@ def _read(problem: Any, request: SimulationRequest) -> tuple[Posable, Array, dic
     ]
     updated_problem, theta, parameter_mistakes = _read_theta(problem, request.parameters)
     output_times, output_mistakes = _output_times(updated_problem, request.times)
-    raise_if_mistakes(request.where, [*mistakes, *parameter_mistakes, *output_mistakes, *([] if parameter_mistakes else point_mistakes(updated_problem.posed, theta))])
+    raise_if_mistakes(
+        request.where,
+        [
+            *mistakes,
+            *parameter_mistakes,
+            *output_mistakes,
+            *([] if parameter_mistakes else point_mistakes(updated_problem.posed, theta)),
+        ],
+    )
     return updated_problem, theta, output_times
 
 
@@ -381,12 +397,18 @@ def paths(problem: Any, request: SimulationRequest, integrator: IntegratorOption
 
 
 def _cases(
-    problem: Posable, theta: Array, nodes: list[TrajectoryNodes], output_times: Mapping[str, Array], options: IntegratorOptions
+    problem: Posable,
+    theta: Array,
+    nodes: list[TrajectoryNodes],
+    output_times: Mapping[str, Array],
+    options: IntegratorOptions,
 ) -> Iterator[SimulationCase]:
     """Go through the experiments whose output times are chosen."""
     for condition, experiment_nodes in zip(problem.conditions, nodes, strict=True):
         if condition.name in output_times:
-            yield SimulationCase.of(problem.posed, condition, theta, experiment_nodes, output_times[condition.name], options)
+            yield SimulationCase.of(
+                problem.posed, condition, theta, experiment_nodes, output_times[condition.name], options
+            )
 
 
 def _path(case: SimulationCase) -> SimulatedPath:
@@ -410,13 +432,23 @@ def _model_case(model: Model, request: SimulationRequest, options: IntegratorOpt
         output_times = np.atleast_1d(output_times)
         messages = _time_mistakes("times", output_times, begin)
         is_usable = not messages and np.isfinite(begin)
-        mistakes += time_mistakes(float(output_times[0]), float(output_times[-1]), begin, is_start_given=start is not None) if is_usable else messages
-    end = output_times[-1] if times is not None and output_times is not None and output_times.ndim == 1 and output_times.size else None
+        mistakes += (
+            time_mistakes(float(output_times[0]), float(output_times[-1]), begin, is_start_given=start is not None)
+            if is_usable
+            else messages
+        )
+    end = (
+        output_times[-1]
+        if times is not None and output_times is not None and output_times.ndim == 1 and output_times.size
+        else None
+    )
     signals, p, x0, z0 = read_model(
         request.where, model, request.parameters, request.initial, request.inputs, begin, mistakes, end=end
     )
     assert output_times is not None
-    return SimulationCase("the model", model, signals, p, z0, options, TrajectoryNodes(np.array([begin]), x0[None]), output_times)
+    return SimulationCase(
+        "the model", model, signals, p, z0, options, TrajectoryNodes(np.array([begin]), x0[None]), output_times
+    )
 
 
 def read_model(
@@ -444,7 +476,9 @@ def read_model(
         mistakes += _span_mistakes({n: signals[n] for n in model.inputs if n in signals}, "the model", begin, end)
     state_names = (*model.own_states, *model.algebraic_states)
     overrides = read_mapping("initial", initial, mistakes)
-    mistakes += [f"initial names '{n}', which is no state: {suggest(n, state_names)}" for n in overrides if n not in state_names]
+    mistakes += [
+        f"initial names '{n}', which is no state: {suggest(n, state_names)}" for n in overrides if n not in state_names
+    ]
     initial_values = {**model.initial, **overrides}
     x0 = [_initial(n, initial_values.get(n), model, p, mistakes) for n in model.own_states]
     values_by_state = dict(zip(model.own_states, x0, strict=True))
@@ -490,7 +524,9 @@ def _initial(name: str, value: Any, model: Model, p: Array, mistakes: list[str])
         return _number(label, value, mistakes)
     symbols = ca.symvar(value)
     unknown_names = [s.name() for s in symbols if s.name() not in model.parameters]
-    mistakes += [f"{label} contains '{s}', which is no parameter: {suggest(s, model.parameters)}" for s in unknown_names]
+    mistakes += [
+        f"{label} contains '{s}', which is no parameter: {suggest(s, model.parameters)}" for s in unknown_names
+    ]
     if unknown_names:
         return np.nan
     arguments = [float(p[model.parameters.index(s.name())]) for s in symbols]
@@ -515,7 +551,9 @@ def predict(
     return Prediction((case.name, _outputs(case)) for case in _cases(problem, theta, nodes, output_times, options))
 
 
-def trace(problem: CompiledProblem, theta: Array, nodes: list[TrajectoryNodes], integrator: IntegratorOptions) -> Trajectory:
+def trace(
+    problem: CompiledProblem, theta: Array, nodes: list[TrajectoryNodes], integrator: IntegratorOptions
+) -> Trajectory:
     """Tabulate the states, integrating from one node to the next; where that stops, the nodes themselves are held."""
     tables: list[tuple[Array, Array, Array]] = []
     for condition, experiment_nodes in zip(problem.conditions, nodes, strict=True):
@@ -523,7 +561,9 @@ def trace(problem: CompiledProblem, theta: Array, nodes: list[TrajectoryNodes], 
         case = SimulationCase.of(problem, condition, theta, experiment_nodes, ends, integrator)
         event_times = np.empty(0) if case.timetable is None else case.timetable.times
         inner_event_times = event_times[(event_times > condition.start) & (event_times < condition.end)]
-        edges = merge(ends, condition.points.times, condition.breakpoints, np.unique(experiment_nodes.times), inner_event_times)
+        edges = merge(
+            ends, condition.points.times, condition.breakpoints, np.unique(experiment_nodes.times), inner_event_times
+        )
         table_times: list[Array] = [
             np.linspace(a, b, _SUBDIVISIONS, endpoint=False) for a, b in itertools.pairwise(edges.tolist())
         ]
@@ -537,7 +577,9 @@ def trace(problem: CompiledProblem, theta: Array, nodes: list[TrajectoryNodes], 
             tables.append((t, x, z))
         except SimulationError:
             node_index = np.searchsorted(experiment_nodes.times, times, side="right") - 1
-            tables.append((times, experiment_nodes.states[node_index], np.repeat(condition.z_guess[None], times.size, axis=0)))
+            tables.append(
+                (times, experiment_nodes.states[node_index], np.repeat(condition.z_guess[None], times.size, axis=0))
+            )
     return trajectory_through(problem, theta, tables, tuple(experiment_nodes.times for experiment_nodes in nodes))
 
 
@@ -584,7 +626,9 @@ class SimulationCase:
                 raise EventLimitError(condition.name, condition.start, reason)
             if timetable is not None:
                 return cls(condition.name, model, inputs, natural.p, z_guess, options, nodes, times, timetable)
-        return cls(condition.name, model, inputs, natural.p, z_guess, options, nodes, times, condition.timetable(natural))
+        return cls(
+            condition.name, model, inputs, natural.p, z_guess, options, nodes, times, condition.timetable(natural)
+        )
 
 
 def _outputs(case: SimulationCase) -> dict[str, Any]:
@@ -637,7 +681,9 @@ def _settled(case: SimulationCase) -> list[NodeTrajectory]:
     zero_states = np.flatnonzero(mean_magnitude(states) == 0.0)  # what moves here may be far too small to be followed
     stretches: list[NodeTrajectory] = []
     for _ in range(1 + _SETTLING):
-        integration_case = IntegrationCase(case.model, case.inputs, case.p, case.z_guess, unit, case.options, case.timetable)
+        integration_case = IntegrationCase(
+            case.model, case.inputs, case.p, case.z_guess, unit, case.options, case.timetable
+        )
         stretches = integrate_from_nodes(integration_case, begins, states, case.times)
         stop = next(filter(None, (stretch.stop() for stretch in stretches)), None)
         if stop is not None:
@@ -700,7 +746,9 @@ def _output_times(problem: Posable, times: Times) -> tuple[dict[str, Array], lis
         return {c.name: np.unique(c.points.times) for c in problem.conditions}, []
     mistakes: list[str] = []
     times_by_name: dict[str, Any] = (
-        read_mapping("times", times, mistakes) if isinstance(times, Mapping) else dict.fromkeys(names, as_reusable(times))
+        read_mapping("times", times, mistakes)
+        if isinstance(times, Mapping)
+        else dict.fromkeys(names, as_reusable(times))
     )
     mistakes += [
         f"times has the unknown experiment '{n}': {suggest(n, names)}" for n in times_by_name if n not in names
@@ -711,7 +759,9 @@ def _output_times(problem: Posable, times: Times) -> tuple[dict[str, Array], lis
             continue
         name, experiment_times = f"the times of '{condition.name}'", read_reals(times_by_name[condition.name])
         if experiment_times is None:
-            mistakes.append(f"{name} are {shorten_repr(times_by_name[condition.name])}; they must be finite and increasing numbers")
+            mistakes.append(
+                f"{name} are {shorten_repr(times_by_name[condition.name])}; they must be finite and increasing numbers"
+            )
             continue
         output_times[condition.name] = t = np.atleast_1d(experiment_times)
         messages = _time_mistakes(name, t, condition.start)
@@ -735,6 +785,9 @@ def _time_mistakes(label: str, t: Array, start: float) -> list[str]:
 def _span_mistakes(signals: Mapping[str, Input], owner_label: str, start: float, end: float) -> list[str]:
     late = [(n, s.span[1]) for n, s in signals.items() if end > s.span[1]]
     early = [(n, s.span[0]) for n, s in signals.items() if start < s.span[0] - 1e-9 * abs(end - start)]
-    return [f"input '{n}' of {owner_label} is given up to {last_time:g}; extend it to {end:g}" for n, last_time in late] + [
-        f"input '{n}' of {owner_label} is given from {first_time:g} on; extend it to {start:g}" for n, first_time in early
+    return [
+        f"input '{n}' of {owner_label} is given up to {last_time:g}; extend it to {end:g}" for n, last_time in late
+    ] + [
+        f"input '{n}' of {owner_label} is given from {first_time:g} on; extend it to {start:g}"
+        for n, first_time in early
     ]

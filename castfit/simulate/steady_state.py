@@ -166,7 +166,9 @@ def steady_state(
         return _read_conditions_before(parameters, initial, inputs, replace, mistakes)
     candidate: Any = model
     if not isinstance(candidate, Model):
-        raise_if_mistakes("steady_state", [f"model is {shorten_repr(candidate)}; give a Model, or name what you give (inputs=...)"])
+        raise_if_mistakes(
+            "steady_state", [f"model is {shorten_repr(candidate)}; give a Model, or name what you give (inputs=...)"]
+        )
     if replace is not None:
         mistakes.append("replace is for experiments that begin at rest; leave it out here")
     system = model.system
@@ -198,10 +200,14 @@ def steady_state(
     )
 
 
-def _read_conditions_before(parameters: Any, initial: Any, inputs: Any, replace: Any, mistakes: list[str]) -> SteadyStart:
+def _read_conditions_before(
+    parameters: Any, initial: Any, inputs: Any, replace: Any, mistakes: list[str]
+) -> SteadyStart:
     """Read the values given for the time before an experiment."""
     signals = {n: as_input(n, u, mistakes) for n, u in read_mapping("inputs", inputs, mistakes).items()}
-    parameter_values = {n: read_local_parameter(n, v, mistakes) for n, v in read_mapping("parameters", parameters, mistakes).items()}
+    parameter_values = {
+        n: read_local_parameter(n, v, mistakes) for n, v in read_mapping("parameters", parameters, mistakes).items()
+    }
     states: dict[str, Any] = {}
     for name, value in read_mapping("initial", initial, mistakes).items():
         number = read_real(value)
@@ -214,7 +220,9 @@ def _read_conditions_before(parameters: Any, initial: Any, inputs: Any, replace:
         elif number is not None and np.isfinite(number):
             states[name] = number
         else:
-            mistakes.append(f"initial state '{name}' is {shorten_repr(value)}; give a finite number or a scalar SX expression")
+            mistakes.append(
+                f"initial state '{name}' is {shorten_repr(value)}; give a finite number or a scalar SX expression"
+            )
     mistakes += _moving(inputs)
     replacements = read_mapping("replace", replace, mistakes)
     raise_if_mistakes("steady_state", mistakes)

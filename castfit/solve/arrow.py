@@ -169,11 +169,15 @@ def arrow(rows: BlockRows, scale: Array, is_tied: Mask | None = None) -> ArrowMa
         combined_block = np.concatenate([block[:, is_local], block[:, ~is_local]], axis=1)
         tail_rows = tail_rows_by_chain.get(i)
         if tail_rows:
-            combined_block, border_columns = _with_tail(combined_block, local_columns, border_columns, tail.taken(np.array(tail_rows)), column_positions)
+            combined_block, border_columns = _with_tail(
+                combined_block, local_columns, border_columns, tail.taken(np.array(tail_rows)), column_positions
+            )
             row_positions = np.concatenate([row_positions, first_of_tail + np.array(tail_rows, dtype=np.intp)])
         scaled = combined_block * scale[np.concatenate([local_columns, border[border_columns]])]
         height = -(-len(row_positions) // _ROWS) * _ROWS
-        groups[height, local_columns.size, border_columns.size].append((i, local_columns, border_columns, row_positions, scaled))
+        groups[height, local_columns.size, border_columns.size].append(
+            (i, local_columns, border_columns, row_positions, scaled)
+        )
     batches: list[ChainBatch] = []
     for (height, _, _), members in groups.items():
         width = members[0][4].shape[1]
@@ -181,11 +185,17 @@ def arrow(rows: BlockRows, scale: Array, is_tied: Mask | None = None) -> ArrowMa
         row_positions = np.full((len(members), height), m, dtype=np.intp)
         for n, (_, _, _, positions, block) in enumerate(members):
             stacked[n, : len(block)], row_positions[n, : len(block)] = block, positions
-        chains, local_columns, border_columns = (np.array([member[k] for member in members], dtype=np.intp) for k in range(3))
-        batches.append(ChainBatch(chains, local_columns, border_columns.reshape(len(members), -1), row_positions, stacked))
+        chains, local_columns, border_columns = (
+            np.array([member[k] for member in members], dtype=np.intp) for k in range(3)
+        )
+        batches.append(
+            ChainBatch(chains, local_columns, border_columns.reshape(len(members), -1), row_positions, stacked)
+        )
     common_rows = np.flatnonzero(row_owner < 0)
     common_tail = tail.taken(common_rows)
-    tail_block = SparseRows((common_rows.size, border.size), common_tail.row, column_positions[common_tail.column], common_tail.entry).dense
+    tail_block = SparseRows(
+        (common_rows.size, border.size), common_tail.row, column_positions[common_tail.column], common_tail.entry
+    ).dense
     border_blocks.append((np.arange(border.size), first_of_tail + common_rows, tail_block * scale[border]))
     matrix = np.zeros((sum(len(block) for _, _, block in border_blocks), border.size))
     row_offset = 0
@@ -206,7 +216,9 @@ def _single_owners(columns: Sequence[Index], n: int) -> Index:
     return owner
 
 
-def _with_tail(block: Array, local_columns: Index, border_columns: Index, further: SparseRows, column_positions: Index) -> tuple[Array, Index]:
+def _with_tail(
+    block: Array, local_columns: Index, border_columns: Index, further: SparseRows, column_positions: Index
+) -> tuple[Array, Index]:
     """Append rows (k, n_x) to those of a chain; they may depend on more of the border."""
     border_positions = column_positions[further.column]
     new_columns = np.setdiff1d(border_positions[border_positions >= 0], border_columns)

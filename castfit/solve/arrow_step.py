@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import scipy
 
-from castfit.solve.arrow import ArrowMatrix, FactoredArrow, ArrowFactors
+from castfit.solve.arrow import ArrowFactors, ArrowMatrix, FactoredArrow
 from castfit.solve.bounded_lsq import BoundedLsqSolution, LinearConstraints, bounded_lsq, column_scale, split
 
 if TYPE_CHECKING:
@@ -65,7 +65,9 @@ class DirectionHold:
         return self.stiffness * np.column_stack([z.T @ factors.metric, z.T @ factors.pull])
 
 
-def find_singular_directions(compressed: FactoredArrow, is_fixed: Mask, pinned_rows: Array, threshold: float) -> DirectionHold:
+def find_singular_directions(
+    compressed: FactoredArrow, is_fixed: Mask, pinned_rows: Array, threshold: float
+) -> DirectionHold:
     """Find singular directions: singular values below a fraction of the largest are held.
 
     With a threshold of 0 only what cannot be eliminated is.  `is_fixed` (n_x,) unknowns cannot move; rows `pinned_rows`
@@ -134,7 +136,9 @@ def solve(
         held_system = replace(held_system, rest=np.concatenate([held_system.rest, holding.border_rows(factors)]))
     if damping is not None:
         local_values = [_diagonal((damping * D)[batch.own]) for batch in arrow.batches]
-        held_system = held_system.with_rows(local_values, np.column_stack([np.diag((damping * D)[border_indices]), np.zeros(border_indices.size)]))
+        held_system = held_system.with_rows(
+            local_values, np.column_stack([np.diag((damping * D)[border_indices]), np.zeros(border_indices.size)])
+        )
     scaled = LinearConstraints(rows.g, rows.G * D[border_indices], rows.lower, rows.upper)
     low, high = lower[border_indices] / D[border_indices], upper[border_indices] / D[border_indices]
 
@@ -150,7 +154,10 @@ def solve(
         border_solution = _of_border(factors, low, high, scaled, guess, guess_rows)
         n_iterations += border_solution.iterations
         guess, guess_rows = border_solution.bounds_active, border_solution.rows_active
-        border_x, (cost, local_values, new_signs) = border_solution.x, held_system.best(border_solution.x, lows, highs, signs)
+        border_x, (cost, local_values, new_signs) = (
+            border_solution.x,
+            held_system.best(border_solution.x, lows, highs, signs),
+        )
         is_settled = _same(signs, new_signs) or not border_solution.feasible or iterations >= MAX_ACTIVE_SETS
         if not is_settled and np.isfinite(value):
             step = 1.0
@@ -164,8 +171,13 @@ def solve(
             break
     x = factors.gathered(local_values, border)
     multipliers, active = np.zeros(D.size), np.zeros(D.size, dtype=np.int8)
-    multipliers[border_indices], active[border_indices] = border_solution.bound_multipliers / D[border_indices], border_solution.bounds_active
-    for batch, pull, sign, lo, hi in zip(arrow.batches, held_system.pull(local_values, border), signs, lows, highs, strict=True):
+    multipliers[border_indices], active[border_indices] = (
+        border_solution.bound_multipliers / D[border_indices],
+        border_solution.bounds_active,
+    )
+    for batch, pull, sign, lo, hi in zip(
+        arrow.batches, held_system.pull(local_values, border), signs, lows, highs, strict=True
+    ):
         multipliers[batch.own] = np.where(sign != 0, -pull, 0.0) / D[batch.own]
         active[batch.own] = np.where(lo == hi, 0, sign)
     clipped_x = np.clip(np.where(active < 0, lower, np.where(active > 0, upper, x)), lower, upper)
@@ -190,7 +202,9 @@ def _of_border(
     if n_b == 0:
         no_values, no_signs = np.empty(0), np.empty(0, dtype=np.int8)
         zero_multipliers, inactive = np.zeros(len(rows.g)), np.zeros(len(rows.g), dtype=np.int8)
-        return BoundedLsqSolution(no_values, no_values, zero_multipliers, no_signs, inactive, 0, 0, 0.0, feasible=True, optimal=True)
+        return BoundedLsqSolution(
+            no_values, no_values, zero_multipliers, no_signs, inactive, 0, 0, 0.0, feasible=True, optimal=True
+        )
     return bounded_lsq(
         factors.border[:, -1],
         factors.border[:, :-1],

@@ -96,7 +96,9 @@ class ConstraintRows:
         multipliers_by_chain: list[Multipliers] = []
         for i in range(len(self.layout.chains)):
             path = np.where(self.path[i] >= 0, lam[np.maximum(self.path[i], 0)] if lam.size else 0.0, 0.0)
-            multipliers_by_chain.append(Multipliers(lam[self.initial[i]], lam[self.inner[i]], lam[self.matching[i]], path))
+            multipliers_by_chain.append(
+                Multipliers(lam[self.initial[i]], lam[self.inner[i]], lam[self.matching[i]], path)
+            )
         return tuple(multipliers_by_chain)
 
     def describe(self, row: int) -> str:
@@ -178,7 +180,9 @@ class JacobianMap:
             self._real.append(is_row)
             path_at = np.broadcast_to(positions[:, None, :], (*is_row.shape, positions.shape[1]))[is_row]
             entry_positions.append((np.repeat(rows.path[i][is_row], positions.shape[1]), path_at.ravel()))
-        entry_positions.append((np.repeat(rows.related, layout.n_theta), np.tile(np.arange(layout.n_theta), rows.related.size)))
+        entry_positions.append(
+            (np.repeat(rows.related, layout.n_theta), np.tile(np.arange(layout.n_theta), rows.related.size))
+        )
         row = np.concatenate([r for r, _ in entry_positions])
         column = np.concatenate([c for _, c in entry_positions])
         self._scatter = EntryScatter(row, column, (rows.count, layout.n_v))
@@ -273,7 +277,9 @@ def _sparse_rows(layout: Layout, chain: Chain, R: Array) -> Any:
     columns = np.repeat(_stage_positions(chain), n_r, axis=0)
     is_row = chain.row_mask.ravel()
     rows = np.repeat(np.flatnonzero(is_row), m)
-    return csr_array((R.reshape(K * n_r, m)[is_row].ravel(), (rows, columns[is_row].ravel())), shape=(K * n_r, layout.n_v))
+    return csr_array(
+        (R.reshape(K * n_r, m)[is_row].ravel(), (rows, columns[is_row].ravel())), shape=(K * n_r, layout.n_v)
+    )
 
 
 def _coupled_places(layout: Layout, chain: Chain) -> Index:
@@ -289,7 +295,9 @@ def gauss_newton_blocks(layout: Layout, jacobians: Sequence[Jacobians], weight: 
     blocks: list[tuple[Array, Array]] = []
     for chain, j in zip(layout.chains, jacobians, strict=True):
         R = np.concatenate([j.R_s, j.R_w, j.R_q], axis=2)
-        row_weight = weight[chain.group] if chain.whitening is None else np.zeros(chain.group.shape)  # see HessianMap.coupled
+        row_weight = (
+            weight[chain.group] if chain.whitening is None else np.zeros(chain.group.shape)
+        )  # see HessianMap.coupled
         weighted = R * row_weight[:, :, None]
         blocks.append((weighted.transpose(0, 2, 1) @ R, np.zeros((j.R_q.shape[2],) * 2)))
     return blocks

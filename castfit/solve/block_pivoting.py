@@ -75,7 +75,9 @@ def minimize_in_box(
         value = float(clipped_x @ (c + 0.5 * (H @ clipped_x)))
         if value < lowest_value:
             best_x, lowest_value = clipped_x, value
-        side[wrong_indices] = np.where(side[wrong_indices] != 0, 0, np.where(x[wrong_indices] < lower[wrong_indices], -1, 1))
+        side[wrong_indices] = np.where(
+            side[wrong_indices] != 0, 0, np.where(x[wrong_indices] < lower[wrong_indices], -1, 1)
+        )
     return by_active_set(H, c, lower, upper, best_x)
 
 

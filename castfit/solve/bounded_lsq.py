@@ -143,7 +143,11 @@ def bounded_lsq(
     xi_e = inverse @ constraints.lower[is_equality]
     free = tall_factors is not None and not is_equality.any()
     coordinates = tall_factors.whitened(D) if tall_factors is not None and free else UnitCoordinates.of(R * D, Z)
-    T, target, rank = coordinates.T if free else Z @ coordinates.T, coordinates.target(u_R + R @ (D * xi_e)), coordinates.rank
+    T, target, rank = (
+        coordinates.T if free else Z @ coordinates.T,
+        coordinates.target(u_R + R @ (D * xi_e)),
+        coordinates.rank,
+    )
     empty_signs = np.zeros(n, dtype=np.int8), np.zeros(len(rows.g), dtype=np.int8)
     signs_or_none = zip((bounds_active, rows_active), empty_signs, strict=True)
     guess = np.concatenate([no_signs if signs is None else signs for signs, no_signs in signs_or_none])
@@ -320,7 +324,9 @@ def nearest(constraints: Constraints, origin: Array, T: Array, target: Array, gu
         nearest_point, feasible = _iterate(spaces, guess)
         if feasible:
             return nearest_point
-    nearest_point, _ = _iterate(_HalfSpaces(constraints, origin, T, target, np.where(all_constraints, slack, 0.0), reach), guess)
+    nearest_point, _ = _iterate(
+        _HalfSpaces(constraints, origin, T, target, np.where(all_constraints, slack, 0.0), reach), guess
+    )
     return replace(nearest_point, within_bounds=False)
 
 
@@ -382,7 +388,9 @@ def _independent(N: Array, rounding: Array) -> Index:
     indices: Index = np.arange(N.shape[1], dtype=np.intp)
     while True:
         candidates: Index = indices[: N.shape[0]]
-        distances = np.abs(np.diagonal(upper_factor(N[:, candidates])))  # of each column outside the span of those before
+        distances = np.abs(
+            np.diagonal(upper_factor(N[:, candidates]))
+        )  # of each column outside the span of those before
         dependent_columns = np.flatnonzero(distances <= rounding[candidates])
         if not dependent_columns.size:
             return candidates
@@ -437,7 +445,9 @@ class _HalfSpaces:
         by_y = a[:-1]
         is_significant = np.abs(by_y) > self.rounding
         by_y *= -sign * is_significant
-        return _HalfSpace(i, sign, a, -sign * float(bound - row @ self.origin), euclidean_norm(self.rounding[is_significant]))
+        return _HalfSpace(
+            i, sign, a, -sign * float(bound - row @ self.origin), euclidean_norm(self.rounding[is_significant])
+        )
 
     def worst(self, y: Array, is_settled: Mask, members: Index) -> tuple[int, float] | None:
         """Return the constraint violated most beyond rounding, and its bound; None if no constraint is violated.

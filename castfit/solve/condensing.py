@@ -38,7 +38,7 @@ import numpy as np
 
 from castfit._support.records import dataclass
 from castfit._support.status import raise_if_mistakes
-from castfit.solve.matrices import BlockRows, BlockLU, block_rows
+from castfit.solve.matrices import BlockLU, BlockRows, block_rows
 from castfit.solve.staged import (
     Chain,
     ChainValues,
@@ -192,7 +192,9 @@ class CondensedChain:
         contributions = np.concatenate([self.jacobians.A[None], self.stages.P]) / magnitude
         largest_sum = np.abs(self.G[:, :, : self.chain.n_q] / magnitude).max(axis=(0, 1), initial=0.0)
         largest_contribution = np.abs(contributions).max(axis=(0, 1), initial=0.0)
-        ratio = np.divide(largest_sum, largest_contribution, out=np.zeros_like(largest_sum), where=largest_contribution > 0)
+        ratio = np.divide(
+            largest_sum, largest_contribution, out=np.zeros_like(largest_sum), where=largest_contribution > 0
+        )
         return float(np.where(np.isfinite(ratio), ratio, np.inf).max(initial=0.0))
 
     def follow(self, M_s: Array, M_q: Array) -> Array:
@@ -277,7 +279,13 @@ def condense(
         stages = eliminate_inner(jacobians, values.d, None if scale is None else scale[chain.inner])
         if not chain.n_s:  # rows depend on theta alone
             shape, nodes = (chain.n_stages, 0), Substitution(stages.X)
-            empty_arrays = (np.empty((*shape, chain.n_q)), np.empty((0, chain.n_q)), np.empty(shape), stages.h, np.empty(0))
+            empty_arrays = (
+                np.empty((*shape, chain.n_q)),
+                np.empty((0, chain.n_q)),
+                np.empty(shape),
+                stages.h,
+                np.empty(0),
+            )
             parts.append(CondensedChain(chain, jacobians, stages, nodes, chain.theta, *empty_arrays))
             continue
         nodes = node_elimination(chain, stages.X)
@@ -387,7 +395,9 @@ def multipliers(
         )
     )
     chain_multipliers = adjoint(condensed, residuals[:, None], *columns)
-    return tuple(Multipliers(m.initial[..., 0], m.inner[..., 0], m.matching[..., 0], m.path[..., 0]) for m in chain_multipliers)
+    return tuple(
+        Multipliers(m.initial[..., 0], m.inner[..., 0], m.matching[..., 0], m.path[..., 0]) for m in chain_multipliers
+    )
 
 
 def adjoint(
@@ -398,9 +408,17 @@ def adjoint(
     row_offset = constraint_offset = closure_offset = 0
     for part in condensed.chains:
         count, n_c, n_e = int(part.chain.row_mask.sum()), part.chain.n_stages * part.chain.n_c, part.e.size
-        chain_parts = residuals[row_offset : row_offset + count], path[constraint_offset : constraint_offset + n_c], closure[closure_offset : closure_offset + n_e]
+        chain_parts = (
+            residuals[row_offset : row_offset + count],
+            path[constraint_offset : constraint_offset + n_c],
+            closure[closure_offset : closure_offset + n_e],
+        )
         result.append(_chain_multipliers(part, chain_parts[0], bounds, chain_parts[1], chain_parts[2]))
-        row_offset, constraint_offset, closure_offset = row_offset + count, constraint_offset + n_c, closure_offset + n_e
+        row_offset, constraint_offset, closure_offset = (
+            row_offset + count,
+            constraint_offset + n_c,
+            closure_offset + n_e,
+        )
     return tuple(result)
 
 

@@ -91,7 +91,12 @@ def minimize_in_trust_region(
                     break
     except (StopRequested, np.linalg.LinAlgError):  # the best point so far
         pass
-    return DescentOutcome(descent_state.best, descent_state.lowest, descent_state.promise, {"values": descent_state.values, "jacobians": descent_state.jacobians})
+    return DescentOutcome(
+        descent_state.best,
+        descent_state.lowest,
+        descent_state.promise,
+        {"values": descent_state.values, "jacobians": descent_state.jacobians},
+    )
 
 
 class _DescentState:
@@ -198,10 +203,14 @@ class _StagedRows:
         n, prior = self._staged.layout.n_theta, linearization.prior_jacobian
         slopes = prior if isinstance(prior, np.ndarray) else prior.dense
         u, E = [linearization.prior], [np.asarray(slopes, dtype=float).reshape(linearization.prior.size, n)]
-        parts = zip(self._staged.layout.chains, linearization.values, linearization.jacobians, self._measured, strict=True)
+        parts = zip(
+            self._staged.layout.chains, linearization.values, linearization.jacobians, self._measured, strict=True
+        )
         for chain, values, j, is_measured in parts:
             u.append(values.r.ravel()[is_measured])
             chain_E = np.zeros((u[-1].size, n))
             chain_E[:, chain.theta] = chain.whitened(j.R_q).reshape(is_measured.size, -1)[is_measured]
             E.append(chain_E)
-        return DenseRows(linearization.v, linearization.cost, linearization.half_square, np.concatenate(u), np.concatenate(E))
+        return DenseRows(
+            linearization.v, linearization.cost, linearization.half_square, np.concatenate(u), np.concatenate(E)
+        )

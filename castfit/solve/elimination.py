@@ -56,7 +56,11 @@ def eliminate(
 
     def node_elimination(chain: Chain, X: Array) -> NodeElimination:
         uses_reduction = chains is None or any(chain is layout.chains[i] for i in chains)
-        return OrthogonalReduction(X, magnitudes[chain.nodes].max(axis=0)) if X.size and uses_reduction else Substitution(X)
+        return (
+            OrthogonalReduction(X, magnitudes[chain.nodes].max(axis=0))
+            if X.size and uses_reduction
+            else Substitution(X)
+        )
 
     condensed = condense(layout, linearization, scale, node_elimination=node_elimination)
     return replace(condensed, scale=magnitudes[condensed.positions])
@@ -122,7 +126,9 @@ class OrthogonalReduction(NodeElimination):
     def __init__(self, X: Array, scale: Array) -> None:
         count, n_s = len(X), len(scale)
         self.X, self.scale = X, scale[:, None]
-        conditions = _NodeConditions(np.arange(count + 1), X * (scale / self.scale), np.tile(-np.eye(n_s), (count, 1, 1)))
+        conditions = _NodeConditions(
+            np.arange(count + 1), X * (scale / self.scale), np.tile(-np.eye(n_s), (count, 1, 1))
+        )
         is_retained = np.zeros(count + 1, dtype=bool)
         is_retained[[0, -1]] = True
         self.merges: list[_ConditionMerge] = []
@@ -173,7 +179,9 @@ class OrthogonalReduction(NodeElimination):
         condition_multipliers = closure.reshape(self.kept.size, n_s, p)
         for m in reversed(self.merges):
             positions = m.pairs - np.arange(m.pairs.size)  # the pair's condition, once earlier pairs have merged
-            pair_multipliers = m.N.swapaxes(1, 2) @ condition_multipliers[positions] - m.Y.swapaxes(1, 2) @ node_gradients[m.middle]
+            pair_multipliers = (
+                m.N.swapaxes(1, 2) @ condition_multipliers[positions] - m.Y.swapaxes(1, 2) @ node_gradients[m.middle]
+            )
             condition_multipliers = np.insert(condition_multipliers, positions + 1, pair_multipliers[:, n_s:], axis=0)
             condition_multipliers[m.pairs] = pair_multipliers[:, :n_s]
         matching = condition_multipliers / self.scale

@@ -24,11 +24,18 @@ from castfit._support.public_names import public
 from castfit._support.records import dataclass
 from castfit._support.reprs import add_brief_repr
 from castfit._support.status import Status, raise_if_mistakes, suggest
-from castfit._support.time_limit import StopRequested, Deadline, with_deadline
+from castfit._support.time_limit import Deadline, StopRequested, with_deadline
 from castfit.solve.fallback_thresholds import RESCUE
-from castfit.solve.homotopy import HELD_BACK, SolveStates, GaussNewtonState, AttemptProgress, end_failed_attempt, within_bounds
+from castfit.solve.homotopy import (
+    HELD_BACK,
+    AttemptProgress,
+    GaussNewtonState,
+    SolveStates,
+    end_failed_attempt,
+    within_bounds,
+)
 from castfit.solve.residual_plausibility import integration_error_square
-from castfit.solve.solution import SolveControl, Iteration, CountingProblem, Solution, infeasibility
+from castfit.solve.solution import CountingProblem, Iteration, Solution, SolveControl, infeasibility
 from castfit.solve.staged import (
     Linearization,
     MatchingProducts,
@@ -38,14 +45,21 @@ from castfit.solve.staged import (
 )
 from castfit.solve.step_control import (
     STEP_CONTROLS,
-    StepOutcome,
-    TrustRegion,
     LevenbergMarquardt,
     LineSearch,
     NaturalLevel,
     StepControl,
+    StepOutcome,
+    TrustRegion,
 )
-from castfit.solve.subproblem import MATCHING_TOLERANCE, LocalProblem, Step, active_bounds, local_problem, is_small_decrease
+from castfit.solve.subproblem import (
+    MATCHING_TOLERANCE,
+    LocalProblem,
+    Step,
+    active_bounds,
+    is_small_decrease,
+    local_problem,
+)
 
 if TYPE_CHECKING:
     from castfit.solve.staged import Array, Evaluation
@@ -111,7 +125,9 @@ class GaussNewton:
         if isinstance(rule, str) and rule not in STEP_CONTROLS:
             mistakes.append(f"step_control is '{rule}': {suggest(rule, STEP_CONTROLS)}")
         elif not isinstance(rule, (str, StepControl)):
-            mistakes.append(f"step_control is {shorten_repr(rule)}; give a name or a StepControl such as NaturalLevel()")
+            mistakes.append(
+                f"step_control is {shorten_repr(rule)}; give a name or a StepControl such as NaturalLevel()"
+            )
         homotopies, accuracies, part = ("auto", "always", "never"), ("deserved", "full"), self.regularisation
         mistakes += option_mistakes(
             ("homotopy", self.homotopy, is_one_of(self.homotopy, *homotopies), "choose 'auto', 'always' or 'never'"),
@@ -258,7 +274,9 @@ class GaussNewton:
         tolerance = max(self.tolerance * (_SCORING_STEP_RTOL if _scores(linear, staged) else 1.0), ledger.control.rough)
         is_flickering = is_small_decrease(staged, linear, state.progress.closest[1], tolerance)
         near_decrease = RESCUE.near_decrease if rule.holds else RESCUE.noisy_decrease
-        progress = _closing_in(state.progress, step, gap, linear.informing_square, near_decrease, is_flickering=is_flickering)
+        progress = _closing_in(
+            state.progress, step, gap, linear.informing_square, near_decrease, is_flickering=is_flickering
+        )
         # Judge by the decrease that a full step promises within the constraints, and by the gaps.
         is_converged = gap <= MATCHING_TOLERANCE and is_small_decrease(staged, linear, step.decrease, tolerance)
         if is_converged or progress.idle > RESCUE.idle:
@@ -268,7 +286,10 @@ class GaussNewton:
         search = LineSearch(ledger.search if state.rough else ledger, local, step, linear, progress.memory)
         is_close = rule.holds and staged.least_squares and progress.near and not progress.is_divergent
         # This close, level functions see little but integration errors.
-        full_step_evaluation, is_closing = search.trial(_extrapolate_step(search, progress.before)) if is_close else None, False
+        full_step_evaluation, is_closing = (
+            search.trial(_extrapolate_step(search, progress.before)) if is_close else None,
+            False,
+        )
         if full_step_evaluation is not None and search.ledger.linearize(full_step_evaluation.v).ok:
             advance = StepOutcome(full_step_evaluation, 1.0, search.memory)
         else:
@@ -325,7 +346,9 @@ class GaussNewton:
             return LevenbergMarquardt()
         return self._control
 
-    def _arrive(self, ledger: CountingProblem, state: GaussNewtonState, local: LocalProblem, status: Status) -> GaussNewtonState:
+    def _arrive(
+        self, ledger: CountingProblem, state: GaussNewtonState, local: LocalProblem, status: Status
+    ) -> GaussNewtonState:
         """Accept an optimum only if no decrease is predicted with singular directions free, and no earlier point was
         lower.
         """
@@ -336,7 +359,11 @@ class GaussNewton:
         if not holds_directions and "back" not in state.progress.memory:
             best = _lowest(ledger, state)
             is_connected = infeasibility(staged.layout, staged.scale, best) <= MATCHING_TOLERANCE
-            if is_connected and best.cost < evaluation.cost and not is_small_decrease(staged, evaluation, evaluation.cost - best.cost, self.tolerance):
+            if (
+                is_connected
+                and best.cost < evaluation.cost
+                and not is_small_decrease(staged, evaluation, evaluation.cost - best.cost, self.tolerance)
+            ):
                 return _gone_back(_let_go(state, is_unregularized=state.progress.unheld), best)
         return replace(state, status=status)
 
@@ -347,7 +374,10 @@ class GaussNewton:
             memory = {**state.progress.memory, "back": 1.0}
             state = replace(state, progress=replace(state.progress, memory=memory))
         rule, square = self._rule(staged, state), search.at.informing_square
-        if state.report["gap"] <= MATCHING_TOLERANCE and step.decrease <= (1e-6 if rule.holds else RESCUE.stationary) * square:
+        if (
+            state.report["gap"] <= MATCHING_TOLERANCE
+            and step.decrease <= (1e-6 if rule.holds else RESCUE.stationary) * square
+        ):
             good = not rule.holds and step.decrease <= RESCUE.noisy_decrease * square
             return self._arrive(ledger, state, search.local, Status.CONVERGED if good else Status.ACCEPTABLE)
         if not rule.holds and not search.local.staged.layout.chains[0].n_s and "back" not in state.progress.memory:
@@ -422,7 +452,13 @@ def _lowest(ledger: CountingProblem, state: GaussNewtonState) -> Evaluation:
 def _let_go(state: GaussNewtonState, *, is_unregularized: bool = True) -> GaussNewtonState:
     """Go on in a box, holding nothing, from where held directions kept the others from the optimum."""
     progress = replace(
-        state.progress, unheld=is_unregularized, memory={}, idle=0, closest=(np.inf, np.inf), is_divergent=False, circling=0
+        state.progress,
+        unheld=is_unregularized,
+        memory={},
+        idle=0,
+        closest=(np.inf, np.inf),
+        is_divergent=False,
+        circling=0,
     )
     return replace(state, local=None, progress=progress)
 
@@ -439,9 +475,13 @@ def _closing_in(
     if not (gap <= RESCUE.near_gap and step.decrease <= near_decrease * half_square):
         return replace(progress, idle=0, closest=(np.inf, np.inf)) if progress.near or progress.idle else progress
     least_gap, least_decrease = progress.closest
-    is_closer = MATCHING_TOLERANCE < gap < RESCUE.closer * least_gap or (step.decrease < RESCUE.closer * least_decrease and not is_flickering)
+    is_closer = MATCHING_TOLERANCE < gap < RESCUE.closer * least_gap or (
+        step.decrease < RESCUE.closer * least_decrease and not is_flickering
+    )
     closest = (min(gap, least_gap), min(step.decrease, least_decrease)) if is_closer else progress.closest
-    is_divergent = progress.is_divergent or step.decrease > max(RESCUE.away * least_decrease, RESCUE.noisy_decrease * half_square)
+    is_divergent = progress.is_divergent or step.decrease > max(
+        RESCUE.away * least_decrease, RESCUE.noisy_decrease * half_square
+    )
     return replace(progress, idle=0 if is_closer else progress.idle + 1, closest=closest, is_divergent=is_divergent)
 
 
@@ -449,7 +489,14 @@ def _iteration(ledger: CountingProblem, state: GaussNewtonState) -> Iteration:
     staged = ledger.staged
     largest_violation = infeasibility(staged.layout, staged.scale, state.evaluation)
     evaluation = state.evaluation
-    return Iteration(state.iteration, evaluation.cost, weighted_squares(staged.layout, evaluation), largest_violation, state.v, ledger.seconds)
+    return Iteration(
+        state.iteration,
+        evaluation.cost,
+        weighted_squares(staged.layout, evaluation),
+        largest_violation,
+        state.v,
+        ledger.seconds,
+    )
 
 
 def _cause(control: SolveControl, iteration: Iteration, watch: Deadline) -> Status | None:

@@ -28,7 +28,7 @@ import numpy as np
 from castfit._support.records import dataclass
 from castfit._support.status import Status
 from castfit.solve.fallback_thresholds import RESCUE
-from castfit.solve.penalty_homotopy import RelaxedProblem, RelaxationLevel
+from castfit.solve.penalty_homotopy import RelaxationLevel, RelaxedProblem
 from castfit.solve.residual_plausibility import expected_noise, has_implausible_residuals
 from castfit.solve.solution import infeasibility
 from castfit.solve.staged import weighted_squares
@@ -252,7 +252,9 @@ class SolveStates:
         for stations, initial_v in ((RESCUE.stations, origin), (RESCUE.slow_stations, start)):
             self._stations = stations
             evaluation = self.ledger.coarse.evaluate(initial_v, begins=True)
-            yield GaussNewtonState(0, "station 1", evaluation, progress=AttemptProgress({"mu": RESCUE.first_mu}, station=0))
+            yield GaussNewtonState(
+                0, "station 1", evaluation, progress=AttemptProgress({"mu": RESCUE.first_mu}, station=0)
+            )
 
     def _soft_step(self, state: GaussNewtonState) -> GaussNewtonState:
         """Do one Levenberg-Marquardt step at a station, and go on to the next one when it has done its work."""
@@ -277,7 +279,11 @@ class SolveStates:
         )
         is_free_step = relaxed_step.held_back < RESCUE.free_step
         is_done = relaxed_step.decrease < (RESCUE.drop if is_free_step else RESCUE.no_drop)
-        return self._next_station(new_state) if is_done or new_state.progress.steps >= RESCUE.station_iterations else new_state
+        return (
+            self._next_station(new_state)
+            if is_done or new_state.progress.steps >= RESCUE.station_iterations
+            else new_state
+        )
 
     def _next_station(self, state: GaussNewtonState) -> GaussNewtonState:
         """Go on to the next station; behind the last one lies the exact problem, at full accuracy."""

@@ -29,13 +29,13 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import is_count, is_one_of, is_within, read_mapping, option_mistakes, plain_numbers
+from castfit._support.arguments import is_count, is_one_of, is_within, option_mistakes, plain_numbers, read_mapping
 from castfit._support.public_names import public
 from castfit._support.reprs import add_brief_repr
 from castfit._support.silence import CapturedOutput, capture_output, release_output
 from castfit._support.sparse_rows import sparse_rows
 from castfit._support.status import InputError, Status, raise_if_mistakes
-from castfit._support.time_limit import StopRequested, Deadline, with_deadline
+from castfit._support.time_limit import Deadline, StopRequested, with_deadline
 from castfit.solve.assembly import (
     ConstraintRows,
     HessianMap,
@@ -48,7 +48,7 @@ from castfit.solve.condensing import condense
 from castfit.solve.fallback_thresholds import RESCUE
 from castfit.solve.matching_jacobian_update import from_gradients
 from castfit.solve.residual_plausibility import assumed_sigma
-from castfit.solve.solution import SolveControl, Iteration, CountingProblem, Solution, infeasibility
+from castfit.solve.solution import CountingProblem, Iteration, Solution, SolveControl, infeasibility
 from castfit.solve.staged import (
     Evaluation,
     GradientEvaluation,
@@ -61,7 +61,7 @@ from castfit.solve.staged import (
     half_square_in_units,
     weighted_squares,
 )
-from castfit.solve.subproblem import MATCHING_TOLERANCE, Step, active_bounds, local_problem, is_small_decrease
+from castfit.solve.subproblem import MATCHING_TOLERANCE, Step, active_bounds, is_small_decrease, local_problem
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -92,7 +92,9 @@ IPOPT_STATUS = {
     "Internal_Error": Status.SOLVER_ERROR,
 }
 
-_MIN_VARIANCE_FRACTION = 1e-10  # of the variance that the signal suggests: so small a one may be errors of the integration
+_MIN_VARIANCE_FRACTION = (
+    1e-10  # of the variance that the signal suggests: so small a one may be errors of the integration
+)
 
 _JITTERY = {"acceptable_iter": 8}
 """Integrated derivatives may jump by more than the tolerance: then no more than these iterations are spent on that."""
@@ -197,10 +199,14 @@ class Ipopt:
         """Solve; never raises for a fit that fails.  `warm` starts with a small barrier, close to the start."""
         has_exact_hessian = HessianBlocks in staged.gives and HessianBlocks in self.takes
         if self.hessian == "exact" and not has_exact_hessian:
-            raise_if_mistakes("Ipopt", ["this transcription has no exact Hessian; choose hessian='gauss-newton' or Collocation"])
+            raise_if_mistakes(
+                "Ipopt", ["this transcription has no exact Hessian; choose hessian='gauss-newton' or Collocation"]
+            )
         has_gradient = GradientEvaluation in staged.gives and GradientEvaluation in self.takes
         if staged.gives == (GradientEvaluation,) and not has_gradient:
-            raise_if_mistakes("Ipopt", ["this transcription gives only the gradient of the cost; choose hessian='limited-memory'"])
+            raise_if_mistakes(
+                "Ipopt", ["this transcription gives only the gradient of the cost; choose hessian='limited-memory'"]
+            )
         ledger = CountingProblem(staged, control)
         start = np.clip(staged.start, staged.lower, staged.upper)
         history: list[dict[str, float]] = []
@@ -311,7 +317,13 @@ class _IpoptRun:
         sigma_guess = assumed_sigma(staged)
         is_all_unknown = all((chain.group >= 0)[chain.row_mask].all() for chain in layout.chains)
         is_single_sigma = layout.n_groups == 1 and evaluation.prior.size == 0 and is_all_unknown
-        sigma = evaluation.sigma if warm and not is_single_sigma else sigma_guess if is_single_sigma else _INITIAL_SIGMA_FACTOR * sigma_guess
+        sigma = (
+            evaluation.sigma
+            if warm and not is_single_sigma
+            else sigma_guess
+            if is_single_sigma
+            else _INITIAL_SIGMA_FACTOR * sigma_guess
+        )
         if warm and not is_single_sigma and _factor(sigma, sigma_guess) > _MIN_VARIANCE_FRACTION:
             return self._profiled(start, sigma, sigma_guess)
         while True:
@@ -320,7 +332,12 @@ class _IpoptRun:
             solution = self.run(start, ipopt_options if is_single_sigma else {**ipopt_options, **_ROUGH})
             if is_single_sigma or not solution.status.success or self.control.rough:
                 return solution
-            start, evaluation, previous_sigma, ipopt_options = solution.v, self.ledger.evaluate(solution.v), sigma, _WARM
+            start, evaluation, previous_sigma, ipopt_options = (
+                solution.v,
+                self.ledger.evaluate(solution.v),
+                sigma,
+                _WARM,
+            )
             sigma = evaluation.sigma
             is_resolved = _factor(sigma, sigma_guess) > _MIN_VARIANCE_FRACTION
             if np.abs(np.log(sigma / previous_sigma)).max() < np.log(_PROFILING_SIGMA_FACTOR) or (
@@ -341,7 +358,10 @@ class _IpoptRun:
         if solution.status.success or not 0.0 < factor <= _MIN_VARIANCE_FRACTION:
             return solution
         # The data are reproduced but for errors of the integration, whose size is as good as any other.
-        self.by_promise, self.objective = previous_by_promise, _Objective(factor, sigma, factor * _constant(self.staged, sigma))
+        self.by_promise, self.objective = (
+            previous_by_promise,
+            _Objective(factor, sigma, factor * _constant(self.staged, sigma)),
+        )
         return self.run(solution.v, _WARM)
 
     def run(self, start: Array, ipopt_options: Mapping[str, Any]) -> Solution:
@@ -429,14 +449,18 @@ class _IpoptRun:
         if not self.by_promise or self.scalar or self.graded:
             return False
         linear = self.ledger.linearize(v)
-        gap = MATCHING_TOLERANCE if staged.integrated else _FINAL_MATCHING_TOLERANCE  # polynomials have no errors that would keep gaps open
+        gap = (
+            MATCHING_TOLERANCE if staged.integrated else _FINAL_MATCHING_TOLERANCE
+        )  # polynomials have no errors that would keep gaps open
         if not linear.ok or infeasibility(staged.layout, staged.scale, linear) > gap:
             return False
         residuals_and_step = _stepped(staged, linear)
         if residuals_and_step is None:
             return False
         u, step = residuals_and_step
-        predicted_decrease = 0.5 * float(u @ u) - step.predicted  # with what bounds hold, of the size of IPOPT's barrier
+        predicted_decrease = (
+            0.5 * float(u @ u) - step.predicted
+        )  # with what bounds hold, of the size of IPOPT's barrier
         if step.decrease < RESCUE.closer * self.least:
             self.least, self.idle = step.decrease, 0
         elif is_small_decrease(staged, linear, step.decrease, RESCUE.noisy_decrease):
@@ -507,7 +531,9 @@ class _IpoptRun:
         worst_rows = [int(i) for i in np.argsort(-excess)[:3] if excess[i] > 1e-6]
         if not worst_rows:
             return ""
-        return "Largest violations: " + "; ".join(f"{self.rows.describe(i)} by {excess[i]:.2g}" for i in worst_rows) + "."
+        return (
+            "Largest violations: " + "; ".join(f"{self.rows.describe(i)} by {excess[i]:.2g}" for i in worst_rows) + "."
+        )
 
     # The functions that IPOPT calls.  A point that cannot be evaluated answers NaN, and IPOPT shortens its step.
 
@@ -532,7 +558,9 @@ class _IpoptRun:
         if self.graded:
             evaluation = self.ledger.evaluate(x * self.staged.scale)
             gradient_evaluation = self.ledger.gradient(x * self.staged.scale, self.objective.weight(evaluation))
-            return self.objective.value(self.staged.layout, gradient_evaluation), gradient_evaluation.gradient * self.staged.scale
+            return self.objective.value(
+                self.staged.layout, gradient_evaluation
+            ), gradient_evaluation.gradient * self.staged.scale
         linear = self._linearize(x * self.staged.scale)
         layout, objective = self.staged.layout, self.objective
         gradient = cost_gradient(layout, linear, objective.weight(linear))
@@ -588,8 +616,17 @@ class _IpoptRun:
         evaluation = self.ledger.evaluate(v)
         largest_violation = infeasibility(self.staged.layout, self.staged.scale, evaluation)
         chi2 = weighted_squares(self.staged.layout, evaluation)
-        iteration = Iteration(len(self.history), evaluation.cost, chi2, largest_violation, evaluation.v, self.ledger.seconds)
-        self.history.append({"iteration": iteration.iteration, "cost": iteration.cost, "infeasibility": largest_violation, "time": iteration.seconds})
+        iteration = Iteration(
+            len(self.history), evaluation.cost, chi2, largest_violation, evaluation.v, self.ledger.seconds
+        )
+        self.history.append(
+            {
+                "iteration": iteration.iteration,
+                "cost": iteration.cost,
+                "infeasibility": largest_violation,
+                "time": iteration.seconds,
+            }
+        )
         if self.control.callback is not None:
             with release_output():
                 if self.control.callback(iteration):
@@ -625,7 +662,9 @@ def _profile_curvature(layout: Layout, linear: Linearization) -> Array:
     with np.errstate(all="ignore"):
         E = condense(layout, linear).E
         group = np.concatenate([chain.group[chain.row_mask] for chain in layout.chains])
-        r = np.concatenate([values.r[chain.row_mask] for chain, values in zip(layout.chains, linear.values, strict=True)])
+        r = np.concatenate(
+            [values.r[chain.row_mask] for chain, values in zip(layout.chains, linear.values, strict=True)]
+        )
         for g, size in enumerate(layout.group_sizes):
             is_in_group = group == g
             slope = E[: r.size][is_in_group].T @ r[is_in_group]
@@ -657,7 +696,9 @@ def ipopt_solver(
         return ca.nlpsol("solver", "ipopt", nlp, solver_options)
     except RuntimeError as error:  # only options can be wrong here
         message = " ".join([*str(error).strip().splitlines()[1:], *log.tail(3)])
-        raise InputError("Ipopt", [f"IPOPT refuses an option: {re.sub(r'[^ ]*[.]cpp:[0-9]+: ', '', message)}"]) from None
+        raise InputError(
+            "Ipopt", [f"IPOPT refuses an option: {re.sub(r'[^ ]*[.]cpp:[0-9]+: ', '', message)}"]
+        ) from None
 
 
 class IpoptCallback(ca.Callback):

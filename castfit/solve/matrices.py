@@ -271,7 +271,9 @@ class UnitCoordinates:
     rank: int
 
     @classmethod
-    def of(cls, M: Array, Z: Array | None = None, decomposition: tuple[Array, Array, Array] | None = None) -> UnitCoordinates:
+    def of(
+        cls, M: Array, Z: Array | None = None, decomposition: tuple[Array, Array, Array] | None = None
+    ) -> UnitCoordinates:
         """Compute the coordinates; without Z for all directions. `decomposition` is the singular value decomposition of M Z."""
         free = M.shape[1] if Z is None else Z.shape[1]
         U, S, Vt = full_svd(M if Z is None else M @ Z) if decomposition is None else decomposition

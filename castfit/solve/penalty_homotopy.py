@@ -86,7 +86,9 @@ class RelaxedProblem:
     def __init__(self, staged: StagedProblem, station: RelaxationLevel, noise: Sequence[Array] | float = 1.0) -> None:
         self.staged, self.station = staged, station
         noise_by_chain = [noise] * len(staged.signal) if isinstance(noise, (int, float)) else noise
-        self._weights = [1.0 / np.maximum(e, station.floor * s) for e, s in zip(noise_by_chain, staged.signal, strict=True)]
+        self._weights = [
+            1.0 / np.maximum(e, station.floor * s) for e, s in zip(noise_by_chain, staged.signal, strict=True)
+        ]
         root = np.sqrt(station.rho) / UNIT_PENALTY_RELATIVE_GAP
         self._gap_weights = [root / staged.scale[chain.nodes] for chain in staged.layout.chains]
         self._inner_weights = [root / staged.scale[chain.inner] for chain in staged.layout.chains]
@@ -126,7 +128,9 @@ class RelaxedProblem:
                 # A point whose sensitivities cannot be integrated would be a dead end.
                 if value < current_value and gain > 1e-4 and self.goes_on(ledger, new_v):
                     shrink = max(1.0 / 3.0, 1.0 - (2.0 * min(gain, 2.0) - 1.0) ** 3)
-                    return RelaxedStep(trial, value, (current_value - value) / current_value, max(mu * shrink, 1e-12), mu)
+                    return RelaxedStep(
+                        trial, value, (current_value - value) / current_value, max(mu * shrink, 1e-12), mu
+                    )
             mu *= growth
             growth *= 2.0
         return RelaxedStep(None, current_value, 0.0, mu, mu)
@@ -139,7 +143,9 @@ class RelaxedProblem:
         """Return the normal equations at a point, which is linearized."""
         assert isinstance(evaluation, Linearization)
         layout = self.staged.layout
-        return NormalEquations(layout, evaluation, (self._rows(i, chain, evaluation) for i, chain in enumerate(layout.chains)))
+        return NormalEquations(
+            layout, evaluation, (self._rows(i, chain, evaluation) for i, chain in enumerate(layout.chains))
+        )
 
     def weighted(self, i: int, evaluation: Evaluation) -> tuple[tuple[Array, Array, Array], tuple[Array, Array, Array]]:
         """Return weights and weighted values of the residuals of chain i, gaps to the next node, and inner equations.
@@ -186,7 +192,8 @@ def stage_jacobian(
     """
     K, n_s = w_next.shape
     rows, end, inner = (
-        np.concatenate(blocks, axis=2) * w[:, :, None] for blocks, w in ((row_blocks, w_r), (end_blocks, w_x), (inner_blocks, w_d))
+        np.concatenate(blocks, axis=2) * w[:, :, None]
+        for blocks, w in ((row_blocks, w_r), (end_blocks, w_x), (inner_blocks, w_d))
     )
     next_block = np.concatenate(
         [np.zeros((K, w_r.shape[1], n_s)), -w_next[:, :, None] * np.eye(n_s), np.zeros((K, w_d.shape[1], n_s))], axis=1
@@ -281,7 +288,8 @@ class NormalEquations:
                     part.border[0] -= initial_weights[:, None] * a
                 reduced_chains.append(part)
             node_solutions = [
-                _solve_nodes(part, right_side[chain.nodes]) for chain, part in zip(layout.chains, reduced_chains, strict=True)
+                _solve_nodes(part, right_side[chain.nodes])
+                for chain, part in zip(layout.chains, reduced_chains, strict=True)
             ]
             b = right_side[:n_theta].copy()
             for chain, part, node_solution in zip(layout.chains, reduced_chains, node_solutions, strict=True):
@@ -352,7 +360,14 @@ def _reduce(chain: Chain, M: Array, added_diagonal: Array, right_side: Array) ->
     by_node = shift[:, s].copy()
     by_node[1:] += shift[:-1, t]
     return _ReducedNormalEquations(
-        diagonal, M_o[:-1, t, s], border, M_o[:, q, q].sum(axis=0), by_node, shift[:, q].sum(axis=0), inner, inner_by_outer
+        diagonal,
+        M_o[:-1, t, s],
+        border,
+        M_o[:, q, q].sum(axis=0),
+        by_node,
+        shift[:, q].sum(axis=0),
+        inner,
+        inner_by_outer,
     )
 
 

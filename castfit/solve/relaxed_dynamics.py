@@ -124,7 +124,11 @@ class FlatRelaxedProblem:
             return np.inf
         parts = (part for i in range(len(evaluation.values)) for part in self.parts(i, u, evaluation))
         with np.errstate(over="ignore"):
-            square = float(evaluation.prior @ evaluation.prior) + 2.0 * evaluation.prior_excess + sum(float(np.sum(p**2)) for p in parts)
+            square = (
+                float(evaluation.prior @ evaluation.prior)
+                + 2.0 * evaluation.prior_excess
+                + sum(float(np.sum(p**2)) for p in parts)
+            )
         return 0.5 * square if np.isfinite(square) else np.inf
 
     def parts(self, i: int, u: Array, evaluation: Evaluation) -> tuple[Array, Array, Array]:
@@ -153,7 +157,9 @@ class FlatRelaxedProblem:
         inner_weights = self.inner_weights[i] / X[chain.inner]
         D_w = j.D_w * X_w
         diagonal_indices = np.arange(chain.n_w)
-        D_w[:, diagonal_indices, diagonal_indices] -= np.where(coordinates.logarithmic[chain.inner], values.d, 0.0)  # d/du of 1/X
+        D_w[:, diagonal_indices, diagonal_indices] -= np.where(
+            coordinates.logarithmic[chain.inner], values.d, 0.0
+        )  # d/du of 1/X
         jacobian = stage_jacobian(
             (j.R_s * X_s, j.R_w * X_w, j.R_q), (j.X_s * X_s, j.X_w * X_w, j.X_q), (j.D_s * X_s, D_w, j.D_q),
             row_weights, slope, w_next, inner_weights,
@@ -172,7 +178,10 @@ class HomotopyPath:
 
 
 def run_homotopy(
-    ledger: CountingProblem, at_price: Callable[[float], FlatRelaxedProblem], start: Array, stations: tuple[float, ...] = LONG
+    ledger: CountingProblem,
+    at_price: Callable[[float], FlatRelaxedProblem],
+    start: Array,
+    stations: tuple[float, ...] = LONG,
 ) -> HomotopyPath:
     """Go from v (n_v,) at the start through the stations, from one price of the equations to the next.
 
@@ -212,8 +221,16 @@ def _station(ledger: CountingProblem, soft: FlatRelaxedProblem, u: Array, max_st
                 new_u = np.clip(u + du, lower, upper)
                 trial = ledger.evaluate(coordinates.natural(new_u))
                 value, predicted_decrease = soft.value(new_u, trial), equations.decrease(new_u - u)
-                gain = (current_value - value) / predicted_decrease if predicted_decrease > 0.0 and np.isfinite(value) else -np.inf
-                if value < current_value and gain > 1e-4 and (new_linear := ledger.linearize(coordinates.natural(new_u))).ok:
+                gain = (
+                    (current_value - value) / predicted_decrease
+                    if predicted_decrease > 0.0 and np.isfinite(value)
+                    else -np.inf
+                )
+                if (
+                    value < current_value
+                    and gain > 1e-4
+                    and (new_linear := ledger.linearize(coordinates.natural(new_u))).ok
+                ):
                     break
             mu *= 2.0 if i < 4 else 10.0
         else:

@@ -88,7 +88,10 @@ def beyond_noise(staged: StagedProblem, evaluation: Evaluation) -> bool:
     """Whether residuals of known sigma are larger than noise is."""
     known_masks = [(chain.row_mask & (chain.group < 0)).ravel() for chain in staged.layout.chains]
     squares = (
-        np.concatenate([r.ravel()[mask] for r, mask in zip(rows_in_units(staged.layout, evaluation), known_masks, strict=True)]) ** 2
+        np.concatenate(
+            [r.ravel()[mask] for r, mask in zip(rows_in_units(staged.layout, evaluation), known_masks, strict=True)]
+        )
+        ** 2
     )
     return squares.size > 0 and float(np.mean(squares)) > large_square(squares.size)
 
@@ -103,7 +106,10 @@ def _beyond_signal(staged: StagedProblem, evaluation: Evaluation, *, noisy: bool
     signals = np.concatenate([s.ravel() for s in staged.signal])[mask] ** 2
     typical = _by_median if staged.forgiving else np.mean
     groups = range(staged.layout.n_groups)
-    large = any(float(typical(squares[group == g])) > MAX_UNEXPLAINED_SIGNAL * float(np.mean(signals[group == g])) for g in groups)
+    large = any(
+        float(typical(squares[group == g])) > MAX_UNEXPLAINED_SIGNAL * float(np.mean(signals[group == g]))
+        for g in groups
+    )
     return large and not (noisy and _white(staged, evaluation))
 
 
@@ -121,7 +127,9 @@ def _white(staged: StagedProblem, evaluation: Evaluation) -> bool:
             n[j] += e.size
             pairs[j] += max(e.size - 1, 0)
     min_pairs, max_correlation = WHITE
-    return bool(pairs.sum() >= min_pairs and (np.abs(lag_products) * n <= max_correlation * np.sqrt(pairs) * squares).all())
+    return bool(
+        pairs.sum() >= min_pairs and (np.abs(lag_products) * n <= max_correlation * np.sqrt(pairs) * squares).all()
+    )
 
 
 @cache

@@ -158,4 +158,6 @@ def riccati(F: Array, H: Array, end: Array, S: Array) -> RiccatiFactor | None:
     log_det = 2.0 * float(sum(np.sum(np.log(d)) for d in diagonals))
     if not np.isfinite(log_det):
         return None
-    return RiccatiFactor(F, S, V, gain, inverse_roots.swapaxes(1, 2) @ inverse_roots, inverse_root.T @ inverse_root, log_det)
+    return RiccatiFactor(
+        F, S, V, gain, inverse_roots.swapaxes(1, 2) @ inverse_roots, inverse_root.T @ inverse_root, log_det
+    )

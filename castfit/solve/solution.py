@@ -132,7 +132,9 @@ def infeasibility(layout: Layout, scale: Array, evaluation: Evaluation) -> float
     largest_violation = 0.0
     for i, (chain, values) in enumerate(zip(layout.chains, evaluation.values, strict=True)):
         if chain.nodes.size:
-            largest_violation = max(largest_violation, float(np.abs(gap_of(chain, evaluation, i) / scale[chain.nodes]).max()))
+            largest_violation = max(
+                largest_violation, float(np.abs(gap_of(chain, evaluation, i) / scale[chain.nodes]).max())
+            )
         if chain.inner.size:
             largest_violation = max(largest_violation, float(np.abs(values.d / scale[chain.inner]).max()))
         if values.c.size:  # padding may be NaN, which fmax passes over
@@ -140,7 +142,9 @@ def infeasibility(layout: Layout, scale: Array, evaluation: Evaluation) -> float
             largest_violation = max(largest_violation, float((np.fmax(path_excess, 0.0) / chain.constraint_unit).max()))
     relations = layout.relations
     if relations.names:
-        relation_excess = np.fmax(relations.lower - evaluation.related, evaluation.related - relations.upper) / relations.unit
+        relation_excess = (
+            np.fmax(relations.lower - evaluation.related, evaluation.related - relations.upper) / relations.unit
+        )
         largest_violation = max(largest_violation, float(relation_excess.max()))
     return largest_violation
 

@@ -30,11 +30,18 @@ from castfit._support.status import Status, raise_if_mistakes
 from castfit._support.time_limit import StopRequested, with_deadline
 from castfit.solve.fallback_thresholds import RESCUE
 from castfit.solve.matching_jacobian_update import accumulate_products, products_along, unit_directions
-from castfit.solve.solution import SolveControl, Iteration, CountingProblem, Solution, infeasibility
+from castfit.solve.solution import CountingProblem, Iteration, Solution, SolveControl, infeasibility
 from castfit.solve.staged import Jacobians, Linearization, MatchingProducts, StagedProblem, weighted_squares
-from castfit.solve.step_control.common import StepOutcome, LineSearch
+from castfit.solve.step_control.common import LineSearch, StepOutcome
 from castfit.solve.step_control.exact_penalty import ExactPenalty
-from castfit.solve.subproblem import MATCHING_TOLERANCE, ActiveSet, Step, active_bounds, local_problem, is_small_decrease
+from castfit.solve.subproblem import (
+    MATCHING_TOLERANCE,
+    ActiveSet,
+    Step,
+    active_bounds,
+    is_small_decrease,
+    local_problem,
+)
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -119,7 +126,9 @@ class Sqp:
                         state = replace(state, status=cause)
             except StopRequested as stop_reason:  # within an iteration
                 v = ledger.best if ledger.best is not None else np.clip(staged.start, staged.lower, staged.upper)
-                return ledger.solution(v, stop_reason.status, iterations=max(len(history) - 1, 0), history=tuple(history))
+                return ledger.solution(
+                    v, stop_reason.status, iterations=max(len(history) - 1, 0), history=tuple(history)
+                )
         assert state.status is not None
         v, active = state.linear.v, np.zeros(state.linear.v.size, dtype=np.int8)
         if state.status.success:
@@ -156,8 +165,14 @@ class Sqp:
         state = replace(state, **_progress(state, step, gap))
         search = LineSearch(ledger, local, step, linear, {})
         is_near = gap <= RESCUE.near_gap and step.decrease <= RESCUE.near_decrease * linear.informing_square
-        full_step_evaluation = search.trial(step.dv) if is_near else None  # penalties see little there but errors of integration
-        advance = StepOutcome(full_step_evaluation, 1.0) if full_step_evaluation is not None and full_step_evaluation.ok else ExactPenalty().advance(search)
+        full_step_evaluation = (
+            search.trial(step.dv) if is_near else None
+        )  # penalties see little there but errors of integration
+        advance = (
+            StepOutcome(full_step_evaluation, 1.0)
+            if full_step_evaluation is not None and full_step_evaluation.ok
+            else ExactPenalty().advance(search)
+        )
         new_state = _relinearized(ledger, state, advance)
         if new_state is not None:
             report = {"damping": advance.damping, "decrease": step.decrease, **advance.report}
@@ -194,7 +209,9 @@ class _SqpState:
 def _verdict(ledger: CountingProblem, state: _SqpState, step: Step, gap: float, tolerance: float) -> Status | None:
     """Return the status if the solve ends here; None if it continues."""
     staged, linear = ledger.staged, state.linear
-    if gap <= MATCHING_TOLERANCE and is_small_decrease(staged, linear, step.decrease, max(tolerance, ledger.control.rough)):
+    if gap <= MATCHING_TOLERANCE and is_small_decrease(
+        staged, linear, step.decrease, max(tolerance, ledger.control.rough)
+    ):
         return Status.CONVERGED
     if state.exact and state.idle > RESCUE.idle:
         good = gap <= RESCUE.noisy_gap and step.decrease <= RESCUE.noisy_decrease * linear.informing_square

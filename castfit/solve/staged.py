@@ -620,7 +620,9 @@ class StagedProblem(ABC):
             replace(j, X_s=d[:, None] @ j.X_s, X_w=d[:, None] @ j.X_w, X_q=d[:, None] @ j.X_q)
             for j, d in zip(linearization.jacobians, directions, strict=True)
         ]
-        return linearization.extended(MatchingProducts, jacobians=tuple(products), information=linearization.information)
+        return linearization.extended(
+            MatchingProducts, jacobians=tuple(products), information=linearization.information
+        )
 
     def gradient(self, v: Array, weight: Array | None = None) -> GradientEvaluation:
         """Return the values at v with the gradient of  sum_g weight_g 1/2 |r_g|^2, unknown sigmas held."""
@@ -720,7 +722,9 @@ def _with_units(layout: Layout, linear: Linearization, scale: Array) -> Layout:
         by_q = np.abs(j.C_q) * scale[chain.theta]
         size = np.concatenate([by_s, by_w, by_q], axis=2).max(axis=2, initial=0.0)
         is_constraint = np.isfinite(chain.constraint_lower) | np.isfinite(chain.constraint_upper)
-        size = np.where(is_constraint & np.isfinite(size), size, 0.0).reshape(-1, chain.n_kinds).max(axis=0, initial=0.0)
+        size = (
+            np.where(is_constraint & np.isfinite(size), size, 0.0).reshape(-1, chain.n_kinds).max(axis=0, initial=0.0)
+        )
         unit = np.tile(_power_of_ten(size), chain.n_c // chain.n_kinds)
         chains.append(replace(chain, constraint_unit=np.broadcast_to(unit, is_constraint.shape).copy()))
     relations = layout.relations
@@ -750,7 +754,9 @@ def name_violated(layout: Layout, evaluation: Evaluation, threshold: float) -> l
     relations = layout.relations
     relation_excess = np.fmax(relations.lower - evaluation.related, evaluation.related - relations.upper)
     violations += [
-        (float(b / u), f"'{n}'", float(b)) for n, b, u in zip(relations.names, relation_excess, relations.unit, strict=True) if np.isfinite(b)
+        (float(b / u), f"'{n}'", float(b))
+        for n, b, u in zip(relations.names, relation_excess, relations.unit, strict=True)
+        if np.isfinite(b)
     ]
     return [(name, amount) for size, name, amount in sorted(violations, reverse=True) if size > threshold]
 

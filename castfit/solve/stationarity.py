@@ -25,7 +25,14 @@ import numpy as np
 
 from castfit.solve.fallback_thresholds import RESCUE
 from castfit.solve.residual_plausibility import size_square
-from castfit.solve.subproblem import EXACT_DATA_RTOL, LocalProblem, active_bounds, local_problem, is_small_decrease, units_of_search
+from castfit.solve.subproblem import (
+    EXACT_DATA_RTOL,
+    LocalProblem,
+    active_bounds,
+    is_small_decrease,
+    local_problem,
+    units_of_search,
+)
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -57,7 +64,9 @@ def nonstationary_quantities(local: LocalProblem) -> tuple[str, ...]:
             if share.max(initial=0.0) <= 1.0:
                 return ()
     order, positions = np.argsort(-share)[:_NAMED], np.arange(linear.v.size)[local.positions]
-    return tuple(staged.layout.describe(int(positions[j])) for j in order if share[j] >= _REPORTED_SHARE * share[order[0]])
+    return tuple(
+        staged.layout.describe(int(positions[j])) for j in order if share[j] >= _REPORTED_SHARE * share[order[0]]
+    )
 
 
 def without_invisible_slopes(solution: Solution, local: LocalProblem) -> tuple[Solution, LocalProblem]:
@@ -102,8 +111,13 @@ def _steepness(local: LocalProblem) -> Array:
     positions = local.positions
     d = units_of_search(staged, linear.v)[positions]
     slope = local.gradient * d
-    lower_distance, upper_distance = ((linear.v - staged.lower)[positions] / d, (staged.upper - linear.v)[positions] / d)
-    is_at_bound = (lower_distance <= _BOUND_TOLERANCE) & (slope > 0) | (upper_distance <= _BOUND_TOLERANCE) & (slope < 0)
+    lower_distance, upper_distance = (
+        (linear.v - staged.lower)[positions] / d,
+        (staged.upper - linear.v)[positions] / d,
+    )
+    is_at_bound = (lower_distance <= _BOUND_TOLERANCE) & (slope > 0) | (upper_distance <= _BOUND_TOLERANCE) & (
+        slope < 0
+    )
     max_slope = _MAX_STATIONARY_SLOPE * max(_length(linear), 1.0) + local.norms * d * _error(staged, linear)
     return np.where(is_at_bound, 0.0, np.abs(slope)) / max_slope
 

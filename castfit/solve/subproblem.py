@@ -28,7 +28,14 @@ from castfit.solve.bounded_lsq import (
     split,
 )
 from castfit.solve.condensing import Condensed, condense, expand, recondense, theta_residuals, theta_rows
-from castfit.solve.matrices import MAX_DENSE_LOCAL_UNKNOWNS, RANK_TOLERANCE, TallFactors, euclidean_norm, thin, triangular_solution
+from castfit.solve.matrices import (
+    MAX_DENSE_LOCAL_UNKNOWNS,
+    RANK_TOLERANCE,
+    TallFactors,
+    euclidean_norm,
+    thin,
+    triangular_solution,
+)
 from castfit.solve.residual_plausibility import size_square
 from castfit.solve.staged import Evaluation, Layout, Linearization, StagedProblem
 
@@ -273,7 +280,9 @@ class LocalProblem:
 
             condensed, arrow_matrix = self.condensed, self._arrow(is_tied)
             positions = condensed.positions
-            pinned_rows = np.concatenate([condensed.closure.dense, condensed.path.taken(self._pinned)])[:, arrow_matrix.border]
+            pinned_rows = np.concatenate([condensed.closure.dense, condensed.path.taken(self._pinned)])[
+                :, arrow_matrix.border
+            ]
             self._holds[key] = find_singular_directions(
                 arrow_matrix.compressed(condensed.u),
                 self.staged.lower[positions] == self.staged.upper[positions],
@@ -310,7 +319,12 @@ class LocalProblem:
     @cached_property
     def _finite(self) -> bool:
         condensed = self.condensed
-        numbers = [*condensed.rows.blocks, condensed.rows.tail.entry, *condensed.closure.blocks, *(part.G for part in condensed.chains)]
+        numbers = [
+            *condensed.rows.blocks,
+            condensed.rows.tail.entry,
+            *condensed.closure.blocks,
+            *(part.G for part in condensed.chains),
+        ]
         numbers += [self._path_rows] if self._path.size else []
         return self._constants_finite(condensed) and squares_are_finite(numbers)
 
@@ -423,7 +437,14 @@ class LocalProblem:
         return self.condensed.path.taken(self._path)
 
     def _constants_finite(self, condensed: Condensed) -> bool:
-        return squares_are_finite([condensed.u, condensed.e, condensed.c[self._path], *(block for part in condensed.chains for block in (part.g, part.h))])
+        return squares_are_finite(
+            [
+                condensed.u,
+                condensed.e,
+                condensed.c[self._path],
+                *(block for part in condensed.chains for block in (part.g, part.h)),
+            ]
+        )
 
     def _solve(
         self,
@@ -464,7 +485,10 @@ class LocalProblem:
             path = self._path if dense is not None else self._of_border(self._arrow(is_tied), is_tied)
             slopes = self._path_rows if path is self._path else condensed.path.taken(path)
             rows, bound_positions = _rows(staged, condensed, lower, upper, is_chosen, path, slopes)
-            bound_slice, path_slice = slice(bound_positions.size), slice(bound_positions.size, bound_positions.size + path.size)
+            bound_slice, path_slice = (
+                slice(bound_positions.size),
+                slice(bound_positions.size, bound_positions.size + path.size),
+            )
             guess, guess_rows = active.variables[condensed.positions], np.zeros(path_slice.stop + n_e, dtype=np.int8)
             guess_rows[bound_slice], guess_rows[path_slice] = active.variables[bound_positions], active.path[path]
             if dense is not None:
@@ -483,11 +507,18 @@ class LocalProblem:
                 )  # fmt: skip
             dv = expand(condensed, solution.x)
             active = ActiveSet(np.zeros(evaluation.v.size, dtype=np.int8), np.zeros(condensed.c.size, dtype=np.int8))
-            active.variables[condensed.positions], active.path[path] = solution.bounds_active, solution.rows_active[path_slice]
+            active.variables[condensed.positions], active.path[path] = (
+                solution.bounds_active,
+                solution.rows_active[path_slice],
+            )
             active.variables[bound_positions] = solution.rows_active[bound_slice]
             violates_bounds = ((dv < lower - slack) | (dv > upper + slack)) & ~is_unknown & ~is_chosen
             is_chosen |= violates_bounds
-            if not (violates_bounds.any() if dense is not None else self._ties(condensed, solution.x, is_tied, violates_bounds, path)):
+            if not (
+                violates_bounds.any()
+                if dense is not None
+                else self._ties(condensed, solution.x, is_tied, violates_bounds, path)
+            ):
                 break
         linear_change = condensed.rows.times(solution.x)
         residuals = condensed.u + linear_change

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
     from castfit.problem.parameter_map import NaturalValues
     from castfit.solve.staged import Chain, Failure
-    from castfit.transcribe.segments import Integration, SensitivitySeeds, IntegratedPoints
+    from castfit.transcribe.segments import IntegratedPoints, Integration, SensitivitySeeds
 
 
 def by_adjoint(

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from castfit.problem.parameter_map import ParameterLink
 
 
-_FUNCTIONS: PerObjectCache[Model, dict[tuple[int, ...], tuple[tuple[ca.Function, ...], BufferedFunction]]] = PerObjectCache()
+_FUNCTIONS: PerObjectCache[Model, dict[tuple[int, ...], tuple[tuple[ca.Function, ...], BufferedFunction]]] = (
+    PerObjectCache()
+)
 """Of the same parts one function; it is kept with these, since they are told apart by their addresses."""
 
 

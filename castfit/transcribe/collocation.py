@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from castfit.solve.staged import StagedProblem
 
 
-_MIN_MESH_TOLERANCE = 1e-10  # errors below it cannot be seen: the integrator that shows them is a thousand times as accurate
+_MIN_MESH_TOLERANCE = (
+    1e-10  # errors below it cannot be seen: the integrator that shows them is a thousand times as accurate
+)
 _MIN_ELEMENT_FRACTION = 1e-6  # elements that are a smaller part of the horizon tell of decades of time constants
 _MIN_BOUNDARY_DISTANCE = 1e-3  # of an element: no boundary is needed so near to data
 
@@ -169,7 +171,9 @@ class Collocation:
         ]
         return self._through(problem, edges, theta, start_trajectory(problem, theta, "simulation", self.integrator))
 
-    def _through(self, problem: CompiledProblem, edges: list[Array], theta: Array, start: Trajectory) -> CollocationProblem:
+    def _through(
+        self, problem: CompiledProblem, edges: list[Array], theta: Array, start: Trajectory
+    ) -> CollocationProblem:
         return collocation_problem(
             problem, edges, theta=theta, trajectories=[partial(start.at, i) for i in range(len(edges))],
             unit=np.max(start.units, axis=0), degree=self.degree, scheme=self.scheme,

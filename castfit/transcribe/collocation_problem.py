@@ -40,9 +40,21 @@ from castfit.solve.staged import (
     build_layout,
     read_only_copy,
 )
-from castfit.transcribe.elements import ElementConstants, PointEquations, LocalDerivatives, CollocationScheme, signals, table
+from castfit.transcribe.elements import (
+    CollocationScheme,
+    ElementConstants,
+    LocalDerivatives,
+    PointEquations,
+    signals,
+    table,
+)
 from castfit.transcribe.experiment_trajectories import as_measured
-from castfit.transcribe.observation import MeasurementRows, PointwiseExpressions, active_constraint_mask, measurement_rows
+from castfit.transcribe.observation import (
+    MeasurementRows,
+    PointwiseExpressions,
+    active_constraint_mask,
+    measurement_rows,
+)
 from castfit.transcribe.stage_division import StageDivision, StagedMeasurements, arrange, divide_all
 from castfit.transcribe.transcribed_problem import TranscribedProblem, parameter_scale, relations_of, variable_bounds
 
@@ -160,7 +172,12 @@ class CollocationProblem(TranscribedProblem):
     ) -> None:
         self._pose(problem, layout, signal, layout.theta(start))
         self.equations, self.elements = equations, elements
-        self.lower, self.upper, self.scale, self.start = read_only_copy(lower), read_only_copy(upper), read_only_copy(scale), read_only_copy(start)
+        self.lower, self.upper, self.scale, self.start = (
+            read_only_copy(lower),
+            read_only_copy(upper),
+            read_only_copy(scale),
+            read_only_copy(start),
+        )
         self._bent = False  # whether Hessians are asked for, which go on from slopes at points
         self._forget()
         self._start_eliminated()
@@ -283,7 +300,10 @@ class CollocationProblem(TranscribedProblem):
             if not memory.slopes:
                 triples = zip(self.elements, self.layout.chains, memory.naturals, strict=True)
                 memory.slopes = tuple(e.slopes(self.equations, n, *c.local(v)[1:]) for e, c, n in triples)
-            blocks = tuple(self._hessian(i, v, linearization, chain_multipliers, of_group) for i, chain_multipliers in enumerate(multipliers))
+            blocks = tuple(
+                self._hessian(i, v, linearization, chain_multipliers, of_group)
+                for i, chain_multipliers in enumerate(multipliers)
+            )
         return HessianBlocks(blocks, self._relations_bent(v, related))
 
     def interpolants(self, v: Array) -> tuple[Trajectory, ...]:
@@ -345,7 +365,9 @@ class CollocationProblem(TranscribedProblem):
         d, x = elements.inner_blocks(slopes, dp), elements.end_blocks(natural, s, w)
         return slopes, Jacobians(r.s, r.w, r.q, d.s, d.w, d.q, x.s, x.w, x.q, c.s, c.w, c.q, natural.da)
 
-    def _hessian(self, i: int, v: Array, linearization: Linearization, multipliers: Multipliers, weight: Array) -> tuple[Array, Array]:
+    def _hessian(
+        self, i: int, v: Array, linearization: Linearization, multipliers: Multipliers, weight: Array
+    ) -> tuple[Array, Array]:
         elements, (q, s, w) = self.elements[i], self.layout.chains[i].local(v)
         slopes, natural = self._memory.slopes[i], self._memory.naturals[i]
         link, free, points = self.problem.conditions[i].link, self.equations.free, elements.tau.shape
@@ -414,7 +436,13 @@ def _in_relative_time(system: System, observed: ca.SX) -> tuple[System, ca.SX]:
 
 
 def _elements(
-    problem: CompiledProblem, i: int, staging: StagedMeasurements, division: StageDivision, scheme_table: CollocationScheme, *, relative: bool
+    problem: CompiledProblem,
+    i: int,
+    staging: StagedMeasurements,
+    division: StageDivision,
+    scheme_table: CollocationScheme,
+    *,
+    relative: bool,
 ) -> ElementConstants:
     """Tabulate the constants of the elements of one experiment; algebraic equations are not scaled yet."""
     condition, edges, tau = problem.conditions[i], staging.edges, staging.tau
@@ -520,7 +548,9 @@ def _layout(problem: CompiledProblem, elements: Sequence[ElementConstants], sche
     for condition, experiment_elements in zip(problem.conditions, elements, strict=True):
         applies, stages = experiment_elements.applies > 0, experiment_elements.tau.shape[0]
         lower, upper = (np.where(applies, limits[:, k], (-np.inf, np.inf)[k]).reshape(stages, -1) for k in range(2))
-        times = experiment_elements.edges[:-1, None] + experiment_elements.tau * np.diff(experiment_elements.edges)[:, None]
+        times = (
+            experiment_elements.edges[:-1, None] + experiment_elements.tau * np.diff(experiment_elements.edges)[:, None]
+        )
         specifications.append(
             experiment_elements.measured.specification(
                 condition, (n_x, scheme_table.degree * n_e), (lower, upper), experiment_elements.edges, problem.model.states,

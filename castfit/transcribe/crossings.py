@@ -57,7 +57,9 @@ class TriggerFunctions:
         moving_variables = ca.vertcat(t, x, u)
         self._n_x, self._n_u, self._support = x.numel(), u.numel(), all_triggers.support[:, : 1 + x.numel() + u.numel()]
         self.smooth = np.array([not may_jump(entry) for entry in entries], dtype=np.bool_)
-        is_linear = np.array([not ca.depends_on(expression, moving_variables) for expression in gradients], dtype=np.bool_)
+        is_linear = np.array(
+            [not ca.depends_on(expression, moving_variables) for expression in gradients], dtype=np.bool_
+        )
         self._linear: Mask = self.smooth & is_linear
         rows = np.flatnonzero(~is_linear)
         self.bent = rows, EventUpdate.of(arguments, g[rows.tolist()]) if rows.size else None
@@ -65,7 +67,9 @@ class TriggerFunctions:
         for k in np.flatnonzero(~self._linear).tolist():
             all_variables = ca.vertcat(t, x, u, dx, du, c)
             rate = ca.mtimes(gradients[k], ca.vertcat(1, dx, du))
-            by_value, by_rate = (np.array(ca.which_depends(expression, all_variables, 1)) for expression in (entries[k], rate))
+            by_value, by_rate = (
+                np.array(ca.which_depends(expression, all_variables, 1)) for expression in (entries[k], rate)
+            )
             used = np.flatnonzero(by_value | by_rate)
             used_symbols = ca.SX.sym("own", used.size)
             enclosure_arguments = ca.SX(all_variables)
@@ -94,7 +98,9 @@ class TriggerFunctions:
         """
         times, end = dense.times, float(dense.times[-1])
         widths = np.diff(times)
-        is_moving = np.concatenate([[True], (dense.ends[:, [1, 3, 4]] != 0.0).any(axis=(0, 1)), np.ones(self._n_u, bool)])
+        is_moving = np.concatenate(
+            [[True], (dense.ends[:, [1, 3, 4]] != 0.0).any(axis=(0, 1)), np.ones(self._n_u, bool)]
+        )
         active = (self._support & is_moving).any(axis=1)
         linear, nonlinear = np.flatnonzero(active & self._linear), np.flatnonzero(active & ~self._linear)
         if not active.any():
@@ -114,11 +120,17 @@ class TriggerFunctions:
         intervals: list[Array] = []
         for depth in range(_MAX_HALVINGS + 1):
             bounds = self._bounds(polynomials, nonlinear, places, constant_values)
-            is_candidate = ((s * bounds[0] <= 0) | (s * bounds[1] <= 0)) & (np.maximum(-bounds[0], bounds[1]) > noise_levels)
+            is_candidate = ((s * bounds[0] <= 0) | (s * bounds[1] <= 0)) & (
+                np.maximum(-bounds[0], bounds[1]) > noise_levels
+            )
             is_remaining = (polynomials.begin < end) & is_candidate.any(axis=1)
             if not is_remaining.any():
                 break
-            polynomials, is_candidate, (low, high, jump) = polynomials.some(is_remaining), is_candidate[is_remaining], (a[is_remaining] for a in bounds)
+            polynomials, is_candidate, (low, high, jump) = (
+                polynomials.some(is_remaining),
+                is_candidate[is_remaining],
+                (a[is_remaining] for a in bounds),
+            )
             g0, g1, rate0, rate1, one_way = self._courses(polynomials, nonlinear, places, constant_values, jump)
             is_candidate &= ~(one_way & ((s * g1 > 0) | (np.maximum(np.abs(g0), np.abs(g1)) <= noise_levels)))
             is_crossing = is_candidate & (one_way | ((s * low < 0) & (s * high < 0)))
@@ -142,7 +154,9 @@ class TriggerFunctions:
         all_intervals = all_intervals[np.argsort(all_intervals[:, 0], kind="stable")]
         return CrossingIntervals(all_intervals[all_intervals[:, 0] < end], end)
 
-    def _bounds(self, polynomials: _IntervalPolynomials, nonlinear: Index, places: Index, constant_values: Array) -> tuple[Array, Array, Array]:
+    def _bounds(
+        self, polynomials: _IntervalPolynomials, nonlinear: Index, places: Index, constant_values: Array
+    ) -> tuple[Array, Array, Array]:
         """Return bounds of all differences, and where they may jump, (N, m) each."""
         low, high = polynomials.rows.min(axis=1), polynomials.rows.max(axis=1)
         jump = np.zeros(low.shape)
@@ -190,7 +204,11 @@ class _IntervalPolynomials:
 
     def some(self, mask: Mask) -> _IntervalPolynomials:
         """Return the selected intervals."""
-        return self if mask.all() else _IntervalPolynomials(self.begin[mask], self.end[mask], self.rows[mask], self.moving[mask])
+        return (
+            self
+            if mask.all()
+            else _IntervalPolynomials(self.begin[mask], self.end[mask], self.rows[mask], self.moving[mask])
+        )
 
     def halved(self) -> _IntervalPolynomials:
         """Return both halves of each."""
@@ -199,7 +217,9 @@ class _IntervalPolynomials:
             np.concatenate([np.einsum("ij,kjn->kin", half, a) for half in (LEFT, RIGHT)])
             for a in (self.rows, self.moving)
         )
-        return _IntervalPolynomials(np.concatenate([self.begin, middle]), np.concatenate([middle, self.end]), rows, moving)
+        return _IntervalPolynomials(
+            np.concatenate([self.begin, middle]), np.concatenate([middle, self.end]), rows, moving
+        )
 
     def box(self, constant_values: Array, places: Index, n: int) -> tuple[Array, Array]:
         """Return bounds of (t, x, u, dx, du, c), (N, ...); entries of (t, x, u) outside of `places` are constant.
@@ -209,7 +229,8 @@ class _IntervalPolynomials:
         slopes = self._slopes
         bounds = [(self.moving.min(axis=1), slopes.min(axis=1)), (self.moving.max(axis=1), slopes.max(axis=1))]
         low, high = (
-            self._placed(constant_values, places, n, t, *bound) for t, bound in zip((self.begin, self.end), bounds, strict=True)
+            self._placed(constant_values, places, n, t, *bound)
+            for t, bound in zip((self.begin, self.end), bounds, strict=True)
         )
         return low, high
 

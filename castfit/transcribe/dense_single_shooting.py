@@ -26,7 +26,7 @@ from castfit.problem.parameter_map import NaturalValues, natural_value
 from castfit.solve.staged import ChainValues, DenseRows, Evaluation, Jacobians
 from castfit.transcribe.batched_maps import BatchedLinks, batch_links
 from castfit.transcribe.observation import MeasurementRows
-from castfit.transcribe.segments import Integration, IntegratedPoints
+from castfit.transcribe.segments import IntegratedPoints, Integration
 from castfit.transcribe.transcribed_problem import likeliest_sigma
 
 if TYPE_CHECKING:
@@ -219,7 +219,9 @@ class DenseSingleShooting:
     def of(cls, given: ShootingData) -> DenseSingleShooting | None:
         """Return the evaluator; None if it does not apply, as with events, several pieces, or relations."""
         problem, plan = given.posed, given.laid
-        is_single_piece = len(plan.rounds) == 1 and all(chain.division.plain and len(chain.pieces) == 1 for chain in plan.chains)
+        is_single_piece = len(plan.rounds) == 1 and all(
+            chain.division.plain and len(chain.pieces) == 1 for chain in plan.chains
+        )
         if not is_single_piece or problem.relations:
             return None
         covers_all_points = all(chain.pieces[0].points.size == chain.staging.times.size for chain in plan.chains)
@@ -259,10 +261,21 @@ class DenseSingleShooting:
         if point_data is None:
             return None
         n = int(np.count_nonzero(self._mask))
-        inverse = point_data.inverse[self._used] if isinstance(point_data.inverse, np.ndarray) else np.full(n, point_data.inverse)
+        inverse = (
+            point_data.inverse[self._used]
+            if isinstance(point_data.inverse, np.ndarray)
+            else np.full(n, point_data.inverse)
+        )
         prior, excess = point_data.prior.rows, point_data.prior.excess
         scale = np.concatenate([np.ones(prior.size), inverse])
-        return DenseResiduals(point_data.cost, np.concatenate([prior, point_data.r[self._used]]), scale, point_data.sigma, prior.size, excess)
+        return DenseResiduals(
+            point_data.cost,
+            np.concatenate([prior, point_data.r[self._used]]),
+            scale,
+            point_data.sigma,
+            prior.size,
+            excess,
+        )
 
     def rows(self, v: Array) -> DenseRows | None:
         """Return the rows and their derivatives at v (n_theta,), None where something cannot be computed."""
@@ -277,7 +290,8 @@ class DenseSingleShooting:
         prior = point_data.prior
         of_chains = zip(self._rows, self._constrained(point_data.flown.g), point_data.beyond, strict=True)
         values = [
-            ChainValues(point_data.r[None, rows], _NONE, _EMPTY, _EMPTY, c[None], excess) for rows, c, excess in of_chains
+            ChainValues(point_data.r[None, rows], _NONE, _EMPTY, _EMPTY, c[None], excess)
+            for rows, c, excess in of_chains
         ]
         return Evaluation(
             v.copy(), tuple(values), prior.rows, prior.jacobian, sigma=point_data.sigma, excess=point_data.excess + prior.excess,
@@ -303,9 +317,14 @@ class DenseSingleShooting:
     def sweep(self, point_data: PointData) -> IntegratedPoints:
         """Return the integration results, arranged by experiment."""
         plan = self._given.laid
-        x, z, end = ([values[None, points] for points in self._chains] for values in (point_data.flown.x, point_data.flown.z, point_data.flown.x))
+        x, z, end = (
+            [values[None, points] for points in self._chains]
+            for values in (point_data.flown.x, point_data.flown.z, point_data.flown.x)
+        )
         runs: list[Integration] = []
-        for group, integration_group, (lanes, states) in zip(plan.rounds[0], self._flights, point_data.flown.found, strict=True):
+        for group, integration_group, (lanes, states) in zip(
+            plan.rounds[0], self._flights, point_data.flown.found, strict=True
+        ):
             runs.append(Integration(group.integrator, group.members, group.parts, lanes, states))
             for lane, i in enumerate(cast("list[int]", integration_group.of.tolist())):
                 end[i] = states.x[lane, -1:]
@@ -338,7 +357,9 @@ class DenseSingleShooting:
             return None
         y, by_n = link_values
         previous = self._flown
-        if previous is not None and np.array_equal(previous.y[self._flow], y[self._flow]):  # only outputs and noise move
+        if previous is not None and np.array_equal(
+            previous.y[self._flow], y[self._flow]
+        ):  # only outputs and noise move
             g = self._shown(previous.x, previous.z, y)
             self._flown = replace(previous, key=key, natural=natural, y=y, by_n=by_n, g=g, slopes=[])
             return self._flown
@@ -358,7 +379,9 @@ class DenseSingleShooting:
             if dy is None:
                 states = integration_group.lanes.values(lanes)
             else:
-                states, along_them = integration_group.lanes.differentiated(lanes, integration_group.seeds(dy, y.shape[1]))
+                states, along_them = integration_group.lanes.differentiated(
+                    lanes, integration_group.seeds(dy, y.shape[1])
+                )
                 slopes.append(along_them)
             if states.failures:
                 return None
@@ -383,7 +406,11 @@ class DenseSingleShooting:
     def projected(self, v: Array, projection: Projection) -> Array | None:
         """Return v with the eliminated entries, on which no state depends, at their optimum; None if that fails."""
         integrated = self._fly(v)
-        dy = None if integrated is None else self._links.slopes_at(integrated.by_n, np.where(self._log, integrated.natural, 1.0))
+        dy = (
+            None
+            if integrated is None
+            else self._links.slopes_at(integrated.by_n, np.where(self._log, integrated.natural, 1.0))
+        )
         if integrated is None or dy is None:
             return None
         chains, n_p, naturals = self._given.laid.chains, self._n_p, list[NaturalValues]()
@@ -401,10 +428,16 @@ class DenseSingleShooting:
         if integrated.g.shape[1] > self._n_g and not _finite(self._constrained(integrated.g), self._bounded_of):
             return None
         block_rows = [block.measured.rows(integrated.g[None, block.points]) for block in self._blocks]
-        r = np.concatenate([rows.ravel() for rows, _ in block_rows]) if len(block_rows) > 1 else block_rows[0][0].ravel()
+        r = (
+            np.concatenate([rows.ravel() for rows, _ in block_rows])
+            if len(block_rows) > 1
+            else block_rows[0][0].ravel()
+        )
         if not np.logical_and.reduce(np.isfinite(r[self._used])):
             return None
-        chain_excesses = [excess for _, excess in block_rows] if len(block_rows) == len(self._chains) else [0.0] * len(self._chains)
+        chain_excesses = (
+            [excess for _, excess in block_rows] if len(block_rows) == len(self._chains) else [0.0] * len(self._chains)
+        )
         surplus = sum(chain_excesses)
         prior = self._given.posed.priors(v)
         if prior.failure:
@@ -436,13 +469,19 @@ class DenseSingleShooting:
             if available_slopes:
                 sensitivities = available_slopes.pop(0)
             else:
-                _, sensitivities = integration_group.lanes.differentiated(lanes, integration_group.seeds(dy, n_y), states)
+                _, sensitivities = integration_group.lanes.differentiated(
+                    lanes, integration_group.seeds(dy, n_y), states
+                )
             if sensitivities.failures:
                 return None
             rescued += len({*states.rescued, *sensitivities.rescued})
             steps += sensitivities.steps
             by_x = integration_group.picked(sensitivities.dx / integration_group.size[:, None])
-            by_z = integration_group.picked(sensitivities.dz / integration_group.size[:, None]) if self._n_z else sensitivities.dz
+            by_z = (
+                integration_group.picked(sensitivities.dz / integration_group.size[:, None])
+                if self._n_z
+                else sensitivities.dz
+            )
             offset, members = 0, cast("list[int]", integration_group.of.tolist())
             for i in members:
                 n = self._chains[i].stop - self._chains[i].start
@@ -478,7 +517,9 @@ class DenseSingleShooting:
             by_q = _flat(d[..., n_x + n_z :]) @ dy[starts[i] :][: n_p * n_q].reshape(n_p, n_q)
             by_q = by_q.reshape(*d.shape[:2], n_q)
             by_direction = d[..., :n_x] @ dx[i]
-            by_q[..., shooting_data.moving[i]] += by_direction + d[..., n_x : n_x + n_z] @ dz[i] if n_z else by_direction
+            by_q[..., shooting_data.moving[i]] += (
+                by_direction + d[..., n_x : n_x + n_z] @ dz[i] if n_z else by_direction
+            )
             chain_blocks = _flat(by_q[:, :n_r]), _flat(by_q[:, n_r:])
             if not _finite(chain_blocks, (self._used_of[i], self._bounded_of[i])):
                 return None
@@ -508,7 +549,9 @@ class DenseSingleShooting:
         E[:row] = point_data.prior.jacobian.dense
         parts = zip(self._given.layout.chains, self._rows, self._used_of, blocks, strict=True)
         for chain, rows, of_rows, (block, _) in parts:
-            scaled_block = block * (point_data.inverse[rows, None] if isinstance(point_data.inverse, np.ndarray) else point_data.inverse)
+            scaled_block = block * (
+                point_data.inverse[rows, None] if isinstance(point_data.inverse, np.ndarray) else point_data.inverse
+            )
             used = scaled_block[of_rows]
             E[row : row + len(used), chain.theta] = used
             row += len(used)
@@ -532,7 +575,9 @@ def _flat(rows: Array) -> Array:
 
 def _finite(arrays: Sequence[Array], selections: Sequence[slice | Index]) -> bool:
     """Whether the chosen rows of all arrays are."""
-    return all(bool(np.logical_and.reduce(np.isfinite(a[rows]), axis=None)) for a, rows in zip(arrays, selections, strict=True))
+    return all(
+        bool(np.logical_and.reduce(np.isfinite(a[rows]), axis=None)) for a, rows in zip(arrays, selections, strict=True)
+    )
 
 
 def _flights(shooting_data: ShootingData, ends: Index, n_y: int, starts: Index) -> tuple[_IntegrationGroup, ...]:
@@ -563,18 +608,25 @@ def _flights(shooting_data: ShootingData, ends: Index, n_y: int, starts: Index) 
         lane, output_index = (np.concatenate([getattr(part, name) for part in group.parts]) for name in ("lane", "at"))
         outputs, all_points = len(members) * group.integrator.grid.size, np.arange(int(ends[-1]))
         covers_all_points = outputs == all_points.size and all(
-            np.array_equal(indices, all_points) for indices in (points, lane * group.integrator.grid.size + output_index)
+            np.array_equal(indices, all_points)
+            for indices in (points, lane * group.integrator.grid.size + output_index)
         )
         directions = np.concatenate(sources), np.concatenate(places)
         lanes = RepeatedLanes(group.integrator, constant_lanes)
-        out.append(_IntegrationGroup(np.array(members), lanes, lane, output_index, points, directions, size, covers_all_points))
+        out.append(
+            _IntegrationGroup(np.array(members), lanes, lane, output_index, points, directions, size, covers_all_points)
+        )
     return tuple(out)
 
 
 def _blocks(measurements: Sequence[MeasurementRows], ends: Index) -> tuple[_WeightedBlock, ...]:
     """Take the experiments together whose values are weighted and nothing else."""
     if len(measurements) > 1 and not any(m.slots for m in measurements):
-        target, weight = (np.concatenate([getattr(m, name) for m in measurements], axis=1) for name in ("target", "weight"))
-        combined = MeasurementRows(target, weight, (), measurements[0].n_g, measurements[0].names, measurements[0].group)
+        target, weight = (
+            np.concatenate([getattr(m, name) for m in measurements], axis=1) for name in ("target", "weight")
+        )
+        combined = MeasurementRows(
+            target, weight, (), measurements[0].n_g, measurements[0].names, measurements[0].group
+        )
         return (_WeightedBlock(slice(0, int(ends[-1])), combined),)
     return tuple(_WeightedBlock(slice(*pair), m) for pair, m in zip(pairwise(ends.tolist()), measurements, strict=True))

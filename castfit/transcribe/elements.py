@@ -327,20 +327,26 @@ class ElementConstants:
         row, column = equations.flow.places
         parameter_entries = np.flatnonzero(column >= self.n_e)
         row, column = row[parameter_entries], column[parameter_entries] - self.n_e
-        entry = equations.flow.jacobian_entries(*self._collocation(y, p))[..., parameter_entries] * self.factor[..., row]
+        entry = (
+            equations.flow.jacobian_entries(*self._collocation(y, p))[..., parameter_entries] * self.factor[..., row]
+        )
         pattern: Mask = (dp != 0.0).any(axis=0)
         free, q = cast("tuple[Index, Index]", np.nonzero(pattern))
         begins = np.searchsorted(free, np.arange(equations.free.size + 1))
         counts: Index = np.diff(begins)[column]
         entry_index = np.repeat(np.arange(row.size), counts)
-        column_index: Index = begins[column][entry_index] + np.arange(entry_index.size) - np.repeat(np.cumsum(counts) - counts, counts)
+        column_index: Index = (
+            begins[column][entry_index] + np.arange(entry_index.size) - np.repeat(np.cumsum(counts) - counts, counts)
+        )
         values = entry[..., entry_index] * dp[:, free[column_index], q[column_index]][:, None]
         points: int = values.shape[0] * values.shape[1]
         rows: Index = np.arange(points)[:, None] * self.n_e + row[entry_index]
         columns: Index = np.broadcast_to(q[column_index], rows.shape)
         return SparseRows((points * self.n_e, dp.shape[2]), rows.ravel(), columns.ravel(), values.ravel())
 
-    def observed_by_quantities(self, equations: PointEquations, natural: NaturalValues, s: Array, w: Array) -> Array | None:
+    def observed_by_quantities(
+        self, equations: PointEquations, natural: NaturalValues, s: Array, w: Array
+    ) -> Array | None:
         """Return the derivative of the residuals by q alone, (K, M n_r, n_q); None where they do not depend on q."""
         if (equations.observed.places[1] < self.n_e).all():
             return None

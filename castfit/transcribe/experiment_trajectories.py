@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, cast
 import casadi as ca
 import numpy as np
 
-from castfit._support.casadi_functions import PerObjectCache, BatchedFunction
+from castfit._support.casadi_functions import BatchedFunction, PerObjectCache
 from castfit._support.records import dataclass
 from castfit.integrate.integrator import integrator_of, relative_grid
-from castfit.integrate.lanes import Lanes, merge, time_rounding, snap_times
+from castfit.integrate.lanes import Lanes, merge, snap_times, time_rounding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -209,7 +209,9 @@ def _straight_on(
         n_past_events += 1
 
 
-def _stretch(course: IntegrationCase, leg: _IntegrationLeg, kinks: Array, events: Array) -> tuple[NodeTrajectory, Array]:
+def _stretch(
+    course: IntegrationCase, leg: _IntegrationLeg, kinks: Array, events: Array
+) -> tuple[NodeTrajectory, Array]:
     """Return the stretch up to the next event, still empty, and its inputs."""
     times, table = leg.times, course.timetable
     if leg.done < events.size and times.size and events[leg.done] <= times[-1]:
@@ -224,7 +226,9 @@ def _stretch(course: IntegrationCase, leg: _IntegrationLeg, kinks: Array, events
     return NodeTrajectory(t, x, z, u, p, leg.node), cubics
 
 
-def _next(course: IntegrationCase, leg: _IntegrationLeg, stretch: NodeTrajectory, events: Array) -> _IntegrationLeg | None:
+def _next(
+    course: IntegrationCase, leg: _IntegrationLeg, stretch: NodeTrajectory, events: Array
+) -> _IntegrationLeg | None:
     """Return the leg that follows the event at the end of a stretch; None if there is none."""
     table = course.timetable
     if table is None or leg.done == events.size or stretch.stuck is not None or not leg.times.size:
@@ -239,7 +243,9 @@ def _next(course: IntegrationCase, leg: _IntegrationLeg, stretch: NodeTrajectory
     return _IntegrationLeg(leg.node, time, x, remaining_times, leg.done + 1)
 
 
-def _in_one_go(course: IntegrationCase, stretches: Sequence[NodeTrajectory], states: Array, cubics: Sequence[Array]) -> None:
+def _in_one_go(
+    course: IntegrationCase, stretches: Sequence[NodeTrajectory], states: Array, cubics: Sequence[Array]
+) -> None:
     """Integrate long stretches, those of one grid together; what fails is left."""
     groups: dict[tuple[float, ...], list[int]] = {}
     for k, stretch in enumerate(stretches):
@@ -324,7 +330,9 @@ def units_of(
         _, faster = _rates(model, u, times, np.where(estimated_size > 0.0, estimated_size, filled_states), z, p)
         balance = rates / np.maximum(faster, min_decay)
         size = size + np.where(balance < estimated_size, np.sqrt(balance) * np.sqrt(estimated_size), estimated_size)
-    if (estimated_size > 0.0).any():  # every next cell of a diffusion would count as half of the one before: 2^-1000 in the end
+    if (
+        estimated_size > 0.0
+    ).any():  # every next cell of a diffusion would count as half of the one before: 2^-1000 in the end
         size = np.where(size > 0.0, size, size[estimated_size > 0.0].min())
     size = np.where(mean_magnitude(x) == 0.0, resolvable(size), size)
     size = np.concatenate([size, mean_magnitude(z)])

@@ -15,12 +15,12 @@ from castfit._support.status import raise_if_mistakes
 from castfit.integrate import IntegratorOptions
 from castfit.integrate.lanes import merge
 from castfit.solve.staged import Linearization, MatchingProducts
-from castfit.transcribe.shooting_problem import ShootingProblem, is_adjoint_cheaper, derivative_mistakes
+from castfit.transcribe.shooting_problem import ShootingProblem, derivative_mistakes, is_adjoint_cheaper
 from castfit.transcribe.stage_division import (
-    separate_from_events,
     divide_all,
     integrator_mistakes,
     interval_mistakes,
+    separate_from_events,
     uniform_or_given,
 )
 from castfit.transcribe.trajectory import States, start_trajectory
@@ -130,7 +130,9 @@ class MultipleShooting:
         edges = [uniform_or_given(c, self.intervals, option_name="intervals") for c in compiled.conditions]
         if compiled.triggered and np.ndim(self.intervals) == 0 and not isinstance(self.intervals, str):
             event_times = [t[1:][np.diff(t) <= 0.0] for t, _, _ in trajectory.tables]
-            edges = [separate_from_events(stage_edges, times) for stage_edges, times in zip(edges, event_times, strict=True)]
+            edges = [
+                separate_from_events(stage_edges, times) for stage_edges, times in zip(edges, event_times, strict=True)
+            ]
         if backward:  # what is constrained is read at nodes, too
             edges = [merge(node_edges, c.watched) for node_edges, c in zip(edges, compiled.conditions, strict=True)]
         stages = divide_all(compiled, edges, theta, starts=backward)

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 import casadi as ca
 import numpy as np
 
-from castfit._support.casadi_functions import PerObjectCache, BatchedFunction
+from castfit._support.casadi_functions import BatchedFunction, PerObjectCache
 from castfit.integrate.lanes import merge, snap_times
 from castfit.model.model import Model
 from castfit.transcribe.experiment_trajectories import as_measured, input_cubics
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
     from castfit.problem.compiled_experiments import Condition
     from castfit.problem.compiled_problem import CompiledProblem
-    from castfit.problem.event_schedule import StageEndUpdate, NumericSchedule
+    from castfit.problem.event_schedule import NumericSchedule, StageEndUpdate
     from castfit.problem.observables import ObservedOutput
     from castfit.problem.parameter_map import NaturalValues
 
@@ -80,7 +80,9 @@ class NoisyStageFunctions:
         outputs = ca.densify(ca.vertcat(*(model.outputs[name] for name in model.output_names)))
         z = self.algebraic_states(system.t, system.x, system.p, system.u, z0, _FIRST)
         explicit_outputs = ca.SX(ca.substitute(outputs, system.z, z)) if system.z.numel() else outputs
-        self.outputs = BatchedFunction("outputs", node_arguments, ca.horzcat(explicit_outputs, ca.jacobian(explicit_outputs, system.x)))
+        self.outputs = BatchedFunction(
+            "outputs", node_arguments, ca.horzcat(explicit_outputs, ca.jacobian(explicit_outputs, system.x))
+        )
         self.algebraic = BatchedFunction("algebraic", node_arguments, z)
 
     def _step(self, x: ca.SX, c: ca.SX, p: ca.SX, cubics: ca.SX, t: ca.SX, h: ca.SX, z0: ca.SX) -> ca.SX:
@@ -124,7 +126,9 @@ class NodeCost:
     sigmas : the unknown standard deviations that are eliminated elsewhere; spreads : what data are weighted by
     """
 
-    def __init__(self, problem: CompiledProblem, observed: Sequence[ObservedOutput | None], stages: NoisyStageFunctions) -> None:
+    def __init__(
+        self, problem: CompiledProblem, observed: Sequence[ObservedOutput | None], stages: NoisyStageFunctions
+    ) -> None:
         model, system = problem.model, problem.model.system
         n_o = len(observed)
         sigma, z0 = ca.SX.sym("sigma", len(problem.groups)), ca.SX.sym("z0", system.z.numel())
@@ -132,7 +136,9 @@ class NodeCost:
         C, mu = ca.SX.sym("C", system.x.numel(), system.x.numel()), ca.SX.sym("mu", system.x.numel())
         z = stages.algebraic_states(system.t, system.x, system.p, system.u, z0, _FIRST)
         observed_names = (*problem.outputs, *problem.spreads)
-        graph = ca.Function("seen", system.arguments, [ca.densify(ca.vertcat(*(model.outputs[s] for s in observed_names)))])
+        graph = ca.Function(
+            "seen", system.arguments, [ca.densify(ca.vertcat(*(model.outputs[s] for s in observed_names)))]
+        )
         g = ca.SX(graph(system.t, system.x, z, system.p, system.u))
         cost, predictions, spreads = ca.SX(0), ca.SX.zeros(n_o, 1), ca.SX.zeros(n_o, 1)
         for j, output in enumerate(observed):
@@ -141,8 +147,12 @@ class NodeCost:
             prediction, s, m = (ca.SX.sym(name) for name in ("mu", "s", "m"))
             density = output.noise.density(prediction, s, m)
             eta = [g[observed_names.index(name)] for name in output.predicted]
-            spread_expression = eta[1] if output.computed else spread[j] * (sigma[output.group] if output.group >= 0 else 1.0)
-            other_arguments = [e for e in ca.vertsplit(density.eta) if not (ca.is_equal(e, prediction) or ca.is_equal(e, s))]
+            spread_expression = (
+                eta[1] if output.computed else spread[j] * (sigma[output.group] if output.group >= 0 else 1.0)
+            )
+            other_arguments = [
+                e for e in ca.vertsplit(density.eta) if not (ca.is_equal(e, prediction) or ca.is_equal(e, s))
+            ]
             replacements = [eta[0], spread_expression, value[j], *eta[1 + output.computed :]]
             column = ca.substitute([density.cost], [prediction, s, m, *other_arguments], replacements)[0]
             cost += ca.if_else(is_known[j] > 0, column, 0)
@@ -155,10 +165,14 @@ class NodeCost:
         total = cost + trace - ca.dot(mu, gradient)
         self.cost = BatchedFunction("cost", arguments, cost)
         self.blocks = BatchedFunction(
-            "node_blocks", arguments, ca.vertcat(ca.horzcat(cost, gradient.T), ca.horzcat(ca.SX(mu.numel(), 1), hessian))
+            "node_blocks",
+            arguments,
+            ca.vertcat(ca.horzcat(cost, gradient.T), ca.horzcat(ca.SX(mu.numel(), 1), hessian)),
         )
         self.trace = BatchedFunction("node_trace", [*arguments, ca.vec(C)], ca.gradient(trace, system.x))
-        self.by_q = BatchedFunction("node_by_q", [*arguments, ca.vec(C), mu], ca.gradient(total, ca.vertcat(system.p, sigma)))
+        self.by_q = BatchedFunction(
+            "node_by_q", [*arguments, ca.vec(C), mu], ca.gradient(total, ca.vertcat(system.p, sigma))
+        )
         observed_slope = ca.horzcat(predictions, spreads, ca.jacobian(predictions, system.x))
         self.observed = BatchedFunction("node_observed", arguments, observed_slope)
 
@@ -217,11 +231,14 @@ class NoisyChain:
         start, points = condition.start, condition.points
         table = condition.timetable(condition.link.natural(problem.guess[condition.theta]))
         boundaries = merge(np.array([start]), condition.times, condition.breakpoints)
-        event_times = np.empty(0) if table is None else table.times[(table.times >= start) & (table.times <= condition.end)]
+        event_times = (
+            np.empty(0) if table is None else table.times[(table.times >= start) & (table.times <= condition.end)]
+        )
         boundaries = merge(boundaries, event_times) if event_times.size else boundaries
         pieces = np.maximum(np.ceil(np.diff(boundaries) / longest * (1.0 - 1e-9)), 1).astype(np.intp)
         inner: list[Array] = [
-            np.linspace(a, b, n + 1)[:-1] for a, b, n in zip(boundaries[:-1], boundaries[1:], pieces.tolist(), strict=True)
+            np.linspace(a, b, n + 1)[:-1]
+            for a, b, n in zip(boundaries[:-1], boundaries[1:], pieces.tolist(), strict=True)
         ]
         edges = np.concatenate([*inner, boundaries[-1:]])
         # A change of states is a stage of its own, between the node before it and the one after it.
@@ -262,7 +279,10 @@ class NoisyChain:
         mask = points.mask
         self.known = mask.astype(float)
         with np.errstate(invalid="ignore"):
-            typical = [np.median(points.sigma[column_mask, j]) if column_mask.any() else 1.0 for j, column_mask in enumerate(mask.T)]
+            typical = [
+                np.median(points.sigma[column_mask, j]) if column_mask.any() else 1.0
+                for j, column_mask in enumerate(mask.T)
+            ]
         self.spreads_of_outputs: Array = np.array(typical, dtype=float)
         """What data of each output are weighted by, as a rule."""
         self.values, self.spreads = np.where(mask, points.values, 1.0), np.where(mask, points.sigma, 1.0)
@@ -362,7 +382,11 @@ class NoisyChain:
         """Return values, first and second derivatives, with multipliers (K, n)."""
         K, n, _ = self.shape
         stage_blocks = self.functions.blocks(*self._stage_arguments(point), lam)
-        f, F, second_derivatives = stage_blocks[:, :n, 0].copy(), stage_blocks[:, :n, 1:].copy(), stage_blocks[:, n:, 1:].copy()
+        f, F, second_derivatives = (
+            stage_blocks[:, :n, 0].copy(),
+            stage_blocks[:, :n, 1:].copy(),
+            stage_blocks[:, n:, 1:].copy(),
+        )
         by_e: dict[int, Array] = {}
         for k, g in self.jumps.items():
             u: Array = self.node_inputs[k]
@@ -400,7 +424,9 @@ class NoisyChain:
         K, _, _ = self.shape
         mu_v = np.concatenate([mu_x[:-1], mu_c], axis=1)
         weights = C.reshape(K, -1), self._driven(M).reshape(K, -1)
-        stage_by_p = self.functions.by_p(*self._stage_arguments(point), lam[1:], *weights, mu_v, mu_lam[1:])[..., 0].copy()
+        stage_by_p = self.functions.by_p(*self._stage_arguments(point), lam[1:], *weights, mu_v, mu_lam[1:])[
+            ..., 0
+        ].copy()
         stage_by_p[list(self.jumps)] = 0.0
         C_rows = C_nodes[self.node].reshape(self.node.size, -1)
         rows = self.data.by_q(*self._row_arguments(point), C_rows, mu_x[self.node])[..., 0]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import casadi as ca
 import numpy as np
 
-from castfit._support.casadi_functions import PerObjectCache, BatchedFunction
+from castfit._support.casadi_functions import BatchedFunction, PerObjectCache
 from castfit._support.records import dataclass
 from castfit.densities.noise.vectorised import DensityFunctions, density_functions
 from castfit.problem.constraint_compilation import applies_at

@@ -105,16 +105,21 @@ class ChainLikelihood:
                 float(np.abs(step.u).max(initial=0.0)),
                 float(np.abs(step.first).max(initial=0.0)),
                 float((np.abs(step.x) / (1.0 + np.abs(point.x))).max(initial=0.0)),
-                _MULTIPLIER_RTOL * float((np.abs(step.multipliers - lam) / (np.abs(step.multipliers).max(axis=0) + _TINY)).max()),
+                _MULTIPLIER_RTOL
+                * float((np.abs(step.multipliers - lam) / (np.abs(step.multipliers).max(axis=0) + _TINY)).max()),
             )
             if not np.isfinite(size):
                 return None
             if exact_factor is not None and (size < _EXACT or (size < _NEAR and size > 0.3 * previous_size)):
                 cost = self._cost(point, blocks.cost)
-                return PathMode(point, step.multipliers, blocks, exact_factor, cost + 0.5 * exact_factor.log_det, cost, iteration)
+                return PathMode(
+                    point, step.multipliers, blocks, exact_factor, cost + 0.5 * exact_factor.log_det, cost, iteration
+                )
             penalty = 1.5 * np.abs(step.multipliers)
             merit = self._cost(point, blocks.cost) + float(np.sum(penalty * np.abs(gaps)))
-            predicted_decrease = float(np.sum(blocks.gradient * step.x) + np.sum(point.c * step.u) + point.first @ step.first)
+            predicted_decrease = float(
+                np.sum(blocks.gradient * step.x) + np.sum(point.c * step.u) + point.first @ step.first
+            )
             predicted_decrease -= float(np.sum(penalty * np.abs(gaps)))
             length = 1.0
             for _ in range(_HALVINGS):
@@ -126,8 +131,12 @@ class ChainLikelihood:
                 )
                 candidate = replace(point, x=path[0], c=path[1], first=path[2])
                 ends, cost = chain.values_at(candidate)
-                candidate_merit = self._cost(candidate, cost) + float(np.sum(penalty * np.abs(self._gaps(candidate, ends))))
-                if candidate_merit <= merit + _ARMIJO * length * min(predicted_decrease, 0.0) + 1e-9 * (1.0 + abs(merit)):
+                candidate_merit = self._cost(candidate, cost) + float(
+                    np.sum(penalty * np.abs(self._gaps(candidate, ends)))
+                )
+                if candidate_merit <= merit + _ARMIJO * length * min(predicted_decrease, 0.0) + 1e-9 * (
+                    1.0 + abs(merit)
+                ):
                     break
                 length *= 0.5
             else:
@@ -204,7 +213,9 @@ class ChainLikelihood:
         noise = np.full(predicted.shape, np.nan)
         for j, output in enumerate(observed):
             if output is not None:
-                noise[:, j] = np.where(chain.known[:, j] > 0, output.noise.deviation(predicted[:, j], spread[:, j]), np.nan)
+                noise[:, j] = np.where(
+                    chain.known[:, j] > 0, output.noise.deviation(predicted[:, j], spread[:, j]), np.nan
+                )
         rows_of = rows_by_node(chain.node, K)
         e, cov = point.natural.a - point.x[0], S @ S.T
         for k in range(K + 1):

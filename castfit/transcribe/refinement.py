@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array
     from castfit.integrate import Integrator
     from castfit.transcribe.collocation_problem import CollocationProblem
-    from castfit.transcribe.elements import ElementConstants, PointEquations, CollocationScheme
+    from castfit.transcribe.elements import CollocationScheme, ElementConstants, PointEquations
 
 
 _LARGEST_SPLIT = 8  # parts per round: far from the solution's mesh the orders do not hold yet
@@ -210,7 +210,10 @@ class _ElementCheck:
         y[..., :n_x] = elements.table.state_basis(finer.table.nodes) @ self.y[..., :n_x]
         y[:, 1:, n_x:] = elements.table.algebraic_basis(finer.table.points) @ self.y[:, 1:, n_x:]
         with np.errstate(all="ignore"):
-            fine_step, coarse_step = (self._newton(discretization, equations, states) for discretization, states in ((finer, y), (elements, self.y)))
+            fine_step, coarse_step = (
+                self._newton(discretization, equations, states)
+                for discretization, states in ((finer, y), (elements, self.y))
+            )
             return self._at_points(finer, fine_step) - self._at_points(elements, coarse_step)
 
     def _newton(self, elements: ElementConstants, equations: PointEquations, y: Array) -> Array:
@@ -282,7 +285,15 @@ def _all(staged: CollocationProblem, v: Array) -> list[_ElementCheck]:
         natural = condition.link.natural(q)
         p, at_points = elements.division.stage_parameters(natural.p, natural.e), elements.parameters(natural)
         checked = _ElementCheck(
-            elements.at(natural.e), y, p, at_points, magnitude, k, point_tau, k.size - all_elements.size * last_point.size, observes_algebraic
+            elements.at(natural.e),
+            y,
+            p,
+            at_points,
+            magnitude,
+            k,
+            point_tau,
+            k.size - all_elements.size * last_point.size,
+            observes_algebraic,
         )
         checks.append(checked)
     return checks

@@ -116,7 +116,9 @@ def cut_segments(
             cubics[0, :, 0], cubics[0, :, 1:] = arriving, 0.0  # a measurement at a jump of an input comes before it
         if right > left:
             arriving = np.einsum("uc,c->u", cubics[-1], (times[-1] - times[-2]) ** np.arange(4))
-        grid_index = np.minimum(np.searchsorted(times[1:], snap_times(piece_staging.times[k], times[1:])), times.size - 2)
+        grid_index = np.minimum(
+            np.searchsorted(times[1:], snap_times(piece_staging.times[k], times[1:])), times.size - 2
+        )
         stage = int(of_piece[k])
         if nodes and stages is None:
             points = np.arange(grid_index.size, dtype=np.intp)
@@ -209,9 +211,13 @@ class IntegrationPlan:
 
     def integrated_by(self, model: Integrable, options: IntegratorOptions) -> IntegrationPlan:
         """Return the arrangement with integrators for another model and other options."""
-        integrators = [[integrator_of(model, group.integrator.grid, options) for group in groups] for groups in self.rounds]
+        integrators = [
+            [integrator_of(model, group.integrator.grid, options) for group in groups] for groups in self.rounds
+        ]
         rounds = (zip(*pair, strict=True) for pair in zip(self.rounds, integrators, strict=True))
-        return IntegrationPlan(self.chains, tuple(tuple(replace(g, integrator=integrator) for g, integrator in pairs) for pairs in rounds))
+        return IntegrationPlan(
+            self.chains, tuple(tuple(replace(g, integrator=integrator) for g, integrator in pairs) for pairs in rounds)
+        )
 
 
 def plan_integration(model: Integrable, chains: Sequence[Segments], options: IntegratorOptions) -> IntegrationPlan:

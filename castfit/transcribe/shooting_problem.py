@@ -47,26 +47,26 @@ from castfit.solve.staged import (
     read_only_copy,
     same_point,
 )
-from castfit.transcribe.dense_single_shooting import DenseSingleShooting, ShootingData, PointData
+from castfit.transcribe.dense_single_shooting import DenseSingleShooting, PointData, ShootingData
 from castfit.transcribe.experiment_trajectories import mean_magnitude, resolvable
 from castfit.transcribe.observation import MeasurementRows, Observation, Observer, measurement_rows
 from castfit.transcribe.relaxed_dae import Relaxed, equation_scales
 from castfit.transcribe.segments import (
-    IntegrationPlan,
     DirectionalDerivatives,
-    SegmentGroup,
+    IntegratedPoints,
     Integration,
+    IntegrationPlan,
     LaneGroup,
-    SensitivitySeeds,
+    SegmentGroup,
     Segments,
     SensitivityRequest,
-    IntegratedPoints,
-    plan_integration,
+    SensitivitySeeds,
     cut_segments,
     parts_of,
+    plan_integration,
 )
 from castfit.transcribe.stage_division import StageDivision, arrange, divide, stages_of
-from castfit.transcribe.trajectory import every_state_measured, known_states, constant_trajectory
+from castfit.transcribe.trajectory import constant_trajectory, every_state_measured, known_states
 from castfit.transcribe.transcribed_problem import TranscribedProblem, parameter_scale, relations_of, variable_bounds
 from castfit.transcribe.triggers import locate_triggered_events
 
@@ -381,9 +381,14 @@ class ShootingProblem(TranscribedProblem):
         Absolute tolerances are relative to magnitudes; where these were much too large the solution is inaccurate.
         """
         magnitudes = [resolvable(size) for size in self._magnitudes(v)]
-        if not any(((new > 0.0) & (new * _MAX_ASSUMED_MAGNITUDE_RATIO < old)).any() for new, old in zip(magnitudes, self._units, strict=True)):
+        if not any(
+            ((new > 0.0) & (new * _MAX_ASSUMED_MAGNITUDE_RATIO < old)).any()
+            for new, old in zip(magnitudes, self._units, strict=True)
+        ):
             return None
-        other = self.with_units([np.where(new > 0.0, new, old) for new, old in zip(magnitudes, self._units, strict=True)])
+        other = self.with_units(
+            [np.where(new > 0.0, new, old) for new, old in zip(magnitudes, self._units, strict=True)]
+        )
         other.start = read_only_copy(v.copy())
         return other
 
@@ -431,7 +436,11 @@ class ShootingProblem(TranscribedProblem):
         if self._relaxed is not None:
             for lanes, unit in zip(self._at_nodes(self.start, self._naturals(self.start)), self._units, strict=True):
                 self._gains.append(equation_scales(self._relaxed, lanes, unit[self._n_x :]))
-        self.lower, self.upper, self.scale = read_only_copy(self.lower), read_only_copy(self.upper), read_only_copy(self.scale)
+        self.lower, self.upper, self.scale = (
+            read_only_copy(self.lower),
+            read_only_copy(self.upper),
+            read_only_copy(self.scale),
+        )
 
     def data_sizes(self) -> tuple[Array, ...]:
         """Return the size of every measured value in its own standard deviation, (K, n_r) per chain."""
@@ -445,7 +454,9 @@ class ShootingProblem(TranscribedProblem):
 
     def algebraic_states(self, v: Array) -> tuple[Array, ...]:
         """Return the algebraic states of the nodes, or from where they are sought, (K, n_z) per condition."""
-        return tuple(v[layout_chain.inner] for layout_chain in self.layout.chains) if self._n_w else tuple(self._z_start)
+        return (
+            tuple(v[layout_chain.inner] for layout_chain in self.layout.chains) if self._n_w else tuple(self._z_start)
+        )
 
     def _naturals(self, v: Array) -> list[NaturalValues]:
         naturals = [c.link.natural(v[c.theta]) for c in self.problem.conditions]
@@ -455,7 +466,9 @@ class ShootingProblem(TranscribedProblem):
         if key not in self._happened:  # what states trigger is found by integration
             conditions = zip(self.problem.conditions, naturals, self._units, strict=True)
             self._happened[key] = [
-                locate_triggered_events(self.problem.model, c, natural, unit, self.options, c.end, self._node_values(i, v, natural)).e
+                locate_triggered_events(
+                    self.problem.model, c, natural, unit, self.options, c.end, self._node_values(i, v, natural)
+                ).e
                 for i, (c, natural, unit) in enumerate(conditions)
             ]
             while len(self._happened) > _N_CACHED_EVALUATIONS:
@@ -499,8 +512,12 @@ class ShootingProblem(TranscribedProblem):
         failures = [*self._unlinked(v, naturals), *sweep.failures]
         for i, (chain, natural) in enumerate(zip(sweep.laid.chains, naturals, strict=True)):
             p = _at_points(chain, natural.p, natural.e)
-            observed = self._observer.values(chain.measured, chain.staging.times, sweep.x[i], sweep.z[i], p, chain.inputs)
-            failures += self._unobservable(i, failures, np.isfinite(observed.r), np.isfinite(observed.c), "", observed.g)
+            observed = self._observer.values(
+                chain.measured, chain.staging.times, sweep.x[i], sweep.z[i], p, chain.inputs
+            )
+            failures += self._unobservable(
+                i, failures, np.isfinite(observed.r), np.isfinite(observed.c), "", observed.g
+            )
             stages = chain.staging.duration.size
             values.append(
                 ChainValues(
@@ -542,7 +559,13 @@ class ShootingProblem(TranscribedProblem):
             p = np.broadcast_to(_at_points(chain, natural.p, natural.e), (*chain.staging.times.shape, self._n_p))
             points = list(np.ndindex(chain.staging.times.shape))
             for index in points[:: -(-len(points) // max_points)]:
-                yield float(chain.staging.times[index]), sweep.x[i][index], sweep.z[i][index], p[index], chain.inputs[index]
+                yield (
+                    float(chain.staging.times[index]),
+                    sweep.x[i][index],
+                    sweep.z[i][index],
+                    p[index],
+                    chain.inputs[index],
+                )
 
     def linearize(self, v: Array) -> Linearization:
         """Integrate all stages with their sensitivities."""
@@ -603,7 +626,9 @@ class ShootingProblem(TranscribedProblem):
         if not self._backward:
             return super().linearize_along(v, directions)
         linearization = self._linearize(self.evaluate(v).v if self.eliminated.size else v, directions)
-        return linearization.extended(MatchingProducts, jacobians=linearization.jacobians, information=linearization.information)
+        return linearization.extended(
+            MatchingProducts, jacobians=linearization.jacobians, information=linearization.information
+        )
 
     def gradient(self, v: Array, weight: Array | None = None) -> GradientEvaluation:
         """Integrate all experiments, and one adjoint state of each back from its last datum to its start."""
@@ -628,7 +653,10 @@ class ShootingProblem(TranscribedProblem):
                 r = r.reshape(*times.shape, 1, -1)
                 point_derivatives.append(((r @ observation.r_x)[:, :, 0], (r @ observation.r_z)[:, :, 0]))
                 gradient[layout_chain.theta] += ((r @ observation.r_p) @ dp).sum(axis=(0, 1, 2))
-            seeds = [self._seeds(c, natural, m) for c, natural, m in zip(sweep.laid.chains, naturals, self._moving, strict=True)]
+            seeds = [
+                self._seeds(c, natural, m)
+                for c, natural, m in zip(sweep.laid.chains, naturals, self._moving, strict=True)
+            ]
             start_time = self._begun("gradient")
             try:
                 with self._silently():
@@ -649,7 +677,9 @@ class ShootingProblem(TranscribedProblem):
     def _linearize(self, v: Array, directions: Sequence[Array] | None = None) -> Linearization:
         evaluation, integration = self._found(v)
         dense = self._arrays if isinstance(integration, PointData) else None
-        dense_result = dense.jacobians(integration) if dense is not None and isinstance(integration, PointData) else None
+        dense_result = (
+            dense.jacobians(integration) if dense is not None and isinstance(integration, PointData) else None
+        )
         measured = [chain.measured for chain in self._here]
         if dense_result is not None:  # rows of it are standardised, and nothing is eliminated
             dense_jacobians, self._taken_over, self._steps = dense_result
@@ -684,7 +714,9 @@ class ShootingProblem(TranscribedProblem):
         assert self._arrays is not None
         return zip((chain.measured for chain in self._here), self._arrays.observed(integration), strict=True)
 
-    def _observed(self, sweep: IntegratedPoints, naturals: list[NaturalValues]) -> Iterator[tuple[MeasurementRows, Array]]:
+    def _observed(
+        self, sweep: IntegratedPoints, naturals: list[NaturalValues]
+    ) -> Iterator[tuple[MeasurementRows, Array]]:
         for i, (c, natural) in enumerate(zip(sweep.laid.chains, naturals, strict=True)):
             p = _at_points(c, natural.p, natural.e)
             yield c.measured, self._observer.values(c.measured, c.staging.times, sweep.x[i], sweep.z[i], p, c.inputs).g
@@ -709,7 +741,10 @@ class ShootingProblem(TranscribedProblem):
             flat = by_direction[..., :n_node].reshape(stages, points * n, n_node)
             return flat[..., :n_s], flat[..., n_s:], by_q.reshape(stages, points * n, n_q)
 
-        R, C = rows(observation.r_x, observation.r_z, observation.r_p), rows(observation.c_x, observation.c_z, observation.c_p)
+        R, C = (
+            rows(observation.r_x, observation.r_z, observation.r_p),
+            rows(observation.c_x, observation.c_z, observation.c_p),
+        )
         X_q = np.zeros((stages, end.shape[1] if self._nodes else 0, n_q))
         if self._nodes:
             X_q[..., moving] = end[..., n_node:]
@@ -721,7 +756,9 @@ class ShootingProblem(TranscribedProblem):
     def _at_nodes(self, v: Array, naturals: Sequence[NaturalValues]) -> list[Lanes]:
         """Return per condition lanes from every node, with the inputs on the intervals that begin there."""
         lanes: list[Lanes] = []
-        for chain, layout_chain, natural, unit in zip(self._here, self.layout.chains, naturals, self._units, strict=True):
+        for chain, layout_chain, natural, unit in zip(
+            self._here, self.layout.chains, naturals, self._units, strict=True
+        ):
             edges = chain.division.at(natural.e)
             shifts = (edges - chain.division.edges)[:-1]
             first_cubics = [piece.cubics[int(piece.grid[0] == 0.0)][None] for piece in chain.pieces]
@@ -731,7 +768,9 @@ class ShootingProblem(TranscribedProblem):
                     duration=np.diff(edges),
                     x0=v[layout_chain.nodes],
                     p=chain.division.stage_parameters(natural.p, natural.e),
-                    u=shift_cubics(np.array(first_cubics), np.broadcast_to(shifts[:, None, None], np.shape(first_cubics)[:3])),
+                    u=shift_cubics(
+                        np.array(first_cubics), np.broadcast_to(shifts[:, None, None], np.shape(first_cubics)[:3])
+                    ),
                     z0=v[layout_chain.inner],
                     unit=np.repeat(unit[None], layout_chain.n_stages, axis=0),
                 )
@@ -753,7 +792,9 @@ class ShootingProblem(TranscribedProblem):
         dx[:, :, :n_s], dz[:, :, n_s : n_s + n_w] = np.eye(n_s), np.eye(n_w)
         dp = np.zeros((stages, lanes.p.shape[1], n_s + n_w + n_q))
         quantity_columns = slice(n_s + n_w, None)
-        dp[:, :, quantity_columns] = division.stage_parameters(natural.dp, natural.de) if any(division.levels) else natural.dp
+        dp[:, :, quantity_columns] = (
+            division.stage_parameters(natural.dp, natural.de) if any(division.levels) else natural.dp
+        )
         d_start = np.zeros((stages, n_s + n_w + n_q))
         d_start[:, quantity_columns] = (division.weight @ natural.de)[:-1]
         d = self._gains[i][:, None] * self._relaxed.residual_slopes(lanes, 0, dx, dz, dp, d_start)
@@ -793,10 +834,13 @@ class ShootingProblem(TranscribedProblem):
         z: list[Array] = [np.full((*c.staging.tau.shape, self._n_z), np.nan) for c in chains]
         end: list[Array] = [np.full((c.staging.duration.size, self._n_x), np.nan) for c in chains]
         starts = [
-            v[layout_chain.nodes] if self._nodes else natural.a[None, :] for layout_chain, natural in zip(self.layout.chains, naturals, strict=True)
+            v[layout_chain.nodes] if self._nodes else natural.a[None, :]
+            for layout_chain, natural in zip(self.layout.chains, naturals, strict=True)
         ]
         edges = [c.division.at(natural.e) for c, natural in zip(chains, naturals, strict=True)]
-        parameters = [c.division.stage_parameters(natural.p, natural.e) for c, natural in zip(chains, naturals, strict=True)]
+        parameters = [
+            c.division.stage_parameters(natural.p, natural.e) for c, natural in zip(chains, naturals, strict=True)
+        ]
         start_states = [s.copy() for s in starts]  # per condition and stage, where the next piece begins
         of_nodes = zip(self.layout.chains, self._z_start, strict=True)
         start_algebraic = [v[layout_chain.inner].copy() if self._n_w else z.copy() for layout_chain, z in of_nodes]
@@ -820,7 +864,10 @@ class ShootingProblem(TranscribedProblem):
                     i, lane_slice = part.condition, part.lanes
                     x[i][part.stage, part.point] = trajectories.x[part.lane, part.at]
                     z[i][part.stage, part.point] = trajectories.z[part.lane, part.at]
-                    end[i][part.stages], start_algebraic[i][part.stages] = trajectories.x[lane_slice, -1], trajectories.z[lane_slice, -1]
+                    end[i][part.stages], start_algebraic[i][part.stages] = (
+                        trajectories.x[lane_slice, -1],
+                        trajectories.z[lane_slice, -1],
+                    )
                     for lane in part.crossed:
                         j = member[lane][1]
                         piece, crossing = chains[i].pieces[j], chains[i].division.crossings[j]
@@ -863,7 +910,9 @@ class ShootingProblem(TranscribedProblem):
             return self._sensitivities(sweep, naturals)
         from castfit.transcribe.adjoint import by_adjoint
 
-        seeds = [self._seeds(c, natural, m) for c, natural, m in zip(sweep.laid.chains, naturals, self._moving, strict=True)]
+        seeds = [
+            self._seeds(c, natural, m) for c, natural, m in zip(sweep.laid.chains, naturals, self._moving, strict=True)
+        ]
         return by_adjoint(sweep, self.layout.chains, naturals, seeds, self._moving, directions)
 
     def _sensitivities(self, sweep: IntegratedPoints, naturals: list[NaturalValues]) -> DirectionalDerivatives:
@@ -877,7 +926,8 @@ class ShootingProblem(TranscribedProblem):
         seeds = [self._seeds(chains[i], natural, self._moving[i]) for i, natural in enumerate(naturals)]
         # How the rows of events, and with them the boundaries of pieces, move along the directions.
         of_e = [
-            np.pad(source.de[:, columns], ((0, 0), (n_node, 0))) for source, columns in zip(naturals, self._moving, strict=True)
+            np.pad(source.de[:, columns], ((0, 0), (n_node, 0)))
+            for source, columns in zip(naturals, self._moving, strict=True)
         ]
         of_edges = [
             c.division.weight @ de if c.division.moving.any() else None for c, de in zip(chains, of_e, strict=True)
@@ -915,7 +965,9 @@ class ShootingProblem(TranscribedProblem):
             task = SensitivityRequest(run.integrator, run.lanes, dx0 * size, dp * size, scaled_spans)
             requests.append(task)
             sensitivities = run.integrator.sensitivities(run.lanes, run.found, task.dx0, task.dp, scaled_spans)
-            sensitivities = replace(sensitivities, dx=sensitivities.dx / size[:, None], dz=sensitivities.dz / size[:, None])
+            sensitivities = replace(
+                sensitivities, dx=sensitivities.dx / size[:, None], dz=sensitivities.dz / size[:, None]
+            )
             for part in run.parts:
                 i, w = part.condition, widths[part.condition]
                 dx[i][part.stage, part.point] = sensitivities.dx[part.lane, part.at, :, :w]
@@ -929,7 +981,9 @@ class ShootingProblem(TranscribedProblem):
                     u, du = piece.inputs_at_end(run.lanes.u[lane], float(run.lanes.duration[lane]))
                     if crossing.instants[0].trigger is not None:
                         previous_crossing = chains[i].division.at_once_before(j)
-                        end_slopes = self._at_trigger(run, lane, crossing, previous_crossing, end_slopes, naturals[i].e, of_e[i], u, du)
+                        end_slopes = self._at_trigger(
+                            run, lane, crossing, previous_crossing, end_slopes, naturals[i].e, of_e[i], u, du
+                        )
                         of_edges[i] = chains[i].division.weight @ of_e[i]
                     _, by_x, by_e = crossing.slopes(run.found.x[lane, -1], naturals[i].e, u, du)
                     end_slopes = by_x @ end_slopes + by_e @ of_e[i]
@@ -938,7 +992,9 @@ class ShootingProblem(TranscribedProblem):
             self._taken_over += len({*run.found.rescued, *sensitivities.rescued})
             self._steps += sensitivities.steps
             failed_stages = sweep.lost(run, sensitivities.failures, self.layout.chains, "sensitivities")
-            failures += [failure for source, failure in failed_stages.items() if failure is not None and source not in broken]
+            failures += [
+                failure for source, failure in failed_stages.items() if failure is not None and source not in broken
+            ]
             broken |= failed_stages.keys()
         for i, k in broken:
             dx[i][k], dz[i][k], end[i][k] = np.nan, np.nan, np.nan
@@ -958,7 +1014,9 @@ class ShootingProblem(TranscribedProblem):
         time, x = float(lanes.start[lane] + lanes.duration[lane]), run.found.x[lane, -1]
         graph: Any = run.integrator.graph
         f = np.asarray(graph(time, x, run.found.z[lane, -1], lanes.p[lane], u)[0], dtype=float).ravel()
-        if lanes.duration[lane] <= time_rounding(np.array([time]))[0] and (previous_crossing is not None or trigger.at_start):
+        if lanes.duration[lane] <= time_rounding(np.array([time]))[0] and (
+            previous_crossing is not None or trigger.at_start
+        ):
             d_time = np.zeros(dx.shape[1]) if previous_crossing is None else de[previous_crossing.instants[-1].time]
         else:
             rate, by_x, by_c = trigger.passing(time, x, u, e, f, du)

@@ -66,7 +66,9 @@ class SingleShooting:
     derivatives: str = "auto"
 
     def __post_init__(self) -> None:
-        raise_if_mistakes("SingleShooting", integrator_mistakes(self.integrator) + derivative_mistakes(self.derivatives))
+        raise_if_mistakes(
+            "SingleShooting", integrator_mistakes(self.integrator) + derivative_mistakes(self.derivatives)
+        )
 
     @property
     def label(self) -> str:
@@ -105,7 +107,9 @@ class SingleShooting:
         if self.derivatives == "adjoint":
             advice = "give derivatives='forward'"
             raise_if_mistakes("SingleShooting(derivatives='adjoint')", [f"{obstacle}; {advice}"] if obstacle else [])
-        prefers_gradient = self.derivatives == "auto" and not obstacle and is_gradient_cheaper(compiled, self.integrator)
+        prefers_gradient = (
+            self.derivatives == "auto" and not obstacle and is_gradient_cheaper(compiled, self.integrator)
+        )
         edges = [np.array([c.start, c.end]) for c in compiled.conditions]
         staged = ShootingProblem(
             compiled,

@@ -32,7 +32,7 @@ from castfit._support.arguments import option_mistakes, read_reals, shorten_repr
 from castfit._support.records import dataclass
 from castfit._support.status import raise_if_mistakes
 from castfit.integrate import IntegratorOptions
-from castfit.integrate.lanes import merge, time_rounding, snap_times
+from castfit.integrate.lanes import merge, snap_times, time_rounding
 from castfit.problem.event_schedule import StageEndUpdate, follows, merge_instants
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index, Mask
     from castfit.problem.compiled_experiments import Condition
     from castfit.problem.compiled_problem import CompiledProblem
-    from castfit.problem.event_schedule import SwitchedParameter, Schedule
+    from castfit.problem.event_schedule import Schedule, SwitchedParameter
 
 
 _MIN_OCCUPIED_FRACTION = 0.5  # equal intervals of which fewer hold data are no good division ...
@@ -91,7 +91,9 @@ class StagedMeasurements:
         return is_distinct
 
 
-def arrange(condition: Condition, edges: Array, measured_after: Mask | None = None, *, starts: bool = False) -> StagedMeasurements:
+def arrange(
+    condition: Condition, edges: Array, measured_after: Mask | None = None, *, starts: bool = False
+) -> StagedMeasurements:
     """Assign every measured or watched time to a stage; where `measured_after` is True, to the last one that ends there.
 
     With `starts` every such time is a boundary, and measurements belong to the stage that begins there.
@@ -130,7 +132,11 @@ def interval_mistakes(option_name: str, intervals: Any, *, words: tuple[str, ...
         return [] if intervals in words else [f"{option_name} is '{intervals}'; {advice}"]
     times = read_reals(intervals)
     if times is not None and times.ndim == 0 and np.isfinite(times) and times == np.floor(times):
-        return [] if 1 <= times <= _MAX_INTERVALS else [f"{option_name} is {intervals}; {advice} (at most {_MAX_INTERVALS})"]
+        return (
+            []
+            if 1 <= times <= _MAX_INTERVALS
+            else [f"{option_name} is {intervals}; {advice} (at most {_MAX_INTERVALS})"]
+        )
     if times is None or times.ndim != 1 or times.size == 0 or not np.isfinite(times).all():
         return [f"{option_name} is {shorten_repr(intervals)}; {advice}"]
     return [] if (np.diff(times) > 0).all() else [f"the times in {option_name} do not increase; sort them"]
@@ -167,7 +173,9 @@ def separate_from_events(edges: Array, times: Array) -> Array:
     right = np.clip(np.searchsorted(ends, edges[1:-1]), 1, ends.size - 1)
     low, high = ends[right - 1], ends[right]
     half_gap = 0.5 * (high - low)
-    inner = np.clip(edges[1:-1], low + half_gap * np.isin(low, event_times), high - half_gap * np.isin(high, event_times))
+    inner = np.clip(
+        edges[1:-1], low + half_gap * np.isin(low, event_times), high - half_gap * np.isin(high, event_times)
+    )
     return np.unique(np.concatenate([edges[[0, -1]], inner]))
 
 
@@ -176,7 +184,9 @@ def _divide(start: float, times: Array, n: int) -> Array:
     uniform = np.linspace(start, float(times[-1]), n + 1)
     later = times[times > start]
     occupied = np.unique(np.searchsorted(uniform, snap_times(later, uniform), side="left")).size
-    if occupied >= _MIN_OCCUPIED_FRACTION * min(n, later.size) or later[0] - start > _EARLY_DATA_FRACTION * (uniform[1] - start):
+    if occupied >= _MIN_OCCUPIED_FRACTION * min(n, later.size) or later[0] - start > _EARLY_DATA_FRACTION * (
+        uniform[1] - start
+    ):
         # Times that were computed, by a cumulative sum for instance, may miss the boundary that they mean.
         uniform[1:-1] = snap_times(uniform[1:-1], times, _SLIVER * (uniform[1] - start))
         return uniform
@@ -330,7 +340,9 @@ def _alike(pieces: StageDivision, stages: StageDivision, k: int, edge: float) ->
     return (pieces.edges == edge) & ~pieces.moving
 
 
-def divide_all(problem: CompiledProblem, edges: Sequence[Array], theta: Array, *, starts: bool = False) -> list[StageDivision]:
+def divide_all(
+    problem: CompiledProblem, edges: Sequence[Array], theta: Array, *, starts: bool = False
+) -> list[StageDivision]:
     """Divide all experiments at given boundaries (n,), at theta (n_theta,)."""
     return [
         divide(c, boundaries, c.link.natural(theta[c.theta]).e, starts=starts)
@@ -460,7 +472,9 @@ class _Divider:
                 weight = np.zeros(self.n_e)
                 weight[self.schedule.instants[indices[0]].time] = 1.0
                 measured_after = any(self.schedule.instants[i].after for i in indices)
-                right = _StageBoundary(self.followed.get(indices[0], float(self.times[indices[0]])), 0.0, weight, indices, measured_after)
+                right = _StageBoundary(
+                    self.followed.get(indices[0], float(self.times[indices[0]])), 0.0, weight, indices, measured_after
+                )
             slack = float(time_rounding(np.array([right.time]), self.start)[0])
             for time in inner_edges[(inner_edges > left.time + slack) & (inner_edges < right.time - slack)].tolist():
                 fraction = (time - left.time) / (right.time - left.time)
@@ -482,7 +496,9 @@ class _Divider:
                 out.append((i,))
         return out
 
-    def _assemble(self, boundaries: list[_StageBoundary], cells: Array, absent: tuple[tuple[int, bool], ...]) -> StageDivision:
+    def _assemble(
+        self, boundaries: list[_StageBoundary], cells: Array, absent: tuple[tuple[int, bool], ...]
+    ) -> StageDivision:
         instants, count = self.schedule.instants, len(boundaries) - 1
         begins = np.full(len(instants), count, dtype=np.intp)  # the first stage after each instant
         for j, boundary in enumerate(boundaries):

@@ -43,7 +43,9 @@ _INVERSIONS: PerObjectCache[CompiledProblem, tuple[tuple[tuple[int, int, ca.Func
 
 _MEASURED: PerObjectCache[CompiledProblem, bool] = PerObjectCache()
 
-_SHOWN: PerObjectCache[CompiledProblem, OrderedDict[tuple[str, bool, bytes], dict[str, tuple[Array, Array]]]] = PerObjectCache()
+_SHOWN: PerObjectCache[CompiledProblem, OrderedDict[tuple[str, bool, bytes], dict[str, tuple[Array, Array]]]] = (
+    PerObjectCache()
+)
 """What data show of the states of each experiment, by name, smoothed or not, and parameters."""
 
 _N_CACHED_TRAJECTORIES = 4  # of these, per experiment
@@ -113,7 +115,9 @@ def start_trajectory(problem: CompiledProblem, theta: Array, states: States, opt
     return Trajectory(tuple(tables), tuple(units))
 
 
-def _happened(problem: CompiledProblem, condition: Condition, natural: NaturalValues, unit: Array, options: IntegratorOptions) -> NaturalValues:
+def _happened(
+    problem: CompiledProblem, condition: Condition, natural: NaturalValues, unit: Array, options: IntegratorOptions
+) -> NaturalValues:
     """Return a point with the times at which states trigger events, as far as they may happen."""
     updated = locate_triggered_events(problem.model, condition, natural, unit, options, condition.end)
     return replace(updated, e=np.where(np.isnan(updated.e), NEVER, updated.e))
@@ -137,7 +141,9 @@ def trajectory_through(
     """Return the trajectory of tables (times, states, algebraic states), one per experiment, with its units."""
     naturals = (c.link.natural(theta[c.theta]) for c in problem.conditions)
     triples = zip(problem.conditions, naturals, tables, strict=True)
-    return Trajectory(tuple(tables), tuple(_units(problem, c, natural.p, table) for c, natural, table in triples), nodes)
+    return Trajectory(
+        tuple(tables), tuple(_units(problem, c, natural.p, table) for c, natural, table in triples), nodes
+    )
 
 
 def _units(problem: CompiledProblem, condition: Condition, p: Array, table: tuple[Array, Array, Array]) -> Array:
@@ -154,7 +160,9 @@ def _still(
     return np.array([condition.start, condition.end]), x, np.repeat(condition.z_guess[None], 2, axis=0)
 
 
-def known_states(problem: CompiledProblem, theta: Array, states: str | Mapping[str, Any]) -> list[dict[str, tuple[Array, Array]]]:
+def known_states(
+    problem: CompiledProblem, theta: Array, states: str | Mapping[str, Any]
+) -> list[dict[str, tuple[Array, Array]]]:
     """Return per experiment the differential states that start from data or by hand, as (times, values).
 
     The others are simulated; `theta` and `states` as in `start_trajectory`.
@@ -186,14 +194,18 @@ def _given(problem: CompiledProblem, states: Mapping[str, Any]) -> list[dict[str
         mistakes += [f"there is no experiment '{n}': {suggest(n, names)}" for n in user_states if n not in names]
     out: list[dict[str, tuple[Array, Array]]] = []
     for experiment in names if nested else names[:1]:
-        table = read_mapping(f"states of '{experiment}'", user_states.get(experiment), mistakes) if nested else user_states
+        table = (
+            read_mapping(f"states of '{experiment}'", user_states.get(experiment), mistakes) if nested else user_states
+        )
         curves: dict[str, tuple[Array, Array]] = {}
         for name, value in table.items():
             pair = _curve(value)
             if name not in problem.model.states:
                 mistakes.append(f"there is no state '{name}': {suggest(name, problem.model.states)}")
             elif pair is None:
-                mistakes.append(f"state '{name}' is {shorten_repr(value)}; give (times, values), finite, the times increasing")
+                mistakes.append(
+                    f"state '{name}' is {shorten_repr(value)}; give (times, values), finite, the times increasing"
+                )
             else:
                 curves[name] = pair
         out.append(curves)
@@ -223,7 +235,9 @@ def _every_state_measured(problem: CompiledProblem) -> bool:
     )
 
 
-def _measured_states(problem: CompiledProblem, condition: Condition, p: Array, *, smooth: bool) -> dict[str, tuple[Array, Array]]:
+def _measured_states(
+    problem: CompiledProblem, condition: Condition, p: Array, *, smooth: bool
+) -> dict[str, tuple[Array, Array]]:
     """Find the states that a single output shows directly, y = c0 + c1 x, and invert it at the data.
 
     Several starts of one fit, and all fits where c0 and c1 do not depend on parameters, find the same.
@@ -341,7 +355,10 @@ def _fill_spans(
             table: tuple[Array, Array, Array] = (np.array([left]), a[None], condition.z_guess[None])
         tables.append(table)
         if n_past_events < timetable.times.size and timetable.times[n_past_events] == right:
-            crossing, u = timetable.crossings[n_past_events], np.array([signal(right).item() for signal in condition.inputs])
+            crossing, u = (
+                timetable.crossings[n_past_events],
+                np.array([signal(right).item() for signal in condition.inputs]),
+            )
             end_state: Array = table[1][-1]
             a = end_state if crossing is None else crossing.values(end_state, timetable.e, u)
             n_past_events += 1

@@ -130,7 +130,10 @@ class TranscribedProblem(StagedProblem):
             *([Failure("prior", 0, "not_finite", prior.failure)] if prior.failure else []),
         ]
         if layout.correlated:
-            values = [replace(chain_values, r=c.whitened(chain_values.r)) for c, chain_values in zip(layout.chains, values, strict=True)]
+            values = [
+                replace(chain_values, r=c.whitened(chain_values.r))
+                for c, chain_values in zip(layout.chains, values, strict=True)
+            ]
         rows = profile_sigma(layout, tuple(values), self.least_sigma, self._most_sigma)
         return Evaluation(
             v.copy(),
@@ -159,7 +162,9 @@ class TranscribedProblem(StagedProblem):
         return evaluation.extended(
             Linearization,
             failures=(*evaluation.failures, *failures),
-            jacobians=standardize_derivatives(self.layout, self._projection.silenced(self.layout, tuple(jacobians)), evaluation.sigma),
+            jacobians=standardize_derivatives(
+                self.layout, self._projection.silenced(self.layout, tuple(jacobians)), evaluation.sigma
+            ),
             information=self._reweighing(measured, observe),
         )
 
@@ -271,7 +276,8 @@ def profile_sigma(layout: Layout, values: tuple[ChainValues, ...], floor: Array,
     with np.errstate(all="ignore"):  # wild trial points overflow
         sigma, excess = likeliest_sigma(r, group, layout, floor, ceiling)
         standard = tuple(
-            replace(chain_values, r=chain_values.r * inverse) for chain_values, inverse in zip(values, layout.of_rows(1.0 / sigma), strict=True)
+            replace(chain_values, r=chain_values.r * inverse)
+            for chain_values, inverse in zip(values, layout.of_rows(1.0 / sigma), strict=True)
         )
     return ProfiledSigma(standard, sigma, excess + surplus, surplus)
 

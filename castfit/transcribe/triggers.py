@@ -34,7 +34,7 @@ from castfit._support.records import dataclass
 from castfit._support.time_limit import check_deadline
 from castfit.integrate.integrator import integrator_of
 from castfit.integrate.lanes import Lanes
-from castfit.problem.event_schedule import StageEndUpdate, TriggeredRound, EventUpdate, NumericSchedule, Trigger
+from castfit.problem.event_schedule import EventUpdate, NumericSchedule, StageEndUpdate, Trigger, TriggeredRound
 from castfit.transcribe.experiment_trajectories import input_cubics, straight_rates
 
 if TYPE_CHECKING:
@@ -206,7 +206,9 @@ class _TriggerWatch:
         while True:
             check_deadline()  # where nothing is to be integrated, nothing else does
             if self.nodes is not None and t > self.condition.start and t in self.nodes[0]:
-                early_events = [i for i in due if self.triggers[i] in self._late]  # at the end of the stage that ends here
+                early_events = [
+                    i for i in due if self.triggers[i] in self._late
+                ]  # at the end of the stage that ends here
                 x, due = self._happen(early_events, t, x), [i for i in due if i not in early_events]
             while n_past_events < table.times.size and table.times[n_past_events] <= t:
                 crossing = table.crossings[n_past_events]
@@ -227,7 +229,12 @@ class _TriggerWatch:
             zeros, next_time, x, z = step_result
             due, later = self._passed(zeros)
             # What lies behind an event was integrated in vain.
-            lookahead = min(max_lookahead, max(_LOOKAHEAD_FACTOR * (next_time - t if due or later else lookahead), _MIN_BATCH_FRACTION * self.usual))
+            lookahead = min(
+                max_lookahead,
+                max(
+                    _LOOKAHEAD_FACTOR * (next_time - t if due or later else lookahead), _MIN_BATCH_FRACTION * self.usual
+                ),
+            )
             t = next_time
 
     def _look(self, t: float, x: Array, due: Sequence[int] = ()) -> None:
@@ -245,7 +252,9 @@ class _TriggerWatch:
         node_indices = np.flatnonzero(self.nodes[0] == t)
         if not node_indices.size or t >= self.end or node_indices[-1] == self._begun:
             return x
-        self._begun = int(node_indices[-1])  # once: a node at which a condition changes sign would be left again and again
+        self._begun = int(
+            node_indices[-1]
+        )  # once: a node at which a condition changes sign would be left again and again
         x = self.nodes[1][self._begun]
         self._look(t, x, due)
         return x
@@ -317,7 +326,9 @@ class _TriggerWatch:
     def _called_off(self, i: int, values_before: Array, values_after: Array) -> bool:
         """Check whether a jump changed a condition to false and so cancels its waiting event."""
         rows = self._of[i]
-        return not (self.triggers[i].persistent or self.held[i] or np.array_equal(values_before[rows], values_after[rows]))
+        return not (
+            self.triggers[i].persistent or self.held[i] or np.array_equal(values_before[rows], values_after[rows])
+        )
 
     def _holds(self, i: int, signs: Array) -> bool:
         """Check whether a condition is true for these signs of its differences; results are cached."""
@@ -381,7 +392,9 @@ class _TriggerWatch:
                 return None
             b = step.t + 0.5 * (b - step.t)
         dense.times[-1] = b
-        candidates = self._differences.suspects(dense, self.cubics(dense.times), self.e[self._rows], evaluation, self.signs, noise)
+        candidates = self._differences.suspects(
+            dense, self.cubics(dense.times), self.e[self._rows], evaluation, self.signs, noise
+        )
         for begin, end in candidates.intervals.tolist():
             zeros = self._zeros(dense, begin, end)
             if zeros:
@@ -443,11 +456,15 @@ class _TriggerWatch:
                     return None
                 states = integrated
             g, rates, _ = self._every_rate(dense, time, states[0])
-            correction = -float(g[row]) / float(rates[row]) if rates[row] != 0.0 and self._differences.smooth[row] else 0.0
+            correction = (
+                -float(g[row]) / float(rates[row]) if rates[row] != 0.0 and self._differences.smooth[row] else 0.0
+            )
             if abs(correction) > _MAX_CORRECTION_FRACTION * width:
                 break
             time = max(time + correction, node.t)
-            if abs(correction) <= _EVENT_TIME_RTOL * min(width, self.usual):  # the states are those of so much earlier or later
+            if abs(correction) <= _EVENT_TIME_RTOL * min(
+                width, self.usual
+            ):  # the states are those of so much earlier or later
                 break
         g, rates, _ = self._every_rate(dense, time, states[0])
         is_near_zero: Mask = np.abs(g) <= np.abs(rates) * _SIMULTANEOUS_RTOL * self.usual
@@ -456,7 +473,10 @@ class _TriggerWatch:
             for zero in zeros
             if zero is first_zero
             or zero.time <= first_zero.time + _SIMULTANEOUS_RTOL * self.usual
-            or (zero.time <= first_zero.time + _MAX_CORRECTION_FRACTION * width and is_near_zero[self._of[zero.trigger].start + zero.row])
+            or (
+                zero.time <= first_zero.time + _MAX_CORRECTION_FRACTION * width
+                and is_near_zero[self._of[zero.trigger].start + zero.row]
+            )
         ]
         return at_once, time, *states
 

@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 
 
 _MIN_EFFECT_DIFFERENCE = 1e-10  # what data tell apart only by this part of their effect is not told apart
-_MIN_OUTPUT_EFFECT = 1e-10  # of what the states are worth in an output: less is what integration and rounding leave of zero
+_MIN_OUTPUT_EFFECT = (
+    1e-10  # of what the states are worth in an output: less is what integration and rounding leave of zero
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +138,9 @@ class Projection:
                 out[entries] = np.where(np.isfinite(solution), solution, defaults)
         return out
 
-    def _independent(self, use: ScaledOutputUse, block: ScaleBlock, p: Array, measured: MeasurementRows, g: Array) -> tuple[Array, Array]:
+    def _independent(
+        self, use: ScaledOutputUse, block: ScaleBlock, p: Array, measured: MeasurementRows, g: Array
+    ) -> tuple[Array, Array]:
         """Return the rows of one output, independent ones."""
         A, b = _rows(use, block, p, measured, g)
         W = self.roots.get((use.condition, use.output))
@@ -149,7 +153,10 @@ def projection_of(problem: CompiledProblem, theta: Array) -> Projection:
     roots = dict[tuple[int, int], Any]()
     for use in (use for block in blocks for use in block.uses) if problem.correlations else ():
         condition = problem.conditions[use.condition]
-        whitening, output_mask = condition.whitening(problem.outputs), np.nonzero(condition.points.mask)[1] == use.output
+        whitening, output_mask = (
+            condition.whitening(problem.outputs),
+            np.nonzero(condition.points.mask)[1] == use.output,
+        )
         if whitening is not None:
             roots[use.condition, use.output] = whitening.W[output_mask][:, output_mask]
     return Projection(blocks, problem.log, theta, np.zeros(theta.size), roots)
@@ -159,7 +166,9 @@ NOTHING = Projection((), np.empty(0, dtype=np.bool_), np.empty(0), np.empty(0))
 """All variables are searched."""
 
 
-def _rows(use: ScaledOutputUse, block: ScaleBlock, p: Array, measured: MeasurementRows, g: Array) -> tuple[Array, Array]:
+def _rows(
+    use: ScaledOutputUse, block: ScaleBlock, p: Array, measured: MeasurementRows, g: Array
+) -> tuple[Array, Array]:
     """Return the weighted data of one output: A (n, number of entries), and b (n,), of which A x is the model."""
     j = use.output
     if use.unit > 0.0:

@@ -10,7 +10,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from castfit._support.arguments import is_one_of, read_sequence, symbol_or_text_name, read_mapping, read_real, read_reals, shorten_repr
+from castfit._support.arguments import (
+    is_one_of,
+    read_mapping,
+    read_real,
+    read_reals,
+    read_sequence,
+    shorten_repr,
+    symbol_or_text_name,
+)
 from castfit._support.status import suggest
 
 ONES = [1, 1.0, np.float32(1), np.int8(1), np.array(1), Decimal(1), Fraction(1), np.uint64(1)]
@@ -72,7 +80,12 @@ def test_iterators_are_read_and_ragged_rows_are_not():
 
 def test_names():
     x = ca.SX.sym("x")
-    assert (symbol_or_text_name("a"), symbol_or_text_name(x), symbol_or_text_name(x + 1), symbol_or_text_name(1)) == ("a", "x", None, None)
+    assert (symbol_or_text_name("a"), symbol_or_text_name(x), symbol_or_text_name(x + 1), symbol_or_text_name(1)) == (
+        "a",
+        "x",
+        None,
+        None,
+    )
     mistakes: list[str] = []
     assert read_mapping("things", {"x": 1, x: 2, 3: 4, "y": 5}, mistakes) == {"x": 1, "y": 5}
     assert mistakes == ["things names 'x' twice", "things has the key 3; give a name"]

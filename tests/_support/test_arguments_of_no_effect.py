@@ -139,6 +139,11 @@ def test_names_of_arguments() -> None:
 
 def test_unknown_names_of_results() -> None:
     population_result = cf.mixed_effects(decay(True), population(), max_iter=0, standard_errors=False)
-    for result in (fitted(), population_result, fitted().identifiability, cf.compare_models({"a": fitted(), "b": fitted()})):
+    for result in (
+        fitted(),
+        population_result,
+        fitted().identifiability,
+        cf.compare_models({"a": fitted(), "b": fitted()}),
+    ):
         with pytest.raises(cf.InputError, match="'q'"):
             result["q"]

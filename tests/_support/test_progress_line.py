@@ -247,7 +247,9 @@ def test_a_fit_on_a_terminal_tells_its_pace(monkeypatch, tmp_path, clock):
     problem = cf.problems.load("bellman").problem
     with path.open("w+") as file:
         monkeypatch.setattr(sys, "stderr", Terminal(file))
-        verbose_result = cf.fit(problem, "multiple", verbose=1, max_time=500, callback=lambda iteration: clock.sleep(1.0))
+        verbose_result = cf.fit(
+            problem, "multiple", verbose=1, max_time=500, callback=lambda iteration: clock.sleep(1.0)
+        )
         file.flush()
         output = path.read_text()
         quiet_result = cf.fit(problem, "multiple", max_time=500)

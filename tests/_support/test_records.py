@@ -48,7 +48,17 @@ def test_a_record_answers_as_a_dataclass_of_the_standard_library(options):
             with pytest.raises(FrozenInstanceError, match="cannot delete field 'x'"):
                 del first_record.x
         hashed = cls.__hash__ is None, cls.__hash__ is object.__hash__
-        results.append((first_record == equal_record, first_record == changed_record, dataclasses.asdict(changed_record), text, frozen, hashed, cls.__match_args__))
+        results.append(
+            (
+                first_record == equal_record,
+                first_record == changed_record,
+                dataclasses.asdict(changed_record),
+                text,
+                frozen,
+                hashed,
+                cls.__match_args__,
+            )
+        )
         assert cls(0).y is not cls(0).y
     assert results[0] == results[1]
     for arguments in ((), (1, 2, 3, 4)):

@@ -24,7 +24,9 @@ class Limits:
 
 
 def test_an_option_is_taken_by_its_old_name_with_a_warning():
-    with pytest.warns(FutureWarning, match=r"limits\(level=\.\.\.\) is now limits\(confidence_level=\.\.\.\)") as record:
+    with pytest.warns(
+        FutureWarning, match=r"limits\(level=\.\.\.\) is now limits\(confidence_level=\.\.\.\)"
+    ) as record:
         assert limits(level=0.5) == 0.5  # pyright: ignore[reportCallIssue]
     assert record[0].filename == __file__
     assert limits(confidence_level=0.5) == limits(0.5) == 0.5

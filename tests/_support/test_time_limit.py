@@ -12,7 +12,7 @@ import pytest
 
 import castfit as cf
 from castfit._support.status import Status
-from castfit._support.time_limit import Interrupt, StopRequested, check_deadline, without_deadline, with_deadline
+from castfit._support.time_limit import Interrupt, StopRequested, check_deadline, with_deadline, without_deadline
 from castfit.solve.solution import SolveControl
 from castfit.transcribe.shooting_problem import ShootingProblem
 from tests.builders import decay_problem, lotka_volterra

@@ -36,7 +36,9 @@ def test_every_problem_meets_every_method(two_problems):
         assert entry.evaluations > entry.iterations
         assert entry.cpu > 0
     repeated_entries = list(run_library(names=["bellman", "lotka_volterra"], methods=["default"], starts=2))
-    assert [replace(e, cpu=0, building=0) for e in repeated_entries] == [replace(e, cpu=0, building=0) for e in entries[::2]]
+    assert [replace(e, cpu=0, building=0) for e in repeated_entries] == [
+        replace(e, cpu=0, building=0) for e in entries[::2]
+    ]
 
 
 def test_methods_are_all_transcriptions_by_all_solvers():

@@ -64,7 +64,9 @@ def test_every_start_has_one_outcome(small):
 @pytest.mark.slow
 def test_the_counts_do_not_depend_on_the_workers(small):
     parallel_table = run_table(SMALL, workers=2)
-    one, two = ([replace(row, median_time=0.0, expected_time=0.0).record() for row in t.rows] for t in (small, parallel_table))
+    one, two = (
+        [replace(row, median_time=0.0, expected_time=0.0).record() for row in t.rows] for t in (small, parallel_table)
+    )
     assert one == two
     assert parallel_table.best == small.best
 
@@ -103,7 +105,9 @@ def scripted(monkeypatch):
         monkeypatch.setitem(METHODS, "scripted", method)
         return method
 
-    monkeypatch.setattr(paper_tables, "_optimum", lambda benchmark: ObjectiveMeasure.of(benchmark.problem).at_height(100.0))
+    monkeypatch.setattr(
+        paper_tables, "_optimum", lambda benchmark: ObjectiveMeasure.of(benchmark.problem).at_height(100.0)
+    )
     return install
 
 
@@ -217,7 +221,9 @@ def test_declared_tables_name_problems_and_methods_that_exist():
 def test_both_eliminations_are_timed_on_the_same_step():
     layout, linear = random_chain(20, np.random.default_rng(3))
     condensed_system, eliminated_system = condense(layout, linear), eliminate(layout, linear)
-    np.testing.assert_allclose(np.linalg.lstsq(condensed_system.E, -condensed_system.u)[0][:2], _constrained(eliminated_system)[:2], rtol=1e-8)
+    np.testing.assert_allclose(
+        np.linalg.lstsq(condensed_system.E, -condensed_system.u)[0][:2], _constrained(eliminated_system)[:2], rtol=1e-8
+    )
     scaling = condensing_scaling(stages=(10, 40), repetitions=2)
     assert scaling.stages == (10, 40)
     assert min(*scaling.condensing, *scaling.elimination) > 0

@@ -239,7 +239,9 @@ def test_recommended_settings_yield_to_given_ones(fit_calls):
     recommended = problems.load("notorious").transcriptions["multiple"]["intervals"]
     for arguments, intervals in (([], recommended), (["--intervals", "7"], 7), (["--intervals", "data"], "data")):
         cli.main(["fit", "notorious", "--transcription", "multiple", *arguments])
-        assert fit_calls[-1]["transcription"] == cf.MultipleShooting(intervals, states=fit_calls[-1]["transcription"].states)
+        assert fit_calls[-1]["transcription"] == cf.MultipleShooting(
+            intervals, states=fit_calls[-1]["transcription"].states
+        )
     assert fit_calls[-1]["transcription"].states == problems.load("notorious").start_strategy
     cli.main(["fit", "bellman", "--degree", "4", "--elements", "12", "--states", "smoothed"])
     assert fit_calls[-1]["transcription"] == cf.Collocation(degree=4, elements=12, states="smoothed")
@@ -254,7 +256,9 @@ def test_recommended_settings_yield_to_given_ones(fit_calls):
 
 def test_options_reach_the_problem(fit_calls, monkeypatch):
     loaded_options, real = {}, problems.load
-    monkeypatch.setattr(problems, "load", lambda name, **options: loaded_options.update(options) or real(name, **options))
+    monkeypatch.setattr(
+        problems, "load", lambda name, **options: loaded_options.update(options) or real(name, **options)
+    )
     cli.main(["fit", "notorious", "--option", "mu=20", "noise=0.1", "--option", "starts=narrow"])
     assert loaded_options == {"mu": 20, "noise": 0.1, "starts": "narrow"}
 
@@ -283,7 +287,11 @@ def test_interrupting_a_fit_reports_the_best_point_and_exits_with_130(capsys, mo
 
     def interrupted(*arguments, **options):
         return real(
-            *arguments, **{**options, "callback": lambda iteration: iteration.iteration == 2 and signal.raise_signal(signal.SIGINT)}
+            *arguments,
+            **{
+                **options,
+                "callback": lambda iteration: iteration.iteration == 2 and signal.raise_signal(signal.SIGINT),
+            },
         )
 
     monkeypatch.setattr(cf, "fit", interrupted)

@@ -136,7 +136,10 @@ def test_a_petab_problem_is_a_source(tmp_path: Path, capsys: pytest.CaptureFixtu
     head, *rows = (tmp_path / "found" / "simulations.tsv").read_text().splitlines()
     simulations = [float(row.split("\t")[head.split("\t").index("simulation")]) for row in rows]
     assert simulations == pytest.approx([2 * math.exp(-k * t) for t in (1, 2, 4)], rel=1e-6)
-    for name, folder, message in ((str(path), str(path), "is a file"), ("bellman", output_folder, "give its YAML file")):
+    for name, folder, message in (
+        (str(path), str(path), "is a file"),
+        ("bellman", output_folder, "give its YAML file"),
+    ):
         assert cli.main(["fit", name, "--petab", folder]) == 2
         assert message in capsys.readouterr().err
     (tmp_path / "conditions.tsv").unlink()

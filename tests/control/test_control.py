@@ -336,7 +336,8 @@ def rod(cells):
     x, u = cf.symbols([f"x{i}" for i in range(cells)]), cf.symbols("u")
     rate = 0.1 * cells**2
     flows = {
-        state: rate * ((x[i - 1] if i else u) - 2 * state + (x[i + 1] if i < cells - 1 else state)) for i, state in enumerate(x)
+        state: rate * ((x[i - 1] if i else u) - 2 * state + (x[i + 1] if i < cells - 1 else state))
+        for i, state in enumerate(x)
     }
     question = {
         "horizon": 2.0, "inputs": free(20, bounds=(0, 3)), "initial": dict.fromkeys(map(str, x), 0.0),

@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 import castfit as cf
 from castfit._bench.correlated_errors import coverage
-from castfit.densities.noise.correlation import CrossOutputCorrelation, TimeCorrelation, OutputCorrelation, whitening_matrix
+from castfit.densities.noise.correlation import (
+    CrossOutputCorrelation,
+    OutputCorrelation,
+    TimeCorrelation,
+    whitening_matrix,
+)
 from castfit.fit.correlated_errors import _cost, _Residuals
 
 TIMES = np.array([0.2, 0.5, 1.1, 1.3, 2.0, 2.6, 2.7, 3.9, 4.4, 5.0, 6.1, 6.3])
@@ -84,7 +89,9 @@ def test_a_gap_and_a_prior_of_the_horizon_keep_the_covariance_of_what_is_left():
     values_with_gaps = values.copy()
     values_with_gaps[[3, 7]] = np.nan
     is_measured = np.isfinite(values_with_gaps)
-    b, _, log_l = generalised(values_with_gaps[is_measured], 0.09 * P[np.ix_(is_measured, is_measured)], TIMES[is_measured])
+    b, _, log_l = generalised(
+        values_with_gaps[is_measured], 0.09 * P[np.ix_(is_measured, is_measured)], TIMES[is_measured]
+    )
     for sigma in (cf.correlated(0.3, time=2.0), cf.covariance(0.09 * P)):
         problem = line(sigma, values_with_gaps)
         result = cf.fit(problem)
@@ -154,14 +161,24 @@ def test_intervals_are_wider_by_what_is_unknown_of_the_time():
         return b, squares / free * np.linalg.inv(F), cost
 
     options = {"xatol": 1e-10}
-    best = scipy.optimize.minimize_scalar(lambda x: restricted_fit(x)[2], bounds=(-2, 3), method="bounded", options=options).x
+    best = scipy.optimize.minimize_scalar(
+        lambda x: restricted_fit(x)[2], bounds=(-2, 3), method="bounded", options=options
+    ).x
     b, C, min_cost = restricted_fit(best)
-    ends = [scipy.optimize.brentq(lambda x: restricted_fit(x)[2] - min_cost - 0.5, best, best + offset) for offset in (-3.0, 3.0)]
+    ends = [
+        scipy.optimize.brentq(lambda x: restricted_fit(x)[2] - min_cost - 0.5, best, best + offset)
+        for offset in (-3.0, 3.0)
+    ]
     for end in ends:
         b_end, C_end, _ = restricted_fit(end)
-        C = C + abs(end - best) / (ends[1] - ends[0]) * (C_end - restricted_fit(best)[1] + np.outer(b_end - b, b_end - b))
+        C = C + abs(end - best) / (ends[1] - ends[0]) * (
+            C_end - restricted_fit(best)[1] + np.outer(b_end - b, b_end - b)
+        )
     result = cf.fit(line(cf.correlated(time=cf.unknown()), values, times))
-    standard_errors, conditional_errors = np.array(list(result.standard_errors.values())), np.sqrt(np.diag(restricted_fit(best)[1]))
+    standard_errors, conditional_errors = (
+        np.array(list(result.standard_errors.values())),
+        np.sqrt(np.diag(restricted_fit(best)[1])),
+    )
     assert standard_errors == pytest.approx(np.sqrt(np.diag(C)), rel=0.05)
     assert (standard_errors > 1.02 * conditional_errors).all()
     assert result.confidence_region().standard_errors == pytest.approx(standard_errors, rel=1e-6)
@@ -250,7 +267,9 @@ def test_whitened_errors_have_the_covariance_that_was_said(seed, n):
     correlation /= np.sqrt(np.outer(np.diag(correlation), np.diag(correlation)))
     r = rng.uniform(-0.9, 0.9)
     pair = CrossOutputCorrelation(("c", "d"), np.array([[1.0, r], [r, 1.0]]))
-    whitener = whitening_matrix(times, mask, ("a", "b", "c", "d"), (TimeCorrelation("", 0.8), OutputCorrelation(correlation, times), pair, pair))
+    whitener = whitening_matrix(
+        times, mask, ("a", "b", "c", "d"), (TimeCorrelation("", 0.8), OutputCorrelation(correlation, times), pair, pair)
+    )
     P = np.zeros((n, 4, n, 4))
     P[:, 0, :, 0] = np.exp(-np.abs(times[:, None] - times) / 0.8)
     P[:, 1, :, 1] = correlation
@@ -287,7 +306,10 @@ def test_log_normal_errors_that_are_alike():
 def test_residuals_are_judged_by_what_is_new_in_them():
     times = np.linspace(0.1, 6, 50)
     values, _ = drawn(9, 1.5, 0.3, times)
-    independent_result, correlated_result = cf.fit(line(0.3, values, times)), cf.fit(line(cf.correlated(0.3, time=1.5), values, times))
+    independent_result, correlated_result = (
+        cf.fit(line(0.3, values, times)),
+        cf.fit(line(cf.correlated(0.3, time=1.5), values, times)),
+    )
     assert independent_result.diagnostics.outputs["x"].autocorrelation.grade == "shown"
     assert correlated_result.diagnostics.outputs["x"].autocorrelation.grade == "nothing"
     phi = np.exp(-(times[1] - times[0]) / 1.5)

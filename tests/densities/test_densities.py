@@ -334,7 +334,8 @@ def test_samples_have_the_distribution_of_the_cost(name):
         is_frequent = chance * n > 5
         assert (
             stats.chisquare(
-                [*observed[is_frequent], n - observed[is_frequent].sum()], [*(n * chance[is_frequent]), n * (1 - chance[is_frequent].sum())]
+                [*observed[is_frequent], n - observed[is_frequent].sum()],
+                [*(n * chance[is_frequent]), n * (1 - chance[is_frequent].sum())],
             ).pvalue
             > 1e-3
         )
@@ -346,7 +347,8 @@ def test_samples_have_the_distribution_of_the_cost(name):
             support_start = -np.inf if name in CONTINUOUS else 0.0
             inside = [support_start, *(p for p in (mu - 30 * s, mu - 3 * s, mu) if support_start < p < q), q]
             mass = sum(
-                integrate.quad(lambda v: np.exp(-expected_cost(mu, s, v)), a, b, limit=200)[0] for a, b in pairwise(inside)
+                integrate.quad(lambda v: np.exp(-expected_cost(mu, s, v)), a, b, limit=200)[0]
+                for a, b in pairwise(inside)
             )
             assert mass == pytest.approx(level, abs=4 * np.sqrt(level * (1 - level) / n))
 
@@ -393,8 +395,13 @@ def test_scores_of_counts_are_normal_quantiles_of_their_probability(mu, s):
     for noise, law in ((Poisson(), stats.poisson(mu)), (NegativeBinomial(), stats.nbinom(1 / s, 1 / (1 + s * mu)))):
         actual = noise.scores(0 * m, np.full(m.size, mu), np.full(m.size, s), m)
         assert np.isfinite(actual).all()
-        lower_probability, upper_probability = law.sf(m) * (1 - 1e-9), law.sf(m - 1) * (1 + 1e-9)  # P(M > m) and P(M >= m)
-        np.testing.assert_array_less(np.where(lower_probability < 1e-280, 0, lower_probability), np.maximum(special.ndtr(actual), 1e-280))
+        lower_probability, upper_probability = (
+            law.sf(m) * (1 - 1e-9),
+            law.sf(m - 1) * (1 + 1e-9),
+        )  # P(M > m) and P(M >= m)
+        np.testing.assert_array_less(
+            np.where(lower_probability < 1e-280, 0, lower_probability), np.maximum(special.ndtr(actual), 1e-280)
+        )
         np.testing.assert_array_less(special.ndtr(actual), np.maximum(upper_probability, 1e-280))
         sample = noise.sample(np.random.default_rng(1), np.full(3000, mu), s)
         scores = noise.scores(0 * sample, np.full(3000, mu), np.full(3000, s), sample)
@@ -456,7 +463,9 @@ def test_rows_of_any_curvature_multiply_to_the_gradient_in_any_unit(a, g, unit):
     hessian[np.triu_indices(3)] = a
     hessian = hessian + np.triu(hessian, 1).T
     score, scale = np.array(g), 10.0 ** np.array(unit)
-    factor, rows = factor_curvature(np.stack([hessian, hessian * np.outer(scale, scale)]), np.stack([score, score * scale]))
+    factor, rows = factor_curvature(
+        np.stack([hessian, hessian * np.outer(scale, scale)]), np.stack([score, score * scale])
+    )
     assert np.isfinite(rows).all()
     assert np.abs(rows).max() <= 2e4
     for f, r, row_scale in zip(factor, rows, (1.0, scale), strict=True):

@@ -121,7 +121,9 @@ def test_laplace_meets_some_data_exactly_with_both_solvers():
     problem = decay(values, cf.Laplace(0.3), guess=0.5, amount=8.0)
     ipopt_result = cf.fit(problem, cf.SingleShooting(), cf.Ipopt())
     assert ipopt_result.status is cf.Status.CONVERGED
-    assert ipopt_result.neg2loglik == pytest.approx(2 * best.fun, abs=2e-3)  # two data are at the kink, which is rounded
+    assert ipopt_result.neg2loglik == pytest.approx(
+        2 * best.fun, abs=2e-3
+    )  # two data are at the kink, which is rounded
     assert np.count_nonzero(np.abs(ipopt_result.normalised_residuals) < 1e-3) == 2
     gauss_newton_result = cf.fit(problem, cf.SingleShooting(), cf.GaussNewton())
     assert gauss_newton_result.success

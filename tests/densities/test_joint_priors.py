@@ -72,7 +72,9 @@ def test_results_follow_each_other_by_way_of_files(tmp_path):
 
 def test_what_an_earlier_fit_left_open_stays_open():
     """At one time only m + k t is known: neither k nor m, and the prior keeps just that."""
-    experiment = cf.Experiment({"y": [3.1, 2.9]}, time=[1.0, 1.0], sigma=0.1, initial={"x": cf.symbols("m")}, name="one")
+    experiment = cf.Experiment(
+        {"y": [3.1, 2.9]}, time=[1.0, 1.0], sigma=0.1, initial={"x": cf.symbols("m")}, name="one"
+    )
     earlier_result = cf.fit(line(experiment))
     assert earlier_result.standard_errors["k"] == np.inf
     prior = cf.Prior(earlier_result)

@@ -197,7 +197,9 @@ def promised_slope(staged: StagedProblem, linearization: Linearization, directio
     rows = [linearization.prior]
     for chain, values, j in zip(staged.layout.chains, linearization.values, linearization.jacobians, strict=True):
         q, s, w = chain.local(direction)
-        jacobian_products.append((j.R_q @ q + np.einsum("krs,ks->kr", j.R_s, s) + np.einsum("krw,kw->kr", j.R_w, w)).ravel())
+        jacobian_products.append(
+            (j.R_q @ q + np.einsum("krs,ks->kr", j.R_s, s) + np.einsum("krw,kw->kr", j.R_w, w)).ravel()
+        )
         rows.append(values.r.ravel())
     J, r = np.concatenate(jacobian_products), np.concatenate(rows)
     return float(r @ J), float(np.linalg.norm(r) * np.linalg.norm(J))
@@ -254,7 +256,9 @@ def check_gradient(name: str, seed: int) -> None:
             connected_linearization = staged.linearize(connected(staged))
             E, r = condense(staged.layout, connected_linearization).E, residuals(staged.layout, connected_linearization)
             size = float(np.linalg.norm(E @ theta_direction) * np.linalg.norm(r))
-            assert theta_direction @ (E.T @ r) == pytest.approx(expected, abs=1e-6 * size), f"reduced, {transcription.label}"
+            assert theta_direction @ (E.T @ r) == pytest.approx(expected, abs=1e-6 * size), (
+                f"reduced, {transcription.label}"
+            )
 
 
 def _off(name: str, solver: Any) -> float:

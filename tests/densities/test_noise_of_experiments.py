@@ -182,7 +182,10 @@ def test_the_surrogate_eliminates_a_sigma_that_is_a_parameter_within_its_bounds(
 
     linearization = staged.linearize(theta)
     assert linearization.cost == pytest.approx(most_likely(theta), rel=1e-7)
-    rows = [(values.r.ravel(), j.R_q.reshape(values.r.size, -1)) for values, j in zip(linearization.values, linearization.jacobians, strict=True)]
+    rows = [
+        (values.r.ravel(), j.R_q.reshape(values.r.size, -1))
+        for values, j in zip(linearization.values, linearization.jacobians, strict=True)
+    ]
     gradient = sum(r @ R for r, R in rows)
     steps = 1e-5 * np.eye(2)
     differences = [(most_likely(theta + h) - most_likely(theta - h)) / 2e-5 for h in steps]
@@ -213,7 +216,9 @@ def test_one_sigma_times_the_scale_of_each_output_is_judged_once() -> None:
 
 def test_starts_are_not_drawn_for_spreads_without_bounds() -> None:
     messages: list[str] = []
-    starts = draw(cascade(counts(), sigma={"x": 0.02}, noise={"obs": cf.NegativeBinomial()}), 4, None, None, 0, messages)
+    starts = draw(
+        cascade(counts(), sigma={"x": 0.02}, noise={"obs": cf.NegativeBinomial()}), 4, None, None, 0, messages
+    )
     assert not messages
     assert len({start["k1"] for start in starts.first}) == 4
     assert len({start["dispersion(obs)"] for start in starts.first}) == 1

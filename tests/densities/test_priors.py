@@ -136,7 +136,9 @@ def test_the_posterior_mode_of_logarithms_is_found(prior, known, unit, scale):
 @pytest.mark.parametrize(("prior", "known"), PRIORS, ids=shown)
 def test_the_mode_does_not_depend_on_the_scale_of_the_search(prior, known):
     """A density of the natural value: no factor of the transformation is added."""
-    linear_result, log_result = (cf.fit(decay(prior, scale=s), "single", cf.GaussNewton(tolerance=1e-13)) for s in ("linear", "log"))
+    linear_result, log_result = (
+        cf.fit(decay(prior, scale=s), "single", cf.GaussNewton(tolerance=1e-13)) for s in ("linear", "log")
+    )
     assert linear_result.parameters["k"] == pytest.approx(log_result.parameters["k"], rel=1e-6)
     assert linear_result.cost == pytest.approx(log_result.cost, rel=1e-9)
 
@@ -154,7 +156,9 @@ def test_step_controls_and_unknown_sigma_agree(prior, control):
 @pytest.mark.parametrize("sigma", [0.1, None])
 @pytest.mark.parametrize("solver", [cf.GaussNewton(), cf.Ipopt()], ids=shown)
 def test_priors_weigh_the_same_in_every_unit_of_the_data(sigma, solver):
-    result, scaled_result = (cf.fit(decay(Gamma(50, 0.015), unit=u, sigma=sigma), "multiple", solver) for u in (1.0, 1000.0))
+    result, scaled_result = (
+        cf.fit(decay(Gamma(50, 0.015), unit=u, sigma=sigma), "multiple", solver) for u in (1.0, 1000.0)
+    )
     assert scaled_result.parameters["k"] == pytest.approx(result.parameters["k"], rel=1e-8)
     assert scaled_result.standard_errors["k"] == pytest.approx(result.standard_errors["k"], rel=1e-6)
 

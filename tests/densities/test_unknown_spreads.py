@@ -37,7 +37,9 @@ def problem(big, small, *, prior=None, noise: float = 30.0) -> cf.Problem:
 
 def sigmas(result: cf.Result) -> dict[str, tuple[float, float]]:
     """Return the sigmas and their standard errors, whether they were eliminated or estimated."""
-    estimated_sigmas = {n: (result.values[n], result.standard_errors[n]) for n in result.values if n.startswith("sigma(")}
+    estimated_sigmas = {
+        n: (result.values[n], result.standard_errors[n]) for n in result.values if n.startswith("sigma(")
+    }
     return estimated_sigmas | {n: (s, result.sigma_errors[n]) for n, s in result.sigmas.items()}
 
 
@@ -94,7 +96,9 @@ def test_an_outlier_of_20_sigma_is_named_and_moves_little(kind, known):
     values[name][index] += 20 * clean.noise
     noise = kind(clean.noise) if known else kind()
     corrupted_experiment = cf.Experiment(values, time=times, noise=noise, initial=experiment.initial)
-    result = cf.fit(cf.Problem(gasoil.model, corrupted_experiment, parameters=gasoil.parameters), cf.MultipleShooting(4))
+    result = cf.fit(
+        cf.Problem(gasoil.model, corrupted_experiment, parameters=gasoil.parameters), cf.MultipleShooting(4)
+    )
     assert result.success
     for n, value in clean.values.items():
         assert abs(result.values[n] - value) < clean.standard_errors[n]
@@ -110,7 +114,11 @@ def without_deviations() -> cf.Problem:
     (experiment,) = benchmark_problem.experiments
     data = {name: series[1] for name, series in experiment.data.items()}
     experiment_without_sigma = cf.Experiment(
-        data, time=experiment.data["y1"][0], sigma=cf.unknown(), initial={"x1": cf.free(3.8, lower=0)}, inputs=experiment.inputs
+        data,
+        time=experiment.data["y1"][0],
+        sigma=cf.unknown(),
+        initial={"x1": cf.free(3.8, lower=0)},
+        inputs=experiment.inputs,
     )
     return cf.Problem(benchmark_problem.model, experiment_without_sigma, parameters=benchmark_problem.parameters)
 

@@ -133,8 +133,12 @@ def walked(method: str) -> tuple[set[str], list[str]]:
             if current_frame.f_code.co_filename.startswith(root):
                 if current_frame.f_code.co_name == "<module>":
                     return
-                if not current_frame.f_code.co_name.endswith(("comp>", "expr>")):  # no hop, and no frame since Python 3.12
-                    stack.append(f"{current_frame.f_code.co_filename.removeprefix(root)}: {current_frame.f_code.co_name}")
+                if not current_frame.f_code.co_name.endswith(
+                    ("comp>", "expr>")
+                ):  # no hop, and no frame since Python 3.12
+                    stack.append(
+                        f"{current_frame.f_code.co_filename.removeprefix(root)}: {current_frame.f_code.co_name}"
+                    )
             current_frame = current_frame.f_back
         files.add(frame.f_code.co_filename)
         deepest = max(deepest, stack, key=len)

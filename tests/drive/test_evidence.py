@@ -136,7 +136,9 @@ def test_what_has_no_evidence_is_refused_by_name() -> None:
     wide = problem.replace(parameters={n: cf.Parameter(0.1, bounds=(-9, 9)) for n in "ab"})
     below, choices = wide.replace(constraints=[a + b <= -1.0]), {"b": [0, cf.estimated]}
     limited_evidence = cf.select(below, "single", choices=choices).evidence()
-    assert np.isnan(limited_evidence["b"].log)  # half of the peak or less is left, which the formula counts as a whole one
+    assert np.isnan(
+        limited_evidence["b"].log
+    )  # half of the peak or less is left, which the formula counts as a whole one
     assert "Laplace is not valid here: 'a+b <= -1' holds" in str(limited_evidence)
     equality_selection = cf.select(wide.replace(constraints=[a + b == 1.0]), "single", choices=choices)
     for sampling in (False, True):

@@ -83,7 +83,9 @@ def test_a_model_that_estimates_nothing_is_evaluated() -> None:
     assert nothing
     fixed_problem = selection[nothing[0]].problem
     assert selection[nothing[0]].n_estimated == 0
-    assert cf.petab.negative_log_likelihood(fixed_problem) == pytest.approx(0.5 * selection[nothing[0]].neg2loglik, abs=1e-6)
+    assert cf.petab.negative_log_likelihood(fixed_problem) == pytest.approx(
+        0.5 * selection[nothing[0]].neg2loglik, abs=1e-6
+    )
 
 
 def test_mistakes_in_files_are_sentences(tmp_path: Path) -> None:

@@ -129,7 +129,9 @@ def test_forecasts_of_neighbours_are_near_their_fits() -> None:
     for name in ("k2 k3 k4", "k4", "k2 k4"):
         forecast = quadratic_forecast.criterion(found().candidate(name), "AICc")
         assert forecast == pytest.approx(found().criteria[name], abs=0.1)
-    assert quadratic_forecast.criterion(found().candidate("k3 k4"), "AICc") == pytest.approx(found().criteria["k3 k4"], abs=1e-4)
+    assert quadratic_forecast.criterion(found().candidate("k3 k4"), "AICc") == pytest.approx(
+        found().criteria["k3 k4"], abs=1e-4
+    )
 
 
 def test_averages_are_those_of_burnham_and_anderson() -> None:
@@ -164,7 +166,10 @@ def test_a_prediction_of_one_model_is_its_own_and_of_several_lies_among_them() -
     selection = cf.select(four_terms(), "single", choices={"k4": [0, cf.estimated], "k2": [0, 0.01]})
     relevant_weights = {n: r for n, r in selection.weights.items() if r > 1e-4}
     assert len(relevant_weights) == 2
-    single_predictions, averaged_predictions = selection[selection.names[0]].predict([2.0, 9.0], bands="linear"), selection.predict([2.0, 9.0])
+    single_predictions, averaged_predictions = (
+        selection[selection.names[0]].predict([2.0, 9.0], bands="linear"),
+        selection.predict([2.0, 9.0]),
+    )
     lows = np.array([selection[n].predict([2.0, 9.0], bands="linear")["b lower"] for n in relevant_weights])
     assert (averaged_predictions["b lower"] >= lows.min(axis=0) - 1e-9).all()
     assert averaged_predictions["b"] == pytest.approx(single_predictions["b"], abs=0.02)
@@ -328,7 +333,8 @@ def test_from_estimates_of_a_poor_model_the_way_is_down():
     """Two of eight couplings are there; of a candidate without them collocation, begun at the data, ends too high."""
     x, (k, m), a = cf.symbols([f"x{i}" for i in range(8)]), cf.symbols("k m"), cf.symbols([f"a{i}" for i in range(4)])
     rates = {
-        state: k * (x[i - 1] if i else 1.0) - m * state + (a[i] * state * x[i + 1] if i < 4 else 0) for i, state in enumerate(x)
+        state: k * (x[i - 1] if i else 1.0) - m * state + (a[i] * state * x[i + 1] if i < 4 else 0)
+        for i, state in enumerate(x)
     }
     model, times, rng = cf.Model(rates, parameters=[k, m, *a]), np.linspace(0.3, 6.0, 15), np.random.default_rng(1)
     initial = {f"x{i}": 1.0 + 0.1 * i for i in range(8)}

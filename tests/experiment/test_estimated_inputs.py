@@ -65,7 +65,9 @@ def design(estimated_input) -> tuple[np.ndarray, np.ndarray]:
     x, states_by_time = np.zeros(estimated_input.knots.size), {}
     for a, b in itertools.pairwise(ends):  # between which the input is a cubic at most
         node_times = a + (b - a) / 2 * (1 + nodes)
-        x = x * np.exp(-K * (b - a)) + (b - a) / 2 * (weights * np.exp(-K * (b - node_times))) @ estimated_input.interpolation(node_times)
+        x = x * np.exp(-K * (b - a)) + (b - a) / 2 * (
+            weights * np.exp(-K * (b - node_times))
+        ) @ estimated_input.interpolation(node_times)
         states_by_time[float(b)] = x
     return decay, np.array([states_by_time[float(t)] for t in TIMES])
 
@@ -84,7 +86,9 @@ def test_interpolation_is_that_of_the_known_input_of_the_same_kind(kind):
     knots, values = np.array([0.0, 1.0, 2.5, 4.0, 7.0, 8.0]), np.array([1.0, 3.0, -1.0, 0.0, 2.0, 2.5])
     times = np.linspace(0, 8, 41)
     known_input = getattr(cf.Input, kind)(knots, values)
-    assert_allclose(cf.Input.estimated(knots, kind, guess=0.0).interpolation(times) @ values, known_input(times), atol=1e-12)
+    assert_allclose(
+        cf.Input.estimated(knots, kind, guess=0.0).interpolation(times) @ values, known_input(times), atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -98,7 +102,9 @@ def test_roughness_is_none_of_what_is_smooth_and_has_no_unit_of_time(kind, order
         assert_allclose(estimated_input.roughness @ (3.0 - 2.0 * knots), 0.0, atol=1e-9)
     shifted_input = cf.Input.estimated(2000.0 + 60.0 * knots, kind, guess=1.0, order=order)
     values = np.array([1.0, 3.0, -1.0, 0.0, 2.0, 2.5])
-    assert_allclose(np.sum((shifted_input.roughness @ values) ** 2), np.sum((estimated_input.roughness @ values) ** 2), rtol=1e-9)
+    assert_allclose(
+        np.sum((shifted_input.roughness @ values) ** 2), np.sum((estimated_input.roughness @ values) ** 2), rtol=1e-9
+    )
 
 
 def test_roughness_of_a_spline_is_the_integral_of_its_squared_curvature():
@@ -328,7 +334,9 @@ def test_a_steady_state_before_sees_the_input_at_the_start():
         simulation = cf.simulate(problem, dict(zip(problem.names, values, strict=True)), np.array([0.0, 1.0]))
         initial_input = float((np.exp if scale == "log" else np.asarray)(
             np.interp(0.0, knots, np.log(values) if scale == "log" else values)))  # fmt: skip
-        assert simulation["experiment 1"]["x"][0] == pytest.approx((previous_inputs.get("u", initial_input)) / K, rel=1e-6)
+        assert simulation["experiment 1"]["x"][0] == pytest.approx(
+            (previous_inputs.get("u", initial_input)) / K, rel=1e-6
+        )
 
 
 def test_delays_events_and_constraints_know_an_estimated_input():
@@ -374,7 +382,13 @@ def test_the_receptor_of_stat5_is_stationary_by_another_integration():
             active = values_by_name["k1"] * x1 * np.interp(s, t, u)
             filters = 8 / values_by_name["tau"] * (np.array([x3, *q[:-1]]) - q)
             back = values_by_name["k2"] * q[-1]
-            return [back - active, active - x2**2, x2**2 - values_by_name["k2"] * x3, values_by_name["k2"] * x3 - back, *filters]
+            return [
+                back - active,
+                active - x2**2,
+                x2**2 - values_by_name["k2"] * x3,
+                values_by_name["k2"] * x3 - back,
+                *filters,
+            ]
 
         y = np.zeros((t.size, 12))
         y[0, 0] = values_by_name["x1(0)"]

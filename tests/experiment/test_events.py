@@ -80,7 +80,9 @@ def oral(problem_times=(0.5, 1, 2, 4, 8, 12, 13, 16, 24), *, lag=tlag, unit=1.0,
     times = np.array(problem_times, dtype=float)
     dose_times = [0.0, 12.0]
     blood_values = sum(bateman(times, 0.8 * 100, a + 0.3, 1.3, 0.2)[1] for a in dose_times)
-    doses = cf.Doses(into=gut, amount=100 * weight, times=[a * unit for a in dose_times], lag=lag, bioavailability=F, **changes)
+    doses = cf.Doses(
+        into=gut, amount=100 * weight, times=[a * unit for a in dose_times], lag=lag, bioavailability=F, **changes
+    )
     data = cf.Experiment(
         {"blood": weight * blood_values},
         time=times * unit,
@@ -120,7 +122,9 @@ def test_an_infusion_gives_the_closed_form():
         events=[cf.Doses(into=blood, amount=[6, 2], times=[1, 2], duration=2)],
     )
     times = np.linspace(0, 5, 51)
-    simulation = cf.simulate(cf.Problem(model, data, parameters={"ke": 0.7}), times=times, integrator=TIGHT)["experiment 1"]
+    simulation = cf.simulate(cf.Problem(model, data, parameters={"ke": 0.7}), times=times, integrator=TIGHT)[
+        "experiment 1"
+    ]
 
     def course(rate, begin):
         up = rate / 0.7 * (1 - np.exp(-0.7 * np.clip(times - begin, 0, 2)))
@@ -285,10 +289,14 @@ def test_a_lag_crosses_a_measurement(transcription):
     ("transcription", "unit"), crossed(dict(zip(LABELS, TRANSCRIPTIONS, strict=True)), [1e-9, 1e9])
 )
 def test_nothing_depends_on_units(transcription, unit):
-    reference_result, scaled_result = (cf.fit(oral(unit=u, weight=g), transcription) for u, g in ((1.0, 1.0), (unit, 1e-6)))
+    reference_result, scaled_result = (
+        cf.fit(oral(unit=u, weight=g), transcription) for u, g in ((1.0, 1.0), (unit, 1e-6))
+    )
     assert scaled_result.success
     for name, power in (("ka", -1), ("ke", -1), ("F", 0), ("tlag", 1)):
-        assert scaled_result.parameters[name] == pytest.approx(reference_result.parameters[name] * unit**power, rel=1e-5), name
+        assert scaled_result.parameters[name] == pytest.approx(
+            reference_result.parameters[name] * unit**power, rel=1e-5
+        ), name
 
 
 @settings(max_examples=8, deadline=None)
@@ -341,7 +349,9 @@ def test_a_jump_of_the_model_at_an_estimated_time_is_found(transcription):
     assert result.success, result.message
     assert (result.parameters["k"], result.parameters["on"]) == pytest.approx((0.6, 2.2), rel=1e-6)
     pickled_model = pickle.loads(pickle.dumps(problem.posed.model))
-    assert [(s.name, str(s.time)) for s in pickled_model.switches] == [(s.name, str(s.time)) for s in problem.model.switches]
+    assert [(s.name, str(s.time)) for s in pickled_model.switches] == [
+        (s.name, str(s.time)) for s in problem.model.switches
+    ]
     assert cf.Problem(pickled_model, data, parameters={"k": 0.4, "on": 1.0}).names == problem.names
 
 
@@ -378,7 +388,9 @@ def test_problems_with_events_are_copied_told_apart_and_cut():
         cf.simulate(problem)["experiment 1"]["blood"], cf.simulate(pickled_problem)["experiment 1"]["blood"]
     )
     truncated_problem = problem.posed.until(1.5)
-    assert cf.simulate(truncated_problem)["experiment 1"]["blood"][-1] == cf.simulate(problem)["experiment 1"]["blood"][2]
+    assert (
+        cf.simulate(truncated_problem)["experiment 1"]["blood"][-1] == cf.simulate(problem)["experiment 1"]["blood"][2]
+    )
     staged = cf.SingleShooting().transcribe(truncated_problem, truncated_problem.guess)
     assert staged.linearize(staged.start).ok
     truncated_experiment = problem.experiments[0].until(1.5)
@@ -550,7 +562,9 @@ def test_problems_with_triggers_are_copied_and_told_apart():
     pickled_problem = pickle.loads(pickle.dumps(problem))
     assert describe_differences(fingerprint(problem), fingerprint(pickled_problem)) == []
     assert describe_differences(fingerprint(problem), fingerprint(bouncing(count=30))) != []
-    np.testing.assert_array_equal(cf.simulate(problem)["experiment 1"]["h"], cf.simulate(pickled_problem)["experiment 1"]["h"])
+    np.testing.assert_array_equal(
+        cf.simulate(problem)["experiment 1"]["h"], cf.simulate(pickled_problem)["experiment 1"]["h"]
+    )
 
 
 def test_an_expression_that_turns_back_between_two_steps_is_seen():

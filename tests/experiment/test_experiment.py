@@ -387,7 +387,9 @@ def test_a_start_of_numpy_is_one_date():
     dates = np.datetime64("2026-03-02T08") + np.array([1, 12, 30]).astype("m8[h]")
     arguments = {"data": {"x": [3.0, 2.0, 1.0]}, "time": dates, "time_unit": "h"}
     for start in (dates[0], np.array(dates[0]), pd.Timestamp(dates[0])):
-        assert hash(Experiment(**arguments, start=start).origin) == hash(Experiment(**arguments).origin)  # pictures ask for it
+        assert hash(Experiment(**arguments, start=start).origin) == hash(
+            Experiment(**arguments).origin
+        )  # pictures ask for it
     for several in (dates[:1], list(dates), pd.Series(dates)):
         with pytest.raises(InputError, match="give a date"):
             Experiment(**arguments, start=several)

@@ -36,7 +36,11 @@ def signals(draw) -> Input:
 @given(signal=signals(), extra=st.lists(st.floats(0, 1), max_size=6), inside=st.floats(0.01, 0.99))
 def test_cubics_reproduce_the_signal(signal, extra, inside):
     first_time, last_time = np.clip(signal.span, -3.0, 30.0)
-    edges = np.unique(np.concatenate([signal.breakpoints, first_time + np.array(extra) * (last_time - first_time), [first_time, last_time]]))
+    edges = np.unique(
+        np.concatenate(
+            [signal.breakpoints, first_time + np.array(extra) * (last_time - first_time), [first_time, last_time]]
+        )
+    )
     edges = edges[np.concatenate([[True], np.diff(edges) > 1e-6])]
     coefficients = signal.cubics(edges)
     offset = inside * np.diff(edges)

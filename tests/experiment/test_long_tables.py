@@ -45,7 +45,9 @@ def test_without_a_column_of_experiments_there_is_one(tmp_path):
     (experiment,) = cf.experiments_from(tmp_path / "long.csv", **COLUMNS, sigma=0.1)
     with refused("B: sigma is what the table holds", "A: sigma is what the table holds"):
         cf.experiments_from(LONG, **COLUMNS, experiment="subject", sigma="sd", each=lambda name: {"sigma": 0.3})
-    experiments = cf.experiments_from(LONG, **COLUMNS, experiment="subject", sigma=0.1, each=lambda name: {"sigma": 0.3})
+    experiments = cf.experiments_from(
+        LONG, **COLUMNS, experiment="subject", sigma=0.1, each=lambda name: {"sigma": 0.3}
+    )
     assert experiments[0].sigma["x"].ravel().tolist() == [0.3] * 3
     numbered = LONG.assign(run=["01", "1", *["1.0"] * (len(LONG) - 2)])
     numbered.to_csv(tmp_path / "numbered.csv", index=False)
@@ -87,7 +89,9 @@ def test_a_cell_that_is_no_number_is_named(kind):
 
 def test_particulars_of_each():
     initial_values = {"A": 3.0, "B": 4.0}
-    experiments = cf.experiments_from(LONG, **COLUMNS, experiment="subject", each=lambda name: {"initial": {"x": initial_values[name]}})
+    experiments = cf.experiments_from(
+        LONG, **COLUMNS, experiment="subject", each=lambda name: {"initial": {"x": initial_values[name]}}
+    )
     assert {e.name: e.initial["x"] for e in experiments} == initial_values
 
 

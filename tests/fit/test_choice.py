@@ -12,7 +12,16 @@ import castfit as cf
 from castfit._bench import costs, sizes
 from castfit.fit import choice, strategies
 from castfit.fit.attempt import FitRun
-from castfit.fit.choice import PROBE, PredictedCost, EarlyStoppingDescent, CostFeatures, choose_from_features, features, measured_costs, predict_costs
+from castfit.fit.choice import (
+    PROBE,
+    CostFeatures,
+    EarlyStoppingDescent,
+    PredictedCost,
+    choose_from_features,
+    features,
+    measured_costs,
+    predict_costs,
+)
 from castfit.fit.start import local_search, matching
 from tests.builders import decay_problem, lotka_volterra
 
@@ -47,7 +56,10 @@ def test_single_shooting_comes_first_unless_it_is_dearer_by_the_table(size, meas
 
 
 def test_what_follows_is_the_cheapest_that_data_can_start_and_is_not_waited_for_where_it_is_cheap():
-    hidden_selection, measured_selection = choose_from_features(SMALL), choose_from_features(replace(SMALL, measured=True))
+    hidden_selection, measured_selection = (
+        choose_from_features(SMALL),
+        choose_from_features(replace(SMALL, measured=True)),
+    )
     assert isinstance(hidden_selection.fallback, cf.Collocation)
     assert isinstance(hidden_selection.solver, EarlyStoppingDescent)
     assert hidden_selection.returns_to_fallback
@@ -70,7 +82,9 @@ def test_what_follows_is_the_cheapest_that_data_can_start_and_is_not_waited_for_
 def test_nothing_follows_that_has_no_price(times, monkeypatch):
     """Costs of multiple shooting were measured with integrations that are compiled."""
     assert "multiple" not in predict_costs(replace(SMALL, method="cvodes"))
-    monkeypatch.setattr(choice, "predict_costs", lambda _: {"single": PredictedCost(1.0, 1.0), "collocation": PredictedCost(times, 1.0)})
+    monkeypatch.setattr(
+        choice, "predict_costs", lambda _: {"single": PredictedCost(1.0, 1.0), "collocation": PredictedCost(times, 1.0)}
+    )
     assert isinstance(choose_from_features(replace(SMALL, measured=True)).fallback, cf.Collocation)
 
 
@@ -93,7 +107,12 @@ def test_stiffness_is_the_fastest_decay_within_the_longest_element():
         experiment = cf.Experiment({"x": np.exp(-times), "y": np.exp(-times)}, time=times, sigma=0.1)
         compiled_problem = cf.Problem(model, experiment, parameters={"fast": rate}).posed
         staged = cf.SingleShooting().transcribe(compiled_problem, compiled_problem.guess)
-        assert CostFeatures.of(compiled_problem, compiled_problem.guess, staged).with_stiffness(compiled_problem, staged).stiff == stiff
+        assert (
+            CostFeatures.of(compiled_problem, compiled_problem.guess, staged)
+            .with_stiffness(compiled_problem, staged)
+            .stiff
+            == stiff
+        )
 
 
 def test_prices_are_features_times_the_table():
@@ -115,9 +134,13 @@ def test_dense_blocks_are_dear_where_there_are_many_states():
 def test_collocation_comes_first_where_the_start_leads_nowhere():
     unreached_prospect = replace(SMALL, reached=False)
     assert isinstance(choose_from_features(unreached_prospect, straight=False).first, cf.Collocation)
-    assert isinstance(choose_from_features(unreached_prospect).first, cf.SingleShooting)  # what follows begins with short horizons
+    assert isinstance(
+        choose_from_features(unreached_prospect).first, cf.SingleShooting
+    )  # what follows begins with short horizons
     assert isinstance(choose_from_features(SMALL, states=True).first, cf.Collocation)
-    assert isinstance(choose_from_features(replace(LARGE), states=True).first, cf.SingleShooting)  # more than 15 times as dear
+    assert isinstance(
+        choose_from_features(replace(LARGE), states=True).first, cf.SingleShooting
+    )  # more than 15 times as dear
 
 
 def test_what_is_chosen_although_it_is_dearer_is_said_to_be_so_and_why():
@@ -245,7 +268,9 @@ def test_what_was_matched_is_where_multiple_shooting_begins(monkeypatch):
         return transcribe(self, compiled_problem, theta, *arguments)
 
     monkeypatch.setattr(cf.MultipleShooting, "transcribe", record_start)
-    monkeypatch.setattr(matching, "match_gradients", lambda *arguments: matched.append(match(*arguments)) or matched[-1])
+    monkeypatch.setattr(
+        matching, "match_gradients", lambda *arguments: matched.append(match(*arguments)) or matched[-1]
+    )
     result = cf.fit(problem, start=start)
     assert result.strategies == ("the start", "multiple shooting")
     assert len(matched) == 1
@@ -255,7 +280,9 @@ def test_what_was_matched_is_where_multiple_shooting_begins(monkeypatch):
 def test_parameters_are_not_matched_where_that_takes_as_long_as_integrating():
     measured = replace(SMALL, measured=True)
     assert choose_from_features(measured).solver.twice
-    assert not choose_from_features(replace(measured, elements=10 * measured.steps, points=10 * measured.steps)).solver.twice
+    assert not choose_from_features(
+        replace(measured, elements=10 * measured.steps, points=10 * measured.steps)
+    ).solver.twice
 
 
 def test_growing_horizons_are_left_where_data_are_not_described(monkeypatch):
@@ -331,7 +358,9 @@ def test_coefficients_are_found():
 
 def test_ratios_of_sizes_are_those_of_the_best_transcription():
     def one(method: str, objective: float, repeat_seconds: float, memory: float) -> sizes.SizedFit:
-        return sizes.SizedFit("case", method, method, "converged", objective, 0.1, repeat_seconds, repeat_seconds, memory, 5)
+        return sizes.SizedFit(
+            "case", method, method, "converged", objective, 0.1, repeat_seconds, repeat_seconds, memory, 5
+        )
 
     fits = [one("default", 10.05, 2.0, 300.0), one("single", 10.0, 1.0, 100.0), one("multiple", 12.0, 0.1, 50.0)]
     assert sizes.ratios(fits) == (2.0, 3.0)

@@ -151,7 +151,9 @@ def test_interrupts_callbacks_and_limits_end_with_a_result(solver):
             os.kill(os.getpid(), signal.SIGINT)
 
     ends = {
-        Status.STOPPED_BY_CALLBACK: cf.fit(problem, transcription, solver, callback=lambda iteration: iteration.iteration >= 1),
+        Status.STOPPED_BY_CALLBACK: cf.fit(
+            problem, transcription, solver, callback=lambda iteration: iteration.iteration >= 1
+        ),
         Status.INTERRUPTED: cf.fit(problem, transcription, solver, callback=interrupt),
         Status.MAX_TIME: cf.fit(problem, transcription, solver, max_time=1e-9),
     }
@@ -295,7 +297,9 @@ def test_progress_is_told_by_the_number_of_the_result(transcription, noise, meas
     experiment = cf.Experiment({"x": [0.6, 0.35, 0.22, 0.13]}, time=[1, 2, 3, 4], **noise)
     problem = cf.Problem(model, experiment, parameters={"k": cf.Parameter(0.4, bounds=(0.1, 2.0))})
     iterations = []
-    result = cf.fit(problem, *transcription.split("/"), callback=lambda iteration: iterations.append(iteration) and False)
+    result = cf.fit(
+        problem, *transcription.split("/"), callback=lambda iteration: iterations.append(iteration) and False
+    )
     assert result.measure == iterations[-1].measure == measure
     assert iterations[-1].objective == pytest.approx(result.objective, rel=1e-6)
     assert {iteration.measure for iteration in iterations} <= {measure, f"{measure} of normal errors"}

@@ -254,9 +254,13 @@ def test_the_lasso_beside_other_noise(noise):
     data = cf.Experiment({"x": y}, time=times, noise=noise, initial={"x": 0.0})
     problem = selection(0, priors=cf.lasso([f"a{i}" for i in range(1, 5)], 20.0, towards=0))
     problem = problem.replace(experiments=[data])
-    gauss_newton_result, ipopt_result = (cf.fit(problem, "single", solver) for solver in (cf.GaussNewton(tolerance=1e-12), cf.Ipopt()))
+    gauss_newton_result, ipopt_result = (
+        cf.fit(problem, "single", solver) for solver in (cf.GaussNewton(tolerance=1e-12), cf.Ipopt())
+    )
     assert gauss_newton_result.cost == pytest.approx(ipopt_result.cost, abs=1e-6)
-    assert [n for n, v in gauss_newton_result.parameters.items() if v == 0] == [n for n, v in ipopt_result.parameters.items() if v == 0]
+    assert [n for n, v in gauss_newton_result.parameters.items() if v == 0] == [
+        n for n, v in ipopt_result.parameters.items() if v == 0
+    ]
     assert "At the kink" in gauss_newton_result.message
 
 

@@ -131,7 +131,9 @@ def test_an_intensity_that_may_be_0_leaves_the_others_their_errors_and_counts_in
     assert zero_start_result.standard_errors["k"] == pytest.approx(result_without_noise.standard_errors["k"], rel=0.02)
     assert "flat" not in zero_start_result.message
     deviations = [result.path("x").deviations[1:] for result in (zero_start_result, positive_start_result)]
-    assert np.interp(4.0, zero_start_result.path("x").times[1:], deviations[0]) == pytest.approx(deviations[1][-1], rel=0.1)
+    assert np.interp(4.0, zero_start_result.path("x").times[1:], deviations[0]) == pytest.approx(
+        deviations[1][-1], rel=0.1
+    )
     text = str(zero_start_result.laplace_check(50, rng=0))
     assert "nan" not in text
 

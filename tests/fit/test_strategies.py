@@ -15,7 +15,7 @@ from castfit._support.status import SOLVED, Status
 from castfit.fit import strategies
 from castfit.fit.attempt import Attempt
 from castfit.fit.start import local_search
-from castfit.solve.solution import SolveControl, Solution
+from castfit.solve.solution import Solution, SolveControl
 from castfit.solve.staged import StagedProblem
 from castfit.transcribe.shooting_problem import ShootingProblem
 from tests.builders import decay_model, lotka_volterra, refused
@@ -64,7 +64,11 @@ def test_nothing_else_is_prepared_where_the_first_search_succeeds(method, monkey
     """Ever longer horizons take many times as long as the fit."""
     prepared = []
     grow = local_search.grow_horizons
-    monkeypatch.setattr(local_search, "grow_horizons", lambda *arguments, **options: prepared.append(arguments) or grow(*arguments, **options))
+    monkeypatch.setattr(
+        local_search,
+        "grow_horizons",
+        lambda *arguments, **options: prepared.append(arguments) or grow(*arguments, **options),
+    )
     problem = epidemic()
     assert cf.fit(problem, method).message.startswith(SUIT.rstrip("."))
     assert not prepared
@@ -143,7 +147,9 @@ def test_tries_end_with_the_time_and_with_the_callback(monkeypatch, clock):
     result = cf.fit(epidemic(), cf.MultipleShooting(20), start=start, max_time=4.5)
     assert 4.5 < clock.now < 8.0  # what has begun ends
     assert not result.success
-    result = cf.fit(epidemic(), cf.MultipleShooting(20), start=start, callback=lambda iteration: iteration.iteration >= 2)
+    result = cf.fit(
+        epidemic(), cf.MultipleShooting(20), start=start, callback=lambda iteration: iteration.iteration >= 2
+    )
     assert result.status is Status.STOPPED_BY_CALLBACK
     assert result.iterations <= 3
 
@@ -209,7 +215,10 @@ def test_a_result_of_an_unstable_system_is_a_start_too():
     from castfit import problems
 
     problem = problems.load("notorious", mu=40).problem
-    for first_transcription, second_transcription in (("collocation", cf.MultipleShooting(10)), ("multiple", cf.Collocation())):
+    for first_transcription, second_transcription in (
+        ("collocation", cf.MultipleShooting(10)),
+        ("multiple", cf.Collocation()),
+    ):
         result = cf.fit(problem, first_transcription)
         restarted = cf.fit(problem, second_transcription, start=result)
         assert restarted.success
@@ -427,13 +436,17 @@ def test_what_is_stopped_on_the_way_is_told_by_the_lowest_point_of_the_model_its
     assert "nothing is claimed of the model" in str(result)
     assert "AIC" not in str(result)
     multiple_result = cf.fit(problem, "multiple", callback=lambda iteration: iteration.iteration == 2)
-    assert ("The states still have gaps: chi2 is that of pieces" in multiple_result.message) == (multiple_result.gaps > 1e-6)
+    assert ("The states still have gaps: chi2 is that of pieces" in multiple_result.message) == (
+        multiple_result.gaps > 1e-6
+    )
 
 
 def test_a_likelihood_that_is_stopped_late_is_told_no_higher_than_early():
     def stopped_after(n: int) -> cf.Result:
         remaining = iter(range(n))
-        return cf.fit(no_such_animals(noise=cf.StudentT(0.05)), callback=lambda iteration: next(remaining, None) is None)
+        return cf.fit(
+            no_such_animals(noise=cf.StudentT(0.05)), callback=lambda iteration: next(remaining, None) is None
+        )
 
     early_result, late_result = stopped_after(8), stopped_after(60)
     assert early_result.status is late_result.status is Status.STOPPED_BY_CALLBACK

@@ -13,7 +13,7 @@ from castfit import problems
 from castfit._support.status import Status
 from castfit.fit.verification import verify
 from castfit.integrate.esdirk_binding import missing_integrator_reason
-from castfit.solve.solution import SolveControl, Solution
+from castfit.solve.solution import Solution, SolveControl
 from castfit.solve.staged import StagedProblem
 from castfit.transcribe.shooting_problem import ShootingProblem
 from tests.builders import lotka_volterra
@@ -229,7 +229,9 @@ def test_pieces_of_many_elements_are_enough_and_gaps_between_them_are_found():
     (chain,) = staged.layout.chains
     assert chain.n_stages > 5 * problem.n_data
     solution = cf.GaussNewton().solve(staged, SolveControl())
-    verification = verify(problem, staged, staged.evaluate(solution.v), transcription.integrator, transcription.accuracy)
+    verification = verify(
+        problem, staged, staged.evaluate(solution.v), transcription.integrator, transcription.accuracy
+    )
     assert verification.reproduced
     assert verification.defects[0].shape == (chain.n_stages, 2)
     assert 0 < np.count_nonzero(verification.defects[0].any(axis=1)) <= 11
@@ -238,7 +240,11 @@ def test_pieces_of_many_elements_are_enough_and_gaps_between_them_are_found():
     jump[chain.inner[70:]] *= 1.001
     jump_verification = verify(problem, staged, staged.evaluate(jump), transcription.integrator, transcription.accuracy)
     assert not jump_verification.reproduced
-    assert "x1 jumps by" in jump_verification.sentence or "x2 jumps by" in jump_verification.sentence or "has chi2 =" in jump_verification.sentence
+    assert (
+        "x1 jumps by" in jump_verification.sentence
+        or "x2 jumps by" in jump_verification.sentence
+        or "has chi2 =" in jump_verification.sentence
+    )
 
 
 @pytest.mark.skipif(bool(missing_integrator_reason()), reason="ESDIRK is compiled")

@@ -21,12 +21,14 @@ from castfit._support.casadi_functions import find_compiler
 from castfit._support.status import InputError
 from castfit.integrate import Integrator, IntegratorOptions, LaneFailure, Lanes, compilation
 from castfit.integrate.esdirk import ESDIRK4, ESDIRK5, TSITOURAS5
-from castfit.integrate.esdirk_binding import NativeModel, CompiledStepper, StepSizes, missing_integrator_reason
+from castfit.integrate.esdirk_binding import CompiledStepper, NativeModel, StepSizes, missing_integrator_reason
 from castfit.model.model import Model, symbols
 from tests.integrate.test_integrator import identity_seeds, lotka_volterra, make_lanes
 from tests.paths import ROOT
 
-pytestmark = pytest.mark.skipif(missing_integrator_reason() != "", reason="needs a C compiler")  # or the integrator of a wheel
+pytestmark = pytest.mark.skipif(
+    missing_integrator_reason() != "", reason="needs a C compiler"
+)  # or the integrator of a wheel
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="needs a C compiler for models")
 ALL = {"order 4": ESDIRK4, "order 5": ESDIRK5, "explicit": TSITOURAS5}
 TABLES = pytest.mark.parametrize("method", ALL.values(), ids=ALL)
@@ -175,7 +177,10 @@ def test_sensitivities_are_those_of_the_steps_taken(method, name):
     dx0, dp = (np.array(part) for part in identity_seeds(lanes))
     dx0, dp = dx0 * 0, dp * lanes.p[:, :, None]  # relative changes of parameters
     span_directions = np.zeros((2, 1, n_d))
-    span_directions[0, 0, 0], span_directions[1, 0, 1] = 0.5, lanes.duration[0]  # two directions in which start and duration move
+    span_directions[0, 0, 0], span_directions[1, 0, 1] = (
+        0.5,
+        lanes.duration[0],
+    )  # two directions in which start and duration move
     original_result = model.integrate(lanes, grid, method, StepSizes(1e-5, 1e-7, 10_000, newton=1e-14, watch=0.0))
     assert original_result.counts[0, 0] > 8
     control = StepSizes(1e-5, 1e-7, 10_000, newton=1e-14, replay=original_result.steps)
@@ -185,11 +190,16 @@ def test_sensitivities_are_those_of_the_steps_taken(method, name):
 
         def moved_lane(lane, delta, d=d):
             p = lane.p + delta * dp[:, :, d]
-            start, duration = lane.start + delta * span_directions[0, :, d], lane.duration + delta * span_directions[1, :, d]
+            start, duration = (
+                lane.start + delta * span_directions[0, :, d],
+                lane.duration + delta * span_directions[1, :, d],
+            )
             return replace(lane, p=p, start=start, duration=duration)
 
         slope = _frozen_slope(model, lanes, grid, method, original_result.steps, moved_lane)
-        np.testing.assert_allclose(replayed_result.dx[..., d], slope, rtol=0, atol=1e-10 * np.abs(replayed_result.dx).max())
+        np.testing.assert_allclose(
+            replayed_result.dx[..., d], slope, rtol=0, atol=1e-10 * np.abs(replayed_result.dx).max()
+        )
 
 
 def test_a_state_at_rest_has_accurate_sensitivities():
@@ -395,9 +405,15 @@ def test_steps_that_were_kept_are_followed(grid, watch):
         replace(lanes, p=lanes.p * 1.1),
         Integrator(lotka_volterra().system, grid, replace(options, relative_tolerance=1e-3)),
     )
-    other_slopes = integrator.sensitivities(other_lanes, integrator.values(other_lanes), *identity_seeds(other_lanes)).dx
-    np.testing.assert_array_equal(integrator.sensitivities(other_lanes, values, *identity_seeds(other_lanes)).dx, other_slopes)
-    assert not np.array_equal(coarse_integrator.sensitivities(lanes, values, *identity_seeds(lanes)).dx, recomputed_sensitivities.dx)
+    other_slopes = integrator.sensitivities(
+        other_lanes, integrator.values(other_lanes), *identity_seeds(other_lanes)
+    ).dx
+    np.testing.assert_array_equal(
+        integrator.sensitivities(other_lanes, values, *identity_seeds(other_lanes)).dx, other_slopes
+    )
+    assert not np.array_equal(
+        coarse_integrator.sensitivities(lanes, values, *identity_seeds(lanes)).dx, recomputed_sensitivities.dx
+    )
 
 
 def a_ring(n: int) -> Model:
@@ -418,7 +434,10 @@ def test_large_models_are_compiled_in_parts_where_that_pays_and_give_the_same_bi
         result = model.integrate(lanes, grid, ESDIRK5, StepSizes(1e-6, 1e-8, 10_000), directions=(dx0, dp, None))
         return result.x, result.dx
 
-    interpreted_model, growing_model = NativeModel(graph, compiled=False), NativeModel(graph, compiled=False, may_compile=True)
+    interpreted_model, growing_model = (
+        NativeModel(graph, compiled=False),
+        NativeModel(graph, compiled=False, may_compile=True),
+    )
     first_arrays = integrate_model(growing_model)
     assert not growing_model.compiled
     growing_model.evaluated = 1e12
@@ -611,7 +630,9 @@ def test_the_shortest_lanes_move_with_their_ends():
     integrator = Integrator(Model({x: k * x}, parameters=[k]).system, [1.0], IntegratorOptions("esdirk"))
     lanes = one([4.5], [0.12], 2.220446049250313e-16, start=1.1)
     spans = np.array([1.0, -1.0]).reshape(2, 1, 1)
-    sensitivities = integrator.sensitivities(lanes, integrator.values(lanes), np.ones((1, 1, 1)), np.zeros((1, 1, 1)), spans)
+    sensitivities = integrator.sensitivities(
+        lanes, integrator.values(lanes), np.ones((1, 1, 1)), np.zeros((1, 1, 1)), spans
+    )
     assert sensitivities.dx[0, 0, 0, 0] == pytest.approx(1.0 - 0.12 * 4.5, rel=1e-9)
 
 

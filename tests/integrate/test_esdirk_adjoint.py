@@ -159,7 +159,9 @@ def test_steps_are_kept_in_as_much_room_as_they_took_before_and_given_up_for_lat
     third_values = integrator.values(lanes, keep=True)
     assert (second_values.kept.count[0], third_values.kept.count[0]) == (-1, third_values.steps)
     for adjoint in (integrator.adjoint(lanes, values, seeds) for values in (first_values, second_values)):
-        for actual_bar, expected_bar in zip(adjoint.bars, integrator.adjoint(lanes, third_values, seeds).bars, strict=True):
+        for actual_bar, expected_bar in zip(
+            adjoint.bars, integrator.adjoint(lanes, third_values, seeds).bars, strict=True
+        ):
             np.testing.assert_array_equal(actual_bar, expected_bar)
 
 

@@ -96,7 +96,9 @@ def test_sensitivities_are_those_of_the_steps_taken_by_both():
         def integrate(self, *arguments):
             return native.integrate(*arguments, pair=TSITOURAS5)
 
-    slope = _frozen_slope(CombinedMethod(), lanes, grid, ESDIRK5, original_result.steps, lambda lane, d: replace(lane, p=lane.p + d))
+    slope = _frozen_slope(
+        CombinedMethod(), lanes, grid, ESDIRK5, original_result.steps, lambda lane, d: replace(lane, p=lane.p + d)
+    )
     np.testing.assert_allclose(replayed_result.dx[..., 0], slope, rtol=0, atol=1e-7 * np.abs(slope).max())
 
 
@@ -130,7 +132,9 @@ def test_adjoint_states_go_back_over_steps_of_both():
 
 def test_a_dae_has_no_explicit_steps():
     lanes = one([1.0, 0.0], [0.04, 3e7, 1e4], 40.0, z0=(0.0,))
-    integrators = [Integrator(robertson().system, [1.0], IntegratorOptions(method)) for method in ("explicit", "esdirk")]
+    integrators = [
+        Integrator(robertson().system, [1.0], IntegratorOptions(method)) for method in ("explicit", "esdirk")
+    ]
     np.testing.assert_array_equal(integrators[0].values(lanes).x, integrators[1].values(lanes).x)
 
 

@@ -160,7 +160,9 @@ def test_sensitivities_agree_with_complex_steps(method):
         perturbed = point.copy()
         perturbed[d] += 1e-30j
         exact[:, :, d] = lotka_volterra_path(perturbed[2:], 10 * grid, perturbed[:2]).imag / 1e-30
-    _, sensitivities = everything(Integrator(lotka_volterra().system, grid, IntegratorOptions(method, elements=200)), lanes)
+    _, sensitivities = everything(
+        Integrator(lotka_volterra().system, grid, IntegratorOptions(method, elements=200)), lanes
+    )
     np.testing.assert_allclose(sensitivities.dx[0], exact, atol=1e-5 * np.abs(exact).max())
 
 
@@ -288,7 +290,9 @@ def test_robertsons_problem_as_a_dae(method):
         return solve_ivp(ode, [0, 40], [1.0, 0.0], "LSODA", 40 * grid, args=(k,), rtol=1e-12, atol=1e-15).y.T
 
     lanes = make_lanes([1.0, 0.0], rates, 40.0, m=4, z0=[0.3])
-    values, sensitivities = everything(Integrator(robertson().system, grid, IntegratorOptions(method, 1e-8, 1e-12)), lanes)
+    values, sensitivities = everything(
+        Integrator(robertson().system, grid, IntegratorOptions(method, 1e-8, 1e-12)), lanes
+    )
     exact = integrate(rates)
     np.testing.assert_allclose(values.x[0], exact, rtol=1e-5)
     np.testing.assert_allclose(values.x[0].sum(axis=1) + values.z[0, :, 0], 1.0, atol=1e-15)
@@ -354,7 +358,9 @@ def test_algebraic_states_are_exact_at_loose_tolerances(method):
 def test_algebraic_sensitivities_include_the_start(method):
     """At the start dz follows from the equations: (3 z^2 + 1) dz = p dx + x dp."""
     lanes = make_lanes([0.5], [0.7], [1.0], u=np.zeros((2, 1, 4)), m=2, z0=[2.0])
-    values, sensitivities = everything(Integrator(cubic_dae().system, [0.0, 1.0], IntegratorOptions(method=method)), lanes)
+    values, sensitivities = everything(
+        Integrator(cubic_dae().system, [0.0, 1.0], IntegratorOptions(method=method)), lanes
+    )
     z = values.z[0, 0, 0]
     assert z == pytest.approx(cubic_root(0.35), abs=1e-15)
     np.testing.assert_allclose(sensitivities.dz[0, 0, 0], np.array([0.7, 0.5]) / (3 * z**2 + 1), rtol=1e-12)
@@ -479,7 +485,9 @@ def test_the_first_interval_may_be_empty():
 def test_lanes_of_zero_duration_stay_where_they_are(method):
     grid = np.array([0.5, 1.0])
     lanes = make_lanes([[0.4, 1.0], [0.3, 2.0]], GOOD, [0.0, 1.0], m=2)
-    values, sensitivities = everything(Integrator(lotka_volterra().system, grid, IntegratorOptions(method=method)), lanes)
+    values, sensitivities = everything(
+        Integrator(lotka_volterra().system, grid, IntegratorOptions(method=method)), lanes
+    )
     np.testing.assert_array_equal(values.x[0], [[0.4, 1.0], [0.4, 1.0]])
     np.testing.assert_array_equal(sensitivities.dx[0], np.broadcast_to(np.eye(2, 6), (2, 2, 6)))
     assert np.abs(values.x[1] - lanes.x0[1]).min() > 1e-3
@@ -489,7 +497,9 @@ def test_lanes_of_zero_duration_stay_where_they_are(method):
 def test_a_failing_lane_takes_no_other_with_it(method, capfd):
     integrator = _lotka_volterra_integrator(method)
     good_parameters = np.array([GOOD, [0.8, 0.8, 1.5, 1.5], [1.0, 2.0, 0.5, 1.0]])
-    values, sensitivities = everything(integrator, make_lanes([0.4, 1.0], np.insert(good_parameters, 1, POLE, axis=0), 10.0))
+    values, sensitivities = everything(
+        integrator, make_lanes([0.4, 1.0], np.insert(good_parameters, 1, POLE, axis=0), 10.0)
+    )
     assert [failure.lane for failure in values.failures] == [1]
     assert values.failures == sensitivities.failures
     assert values.failures[0].cause in ("step_size", "too_many_steps", "not_finite", "newton")
@@ -621,7 +631,9 @@ def test_compiled_code_gives_the_same_and_leaves_no_files(method, monkeypatch, t
     values, sensitivities = everything(compiled, lanes)
     adjoint = compiled.adjoint(lanes, values, np.ones((2, 1, 1, 2)))
     assert sorted(tmp_path.rglob("*")) == [tmp_path / "here", tmp_path / "temporary"]
-    interpreted_values, interpreted_sensitivities = everything(Integrator(system, [1.0], IntegratorOptions(method=method)), lanes)
+    interpreted_values, interpreted_sensitivities = everything(
+        Integrator(system, [1.0], IntegratorOptions(method=method)), lanes
+    )
     assert [failure.lane for failure in values.failures] == [1]
     np.testing.assert_allclose(values.x[0], interpreted_values.x[0], rtol=1e-7)
     np.testing.assert_allclose(sensitivities.dx[0], interpreted_sensitivities.dx[0], rtol=1e-5, atol=1e-6)
@@ -706,7 +718,9 @@ def test_with_a_broken_compiler_auto_interprets_and_always_refuses(method, monke
     monkeypatch.setenv("CC", str(compiler))
     monkeypatch.chdir(tmp_path)
     system, lanes = lotka_volterra().system, make_lanes([0.4, 1.0], GOOD, 3.0)
-    values, sensitivities = everything(Integrator(system, [1.0], IntegratorOptions(method=method, compile="auto")), lanes)
+    values, sensitivities = everything(
+        Integrator(system, [1.0], IntegratorOptions(method=method, compile="auto")), lanes
+    )
     default_values, default_sensitivities = everything(_lotka_volterra_integrator(method), lanes)
     np.testing.assert_array_equal(values.x, default_values.x)
     np.testing.assert_array_equal(sensitivities.dx, default_sensitivities.dx)
@@ -744,7 +758,9 @@ def test_auto_chooses_by_the_system():
     assert Integrator(robertson().system, [1.0]).method == ("esdirk" if compiled else "idas")
     states = symbols(f"x{i}" for i in range(30))
     decoupled_model, coupled_model = Model({x: -x for x in states}), Model({x: -x * sum(states) for x in states})
-    assert Integrator(decoupled_model.system, [1.0]).method == ("esdirk" if compiled else "cvodes")  # few depend on many others
+    assert Integrator(decoupled_model.system, [1.0]).method == (
+        "esdirk" if compiled else "cvodes"
+    )  # few depend on many others
     assert Integrator(coupled_model.system, [1.0]).method == "cvodes"
 
 

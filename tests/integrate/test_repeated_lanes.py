@@ -61,7 +61,10 @@ def test_lanes_laid_once_are_integrated_as_others(model, watch):
         directions = np.concatenate(seeds[::-1], axis=1)
         slopes = integrator.sensitivities(scaled_lanes, expected, *seeds)
         assert same(repeated.differentiated(reused_lanes, directions, states)[1], slopes)
-        for values_and_slopes in (repeated.differentiated(reused_lanes, directions), integrator.differentiated(scaled_lanes, *seeds)):
+        for values_and_slopes in (
+            repeated.differentiated(reused_lanes, directions),
+            integrator.differentiated(scaled_lanes, *seeds),
+        ):
             assert same(values_and_slopes[0], expected)
             assert same(values_and_slopes[1], slopes)
 
@@ -129,7 +132,9 @@ def test_numbers_are_the_same_however_they_are_asked_for_and_whoever_integrates(
 
     def check() -> None:
         assert same(integrator.values(lanes), values)
-        separate_slopes = [integrator.sensitivities(lanes, states, dx0, dp) for states in (values, replace(values, kept=None))]
+        separate_slopes = [
+            integrator.sensitivities(lanes, states, dx0, dp) for states in (values, replace(values, kept=None))
+        ]
         joint_values, joint_slopes = integrator.differentiated(lanes, dx0, dp)
         assert same(joint_values, values)
         assert all(same(actual, slopes) for actual in (joint_slopes, *separate_slopes))

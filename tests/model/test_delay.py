@@ -93,7 +93,9 @@ def test_without_a_history_the_value_at_the_start_was_always_there():
     fixed_start = cf.Experiment({"x": [1.0]}, time=[3.0], initial={"x": 0.25}, name="own")
     k = cf.symbols("k")
     computed_start = cf.Experiment({"x": [1.0]}, time=[3.0], initial={"x": k / 2}, name="computed")
-    problem = cf.Problem(logistic(), [free_start, fixed_start, computed_start], parameters={"r": 1.8, "tau": 1.0, "k": 0.5})
+    problem = cf.Problem(
+        logistic(), [free_start, fixed_start, computed_start], parameters={"r": 1.8, "tau": 1.0, "k": 0.5}
+    )
     simulation = cf.simulate(problem, times=[1.0, 3.0])
     expected = cf.simulate(logistic(history=0.25), {"r": 1.8, "tau": 1.0}, [1.0, 3.0], initial={"x": 0.25})["x"]
     for name in ("free", "own", "computed"):

@@ -80,7 +80,10 @@ def test_each_output_has_intervals_of_its_own() -> None:
 
 def test_copies_and_horizons_remember() -> None:
     original_problem = problem()
-    for copy in (pickle.loads(pickle.dumps(original_problem)), original_problem.replace(parameters={"b": 1.2, "g": 0.5})):
+    for copy in (
+        pickle.loads(pickle.dumps(original_problem)),
+        original_problem.replace(parameters={"b": 1.2, "g": 0.5}),
+    ):
         (simulation,) = cf.simulate(copy, TRUE).values()
         np.testing.assert_allclose(simulation["cases"], expected(TIMES)["cases"], rtol=1e-5)
     assert original_problem.experiments[0].events == ()
@@ -153,7 +156,9 @@ def test_the_first_value_says_what_others_are_relative_to_and_is_no_measurement(
     direct_model = cf.Model({x: -k * x}, parameters=[k], initial={x: 1.0})
     times, fold = np.array([1.0, 2, 3, 4]), np.array([1.0, 0.62, 0.35, 0.23])
     result = cf.fit(cf.Problem(model, cf.Experiment({"fold": fold}, time=times), parameters={"k": 0.4}))
-    reference = cf.fit(cf.Problem(direct_model, cf.Experiment({"x": fold[1:]}, time=times[1:] - 1), parameters={"k": 0.4}))
+    reference = cf.fit(
+        cf.Problem(direct_model, cf.Experiment({"x": fold[1:]}, time=times[1:] - 1), parameters={"k": 0.4})
+    )
     assert result.n_data == 3
     assert result.noise == pytest.approx(reference.noise, rel=1e-6)
     assert result.values == pytest.approx(reference.values, rel=1e-6)

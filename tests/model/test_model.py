@@ -23,7 +23,9 @@ from tests.calls import calls_of
 def values(model: Model, t, x, z, p, u) -> list[np.ndarray]:
     """Evaluate everything that a model says at a point."""
     system = model.system
-    evaluate = system.function("at", system.ode, system.alg, ca.vertcat(*model.outputs.values(), *model.initial.values()))
+    evaluate = system.function(
+        "at", system.ode, system.alg, ca.vertcat(*model.outputs.values(), *model.initial.values())
+    )
     return [np.asarray(v).ravel() for v in evaluate(t, x, z, p, u)]
 
 

@@ -188,7 +188,16 @@ def test_nothing_depends_on_the_unit_of_the_output(decades, shift, seed):
         assert other.standard_errors[name] == pytest.approx(error, rel=1e-3)
 
 
-def two(outputs, first_data, second_data, *, parameters=None, experiment_parameters=(None, None), measure=("p", "p"), **noise):
+def two(
+    outputs,
+    first_data,
+    second_data,
+    *,
+    parameters=None,
+    experiment_parameters=(None, None),
+    measure=("p", "p"),
+    **noise,
+):
     """Pose two experiments from different precursor levels."""
     experiments = [
         cf.Experiment(
@@ -213,7 +222,9 @@ def test_a_scale_is_common_to_all_experiments_or_their_own():
     shared_scale = two(outputs, *of_two(30.0, 30.0), **WEIGHTS)
     assert eliminated(shared_scale) == ["scale(p)"]
     assert cf.fit(shared_scale).parameters["scale(p)"] == pytest.approx(30.0, rel=0.02)
-    separate_scales = two({**outputs, "p": lambda x, y: cf.scaled(y, per_experiment=True)}, *of_two(30.0, -4.0), **WEIGHTS)
+    separate_scales = two(
+        {**outputs, "p": lambda x, y: cf.scaled(y, per_experiment=True)}, *of_two(30.0, -4.0), **WEIGHTS
+    )
     assert eliminated(separate_scales) == ["scale(p)[experiment 1]", "scale(p)[experiment 2]"]
     result = cf.fit(separate_scales)
     assert result.parameters["scale(p)[experiment 1]"] == pytest.approx(30.0, rel=0.02)
@@ -240,7 +251,9 @@ def test_an_experiment_may_know_its_own_scale():
     first_data, second_data = of_two(30.0, 7.0)
     one_known = two(outputs, first_data, second_data, experiment_parameters=(None, {"scale(p)": 7.0}), **WEIGHTS)
     assert eliminated(one_known) == ["scale(p)"]
-    both_known = two(outputs, first_data, second_data, experiment_parameters=({"scale(p)": 30.0}, {"scale(p)": 7.0}), **WEIGHTS)
+    both_known = two(
+        outputs, first_data, second_data, experiment_parameters=({"scale(p)": 30.0}, {"scale(p)": 7.0}), **WEIGHTS
+    )
     assert both_known.names == ("k1", "k2")
     assert cf.fit(one_known).parameters["scale(p)"] == pytest.approx(30.0, rel=0.02)
 
@@ -287,7 +300,9 @@ def test_errors_that_depend_on_those_of_other_outputs_leave_it_a_parameter():
     problem = pose({"p": lambda x, y: cf.scaled(y), "q": lambda x, y: x}, data_of(False), sigma=C)
     assert eliminated(problem) == []
     a = cf.symbols("a")
-    explicit_problem = pose({"p": lambda x, y: a * y, "q": lambda x, y: x}, data_of(False), [a], guesses={"a": 30.0}, sigma=C)
+    explicit_problem = pose(
+        {"p": lambda x, y: a * y, "q": lambda x, y: x}, data_of(False), [a], guesses={"a": 30.0}, sigma=C
+    )
     agree(cf.fit(problem), cf.fit(explicit_problem), 1e-5)
 
 

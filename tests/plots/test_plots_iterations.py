@@ -100,9 +100,13 @@ def test_stages_are_drawn_from_their_nodes_and_the_jumps_are_the_gaps(lotka_volt
 def test_pieces_follow_the_closed_form_of_every_experiment():
     problem = decay(experiments=2, outputs=3)
     edges = [np.array([0.0, 1.5, 6.0]), np.array([0.0, 6.0])]
-    pieces_by_experiment = StageIntegrator(problem, edges).from_nodes(np.array([0.7]), [np.array([[1.0], [3.0]]), np.array([[2.0]])])
+    pieces_by_experiment = StageIntegrator(problem, edges).from_nodes(
+        np.array([0.7]), [np.array([[1.0], [3.0]]), np.array([[2.0]])]
+    )
     assert [len(experiment_pieces) for experiment_pieces in pieces_by_experiment] == [2, 1]
-    for piece, start, x in zip([*pieces_by_experiment[0], *pieces_by_experiment[1]], (0.0, 1.5, 0.0), (1.0, 3.0, 2.0), strict=True):
+    for piece, start, x in zip(
+        [*pieces_by_experiment[0], *pieces_by_experiment[1]], (0.0, 1.5, 0.0), (1.0, 3.0, 2.0), strict=True
+    ):
         assert piece.complete
         expected = x * np.exp(-0.7 * (piece.times - start))
         np.testing.assert_allclose(piece.values, expected[:, None] * [1, 1, 2], rtol=1e-4)
@@ -115,7 +119,9 @@ def test_pieces_meet_jumps_of_inputs_and_keep_algebraic_states_consistent():
     experiment = cf.Experiment({"x": np.ones(2)}, [1.0, 2.0], initial={"x": cf.free(0.0)}, inputs={"u": jump})
     problem = cf.Problem(model, experiment)
     edges = np.array([0.0, 0.7, 2.0])
-    ((first_piece, second_piece),) = StageIntegrator(problem, [edges]).from_nodes(np.array([0.0]), [np.array([[0.0], [4.0]])])
+    ((first_piece, second_piece),) = StageIntegrator(problem, [edges]).from_nodes(
+        np.array([0.0]), [np.array([[0.0], [4.0]])]
+    )
     names = problem.model.output_names
     for piece, start, x0 in ((first_piece, 0.0, 0.0), (second_piece, 0.7, 4.0)):
         values = dict(zip(names, piece.values.T, strict=True))

@@ -96,7 +96,9 @@ def test_what_log_spaced_means():
 
 
 def test_each_experiment_has_its_own_scale_where_one_would_look_flat():
-    similar_sizes, different_sizes = (decay(np.linspace(0.5, 4, 8), sigma=cf.relative(0.02), several=s) for s in ((1, 2), (1, 100)))
+    similar_sizes, different_sizes = (
+        decay(np.linspace(0.5, 4, 8), sigma=cf.relative(0.02), several=s) for s in ((1, 2), (1, 100))
+    )
 
     def shared(figure):
         first_axes, _, second_axes, _ = figure.axes
@@ -195,7 +197,9 @@ def test_of_many_experiments_some_are_predicted_for_a_picture_and_residuals_are_
     requested_times = []
     predict = cf.Result.predict
     monkeypatch.setattr(
-        cf.Result, "predict", lambda self, times, **options: requested_times.append(times) or predict(self, times, **options)
+        cf.Result,
+        "predict",
+        lambda self, times, **options: requested_times.append(times) or predict(self, times, **options),
     )
     text = words(plots.fit(result, bands="linear"))
     assert "of 60 panels are shown" in text

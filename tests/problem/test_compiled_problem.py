@@ -61,7 +61,9 @@ def test_every_posed_problem_survives_pickling(which):
 
 def test_pickling_keeps_bounds_and_guess_of_a_restated_problem():
     compiled_problem = lotka_volterra().posed
-    changed = compiled_problem.within(compiled_problem.guess - 0.25, compiled_problem.guess + 0.5, compiled_problem.guess + 0.125)
+    changed = compiled_problem.within(
+        compiled_problem.guess - 0.25, compiled_problem.guess + 0.5, compiled_problem.guess + 0.125
+    )
     copy = pickle.loads(pickle.dumps(changed))
     np.testing.assert_array_equal(copy.guess, compiled_problem.guess + 0.125)
     np.testing.assert_array_equal(copy.bounds, (compiled_problem.guess - 0.25, compiled_problem.guess + 0.5))
@@ -94,7 +96,9 @@ def test_what_is_fixed_is_a_number_from_then_on():
     """Residuals and Jacobian of the shorter theta are those of the whole one, columns left out."""
     compiled_problem = everything().posed
     theta = compiled_problem.guess + 0.05
-    fixed = compiled_problem.fix(dict(zip(("k1", "k3[second]"), compiled_problem.to_natural(theta)[[0, 4]], strict=True)))
+    fixed = compiled_problem.fix(
+        dict(zip(("k1", "k3[second]"), compiled_problem.to_natural(theta)[[0, 4]], strict=True))
+    )
     assert fixed.names == ("k2", "k3[first]", "x(0)[first]")
     indices = [1, 2, 3]
     staged, staged_fixed = (cf.MultipleShooting(3).transcribe(p, p.guess) for p in (compiled_problem, fixed))
@@ -119,7 +123,9 @@ def test_another_scale_is_the_same_problem():
         a, b = (transcription.transcribe(p, p.guess) for p in (compiled_problem, logarithmic))
         x, y = (s.linearize(s.start) for s in (a, b))
         np.testing.assert_allclose(x.values[0].r, y.values[0].r, atol=1e-9)
-        np.testing.assert_allclose(x.jacobians[0].R_q * compiled_problem.guess, y.jacobians[0].R_q, atol=1e-5, rtol=1e-5)
+        np.testing.assert_allclose(
+            x.jacobians[0].R_q * compiled_problem.guess, y.jacobians[0].R_q, atol=1e-5, rtol=1e-5
+        )
 
 
 @pytest.mark.parametrize("transcription", SOLUTIONS, ids=lambda t: t.label)
@@ -137,7 +143,9 @@ def test_fit_and_drivers_take_what_is_posed(transcription):
 
 
 def test_drivers_take_what_is_posed():
-    compiled_problem = decay_problem(parameters={"k": cf.Parameter(0.5, lower=1e-4, upper=10.0)}).posed.starting_at({"k": 2.0})
+    compiled_problem = decay_problem(parameters={"k": cf.Parameter(0.5, lower=1e-4, upper=10.0)}).posed.starting_at(
+        {"k": 2.0}
+    )
     assert cf.incremental(compiled_problem).success
     assert cf.multistart(compiled_problem, starts=2, rng=0).best.success
     assert cf.scatter_search(compiled_problem, rng=0, max_eval=40).best.success
@@ -204,7 +212,9 @@ def test_a_scatter_search_starts_where_the_posed_problem_does():
 
 def test_simulations_of_what_is_posed():
     compiled_problem = chain_of_two().posed
-    assert cf.simulate(compiled_problem, {"k": 0.5, "m": 1.0})["experiment 1"]["x"][-1] == pytest.approx(np.exp(-1.5), rel=1e-6)
+    assert cf.simulate(compiled_problem, {"k": 0.5, "m": 1.0})["experiment 1"]["x"][-1] == pytest.approx(
+        np.exp(-1.5), rel=1e-6
+    )
     fixed = compiled_problem.fix({"m": 1.0})
     simulation = cf.simulate(fixed, {"k": 0.5})["experiment 1"]
     assert simulation["y"] == pytest.approx(compiled_problem.conditions[0].points.values[:, 1], abs=1e-6)

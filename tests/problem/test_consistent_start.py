@@ -48,7 +48,9 @@ def test_every_transcription_estimates_the_algebraic_state_or_the_other_alike():
     exact = cf.simulate(titration({"base": 0.3, "pH": 4.0}), TRUTH)["experiment 1"]["pH"]
     data = exact + 0.05 * np.random.default_rng(0).standard_normal(21)
     reference = cf.fit(titration({"base": cf.free(0.2), "pH": 4.5}, data))
-    initial_pH = brentq(lambda pH: charge(pH, reference.values["base(0)"], reference.values["pKa"], reference.values["c"]), 2, 9)
+    initial_pH = brentq(
+        lambda pH: charge(pH, reference.values["base(0)"], reference.values["pKa"], reference.values["c"]), 2, 9
+    )
     problem = titration({"base": cf.consistent(0.1), "pH": cf.free(4.5, lower=2, upper=9)}, data)
     for method in ("single", "multiple", "collocation", "collocation/ipopt"):
         result = cf.fit(problem, method)
@@ -81,7 +83,9 @@ def test_derivatives(kind):
     natural, h, unit = link.natural(q), 1e-4, np.eye(q.size)
 
     def slope(function: Any, e: np.ndarray) -> np.ndarray:
-        return (function(q - 2 * h * e) - 8 * function(q - h * e) + 8 * function(q + h * e) - function(q + 2 * h * e)) / (12 * h)
+        return (
+            function(q - 2 * h * e) - 8 * function(q - h * e) + 8 * function(q + h * e) - function(q + 2 * h * e)
+        ) / (12 * h)
 
     jacobian = np.vstack([natural.dp, natural.da])
     np.testing.assert_allclose(np.column_stack([slope(stack_values, e) for e in unit]), jacobian, rtol=1e-8, atol=1e-9)

@@ -346,7 +346,9 @@ def test_a_pulse_between_the_points_is_found():
     assert free.values["k"] == pytest.approx(50, rel=1e-3)
     result = cf.fit(cf.Problem(model, experiment, parameters={"k": prior}, constraints=[cf.along(x <= 1.0)]), "single")
     assert result.success, result.message
-    fine = cf.simulate(result.problem, result.values, times=np.linspace(0, 10, 20001))[result.problem.experiments[0].name]
+    fine = cf.simulate(result.problem, result.values, times=np.linspace(0, 10, 20001))[
+        result.problem.experiments[0].name
+    ]
     assert fine["x"].max() == pytest.approx(1.0, abs=1e-4)
 
 
@@ -386,7 +388,10 @@ def test_conserved_sums():
     assert total.values["x(0)"] + total.values["y(0)"] == pytest.approx(2.01, abs=1e-8)
     (relation,) = problem(leaking, cf.conserved(x + y)).posed.relations
     assert relation.name == "x+y is conserved: k2-k3 == 0"
-    constrained_result, reduced_result = cf.fit(problem(leaking, cf.conserved(x + y)), "single"), cf.fit(problem(closed), "single")
+    constrained_result, reduced_result = (
+        cf.fit(problem(leaking, cf.conserved(x + y)), "single"),
+        cf.fit(problem(closed), "single"),
+    )
     assert constrained_result.chi2 == pytest.approx(reduced_result.chi2, rel=1e-5)
     assert constrained_result.values["k2"] == pytest.approx(constrained_result.values["k3"], abs=1e-9)
     fed = cf.Model({x: 1 - k1 * x, y: k1 * x - k2 * y}, parameters=[k1, k2])

@@ -79,7 +79,9 @@ def test_constraints_on_other_symbols_differ():
 
 def test_the_question_does_not_depend_on_where_the_search_starts():
     compiled_problem = everything().posed
-    changed_problem = compiled_problem.within(compiled_problem.guess - 1, compiled_problem.guess + 1, compiled_problem.guess + 0.5)
+    changed_problem = compiled_problem.within(
+        compiled_problem.guess - 1, compiled_problem.guess + 1, compiled_problem.guess + 0.5
+    )
     assert question(changed_problem) == question(compiled_problem)
     assert question(compiled_problem.assuming(absolute_sigma=False)) == question(compiled_problem)
     assert describe_differences(fingerprint(changed_problem), fingerprint(compiled_problem)) == [
@@ -92,5 +94,8 @@ def test_the_question_does_not_depend_on_where_the_search_starts():
 def test_another_question_is_told_after_json_too():
     saved_question = json.loads(json.dumps(question(chain())))
     assert describe_differences(saved_question, question(chain())) == []
-    assert describe_differences(saved_question, question(chain(parameters={"s": Parameter(0.6, lower=0.1, upper=4.0)}))) == []
+    assert (
+        describe_differences(saved_question, question(chain(parameters={"s": Parameter(0.6, lower=0.1, upper=4.0)})))
+        == []
+    )
     assert describe_differences(saved_question, question(chain(data=(1.0, 0.6)))) == ["data of 'experiment 1'"]

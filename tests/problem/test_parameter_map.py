@@ -167,7 +167,9 @@ def test_posed_problems_with_expressions():
         np.testing.assert_array_equal(
             staged.linearize(staged.start).jacobians[0].A, staged_copy.linearize(staged_copy.start).jacobians[0].A
         )
-        for a, b in zip(staged.evaluate(staged.start).values, staged_copy.evaluate(staged_copy.start).values, strict=True):
+        for a, b in zip(
+            staged.evaluate(staged.start).values, staged_copy.evaluate(staged_copy.start).values, strict=True
+        ):
             np.testing.assert_allclose(a.r, b.r, rtol=1e-9)
     fixed = problem.posed.fix({"gain": 1.5})
     assert fixed.names == ("m", "k_ref", "dose")
@@ -194,7 +196,9 @@ def test_a_decomposition_knows_expressions():
     data = {"x": np.exp(-t), "y": t * np.exp(-t)}
     separate_experiment = cf.Experiment(data, time=t, sigma=0.01, parameters={"k": 2 * s})
     problem = Problem(
-        model, separate_experiment, parameters={"s": Parameter(0.3, lower=0.01, upper=5), "m": Parameter(0.4, lower=0.01, upper=5)}
+        model,
+        separate_experiment,
+        parameters={"s": Parameter(0.3, lower=0.01, upper=5), "m": Parameter(0.4, lower=0.01, upper=5)},
     )
     result = cf.fit(problem, start=cf.Decomposed())
     assert result.parameters == pytest.approx({"m": 1.0, "s": 0.5}, rel=1e-4)

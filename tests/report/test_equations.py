@@ -136,7 +136,13 @@ def test_delays_and_intervals_are_shown_as_they_were_said():
 def test_models_of_the_library_are_well_formed(problem):
     equations = system(problems.load(problem).problem.own_model)
     assert equations.rates
-    for equation in (*equations.rates, *equations.algebraic, *equations.outputs, *equations.initial, *equations.definitions):
+    for equation in (
+        *equations.rates,
+        *equations.algebraic,
+        *equations.outputs,
+        *equations.initial,
+        *equations.definitions,
+    ):
         ET.fromstring(str(equation.html))
 
 

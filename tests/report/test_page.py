@@ -201,7 +201,9 @@ def test_panels_are_placed_where_matplotlib_places_them(result, draw, monkeypatc
     assert not any("get_tightbbox" in vars(axes) for axes in fast_figure.axes)
     monkeypatch.setattr("castfit.plots._figure._margins_once", nullcontext)
     arrange(plain_figure)
-    places = [np.array([axes.get_position().extents for axes in drawing.axes]) for drawing in (fast_figure, plain_figure)]
+    places = [
+        np.array([axes.get_position().extents for axes in drawing.axes]) for drawing in (fast_figure, plain_figure)
+    ]
     np.testing.assert_allclose(*places, atol=1e-3)
 
 
@@ -359,7 +361,9 @@ def test_a_figure_is_drawn_once_and_labels_of_ticks_are_letters(monkeypatch):
     figures, formulas = [], []
     draw, parse = Figure.draw, MathTextParser.parse
     monkeypatch.setattr(Figure, "draw", lambda self, renderer: figures.append(self) or draw(self, renderer))
-    monkeypatch.setattr(MathTextParser, "parse", lambda self, s, *arguments: formulas.append(s) or parse(self, s, *arguments))
+    monkeypatch.setattr(
+        MathTextParser, "parse", lambda self, s, *arguments: formulas.append(s) or parse(self, s, *arguments)
+    )
     picture = new_figure(4, 3)
     axes = picture.subplots(1, 2)
     axes[0].plot([1e-3, 1e4], [1, 2])

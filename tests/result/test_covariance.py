@@ -114,7 +114,9 @@ def test_quantity_at_its_bound_is_left_out() -> None:
     E = random_matrix(5, 15, 4)
     analysis = inform(E, at_bound=(1,))
     free_indices = [0, 2, 3]
-    np.testing.assert_allclose(analysis.inverse[np.ix_(free_indices, free_indices)], np.linalg.inv(E[:, free_indices].T @ E[:, free_indices]))
+    np.testing.assert_allclose(
+        analysis.inverse[np.ix_(free_indices, free_indices)], np.linalg.inv(E[:, free_indices].T @ E[:, free_indices])
+    )
     assert not analysis.inverse[1].any()
     assert analysis.rank == 3
 
@@ -206,7 +208,9 @@ def test_covariance_is_the_block_of_the_full_kkt_inverse(problem: tuple[Layout, 
     expected = kkt_inverse(layout, linearization, np.eye(layout.n_v)[[bound]])[:n, :n]
     is_free = np.arange(n) != bound
     scale = np.sqrt(np.diag(expected)[is_free])
-    error = (uncertainty.covariance[np.ix_(is_free, is_free)] - expected[np.ix_(is_free, is_free)]) / scale / scale[:, None]
+    error = (
+        (uncertainty.covariance[np.ix_(is_free, is_free)] - expected[np.ix_(is_free, is_free)]) / scale / scale[:, None]
+    )
     assert np.abs(error).max() < 1e-6
     assert np.isnan(uncertainty.covariance[bound]).all()
     assert np.isnan(uncertainty.standard_errors[bound])
@@ -296,7 +300,9 @@ def grouped(layout: Layout, linearization: Linearization) -> tuple[Layout, Linea
     unknown = replace(layout, chains=chains, group_sizes=np.array([sum(int(c.row_mask.sum()) for c in layout.chains)]))
     noise_estimate = profile_sigma(unknown, linearization.values, np.full(1, 1e-10), np.full(1, np.inf))
     jacobians = standardize_derivatives(unknown, linearization.jacobians, noise_estimate.sigma)
-    return unknown, replace(linearization, values=noise_estimate.values, jacobians=jacobians, sigma=noise_estimate.sigma)
+    return unknown, replace(
+        linearization, values=noise_estimate.values, jacobians=jacobians, sigma=noise_estimate.sigma
+    )
 
 
 def test_unknown_noise_scales_the_covariance_by_chi2_per_degree_of_freedom() -> None:
@@ -304,7 +310,9 @@ def test_unknown_noise_scales_the_covariance_by_chi2_per_degree_of_freedom() -> 
     known_noise, unknown_noise = of(*problem), of(*grouped(*problem))
     assert unknown_noise.dof == known_noise.dof
     assert unknown_noise.noise[0] ** 2 == pytest.approx(2 * problem[1].cost / unknown_noise.dof)
-    np.testing.assert_allclose(unknown_noise.covariance, unknown_noise.noise[0] ** 2 * known_noise.covariance, rtol=1e-7)
+    np.testing.assert_allclose(
+        unknown_noise.covariance, unknown_noise.noise[0] ** 2 * known_noise.covariance, rtol=1e-7
+    )
     np.testing.assert_allclose(unknown_noise.jacobian, known_noise.jacobian)
 
 

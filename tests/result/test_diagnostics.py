@@ -170,7 +170,9 @@ def test_only_the_output_and_the_experiment_that_fail_are_named():
 def test_outliers_are_named_by_experiment_output_and_time_and_hide_nothing():
     r = STEADY.copy()
     r[37] = -25.0
-    diagnostics = diagnose(joined(table(r, experiment="day"), table(STEADY, experiment="night")), dof=195, is_sigma_known=True)
+    diagnostics = diagnose(
+        joined(table(r, experiment="day"), table(STEADY, experiment="night")), dof=195, is_sigma_known=True
+    )
     (outlier,) = diagnostics.outliers
     assert (outlier.experiment, outlier.output, outlier.time, outlier.residual) == ("day", "y", 37.0, -25.0)
     assert str(outlier) == "y in day at t = 37 (-25 sigma)"
@@ -356,9 +358,9 @@ def test_sizes_that_grow_are_suspected_in_few_values():
     rng = np.random.default_rng(21)
     t = np.linspace(0.5, 10, 20)
     prediction = np.exp(0.23 * t)
-    checks = diagnose(table(np.sqrt(prediction) * rng.standard_normal(20), prediction), dof=17, is_sigma_known=False).outputs[
-        "y"
-    ]
+    checks = diagnose(
+        table(np.sqrt(prediction) * rng.standard_normal(20), prediction), dof=17, is_sigma_known=False
+    ).outputs["y"]
     assert checks.with_prediction.grade == "suspected"
     assert "may grow with the prediction (rank correlation 0.69, p = 0.01)" in checks.with_prediction.sentence
     assert "sigma may depend on it." in checks.with_prediction.sentence

@@ -20,7 +20,9 @@ def problem(**options):
     model = cf.Model({x: -k * x}, parameters=[k, m], outputs={"y": m * x}, initial={x: 1})
     t = np.linspace(0.5, 4, 8)
     y = 2 * np.exp(-0.7 * t) + 0.02 * np.sin(9 * t)
-    experiment = cf.Experiment({"y": y}, time=t, sigma=options.pop("sigma", 0.02), initial={"x": options.pop("initial", 1.0)})
+    experiment = cf.Experiment(
+        {"y": y}, time=t, sigma=options.pop("sigma", 0.02), initial={"x": options.pop("initial", 1.0)}
+    )
     return cf.Problem(model, experiment, parameters={"k": 0.5, "m": cf.Parameter(1.5, scale="log")}, **options)
 
 

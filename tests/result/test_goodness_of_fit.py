@@ -44,7 +44,9 @@ def test_true_models_are_hardly_ever_doubted() -> None:
     for _ in range(300):
         r = rng.standard_normal((2, 40))
         for absolute_sigma in (True, False):
-            quality = goodness([series(r[0]), series(r[1], "z")], float(np.sum(r**2)), 78, absolute_sigma=absolute_sigma)
+            quality = goodness(
+                [series(r[0]), series(r[1], "z")], float(np.sum(r**2)), 78, absolute_sigma=absolute_sigma
+            )
             assert quality.described
             doubted += "than sigma says" in quality.sentence
     assert doubted <= 6

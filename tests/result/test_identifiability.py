@@ -170,7 +170,9 @@ def test_limit_of_the_integration_is_mentioned() -> None:
 
 
 def test_at_bound() -> None:
-    identifiability = judge(["k1", "k2"], np.ones(2), np.ones(2), {"k2": "upper"}, solved(np.column_stack([f, g]), active=(1,)))
+    identifiability = judge(
+        ["k1", "k2"], np.ones(2), np.ones(2), {"k2": "upper"}, solved(np.column_stack([f, g]), active=(1,))
+    )
     assert identifiability["k2"].kind == AT_BOUND
     assert identifiability["k2"].sentence == "at its upper bound"
 
@@ -184,7 +186,9 @@ def test_no_degree_of_freedom() -> None:
 
 def test_failed_fit_still_says_what_is_not_identifiable() -> None:
     E = named["only k1*k2 enters"]
-    identifiability = judge(["k1", "k2", "k3"], np.array(k), np.ones(3), {}, solved(E), unknown="the fit did not succeed")
+    identifiability = judge(
+        ["k1", "k2", "k3"], np.array(k), np.ones(3), {}, solved(E), unknown="the fit did not succeed"
+    )
     assert identifiability["k1"].kind == NOT_IDENTIFIABLE
     assert (identifiability["k3"].kind, identifiability["k3"].sentence) == (UNKNOWN, "the fit did not succeed")
     assert no_verdict(["a"], "why").sentence == "Nothing is known about identifiability: why."

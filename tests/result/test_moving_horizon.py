@@ -193,7 +193,9 @@ def test_filter_and_smoother_are_those_of_the_fit_where_the_model_is_linear():
     for name in "abc":
         np.testing.assert_allclose(kalman_result.smoothed(name).values, result.path(name).values, atol=1e-8)
         np.testing.assert_allclose(kalman_result.smoothed(name).deviations, result.path(name).deviations, atol=1e-7)
-    np.testing.assert_allclose(kalman_result.filtered("a").values[-1], kalman_result.smoothed("a").values[-1], rtol=1e-12)
+    np.testing.assert_allclose(
+        kalman_result.filtered("a").values[-1], kalman_result.smoothed("a").values[-1], rtol=1e-12
+    )
     with pytest.raises(cf.InputError, match="no state"):
         kalman_result.filtered("y")
     with pytest.raises(cf.InputError, match="no experiment"):

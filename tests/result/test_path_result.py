@@ -41,7 +41,14 @@ def test_predictions_are_the_path_with_its_band(walk):
 def test_a_report_tells_of_the_path(walk, tmp_path):
     _, result = walk
     page = result.report(tmp_path / "walk.html", title="A walk").read_text()
-    for phrase in ("A walk", "Parameters and path", "Data and path", "neighbours of x", "log likelihood", "Fingerprints"):
+    for phrase in (
+        "A walk",
+        "Parameters and path",
+        "Data and path",
+        "neighbours of x",
+        "log likelihood",
+        "Fingerprints",
+    ):
         assert phrase in page
     loaded = (result.save(tmp_path / "walk.json"), cf.PathResult.load(tmp_path / "walk.json"))[1]
     assert "Data and path" not in loaded.report(tmp_path / "loaded.html").read_text()

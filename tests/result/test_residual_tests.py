@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from castfit.result.residual_tests import _beta_tail, _exact_tail, adjust_p_values, lag1_test, normality, outliers, trend
+from castfit.result.residual_tests import (
+    _beta_tail,
+    _exact_tail,
+    adjust_p_values,
+    lag1_test,
+    normality,
+    outliers,
+    trend,
+)
 from castfit.result.residuals import NOTHING, SHOWN, SUSPECTED, grade, runs
 
 

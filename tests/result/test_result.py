@@ -371,7 +371,9 @@ def test_a_problem_with_other_data_or_another_model_is_refused(tmp_path: Path) -
     result = fit(problem)
     result.save(tmp_path / "result.json")
     loaded_result = Result.load(tmp_path / "result.json")
-    assert loaded_result.with_problem(decay(sigma=0.03, k=Parameter(3.0, upper=4.0))).problem is not None  # the same question
+    assert (
+        loaded_result.with_problem(decay(sigma=0.03, k=Parameter(3.0, upper=4.0))).problem is not None
+    )  # the same question
     (experiment,) = problem.experiments
     other_data = problem.replace(experiments=[experiment.with_values({"x": 1.0 + NOISE})])
     with pytest.raises(InputError, match=r"the data of 'experiment 1' differs from that of the result"):
@@ -538,7 +540,9 @@ def test_results_of_castfit_0_2_are_read(name: str, tmp_path: Path) -> None:
 def test_residuals_are_looked_at_once_for_all_estimates(monkeypatch):
     """Of 600 quantities a report looked at them 600 times: 80 of 116 CPU s."""
     calls = []
-    monkeypatch.setattr(module, "diagnose", lambda *arguments, **options: calls.append(1) or diagnose(*arguments, **options))
+    monkeypatch.setattr(
+        module, "diagnose", lambda *arguments, **options: calls.append(1) or diagnose(*arguments, **options)
+    )
     result = fit(problems.load("lotka_volterra").problem)
     calls.clear()
     assert all(result[name].verdict for name in result.names)

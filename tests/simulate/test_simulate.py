@@ -18,7 +18,7 @@ from castfit.integrate import IntegratorOptions
 from castfit.model.delay import delay
 from castfit.model.model import Model, symbols
 from castfit.problem.problem import Parameter, Problem
-from castfit.simulate.simulate import TrajectoryNodes, SimulationError, predict, simulate
+from castfit.simulate.simulate import SimulationError, TrajectoryNodes, predict, simulate
 from castfit.simulate.steady_state import steady_state
 
 MEASURED = np.array([0.5, 1.0, 2.0])
@@ -62,7 +62,9 @@ def test_local_parameters_and_several_experiments() -> None:
     assert simulation["experiment 1"]["x"] == pytest.approx(np.exp([-1.4, -2.1]), rel=1e-7)
     assert simulation["experiment 2"]["x"] == pytest.approx(np.exp([-0.1]), rel=1e-7)
     shared_simulation = simulate(problem, {"k": 0.1}, times=[1.0])
-    assert [shared_simulation[name]["x"][0] for name in shared_simulation] == pytest.approx([np.exp(-0.1)] * 2, rel=1e-7)
+    assert [shared_simulation[name]["x"][0] for name in shared_simulation] == pytest.approx(
+        [np.exp(-0.1)] * 2, rel=1e-7
+    )
     assert list(simulate(problem, times={"experiment 2": [1.0]})) == ["experiment 2"]
 
 
@@ -73,7 +75,9 @@ def test_jumps_of_inputs_are_met_exactly() -> None:
     experiment = Experiment({"x": np.ones(3)}, MEASURED, initial={"x": free(0.0)}, inputs={"u": jump})
     simulation = simulate(Problem(model, experiment), times=[0.2, 0.3, 1.0, 2.0])["experiment 1"]
     np.testing.assert_allclose(simulation["x"], [0.2, 0.3, -1.1, -1.3 + 4.5], atol=1e-9)
-    np.testing.assert_allclose(simulation["both"] - simulation["x"], [1.0, 1.0, -2.0, 5.0])  # at 0.3 as a measurement there
+    np.testing.assert_allclose(
+        simulation["both"] - simulation["x"], [1.0, 1.0, -2.0, 5.0]
+    )  # at 0.3 as a measurement there
 
 
 def test_algebraic_states_are_consistent_at_every_time() -> None:
@@ -277,7 +281,9 @@ def test_a_front_that_has_not_arrived_yet_is_no_obstacle(n: int) -> None:
     initial = {f"x{i}": float(i == 0) for i in range(n)}
     times = np.linspace(0, 10, 11)
     simulation = simulate(Model(flows), times=times, initial=initial)
-    small_simulation = simulate(Model({x[i]: flows[x[i]] for i in range(2)}), times=times, initial={"x0": 1.0, "x1": 0.0})
+    small_simulation = simulate(
+        Model({x[i]: flows[x[i]] for i in range(2)}), times=times, initial={"x0": 1.0, "x1": 0.0}
+    )
     assert simulation["x1"] == pytest.approx(small_simulation["x1"], rel=1e-7, abs=1e-12)
     assert np.all(simulation[f"x{n - 1}"] >= -1e-12)
 
@@ -296,7 +302,9 @@ def test_the_estimates_of_a_fit_are_parameters_of_its_model():
     values = cf.simulate(model, result, [0.5, 1.5], events=dose)["x"]
     k, m = result.values["k"], 0.03
     value_before_dose = m / k + (1 - m / k) * np.exp(-k)
-    assert values == pytest.approx([m / k + (1 - m / k) * np.exp(-k / 2), m / k + (value_before_dose + 1 - m / k) * np.exp(-k / 2)])
+    assert values == pytest.approx(
+        [m / k + (1 - m / k) * np.exp(-k / 2), m / k + (value_before_dose + 1 - m / k) * np.exp(-k / 2)]
+    )
     assert cf.simulate(problem, result, [2.0])["x"] == pytest.approx(result.predict([2.0])["x"])
     with pytest.raises(cf.InputError, match="parameters is a Problem; give a mapping"):
         cf.simulate(model, problem, [1.0])

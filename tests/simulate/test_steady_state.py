@@ -172,7 +172,8 @@ def test_rounding_moves_nothing(seed, decades):
     states = [cf.symbols(f"x{i}") for i in range(n)]
     derivatives = ca.DM(rates - np.diag(rates.sum(axis=0))) @ ca.vertcat(*states)
     model = cf.Model(
-        dict(zip(states, ca.vertsplit(derivatives), strict=True)), initial={states[0]: 1.0} | dict.fromkeys(states[1:], 0.0)
+        dict(zip(states, ca.vertsplit(derivatives), strict=True)),
+        initial={states[0]: 1.0} | dict.fromkeys(states[1:], 0.0),
     )
     steady_state = cf.steady_state(model)
     _, _, null = np.linalg.svd(rates - np.diag(rates.sum(axis=0)))
@@ -205,7 +206,10 @@ def test_a_state_that_never_begins_is_at_rest_though_nothing_would_hold_it():
     result = cf.fit(problem, "single")
     assert result.values == pytest.approx(values, rel=1e-4)
     compiled_problem = problem.posed
-    assert jacobian_error(cf.SingleShooting().transcribe(compiled_problem, compiled_problem.guess), compiled_problem.guess) < 1e-5
+    assert (
+        jacobian_error(cf.SingleShooting().transcribe(compiled_problem, compiled_problem.guess), compiled_problem.guess)
+        < 1e-5
+    )
 
 
 def test_mistakes_are_listed_at_once():
@@ -284,7 +288,9 @@ def test_parameters_may_differ_before_and_states_be_replaced():
     model = cascade()
     ref = cf.symbols("ref")
     initial_steady_state = cf.steady_state(parameters={"on": 0.5 * ref}, inputs={"u": 0.2}, replace={"P": 0.9})
-    experiment = cf.Experiment({"S2": [0.5]}, time=[2.0], initial=initial_steady_state, inputs=INPUT, parameters={"on": 2 * ref})
+    experiment = cf.Experiment(
+        {"S2": [0.5]}, time=[2.0], initial=initial_steady_state, inputs=INPUT, parameters={"on": 2 * ref}
+    )
     problem = cf.Problem(model, experiment, parameters={**{n: v for n, v in VALUES.items() if n != "on"}, "ref": 0.5})
     natural = problem.conditions[0].link.natural(problem.guess)
     expected = cf.steady_state(model, {**VALUES, "on": 0.25}, inputs={"u": 0.2}).states
@@ -345,7 +351,9 @@ def test_a_guess_without_a_steady_state_says_so():
 
 def test_mistakes_about_the_time_before_are_listed_at_once():
     k, strange, t, x = cf.symbols("k strange t x")
-    initial_steady_state = cf.steady_state(parameters={"kk": 1, "on": strange}, inputs={"v": 0}, initial={"Q": 1, "S": strange})
+    initial_steady_state = cf.steady_state(
+        parameters={"kk": 1, "on": strange}, inputs={"v": 0}, initial={"Q": 1, "S": strange}
+    )
     experiment = cf.Experiment({"S2": [0.5]}, time=[2.0], initial=initial_steady_state, inputs=INPUT)
     with refused("initial names 'Q'", "'v' is no input", "'kk' is no parameter", "parameter 'on' contains 'strange'",
                  "initial value of 'S' contains 'strange'"):  # fmt: skip
@@ -366,7 +374,9 @@ def test_data_at_infinity(method):
     course_experiment = cf.Experiment({"x": [0.6, 1.0, 1.4]}, time=[1, 2, 3], sigma=0.1, inputs={"u": 1}, name="course")
     rest_experiment = cf.Experiment({"x": [[2.01, 1.99]]}, time=[np.inf], sigma=0.01, inputs={"u": 1}, name="rest")
     double_experiment = cf.Experiment({"x": [4.02]}, time=[np.inf], sigma=0.02, inputs={"u": 2}, name="double")
-    problem = cf.Problem(model, [course_experiment, rest_experiment, double_experiment], parameters={"make": 1.0, "lose": 0.4})
+    problem = cf.Problem(
+        model, [course_experiment, rest_experiment, double_experiment], parameters={"make": 1.0, "lose": 0.4}
+    )
     result = cf.fit(problem, method)
     assert result.success
     ratio = np.average([2.01, 1.99, 2.01], weights=[1, 1, 1])

@@ -294,11 +294,15 @@ def optimality_errors(
     }
 
 
-def lagrangian_gradient(layout, linearization, chain_multipliers: tuple[Multipliers, ...], bounds: np.ndarray) -> np.ndarray:
+def lagrangian_gradient(
+    layout, linearization, chain_multipliers: tuple[Multipliers, ...], bounds: np.ndarray
+) -> np.ndarray:
     """Return the gradient (n_v,) of  1/2 |r|^2 + multipliers . constraints + bounds . v  at the linearization."""
     gradient = bounds.copy()
     gradient[: layout.n_theta] += linearization.prior @ linearization.prior_jacobian
-    for chain, j, values, m in zip(layout.chains, linearization.jacobians, linearization.values, chain_multipliers, strict=True):
+    for chain, j, values, m in zip(
+        layout.chains, linearization.jacobians, linearization.values, chain_multipliers, strict=True
+    ):
         matching = np.concatenate([m.matching, np.zeros((1, chain.n_s))])  # nothing matches the end of the last stage
         factors = np.concatenate([values.r, m.inner, matching, m.path], axis=1)
         in_q, in_s, in_w = (

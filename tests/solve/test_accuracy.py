@@ -12,7 +12,7 @@ import castfit as cf
 from castfit._support.status import InputError
 from castfit.solve.solution import CountingProblem
 from castfit.solve.staged import Evaluation
-from castfit.solve.step_control import TrustRegion, NaturalLevel
+from castfit.solve.step_control import NaturalLevel, TrustRegion
 from tests.builders import LOTKA_VOLTERRA_POLE, lotka_volterra
 from tests.solve.toys import Formula
 
@@ -62,7 +62,9 @@ def test_the_step_to_full_accuracy_starts_where_the_search_is():
     """A coarse point is valued again before a step from there is compared with it."""
     staged, states = states_of(single, step_control="box")
     coarse_state, accurate_state = next((a, b) for a, b in itertools.pairwise(states) if a.rough and not b.rough)
-    assert accurate_state.iteration == coarse_state.iteration + 1  # the step that was made there is one at full accuracy
+    assert (
+        accurate_state.iteration == coarse_state.iteration + 1
+    )  # the step that was made there is one at full accuracy
     assert accurate_state.evaluation.cost <= staged.evaluate(coarse_state.v).cost
 
 

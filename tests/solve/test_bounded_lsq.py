@@ -87,7 +87,9 @@ def test_optimality_or_proven_contradiction(seed, n, m, p, equalities, integer):
     assert solution.optimal
     assert solution.feasible == possible(lower, upper, rows, units)
     if solution.feasible:
-        assert optimality_error(u, E, lower, upper, rows, units, solution) < 1e-8 * max(1, np.abs(solution.x / units).max())
+        assert optimality_error(u, E, lower, upper, rows, units, solution) < 1e-8 * max(
+            1, np.abs(solution.x / units).max()
+        )
 
 
 @given(seeds)
@@ -198,7 +200,9 @@ def test_warm_start_from_the_answer_takes_no_iterations_and_from_elsewhere_gives
     rows = LinearConstraints(0 * rows.g, rows.G, rows.lower, rows.upper)
     bounds = {"lower": -np.ones(n), "upper": 0.7 * np.ones(n)}
     cold_solution = bounded_lsq(u, E, rows=rows, **bounds)
-    warm_solution = bounded_lsq(u, E, rows=rows, bounds_active=cold_solution.bounds_active, rows_active=cold_solution.rows_active, **bounds)
+    warm_solution = bounded_lsq(
+        u, E, rows=rows, bounds_active=cold_solution.bounds_active, rows_active=cold_solution.rows_active, **bounds
+    )
     assert warm_solution.iterations == 0
     assert np.allclose(warm_solution.x, cold_solution.x, atol=1e-10)
     guess = {
@@ -361,7 +365,9 @@ def test_equations_that_are_combinations_of_others_change_nothing(seed, independ
     mix = rng.standard_normal((copies, independent))
     zero = np.zeros(independent + copies)
     independent_solution = bounded_lsq(u, E, rows=LinearConstraints(g, G, zero[:independent], zero[:independent]))
-    full_solution = bounded_lsq(u, E, rows=LinearConstraints(np.append(g, mix @ g), np.vstack([G, mix @ G]), zero, zero))
+    full_solution = bounded_lsq(
+        u, E, rows=LinearConstraints(np.append(g, mix @ g), np.vstack([G, mix @ G]), zero, zero)
+    )
     assert full_solution.feasible
     np.testing.assert_allclose(full_solution.x, independent_solution.x, rtol=1e-7, atol=1e-9)
     force = np.vstack([G, mix @ G]).T @ full_solution.row_multipliers

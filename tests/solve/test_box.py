@@ -18,7 +18,7 @@ from castfit.fit.start.local_search import descend, minimize_locally
 from castfit.fit.start.search_problem import search_problem_of
 from castfit.solve.block_pivoting import active_signs, minimize_in_box
 from castfit.solve.solution import SolveControl
-from castfit.solve.stationarity import without_invisible_slopes, nonstationary_quantities
+from castfit.solve.stationarity import nonstationary_quantities, without_invisible_slopes
 from castfit.solve.step_control import TrustRegion
 from castfit.solve.subproblem import RIDGE, LocalProblem, units_of_search
 from tests.solve.toys import Formula
@@ -154,7 +154,11 @@ def honest(problem, result) -> str:
     error = np.sqrt(sum(float(np.sum((a.r - b.r) ** 2)) for a, b in zip(evaluation.values, fitted.values, strict=True)))
     if "collocation" in result.transcription:  # whose elements err by more
         true, residuals = evaluation.values[0].r.ravel(), np.asarray(result.normalised_residuals).ravel()
-        error = max(error, np.linalg.norm(residuals * (residuals @ true) / (residuals @ residuals) - true)) if residuals.size == true.size else error
+        error = (
+            max(error, np.linalg.norm(residuals * (residuals @ true) / (residuals @ residuals) - true))
+            if residuals.size == true.size
+            else error
+        )
     column_norms = LocalProblem(staged, staged.linearize(theta)).condensed.rows.norms * unit
     allowed = 1e-2 * max(root, 1.0) + 2.0 * error * column_norms  # no fit sees what its own integrations err by
     if (np.abs(projected) > allowed).any():
@@ -333,9 +337,13 @@ def test_only_powers_of_states_with_estimated_exponents_change():
     unchanged_powers = ca.vertcat(x**2, x**2.5, K**n, (K / x) ** n, (x + y) ** n, (x + 1) ** n)
     changed_powers = ca.vertcat(x**n, (x / K) ** n, (2 * x * K) ** (n + 1))
     states = ca.vertcat(x, y)
-    for old, new in zip(ca.vertsplit(unchanged_powers), ca.vertsplit(differentiable_powers([unchanged_powers], states)[0]), strict=True):
+    for old, new in zip(
+        ca.vertsplit(unchanged_powers), ca.vertsplit(differentiable_powers([unchanged_powers], states)[0]), strict=True
+    ):
         assert ca.is_equal(old, new, 10)
-    for old, new in zip(ca.vertsplit(changed_powers), ca.vertsplit(differentiable_powers([changed_powers], states)[0]), strict=True):
+    for old, new in zip(
+        ca.vertsplit(changed_powers), ca.vertsplit(differentiable_powers([changed_powers], states)[0]), strict=True
+    ):
         assert not ca.is_equal(old, new, 10)
         function = ca.Function("both", [x, y, n, K], [old, new])
         assert np.isclose(*(float(v) for v in function(0.7, 1.0, 2.3, 0.4)))
@@ -346,5 +354,7 @@ def test_a_search_that_no_step_leads_on_goes_back_once_and_ends():
     scene = search_problem_of(problem.posed)
     stuck = descend(scene, np.array([-1.36555514, 0.15180753, 3.41527312, 4.47411017]), (np.inf, np.inf), np.inf)
     second_result = minimize_locally(scene, stuck.theta, np.inf)
-    assert second_result.work < 1000  # simulations; it was thousands; 17 to 454 from starts 1e-7 around, where rounding decides
+    assert (
+        second_result.work < 1000
+    )  # simulations; it was thousands; 17 to 454 from starts 1e-7 around, where rounding decides
     assert second_result.cost <= stuck.cost

@@ -142,7 +142,10 @@ def test_recondense_is_condensing_with_new_values(problem, seed):
     new_linearization = replace(
         linearization, v=linearization.v + rng.standard_normal(layout.n_v), values=values, prior=linearization.prior + 1
     )
-    actual, expected = recondense(condense(layout, linearization), new_linearization), condense(layout, new_linearization)
+    actual, expected = (
+        recondense(condense(layout, linearization), new_linearization),
+        condense(layout, new_linearization),
+    )
     x = rng.standard_normal(layout.n_theta)
     assert close(expand(actual, x), expand(expected, x))
     assert np.array_equal(actual.v, new_linearization.v)

@@ -13,7 +13,7 @@ import castfit as cf
 from castfit import problems
 from castfit._support.status import InputError, Status
 from castfit.problems import exact_trajectory
-from castfit.solve.solution import SolveControl, CountingProblem, infeasibility
+from castfit.solve.solution import CountingProblem, SolveControl, infeasibility
 from castfit.solve.staged import gaps, weighted_squares
 from castfit.transcribe.multiple_shooting import MultipleShooting
 from castfit.transcribe.single_shooting import SingleShooting
@@ -87,7 +87,9 @@ def test_steps_that_shrink_alike_are_extrapolated(curvature):
     assert states[-1].status is Status.CONVERGED
     assert q[-1] * (1 - abs(curvature)) < 2e-5  # from the tolerance of 1e-10 of the cost
     first_index = is_near.index(True)
-    assert np.allclose(q[first_index - 2 : first_index] / q[first_index - 3 : first_index - 1], abs(curvature), rtol=0.2)
+    assert np.allclose(
+        q[first_index - 2 : first_index] / q[first_index - 3 : first_index - 1], abs(curvature), rtol=0.2
+    )
     assert len(states) - first_index <= 5  # of 20 and 120 without
 
 
@@ -329,7 +331,9 @@ def test_the_first_optimum_is_returned_if_nothing_better_is_found():
 @pytest.mark.parametrize("limits", [{"max_iter": 12}, {"max_time": 20.0}])
 def test_a_search_for_something_better_that_is_cut_short_ends_at_the_optimum(clock, limits):
     solver = cf.GaussNewton(max_iter=limits.get("max_iter", 400))
-    control = SolveControl(limits.get("max_time", np.inf), callback=lambda progress: clock.sleep(25.0 * (progress.iteration == 12)))
+    control = SolveControl(
+        limits.get("max_time", np.inf), callback=lambda progress: clock.sleep(25.0 * (progress.iteration == 12))
+    )
     solved = solver.solve(ellipse(1.3), control)
     assert solved.status is Status.CONVERGED
     assert np.isclose(solved.v[0], 1.617, atol=0.01)
@@ -424,9 +428,13 @@ def stopped(staged_problem, **control):
 
 def test_callback_sees_every_iterate_and_stops():
     staged_problem, iterations = staged(lotka_volterra()), []
-    solved = stopped(staged_problem, callback=lambda progress: (iterations.append(progress), progress.iteration == 2)[1])
+    solved = stopped(
+        staged_problem, callback=lambda progress: (iterations.append(progress), progress.iteration == 2)[1]
+    )
     assert solved.status is Status.STOPPED_BY_CALLBACK
-    assert [progress.iteration for progress in iterations] == [0, 1, 2] == [entry["iteration"] for entry in solved.history]
+    assert (
+        [progress.iteration for progress in iterations] == [0, 1, 2] == [entry["iteration"] for entry in solved.history]
+    )
     assert [progress.cost for progress in iterations] == [entry["cost"] for entry in solved.history]
     assert np.array_equal(iterations[0].v, np.clip(staged_problem.start, staged_problem.lower, staged_problem.upper))
     best = min(iterations, key=lambda progress: progress.infeasibility)
@@ -448,7 +456,10 @@ def test_control_c_returns_the_best_point(phase):
     assert solved.status is Status.INTERRUPTED
     assert solved.iterations == iteration
     assert (solved.history[-1]["station"] > 0) == (phase != "straight")
-    assert staged_problem.evaluate(solved.v).cost <= staged_problem.evaluate(staged_problem.start).cost or phase == "straight"
+    assert (
+        staged_problem.evaluate(solved.v).cost <= staged_problem.evaluate(staged_problem.start).cost
+        or phase == "straight"
+    )
     assert signal.getsignal(signal.SIGINT) is previous_handler
 
 
@@ -489,7 +500,9 @@ def test_iteration_limit_returns_the_best_point():
     assert solved.status is Status.MAX_ITERATIONS
     assert solved.iterations == 2
     start, end = staged_problem.evaluate(staged_problem.start), staged_problem.evaluate(solved.v)
-    assert infeasibility(staged_problem.layout, staged_problem.scale, end) < infeasibility(staged_problem.layout, staged_problem.scale, start)
+    assert infeasibility(staged_problem.layout, staged_problem.scale, end) < infeasibility(
+        staged_problem.layout, staged_problem.scale, start
+    )
     assert cf.GaussNewton(max_iter=0).solve(staged_problem, SolveControl()).iterations == 0
 
 
@@ -540,7 +553,9 @@ def test_steps_close_the_linear_part_of_the_gaps():
     line_search = search(staged_problem)
 
     def open_gaps(factor):
-        return gaps(staged_problem.layout, staged_problem.evaluate(staged_problem.start + factor * line_search.step.dv))[0]
+        return gaps(
+            staged_problem.layout, staged_problem.evaluate(staged_problem.start + factor * line_search.step.dv)
+        )[0]
 
     assert np.abs(open_gaps(0.0)).max() > 0.05
     left = [np.abs(open_gaps(lam) - (1 - lam) * open_gaps(0.0)).max() for lam in (0.1, 0.05, 0.025)]

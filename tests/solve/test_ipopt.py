@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 import castfit.solve.ipopt as module
 from castfit import problems
 from castfit._support.status import Status
-from castfit._support.time_limit import Interrupt, Deadline
+from castfit._support.time_limit import Deadline, Interrupt
 from castfit.experiment.experiment import Experiment, free
 from castfit.fit.fit import fit
 from castfit.model.model import Model, symbols
 from castfit.problem.problem import Constraint, Normal, Parameter, Problem
 from castfit.solve.ipopt import Ipopt
-from castfit.solve.solution import SolveControl, Iteration, CountingProblem, infeasibility
+from castfit.solve.solution import CountingProblem, Iteration, SolveControl, infeasibility
 from castfit.solve.staged import (
     ChainValues,
     Evaluation,
@@ -76,7 +76,14 @@ class Affine(StagedProblem):
 
     def linearize(self, v):
         evaluation = self.evaluate(v)
-        return Linearization(evaluation.v, evaluation.values, evaluation.prior, evaluation.prior_jacobian, (), self.linearization.jacobians)
+        return Linearization(
+            evaluation.v,
+            evaluation.values,
+            evaluation.prior,
+            evaluation.prior_jacobian,
+            (),
+            self.linearization.jacobians,
+        )
 
 
 def label(transcription) -> str:
@@ -138,7 +145,9 @@ def test_assembly_is_the_dense_problem(seed, n_s, n_w, n_c):
         ]
     )
     assert actual_rows.shape == expected_rows.shape
-    for a, b in zip(actual_rows[np.lexsort(actual_rows.T[2:])], expected_rows[np.lexsort(expected_rows.T[2:])], strict=True):
+    for a, b in zip(
+        actual_rows[np.lexsort(actual_rows.T[2:])], expected_rows[np.lexsort(expected_rows.T[2:])], strict=True
+    ):
         np.testing.assert_allclose(a, b, atol=1e-12)
 
     (upper,) = run._hessian(v / unit, np.empty(0), np.array([2.0]), np.zeros(run.rows.count))
@@ -390,7 +399,9 @@ def test_an_interrupt_returns_the_best_point():
     assert len(solution.history) == 3
     assert signal.getsignal(signal.SIGINT) is previous
     evaluation = staged.evaluate(solution.v)
-    assert infeasibility(staged.layout, staged.scale, evaluation) <= 2 * min(h["infeasibility"] for h in solution.history)
+    assert infeasibility(staged.layout, staged.scale, evaluation) <= 2 * min(
+        h["infeasibility"] for h in solution.history
+    )
 
 
 def test_threads_other_than_the_main_one_may_solve():
@@ -441,7 +452,13 @@ def test_failures_on_the_way_are_survived_and_counted():
         evaluation = original(v, **options)
         if v[0] > -1:
             return evaluation
-        return Evaluation(evaluation.v, evaluation.values, evaluation.prior, evaluation.prior_jacobian, (Failure("experiment 1", 0, "invented", ""),))
+        return Evaluation(
+            evaluation.v,
+            evaluation.values,
+            evaluation.prior,
+            evaluation.prior_jacobian,
+            (Failure("experiment 1", 0, "invented", ""),),
+        )
 
     staged.evaluate = evaluate  # type: ignore[method-assign]
     solution = solve(staged)

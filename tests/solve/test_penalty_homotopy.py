@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from castfit.solve.penalty_homotopy import UNIT_PENALTY_RELATIVE_GAP, RelaxedProblem, RelaxationLevel
+from castfit.solve.penalty_homotopy import UNIT_PENALTY_RELATIVE_GAP, RelaxationLevel, RelaxedProblem
 from castfit.solve.solution import CountingProblem
 from castfit.solve.staged import StagedProblem, gaps
 from castfit.solve.subproblem import LocalProblem

@@ -14,7 +14,7 @@ import castfit as cf
 from castfit._support.status import Status
 from castfit.solve.assembly import ConstraintRows, JacobianMap
 from castfit.solve.matching_jacobian_update import accumulate_products, products_along
-from castfit.solve.solution import SolveControl, CountingProblem
+from castfit.solve.solution import CountingProblem, SolveControl
 from castfit.solve.staged import gaps
 from tests.builders import decay_model, decay_problem, everything, lotka_volterra, refused
 
@@ -86,7 +86,10 @@ def test_the_gradient_of_the_scalar_vanishes_and_its_direction_does_not():
     v = staged.start.copy()
     for _ in range(11):  # the simulation
         evaluation = staged.evaluate(v)
-        v[staged.layout.chains[0].nodes[0]], v[staged.layout.chains[0].nodes[1:]] = evaluation.values[0].a, evaluation.values[0].x[:-1]
+        v[staged.layout.chains[0].nodes[0]], v[staged.layout.chains[0].nodes[1:]] = (
+            evaluation.values[0].a,
+            evaluation.values[0].x[:-1],
+        )
     ends: list[float] = []
     lengths: list[float] = []
     for size in (1e-1, 1e-3, 1e-5):

@@ -17,8 +17,8 @@ from castfit.solve.staged import (
     Layout,
     Specification,
     StagedProblem,
-    gaps,
     build_layout,
+    gaps,
 )
 from castfit.transcribe.single_shooting import SingleShooting
 from tests.builders import decay_problem
@@ -80,7 +80,9 @@ def test_every_variable_has_one_place_and_one_name(layout):
 def test_the_order_of_variables_and_their_names():
     mask, none = np.ones((2, 1), dtype=bool), np.zeros((2, 0))
     theta = np.array([0])
-    layout = build_layout(("k",), (Specification("a", theta, 2, 1, mask, none, none, np.array([0, 0.5, 1]), ("x", "y")),))
+    layout = build_layout(
+        ("k",), (Specification("a", theta, 2, 1, mask, none, none, np.array([0, 0.5, 1]), ("x", "y")),)
+    )
     assert [layout.describe(i) for i in range(layout.n_v)] == [
         "k",
         "x at t = 0 (a)",

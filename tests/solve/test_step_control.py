@@ -15,11 +15,11 @@ from castfit.solve.solution import SolveControl
 from castfit.solve.staged import gaps
 from castfit.solve.step_control import (
     STEP_CONTROLS,
-    TrustRegion,
     ExactPenalty,
     Hemker,
     LevenbergMarquardt,
     NaturalLevel,
+    TrustRegion,
 )
 from castfit.solve.step_control.common import outer, violation
 from castfit.solve.step_control.exact_penalty import penalty

@@ -82,7 +82,10 @@ def test_bounded_step_solves_the_dense_kkt_system_with_its_active_set_as_equatio
     active_indices = np.flatnonzero(np.abs(step.bound_multipliers) > 1e-8)
     path = np.flatnonzero(np.abs(step.path_multipliers) > 1e-8)
     (lower, upper), sign = path_bounds(staged.layout), np.sign(step.path_multipliers[path])
-    target = np.where(step.bound_multipliers[active_indices] < 0, staged.lower[active_indices], staged.upper[active_indices]) - v[active_indices]
+    target = (
+        np.where(step.bound_multipliers[active_indices] < 0, staged.lower[active_indices], staged.upper[active_indices])
+        - v[active_indices]
+    )
     limit = np.where(sign < 0, lower[path], upper[path])
     C = np.vstack([full.C, np.eye(n)[active_indices], full.P[path]])
     e = np.concatenate([full.e, -target, full.c[path] - limit])

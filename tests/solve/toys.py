@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from castfit.solve.solution import SolveControl, CountingProblem
+from castfit.solve.solution import CountingProblem, SolveControl
 from castfit.solve.staged import (
     ChainValues,
     Evaluation,
@@ -36,7 +36,9 @@ class Affine(StagedProblem):
     def evaluate(self, v):
         linearization = self.linearization
         dv, values = v - linearization.v, []
-        for chain, chain_values, j in zip(self.layout.chains, linearization.values, linearization.jacobians, strict=True):
+        for chain, chain_values, j in zip(
+            self.layout.chains, linearization.values, linearization.jacobians, strict=True
+        ):
             predictions = {
                 name: predicted(
                     getattr(chain_values, name), tuple(getattr(j, f"{name.upper()}_{to}") for to in "sqw"), chain, dv
@@ -117,7 +119,9 @@ class Faulty(StagedProblem):
     def _broken(self, evaluation, fails):
         if not fails:
             return evaluation
-        nan = tuple(ChainValues(*(np.full_like(getattr(c, name), np.nan) for name in "radxc")) for c in evaluation.values)
+        nan = tuple(
+            ChainValues(*(np.full_like(getattr(c, name), np.nan) for name in "radxc")) for c in evaluation.values
+        )
         failure = Failure(self.layout.chains[0].name, 0, "step_size", "stopped at t = 0.3")
         return replace(evaluation, failures=(failure,), values=evaluation.values if self.sensitivities_only else nan)
 

@@ -45,7 +45,9 @@ def test_rows_are_those_of_forward_multiple_shooting(problem):
     """Data at jumps of inputs and at events are read where they are without nodes there."""
     (one, v), (other, w) = (consistent(problem(), t) for t in (ADJOINT, FORWARD))
     rows = [
-        np.concatenate([values.r[c.row_mask] for c, values in zip(s.layout.chains, s.evaluate(point).values, strict=True)])
+        np.concatenate(
+            [values.r[c.row_mask] for c, values in zip(s.layout.chains, s.evaluate(point).values, strict=True)]
+        )
         for s, point in ((one, v), (other, w))
     ]
     np.testing.assert_allclose(*rows, rtol=1e-7, atol=2e-8)  # two integrators, each at 1e-9
@@ -136,7 +138,9 @@ def test_adjoint_derivatives_do_not_depend_on_units(residual):
     expected = blocks_in_units(1, 1, 1, residual and 1.0, derivatives="forward")
     some = (-12, 10) if residual else (-12, -5, 0, 10, 12)
     for unit, scale, second in product(some, (-9, 9) if residual else (-9, -8, 5), (-9, 9)):
-        for actual, expected_block in zip(blocks_in_units(10.0**unit, 10.0**scale, 10.0**second, residual), expected, strict=True):
+        for actual, expected_block in zip(
+            blocks_in_units(10.0**unit, 10.0**scale, 10.0**second, residual), expected, strict=True
+        ):
             np.testing.assert_allclose(actual, expected_block, atol=2e-8, err_msg=f"{unit} {scale} {second}")
 
 
@@ -266,7 +270,10 @@ def test_weights_of_groups_multiply_their_squares():
 
 @pytest.mark.parametrize("problem", [lotka_volterra, oral, counts], ids=lambda p: p.__name__)
 def test_fits_by_gradients_have_the_statistics_of_others(problem):
-    adjoint_result, forward_result = cf.fit(problem(), cf.SingleShooting(derivatives="adjoint")), cf.fit(problem(), cf.SingleShooting())
+    adjoint_result, forward_result = (
+        cf.fit(problem(), cf.SingleShooting(derivatives="adjoint")),
+        cf.fit(problem(), cf.SingleShooting()),
+    )
     assert adjoint_result.success
     assert adjoint_result.solver == "IPOPT"  # Gauss-Newton cannot
     assert adjoint_result.evaluations["gradients"] > adjoint_result.evaluations["jacobians"]

@@ -63,7 +63,11 @@ def rich_problem() -> Problem:
     }
     constraints = [Constraint(k2 * x * y + z, upper=4.0), Constraint(x - y, lower=0.1, upper=0.1)]
     return Problem(
-        model, [first_experiment, second_experiment], parameters=parameters, constraints=constraints, state_bounds={"x": (0.01, 10)}
+        model,
+        [first_experiment, second_experiment],
+        parameters=parameters,
+        constraints=constraints,
+        state_bounds={"x": (0.01, 10)},
     )
 
 
@@ -153,7 +157,11 @@ def test_hessian_blocks_are_the_derivatives_of_the_lagrangian_gradient(scheme, d
     def gradient(v):
         system = dense(staged.layout, staged.linearize(v))
         data = slice(0, system.r.size - n_prior)
-        return system.J[data].T @ system.r[data] + system.C.T @ np.concatenate(equalities) + system.P.T @ np.concatenate(paths)
+        return (
+            system.J[data].T @ system.r[data]
+            + system.C.T @ np.concatenate(equalities)
+            + system.P.T @ np.concatenate(paths)
+        )
 
     total = np.zeros((v.size, v.size))
     for chain, (stages, initial) in zip(staged.layout.chains, staged.hessian(v, multipliers).chains, strict=True):
@@ -266,7 +274,9 @@ def test_cost_is_that_of_the_simulation(scheme, elements):
         times, values = experiment.data[name]
         sigma = {"x": 0.5, "y": 0.2}[name]
         cost += 0.5 * (((solution.sol(times)[i] - values[:, 0]) / sigma) ** 2).sum()
-    staged = transcribe(problem, elements, lambda t: (solution.sol(t).T, np.zeros((t.size, 0))), scheme=scheme, degree=5)
+    staged = transcribe(
+        problem, elements, lambda t: (solution.sol(t).T, np.zeros((t.size, 0))), scheme=scheme, degree=5
+    )
     assert staged.evaluate(simulate(staged, staged.start)).cost == pytest.approx(cost, rel=1e-7)
 
 

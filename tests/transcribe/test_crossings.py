@@ -98,7 +98,7 @@ def test_inputs_are_looked_at_between_their_times():
 def test_times_of_events_are_exact():
     model = cf.Model({x: -x, n: 0 * n}, time=t, initial={x: 1.0, n: 0.0})
     tight = cf.IntegratorOptions(relative_tolerance=1e-11, absolute_tolerance=1e-13)
-    event_time = cf.simulate(model, {}, [0.0, 3.0], events=[cf.Event(when=x < 0.3, changes={n: t})], integrator=tight)["n"][
-        -1
-    ]
+    event_time = cf.simulate(model, {}, [0.0, 3.0], events=[cf.Event(when=x < 0.3, changes={n: t})], integrator=tight)[
+        "n"
+    ][-1]
     assert event_time == pytest.approx(-np.log(0.3), abs=1e-9)

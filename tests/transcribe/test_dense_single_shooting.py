@@ -101,16 +101,24 @@ def test_it_agrees_but_for_rounding(name: str) -> None:
         dense.cost(v + 1e-3)  # another point between does not matter
         rows = dense.rows(v)
         assert rows is not None
-        u = np.concatenate([linearization.prior, *(c.r.ravel()[m] for c, m in zip(linearization.values, masks, strict=True))])
+        u = np.concatenate(
+            [linearization.prior, *(c.r.ravel()[m] for c, m in zip(linearization.values, masks, strict=True))]
+        )
         np.testing.assert_allclose(rows.u, u, rtol=1e-11, atol=1e-13)
         E = [np.asarray(getattr(linearization.prior_jacobian, "dense", linearization.prior_jacobian))]
         for chain, j, mask in zip(staged.layout.chains, linearization.jacobians, masks, strict=True):
             E.append(np.zeros((mask.sum(), n)))
             E[-1][:, chain.theta] = j.R_q.reshape(mask.size, -1)[mask]
         np.testing.assert_allclose(rows.E, np.concatenate(E), rtol=1e-11, atol=1e-12 * np.abs(rows.E).max())
-        assert (rows.cost, rows.half_square) == pytest.approx((linearization.cost, linearization.half_square), rel=1e-12)
+        assert (rows.cost, rows.half_square) == pytest.approx(
+            (linearization.cost, linearization.half_square), rel=1e-12
+        )
         joint_linearization = joint_problem.linearize(v)
-        for actual, expected in zip((joint_linearization, *joint_linearization.values, *joint_linearization.jacobians), (linearization, *linearization.values, *linearization.jacobians), strict=True):
+        for actual, expected in zip(
+            (joint_linearization, *joint_linearization.values, *joint_linearization.jacobians),
+            (linearization, *linearization.values, *linearization.jacobians),
+            strict=True,
+        ):
             for field, value in vars(expected).items():
                 if isinstance(value, np.ndarray | float):
                     np.testing.assert_allclose(getattr(actual, field), value, rtol=1e-10, atol=1e-9, err_msg=field)
@@ -146,7 +154,11 @@ def test_path_constraints_are_values_of_the_same_moves(path: bool) -> None:
         joint_linearization, linearization = joint_problem.linearize(v), staged.linearize(v)
         assert linearization.ok
         assert np.isfinite(linearization.values[0].c).all()
-        for actual, expected in zip((*joint_linearization.values, *joint_linearization.jacobians), (*linearization.values, *linearization.jacobians), strict=True):
+        for actual, expected in zip(
+            (*joint_linearization.values, *joint_linearization.jacobians),
+            (*linearization.values, *linearization.jacobians),
+            strict=True,
+        ):
             for field, value in vars(expected).items():
                 np.testing.assert_allclose(getattr(actual, field), value, rtol=1e-10, atol=1e-10, err_msg=field)
     wild = np.array([-2000.0, 0.4])
@@ -243,7 +255,10 @@ def test_other_integrators_are_as_if_asked_for_at_once(name: str, known: bool) -
     staged, finer = staged_of(problem), IntegratorOptions("esdirk", 1e-8, 1e-10)
     if known:
         staged.linearize(staged.start)
-    other, reference = staged.integrated_by(finer), SingleShooting(finer).transcribe(problem, staged.start, staged.units)
+    other, reference = (
+        staged.integrated_by(finer),
+        SingleShooting(finer).transcribe(problem, staged.start, staged.units),
+    )
     a, b = other.linearize(staged.start), reference.linearize(staged.start)
     assert a.cost == b.cost != staged.evaluate(staged.start).cost
     for actual, expected in zip(a.jacobians, b.jacobians, strict=True):
@@ -290,7 +305,9 @@ def test_states_are_kept_where_only_outputs_and_noise_move():
         actual, expected = staged.linearize(new_theta), one_by_one(problem).linearize(new_theta)
         assert dense.integrations == count + (new_theta[0] != theta[0])
         assert actual.cost == pytest.approx(expected.cost, rel=1e-13)
-        for actual_jacobians, expected_jacobians in zip(actual.jacobians, staged_of(problem).linearize(new_theta).jacobians, strict=True):
+        for actual_jacobians, expected_jacobians in zip(
+            actual.jacobians, staged_of(problem).linearize(new_theta).jacobians, strict=True
+        ):
             np.testing.assert_array_equal(actual_jacobians.R_q, expected_jacobians.R_q)
 
 

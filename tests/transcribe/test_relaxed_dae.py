@@ -113,7 +113,9 @@ def test_models_without_algebraic_states_have_nothing_to_relax():
     x, k = cf.symbols("x k")
     model = cf.Model({x: -k * x}, parameters=[k], initial={x: 1.0})
     problem = cf.Problem(model, cf.Experiment({"x": [0.6, 0.4]}, [1.0, 2.0]), parameters={"k": 0.3})
-    consistent_result, relaxed_result = (cf.fit(problem, cf.MultipleShooting(2, algebraic=a)) for a in ("consistent", "relaxed"))
+    consistent_result, relaxed_result = (
+        cf.fit(problem, cf.MultipleShooting(2, algebraic=a)) for a in ("consistent", "relaxed")
+    )
     assert consistent_result.chi2 == relaxed_result.chi2
 
 

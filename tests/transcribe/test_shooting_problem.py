@@ -100,7 +100,13 @@ def test_jumps_and_measurements_meet_in_the_same_way_everywhere(times, jump, k):
     measured_times = np.sort([*times, 40.0]) * 0.1
     jump_time = jump * 0.1
     level = Input.piecewise_constant([0, jump_time], [1.0, 3.0])
-    data = Experiment({"sum": (measured_times, np.zeros(measured_times.size))}, initial={"x": 0.5}, start=0, inputs={"u": level}, sigma=1.0)
+    data = Experiment(
+        {"sum": (measured_times, np.zeros(measured_times.size))},
+        initial={"x": 0.5},
+        start=0,
+        inputs={"u": level},
+        sigma=1.0,
+    )
     problem = Problem(model, data, parameters={"rate": 0.7})
 
     def exact(t: float) -> float:
@@ -454,7 +460,10 @@ def test_magnitudes_of_many_unmeasured_states_are_found_by_rough_simulations(mon
     from castfit.transcribe.single_shooting import SingleShooting
 
     *states, k = cf.symbols(" ".join([*(f"x{i}" for i in range(101)), "k"]))
-    rates = {states[0]: -k * states[0], **{state: k * (previous_state - state) for previous_state, state in pairwise(states)}}
+    rates = {
+        states[0]: -k * states[0],
+        **{state: k * (previous_state - state) for previous_state, state in pairwise(states)},
+    }
     initial = {f"x{i}": 100.0 * (i == 0) for i in range(101)}
     data = cf.Experiment({"x0": [60.0, 37.0]}, time=[0.5, 1.0], initial=initial)
     problem = cf.Problem(cf.Model(rates, parameters=[k]), data, parameters={"k": 1.0})

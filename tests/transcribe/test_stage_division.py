@@ -137,12 +137,16 @@ def test_times_that_span_decades_are_divided_among_the_data():
     few = uniform_or_given(condition(times[::10]), 20, option_name="intervals")
     np.testing.assert_array_equal(few, [0.0, *times[::10]])
     bursts = np.concatenate([np.linspace(1, 2, 30), np.linspace(50, 51, 30)])
-    np.testing.assert_array_equal(uniform_or_given(condition(bursts), 20, option_name="intervals"), np.linspace(0, 51, 21))
+    np.testing.assert_array_equal(
+        uniform_or_given(condition(bursts), 20, option_name="intervals"), np.linspace(0, 51, 21)
+    )
 
 
 def test_given_times_are_cut_to_the_horizon():
     case = condition([0.0, 4.0])
-    np.testing.assert_array_equal(uniform_or_given(case, np.array([-1, 0, 1, 3, 4, 9]), option_name="intervals"), [0, 1, 3, 4])
+    np.testing.assert_array_equal(
+        uniform_or_given(case, np.array([-1, 0, 1, 3, 4, 9]), option_name="intervals"), [0, 1, 3, 4]
+    )
     np.testing.assert_array_equal(uniform_or_given(case, [1, 3], option_name="intervals"), [0, 1, 3, 4])  # type: ignore[arg-type]
 
 

@@ -120,7 +120,9 @@ def test_derivatives_are_those_of_differences(pose, intervals):
     np.testing.assert_allclose(jacobians.X_q, ends[..., :n_theta], atol=3e-5)
     places = np.arange(v.size)[chain.nodes]
     for k, node_indices in enumerate(places):
-        np.testing.assert_allclose(jacobians.R_s[k], rows.reshape(*jacobians.R_s.shape[:2], -1)[k][:, node_indices], atol=3e-5)
+        np.testing.assert_allclose(
+            jacobians.R_s[k], rows.reshape(*jacobians.R_s.shape[:2], -1)[k][:, node_indices], atol=3e-5
+        )
         np.testing.assert_allclose(jacobians.X_s[k], ends[k][:, node_indices], atol=3e-5)
 
 
@@ -165,7 +167,11 @@ def test_events_with_delays_and_priorities_have_one_optimum():
         assert other.standard_errors[name] == pytest.approx(one.standard_errors[name], rel=1e-4)
     step, estimates = 1e-6, other.parameters
     sensitivities = [
-        (followed(times, **{**estimates, n: estimates[n] + step}) - followed(times, **{**estimates, n: estimates[n] - step})) / (2 * step)
+        (
+            followed(times, **{**estimates, n: estimates[n] + step})
+            - followed(times, **{**estimates, n: estimates[n] - step})
+        )
+        / (2 * step)
         for n in problem.names
     ]
     rows = np.array(sensitivities).reshape(len(sensitivities), -1) / 0.02
@@ -192,6 +198,8 @@ def test_nodes_start_on_the_course_between_its_events():
     third_bounce = second_bounce + 2 * 0.79**2 * speed / 9.7
     assert times[1:-1].min() < first_bounce / 2 < times[1:-1].max()
     inner = times[(times > first_bounce) & (times < third_bounce)]
-    np.testing.assert_allclose(inner, [(first_bounce + second_bounce) / 2, (second_bounce + third_bounce) / 2], atol=1e-3)
+    np.testing.assert_allclose(
+        inner, [(first_bounce + second_bounce) / 2, (second_bounce + third_bounce) / 2], atol=1e-3
+    )
     (values,) = staged.evaluate(staged.start).values
     np.testing.assert_allclose(values.x[:-1], staged.node_states(staged.start)[0][1:], atol=1e-2)

@@ -29,7 +29,9 @@ MADE = {"build", "_work", "gallery", "generated", "__pycache__", ".git"}
 
 def test_names_of_files_are_such_that_every_system_can_hold_them():
     pairs = ((folder.parent, path) for folder in (*FOLDERS, ROOT / "tests") for path in folder.rglob("*"))
-    relative_paths = [path.relative_to(parent) for parent, path in pairs if not MADE & set(path.relative_to(parent).parts)]
+    relative_paths = [
+        path.relative_to(parent) for parent, path in pairs if not MADE & set(path.relative_to(parent).parts)
+    ]
     assert len(relative_paths) > 500
     folded = Counter(str(path).casefold() for path in relative_paths)
     assert [name for name, n in folded.items() if n > 1] == []
@@ -64,7 +66,10 @@ def test_sources_assume_no_encoding_and_no_system():
         tree = ast.parse(text)
         calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
         top = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-        messages = [*chain.from_iterable(map(assumed, calls)), *(f"{n} at the top" for node in top for n in imported(node))]
+        messages = [
+            *chain.from_iterable(map(assumed, calls)),
+            *(f"{n} at the top" for node in top for n in imported(node)),
+        ]
         assumptions += [f"{path}: {one}" for one in messages]
     assert assumptions == []
 

@@ -79,7 +79,9 @@ PUBLISHED = {  # chi2 or sum of squares, as printed by others or computed indepe
 def residuals(problem: Problem, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the weighted residuals (n,) and their Jacobian (n, n_theta), both in natural scale."""
     system = problem.model.system
-    observe = quick(system, problem.observed, *(ca.jacobian(problem.observed, variables) for variables in (system.x, system.p)))
+    observe = quick(
+        system, problem.observed, *(ca.jacobian(problem.observed, variables) for variables in (system.x, system.p))
+    )
     residual_blocks, jacobian = [], []
     for condition in problem.conditions:
         natural = condition.link.natural(theta[condition.theta])
@@ -145,7 +147,9 @@ def rates_alone(system: Any) -> Any:
 
 def quick(system: Any, *expressions: ca.SX) -> Callable[..., tuple[np.ndarray, ...]]:
     """Return (t, x, z, p, u) -> arrays, which the next call overwrites; a tenth of the time of matrices."""
-    buffered = BufferedFunction(function := system.function("quick", *map(ca.densify, expressions)), function.name_out())
+    buffered = BufferedFunction(
+        function := system.function("quick", *map(ca.densify, expressions)), function.name_out()
+    )
 
     def values(*arguments: Any) -> tuple[np.ndarray, ...]:
         for name, value in zip(function.name_in(), arguments, strict=True):
@@ -246,7 +250,9 @@ def test_lotka_volterra_start_with_a_pole():
         return float(np.abs(x).max()) - 1e9
 
     blow_up.terminal = True
-    solution = solve_ivp(lambda t, x: np.asarray(right(t, x, [], p, [])).ravel(), (0, 10), [0.4, 1], rtol=1e-9, events=blow_up)
+    solution = solve_ivp(
+        lambda t, x: np.asarray(right(t, x, [], p, [])).ravel(), (0, 10), [0.4, 1], rtol=1e-9, events=blow_up
+    )
     assert solution.t[-1] == pytest.approx(3.3064, abs=1e-4)
 
 
@@ -459,7 +465,9 @@ def test_notorious_closed_form_solves_the_model(mu, p):
     model = load("notorious", mu=mu).problem.model
     file = importlib.import_module("castfit._problems.notorious")
     t, h = np.array([0.13, 0.5, 0.87]), 1e-5
-    (next_states, _), (current_states, _), (previous_states, _) = (file.solution(p - np.pi, mu, t + s) for s in (h, 0.0, -h))
+    (next_states, _), (current_states, _), (previous_states, _) = (
+        file.solution(p - np.pi, mu, t + s) for s in (h, 0.0, -h)
+    )
     right = model.system.function("right", model.system.ode)
     for k, time in enumerate(t):
         rate = np.asarray(right(time, current_states[:, k], [], p, [])).ravel()

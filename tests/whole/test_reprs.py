@@ -10,7 +10,7 @@ import pytest
 
 import castfit as cf
 from castfit import problems
-from castfit._support.reprs import LINE, add_brief_repr, join_limited, one_line, format_value
+from castfit._support.reprs import LINE, add_brief_repr, format_value, join_limited, one_line
 
 LONG = " ".join(f"a_rather_long_name_{i}" for i in range(40))
 
@@ -72,7 +72,9 @@ def test_what_a_user_meets_fits_a_line(result):
     ]  # fmt: skip
     reached_objects = [thing for one in instances for thing in reached(one) if public(thing)]
     assert len({type(thing) for thing in reached_objects}) > 25
-    faulty_reprs = {type(t): repr(t)[:200] for t in reached_objects if "\n" in repr(t) or len(repr(t)) > LINE or " at 0x" in repr(t)}
+    faulty_reprs = {
+        type(t): repr(t)[:200] for t in reached_objects if "\n" in repr(t) or len(repr(t)) > LINE or " at 0x" in repr(t)
+    }
     assert faulty_reprs == {}
 
 

@@ -163,7 +163,9 @@ def read_covariance(label: str, matrix: Any, mistakes: list[str]) -> Array | Non
     deviation = np.sqrt(np.abs(np.diag(C)))
     bad_rows = np.flatnonzero(np.diag(C) <= 0.0)
     if bad_rows.size:
-        mistakes.append(f"{label} has the variance {C[bad_rows[0], bad_rows[0]]:g} in row {bad_rows[0] + 1}; variances are positive")
+        mistakes.append(
+            f"{label} has the variance {C[bad_rows[0], bad_rows[0]]:g} in row {bad_rows[0] + 1}; variances are positive"
+        )
         return None
     P = C / np.outer(deviation, deviation)
     if not np.allclose(P, P.T, rtol=0.0, atol=1e-10):
@@ -232,7 +234,11 @@ def whitening_matrix(
                 has_entries[p] |= P is not None
                 continue
             processed_names.add(names)
-            output_indices = [k for k, candidate in enumerate(correlations) if isinstance(candidate, CrossOutputCorrelation) and candidate.names == names]
+            output_indices = [
+                k
+                for k, candidate in enumerate(correlations)
+                if isinstance(candidate, CrossOutputCorrelation) and candidate.names == names
+            ]
             order = [names.index(outputs[k]) for k in output_indices]
             patterns, pattern_indices = np.unique(mask[:, output_indices], axis=0, return_inverse=True)
             for i, pattern in enumerate(patterns):

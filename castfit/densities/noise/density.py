@@ -316,7 +316,11 @@ def floor_spread(spread: float, m: Array, default_scatter: float | None = None) 
     finite_values = m[np.isfinite(m)]
     size = float(np.sqrt(np.mean(finite_values**2))) if finite_values.size else 0.0
     if not np.isfinite(spread):
-        spread = (float(np.std(finite_values)) if finite_values.size else 0.0) if default_scatter is None else default_scatter
+        spread = (
+            (float(np.std(finite_values)) if finite_values.size else 0.0)
+            if default_scatter is None
+            else default_scatter
+        )
     min_spread = _RESOLUTION * (size if default_scatter is None else 1.0)
     return max(spread, min_spread) or 1.0
 

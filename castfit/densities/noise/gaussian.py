@@ -33,7 +33,7 @@ from castfit._support.arguments import is_one_of, read_real, shorten_repr
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
 from castfit._support.reprs import add_brief_repr
-from castfit.densities.noise.density import Density, Noise, lower_triangular, pairs, floor_spread, secant_curvature
+from castfit.densities.noise.density import Density, Noise, floor_spread, lower_triangular, pairs, secant_curvature
 from castfit.densities.noise.special import normal_tail
 
 if TYPE_CHECKING:

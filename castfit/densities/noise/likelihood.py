@@ -126,7 +126,9 @@ class Likelihood(Noise):
         slope = ca.Function("slope", [mu, m, *other_symbols], [ca.gradient(graph, mu)])
         ones = [1.0] * len(other_symbols)
         for datum, distances in ((0.0, (1e-100, 1e-90)), (1.0, (1e-9, 1e-4))):
-            near_jump, far_jump = (abs(float(slope(datum + h, datum, *ones) - slope(datum - h, datum, *ones))) for h in distances)
+            near_jump, far_jump = (
+                abs(float(slope(datum + h, datum, *ones) - slope(datum - h, datum, *ones))) for h in distances
+            )
             if 0.0 < near_jump <= 2.0 * far_jump:
                 return near_jump > 0.5 * far_jump
         return False
@@ -136,7 +138,9 @@ class Likelihood(Noise):
         if self.sigma is not None:
             return ["Likelihood has no sigma; write the spread into its cost"]
         if not callable(self.cost):
-            return [f"cost is {shorten_repr(self.cost)}; give a function (prediction, datum) that returns an SX expression"]
+            return [
+                f"cost is {shorten_repr(self.cost)}; give a function (prediction, datum) that returns an SX expression"
+            ]
         mu, m = ca.SX.sym("prediction"), ca.SX.sym("datum")
         try:
             graph = self._graph(mu, m)
@@ -173,7 +177,9 @@ class Likelihood(Noise):
         InputError
             Always.
         """
-        raise_if_mistakes("Likelihood.sample", ["values cannot be drawn from a cost; use a noise model that castfit knows"])
+        raise_if_mistakes(
+            "Likelihood.sample", ["values cannot be drawn from a cost; use a noise model that castfit knows"]
+        )
         raise AssertionError
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:

@@ -25,7 +25,15 @@ from castfit._support.arguments import read_real, shorten_repr
 from castfit._support.public_names import public
 from castfit._support.reprs import add_brief_repr
 from castfit._support.status import raise_if_mistakes
-from castfit.densities.noise.density import KINK, Density, Noise, lower_triangular, pairs, floor_spread, secant_curvature
+from castfit.densities.noise.density import (
+    KINK,
+    Density,
+    Noise,
+    floor_spread,
+    lower_triangular,
+    pairs,
+    secant_curvature,
+)
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -157,7 +165,9 @@ class StudentT(HeavyTailed):
         quartile = float(special.stdtrit(nu, 0.75))
         constant = 0.5 * float(np.log(nu)) + float(special.betaln(0.5, 0.5 * nu))
         deviation = float(np.sqrt(nu / (nu - 2))) if nu > 2 else quartile / _QUARTILE
-        return _DensityMoments(constant, (nu + 1) / (nu + 3), 2 * nu / (nu + 3), 1.0, 2 * nu / (nu + 1), quartile, deviation)
+        return _DensityMoments(
+            constant, (nu + 1) / (nu + 3), 2 * nu / (nu + 3), 1.0, 2 * nu / (nu + 1), quartile, deviation
+        )
 
     def deviation(self, mu: Array, s: Array) -> Array:
         """Return the standard deviations; NaN for df <= 2, where there is none."""
@@ -418,7 +428,9 @@ class Cauchy(_Loss):
             nu = f**2 - 1
             constant = float(np.log(f)) + float(special.betaln(0.5, 0.5 * nu))
             quartile = f / np.sqrt(nu) * float(special.stdtrit(nu, 0.75))
-            return _DensityMoments(constant, nu / (nu + 3), 2 * nu / (nu + 3), f / float(np.sqrt(nu)), 2 * nu / f**2, quartile)
+            return _DensityMoments(
+                constant, nu / (nu + 3), 2 * nu / (nu + 3), f / float(np.sqrt(nu)), 2 * nu / f**2, quartile
+            )
         r, step = _line(f, np.sqrt(2 * _NOTHING))
         weight = step * np.exp(-0.5 * r**2)
         psi = r / (1 + (r / f) ** 2)
@@ -436,6 +448,8 @@ class Cauchy(_Loss):
         return [] if self.normalisable else [f"with f_scale={self.f_scale:g} sigma cannot be estimated; {remedy}"]
 
     def _errors(self, rng: np.random.Generator, scale: Array) -> Array:
-        raise_if_mistakes("Cauchy.sample", [] if self.normalisable else ["the loss with f_scale <= 1 is no density; raise it"])
+        raise_if_mistakes(
+            "Cauchy.sample", [] if self.normalisable else ["the loss with f_scale <= 1 is no density; raise it"]
+        )
         f, nu = float(self.f_scale), float(self.f_scale) ** 2 - 1
         return scale * f / np.sqrt(nu) * rng.standard_t(nu, scale.shape)

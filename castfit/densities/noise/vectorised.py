@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.casadi_functions import PerObjectCache, BatchedFunction
+from castfit._support.casadi_functions import BatchedFunction, PerObjectCache
 from castfit.densities.noise.density import factor_curvature
 from castfit.densities.noise.fisher_information import information_root
 

@@ -12,11 +12,11 @@ from castfit.densities.priors.distributions import (
     prior_mistakes,
 )
 from castfit.densities.priors.joint import (
-    PriorTerm,
     Entry,
     JointNormal,
     Penalty,
     Priors,
+    PriorTerm,
     lasso,
     multivariate_normal,
     read_entries,
@@ -25,7 +25,6 @@ from castfit.densities.priors.joint import (
 from castfit.densities.priors.laplace import LaplacePrior
 
 __all__ = [
-    "PriorTerm",
     "Beta",
     "Entry",
     "Gamma",
@@ -35,12 +34,13 @@ __all__ = [
     "Normal",
     "Penalty",
     "PriorDistribution",
+    "PriorTerm",
     "Priors",
     "Truncated",
     "UniformPrior",
-    "prior_bound_conflicts",
     "lasso",
     "multivariate_normal",
+    "prior_bound_conflicts",
     "prior_mistakes",
     "read_entries",
     "tikhonov",

@@ -587,7 +587,9 @@ def prior_mistakes(label: str, prior: Any) -> list[str]:
     if prior is None:
         return []
     if not isinstance(prior, PriorDistribution):
-        return [f"{label} has the prior {shorten_repr(prior)}; give Normal(mean, deviation) or another of castfit.priors"]
+        return [
+            f"{label} has the prior {shorten_repr(prior)}; give Normal(mean, deviation) or another of castfit.priors"
+        ]
     return [f"{label} has the prior {shorten_repr(prior)}; {mistake}" for mistake in prior.mistakes()]
 
 
@@ -598,20 +600,31 @@ def start_mistakes(label: str, starts: Any, lower: Any, upper: Any) -> list[str]
     if starts is None:
         return []
     if not isinstance(starts, PriorDistribution):
-        return [f"{label} has the starts {shorten_repr(starts)}; give Uniform(lower, upper) or another of castfit.priors"]
+        return [
+            f"{label} has the starts {shorten_repr(starts)}; give Uniform(lower, upper) or another of castfit.priors"
+        ]
     mistakes = [f"{label} has the starts {shorten_repr(starts)}; {mistake}" for mistake in starts.mistakes()]
-    if mistakes or read_real(lower) is None or read_real(upper) is None or starts.cdf(float(lower)) < starts.cdf(float(upper)):
+    if (
+        mistakes
+        or read_real(lower) is None
+        or read_real(upper) is None
+        or starts.cdf(float(lower)) < starts.cdf(float(upper))
+    ):
         return mistakes
     return [f"{label}: its starts {shorten_repr(starts)} lie outside its bounds [{lower:g}, {upper:g}]; change either"]
 
 
-def prior_bound_conflicts(label: str, guess: float, lower: float, upper: float, prior: PriorDistribution | None) -> list[str]:
+def prior_bound_conflicts(
+    label: str, guess: float, lower: float, upper: float, prior: PriorDistribution | None
+) -> list[str]:
     """Check a prior against the bounds and the guess of its quantity, and return the error messages."""
     if prior is None:
         return []
     low, high = prior.support
     if max(low, lower) >= min(high, upper):
-        return [f"{label}: nothing within its bounds [{lower:g}, {upper:g}] is possible by {shorten_repr(prior)}; change either"]
+        return [
+            f"{label}: nothing within its bounds [{lower:g}, {upper:g}] is possible by {shorten_repr(prior)}; change either"
+        ]
     if not low <= guess <= high or not prior.row(guess).cost < inf:
         return [f"{label}: the guess {guess:g} is impossible by its prior {shorten_repr(prior)}; change one of them"]
     return []

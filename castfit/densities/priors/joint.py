@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any, cast
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import is_one_of, read_sequence, symbol_or_text_name, read_mapping, read_real, read_reals, shorten_repr
+from castfit._support.arguments import (
+    is_one_of,
+    read_mapping,
+    read_real,
+    read_reals,
+    read_sequence,
+    shorten_repr,
+    symbol_or_text_name,
+)
 from castfit._support.pickling import Picklable
 from castfit._support.public_names import public
 from castfit._support.records import dataclass
@@ -34,7 +42,11 @@ class PriorTerm(Picklable):
     @property
     def label(self) -> str:
         """Label of the quantity or expression."""
-        return f"'{self.what}'" if isinstance(self.what, str) else shorten_repr(self.what).removeprefix("SX(").removesuffix(")")
+        return (
+            f"'{self.what}'"
+            if isinstance(self.what, str)
+            else shorten_repr(self.what).removeprefix("SX(").removesuffix(")")
+        )
 
 
 @public("castfit.priors")
@@ -239,14 +251,18 @@ def penalty(function_name: str, names: Any, weight: Any, towards: Any, on: Any) 
     if not is_one_of(on, "value", "log"):
         mistakes.append(f"on is {shorten_repr(on)}; choose 'value' or 'log'")
     quantity_names = tuple(n for n in parsed_names if n is not None)
-    mistakes += [f"names holds '{n}' twice; leave one out" for n in dict.fromkeys(quantity_names) if quantity_names.count(n) > 1]
+    mistakes += [
+        f"names holds '{n}' twice; leave one out" for n in dict.fromkeys(quantity_names) if quantity_names.count(n) > 1
+    ]
     target: str | dict[str, float] = "guess"
     if isinstance(towards, str):
         if towards not in ("guess", "equal"):
             mistakes.append(f"towards is '{towards}'; give 'guess', 'equal', a number, or {{name: number}}")
         target = towards
     elif isinstance(towards, Mapping):
-        target = {n: _number(f"towards of '{n}'", v, mistakes) for n, v in read_mapping("towards", towards, mistakes).items()}
+        target = {
+            n: _number(f"towards of '{n}'", v, mistakes) for n, v in read_mapping("towards", towards, mistakes).items()
+        }
         mistakes += [f"towards has no value for '{n}'" for n in quantity_names if n not in target]
         mistakes += unknown_names("towards has a value for '{}', which is not in names", target, quantity_names)
     else:

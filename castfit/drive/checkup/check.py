@@ -15,7 +15,7 @@ from castfit._support.blas_threads import one_blas_thread
 from castfit._support.public_names import public
 from castfit._support.reprs import add_brief_repr, join_limited
 from castfit._support.status import InputError, raise_if_mistakes, unknown_names
-from castfit._support.text_tables import TextTable, TabularReport
+from castfit._support.text_tables import TabularReport, TextTable
 from castfit._support.time_limit import StopRequested, with_deadline
 from castfit.drive.checkup.examinations import EXAMINATIONS, LATE, MIN_CHECK_SECONDS, CheckContext, skipped
 from castfit.drive.uncertainty.inputs import problem_mistakes
@@ -113,7 +113,9 @@ class Checkup(TabularReport):
             ("what to do", lambda line: line.advice),
         )
         n_warnings = sum(line.fine is False for line in self.lines)
-        late_checks = join_limited(line.name for line in self.lines if line.fine is None and line.sentence.endswith(LATE))
+        late_checks = join_limited(
+            line.name for line in self.lines if line.fine is None and line.sentence.endswith(LATE)
+        )
         conclusion = "No problem found so far." if late_checks else "Nothing to do."
         if n_warnings:
             conclusion = f"{n_warnings} of {len(self.lines)} need{'s' if n_warnings == 1 else ''} a look."
@@ -187,7 +189,12 @@ def doctor(
         ("max_time", max_time, limit is not None and limit > 0.0, "pass a positive number of seconds"),
         ("starts", starts, is_count(starts), "pass a number of starting points"),
         ("callback", callback, callback is None or callable(callback), "give a function of a name"),
-        ("start", start, start_values is None or isinstance(start_values, Mapping), "give a mapping from names to values"),
+        (
+            "start",
+            start,
+            start_values is None or isinstance(start_values, Mapping),
+            "give a mapping from names to values",
+        ),
     )
     method = given_parts(transcription, solver, mistakes)
     mistakes += problem_mistakes(problem_or_result, "pass a Problem or a Result")
@@ -206,13 +213,21 @@ def doctor(
             callback(name)
 
     say("fit")
-    result = problem_or_result if isinstance(problem_or_result, Result) else fit(problem_or_result, *method, start=start, max_time=_MAX_FIT_TIME_FRACTION * limit)
+    result = (
+        problem_or_result
+        if isinstance(problem_or_result, Result)
+        else fit(problem_or_result, *method, start=start, max_time=_MAX_FIT_TIME_FRACTION * limit)
+    )
     fitted_problem: Any = result.problem or problem_or_result  # with as many nodes in delay lines as the fit needed
     compiled_problem, is_success = fitted_problem.posed, result.success
     context = CheckContext(
         problem=fitted_problem,
         posed=compiled_problem,
-        theta=result.theta if is_success else compiled_problem.guess if start is None else compiled_problem.theta_from(start),
+        theta=result.theta
+        if is_success
+        else compiled_problem.guess
+        if start is None
+        else compiled_problem.theta_from(start),
         result=result,
         options=result.integrator if is_success else IntegratorOptions(),
         method=method,

@@ -15,7 +15,7 @@ import numpy as np
 from castfit._support.reprs import join_limited
 from castfit._support.status import InputError
 from castfit.drive.checkup.stiffness import stiffness
-from castfit.fit.choice import CostFeatures, available_memory, choose, predict_costs, format_memory
+from castfit.fit.choice import CostFeatures, available_memory, choose, format_memory, predict_costs
 from castfit.fit.fit import plain_fit as fit
 from castfit.fit.methods import TRANSCRIPTIONS
 from castfit.integrate import STEPPED, SUNDIALS, sundials
@@ -112,7 +112,9 @@ class CheckContext:
 
         None if integration fails.
         """
-        outputs = [n for n, observable in zip(self.posed.outputs, condition.observed, strict=True) if observable is not None]
+        outputs = [
+            n for n, observable in zip(self.posed.outputs, condition.observed, strict=True) if observable is not None
+        ]
         return responses(self.posed, condition, np.unique(condition.points.times), theta, options, outputs=outputs)
 
     def fit_from(
@@ -140,7 +142,9 @@ def check_fit(context: CheckContext) -> Finding:
     names_at_bounds = [n for n in result.names if n in result.active]
     if names_at_bounds:
         bound_text = ", ".join(f"{n} ({result.active[n]})" for n in names_at_bounds)
-        return warning(f"converged, but estimates are at their bounds: {bound_text}.", "Widen the bounds if they are guesses.")
+        return warning(
+            f"converged, but estimates are at their bounds: {bound_text}.", "Widen the bounds if they are guesses."
+        )
     if result.goodness.grade != NOTHING:
         return warning(f"an optimum; {result.goodness.sentence}", "Check these sigmas.")
     return passed(f"an optimum; {result.goodness.sentence or 'no test of its size is possible.'}")
@@ -188,7 +192,11 @@ def check_gradient(context: CheckContext) -> Finding:
         )
     adjoint_text = "" if backward is None else f"; adjoint gradients agree to {max(backward, 1e-9):.0e}"
     used_indices = {int(j) for condition in compiled_problem.conditions for j in condition.theta}
-    coverage_text = "" if used_indices == set(errors) else f" ({len(errors)} of {len(used_indices)} quantities checked in the available time)"
+    coverage_text = (
+        ""
+        if used_indices == set(errors)
+        else f" ({len(errors)} of {len(used_indices)} quantities checked in the available time)"
+    )
     sentence = f"agrees with finite differences to {max(max_error, 1e-9):.0e}{coverage_text}{adjoint_text}."
     return passed(sentence) if errors else skipped(sentence)
 
@@ -200,7 +208,9 @@ def _adjoint_error(context: CheckContext) -> float | None:
         return None
     # Adjoint states that are integrated anew can disagree; those of the ESDIRK method's own steps hardly can.
     adjoint_options = (
-        replace(options, method=sundials(len(compiled_problem.model.algebraic_states))) if options.method == "auto" else options
+        replace(options, method=sundials(len(compiled_problem.model.algebraic_states)))
+        if options.method == "auto"
+        else options
     )
     try:
         shooting = MultipleShooting("data", integrator=adjoint_options, states="simulation", derivatives="adjoint")
@@ -227,10 +237,14 @@ def check_unused_data(context: CheckContext) -> Finding:
         effect = np.abs(response.slopes * sizes).max(axis=2)
         is_insensitive = effect <= _MIN_EFFECT_FRACTION * max(float(effect.max(initial=0.0)), _TINY)
         is_unused = is_insensitive.all(axis=0)
-        unused_names += [f"{name} in {condition.name}" for name, flag in zip(response.names, is_unused, strict=True) if flag]
+        unused_names += [
+            f"{name} in {condition.name}" for name, flag in zip(response.names, is_unused, strict=True) if flag
+        ]
         at_start += int(np.count_nonzero(is_insensitive[:, ~is_unused]))
     if unused_names:
-        advice = "They do not depend on estimated quantities: remove them, or estimate the quantities on which they depend."
+        advice = (
+            "They do not depend on estimated quantities: remove them, or estimate the quantities on which they depend."
+        )
         return warning(f"no estimate moves {join_limited(unused_names)}.", advice)
     start_text = f" ({at_start} values of known initial states are not informative)" if at_start else ""
     return passed(f"every output depends on estimated quantities{start_text}.")
@@ -239,16 +253,23 @@ def check_unused_data(context: CheckContext) -> Finding:
 def check_scaling(context: CheckContext) -> Finding:
     """Look for quantities that should be searched as logarithms, and guesses that are far away."""
     linear = [q for q in context.posed.quantities if q.scale != "log"]
-    wide_names = [q.name for q in linear if q.lower > 0.0 and np.isfinite(q.upper) and q.upper / q.lower > 10**_MAX_LINEAR_DECADES]
+    wide_names = [
+        q.name for q in linear if q.lower > 0.0 and np.isfinite(q.upper) and q.upper / q.lower > 10**_MAX_LINEAR_DECADES
+    ]
     if wide_names:
         advice = "Set cf.Parameter(..., scale='log') for parameters known only to an order of magnitude."
-        return warning(f"the bounds of {join_limited(wide_names)} span more than {_MAX_LINEAR_DECADES:.0f} decades.", advice)
+        return warning(
+            f"the bounds of {join_limited(wide_names)} span more than {_MAX_LINEAR_DECADES:.0f} decades.", advice
+        )
     if context.result.success:
         estimates, guess = context.values(context.theta), context.values(context.posed.guess)
         far_names = [q.name for q in linear if _ratio(estimates[q.name], guess[q.name]) > _MAX_GUESS_RATIO]
         if far_names:
             advice = "Closer guesses, or scale='log', make the fit more robust."
-            return warning(f"the estimates of {join_limited(far_names)} are more than {_MAX_GUESS_RATIO:.0f} times the guesses.", advice)
+            return warning(
+                f"the estimates of {join_limited(far_names)} are more than {_MAX_GUESS_RATIO:.0f} times the guesses.",
+                advice,
+            )
     return passed("guesses and bounds are well scaled.")
 
 
@@ -279,7 +300,9 @@ def check_stiffness(context: CheckContext) -> Finding:
 
 def check_structural_identifiability(context: CheckContext) -> Finding:
     """Find parameter combinations that no data of these outputs could determine."""
-    structural = structure(context.posed, context.theta, context.rng, context.options, may_continue=lambda: context.left() > 0)
+    structural = structure(
+        context.posed, context.theta, context.rng, context.options, may_continue=lambda: context.left() > 0
+    )
     if structural.rank < 0:
         return skipped(structural.sentence)
     if structural.combinations:
@@ -297,12 +320,16 @@ def check_symmetry(context: CheckContext) -> Finding:
         return skipped("skipped: the model could not be integrated at random parameter values.")
     kinds = [(q.kind, q.experiment, q.scale) for q in compiled_problem.quantities]
     other_theta = random_values(compiled_problem, context.theta, sizes, context.rng, 0.3)
-    active_indices = [j for j in range(theta.size) if context.left() > 0 and _enters(context, theta, other_theta, j, outputs)]
+    active_indices = [
+        j for j in range(theta.size) if context.left() > 0 and _enters(context, theta, other_theta, j, outputs)
+    ]
     pairs = [(i, j) for i, j in itertools.combinations(active_indices, 2) if kinds[i] == kinds[j]]
     symmetries: list[tuple[tuple[int, int], ...]] = []
     candidates: list[tuple[tuple[int, int], ...]] = [(pair,) for pair in pairs]
     if theta.size <= _MAX_PAIR_EXCHANGE_QUANTITIES:
-        candidates += [exchange for exchange in itertools.combinations(pairs, 2) if len({*exchange[0], *exchange[1]}) == 4]
+        candidates += [
+            exchange for exchange in itertools.combinations(pairs, 2) if len({*exchange[0], *exchange[1]}) == 4
+        ]
     n_tried, is_late = 0, context.left() <= 0
     for swaps in candidates:
         if is_late := context.left() <= 0:
@@ -317,7 +344,10 @@ def check_symmetry(context: CheckContext) -> Finding:
         if other_outputs is not None and _same(other_outputs, outputs):
             symmetries.append(swaps)
     if symmetries:
-        description = "; ".join(" with ".join(f"{compiled_problem.names[i]} and {compiled_problem.names[j]}" for i, j in s) for s in symmetries)
+        description = "; ".join(
+            " with ".join(f"{compiled_problem.names[i]} and {compiled_problem.names[j]}" for i, j in s)
+            for s in symmetries
+        )
         advice = "Every optimum has a symmetric copy: order the quantities by bounds or by cf.Constraint."
         return warning(f"exchanging these quantities does not change the fit: {description}.", advice)
     if is_late and not n_tried:
@@ -490,7 +520,9 @@ def check_starts(context: CheckContext) -> Finding:
         values = ", ".join(f"{n} = {v:.4g}" for n, v in list(best_result.values.items())[:6])
         sentence = f"one of {n_tried} starting points led to a better optimum ({best_result.measure} = {best_result.objective:.6g}, at {values})."
         return warning(sentence, "Start there and run cf.multistart.")
-    return passed(f"{n_tried} starting points within a factor of ten: {n_same} converged to this optimum, none to a better one.")
+    return passed(
+        f"{n_tried} starting points within a factor of ten: {n_same} converged to this optimum, none to a better one."
+    )
 
 
 EXAMINATIONS: tuple[tuple[str, float, Callable[[CheckContext], Finding]], ...] = (

@@ -34,7 +34,7 @@ from castfit.drive.uncertainty.inputs import UNKNOWN_MODEL
 from castfit.integrate import STEPPED, IntegratorOptions, method_of
 from castfit.model.model import Model
 from castfit.result.result import Result
-from castfit.simulate.simulate import SimulationRequest, SimulatedPath, paths
+from castfit.simulate.simulate import SimulatedPath, SimulationRequest, paths
 
 if TYPE_CHECKING:
     import pathlib
@@ -125,7 +125,10 @@ class Stiffness:
         """Whether oscillations that decay slowly shorten the steps of BDF (CVODES, IDAS)."""
         values, size = self.eigenvalues, np.abs(self.eigenvalues)
         is_ringing = (values.real < 0.0) & (np.abs(values.imag) > _OSCILLATING * np.abs(values.real))
-        return _integral(np.where(is_ringing, size, 0.0).max(axis=1), self.times) / RK4_REAL_STABILITY_LIMIT > _MILDLY_STIFF_RATIO
+        return (
+            _integral(np.where(is_ringing, size, 0.0).max(axis=1), self.times) / RK4_REAL_STABILITY_LIMIT
+            > _MILDLY_STIFF_RATIO
+        )
 
     def __str__(self) -> str:
         finite = [constants[np.isfinite(constants)] for constants in self.time_constants]
@@ -216,7 +219,9 @@ def stiffness(
             raise_if_mistakes("stiffness", [*mistakes, UNKNOWN_MODEL])
         model_or_problem, values = model_or_problem.problem, model_or_problem.theta
     options = integrator or IntegratorOptions()
-    model, simulated_paths = paths(model_or_problem, SimulationRequest("stiffness", values, times, initial, inputs, start, mistakes), options)
+    model, simulated_paths = paths(
+        model_or_problem, SimulationRequest("stiffness", values, times, initial, inputs, start, mistakes), options
+    )
     results = {path.name: _classify(model, path) for path in simulated_paths}
     return next(iter(results.values())) if isinstance(model_or_problem, Model) else results
 
@@ -267,7 +272,9 @@ def _verdict(model: Model, raw_stiffness: Stiffness) -> tuple[str, str]:
         reason = "accuracy, not stability, limits the step size"
     sentence = f"{kind}: {figures}; {need}. Use '{suggested}': {reason}."
     if is_stiff or is_mildly_stiff:
-        sentence += " Collocation at Radau points is equally stable, but needs short elements where fast components decay."
+        sentence += (
+            " Collocation at Radau points is equally stable, but needs short elements where fast components decay."
+        )
     if raw_stiffness.growth > _MAX_LOG_GROWTH:
         sentence += (
             f" Unstable: errors of the initial state may grow by a factor of {np.exp(min(raw_stiffness.growth, 700.0)):.1g}. "

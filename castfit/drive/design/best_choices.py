@@ -30,8 +30,8 @@ from scipy.optimize import minimize
 from castfit._support.reprs import join_limited
 from castfit._support.status import InputError, raise_if_mistakes, suggest
 from castfit._support.time_limit import without_deadline
-from castfit.drive.design.choices import DesignChoice, chosen_values, piece_edges, choice_locations
-from castfit.drive.design.interior_point import DesignGoal, CandidatePool, relaxed_design
+from castfit.drive.design.choices import DesignChoice, choice_locations, chosen_values, piece_edges
+from castfit.drive.design.interior_point import CandidatePool, DesignGoal, relaxed_design
 from castfit.drive.design.purchases import CandidateSelection, candidate_rows
 from castfit.drive.design.sensitivity_graph import SensitivityGraph, substitute_symbols
 from castfit.model.expressions import substitute_by_name
@@ -73,12 +73,16 @@ def path_constraints(
         if c.of != "value":
             mistakes.append(f"constraint '{c.name}' bounds a rate of change; bound a state or an output")
         elif is_path:
-            mistakes += [f"constraint '{c.name}' contains '{n}': {suggest(n, trajectory_names)}" for n in unknown_symbols]
+            mistakes += [
+                f"constraint '{c.name}' contains '{n}': {suggest(n, trajectory_names)}" for n in unknown_symbols
+            ]
         elif unknown_symbols:
             mistakes.append(f"constraint '{c.name}' contains {join_limited(unknown_symbols)}; along a course write cf.along(...), "
                             "else constrain single numbers that cf.choose returned")  # fmt: skip
         unknown_experiments = [n for n in c.experiments if n not in information.labels]
-        mistakes += [f"constraint '{c.name}' names '{n}': {suggest(n, information.labels)}" for n in unknown_experiments]
+        mistakes += [
+            f"constraint '{c.name}' names '{n}': {suggest(n, information.labels)}" for n in unknown_experiments
+        ]
         if isinstance(c.times, tuple) and max(c.times) > last_time:
             mistakes.append(f"constraint '{c.name}' is at a time after the last measurement time of every candidate")
     return list(constraints)
@@ -179,7 +183,10 @@ class ChoiceSearch:
 
     def _off(self, reference_rows: dict[int, Array], z: Array) -> float:
         with np.errstate(invalid="ignore"):
-            relative_errors = [np.abs(self.rows(z, 0, k) - rows).max() / (np.abs(rows).max() or 1.0) for k, rows in reference_rows.items()]
+            relative_errors = [
+                np.abs(self.rows(z, 0, k) - rows).max() / (np.abs(rows).max() or 1.0)
+                for k, rows in reference_rows.items()
+            ]
         return float(max(relative_errors)) if np.isfinite(relative_errors).all() else np.inf
 
     @cached_property
@@ -251,7 +258,9 @@ class ChoiceSearch:
             full_derivatives = np.zeros((slacks.size, z.size))
             full_derivatives[:, positions] = derivatives * (self.bounds[1] - self.bounds[0])[positions]
             blocks.append((slacks, full_derivatives))
-        return np.concatenate([np.array(v).ravel() for v, _ in blocks]), np.concatenate([np.array(s) for _, s in blocks])
+        return np.concatenate([np.array(v).ravel() for v, _ in blocks]), np.concatenate(
+            [np.array(s) for _, s in blocks]
+        )
 
     def local(self, z: Array, counts: Array | None, stop: Callable[[], bool], tolerance: float = _NEAR) -> End:
         """Return the best point near z that keeps the constraints, with its value; infinite if there is none."""
@@ -278,9 +287,22 @@ class ChoiceSearch:
         try:
             if self.constraints:
                 constraint: Any = {"type": "ineq", "fun": evaluate_slacks, "jac": evaluate_slack_derivatives}
-                solve(evaluate_objective, z, method="SLSQP", constraints=[constraint], options={"maxiter": 200, "ftol": tolerance}, **common)
+                solve(
+                    evaluate_objective,
+                    z,
+                    method="SLSQP",
+                    constraints=[constraint],
+                    options={"maxiter": 200, "ftol": tolerance},
+                    **common,
+                )
             else:
-                solve(evaluate_objective, z, method="L-BFGS-B", options={"maxiter": 300, "ftol": tolerance, "gtol": 1e-9}, **common)
+                solve(
+                    evaluate_objective,
+                    z,
+                    method="L-BFGS-B",
+                    options={"maxiter": 300, "ftol": tolerance, "gtol": 1e-9},
+                    **common,
+                )
         except StopIteration:
             pass
         return best[0], best[1]
@@ -314,7 +336,11 @@ class ChoiceSearch:
             for name, value in {**candidate.initial, **candidate.inputs}.items():
                 base_value = getattr(base_values.get(name), "guess", base_values.get(name))
                 positions = self.place.get(str(value))
-                if positions is None or base_value is None or (isinstance(base_value, ca.SX) and not base_value.is_constant()):
+                if (
+                    positions is None
+                    or base_value is None
+                    or (isinstance(base_value, ca.SX) and not base_value.is_constant())
+                ):
                     continue
                 edges = piece_edges(candidate, value, base.start)
                 number: Any = base_value(0.5 * (edges[1:] + edges[:-1])) if callable(base_value) else float(base_value)
@@ -328,7 +354,9 @@ class ChoiceSearch:
             points.append(z.copy())
             points[-1][positions] = np.roll(z[positions], shift)
         points = [y for y in points if np.abs(y - z).max() > _ELSEWHERE]
-        return points if len(points) <= _BESIDE else [points[i] for i in rng.choice(len(points), _BESIDE, replace=False)]
+        return (
+            points if len(points) <= _BESIDE else [points[i] for i in rng.choice(len(points), _BESIDE, replace=False)]
+        )
 
 
 def _value(end: End) -> float:
@@ -365,7 +393,11 @@ def chosen_design(
     hits_text = f"{sum(excess <= _SAME for excess in excesses) or 'none'} of which converged to this design"
     remark = f"Best design of {len(excesses)} starting points, {hits_text}; a better one may exist."
     choices_by_label = {information.labels[k]: chosen_values(candidates[k], search.numbers(z)) for k in search.graphs}
-    return replace(best_design, chosen=choices_by_label, remarks=(*best_design.remarks, remark, *_constraint_margin_message(best_design.known, search)))
+    return replace(
+        best_design,
+        chosen=choices_by_label,
+        remarks=(*best_design.remarks, remark, *_constraint_margin_message(best_design.known, search)),
+    )
 
 
 @dataclass(eq=False)
@@ -408,7 +440,9 @@ class VerifiedChoiceSearch:
             end = best
         return end
 
-    def run(self, starts: int, rng: np.random.Generator) -> tuple[Array, list[float], tuple[DesignInformation, CandidateSelection]]:
+    def run(
+        self, starts: int, rng: np.random.Generator
+    ) -> tuple[Array, list[float], tuple[DesignInformation, CandidateSelection]]:
         """Search from all starts and beside the best local optima.
 
         Return z, the excess of each start, and the model at z.
@@ -431,10 +465,10 @@ class VerifiedChoiceSearch:
         z = self.local(z, _AGREEING)[1]
         final_pair = self.integrated(z)
         if (deviation := self.search.apart(final_pair[1], z)) > _APART:
-            message = (
-                f"{self.search.steps} Runge-Kutta steps differ from the accurately integrated model by {100 * deviation:.2g} %"
+            message = f"{self.search.steps} Runge-Kutta steps differ from the accurately integrated model by {100 * deviation:.2g} %"
+            raise InputError(
+                "design", [f"{message}: the model is too stiff for cf.choose; pass candidates with fixed numbers"]
             )
-            raise InputError("design", [f"{message}: the model is too stiff for cf.choose; pass candidates with fixed numbers"])
         return z, [end - value for end, _ in ends], final_pair
 
 
@@ -443,14 +477,22 @@ def _constraint_margin_message(information: DesignInformation, search: ChoiceSea
     messages: list[str] = []
     for k, c in [(i, one) for i in search.graphs for one in search.along(i)]:
         label, last_time = information.labels[k], float(search.said[k].times[-1])
-        compiled = information.extended.showing({"constraint": substitute_symbols(information.extended.model, c.expression)})
+        compiled = information.extended.showing(
+            {"constraint": substitute_symbols(information.extended.model, c.expression)}
+        )
         condition = next(one for one in compiled.conditions if one.name == label)
-        times = np.linspace(condition.start, last_time, _FINE) if c.times == ALONG else np.unique(np.array(c.times, float))
-        response = responses(compiled, condition, times, information.theta(), information.options, outputs=["constraint"])
+        times = (
+            np.linspace(condition.start, last_time, _FINE) if c.times == ALONG else np.unique(np.array(c.times, float))
+        )
+        response = responses(
+            compiled, condition, times, information.theta(), information.options, outputs=["constraint"]
+        )
         y = np.full(1, np.nan) if response is None else response.values[:, 0]
         violations = np.maximum(c.lower - y, y - c.upper)
         worst_index = int(np.argmax(violations))
         is_satisfied = bool(violations[worst_index] <= _KEPT * np.abs(y).max())
         location_text = "" if is_satisfied else f" at t = {times[worst_index]:.4g}, where it is {y[worst_index]:.6g}"
-        messages.append(f"The integrated model of {label} {'satisfies' if is_satisfied else 'violates'} '{c.name}'{location_text}.")
+        messages.append(
+            f"The integrated model of {label} {'satisfies' if is_satisfied else 'violates'} '{c.name}'{location_text}."
+        )
     return messages

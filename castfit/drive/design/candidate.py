@@ -14,13 +14,13 @@ from castfit._support.arguments import (
     is_count,
     is_one_of,
     is_within,
-    read_sequence,
-    symbol_or_text_name,
-    read_mapping,
     option_mistakes,
+    read_mapping,
     read_real,
     read_reals,
+    read_sequence,
     shorten_repr,
+    symbol_or_text_name,
 )
 from castfit._support.public_names import public
 from castfit._support.reprs import add_brief_repr
@@ -128,7 +128,9 @@ class Candidate:
         mistakes: list[str] = []
         grid = read_reals(times)
         if grid is None or grid.ndim != 1 or not grid.size or not np.isfinite(grid).all():
-            mistakes.append(f"times is {shorten_repr(times)}; expected a grid of numbers, such as numpy.linspace(0, 10, 101)")
+            mistakes.append(
+                f"times is {shorten_repr(times)}; expected a grid of numbers, such as numpy.linspace(0, 10, 101)"
+            )
             grid = np.zeros(1)
         output_items = (
             [outputs]
@@ -140,7 +142,11 @@ class Candidate:
             mistakes.append(f"outputs is {shorten_repr(outputs)}; expected output names")
         mapping_arguments = {"initial": initial, "parameters": parameters, "inputs": inputs}
         changes = {argument: read_mapping(argument, value, mistakes) for argument, value in mapping_arguments.items()}
-        event_tuple = None if events is None else tuple([events] if read_sequence(events) is None else read_sequence(events) or ())
+        event_tuple = (
+            None
+            if events is None
+            else tuple([events] if read_sequence(events) is None else read_sequence(events) or ())
+        )
         has_cost_per_output, min_distance = isinstance(cost, Mapping), read_real(spacing)
         costs = _by_output("cost", cost, mistakes)
         sigmas = {} if sigma is None else _by_output("sigma", sigma, mistakes)
@@ -161,11 +167,15 @@ class Candidate:
         if has_cost_per_output and not is_one_of(together, "output"):
             mistakes.append("outputs that are measured together have one cost; pass a number, or set together='output'")
         if same is True and (any(changes.values()) or event_tuple is not None):
-            mistakes.append("same=True repeats an experiment, so its conditions cannot differ; remove same=True or the other conditions")
+            mistakes.append(
+                "same=True repeats an experiment, so its conditions cannot differ; remove same=True or the other conditions"
+            )
         if between is True and is_one_of(together, "experiment"):
             mistakes.append("the times of a whole experiment are fixed; remove between=True or together='experiment'")
         if between is True and grid.size < 2:
-            mistakes.append("between=True optimises times between grid points; pass a grid of at least two times, or remove it")
+            mistakes.append(
+                "between=True optimises times between grid points; pass a grid of at least two times, or remove it"
+            )
         options_set = {
             "spacing": is_within(spacing, 0.0, strictly=True),
             "at_most": is_within(at_most, 1.0, 2**53, strictly=True),
@@ -173,7 +183,9 @@ class Candidate:
         if fixed is True:
             options_set["between"] = between is True
             mistakes += [
-                f"a fixed candidate is measured once at all its times; remove {argument}=" for argument, is_set in options_set.items() if is_set
+                f"a fixed candidate is measured once at all its times; remove {argument}="
+                for argument, is_set in options_set.items()
+                if is_set
             ]
         elif options_set["spacing"] and is_one_of(together, "experiment"):
             mistakes.append("the times of a whole experiment are fixed; remove spacing= or together='experiment'")

@@ -109,7 +109,10 @@ def choice_locations(candidate: Candidate) -> dict[str, Any]:
             doses += [(field_name, getattr(event, field_name)) for field_name in ("duration", "lag", "bioavailability")]
             entries += [(f"{field_name} of the dose into {event.into}", v) for field_name, v in doses]
         elif isinstance(event, Event):
-            entries += [("time of the event", event.time), *((f"{n} at the event", v) for n, v in event.changes.items())]
+            entries += [
+                ("time of the event", event.time),
+                *((f"{n} at the event", v) for n, v in event.changes.items()),
+            ]
     entries = [(location, v) for location, v in entries if collect_choices([v])]
     totals, counts_so_far = Counter(location for location, _ in entries), Counter[str]()
     values_by_location: dict[str, Any] = {}
@@ -155,7 +158,11 @@ def substitute_choices(candidate: Candidate, numbers: Mapping[str, Array], start
         edges = piece_edges(candidate, value, start)
         substitutions = [{n: v[min(j, v.size - 1)] for n, v in numbers.items()} for j in range(edges.size - 1)]
         piece_values = [substitute_by_name(value, substitution) for substitution in substitutions]
-        return Input.piecewise_constant(edges[:-1], [float(v) for v in piece_values]) if len(piece_values) > 1 else float(piece_values[0])
+        return (
+            Input.piecewise_constant(edges[:-1], [float(v) for v in piece_values])
+            if len(piece_values) > 1
+            else float(piece_values[0])
+        )
 
     def substitute_event(old_event: Any) -> Any:
         new_event: Any = copy(old_event)
@@ -164,7 +171,9 @@ def substitute_choices(candidate: Candidate, numbers: Mapping[str, Array], start
             if isinstance(value, tuple):
                 vars(new_event)[name] = tuple(substitute_number(v) for v in fields[name])
             else:
-                vars(new_event)[name] = _each(fields[name], substitute_number) if isinstance(value, Mapping) else substitute_number(value)
+                vars(new_event)[name] = (
+                    _each(fields[name], substitute_number) if isinstance(value, Mapping) else substitute_number(value)
+                )
         return new_event
 
     return with_fields(
@@ -185,7 +194,9 @@ def chosen_values(candidate: Candidate, numbers: Mapping[str, Array]) -> dict[st
     values_by_location: dict[str, Any] = {}
     for location, value in choice_locations(candidate).items():
         size = max(c.pieces for c in collect_choices([value]))
-        expressions = [substitute_by_name(value, {n: v[min(j, v.size - 1)] for n, v in numbers.items()}) for j in range(size)]
+        expressions = [
+            substitute_by_name(value, {n: v[min(j, v.size - 1)] for n, v in numbers.items()}) for j in range(size)
+        ]
         piece_values = np.array([float(v) if v.is_constant() else np.nan for v in expressions])
         values_by_location[location] = piece_values if size > 1 else float(piece_values[0])
     return values_by_location

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.optimize import linprog
 
-from castfit.drive.design.interior_point import DesignGoal, GoalTangent, CandidatePool, RelaxedDesign, optimality_bound
+from castfit.drive.design.interior_point import CandidatePool, DesignGoal, GoalTangent, RelaxedDesign, optimality_bound
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index, Mask
@@ -67,7 +67,9 @@ def maximize_below_planes(
     return PlanesOptimum(w, t * unit, -float(result.fun) * unit, q, y * unit)
 
 
-def refine_by_planes(goal: DesignGoal, pool: CandidatePool, solution: RelaxedDesign, support: Index, tolerance: float) -> RelaxedDesign:
+def refine_by_planes(
+    goal: DesignGoal, pool: CandidatePool, solution: RelaxedDesign, support: Index, tolerance: float
+) -> RelaxedDesign:
     """Return a better design, and a better bound of all others; `support` are candidates that are likely in the best one.
 
     tolerance : of the gap, absolute
@@ -87,7 +89,9 @@ def refine_by_planes(goal: DesignGoal, pool: CandidatePool, solution: RelaxedDes
             break
         q = optimum.q * (p / np.maximum(np.bincount(group, optimum.q, p.size), 1e-300))[group]
         h = q @ d - pool.price
-        new_bound = optimality_bound(GoalTangent(0.0, 0.0, -h, np.empty((pool.count, 0)), h, -float(q @ c)), pool, optimum.y)
+        new_bound = optimality_bound(
+            GoalTangent(0.0, 0.0, -h, np.empty((pool.count, 0)), h, -float(q @ c)), pool, optimum.y
+        )
         if new_bound > bound:
             bound, best = new_bound, replace(best, sensitivity=h, y=optimum.y)
         is_retained = (q > _LEAST) | (q.size <= _KEPT)

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from castfit._support.arguments import (
+    as_reusable,
     flag_mistakes,
     is_count,
     is_one_of,
     is_within,
-    read_sequence,
-    as_reusable,
     option_mistakes,
+    read_sequence,
     rng_mistakes,
     shorten_repr,
 )
@@ -41,7 +41,7 @@ from castfit.drive.design.criteria import (
 )
 from castfit.drive.design.discrimination import Discrimination, discriminating_design
 from castfit.drive.design.exact import exact_design as exact_design
-from castfit.drive.design.interior_point import DesignGoal, CandidatePool, RelaxedDesign, relaxed_design
+from castfit.drive.design.interior_point import CandidatePool, DesignGoal, RelaxedDesign, relaxed_design
 from castfit.drive.design.knowledge import UNKNOWN, DesignInformation, build_design_information
 from castfit.drive.design.proposal import Design, deviations, remarks_of
 from castfit.drive.design.purchases import CandidateSelection, build_selection
@@ -189,16 +189,24 @@ def design(
         raise_if_mistakes("design", [f"{message}; give Candidate(...), or a list of them", *mistakes])
     if not (is_one_of(criterion, "D", "A", "E") or isinstance(criterion, (VarianceOf, Discrimination))):
         mistakes.append(f"criterion is {shorten_repr(criterion)}; expected 'D', 'A', 'E' or cf.variance_of(...)")
-    is_bounded = is_one_of(criterion, "D", "A") or isinstance(criterion, VarianceOf)  # E and T grow as fast as what is spent
+    is_bounded = is_one_of(criterion, "D", "A") or isinstance(
+        criterion, VarianceOf
+    )  # E and T grow as fast as what is spent
     is_priced = is_bounded and is_within(price, 0.0, 1e300, strictly=True)
     is_population = population is not None or isinstance(known, MixedEffectsResult)
     if samples is not None and (is_population or not hasattr(known, "thetas")):
-        mistakes.append("samples= has an effect only for a sample or bootstrap result; pass cf.sample(result), or remove samples=")
+        mistakes.append(
+            "samples= has an effect only for a sample or bootstrap result; pass cf.sample(result), or remove samples="
+        )
     choices, over = candidate_choices(candidate_list, mistakes), as_reusable(over)
     if is_population:
         unsupported = {"worst=True": worst, "distinct=": distinct is not None, "cf.choose": choices,
                    "cf.discriminate(...)": isinstance(criterion, Discrimination)}  # fmt: skip
-        mistakes += [f"{feature} is unsupported for populations; remove it" for feature, is_given in unsupported.items() if is_given]
+        mistakes += [
+            f"{feature} is unsupported for populations; remove it"
+            for feature, is_given in unsupported.items()
+            if is_given
+        ]
     else:
         mistakes += [
             f"{c.name or f'candidate {k + 1}'}: per_subject is for populations; leave it out, or give population="
@@ -213,7 +221,9 @@ def design(
             raise_if_mistakes("design", mistakes if choices else [])
             information: DesignInformation = population_knowledge(known, population, candidate_list, mistakes)
         else:
-            information = build_design_information(known, candidate_list, mistakes, samples=samples or 100, choice_values=numbers)
+            information = build_design_information(
+                known, candidate_list, mistakes, samples=samples or 100, choice_values=numbers
+            )
         return information, build_selection(information, budget, float(price), distinct, mistakes, priced=is_priced)
 
     information, selection = build_at_choices({c.name: c.middle for c in choices})
@@ -226,7 +236,9 @@ def design(
     if worst and len(information.thetas) == 1:
         mistakes.append("worst=True needs parameter samples; pass cf.sample(result) or a bootstrap, or remove worst")
     if selection is not None and exact and not selection.affordable:
-        mistakes.append("the budget is smaller than the cost of every candidate; increase it, or set exact=False for a weighted design")
+        mistakes.append(
+            "the budget is smaller than the cost of every candidate; increase it, or set exact=False for a weighted design"
+        )
     discrimination = criterion if isinstance(criterion, Discrimination) else None
     if discrimination is not None and (over is not None or worst or len(information.thetas) > 1):
         mistakes.append("discriminate needs a Result or a Problem, without over= and worst=; remove these")
@@ -241,13 +253,23 @@ def design(
 
         def optimize_samples(information: DesignInformation, selection: CandidateSelection) -> Design:
             assert information_criterion is not None
-            return _designed(information, selection, information_criterion, over, worst=worst, exact=exact, rng=generator, stop=stop)
+            return _designed(
+                information, selection, information_criterion, over, worst=worst, exact=exact, rng=generator, stop=stop
+            )
 
         if discrimination is not None:
             return _against(information, selection, discrimination, exact=exact, rng=generator, stop=stop)
         if not choices or information_criterion is None:
             return optimize_samples(information, selection)
-        search = ChoiceSearch(information, selection, DesignGoal(information_criterion), _order(information, information_criterion, over), candidate_list, choices, path_rules)
+        search = ChoiceSearch(
+            information,
+            selection,
+            DesignGoal(information_criterion),
+            _order(information, information_criterion, over),
+            candidate_list,
+            choices,
+            path_rules,
+        )
         return chosen_design(search, build_at_choices, optimize_samples, starts or STARTS, generator, stop)
 
 
@@ -255,7 +277,10 @@ def _choice_mistakes(
     information: DesignInformation, candidates: Sequence[Candidate], criterion: Any, options: Mapping[str, Any]
 ) -> list[str]:
     """List what does not go with choices, or not without them."""
-    starts, labels = options["starts"], [n for n, c in zip(information.labels, candidates, strict=True) if choice_locations(c)]
+    starts, labels = (
+        options["starts"],
+        [n for n, c in zip(information.labels, candidates, strict=True) if choice_locations(c)],
+    )
     mistakes = option_mistakes(("starts", starts, starts is None or is_count(starts, 1), "give a positive integer"))
     if not labels:
         remedy = "no candidate contains cf.choose(low, high); add one, or remove the argument"
@@ -263,7 +288,9 @@ def _choice_mistakes(
     if isinstance(criterion, Discrimination):
         mistakes.append("discriminating designs do not support cf.choose; pass candidates with fixed numbers")
     if options["worst"]:
-        mistakes.append("cf.choose optimises the average over samples; remove worst=True, or pass candidates with fixed numbers")
+        mistakes.append(
+            "cf.choose optimises the average over samples; remove worst=True, or pass candidates with fixed numbers"
+        )
     for target in criterion.what if isinstance(criterion, VarianceOf) else ():
         if isinstance(target, OutputAt) and target.experiment in labels:
             mistakes.append(f"OutputAt: '{target.experiment}' is what is chosen; predict an experiment that is known")
@@ -271,13 +298,24 @@ def _choice_mistakes(
 
 
 def _against(
-    information: DesignInformation, selection: CandidateSelection, criterion: Discrimination, *, exact: bool, rng: np.random.Generator, stop: Any
+    information: DesignInformation,
+    selection: CandidateSelection,
+    criterion: Discrimination,
+    *,
+    exact: bool,
+    rng: np.random.Generator,
+    stop: Any,
 ) -> Design:
     """Return the design that tells the model from rivals."""
     result = discriminating_design(information, selection, criterion, exact=exact, rng=rng, stop=stop)
     if -result.relaxed.bound <= _ALIKE:
-        raise_if_mistakes("design", ["a competing model predicts the same at all candidates; add other conditions, or remove this model"])
-    simple = {name: (simple_counts, value / -result.relaxed.bound) for name, (simple_counts, value) in result.simple.items()}
+        raise_if_mistakes(
+            "design",
+            ["a competing model predicts the same at all candidates; add other conditions, or remove this model"],
+        )
+    simple = {
+        name: (simple_counts, value / -result.relaxed.bound) for name, (simple_counts, value) in result.simple.items()
+    }
     remark = f"The best of {result.fits} fits of the nearest competing model has an expected misfit of chi2 = {result.value:.4g} beyond the noise"
     if EQUIDISTANT in result.simple:
         remark += f" (equidistant: {result.simple[EQUIDISTANT][1]:.4g})"
@@ -309,7 +347,10 @@ def _proposed(
         efficiency=goal.efficiency(value, bound),
         before=deviations(information, selection.offers.M0),
         after=deviations(information, compute_information(counts)),
-        simple={name: deviations(information, compute_information(simple_counts)) for name, (simple_counts, _) in simple.items()},
+        simple={
+            name: deviations(information, compute_information(simple_counts))
+            for name, (simple_counts, _) in simple.items()
+        },
         simple_efficiency={name: efficiency for name, (_, efficiency) in simple.items()},
         goal=goal,
         known=information,
@@ -372,7 +413,9 @@ def _designed(
     )  # fmt: skip
 
 
-def _criterion(information: DesignInformation, criterion: Any, over: Any, mistakes: list[str]) -> InformationCriterion | None:
+def _criterion(
+    information: DesignInformation, criterion: Any, over: Any, mistakes: list[str]
+) -> InformationCriterion | None:
     """Return the criterion in the order of `_order`; None where something is wrong."""
     names = information.quantities
     over_names = [over] if isinstance(over, str) else read_sequence(over) if over is not None else list(names)
@@ -448,9 +491,15 @@ def _require_determined(information: DesignInformation, goal: DesignGoal, pool: 
             remedy = "offer other times, outputs or conditions"
             raise InputError("design", [f"the candidates add no information; {remedy}"])
         return
-    messages = [f"no candidate depends on {join_limited(names[is_unknown & has_no_effect])}"] if (is_unknown & has_no_effect).any() else []
+    messages = (
+        [f"no candidate depends on {join_limited(names[is_unknown & has_no_effect])}"]
+        if (is_unknown & has_no_effect).any()
+        else []
+    )
     if (is_unknown & ~has_no_effect).any():
-        messages.append(f"the candidates cannot distinguish {join_limited(names[is_unknown & ~has_no_effect])} from other quantities")
+        messages.append(
+            f"the candidates cannot distinguish {join_limited(names[is_unknown & ~has_no_effect])} from other quantities"
+        )
     remedy = "add other outputs or conditions, fix it (Parameter(fixed=True)), or exclude it with over="
     raise InputError("design", [f"{message}; {remedy}" for message in messages])
 
@@ -464,7 +513,9 @@ def _matter(criterion: InformationCriterion, n: int) -> Mask:
     return np.ones(n, dtype=bool)
 
 
-def _require_reached(information: DesignInformation, goal: DesignGoal, pool: CandidatePool, counts: Array, *, exact: bool) -> None:
+def _require_reached(
+    information: DesignInformation, goal: DesignGoal, pool: CandidatePool, counts: Array, *, exact: bool
+) -> None:
     """Raise an InputError if the counts do not determine the quantities that the criterion needs."""
     is_relevant = _matter(goal.criterion, len(information.names))
     is_unknown = is_relevant & (standard_deviations(pool.information(counts)).max(axis=0) > UNKNOWN)
@@ -493,7 +544,9 @@ def _maximin_goal(goal: DesignGoal, pool: CandidatePool, stop: Any) -> tuple[Des
     for s in range(best_values.size):
         sample_design = relaxed_design(goal, replace(pool, J=pool.J[s : s + 1], M0=pool.M0[s : s + 1]), 1e-6, stop=stop)
         if sample_design is None:
-            raise InputError("design", ["at one of the samples the information matrix of the candidates is singular; add candidates"])
+            raise InputError(
+                "design", ["at one of the samples the information matrix of the candidates is singular; add candidates"]
+            )
         best_values[s] = sample_design.value
     if goal.criterion.logarithmic:
         return DesignGoal(goal.criterion, best_values, _SOFT[0]), pool

@@ -33,8 +33,15 @@ from castfit.densities.noise.gaussian import LogNormal
 from castfit.drive.design.criteria import ECriterion
 from castfit.drive.design.cutting_planes import maximize_below_planes
 from castfit.drive.design.exact import exact_design as exact_design
-from castfit.drive.design.interior_point import DesignGoal, CandidatePool, RelaxedDesign
-from castfit.drive.design.knowledge import DesignInformation, informations, build_design_information, censoring_share, transform_slope, information_rows
+from castfit.drive.design.interior_point import CandidatePool, DesignGoal, RelaxedDesign
+from castfit.drive.design.knowledge import (
+    DesignInformation,
+    build_design_information,
+    censoring_share,
+    information_rows,
+    informations,
+    transform_slope,
+)
 from castfit.drive.design.simple_schedules import simple_designs
 from castfit.problem.problem import Problem
 from castfit.result.result import Result
@@ -99,7 +106,10 @@ def discriminate(*rivals: Result | Problem) -> Discrimination:
     arguments: tuple[Any, ...] = rivals
     mistakes = [shorten_repr(r) for r in arguments if not isinstance(r, (Result, Problem))]
     mistakes = [f"a competing model is {value_text}; expected a Result or a Problem" for value_text in mistakes]
-    raise_if_mistakes("discriminate", mistakes or ([] if rivals else ["no competing model was passed; expected a Result or a Problem"]))
+    raise_if_mistakes(
+        "discriminate",
+        mistakes or ([] if rivals else ["no competing model was passed; expected a Result or a Problem"]),
+    )
     return Discrimination(rivals)
 
 
@@ -133,7 +143,9 @@ class _RivalModel:
         """Predictions of the known model at the measured times, by experiment."""
         information = self.known
         return {
-            c.name: information.predicted(information.posed, c, np.unique(c.points.times), information.estimate, information.posed.outputs)
+            c.name: information.predicted(
+                information.posed, c, np.unique(c.points.times), information.estimate, information.posed.outputs
+            )
             for c in (information.posed.conditions if self.measured else ())
         }
 
@@ -150,13 +162,30 @@ class _RivalModel:
                 rows = np.flatnonzero(points.mask[:, j])
                 if observable is None or not rows.size:
                     continue
-                arguments = (information.posed, condition, j, prediction, time_indices[rows], points.sigma[rows, j], information.sigmas)
+                arguments = (
+                    information.posed,
+                    condition,
+                    j,
+                    prediction,
+                    time_indices[rows],
+                    points.sigma[rows, j],
+                    information.sigmas,
+                )
                 mu, deviation, sigma, _ = information_rows(*arguments)
-                root, slope = _misfit_roots(observable.noise, mu, deviation, sigma, rival_prediction.values[time_indices[rows], j], rival_prediction.slopes[time_indices[rows], j])
+                root, slope = _misfit_roots(
+                    observable.noise,
+                    mu,
+                    deviation,
+                    sigma,
+                    rival_prediction.values[time_indices[rows], j],
+                    rival_prediction.slopes[time_indices[rows], j],
+                )
                 data_roots.append(root)
                 data_slopes.append(slope)
         root_pairs = [self._roots(k, rival) for k in range(len(information.candidates))]
-        free_pairs = [pair for pair, candidate in zip(root_pairs, information.candidates, strict=True) if not candidate.fixed]
+        free_pairs = [
+            pair for pair, candidate in zip(root_pairs, information.candidates, strict=True) if not candidate.fixed
+        ]
         for (root, slope), candidate in zip(root_pairs, information.candidates, strict=True):
             if candidate.fixed:  # it is done anyway
                 data_roots.append(root.ravel())
@@ -170,7 +199,14 @@ class _RivalModel:
         rival_values = rival.values(k, values.times, outputs=values.outputs)
         by_theta = rival_values.rows[:, :, 0][..., rival.of] / rival.units[rival.of] * rival_values.s[..., None]
         parts = [
-            _misfit_roots(observable.noise, values.mu[:, j], values.s[:, j], values.sigma[:, j], rival_values.mu[:, j], by_theta[:, j])
+            _misfit_roots(
+                observable.noise,
+                values.mu[:, j],
+                values.s[:, j],
+                values.sigma[:, j],
+                rival_values.mu[:, j],
+                by_theta[:, j],
+            )
             for j, observable in enumerate(self.known.observed(k, output) for output in values.outputs)
             if observable is not None
         ]
@@ -202,7 +238,10 @@ class _RivalModel:
                 try:
                     data_roots, candidate_roots, data_slopes, slopes = self.roots(theta)
                     rows = (weight_roots[..., None] * slopes[is_used]).reshape(-1, theta.size)
-                    evaluation = np.concatenate([data_roots, (weight_roots * candidate_roots[is_used]).ravel()]), np.concatenate([data_slopes, rows])
+                    evaluation = (
+                        np.concatenate([data_roots, (weight_roots * candidate_roots[is_used]).ravel()]),
+                        np.concatenate([data_slopes, rows]),
+                    )
                 except InputError:  # of integration: as far as can be
                     evaluation = np.full(size, _FAR), np.zeros((size, theta.size))
                 cache[theta.tobytes()] = evaluation
@@ -272,11 +311,19 @@ def discriminating_design(
         counts, value = _exact_design(pool, selection, best, planes, find_nearest, rng, stop)
     simple = simple_designs(information, selection, counts) if exact else {}
     simple_values = {name: (simple_counts, find_nearest(simple_counts)) for name, simple_counts in simple.items()}
-    return DiscriminatingDesign(counts, value, solution, DesignGoal(ECriterion(1)), simple_values, sum(r.fits for r in rivals))
+    return DiscriminatingDesign(
+        counts, value, solution, DesignGoal(ECriterion(1)), simple_values, sum(r.fits for r in rivals)
+    )
 
 
 def _exact_design(
-    pool: CandidatePool, selection: CandidateSelection, best: Array, planes: list[tuple[float, Array]], find_nearest: Any, rng: Any, stop: Any
+    pool: CandidatePool,
+    selection: CandidateSelection,
+    best: Array,
+    planes: list[tuple[float, Array]],
+    find_nearest: Any,
+    rng: Any,
+    stop: Any,
 ) -> tuple[Array, float]:
     """Return whole numbers, by exchange below all planes, until the rival's fit there meets them.
 
@@ -288,7 +335,9 @@ def _exact_design(
         J = np.zeros((1, best.size, len(d), len(d)))
         J[0, :, range(len(d)), range(len(d))] = np.sqrt(d)
         plane_pool = replace(pool, J=J, M0=np.diag([c for c, _ in planes])[None])
-        trial = exact_design(DesignGoal(ECriterion(len(d))), plane_pool, selection.at, best, rng=rng, starts=1, stop=stop)
+        trial = exact_design(
+            DesignGoal(ECriterion(len(d))), plane_pool, selection.at, best, rng=rng, starts=1, stop=stop
+        )
         predicted_value = float(-DesignGoal(ECriterion(len(d))).values(plane_pool.information(trial)))
         current_value = find_nearest(trial)
         counts, value = (trial, current_value) if current_value > value else (counts, value)
@@ -297,7 +346,9 @@ def _exact_design(
     return counts, value
 
 
-def _misfit_roots(noise: Noise, mu: Array, deviation: Array, sigma: Array, rival_mu: Array, slope: Array) -> tuple[Array, Array]:
+def _misfit_roots(
+    noise: Noise, mu: Array, deviation: Array, sigma: Array, rival_mu: Array, slope: Array
+) -> tuple[Array, Array]:
     """Return roots of d (n,), and derivatives (n, n_theta), where the rival's `rival_mu` moves by `slope`.
 
     On the axis on which errors are those of the noise, by the information on the mean that limits of detection leave;
@@ -307,10 +358,14 @@ def _misfit_roots(noise: Noise, mu: Array, deviation: Array, sigma: Array, rival
         return (mu - rival_mu) / deviation, -slope / deviation[:, None]
     rival_mu = np.maximum(rival_mu, _POSITIVE) if isinstance(noise, LogNormal) else rival_mu
     factor = np.sqrt(informations(noise)[0] * censoring_share(noise, mu, sigma))
-    return factor * noise.error(mu, sigma, rival_mu), -slope * (factor * transform_slope(noise, rival_mu) / sigma)[:, None]
+    return factor * noise.error(mu, sigma, rival_mu), -slope * (factor * transform_slope(noise, rival_mu) / sigma)[
+        :, None
+    ]
 
 
-def _rival(information: DesignInformation, selection: CandidateSelection, source: Any, rng: np.random.Generator) -> _RivalModel:
+def _rival(
+    information: DesignInformation, selection: CandidateSelection, source: Any, rng: np.random.Generator
+) -> _RivalModel:
     """Pose the rival with the same candidates; where its own spreads do not move, the accuracy is that of the model."""
     from castfit.drive.design.candidate import with_fields
 
@@ -318,14 +373,19 @@ def _rival(information: DesignInformation, selection: CandidateSelection, source
     problem: Any = source.problem if isinstance(source, Result) else source
     outputs = {o for c in information.candidates for o in c.outputs}
     missing_outputs = [o for o in sorted(outputs) if problem is not None and o not in problem.own_model.output_names]
-    raise_if_mistakes("discriminate", [f"the competing model has no output '{o}'; add an output with this name" for o in missing_outputs])
+    raise_if_mistakes(
+        "discriminate",
+        [f"the competing model has no output '{o}'; add an output with this name" for o in missing_outputs],
+    )
     pairs = zip(information.candidates, information.labels, strict=True)
     rival_candidates = [with_fields(c, name=label, sigma={"": 1.0}, cost=1.0) for c, label in pairs]
     rival = build_design_information(source, rival_candidates, mistakes, samples=1, where="discriminate")
     names = {c.name for c in rival.posed.conditions}
     measured = information.fitted and rival.fitted
     if measured and not {c.name for c in information.posed.conditions} <= names:
-        raise_if_mistakes("discriminate", ["the competing model was fitted to other experiments; fit both models to the same data"])
+        raise_if_mistakes(
+            "discriminate", ["the competing model was fitted to other experiments; fit both models to the same data"]
+        )
     spreads = any(_has_parameter_dependent_sigma(information, k) for k in range(len(rival_candidates)))
     if spreads:
         spread_candidates = [with_fields(c, sigma=None) for c in rival_candidates]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit.drive.design.interior_point import DesignGoal, CandidatePool, tangent
+from castfit.drive.design.interior_point import CandidatePool, DesignGoal, tangent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -111,7 +111,11 @@ def exact_design(
             break
         # From near the weights, and from anywhere: with few measurements the best may be far from them.
         random_weights = weights * rng.exponential(size=w.size)
-        start = search.filled(search.rounded(random_weights * weights.sum() / random_weights.sum())) if k % 2 else search.drawn(rng)
+        start = (
+            search.filled(search.rounded(random_weights * weights.sum() / random_weights.sum()))
+            if k % 2
+            else search.drawn(rng)
+        )
         new_counts = search.improved(start, stop)
         if search.better(search.value(new_counts), search.value(best)):
             best = new_counts
@@ -196,7 +200,9 @@ class _Exchange:
         """Return the design with more measurements, one by one the best, as long as they fit and help."""
         while True:
             indices, values = self._entering(counts)
-            current_value = float(self.goal.values(self.offers.information(counts) + self._ridge) + self.offers.price @ counts)
+            current_value = float(
+                self.goal.values(self.offers.information(counts) + self._ridge) + self.offers.price @ counts
+            )
             if not indices.size or not self.better(float(values.min()), current_value):
                 return counts
             counts = counts.copy()
@@ -209,7 +215,9 @@ class _Exchange:
         has_unequal_costs = bool(A.size and np.ptp(A, axis=1).any())
         for _ in range(_SWEEPS):
             exchange = self._exchanged(counts, value, [(j,) for j in np.flatnonzero(counts)])
-            if exchange is None and has_unequal_costs and counts.sum() <= _PAIRS:  # one dear measurement for two cheap ones
+            if (
+                exchange is None and has_unequal_costs and counts.sum() <= _PAIRS
+            ):  # one dear measurement for two cheap ones
                 exchange = self._exchanged(counts, value, list(combinations(np.flatnonzero(counts), 2)))
             if exchange is None or stop():
                 break

@@ -36,7 +36,7 @@ from castfit.drive.design.criteria import ECriterion
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array, Index
-    from castfit.drive.design.criteria import InformationCriterion, CriterionLinearization
+    from castfit.drive.design.criteria import CriterionLinearization, InformationCriterion
 
 _SHRINK = 0.15  # of the complementarity: where the next step aims
 _LEAST, _POWER = 1e-3, 0.3  # the same from a good design: the nearer to its end the further; c by itself is lost
@@ -141,7 +141,9 @@ class GoalTangent:
 def _tangents(goal: DesignGoal, pool: CandidatePool, w: Array, nu: float) -> list[CriterionLinearization] | None:
     """Return the criterion's tangent at each sample; None where the information is singular."""
     pairs = zip(pool.information(w), pool.M0, strict=True)
-    linearizations = [goal.criterion.tangent(information, prior_information, nu) for information, prior_information in pairs]
+    linearizations = [
+        goal.criterion.tangent(information, prior_information, nu) for information, prior_information in pairs
+    ]
     regular = [linearization for linearization in linearizations if linearization is not None]
     return regular if len(regular) == len(linearizations) else None
 
@@ -163,13 +165,21 @@ def tangent(goal: DesignGoal, pool: CandidatePool, w: Array, nu: float, *, curve
     values = np.array([linearization.value for linearization in linearizations])
     value = float(values.mean() if goal.best is None else (values - goal.best).max())
     q, smoothed_value = _combine_samples(goal, np.array([linearization.smooth for linearization in linearizations]))
-    H = np.array([np.einsum("Nki,Nki->N", J @ linearization.G, J) for J, linearization in zip(pool.J, linearizations, strict=True)])
+    H = np.array(
+        [
+            np.einsum("Nki,Nki->N", J @ linearization.G, J)
+            for J, linearization in zip(pool.J, linearizations, strict=True)
+        ]
+    )
     h = q @ H - pool.price
     best = 0.0 if goal.best is None else goal.best
     offset = float(q @ (np.array([linearization.offset for linearization in linearizations]) - best))
     blocks: list[Array] = []
     if curved:
-        blocks = [np.sqrt(p) * linearization.curvature(J) for p, J, linearization in zip(q, pool.J, linearizations, strict=True)]
+        blocks = [
+            np.sqrt(p) * linearization.curvature(J)
+            for p, J, linearization in zip(q, pool.J, linearizations, strict=True)
+        ]
         if goal.best is not None and len(linearizations) > 1:
             blocks.append((np.sqrt(goal.b * q)[:, None] * (H - q @ H)).T)
     V = np.concatenate(blocks, axis=1) if blocks else np.empty((pool.count, 0))
@@ -238,10 +248,16 @@ def relaxed_design(
         w = np.zeros(pool.count)
         w[support] = refined.w
         linearization = tangent(goal, pool, w, refined.mu, curved=False)
-        if linearization is not None and linearization.value <= solution.value + tolerance * _scale(goal, solution.value):
+        if linearization is not None and linearization.value <= solution.value + tolerance * _scale(
+            goal, solution.value
+        ):
             bound = max(solution.bound, optimality_bound(linearization, pool, refined.y))
-            solution = replace(refined, w=w, bound=bound, sensitivity=linearization.h, steps=solution.steps + refined.steps)
-    if isinstance(goal.criterion, ECriterion) and solution.gap > (absolute_tolerance := tolerance * _scale(goal, solution.value)):
+            solution = replace(
+                refined, w=w, bound=bound, sensitivity=linearization.h, steps=solution.steps + refined.steps
+            )
+    if isinstance(goal.criterion, ECriterion) and solution.gap > (
+        absolute_tolerance := tolerance * _scale(goal, solution.value)
+    ):
         from castfit.drive.design.cutting_planes import refine_by_planes
 
         solution = refine_by_planes(goal, pool, solution, support, absolute_tolerance)
@@ -291,7 +307,11 @@ def _solved(
         if linearization is None:
             break
         bound = optimality_bound(linearization, pool, y)
-        if best is None or linearization.value - bound < best.gap or linearization.value < best.value - tolerance * scale:
+        if (
+            best is None
+            or linearization.value - bound < best.gap
+            or linearization.value < best.value - tolerance * scale
+        ):
             n_stalled = 0
             bound = bound if best is None else max(bound, best.bound)
             if best is None or linearization.value <= best.value + tolerance * scale:
@@ -322,7 +342,10 @@ def _solved(
         d_upper: Array = mu / (u - w) - upper_dual + upper_dual * dw / (u - w)
         primal = min(_reach(w, dw), _reach(u - w, -dw), _reach(s, ds))
         dual = min(_reach(lower_dual, d_lower), _reach(upper_dual, d_upper), _reach(y, dy))
-        slope, current_value = float(gradient @ dw), _barrier(goal, pool, w, u, mu, None if is_kinked else linearization.smooth)
+        slope, current_value = (
+            float(gradient @ dw),
+            _barrier(goal, pool, w, u, mu, None if is_kinked else linearization.smooth),
+        )
         for _ in range(30):
             trial = _barrier(goal, pool, w + primal * dw, u, mu)
             if trial <= current_value + _DECREASE * primal * slope + 1e-13 * abs(current_value):
@@ -350,7 +373,9 @@ def _inside(A: Array, b: Array, u: Array) -> Array:
     return 0.5 * np.minimum(u, np.min(shares, axis=0, initial=np.inf))
 
 
-def _barrier(goal: DesignGoal, pool: CandidatePool, w: Array, u: Array, mu: float, smoothed_value: float | None = None) -> float:
+def _barrier(
+    goal: DesignGoal, pool: CandidatePool, w: Array, u: Array, mu: float, smoothed_value: float | None = None
+) -> float:
     """Return the barrier function, of which the smoothed goal may be known."""
     s = pool.b - pool.A @ w
     if min(w.min(), (u - w).min(), s.min(initial=np.inf)) <= 0.0:
@@ -364,7 +389,9 @@ def tangent_value(goal: DesignGoal, pool: CandidatePool, w: Array, nu: float) ->
     linearizations = _tangents(goal, pool, w, nu)
     if linearizations is None:
         return np.inf
-    return _combine_samples(goal, np.array([linearization.smooth for linearization in linearizations]))[1] + float(pool.price @ w)
+    return _combine_samples(goal, np.array([linearization.smooth for linearization in linearizations]))[1] + float(
+        pool.price @ w
+    )
 
 
 def _solver(diagonal: Array, V: Array) -> Callable[[Array], Array]:

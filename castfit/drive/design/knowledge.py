@@ -38,7 +38,7 @@ from castfit.integrate import IntegratorOptions
 from castfit.problem.parameters import Parameter
 from castfit.problem.problem import Problem
 from castfit.result.result import Result
-from castfit.simulate.output_sensitivities import ResponseFunction, OutputSensitivities
+from castfit.simulate.output_sensitivities import OutputSensitivities, ResponseFunction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -192,7 +192,15 @@ class DesignInformation:
             for j, noise in enumerate(condition.observed):
                 point_indices = np.flatnonzero(points.mask[:, j])
                 if noise is not None and point_indices.size:
-                    block = information_rows(self.posed, condition, j, response, time_indices[point_indices], points.sigma[point_indices, j], self.sigmas)[3]
+                    block = information_rows(
+                        self.posed,
+                        condition,
+                        j,
+                        response,
+                        time_indices[point_indices],
+                        points.sigma[point_indices, j],
+                        self.sigmas,
+                    )[3]
                     rows.append(self._on(block.reshape(-1, block.shape[-1]), self.of))
         J = np.concatenate([*rows, self._equations(theta)])
         return J.T @ J + WEAK * np.eye(n)
@@ -253,12 +261,20 @@ class DesignInformation:
             fixed = {n: p.value for n, p in compiled.parameters.items() if p.fixed}
             for symbol, symbol_positions in zip(symbols, positions, strict=True):
                 if len(symbol_positions) != 1 and symbol.name() not in fixed:
-                    fault = "is not estimated" if not symbol_positions else "differs between experiments: give the name of one"
+                    fault = (
+                        "is not estimated"
+                        if not symbol_positions
+                        else "differs between experiments: give the name of one"
+                    )
                     mistakes.append(f"'{symbol.name()}' in the expression {fault} ({join_limited(compiled.names)})")
                     return None
-            values: Any = [theta[indices[0]] if indices else fixed[s.name()] for s, indices in zip(symbols, positions, strict=True)]
+            values: Any = [
+                theta[indices[0]] if indices else fixed[s.name()] for s, indices in zip(symbols, positions, strict=True)
+            ]
             gradient_function = ca.Function("of", [ca.vertcat(*symbols)], [ca.gradient(target, ca.vertcat(*symbols))])
-            for symbol_positions, value in zip(positions, np.array(gradient_function(np.array(values, dtype=float))).ravel(), strict=True):
+            for symbol_positions, value in zip(
+                positions, np.array(gradient_function(np.array(values, dtype=float))).ravel(), strict=True
+            ):
                 slope[symbol_positions[:1]] += value
         else:
             remedy = "give a quantity, an expression of quantities, or cf.OutputAt(...)"
@@ -270,7 +286,11 @@ class DesignInformation:
 
     def spread_of(self, k: int, output: str, times: Array) -> Relative | Array:
         """Return the spreads of an output of candidate k at times (n,), or how they follow from its prediction."""
-        sigma, condition, j = self.candidates[k].sigma_of(output), self.condition(k), self.extended.outputs.index(output)
+        sigma, condition, j = (
+            self.candidates[k].sigma_of(output),
+            self.condition(k),
+            self.extended.outputs.index(output),
+        )
         if sigma is not None:
             return sigma if isinstance(sigma, Relative) else np.full(times.size, float(sigma))
         return self.factor(condition.observed[j]) * np.interp(
@@ -281,7 +301,9 @@ class DesignInformation:
         """Return outputs at times, (n, q), and how they move with relative changes, (n, q, n_u)."""
         response = self.predicted(self.extended, self._labelled(label), times, self.theta(), outputs)
         relative_slopes = self._on(response.slopes.reshape(-1, response.slopes.shape[-1]), self.columns)
-        return response.values[:, : len(outputs)], relative_slopes.reshape(*response.slopes.shape[:2], -1)[:, : len(outputs)]
+        return response.values[:, : len(outputs)], relative_slopes.reshape(*response.slopes.shape[:2], -1)[
+            :, : len(outputs)
+        ]
 
     def condition(self, k: int) -> Condition:
         """Return the experiment of candidate k, worked out."""
@@ -347,10 +369,16 @@ class DesignInformation:
     ) -> OutputSensitivities:
         """Return outputs of an experiment at times, what their noise depends on behind them."""
         observables = (condition.observed[compiled.outputs.index(o)] for o in outputs if o in compiled.outputs)
-        requested_outputs = tuple(dict.fromkeys((*outputs, *(n for observable in observables if observable is not None for n in observable.predicted))))
+        requested_outputs = tuple(
+            dict.fromkeys(
+                (*outputs, *(n for observable in observables if observable is not None for n in observable.predicted))
+            )
+        )
         key = (compiled is self.extended, condition.name, times.tobytes(), requested_outputs)
         response_function = None if self.kept is None else self.kept.get(key)
-        response_function = response_function or ResponseFunction.of(compiled, condition, times, theta, self.options, requested_outputs)
+        response_function = response_function or ResponseFunction.of(
+            compiled, condition, times, theta, self.options, requested_outputs
+        )
         if self.kept is not None:
             self.kept[key] = response_function
         response = response_function(theta)
@@ -361,12 +389,20 @@ class DesignInformation:
 
 
 def information_rows(
-    compiled: CompiledProblem, condition: Condition, j: int, response: OutputSensitivities, time_indices: Index, sigma: Array, sigmas: Sequence[float]
+    compiled: CompiledProblem,
+    condition: Condition,
+    j: int,
+    response: OutputSensitivities,
+    time_indices: Index,
+    sigma: Array,
+    sigmas: Sequence[float],
 ) -> tuple[Array, Array, Array, Array]:
     """Return predictions, standard deviations, spreads (n,), rows (n, 2, n_theta) of output j at some of the times."""
     observable = condition.observed[j]
     assert observable is not None
-    mu, slope = (array[time_indices, response.names.index(compiled.outputs[j])] for array in (response.values, response.slopes))
+    mu, slope = (
+        array[time_indices, response.names.index(compiled.outputs[j])] for array in (response.values, response.slopes)
+    )
     rows = np.zeros((time_indices.size, 2, slope.shape[1]))
     s = sigma * (sigmas[observable.group] if observable.group >= 0 else 1.0)
     location, scale = informations(observable.noise)
@@ -496,7 +532,9 @@ def extend_with_candidates(
             continue
         candidate = with_fields(candidate, outputs=candidate.outputs or base.measured)
         if base.settled:
-            mistakes.append(f"{label}: '{base.name}' is a steady-state measurement without times; choose another experiment")
+            mistakes.append(
+                f"{label}: '{base.name}' is a steady-state measurement without times; choose another experiment"
+            )
             continue
         if candidate.times[0] < base.start:
             start_text = f"times begin at {candidate.times[0]:g}, the experiment at {base.start:g}"
@@ -506,7 +544,9 @@ def extend_with_candidates(
         is_divided = candidate.per_subject is not None if subjects else candidate.together != "experiment"
         if memory_outputs and is_divided and not candidate.fixed:
             remedy = "leave per_subject out" if subjects else "give together='experiment'"
-            mistakes.append(f"{label}: the information of a measurement of '{memory_outputs[0]}' depends on earlier measurements; {remedy}")
+            mistakes.append(
+                f"{label}: the information of a measurement of '{memory_outputs[0]}' depends on earlier measurements; {remedy}"
+            )
         if choice_values:
             candidate = substitute_choices(candidate, choice_values, base.start)
         labels.append(label)
@@ -514,7 +554,13 @@ def extend_with_candidates(
         new_experiments += candidate_experiments
         full_candidates += [candidate] if candidate_experiments else []
     parameters = {
-        n: _extend_local_parameter(p, {e.name: c.experiment or next(iter(experiments)) for e, c in zip(new_experiments, full_candidates, strict=True)})
+        n: _extend_local_parameter(
+            p,
+            {
+                e.name: c.experiment or next(iter(experiments))
+                for e, c in zip(new_experiments, full_candidates, strict=True)
+            },
+        )
         for n, p in problem.parameters.items()
     }
     try:
@@ -581,7 +627,9 @@ def _candidate_experiment(
             if output in reference.noise:
                 noise[output] = reference.noise[output]
                 if not isinstance(noise[output], (Gaussian, LogNormal, HeavyTailed, Poisson, NegativeBinomial)):
-                    mistakes.append(f"{label}: the information of '{output}' is undefined for a user-defined likelihood; set sigma")
+                    mistakes.append(
+                        f"{label}: the information of '{output}' is undefined for a user-defined likelihood; set sigma"
+                    )
                     noise.pop(output)
     initial: Any = {**base.initial, **candidate.initial}
     if isinstance(base.initial, SteadyStart):

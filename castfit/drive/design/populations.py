@@ -105,7 +105,9 @@ class PopulationDesignInformation(DesignInformation):
         """Names of correlations and of quantities that are 0, whose standard deviations are absolute."""
         values = self.question.natural(self.estimate)
         is_correlation = np.arange(len(self.names)) >= len(self.question.upper) + self.question.m
-        return frozenset(n for n, v, is_absolute in zip(self.names, values, is_correlation, strict=True) if is_absolute or v == 0.0)
+        return frozenset(
+            n for n, v, is_absolute in zip(self.names, values, is_correlation, strict=True) if is_absolute or v == 0.0
+        )
 
     @cached_property
     def turn(self) -> Array:
@@ -164,9 +166,15 @@ class PopulationDesignInformation(DesignInformation):
         """
         assert self.question.said is not None
         spec = self.question.said[1]
-        origin_by_name = {name: self.experiment(group_by_name[name]).name if name in group_by_name else name for name in names}
-        covariates = {n: {name: float(values[origin_by_name[name]]) for name in names} for n, values in spec.covariates.items()}
-        return Population(spec.individual, correlated=spec.correlated, parameters=spec.parameters, covariates=covariates)
+        origin_by_name = {
+            name: self.experiment(group_by_name[name]).name if name in group_by_name else name for name in names
+        }
+        covariates = {
+            n: {name: float(values[origin_by_name[name]]) for name in names} for n, values in spec.covariates.items()
+        }
+        return Population(
+            spec.individual, correlated=spec.correlated, parameters=spec.parameters, covariates=covariates
+        )
 
     def simple(self, pool: CandidatePool, counts: Array) -> dict[str, Array]:
         """Return as many subjects at simple times, evenly among groups; none where no times are chosen."""
@@ -196,7 +204,9 @@ class PopulationDesignInformation(DesignInformation):
         by_shared = rows[..., self.question.shared]
         moves_noise = np.array([self.extended.names[j] in noise for j in self.question.shared], dtype=bool)
         relative_rows = np.zeros((*rows.shape[:3], L.shape[-1] + len(self.names)))
-        relative_rows[:, :, 0] = np.concatenate([L, L @ individual_slopes[position] + by_shared[:, :, 0] @ shared_slopes], -1)
+        relative_rows[:, :, 0] = np.concatenate(
+            [L, L @ individual_slopes[position] + by_shared[:, :, 0] @ shared_slopes], -1
+        )
         relative_rows[:, :, 1, L.shape[-1] :] = by_shared[:, :, 1] * moves_noise @ shared_slopes / np.sqrt(2.0)
         between = np.einsum("nqi,ij,nqj->nq", L, self.spread[0], L)
         return PredictedValues(times, names, mu, s, sigma, relative_rows, between)
@@ -206,13 +216,20 @@ class PopulationDesignInformation(DesignInformation):
         position = self._place(self.labels.index(label))
         response = self.predicted(self.extended, self.extended.conditions[position], times, self.theta(), outputs)
         _, individual_slopes, shared_slopes = self._typical
-        by_individual, by_shared = response.slopes[..., self.question.places[position]], response.slopes[..., self.question.shared]
-        return response.values[:, : len(outputs)], (by_individual @ individual_slopes[position] + by_shared @ shared_slopes)[:, : len(outputs)]
+        by_individual, by_shared = (
+            response.slopes[..., self.question.places[position]],
+            response.slopes[..., self.question.shared],
+        )
+        return response.values[:, : len(outputs)], (
+            by_individual @ individual_slopes[position] + by_shared @ shared_slopes
+        )[:, : len(outputs)]
 
     def gradient(self, target: Any, mistakes: list[str]) -> Array | None:
         """Compute the derivatives of a quantity by relative changes, (n_u,). Return None after a mistake."""
         if not isinstance(target, str) or target not in self.names:
-            mistakes.append(f"variance_of {shorten_repr(target)}; of a population give a name: {suggest(str(target), self.names)}")
+            mistakes.append(
+                f"variance_of {shorten_repr(target)}; of a population give a name: {suggest(str(target), self.names)}"
+            )
             return None
         j = self.names.index(target)
         value = float(self.question.natural(self.estimate)[j])
@@ -329,13 +346,23 @@ def population_knowledge(
 
 
 def _covariate_values(
-    population: Population, name: str, old_names: Sequence[str], new_names: Sequence[str], bases: Sequence[str], mistakes: list[str]
+    population: Population,
+    name: str,
+    old_names: Sequence[str],
+    new_names: Sequence[str],
+    bases: Sequence[str],
+    mistakes: list[str],
 ) -> dict[str, float]:
     """Return a covariate of every experiment; of a new group that is not named, that of the experiment it is like."""
     values: Any = population.covariates[name]
     by_name = dict(values) if hasattr(values, "keys") else dict(zip(old_names, values, strict=False))
-    value_by_name = dict(zip(old_names, population.covariate(name, old_names, mistakes).tolist(), strict=True)) | by_name
-    return {label: float(value_by_name.get(label, value_by_name.get(base, np.nan))) for label, base in zip(new_names, bases, strict=True)}
+    value_by_name = (
+        dict(zip(old_names, population.covariate(name, old_names, mistakes).tolist(), strict=True)) | by_name
+    )
+    return {
+        label: float(value_by_name.get(label, value_by_name.get(base, np.nan)))
+        for label, base in zip(new_names, bases, strict=True)
+    }
 
 
 def _prior_information(information: PopulationDesignInformation, fit: MixedEffectsResult | None) -> Array:
@@ -374,9 +401,13 @@ class _ScheduleCatalog:
 
     def add(self, g: int, schedules: Iterable[Sequence[int]]) -> bool:
         """Take schedules that are not known yet into the pool; tell whether there are any."""
-        new_schedules = list(dict.fromkeys(key for s in schedules if (key := tuple(sorted(map(int, s)))) not in self.of(g)))
+        new_schedules = list(
+            dict.fromkeys(key for s in schedules if (key := tuple(sorted(map(int, s)))) not in self.of(g))
+        )
         if new_schedules:
-            self.pool |= {(g, s): R for s, R in zip(new_schedules, root(self.informations(g, new_schedules)), strict=True)}
+            self.pool |= {
+                (g, s): R for s, R in zip(new_schedules, root(self.informations(g, new_schedules)), strict=True)
+            }
         return bool(new_schedules)
 
     def of(self, g: int) -> set[tuple[int, ...]]:
@@ -394,7 +425,9 @@ class _ScheduleCatalog:
         if n is None:
             return dict.fromkeys((EQUIDISTANT, RATIOS, PRESENT), tuple(range(times.size)))
         start, present = self.known.condition(g).start, self.known.present(g, -1)
-        places_by_name = simple_places(times, n, start, present, tells=bool(self.values[g].rows[0].any()), is_distinct=True)
+        places_by_name = simple_places(
+            times, n, start, present, tells=bool(self.values[g].rows[0].any()), is_distinct=True
+        )
         schedules = {name: tuple(np.sort(places).tolist()) for name, places in places_by_name.items()}
         return {name: s for name, s in schedules.items() if self.apart(g, s)}
 
@@ -455,7 +488,9 @@ def select_schedules(
             open_groups.append(g)
             catalog.add(g, [s for s in (catalog.first(g), *(catalog.drawn(g) for _ in range(_FIRST))) if s is not None])
         if not catalog.of(g):
-            message = f"no {n} of its times are {information.groups[g].spacing:g} apart; give more times, or less spacing"
+            message = (
+                f"no {n} of its times are {information.groups[g].spacing:g} apart; give more times, or less spacing"
+            )
             raise InputError("design", [f"{information.labels[g]}: {message}"])
 
     def build_pool() -> CandidatePool:
@@ -471,7 +506,9 @@ def select_schedules(
             break
         keys, is_finished, catalog.seen = list(catalog.pool), True, set(catalog.pool)
         for g in open_groups:
-            used_schedules = [keys[i][1] for i in np.flatnonzero(solution.w > _USED * solution.w.max()) if keys[i][0] == g]
+            used_schedules = [
+                keys[i][1] for i in np.flatnonzero(solution.w > _USED * solution.w.max()) if keys[i][0] == g
+            ]
             starts = [*used_schedules, *(s for s in (catalog.drawn(g) for _ in range(_WILD)) if s is not None)]
             end_schedules = sorted({catalog.climbed(g, s, linearization.G, stop) for s in starts})
             gains = np.einsum("ij,pij->p", linearization.G, catalog.informations(g, end_schedules))
@@ -498,8 +535,13 @@ def _as_candidates(
     """Return the pool as candidates, in the order of `information`."""
     information, keys, inverse_order = catalog.known, list(catalog.pool), np.argsort(order)
     column_by_group = {int(g): i for i, g in enumerate(selection.candidate)}
-    values, simple = tuple(_at(catalog.values[g], list(s)) for g, s in keys), {g: catalog.simple(g) for g in column_by_group}
-    candidates = tuple(with_fields(information.candidates[g], times=v.times) for (g, _), v in zip(keys, values, strict=True))
+    values, simple = (
+        tuple(_at(catalog.values[g], list(s)) for g, s in keys),
+        {g: catalog.simple(g) for g in column_by_group},
+    )
+    candidates = tuple(
+        with_fields(information.candidates[g], times=v.times) for (g, _), v in zip(keys, values, strict=True)
+    )
     fixed = [g for g, c in enumerate(information.candidates) if c.fixed]
     group = (*(g for g, _ in keys), *fixed)
     new_information = replace(
@@ -521,7 +563,11 @@ def _as_candidates(
 
 
 def moved_schedules(
-    information: PopulationDesignInformation, selection: CandidateSelection, goal: DesignGoal, counts: Array, order: Index
+    information: PopulationDesignInformation,
+    selection: CandidateSelection,
+    goal: DesignGoal,
+    counts: Array,
+    order: Index,
 ) -> tuple[CandidateSelection, CandidatePool] | None:
     """Move the times of used schedules between grid times. Return the purchases and offers, or None if not better.
 
@@ -560,21 +606,36 @@ def moved_schedules(
             J[0, k] = information.blocks(values[k], "experiment")[0]
         return replace(selection, offers=replace(selection.offers, J=J), values=(tuple(values),))
 
-    return optimize_times(selection, goal, counts, order, (start, low, high), (gap_starts, gap[1:][gap_starts]), interpolate_information, recompute_selection)
+    return optimize_times(
+        selection,
+        goal,
+        counts,
+        order,
+        (start, low, high),
+        (gap_starts, gap[1:][gap_starts]),
+        interpolate_information,
+        recompute_selection,
+    )
 
 
 def name_schedules(information: PopulationDesignInformation, counts: Array) -> PopulationDesignInformation:
     """Return the schedules named after their groups, with letters where subjects of one have several."""
     labels = list(information.labels)
     for g, experiment in enumerate(information.extended.experiments[-len(information.groups) :]):
-        schedules = [k for k, group in enumerate(information.group) if group == g and (k >= counts.size or counts[k] > 0)]
+        schedules = [
+            k for k, group in enumerate(information.group) if group == g and (k >= counts.size or counts[k] > 0)
+        ]
         for i, k in enumerate(schedules):
             labels[k] = experiment.name + (f" {_letters(i)}" if len(schedules) > 1 else "")
     return replace(information, labels=tuple(labels))
 
 
 def schedule_time_gains(
-    information: PopulationDesignInformation, selection: CandidateSelection, goal: DesignGoal, solution: RelaxedDesign, counts: Array
+    information: PopulationDesignInformation,
+    selection: CandidateSelection,
+    goal: DesignGoal,
+    solution: RelaxedDesign,
+    counts: Array,
 ) -> list[tuple[str, Array, Array]]:
     """Return name, times (n,) and best ratio of value to price with one time moved there, of used schedules with
     chosen times.
@@ -582,18 +643,24 @@ def schedule_time_gains(
     pool = selection.offers
     linearization = goal.criterion.tangent(pool.information(solution.w)[0], pool.M0[0], solution.mu)
     result: list[tuple[str, Array, Array]] = []
-    chosen_schedules = [k for k in np.flatnonzero(counts).tolist() if information.groups[information.group[k]].per_subject]
+    chosen_schedules = [
+        k for k in np.flatnonzero(counts).tolist() if information.groups[information.group[k]].per_subject
+    ]
     for k in chosen_schedules if linearization is not None else ():
         assert linearization is not None
         values, grid = selection.values[0][k], information.values(k, information.groups[information.group[k]].times)
         moved_rows = np.repeat(values.rows[None, None], values.times.size, 0).repeat(grid.times.size, 1)
         for j in range(values.times.size):
             moved_rows[j, :, j] = grid.rows
-        gains = np.einsum("ij,pij->p", linearization.G, information.information(moved_rows.reshape(-1, *values.rows.shape)))
+        gains = np.einsum(
+            "ij,pij->p", linearization.G, information.information(moved_rows.reshape(-1, *values.rows.shape))
+        )
         gains = gains.reshape(values.times.size, -1)
         for j in range(values.times.size):
             other_times = np.delete(values.times, j)
-            is_near = np.abs(grid.times[:, None] - other_times) < information.groups[information.group[k]].spacing * (1 - 1e-9)
+            is_near = np.abs(grid.times[:, None] - other_times) < information.groups[information.group[k]].spacing * (
+                1 - 1e-9
+            )
             gains[j, is_near.any(axis=1)] = np.nan
         price = float(solution.y @ pool.A[:, k]) + float(pool.price[k])
         has_value = ~np.isnan(gains).all(axis=0)

@@ -12,7 +12,7 @@ import numpy as np
 
 from castfit._support.arguments import is_count, option_mistakes, rng_mistakes
 from castfit._support.public_names import public
-from castfit._support.reprs import join_with_and, join_limited, one_line
+from castfit._support.reprs import join_limited, join_with_and, one_line
 from castfit._support.status import InputError, raise_if_mistakes, suggest
 from castfit._support.text_tables import align_columns
 from castfit._support.views import views
@@ -175,7 +175,9 @@ class Design:
             if candidate.fixed:
                 measurements = {o: [(float(t), i, 1) for i, t in enumerate(candidate.times)] for o in candidate.outputs}
             if measurements:
-                new_experiments = self._subjects(k, measurements) if self.known.subjects else [self._experiment(k, measurements)]
+                new_experiments = (
+                    self._subjects(k, measurements) if self.known.subjects else [self._experiment(k, measurements)]
+                )
                 experiment_pairs += [(k, e) for e in new_experiments]
         return experiment_pairs
 
@@ -216,12 +218,19 @@ class Design:
         new_experiments = list(self.experiments)
         pairs = [(e, self.known.candidates[k]) for k, e in self._made]
         origin_by_name = {e.name: c.experiment or old_experiments[0].name for e, c in pairs if c.same}
-        additions = {old_name: [e for e in new_experiments if origin_by_name.get(e.name) == old_name] for old_name in origin_by_name.values()}
+        additions = {
+            old_name: [e for e in new_experiments if origin_by_name.get(e.name) == old_name]
+            for old_name in origin_by_name.values()
+        }
         new_experiments = [e for e in new_experiments if e.name not in origin_by_name]
         if self.known.fitted:
             old_experiments = [_joined(e, additions.get(e.name, ())) for e in old_experiments]
         else:
-            old_experiments = [e.called(name) for name, replicates in additions.items() for e in [_joined(replicates[0], replicates[1:])]]
+            old_experiments = [
+                e.called(name)
+                for name, replicates in additions.items()
+                for e in [_joined(replicates[0], replicates[1:])]
+            ]
         parameters = {n: self.known.parameters.get(n, p) for n, p in self.known.problem.parameters.items()}
         return self.known.problem.replace(experiments=[*old_experiments, *new_experiments], parameters=parameters)
 
@@ -275,11 +284,15 @@ class Design:
         else:
             from castfit.drive.design.trials import OPTIONS, verified_population
 
-            option_errors = [f"'{n}' is no option for populations: {suggest(n, OPTIONS)}" for n in options if n not in OPTIONS]
+            option_errors = [
+                f"'{n}' is no option for populations: {suggest(n, OPTIONS)}" for n in options if n not in OPTIONS
+            ]
             raise_if_mistakes("Design.verify", [*mistakes, *rng_mistakes(rng), *option_errors])
             return verified_population(self, samples, as_seed(rng), options)
         problem = self.problem
-        natural_values = dict(zip(self.known.extended.names, self.known.extended.to_natural(self.known.theta()), strict=True))
+        natural_values = dict(
+            zip(self.known.extended.names, self.known.extended.to_natural(self.known.theta()), strict=True)
+        )
         true_values = {n: float(natural_values[n]) for n in problem.names if n in natural_values}
         true_values |= dict(zip(self.known.posed.names, self.known.posed.to_natural(self.known.estimate), strict=True))
         true_values = {n: float(v) for n, v in true_values.items() if n in problem.names}
@@ -328,8 +341,13 @@ class Design:
         is_single = len(self.known.labels) == 1
         lines: list[str] = []
         for label, values in self.chosen.items():
-            choice_texts = [f"{location} = {', '.join(f'{v:.4g}' for v in np.atleast_1d(value))}" for location, value in values.items()]
-            lines.append(f"{'' if is_single else f'In {label}: '}{'Choose' if is_single else 'choose'} {'; '.join(choice_texts)}.")
+            choice_texts = [
+                f"{location} = {', '.join(f'{v:.4g}' for v in np.atleast_1d(value))}"
+                for location, value in values.items()
+            ]
+            lines.append(
+                f"{'' if is_single else f'In {label}: '}{'Choose' if is_single else 'choose'} {'; '.join(choice_texts)}."
+            )
         for k, label in enumerate(self.known.labels):
             prefix = "" if is_single else f"In {label}: "
             if self.known.candidates[k].fixed:
@@ -338,10 +356,13 @@ class Design:
             indices = np.flatnonzero((self.counts > 0) & (self.bought.candidate == k))
             if self.known.subjects:
                 lines += [
-                    self.known.doing(k, float(self.counts[i]), self.bought.values[0][k], exact=self.exact) for i in indices
+                    self.known.doing(k, float(self.counts[i]), self.bought.values[0][k], exact=self.exact)
+                    for i in indices
                 ]
             elif not indices.size:
-                lines.append("Measure nothing: no measurement is worth its price." if is_single else f"Leave {label} out.")
+                lines.append(
+                    "Measure nothing: no measurement is worth its price." if is_single else f"Leave {label} out."
+                )
             elif self.known.candidates[k].together == "experiment":
                 lines.append(f"Do {label}{self._often(float(self.counts[indices[0]]), ' ')}.")
             else:
@@ -355,7 +376,8 @@ class Design:
             output_indices = output_indices[np.argsort(self.bought.time[output_indices])]
             outputs_text = join_limited(values.outputs if o < 0 else values.outputs[o : o + 1])
             times = [
-                f"{values.times[self.bought.time[i]]:.4g}{self._often(float(self.counts[i]), ' (', ')')}" for i in output_indices
+                f"{values.times[self.bought.time[i]]:.4g}{self._often(float(self.counts[i]), ' (', ')')}"
+                for i in output_indices
             ]
             texts.append(f"{outputs_text} at t = {join_with_and(times)}")
         return "; ".join(texts)
@@ -373,7 +395,9 @@ class Design:
         columns = (self.before, self.after, *([self.simple[best_name]] if best_name else []))
         absolute = self.known.absolute
         rows = [[n, *(_error(column[n], absolute=n in absolute) for column in columns)] for n in self.before]
-        return [line for line in align_columns([headers, *rows], "<" + ">" * len(columns)) if not line.startswith("---")]
+        return [
+            line for line in align_columns([headers, *rows], "<" + ">" * len(columns)) if not line.startswith("---")
+        ]
 
     @property
     def _certificate(self) -> list[str]:
@@ -381,17 +405,25 @@ class Design:
         criterion_text = f"{self.criterion} and its price" if self.bought.price else self.criterion
         scope_text = self.known.among + (", as chosen," if self.chosen else "")
         budget_text = " within the budget" if self.bought.limited or not self.bought.price else ""
-        phrases = [f"Optimality bound: no design of {scope_text}{budget_text} is better by more than {_percent(max_gain)} ({criterion_text})"]
+        phrases = [
+            f"Optimality bound: no design of {scope_text}{budget_text} is better by more than {_percent(max_gain)} ({criterion_text})"
+        ]
         for name, efficiency in self.simple_efficiency.items():
-            unknown_names = [n for n, sd in self.simple[name].items() if not np.isfinite(sd) and np.isfinite(self.after[n])]
+            unknown_names = [
+                n for n, sd in self.simple[name].items() if not np.isfinite(sd) and np.isfinite(self.after[n])
+            ]
             if not unknown_names:
                 percent_text = f"{100 * efficiency:.0f}" if efficiency >= _TOLD else f"{100 * efficiency:.2g}"
-                phrases.append(f"{name}{'' if any('reach' in phrase for phrase in phrases) else ' reach'} {percent_text} %")
+                phrases.append(
+                    f"{name}{'' if any('reach' in phrase for phrase in phrases) else ' reach'} {percent_text} %"
+                )
             elif name == EQUIDISTANT:
                 phrases.append(f"{name} leave {join_limited(unknown_names)} unknown")
         lines = [f"{'; '.join(phrases[:2])}{''.join(f', {other}' for other in phrases[2:])}."]
         if self.bought.price:
-            lines.append(f"The cost is {self.spent:g}; at a price of {self.bought.price:g} additional measurements do not pay.")
+            lines.append(
+                f"The cost is {self.spent:g}; at a price of {self.bought.price:g} additional measurements do not pay."
+            )
         return lines
 
 
@@ -442,11 +474,15 @@ def remarks_of(design: Design) -> tuple[str, ...]:
     """Return remarks on a design, such as undetectable lack of fit, unsupported guesses and undetermined quantities."""
     information, remarks = design.known, list[str]()
     if information.refuted:
-        remarks.append("The fitted model does not fit the data (see print(result)); these predictions assume that it is correct.")
+        remarks.append(
+            "The fitted model does not fit the data (see print(result)); these predictions assume that it is correct."
+        )
     equations = {relation.said.name for relation in information.posed.relations if relation.lower == relation.upper}
     other_constraints = [c.name for c in information.problem.constraints if c.name not in equations]
     if other_constraints:
-        remarks.append(f"The design ignores the information of the constraint{'' if len(other_constraints) == 1 else 's'} {join_limited(other_constraints)}.")
+        remarks.append(
+            f"The design ignores the information of the constraint{'' if len(other_constraints) == 1 else 's'} {join_limited(other_constraints)}."
+        )
     table = design.table
     n_points = len({*zip(table["candidate"].tolist(), table["output"].tolist(), table["time"].tolist(), strict=True)})
     n = len(information.of)
@@ -456,11 +492,15 @@ def remarks_of(design: Design) -> tuple[str, ...]:
         remarks.append(f"{number_word} {noun} no lack of fit; set distinct={n + 1} to be able to detect it.")
     unknown_names = [name for name, sd in design.after.items() if not np.isfinite(sd)]
     if unknown_names:
-        remarks.append(f"{join_limited(unknown_names)} will not be identifiable after this experiment (not a target of the design).")
+        remarks.append(
+            f"{join_limited(unknown_names)} will not be identifiable after this experiment (not a target of the design)."
+        )
     if len(information.thetas) == 1:
         poorly_known = [name for name, sd in design.before.items() if sd > _POOR]
         if not information.fitted:
             remarks.append("The design is optimal only if the guesses are correct; no data support them.")
         elif poorly_known:
-            remarks.append(f"The design depends on poorly determined estimates ({join_limited(poorly_known)}). Pass cf.sample(result) to average over their uncertainty.")
+            remarks.append(
+                f"The design depends on poorly determined estimates ({join_limited(poorly_known)}). Pass cf.sample(result) to average over their uncertainty."
+            )
     return tuple(remarks)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._support.arguments import read_mapping, read_real, shorten_repr
-from castfit._support.status import suggest, collect_mistakes
+from castfit._support.status import collect_mistakes, suggest
 from castfit.drive.design.exact import CandidatePositions
 from castfit.drive.design.interior_point import CandidatePool, max_affordable_counts
 
@@ -62,7 +62,13 @@ class CandidateSelection:
 
 
 def build_selection(
-    information: DesignInformation, budget: Any, price: float, distinct: int | None, mistakes: list[str], *, priced: bool = False
+    information: DesignInformation,
+    budget: Any,
+    price: float,
+    distinct: int | None,
+    mistakes: list[str],
+    *,
+    priced: bool = False,
 ) -> CandidateSelection | None:
     """Work out what can be bought; None where something in `mistakes` prevents it.
 
@@ -90,7 +96,8 @@ def build_selection(
         costs = [candidate.cost_of(candidate.outputs[o]) if o >= 0 else candidate.cost_of("") for o, _ in units]
         if candidate.fixed:
             fixed_costs += [
-                sum(c for (o, _), c in zip(units, costs, strict=True) if _counts(key, information, k, o)) for key in limits
+                sum(c for (o, _), c in zip(units, costs, strict=True) if _counts(key, information, k, o))
+                for key in limits
             ]
             fixed_total += sum(costs)
             continue
@@ -106,7 +113,10 @@ def build_selection(
         mistakes.append(f"the fixed candidates cost {fixed_total:g} and use up the budget; increase it")
         return None
     rows = np.array(
-        [[c * _counts(key, information, k, o) for k, o, c in zip(candidate, output, cost, strict=True)] for key in limits]
+        [
+            [c * _counts(key, information, k, o) for k, o, c in zip(candidate, output, cost, strict=True)]
+            for key in limits
+        ]
     )
     rows = rows.reshape(len(limits), cost.size)
     if distinct is not None and not limits:
@@ -119,7 +129,9 @@ def build_selection(
     return CandidateSelection(pool, positions, candidate, output, time, cost, values, fixed_total, price, bool(limits))
 
 
-def _values(information: DesignInformation, grids: list[Array], sample: int, mistakes: list[str]) -> tuple[PredictedValues, ...]:
+def _values(
+    information: DesignInformation, grids: list[Array], sample: int, mistakes: list[str]
+) -> tuple[PredictedValues, ...]:
     """Predict the values of each candidate. Return an empty tuple if there are mistakes already."""
     values: list[PredictedValues] = []
     for k, times in enumerate(grids if not mistakes else ()):
@@ -127,12 +139,17 @@ def _values(information: DesignInformation, grids: list[Array], sample: int, mis
     return tuple(values)
 
 
-def candidate_rows(information: DesignInformation, values: Sequence[Sequence[PredictedValues]], prior_information: Array) -> tuple[Array, Array]:
+def candidate_rows(
+    information: DesignInformation, values: Sequence[Sequence[PredictedValues]], prior_information: Array
+) -> tuple[Array, Array]:
     """Return information rows J of the purchases, and M0: the prior information with that of fixed candidates
     (`CandidatePool`).
     """
     fixed = [c.fixed for c in information.candidates]
-    blocks = [[information.blocks(predicted, c.together) for predicted, c in zip(sample, information.candidates, strict=True)] for sample in values]
+    blocks = [
+        [information.blocks(predicted, c.together) for predicted, c in zip(sample, information.candidates, strict=True)]
+        for sample in values
+    ]
     width = max(block.shape[1] for sample in blocks for block in sample)
     J = [
         np.concatenate([np.pad(block, ((0, 0), (0, width - block.shape[1]), (0, 0)))
@@ -163,11 +180,10 @@ def _limits(information: DesignInformation, budget: Any, mistakes: list[str], *,
         return {}
     free_pairs = [(k, o) for k, c in enumerate(information.candidates) if not c.fixed for o in range(len(c.outputs))]
     if not priced and not all(
-        any(_counts(key, information, k, o) for key in limits) or np.isfinite(information.candidates[k].at_most) for k, o in free_pairs
+        any(_counts(key, information, k, o) for key in limits) or np.isfinite(information.candidates[k].at_most)
+        for k, o in free_pairs
     ):
-        mistakes.append(
-            "some candidate has no budget and no limit; add 'all' to the budget, or set at_most="
-        )
+        mistakes.append("some candidate has no budget and no limit; add 'all' to the budget, or set at_most=")
     return {key: float(value) for key, value in limits.items()}
 
 
@@ -192,7 +208,9 @@ def _positions(
     width = max(len(c.outputs) for c in information.candidates) + 1
     line = candidate * width + output + 1
     is_whole = time < 0  # whole experiments are no neighbours
-    return CandidatePositions(np.where(is_whole, -1 - np.arange(line.size), line), candidate, times, np.where(is_whole, 0.0, spacing))
+    return CandidatePositions(
+        np.where(is_whole, -1 - np.arange(line.size), line), candidate, times, np.where(is_whole, 0.0, spacing)
+    )
 
 
 def _with_windows(A: Array, b: Array, positions: CandidatePositions) -> tuple[Array, Array]:
@@ -201,7 +219,10 @@ def _with_windows(A: Array, b: Array, positions: CandidatePositions) -> tuple[Ar
     for line in np.unique(positions.line[positions.spacing > 0]):
         indices = np.flatnonzero(positions.line == line)
         gap = positions.spacing[indices[0]] * (1 - 1e-9)
-        windows = [((positions.time >= t) & (positions.time < t + gap) & (positions.line == line)).astype(float) for t in positions.time[indices]]
+        windows = [
+            ((positions.time >= t) & (positions.time < t + gap) & (positions.line == line)).astype(float)
+            for t in positions.time[indices]
+        ]
         rows += windows[:: max(1, len(windows) // _WINDOWS)]
     if not rows:
         return A, b

@@ -26,7 +26,7 @@ import numpy as np
 
 from castfit.densities.noise.counts import NegativeBinomial, Poisson
 from castfit.densities.noise.gaussian import Gaussian, LogNormal
-from castfit.drive.design.choices import collect_choices, piece_edges, choice_locations
+from castfit.drive.design.choices import choice_locations, collect_choices, piece_edges
 from castfit.drive.design.knowledge import DesignInformation, informations
 from castfit.experiment.events import occurrences
 from castfit.experiment.experiment import Free
@@ -78,7 +78,11 @@ class SensitivityGraph:
         """Messages about features of the candidate that the graph does not support."""
         model, experiment = self.known.extended.model, self._experiment
         events = [(o, t.is_constant() and self._until(o).is_constant(), a) for o, t, a in self._happens]
-        state_doses = [o for o, is_fixed_time, a in events if not is_fixed_time and {s.name() for s in _ca.symvar(a)} & {*model.states}]
+        state_doses = [
+            o
+            for o, is_fixed_time, a in events
+            if not is_fixed_time and {s.name() for s in _ca.symvar(a)} & {*model.states}
+        ]
         noises = [o.noise for o in self.known.condition(self.k).observed if o is not None]
         features = {
             "algebraic states": model.algebraic_states,
@@ -89,12 +93,20 @@ class SensitivityGraph:
             "events that states trigger": any(o.when is not None for o, _, _ in events),
             "limits of detection": any(isinstance(n, (Gaussian, LogNormal)) and n.censored for n in noises),
             "parameters that switch": any(o.values is not None for o, _, _ in events),
-            "an event at no known time": any(o.changes is not None and not is_fixed_time for o, is_fixed_time, _ in events),
-            "an infusion at no known time": any(o.until is not None and not is_fixed_time for o, is_fixed_time, _ in events),
+            "an event at no known time": any(
+                o.changes is not None and not is_fixed_time for o, is_fixed_time, _ in events
+            ),
+            "an infusion at no known time": any(
+                o.until is not None and not is_fixed_time for o, is_fixed_time, _ in events
+            ),
             "a dose by states at no known time": state_doses,
         }
         remedy = "with which nothing can be chosen; give several candidates with numbers instead of cf.choose"
-        return [f"{self.known.labels[self.k]} has {feature}, {remedy}" for feature, is_present in features.items() if is_present]
+        return [
+            f"{self.known.labels[self.k]} has {feature}, {remedy}"
+            for feature, is_present in features.items()
+            if is_present
+        ]
 
     @cached_property
     def theta(self) -> Index:
@@ -164,7 +176,9 @@ class SensitivityGraph:
         constraint_times = [t for c in self.constraints if isinstance(c.times, tuple) for t in c.times]
         kinks = [u.breakpoints for n, u in self._experiment.inputs.items() if n not in self._signals]
         kinks += [piece_edges(self.said, v, start) for v in self._signals.values()]
-        times = np.unique(np.concatenate([[start, end], self.times, [float(t) for t in event_times], constraint_times, *kinks]))
+        times = np.unique(
+            np.concatenate([[start, end], self.times, [float(t) for t in event_times], constraint_times, *kinks])
+        )
         times = times[(times >= start) & (times <= end)]
         times = times[np.append(True, np.diff(times) > _ALIKE * (end - start))]
         counts = np.ceil(np.diff(times) / (end - start) * self.steps - 1e-9).astype(int)
@@ -189,7 +203,9 @@ class SensitivityGraph:
             graph = _ca.Function("piece", [*(c.symbol for c in piece_choices), q, d], [self._told(self._signals[n])])
             piece = np.clip(np.searchsorted(edges, middle) - 1, 0, edges.size - 2)
             choice_values = (choice_symbols[c.name][np.minimum(piece, c.pieces - 1).tolist()].T for c in piece_choices)
-            u[4 * i, :] = graph.map(piece.size)(*choice_values, *(_ca.repmat(symbol, 1, piece.size) for symbol in (q, d)))
+            u[4 * i, :] = graph.map(piece.size)(
+                *choice_values, *(_ca.repmat(symbol, 1, piece.size) for symbol in (q, d))
+            )
         return u
 
     def _beside(self, values: Any, n: int) -> Any:
@@ -227,14 +243,18 @@ class SensitivityGraph:
             y, time = advance(time, y, dose_time - time), dose_time
             y[model.states.index(state_name)] += _ca.if_else(_ca.logic_and(tau[j] >= t, tau[j] < t + h), a[j], 0)
         step_expression = _with_derivatives(advance(time, y, t + h - time), Z, g)
-        return _ca.Function("step", [Z, t, h, g], [step_expression], {"cse": True, "is_diff_in": [True, False, False, True]})
+        return _ca.Function(
+            "step", [Z, t, h, g], [step_expression], {"cse": True, "is_diff_in": [True, False, False, True]}
+        )
 
     def _course(self, n: int) -> _SensitivityTrajectory:
         """Return the course, with its derivatives by n of the q."""
         model, nodes, (q, d, _, natural) = self.known.extended.model, self._nodes, self._symbols
         N, h, n_u, n_p, system = nodes.size - 1, np.diff(nodes), len(model.inputs), len(model.parameters), model.system
         initial = {**initial_values(model, self._experiment), **self.said.initial}
-        initial_states = [natural["initial state", s] if isinstance(initial[s], Free) else initial[s] for s in model.states]
+        initial_states = [
+            natural["initial state", s] if isinstance(initial[s], Free) else initial[s] for s in model.states
+        ]
         p = [self._overrides.get(name, self._values.get(name, 0.0)) for name in model.parameters]
         moving_doses = [dose for dose in self._happens if not dose[1].is_constant()]
         u, rate, jumps, late_nodes = self._inputs(), _ca.SX(len(initial_states), N), dict[int, list[Any]](), list[int]()
@@ -259,7 +279,9 @@ class SensitivityGraph:
         )
         constant_inputs = self._beside(
             _ca.vertcat(
-                self._told(_ca.vertcat(_ca.SX(0, 1), *p)), *(t for _, t, _ in moving_doses), *(a for _, _, a in moving_doses)
+                self._told(_ca.vertcat(_ca.SX(0, 1), *p)),
+                *(t for _, t, _ in moving_doses),
+                *(a for _, _, a in moving_doses),
             ),
             n,
         )
@@ -267,7 +289,9 @@ class SensitivityGraph:
         node_inputs = [_ca.vertcat(_ca.repmat(constant_inputs[:n_p, :], 1, N + 1), self._beside(inputs, n))
                  for inputs in (inputs_before, _ca.horzcat(u[::4, :], inputs_before[:, -1]))]  # fmt: skip
         Q, D = _ca.MX.sym("Q", q.numel()), _ca.MX.sym("D", d.numel())
-        input_function = _ca.Function("given", [q, d], [self._beside(self._told(_ca.vertcat(*initial_states)), n), steps, *node_inputs])
+        input_function = _ca.Function(
+            "given", [q, d], [self._beside(self._told(_ca.vertcat(*initial_states)), n), steps, *node_inputs]
+        )
         z: Any
         z, steps, *node_inputs = input_function(Q, D)
         step = self._step(steps[:, : 1 + n].sparsity(), [o.into for o, _, _ in moving_doses])
@@ -282,7 +306,9 @@ class SensitivityGraph:
                 states_after.append(states_before[-1][:, : -1 - n])
                 z = states_before[-1][:, -1 - n :]
         X, Y = _ca.horzcat(*states_before), _ca.horzcat(*states_after)
-        measured_states = _ca.horzcat(*(_columns(Y if i in late_nodes else X, [i], n) for i in range(N + 1))) if late_nodes else X
+        measured_states = (
+            _ca.horzcat(*(_columns(Y if i in late_nodes else X, [i], n) for i in range(N + 1))) if late_nodes else X
+        )
         return _SensitivityTrajectory(n, Q, D, (measured_states, node_inputs[0]), (Y, node_inputs[1]))
 
     def _wide(self, n: int) -> tuple[Any, Any]:
@@ -303,7 +329,11 @@ class SensitivityGraph:
         computed.
         """
         information, model, condition = self.known, self.known.extended.model, self.known.condition(self.k)
-        trajectory, names, node_indices = self._course(self.theta.size), information.candidates[self.k].outputs, self._node(self.times)
+        trajectory, names, node_indices = (
+            self._course(self.theta.size),
+            information.candidates[self.k].outputs,
+            self._node(self.times),
+        )
         observables: list[Any] = [condition.observed[information.extended.outputs.index(o)] for o in names]
         spread_names = [of.predicted[1] for of in observables if of.computed]
         (Z, w), sigma_symbols = self._wide(trajectory.n), _ca.SX.sym("s", len(names))
@@ -325,9 +355,13 @@ class SensitivityGraph:
             if isinstance(observable.noise, (Poisson, NegativeBinomial)):
                 s = _ca.sqrt(mu + (s * mu**2 if isinstance(observable.noise, NegativeBinomial) else 0))
             rows.append(np.sqrt(location) * y[j, 1:] / (s * mu if isinstance(observable.noise, LogNormal) else s))
-        row_function: Any = _ca.Function("told", [Z, model.system.t, w, sigma_symbols], [_ca.densify(_ca.vertcat(*rows, *spread_rows))])
+        row_function: Any = _ca.Function(
+            "told", [Z, model.system.t, w, sigma_symbols], [_ca.densify(_ca.vertcat(*rows, *spread_rows))]
+        )
         states, inputs = (_columns(of, node_indices, trajectory.n) for of in trajectory.before)
-        return trajectory, row_function.map(len(node_indices))(states, self._nodes[None, node_indices], inputs, _ca.DM(sigma))
+        return trajectory, row_function.map(len(node_indices))(
+            states, self._nodes[None, node_indices], inputs, _ca.DM(sigma)
+        )
 
     @cached_property
     def _told_rows(self) -> Any:
@@ -350,9 +384,13 @@ class SensitivityGraph:
             graph = _ca.Function("value", [Z, model.system.t, w], [value]).map(len(nodes))
             for states, inputs in (trajectory.before, trajectory.after):
                 values = graph(states[:, nodes], self._nodes[None, nodes], inputs[:, nodes]).T
-                slack_terms += [sign * (values - bound) for sign, bound in ((1, c.lower), (-1, c.upper)) if np.isfinite(bound)]
+                slack_terms += [
+                    sign * (values - bound) for sign, bound in ((1, c.lower), (-1, c.upper)) if np.isfinite(bound)
+                ]
         slacks = _ca.vertcat(*slack_terms)
-        return _ca.Function("held", [trajectory.Q, trajectory.D], [slacks, _ca.densify(_ca.jacobian(slacks, trajectory.D))])
+        return _ca.Function(
+            "held", [trajectory.Q, trajectory.D], [slacks, _ca.densify(_ca.jacobian(slacks, trajectory.D))]
+        )
 
     def rows(self, theta: Array, d: Array) -> Array:
         """Compute the information rows of the values by search scale, (n, n_outputs, 2, n_theta)."""

@@ -60,4 +60,6 @@ def simple_designs(information: DesignInformation, selection: CandidateSelection
         designs = {name: designs.get(name, np.zeros_like(counts)) for name in places if not i or name in designs}
         for name, simple_counts in designs.items():
             np.add.at(simple_counts, indices[places[name]], 1.0)
-    return {name: simple_counts for name, simple_counts in designs.items() if total and selection.offers.fits(simple_counts)}
+    return {
+        name: simple_counts for name, simple_counts in designs.items() if total and selection.offers.fits(simple_counts)
+    }

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from castfit._support.arrays import Array, Index
-    from castfit.drive.design.interior_point import DesignGoal, CandidatePool
+    from castfit.drive.design.interior_point import CandidatePool, DesignGoal
     from castfit.drive.design.knowledge import DesignInformation
 
 _STEP = 0.5  # of the grid, by which times move at most
@@ -104,13 +104,26 @@ def shift_times(
                 sample_values[k] = information.values(k, times, s)
         J, _ = candidate_rows(information, values, np.zeros(len(values)))
         pool, positions = replace(selection.offers, J=J), replace(selection.at, time=time)
-        return replace(selection, offers=pool, at=positions, values=tuple(tuple(sample_values) for sample_values in values))
+        return replace(
+            selection, offers=pool, at=positions, values=tuple(tuple(sample_values) for sample_values in values)
+        )
 
     start = np.array([grids[k][t] for k, t in places])
     low, high = (
         np.array([(1 - _STEP) * grids[k][t] + _STEP * grids[k][min(max(t + shift, 0), grids[k].size - 1)]
                   for k, t in places]) for shift in (-1, 1)
     )  # fmt: skip
-    gap_starts = [a for a, ((k, _), (j, _)) in enumerate(pairwise(places)) if k == j and information.candidates[k].spacing > 0]
+    gap_starts = [
+        a for a, ((k, _), (j, _)) in enumerate(pairwise(places)) if k == j and information.candidates[k].spacing > 0
+    ]
     gaps = np.array([information.candidates[places[a][0]].spacing for a in gap_starts])
-    return optimize_times(selection, goal, counts, order, (start, low, high), (np.array(gap_starts, dtype=np.intp), gaps), interpolate_information, recompute_selection)
+    return optimize_times(
+        selection,
+        goal,
+        counts,
+        order,
+        (start, low, high),
+        (np.array(gap_starts, dtype=np.intp), gaps),
+        interpolate_information,
+        recompute_selection,
+    )

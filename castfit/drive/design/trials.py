@@ -124,18 +124,21 @@ class VerifiedPopulation(RefitsResult):
             low, high = (float(end) for end in ratio * np.sqrt((n - 1) / tails))
             bias, error = float(np.sum(estimates - true_value)) / max(n, 1), scatter / np.sqrt(max(n, 1))
             bound_share = sum(name in row.found for row in solved) / max(n, 1)
-            quantities[name] = EstimateScatter(true_value, predicted_sd, scatter, ratio, low, high, bias, float(error), bound_share)
+            quantities[name] = EstimateScatter(
+                true_value, predicted_sd, scatter, ratio, low, high, bias, float(error), bound_share
+            )
         return quantities
 
     def summary(self) -> str:
         """Return the text that `print` shows."""
-        heading = (
-            f"{self.fitted} simulated trials with {self.subjects} subjects, fitted with mixed effects: {self.time:.1f} s"
-        )
+        heading = f"{self.fitted} simulated trials with {self.subjects} subjects, fitted with mixed effects: {self.time:.1f} s"
         lines = [heading, self.message, *(["", *self._scatter.lines] if self.fitted > 1 else [])]
         bound_texts = [f"{n} in {100 * q.held:.0f} %" for n, q in self.quantities.items() if q.held > 0.0]
         if bound_texts:
-            lines += ["", f"At a bound in some trials, so the predicted standard deviations are unreliable: {', '.join(bound_texts)}."]
+            lines += [
+                "",
+                f"At a bound in some trials, so the predicted standard deviations are unreliable: {', '.join(bound_texts)}.",
+            ]
         return "\n".join([*lines, "", *self._failure_sheet().lines] if self._failed else lines)
 
     @property

@@ -109,7 +109,15 @@ def fit_candidate(
             break
         # From estimates the way is down; collocation, begun at the data, would end anywhere where a model is poor.
         first_transcription = transcription if start.point is None or transcription is not None else SingleShooting()
-        result = fit(problem, first_transcription, solver, start=start.of(problem), max_time=remaining_time(), second_start=False, retry=False)
+        result = fit(
+            problem,
+            first_transcription,
+            solver,
+            start=start.of(problem),
+            max_time=remaining_time(),
+            second_start=False,
+            retry=False,
+        )
         n_fits += 1
         if best is None or _rank(result) < _rank(best):
             best, best_start = result, start.called
@@ -120,7 +128,14 @@ def fit_candidate(
             best, best_start = result, "nominal values"
     if best is not None and not best.success and problem.names and remaining_time() > 0.0:
         multistart_result = multistart(
-            problem, transcription, solver, starts=_STARTS, screen=_SCREEN, rng=seed, max_time=remaining_time(), verbose=0
+            problem,
+            transcription,
+            solver,
+            starts=_STARTS,
+            screen=_SCREEN,
+            rng=seed,
+            max_time=remaining_time(),
+            verbose=0,
         )
         n_fits += len(multistart_result.starts)
         if multistart_result.best is not None and _rank(multistart_result.best) < _rank(best):

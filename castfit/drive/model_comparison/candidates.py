@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from castfit._support.arguments import read_sequence, read_mapping, read_real, shorten_repr
+from castfit._support.arguments import read_mapping, read_real, read_sequence, shorten_repr
 from castfit._support.status import InputError, raise_if_mistakes, unknown_names
 from castfit.problem.fingerprint import fingerprint
 from castfit.problem.parameters import Parameter
@@ -110,7 +110,9 @@ class Candidates:
         for combination in product(*other_alternatives):
             yield self.of({**candidate.chosen, **dict(zip(names, combination, strict=True))})
 
-    def neighbours(self, candidate: CandidateModel, *, allow_more: bool = True, allow_fewer: bool = True) -> list[CandidateModel]:
+    def neighbours(
+        self, candidate: CandidateModel, *, allow_more: bool = True, allow_fewer: bool = True
+    ) -> list[CandidateModel]:
         """Return the candidates with one parameter changed, so that not fewer or not more are estimated."""
         neighbors = [other for n in self.choices for other in self.changed(candidate, [n])]
         size = len(candidate.free)
@@ -141,9 +143,13 @@ def read(argument: Any, choices: Any) -> Candidates:
     """
     if isinstance(argument, Problem):
         return _of_choices(argument, choices)
-    mistakes: list[str] = [] if choices is None else ["choices applies to one problem; pass either choices or several problems"]
+    mistakes: list[str] = (
+        [] if choices is None else ["choices applies to one problem; pass either choices or several problems"]
+    )
     problems = read_mapping("problems", argument, mistakes)
-    mistakes += [f"'{n}' is {shorten_repr(p)}; give a Problem" for n, p in problems.items() if not isinstance(p, Problem)]
+    mistakes += [
+        f"'{n}' is {shorten_repr(p)}; give a Problem" for n, p in problems.items() if not isinstance(p, Problem)
+    ]
     if not mistakes:
         mistakes += [f"'{n}': {m}" for n, p in problems.items() for m in kind_mistakes(p, may_be_fixed=True)]
     if not mistakes and len(problems) < 2:
@@ -169,7 +175,9 @@ def _identity(problem: Problem) -> dict[str, Any]:
 
 def _of_choices(problem: Problem, choices: Any) -> Candidates:
     if choices is None:
-        raise_if_mistakes("select", ["one problem was passed; set choices={'k': [0, cf.estimated], ...}, or pass several problems"])
+        raise_if_mistakes(
+            "select", ["one problem was passed; set choices={'k': [0, cf.estimated], ...}, or pass several problems"]
+        )
     mistakes = kind_mistakes(problem, may_be_fixed=True)
     choices_by_name = read_mapping("choices", choices, mistakes)
     mistakes += unknown_names("choices has the unknown parameter '{}'", choices_by_name, problem.parameters)

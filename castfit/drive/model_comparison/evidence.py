@@ -24,7 +24,7 @@ import scipy
 from castfit._support.arrays import Array, Mask
 from castfit._support.public_names import public
 from castfit._support.status import raise_if_mistakes, unknown_names
-from castfit._support.text_tables import TextTable, TabularReport
+from castfit._support.text_tables import TabularReport, TextTable
 from castfit.drive.uncertainty.sample.posterior import jacobian_signs, posterior
 from castfit.drive.uncertainty.sample.sample import sample
 from castfit.problem.compiled_problem import CompiledProblem
@@ -118,7 +118,9 @@ def quantities_without_prior(compiled_problem: CompiledProblem) -> list[str]:
     """Return the names of quantities without prior and without finite bounds, for which a model has no evidence."""
     lower, upper = compiled_problem.bounds
     has_prior = _with_prior(compiled_problem)
-    return [n for j, n in enumerate(compiled_problem.names) if not has_prior[j] and not np.isfinite(upper[j] - lower[j])]
+    return [
+        n for j, n in enumerate(compiled_problem.names) if not has_prior[j] and not np.isfinite(upper[j] - lower[j])
+    ]
 
 
 def _with_prior(compiled_problem: CompiledProblem) -> Mask:
@@ -261,5 +263,7 @@ def evidences(results: Mapping[str, Result], *, sampling: bool, draws: int, rng:
     improper_names = list(dict.fromkeys(q for names in improper_by_model.values() for q in names))
     raise_if_mistakes("evidence", [f"'{q}' has neither a prior nor two finite bounds, so the evidence is undefined; set one of them" for q in improper_names])  # fmt: skip
     generator = np.random.default_rng(rng)
-    evidence_by_model = {n: bridge(r, draws, generator, workers) if sampling else laplace(r) for n, r in results.items()}
+    evidence_by_model = {
+        n: bridge(r, draws, generator, workers) if sampling else laplace(r) for n, r in results.items()
+    }
     return EvidenceTable(evidence_by_model, "bridge" if sampling else "laplace")

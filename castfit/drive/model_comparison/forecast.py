@@ -88,7 +88,9 @@ class QuadraticForecast:
         moving = free.copy()
         for _ in range(_CLIPS):
             is_clipped = ~moving
-            step = np.linalg.solve(F[np.ix_(moving, moving)], -self.g[moving] - F[np.ix_(moving, is_clipped)] @ d[is_clipped])
+            step = np.linalg.solve(
+                F[np.ix_(moving, moving)], -self.g[moving] - F[np.ix_(moving, is_clipped)] @ d[is_clipped]
+            )
             d[moving] = step
             is_outside = moving & ((d < low) | (d > high))
             if not is_outside.any():
@@ -101,7 +103,9 @@ class QuadraticForecast:
         """Return the forecast of a neighbour's criterion, by its name."""
         criteria = selection_criteria(self.result)
         n_additional = len(other.free) - len(self.candidate.free)
-        predicted_criteria = Criteria(criteria.neg2loglik + self.cost(other.chosen), criteria.n, criteria.k + n_additional)
+        predicted_criteria = Criteria(
+            criteria.neg2loglik + self.cost(other.chosen), criteria.n, criteria.k + n_additional
+        )
         return float(getattr(predicted_criteria, name.lower()))
 
     def ranked(self, neighbors: Iterable[CandidateModel], name: str) -> list[tuple[float, CandidateModel]]:

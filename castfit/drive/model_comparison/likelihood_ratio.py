@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy
 
-from castfit._support.arguments import is_one_of, describe_rejected, shorten_repr
+from castfit._support.arguments import describe_rejected, is_one_of, shorten_repr
 from castfit._support.public_names import public
 from castfit._support.reprs import add_brief_repr
 from castfit._support.status import raise_if_mistakes
@@ -125,13 +125,19 @@ def likelihood_ratio(smaller: Result, larger: Result, *, nested: bool | None = N
     """
     results_by_role: dict[str, Any] = {"smaller": smaller, "larger": larger}
     mistakes = [
-        f"{n} is {describe_rejected(r, 'give the result of a fit')}" for n, r in results_by_role.items() if not isinstance(r, Result)
+        f"{n} is {describe_rejected(r, 'give the result of a fit')}"
+        for n, r in results_by_role.items()
+        if not isinstance(r, Result)
     ]
     raise_if_mistakes("likelihood_ratio", mistakes)
     if not is_one_of(nested, True, None):
-        mistakes.append(f"nested is {shorten_repr(nested)}; pass True, or omit it to test whether the models are nested")
+        mistakes.append(
+            f"nested is {shorten_repr(nested)}; pass True, or omit it to test whether the models are nested"
+        )
     mistakes += [
-        f"the fit of the {n} model failed; the test needs both optima" for n, r in results_by_role.items() if not r.success
+        f"the fit of the {n} model failed; the test needs both optima"
+        for n, r in results_by_role.items()
+        if not r.success
     ]
     mistakes += [
         f"the {n} model has priors; fit it without priors, or use cf.compare_models"
@@ -143,7 +149,9 @@ def likelihood_ratio(smaller: Result, larger: Result, *, nested: bool | None = N
     d = _dimension(larger) - _dimension(smaller)
     if d <= 0:
         counts = f"the larger model determines {_dimension(larger)} numbers, the smaller one {_dimension(smaller)}"
-        raise_if_mistakes("likelihood_ratio", [f"{counts}; pass the model with fewer quantities first, or use cf.compare_models"])
+        raise_if_mistakes(
+            "likelihood_ratio", [f"{counts}; pass the model with fewer quantities first, or use cf.compare_models"]
+        )
     at_bound: dict[str, int] = {}
     point = find_nested_point(smaller, larger)
     if point is None and nested is None:
@@ -151,9 +159,7 @@ def likelihood_ratio(smaller: Result, larger: Result, *, nested: bool | None = N
         if point is None:
             raise_if_mistakes(
                 "likelihood_ratio",
-                [
-                    "the models do not seem to be nested; use cf.compare_models, or set nested=True"
-                ],
+                ["the models do not seem to be nested; use cf.compare_models, or set nested=True"],
             )
     if point is not None:
         at_bound = {n: side for n, side in _bound_quantities(larger, point).items() if n not in smaller.names}
@@ -185,7 +191,9 @@ def find_nested_point(smaller: Result, larger: Result) -> dict[str, float] | Non
         if parameter is None or not parameter.fixed:
             return None
         fixed_value = parameter.value
-        number = fixed_value[q.experiment] if isinstance(fixed_value, dict) and q.experiment in fixed_value else fixed_value
+        number = (
+            fixed_value[q.experiment] if isinstance(fixed_value, dict) and q.experiment in fixed_value else fixed_value
+        )
         if not isinstance(number, (int, float)):
             return None
         values[q.name] = float(number)
@@ -283,7 +291,9 @@ def _probability(smaller: Result, larger: Result, T: float, d: int, weights: lis
         def tail(m: int) -> float:
             remaining_dof = smaller.dof - m
             return (
-                float(scipy.special.fdtrc(m, remaining_dof, excess * remaining_dof / m)) if m > 0 else float(excess * remaining_dof <= _ROUNDING)
+                float(scipy.special.fdtrc(m, remaining_dof, excess * remaining_dof / m))
+                if m > 0
+                else float(excess * remaining_dof <= _ROUNDING)
             )
 
     else:

@@ -10,11 +10,11 @@ from typing import Any, cast
 
 import numpy as np
 
-from castfit._support.arguments import read_sequence, describe_rejected, shorten_repr
+from castfit._support.arguments import describe_rejected, read_sequence, shorten_repr
 from castfit._support.public_names import public
 from castfit._support.reprs import add_brief_repr
 from castfit._support.status import InputError, raise_if_mistakes, unknown_names
-from castfit._support.text_tables import TextTable, TabularReport
+from castfit._support.text_tables import TabularReport, TextTable
 from castfit.drive.model_comparison.likelihood_ratio import LikelihoodRatio, find_nested_point, likelihood_ratio
 from castfit.result.result import Result
 from castfit.result.same_data import data_mistakes
@@ -160,7 +160,9 @@ def compare_models(results: Mapping[str, Result] | Iterable[Result]) -> ModelTab
         if sequence is None:
             mistakes.append(f"results is {shorten_repr(argument)}; give several results, by name or in a list")
     mistakes += [
-        f"'{n}' is {describe_rejected(r, 'give the result of a fit')}" for n, r in results_by_name.items() if not isinstance(r, Result)
+        f"'{n}' is {describe_rejected(r, 'give the result of a fit')}"
+        for n, r in results_by_name.items()
+        if not isinstance(r, Result)
     ]
     if not mistakes and len(results_by_name) < 2:
         mistakes.append("fewer than two results; pass the results to be compared")
@@ -175,7 +177,13 @@ def compare_models(results: Mapping[str, Result] | Iterable[Result]) -> ModelTab
     shares = {n: float(np.exp(-0.5 * d)) for n, d in delta.items()}
     total_share = sum(shares.values())
     best = min(delta, key=lambda n: delta[n], default="")
-    return ModelTable(results_by_name, delta, {n: s / total_share for n, s in shares.items()}, best, _tests(results_by_name, list(delta)))
+    return ModelTable(
+        results_by_name,
+        delta,
+        {n: s / total_share for n, s in shares.items()},
+        best,
+        _tests(results_by_name, list(delta)),
+    )
 
 
 def _tests(results: Mapping[str, Result], names: list[str]) -> dict[tuple[str, str], LikelihoodRatio]:
@@ -183,7 +191,10 @@ def _tests(results: Mapping[str, Result], names: list[str]) -> dict[tuple[str, s
     tests: dict[tuple[str, str], LikelihoodRatio] = {}
     for small, large in permutations(names, 2):
         smaller_result, larger_result = results[small], results[large]
-        if len(smaller_result.names) < len(larger_result.names) and find_nested_point(smaller_result, larger_result) is not None:
+        if (
+            len(smaller_result.names) < len(larger_result.names)
+            and find_nested_point(smaller_result, larger_result) is not None
+        ):
             with suppress(InputError):  # priors, or as many directions
                 tests[small, large] = likelihood_ratio(smaller_result, larger_result)
     return tests

@@ -13,7 +13,7 @@ import numpy as np
 from castfit._support.arguments import rng_mistakes, shorten_repr
 from castfit._support.status import raise_if_mistakes
 from castfit.drive.model_comparison.candidates import CandidateModel, Candidates, estimated
-from castfit.drive.model_comparison.search import SearchHistoryView, CandidateProposal, Search
+from castfit.drive.model_comparison.search import CandidateProposal, Search, SearchHistoryView
 from castfit.drive.model_comparison.select import CRITERIA, run_selection
 from castfit.drive.model_comparison.selection_log import SelectionLog, SelectionProgress
 from castfit.drive.model_comparison.selection_result import SelectionResult
@@ -76,7 +76,9 @@ def select(
     )  # fmt: skip
     mistakes: list[str] = []
     default = transcription is None and solver is None
-    requested_transcription, chosen_solver = given_parts("single" if default else transcription, "box" if default else solver, mistakes)
+    requested_transcription, chosen_solver = given_parts(
+        "single" if default else transcription, "box" if default else solver, mistakes
+    )
     paths: dict[str, Any] = {"the file": file, "folder": "." if folder is None else folder}
     mistakes += [f"{n} is {shorten_repr(v)}; give a path" for n, v in paths.items() if not isinstance(v, (str, Path))]
     raise_if_mistakes("petab.select", [*mistakes, *rng_mistakes(rng), *run.file_mistakes(), *run.mistakes()])

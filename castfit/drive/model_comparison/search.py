@@ -114,7 +114,11 @@ def forecast(space: Candidates, history: SearchHistoryView, criterion: str) -> S
         if local_forecast is None:
             continue
         current_candidate, best = history.candidate(current_name), history.value(history.best or "")
-        untried = (c for c in [*space.neighbours(current_candidate), *space.swaps(current_candidate)] if not history.tried(c.name))
+        untried = (
+            c
+            for c in [*space.neighbours(current_candidate), *space.swaps(current_candidate)]
+            if not history.tried(c.name)
+        )
         ranked = [c for value, c in local_forecast.ranked(untried, criterion) if value < best + _MARGIN][:_TRIES]
         for k in range(0, len(ranked), _BATCH):
             yield [CandidateProposal(c, current_name) for c in ranked[k : k + _BATCH]]

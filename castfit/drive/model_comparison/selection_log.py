@@ -15,7 +15,13 @@ from castfit._support.arguments import shorten_repr
 from castfit._support.json_codec import rebuild_value
 from castfit._support.reprs import join_limited
 from castfit._support.status import Status
-from castfit.drive.model_comparison.candidate_fit import CandidateStart, CandidateFit, Job, selection_criteria, fit_candidate
+from castfit.drive.model_comparison.candidate_fit import (
+    CandidateFit,
+    CandidateStart,
+    Job,
+    fit_candidate,
+    selection_criteria,
+)
 from castfit.drive.model_comparison.candidates import CandidateModel, Candidates
 from castfit.drive.model_comparison.likelihood_ratio import find_nested_point
 from castfit.drive.model_comparison.search import CandidateProposal
@@ -86,7 +92,11 @@ class SelectionLog:
         if row.result is None or not row.success:
             return np.nan
         library_value = self.given.get(name)
-        return float(getattr(selection_criteria(row.result), self.criterion.lower())) if library_value is None else library_value
+        return (
+            float(getattr(selection_criteria(row.result), self.criterion.lower()))
+            if library_value is None
+            else library_value
+        )
 
     @property
     def order(self) -> list[str]:
@@ -129,7 +139,10 @@ class SelectionLog:
             self.before[name] = proposal.before
             preceding_row = self.rows.get(proposal.before)
             is_warm = preceding_row is not None and preceding_row.success and preceding_row.result is not None
-            starts[name] = (CandidateStart(), *([_warm(preceding_row)] if is_warm and preceding_row is not None else []))
+            starts[name] = (
+                CandidateStart(),
+                *([_warm(preceding_row)] if is_warm and preceding_row is not None else []),
+            )
         can_continue = self._carry_out(starts, session, file)
         for _ in range(_ROUNDS):
             refits = self._above(set(starts)) if can_continue else {}

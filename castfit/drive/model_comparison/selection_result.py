@@ -335,7 +335,9 @@ class SelectionResult(SearchResult):
         first_prediction = next(iter(rows.values()))[0]
         columns_by_experiment: dict[str, dict[str, Array]] = {}
         for experiment, columns in first_prediction.items():
-            shared = [y for y in columns if all(f"{y} upper" in prediction[experiment] for prediction, *_ in rows.values())]
+            shared = [
+                y for y in columns if all(f"{y} upper" in prediction[experiment] for prediction, *_ in rows.values())
+            ]
             columns_by_experiment[experiment] = {"time": columns["time"]}
             for y in shared:
                 values = WeightedValues.of([
@@ -378,9 +380,15 @@ class SelectionResult(SearchResult):
             ("draws", draws, draws is None or is_count(draws, 100), "give at least 100"),
         )
         candidate_names = list(self.names) if candidates is None else [str(n) for n in candidates]
-        mistakes += [f"'{n}' is not a fitted candidate: {suggest(n, self.names)}" for n in candidate_names if n not in self]
+        mistakes += [
+            f"'{n}' is not a fitted candidate: {suggest(n, self.names)}" for n in candidate_names if n not in self
+        ]
         sampling_only = {"draws": draws is not None, "workers": not is_one_of(workers, 1)}
-        mistakes += [f"{n}= has an effect only with sampling=True; remove it" for n, is_set in sampling_only.items() if is_set and sampling is False]
+        mistakes += [
+            f"{n}= has an effect only with sampling=True; remove it"
+            for n, is_set in sampling_only.items()
+            if is_set and sampling is False
+        ]
         raise_if_mistakes("evidence", [*mistakes, *rng_mistakes(rng)])
         results = {n: self[n] for n in candidate_names}
         return evidences(results, sampling=sampling, draws=draws or 4000, rng=rng, workers=workers)
@@ -457,7 +465,9 @@ class SelectionResult(SearchResult):
         undefined = [n for n in self.names if not np.isfinite(self.criteria[n])]
         if undefined:
             undefined_text = join_limited(undefined, 80)
-            lines.append(f"{self.criterion} is undefined for {undefined_text}: too few measurements for the number of estimated quantities.")
+            lines.append(
+                f"{self.criterion} is undefined for {undefined_text}: too few measurements for the number of estimated quantities."
+            )
         importance = self.importance
         needed = [q for q, v in importance.items() if v >= _NEEDED]
         dispensable = [f"{q} ({v:.2f})" for q, v in importance.items() if v < _DISPENSABLE]
@@ -495,7 +505,9 @@ class SelectionResult(SearchResult):
         """The message, the table, and what it says."""
         remaining_names = self.names[_SHOWN:]
         weight = sum(self.weights[n] for n in remaining_names)
-        remainder = (f"({len(remaining_names)} more candidates with total weight {weight:.2g})",) if remaining_names else ()
+        remainder = (
+            (f"({len(remaining_names)} more candidates with total weight {weight:.2g})",) if remaining_names else ()
+        )
         return self.message, self.sheet, *remainder, *self.sentences
 
     def summary(self) -> str:

@@ -31,7 +31,7 @@ from castfit.integrate.integrator import integrator_of
 from castfit.problem.fingerprint import digest
 from castfit.problem.parameter_map import MappedExpressions, natural_value
 from castfit.transcribe.experiment_trajectories import mean_magnitude
-from castfit.transcribe.observation import MeasurementRows, Observer, NonGaussianOutput, constant
+from castfit.transcribe.observation import MeasurementRows, NonGaussianOutput, Observer, constant
 from castfit.transcribe.segments import Segments, cut_segments
 from castfit.transcribe.stage_division import divide
 from castfit.transcribe.trajectory import constant_trajectory
@@ -160,13 +160,21 @@ class BatchedCohort:
         for expressions in zip(*(_expressions(c) for c in conditions), strict=True):
             part, numbers = expressions[0], np.array([expression.numbers for expression in expressions])
             positions = np.flatnonzero(part.source >= 0)
-            computed.append(_ComputedLinkRows(part.rows, part.first, (positions, theta_directions[part.source[positions]]), numbers))
+            computed.append(
+                _ComputedLinkRows(part.rows, part.first, (positions, theta_directions[part.source[positions]]), numbers)
+            )
         start = np.array([p.division.edges[0] for p in member_pieces])
         grid = np.unique(np.concatenate([p.pieces[0].grid for p in member_pieces]))
         n_points = max(p.pieces[0].at.size for p in member_pieces)
         grid_rows = [np.searchsorted(grid, p.pieces[0].grid)[p.pieces[0].at] for p in member_pieces]
-        is_constant_input = first_piece.pieces[0].cubics.shape[0] != grid.size or len({p.pieces[0].cubics.shape for p in member_pieces}) > 1
-        u = [np.repeat(p.pieces[0].cubics[-1:], grid.size, axis=0) if is_constant_input else p.pieces[0].cubics for p in member_pieces]
+        is_constant_input = (
+            first_piece.pieces[0].cubics.shape[0] != grid.size
+            or len({p.pieces[0].cubics.shape for p in member_pieces}) > 1
+        )
+        u = [
+            np.repeat(p.pieces[0].cubics[-1:], grid.size, axis=0) if is_constant_input else p.pieces[0].cubics
+            for p in member_pieces
+        ]
         return _IdenticalIndividuals(
             who=np.array(members, dtype=np.intp),
             grid=grid,
@@ -218,7 +226,12 @@ class BatchedCohort:
                 measured = group.measured.of_stages(lanes)
                 p, point_index = np.repeat(batch.p[:, None], group.at.shape[1], axis=1), group.points(lanes)
                 observation = self._observer.values(
-                    measured, group.times[lanes], trajectories.x[point_index], trajectories.z[point_index], p, group.inputs[lanes]
+                    measured,
+                    group.times[lanes],
+                    trajectories.x[point_index],
+                    trajectories.z[point_index],
+                    p,
+                    group.inputs[lanes],
                 )
                 value_columns = measured.standardised(observation.g)
                 for k, i in enumerate(group.who[lanes].tolist()):
@@ -227,7 +240,9 @@ class BatchedCohort:
         columns = np.concatenate([parts[i] for i in range(self._question.n)], axis=1)
         return columns[0], columns[1], columns[2]
 
-    def _simulated(self, group: _IdenticalIndividuals, lanes: Index, phi: Array, s: Array) -> tuple[Trajectories, Lanes]:
+    def _simulated(
+        self, group: _IdenticalIndividuals, lanes: Index, phi: Array, s: Array
+    ) -> tuple[Trajectories, Lanes]:
         """Return the states of some at everybody's phi (n, m)."""
         y, _ = self._linked(group, lanes, self._natural(phi[group.who[lanes]], s))
         batch = self._lanes(group, lanes, y)
@@ -293,7 +308,9 @@ class BatchedCohort:
             y, dy = self._linked(group, lanes, natural)
             used_rows = np.concatenate([group.rows, *(part.rows for part in group.computed)])
             is_computable = np.isfinite(y[:, used_rows]).all(axis=1) & np.isfinite(dy[:, used_rows]).all(axis=(1, 2))
-            failures = {int(k): "a parameter or initial state cannot be computed" for k in np.flatnonzero(~is_computable)}
+            failures = {
+                int(k): "a parameter or initial state cannot be computed" for k in np.flatnonzero(~is_computable)
+            }
             y[~is_computable], dy[~is_computable] = group.base[lanes][~is_computable], 0.0
             batch = self._lanes(group, lanes, y)
             n_p, n_x = self._n_p, self._n_x
@@ -306,7 +323,9 @@ class BatchedCohort:
             observation = self._observer.values(measured, times, x, z, p, inputs)
             jacobians = self._observer.jacobians(measured, times, x, z, p, inputs)
             rows = jacobians.r_p @ dp[:, None]
-            rows[..., moving] += jacobians.r_x @ sensitivities.dx[point_index] + jacobians.r_z @ sensitivities.dz[point_index]
+            rows[..., moving] += (
+                jacobians.r_x @ sensitivities.dx[point_index] + jacobians.r_z @ sensitivities.dz[point_index]
+            )
             rows = rows.reshape(padded_lanes.size, -1, natural.shape[1])
             cost = 0.5 * (observation.r**2).sum(axis=1) + measured.excess(observation.g) + group.constant[lanes]
             gradient = np.einsum("kr,krq->kq", observation.r, rows)
@@ -328,7 +347,9 @@ class BatchedCohort:
 def laid_out(question: CompiledPopulation) -> tuple[Sequence[Array], Sequence[Array]]:
     """Return everybody's relative output times, and magnitudes of states before simulations."""
     compiled_problem = question.problem
-    return [p.pieces[0].grid for p in _pieces(question)], constant_trajectory(compiled_problem, compiled_problem.guess).units
+    return [p.pieces[0].grid for p in _pieces(question)], constant_trajectory(
+        compiled_problem, compiled_problem.guess
+    ).units
 
 
 def _pieces(question: CompiledPopulation) -> list[Segments]:
@@ -398,7 +419,9 @@ def _stacked(measurements: Sequence[MeasurementRows]) -> MeasurementRows:
         slots.append(
             replace(
                 slot,
-                stage=np.repeat(np.arange(len(measurements), dtype=np.intp), [member.stage.size for member in member_slots]),
+                stage=np.repeat(
+                    np.arange(len(measurements), dtype=np.intp), [member.stage.size for member in member_slots]
+                ),
                 point=np.concatenate([member.point for member in member_slots]),
                 spread=np.concatenate([member.spread for member in member_slots]),
                 datum=np.concatenate([member.datum for member in member_slots]),
@@ -409,7 +432,10 @@ def _stacked(measurements: Sequence[MeasurementRows]) -> MeasurementRows:
     shape = (len(measurements), points, template.target.shape[2])
     target, weight = np.zeros(shape), np.zeros(shape)
     for k, measured in enumerate(measurements):
-        target[k, : measured.target.shape[1]], weight[k, : measured.weight.shape[1]] = measured.target[0], measured.weight[0]
+        target[k, : measured.target.shape[1]], weight[k, : measured.weight.shape[1]] = (
+            measured.target[0],
+            measured.weight[0],
+        )
     return replace(template, target=target, weight=weight, slots=tuple(slots))
 
 

@@ -295,7 +295,9 @@ def _problem_mistakes(problem: Problem, population: Population) -> list[str]:
     if problem.posed.measure == LOSS:
         mistakes.append(NO_LIKELIHOOD)
     if problem.posed.smooth:
-        mistakes.append("estimated inputs cannot be combined with a population; use known inputs, or parameters for their values")
+        mistakes.append(
+            "estimated inputs cannot be combined with a population; use known inputs, or parameters for their values"
+        )
     return mistakes
 
 
@@ -320,7 +322,9 @@ def _population_mistakes(problem: Problem, population: Population) -> list[str]:
             if n not in known_names
         ]
     for kind, declared_names in (("population parameter", population.parameters), ("covariate", population.covariates)):
-        mistakes += [f"{kind} '{n}' is used in no typical value; remove it" for n in declared_names if n not in used_names]
+        mistakes += [
+            f"{kind} '{n}' is used in no typical value; remove it" for n in declared_names if n not in used_names
+        ]
     for name, p in population.parameters.items():
         mistakes += bound_mistakes(f"population parameter '{name}'", p.value, p.lower, p.upper, p.scale)
     return mistakes
@@ -363,7 +367,11 @@ def _posed(problem: Problem, population: Population) -> CompiledProblem:
     """Pose the problem with own parameters in the scale of their distributions, and sigmas as parameters."""
     parameters = dict(problem.parameters)
     for name, individual in population.individual.items():
-        guess = _guess(problem, name, individual) if not isinstance(individual.typical, ca.SX) else _guess(problem, name, Individual())
+        guess = (
+            _guess(problem, name, individual)
+            if not isinstance(individual.typical, ca.SX)
+            else _guess(problem, name, Individual())
+        )
         if _scale(individual) == "log" and not guess > 0.0:
             remedy = "give a positive one, or distribution='normal'"
             raise_if_mistakes(_WHERE, [f"the guess of the log-normal '{name}' is {guess:g}; {remedy}"])
@@ -402,7 +410,11 @@ def _with_sigmas(problem: Problem) -> list[Experiment]:
         return replace(noise, sigma=replace(sigma, guess=float(np.clip(guess[label], sigma.lower, sigma.upper))))
 
     return [
-        e.with_changes(noise={**e.noise, **{o: guessed(*specification) for o, specification in unknown_by_output.items()}}) if unknown_by_output else e
+        e.with_changes(
+            noise={**e.noise, **{o: guessed(*specification) for o, specification in unknown_by_output.items()}}
+        )
+        if unknown_by_output
+        else e
         for e, unknown_by_output in unknown_sigmas
     ]
 
@@ -410,7 +422,9 @@ def _with_sigmas(problem: Problem) -> list[Experiment]:
 def _places(compiled_problem: CompiledProblem, local_names: Sequence[str]) -> tuple[Index, list[str]]:
     """Return the positions of own parameters in theta (n, m), and messages about experiments that lack one."""
     theta_index = {(q.of, q.experiment): j for j, q in enumerate(compiled_problem.quantities) if q.kind == "parameter"}
-    places = np.array([[theta_index.get((n, c.name), -1) for n in local_names] for c in compiled_problem.conditions], dtype=np.intp)
+    places = np.array(
+        [[theta_index.get((n, c.name), -1) for n in local_names] for c in compiled_problem.conditions], dtype=np.intp
+    )
     missing = [
         f"'{c.name}' does not depend on local parameter '{n}'; fit it separately, or remove its own value of '{n}'"
         for c, row in zip(compiled_problem.conditions, places, strict=True)
@@ -443,10 +457,16 @@ def _typical(
             continue
         symbols = ca.symvar(individual.typical)
         replacements = ca.vertcat(*(natural[s.name()] for s in symbols))
-        (typical,) = ca.substitute([individual.typical], [ca.vertcat(*symbols)], [replacements]) if symbols else [individual.typical]
+        (typical,) = (
+            ca.substitute([individual.typical], [ca.vertcat(*symbols)], [replacements])
+            if symbols
+            else [individual.typical]
+        )
         mu.append(ca.log(typical) if individual.distribution == "lognormal" else typical)
     mu_vector, y_vector = ca.vertcat(*mu), ca.vertcat(*y)
-    return ca.Function("typical", [y_vector, ca.vertcat(*covariate_symbols)], [mu_vector, ca.densify(ca.jacobian(mu_vector, y_vector))])
+    return ca.Function(
+        "typical", [y_vector, ca.vertcat(*covariate_symbols)], [mu_vector, ca.densify(ca.jacobian(mu_vector, y_vector))]
+    )
 
 
 def _number(parameter: Parameter) -> float:
@@ -470,5 +490,7 @@ def _start_mistakes(question: CompiledPopulation) -> list[str]:
             )
         elif not smooth.all():
             remedy = "powers that are estimated are of positive covariates, such as (weight / 70) ** b"
-            mistakes.append(f"the typical value of '{n}' in '{individual_name}' has no derivative at the guess; {remedy}")
+            mistakes.append(
+                f"the typical value of '{n}' in '{individual_name}' has no derivative at the guess; {remedy}"
+            )
     return mistakes

@@ -67,7 +67,9 @@ def _blocks(question: CompiledPopulation, integrator: IntegratorOptions) -> Coho
     ]
 
     def answers(method: str, argument_tuples: Sequence[tuple[Any, ...]]) -> list[Any]:
-        return pool.run([(cohort, method, arguments) for cohort, arguments in zip(worker_cohorts, argument_tuples, strict=True)])
+        return pool.run(
+            [(cohort, method, arguments) for cohort, arguments in zip(worker_cohorts, argument_tuples, strict=True)]
+        )
 
     return PartitionedCohort(question, members, answers)
 
@@ -88,7 +90,10 @@ class PartitionedCohort:
         """Return costs, gradients and curvatures."""
         evaluation = IndividualCurvature.blank(individuals.size, self._m + s.size)
         positions_by_part = [np.flatnonzero(np.isin(individuals, indices)) for indices in self._members]
-        argument_tuples = [(phi[positions], s, np.searchsorted(indices, individuals[positions])) for positions, indices in zip(positions_by_part, self._members, strict=True)]
+        argument_tuples = [
+            (phi[positions], s, np.searchsorted(indices, individuals[positions]))
+            for positions, indices in zip(positions_by_part, self._members, strict=True)
+        ]
         for positions, answer in zip(positions_by_part, self._answers("curved", argument_tuples), strict=True):
             if isinstance(answer, LostTask):
                 evaluation.failures.update(dict.fromkeys(positions.tolist(), answer.message))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.drive.population.laplace import LaplaceApproximation, MarginalLikelihood, LikelihoodScores
+from castfit.drive.population.laplace import LaplaceApproximation, LikelihoodScores, MarginalLikelihood
 from castfit.drive.population.search import make_positive_definite
 
 if TYPE_CHECKING:
@@ -62,10 +62,14 @@ def compute_errors(
         step[j] = min(width[j], 0.5 * (upper[j] - marginal.y[j]), 0.5 * (marginal.y[j] - lower[j]))
         gradients: list[Array] = [base_gradient] if is_one_sided else []
         for sign in (-1.0,) if is_one_sided else (1.0, -1.0):
-            shifted_marginal = laplace.value(marginal.y + sign * step, marginal.modes.phi + scores.moving @ (sign * step), scores.bend)
+            shifted_marginal = laplace.value(
+                marginal.y + sign * step, marginal.modes.phi + scores.moving @ (sign * step), scores.bend
+            )
             if shifted_marginal is None or not np.isfinite(shifted_marginal.value):
                 name = laplace.question.names[j]
-                return no_errors(size, f"Standard errors are not available: an evaluation near the estimate of {name} failed.")
+                return no_errors(
+                    size, f"Standard errors are not available: an evaluation near the estimate of {name} failed."
+                )
             gradients.append(laplace.scores(shifted_marginal, forward=is_one_sided).gradient)
         hessian[:, j] = (gradients[0] - gradients[-1]) / ((1.0 if is_one_sided else 2.0) * step[j])
     free_hessian = hessian[np.ix_(free, free)]

@@ -98,7 +98,9 @@ class LaplaceApproximation:
         except np.linalg.LinAlgError:
             return None
 
-    def value(self, y: Array, start: Array, curvature_excess: Array | None = None, *, roughly: bool = False) -> MarginalLikelihood | None:
+    def value(
+        self, y: Array, start: Array, curvature_excess: Array | None = None, *, roughly: bool = False
+    ) -> MarginalLikelihood | None:
         """Fit everybody from phi = start (n, m), and return the likelihood; None where y makes no sense.
 
         `curvature_excess` and `roughly` as in `find_modes`.
@@ -114,9 +116,13 @@ class LaplaceApproximation:
         fitted_indices = np.flatnonzero(np.isfinite(modes.cost))
         a = modes.at.curvature[fitted_indices, :m, :m] + prior.precision
         covariances[fitted_indices] = np.linalg.inv(a)
-        parts[fitted_indices] = modes.cost[fitted_indices] + 0.5 * (np.linalg.slogdet(omega)[1] + np.linalg.slogdet(a)[1])
+        parts[fitted_indices] = modes.cost[fitted_indices] + 0.5 * (
+            np.linalg.slogdet(omega)[1] + np.linalg.slogdet(a)[1]
+        )
         prior_terms = self.question.priors(y)
-        return MarginalLikelihood(y, parts, 0.5 * float(prior_terms.rows @ prior_terms.rows) + prior_terms.excess, modes, covariances)
+        return MarginalLikelihood(
+            y, parts, 0.5 * float(prior_terms.rows @ prior_terms.rows) + prior_terms.excess, modes, covariances
+        )
 
     def scores(self, marginal: MarginalLikelihood, *, forward: bool = False) -> LikelihoodScores:
         """Return the exact gradient where everybody could be fitted; with forward differences to about 1e-3.
@@ -151,7 +157,9 @@ class LaplaceApproximation:
         log_det += np.einsum("nk,nky->ny", volume[:, :m], phi_y) + volume[:, m:] @ ds
         prior_terms = question.priors(y)
         by_prior = prior_terms.jacobian.T @ prior_terms.rows, prior_terms.jacobian.T @ prior_terms.jacobian
-        return LikelihoodScores(gradients + 0.5 * log_det, *by_prior, second[:, :m, :m] - modes.at.curvature[:, :m, :m], phi_y)
+        return LikelihoodScores(
+            gradients + 0.5 * log_det, *by_prior, second[:, :m, :m] - modes.at.curvature[:, :m, :m], phi_y
+        )
 
     def expected(self, marginal: MarginalLikelihood) -> Array:
         """Return the information about y that a linear model with the same curvatures would have, (n_y, n_y).
@@ -190,10 +198,18 @@ class LaplaceApproximation:
         shared = np.zeros((k, question.shared.size))
         shared[question.of_shared, np.arange(question.shared.size)] = 1.0
         prior_terms = question.priors(y)
-        gradient = -np.einsum("niy,ij,nj->y", mean_slopes, precision, modes.phi - mu) + (prior_terms.jacobian.T @ prior_terms.rows)[:k]
-        curvature = np.einsum("niy,ij,njz->yz", mean_slopes, precision, mean_slopes) + (prior_terms.jacobian.T @ prior_terms.jacobian)[:k, :k]
+        gradient = (
+            -np.einsum("niy,ij,nj->y", mean_slopes, precision, modes.phi - mu)
+            + (prior_terms.jacobian.T @ prior_terms.rows)[:k]
+        )
+        curvature = (
+            np.einsum("niy,ij,njz->yz", mean_slopes, precision, mean_slopes)
+            + (prior_terms.jacobian.T @ prior_terms.jacobian)[:k, :k]
+        )
         if question.shared.size:
-            volume = 0.5 * np.einsum("nij,njik->k", marginal.precise, self._bends(marginal, range(m, m + question.shared.size))[1])
+            volume = 0.5 * np.einsum(
+                "nij,njik->k", marginal.precise, self._bends(marginal, range(m, m + question.shared.size))[1]
+            )
             h = modes.at.curvature
             shared_curvature = (h[:, m:, m:] - h[:, m:, :m] @ marginal.precise @ h[:, :m, m:]).sum(axis=0)
             gradient += shared @ (modes.at.gradient[:, m:].sum(axis=0) + volume)
@@ -209,7 +225,9 @@ class LaplaceApproximation:
         new_y[question.of_omega] = question.covariance.coordinates(omega)
         return np.clip(new_y, lower, upper)
 
-    def _bends(self, marginal: MarginalLikelihood, selected_directions: range | None = None, *, forward: bool = False) -> tuple[Array, Array]:
+    def _bends(
+        self, marginal: MarginalLikelihood, selected_directions: range | None = None, *, forward: bool = False
+    ) -> tuple[Array, Array]:
         """Differentiate gradients and curvatures along all or some own and shared parameters by finite differences."""
         signs = (1.0, 0.0) if forward else (1.0, -1.0)
         base = marginal.modes.at.gradient, marginal.modes.at.curvature[:, : self.question.m, : self.question.m]

@@ -45,7 +45,11 @@ class IndividualCurvature:
 
     def put(self, positions: Index, evaluation: IndividualCurvature) -> None:
         """Store the results of some individuals."""
-        self.cost[positions], self.gradient[positions], self.curvature[positions] = evaluation.cost, evaluation.gradient, evaluation.curvature
+        self.cost[positions], self.gradient[positions], self.curvature[positions] = (
+            evaluation.cost,
+            evaluation.gradient,
+            evaluation.curvature,
+        )
         self.failures.update({int(positions[k]): reason for k, reason in evaluation.failures.items()})
 
     def of(self, positions: Index) -> IndividualCurvature:
@@ -56,7 +60,9 @@ class IndividualCurvature:
     def replaced(self, positions: Index, evaluation: IndividualCurvature) -> IndividualCurvature:
         """Return all with something else of some."""
         remaining_failures = {i: reason for i, reason in self.failures.items() if i not in {*positions.tolist()}}
-        updated_copy = IndividualCurvature(self.cost.copy(), remaining_failures, self.gradient.copy(), self.curvature.copy())
+        updated_copy = IndividualCurvature(
+            self.cost.copy(), remaining_failures, self.gradient.copy(), self.curvature.copy()
+        )
         updated_copy.put(positions, evaluation)
         return updated_copy
 
@@ -83,7 +89,9 @@ class SimulatedCohort:
         self._question, compiled_problem = question, question.problem
         staged = SingleShooting(integrator, derivatives="forward").transcribe(compiled_problem, compiled_problem.guess)
         self._staged = staged.explicit()
-        self._constant = np.array([constant(replace(compiled_problem, conditions=(c,))) for c in compiled_problem.conditions])
+        self._constant = np.array(
+            [constant(replace(compiled_problem, conditions=(c,))) for c in compiled_problem.conditions]
+        )
         directions = question.directions
         self._columns: list[Index] = [directions[c.theta] for c in compiled_problem.conditions]
         self._place = {name: i for i, name in enumerate(question.individuals)}

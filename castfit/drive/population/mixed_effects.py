@@ -12,19 +12,27 @@ from typing import Any
 
 import numpy as np
 
-from castfit._support.arguments import flag_mistakes, is_count, level_rule, read_mapping, option_mistakes, read_real, shorten_repr
+from castfit._support.arguments import (
+    flag_mistakes,
+    is_count,
+    level_rule,
+    option_mistakes,
+    read_mapping,
+    read_real,
+    shorten_repr,
+)
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.json_codec import rebuild_value
 from castfit._support.progress_line import duration, time_left
 from castfit._support.status import InputError, raise_if_mistakes, suggest
-from castfit._support.time_limit import StopRequested, returns_on_interrupt, without_deadline, with_deadline
+from castfit._support.time_limit import StopRequested, returns_on_interrupt, with_deadline, without_deadline
 from castfit.drive.population.compiled import CompiledPopulation, compile_population
 from castfit.drive.population.distributed import build_cohort, default_integrator
 from castfit.drive.population.errors import EstimateErrors, compute_errors, no_errors
 from castfit.drive.population.laplace import LaplaceApproximation, MarginalLikelihood
 from castfit.drive.population.likelihoods import Cohort
 from castfit.drive.population.result import MixedEffectsResult
-from castfit.drive.population.search import SearchIterate, PopulationOptimum, minimise
+from castfit.drive.population.search import PopulationOptimum, SearchIterate, minimise
 from castfit.drive.population.spec import Population
 from castfit.drive.run.checkpoint import Checkpoint, describe_method, run_header
 from castfit.drive.run.loop import reporter
@@ -217,7 +225,9 @@ class _PopulationSearch:
                 if book is not None:
                     book.append({"here": iterate})
                 values = dict(zip(question.names, question.natural(iterate.y).tolist(), strict=True))
-                progress = MixedEffectsProgress(iterate.iteration, self.history[-1], values, time.perf_counter() - self.began)
+                progress = MixedEffectsProgress(
+                    iterate.iteration, self.history[-1], values, time.perf_counter() - self.began
+                )
                 report(progress.sentence, progress.sentence, milestone=iterate.iteration % 10 == 0)
                 return self.run.wants_end(progress)
 
@@ -230,7 +240,9 @@ class _PopulationSearch:
             def report_errors(n_done: int, total: int) -> None:
                 current_time = time.perf_counter()
                 remaining_text = time_left(current_time - errors_start_time, n_done, total - n_done)
-                state = f"standard errors: {n_done} of {total} entries; {current_time - self.began:.0f} s{remaining_text}"
+                state = (
+                    f"standard errors: {n_done} of {total} entries; {current_time - self.began:.0f} s{remaining_text}"
+                )
                 report(state, state, milestone=n_done == 0)
 
             return self._result(question, laplace, outcome, left_out, book, report_errors)
@@ -238,10 +250,14 @@ class _PopulationSearch:
     def _lost(self, question: CompiledPopulation, cohort: Cohort, initial_iterate: SearchIterate) -> dict[int, str]:
         """Return whose data cannot be predicted at the start, and why."""
         try:
-            evaluation = cohort.curved(initial_iterate.phi, initial_iterate.y[question.of_shared], np.arange(question.n, dtype=np.intp))
+            evaluation = cohort.curved(
+                initial_iterate.phi, initial_iterate.y[question.of_shared], np.arange(question.n, dtype=np.intp)
+            )
         except StopRequested:
             return {}
-        return {i: evaluation.failures.get(i, "not finite") for i in np.flatnonzero(~np.isfinite(evaluation.cost)).tolist()}
+        return {
+            i: evaluation.failures.get(i, "not finite") for i in np.flatnonzero(~np.isfinite(evaluation.cost)).tolist()
+        }
 
     def _result(
         self,
@@ -253,7 +269,9 @@ class _PopulationSearch:
         on_progress: Callable[[int, int], None],
     ) -> MixedEffectsResult:
         status = outcome.status
-        iterate, marginal = (outcome.here, outcome.at) if isinstance(outcome, PopulationOptimum) else self.best or (None, None)
+        iterate, marginal = (
+            (outcome.here, outcome.at) if isinstance(outcome, PopulationOptimum) else self.best or (None, None)
+        )
         remarks: list[str] = []
         errors = no_errors(question.n_y, "")
         if isinstance(outcome, PopulationOptimum) and self.standard_errors and status.success:
@@ -313,7 +331,10 @@ def _missing_individuals_message(left_out: Mapping[str, str], unfinished: Mappin
                         (unfinished, "not converged")):  # fmt: skip
         if reason_by_name:
             shown_items = list(reason_by_name.items())[:_NAMED]
-            names_by_reason = {reason: ", ".join(f"'{n}'" for n, other_reason in shown_items if other_reason == reason) for _, reason in shown_items}
+            names_by_reason = {
+                reason: ", ".join(f"'{n}'" for n, other_reason in shown_items if other_reason == reason)
+                for _, reason in shown_items
+            }
             names = [f"{joined_names} ({reason})" for reason, joined_names in names_by_reason.items()]
             suffix = f" and {len(reason_by_name) - _NAMED} more" if len(reason_by_name) > _NAMED else ""
             messages.append(f"{len(reason_by_name)} of {total} individuals are {label}: {', '.join(names)}{suffix}.")
@@ -339,7 +360,9 @@ def _start(question: CompiledPopulation, start: Any) -> SearchIterate:
         j = question.names.index(name)
         positive = j >= k or question.log[j]
         if number is None or not np.isfinite(number) or (positive and number <= 0.0):
-            mistakes.append(f"start of '{name}' is {shorten_repr(value)}; give a {'positive ' if positive else ''}number")
+            mistakes.append(
+                f"start of '{name}' is {shorten_repr(value)}; give a {'positive ' if positive else ''}number"
+            )
             continue
         y[j] = np.log(number) if positive else number
         if not lower[j] <= y[j] <= upper[j]:
@@ -347,5 +370,7 @@ def _start(question: CompiledPopulation, start: Any) -> SearchIterate:
     raise_if_mistakes("start", mistakes)
     mu, _ = question.means(y)
     missing_names = [n for n, column in zip(question.own, mu.T, strict=True) if not np.isfinite(column).all()]
-    raise_if_mistakes("start", [f"the typical value of '{n}' is undefined at this start; change the start" for n in missing_names])
+    raise_if_mistakes(
+        "start", [f"the typical value of '{n}' is undefined at this start; change the start" for n in missing_names]
+    )
     return SearchIterate(y, mu, np.empty((0, 0)), 0.5, 0, np.inf)

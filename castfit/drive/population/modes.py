@@ -81,7 +81,9 @@ def find_modes(
     failed_individuals = np.flatnonzero(~np.isfinite(evaluation.cost))
     if failed_individuals.size:  # begin anew where the population expects them
         phi[failed_individuals] = prior.mean[failed_individuals]
-        evaluation = evaluation.replaced(failed_individuals, cohort.curved(phi[failed_individuals], s, failed_individuals))
+        evaluation = evaluation.replaced(
+            failed_individuals, cohort.curved(phi[failed_individuals], s, failed_individuals)
+        )
     pull, _ = prior.pull(phi, prior.mean)
     cost, damping = evaluation.cost + pull, np.zeros(n)
     is_active, arrived, sweeps = np.isfinite(cost), np.zeros(n, dtype=np.bool_), 1
@@ -91,15 +93,25 @@ def find_modes(
             break
         _, force = prior.pull(phi[individuals], prior.mean[individuals])
         gradient = evaluation.gradient[individuals, :m] + force
-        curvature = _definite(evaluation.curvature[individuals, :m, :m] + prior.precision, None if curvature_excess is None else curvature_excess[individuals])
+        curvature = _definite(
+            evaluation.curvature[individuals, :m, :m] + prior.precision,
+            None if curvature_excess is None else curvature_excess[individuals],
+        )
         diagonal = np.einsum("kii->ki", curvature)
         damped = curvature + (damping[individuals, None] * diagonal)[:, :, None] * np.eye(m)
         step = solve_batched(damped, -gradient)
         newton = 0.5 * np.einsum("ki,ki->k", gradient, solve_batched(curvature, gradient))
-        predicted_decrease = -np.einsum("ki,ki->k", gradient, step) - 0.5 * np.einsum("ki,kij,kj->k", step, curvature, step)
+        predicted_decrease = -np.einsum("ki,ki->k", gradient, step) - 0.5 * np.einsum(
+            "ki,kij,kj->k", step, curvature, step
+        )
         is_at_mode = newton <= (_NEAR if roughly else _ARRIVED) * (1.0 + np.abs(cost[individuals]))
         arrived[individuals[is_at_mode]], is_active[individuals[is_at_mode]] = True, False
-        individuals, step, predicted_decrease, newton = individuals[~is_at_mode], step[~is_at_mode], predicted_decrease[~is_at_mode], newton[~is_at_mode]
+        individuals, step, predicted_decrease, newton = (
+            individuals[~is_at_mode],
+            step[~is_at_mode],
+            predicted_decrease[~is_at_mode],
+            newton[~is_at_mode],
+        )
         if not individuals.size:
             break
         trial = cohort.curved(phi[individuals] + step, s, individuals)
@@ -107,13 +119,19 @@ def find_modes(
         trial_cost = trial.cost + prior.pull(phi[individuals] + step, prior.mean[individuals])[0]
         with np.errstate(invalid="ignore"):
             ratio = np.where(np.isfinite(trial_cost), (cost[individuals] - trial_cost) / predicted_decrease, -1.0)
-        is_accepted = (ratio > 1e-3) | ((newton < _NEARLY * (1.0 + np.abs(cost[individuals]))) & np.isfinite(trial_cost))
+        is_accepted = (ratio > 1e-3) | (
+            (newton < _NEARLY * (1.0 + np.abs(cost[individuals]))) & np.isfinite(trial_cost)
+        )
         accepted_individuals = individuals[is_accepted]
         phi[accepted_individuals] += step[is_accepted]
         cost[accepted_individuals] = trial_cost[is_accepted]
         evaluation = evaluation.replaced(accepted_individuals, trial.of(np.flatnonzero(is_accepted)))
-        damping[accepted_individuals] = np.where(ratio[is_accepted] > 0.75, damping[accepted_individuals] * 0.1, damping[accepted_individuals])
-        damping[accepted_individuals] = np.where((ratio[is_accepted] > 0.25) | (damping[accepted_individuals] > 0.0), damping[accepted_individuals], 1e-3)
+        damping[accepted_individuals] = np.where(
+            ratio[is_accepted] > 0.75, damping[accepted_individuals] * 0.1, damping[accepted_individuals]
+        )
+        damping[accepted_individuals] = np.where(
+            (ratio[is_accepted] > 0.25) | (damping[accepted_individuals] > 0.0), damping[accepted_individuals], 1e-3
+        )
         damping[accepted_individuals[damping[accepted_individuals] < 1e-6]] = 0.0
         rejected_individuals = individuals[~is_accepted]
         damping[rejected_individuals] = np.maximum(10.0 * damping[rejected_individuals], 1e-3)
@@ -135,7 +153,9 @@ def _definite(expected: Array, curvature_excess: Array | None) -> Array:
     """Return expected curvatures (k, m, m) plus `curvature_excess`; without it where the sum is not positive definite enough."""
     if curvature_excess is None:
         return expected
-    exact = np.where(np.isfinite(curvature_excess).all(axis=(1, 2), keepdims=True), expected + curvature_excess, expected)
+    exact = np.where(
+        np.isfinite(curvature_excess).all(axis=(1, 2), keepdims=True), expected + curvature_excess, expected
+    )
     size = np.sqrt(np.einsum("kii->ki", expected))
     unit = size[:, :, None] * size[:, None, :]
     is_definite = np.linalg.eigvalsh(exact / unit)[:, 0] > _LEAST * np.linalg.eigvalsh(expected / unit)[:, 0]

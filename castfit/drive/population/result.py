@@ -12,7 +12,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from castfit._support.arguments import read_sequence, read_level, shorten_repr
+from castfit._support.arguments import read_level, read_sequence, shorten_repr
 from castfit._support.public_names import public
 from castfit._support.renamed import accept_old_names
 from castfit._support.reprs import join_limited, one_line
@@ -314,7 +314,10 @@ class MixedEffectsResult(RunResult):
             for i, name in enumerate(self.question.individuals)
         }
         nan_values = dict.fromkeys(local_names, np.nan)
-        return fits | {n: IndividualFit(n, nan_values, nan_values, nan_values, np.nan, False, reason) for n, reason in self.left_out.items()}
+        return fits | {
+            n: IndividualFit(n, nan_values, nan_values, nan_values, np.nan, False, reason)
+            for n, reason in self.left_out.items()
+        }
 
     @cached_property
     def shrinkage(self) -> dict[str, float]:
@@ -354,7 +357,13 @@ class MixedEffectsResult(RunResult):
         headers = ("experiment", "output", "time", "replicate", "value")
         data_columns = {n: np.concatenate(parts) for n, parts in zip(headers, zip(*columns, strict=True), strict=True)}
         prediction, sigma, residual = self.seen
-        return {**data_columns, "population": self.expected, "individual": prediction, "sigma": sigma, "residual": residual}
+        return {
+            **data_columns,
+            "population": self.expected,
+            "individual": prediction,
+            "sigma": sigma,
+            "residual": residual,
+        }
 
     @property
     def individual_table(self) -> dict[str, NDArray[Any]]:
@@ -393,14 +402,20 @@ class MixedEffectsResult(RunResult):
             requested_names = list(self.question.individuals)
         individual_names = self.question.individuals
         mistakes = [] if requested_names else [f"individuals is {shorten_repr(individuals)}; give names"]
-        mistakes += [f"'{n}' is no individual: {suggest(str(n), individual_names[:20])}" for n in requested_names or () if n not in individual_names]
+        mistakes += [
+            f"'{n}' is no individual: {suggest(str(n), individual_names[:20])}"
+            for n in requested_names or ()
+            if n not in individual_names
+        ]
         raise_if_mistakes("predict", mistakes)
         assert requested_names is not None
         phi = self.question.means(self.y)[0] if typical else self.phi
         theta = self.question.theta(phi, self.y[self.question.of_shared])
         simulation = simulate(self.question.problem.only(requested_names), theta, times, integrator=self.integrator)
         hidden = self.question.problem.spreads
-        return Prediction((name, {n: v for n, v in columns.items() if n not in hidden}) for name, columns in simulation.items())
+        return Prediction(
+            (name, {n: v for n, v in columns.items() if n not in hidden}) for name, columns in simulation.items()
+        )
 
     def plot(self, path: str | Path | None = None, *, individuals: Sequence[str] | None = None) -> Figure:
         """Plot data with individual and population predictions, a panel for each individual (the first 12)."""

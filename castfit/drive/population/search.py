@@ -17,7 +17,7 @@ import numpy as np
 
 from castfit._support.arrays import Array
 from castfit._support.status import Status
-from castfit.drive.population.laplace import LaplaceApproximation, MarginalLikelihood, LikelihoodScores
+from castfit.drive.population.laplace import LaplaceApproximation, LikelihoodScores, MarginalLikelihood
 from castfit.solve.block_pivoting import minimize_in_box
 
 _WORTH = 0.5  # of -log p: steps that gain less are left to the quasi-Newton method
@@ -73,7 +73,9 @@ def minimise(
     if marginal is None or not np.isfinite(marginal.value):
         return PopulationOptimum(iterate, marginal, None, Status.START_FAILED)
     if not iterate.curvature.size:
-        iterate, marginal, is_stopped = _approached(laplace, replace(iterate, phi=marginal.modes.phi, value=marginal.value), marginal, max_iter, on_iteration)
+        iterate, marginal, is_stopped = _approached(
+            laplace, replace(iterate, phi=marginal.modes.phi, value=marginal.value), marginal, max_iter, on_iteration
+        )
         if is_stopped:
             return PopulationOptimum(iterate, marginal, laplace.scores(marginal), Status.STOPPED_BY_CALLBACK)
         marginal = laplace.value(iterate.y, iterate.phi) or marginal  # exactly
@@ -110,21 +112,31 @@ def minimise(
         new_scores = laplace.scores(accepted_marginal)
         curvature = bfgs_update(iterate.curvature, accepted_marginal.y - iterate.y, new_scores.gradient - gradient)
         marginal, scores = accepted_marginal, new_scores
-        iterate = SearchIterate(marginal.y, marginal.modes.phi, curvature, radius, iterate.iteration + 1, marginal.value)
+        iterate = SearchIterate(
+            marginal.y, marginal.modes.phi, curvature, radius, iterate.iteration + 1, marginal.value
+        )
 
 
 def _approached(
-    laplace: LaplaceApproximation, iterate: SearchIterate, marginal: MarginalLikelihood, max_iter: int, on_iteration: Callable[[SearchIterate, MarginalLikelihood], bool]
+    laplace: LaplaceApproximation,
+    iterate: SearchIterate,
+    marginal: MarginalLikelihood,
+    max_iter: int,
+    on_iteration: Callable[[SearchIterate, MarginalLikelihood], bool],
 ) -> tuple[SearchIterate, MarginalLikelihood, bool]:
     """Go on by expectation and maximisation as long as that gains; tell whether that was stopped."""
     while iterate.iteration < max_iter:
         if on_iteration(iterate, marginal):
             return iterate, marginal, True
-        trial = laplace.value(y := laplace.improved(marginal), predict_modes(laplace, marginal, y - marginal.y), roughly=True)
+        trial = laplace.value(
+            y := laplace.improved(marginal), predict_modes(laplace, marginal, y - marginal.y), roughly=True
+        )
         if trial is None or not trial.value < marginal.value:
             break
         gain, marginal = marginal.value - trial.value, trial
-        iterate = replace(iterate, y=marginal.y, phi=marginal.modes.phi, iteration=iterate.iteration + 1, value=marginal.value)
+        iterate = replace(
+            iterate, y=marginal.y, phi=marginal.modes.phi, iteration=iterate.iteration + 1, value=marginal.value
+        )
         if gain < _WORTH:
             break
     return iterate, marginal, False
@@ -144,7 +156,9 @@ def predict_modes(laplace: LaplaceApproximation, marginal: MarginalLikelihood, s
     shift = np.where(np.isfinite(new_means), new_means - old_means, 0.0)
     # What the data say of own parameters does not move with the typical ones.
     prior_and_omega = laplace.prior(marginal.y)
-    share = np.zeros((laplace.question.m, laplace.question.m)) if prior_and_omega is None else prior_and_omega[0].precision
+    share = (
+        np.zeros((laplace.question.m, laplace.question.m)) if prior_and_omega is None else prior_and_omega[0].precision
+    )
     return marginal.modes.phi + np.einsum("nij,jk,nk->ni", np.nan_to_num(marginal.precise), share, shift)
 
 

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any, cast
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import is_one_of, is_within, read_sequence, symbol_or_text_name, read_mapping, read_real, read_reals, shorten_repr
+from castfit._support.arguments import (
+    is_one_of,
+    is_within,
+    read_mapping,
+    read_real,
+    read_reals,
+    read_sequence,
+    shorten_repr,
+    symbol_or_text_name,
+)
 from castfit._support.public_names import public
 from castfit._support.reprs import add_brief_repr
 from castfit._support.status import raise_if_mistakes, suggest
@@ -67,7 +76,9 @@ class Individual:
         typical, number = self.typical, read_real(self.typical)
         graph = isinstance(typical, ca.SX) and typical.numel() == 1
         if typical is not None and not graph and (number is None or not np.isfinite(number)):
-            mistakes.append(f"typical is {shorten_repr(typical)}; expected a number, or an expression of parameters and covariates")
+            mistakes.append(
+                f"typical is {shorten_repr(typical)}; expected a number, or an expression of parameters and covariates"
+            )
         if not is_within(self.omega, 0.0, np.inf, strictly=True):
             remedy = "expected a positive number; for a parameter without variability remove local=True"
             mistakes.append(f"omega is {shorten_repr(self.omega)}; {remedy}")
@@ -129,7 +140,9 @@ class Population:
         mistakes: list[str] = []
         individuals = read_mapping("individual", individual, mistakes)
         mistakes += [
-            f"'{n}' is {shorten_repr(v)}; give Individual(...)" for n, v in individuals.items() if not isinstance(v, Individual)
+            f"'{n}' is {shorten_repr(v)}; give Individual(...)"
+            for n, v in individuals.items()
+            if not isinstance(v, Individual)
         ]
         if not individuals and not mistakes:
             mistakes.append("the population has no local parameter; add at least one, {'CL': Individual()}")
@@ -145,9 +158,18 @@ class Population:
             if is_invalid
         ]
         covariate_values = _covariates(covariates, mistakes)
-        mistakes += [f"'{n}' is both a population parameter and a covariate; rename one" for n in population_parameters if n in covariate_values]
+        mistakes += [
+            f"'{n}' is both a population parameter and a covariate; rename one"
+            for n in population_parameters
+            if n in covariate_values
+        ]
         raise_if_mistakes("Population", mistakes)
-        values = {"individual": individuals, "correlated": groups, "parameters": population_parameters, "covariates": covariate_values}
+        values = {
+            "individual": individuals,
+            "correlated": groups,
+            "parameters": population_parameters,
+            "covariates": covariate_values,
+        }
         for key, value in values.items():
             object.__setattr__(self, key, value)
 
@@ -163,7 +185,9 @@ class Population:
         """Return the population of some of the experiments, by their places; covariates follow."""
         ignored: list[str] = []
         covariate_values = {n: self.covariate(n, experiments, ignored)[list(kept)] for n in self.covariates}
-        return Population(self.individual, correlated=self.correlated, parameters=self.parameters, covariates=covariate_values)
+        return Population(
+            self.individual, correlated=self.correlated, parameters=self.parameters, covariates=covariate_values
+        )
 
     def covariate(self, name: str, experiments: Sequence[str], mistakes: list[str]) -> Array:
         """Return a covariate of each experiment (n,). Append missing values to `mistakes`."""
@@ -182,7 +206,9 @@ class Population:
         missing += [e for e, v in zip(experiments, numbers, strict=True) if not np.isfinite(v) and e not in missing]
         if missing:
             missing_text = ", ".join(f"'{e}'" for e in missing[:5]) + (" ..." if len(missing) > 5 else "")
-            mistakes.append(f"covariate '{name}' is missing for {missing_text}; pass a number, or remove the experiment")
+            mistakes.append(
+                f"covariate '{name}' is missing for {missing_text}; pass a number, or remove the experiment"
+            )
         return numbers
 
 

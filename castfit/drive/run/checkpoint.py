@@ -21,7 +21,7 @@ from zlib import crc32
 import numpy as np
 
 from castfit._support.arguments import shorten_repr
-from castfit._support.json_codec import to_jsonable, decode_object
+from castfit._support.json_codec import decode_object, to_jsonable
 from castfit._support.status import InputError, raise_if_mistakes
 from castfit._support.whole_files import write_atomically
 from castfit.fit.build_result import versions
@@ -60,7 +60,9 @@ class Checkpoint:
             raise InputError("checkpoint", [f"'{path}' exists; set resume=True to continue it, or delete it"])
         saved_header, self.records, self._whole = read(self.path) if exists else (None, (), 0)
         if saved_header is not None:
-            raise_if_mistakes("checkpoint", [f"'{path}' {difference}" for difference in differences(saved_header, header)])
+            raise_if_mistakes(
+                "checkpoint", [f"'{path}' {difference}" for difference in differences(saved_header, header)]
+            )
         self._header = b"" if saved_header is not None else _line({_KIND: FORMAT, **header})
         self.trouble = ""
         try:
@@ -99,9 +101,7 @@ class Checkpoint:
         """Record the first write error, and print it to stderr if the run is verbose."""
         if self.trouble:
             return
-        self.trouble = (
-            f"The checkpoint '{self.path}' is incomplete, because some writes failed ({error.strerror})."
-        )
+        self.trouble = f"The checkpoint '{self.path}' is incomplete, because some writes failed ({error.strerror})."
         if self._verbose:
             sys.stderr.write(
                 f"castfit: writing the checkpoint '{self.path}' failed ({error.strerror}); the run continues.\n"

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from castfit._support.arguments import shorten_repr
-from castfit._support.process_pool import Outcomes, WorkerPool, Task
-from castfit._support.progress_line import progress_line, renew, print_progress, time_left
+from castfit._support.process_pool import Outcomes, Task, WorkerPool
+from castfit._support.progress_line import print_progress, progress_line, renew, time_left
 from castfit._support.status import Status
 from castfit.drive.run.options import RunOptions
 from castfit.drive.run.run_result import FitAnswer
@@ -119,8 +119,13 @@ def run_tasks(
                 if progress_report is None:
                     continue
                 n_ended += 1
-                remaining_text = time_left(time.perf_counter() - start_time, n_ended, progress_report.total - progress_report.finished)
-                state, milestone = progress_report.state + ("" if progress_report.timed else remaining_text), is_tenth(progress_report.finished, progress_report.total)
+                remaining_text = time_left(
+                    time.perf_counter() - start_time, n_ended, progress_report.total - progress_report.finished
+                )
+                state, milestone = (
+                    progress_report.state + ("" if progress_report.timed else remaining_text),
+                    is_tenth(progress_report.finished, progress_report.total),
+                )
                 if session.told(progress_report.now, state, progress_report.last, milestone=milestone):
                     return Status.STOPPED_BY_CALLBACK
                 if progress_report.enough:
@@ -141,7 +146,9 @@ def call_with_time_limit(method: Callable[[float], Any], limit: float, deadline:
     start_time = time.perf_counter()
     answer = read_answer(method(min(limit, seconds_left)))
     seconds, result = time.perf_counter() - start_time, replace(answer.result, problem=None)
-    return replace(answer, result=result, seconds=seconds, cut=result.status is Status.MAX_TIME and seconds_left < limit)
+    return replace(
+        answer, result=result, seconds=seconds, cut=result.status is Status.MAX_TIME and seconds_left < limit
+    )
 
 
 def read_answer(answer: Any) -> FitAnswer:
@@ -151,7 +158,9 @@ def read_answer(answer: Any) -> FitAnswer:
     candidates = (getattr(answer, name, None) for name in ("result", "best"))
     result = next((r for r in (answer, *candidates) if isinstance(r, Result)), None)
     if result is None:
-        raise TypeError(f"the method returned {shorten_repr(answer)}; expected a Result, or an object with .result or .best")
+        raise TypeError(
+            f"the method returned {shorten_repr(answer)}; expected a Result, or an object with .result or .best"
+        )
     return FitAnswer(
         result,
         getattr(answer, "iterations", result.iterations),

@@ -72,7 +72,9 @@ class ObjectiveMeasure:
         compiled_problem = problem.posed
         observables = [observed for c in compiled_problem.conditions for observed in c.observed if observed is not None]
         has_known_sigma = compiled_problem.least_squares and not compiled_problem.groups
-        has_single_sigma = compiled_problem.least_squares and {observed.group for observed in observables} == {0}  # one sigma is eliminated
+        has_single_sigma = compiled_problem.least_squares and {observed.group for observed in observables} == {
+            0
+        }  # one sigma is eliminated
         points = (condition.points for condition in compiled_problem.conditions)
         squares = np.concatenate([(p.values[p.mask] / p.sigma[p.mask]) ** 2 for p in points])
         size = float(squares.sum())
@@ -86,11 +88,20 @@ class ObjectiveMeasure:
             for j, observed in enumerate(c.observed)
             if observed is not None and observed.group >= 0
         )
-        constant = neg2loglik(0.0, density_constant(compiled_problem) + compiled_problem.prior_constant, n_unknown=n_unknown)
-        objective_measure = cls(compiled_problem.measure, compiled_problem.n_data, constant, _ROUNDING * size, squares=has_known_sigma)
+        constant = neg2loglik(
+            0.0, density_constant(compiled_problem) + compiled_problem.prior_constant, n_unknown=n_unknown
+        )
+        objective_measure = cls(
+            compiled_problem.measure, compiled_problem.n_data, constant, _ROUNDING * size, squares=has_known_sigma
+        )
         if objective_measure.measure == CHI2:
             return objective_measure
-        return replace(objective_measure, floor=objective_measure.at_height(objective_measure.floor) if size > 0.0 and not has_known_sigma else -np.inf)
+        return replace(
+            objective_measure,
+            floor=objective_measure.at_height(objective_measure.floor)
+            if size > 0.0 and not has_known_sigma
+            else -np.inf,
+        )
 
     def level(self, lowest: float, share: float = SAME_OPTIMUM_RTOL) -> float:
         """Return up to which objective fits are the same as the lowest: mean squares differ by that share, or less."""
@@ -127,7 +138,9 @@ class ObjectiveMeasure:
         return 0.5 if self.measure == PETAB else 1.0
 
 
-def group_optima(ends: Mapping[int, tuple[float, Mapping[str, float]]], merit: ObjectiveMeasure | None = None) -> tuple[Optimum, ...]:
+def group_optima(
+    ends: Mapping[int, tuple[float, Mapping[str, float]]], merit: ObjectiveMeasure | None = None
+) -> tuple[Optimum, ...]:
     """Gather fits of equal objective, the lowest first.
 
     ends : by start (objective, estimates) of the fits that succeeded

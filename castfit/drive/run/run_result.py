@@ -149,7 +149,9 @@ def objective_measure(trials: Iterable[Trial]) -> str:
     return next((t.measure for t in trials if t.measure != CHI2), CHI2)
 
 
-def termination_message(stop_status: Status | None, trials: Sequence[Trial], n_finished: int, noun: str, *extra_sentences: str) -> str:
+def termination_message(
+    stop_status: Status | None, trials: Sequence[Trial], n_finished: int, noun: str, *extra_sentences: str
+) -> str:
     """Build the message about the end of a run: the reason, the number of ended fits, lost fits, and other
     sentences.
     """
@@ -158,7 +160,9 @@ def termination_message(stop_status: Status | None, trials: Sequence[Trial], n_f
     unrun_messages = sorted({t.message for t in trials if t.status == "not_run"})
     stop_sentences, unrun_sentences = ([STOPS[stop_status]], []) if stop_status else ([], unrun_messages)
     lost_sentences = (f"Start {t.name}: {t.message}" for t in trials if t.status in LOST)
-    return " ".join(part for part in (*stop_sentences, count, *unrun_sentences, *lost_sentences, *extra_sentences) if part)
+    return " ".join(
+        part for part in (*stop_sentences, count, *unrun_sentences, *lost_sentences, *extra_sentences) if part
+    )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -215,7 +219,9 @@ class SavedResult(RunResult):
         with checkpoint_guard(f"{cls.__name__}.load", path):
             result = cls._restored(header, records) if header is not None and is_same_driver else None
         if result is None:
-            raise InputError(f"{cls.__name__}.load", [f"'{path}' does not contain a {cls._contents}; choose another file"])
+            raise InputError(
+                f"{cls.__name__}.load", [f"'{path}' does not contain a {cls._contents}; choose another file"]
+            )
         return result
 
 
@@ -259,7 +265,9 @@ class SearchResult(RunResult):
         return [] if self.best is None else ["", title, self.best.summary()]
 
 
-def optima_lines(optima: Sequence[Optimum], total: int, *, show_first_start: bool = False, measure: str = CHI2) -> list[str]:
+def optima_lines(
+    optima: Sequence[Optimum], total: int, *, show_first_start: bool = False, measure: str = CHI2
+) -> list[str]:
     """Return the table of the lowest optima: how many of all fits found each, which one first, what differs there."""
     if not optima:
         return []
@@ -281,7 +289,9 @@ def format_counts(label: str, counts: Mapping[str, int]) -> list[str]:
 
 
 def columns(
-    rows: Sequence[Row], cells: Mapping[str, Callable[[Row], Any]], **mappings: Callable[[Row], Mapping[str, float] | None]
+    rows: Sequence[Row],
+    cells: Mapping[str, Callable[[Row], Any]],
+    **mappings: Callable[[Row], Mapping[str, float] | None],
 ) -> dict[str, NDArray[Any]]:
     """Return rows as columns, each (n_rows,).
 

@@ -21,7 +21,7 @@ from castfit._support.blas_threads import one_blas_thread
 from castfit._support.public_names import public
 from castfit._support.reprs import add_brief_repr, join_limited
 from castfit._support.status import raise_if_mistakes, suggest
-from castfit._support.text_tables import TextTable, TabularReport
+from castfit._support.text_tables import TabularReport, TextTable
 from castfit.drive.uncertainty.inputs import problem_mistakes
 from castfit.integrate import IntegratorOptions
 from castfit.problem.compiled_problem import CompiledProblem
@@ -136,7 +136,9 @@ class IdentifiabilityStudy(TabularReport):
         if other_names:
             count_text = f"{len(self.subset)} of {len(self.names)}"
             measure_hint = "" if any(self.kinds[n] == STRUCTURAL for n in other_names) else ", or measure more"
-            messages.append(f"Estimable together: {join_limited(self.subset)} ({count_text}); fix {join_limited(other_names)}{measure_hint}.")
+            messages.append(
+                f"Estimable together: {join_limited(self.subset)} ({count_text}); fix {join_limited(other_names)}{measure_hint}."
+            )
         for names, index in self.collinear:
             if np.isinf(index):
                 messages.append(f"{' and '.join(names)} are not distinguishable.")
@@ -214,15 +216,27 @@ def identifiability(
     else:
         fit_result, theta, options, compiled_problem = None, source.posed.guess, IntegratorOptions(), source.posed
     generator = np.random.default_rng(rng)
-    structural_rank = structure(compiled_problem, theta, generator, options, may_continue=lambda: time.perf_counter() - start_time < 0.5 * limit)
-    information = np.asarray(fit_result.information) if fit_result is not None else _design(compiled_problem, theta, options)
+    structural_rank = structure(
+        compiled_problem, theta, generator, options, may_continue=lambda: time.perf_counter() - start_time < 0.5 * limit
+    )
+    information = (
+        np.asarray(fit_result.information) if fit_result is not None else _design(compiled_problem, theta, options)
+    )
     region = None if fit_result is None else fit_result.confidence_region()
-    sizes = _sizes(compiled_problem, theta) if region is None else 1.0 / np.where(region.per_theta != 0, region.per_theta, np.inf)
+    sizes = (
+        _sizes(compiled_problem, theta)
+        if region is None
+        else 1.0 / np.where(region.per_theta != 0, region.per_theta, np.inf)
+    )
     effect = sensitivities(information, np.abs(sizes), compiled_problem.n_data)
     order = np.argsort(-effect, kind="stable")
     pairs = most_collinear(information, 2, _PAIRS)
     collinear_pairs = [indices for indices, index in pairs if index > POOR]
-    pairs += [(indices, g) for indices, g in most_collinear(information, 3, 1) if not any(np.isin(pair, indices).all() for pair in collinear_pairs)]
+    pairs += [
+        (indices, g)
+        for indices, g in most_collinear(information, 3, 1)
+        if not any(np.isin(pair, indices).all() for pair in collinear_pairs)
+    ]
     names = compiled_problem.names
     kinds = {name: _kind(name, structural_rank, fit_result) for name in names}
     advice: tuple[MeasurementSuggestion, ...] = ()
@@ -259,7 +273,11 @@ def _kind(name: str, structural_rank: StructuralRank, fit_result: Result | None)
             return UNKNOWN, "not examined"
         return WELL_DETERMINED, "structurally identifiable"
     status = fit_result.identifiability[name]
-    structural_text = "identifiable from dense, error-free data" if structural_rank.rank >= 0 else "structural identifiability not tested"
+    structural_text = (
+        "identifiable from dense, error-free data"
+        if structural_rank.rank >= 0
+        else "structural identifiability not tested"
+    )
     if status.kind == NOT_IDENTIFIABLE:
         return PRACTICAL, f"{PRACTICAL}: {status.sentence.removeprefix('not identifiable: ')}, but {structural_text}"
     if status.kind == POORLY_DETERMINED:

@@ -155,13 +155,17 @@ def prior_influence(
     assert problem is not None
     if len(problem.posed.every_prior) == len(problem.posed.smooth):
         smoothness_note = " (how smooth an estimated input is, stays)" if problem.posed.smooth else ""
-        raise_if_mistakes("prior_influence", [f"the problem has no priors{smoothness_note}, so there is nothing to compare"])
+        raise_if_mistakes(
+            "prior_influence", [f"the problem has no priors{smoothness_note}, so there is nothing to compare"]
+        )
     compiled_problem = problem.posed.assuming(absolute_sigma=result.absolute_sigma).smoothed(result.smoothness)
     likelihood_fit = fit(compiled_problem.without_priors(), transcription, solver, start=result, **options)
     errors = {n: _search_error(likelihood_fit, j) for j, n in enumerate(likelihood_fit.names)}
     differences = dict(zip(result.names, (result.theta - likelihood_fit.theta).tolist(), strict=True))
     is_comparable = likelihood_fit.success and result.success
-    shifts = {n: differences[n] / e if is_comparable and np.isfinite(e) and e > 0.0 else np.nan for n, e in errors.items()}
+    shifts = {
+        n: differences[n] / e if is_comparable and np.isfinite(e) and e > 0.0 else np.nan for n, e in errors.items()
+    }
     shares = {n: _share(result.standard_errors[n], e) for n, e in likelihood_fit.standard_errors.items()}
     return PriorInfluence(result, likelihood_fit, shifts, shares)
 

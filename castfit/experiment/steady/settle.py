@@ -53,7 +53,11 @@ def relaxation_integrator(system: ca.Function, states: tuple[str, ...]) -> Integ
 
 
 def relax(
-    integrator: Integrator, residual_and_jacobian: Callable[[Array], tuple[Array, Array]], w: Array, p: Array, idle: Mask
+    integrator: Integrator,
+    residual_and_jacobian: Callable[[Array], tuple[Array, Array]],
+    w: Array,
+    p: Array,
+    idle: Mask,
 ) -> Iterator[SettlingState]:
     """Yield the start, later points at which little moves any more, and the last one of a run; end as integration does.
 
@@ -93,7 +97,9 @@ def _course(integrator: Integrator, lanes: Lanes) -> Array:
     if integrator.stepping is None:
         solution = integrator.values(lanes)
     else:  # which tells how far it came, too
-        solution = integrator.stepping.model.integrate(lanes, integrator.grid, integrator.stepping.method, integrator.stepping.control)
+        solution = integrator.stepping.model.integrate(
+            lanes, integrator.grid, integrator.stepping.method, integrator.stepping.control
+        )
     return np.hstack([solution.x[0], solution.z[0]])
 
 

@@ -50,13 +50,21 @@ def gaussian_surrogate(problem: CompiledProblem) -> CompiledProblem:
             if observable is None or (observable.noise.plain and not observable.computed):
                 continue
             if isinstance(observable.noise, (Poisson, NegativeBinomial)):
-                observed[j] = replace(observable, noise=Gaussian(), group=-1, predicted=observable.predicted[:1], computed=False)
+                observed[j] = replace(
+                    observable, noise=Gaussian(), group=-1, predicted=observable.predicted[:1], computed=False
+                )
                 sigma[:, j] = _of_counts(observable.noise, condition.points.values[:, j])
                 continue
             noise = LogNormal(base=observable.noise.base) if isinstance(observable.noise, LogNormal) else Gaussian()
-            known_sigma = _known(problem, condition, observable.predicted[1]) if observable.computed and observable.noise.plain else None
+            known_sigma = (
+                _known(problem, condition, observable.predicted[1])
+                if observable.computed and observable.noise.plain
+                else None
+            )
             if known_sigma is not None:
-                observed[j] = replace(observable, noise=noise, group=-1, predicted=observable.predicted[:1], computed=False)
+                observed[j] = replace(
+                    observable, noise=noise, group=-1, predicted=observable.predicted[:1], computed=False
+                )
                 sigma[:, j] = known_sigma
                 continue
             label, bounds = f"surrogate of {problem.outputs[j]}", _ANY
@@ -65,7 +73,11 @@ def gaussian_surrogate(problem: CompiledProblem) -> CompiledProblem:
                 label = f"surrogate of sigma {name}"
             labels.setdefault(label, bounds)
             observed[j] = replace(
-                observable, noise=noise, group=list(labels).index(label), predicted=observable.predicted[:1], computed=False
+                observable,
+                noise=noise,
+                group=list(labels).index(label),
+                predicted=observable.predicted[:1],
+                computed=False,
             )
             if observable.computed:
                 sigma[:, j] = 1.0
@@ -125,7 +137,9 @@ def _of_counts(noise: Poisson | NegativeBinomial, values: Array) -> Array:
     return np.sqrt(np.maximum(values, 1.0) + dispersion * values**2)
 
 
-def restore_noise_parameters(problem: CompiledProblem, surrogate_problem: CompiledProblem, theta: Array, default_theta: Array) -> Array:
+def restore_noise_parameters(
+    problem: CompiledProblem, surrogate_problem: CompiledProblem, theta: Array, default_theta: Array
+) -> Array:
     """Return theta of the problem from one of its surrogate; parameters of the noise stand where `default_theta` says."""
     completed_theta = default_theta.copy()
     index_by_name = {name: j for j, name in enumerate(problem.names)}
@@ -141,7 +155,9 @@ def with_spreads(problem: CompiledProblem, staged: StagedProblem, v: Array) -> A
     that is a parameter, and for sums and products with one parameter each, as a + b y.
     """
     v = v.copy()
-    indices_by_parameter = {q.of: [j for j, other in enumerate(problem.quantities) if other.of == q.of] for q in problem.quantities}
+    indices_by_parameter = {
+        q.of: [j for j, other in enumerate(problem.quantities) if other.of == q.of] for q in problem.quantities
+    }
     lower, upper = problem.bounds
     parameters_by_spread = _parameters(problem)
     for _ in range(_ROUNDS):

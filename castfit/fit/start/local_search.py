@@ -19,8 +19,8 @@ from castfit.fit.start.search_problem import SearchProblem
 from castfit.fit.start.soft_start import soft_start
 from castfit.solve.dense_descent import minimize_in_trust_region, supports_dense_descent
 from castfit.solve.gauss_newton import GaussNewton
-from castfit.solve.solution import SolveControl, Iteration
-from castfit.solve.step_control import TrustRegion, StepControl
+from castfit.solve.solution import Iteration, SolveControl
+from castfit.solve.step_control import StepControl, TrustRegion
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -44,7 +44,9 @@ _FORECAST = 15  # iterations, by whose decrease the rest of a round is foretold
 _PER_HORIZON = 15
 _PATIENT = TrustRegion(patience=40)
 _COARSE = TrustRegion(patience=6, progress=1e-4)
-_SHORTENED = TrustRegion(patience=8, progress=1e-4)  # on a horizon: with 4 a start in 50 leads on, not one in 26 (Elowitz)
+_SHORTENED = TrustRegion(
+    patience=8, progress=1e-4
+)  # on a horizon: with 4 a start in 50 leads on, not one in 26 (Elowitz)
 _MIN_WORTHWHILE_DECREASE = 0.02
 """Decrease of the cost, in the logarithm of the likelihood, that is worth the patience of a coarse descent."""
 
@@ -106,7 +108,9 @@ def descend(
 
     rule = _COARSE if step_control == "box" else step_control
     descent = _solve(scene.staged, start, _ITERATIONS, seconds, look, rule=rule)
-    return DescentResult(descent.theta, scene.cost(descent.theta), descent.work, (look_costs[0], look_costs[1]), is_dropped[0])
+    return DescentResult(
+        descent.theta, scene.cost(descent.theta), descent.work, (look_costs[0], look_costs[1]), is_dropped[0]
+    )
 
 
 def minimize_locally(
@@ -140,7 +144,9 @@ def minimize_locally(
         elif is_settled:
             break
     cost, start_cost = scene.cost(theta), scene.cost(start)
-    if not cost <= start_cost + _OPTIMUM_PREDICTED_DECREASE:  # what went down at another accuracy need not have done so at that of the search
+    if (
+        not cost <= start_cost + _OPTIMUM_PREDICTED_DECREASE
+    ):  # what went down at another accuracy need not have done so at that of the search
         theta, cost, is_optimum = start, start_cost, False
     return DescentResult(theta, cost, work, dropped=not is_settled, optimum=is_optimum)
 
@@ -155,7 +161,10 @@ class _ConvergenceForecast:
         if iteration % _FORECAST:
             return False
         previous_cost, self._before = self._before, cost
-        return iteration > _FORECAST and cost - (previous_cost - cost) / _FORECAST * (MAX_FINAL_ITERATIONS - iteration) > self.hope
+        return (
+            iteration > _FORECAST
+            and cost - (previous_cost - cost) / _FORECAST * (MAX_FINAL_ITERATIONS - iteration) > self.hope
+        )
 
 
 def grow_horizons(
@@ -186,7 +195,9 @@ def grow_horizons(
     return theta, work
 
 
-def tighten_equations(scene: SearchProblem, start: Array, seconds: float, stations: tuple[float, ...]) -> tuple[Array, float]:
+def tighten_equations(
+    scene: SearchProblem, start: Array, seconds: float, stations: tuple[float, ...]
+) -> tuple[Array, float]:
     """Estimate constant states and parameters under gradually hardened equations.
 
     Return theta and the work in simulations.
@@ -199,7 +210,9 @@ def tighten_equations(scene: SearchProblem, start: Array, seconds: float, statio
         except StopRequested:
             return start, 0.0
     lower, upper = scene.staged.lower[: start.size], scene.staged.upper[: start.size]
-    return np.clip(soft_solution.theta, lower, upper), _RELAXED_EVALUATION_COST_FACTOR * work_in_simulations(soft_solution.evaluations, start.size)
+    return np.clip(soft_solution.theta, lower, upper), _RELAXED_EVALUATION_COST_FACTOR * work_in_simulations(
+        soft_solution.evaluations, start.size
+    )
 
 
 def _solve(
@@ -214,7 +227,9 @@ def _solve(
 ) -> DescentResult:
     """Go down; in a box, and where nothing but theta moves, by what does no more than that needs."""
     if isinstance(rule, TrustRegion) and supports_dense_descent(staged):
-        outcome = minimize_in_trust_region(staged, start, rule, iterations, seconds, min_decrease=min_decrease, look=look)
+        outcome = minimize_in_trust_region(
+            staged, start, rule, iterations, seconds, min_decrease=min_decrease, look=look
+        )
         work = work_in_simulations(outcome.evaluations, outcome.theta.size)
         return DescentResult(outcome.theta, outcome.cost, work, optimum=outcome.promise <= _OPTIMUM_PREDICTED_DECREASE)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from castfit._support.time_limit import StopRequested
 from castfit.solve.arrow import solve_arrow
-from castfit.solve.penalty_homotopy import RelaxedProblem, RelaxationLevel
+from castfit.solve.penalty_homotopy import RelaxationLevel, RelaxedProblem
 from castfit.solve.solution import CountingProblem
 from castfit.transcribe.collocation import Collocation
 from castfit.transcribe.collocation_problem import CollocationProblem
@@ -116,7 +116,11 @@ class _ThetaNormalEquations:
             weight, start = soft.initial(i, evaluation)
             inner = chain_slopes.inner.scaled(w_d.ravel())
             block, gradient = inner.gram(), inner.T @ d.ravel()
-            dense = ((chain_slopes.rows, w_r, r), (chain_slopes.ends, w_next, next_gaps), (chain_slopes.initial[None], weight[None], start[None]))
+            dense = (
+                (chain_slopes.rows, w_r, r),
+                (chain_slopes.ends, w_next, next_gaps),
+                (chain_slopes.initial[None], weight[None], start[None]),
+            )
             for derivative, weights, values in dense:
                 if derivative is not None:
                     J = (derivative * weights[:, :, None]).reshape(values.size, -1)

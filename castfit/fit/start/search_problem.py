@@ -151,7 +151,9 @@ def search_options(outputs: int = 1) -> IntegratorOptions:
     of the time: with so many `outputs` there may be at most so many steps between two of them.
     """
     relative, absolute = _TOLERANCES
-    method = "auto" if missing_integrator_reason() else "esdirk"  # explicit steps: Crauste's model in 32 to 60 s, not 14
+    method = (
+        "auto" if missing_integrator_reason() else "esdirk"
+    )  # explicit steps: Crauste's model in 32 to 60 s, not 14
     return IntegratorOptions(
         method=method, relative_tolerance=relative, absolute_tolerance=absolute, watch_sensitivities=False,
         max_steps=max(_STEPS // max(outputs, 1), _LEAST_STEPS),
@@ -220,5 +222,7 @@ def _typical(searched_problem: CompiledProblem, staged: ShootingProblem, transcr
     needs_transcription = staged.eliminated.size or any(c.schedule.instants for c in searched_problem.conditions)
     for _ in range(_DRAWS):
         theta = lower + (upper - lower) * rng.random(lower.size)
-        units.append(transcription.transcribe(searched_problem, theta).units if needs_transcription else staged.units_at(theta))
+        units.append(
+            transcription.transcribe(searched_problem, theta).units if needs_transcription else staged.units_at(theta)
+        )
     return [np.exp(np.quantile(np.log(np.array(magnitudes)), 0.75, axis=0)) for magnitudes in zip(*units, strict=True)]

@@ -25,8 +25,8 @@ from castfit.fit.start import StartingPoint
 from castfit.integrate.lanes import merge
 from castfit.problem.positivity import positive_states
 from castfit.simulate.simulate import TrajectoryNodes
-from castfit.solve.relaxed_dynamics import LONG, SHORT, SearchCoordinates, FlatRelaxedProblem, run_homotopy
-from castfit.solve.solution import SolveControl, CountingProblem
+from castfit.solve.relaxed_dynamics import LONG, SHORT, FlatRelaxedProblem, SearchCoordinates, run_homotopy
+from castfit.solve.solution import CountingProblem, SolveControl
 from castfit.solve.staged import rows_in_units
 from castfit.transcribe.collocation_problem import collocation_problem
 from castfit.transcribe.stage_division import check_triggers
@@ -89,7 +89,9 @@ class SoftStart:
 
     def __post_init__(self) -> None:
         is_known_ramp = is_one_of(self.ramp, *RAMPS)
-        raise_if_mistakes("SoftStart", [] if is_known_ramp else [f"ramp is {shorten_repr(self.ramp)}; choose 'long' or 'short'"])
+        raise_if_mistakes(
+            "SoftStart", [] if is_known_ramp else [f"ramp is {shorten_repr(self.ramp)}; choose 'long' or 'short'"]
+        )
 
     @property
     def stations(self) -> tuple[float, ...]:
@@ -107,7 +109,9 @@ class SoftStartResult:
     evaluations: dict[str, int]
 
 
-def soft_start_or_guess(problem: CompiledProblem, theta: Array, integrator: IntegratorOptions, stations: tuple[float, ...] = LONG) -> StartingPoint:
+def soft_start_or_guess(
+    problem: CompiledProblem, theta: Array, integrator: IntegratorOptions, stations: tuple[float, ...] = LONG
+) -> StartingPoint:
     """Return the start of a fit from softened equations, or theta itself if the time was too short.
 
     Raises InputError if states trigger events.
@@ -158,7 +162,9 @@ def soft_start(
     homotopy_path = run_homotopy(ledger, at_price, staged.start, stations)
     times_and_states = zip(staged.times(homotopy_path.v), staged.node_states(homotopy_path.v), strict=True)
     nodes = [TrajectoryNodes(times[:-1], states) for times, states in times_and_states]
-    return SoftStartResult(staged.layout.theta(homotopy_path.v).copy(), nodes, homotopy_path.steps, dict(ledger.evaluations))
+    return SoftStartResult(
+        staged.layout.theta(homotopy_path.v).copy(), nodes, homotopy_path.steps, dict(ledger.evaluations)
+    )
 
 
 def _largest(simulated: Trajectory) -> Array:
@@ -214,7 +220,9 @@ def _noise(staged: StagedProblem, evaluation: Evaluation) -> list[Array]:
     Predictions of constant states hardly vary, so that differences of residuals are those of the data.
     """
     sigmas: list[Array] = []
-    for chain, rows, signal in zip(staged.layout.chains, rows_in_units(staged.layout, evaluation), staged.signal, strict=True):
+    for chain, rows, signal in zip(
+        staged.layout.chains, rows_in_units(staged.layout, evaluation), staged.signal, strict=True
+    ):
         sigma = np.ones(chain.row_mask.shape)
         is_unknown = chain.group >= 0
         if is_unknown.any() and evaluation.ok:
@@ -239,7 +247,9 @@ def _unknown_sigma(chain: Chain, rows: Array) -> Array:
         if t.size < 3:
             continue
         outer_spacing, inner_spacing = t[2:] - t[:-2], t[2:] - t[1:-1]
-        w = np.where(outer_spacing > 0.0, inner_spacing / np.where(outer_spacing > 0.0, outer_spacing, 1.0), 0.5)  # replicates
+        w = np.where(
+            outer_spacing > 0.0, inner_spacing / np.where(outer_spacing > 0.0, outer_spacing, 1.0), 0.5
+        )  # replicates
         error = w * y[:-2] + (1.0 - w) * y[2:] - y[1:-1]
         sigma = np.sqrt(np.mean(error**2 / (w**2 + (1.0 - w) ** 2 + 1.0)))
         spread = float(np.std(y))

@@ -17,7 +17,7 @@ from castfit.experiment.experiment import Experiment
 from castfit.experiment.steady import conservation_laws
 from castfit.formats.petab.formulas import Graph, expression
 from castfit.formats.petab.identifiers import Constants, ModelEntities, NameResolution
-from castfit.formats.petab.observing import PetabDatum, ObservableCompiler
+from castfit.formats.petab.observing import ObservableCompiler, PetabDatum
 from castfit.formats.petab.parsing import FormulaError
 from castfit.formats.petab.problem_tables import NAN, ExperimentRow, Period, ProblemTables
 from castfit.model.model import Model
@@ -126,7 +126,9 @@ class PetabExperimentReader:
                 self._add([f"{change.where}: the value of '{change.target}': {error}"])
         return target_values
 
-    def _refuse_states(self, target_values: Mapping[str, Graph], period: Period, row: ExperimentRow, *, is_later_period: bool) -> None:
+    def _refuse_states(
+        self, target_values: Mapping[str, Graph], period: Period, row: ExperimentRow, *, is_later_period: bool
+    ) -> None:
         """Refuse values that depend on states where only parameters may be in them."""
         entities = self.entities
         variables = ca.vertcat(entities.time, *(s for s, _ in entities.rates.values()), *entities.algebraic)
@@ -148,7 +150,9 @@ class PetabExperimentReader:
         events = self.entities.events
         if steady_locations and (events or len(row.during) > 1):
             description = "events" if events else "several periods"
-            self._add([f"{steady_locations[0]}: steady-state measurements of a model with {description} are not supported"])
+            self._add(
+                [f"{steady_locations[0]}: steady-state measurements of a model with {description} are not supported"]
+            )
         if row.before is not None and any(e.when is not None for e in events):
             reason = "rest is where the equations stand still, whatever events do on the way"
             fix = "let the experiment begin at a time that is long before, in a period of its own"
@@ -170,7 +174,9 @@ def refuse_preequilibration_events(tables: ProblemTables, model: Model, events: 
     sizes = (system.x.numel(), system.z.numel(), system.p.numel(), system.u.numel())
     vary = np.ones(sizes[2], dtype=np.bool_)
     laws = conservation_laws(system.function("ode", ca.densify(system.ode)), *map(np.ones, sizes), vary=vary)
-    conserved_states = {n for n, coefficients in zip(model.states, laws.coefficients.T, strict=True) if coefficients.any()}
+    conserved_states = {
+        n for n, coefficients in zip(model.states, laws.coefficients.T, strict=True) if coefficients.any()
+    }
     messages: list[str] = []
     for event in timed_events:
         changed = sorted(conserved_states.intersection(event.changes))
@@ -216,7 +222,9 @@ def experiments_of(
                 events += _changes(period, plan[period.time], substitute)
             else:
                 notes.append(f"{label}: its period at {period.time:g} begins after the last measurement, at {end:g}")
-        for event in (_event(e, substitute) for e in entities.events):  # after a period's changes, where both happen at once
+        for event in (
+            _event(e, substitute) for e in entities.events
+        ):  # after a period's changes, where both happen at once
             if not isinstance(event.time, float) or event.when is not None or event.time <= end:
                 events.append(event)
             else:
@@ -279,5 +287,7 @@ def _data(
         spreads = {key: substitute(value) for key, value in sigma_by_id.items()}
         first_spread = spreads[id(output_data[0].sigma)]
         noise[output] = observables.noise[output]
-        sigma[output] = first_spread if isinstance(first_spread, ca.SX) else np.array([spreads[id(d.sigma)] for d in output_data])
+        sigma[output] = (
+            first_spread if isinstance(first_spread, ca.SX) else np.array([spreads[id(d.sigma)] for d in output_data])
+        )
     return series, sigma, noise

@@ -124,7 +124,9 @@ def save(problem: Problem, folder: str | Path) -> Path:
     for experiment in problem.experiments:
         _add_experiment(problem, model, experiment, tables)
     text = _sbml(sbml, model, problem, tables)
-    raise_if_mistakes("petab.save", [f"{feature}: PEtab and SBML have no words for it" for feature in dict.fromkeys(tables.missing)])
+    raise_if_mistakes(
+        "petab.save", [f"{feature}: PEtab and SBML have no words for it" for feature in dict.fromkeys(tables.missing)]
+    )
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     (target / "model.xml").write_text(text, encoding="utf-8")
@@ -273,7 +275,9 @@ def _resolved(value: Any, values: Mapping[str, Any]) -> Any:
     return value
 
 
-def _measured(model: Model, experiment: Experiment, output: str, times: Any, values: Any, tables: _ExportTables) -> None:
+def _measured(
+    model: Model, experiment: Experiment, output: str, times: Any, values: Any, tables: _ExportTables
+) -> None:
     noise: Noise = experiment.noise.get(output, Gaussian())
     kind, factor = _kind(noise)
     if getattr(noise, "correlation", None) is not None:
@@ -348,7 +352,9 @@ def _expanded(expression: ca.SX, model: Model) -> ca.SX:
     symbols = [s for s in ca.symvar(expression) if s.name() in model.outputs and s.name() not in states]
     if not symbols:
         return expression
-    return ca.substitute([expression], [ca.vertcat(*symbols)], [ca.vertcat(*(model.outputs[s.name()] for s in symbols))])[0]
+    return ca.substitute(
+        [expression], [ca.vertcat(*symbols)], [ca.vertcat(*(model.outputs[s.name()] for s in symbols))]
+    )[0]
 
 
 def _sbml(sbml: Any, model: Model, problem: Problem, tables: _ExportTables) -> str:

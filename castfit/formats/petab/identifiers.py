@@ -63,7 +63,9 @@ def read_entities(path: Path, mistakes: list[str]) -> ModelEntities:
 def _amounts(loaded: ImportedModel) -> dict[str, str]:
     """Return the states that hold amounts of species, by what means the concentration."""
     return {
-        n: f"{n}_amount" for n in loaded.species if n not in loaded.model.states and f"{n}_amount" in loaded.model.states
+        n: f"{n}_amount"
+        for n in loaded.species
+        if n not in loaded.model.states and f"{n}_amount" in loaded.model.states
     }
 
 
@@ -134,7 +136,9 @@ def resolve_names(tables: ProblemTables, entities: ModelEntities, mistakes: list
     ]
     graphs: dict[str, Graph] = dict(entities.meaning)
     graphs |= {n: ca.SX.sym(n) for n in table if n not in graphs}
-    graphs |= {petab_name: graphs[model_name] for petab_name, model_name in tables.mapping.items() if model_name in graphs}
+    graphs |= {
+        petab_name: graphs[model_name] for petab_name, model_name in tables.mapping.items() if model_name in graphs
+    }
     parameter_names = (*targets, *(n for n in table if n in entities.constants and n not in targets))
     return NameResolution(table, tuple(targets), parameter_names, graphs)
 
@@ -163,7 +167,11 @@ class Constants:
                 break
             new = ca.substitute(new, old, new)
         substitution = cls(ca.SX(old), ca.SX(new), {})
-        return cls(substitution.old, substitution.new, {n: substitution(entities.values[n]) for n in targets if n in entities.values})
+        return cls(
+            substitution.old,
+            substitution.new,
+            {n: substitution(entities.values[n]) for n in targets if n in entities.values},
+        )
 
     def __call__(self, value: Graph) -> Graph:
         """Return an expression with numbers for constants; a number where nothing else is in it."""

@@ -115,14 +115,20 @@ class InnerProjection(Projection):
             observed = [list(observe(p_without_b))]
             for rank in range(int(self._rank.max()) + 1):
                 indicator = (self._rank == rank).astype(float)
-                observed.append(list(observe([p + jacobian @ indicator for p, jacobian in zip(p_without_b, jacobians, strict=True)])))
+                observed.append(
+                    list(
+                        observe([p + jacobian @ indicator for p, jacobian in zip(p_without_b, jacobians, strict=True)])
+                    )
+                )
             values = self.known.copy()
             for part in self.parts:
                 self._solve(part, observed, values)
         out[self.inner] = np.where(self.log[self.inner], np.log(np.maximum(values, _TINY)), values)
         return out
 
-    def _solve(self, part: Sequence[LinearOutputUse], observed: Sequence[list[tuple[MeasurementRows, Array]]], values: Array) -> None:
+    def _solve(
+        self, part: Sequence[LinearOutputUse], observed: Sequence[list[tuple[MeasurementRows, Array]]], values: Array
+    ) -> None:
         """Set the entries of one part to their optimal values in `values`."""
         members = sorted({k for use in part for k in use.members})
         is_log = np.array([any(use.unit > 0.0 for use in part if k in use.members) for k in members])
@@ -130,7 +136,9 @@ class InnerProjection(Projection):
         A, d, w = (np.concatenate([row[k] for row in rows]) for k in range(3))
         group = np.repeat([use.group for use in part], [row[1].size for row in rows])
         guess, lower, upper = (array[members] for array in (self.known, self.lower, self.upper))
-        guess, lower, upper = (np.where(is_log, np.log(np.maximum(array, _TINY)), array) for array in (guess, lower, upper))
+        guess, lower, upper = (
+            np.where(is_log, np.log(np.maximum(array, _TINY)), array) for array in (guess, lower, upper)
+        )
         if not (np.isfinite(A).all() and np.isfinite(d).all() and np.isfinite(w).all()):
             return
         beta, weight = guess, w
@@ -251,7 +259,11 @@ def linear_quantities(compiled_problem: CompiledProblem, names: Iterable[str] | 
             obstacles[name] = reason
         else:
             candidates.append(j)
-    patterns = [_Pattern.of(compiled_problem, i, c, candidates) for i, c in enumerate(compiled_problem.conditions)] if candidates else []
+    patterns = (
+        [_Pattern.of(compiled_problem, i, c, candidates) for i, c in enumerate(compiled_problem.conditions)]
+        if candidates
+        else []
+    )
     chosen: list[int] = []
     for j in candidates:
         reason = next((reason for pattern in patterns if (reason := pattern.obstacle(j, chosen))), "")
@@ -338,14 +350,25 @@ class _Pattern:
         for row, k in zip(rows, columns, strict=True):
             dependence[row, candidate_indices[k]] = True
         stack: Any = ca.vertcat
-        second_derivatives = ca.jacobian(stack(*derivatives.nonzeros()), ca.vertcat(*symbols)) if rows else ca.SX(0, len(symbols))
+        second_derivatives = (
+            ca.jacobian(stack(*derivatives.nonzeros()), ca.vertcat(*symbols)) if rows else ca.SX(0, len(symbols))
+        )
         for nonzero_index, k in zip(*second_derivatives.sparsity().get_triplet(), strict=True):
-            pair = tuple(sorted((candidates[candidate_indices[columns[nonzero_index]]], candidates[candidate_indices[k]])))
+            pair = tuple(
+                sorted((candidates[candidate_indices[columns[nonzero_index]]], candidates[candidate_indices[k]]))
+            )
             nonlinear_pairs.setdefault(rows[nonzero_index], set()).add((pair[0], pair[1]))
         for row, k in zip(rows, columns, strict=True):
             if ca.SX(ca.substitute(column[row], symbols[k], 0)).is_zero():
                 proportional_pairs.add((row, candidates[candidate_indices[k]]))
-        return cls(compiled_problem, i, tuple(candidates), dependence, {r: frozenset(pair_set) for r, pair_set in nonlinear_pairs.items()}, frozenset(proportional_pairs))
+        return cls(
+            compiled_problem,
+            i,
+            tuple(candidates),
+            dependence,
+            {r: frozenset(pair_set) for r, pair_set in nonlinear_pairs.items()},
+            frozenset(proportional_pairs),
+        )
 
     def _measured(self, j: int) -> Iterator[int]:
         """Yield the rows of measured outputs, and of all spreads, that contain an entry of theta."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from castfit._support.arguments import option_mistakes, shorten_repr
 from castfit._support.blas_threads import one_blas_thread
-from castfit._support.status import raise_if_mistakes, collect_mistakes
+from castfit._support.status import collect_mistakes, raise_if_mistakes
 from castfit.integrate import IntegratorOptions
 from castfit.integrate.esdirk_binding import missing_integrator_reason
 from castfit.problem.compiled_problem import CompiledProblem
@@ -135,7 +135,9 @@ def negative_log_likelihood(
     where = "petab.negative_log_likelihood"
     if isinstance(source, Result):
         only = {"parameters": parameters, "integrator": integrator}
-        raise_if_mistakes(where, [f"{n} is for a problem; a result has its own" for n, v in only.items() if v is not None])
+        raise_if_mistakes(
+            where, [f"{n} is for a problem; a result has its own" for n, v in only.items() if v is not None]
+        )
         return 0.5 * (source.neg2loglik - source.neg2logprior)
     is_integrator_valid = isinstance(options, IntegratorOptions)
     mistakes = option_mistakes(("integrator", integrator, is_integrator_valid, "give IntegratorOptions(...)"))

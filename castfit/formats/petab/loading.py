@@ -14,14 +14,14 @@ from typing import Any
 
 import casadi as ca
 
-from castfit._support.progress_line import progress_line, print_progress
+from castfit._support.progress_line import print_progress, progress_line
 from castfit._support.status import raise_if_mistakes
 from castfit.experiment.events import event_symbols
 from castfit.experiment.experiment import Experiment, SteadyStart
 from castfit.formats.petab import version_1, version_2
-from castfit.formats.petab.experiments import PetabExperimentReader, refuse_preequilibration_events, experiments_of
-from castfit.formats.petab.identifiers import Constants, ModelEntities, NameResolution, resolve_names, read_entities
-from castfit.formats.petab.observing import PetabDatum, ObservableCompiler, compile_observables
+from castfit.formats.petab.experiments import PetabExperimentReader, experiments_of, refuse_preequilibration_events
+from castfit.formats.petab.identifiers import Constants, ModelEntities, NameResolution, read_entities, resolve_names
+from castfit.formats.petab.observing import ObservableCompiler, PetabDatum, compile_observables
 from castfit.formats.petab.priors import beginnings, distribution
 from castfit.formats.petab.problem_tables import LIN, ParameterRow, ProblemTables
 from castfit.formats.petab.yaml_file import read_overview
@@ -202,7 +202,12 @@ def _outside(rows: Iterable[ParameterRow]) -> tuple[str, ...]:
 
 
 def _model(
-    entities: ModelEntities, naming: NameResolution, observables: ObservableCompiler, substitute: Constants, prior_names: set[str], mistakes: list[str]
+    entities: ModelEntities,
+    naming: NameResolution,
+    observables: ObservableCompiler,
+    substitute: Constants,
+    prior_names: set[str],
+    mistakes: list[str],
 ) -> Model:
     """Return the model; its parameters are those in formulas, and what priors alone inform of."""
     rates = {symbol: substitute.graph(rate) for symbol, rate in entities.rates.values()}

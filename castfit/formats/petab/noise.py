@@ -13,7 +13,7 @@ import casadi as ca
 import numpy as np
 
 from castfit._support.reprs import add_brief_repr
-from castfit.densities.noise.density import Density, Noise, lower_triangular, pairs, floor_spread, secant_curvature
+from castfit.densities.noise.density import Density, Noise, floor_spread, lower_triangular, pairs, secant_curvature
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -51,7 +51,14 @@ class LogLaplace(Noise):
         information = ca.vertcat(ca.sqrt(1 / weight), ca.sqrt(1 / c))
         triangular = lower_triangular(ca.vertcat(mu, s), m, cost, r / np.sqrt(2.0), factor, information)
         return Density(
-            triangular.eta, m, triangular.cost, triangular.residual, triangular.factor, triangular.rows, triangular.information, factor @ factor.T
+            triangular.eta,
+            m,
+            triangular.cost,
+            triangular.residual,
+            triangular.factor,
+            triangular.rows,
+            triangular.information,
+            factor @ factor.T,
         )
 
     def error(self, mu: Array, s: Array, m: Array) -> Array:

@@ -193,7 +193,9 @@ def _labels(keys: Iterable[tuple[Any, ...]]) -> dict[tuple[Any, ...], str]:
     """Return short names of sets of overrides, all different: what they have in common is left out if it can be."""
     overrides = {key: (*key[0], *key[1]) for key in keys}
     columns = list(itertools.zip_longest(*overrides.values()))
-    varying_overrides = {key: [v for v, column in zip(s, columns, strict=False) if len({*column}) > 1] for key, s in overrides.items()}
+    varying_overrides = {
+        key: [v for v, column in zip(s, columns, strict=False) if len({*column}) > 1] for key, s in overrides.items()
+    }
     for choice in (varying_overrides, overrides):
         labels = {key: ", ".join(dict.fromkeys(values)) for key, values in choice.items()}
         if len({*labels.values()}) == len(labels) and all(labels.values()):

@@ -32,7 +32,7 @@ from castfit._support.arguments import read_sequence, shorten_repr
 from castfit._support.arrays import Array, Index, Mask
 from castfit._support.blas_threads import one_blas_thread
 from castfit._support.pickling import Picklable
-from castfit._support.status import InputError, raise_if_mistakes, suggest, collect_mistakes
+from castfit._support.status import InputError, collect_mistakes, raise_if_mistakes, suggest
 from castfit.densities.noise.gaussian import Gaussian, LogNormal
 from castfit.densities.noise.unknown import unknown
 from castfit.experiment.events import event_symbols
@@ -103,7 +103,9 @@ class ScaledLikelihood(Picklable):
     def _integrated_by(self, integrator: IntegratorOptions) -> Objective:
         compiled_problem, spreads = self.problem.posed, self.eliminates.spreads
         if spreads:
-            compiled_problem = replace(compiled_problem, group_bounds=tuple(spreads.get(n, (0.0, np.inf)) for n in compiled_problem.groups))
+            compiled_problem = replace(
+                compiled_problem, group_bounds=tuple(spreads.get(n, (0.0, np.inf)) for n in compiled_problem.groups)
+            )
         objective = Objective(compiled_problem, np.array(self.problem.guess), integrator)
         if self.eliminates.linear.entries:
             limits = sigma_limits(compiled_problem, objective.staged.layout, objective.staged.signal)
@@ -145,7 +147,9 @@ class ScaledLikelihood(Picklable):
     def squares(self) -> bool:
         """Check whether the objective has residuals: all errors are normal, and no quantity is eliminated."""
         observed = [observable for c in self.problem.conditions for observable in c.observed if observable is not None]
-        normal = all(isinstance(observable.noise, (Gaussian, LogNormal)) and observable.noise.plain for observable in observed)
+        normal = all(
+            isinstance(observable.noise, (Gaussian, LogNormal)) and observable.noise.plain for observable in observed
+        )
         return normal and not self._objective.staged.layout.n_groups and not self.eliminates.linear.entries
 
     def theta(self, x: Array) -> tuple[Array, Array]:
@@ -282,12 +286,16 @@ class ScaledLikelihood(Picklable):
         weights = linear.information() if weigh and linear.information is not None else None
         values, slopes, weighted = list[Array](), list[Array](), list[Array]()
         datum, computed = list[Mask](), list[Mask]()
-        for i, (chain, chain_values, j) in enumerate(zip(staged.layout.chains, linear.values, linear.jacobians, strict=True)):
+        for i, (chain, chain_values, j) in enumerate(
+            zip(staged.layout.chains, linear.values, linear.jacobians, strict=True)
+        ):
             chain_slopes = np.zeros((*chain_values.r.shape, theta.size))
             chain_slopes[..., chain.theta] = j.R_q
             chain_slopes *= scale
             w = None if weights is None else weights[i]
-            weighted_slopes = chain_slopes if w is None else w[..., None] * chain_slopes if w.ndim == 2 else w @ chain_slopes
+            weighted_slopes = (
+                chain_slopes if w is None else w[..., None] * chain_slopes if w.ndim == 2 else w @ chain_slopes
+            )
             mask = chain.row_mask
             values.append(chain_values.r[mask])
             slopes.append(chain_slopes[mask])
@@ -297,7 +305,9 @@ class ScaledLikelihood(Picklable):
         r, by_x, information_rows = (np.concatenate(part) for part in (values, slopes, weighted))
         if not (np.isfinite(r).all() and np.isfinite(by_x).all() and np.isfinite(information_rows).all()):
             return None
-        return _ResidualRows(objective, linear.v, linear.cost, r, by_x, information_rows, np.concatenate(datum), np.concatenate(computed))
+        return _ResidualRows(
+            objective, linear.v, linear.cost, r, by_x, information_rows, np.concatenate(datum), np.concatenate(computed)
+        )
 
 
 @dataclass(frozen=True)
@@ -389,10 +399,14 @@ def to_pypesto(
     if not isinstance(options, IntegratorOptions):
         mistakes.append(f"integrator is {shorten_repr(integrator)}; give IntegratorOptions(...)")
     if not isinstance(source, (str, Path, Problem)):
-        mistakes.append(f"problem is {shorten_repr(problem)}; give a Problem, or the path of a PEtab problem's YAML file")
+        mistakes.append(
+            f"problem is {shorten_repr(problem)}; give a Problem, or the path of a PEtab problem's YAML file"
+        )
     else:
         mistakes += (
-            kind_mistakes(source) if isinstance(source, Problem) else collect_mistakes(lambda: read_overview(source, "problem"))
+            kind_mistakes(source)
+            if isinstance(source, Problem)
+            else collect_mistakes(lambda: read_overview(source, "problem"))
         )
     raise_if_mistakes("petab.to_pypesto", mistakes)
     base = library("pypesto.objective.base", "petab.to_pypesto").ObjectiveBase
@@ -458,7 +472,9 @@ def _without_spreads(problem: Problem, free: set[str]) -> Problem:
         e.with_changes(noise={n: _opened(noise, free) for n, noise in e.noise.items()}) for e in problem.experiments
     ]
     model_names = {*problem.own_model.parameters}
-    parameters = {n: _held(p) if n in free else p for n, p in problem.parameters.items() if n not in free or n in model_names}
+    parameters = {
+        n: _held(p) if n in free else p for n, p in problem.parameters.items() if n not in free or n in model_names
+    }
     return problem.replace(experiments=experiments, parameters=parameters) if free else problem
 
 

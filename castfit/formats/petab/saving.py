@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from castfit._support.arguments import option_mistakes
-from castfit._support.status import raise_if_mistakes, suggest, collect_mistakes
+from castfit._support.status import collect_mistakes, raise_if_mistakes, suggest
 from castfit.formats.petab.likelihood import simulated
 from castfit.formats.petab.loading import load_tables
 from castfit.formats.petab.yaml_file import read_overview
@@ -62,7 +62,9 @@ def save_parameters(result: Result, file: str | Path, like: str | Path | None = 
     head, rows = _original(like, "parameter")
     names = [row.get("parameterId", "") for row in rows]
     unknown = [n for n in values if n not in names]
-    raise_if_mistakes("petab.save_parameters", [f"'{n}' is not in the table of '{like}': {suggest(n, names)}" for n in unknown])
+    raise_if_mistakes(
+        "petab.save_parameters", [f"'{n}' is not in the table of '{like}': {suggest(n, names)}" for n in unknown]
+    )
     changed = [
         {**row, "nominalValue": repr(float(values[n]))} if n in values else row
         for n, row in zip(names, rows, strict=True)
@@ -112,7 +114,10 @@ def save_simulations(
     petab.save_simulations: 1 mistake found
       - there is no file 'problem.yaml'
     """
-    raise_if_mistakes("petab.save_simulations", [*option_mistakes(_file(file)), *collect_mistakes(lambda: read_overview(like, "like"))])
+    raise_if_mistakes(
+        "petab.save_simulations",
+        [*option_mistakes(_file(file)), *collect_mistakes(lambda: read_overview(like, "like"))],
+    )
     loaded = load_tables(like)
     values = parameters.values if isinstance(parameters, Result) else parameters
     predicted = simulated(loaded, values)

@@ -60,7 +60,9 @@ class SelectionProblem:
         Raises InputError: with what is wrong with the file.
         """
         select = library("petab_select", "petab.select")
-        raise_if_mistakes("petab.select", [] if path.is_file() else [f"there is no file '{path}'; give a PEtab Select problem"])
+        raise_if_mistakes(
+            "petab.select", [] if path.is_file() else [f"there is no file '{path}'; give a PEtab Select problem"]
+        )
         try:
             with _quiet():
                 select_problem = select.Problem.from_yaml(path)

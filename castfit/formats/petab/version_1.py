@@ -35,12 +35,12 @@ from castfit.formats.petab.reading import (
     choice,
     map_names,
     measurement,
-    refuse_other_version_columns,
     misspelled_columns,
     observable,
     parameter,
     prior,
     read_rows,
+    refuse_other_version_columns,
 )
 from castfit.formats.petab.yaml_file import PetabFileIndex
 
@@ -133,7 +133,11 @@ def _begins(row: TsvRow, parameter_row: ParameterRow, mistakes: list[str]) -> Pr
     if not kind or not parameter_row.estimated:
         return None
     if kind in _BETWEEN_BOUNDS and not numbers:
-        return PriorEntry(kind, (parameter_row.lower, parameter_row.upper)) if kind == "uniform" and parameter_row.scale != LIN else None
+        return (
+            PriorEntry(kind, (parameter_row.lower, parameter_row.upper))
+            if kind == "uniform" and parameter_row.scale != LIN
+            else None
+        )
     if kind not in _PRIORS:
         mistakes.append(f"{row.where}: initializationPriorType is '{kind}': {suggest(kind, _PRIORS)}")
         return None
@@ -200,8 +204,14 @@ def _experiments(
                 mistakes.append(f"{row.where}: {column} '{name}' is not in the condition table: "
                                 f"{suggest(name, conditions)}")  # fmt: skip
         if (preequilibration, condition) not in experiments:
-            label = f"{condition} after {preequilibration}" if preequilibration and condition in repeated_conditions else condition
-            periods = ((Period(float("-inf"), (preequilibration,)),) if preequilibration else ()) + (Period(0.0, (condition,)),)
+            label = (
+                f"{condition} after {preequilibration}"
+                if preequilibration and condition in repeated_conditions
+                else condition
+            )
+            periods = ((Period(float("-inf"), (preequilibration,)),) if preequilibration else ()) + (
+                Period(0.0, (condition,)),
+            )
             experiments[preequilibration, condition] = ExperimentRow(row.where, label, periods)
     return tuple(experiments[pair] for pair in pairs)
 

@@ -30,12 +30,12 @@ from castfit.formats.petab.reading import (
     choice,
     map_names,
     measurement,
-    refuse_other_version_columns,
     misspelled_columns,
     observable,
     parameter,
     prior,
     read_rows,
+    refuse_other_version_columns,
 )
 from castfit.formats.petab.yaml_file import PetabFileIndex
 
@@ -139,7 +139,9 @@ def _with_priors(rows: Iterable[ParameterRow]) -> tuple[ParameterRow, ...]:
 
 def _observable(row: TsvRow, name: str, mistakes: list[str]) -> ObservableRow:
     axis, distribution = choice(row, "noiseDistribution", _DISTRIBUTIONS, NORMAL, mistakes)
-    placeholder_groups = tuple(_listed(row, column, mistakes) for column in ("observablePlaceholders", "noisePlaceholders"))
+    placeholder_groups = tuple(
+        _listed(row, column, mistakes) for column in ("observablePlaceholders", "noisePlaceholders")
+    )
 
     def placeholders(_: str, inside: frozenset[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         mistakes.extend(
@@ -164,7 +166,9 @@ def _conditions(rows: tuple[TsvRow, ...], mistakes: list[str]) -> dict[str, tupl
     for row in rows:
         name, target, value = (row.text(c) for c in ("conditionId", "targetId", "targetValue"))
         missing_columns = [c for c, v in (("conditionId", name), ("targetId", target), ("targetValue", value)) if not v]
-        mistakes += [f"{row.where}: {c} is {'NaN, which is no value' if c in row.nan else 'empty'}" for c in missing_columns]
+        mistakes += [
+            f"{row.where}: {c} is {'NaN, which is no value' if c in row.nan else 'empty'}" for c in missing_columns
+        ]
         if missing_columns:
             continue
         if isinf(number(value) or 0.0):

@@ -47,7 +47,9 @@ def read_overview(file: Any, name: str = "file") -> PetabFileIndex:
         content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
         document = cast("dict[str, Any]", content) if isinstance(content, dict) else {}
     except RecursionError:
-        raise_if_mistakes("petab.load", [f"{path.name} is nested too deeply to be read; that of a problem is a list of files"])
+        raise_if_mistakes(
+            "petab.load", [f"{path.name} is nested too deeply to be read; that of a problem is a list of files"]
+        )
     except (yaml.YAMLError, ValueError, AttributeError) as error:  # also of dates and numbers that are none
         raise_if_mistakes("petab.load", [f"{path.name} is no YAML: {str(error).splitlines()[0]}"])
     version = _version(document)

@@ -1,6 +1,6 @@
 """Models from SBML and Antimony (extra `petab`)."""
 
 from castfit.formats.sbml.load import load, load_antimony
-from castfit.problem.imported_model import ImportedModel, Species, ImportedStart
+from castfit.problem.imported_model import ImportedModel, ImportedStart, Species
 
-__all__ = ["ImportedModel", "Species", "ImportedStart", "load", "load_antimony"]
+__all__ = ["ImportedModel", "ImportedStart", "Species", "load", "load_antimony"]

@@ -152,7 +152,9 @@ def _reaction(reaction: Any) -> Reaction:
         for sign, group in sides
         for r in group
     )
-    return Reaction(reaction.getId(), tree, local_parameters, participants, bool(reaction.isSetFast() and reaction.getFast()))
+    return Reaction(
+        reaction.getId(), tree, local_parameters, participants, bool(reaction.isSetFast() and reaction.getFast())
+    )
 
 
 def _definition(function: Any) -> Definition:

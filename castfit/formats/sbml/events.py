@@ -61,7 +61,9 @@ def events_of(values: SbmlValues, limits: EventLimits) -> tuple[Event, ...]:
         expressions = ca.vertcat(trigger, *changes.values())
         for name, symbol in values.algebraic.items():
             if ca.depends_on(expressions, symbol):
-                values.mistakes.append(f"{label} depends on '{name}', which follows from a nonlinear algebraic equation")
+                values.mistakes.append(
+                    f"{label} depends on '{name}', which follows from a nonlinear algebraic equation"
+                )
         if not changes or (trigger.is_constant() and (sbml_event.initially or not float(trigger))):
             continue  # nothing happens
         triggered_events.append(WatchedEvent(sbml_event, trigger, new_values, partial(_changes, values)))
@@ -71,7 +73,9 @@ def events_of(values: SbmlValues, limits: EventLimits) -> tuple[Event, ...]:
         timed_events += [event for event in delayed_events if event is not None]
     if not is_exact:
         return watched_events(values, triggered_events, limits)
-    return tuple(Event(e.time, dict(e.changes), measured="after" if e.after else "before") for e in _merged(timed_events))
+    return tuple(
+        Event(e.time, dict(e.changes), measured="after" if e.after else "before") for e in _merged(timed_events)
+    )
 
 
 def _times_of(
@@ -102,7 +106,9 @@ def _later(values: SbmlValues, sbml_event: SbmlEvent, event: _EventTime) -> _Eve
     if sbml_event.priority is not None:
         priority_formula = values.formula(f"the priority of {label}", sbml_event.priority)
         compartments = {n for n, q in values.contents.quantities.items() if q.kind == "compartment"}
-        if not priority_formula.is_constant() or any(n in compartments for e in values.contents.events for n in e.assignments):
+        if not priority_formula.is_constant() or any(
+            n in compartments for e in values.contents.events for n in e.assignments
+        ):
             return None
         priority = float(priority_formula)
     event = replace(event, priority=priority, at_trigger=sbml_event.at_trigger)
@@ -186,8 +192,12 @@ def _merge_simultaneous(events: Sequence[_EventTime]) -> _EventTime:
         new_changes: dict[str, tuple[ca.SX, ca.SX]] = {}
         for event in sorted(events, key=lambda e: np.inf if e.priority is None else -e.priority):
             if event.after is is_true_at_time:
-                visible_changes = earlier_changes | new_changes if is_ordered and not event.at_trigger else earlier_changes
-                new_changes |= {s.name(): (s, _substitute_changes(v, visible_changes)) for s, v in event.changes.items()}
+                visible_changes = (
+                    earlier_changes | new_changes if is_ordered and not event.at_trigger else earlier_changes
+                )
+                new_changes |= {
+                    s.name(): (s, _substitute_changes(v, visible_changes)) for s, v in event.changes.items()
+                }
         changes |= new_changes
     return _EventTime(events[0].time, dict(changes.values()), any(event.after for event in events))
 

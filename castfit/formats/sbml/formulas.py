@@ -186,7 +186,9 @@ def _folded(
     function: Any, empty: float, convert: Callable[[ca.SX], ca.SX] | None = None
 ) -> Callable[[list[ca.SX]], ca.SX]:
     """Wrap a function of two arguments as a function of a list of any length; `convert` is applied to each entry first."""
-    return lambda operands: reduce(function, map(convert, operands) if convert else operands) if operands else ca.SX(empty)
+    return lambda operands: (
+        reduce(function, map(convert, operands) if convert else operands) if operands else ca.SX(empty)
+    )
 
 
 def _chain(compare: Any) -> Callable[[list[ca.SX]], ca.SX]:

@@ -10,7 +10,7 @@ import casadi as ca
 
 from castfit.experiment.events import Event
 from castfit.formats.sbml.events import map_event
-from castfit.formats.sbml.values import TrackedDelay, SbmlValues
+from castfit.formats.sbml.values import SbmlValues, TrackedDelay
 from castfit.formats.sbml.waiting_events import HALF, EventLimits, places, too_many
 
 _BEFORE_OTHERS = 1e200  # a priority: what was so a time ago is so before anything that happens now
@@ -38,7 +38,11 @@ def with_late_jumps(values: SbmlValues, events: tuple[Event, ...], limits: Event
                     extra_changes[value.name()] = new_value
                 due_time = e.time + f.tau
                 delayed_jumps.append(
-                    Event(float(due_time) if due_time.is_constant() else due_time, {f.state: value - f.begun}, measured=e.measured)
+                    Event(
+                        float(due_time) if due_time.is_constant() else due_time,
+                        {f.state: value - f.begun},
+                        measured=e.measured,
+                    )
                 )
             else:
                 stored_changes, jumps = _watched(values, e, f, new_value, label, limits, is_ordered=is_ordered)
@@ -49,7 +53,14 @@ def with_late_jumps(values: SbmlValues, events: tuple[Event, ...], limits: Event
 
 
 def _watched(
-    values: SbmlValues, e: Event, f: TrackedDelay, new_value: ca.SX, label: str, limits: EventLimits, *, is_ordered: bool
+    values: SbmlValues,
+    e: Event,
+    f: TrackedDelay,
+    new_value: ca.SX,
+    label: str,
+    limits: EventLimits,
+    *,
+    is_ordered: bool,
 ) -> tuple[dict[str, ca.SX], list[Event]]:
     """Return the further changes of a watched event, and the events for the jumps that follow it.
 

@@ -10,7 +10,7 @@ from typing import Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import is_count, is_one_of, read_sequence, read_mapping, read_real, shorten_repr
+from castfit._support.arguments import is_count, is_one_of, read_mapping, read_real, read_sequence, shorten_repr
 from castfit._support.reprs import join_limited
 from castfit._support.status import raise_if_mistakes, suggest
 from castfit.experiment.events import Event
@@ -25,7 +25,7 @@ from castfit.formats.sbml.waiting_events import MOST_EVENTS, MOST_WAITING, Event
 from castfit.model.delay import substitute_symbols
 from castfit.model.expressions import holds_nan
 from castfit.model.model import Model
-from castfit.problem.imported_model import ImportedModel, Species, ImportedStart
+from castfit.problem.imported_model import ImportedModel, ImportedStart, Species
 
 _LARGEST_SEED = 2**32 - 1
 
@@ -117,7 +117,9 @@ def load_antimony(
     return _built(where, document(where, from_antimony(where, source)), parameters, limits, mistakes)
 
 
-def _built(where: str, sbml_document: Any, parameters: Any, limits: EventLimits, mistakes: Iterable[str] = ()) -> ImportedModel:
+def _built(
+    where: str, sbml_document: Any, parameters: Any, limits: EventLimits, mistakes: Iterable[str] = ()
+) -> ImportedModel:
     mistakes = list(mistakes)
     contents = parse_document(sbml_document)
     quantities = contents.quantities
@@ -128,7 +130,9 @@ def _built(where: str, sbml_document: Any, parameters: Any, limits: EventLimits,
         for n in parameter_names
         if n in quantities and values.roles[n] is not QuantityRole.CONSTANT
     ]
-    reactions_with_law = [n for n, r in contents.reactions.items() if r.law is not None]  # others may change nothing that varies
+    reactions_with_law = [
+        n for n, r in contents.reactions.items() if r.law is not None
+    ]  # others may change nothing that varies
     expressions = {n: values.value(n) for n in (*contents.quantities, *reactions_with_law)}
     rates = {n: values.state_rate(n) for n in values.states}
     start = values.start({})
@@ -160,7 +164,9 @@ def _built(where: str, sbml_document: Any, parameters: Any, limits: EventLimits,
     initial_by_symbol |= dict.fromkeys(values.memories.values(), 0.0)
     initial_by_symbol |= {} if values.states or values.memories else dict.fromkeys(ode, 0.0)
     event_symbol_names = {s.name() for s in _symbols(events)}
-    outputs |= {n: e for n, (symbol, e) in lines.items() if n not in tracked_delays and symbol.name() in event_symbol_names}
+    outputs |= {
+        n: e for n, (symbol, e) in lines.items() if n not in tracked_delays and symbol.name() in event_symbol_names
+    }
     model = Model(
         ode,
         algebraic={values.algebraic[n]: r for n, r in residuals.items()},
@@ -203,7 +209,9 @@ def _kept(parameters: Any, identifiers: Iterable[str], mistakes: list[str]) -> l
         return []
     names = [n for n in requested_names if isinstance(n, str)]
     mistakes += [
-        f"parameters names '{n}', which is not in the model: {suggest(n, identifiers)}" for n in names if n not in identifiers
+        f"parameters names '{n}', which is not in the model: {suggest(n, identifiers)}"
+        for n in names
+        if n not in identifiers
     ]
     return names
 
@@ -239,7 +247,9 @@ def _limits(count: Any, waiting: Any, rng: Any) -> tuple[EventLimits, list[str]]
     if count is not None and not is_count(count, 1, MOST_EVENTS):
         mistakes.append(f"count is {shorten_repr(count)}; give the largest number of events, a positive integer")
     if waiting is not None and not is_count(waiting, 1, MOST_WAITING):
-        mistakes.append(f"waiting is {shorten_repr(waiting)}; give the largest number of events that wait, a positive integer")
+        mistakes.append(
+            f"waiting is {shorten_repr(waiting)}; give the largest number of events that wait, a positive integer"
+        )
     if not is_count(rng, 0, _LARGEST_SEED):
         mistakes.append(f"rng is {shorten_repr(rng)}; give a seed, an integer that is not negative")
     arguments = {k: v for k, v in (("count", count), ("waiting", waiting)) if v is not None}
@@ -301,7 +311,9 @@ def _started(values: SbmlValues, user_values: Mapping[str, Any]) -> ImportedStar
     initial |= {n: _plain(start.at_start(f.value.symbol)) for n, f in values.followed.items()}
     initial |= {n: v for n in values.algebraic if (v := quantities[n].value) is not None and np.isfinite(v)}
     parameter_values = {n: _plain(v) for n, v in read_values.items() if n in values.parameters}
-    parameter_values |= {n: _plain(start.said(n)) for n in values.parameters if n not in parameter_values and _follows(values, n)}
+    parameter_values |= {
+        n: _plain(start.said(n)) for n in values.parameters if n not in parameter_values and _follows(values, n)
+    }
     raise_if_mistakes("Loaded.start", values.mistakes[n_mistakes:])
     return ImportedStart(initial, parameter_values)
 

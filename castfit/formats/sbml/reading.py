@@ -34,8 +34,14 @@ def document(where: str, source: Any) -> Any:
     libsbml = library("libsbml", "sbml.load")
     sbml_document = _read(where, source, libsbml)
     packages = [sbml_document.getPlugin(i).getPackageName() for i in range(sbml_document.getNumPlugins())]
-    needed = [n for n in packages if n not in _UNDERSTOOD and sbml_document.getLevel() >= 3 and sbml_document.getPackageRequired(n)]
-    raise_if_mistakes(where, [f"the model needs the SBML package '{name}', which castfit does not know" for name in needed])
+    needed = [
+        n
+        for n in packages
+        if n not in _UNDERSTOOD and sbml_document.getLevel() >= 3 and sbml_document.getPackageRequired(n)
+    ]
+    raise_if_mistakes(
+        where, [f"the model needs the SBML package '{name}', which castfit does not know" for name in needed]
+    )
     raise_if_mistakes(where, _complaints(sbml_document, libsbml))
     if sbml_document.getModel() is None:
         raise_if_mistakes(where, ["the file contains no model"])
@@ -43,7 +49,9 @@ def document(where: str, source: Any) -> Any:
         _flatten(where, sbml_document, libsbml)
     level = sbml_document.getLevel()
     if level < 3 and not sbml_document.setLevelAndVersion(3, 1, False):
-        raise_if_mistakes(where, _complaints(sbml_document, libsbml) or [f"Level {level} could not be converted to Level 3"])
+        raise_if_mistakes(
+            where, _complaints(sbml_document, libsbml) or [f"Level {level} could not be converted to Level 3"]
+        )
     if level == 1 and any(rule.isAlgebraic() for rule in sbml_document.getModel().getListOfRules()):
         for parameter in sbml_document.getModel().getListOfParameters():
             parameter.setConstant(False)  # Level 1 does not tell which may vary
@@ -92,7 +100,9 @@ def _not_too_deep(where: str, content: bytes) -> None:
     with suppress(expat.ExpatError):  # libsbml says it in its own words
         reader.Parse(content, True)
     remedy = "give parts of formulas names, by assignment rules"
-    raise_if_mistakes(where, [f"elements are nested {deepest} deep, more than {_DEEPEST}; {remedy}"] if deepest > _DEEPEST else [])
+    raise_if_mistakes(
+        where, [f"elements are nested {deepest} deep, more than {_DEEPEST}; {remedy}"] if deepest > _DEEPEST else []
+    )
 
 
 def from_antimony(where: str, source: Any) -> str:
@@ -102,7 +112,10 @@ def from_antimony(where: str, source: Any) -> str:
     """
     model_text: Any = source
     if not isinstance(model_text, str) or not model_text.strip():
-        raise_if_mistakes(where, [f"the model is {shorten_repr(source)}; give Antimony's text, such as 'S1 -> S2; k*S1; S1 = 10; k = 0.1'"])
+        raise_if_mistakes(
+            where,
+            [f"the model is {shorten_repr(source)}; give Antimony's text, such as 'S1 -> S2; k*S1; S1 = 10; k = 0.1'"],
+        )
     antimony = library("antimony", "sbml.load")
     antimony.clearPreviousLoads()
     if antimony.loadAntimonyString(model_text) < 0:
@@ -118,13 +131,17 @@ def _flatten(where: str, sbml_document: Any, libsbml: Any) -> None:
     properties.addOption("flatten comp", True)
     properties.addOption("performValidation", False)
     if sbml_document.convert(properties) != libsbml.LIBSBML_OPERATION_SUCCESS:
-        raise_if_mistakes(where, _complaints(sbml_document, libsbml) or ["the model's submodels could not be put together"])
+        raise_if_mistakes(
+            where, _complaints(sbml_document, libsbml) or ["the model's submodels could not be put together"]
+        )
 
 
 def _rates_of_another_time(sbml_document: Any) -> list[str]:
     """Refuse ``rateOf`` where a submodel's time is converted: libsbml leaves it a rate by the time of the whole."""
     definitions = {d.getId(): d for d in sbml_document.getPlugin("comp").getListOfModelDefinitions()}
-    submodel_names = {n: [s.getModelRef() for s in d.getPlugin("comp").getListOfSubmodels()] for n, d in definitions.items()}
+    submodel_names = {
+        n: [s.getModelRef() for s in d.getPlugin("comp").getListOfSubmodels()] for n, d in definitions.items()
+    }
     messages: list[str] = []
     for model in (sbml_document.getModel(), *definitions.values()):
         for submodel in model.getPlugin("comp").getListOfSubmodels():

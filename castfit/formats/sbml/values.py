@@ -19,9 +19,9 @@ import casadi as ca
 import numpy as np
 
 from castfit.formats.sbml.classification import QuantityRole, match_equations, roles_of
-from castfit.formats.sbml.document import SbmlDocument, SpeciesReference, SbmlQuantity
+from castfit.formats.sbml.document import SbmlDocument, SbmlQuantity, SpeciesReference
 from castfit.formats.sbml.fast_reactions import FastPart, partition
-from castfit.formats.sbml.formulas import UnsupportedSbmlFormula, Scope, expression
+from castfit.formats.sbml.formulas import Scope, UnsupportedSbmlFormula, expression
 from castfit.model.delay import delay
 
 _ORDER = 40  # of delay lines where events may look at their ends, whose number of nodes must not change
@@ -339,7 +339,9 @@ class SbmlValues(LazyValues):
         """Return a parameter that only one kinetic law knows, called "reaction_name"."""
         if (reaction, parameter) not in self._own:
             number = self.contents.reactions[reaction].own[parameter]
-            self._own[reaction, parameter] = self._parameter(_free_name(f"{reaction}_{parameter}", self._taken, ()), number)
+            self._own[reaction, parameter] = self._parameter(
+                _free_name(f"{reaction}_{parameter}", self._taken, ()), number
+            )
         return self._own[reaction, parameter]
 
     def size(self, species: str) -> ca.SX:
@@ -477,9 +479,15 @@ class SbmlValues(LazyValues):
                             past_symbols.append(self._past(name_by_hash[hash(symbol)], symbol, tau))
                         elif inner_delay is not None and not is_varying:
                             old.append(symbol)
-                            past_symbols.append(self._past(inner_delay.state, self.states[inner_delay.state], tau + self._whole(inner_delay)))
+                            past_symbols.append(
+                                self._past(
+                                    inner_delay.state, self.states[inner_delay.state], tau + self._whole(inner_delay)
+                                )
+                            )
                         elif ca.depends_on(symbol, self.varying):
-                            raise UnsupportedSbmlFormula("a delay that changes in time, of what delays or equations determine")
+                            raise UnsupportedSbmlFormula(
+                                "a delay that changes in time, of what delays or equations determine"
+                            )
                 except UnsupportedSbmlFormula as error:
                     self.mistakes.append(f"what '{d.state}' depends on contains {error}")
                 r, c = self._beginning(d.state)
@@ -499,7 +507,9 @@ class SbmlValues(LazyValues):
         """Return the states that the rate of one depends on, and those of which it depends on delayed values."""
         name_by_hash = {hash(s): n for n, s in self.states.items()}
         hashes = [hash(s) for s in ca.symvar(self.state_rate(state))]
-        return {name_by_hash[h] for h in hashes if h in name_by_hash}, {self.delays[h].state for h in hashes if h in self.delays}
+        return {name_by_hash[h] for h in hashes if h in name_by_hash}, {
+            self.delays[h].state for h in hashes if h in self.delays
+        }
 
     def _behind(self, state: str) -> set[str]:
         """Return all states that one depends on, itself too."""
@@ -551,10 +561,15 @@ class SbmlValues(LazyValues):
             state_expression = ca.substitute([d.of], [ca.vertcat(*(s for s, _ in delayed_values.values()))],
                                [ca.vertcat(*(v for _, v in delayed_values.values()))])[0] if delayed_values else d.of  # fmt: skip
             line = state_expression - r * self.time - c * self.time**2 / 2
-            if not (state_expression.is_symbolic() and ca.simplify(rate - r - c * self.time).is_zero()):  # else it stays as it is
+            if not (
+                state_expression.is_symbolic() and ca.simplify(rate - r - c * self.time).is_zero()
+            ):  # else it stays as it is
                 line = delay(line, d.tau, order=_ORDER if self.contents.events else "auto")
             s = self.time - d.tau
-            delayed_values[f"delayed {d.state}, {number + 1}"] = d.symbol, line + ca.if_else(s > 0, r * s + c * s**2 / 2, 0)
+            delayed_values[f"delayed {d.state}, {number + 1}"] = (
+                d.symbol,
+                line + ca.if_else(s > 0, r * s + c * s**2 / 2, 0),
+            )
         return delayed_values
 
     def state_rate(self, name: str) -> ca.SX:

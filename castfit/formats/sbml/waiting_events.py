@@ -50,8 +50,14 @@ class EventLimits:
 
     def grown(self, *, waiting: bool) -> EventLimits | None:
         """Return larger limits, of `waiting` or of `count`; None where they may not grow."""
-        name, current_limit, max_limit = ("waiting", self.waiting, MOST_WAITING) if waiting else ("count", self.count, MOST_EVENTS)
-        return None if name in self.fixed or current_limit >= max_limit else replace(self, **{name: min(_GROWTH * current_limit, max_limit)})
+        name, current_limit, max_limit = (
+            ("waiting", self.waiting, MOST_WAITING) if waiting else ("count", self.count, MOST_EVENTS)
+        )
+        return (
+            None
+            if name in self.fixed or current_limit >= max_limit
+            else replace(self, **{name: min(_GROWTH * current_limit, max_limit)})
+        )
 
 
 Changes = Callable[[Mapping[str, ca.SX]], dict[ca.SX, ca.SX]]
@@ -109,7 +115,9 @@ def too_many(slots: EventQueueSlots, name: str) -> Event:
 
 def watched_events(values: SbmlValues, events: Sequence[WatchedEvent], limits: EventLimits) -> tuple[Event, ...]:
     """Convert a file's events to castfit's events, all of them watched."""
-    return tuple(castfit_event for event in events for castfit_event in _TriggerState(values, event, events, limits).events())
+    return tuple(
+        castfit_event for event in events for castfit_event in _TriggerState(values, event, events, limits).events()
+    )
 
 
 @dataclass(frozen=True)
@@ -127,27 +135,41 @@ class _TriggerState:
             delay = self.values.formula(f"the delay of event {sbml_event.name}", sbml_event.delay)
         is_delayed = not delay.is_zero()
         if delay.is_constant() and not float(delay) >= 0.0:
-            self.values.mistakes.append(f"the delay of event {sbml_event.name} is {float(delay):g}; it must not be negative")
-        stored_names = [n for n, value in self.event.new.items() if sbml_event.at_trigger and self._moves(value, is_delayed=is_delayed)]
+            self.values.mistakes.append(
+                f"the delay of event {sbml_event.name} is {float(delay):g}; it must not be negative"
+            )
+        stored_names = [
+            n
+            for n, value in self.event.new.items()
+            if sbml_event.at_trigger and self._moves(value, is_delayed=is_delayed)
+        ]
         if not (is_delayed or stored_names):
             changes = self.event.changes(self.event.new)
             ordering = {"persistent": sbml_event.persistent, **self._order} if self._ordered else {}
             return [self._watched(self._trigger, changes, at_start=True, **ordering)]
         count = self.limits.waiting if is_delayed or self._again else 1
         name = f"event {sbml_event.name}"
-        slots = places(self.values, name, count, (*(["is due"] if is_delayed else []), *(f"sets {n}" for n in stored_names)))
+        slots = places(
+            self.values, name, count, (*(["is due"] if is_delayed else []), *(f"sets {n}" for n in stored_names))
+        )
         queue_changes = slots.taken({"is due": time + delay, **{f"sets {n}": self.event.new[n] for n in stored_names}})
         priority = _FIRST if self._ordered else None
         events = [self._watched(self._trigger, queue_changes, at_start=True, priority=priority)]
         waits = slots.waits
         if not sbml_event.persistent:
-            cancel_condition = ca.logic_and(reduce(ca.logic_or, [wait > HALF for wait in waits]), ca.logic_not(self.event.trigger))
+            cancel_condition = ca.logic_and(
+                reduce(ca.logic_or, [wait > HALF for wait in waits]), ca.logic_not(self.event.trigger)
+            )
             events.append(self._watched(cancel_condition, dict.fromkeys(waits, ca.SX(0)), priority=_FIRST))
         for i, wait in enumerate(waits):
             due_condition = ca.logic_and(wait > HALF, time >= slots.of["is due"][i]) if is_delayed else wait > HALF
-            new_values = {n: slots.of[f"sets {n}"][i] if n in stored_names else value for n, value in self.event.new.items()}
+            new_values = {
+                n: slots.of[f"sets {n}"][i] if n in stored_names else value for n, value in self.event.new.items()
+            }
             events.append(
-                self._watched(due_condition, {**self.event.changes(new_values), wait: ca.SX(0)}, persistent=False, **self._order)
+                self._watched(
+                    due_condition, {**self.event.changes(new_values), wait: ca.SX(0)}, persistent=False, **self._order
+                )
             )
         return [*events, too_many(slots, name)]
 
@@ -201,7 +223,9 @@ class _TriggerState:
     def _priority(self) -> ca.SX | None:
         sbml_event = self.event.said
         return (
-            None if sbml_event.priority is None else self.values.formula(f"the priority of event {sbml_event.name}", sbml_event.priority)
+            None
+            if sbml_event.priority is None
+            else self.values.formula(f"the priority of event {sbml_event.name}", sbml_event.priority)
         )
 
     @property

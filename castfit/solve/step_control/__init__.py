@@ -1,7 +1,7 @@
 """Step controls: how far to go along a Gauss-Newton direction, each in its own file behind `StepControl.advance`."""
 
 from castfit.solve.step_control.box import TrustRegion
-from castfit.solve.step_control.common import StepOutcome, LineSearch, StepControl
+from castfit.solve.step_control.common import LineSearch, StepControl, StepOutcome
 from castfit.solve.step_control.exact_penalty import ExactPenalty
 from castfit.solve.step_control.hemker import Hemker
 from castfit.solve.step_control.levenberg_marquardt import LevenbergMarquardt
@@ -17,12 +17,12 @@ STEP_CONTROLS: dict[str, type[StepControl]] = {
 
 __all__ = [
     "STEP_CONTROLS",
-    "StepOutcome",
-    "TrustRegion",
     "ExactPenalty",
     "Hemker",
     "LevenbergMarquardt",
     "LineSearch",
     "NaturalLevel",
     "StepControl",
+    "StepOutcome",
+    "TrustRegion",
 ]

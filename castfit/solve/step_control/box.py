@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from castfit._support.records import dataclass
-from castfit.solve.step_control.common import StepOutcome, LineSearch, StepControl
+from castfit.solve.step_control.common import LineSearch, StepControl, StepOutcome
 from castfit.solve.step_control.exact_penalty import INTEGRATION_NOISE, penalty
 from castfit.solve.subproblem import LocalProblem, Step
 
@@ -80,7 +80,11 @@ class TrustRegion(StepControl):
                 recent_merits = [current_merit, *previous_merits][: max(self.memory - 1, 0)]
                 memory = {f"cost {i}": cost for i, cost in enumerate(recent_merits)}
                 memory |= {name: 1.0 for name in search.memory if name == "back"}
-                memory |= {"radius": min(Delta * radius_factor, self.most), "lowest": lowest_merit, "since": n_stagnant + 1.0}
+                memory |= {
+                    "radius": min(Delta * radius_factor, self.most),
+                    "lowest": lowest_merit,
+                    "since": n_stagnant + 1.0,
+                }
                 return StepOutcome(trial, min(Delta, 1.0), memory, {"level": value, "radius": Delta})
             Delta *= self.refused
         return StepOutcome(None, 0.0)

@@ -127,6 +127,10 @@ def violation(layout: Layout, evaluation: Evaluation) -> list[Array]:
     defects: list[Array] = []
     for chain, gap, values in zip(layout.chains, gaps(layout, evaluation), evaluation.values, strict=True):
         lower_excess, upper_excess = chain.constraint_lower - values.c, values.c - chain.constraint_upper
-        defects += [gap, values.d, np.fmax(np.fmax(lower_excess, upper_excess), 0.0)]  # padding may be NaN, which fmax passes over
+        defects += [
+            gap,
+            values.d,
+            np.fmax(np.fmax(lower_excess, upper_excess), 0.0),
+        ]  # padding may be NaN, which fmax passes over
     relations = layout.relations
     return [*defects, np.fmax(np.fmax(relations.lower - evaluation.related, evaluation.related - relations.upper), 0.0)]

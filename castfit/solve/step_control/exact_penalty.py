@@ -16,7 +16,7 @@ import numpy as np
 
 from castfit._support.records import dataclass
 from castfit.solve.condensing import multipliers
-from castfit.solve.step_control.common import StepOutcome, LineSearch, StepControl, violation, violation_units
+from castfit.solve.step_control.common import LineSearch, StepControl, StepOutcome, violation, violation_units
 
 if TYPE_CHECKING:
     from castfit.solve.staged import Array, Evaluation
@@ -50,7 +50,9 @@ class ExactPenalty(StepControl):
         while factor >= self.shortest:
             trial = search.trial(factor * search.step.dv)
             value = merit(trial)
-            if value <= current_merit - self.armijo * factor * predicted_decrease or (predicted_decrease <= noise and value <= current_merit + noise):
+            if value <= current_merit - self.armijo * factor * predicted_decrease or (
+                predicted_decrease <= noise and value <= current_merit + noise
+            ):
                 return StepOutcome(trial, factor, {}, {"level": value})
             factor *= 0.5
         return StepOutcome(None, factor)

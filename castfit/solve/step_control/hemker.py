@@ -13,7 +13,7 @@ import numpy as np
 from castfit._support.records import dataclass
 from castfit.solve.condensing import expand
 from castfit.solve.staged import half_square_in_units
-from castfit.solve.step_control.common import StepOutcome, LineSearch, StepControl
+from castfit.solve.step_control.common import LineSearch, StepControl, StepOutcome
 
 if TYPE_CHECKING:
     from castfit.solve.staged import Array, Layout
@@ -57,7 +57,10 @@ def _steepest_descent(search: LineSearch) -> Array:
     condensed, staged = search.local.condensed, search.ledger.staged
     positions = condensed.positions
     direction = -condensed.rows.transposed(condensed.u)
-    is_at_lower, is_at_upper = search.at.v[positions] <= staged.lower[positions], search.at.v[positions] >= staged.upper[positions]
+    is_at_lower, is_at_upper = (
+        search.at.v[positions] <= staged.lower[positions],
+        search.at.v[positions] >= staged.upper[positions],
+    )
     direction[(is_at_lower & (direction < 0)) | (is_at_upper & (direction > 0))] = 0.0
     image = condensed.rows.times(direction)
     return expand(condensed, float(direction @ direction) / max(float(image @ image), 1e-300) * direction)

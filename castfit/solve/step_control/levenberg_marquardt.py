@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from castfit._support.records import dataclass
-from castfit.solve.step_control.common import StepOutcome, LineSearch, StepControl
+from castfit.solve.step_control.common import LineSearch, StepControl, StepOutcome
 from castfit.solve.step_control.exact_penalty import INTEGRATION_NOISE, penalty
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from castfit._support.records import dataclass
-from castfit.solve.step_control.common import StepOutcome, LineSearch, StepControl
+from castfit.solve.step_control.common import LineSearch, StepControl, StepOutcome
 
 _MIN_DAMPING = 1e-5  # shorter steps are tried only to escape points that cannot be integrated
 

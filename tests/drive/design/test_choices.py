@@ -34,7 +34,9 @@ def drug(sigma=0.1, noise=None, **options):
 def searched(problem, *candidates, steps=200, constraints=None, **options):
     mistakes = []
     choices = candidate_choices(candidates, mistakes)
-    information = build_design_information(problem, candidates, mistakes, samples=5, choice_values={c.name: c.middle for c in choices})
+    information = build_design_information(
+        problem, candidates, mistakes, samples=5, choice_values={c.name: c.middle for c in choices}
+    )
     bought = build_selection(information, 4, 0.0, None, mistakes)
     rules = path_constraints(constraints, information, choices, mistakes)
     assert not mistakes
@@ -302,7 +304,9 @@ def test_a_search_takes_as_many_steps_as_its_end_needs():
     trusted = VerifiedChoiceSearch(search, lambda z: (search.known, select_candidates(z)), bool)
 
     def select_candidates(z):
-        information = build_design_information(search.known.problem, search.said, [], samples=1, choice_values=search.numbers(z))
+        information = build_design_information(
+            search.known.problem, search.said, [], samples=1, choice_values=search.numbers(z)
+        )
         return build_selection(information, 4, 0.0, None, [])
 
     _, z = trusted.local(np.full(2, 0.5))

@@ -102,7 +102,9 @@ def test_rivals_are_told_apart_in_units_of_the_noise(noise, apart):
     design = cf.design(first_fit, cf.Candidate(np.arange(1.0, 9)), budget=3, criterion=cf.discriminate(second_fit))
     all_times = np.concatenate([times, np.repeat(design.table["time"], design.table["count"])])
     mu = size * np.exp(-first_fit.values["k"] * all_times)
-    nearest = least_squares(lambda z: apart(mu, size / (1 + np.exp(z[0]) * all_times)), [np.log(second_fit.values["k"])])
+    nearest = least_squares(
+        lambda z: apart(mu, size / (1 + np.exp(z[0]) * all_times)), [np.log(second_fit.values["k"])]
+    )
     assert f"misses these values by chi2 = {2 * nearest.cost:.4g} beyond the noise" in str(design)
 
 
@@ -113,7 +115,9 @@ def chain(output: str, sigma: float) -> cf.Result:
     model = cf.Model({x: -k * x, y: k * x - d * y}, parameters=[k, d], outputs=outputs, initial={x: 5, y: 0})
     times, noise = [1.0, 2, 4, 7], sigma * np.array([0, 0.9, -0.7, 0.4])
     placeholder_data = {"x": np.ones(4), output: np.ones(4)}
-    experiment = cf.Experiment(placeholder_data, times, sigma={"x": 0.1, output: sigma}, events=[cf.Event(5, {y: 0.3 * y})])
+    experiment = cf.Experiment(
+        placeholder_data, times, sigma={"x": 0.1, output: sigma}, events=[cf.Event(5, {y: 0.3 * y})]
+    )
     guesses = {"k": cf.Parameter(0.5, scale="log"), "d": cf.Parameter(0.2, scale="log")}
     problem = cf.Problem(model, experiment, parameters=guesses)
     simulation = cf.simulate(problem, times=times)["experiment 1"]
@@ -328,7 +332,19 @@ def test_the_command_line(tmp_path, capsys):
     from castfit.cli import main
 
     picture = tmp_path / "design.png"
-    arguments = ["design", "bellman", "--guess", "--budget", "3", "--sigma", "1", "--over", "k1", "--plot", str(picture)]
+    arguments = [
+        "design",
+        "bellman",
+        "--guess",
+        "--budget",
+        "3",
+        "--sigma",
+        "1",
+        "--over",
+        "k1",
+        "--plot",
+        str(picture),
+    ]
     assert main(arguments) == 0
     assert "Measure z at t = " in capsys.readouterr().out
     assert picture.exists()
@@ -459,7 +475,9 @@ def test_values_below_a_limit_of_detection_tell_little():
 )
 def test_the_share_that_limits_leave_is_the_mean_square_of_the_score(noise, mu):
     axis, s = (np.log, 0.1) if isinstance(noise, cf.LogNormal) else (np.asarray, 0.1)
-    low, high = (np.inf * sign if limit is None else axis(limit) for limit, sign in ((noise.below, -1), (noise.above, 1)))
+    low, high = (
+        np.inf * sign if limit is None else axis(limit) for limit, sign in ((noise.below, -1), (noise.above, 1))
+    )
     z = np.linspace(max((low - axis(mu)) / s, -9.0), max(min((high - axis(mu)) / s, 9.0), -9.0), 20001)
     inside = np.trapezoid(z**2 * norm.pdf(z), z) if z[-1] > z[0] else 0.0
     z_limits = [((low - axis(mu)) / s), ((axis(mu) - high) / s)]
@@ -477,9 +495,13 @@ def test_errors_that_depend_on_each_other_are_refused():
 def test_several_budgets_experiments_fixed_and_doses_together():
     result = fitted()
     free_candidate = cf.Candidate(GRID, ["a", "b"], sigma=0.03, name="more")
-    dosed_candidate = cf.Candidate(GRID, ["b"], events=cf.Doses(into="a", amount=1.0, times=[5.0]), spacing=0.5, name="dosed")
+    dosed_candidate = cf.Candidate(
+        GRID, ["b"], events=cf.Doses(into="a", amount=1.0, times=[5.0]), spacing=0.5, name="dosed"
+    )
     fixed_candidate = cf.Candidate([3.0, 5.0], ["b"], fixed=True, name="done")
-    design = cf.design(result, [free_candidate, dosed_candidate, fixed_candidate], budget={"a": 2, "dosed": 3, "all": 8})
+    design = cf.design(
+        result, [free_candidate, dosed_candidate, fixed_candidate], budget={"a": 2, "dosed": 3, "all": 8}
+    )
     table, count = design.table, design.table["count"]
     assert count[table["output"] == "a"].sum() <= 2
     assert count[table["candidate"] == "dosed"].sum() == 3
@@ -494,7 +516,9 @@ def test_a_result_that_was_saved_needs_its_problem(tmp_path):
     loaded_result = cf.Result.load(tmp_path / "fit.json")
     with pytest.raises(cf.InputError, match="does not know its Problem; use result"):
         cf.design(loaded_result, cf.Candidate(GRID), budget=3)
-    direct_design, loaded_design = (cf.design(r, cf.Candidate(GRID), budget=3) for r in (fitted(), loaded_result.with_problem(box_lucas())))
+    direct_design, loaded_design = (
+        cf.design(r, cf.Candidate(GRID), budget=3) for r in (fitted(), loaded_result.with_problem(box_lucas()))
+    )
     assert loaded_design.value == pytest.approx(direct_design.value)
 
 

@@ -56,7 +56,9 @@ def test_efficient_rounding_by_hand():
 
 def test_neighbours_are_merged_at_their_mean():
     positions = CandidatePositions(np.zeros(6, int), np.zeros(6, int), np.arange(6.0), np.zeros(6))
-    np.testing.assert_array_equal(merge_adjacent_weights(np.array([0, 1.0, 1.0, 0, 0, 0.5]), positions)[[1, 2, 5]], [2.0, 0.0, 0.5])
+    np.testing.assert_array_equal(
+        merge_adjacent_weights(np.array([0, 1.0, 1.0, 0, 0, 0.5]), positions)[[1, 2, 5]], [2.0, 0.0, 0.5]
+    )
 
 
 def test_spacing_holds():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from castfit.drive.design.criteria import ACriterion, DCriterion, ECriterion
-from castfit.drive.design.interior_point import DesignGoal, CandidatePool, relaxed_design, tangent
+from castfit.drive.design.interior_point import CandidatePool, DesignGoal, relaxed_design, tangent
 from tests.crossed import crossed
 from tests.drive.design.models import offers
 
@@ -117,7 +117,9 @@ def test_gradients_and_curvature_are_derivatives(kind):
     for i, e in enumerate(h * np.eye(5)):
         up, down = (tangent(goal, pool, w + s * e, nu) for s in (1, -1))
         assert (up.smooth - down.smooth) / (2 * h) == pytest.approx(linearization.g[i], rel=1e-6)
-        np.testing.assert_allclose((up.g - down.g) / (2 * h), linearization.V @ linearization.V[i], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            (up.g - down.g) / (2 * h), linearization.V @ linearization.V[i], rtol=1e-5, atol=1e-6
+        )
 
 
 @pytest.mark.parametrize("seed", [1, 5, 10, 13])
@@ -142,7 +144,9 @@ def test_e_over_draws_is_certified_where_eigenvalues_meet(seed, worst):
     N, S, n = 60, 3 + 4 * seed, 3
     J = rng.standard_normal((N, 1, n)) + 0.3 * rng.standard_normal((S, N, 1, n))
     if worst:  # in units of what is best for each
-        J /= np.sqrt([-relaxed_design(DesignGoal(ECriterion(n)), offers(each)).value for each in J])[:, None, None, None]
+        J /= np.sqrt([-relaxed_design(DesignGoal(ECriterion(n)), offers(each)).value for each in J])[
+            :, None, None, None
+        ]
     pool = CandidatePool(J, np.zeros((S, n, n)), np.ones((1, N)), np.ones(1), np.full(N, np.inf), np.zeros(N))
     goal = DesignGoal(ECriterion(n), np.full(S, -1.0) if worst else None, 30.0)
     solution = relaxed_design(goal, pool)
@@ -157,7 +161,9 @@ def test_e_over_draws_is_certified_where_eigenvalues_meet(seed, worst):
 def test_d_does_not_depend_on_units():
     rng = np.random.default_rng(0)
     J = rng.standard_normal((40, 1, 3))
-    one, other = (relaxed_design(DesignGoal(DCriterion(3)), offers(J * unit)) for unit in (1.0, np.array([1e-3, 1.0, 1e4])))
+    one, other = (
+        relaxed_design(DesignGoal(DCriterion(3)), offers(J * unit)) for unit in (1.0, np.array([1e-3, 1.0, 1e4]))
+    )
     np.testing.assert_allclose(one.w, other.w, atol=1e-4)
 
 

@@ -129,7 +129,10 @@ def linear(sigma):
     model = cf.Model({x: k}, parameters=[k, x0], initial={x: x0})
     pilot = cf.Experiment({"x": np.ones(3)}, [0, 1, 2], sigma=cf.unknown(guess=sigma))
     parameters = {"k": cf.Parameter(2.0, local=True), "x0": cf.Parameter(1.0, local=True)}
-    individuals = {"k": cf.Individual(omega=0.4, distribution="normal"), "x0": cf.Individual(omega=0.3, distribution="normal")}
+    individuals = {
+        "k": cf.Individual(omega=0.4, distribution="normal"),
+        "x0": cf.Individual(omega=0.3, distribution="normal"),
+    }
     return cf.Problem(model, pilot, parameters=parameters), cf.Population(individuals, correlated=True)
 
 
@@ -174,7 +177,9 @@ def test_groups_with_doses_costs_and_covariates():
     adults = cf.Candidate(TIMES, name="adults", cost=2, at_most=9)
     children = cf.Candidate(TIMES[1:], per_subject=4, spacing=1, name="children", initial={"gut": 20.0})
     design = designed(adults, children, budget=40, population=population)
-    counts_by_candidate = {n: design.table["count"][design.table["candidate"] == n].sum() for n in set(design.table["candidate"])}
+    counts_by_candidate = {
+        n: design.table["count"][design.table["candidate"] == n].sum() for n in set(design.table["candidate"])
+    }
     assert any(n.startswith("children") for n in counts_by_candidate)
     assert design.spent <= 40
     names = [e.name for e in design.experiments]
@@ -254,7 +259,10 @@ def decaying(subjects, each):
     model = cf.Model({x: -k * x}, parameters=[k], initial={x: 10.0})
     pilot = cf.Experiment({"x": [7.0, 3.0]}, [1, 4], sigma={"x": noise + 0 * x})
     parameters = {"k": cf.Parameter(0.3, local=True), "noise": cf.Parameter(0.3, lower=0, scale="log")}
-    problem, population = cf.Problem(model, pilot, parameters=parameters), cf.Population({"k": cf.Individual(omega=0.3)})
+    problem, population = (
+        cf.Problem(model, pilot, parameters=parameters),
+        cf.Population({"k": cf.Individual(omega=0.3)}),
+    )
     candidate = cf.Candidate(np.arange(0.5, 12, 0.5), per_subject=each)
     return cf.design(problem, candidate, budget=subjects, population=population)
 
@@ -276,7 +284,9 @@ def test_trials_are_simulated_and_fitted():
     assert "4 simulated trials of 10 subjects, fitted by mixed effects" in text
     assert "scatter / promised" in text
     repeated_verification = design.verify(2, verbose=0)
-    np.testing.assert_array_equal(repeated_verification.rows[1].theta, verification.rows[1].theta)  # whoever else was drawn
+    np.testing.assert_array_equal(
+        repeated_verification.rows[1].theta, verification.rows[1].theta
+    )  # whoever else was drawn
     stopped_verification = design.verify(50, max_time=1e-6, verbose=0)
     assert "time limit was reached" in str(stopped_verification)
     assert stopped_verification.fitted == 0

@@ -78,7 +78,9 @@ def test_a_linear_model_has_its_closed_form():
     assert result.names == ("level", "sigma(x)", "omega(level)")
     estimates = result.values
     np.testing.assert_allclose(estimates["level"], values.mean(), rtol=1e-5)
-    np.testing.assert_allclose([estimates["sigma(x)"], estimates["omega(level)"]], np.sqrt([within_variance, between_variance]), rtol=1e-4)
+    np.testing.assert_allclose(
+        [estimates["sigma(x)"], estimates["omega(level)"]], np.sqrt([within_variance, between_variance]), rtol=1e-4
+    )
     covariance = within_variance * np.eye(repeats) + between_variance
     log_density = multivariate_normal.logpdf(values, np.full(repeats, values.mean()), covariance).sum()
     np.testing.assert_allclose(result.neg2loglik, -2.0 * log_density, rtol=1e-9)
@@ -245,7 +247,9 @@ def test_a_run_is_stopped_and_goes_on(tmp_path):
     population = cf.Population({"k": cf.Individual(omega=0.2)})
     full_result = cf.mixed_effects(problem, population)
     file = tmp_path / "run.jsonl"
-    stopped_result = cf.mixed_effects(problem, population, checkpoint=file, callback=lambda iteration: iteration.iteration == 2)
+    stopped_result = cf.mixed_effects(
+        problem, population, checkpoint=file, callback=lambda iteration: iteration.iteration == 2
+    )
     assert stopped_result.status is cf.Status.STOPPED_BY_CALLBACK
     assert not stopped_result.success
     assert np.isnan(stopped_result.standard_errors["k"])
@@ -392,7 +396,9 @@ def mixed_cohort(rng):
 
     def one(i):
         measurement_times = times if i < 3 else times[: 5 if i < 6 else 4] + 0.1 * i
-        conc = np.maximum(2.0 * np.exp(-0.3 * measurement_times) + 0.1 * rng.standard_normal(measurement_times.size), 0.2)
+        conc = np.maximum(
+            2.0 * np.exp(-0.3 * measurement_times) + 0.1 * rng.standard_normal(measurement_times.size), 0.2
+        )
         noise = {"conc": cf.Gaussian(sigma=a + b * cf.symbols("conc"), below=0.2), "left": cf.LogNormal(sigma=0.3)}
         data = {"conc": conc, "left": 10 * np.exp(-0.9 * measurement_times)} if i % 2 else {"conc": conc}
         return cf.Experiment(

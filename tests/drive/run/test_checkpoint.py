@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import castfit as cf
-from castfit._support.json_codec import to_jsonable, rebuild_value
+from castfit._support.json_codec import rebuild_value, to_jsonable
 from castfit._support.status import InputError
 from castfit.drive.run.checkpoint import (
     Checkpoint,
@@ -21,7 +21,7 @@ from castfit.drive.run.checkpoint import (
     read,
     write,
 )
-from castfit.drive.search.scatter.method.choice import LocalSearchPath, FilterState
+from castfit.drive.search.scatter.method.choice import FilterState, LocalSearchPath
 from castfit.drive.search.scatter.method.members import Member, enrol
 from castfit.drive.search.scatter.method.search import SearchState
 from castfit.experiment.inputs import Input
@@ -245,7 +245,12 @@ def test_inputs_constraints_and_fixed_values_belong_to_the_problem():
     first_experiment, second_experiment = problem.experiments
     inputs = {**first_experiment.inputs, "w": Input.linear([0, 1.1, 3], [0.1, 0.5, 0.3])}
     other = cf.Experiment(
-        first_experiment.data, sigma=first_experiment.sigma, initial=first_experiment.initial, inputs=inputs, start=first_experiment.start, name=first_experiment.name
+        first_experiment.data,
+        sigma=first_experiment.sigma,
+        initial=first_experiment.initial,
+        inputs=inputs,
+        start=first_experiment.start,
+        name=first_experiment.name,
     )
     assert changed(problem, experiments=[other, second_experiment]) == {"inputs, initial and fixed values of 'first'"}
     assert changed(problem, constraints=[]) == {"constraints"}
@@ -285,7 +290,14 @@ def test_records_of_dataclasses_come_back_as_they_were(path):
     members = enrol(rng.random((4, 2)), np.array([1.0, np.inf, 3.0, 0.1]), 5)
     climb = LocalSearchPath(members[0], members[3], rng.random((3, 2)))
     state = SearchState(
-        2**62, 3, members, members[3], frozenset({(1, 2), (0, 5)}), np.arange(6).reshape(2, 3), (climb,), FilterState(2.0)
+        2**62,
+        3,
+        members,
+        members[3],
+        frozenset({(1, 2), (0, 5)}),
+        np.arange(6).reshape(2, 3),
+        (climb,),
+        FilterState(2.0),
     )
     result = cf.fit(pole(), cf.SingleShooting())
     filled(path, [{"state": state, "result": result}])

@@ -91,7 +91,9 @@ def test_one_fit_of_four_workers_survives_the_death_of_one():
         remote_result = cf.fit(problem, transcription, workers=workers, callback=kill)
         remote_multistart = cf.multistart(problem, transcription, starts=starts, workers=workers)
         killed.clear()
-        remote_population = cf.mixed_effects(subjects, population, max_iter=3, standard_errors=False, workers=workers, callback=kill)
+        remote_population = cf.mixed_effects(
+            subjects, population, max_iter=3, standard_errors=False, workers=workers, callback=kill
+        )
         profile_there = cf.profile(local_result, "k", transcription, workers=workers)
     profile_here = cf.profile(local_result, "k", transcription)
     assert local_result.success

@@ -88,7 +88,8 @@ def test_sentences():
     assert "about 5 more starts are worth it" in StoppingEstimate.of(found(2), 2).sentence
     assert StoppingEstimate.of(found(1), 1).unseen == 1.0
     assert (
-        "1 optimum in 2 successful fits: too few to say how likely a new one is; " in StoppingEstimate.of(found(2), 2).sentence
+        "1 optimum in 2 successful fits: too few to say how likely a new one is; "
+        in StoppingEstimate.of(found(2), 2).sentence
     )
     assert StoppingEstimate.of([], 9).starts_for_best == np.inf
     assert StoppingEstimate.of(found(4), 4).starts_for_best == 1.0
@@ -169,15 +170,32 @@ def test_every_text_tells_the_same_number_of_one_optimum(measure, capsys):
     expected_text = f"{measure} = {best.objective:.6g}"
     other_prefix = f"{'chi2' if measure != 'chi2' else '-2 log L'} = "
     sentences, scatter_sentences = [], []
-    multistart_result = cf.multistart(problem, "single", starts=2, callback=lambda progress: sentences.append(progress.sentence))
-    estimate = cf.estimate(problem, finds=1, ways=["box"], callback=lambda progress: sentences.append(progress.sentence))
+    multistart_result = cf.multistart(
+        problem, "single", starts=2, callback=lambda progress: sentences.append(progress.sentence)
+    )
+    estimate = cf.estimate(
+        problem, finds=1, ways=["box"], callback=lambda progress: sentences.append(progress.sentence)
+    )
     comparison = cf.compare(problem, ["single"], starts=2, callback=lambda trial: sentences.append(trial.sentence))
     search = cf.scatter_search(
         problem, "single", max_eval=60, dim_refset=4, n_diverse=12,
         callback=lambda progress: scatter_sentences.append(progress.sentence),
     )  # fmt: skip
-    texts = [str(best), repr(best), capsys.readouterr().out, *sentences[-1:], *map(str, (multistart_result, estimate, comparison, search))]
-    texts += [repr(multistart_result), repr(comparison), repr(search), scatter_sentences[-1], estimate.story[0], sentences[1]]
+    texts = [
+        str(best),
+        repr(best),
+        capsys.readouterr().out,
+        *sentences[-1:],
+        *map(str, (multistart_result, estimate, comparison, search)),
+    ]
+    texts += [
+        repr(multistart_result),
+        repr(comparison),
+        repr(search),
+        scatter_sentences[-1],
+        estimate.story[0],
+        sentences[1],
+    ]
     for text in texts:
         assert expected_text in text
         assert other_prefix not in text

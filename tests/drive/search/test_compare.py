@@ -61,7 +61,12 @@ def test_incremental_fits_count_all_their_horizons(problem):
     comparison = cf.compare(problem, ["incremental"], starts=STARTS[1:2])
     incremental_result = cf.incremental(problem, start=STARTS[1])
     (trial,) = comparison.trials
-    assert trial.iterations == incremental_result.iterations == sum(h.iterations for h in incremental_result.horizons) > incremental_result.result.iterations
+    assert (
+        trial.iterations
+        == incremental_result.iterations
+        == sum(h.iterations for h in incremental_result.horizons)
+        > incremental_result.result.iterations
+    )
     assert trial.evaluations == incremental_result.evaluations
     assert trial.evaluations["values"] > incremental_result.result.evaluations["values"]
     assert comparison.rows[0].equivalent_iterations == pytest.approx(incremental_result.equivalent_iterations)
@@ -183,8 +188,13 @@ def test_categories(status, chi2, category):
 
 
 def test_differences_that_are_rounding_do_not_count():
-    assert MethodTrial("a", 0, status="converged", objective=1e-9).category(1e-20, ObjectiveMeasure(floor=1e-8)) == "correct"
-    assert MethodTrial("a", 0, status="converged", objective=1e-7).category(1e-20, ObjectiveMeasure(floor=1e-8)) == "wrong"
+    assert (
+        MethodTrial("a", 0, status="converged", objective=1e-9).category(1e-20, ObjectiveMeasure(floor=1e-8))
+        == "correct"
+    )
+    assert (
+        MethodTrial("a", 0, status="converged", objective=1e-7).category(1e-20, ObjectiveMeasure(floor=1e-8)) == "wrong"
+    )
 
 
 @pytest.mark.parametrize("status", ["not_run", "cut_off", "interrupted"])

@@ -145,7 +145,9 @@ def test_a_scatter_search_begins_at_the_start_and_counts_its_simulations(monkeyp
     monkeypatch.setattr("castfit.drive.search.compare.methods.scatter_search", short)
     problem = pole()
     outcome = ScatterSearch()(problem, start={"k": 0.4}, max_time=60, seed=3)
-    problem_at_start = cf.Problem(problem.model, problem.experiments, parameters={"k": cf.Parameter(0.4, lower=0, upper=2)})
+    problem_at_start = cf.Problem(
+        problem.model, problem.experiments, parameters={"k": cf.Parameter(0.4, lower=0, upper=2)}
+    )
     direct_result = short(problem_at_start, rng=3)
     assert outcome.result.values == direct_result.best.values
     assert outcome.iterations == direct_result.generations

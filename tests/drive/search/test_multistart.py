@@ -332,7 +332,14 @@ def test_lost_starts_are_run_again_on_resuming(tmp_path, monkeypatch):
     assert "Start 1: Its worker process died" in first_result.message
     assert first_result.success
     repeated_indices = []
-    cf.multistart(pole(), trouble, STRAIGHT, workers=2, callback=lambda progress: repeated_indices.append(progress.last.index), **common)
+    cf.multistart(
+        pole(),
+        trouble,
+        STRAIGHT,
+        workers=2,
+        callback=lambda progress: repeated_indices.append(progress.last.index),
+        **common,
+    )
     assert repeated_indices == [1]
 
 
@@ -354,7 +361,11 @@ def test_a_killed_run_ends_as_an_undisturbed_one(tmp_path, kills, starts):
         if i % 3 == 0:  # as if the disk had held only a part of the last line
             path.write_bytes(content[: -rng.integers(1, 40)])
         repeated_indices = []
-        result = run(path, starts=starts, callback=lambda progress, repeated_indices=repeated_indices: repeated_indices.append(progress.last.index))
+        result = run(
+            path,
+            starts=starts,
+            callback=lambda progress, repeated_indices=repeated_indices: repeated_indices.append(progress.last.index),
+        )
         same(result, full_result)
         assert len(repeated_indices) == starts - content.count(b'"row"') + (i % 3 == 0)
         assert path.read_bytes().count(b'"row"') == starts

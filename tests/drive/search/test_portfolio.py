@@ -20,20 +20,28 @@ from castfit._bench.table import collected
 from castfit._support.status import Status
 from castfit.drive.search.portfolio import search, strategies
 from castfit.drive.search.portfolio.allocation import (
+    CandidateRecord,
     FamilyHead,
     PortfolioOptions,
     PortfolioState,
-    CandidateRecord,
-    select_head,
-    valley_order,
     add_to_pool,
-    perturb_head,
     next_round,
+    perturb_head,
+    select_head,
     shares,
+    valley_order,
 )
 from castfit.drive.search.portfolio.limits import SearchRegion, search_field
 from castfit.drive.search.portfolio.portfolio import applicable_strategies
-from castfit.drive.search.portfolio.strategies import CONFIRM, EXCHANGED, MOVED, WAYS, CandidateOrder, CandidateOutcome, candidate
+from castfit.drive.search.portfolio.strategies import (
+    CONFIRM,
+    EXCHANGED,
+    MOVED,
+    WAYS,
+    CandidateOrder,
+    CandidateOutcome,
+    candidate,
+)
 from castfit.fit.start import local_search
 from castfit.fit.start.local_search import minimize_locally
 from castfit.fit.start.search_problem import SearchProblem, evaluate_cost, search_problem_of
@@ -80,14 +88,18 @@ def test_the_answer_is_found_again_and_the_story_says_so():
     assert result.candidates[-1].way == EXCHANGED
     first_sentence, second_sentence = result.story[:2]
     number = f"The lowest optimum, -2 log L = {result.best.neg2loglik:.6g}, was found {result.finds} times"
-    assert first_sentence.startswith(f"{number} from starts of their own that lie {100 * result.spread:.0f} % of the searched ")
+    assert first_sentence.startswith(
+        f"{number} from starts of their own that lie {100 * result.spread:.0f} % of the searched "
+    )
     assert first_sentence.endswith(f"nothing lower by {len(result.candidates)} candidates in {result.time:.1f} s.")
     assert second_sentence == "Sure, as far as a search can tell: it was found as often as was asked for (3)."
     assert "box" not in first_sentence + second_sentence  # ways stand in the table
     assert "two quantities of the best point exchanged" in str(result.sheet())
     start_points = np.array([c.begun for c in result.candidates if c.best and c.begun])
     assert len(start_points) == result.finds
-    assert result.spread == pytest.approx(np.median(np.ptp(start_points, axis=0) / np.log(1e6)))  # six decades of the rates
+    assert result.spread == pytest.approx(
+        np.median(np.ptp(start_points, axis=0) / np.log(1e6))
+    )  # six decades of the rates
     assert sum(way.tried for way in result.ways) == len(result.candidates)
     assert sum(c.best for c in result.candidates) == sum(way.finds for way in result.ways) >= result.finds
     assert "best:" in result.summary()
@@ -103,7 +115,9 @@ def test_the_numbers_depend_on_the_seed_alone_not_on_workers_nor_on_interruption
     parallel_result = cf.estimate(chain(), workers=two_workers, **options)
     assert ends(serial_result) == ends(parallel_result)
     file = tmp_path / "search.jsonl"
-    stopped_result = cf.estimate(chain(), checkpoint=file, callback=lambda progress: progress.candidates >= 1, **options)
+    stopped_result = cf.estimate(
+        chain(), checkpoint=file, callback=lambda progress: progress.candidates >= 1, **options
+    )
     assert "callback" in stopped_result.reason
     assert not stopped_result.sure
     resumed_result = cf.estimate(chain(), checkpoint=file, resume=True, **options)
@@ -197,7 +211,11 @@ def test_what_is_spread_over_a_plateau_leaves_it_where_a_descent_alone_does_not(
     ends = [candidate((problem, field), replace(order, seed=seed), np.inf, np.inf) for seed in range(20)]
     assert min(end.cost for end in ends) == pytest.approx(lowest.cost, abs=0.01)
     repeated_outcome = candidate((problem, field), order, np.inf, np.inf)
-    assert (repeated_outcome.theta, repeated_outcome.cost, repeated_outcome.work) == (ends[0].theta, ends[0].cost, ends[0].work)
+    assert (repeated_outcome.theta, repeated_outcome.cost, repeated_outcome.work) == (
+        ends[0].theta,
+        ends[0].cost,
+        ends[0].work,
+    )
 
 
 @given(seeds)
@@ -305,7 +323,9 @@ def test_the_lowest_valley_is_followed_with_a_part_of_the_work():
 
 
 @pytest.mark.parametrize("rough", [False, True])
-@pytest.mark.parametrize("end", [CandidateOutcome((1.5,), 3.1, work=50.0), CandidateOutcome((1.0,), 3.0, work=50.0)], ids=["up", "back"])
+@pytest.mark.parametrize(
+    "end", [CandidateOutcome((1.5,), 3.1, work=50.0), CandidateOutcome((1.0,), 3.0, work=50.0)], ids=["up", "back"]
+)
 def test_a_valley_in_which_strides_get_no_lower_is_not_followed_for_ever(end, rough):
     """What goes down at full accuracy may look higher at that of a search: the search came back to the same stride."""
     state = PortfolioState((CandidateRecord(0, "box", CandidateOutcome((1.0,), 3.0, work=100.0, rough=rough)),))
@@ -347,7 +367,9 @@ def test_the_best_families_are_moved_most():
 
 def test_heads_that_were_moved_in_vain_make_room_for_the_next_ones():
     field, rng = field_of(1), np.random.default_rng(0)
-    state = PortfolioState().extended([CandidateRecord(i, "box", CandidateOutcome((float(i),), float(i))) for i in range(15)], field)
+    state = PortfolioState().extended(
+        [CandidateRecord(i, "box", CandidateOutcome((float(i),), float(i))) for i in range(15)], field
+    )
     ends = [CandidateOutcome((k + 0.5,), k - 0.02) for k in range(3)]  # lower by hardly anything
     vain = [CandidateRecord(15 + k, MOVED, end, family=k % 3) for k, end in enumerate(ends * 30)]
     exhausted_state = state.extended(vain, field)
@@ -355,16 +377,29 @@ def test_heads_that_were_moved_in_vain_make_room_for_the_next_ones():
     families = np.array([select_head(exhausted_state.pool, rng).family for _ in range(600)])
     assert 0.75 < np.mean((families >= 3) & (families < 6)) < 0.9
     assert (families < 3).any()  # not given up for good
-    extended_state = exhausted_state.extended([CandidateRecord(60 + i, "growing", CandidateOutcome((20.0 + i,), 20.0 + i)) for i in range(5)], field)
+    extended_state = exhausted_state.extended(
+        [CandidateRecord(60 + i, "growing", CandidateOutcome((20.0 + i,), 20.0 + i)) for i in range(5)], field
+    )
     assert len(extended_state.pool) == 18  # those that are spent take nobody's place
-    lower_state = exhausted_state.extended([CandidateRecord(60, MOVED, CandidateOutcome((-1.0,), -9.0), family=0)], field)
+    lower_state = exhausted_state.extended(
+        [CandidateRecord(60, MOVED, CandidateOutcome((-1.0,), -9.0), family=0)], field
+    )
     assert (lower_state.pool[0].family, lower_state.pool[0].spent) == (0, False)
     best = exhausted_state.pool[0]
-    repeated_state = exhausted_state.extended([CandidateRecord(60, "box", CandidateOutcome(tuple(best.theta.tolist()), best.cost - 0.01))], field)
-    assert (repeated_state.pool[0].family, repeated_state.pool[0].spent) == (60, True)  # the same optimum, found once more
-    distinct_state = exhausted_state.extended([CandidateRecord(60, "box", CandidateOutcome((2.0,), best.cost - 0.01))], field)
+    repeated_state = exhausted_state.extended(
+        [CandidateRecord(60, "box", CandidateOutcome(tuple(best.theta.tolist()), best.cost - 0.01))], field
+    )
+    assert (repeated_state.pool[0].family, repeated_state.pool[0].spent) == (
+        60,
+        True,
+    )  # the same optimum, found once more
+    distinct_state = exhausted_state.extended(
+        [CandidateRecord(60, "box", CandidateOutcome((2.0,), best.cost - 0.01))], field
+    )
     assert [(m.family, m.spent) for m in distinct_state.pool[:2]] == [(60, False), (best.family, True)]
-    poor_state = exhausted_state.extended([CandidateRecord(60, "box", CandidateOutcome((-1.5,), 2.0 - 0.03))], field)  # one of many so far down
+    poor_state = exhausted_state.extended(
+        [CandidateRecord(60, "box", CandidateOutcome((-1.5,), 2.0 - 0.03))], field
+    )  # one of many so far down
     assert [m.spent for m in poor_state.pool if m.family == 60] == [True]
 
 
@@ -409,8 +444,13 @@ def test_a_round_is_the_same_for_the_same_seed_and_moves_only_what_is_there():
 def test_screened_starts_of_a_multistart_are_the_best_of_their_draws():
     problem = chain()
     scene = search_problem_of(problem.posed)
-    unscreened_result, screened_result = (cf.multistart(problem, "single", starts=4, rng=2, screen=k, max_time=60) for k in (1, 6))
-    costs = [[scene.cost(problem.theta_from(row.start)) for row in result.starts] for result in (unscreened_result, screened_result)]
+    unscreened_result, screened_result = (
+        cf.multistart(problem, "single", starts=4, rng=2, screen=k, max_time=60) for k in (1, 6)
+    )
+    costs = [
+        [scene.cost(problem.theta_from(row.start)) for row in result.starts]
+        for result in (unscreened_result, screened_result)
+    ]
     assert all(screened_cost <= unscreened_cost for unscreened_cost, screened_cost in zip(*costs, strict=True))
     assert costs[0] != costs[1]
     with pytest.raises(cf.InputError, match="leave out screen="):
@@ -480,7 +520,9 @@ def test_a_valley_far_ahead_is_checked_on_the_way_with_a_part_of_the_work():
     assert state(ahead, dropped=True).unchecked is None
     assert state(ahead, settled=True).unchecked is None  # that is confirmed
     assert state(ahead, checking=200.0).unchecked is None  # enough, for now
-    checked_state = state(ahead).checked(1, CandidateOutcome((1.1,), ahead - 0.5, work=50.0, result=cut_short, settled=True))
+    checked_state = state(ahead).checked(
+        1, CandidateOutcome((1.1,), ahead - 0.5, work=50.0, result=cut_short, settled=True)
+    )
     end = checked_state.tried[1].end
     assert (end.theta, end.cost, end.held, end.work, end.checking) == ((1.1,), ahead - 0.5, ahead - 0.5, 150.0, 50.0)
     assert checked_state.unchecked is None
@@ -702,7 +744,9 @@ def test_optima_need_not_wait_for_what_valleys_were_followed_for():
     optimum = CandidateOutcome((0.0,), 9.0, work=100.0, result=solution, settled=True)
     valley = CandidateOutcome((1.0,), 7.0, work=100.0, following=60.0, checking=60.0)
     state = PortfolioState(tuple(CandidateRecord(i, "box", end) for i, end in enumerate((optimum, valley))))
-    extended_state = state.extended([CandidateRecord(2, "box", CandidateOutcome((2.0,), 5.0, work=100.0, settled=True))], field_of(1))
+    extended_state = state.extended(
+        [CandidateRecord(2, "box", CandidateOutcome((2.0,), 5.0, work=100.0, settled=True))], field_of(1)
+    )
     assert extended_state.unconfirmed() == 2
 
 
@@ -778,9 +822,14 @@ def test_a_round_is_given_up_where_it_would_not_come_down_to_what_is_hoped_for()
 
 def test_ways_pay_for_what_they_do_and_not_for_confirmations():
     def state(checking):
-        ends = [CandidateOutcome((0.0,), 5.0, work=10.0 + checking, checking=checking), CandidateOutcome((1.0,), 6.0, work=10.0)]
+        ends = [
+            CandidateOutcome((0.0,), 5.0, work=10.0 + checking, checking=checking),
+            CandidateOutcome((1.0,), 6.0, work=10.0),
+        ]
         return PortfolioState(
-            tuple(CandidateRecord(i, way, end) for i, (way, end) in enumerate(zip(("box", "growing"), ends, strict=True)))
+            tuple(
+                CandidateRecord(i, way, end) for i, (way, end) in enumerate(zip(("box", "growing"), ends, strict=True))
+            )
         )
 
     ways = ["box", "growing", "fit"]
@@ -799,7 +848,9 @@ def test_what_suits_a_problem():
 @pytest.mark.parametrize("way", ["incremental", "decomposed"])
 def test_drivers_of_their_own_make_candidates(way):
     compiled_problem = cf.problems.load("gasoil").problem.posed if way == "incremental" else parted().posed
-    end = candidate((compiled_problem, search_field(compiled_problem, None)), CandidateOrder(way, seed=1), 60.0, time.time() + 60.0)
+    end = candidate(
+        (compiled_problem, search_field(compiled_problem, None)), CandidateOrder(way, seed=1), 60.0, time.time() + 60.0
+    )
     assert end is not None
     assert end.result is not None
     assert end.settled

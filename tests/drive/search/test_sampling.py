@@ -78,7 +78,9 @@ def test_more_starts_begin_with_the_same_ones(sampling):
 
 @pytest.mark.parametrize("sampling", [*SAMPLINGS[:3], lambda rng: {"a": rng.uniform()}])
 def test_the_seed_decides(sampling):
-    draws, same_draws, other_draws = (drawn(problem(), 6, sampling, rng=seed) for seed in (1, np.random.default_rng(1), 2))
+    draws, same_draws, other_draws = (
+        drawn(problem(), 6, sampling, rng=seed) for seed in (1, np.random.default_rng(1), 2)
+    )
     assert draws.first == same_draws.first
     assert draws.first != other_draws.first
     redraws = [draws.again(i) for i in (2, 4, 2)]

@@ -8,22 +8,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from castfit.drive.search.scatter.method.choice import (
-    LocalSearchPath,
     FilterState,
+    LocalSearchPath,
     choose,
+    filter_candidates,
     memory_distances,
     near_minima,
     near_paths,
-    filter_candidates,
     path_distances,
     thin_path,
 )
 from castfit.drive.search.scatter.method.combine import (
     better_children,
-    go_beyond,
     child,
     children,
     further,
+    go_beyond,
     inside,
     new_pairs,
     pair_of,
@@ -38,10 +38,10 @@ from castfit.drive.search.scatter.method.refset import (
     by_quality,
     in_flat_zone,
     is_flat,
-    n_retained,
     largest_products,
     least_distances,
     most_distant,
+    n_retained,
     new_directions,
     segments,
     too_close,
@@ -121,7 +121,9 @@ def test_frequency_memory_is_more_even_than_chance():
         counts = np.array([np.bincount((4 * x).astype(int), minlength=4) for x in X.T])
         return np.var(counts)
 
-    memory_unevenness = [unevenness(diverse(40, np.zeros((10, 4), dtype=np.intp), np.random.default_rng(s))[0]) for s in range(20)]
+    memory_unevenness = [
+        unevenness(diverse(40, np.zeros((10, 4), dtype=np.intp), np.random.default_rng(s))[0]) for s in range(20)
+    ]
     random_unevenness = [unevenness(np.random.default_rng(s).random((40, 10))) for s in range(20)]
     assert np.mean(memory_unevenness) < 0.6 * np.mean(random_unevenness)
 
@@ -143,7 +145,10 @@ def test_the_first_of_the_most_distant_maximizes_the_least_distance(seed):
     assert len(set(chosen)) == 3
     assert chosen[0] == np.argmax(least_distances(X, R))
     remaining_indices = [i for i in range(8) if i != chosen[0]]
-    assert chosen[1] == remaining_indices[int(np.argmax(least_distances(X[remaining_indices], np.vstack([R, X[chosen[0]]]))))]
+    assert (
+        chosen[1]
+        == remaining_indices[int(np.argmax(least_distances(X[remaining_indices], np.vstack([R, X[chosen[0]]]))))]
+    )
 
 
 def test_most_distant_gives_what_there_is():
@@ -379,7 +384,9 @@ def test_filters_relax_after_enough_refusals():
 def test_the_distance_filter_keeps_away_from_paths():
     pool = members(np.array([[0.5, 0.5], [0.1, 0.9]]), [1.0, 2.0])
     for kind, expected in (("paths", [2.0]), ("none", [1.0, 2.0]), ("minima", [])):
-        accepted_members = filter_candidates(pool, [valley()], FilterState(), ScatterOptions(merit_filter=False, distance_filter=kind))
+        accepted_members = filter_candidates(
+            pool, [valley()], FilterState(), ScatterOptions(merit_filter=False, distance_filter=kind)
+        )
         assert [m.f for m in accepted_members] == expected
 
 

@@ -14,7 +14,13 @@ import castfit as cf
 from castfit._support.time_limit import with_deadline
 from castfit.drive.uncertainty.refits import descent
 from castfit.drive.uncertainty.refits import run as refits
-from castfit.drive.uncertainty.refits.bootstrap_intervals import acceleration, bca, percentile, quantiles, worst_case_limits
+from castfit.drive.uncertainty.refits.bootstrap_intervals import (
+    acceleration,
+    bca,
+    percentile,
+    quantiles,
+    worst_case_limits,
+)
 from castfit.drive.uncertainty.refits.resampling import case_deletion, leverages, resampling
 from tests.builders import decay_model, decay_problem, refused
 from tests.drive.chores import Troubled
@@ -153,7 +159,9 @@ def test_quantiles_that_few_draws_do_not_tell_are_none():
 
 def test_the_worst_that_failures_can_do():
     draws = np.arange(1.0, 191.0)
-    low, high = worst_case_limits(draws, 9, 0.9)  # of 199 draws the 10th is the quantile 0.05; nine of those before are missing
+    low, high = worst_case_limits(
+        draws, 9, 0.9
+    )  # of 199 draws the 10th is the quantile 0.05; nine of those before are missing
     assert (low, high) == pytest.approx((1.0, 190.0))
     assert np.isnan(worst_case_limits(draws, 10, 0.9)).all()
     assert worst_case_limits(draws, 0, 0.9) == pytest.approx(percentile(draws, 0.9))
@@ -186,7 +194,9 @@ def test_parametric_data_come_from_the_noise_model(name):
     result = cf.fit(cf.Problem(decay_model(), experiment, parameters={"k": 0.6}), SINGLE)
     compiled_problem = result.problem.posed
     recipe = resampling("parametric", compiled_problem, result, 0)
-    simulated_values = np.array([recipe.values(compiled_problem, np.random.default_rng(i))[0][:, 0] for i in range(1500)])
+    simulated_values = np.array(
+        [recipe.values(compiled_problem, np.random.default_rng(i))[0][:, 0] for i in range(1500)]
+    )
     middle = np.median(simulated_values, axis=0)
     if name == "detected":
         assert simulated_values.min() == 0.3
@@ -280,7 +290,9 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path):
     with refused("confidence_level is 2", "method is 'basic'", "jackknife is 3"):
         bootstrap_result.confidence_intervals(2, "basic", jackknife=3)
     with refused("leave it out"):
-        bootstrap_result.confidence_intervals(method="percentile", jackknife=cf.leave_out(result, "value", transcription=SINGLE))
+        bootstrap_result.confidence_intervals(
+            method="percentile", jackknife=cf.leave_out(result, "value", transcription=SINGLE)
+        )
 
 
 def test_as_many_estimates_as_data_have_no_residuals():
@@ -462,7 +474,9 @@ def test_what_found_the_result_fits_again(method, monkeypatch):
     result = cf.fit(decay_problem(), method)
     labels = set()
     monkeypatch.setattr(
-        refits, "fit", lambda *arguments, **options: labels.add(arguments[1].label.split(" (")[0]) or cf.fit(*arguments, **options)
+        refits,
+        "fit",
+        lambda *arguments, **options: labels.add(arguments[1].label.split(" (")[0]) or cf.fit(*arguments, **options),
     )
     assert not cf.leave_out(result, "value").failures
     assert labels == {result.transcription.split(" (")[0]}
@@ -486,7 +500,12 @@ def test_descents_keep_the_limit_of_time_of_a_data_set(clock):
     with with_deadline(1.0):
         clock.sleep(2.0)
         assert warm_descent.reached(compiled_problem) is None
-    assert descent.WarmStartedRefits(compiled_problem, result.integrator, result.theta, result.cost).reached(compiled_problem) is not None
+    assert (
+        descent.WarmStartedRefits(compiled_problem, result.integrator, result.theta, result.cost).reached(
+            compiled_problem
+        )
+        is not None
+    )
 
 
 def test_an_interrupt_ends_a_run_within_a_descent(monkeypatch):

@@ -29,7 +29,9 @@ def too_narrow(result, level):
 
 
 def test_workers_make_no_difference(two_workers):
-    serial_result, parallel_result = (cf.coverage(decay(), samples=6, rng=3, workers=n, transcription=SINGLE) for n in (1, two_workers))
+    serial_result, parallel_result = (
+        cf.coverage(decay(), samples=6, rng=3, workers=n, transcription=SINGLE) for n in (1, two_workers)
+    )
     assert [row.found for row in serial_result.rows] == [row.found for row in parallel_result.rows]
     assert serial_result.fitted == 6
     other_seed_result = cf.coverage(decay(), samples=6, rng=4, transcription=SINGLE)

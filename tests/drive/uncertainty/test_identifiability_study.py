@@ -75,7 +75,9 @@ def test_several_experiments_and_inputs_count() -> None:
     data = {"x": 1 - np.exp(-T)}
     first_experiment = cf.Experiment(data, time=T, initial={"x": 0.0}, inputs={"u": 1.0}, name="a")
     second_experiment = cf.Experiment(data, time=T, initial={"x": 0.0}, inputs={"u": 2.0}, name="b")
-    third_experiment = cf.Experiment(data, time=T, initial={"x": 0.0}, inputs={"u": 1.0}, parameters={"k2": 3.0}, name="c")
+    third_experiment = cf.Experiment(
+        data, time=T, initial={"x": 0.0}, inputs={"u": 1.0}, parameters={"k2": 3.0}, name="c"
+    )
     guesses = {"k1": 0.5, "k2": 1.5}
     assert hidden(cf.Problem(model, [first_experiment, second_experiment], parameters=guesses)) == ["only k1*k2 enters"]
     assert structure_of(cf.Problem(model, [first_experiment, third_experiment], parameters=guesses)).identifiable

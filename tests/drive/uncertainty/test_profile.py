@@ -33,7 +33,9 @@ def product(lower=-np.inf, scale="linear"):
     data = np.exp(-0.5 * t) + 0.02 * np.random.default_rng(0).standard_normal(12)
     experiment = cf.Experiment({"x": data}, time=t, sigma=0.02, initial={"x": 1.0})
     parameter = cf.Parameter(0.7, lower=lower, scale=scale)
-    return cf.Problem(cf.Model({x: -k1 * k2 * x}, parameters=[k1, k2]), experiment, parameters={"k1": parameter, "k2": parameter})
+    return cf.Problem(
+        cf.Model({x: -k1 * k2 * x}, parameters=[k1, k2]), experiment, parameters={"k1": parameter, "k2": parameter}
+    )
 
 
 TIMES = np.array([0.5, 1.0, 1.5, 2.0, 3.0])
@@ -385,7 +387,16 @@ def test_a_lower_branch_is_learnt_of_from_other_profiles():
 
 def test_the_command_line_profiles_a_problem_of_the_library(tmp_path, capsys):
     files = {kind: tmp_path / f"out.{kind}" for kind in ("json", "png", "save")}
-    arguments = ["--names", "p1,p1/p2", "--levels", "0.68,0.95", "--json", str(files["json"]), "--plot", str(files["png"])]
+    arguments = [
+        "--names",
+        "p1,p1/p2",
+        "--levels",
+        "0.68,0.95",
+        "--json",
+        str(files["json"]),
+        "--plot",
+        str(files["png"]),
+    ]
     assert main(["profile", "lotka_volterra", *arguments, "--save", str(files["save"])]) == 0
     assert "p1/p2" in capsys.readouterr().out
     record = json.loads(files["json"].read_text())["profiles"]
@@ -448,7 +459,9 @@ def test_bands_of_a_banana_agree_with_a_scan(banana_fit):
     near_mask = rise < 12.0
     profile_rise = np.array([np.min(rise[near_mask] + ((value - y[near_mask]) / SIGMA) ** 2) for value in z])
     expected = z[profile_rise <= stats.chi2.ppf(0.95, 1)]
-    np.testing.assert_allclose((new_value_band["x lower"][2], new_value_band["x upper"][2]), (expected[0], expected[-1]), rtol=1e-2)
+    np.testing.assert_allclose(
+        (new_value_band["x lower"][2], new_value_band["x upper"][2]), (expected[0], expected[-1]), rtol=1e-2
+    )
     reach = stats.norm.ppf(0.975) * SIGMA
     np.testing.assert_allclose((new_value_band["x lower"][0], new_value_band["x upper"][0]), (-reach, reach), rtol=1e-6)
 
@@ -464,7 +477,9 @@ def test_a_prediction_is_profiled_like_a_quantity(banana_fit, transcription):
         np.testing.assert_allclose(profiles[name].limits(), (band["x lower"][i], band["x upper"][i]), rtol=1e-3)
     np.testing.assert_allclose(profiles["A"].limits(), cf.profile(banana_fit, "A")["A"].limits(), rtol=1e-3)
     with refused("'y' is no output", "'b' is no experiment", "begins at 0", "does not depend"):
-        cf.profile(banana_fit, [cf.OutputAt("y", 1), cf.OutputAt("x", 1, "b"), cf.OutputAt("x", -1), cf.OutputAt("x", 0.0)])
+        cf.profile(
+            banana_fit, [cf.OutputAt("y", 1), cf.OutputAt("x", 1, "b"), cf.OutputAt("x", -1), cf.OutputAt("x", 0.0)]
+        )
 
 
 def test_limits_of_all_for_coverage(banana_fit):

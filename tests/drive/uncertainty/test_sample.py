@@ -168,7 +168,9 @@ def test_draws_keep_to_linear_equations_and_others_are_refused():
 
 def test_workers_make_no_difference(two_workers):
     result = cf.fit(decay_problem(), SINGLE)
-    serial_sample, parallel_sample = (cf.sample(result, draws=80, tune=5, chains=2, rng=5, workers=n) for n in (1, two_workers))
+    serial_sample, parallel_sample = (
+        cf.sample(result, draws=80, tune=5, chains=2, rng=5, workers=n) for n in (1, two_workers)
+    )
     assert np.array_equal(serial_sample.chain, parallel_sample.chain)
     assert serial_sample.evaluations == parallel_sample.evaluations
     assert "NOT converged" in str(serial_sample)

@@ -13,7 +13,7 @@ from castfit import problems
 from castfit.fit import strategies
 from castfit.fit.start.soft_start import soft_start
 from castfit.problem.positivity import positive_states
-from castfit.solve.relaxed_dynamics import SHORT, SearchCoordinates, FlatRelaxedProblem
+from castfit.solve.relaxed_dynamics import SHORT, FlatRelaxedProblem, SearchCoordinates
 
 HARD = ("cascade", "fitzhugh_nagumo", "goodwin", "lorenz", "lotka_volterra_log", "repressilator")
 POSITIVE = {"fitzhugh_nagumo": False, "lorenz": False}

@@ -15,7 +15,7 @@ from castfit._support.status import InputError, Status
 from castfit.fit.start.matching import MatchedEquations, match_gradients
 from castfit.fit.strategies import insensitive_quantities
 from castfit.problems import exact_trajectory
-from castfit.solve.penalty_homotopy import RelaxedProblem, RelaxationLevel
+from castfit.solve.penalty_homotopy import RelaxationLevel, RelaxedProblem
 from castfit.solve.solution import CountingProblem
 from castfit.transcribe.trajectory import start_trajectory
 from tests.builders import everything, lotka_volterra
@@ -135,8 +135,14 @@ def test_equations_of_simulated_states_do_not_hold_the_parameters_back():
     experiment = cf.Experiment({"a": np.exp(-0.9 * times)}, time=times, initial={"a": 1.0, "b": 0.0, "c": 0.0})
     parameters = {"k1": 0.1, "k2": cf.Parameter(0.4, fixed=True)}
     partial_problem = cf.Problem(problem.model, experiment, parameters=parameters)
-    assert np.allclose(partial_problem.to_natural(match_gradients(partial_problem, partial_problem.guess, "data", OPTIONS)), 0.9, rtol=0.05)
-    assert np.array_equal(match_gradients(partial_problem, partial_problem.guess, "simulation", OPTIONS), partial_problem.guess)
+    assert np.allclose(
+        partial_problem.to_natural(match_gradients(partial_problem, partial_problem.guess, "data", OPTIONS)),
+        0.9,
+        rtol=0.05,
+    )
+    assert np.array_equal(
+        match_gradients(partial_problem, partial_problem.guess, "simulation", OPTIONS), partial_problem.guess
+    )
 
 
 def test_states_may_be_given_by_hand():
@@ -146,7 +152,10 @@ def test_states_may_be_given_by_hand():
     assert np.allclose(problem.to_natural(theta), [0.8, 3.0], rtol=0.01)  # k2 does not show in a
     trajectory = start_trajectory(problem, problem.guess, by_hand, OPTIONS)
     trajectory_theta = match_gradients(problem, problem.guess, trajectory, OPTIONS)
-    assert np.abs(problem.to_natural(trajectory_theta) - [0.1, 3.0]).max() < np.abs(problem.to_natural(trajectory_theta) - [0.8, 3.0]).max()
+    assert (
+        np.abs(problem.to_natural(trajectory_theta) - [0.1, 3.0]).max()
+        < np.abs(problem.to_natural(trajectory_theta) - [0.8, 3.0]).max()
+    )
 
 
 def test_local_parameters_are_matched_to_their_own_experiment():
@@ -154,13 +163,17 @@ def test_local_parameters_are_matched_to_their_own_experiment():
     (first_experiment,) = chain_problem(times).experiments
     exact = np.exp(-1.5 * times)
     second_experiment = cf.Experiment({"a": exact}, time=times, initial={"a": 1.0, "b": 0.0, "c": 0.0}, name="second")
-    first_experiment = cf.Experiment({"a": np.exp(-0.5 * times)}, time=times, initial={"a": 1.0, "b": 0.0, "c": 0.0}, name="first")
+    first_experiment = cf.Experiment(
+        {"a": np.exp(-0.5 * times)}, time=times, initial={"a": 1.0, "b": 0.0, "c": 0.0}, name="first"
+    )
     problem = cf.Problem(
         chain_problem(times).model,
         [first_experiment, second_experiment],
         parameters={"k1": cf.Parameter(0.1, local=True), "k2": cf.Parameter(0.4, fixed=True)},
     )
-    estimates = dict(zip(problem.names, problem.to_natural(match_gradients(problem, problem.guess, "data", OPTIONS)), strict=True))
+    estimates = dict(
+        zip(problem.names, problem.to_natural(match_gradients(problem, problem.guess, "data", OPTIONS)), strict=True)
+    )
     assert np.allclose(list(estimates.values()), [0.5, 1.5], rtol=0.05)
 
 
@@ -235,9 +248,15 @@ def test_equations_in_theta_are_those_of_the_whole_with_the_states_held(name):
     moving = np.arange(staged.layout.n_v) < staged.layout.n_theta
     lower, upper = (np.where(moving, bound, staged.start) for bound in (staged.lower, staged.upper))
     restricted_problem = staged.restricted(lower=lower, upper=upper)
-    soft, linearization = RelaxedProblem(restricted_problem, RelaxationLevel(0.065, 1.0)), restricted_problem.linearize(restricted_problem.start)
+    soft, linearization = (
+        RelaxedProblem(restricted_problem, RelaxationLevel(0.065, 1.0)),
+        restricted_problem.linearize(restricted_problem.start),
+    )
     is_fixed = lower == upper
-    full_equations, theta_equations = soft.equations(linearization), MatchedEquations(restricted_problem).equations(linearization)
+    full_equations, theta_equations = (
+        soft.equations(linearization),
+        MatchedEquations(restricted_problem).equations(linearization),
+    )
     np.testing.assert_allclose(theta_equations.gradient[moving], full_equations.gradient[moving], rtol=1e-10)
     expected, actual = full_equations.solve(1e-3, is_fixed), theta_equations.solve(1e-3, is_fixed)
     np.testing.assert_allclose(actual, expected, rtol=1e-8, atol=1e-12)

@@ -60,9 +60,9 @@ def test_the_library_of_the_format_means_the_same():
         if text in ALONE:
             continue
         values_by_symbol = {s: {"a": A, "b": B, "c": C}[s.name] for s in sympify(text).free_symbols}
-        assert float(bool(number) if (number := sympify(text).subs(values_by_symbol)).is_Boolean else number) == pytest.approx(
-            meant, rel=1e-12
-        ), text
+        assert float(
+            bool(number) if (number := sympify(text).subs(values_by_symbol)).is_Boolean else number
+        ) == pytest.approx(meant, rel=1e-12), text
 
 
 @pytest.mark.parametrize(

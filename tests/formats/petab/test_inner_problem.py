@@ -93,7 +93,10 @@ def inner_best(full_objective, reduced_objective, x):
 def test_the_best_of_the_whole_objective(changed, pypesto):  # noqa: F811
     """Its value, gradient and information; scale and offset, log-normal errors, a scale of data with two sigmas."""
     full_problem = problem(**changed)
-    full_objective, reduced_objective = cf.petab.to_pypesto(full_problem), cf.petab.to_pypesto(full_problem, eliminate=True)
+    full_objective, reduced_objective = (
+        cf.petab.to_pypesto(full_problem),
+        cf.petab.to_pypesto(full_problem, eliminate=True),
+    )
     assert list(reduced_objective.x_names) == ["k", "q", "w"]
     x = reduced_objective.guess + np.array([-0.05, 0.1, -0.1])
     best, point = inner_best(full_objective, reduced_objective, x)
@@ -116,7 +119,9 @@ def test_the_best_of_the_whole_objective(changed, pypesto):  # noqa: F811
     outer_indices = [names.index(n) for n in reduced_objective.x_names]
     free = [names.index(n) for n in names if n not in reduced_objective.x_names and not (changed and n in ("o", "sd2"))]
     mixed = full_information[np.ix_(outer_indices, free)]
-    expected = full_information[np.ix_(outer_indices, outer_indices)] - mixed @ np.linalg.solve(full_information[np.ix_(free, free)], mixed.T)
+    expected = full_information[np.ix_(outer_indices, outer_indices)] - mixed @ np.linalg.solve(
+        full_information[np.ix_(free, free)], mixed.T
+    )
     assert information == pytest.approx(expected, rel=1e-3, abs=1e-3)
     assert not reduced_objective.check_mode("mode_res")
 

@@ -196,7 +196,9 @@ def test_what_belongs_to_the_other_version_is_not_passed_over(tmp_path):
     """A transformation that was not read would give a wrong number that looks right."""
     observable = {"observableId": "y", "observableFormula": "A", "noiseFormula": "0.1"}
     row = {"observableId": "y", "simulationConditionId": "c", "measurement": 1.3, "time": 1}
-    version_2_parameter = parameter("k", 0.4, estimate="true", objectivePriorType="normal", objectivePriorParameters="1;1")
+    version_2_parameter = parameter(
+        "k", 0.4, estimate="true", objectivePriorType="normal", objectivePriorParameters="1;1"
+    )
     path = write(
         tmp_path,
         version=2,
@@ -215,7 +217,9 @@ def test_what_belongs_to_the_other_version_is_not_passed_over(tmp_path):
         "parameters.tsv, line 2: priorDistribution is not in this version of the format; objectivePriorType says it",
         "observables.tsv, line 2: noisePlaceholders is not in this version of the format",
     ):
-        cf.petab.load(write(tmp_path, observables=[{**observable, "noisePlaceholders": "s"}], parameters=[version_1_parameter]))
+        cf.petab.load(
+            write(tmp_path, observables=[{**observable, "noisePlaceholders": "s"}], parameters=[version_1_parameter])
+        )
 
 
 def test_small_slips(tmp_path):
@@ -293,7 +297,9 @@ def test_fixed_parameters_of_nothing_are_told(tmp_path):
     ]
     with pytest.warns(UserWarning, match="in no formula") as record:
         cf.petab.load(write(tmp_path, parameters=rows, observables=observables))
-    assert str(record[0].message) == "parameters.tsv, line 3: 'a0' is in no formula, and not in the model; it is left out"
+    assert (
+        str(record[0].message) == "parameters.tsv, line 3: 'a0' is in no formula, and not in the model; it is left out"
+    )
 
 
 def test_numbers_that_are_none(tmp_path):

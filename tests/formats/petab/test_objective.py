@@ -237,7 +237,9 @@ def test_steady_state_rows_after_a_pre_equilibration(tmp_path, version):
         measurements = [{**r, "experimentId": "e"} for r in rows]
     scale = {"parameterScale": "log10", "estimate": 1} if version == 1 else {"estimate": "true"}
     parameters = [{"parameterId": "k2", "lowerBound": 1e-3, "upperBound": 1e3, "nominalValue": 0.6, **scale}]
-    problem = cf.petab.load(write(tmp_path, text, version=version, parameters=parameters, measurements=measurements, **tables))
+    problem = cf.petab.load(
+        write(tmp_path, text, version=version, parameters=parameters, measurements=measurements, **tables)
+    )
     b = 2 * 0.3 / 0.9
     steady_value = (3 + b) * 0.6 / 1.4
     expected = normal(1.3, steady_value + (3 - steady_value) * exp(-1.4), 0.1) + normal(0.8, steady_value, 0.1)
@@ -471,7 +473,9 @@ def test_what_is_measured_when_a_period_changes_parameters_alone_sees_them(tmp_p
         gains = {t: 1.0 if t < 2 else g for t, _ in rows}
         return sum(normal(m, gains[t] * level(t), 0.1 + 0.2 * gains[t]) for t, m in rows if t <= end)
 
-    assert cf.petab.negative_log_likelihood(problem, {"k": 0.4, "g": 1.5}) == pytest.approx(expected_objective(0.4, 1.5), rel=1e-7)
+    assert cf.petab.negative_log_likelihood(problem, {"k": 0.4, "g": 1.5}) == pytest.approx(
+        expected_objective(0.4, 1.5), rel=1e-7
+    )
     assert gradient_agrees(problem)
     for transcription in ("single", cf.MultipleShooting(3), "collocation"):
         result = cf.fit(problem, transcription)
@@ -699,7 +703,9 @@ def test_what_no_measurement_depends_on_is_left_out(tmp_path):
     model = "A' = -k * A; B' = k * A - d * B; A = 2; B = b; k = 0.3; d = 1; b = 0"
     rows = [parameter("k", 0.4), parameter("d", 0.7), parameter("b", 0.2)]
     path = write(tmp_path, model, parameters=rows)
-    with pytest.warns(UserWarning, match="'d' is estimated, but no measurement depends on it; it is left out") as record:
+    with pytest.warns(
+        UserWarning, match="'d' is estimated, but no measurement depends on it; it is left out"
+    ) as record:
         problem = cf.petab.load(path)
     assert "parameters.tsv, line 4: 'b' is estimated, but no measurement" in str(record[0].message)
     assert problem.names == ("k",)

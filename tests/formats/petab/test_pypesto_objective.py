@@ -105,10 +105,14 @@ def test_values_and_derivatives(path):
     assert gradient[free] == pytest.approx(differences(objective, x, free), rel=1e-6, abs=1e-6)
     assert gradient[3] == 0
     r, slopes = objective(x, sensi_orders=(0, 1), mode="mode_res")
-    assert slopes[:, free] == pytest.approx(differences(lambda point: objective(point, mode="mode_res"), x, free), abs=1e-5)
+    assert slopes[:, free] == pytest.approx(
+        differences(lambda point: objective(point, mode="mode_res"), x, free), abs=1e-5
+    )
     assert slopes.T @ r == pytest.approx(gradient, abs=1e-9)
     guess_residuals = objective(objective.guess, mode="mode_res")
-    assert 0.5 * (r @ r - guess_residuals @ guess_residuals) == pytest.approx(value - objective(objective.guess), abs=1e-8)
+    assert 0.5 * (r @ r - guess_residuals @ guess_residuals) == pytest.approx(
+        value - objective(objective.guess), abs=1e-8
+    )
     mean = np.linalg.eigvalsh(information[np.ix_(free, free)])
     assert mean.min() > 0
     assert information[2, 2] == pytest.approx(2 * 4)  # of log sd of four values
@@ -134,7 +138,9 @@ def test_information_is_the_mean_of_outer_products_of_gradients(pypesto):
         _, gradient, information = objective(objective.guess, sensi_orders=(0, 1, 2))
         outer += np.outer(gradient, gradient) / draws
     scale = np.sqrt(np.diag(information))
-    assert np.allclose(outer / np.outer(scale, scale), information / np.outer(scale, scale), atol=4 * np.sqrt(2 / draws))
+    assert np.allclose(
+        outer / np.outer(scale, scale), information / np.outer(scale, scale), atol=4 * np.sqrt(2 / draws)
+    )
 
 
 def test_spreads_are_eliminated(path):

@@ -32,7 +32,9 @@ def test_estimates_become_nominal_values(tmp_path):
     assert float(saved_rows[0]["nominalValue"]) == result.parameters["k"]
     assert saved_rows[1]["nominalValue"] == "3.0"
     loaded_problem = cf.petab.load(path)
-    assert cf.petab.negative_log_likelihood(loaded_problem) == pytest.approx(cf.petab.negative_log_likelihood(result), abs=1e-6)
+    assert cf.petab.negative_log_likelihood(loaded_problem) == pytest.approx(
+        cf.petab.negative_log_likelihood(result), abs=1e-6
+    )
 
 
 def test_a_table_of_any_result(tmp_path):
@@ -113,7 +115,9 @@ def test_a_problem_goes_out_and_comes_back(tmp_path):
     nllh = cf.petab.negative_log_likelihood
     assert nllh(loaded_problem) == pytest.approx(nllh(problem), abs=1e-8)
     expected = nllh(problem, {"k": 0.7, "a": 0.9, "y(0)[second one]": 0.4})
-    assert nllh(loaded_problem, {"estimated_k": 0.7, "a": 0.9, "initial_y_second_one": 0.4}) == pytest.approx(expected, abs=1e-8)
+    assert nllh(loaded_problem, {"estimated_k": 0.7, "a": 0.9, "initial_y_second_one": 0.4}) == pytest.approx(
+        expected, abs=1e-8
+    )
 
 
 def test_what_the_format_cannot_say_is_named(tmp_path):

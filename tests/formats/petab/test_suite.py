@@ -63,4 +63,6 @@ def test_a_case(case):
         for m, value in zip(loaded.stated.measurements, simulated(loaded).tolist(), strict=True)
     )
     assert [row[:3] for row in actual_rows] == [row[:3] for row in expected_rows]
-    np.testing.assert_allclose([r[3] for r in actual_rows], [r[3] for r in expected_rows], rtol=0, atol=expected["tol_simulations"])
+    np.testing.assert_allclose(
+        [r[3] for r in actual_rows], [r[3] for r in expected_rows], rtol=0, atol=expected["tol_simulations"]
+    )

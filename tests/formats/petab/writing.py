@@ -69,7 +69,9 @@ def write(folder: Path, antimony: str = DECAY, *, version: int = 1, **tables: Ro
         if rows:
             (folder / f"{kind}.tsv").write_text(table(rows))
     listed = [
-        f"{kind[:-1]}_files: [{kind}.tsv]" for kind in rows_by_kind if kind not in ("parameters", "mapping") and rows_by_kind[kind]
+        f"{kind[:-1]}_files: [{kind}.tsv]"
+        for kind in rows_by_kind
+        if kind not in ("parameters", "mapping") and rows_by_kind[kind]
     ]
     listed += ["mapping_files: [mapping.tsv]"] if rows_by_kind["mapping"] else []
     if version == 1:

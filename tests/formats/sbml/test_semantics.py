@@ -638,7 +638,9 @@ def test_delayed_jumps_move_with_parameters():
     problem = cf.Problem(loaded.model, data, parameters=loaded.parameters)
     sensitivities = cf.fit(problem, cf.SingleShooting(integrator=TIGHT)).sensitivities(times)["experiment 1"]
     numbers = [(y(0.5 + h, 1.3 + g) - y(0.5 - h, 1.3 - g)) / 2e-5 for h, g in ((1e-5, 0.0), (0.0, 1e-5))]
-    np.testing.assert_allclose(sensitivities.slopes[:, sensitivities.names.index("y")], np.transpose(numbers), atol=1e-4)
+    np.testing.assert_allclose(
+        sensitivities.slopes[:, sensitivities.names.index("y")], np.transpose(numbers), atol=1e-4
+    )
 
 
 @pytest.mark.parametrize(("sign", "there"), [(">", 0.0), (">=", 1.0)])

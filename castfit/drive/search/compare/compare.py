@@ -19,7 +19,7 @@ from castfit._support.arguments import read_real, shorten_repr
 from castfit._support.renamed import accept_old_names
 from castfit._support.status import InputError, Status, raise_if_mistakes
 from castfit.drive.run.jobs import task, unpickle_job
-from castfit.drive.run.loop import ProgressReport, run_tasks, call_with_time_limit
+from castfit.drive.run.loop import ProgressReport, call_with_time_limit, run_tasks
 from castfit.drive.run.optima import ObjectiveMeasure
 from castfit.drive.run.options import RunOptions, require_problem
 from castfit.drive.run.run_result import FitAnswer, termination_message
@@ -104,7 +104,9 @@ def compare(
     mistakes += run.mistakes()
     reference_value = read_real(reference)
     if reference is not None and (reference_value is None or not np.isfinite(reference_value)):
-        mistakes.append(f"reference is {shorten_repr(reference)}; expected the objective of the global optimum, or None")
+        mistakes.append(
+            f"reference is {shorten_repr(reference)}; expected the objective of the global optimum, or None"
+        )
     require_problem("compare", problem, mistakes)
     draws = draw(problem, starts, sampling, limits, rng, mistakes)
     initial_starts = draws.first

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, cast
 
-from castfit._support.arguments import read_sequence, read_mapping, shorten_repr
+from castfit._support.arguments import read_mapping, read_sequence, shorten_repr
 from castfit.drive.run.run_result import FitAnswer
 from castfit.drive.search.incremental.incremental import incremental
 from castfit.drive.search.incremental.result import IncrementalResult
@@ -149,7 +149,9 @@ def methods_from(
     if isinstance(methods, Mapping):
         entries = read_mapping("methods", methods, mistakes)
     elif listed is None:
-        mistakes.append(f"methods is {shorten_repr(methods)}; expected a list of names, or a mapping from names to methods")
+        mistakes.append(
+            f"methods is {shorten_repr(methods)}; expected a list of names, or a mapping from names to methods"
+        )
         return {}
     else:
         mistakes += [f"methods holds {shorten_repr(m)}; give names, or a mapping from names to methods" for m in listed
@@ -159,7 +161,9 @@ def methods_from(
         entries = {m: m for m in names}
     if not entries and not mistakes:
         mistakes.append("methods is empty; pass at least one")
-    methods_by_name = {name: _method(name, entry, mistakes, settings or {}, also or {}) for name, entry in entries.items()}
+    methods_by_name = {
+        name: _method(name, entry, mistakes, settings or {}, also or {}) for name, entry in entries.items()
+    }
     return {name: method for name, method in methods_by_name.items() if method is not None}
 
 

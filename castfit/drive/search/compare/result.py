@@ -131,12 +131,16 @@ class MethodRow:
             expected_time=float(np.mean(seconds)) / rate if rate > 0 and seconds else np.inf,
             iterations=_median([t.iterations for t in finished_trials]),
             evaluations=_median([sum(t.evaluations.values()) for t in finished_trials]),
-            equivalent_iterations=_median([sum(h.iterations * h.share for h in t.horizons) for t in finished_trials if t.horizons]),
+            equivalent_iterations=_median(
+                [sum(h.iterations * h.share for h in t.horizons) for t in finished_trials if t.horizons]
+            ),
         )
 
     def record(self) -> dict[str, Any]:
         """Return the record for JSON: the options of the case as separate entries, None for non-finite values."""
-        return replace_nonfinite({"method": self.method, **self.case, **{k: v for k, v in vars(self).items() if k != "case"}})
+        return replace_nonfinite(
+            {"method": self.method, **self.case, **{k: v for k, v in vars(self).items() if k != "case"}}
+        )
 
 
 def _median(values: Sequence[float]) -> float:

@@ -37,7 +37,13 @@ from castfit._support.status import Status, raise_if_mistakes, suggest
 from castfit.drive.run.loop import reporter
 from castfit.drive.run.options import RunOptions, require_problem
 from castfit.drive.search.incremental.hills import LOOKS, find_lower_neighbour
-from castfit.drive.search.incremental.horizons import break_time, doubling_horizons, end, integrated_length, measured_times
+from castfit.drive.search.incremental.horizons import (
+    break_time,
+    doubling_horizons,
+    end,
+    integrated_length,
+    measured_times,
+)
 from castfit.drive.search.incremental.limits import Bounds, HorizonEstimate, confidence_limits, standard_deviations
 from castfit.drive.search.incremental.result import Horizon, IncrementalResult
 from castfit.fit.fit import plain_fit as fit
@@ -146,7 +152,9 @@ def incremental(
     mistakes: list[str] = []
     # Models that this is for are led astray by rough integration; `coarse` has its own tolerances.
     default_solver = GaussNewton("exact_penalty", homotopy="never", max_iter=_MOST_ITERATIONS, accuracy="full")
-    chosen_transcription, chosen_solver = parts_from(transcription, solver, mistakes, default=(SingleShooting(), default_solver))
+    chosen_transcription, chosen_solver = parts_from(
+        transcription, solver, mistakes, default=(SingleShooting(), default_solver)
+    )
     alpha = 0.5 if break_fraction is None else break_fraction
     fraction, positive = "give a number that is between 0 and 1", "give a number that is positive"
     mistakes += option_mistakes(
@@ -295,10 +303,16 @@ class _IncrementalDriver:
                 return last_time
             measured = measured_times(self.posed)
             reachable_times = measured[measured <= self.break_fraction * stop]
-            return float(reachable_times[-1]) if reachable_times.size and reachable_times[-1] > estimate.horizon else next_time
+            return (
+                float(reachable_times[-1])
+                if reachable_times.size and reachable_times[-1] > estimate.horizon
+                else next_time
+            )
         return min(next_time, last_time)
 
-    def nearer_horizon(self, attempt: _HorizonAttempt, estimate: HorizonEstimate, horizons: Sequence[Horizon]) -> float | None:
+    def nearer_horizon(
+        self, attempt: _HorizonAttempt, estimate: HorizonEstimate, horizons: Sequence[Horizon]
+    ) -> float | None:
         """Return a horizon halfway between the one that was reached and the one that failed; None to give up."""
         if attempt.result.status in _HOPELESS or sum(bool(h.fallback) for h in horizons) >= _MOST_SHORTER:
             return None
@@ -328,7 +342,9 @@ class _IncrementalDriver:
             updated = bounds.updated(active, self.user)
             if not result.success or not updated:
                 accuracy = transcription.accuracy
-                return _HorizonAttempt(horizon_problem, horizon, result, bounds, accuracy, relaxations, iterations, evaluations)
+                return _HorizonAttempt(
+                    horizon_problem, horizon, result, bounds, accuracy, relaxations, iterations, evaluations
+                )
             relaxations += 1
             theta = result.theta
             is_limit_reached = relaxations >= _MOST_RELAXATIONS
@@ -343,7 +359,9 @@ class _IncrementalDriver:
         for _ in range(_MOST_HILLS):
             if time.perf_counter() > self.deadline:
                 break
-            staged = with_loose_tolerances(SingleShooting(self.transcription.integrator)).transcribe(best.problem, best.result.theta)
+            staged = with_loose_tolerances(SingleShooting(self.transcription.integrator)).transcribe(
+                best.problem, best.result.theta
+            )
             lower = find_lower_neighbour(self.posed, staged, best.result)
             evaluations = evaluations + Counter(values=LOOKS + 1)
             if lower is None:
@@ -375,9 +393,13 @@ class _IncrementalDriver:
         horizon_problem, solver = self.posed.until(horizon), GaussNewton(max_iter=_MOST_ITERATIONS, accuracy="full")
         result = self.fit(horizon_problem, estimate.theta, self.user, transcription, solver)
         counts = result.iterations, Counter(result.evaluations)
-        return _HorizonAttempt(horizon_problem, horizon, result, self.user, transcription.accuracy, 0, *counts, "multiple shooting")
+        return _HorizonAttempt(
+            horizon_problem, horizon, result, self.user, transcription.accuracy, 0, *counts, "multiple shooting"
+        )
 
-    def fit(self, problem: CompiledProblem, theta: Array, bounds: Bounds, transcription: Transcription, solver: Solver) -> Result:
+    def fit(
+        self, problem: CompiledProblem, theta: Array, bounds: Bounds, transcription: Transcription, solver: Solver
+    ) -> Result:
         """Fit within bounds in the time that is left."""
         remaining = max(self.deadline - time.perf_counter(), 1e-9)
         start = np.clip(theta, bounds.lower, bounds.upper)
@@ -405,7 +427,9 @@ class _IncrementalDriver:
         full_problem = self.posed.within(self.user.lower, self.user.upper, result.theta)
         options: dict[str, Any] = {**self.options, "callback": None, "verbose": 0}
         with np.errstate(over="ignore", invalid="ignore"):
-            point_result = fit(full_problem, self.transcription, GaussNewton(homotopy="never", max_iter=0), retry=False, **options)
+            point_result = fit(
+                full_problem, self.transcription, GaussNewton(homotopy="never", max_iter=0), retry=False, **options
+            )
         return point_result.ended(result.status, result.message).answering(self.problem)
 
     def record(self, attempt: _HorizonAttempt, report: Callable[..., None]) -> Horizon:
@@ -432,7 +456,9 @@ class _IncrementalDriver:
             fallback=attempt.fallback,
         )
         fallback_text = f", {record.fallback}" if record.fallback else ""
-        message = f"{record.status.value} after {record.iterations} iterations, {record.measure} = {record.objective:.6g}"
+        message = (
+            f"{record.status.value} after {record.iterations} iterations, {record.measure} = {record.objective:.6g}"
+        )
         message = f"until {record.horizon:g}: {message} from {record.n_data} data{fallback_text}"
         report(message, message)
         return record
@@ -467,5 +493,7 @@ def _horizon_mistakes(problem: CompiledProblem, horizons: Any) -> list[str]:
     if not (np.diff(times) > 0).all():
         mistakes.append(f"horizons is {shorten_repr(horizons)}; give increasing times")
     if times[0] < first_time:
-        mistakes.append(f"the first horizon is {times[0]:g}, but the first measurement is at {first_time:g}; pass a longer horizon")
+        mistakes.append(
+            f"the first horizon is {times[0]:g}, but the first measurement is at {first_time:g}; pass a longer horizon"
+        )
     return mistakes

@@ -66,7 +66,9 @@ def standard_deviations(result: Result, accuracy: float) -> tuple[Array, float]:
     undetermined = np.full(n, np.inf), np.inf
     compiled = None if result.problem is None else result.problem.posed
     is_sparse = scipy.sparse.issparse(jacobian)  # so that it is sparse, and no matrix is written out
-    if compiled is not None and (is_sparse or not (compiled.least_squares and compiled.groups in ((), ("",)))):  # a likelihood, too
+    if compiled is not None and (
+        is_sparse or not (compiled.least_squares and compiled.groups in ((), ("",)))
+    ):  # a likelihood, too
         errors = np.array(list(result.standard_errors.values())) / compiled.natural_slope(result.theta)
         return np.where(errors > 0.0, errors, np.inf), np.inf if result.absolute_sigma else result.dof
     if not np.isfinite(jacobian).all():
@@ -96,5 +98,8 @@ def confidence_limits(result: Result, level: float, accuracy: float, user: Bound
     lower, upper = np.maximum(theta - half_widths, user.lower), np.minimum(theta + half_widths, user.upper)
     if result.problem is not None:  # what is eliminated finds its place without limits
         eliminated_indices = eliminated_entries(result.problem.posed)
-        lower[eliminated_indices], upper[eliminated_indices] = user.lower[eliminated_indices], user.upper[eliminated_indices]
+        lower[eliminated_indices], upper[eliminated_indices] = (
+            user.lower[eliminated_indices],
+            user.upper[eliminated_indices],
+        )
     return Bounds(lower, upper)

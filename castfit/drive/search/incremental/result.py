@@ -131,4 +131,6 @@ class IncrementalResult(SearchResult):
 
 def _estimate(name: str) -> Column[Horizon]:
     """Return the column of a quantity; more than nine digits would only widen it."""
-    return f">{name}", lambda h: format_to_error(h.estimates[name], max(h.standard_errors[name], 1e-6 * abs(h.estimates[name])))
+    return f">{name}", lambda h: format_to_error(
+        h.estimates[name], max(h.standard_errors[name], 1e-6 * abs(h.estimates[name]))
+    )

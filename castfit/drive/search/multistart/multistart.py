@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from castfit._support.arguments import is_count, is_one_of, read_sequence, option_mistakes, shorten_repr, within_reason
+from castfit._support.arguments import is_count, is_one_of, option_mistakes, read_sequence, shorten_repr, within_reason
 from castfit._support.renamed import accept_old_names
 from castfit._support.status import InputError, Status, raise_if_mistakes
-from castfit.drive.run.checkpoint import Checkpoint, describe_method, run_header, read_seed
+from castfit.drive.run.checkpoint import Checkpoint, describe_method, read_seed, run_header
 from castfit.drive.run.jobs import task, unpickle_job
-from castfit.drive.run.loop import ProgressReport, run_tasks, call_with_time_limit
+from castfit.drive.run.loop import ProgressReport, call_with_time_limit, run_tasks
 from castfit.drive.run.optima import ObjectiveMeasure, group_optima
 from castfit.drive.run.options import RunOptions, require_problem
 from castfit.drive.run.run_result import FitAnswer, termination_message
@@ -156,7 +156,11 @@ def multistart(
     draws = draw(problem, starts, sampling, limits, rng, mistakes, deadline)
     if read_sequence(starts) is not None:
         options_set = {"screen": is_count(screen, 2), "max_draws": max_draws is not None}
-        mistakes += [f"starts were passed, so no starting points are sampled; remove {n}=" for n, is_set in options_set.items() if is_set]
+        mistakes += [
+            f"starts were passed, so no starting points are sampled; remove {n}="
+            for n, is_set in options_set.items()
+            if is_set
+        ]
     raise_if_mistakes("multistart", mistakes)
     draw_limit = 10 if max_draws is None else int(max_draws)
     if transcription is None:
@@ -199,7 +203,9 @@ def multistart(
             if row.status == "not_run":
                 return None
             progress = log.progress(row)
-            return ProgressReport(progress, progress.sentence, row.sentence, progress.finished, progress.total, timed=True)
+            return ProgressReport(
+                progress, progress.sentence, row.sentence, progress.finished, progress.total, timed=True
+            )
 
         tasks = deque(task(i, row.start) for i, row in log.rows.items() if not row.finished)
         stop_status = run_tasks(run, _attempt, tasks, enter, limit=run.fit_max_time)
@@ -256,7 +262,11 @@ class StartLog:
             if len(saved_starts) <= len(initial_starts):
                 advice = "the starting points differ; resume with the same number of starts (a Latin hypercube cannot be extended)"
             raise InputError("checkpoint", [f"{saved_text}; {advice}"])
-        if checkpoint_state.plan is None or checkpoint_state.plan.merit is None or len(initial_starts) > len(saved_starts):
+        if (
+            checkpoint_state.plan is None
+            or checkpoint_state.plan.merit is None
+            or len(initial_starts) > len(saved_starts)
+        ):
             file.append({"plan": StartPlan.of(initial_starts, self._merit, **labels)})
         finished_rows = {i: row for i, row in checkpoint_state.rows.items() if row.finished}
         best = min(finished_rows.values(), key=lambda row: row.rank, default=None)
@@ -272,7 +282,9 @@ class StartLog:
     def progress(self, last_row: StartRow) -> MultistartProgress:
         """Build the progress report of the run."""
         rows = [row for row in self.rows.values() if row.status != "not_run"]
-        found_optima = group_optima({row.index: (row.objective, row.values) for row in rows if row.success}, self._merit)
+        found_optima = group_optima(
+            {row.index: (row.objective, row.values) for row in rows if row.success}, self._merit
+        )
         finished, total, seconds = len(rows), len(self._draws.first), time.time() - self._clock
         return MultistartProgress(
             finished=finished,
@@ -289,8 +301,14 @@ class StartLog:
         """Build the final message of the run, with the names of lost starts and any trouble with the checkpoint."""
         rows, n_wanted = list(self.rows.values()), self._draws.wanted
         finished = sum(row.finished for row in rows)
-        note = f"Only {len(rows)} of {n_wanted} starting points were sampled within the time limit." if len(rows) < n_wanted else ""
-        return termination_message(run.stopped(stop_status, finished < len(rows)), rows, finished, "starts", note, self._draws.note, trouble)
+        note = (
+            f"Only {len(rows)} of {n_wanted} starting points were sampled within the time limit."
+            if len(rows) < n_wanted
+            else ""
+        )
+        return termination_message(
+            run.stopped(stop_status, finished < len(rows)), rows, finished, "starts", note, self._draws.note, trouble
+        )
 
 
 _Parts = tuple[Posable, Any, Any]
@@ -303,5 +321,7 @@ def _attempt(
     """Fit from one start, wherever this is called; None if there is no time."""
     problem, transcription, solver = unpickle_job(job)
     return call_with_time_limit(
-        lambda seconds_left: fit(problem, transcription, solver, start=start, retry=False, max_time=seconds_left), limit, deadline
+        lambda seconds_left: fit(problem, transcription, solver, start=start, retry=False, max_time=seconds_left),
+        limit,
+        deadline,
     )

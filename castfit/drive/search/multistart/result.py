@@ -172,12 +172,21 @@ class MultistartResult(SearchResult, SavedResult):
     merit: ObjectiveMeasure
 
     @classmethod
-    def of(cls, best: Result | None, starts: Iterable[StartRow], *, merit: ObjectiveMeasure, **rest: Any) -> MultistartResult:
+    def of(
+        cls, best: Result | None, starts: Iterable[StartRow], *, merit: ObjectiveMeasure, **rest: Any
+    ) -> MultistartResult:
         """Gather the rows into optima, and judge."""
         rows = tuple(sorted(starts, key=lambda row: row.index))
         found_optima = group_optima({row.index: (row.objective, row.values) for row in rows if row.success}, merit)
         n_finished = sum(row.finished for row in rows)
-        return cls(best=best, starts=rows, optima=found_optima, outlook=StoppingEstimate.of(found_optima, n_finished), merit=merit, **rest)
+        return cls(
+            best=best,
+            starts=rows,
+            optima=found_optima,
+            outlook=StoppingEstimate.of(found_optima, n_finished),
+            merit=merit,
+            **rest,
+        )
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """Plot the objective of all starts, the lowest first; see `castfit.plots.waterfall`.
@@ -259,7 +268,9 @@ class MultistartResult(SearchResult, SavedResult):
         end = checkpoint_state.end or {"message": message, "time": np.nan}
         labels = {"transcription": plan.transcription, "solver": plan.solver}
         merit = plan.merit or ObjectiveMeasure(objective_measure(rows.values()), floor=plan.floor)
-        return cls.of(checkpoint_state.best, rows.values(), merit=merit, drawn=initial_starts, header=header, **end, **labels)
+        return cls.of(
+            checkpoint_state.best, rows.values(), merit=merit, drawn=initial_starts, header=header, **end, **labels
+        )
 
     def summary(self) -> str:
         """Return the text that `print` shows."""
@@ -298,7 +309,9 @@ class StartPlan:
     floor: float = 0.0
 
     @classmethod
-    def of(cls, drawn: Sequence[Mapping[str, float]], merit: ObjectiveMeasure, transcription: str, solver: str) -> StartPlan:
+    def of(
+        cls, drawn: Sequence[Mapping[str, float]], merit: ObjectiveMeasure, transcription: str, solver: str
+    ) -> StartPlan:
         """Take the names of the first start for those of all."""
         names = tuple(drawn[0])
         starts = tuple(tuple(start[name] for name in names) for start in drawn)

@@ -13,7 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from castfit._support.arguments import is_count, is_one_of, read_sequence, read_mapping, read_reals, rng_mistakes, shorten_repr
+from castfit._support.arguments import (
+    is_count,
+    is_one_of,
+    read_mapping,
+    read_reals,
+    read_sequence,
+    rng_mistakes,
+    shorten_repr,
+)
 from castfit._support.arrays import Array
 from castfit._support.status import InputError, raise_if_mistakes, suggest
 from castfit.densities.priors.distributions import truncated_quantile
@@ -203,7 +211,9 @@ def _following(problem: CompiledProblem) -> frozenset[str]:
     noise = (q for q in problem.quantities if q.of in problem.noise_parameters)
     spreads = (q.name for q in noise if not np.isfinite([q.lower, q.upper]).all())
     least_squares_problem = problem if problem.least_squares else gaussian_surrogate(problem)
-    return frozenset((*spreads, *(least_squares_problem.names[int(j)] for j in eliminated_entries(least_squares_problem))))
+    return frozenset(
+        (*spreads, *(least_squares_problem.names[int(j)] for j in eliminated_entries(least_squares_problem)))
+    )
 
 
 def _axis(quantity: Quantity, limit: Any, log: bool, mistakes: list[str]) -> _Axis:
@@ -223,7 +233,9 @@ def _axis(quantity: Quantity, limit: Any, log: bool, mistakes: list[str]) -> _Ax
     if limit is not None:
         pair = read_reals(limit)
         if pair is None or pair.shape != (2,) or not pair[0] <= pair[1]:
-            mistakes.append(f"the limits of '{name}' are {shorten_repr(limit)}; expected (lower, upper) or a distribution")
+            mistakes.append(
+                f"the limits of '{name}' are {shorten_repr(limit)}; expected (lower, upper) or a distribution"
+            )
             return _Axis(quantity, lower, upper)
         if pair[0] < lower or pair[1] > upper:
             mistakes.append(f"the limits {shorten_repr(limit)} of '{name}' exceed its bounds [{lower:g}, {upper:g}]")

@@ -289,7 +289,9 @@ class PortfolioState:
     def _ahead(self) -> int | None:
         T = self.table
         cost_limit = min(float(T["cost"][T["settled"] & ~self._refuted].min(initial=np.inf)), self.lowest) - SAME
-        is_open = (T["size"] > 0) & ~(T["settled"] | T["dropped"] | T["fitted"] | self._refuted) & (T["cost"] < cost_limit)
+        is_open = (
+            (T["size"] > 0) & ~(T["settled"] | T["dropped"] | T["fitted"] | self._refuted) & (T["cost"] < cost_limit)
+        )
         return _least(T["cost"], is_open)
 
     @property
@@ -312,7 +314,10 @@ class PortfolioState:
         """Whether the share of valleys is left for each candidate; what its first strides take is not foreseen."""
         T = self.table
         strides = np.array(
-            [FULL_ACCURACY_COST_FACTOR * work_in_simulations({"jacobians": MAX_FINAL_ITERATIONS}, n) for n in range(T["size"].max(initial=0) + 1)]
+            [
+                FULL_ACCURACY_COST_FACTOR * work_in_simulations({"jacobians": MAX_FINAL_ITERATIONS}, n)
+                for n in range(T["size"].max(initial=0) + 1)
+            ]
         )
         expected_work = np.where(T["followed"] < _COARSELY, 0.0, strides[T["size"]])
         return np.asarray(T["following"].sum() + expected_work <= _VALLEYS * T["work"].sum(), dtype=np.bool_)
@@ -340,7 +345,9 @@ class PortfolioState:
         """Return the state with more candidates."""
         pool = self.pool
         independent_costs = self.table["cost"][self.table["independent"]]
-        threshold = float(np.quantile(independent_costs, _GOOD, method="lower")) + SAME if independent_costs.size else -np.inf
+        threshold = (
+            float(np.quantile(independent_costs, _GOOD, method="lower")) + SAME if independent_costs.size else -np.inf
+        )
         for t in records:
             if t.end.theta and not t.end.dropped:
                 family = t.index if t.family < 0 else t.family
@@ -399,7 +406,9 @@ class PortfolioState:
         return self._with((*self.tried[:index], record, *self.tried[index + 1 :]), table, self.pool)
 
     @staticmethod
-    def _with(records: tuple[CandidateRecord, ...], table: NDArray[Any], pool: tuple[FamilyHead, ...]) -> PortfolioState:
+    def _with(
+        records: tuple[CandidateRecord, ...], table: NDArray[Any], pool: tuple[FamilyHead, ...]
+    ) -> PortfolioState:
         state = PortfolioState(records, pool)
         vars(state).update(table=table)
         return state
@@ -410,12 +419,16 @@ def _least(costs: Array, candidates: Mask) -> int | None:
     return int(np.argmin(np.where(candidates, costs, np.inf))) if candidates.any() else None
 
 
-def next_round(state: PortfolioState, options: PortfolioOptions, region: SearchRegion, rng: np.random.Generator) -> list[CandidateOrder]:
+def next_round(
+    state: PortfolioState, options: PortfolioOptions, region: SearchRegion, rng: np.random.Generator
+) -> list[CandidateOrder]:
     """Return the orders of the next round."""
     ways = _first_rounds(state, options) or _chosen(state, options, rng)
     has_guess, n_boxes = bool((state.table["way"] == "fit").any()), int((state.table["way"] == "box").sum())
     limits = (_limit(state, 0), _limit(state, 1)) if options.race else OPEN
-    base = CandidateOrder("", screen=options.screen, limits=limits, best=state.frontier, step_control=options.step_control)
+    base = CandidateOrder(
+        "", screen=options.screen, limits=limits, best=state.frontier, step_control=options.step_control
+    )
     orders: list[CandidateOrder] = []
     for way in ways:
         seed = int(rng.integers(2**63, size=1)[0])
@@ -446,7 +459,9 @@ def valley_order(state: PortfolioState, options: PortfolioOptions, index: int) -
     """Return the order to go on along the floor of a candidate's valley."""
     end, step_control = state.tried[index].end, options.step_control
     accurate = end.followed >= _COARSELY
-    return CandidateOrder(FOLLOW, theta=end.theta, best=state.lowest, accurate=accurate, step_control=step_control, finer=end.rough)
+    return CandidateOrder(
+        FOLLOW, theta=end.theta, best=state.lowest, accurate=accurate, step_control=step_control, finer=end.rough
+    )
 
 
 def exchange_order(state: PortfolioState, options: PortfolioOptions, rng: np.random.Generator) -> CandidateOrder:
@@ -498,7 +513,9 @@ def shares(state: PortfolioState, ways: Sequence[str]) -> Array:
     steady_fractions = [fractions for min_count, fractions in _STEADY if costs.size >= min_count][-1]
     idle_mask = np.array([w == MOVED and all(m.spent for m in state.pool) for w in ways])
     score[idle_mask & ~idle_mask.all()] = 0.0
-    steady_shares = np.array([0.0 if is_idle else steady_fractions.get(w, 0.0) for w, is_idle in zip(ways, idle_mask, strict=True)])
+    steady_shares = np.array(
+        [0.0 if is_idle else steady_fractions.get(w, 0.0) for w, is_idle in zip(ways, idle_mask, strict=True)]
+    )
     share = (1.0 - _FLOOR - steady_shares.sum()) * score / score.sum() + _FLOOR / len(ways) + steady_shares
     counts = {w: int(is_way.sum()) for w, is_way in mask_by_way.items()}
     mean_works = np.array([work[w] / counts[w] if work[w] else mean * (_DEAR if w in WHOLE else 1.0) for w in ways])
@@ -506,7 +523,9 @@ def shares(state: PortfolioState, ways: Sequence[str]) -> Array:
     return np.asarray(frequencies / frequencies.sum(), dtype=float)
 
 
-def add_to_pool(pool: Sequence[FamilyHead], new_head: FamilyHead, region: SearchRegion, threshold: float = -np.inf) -> tuple[FamilyHead, ...]:
+def add_to_pool(
+    pool: Sequence[FamilyHead], new_head: FamilyHead, region: SearchRegion, threshold: float = -np.inf
+) -> tuple[FamilyHead, ...]:
     """Add a member to a pool, the best first; of similar members only the better one stays.
 
     It is as spent as those of other families in whose place it comes.  Up to a `threshold` cost, spent ones elsewhere are
@@ -527,7 +546,11 @@ def add_to_pool(pool: Sequence[FamilyHead], new_head: FamilyHead, region: Search
     if any(clash[:position]):
         return tuple(pool)
     remaining = [m for m, is_clash in zip(pool[position:], clash[position:], strict=True) if not is_clash]
-    vain_counts = [m.vain for m, is_clash in zip(pool[position:], clash[position:], strict=True) if is_clash and m.family != new_head.family]
+    vain_counts = [
+        m.vain
+        for m, is_clash in zip(pool[position:], clash[position:], strict=True)
+        if is_clash and m.family != new_head.family
+    ]
     new_head = replace(new_head, vain=max([new_head.vain, *vain_counts]))
     heads, n_free = list[FamilyHead](), _POOL
     for m in (*pool[:position], new_head, *remaining):

@@ -12,7 +12,7 @@ import numpy as np
 from castfit._support.arguments import read_mapping, read_reals, shorten_repr
 from castfit._support.status import suggest
 from castfit.densities.priors.distributions import truncated_quantile
-from castfit.fit.start.search_problem import drawn_about, finite_bounds, search_frame, sampling_radius
+from castfit.fit.start.search_problem import drawn_about, finite_bounds, sampling_radius, search_frame
 
 if TYPE_CHECKING:
     from castfit._support.arrays import Array
@@ -79,7 +79,9 @@ def limits_mistakes(problem: Posable, limits: Any) -> list[str]:
         elif ends[0] < q.lower or ends[1] > q.upper:
             mistakes.append(f"the limits {shorten_repr(pair)} of '{name}' exceed its bounds [{q.lower:g}, {q.upper:g}]")
         elif q.scale == "log" and not ends[0] > 0:
-            mistakes.append(f"'{name}' is searched on a log scale, but its lower limit is {ends[0]:g}; pass a positive limit")
+            mistakes.append(
+                f"'{name}' is searched on a log scale, but its lower limit is {ends[0]:g}; pass a positive limit"
+            )
     return mistakes
 
 

@@ -19,14 +19,14 @@ from castfit._support.arguments import (
     flag_mistakes,
     is_count,
     is_one_of,
-    read_sequence,
     option_mistakes,
+    read_sequence,
     rng_mistakes,
     shorten_repr,
     within_reason,
 )
 from castfit._support.status import raise_if_mistakes, suggest
-from castfit.drive.run.checkpoint import run_header, read_seed
+from castfit.drive.run.checkpoint import read_seed, run_header
 from castfit.drive.run.options import RunOptions, require_problem
 from castfit.drive.search.portfolio.allocation import PortfolioOptions
 from castfit.drive.search.portfolio.limits import limits_mistakes, search_field

@@ -196,7 +196,9 @@ class PortfolioResult(SearchResult):
         ways_text = f", by {ways} ways" if self.finds > 1 and ways > 1 else ""
         distance_text = f" {100 * self.spread:.0f} % of the search range apart" if np.isfinite(self.spread) else ""
         starts_text = f" from independent starting points{distance_text}" if self.finds > 1 else ""
-        return f"The lowest optimum ({number}) was found {times}{starts_text}{ways_text}; {count_text} found none lower."
+        return (
+            f"The lowest optimum ({number}) was found {times}{starts_text}{ways_text}; {count_text} found none lower."
+        )
 
     @property
     def _sure(self) -> str:

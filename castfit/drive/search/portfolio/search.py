@@ -25,16 +25,24 @@ from castfit.drive.run.optima import ObjectiveMeasure, additional_fits_needed
 from castfit.drive.run.options import RunOptions
 from castfit.drive.run.run_result import STOPS
 from castfit.drive.search.portfolio.allocation import (
+    CandidateRecord,
     PortfolioOptions,
     PortfolioState,
-    CandidateRecord,
     exchange_order,
-    valley_order,
     next_round,
+    valley_order,
 )
 from castfit.drive.search.portfolio.limits import SearchRegion
 from castfit.drive.search.portfolio.result import PortfolioProgress, PortfolioResult, SearchCandidate, StrategySummary
-from castfit.drive.search.portfolio.strategies import CONFIRM, EXCHANGED, FOLLOW, SAME, CandidateOrder, CandidateOutcome, candidate
+from castfit.drive.search.portfolio.strategies import (
+    CONFIRM,
+    EXCHANGED,
+    FOLLOW,
+    SAME,
+    CandidateOrder,
+    CandidateOutcome,
+    candidate,
+)
 from castfit.problem.problem import Posable
 from castfit.result.result import Result
 
@@ -58,7 +66,9 @@ def run_portfolio(
         search = _PortfolioSearch(problem, options, region, np.random.default_rng(rng), job, run, finds)
         if file is not None:
             with file.intact():
-                search.known |= {int(record["index"]): rebuild_value(CandidateOutcome, record["end"]) for record in file.records}
+                search.known |= {
+                    int(record["index"]): rebuild_value(CandidateOutcome, record["end"]) for record in file.records
+                }
 
         def enter(i: int, outcome: Any) -> ProgressReport | None:
             end = search.enter(i, outcome)
@@ -68,7 +78,9 @@ def run_portfolio(
                 return None
             progress = search.progress()
             is_finished = bool(search.reason)
-            return ProgressReport(progress, progress.sentence, progress.sentence, progress.candidates, progress.candidates, is_finished)
+            return ProgressReport(
+                progress, progress.sentence, progress.sentence, progress.candidates, progress.candidates, is_finished
+            )
 
         search.plan()
         stop_status = run_tasks(run, candidate, search.tasks, enter, limit=_PART * run.max_time)

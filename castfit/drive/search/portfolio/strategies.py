@@ -45,7 +45,13 @@ from castfit.drive.search.portfolio.limits import SearchRegion
 from castfit.fit.fit import plain_fit as fit
 from castfit.fit.start.decomposition.search import Decomposed
 from castfit.fit.start.gaussian_surrogate import restore_noise_parameters
-from castfit.fit.start.local_search import FULL_ACCURACY_COST_FACTOR, lowest_draw, descend, minimize_locally, work_in_simulations
+from castfit.fit.start.local_search import (
+    FULL_ACCURACY_COST_FACTOR,
+    descend,
+    lowest_draw,
+    minimize_locally,
+    work_in_simulations,
+)
 from castfit.fit.start.search_problem import SearchProblem, search_problem_of
 from castfit.fit.strategies import BOX, GROWING, SOFT, StrategyBudget
 from castfit.result.result import Result
@@ -212,11 +218,18 @@ def candidate(job: bytes | _Job, order: CandidateOrder, limit: float, deadline: 
             end = _minimize_in_trust_region(search_problem, region, order, rng, end_time)
     if interrupt.requested:
         raise KeyboardInterrupt
-    return replace(end, seconds=time.process_time() - start_time, result=None if end.result is None else _light(end.result))
+    return replace(
+        end, seconds=time.process_time() - start_time, result=None if end.result is None else _light(end.result)
+    )
 
 
 def _fitted(
-    problem: Posable, search_problem: SearchProblem, theta: Array, order: CandidateOrder, rng: np.random.Generator, seconds_left: float
+    problem: Posable,
+    search_problem: SearchProblem,
+    theta: Array,
+    order: CandidateOrder,
+    rng: np.random.Generator,
+    seconds_left: float,
 ) -> Result:
     """Fit from a draw theta (n,), or the guess, at full accuracy; without retries, for other ways come anyway."""
     if order.guess:
@@ -230,7 +243,13 @@ def _fitted(
     return fit(problem, None, solver, start=start, retry=False, max_time=seconds_left)
 
 
-def _minimize_in_trust_region(search_problem: SearchProblem, region: SearchRegion, order: CandidateOrder, rng: np.random.Generator, end_time: float) -> CandidateOutcome:
+def _minimize_in_trust_region(
+    search_problem: SearchProblem,
+    region: SearchRegion,
+    order: CandidateOrder,
+    rng: np.random.Generator,
+    end_time: float,
+) -> CandidateOutcome:
     work, step_control = 0.0, order.step_control
     if order.theta:
         theta = np.array(order.theta)
@@ -245,11 +264,15 @@ def _minimize_in_trust_region(search_problem: SearchProblem, region: SearchRegio
         if not np.isfinite(cost):
             return CandidateOutcome(work=work)
     start_point = () if order.theta else tuple(theta.tolist())
-    theta, strategy_work = _LEADING.get(order.way, BOX).lead(search_problem, theta, StrategyBudget(end_time - time.time(), rng, step_control))
+    theta, strategy_work = _LEADING.get(order.way, BOX).lead(
+        search_problem, theta, StrategyBudget(end_time - time.time(), rng, step_control)
+    )
     return replace(_descend(search_problem, theta, order, end_time, work + strategy_work), begun=start_point)
 
 
-def _resample_insensitive(search_problem: SearchProblem, region: SearchRegion, theta: Array, rng: np.random.Generator, end_time: float) -> tuple[Array, float]:
+def _resample_insensitive(
+    search_problem: SearchProblem, region: SearchRegion, theta: Array, rng: np.random.Generator, end_time: float
+) -> tuple[Array, float]:
     """Draw one coordinate after the other anew, where the cost hardly changes by that; return where to, and the work.
 
     What has no influence where a local fit ends, an initial value far below what is made within a moment, say, has no
@@ -267,7 +290,9 @@ def _resample_insensitive(search_problem: SearchProblem, region: SearchRegion, t
     return theta, work
 
 
-def _descend(search_problem: SearchProblem, theta: Array, order: CandidateOrder, end_time: float, work: float) -> CandidateOutcome:
+def _descend(
+    search_problem: SearchProblem, theta: Array, order: CandidateOrder, end_time: float, work: float
+) -> CandidateOutcome:
     """Go down in the box, and on to the optimum where that may be the best one."""
     step_control = order.step_control
     descent = descend(search_problem, theta, order.limits, end_time - time.time(), step_control=step_control)
@@ -279,7 +304,9 @@ def _descend(search_problem: SearchProblem, theta: Array, order: CandidateOrder,
     if descent.dropped or not np.isfinite(descent.cost) or descent.cost > order.best + margin:
         return _confirm_cost(search_problem, end, order.best, end_time)
     hope = order.best + SAME if descent.cost > order.best else np.inf
-    continuation = minimize_locally(search_problem, descent.theta, end_time - time.time(), rounds=1, hope=hope, step_control=step_control)
+    continuation = minimize_locally(
+        search_problem, descent.theta, end_time - time.time(), rounds=1, hope=hope, step_control=step_control
+    )
     end = replace(
         end, theta=tuple(continuation.theta.tolist()), cost=continuation.cost, work=work + continuation.work,
         settled=not continuation.dropped,
@@ -287,7 +314,9 @@ def _descend(search_problem: SearchProblem, theta: Array, order: CandidateOrder,
     return _confirm_cost(search_problem, end, order.best, end_time)
 
 
-def _confirm_cost(search_problem: SearchProblem, end: CandidateOutcome, best: float, end_time: float) -> CandidateOutcome:
+def _confirm_cost(
+    search_problem: SearchProblem, end: CandidateOutcome, best: float, end_time: float
+) -> CandidateOutcome:
     """Return an end with the cost that it has at full accuracy, if it looks better than everything and is not.
 
     What bursts or all but stands still may be integrated to any shape at the accuracy of a search, and a local fit
@@ -313,7 +342,9 @@ def _follow_valley(search_problem: SearchProblem, order: CandidateOrder, end_tim
     )  # fmt: skip
     floor = not continuation.dropped and not continuation.optimum
     work = continuation.work * (FULL_ACCURACY_COST_FACTOR if order.finer else 1.0)
-    end = CandidateOutcome(tuple(continuation.theta.tolist()), continuation.cost, work=work, settled=not continuation.dropped, floor=floor)
+    end = CandidateOutcome(
+        tuple(continuation.theta.tolist()), continuation.cost, work=work, settled=not continuation.dropped, floor=floor
+    )
     if order.finer:
         return replace(end, rough=True)
     if not _confirm_cost(search_problem, end, np.inf, end_time).rough:
@@ -322,14 +353,22 @@ def _follow_valley(search_problem: SearchProblem, order: CandidateOrder, end_tim
     return replace(retry, work=work + retry.work)
 
 
-def _resume_fit(search_problem: SearchProblem, end: CandidateOutcome, order: CandidateOrder, end_time: float) -> CandidateOutcome:
+def _resume_fit(
+    search_problem: SearchProblem, end: CandidateOutcome, order: CandidateOrder, end_time: float
+) -> CandidateOutcome:
     """Go on in the box from where a default fit gave up."""
     if not np.isfinite(end.cost) or (end.result is not None and end.result.status is Status.INTERRUPTED):
         return end
     return _descend(search_problem, np.array(end.theta), order, end_time, end.work)
 
 
-def _descend_from_exchange(search_problem: SearchProblem, region: SearchRegion, order: CandidateOrder, rng: np.random.Generator, end_time: float) -> CandidateOutcome:
+def _descend_from_exchange(
+    search_problem: SearchProblem,
+    region: SearchRegion,
+    order: CandidateOrder,
+    rng: np.random.Generator,
+    end_time: float,
+) -> CandidateOutcome:
     """Go down from where two quantities have changed places, where that looks best, until something is better."""
     theta, log = np.array(order.theta), search_problem.searched.log
     pairs = [
@@ -351,14 +390,20 @@ def _descend_from_exchange(search_problem: SearchProblem, region: SearchRegion, 
         if descent.cost < best.cost:
             best = CandidateOutcome(tuple(descent.theta.tolist()), descent.cost)
         if descent.cost < order.best - SAME:
-            continuation = minimize_locally(search_problem, descent.theta, end_time - time.time(), step_control=order.step_control)
-            best = CandidateOutcome(tuple(continuation.theta.tolist()), continuation.cost, settled=not continuation.dropped)
+            continuation = minimize_locally(
+                search_problem, descent.theta, end_time - time.time(), step_control=order.step_control
+            )
+            best = CandidateOutcome(
+                tuple(continuation.theta.tolist()), continuation.cost, settled=not continuation.dropped
+            )
             work += continuation.work
             break
     return replace(best, work=work)
 
 
-def _confirm(problem: Posable, search_problem: SearchProblem, order: CandidateOrder, end_time: float) -> CandidateOutcome:
+def _confirm(
+    problem: Posable, search_problem: SearchProblem, order: CandidateOrder, end_time: float
+) -> CandidateOutcome:
     """Fit at full accuracy, by the method of the search; the floor of a long valley holds, too, if it stays as low.
 
     What holds need not be fitted to its optimum before the search knows nothing better.
@@ -366,7 +411,11 @@ def _confirm(problem: Posable, search_problem: SearchProblem, order: CandidateOr
     theta = np.array(order.theta)
     solver = GaussNewton(_BOX, max_iter=_POLISHING if order.accurate else _CONFIRMING, tolerance=_CONFIRMED)
     start, seconds_left = _named(problem, search_problem, theta), end_time - time.time()
-    end = _end_of(fit(problem, search_problem.exactly, solver, start=start, retry=False, max_time=seconds_left), search_problem, end_time)
+    end = _end_of(
+        fit(problem, search_problem.exactly, solver, start=start, retry=False, max_time=seconds_left),
+        search_problem,
+        end_time,
+    )
     end = replace(end, polished=order.accurate or end.settled)
     if end.result is None or end.result.status not in _UNFINISHED:
         return end
@@ -376,18 +425,28 @@ def _confirm(problem: Posable, search_problem: SearchProblem, order: CandidateOr
 
 
 def _end_of(result: Result, search_problem: SearchProblem, end_time: float) -> CandidateOutcome:
-    theta = np.array([search_problem.asked.to_search(np.array(list(result.values.values())))[j] for j in search_problem.places])
+    theta = np.array(
+        [search_problem.asked.to_search(np.array(list(result.values.values())))[j] for j in search_problem.places]
+    )
     work = FULL_ACCURACY_COST_FACTOR * work_in_simulations(dict(result.evaluations), theta.size)
     # Before a fit by collocation has converged, its cost is of courses that are no solutions of the model.
-    cost = result.cost if result.success and search_problem.searched is search_problem.asked else search_problem.cost(theta)
-    if result.success and search_problem.searched is not search_problem.asked:  # whose optimum is beside that of normal errors
+    cost = (
+        result.cost
+        if result.success and search_problem.searched is search_problem.asked
+        else search_problem.cost(theta)
+    )
+    if (
+        result.success and search_problem.searched is not search_problem.asked
+    ):  # whose optimum is beside that of normal errors
         cost = minimize_locally(search_problem, theta, end_time - time.time(), rounds=1).cost
     return CandidateOutcome(tuple(theta.tolist()), cost, work=work, result=result, settled=result.success)
 
 
 def _named(problem: Posable, search_problem: SearchProblem, theta: Array) -> dict[str, float]:
     """Return natural values by name, of all quantities, for theta of the searched ones."""
-    full_theta = restore_noise_parameters(search_problem.asked, search_problem.searched, theta, search_problem.asked.guess)
+    full_theta = restore_noise_parameters(
+        search_problem.asked, search_problem.searched, theta, search_problem.asked.guess
+    )
     natural = problem.to_natural(full_theta).tolist()
     return {q.name: float(np.clip(x, q.lower, q.upper)) for q, x in zip(problem.quantities, natural, strict=True)}
 

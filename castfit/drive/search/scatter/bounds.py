@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit._support.arguments import is_one_of, read_sequence, symbol_or_text_name, shorten_repr
+from castfit._support.arguments import is_one_of, read_sequence, shorten_repr, symbol_or_text_name
 from castfit._support.arrays import Array
 from castfit._support.status import suggest
 from castfit.fit.start.gaussian_surrogate import gaussian_surrogate
@@ -91,7 +91,9 @@ def with_log_scales(problem: Posable, log_vars: Any, mistakes: list[str]) -> Com
     if isinstance(log_vars, str):
         if not is_one_of(log_vars, "auto"):
             mistakes.append(f"log_vars is {shorten_repr(log_vars)}; give a list of parameters, or 'auto'")
-        log_names = [name for name, q in free_parameters.items() if q.scale == "linear" and 0.0 <= _WIDE * q.lower <= q.upper]
+        log_names = [
+            name for name, q in free_parameters.items() if q.scale == "linear" and 0.0 <= _WIDE * q.lower <= q.upper
+        ]
         log_names = [name for name in log_names if 0.0 < free_parameters[name].upper < np.inf]
     else:
         log_names = _named(log_vars, free_parameters, mistakes)
@@ -115,7 +117,9 @@ def _named(log_vars: Any, free_parameters: Mapping[str, Quantity], mistakes: lis
     for entry in entries:
         name = symbol_or_text_name(entry)
         if name is None or name not in free_parameters:
-            mistakes.append(f"log_vars names {shorten_repr(entry)}, which is no free parameter: {suggest(str(entry), free_parameters)}")
+            mistakes.append(
+                f"log_vars names {shorten_repr(entry)}, which is no free parameter: {suggest(str(entry), free_parameters)}"
+            )
         elif not (0.0 <= free_parameters[name].lower < free_parameters[name].upper < np.inf):
             bounds = f"[{free_parameters[name].lower:g}, {free_parameters[name].upper:g}]"
             mistakes.append(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from castfit._support.arrays import Array
-from castfit._support.json_codec import to_jsonable, rebuild_value
+from castfit._support.json_codec import rebuild_value, to_jsonable
 from castfit._support.process_pool import ERROR, LostTask, lost_task_status
 from castfit._support.status import InputError, Status
 from castfit.drive.run.loop import RunSession
@@ -23,7 +23,14 @@ from castfit.drive.search.scatter.method.choice import LocalSearchPath
 from castfit.drive.search.scatter.method.members import Member
 from castfit.drive.search.scatter.method.search import LocalSearchOutcome
 from castfit.drive.search.scatter.result import BestSoFar, LocalSearch
-from castfit.drive.search.scatter.tasks import Job, LocalSearchResult, SimulatedBlock, SearchContext, search_locally, simulate_block
+from castfit.drive.search.scatter.tasks import (
+    Job,
+    LocalSearchResult,
+    SearchContext,
+    SimulatedBlock,
+    search_locally,
+    simulate_block,
+)
 from castfit.result.result import Result
 
 OUT_OF_SIMULATIONS = "The limit of simulations was reached."
@@ -64,7 +71,9 @@ class SearchLog(LogRecord):
     round of tasks.
     """
 
-    def __init__(self, session: RunSession, job: Job, work: SearchContext, seed: int, *, max_eval: float, vtr: float) -> None:
+    def __init__(
+        self, session: RunSession, job: Job, work: SearchContext, seed: int, *, max_eval: float, vtr: float
+    ) -> None:
         super().__init__()
         self._session, self._job, self._work, self._seed = session, job, work, seed
         self._max_eval, self._vtr = max_eval, vtr
@@ -110,7 +119,9 @@ class SearchLog(LogRecord):
         end = outcome.path[-1]
         values = dict(zip(self._work.problem.names, self._work.natural(end).tolist(), strict=True))
         status = "joined" if outcome.joined else outcome.result.status.value
-        self.searches.append(LocalSearch(start.f, outcome.f, values, n_simulations, status, outcome.result.message, self.elapsed))
+        self.searches.append(
+            LocalSearch(start.f, outcome.f, values, n_simulations, status, outcome.result.message, self.elapsed)
+        )
         self._enter(end, outcome.f, outcome.result)
         self.told()
         if outcome.result.status is Status.INTERRUPTED:
@@ -140,7 +151,9 @@ class SearchLog(LogRecord):
         """Return ``function(job, *arguments, deadline)`` for each call; `LostTask` for one that ended every worker."""
         answers = self._session.answers(function, ((self._job, *call, self._session.run.deadline) for call in calls))
         for answer in answers:
-            if isinstance(answer, LostTask) and answer.cause == "not_run":  # values that nobody computes are not infinite
+            if (
+                isinstance(answer, LostTask) and answer.cause == "not_run"
+            ):  # values that nobody computes are not infinite
                 raise SearchStopped(answer.message)
         return answers
 

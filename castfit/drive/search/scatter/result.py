@@ -159,7 +159,9 @@ class ScatterResult(SearchResult):
         parts = [self.reason]
         if self.best is None:
             nothing = "No point could be simulated"
-            parts += [f"{line}." for line in format_counts(nothing, self.failures) or [f"{nothing}: the cause is unknown"]]
+            parts += [
+                f"{line}." for line in format_counts(nothing, self.failures) or [f"{nothing}: the cause is unknown"]
+            ]
         elif not self.success:
             parts.append(f"The best point is not a solution: {self.best.message}")
         return " ".join([*parts, *self.warnings])

@@ -17,12 +17,12 @@ import numpy as np
 from castfit._support.arguments import flag_mistakes, is_one_of, is_within, option_mistakes, rng_mistakes
 from castfit._support.json_codec import rebuild_value
 from castfit._support.status import Status, raise_if_mistakes, suggest
-from castfit.drive.run.checkpoint import describe_method, run_header, read_seed
+from castfit.drive.run.checkpoint import describe_method, read_seed, run_header
 from castfit.drive.run.loop import open_session
 from castfit.drive.run.options import RunOptions, require_problem
 from castfit.drive.run.run_result import STOPS
 from castfit.drive.search.scatter.bounds import SearchBounds, read_search_bounds, with_log_scales
-from castfit.drive.search.scatter.log import SearchStopped, SearchLog
+from castfit.drive.search.scatter.log import SearchLog, SearchStopped
 from castfit.drive.search.scatter.method.options import ScatterOptions
 from castfit.drive.search.scatter.method.search import SearchState, begin, step
 from castfit.drive.search.scatter.result import Generation, ScatterResult
@@ -224,18 +224,29 @@ def scatter_search(
         try:
             log.check()
             while True:
-                state = step(log, state, method_options) if state else begin(log, box.lower.size, seed, method_options, guess)
+                state = (
+                    step(log, state, method_options)
+                    if state
+                    else begin(log, box.lower.size, seed, method_options, guess)
+                )
                 result_record = {} if log.result is saved else {"result": log.result}
                 if file is not None and file.append({"state": state, "book": log.record(), **result_record}):
                     saved = log.result
-                if session.told(build_generation(), build_generation().sentence, build_generation().sentence, milestone=_is_round(build_generation().generation)):
+                if session.told(
+                    build_generation(),
+                    build_generation().sentence,
+                    build_generation().sentence,
+                    milestone=_is_round(build_generation().generation),
+                ):
                     raise SearchStopped(STOPS[Status.STOPPED_BY_CALLBACK])
         except SearchStopped as halt:
             reason = str(halt)
         except KeyboardInterrupt:
             reason = STOPS[Status.INTERRUPTED]
             session.pool.dismiss()
-        best = _best(problem, searched, box, work, log, run.deadline, is_interrupted=reason == STOPS[Status.INTERRUPTED])
+        best = _best(
+            problem, searched, box, work, log, run.deadline, is_interrupted=reason == STOPS[Status.INTERRUPTED]
+        )
     return ScatterResult(
         best=best,
         reason=reason,
@@ -280,7 +291,14 @@ def _generations(state: SearchState | None) -> int:
 
 
 def _best(
-    problem: Posable, searched: CompiledProblem, box: SearchBounds, work: SearchContext, log: SearchLog, deadline: float, *, is_interrupted: bool
+    problem: Posable,
+    searched: CompiledProblem,
+    box: SearchBounds,
+    work: SearchContext,
+    log: SearchLog,
+    deadline: float,
+    *,
+    is_interrupted: bool,
 ) -> Result | None:
     """Return the fit of the problem as it was given from the best point; unfinished if the time is over."""
     if log.best_x is None:
@@ -293,7 +311,9 @@ def _best(
     seconds_left = deadline - time.time()
     is_over = is_interrupted or seconds_left <= 0.0
     with np.errstate(all="ignore"):
-        result = work.fit(problem, start, np.inf if is_over else seconds_left, (lambda iteration: True) if is_over else None)
+        result = work.fit(
+            problem, start, np.inf if is_over else seconds_left, (lambda iteration: True) if is_over else None
+        )
     if is_over:
         status = Status.INTERRUPTED if is_interrupted else Status.MAX_TIME
         result = result.ended(status, status.sentence)
@@ -305,6 +325,10 @@ def _best(
 def _options(arguments: dict[str, Any]) -> tuple[ScatterOptions, list[str]]:
     """Read the options of the method itself."""
     option_names = [f.name for f in fields(ScatterOptions)]
-    option_errors = [_GONE.get(n, f"there is no option '{n}': {suggest(n, option_names)}") for n in arguments if n not in option_names]
+    option_errors = [
+        _GONE.get(n, f"there is no option '{n}': {suggest(n, option_names)}")
+        for n in arguments
+        if n not in option_names
+    ]
     method_options = ScatterOptions(**{n: v for n, v in arguments.items() if n in option_names})
     return method_options, option_errors + method_options.mistakes()

@@ -162,7 +162,11 @@ class _LocalSearchWatch:
         box = self._work.box
         x = box.cube(iteration.v[: box.guess.size])
         self.points.append(x)
-        if not self._paths or len(self.points) < 2 or self._work.merit.height(iteration.cost, iteration.chi2) < self._best:
+        if (
+            not self._paths
+            or len(self.points) < 2
+            or self._work.merit.height(iteration.cost, iteration.chi2) < self._best
+        ):
             return False
         radius = self._work.join_reach * np.sqrt(x.size)
         self.joined = any(path_distances(x[None], path)[0] < radius for path in self._paths)
@@ -170,7 +174,9 @@ class _LocalSearchWatch:
 
 
 @task
-def search_locally(job: Job, x: Array, paths: Sequence[Array], best: float, seed: int, deadline: float) -> LocalSearchResult:
+def search_locally(
+    job: Job, x: Array, paths: Sequence[Array], best: float, seed: int, deadline: float
+) -> LocalSearchResult:
     """Fit from a member x (n,).
 
     paths : (k, n) each, the ways of earlier searches

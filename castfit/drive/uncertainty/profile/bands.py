@@ -27,10 +27,19 @@ from castfit._support.status import InputError, Status
 from castfit.drive.run.jobs import task, unpickle_job
 from castfit.drive.run.loop import ProgressReport, run_tasks
 from castfit.drive.run.options import RunOptions
-from castfit.drive.uncertainty.profile.branches import CROSSED, FAR, ZERO, ProfileBranch, ContinuationLimits, interpolate_delta, join_sides, threshold
+from castfit.drive.uncertainty.profile.branches import (
+    CROSSED,
+    FAR,
+    ZERO,
+    ContinuationLimits,
+    ProfileBranch,
+    interpolate_delta,
+    join_sides,
+    threshold,
+)
 from castfit.drive.uncertainty.profile.continuation import follow_branches
 from castfit.drive.uncertainty.profile.predictions import OfPrediction, PredictedOutput, prediction
-from castfit.drive.uncertainty.profile.tasks import ProfileSetting, with_fitted_sigmas, parts_along
+from castfit.drive.uncertainty.profile.tasks import ProfileSetting, parts_along, with_fitted_sigmas
 from castfit.fit.methods import Solver, Transcription
 from castfit.problem.compiled_problem import CompiledProblem
 from castfit.result.bands import deviation
@@ -119,7 +128,9 @@ def _requested_predictions(
         size = np.maximum(np.abs(values), 1e-3 * np.max(np.abs(values), initial=0.0))
         for row, time in enumerate(np.asarray(columns["time"], dtype=float).tolist()):
             if width[row] > _NO_REACH * size[row] and size[row] != 0.0:
-                predicted_output = PredictedOutput(names.index(name), output, time, float(values[row]), float(size[row]))
+                predicted_output = PredictedOutput(
+                    names.index(name), output, time, float(values[row]), float(size[row])
+                )
                 targets.append(prediction(output, predicted_output, len(targets)))
                 keys.append((name, output, row))
     return tuple(targets), keys
@@ -144,7 +155,9 @@ def _all_followed(
         branches_by_index[n] = outcome
         return None
 
-    stop_reason = run_tasks(run, profile_prediction, deque((n, (job, n)) for n in range(len(targets))), enter, limit=np.inf)
+    stop_reason = run_tasks(
+        run, profile_prediction, deque((n, (job, n)) for n in range(len(targets))), enter, limit=np.inf
+    )
     if stop_reason is not None:
         raise KeyboardInterrupt
     return [branches_by_index[n] for n in range(len(targets))]
@@ -165,7 +178,9 @@ def profile_prediction(job: bytes | _Parts, n: int) -> tuple[ProfileBranch, tupl
     return join_sides(below, above), (below.ends[0], above.ends[1])
 
 
-def _limit(branch: ProfileBranch, side: int, end: str, top: float, sigma: float, result: Result, factor: float) -> float:
+def _limit(
+    branch: ProfileBranch, side: int, end: str, top: float, sigma: float, result: Result, factor: float
+) -> float:
     """Return the crossing of the threshold by the profile, or by that of a new value.
 
     Infinite if none, NaN if unknown.

@@ -26,7 +26,9 @@ CROSSED, BOUND, FAR, ZERO, LOST, JUMP, CUT, INTERRUPTED, BEYOND = (
 """Why a branch ends."""
 LIMIT = "limit"  # the end of a region at a threshold
 
-MAX_OBJECTIVE_ERROR_FRACTION = 0.05  # of the threshold: an error of the objective that moves a limit by a fortieth of its distance
+MAX_OBJECTIVE_ERROR_FRACTION = (
+    0.05  # of the threshold: an error of the objective that moves a limit by a fortieth of its distance
+)
 _THRESHOLD_RTOL = 0.02  # relative: this spot was made for the threshold
 
 
@@ -194,7 +196,9 @@ def join_sides(below: ProfileBranch, above: ProfileBranch) -> ProfileBranch:
     """Return both sides of the branch of the best fit as one; they share its point."""
     first_row = 0 if below.c.size == 0 else 1
     halves = [(b.c, b.delta, b.slope, b.theta, _errors(b)) for b in (below, above)]
-    c, delta, slope, theta, error = (np.concatenate([one, other[first_row:]]) for one, other in zip(*halves, strict=True))
+    c, delta, slope, theta, error = (
+        np.concatenate([one, other[first_row:]]) for one, other in zip(*halves, strict=True)
+    )
     return ProfileBranch(c, delta, slope, theta, (below.ends[0], above.ends[1]), error)
 
 
@@ -250,7 +254,14 @@ def envelope(branches: Sequence[ProfileBranch]) -> tuple[Array, Array, Array, Ar
         lowest_earlier = np.min(earlier_deltas, axis=0) if earlier_deltas else np.full(branch.c.size, np.inf)
         slack = 1e-6 * np.maximum(np.abs(branch.delta), 1.0)
         is_lowest = (branch.delta <= lowest_other + slack) & ~(lowest_earlier <= branch.delta + slack)
-        lowest.append((branch.c[is_lowest], branch.delta[is_lowest], branch.theta[is_lowest], np.full(int(is_lowest.sum()), float(i))))
+        lowest.append(
+            (
+                branch.c[is_lowest],
+                branch.delta[is_lowest],
+                branch.theta[is_lowest],
+                np.full(int(is_lowest.sum()), float(i)),
+            )
+        )
     c, delta, theta, branch_indices = (np.concatenate(column) for column in zip(*lowest, strict=True))
     order = np.argsort(c, kind="stable")
     return c[order], delta[order], theta[order], branch_indices[order]
@@ -263,7 +274,9 @@ def regions(branches: Iterable[ProfileBranch], top: float) -> tuple[AcceptedInte
     for region in all_regions:
         if merged_regions and region.lower <= merged_regions[-1].upper + 1e-12 * max(abs(region.lower), 1.0):
             if region.upper > merged_regions[-1].upper:
-                merged_regions[-1] = replace(merged_regions[-1], upper=region.upper, ends=(merged_regions[-1].ends[0], region.ends[1]))
+                merged_regions[-1] = replace(
+                    merged_regions[-1], upper=region.upper, ends=(merged_regions[-1].ends[0], region.ends[1])
+                )
         else:
             merged_regions.append(region)
     return tuple(merged_regions)

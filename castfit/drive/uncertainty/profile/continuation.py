@@ -39,9 +39,9 @@ from castfit.drive.uncertainty.profile.branches import (
     JUMP,
     LOST,
     ZERO,
-    ProfileBranch,
-    ContinuationResult,
     ContinuationLimits,
+    ContinuationResult,
+    ProfileBranch,
     ProfilePoint,
     threshold_crossing,
 )
@@ -67,7 +67,9 @@ _MAX_EXTRAPOLATION_RATIO = 2.0  # times the last step: farther second derivative
 _MOST_CHANGE = 3.0  # of a logarithm: no power changes an entry by a larger factor
 
 
-def follow_branches(tracer: CorrectorContext, target: Target, first_spot: ProfilePoint, side: int, goal: ContinuationLimits) -> ContinuationResult:
+def follow_branches(
+    tracer: CorrectorContext, target: Target, first_spot: ProfilePoint, side: int, goal: ContinuationLimits
+) -> ContinuationResult:
     """Follow the solutions from one on, with the branches that take over."""
     branches: list[ProfileBranch] = []
     valleys: list[Array] = []
@@ -96,7 +98,9 @@ def follow_branches(tracer: CorrectorContext, target: Target, first_spot: Profil
 class ProfileContinuation:
     """One walk along one optimum, from `origin` the best fit, or from where another optimum took over."""
 
-    def __init__(self, tracer: CorrectorContext, target: Target, side: int, goal: ContinuationLimits, origin: ProfilePoint) -> None:
+    def __init__(
+        self, tracer: CorrectorContext, target: Target, side: int, goal: ContinuationLimits, origin: ProfilePoint
+    ) -> None:
         self.tracer, self.target, self.side, self.goal, self.origin = tracer, target, side, goal, origin
         self.end = target.upper if side > 0 else target.lower
         room = np.log(goal.reach) if target.log else goal.reach * max(abs(origin.c), target.scale)
@@ -255,16 +259,25 @@ class ProfileContinuation:
         def predict_delta(c: float) -> float:
             return float(spot.delta + spot.slope * (c - spot.c) + half_curvature * (c - spot.c) ** 2)
 
-        if slope < 0.0 < half_curvature and len(spots) > 1 and root > part:  # downhill, if the bottom is not reached yet
+        if (
+            slope < 0.0 < half_curvature and len(spots) > 1 and root > part
+        ):  # downhill, if the bottom is not reached yet
             lower = root - part if spot.delta <= 4.0 * top else root / 1.5
             downhill_discriminant = slope**2 - 4.0 * half_curvature * (spot.delta - lower**2)
             if downhill_discriminant > 0.0 and previous_step > 0.0:
-                return float(min((-slope - np.sqrt(downhill_discriminant)) / (2.0 * half_curvature), _MAX_STEP_GROWTH * previous_step)), predict_delta
+                return float(
+                    min(
+                        (-slope - np.sqrt(downhill_discriminant)) / (2.0 * half_curvature),
+                        _MAX_STEP_GROWTH * previous_step,
+                    )
+                ), predict_delta
         rise = target_root**2 - spot.delta
         discriminant = slope**2 + 4.0 * half_curvature * rise
         with np.errstate(all="ignore"):
             h = 2.0 * rise / (slope + np.sqrt(discriminant)) if discriminant > 0.0 else np.inf
-        max_step = _MAX_STEP_GROWTH * previous_step if previous_step > 0.0 else (1.0 if self.target.log else self.target.scale)
+        max_step = (
+            _MAX_STEP_GROWTH * previous_step if previous_step > 0.0 else (1.0 if self.target.log else self.target.scale)
+        )
         return float(min(h, max_step)) if np.isfinite(h) and h > 0.0 else max_step, predict_delta
 
     def _predicted(self, spots: list[ProfilePoint], c: float) -> Array:
@@ -281,7 +294,9 @@ class ProfileContinuation:
         size = max(top, old_spot.delta, 0.0)
         trapezium = old_spot.delta + 0.5 * h * (old_spot.slope + new_spot.slope)
         is_off_curve = abs(new_spot.delta - trapezium) > 0.1 * size + 0.25 * abs(new_spot.delta - old_spot.delta)
-        is_steep = not self.goal.full_range and new_spot.delta > max(4.0 * top, 2.0 * old_spot.delta) and old_spot.delta < top
+        is_steep = (
+            not self.goal.full_range and new_spot.delta > max(4.0 * top, 2.0 * old_spot.delta) and old_spot.delta < top
+        )
         return bool(is_off_curve or is_steep)
 
     def _crossed(self, old_spot: ProfilePoint, new_spot: ProfilePoint) -> list[float]:
@@ -313,7 +328,9 @@ def extrapolate(spots: Sequence[ProfilePoint], c: float, *, log: bool) -> Array:
     """Return v (n_v,) at c from spots of one layout, the nearest last; `log`: c is a logarithm already."""
     spot = spots[-1]
     previous_spot = spots[-2] if len(spots) > 1 and spots[-2].c != spot.c else None
-    straight = _along(spot.c, spot.v, spot.tangent, c, None if previous_spot is None else (previous_spot.c, previous_spot.tangent))
+    straight = _along(
+        spot.c, spot.v, spot.tangent, c, None if previous_spot is None else (previous_spot.c, previous_spot.tangent)
+    )
     if previous_spot is None or not (log or min(spot.c * previous_spot.c, spot.c * c) > 0.0):
         return straight
     x, x_before, x_new = (n if log else np.log(abs(n)) for n in (spot.c, previous_spot.c, c))

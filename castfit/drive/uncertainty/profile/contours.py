@@ -40,9 +40,9 @@ from castfit.drive.uncertainty.profile.branches import (
     CUT,
     INTERRUPTED,
     LIMIT,
-    ProfileBranch,
-    ContinuationLimits,
     AcceptedInterval,
+    ContinuationLimits,
+    ProfileBranch,
     ProfilePoint,
     join_sides,
     regions,
@@ -52,7 +52,7 @@ from castfit.drive.uncertainty.profile.corrector import ENDED, CorrectorContext
 from castfit.drive.uncertainty.profile.predictions import OfPrediction
 from castfit.drive.uncertainty.profile.reading import owner, read_levels, read_targets
 from castfit.drive.uncertainty.profile.targets import Target
-from castfit.drive.uncertainty.profile.tasks import ProfileSetting, make_anchor, with_fitted_sigmas, parts_along
+from castfit.drive.uncertainty.profile.tasks import ProfileSetting, make_anchor, parts_along, with_fitted_sigmas
 from castfit.fit.methods import Solver, Transcription
 from castfit.result.result import Result
 from castfit.solve.staged import StagedProblem
@@ -193,7 +193,11 @@ def contours(
     assert problem is not None
     compiled_problem = with_fitted_sigmas(problem.posed, result)
     arguments = {"first is": first, "second is": second}
-    targets = tuple(t for phrase, argument in arguments.items() for t in read_targets(result, compiled_problem, [argument], mistakes, phrase))
+    targets = tuple(
+        t
+        for phrase, argument in arguments.items()
+        for t in read_targets(result, compiled_problem, [argument], mistakes, phrase)
+    )
     if len(targets) == 2 and targets[0].name == targets[1].name:
         mistakes.append(f"first and second are both '{targets[0].name}'; pass two different quantities")
     mistakes += [f"{t.name} is a prediction; give two quantities or expressions" for t in targets
@@ -216,7 +220,11 @@ def contours(
     cut_statuses = sorted({half.status for half in finished_halves if half.status})
     stop_reason = run.stopped(stop_reason, len(complete_pairs) < len(tops) and not cut_statuses)
     stop_reason = Status(cut_statuses[0]) if stop_reason is None and cut_statuses else stop_reason
-    centre, covariance = (finished_halves[0].centre, finished_halves[0].covariance) if finished_halves else (np.full(2, np.nan), _UNKNOWN)
+    centre, covariance = (
+        (finished_halves[0].centre, finished_halves[0].covariance)
+        if finished_halves
+        else (np.full(2, np.nan), _UNKNOWN)
+    )
     lines, closed = dict[float, Array](), dict[float, bool]()
     n_missed = 0
     for level, (below, above) in complete_pairs.items():
@@ -224,11 +232,11 @@ def contours(
             line, closed[level] = _line(below, above)
             lines[level] = _natural(targets, line)
             n_missed += int(np.isnan(line).any(axis=1).sum())
-    message = "All contour lines were computed." if stop_reason is None else STOPS.get(stop_reason, stop_reason.sentence)
+    message = (
+        "All contour lines were computed." if stop_reason is None else STOPS.get(stop_reason, stop_reason.sentence)
+    )
     if n_missed:
-        message += (
-            f" Integration with error control gives another objective at {n_missed} points: use finer elements."
-        )
+        message += f" Integration with error control gives another objective at {n_missed} points: use finer elements."
     is_finite = bool(np.isfinite(centre).all())
     ellipses = {level: _natural(targets, _ellipse(centre, covariance, top)) for level, top in tops.items()}
     first_value, second_value = _natural(targets, centre[None])[0].tolist()
@@ -364,7 +372,11 @@ class _PlaneSlices:
         tracer, target, best = self._begun(self.first)
         centre, covariance = self._curvature(target, best)
         interval = _across(tracer, target, best, ContinuationLimits((top,), parts=2 * _STEPS))[1]
-        lower, upper, is_complete = list[tuple[float, float]](), list[tuple[float, float]](), interval.ends == (LIMIT, LIMIT)
+        lower, upper, is_complete = (
+            list[tuple[float, float]](),
+            list[tuple[float, float]](),
+            interval.ends == (LIMIT, LIMIT),
+        )
         share = 0.5 * (1.0 - np.cos(np.pi * np.arange(slices + 1) / slices))
         spot: ProfilePoint = best
         middle = int(np.argmin(np.abs(interval.lower + share * (interval.upper - interval.lower) - best.c)))
@@ -397,7 +409,9 @@ class _PlaneSlices:
             for _ in range(8):
                 v = spot.v + h * spot.tangent if is_same_layout else tracer.staged.start
                 candidate = tracer.spot(target, spot.c + h, v, h)
-                if candidate in ENDED or (isinstance(candidate, ProfilePoint) and candidate.delta <= _THRESHOLD_MARGIN_FACTOR * top):
+                if candidate in ENDED or (
+                    isinstance(candidate, ProfilePoint) and candidate.delta <= _THRESHOLD_MARGIN_FACTOR * top
+                ):
                     break
                 h *= 0.25  # what ends high above the spine fell off it
             else:
@@ -406,7 +420,9 @@ class _PlaneSlices:
                 raise StopRequested(candidate)
             spot = candidate
 
-    def _slice(self, spine: CorrectorContext, target: Target, spot: ProfilePoint, top: float, *, tip: bool) -> AcceptedInterval:
+    def _slice(
+        self, spine: CorrectorContext, target: Target, spot: ProfilePoint, top: float, *, tip: bool
+    ) -> AcceptedInterval:
         """Follow the second quantity both ways with the first one held."""
 
         def wrap(staged: StagedProblem) -> StagedProblem:
@@ -437,7 +453,14 @@ class _PlaneSlices:
         return np.array([best.c, spot.c]), np.array([[a, slope * a], [slope * a, b]])
 
 
-def _across(tracer: CorrectorContext, target: Target, start: ProfilePoint, goal: ContinuationLimits, *, reset_staging: bool = False) -> tuple[ProfileBranch, AcceptedInterval]:
+def _across(
+    tracer: CorrectorContext,
+    target: Target,
+    start: ProfilePoint,
+    goal: ContinuationLimits,
+    *,
+    reset_staging: bool = False,
+) -> tuple[ProfileBranch, AcceptedInterval]:
     """Follow a target both ways; return the branch, and its region that holds the start.
 
     `reset_staging` says that elements which were refined below are not taken above.

@@ -41,10 +41,10 @@ from castfit.result.covariance import residuals
 from castfit.solve.fallback_thresholds import RESCUE
 from castfit.solve.gauss_newton import GaussNewton
 from castfit.solve.homotopy import within_bounds
-from castfit.solve.solution import SolveControl, CountingProblem, Solution, infeasibility
+from castfit.solve.solution import CountingProblem, Solution, SolveControl, infeasibility
 from castfit.solve.staged import StagedProblem
 from castfit.solve.step_control import LineSearch
-from castfit.solve.subproblem import MATCHING_TOLERANCE, LocalProblem, Step, local_problem, is_small_decrease
+from castfit.solve.subproblem import MATCHING_TOLERANCE, LocalProblem, Step, is_small_decrease, local_problem
 from castfit.transcribe.single_shooting import SingleShooting
 
 ENDED = (Status.INTERRUPTED, Status.MAX_TIME)
@@ -107,7 +107,9 @@ def correct(ledger: CountingProblem, staged: StagedProblem, tolerance: float) ->
             simplified = local.correction(trial) if trial.ok else None
             # What the simplified step has of its own: nothing, were all linear.
             curvature_step = None if simplified is None else simplified.dv - (1.0 - factor) * step.dv
-            if curvature_step is not None and search.norm(curvature_step) <= _CONTRACTION * factor * search.norm(step.dv):
+            if curvature_step is not None and search.norm(curvature_step) <= _CONTRACTION * factor * search.norm(
+                step.dv
+            ):
                 break
         else:
             return None
@@ -228,7 +230,9 @@ class CorrectorContext:
         self.solves += corrected_point is not None
         return corrected_point
 
-    def _found(self, fixed_problem: StagedProblem, cost_tolerance: float, *, thorough: bool) -> Array | CorrectedPoint | Status:
+    def _found(
+        self, fixed_problem: StagedProblem, cost_tolerance: float, *, thorough: bool
+    ) -> Array | CorrectedPoint | Status:
         """Solve the constrained problem, with full corrector steps at the end if they succeed.
 
         Return the status if the solve fails.
@@ -237,7 +241,11 @@ class CorrectorContext:
             rough_solution = self._solved(fixed_problem, _FULL_STEP_COST_RTOL, thorough=thorough)
             if rough_solution.status in ENDED:
                 return rough_solution.status
-            corrected_point = self._corrected(with_start(fixed_problem, rough_solution.v), cost_tolerance) if rough_solution.status.success else None
+            corrected_point = (
+                self._corrected(with_start(fixed_problem, rough_solution.v), cost_tolerance)
+                if rough_solution.status.success
+                else None
+            )
             if corrected_point is not None or not rough_solution.status.success:
                 return rough_solution.status if corrected_point is None else corrected_point
             fixed_problem = with_start(fixed_problem, rough_solution.v)
@@ -246,7 +254,10 @@ class CorrectorContext:
 
     def _solved(self, fixed_problem: StagedProblem, cost_tolerance: float, *, thorough: bool) -> Solution:
         # Of what promises more than that solvers think twice.
-        tolerance, seconds_left = min(self._rough(fixed_problem, cost_tolerance), 0.1 * RESCUE.stationary), max(self.deadline - time.time(), 1e-3)
+        tolerance, seconds_left = (
+            min(self._rough(fixed_problem, cost_tolerance), 0.1 * RESCUE.stationary),
+            max(self.deadline - time.time(), 1e-3),
+        )
         solver = self.solver
         if thorough and isinstance(solver, GaussNewton):
             solver = replace(solver, step_control="levenberg_marquardt", max_iter=_MAX_DAMPED_ITERATIONS)
@@ -262,15 +273,26 @@ class CorrectorContext:
 
         The solution is v (n_v,), or where the linearized problem is known, with the last small step to it.
         """
-        v, shifted_problem = solution if isinstance(solution, np.ndarray) else solution.v, target.held(self.staged, c + h)
+        v, shifted_problem = (
+            solution if isinstance(solution, np.ndarray) else solution.v,
+            target.held(self.staged, c + h),
+        )
         linearization, shifted_linearization = fixed_problem.linearize(v), shifted_problem.linearize(v)
         if not (linearization.ok and shifted_linearization.ok):
             return Status.EVALUATION_FAILED
         if isinstance(solution, CorrectedPoint) and target.moves_constants:
-            local, missing_decrease, remaining_step = solution.local.moved(shifted_problem, shifted_linearization), solution.step.decrease, solution.step.dv
+            local, missing_decrease, remaining_step = (
+                solution.local.moved(shifted_problem, shifted_linearization),
+                solution.step.decrease,
+                solution.step.dv,
+            )
             rows = solution.step.residuals
         else:
-            local, missing_decrease, remaining_step = local_problem(shifted_problem, shifted_linearization, regularisation=REGULARISATION), 0.0, np.zeros(v.size)
+            local, missing_decrease, remaining_step = (
+                local_problem(shifted_problem, shifted_linearization, regularisation=REGULARISATION),
+                0.0,
+                np.zeros(v.size),
+            )
             rows = local.condensed.u
         if not local.finite:
             return Status.LINEAR_ALGEBRA_FAILED
@@ -278,10 +300,16 @@ class CorrectorContext:
         response = target.own_rows(step.residuals - rows, shifted_problem) / h
         rows = target.own_rows(rows, shifted_problem)
         derivatives = target.slope(self.staged, linearization)
-        slope, curvature = derivatives if derivatives is not None else (float(rows @ response), float(response @ response))
+        slope, curvature = (
+            derivatives if derivatives is not None else (float(rows @ response), float(response @ response))
+        )
         constraint_cost = target.own_cost(linearization, fixed_problem)
         # Where a row holds, coordinate and cost are those of the point itself.
-        missing_decrease, v = (missing_decrease, np.clip(linearization.v + remaining_step, fixed_problem.lower, fixed_problem.upper)) if constraint_cost == 0.0 else (0.0, linearization.v)
+        missing_decrease, v = (
+            (missing_decrease, np.clip(linearization.v + remaining_step, fixed_problem.lower, fixed_problem.upper))
+            if constraint_cost == 0.0
+            else (0.0, linearization.v)
+        )
         return ProfilePoint(
             target.coordinate(linearization, fixed_problem),
             2.0 * (linearization.cost - constraint_cost - missing_decrease - self.cost),
@@ -306,7 +334,11 @@ def misfit(compiled_problem: CompiledProblem, staged: StagedProblem, v: Array, t
         return np.inf
     masks = [chain.row_mask for chain in staged.layout.chains]
     units = zip(staged.layout.of_rows(evaluation.sigma), masks, strict=True)
-    unit = np.concatenate([*((sigma * np.ones(mask.shape))[mask] for sigma, mask in units), np.ones(evaluation.prior.size)])
-    rows = residuals(staged.layout, evaluation)  # in units of standard deviations, the most likely ones where they are unknown
+    unit = np.concatenate(
+        [*((sigma * np.ones(mask.shape))[mask] for sigma, mask in units), np.ones(evaluation.prior.size)]
+    )
+    rows = residuals(
+        staged.layout, evaluation
+    )  # in units of standard deviations, the most likely ones where they are unknown
     errors = verification.row_errors / unit
     return float(2.0 * rows @ errors + errors @ errors)

@@ -82,9 +82,12 @@ def augment_problem(compiled_problem: CompiledProblem, predicted_outputs: Sequen
         order = np.argsort(times, kind="stable")
         augmented_points = MeasurementPoints(times[order], values[order], sigma[order])
         observed_outputs = tuple(
-            ObservedOutput(Gaussian(), -1, (n,)) if any(a.output == n for a in condition_outputs) else None for n in outputs
+            ObservedOutput(Gaussian(), -1, (n,)) if any(a.output == n for a in condition_outputs) else None
+            for n in outputs
         )
-        conditions.append(replace(condition, points=augmented_points, observed=(*condition.observed, *observed_outputs)))
+        conditions.append(
+            replace(condition, points=augmented_points, observed=(*condition.observed, *observed_outputs))
+        )
     return replace(compiled_problem, conditions=tuple(conditions), outputs=(*compiled_problem.outputs, *outputs))  # pyright: ignore
 
 
@@ -137,7 +140,9 @@ def release_predictions(staged: StagedProblem, predicted_outputs: Sequence[Predi
             # A datum may have the same spread by chance; the added row is the last one of its time.
             row_positions[n] = (i, int(data_positions[matching_rows[-1], 0]), int(data_positions[matching_rows[-1], 1]))
     rows = tuple(row_positions[n] for n in range(len(predicted_outputs)))
-    return Dressed(staged, PredictionRows(staged.layout, rows, np.array(units), np.array([a.value for a in predicted_outputs])))
+    return Dressed(
+        staged, PredictionRows(staged.layout, rows, np.array(units), np.array([a.value for a in predicted_outputs]))
+    )
 
 
 @dataclass(frozen=True, eq=False)

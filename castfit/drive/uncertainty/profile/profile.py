@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from castfit._support.arguments import flag_mistakes, is_one_of, as_reusable, level_rule, option_mistakes, read_real
+from castfit._support.arguments import as_reusable, flag_mistakes, is_one_of, level_rule, option_mistakes, read_real
 from castfit._support.arrays import Array
 from castfit._support.json_codec import rebuild_value
 from castfit._support.process_pool import LostTask
@@ -41,9 +41,9 @@ from castfit.drive.uncertainty.profile.branches import (
     FAR,
     INTERRUPTED,
     ZERO,
-    ProfileBranch,
-    ContinuationResult,
     ContinuationLimits,
+    ContinuationResult,
+    ProfileBranch,
     interpolate_delta,
     join_sides,
     merge_halves,
@@ -176,7 +176,9 @@ def profile(
     levels = read_levels(confidence_levels, mistakes)
     problem = owner(result, mistakes)
     is_usable = problem is not None and result.success
-    statistic, thresholds = choose_thresholds(result, limits, levels, mistakes) if is_usable and is_valid_limits else ("", {})
+    statistic, thresholds = (
+        choose_thresholds(result, limits, levels, mistakes) if is_usable and is_valid_limits else ("", {})
+    )
     targets = read_targets(result, problem.posed, names, mistakes) if problem is not None and is_usable else ()
     raise_if_mistakes("profile", mistakes)
     assert problem is not None
@@ -243,7 +245,8 @@ def choose_thresholds(
         mistakes.append("no degrees of freedom are left to estimate the noise; pass sigma or limits='chi2'")
         return statistic, {}
     return statistic, {
-        f"{level:g}": threshold(level, n_data=result.n_data, dof=result.dof, statistic=statistic) for level in sorted(set(levels))
+        f"{level:g}": threshold(level, n_data=result.n_data, dof=result.dof, statistic=statistic)
+        for level in sorted(set(levels))
     }
 
 
@@ -291,7 +294,9 @@ class _Session:
                     break
                 keys = range(max(sides) + 1, max(sides) + 1 + len(new_starts))
                 self.target_of |= {i: k for i, (k, _) in zip(keys, new_starts, strict=True)}
-                branch_tasks = {i: (job, k, theta, self.run.deadline) for i, (k, theta) in zip(keys, new_starts, strict=True)}
+                branch_tasks = {
+                    i: (job, k, theta, self.run.deadline) for i, (k, theta) in zip(keys, new_starts, strict=True)
+                }
                 new_sides, stop_reason = self._round(targets, branch_tasks, generation)
                 sides |= new_sides
             better = _first_better(sides)
@@ -332,7 +337,9 @@ class _Session:
             if isinstance(outcome, InputError):
                 raise outcome
             if outcome is None or isinstance(outcome, (LostTask, str)):
-                sides[i] = None if outcome is None else ContinuationResult(status=getattr(outcome, "message", str(outcome)))
+                sides[i] = (
+                    None if outcome is None else ContinuationResult(status=getattr(outcome, "message", str(outcome)))
+                )
                 return None
             self._enter(i, outcome, sides, tasks)
             if self.file is not None and not outcome.cut:
@@ -357,7 +364,9 @@ class _Session:
             sides = {i: f if i <= min(better_sides) else None for i, f in sides.items()}
         return sides, stop_reason
 
-    def _enter(self, i: int, outcome: ContinuationResult, sides: dict[int, ContinuationResult | None], tasks: deque[Any]) -> None:
+    def _enter(
+        self, i: int, outcome: ContinuationResult, sides: dict[int, ContinuationResult | None], tasks: deque[Any]
+    ) -> None:
         sides[i] = outcome
         self.solves += outcome.solves
         self.evaluations.update({"values": outcome.evaluations, "jacobians": outcome.jacobians})
@@ -390,7 +399,11 @@ class _Session:
                 if result is None:
                     continue
                 rise = 2.0 * (result.cost - best.cost)
-                duplicates = [o for o in optima if abs(o.objective - rise) <= _SAME_OPTIMUM_DELTA and _close(o.values, result.values)]
+                duplicates = [
+                    o
+                    for o in optima
+                    if abs(o.objective - rise) <= _SAME_OPTIMUM_DELTA and _close(o.values, result.values)
+                ]
                 if not duplicates and not (abs(rise) <= _SAME_OPTIMUM_DELTA and _close(best.values, result.values)):
                     optima.append(Other(result.values, rise))
         return tuple(sorted(optima, key=lambda o: o.objective))
@@ -421,10 +434,15 @@ def _assembled(
     if below is not None and below.branches:
         main_side = below
         main_branch = replace(below.branches[0], ends=(below.branches[0].ends[0], _why_missing(above)))
-        main_branch = join_sides(below.branches[0], above.branches[0]) if above is not None and above.branches else main_branch
+        main_branch = (
+            join_sides(below.branches[0], above.branches[0]) if above is not None and above.branches else main_branch
+        )
     else:
         assert above is not None
-        main_side, main_branch = above, replace(above.branches[0], ends=(_why_missing(below), above.branches[0].ends[1]))
+        main_side, main_branch = (
+            above,
+            replace(above.branches[0], ends=(_why_missing(below), above.branches[0].ends[1])),
+        )
     extra_branches = [branch for side in sides if side is not None for branch in side.branches[1:]]
     estimate = float(target.natural(np.array(main_side.estimate)))
     linear = {key: _linear(best, target, main_side, float(key), top) for key, top in thresholds.items()}
@@ -447,12 +465,18 @@ def _linear(best: Result, target: Target, side: ContinuationResult, level: float
     return float(low), float(high)
 
 
-def _message(stop_reason: Status | None, sides: Mapping[int, ContinuationResult | None], n_targets: int, trouble: str) -> str:
+def _message(
+    stop_reason: Status | None, sides: Mapping[int, ContinuationResult | None], n_targets: int, trouble: str
+) -> str:
     """Build the message about how the run ended."""
     total = 2 * n_targets
     sides = {i: f for i, f in sides.items() if i < total}
     n_done = sum(f is not None and not f.cut and not f.status for f in sides.values())
-    count = f"All {total} profile branches were computed." if n_done == total else f"{n_done} of {total} profile branches were computed."
+    count = (
+        f"All {total} profile branches were computed."
+        if n_done == total
+        else f"{n_done} of {total} profile branches were computed."
+    )
     failed_statuses = sorted({f.status for f in sides.values() if f is not None and f.status and not f.cut})
     messages = [STOPS[stop_reason]] if stop_reason is not None else []
     messages += [count, *(f"Not followed: {status}." for status in failed_statuses), *([trouble] if trouble else [])]

@@ -9,7 +9,7 @@ from typing import Any
 import casadi as ca
 import numpy as np
 
-from castfit._support.arguments import is_one_of, read_sequence, read_real, describe_rejected, shorten_repr
+from castfit._support.arguments import describe_rejected, is_one_of, read_real, read_sequence, shorten_repr
 from castfit._support.arrays import Array
 from castfit._support.status import suggest
 from castfit.drive.uncertainty.profile.predictions import OfPrediction, OutputAt, PredictedOutput, prediction
@@ -76,7 +76,9 @@ def read_targets(
     else:
         listed = read_sequence(names)
         if listed is None or not listed:
-            mistakes.append(f"names is {shorten_repr(names)}; give names of quantities, expressions, or a mapping to them")
+            mistakes.append(
+                f"names is {shorten_repr(names)}; give names of quantities, expressions, or a mapping to them"
+            )
             return ()
         entries = [(_label(entry), entry) for entry in listed]
     targets: list[Target] = []
@@ -131,11 +133,19 @@ def _of_prediction(
     result: Result, compiled_problem: CompiledProblem, label: str, entry: OutputAt, n: int, mistakes: list[str]
 ) -> OfPrediction | None:
     """Read an output at a time."""
-    conditions, outputs, own_mistakes = [c.name for c in compiled_problem.conditions], compiled_problem.model.output_names, list[str]()
+    conditions, outputs, own_mistakes = (
+        [c.name for c in compiled_problem.conditions],
+        compiled_problem.model.output_names,
+        list[str](),
+    )
     if not is_one_of(entry.output, *outputs):
-        own_mistakes.append(f"{label}: {shorten_repr(entry.output)} is no output: {suggest(str(entry.output), outputs)}")
+        own_mistakes.append(
+            f"{label}: {shorten_repr(entry.output)} is no output: {suggest(str(entry.output), outputs)}"
+        )
     if entry.experiment is None and len(conditions) > 1:
-        own_mistakes.append(f"{label}: the problem has several experiments; set experiment= to one of {', '.join(conditions)}")
+        own_mistakes.append(
+            f"{label}: the problem has several experiments; set experiment= to one of {', '.join(conditions)}"
+        )
     elif entry.experiment is not None and not is_one_of(entry.experiment, *conditions):
         own_mistakes.append(
             f"{label}: {shorten_repr(entry.experiment)} is no experiment: {suggest(str(entry.experiment), conditions)}"
@@ -148,9 +158,13 @@ def _of_prediction(
         return None
     i = 0 if entry.experiment is None else conditions.index(entry.experiment)
     if time < compiled_problem.conditions[i].start:
-        mistakes.append(f"{label}: the time is before the start of the experiment at {compiled_problem.conditions[i].start:g}; pass a later time")
+        mistakes.append(
+            f"{label}: the time is before the start of the experiment at {compiled_problem.conditions[i].start:g}; pass a later time"
+        )
         return None
-    times = np.unique([time, max(time, compiled_problem.conditions[i].end)])  # beyond the start, where nothing moves yet
+    times = np.unique(
+        [time, max(time, compiled_problem.conditions[i].end)]
+    )  # beyond the start, where nothing moves yet
     linear = result.predict({conditions[i]: times}, bands="linear")[conditions[i]]
     value = float(linear[entry.output][0])
     if not linear[f"{entry.output} upper"][0] > value:
@@ -200,7 +214,11 @@ def _part(graph: ca.SX, compiled_problem: CompiledProblem, label: str, mistakes:
             number[name] = fixed_value(fixed, "")
         else:
             matching_names = [q.name for q in compiled_problem.quantities if q.of == name]
-            advice = f"several experiments have a value of it; choose one of {', '.join(matching_names)}" if matching_names else suggest(name, compiled_problem.names)
+            advice = (
+                f"several experiments have a value of it; choose one of {', '.join(matching_names)}"
+                if matching_names
+                else suggest(name, compiled_problem.names)
+            )
             mistakes.append(f"{label} contains '{name}', which is not estimated: {advice}")
     if not entry and not mistakes:
         mistakes.append(f"{label} contains no estimated quantity; remove it")
@@ -217,7 +235,9 @@ def _meant(name: str, compiled_problem: CompiledProblem) -> int:
     return matches[0] if len(matches) == 1 else _NO_INDEX
 
 
-def _parsed(expression: str, compiled_problem: CompiledProblem, mistakes: list[str], known_names: tuple[str, ...], holds: str) -> ca.SX | None:
+def _parsed(
+    expression: str, compiled_problem: CompiledProblem, mistakes: list[str], known_names: tuple[str, ...], holds: str
+) -> ca.SX | None:
     """Read an expression such as "k1 / k2" or "log(k1) + x(0)"."""
     try:
         tree = ast.parse(expression, mode="eval").body
@@ -248,6 +268,8 @@ def _parsed(expression: str, compiled_problem: CompiledProblem, mistakes: list[s
 
     graph = build(tree)
     if unknown_names:
-        mistakes += [f"{holds} '{expression}' with the unknown name '{n}': {suggest(n, known_names)}" for n in unknown_names]
+        mistakes += [
+            f"{holds} '{expression}' with the unknown name '{n}': {suggest(n, known_names)}" for n in unknown_names
+        ]
         return None
     return graph

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from castfit._support.arguments import read_real, shorten_repr
 from castfit._support.arrays import Array
-from castfit._support.json_codec import rebuild_value, rebuild_fields
+from castfit._support.json_codec import rebuild_fields, rebuild_value
 from castfit._support.public_names import public
 from castfit._support.renamed import accept_old_names, renamed_attribute
 from castfit._support.status import InputError, suggest
-from castfit._support.text_tables import TextTable, TabularReport
+from castfit._support.text_tables import TabularReport, TextTable
 from castfit._support.views import views
 from castfit.drive.run.run_result import SavedResult
 from castfit.drive.uncertainty.profile.branches import (
@@ -29,10 +29,10 @@ from castfit.drive.uncertainty.profile.branches import (
     JUMP,
     LIMIT,
     ZERO,
-    ProfileBranch,
     AcceptedInterval,
-    interpolate_delta,
+    ProfileBranch,
     envelope,
+    interpolate_delta,
     regions,
 )
 from castfit.result.result import Result
@@ -192,7 +192,9 @@ class Profile:
                 f"{upper.followed:.3g}."
             )
         n_more = len(self.regions()) - 1
-        suffix = f" {n_more} more interval{'s' if n_more > 1 else ''} of values lie within the threshold." if n_more else ""
+        suffix = (
+            f" {n_more} more interval{'s' if n_more > 1 else ''} of values lie within the threshold." if n_more else ""
+        )
         return f"{lower.sentence} {upper.sentence}{suffix}"
 
     def approximation(self, values: Array) -> Array:
@@ -221,7 +223,9 @@ class Profile:
             if number is not None and abs(float(key) - number) < 1e-9:
                 return key
         listed = ", ".join(keys)
-        raise InputError("profile", [f"confidence_level is {shorten_repr(level)}; the profile was computed for {listed}"])
+        raise InputError(
+            "profile", [f"confidence_level is {shorten_repr(level)}; the profile was computed for {listed}"]
+        )
 
     def _regions(self, level: float | None) -> tuple[AcceptedInterval, ...]:
         return regions(self.branches, self.threshold(level))
@@ -230,7 +234,9 @@ class Profile:
         centre = float(np.log(self.estimate)) if self.scale == "log" else self.estimate
         intervals = self._regions(level)
         matches = [r for r in intervals if r.holds(centre)]
-        return matches[0] if matches else min(intervals, key=lambda r: min(abs(r.lower - centre), abs(r.upper - centre)))
+        return (
+            matches[0] if matches else min(intervals, key=lambda r: min(abs(r.lower - centre), abs(r.upper - centre)))
+        )
 
     def _side(self, region: AcceptedInterval, side_index: int, level: float | None) -> Side:
         """Describe in words the end of a region below (0) or above (1)."""
@@ -262,15 +268,15 @@ class Profile:
             return Side(FLAT, infinity, value, sentence)
         if end in (FAR, ZERO):
             rise_text = f"{max_rise:.2g} of the threshold {top:.3g}"
-            sentence = f"{name} is unbounded {side} as far as computed: at {value:.3g} the objective has risen by {rise_text}."
+            sentence = (
+                f"{name} is unbounded {side} as far as computed: at {value:.3g} the objective has risen by {rise_text}."
+            )
             return Side(OPEN, infinity, value, sentence)
         reason = {
             CUT: "the time limit was reached",
             INTERRUPTED: "it was interrupted",
         }.get(end, "no fit with a fixed value converged beyond this point")
-        sentence = (
-            f"{name}: the profile ends {side} {value:.5g}, because {reason}. The objective has risen by {max_rise:.2g} of the threshold {top:.3g}."
-        )
+        sentence = f"{name}: the profile ends {side} {value:.5g}, because {reason}. The objective has risen by {max_rise:.2g} of the threshold {top:.3g}."
         return Side(UNFINISHED, np.nan, value, sentence)
 
 
@@ -406,7 +412,9 @@ class Profiles(SavedResult, TabularReport, Mapping[str, Profile]):
             return None
         profiles = [rebuild_value(Profile, entry) for entry in content["profiles"]]
         end = rebuild_fields(cls, {name: value for name, value in content["end"].items() if name not in _APART})
-        return cls(profiles={p.name: p for p in profiles}, best=rebuild_value(Result, content["best"]), header=header, **end)
+        return cls(
+            profiles={p.name: p for p in profiles}, best=rebuild_value(Result, content["best"]), header=header, **end
+        )
 
     def _sheet(self, level: float | None = None) -> TextTable:
         rows: list[tuple[str, ...]] = []
@@ -435,7 +443,9 @@ class Profiles(SavedResult, TabularReport, Mapping[str, Profile]):
             if len(intervals) > 1:
                 lines.append(f"{p.name}: {' and '.join(_interval(*r) for r in intervals)} are not excluded.")
         if self.improved > 0.0:
-            lines.append(f"The profile found a better fit (-2 log L lower by {self.improved:.4g}); the results refer to it.")
+            lines.append(
+                f"The profile found a better fit (-2 log L lower by {self.improved:.4g}); the results refer to it."
+            )
         for k, other in enumerate(self.optima[:5], 1):
             listed = ", ".join(f"{n} = {v:.4g}" for n, v in list(other.values.items())[:6])
             lines.append(f"Other optimum {k}: -2 log L higher by {other.objective:.4g}, at {listed}.")

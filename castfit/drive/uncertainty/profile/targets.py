@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from castfit._support.arrays import Array
-from castfit._support.sparse_rows import stack_rows, sparse_rows
+from castfit._support.sparse_rows import sparse_rows, stack_rows
 from castfit.problem.parameter_map import MappedExpressions
 from castfit.solve.staged import Evaluation, Failure, Layout, Linearization, StagedProblem, read_only_copy
 
@@ -44,7 +44,11 @@ class Dressed(StagedProblem):
         self.layout, self.signal, self.least_sigma = inner.layout, inner.signal, inner.least_sigma
         self.lower, self.upper, self.scale, self.start = inner.lower, inner.upper, inner.scale, inner.start
         self.least_squares, self.forgiving = inner.least_squares, inner.forgiving
-        self.integrated, self.integration_rtol, self.eliminated = inner.integrated, inner.integration_rtol, inner.eliminated
+        self.integrated, self.integration_rtol, self.eliminated = (
+            inner.integrated,
+            inner.integration_rtol,
+            inner.eliminated,
+        )
 
     def evaluate(self, v: Array) -> Evaluation:
         """Return the values of all functions at v."""
@@ -94,7 +98,10 @@ def with_start(staged: StagedProblem, v: Array) -> StagedProblem:
 def scaled_rows(evaluation: E, factors: Sequence[Array], shift: Sequence[Array] | None = None) -> E:
     """Scale the rows of an evaluation, and their derivatives, by factors; then add the shift to the rows only."""
     offsets = [0.0] * len(factors) if shift is None else shift
-    values = tuple(replace(chain_values, r=chain_values.r * f + s) for chain_values, f, s in zip(evaluation.values, factors, offsets, strict=True))
+    values = tuple(
+        replace(chain_values, r=chain_values.r * f + s)
+        for chain_values, f, s in zip(evaluation.values, factors, offsets, strict=True)
+    )
     scaled_evaluation = replace(evaluation, values=values)
     if not isinstance(scaled_evaluation, Linearization):
         return scaled_evaluation
@@ -226,7 +233,8 @@ class OfSigma(Target):
         """Return n - SSE / s^2 and 2 SSE / s^2: all else is optimal, so that only the sigma itself counts."""
         size = float(staged.layout.group_sizes[self.group])
         rows = [
-            values.r[chain.group == self.group] for chain, values in zip(staged.layout.chains, evaluation.values, strict=True)
+            values.r[chain.group == self.group]
+            for chain, values in zip(staged.layout.chains, evaluation.values, strict=True)
         ]
         squares = float(sum(r @ r for r in rows))
         return size - squares, 2.0 * squares

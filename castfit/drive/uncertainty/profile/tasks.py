@@ -14,13 +14,18 @@ from castfit._support.arrays import Array
 from castfit._support.status import Status
 from castfit._support.time_limit import StopRequested, with_deadline
 from castfit.drive.run.jobs import task, unpickle_job
-from castfit.drive.uncertainty.profile.branches import ContinuationResult, ContinuationLimits, ProfilePoint
+from castfit.drive.uncertainty.profile.branches import ContinuationLimits, ContinuationResult, ProfilePoint
 from castfit.drive.uncertainty.profile.continuation import follow_branches
 from castfit.drive.uncertainty.profile.corrector import CorrectorContext, misfit
-from castfit.drive.uncertainty.profile.predictions import OfPrediction, PredictedOutput, augment_problem, release_predictions
+from castfit.drive.uncertainty.profile.predictions import (
+    OfPrediction,
+    PredictedOutput,
+    augment_problem,
+    release_predictions,
+)
 from castfit.drive.uncertainty.profile.targets import Target, undecorated
 from castfit.fit.attempt import has_states, with_start_trajectory, with_state_start
-from castfit.fit.fit import result_nodes, refit_method_options
+from castfit.fit.fit import refit_method_options, result_nodes
 from castfit.fit.methods import Solver, Transcription, mismatches, parts_from
 from castfit.problem.compiled_problem import CompiledProblem
 from castfit.result.result import Result
@@ -59,14 +64,21 @@ class ProfileSetting:
 
     @classmethod
     def at(
-        cls, best: Result, compiled_problem: CompiledProblem, transcription: Transcription, solver: Solver, targets: Sequence[Target]
+        cls,
+        best: Result,
+        compiled_problem: CompiledProblem,
+        transcription: Transcription,
+        solver: Solver,
+        targets: Sequence[Target],
     ) -> ProfileSetting:
         """Begin at a fit, with its whole trajectory and what it was told of its sigmas."""
         predicted_outputs = tuple(t.asked for t in targets if isinstance(t, OfPrediction) and t.asked is not None)
         explicit = bool(predicted_outputs) or any(t.needs_explicit for t in targets)
         compiled_problem = with_fitted_sigmas(compiled_problem, best)
         nodes = result_nodes(compiled_problem, best)
-        augmented_problem = augment_problem(compiled_problem, predicted_outputs) if predicted_outputs else compiled_problem
+        augmented_problem = (
+            augment_problem(compiled_problem, predicted_outputs) if predicted_outputs else compiled_problem
+        )
         return cls(augmented_problem, transcription, solver, best.theta, nodes, explicit, predicted_outputs)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -89,7 +101,9 @@ class ProfileSetting:
     def _solved(self) -> tuple[CorrectorContext, Array] | Status:
         transcription = self.transcription
         if self.nodes and has_states(transcription):
-            transcription = with_start_trajectory(self.posed, transcription, self.theta, [_thinned(nodes, transcription) for nodes in self.nodes])
+            transcription = with_start_trajectory(
+                self.posed, transcription, self.theta, [_thinned(nodes, transcription) for nodes in self.nodes]
+            )
         staged = self.wrapped(transcription.transcribe(self.posed, self.theta))
         solver = self.solver
         if isinstance(solver, GaussNewton):
@@ -130,7 +144,11 @@ class ProfileSetting:
 
 def with_fitted_sigmas(compiled_problem: CompiledProblem, best: Result) -> CompiledProblem:
     """Return a problem with what the fit was told of its sigmas."""
-    return compiled_problem if compiled_problem.noise_parameters else compiled_problem.assuming(absolute_sigma=best.absolute_sigma)
+    return (
+        compiled_problem
+        if compiled_problem.noise_parameters
+        else compiled_problem.assuming(absolute_sigma=best.absolute_sigma)
+    )
 
 
 def parts_along(transcription: Any, solver: Any, result: Any, mistakes: list[str]) -> tuple[Transcription, Solver]:
@@ -175,7 +193,10 @@ def make_anchor(tracer: CorrectorContext, target: Target, v: Array) -> tuple[Tar
 
 @task
 def follow_target(
-    job: bytes | tuple[ProfileSetting, tuple[Target, ...], ContinuationLimits], k: int, origin: int | Array, deadline: float
+    job: bytes | tuple[ProfileSetting, tuple[Target, ...], ContinuationLimits],
+    k: int,
+    origin: int | Array,
+    deadline: float,
 ) -> ContinuationResult | None:
     """Follow target k; None if there is no time.
 
@@ -206,7 +227,9 @@ def follow_target(
     )  # fmt: skip
 
 
-def _follow_from(setting: ProfileSetting, tracer: CorrectorContext, target: Target, theta: Array, goal: ContinuationLimits) -> ContinuationResult:
+def _follow_from(
+    setting: ProfileSetting, tracer: CorrectorContext, target: Target, theta: Array, goal: ContinuationLimits
+) -> ContinuationResult:
     """Follow both ways from theta, with a staged problem that is made there."""
     transcription = setting.transcription
     transcription = with_state_start(transcription, "simulation") if has_states(transcription) else transcription

@@ -31,7 +31,7 @@ from castfit._support.public_names import public
 from castfit._support.renamed import accept_old_names
 from castfit._support.reprs import join_limited
 from castfit._support.status import InputError, raise_if_mistakes
-from castfit._support.text_tables import TextTable, TabularReport, format_to_error
+from castfit._support.text_tables import TabularReport, TextTable, format_to_error
 from castfit.drive.run.run_result import SavedResult, columns
 from castfit.drive.search.multistart.sampling import draw
 from castfit.drive.uncertainty.draws import DrawsResult
@@ -124,7 +124,11 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, TabularReport):
         absent = dict.fromkeys(self.names, np.nan)
 
         def values(row: Refit) -> dict[str, float]:
-            return dict(zip(self.names, values_by_index[row.index], strict=True)) if row.index in values_by_index else absent
+            return (
+                dict(zip(self.names, values_by_index[row.index], strict=True))
+                if row.index in values_by_index
+                else absent
+            )
 
         return columns(self.rows, cells, values=values)
 
@@ -182,7 +186,12 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, TabularReport):
         mistakes = option_mistakes(
             level_rule(confidence_level, level),
             ("method", method, is_one_of(method, *METHODS), "choose 'bca' or 'percentile'"),
-            ("jackknife", jackknife, jackknife_result is None or isinstance(jackknife_result, LeaveOutResult), "give castfit.leave_out(...)"),
+            (
+                "jackknife",
+                jackknife,
+                jackknife_result is None or isinstance(jackknife_result, LeaveOutResult),
+                "give castfit.leave_out(...)",
+            ),
         )
         if jackknife_result is not None and is_one_of(method, "percentile"):
             mistakes.append("jackknife has an effect only with method='bca'; remove it")
@@ -224,14 +233,19 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, TabularReport):
             return None
         first_record = records[0]
         rows_by_index = read_rows(records)
-        rows = tuple(rows_by_index.get(i, Refit(index=i)) for i in range(max(int(first_record["samples"]), *(i + 1 for i in rows_by_index), 0)))
+        rows = tuple(
+            rows_by_index.get(i, Refit(index=i))
+            for i in range(max(int(first_record["samples"]), *(i + 1 for i in rows_by_index), 0))
+        )
         message = f"Loaded from a file: {len(rows_by_index)} of {len(rows)} data sets were fitted."
         return cls(rebuild_value(Result, first_record["result"]), first_record["kind"], rows, message, np.nan, header)
 
     def summary(self) -> str:
         """Return the text that `print` shows."""
         failure_lines = [*self._failure_sheet().lines, *self._without(), ""] if self._failed else []
-        return "\n".join([*self._head(), "", *self._sheet().lines, *self._told[1], "", *failure_lines, *self._remarks()])
+        return "\n".join(
+            [*self._head(), "", *self._sheet().lines, *self._told[1], "", *failure_lines, *self._remarks()]
+        )
 
     @property
     def parts(self) -> tuple[TextTable | str, ...]:
@@ -257,7 +271,9 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, TabularReport):
             value = self.result.values[name]
             error, linear = self.standard_errors[name], self.result.standard_errors[name]
             cells = [_interval(pairs[name], error) for pairs in intervals]
-            rows.append((name, format_to_error(value, error), f"{self.bias[name]:.2g}", _error(error), _error(linear), *cells))
+            rows.append(
+                (name, format_to_error(value, error), f"{self.bias[name]:.2g}", _error(error), _error(linear), *cells)
+            )
         return TextTable(("", ">value", ">bias", ">std. error", ">linear", *headers), tuple(rows))
 
     def _without(self) -> list[str]:
@@ -281,7 +297,9 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, TabularReport):
         min_draws = int(np.ceil(2.0 / (1.0 - self.result.confidence_level))) - 1
         if len(self.solved) < min_draws:
             level = f"{100 * self.result.confidence_level:g} %"
-            messages.append(f"{len(self.solved)} samples are too few for {level} intervals; at least {min_draws} are needed.")
+            messages.append(
+                f"{len(self.solved)} samples are too few for {level} intervals; at least {min_draws} are needed."
+            )
         n_other_optimum = sum(row.elsewhere for row in self.solved)
         if n_other_optimum:
             messages.append(
@@ -290,7 +308,9 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, TabularReport):
             )
         names_at_bound = [n for n in self.names if n in self.result.active]
         if names_at_bound:
-            messages.append(f"{join_limited(names_at_bound)} is at a bound at the estimate, and its samples accumulate there.")
+            messages.append(
+                f"{join_limited(names_at_bound)} is at a bound at the estimate, and its samples accumulate there."
+            )
         compiled_problem = None if self.result.problem is None else self.result.problem.posed
         if compiled_problem is not None and compiled_problem.every_prior:
             messages.append(
@@ -298,14 +318,18 @@ class BootstrapResult(DrawsResult, RefitsResult, SavedResult, TabularReport):
             )
         if compiled_problem is not None and len(self.solved) >= min_draws:
             interval_pair = self.confidence_intervals(), self.confidence_intervals(method="percentile")
-            undetermined_names = [n for n in self.names if np.isnan(interval_pair[0][n]).any() and np.isfinite(interval_pair[1][n]).all()]
+            undetermined_names = [
+                n for n in self.names if np.isnan(interval_pair[0][n]).any() and np.isfinite(interval_pair[1][n]).all()
+            ]
             if undetermined_names:
                 messages.append(
                     f"BCa limits of {join_limited(undetermined_names)} need extreme quantiles that {len(self.solved)} samples do not "
                     "determine; increase samples."
                 )
         if compiled_problem is not None:
-            messages.append("BCa acceleration: from leaving out one measurement at a time (linear approximation at the estimate).")
+            messages.append(
+                "BCa acceleration: from leaving out one measurement at a time (linear approximation at the estimate)."
+            )
         return messages
 
     def __repr__(self) -> str:
@@ -423,14 +447,20 @@ def bootstrap(
     mistakes += kind_mistakes(kind, compiled_problem, result) if is_known_kind else []
     has_no_starts = is_count(starts, 0, 0)
     if isinstance(starts, bool) or (isinstance(starts, (int, np.integer)) and starts < 0):
-        mistakes.append(f"starts is {shorten_repr(starts)}; expected the number of additional starting points, 0 for none")
+        mistakes.append(
+            f"starts is {shorten_repr(starts)}; expected the number of additional starting points, 0 for none"
+        )
         has_no_starts = True
-    other_starts = () if has_no_starts or mistakes else draw(compiled_problem, starts, None, limits, seed, mistakes).first
+    other_starts = (
+        () if has_no_starts or mistakes else draw(compiled_problem, starts, None, limits, seed, mistakes).first
+    )
     if has_no_starts and limits is not None:
         mistakes.append("limits has an effect only with starts > 0; set starts=3, for example, or remove limits")
     raise_if_mistakes("bootstrap", mistakes)
     recipe = resampling(kind, compiled_problem, result, seed)
-    plan = RefitPlan(compiled_problem, requested_transcription, chosen_solver, recipe.problem, tuple(other_starts)).along(result, is_method_requested=is_method_requested)
+    plan = RefitPlan(
+        compiled_problem, requested_transcription, chosen_solver, recipe.problem, tuple(other_starts)
+    ).along(result, is_method_requested=is_method_requested)
     if not is_method_requested:
         plan = replace(plan, descent=WarmStartedRefits(compiled_problem, result.integrator, result.theta, result.cost))
     estimate = digest(result.theta, recipe.predictions, recipe.spreads, recipe.errors)

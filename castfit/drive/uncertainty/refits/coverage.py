@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from castfit._support.arguments import (
     is_one_of,
     level_rule,
-    read_mapping,
     option_mistakes,
+    read_mapping,
     read_real,
     rng_mistakes,
     shorten_repr,
@@ -180,7 +180,15 @@ class CoverageResult(RefitsResult):
             bias = f"{c.bias:.2g} ± {c.bias_error:.1g}"
             figures = (f"{c.scatter:.3g}", f"{c.standard_error:.3g}", f"{c.width:.3g}")
             rows.append(
-                (name, format_to_error(c.truth, c.scatter), coverage_text, *sides, bias, *figures, c.verdict(self.confidence_level))
+                (
+                    name,
+                    format_to_error(c.truth, c.scatter),
+                    coverage_text,
+                    *sides,
+                    bias,
+                    *figures,
+                    c.verdict(self.confidence_level),
+                )
             )
         count = f"{self.fitted} data sets"
         level = f"{100 * self.confidence_level:g} %"
@@ -358,7 +366,11 @@ def _sigmas(compiled_problem: CompiledProblem, sigma: Any, mistakes: list[str]) 
         return []
     if isinstance(sigma, Mapping):
         values = read_mapping("sigma", sigma, mistakes)
-        mistakes += [f"sigma: '{n}' is not an unknown standard deviation: {suggest(n, labels)}" for n in values if n not in labels]
+        mistakes += [
+            f"sigma: '{n}' is not an unknown standard deviation: {suggest(n, labels)}"
+            for n in values
+            if n not in labels
+        ]
     else:
         values = {} if sigma is None else dict.fromkeys(labels, sigma)
     sigmas: list[float] = []
@@ -376,7 +388,10 @@ def _at_truth(compiled_problem: CompiledProblem, theta: Array, sigmas: list[floa
     staged = SingleShooting().transcribe(compiled_problem, theta).explicit()
     evaluation = staged.evaluate(theta)
     if not evaluation.ok:
-        raise_if_mistakes("coverage", [f"the model cannot be simulated at the true values ({staged.explain(theta)}); pass other values"])
+        raise_if_mistakes(
+            "coverage",
+            [f"the model cannot be simulated at the true values ({staged.explain(theta)}); pass other values"],
+        )
     predictions, spreads, _ = (np.concatenate(part) for part in zip(*staged.standardised(theta), strict=True))
     spreads = spreads * np.append(sigmas, 1.0)[groups(compiled_problem)]
     return Resampling("parametric", predictions, spreads, np.full(predictions.size, np.nan), seed)

@@ -109,7 +109,9 @@ class _EstimateContext:
             trial_rows = rows(trial_theta)
             if trial_rows is not None and trial_rows.cost <= current_rows.cost + _COST_INCREASE_RTOL * cost_scale:
                 x, new_jacobian = (trial_rows.v - current_rows.v) / self.units, trial_rows.E * self.units
-                second = _update_curvature(second, x, new_jacobian.T @ trial_rows.u - E.T @ trial_rows.u, new_jacobian.T @ trial_rows.u - c)
+                second = _update_curvature(
+                    second, x, new_jacobian.T @ trial_rows.u - E.T @ trial_rows.u, new_jacobian.T @ trial_rows.u - c
+                )
                 current_rows, width = trial_rows, min(2.0 * width, 1.0)
             else:
                 width = _RADIUS_SHRINK_FACTOR * float(np.abs(s).max())
@@ -153,12 +155,18 @@ class WarmStartedRefits:
             if estimate_residuals is None:
                 return None
             factor = estimate_residuals.scale / context.scale
-            model_end = context.descended(context.model(estimate_residuals.u / factor), self.theta, np.ones(factor.size))
+            model_end = context.descended(
+                context.model(estimate_residuals.u / factor), self.theta, np.ones(factor.size)
+            )
             descent_end = context.descended(dense.rows, self.theta if model_end is None else model_end.theta, factor)
             end = None if descent_end is None else dense.residuals(descent_end.before)
         except (StopRequested, np.linalg.LinAlgError):
             return None
-        if descent_end is None or end is None or end.cost > estimate_residuals.cost + _COST_INCREASE_RTOL * (1.0 + abs(estimate_residuals.cost)):
+        if (
+            descent_end is None
+            or end is None
+            or end.cost > estimate_residuals.cost + _COST_INCREASE_RTOL * (1.0 + abs(estimate_residuals.cost))
+        ):
             return None
         return descent_end, end
 
@@ -170,11 +178,18 @@ class WarmStartedRefits:
         try:
             staged = SingleShooting(self.integrator).transcribe(compiled_problem, self.theta).explicit()
             reference_staging = staged.measuring(compiled_problem)  # whose last point remains the estimate
-            dense, reference_evaluator = staged.dense_evaluator, None if reference_staging is None else reference_staging.dense_evaluator
+            dense, reference_evaluator = (
+                staged.dense_evaluator,
+                None if reference_staging is None else reference_staging.dense_evaluator,
+            )
             if dense is None or reference_evaluator is None or not supports_dense_descent(staged):
                 return None
             base_rows, base_residuals = dense.rows(self.theta), dense.residuals(self.theta)
-            if base_rows is None or base_residuals is None or abs(base_rows.cost - self.cost) > _SAME * (1.0 + base_rows.half_square):
+            if (
+                base_rows is None
+                or base_residuals is None
+                or abs(base_rows.cost - self.cost) > _SAME * (1.0 + base_rows.half_square)
+            ):
                 return None
             units = units_of_search(staged, self.theta)
             B = np.zeros((*base_rows.E.shape, self.theta.size))
@@ -183,11 +198,15 @@ class WarmStartedRefits:
             for j, size in enumerate(np.linalg.norm(base_rows.E, axis=0)):
                 h = _DIFFERENCE_STEP_SE * min(units[j], 1.0 / size if size > 0.0 else np.inf)
                 h = -h if self.theta[j] + h > staged.upper[j] else h
-                shifted_rows = reference_evaluator.rows(np.where(np.arange(self.theta.size) == j, self.theta + h, self.theta))
+                shifted_rows = reference_evaluator.rows(
+                    np.where(np.arange(self.theta.size) == j, self.theta + h, self.theta)
+                )
                 if shifted_rows is None:
                     return None
                 B[:, :, j] = (shifted_rows.E - base_rows.E) / h
         except StopRequested:
             return None
         symmetric_B = 0.5 * (B + B.transpose(0, 2, 1))
-        return _EstimateContext(staged, self.theta, base_residuals.scale, base_rows.E, symmetric_B, units, staged.lower, staged.upper)
+        return _EstimateContext(
+            staged, self.theta, base_residuals.scale, base_rows.E, symmetric_B, units, staged.lower, staged.upper
+        )

@@ -154,14 +154,18 @@ class LeaveOutResult(RefitsResult):
         """All rows as columns, for instance for ``pandas.DataFrame(left.table)``."""
         cells = {"without": attrgetter("name"), **self._plain("status", "chi2", "time")}
         values_by_index = dict(zip((row.index for row in self.rows), self._natural.tolist(), strict=True))
-        return columns(self.rows, cells, values=lambda row: dict(zip(self.names, values_by_index[row.index], strict=True)))
+        return columns(
+            self.rows, cells, values=lambda row: dict(zip(self.names, values_by_index[row.index], strict=True))
+        )
 
     def summary(self) -> str:
         """Return the text that `print` shows."""
         lines = [f"left out, one {self.each} at a time: {self.time:.1f} s", self.message, ""]
         lines += self._table()
         if self._failed:
-            failure_note = f"{len(self._failed)} of {len(self.rows)} fits failed, so jackknife standard errors are not available."
+            failure_note = (
+                f"{len(self._failed)} of {len(self.rows)} fits failed, so jackknife standard errors are not available."
+            )
             lines += ["", *self._failure_sheet().lines, failure_note]
         return "\n".join([*lines, "", *self._remarks()]).rstrip()
 
@@ -177,7 +181,11 @@ class LeaveOutResult(RefitsResult):
             estimates = dict(zip(self.names, self._natural[i].tolist(), strict=True))
             rows.append((self.rows[i].name, self.rows[i].status, *self._cells(names, estimates)))
         n_more = len(max_shifts) - len(shown_indices)
-        remainder_lines = [f"and {n_more} more with smaller shifts" if self.each == "value" else f"and {n_more} more"] if n_more > 0 else []
+        remainder_lines = (
+            [f"and {n_more} more with smaller shifts" if self.each == "value" else f"and {n_more} more"]
+            if n_more > 0
+            else []
+        )
         return [*align_columns(rows, "<<" + ">" * len(names)), *remainder_lines, *hint_lines]
 
     def _cells(self, names: Iterable[str], values: Mapping[str, float]) -> list[str]:
@@ -260,14 +268,14 @@ def leave_out(
     )  # fmt: skip
     compiled_problem = solved_problem("leave_out", result, mistakes)
     if is_one_of(each, "experiment") and len(compiled_problem.conditions) == 1:
-        mistakes.append(
-            "the problem has one experiment; use leave_out(result, 'value') or bootstrap(result)"
-        )
+        mistakes.append("the problem has one experiment; use leave_out(result, 'value') or bootstrap(result)")
     if is_one_of(each, "value") and compiled_problem.n_data == 1:
         mistakes.append("the problem has one measurement, so none can be left out")
     raise_if_mistakes("leave_out", mistakes)
     recipe = _without_experiment if each == "experiment" else _without_value
-    plan = RefitPlan(compiled_problem, requested_transcription, chosen_solver, recipe, reads=_undetermined).along(result, is_method_requested=is_method_requested)
+    plan = RefitPlan(compiled_problem, requested_transcription, chosen_solver, recipe, reads=_undetermined).along(
+        result, is_method_requested=is_method_requested
+    )
     blank = [Refit(index=i, name=name) for i, name in enumerate(_names(compiled_problem, each))]
     entries = {"each": each, "estimate": digest(result.theta)}
     outcome = refit_all("leave_out", f"fits without one {each}", plan, blank, run, entries, {"each": each})

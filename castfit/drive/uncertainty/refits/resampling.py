@@ -62,7 +62,9 @@ def output_places(compiled_problem: CompiledProblem) -> tuple[OutputBlock, ...]:
         for j, observed_output in enumerate(condition.observed):
             rows = np.flatnonzero(output == j)
             if observed_output is not None and rows.size:
-                blocks.append(OutputBlock(i, j, observed_output.noise, observed_output.computed, begin + rows, point[rows]))
+                blocks.append(
+                    OutputBlock(i, j, observed_output.noise, observed_output.computed, begin + rows, point[rows])
+                )
         begin += output.size
     return tuple(blocks)
 
@@ -79,7 +81,9 @@ def unit_spreads(compiled_problem: CompiledProblem, result: Result) -> Array:
 
 def group_factors(compiled_problem: CompiledProblem, result: Result) -> Array:
     """Return the unbiased estimate of each sigma that is eliminated, (n_groups,)."""
-    return np.array(list(unbiased_sigmas(compiled_problem, result.residuals, result.normalised_residuals).values()), dtype=float)
+    return np.array(
+        list(unbiased_sigmas(compiled_problem, result.residuals, result.normalised_residuals).values()), dtype=float
+    )
 
 
 def leverages(result: Result) -> Array:
@@ -198,7 +202,9 @@ def kind_mistakes(kind: str, compiled_problem: CompiledProblem, result: Result) 
         for block in output_places(compiled_problem):
             name, noise = compiled_problem.outputs[block.output], block.noise
             if not noise.additive:
-                messages[name] = f"residuals of '{name}' cannot be resampled as errors: {_reason(noise)}; use kind='parametric'"
+                messages[name] = (
+                    f"residuals of '{name}' cannot be resampled as errors: {_reason(noise)}; use kind='parametric'"
+                )
         mistakes = list(messages.values())
     if not mistakes and not np.isfinite(unit_spreads(compiled_problem, result)).all():
         mistakes.append("the fit has as many estimates as measurements, so the noise is unknown; pass sigma")
@@ -219,7 +225,9 @@ def drawing_mistakes(compiled_problem: CompiledProblem) -> list[str]:
         name, noise_name = compiled_problem.outputs[block.output], type(block.noise).__name__
         correlation: Any = getattr(block.noise, "correlation", None)
         if isinstance(block.noise, Likelihood):
-            messages[name] = f"data of '{name}' cannot be sampled from a user-defined cost; use a noise model of castfit"
+            messages[name] = (
+                f"data of '{name}' cannot be sampled from a user-defined cost; use a noise model of castfit"
+            )
         elif correlation is not None and not correlation.numbers:
             messages[name] = f"the error correlation of '{name}' is unknown; set numbers, or use result.problem"
         elif not _samples(block.noise):

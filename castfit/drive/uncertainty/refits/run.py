@@ -31,8 +31,8 @@ from castfit.drive.run.options import RunOptions
 from castfit.drive.run.run_result import CUT_OFF, STOPS, FitRecord, RunResult
 from castfit.drive.uncertainty.refits.descent import WarmStartedRefits
 from castfit.fit.build_result import sigma_names
-from castfit.fit.fit import start_at_trajectory, refit_method_options
 from castfit.fit.fit import plain_fit as fit
+from castfit.fit.fit import refit_method_options, start_at_trajectory
 from castfit.fit.methods import Solver, Transcription, parts_from
 from castfit.problem.compiled_problem import CHI2, PETAB, CompiledProblem
 from castfit.result.covariance import neg2loglik
@@ -244,7 +244,9 @@ def carry_out_refits(
         seconds_left = run.seconds / max(len(finished_rows) - restored, 1) * (len(rows) - len(finished_rows))
         failed = sum(not r.success for r in finished_rows)
         progress = RefitProgress(len(finished_rows), len(rows), failed, row, run.seconds, seconds_left)
-        return ProgressReport(progress, progress.sentence(label), describe_row(row), len(finished_rows), len(rows), timed=True)
+        return ProgressReport(
+            progress, progress.sentence(label), describe_row(row), len(finished_rows), len(rows), timed=True
+        )
 
     tasks = deque((i, (job, i, run.fit_max_time, run.deadline)) for i, row in rows.items() if not row.finished)
     stop_reason = run_tasks(run, function, tasks, enter, limit=run.fit_max_time)
@@ -291,7 +293,11 @@ def _refit(job: bytes | tuple[RefitPlan], index: int, limit: float, deadline: fl
         seconds_left = min(deadline - time.time(), limit - (time.perf_counter() - start_time))
         if seconds_left <= 0.0:
             if best is None or deadline <= time.time():
-                return None if best is None else replace(best, status=CUT_OFF, message="The time limit of the run was reached.")
+                return (
+                    None
+                    if best is None
+                    else replace(best, status=CUT_OFF, message="The time limit of the run was reached.")
+                )
             break
         try:
             compiled_problem = plan.recipe(plan.posed, index)
@@ -333,9 +339,15 @@ def _fast_refit(plan: RefitPlan, compiled_problem: CompiledProblem, index: int, 
         return None
     end, rows = outcome
     likelihood = neg2loglik(
-        rows.cost, constant(compiled_problem) + compiled_problem.prior_constant, n_unknown=int(np.count_nonzero(groups(compiled_problem) >= 0))
+        rows.cost,
+        constant(compiled_problem) + compiled_problem.prior_constant,
+        n_unknown=int(np.count_nonzero(groups(compiled_problem) >= 0)),
     )
-    objective = rows.chi2 if compiled_problem.measure == CHI2 else likelihood * (0.5 if compiled_problem.measure == PETAB else 1.0)
+    objective = (
+        rows.chi2
+        if compiled_problem.measure == CHI2
+        else likelihood * (0.5 if compiled_problem.measure == PETAB else 1.0)
+    )
     return Refit(
         index=index,
         status=Status.CONVERGED.value,

@@ -72,7 +72,10 @@ def whitening_transform(compiled_problem: CompiledProblem, result: Result) -> Po
     lows, highs = staged.layout.path_limits
     for step in _CURVE_STEP_SD * scaling.root.T:
         evaluation = staged.evaluate(result.theta + step)
-        if evaluation.ok and (_constraint_violation(staged.layout, evaluation)[lows == highs] > _EQUATION_TOLERANCE).any():
+        if (
+            evaluation.ok
+            and (_constraint_violation(staged.layout, evaluation)[lows == highs] > _EQUATION_TOLERANCE).any()
+        ):
             raise_if_mistakes("sample", [_CURVED])
     return scaling
 
@@ -101,13 +104,21 @@ def _constraint_violation(layout: Layout, evaluation: Evaluation) -> Array:
 
 
 def _by_covariance(compiled_problem: CompiledProblem, result: Result) -> PosteriorScaling:
-    covariance = result.covariance / np.outer(compiled_problem.natural_slope(result.theta), compiled_problem.natural_slope(result.theta))
+    covariance = result.covariance / np.outer(
+        compiled_problem.natural_slope(result.theta), compiled_problem.natural_slope(result.theta)
+    )
     lower, upper = compiled_problem.bounds
     spread = np.where(np.isfinite(upper - lower), (upper - lower) / _MAX_WIDTH_SD, 0.0)
     max_sd = np.where(spread > 0.0, spread, np.inf)  # more than bounds leave says nothing
     with np.errstate(invalid="ignore"):
-        is_determined = (np.diag(covariance) > 0.0) & (np.sqrt(np.diag(covariance)) <= max_sd) & np.isfinite(np.diag(covariance))
-    size = np.where(compiled_problem.log, _UNBOUNDED_WIDTH_FRACTION, np.maximum(np.abs(result.theta), _UNBOUNDED_WIDTH_FRACTION) * _CLOSE)
+        is_determined = (
+            (np.diag(covariance) > 0.0) & (np.sqrt(np.diag(covariance)) <= max_sd) & np.isfinite(np.diag(covariance))
+        )
+    size = np.where(
+        compiled_problem.log,
+        _UNBOUNDED_WIDTH_FRACTION,
+        np.maximum(np.abs(result.theta), _UNBOUNDED_WIDTH_FRACTION) * _CLOSE,
+    )
     full_covariance = np.diag(np.where(spread > 0.0, np.minimum(spread, size), size) ** 2)
     block = np.ix_(is_determined, is_determined)
     full_covariance[block] = covariance[block]
@@ -117,7 +128,9 @@ def _by_covariance(compiled_problem: CompiledProblem, result: Result) -> Posteri
     return PosteriorScaling(result.theta, root)
 
 
-def posterior(compiled_problem: CompiledProblem, theta: Array, options: IntegratorOptions) -> Callable[[Array], tuple[float, Array]]:
+def posterior(
+    compiled_problem: CompiledProblem, theta: Array, options: IntegratorOptions
+) -> Callable[[Array], tuple[float, Array]]:
     """Return a function of theta (n_theta,): the log of the posterior, and the sigmas that are eliminated (n_groups,).
 
     Where the posterior is zero, sigmas are NaN.

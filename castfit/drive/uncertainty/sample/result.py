@@ -22,7 +22,9 @@ from castfit.result.residuals import groups
 from castfit.result.result import Result, select_table_names
 
 _MAX_R_HAT = 1.01  # R-hat up to which chains are taken to agree [Vehtari et al. 2021]
-_MAX_WALKER_R_HAT = 1.1  # R-hat of walkers up to which each has left where it began: sqrt(1 + 1/5), of five independent draws
+_MAX_WALKER_R_HAT = (
+    1.1  # R-hat of walkers up to which each has left where it began: sqrt(1 + 1/5), of five independent draws
+)
 _MIN_EFFECTIVE_DRAWS = 400  # effective draws, from which means and limits are worth reading
 _TAILS = 0.05, 0.95  # between which draws are no tails; ArviZ 1 has no default
 _LONGER = "increase draws or max_time"
@@ -193,7 +195,9 @@ class SampleResult(DrawsResult):
             return f"{finding}. Do not use these samples; {_LONGER}."
         if self.r_hat_of_walkers[slowest_name] > _MAX_WALKER_R_HAT:
             finding = f"NOT converged: R-hat of single walkers is {self.r_hat_of_walkers[slowest_name]:.2f} for {slowest_name}"
-            return f"{finding}, above {_MAX_WALKER_R_HAT}: walkers may still depend on their starting points; {_LONGER}."
+            return (
+                f"{finding}, above {_MAX_WALKER_R_HAT}: walkers may still depend on their starting points; {_LONGER}."
+            )
         shortage_text = f"effective sample size of {least_effective} is only {self.effective[least_effective]:.0f}, below {_MIN_EFFECTIVE_DRAWS}"
         return f"NOT converged: the chains agree, but the {shortage_text}; {_LONGER}."
 

@@ -42,7 +42,9 @@ _DRAWS = 4000  # that are kept at least,
 _MAX_DOUBLINGS = 4  # and how often they are doubled where they have not converged
 _PROPOSAL_T_DF = 5.0  # of the independent proposals: tails heavier than those of a posterior
 _BY_STEP = ("thetas", "logs", "sigmas", "moved")
-_CHAIN_TIME_SLICE_SECONDS = 5.0  # seconds after which a chain lets the others come as far, so that what is ended early has them all
+_CHAIN_TIME_SLICE_SECONDS = (
+    5.0  # seconds after which a chain lets the others come as far, so that what is ended early has them all
+)
 _MAX_START_DRAWS = 200  # draws for the start of one walker
 _INSTALL = "sampling needs the packages emcee and arviz; install them by: pip install 'castfit[sampling]'"
 
@@ -191,7 +193,9 @@ def sample(
         n_tuning = -(-n_steps // 3) if draws is None and tune is None else steps - n_retained
         failure_messages = [f"Chain {i}: {e}" for i, e in sorted(failures.items())]
         ensembles = [e for _, e in sorted(ensemble_by_chain.items())]
-        return SampleResult.of(result, ensembles, count, min(n_tuning, n_steps), stop_reason, failure_messages, run.seconds)
+        return SampleResult.of(
+            result, ensembles, count, min(n_tuning, n_steps), stop_reason, failure_messages, run.seconds
+        )
 
     def enter(i: int, outcome: Any) -> ProgressReport | None:
         nonlocal steps

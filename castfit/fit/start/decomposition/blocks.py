@@ -168,7 +168,11 @@ def pose(problem: CompiledProblem, block: EquationBlock) -> BlockProblem | None:
     # The whole problem may be a restated one, with other bounds and scales, and with fewer quantities.
     index_by_quantity = {(q.kind, q.of, q.experiment): j for j, q in enumerate(problem.quantities)}
     index_by_name = {q.name: index_by_quantity.get((q.kind, q.of, q.experiment)) for q in block_problem.quantities}
-    fixed_values = {q.name: _fixed_value(problem, q.kind, q.of, q.experiment) for q in block_problem.quantities if index_by_name[q.name] is None}
+    fixed_values = {
+        q.name: _fixed_value(problem, q.kind, q.of, q.experiment)
+        for q in block_problem.quantities
+        if index_by_name[q.name] is None
+    }
     positions = np.array([j for j in index_by_name.values() if j is not None], dtype=np.intp)
     if not positions.size:
         return None
@@ -183,7 +187,9 @@ def _fixed_value(problem: CompiledProblem, kind: str, name: str, experiment: str
     for condition in problem.conditions:
         if experiment in (None, condition.name):
             natural = condition.link.natural(problem.guess[condition.theta])
-            names, values = (problem.model.parameters, natural.p) if kind == "parameter" else (problem.model.states, natural.a)
+            names, values = (
+                (problem.model.parameters, natural.p) if kind == "parameter" else (problem.model.states, natural.a)
+            )
             if name in names:
                 return float(values[names.index(name)])
     return fixed_value(problem.parameters[name], experiment or "")

@@ -93,11 +93,15 @@ class Decomposed:
         raise_if_mistakes("Decomposed", rng_mistakes(self.rng))
 
 
-_PIECES: PerObjectCache[CompiledProblem, tuple[tuple[EquationBlock, BlockProblem, ShootingProblem], ...]] = PerObjectCache()
+_PIECES: PerObjectCache[CompiledProblem, tuple[tuple[EquationBlock, BlockProblem, ShootingProblem], ...]] = (
+    PerObjectCache()
+)
 """The blocks of each problem, posed and transcribed once however many starts use them."""
 
 
-def decompose(problem: CompiledProblem, theta: Array, *, rng: int | np.random.Generator = 0, max_time: float = np.inf) -> StartingPoint:
+def decompose(
+    problem: CompiledProblem, theta: Array, *, rng: int | np.random.Generator = 0, max_time: float = np.inf
+) -> StartingPoint:
     """Estimate the blocks of a problem one by one.
 
     theta (n_theta,), search scale, is one of the starts of every block; after `max_time` seconds blocks keep their best
@@ -171,7 +175,9 @@ class _BlockSearch:
     def _settled(self, fit_costs: list[float]) -> bool:
         """Whether several fits explain all there is to explain, or agree on a plausible optimum."""
         n_agreeing = sum(cost <= (1 + _AGREE) * min(fit_costs) for cost in fit_costs)
-        return min(fit_costs) <= _EXPLAINED * self._total or (n_agreeing >= _N_AGREEING_FITS and min(fit_costs) <= _PLAUSIBLE * self._total)
+        return min(fit_costs) <= _EXPLAINED * self._total or (
+            n_agreeing >= _N_AGREEING_FITS and min(fit_costs) <= _PLAUSIBLE * self._total
+        )
 
     def _noted(self, theta: Array, cost: float) -> float:
         """Remember the best point; return the sum of squares."""

@@ -23,7 +23,10 @@ def chain(measured=("x", "y", "w"), *, parameters=None, outputs=None, initial=No
     )
     data = {name: np.cos(T) + i for i, name in enumerate(measured)}
     all_experiments = experiments or [cf.Experiment(data, time=T, sigma=0.1)]
-    default_parameters = {**dict.fromkeys("abcd", cf.Parameter(1.0, lower=0, upper=5)), "s": cf.Parameter(2.0, fixed=True)}
+    default_parameters = {
+        **dict.fromkeys("abcd", cf.Parameter(1.0, lower=0, upper=5)),
+        "s": cf.Parameter(2.0, fixed=True),
+    }
     return cf.Problem(model, all_experiments, parameters={**default_parameters, **(parameters or {})}, **options)
 
 

@@ -75,7 +75,9 @@ def test_fixed_local_and_unbounded_parameters_and_free_initial_states():
 
 def test_a_given_start_is_one_of_those_that_every_block_tries(monkeypatch):
     tried_points, original = [], search.evaluate_cost
-    monkeypatch.setattr(search, "evaluate_cost", lambda staged, theta: tried_points.append(theta) or original(staged, theta))
+    monkeypatch.setattr(
+        search, "evaluate_cost", lambda staged, theta: tried_points.append(theta) or original(staged, theta)
+    )
     cf.fit(pathway(), start=cf.Decomposed({"a": 0.7, "c": 0.2}))
     assert tried_points[0] == pytest.approx(np.log([0.7, 1e-5]))
     assert any(theta == pytest.approx(np.log([1e-5, 0.2])) for theta in tried_points)

@@ -108,7 +108,9 @@ def go_beyond(
         for (_, child, reach, improvements), z in zip(active_lines, members, strict=True):
             if z.f < child.f:
                 is_extended = improvements + 1 == _LONGER_AFTER
-                next_lines.append((child, z, 2.0 * reach if is_extended else reach, 0 if is_extended else improvements + 1))
+                next_lines.append(
+                    (child, z, 2.0 * reach if is_extended else reach, 0 if is_extended else improvements + 1)
+                )
         active_lines = next_lines
     return tuple(new_members)
 

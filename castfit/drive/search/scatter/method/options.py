@@ -41,7 +41,14 @@ class ScatterOptions:
     def mistakes(self) -> list[str]:
         """Return all mistakes in the options, with remedies."""
         max_counts = {"dim_refset": 1000, "subranges": 10_000}
-        min_counts = {"dim_refset": 3, "local_n1": 0, "local_n2": 1, "local_searches": 1, "subranges": 1, "relax_after": 1}
+        min_counts = {
+            "dim_refset": 3,
+            "local_n1": 0,
+            "local_n2": 1,
+            "local_searches": 1,
+            "subranges": 1,
+            "relax_after": 1,
+        }
         allowed_words = {
             "first_refset": ("quality", "corners"),
             "regeneration": ("directions", "distance"),

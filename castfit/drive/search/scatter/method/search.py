@@ -24,8 +24,8 @@ from typing import Protocol
 import numpy as np
 
 from castfit._support.arrays import Array
-from castfit.drive.search.scatter.method.choice import LocalSearchPath, FilterState, choose, filter_candidates
-from castfit.drive.search.scatter.method.combine import Pair, better_children, go_beyond, children, new_pairs, pair_of
+from castfit.drive.search.scatter.method.choice import FilterState, LocalSearchPath, choose, filter_candidates
+from castfit.drive.search.scatter.method.combine import Pair, better_children, children, go_beyond, new_pairs, pair_of
 from castfit.drive.search.scatter.method.diversify import Counts, diverse
 from castfit.drive.search.scatter.method.members import Member, enrol, points, sort_by_quality
 from castfit.drive.search.scatter.method.options import ScatterOptions
@@ -33,8 +33,8 @@ from castfit.drive.search.scatter.method.refset import (
     by_corners,
     by_quality,
     is_flat,
-    n_retained,
     most_distant,
+    n_retained,
     new_directions,
     update_refset,
 )
@@ -197,7 +197,9 @@ def _regenerate(
     select = new_directions if options.regeneration == "directions" else most_distant
     new_points = X[select(X, points(R, n), n_missing)]
     new_members = enrol(new_points, objective.values(new_points), state.enrolled)
-    return replace(state, R=sort_by_quality([*R, *new_members]), frequency=frequency, enrolled=state.enrolled + len(new_members))
+    return replace(
+        state, R=sort_by_quality([*R, *new_members]), frequency=frequency, enrolled=state.enrolled + len(new_members)
+    )
 
 
 def _restart(
