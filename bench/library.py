@@ -34,6 +34,7 @@ else:  # run as a script
 try:
     from castfit._support.status import raise_if_mistakes, suggest
 except ImportError:  # castfit 0.2, run by this script
+    from castfit.status import check as raise_if_mistakes
     from castfit.status import suggest
 
 NAME = "library"

@@ -191,7 +191,7 @@ class FitRun:
     n_attempts: int = 0
     rough: float = 0.0
     simulated: tuple[CompiledProblem, Array, StagedProblem] | None = None
-    visited_points: list[VisitedPoint] = field(default_factory=list["MetPoint"])
+    visited_points: list[VisitedPoint] = field(default_factory=list["VisitedPoint"])
     matched: Array | None = None
 
     @property

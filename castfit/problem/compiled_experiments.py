@@ -572,7 +572,9 @@ class _GraphCache:
     made: dict[tuple[int, ...], Graph] = field(default_factory=dict[tuple[int, ...], Graph])
     changes: dict[tuple[Any, ...], EventUpdate] = field(default_factory=dict[tuple[Any, ...], EventUpdate])
     arguments: dict[tuple[str, ...], tuple[list[ca.SX], dict[str, ca.SX]]] = field(default_factory=dict[Any, Any])
-    rests: dict[tuple[bytes, ...], SteadyStateSolver] = field(default_factory=dict[tuple[bytes, ...], "Rest"])
+    rests: dict[tuple[bytes, ...], SteadyStateSolver] = field(
+        default_factory=dict[tuple[bytes, ...], "SteadyStateSolver"]
+    )
     kept: list[Any] = field(default_factory=list[Any])  # so that no other graph takes the place of a node
 
     def get(self, expressions: Sequence[ca.SX], overrides: Mapping[str, Any]) -> Graph:

@@ -28,7 +28,7 @@ from castfit.solve.solution import Iteration, infeasibility
 from castfit.solve.staged import StagedProblem, weighted_squares
 from castfit.transcribe.single_shooting import SingleShooting
 
-Job = bytes | tuple["Work"]
+Job = bytes | tuple["SearchContext"]
 
 
 @dataclass(frozen=True, eq=False)
