@@ -166,9 +166,9 @@ def _kind_mistakes(function: Callable[..., Any], args: Any, kwargs: Any) -> list
     """Return an error message for each argument whose class differs from the documented ones."""
     mistakes: list[str] = []
     for name, value in inspect.signature(function).bind(*args, **kwargs).arguments.items():
-        asked = re.search(_KINDS.format(name), function.__doc__ or "", re.MULTILINE)
+        kinds_match = re.search(_KINDS.format(name), function.__doc__ or "", re.MULTILINE)
         kind_names = [c.__name__ for c in type(value).__mro__] + ["mapping"] * isinstance(value, Mapping)
-        if asked and not set(re.split(", | or ", asked[2])) & set(kind_names):
+        if kinds_match and not set(re.split(", | or ", kinds_match[2])) & set(kind_names):
             mistakes.append(f"{name} is {describe_rejected(value, f'give {asked[1]}')}")
     return mistakes
 

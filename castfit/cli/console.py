@@ -55,7 +55,7 @@ def library(benchmarks: Iterable[Benchmark]) -> Table:
         (">chi2", lambda b: f"{b.reference.objective:.5g}"),
         ("description", lambda b: re.split(r"[:.] (?=[^(])", b.description)[0]),
     )
-    table = _shown(sheet)
+    table = _build_table(sheet)
     table.expand = table.columns[-1].no_wrap = True  # the last column takes the width that is left
     table.columns[-1].ratio, table.columns[-1].min_width = 1, None
     return table
@@ -71,7 +71,7 @@ def control_library(benchmarks: Iterable[ControlBenchmark]) -> Table:
         (">objective", lambda b: f"{b.objective:.7g}"),
         ("description", lambda b: re.split(r"[:.] (?=[^(])", b.description)[0]),
     )
-    table = _shown(sheet)
+    table = _build_table(sheet)
     table.expand = table.columns[-1].no_wrap = True
     table.columns[-1].ratio, table.columns[-1].min_width = 1, None
     return table
@@ -140,10 +140,10 @@ def demonstration(results: Mapping[str, Mapping[str, Result]]) -> TextTable:
 
 def stack_tables(*parts: TextTable | str) -> Group:
     """Return sheets and lines one below the other."""
-    return Group(*(escape(part) if isinstance(part, str) else _shown(part) for part in parts))
+    return Group(*(escape(part) if isinstance(part, str) else _build_table(part) for part in parts))
 
 
-def _shown(sheet: TextTable) -> Table:
+def _build_table(sheet: TextTable) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.show_header, table.title = any(sheet.heads), escape(sheet.title) or None
     for j, head in enumerate(sheet.heads):

@@ -57,7 +57,7 @@ class PlanVerifier:
         extra_symbols = {
             q.name: ca.SX.sym(q.name) for q in question.quantities if q.name not in question.model.parameters
         }
-        self._more, q = tuple(extra_symbols), ca.SX(ca.vertcat(*extra_symbols.values()))
+        self._extra_symbols, q = tuple(extra_symbols), ca.SX(ca.vertcat(*extra_symbols.values()))
 
         def over(expressions: Iterable[ca.SX]) -> ca.SX:
             return ca.densify(substitute_by_name(ca.SX(ca.vertcat(*expressions)), extra_symbols))
@@ -115,7 +115,7 @@ class PlanVerifier:
         self, course: PlanTrajectory, p: Array, quantities: dict[str, float], horizon: float
     ) -> tuple[Array, ...]:
         """Return the objective and constraints of the whole, (1 + n,), then those along and at points, (times, n)."""
-        extra_values = np.array([quantities[n] for n in self._more], dtype=float)
+        extra_values = np.array([quantities[n] for n in self._extra_symbols], dtype=float)
         point_values = self._along(course.t[None], course.x.T, course.z.T, p, course.u.T, extra_values)
         ends = self._ends(course.t[-1], course.x[-1], course.z[-1], p, course.u[-1], extra_values)
         time = [horizon] * self._whole.size1_in(2)

@@ -90,7 +90,7 @@ class CorrelatedErrors(RefinedFit):
                 f"{message} is singular: some combination of outputs is fitted exactly. Remove one of these outputs."
             ]
             return None
-        if self.found is not None and _moved(self.found, estimates) <= _CONVERGENCE_RTOL:
+        if self.found is not None and _compute_relative_change(self.found, estimates) <= _CONVERGENCE_RTOL:
             self.settled = True
             return None
         self.found = estimates
@@ -315,7 +315,7 @@ def _least_correlation(estimates: CorrelationEstimates) -> float:
     return float(np.linalg.eigvalsh(S / np.outer(deviation, deviation))[0]) if is_regular else 0.0
 
 
-def _moved(previous: CorrelationEstimates, current: CorrelationEstimates) -> float:
+def _compute_relative_change(previous: CorrelationEstimates, current: CorrelationEstimates) -> float:
     """Return the largest relative change; of a covariance in units of its deviations."""
     changes = [abs(np.log(current.times[n] / t)) if n in current.times else np.inf for n, t in previous.times.items()]
     if current.joint:

@@ -34,13 +34,13 @@ class DelayNodes(RefinedFit):
     def refined(self, answer: Result) -> RefinementProblem | None:
         """Return the problem with more nodes, unless it is known whether there are enough."""
         if not self.said and answer.status.cut_off:
-            self.said = f"{_of(answer)}; whether they are enough was not tested."
+            self.said = f"{_describe_delay_lines(answer)}; whether they are enough was not tested."
         if self.said or not answer.success:
             return None
         order = next((n for n in LADDER if n > self.orders[-1]), None)
         finer_problem = None if order is None else with_nodes(self.problem, order)
         if order is None or finer_problem is None:
-            self.said = f"{_of(answer)}; whether they suffice was not tested."
+            self.said = f"{_describe_delay_lines(answer)}; whether they suffice was not tested."
             return None
         self.orders.append(order)
         return RefinementProblem(finer_problem, answer.values)
@@ -50,15 +50,15 @@ class DelayNodes(RefinedFit):
         previous_order, order = self.orders[-2:]
         if not new_answer.success:
             failure = new_answer.message if new_answer.status is not Status.MAX_TIME else "no time was left"
-            self.said = f"{_of(previous_answer)}; whether they are enough is unknown: with {order}, {failure}"
+            self.said = f"{_describe_delay_lines(previous_answer)}; whether they are enough is unknown: with {order}, {failure}"
             return previous_answer
         change = _CONVERGENCE_SE * largest_change(previous_answer, new_answer)
         if change <= _CONVERGENCE_SE:
             comparison = f"with {previous_order} the estimates change by at most {change:.1g} standard errors"
-            self.said = f"{_of(new_answer)}; {comparison}."
+            self.said = f"{_describe_delay_lines(new_answer)}; {comparison}."
         elif order == max(LADDER):
             note = f"not converged: the estimates change by {change:.2g} standard errors from {previous_order} nodes on"
-            self.said = f"{_of(new_answer)}, and {note}."
+            self.said = f"{_describe_delay_lines(new_answer)}, and {note}."
         return super().joined(previous_answer, new_answer)
 
     def concluded(self, answer: Result) -> Result:
@@ -83,7 +83,7 @@ def _order(problem: Posable) -> int:
     return max(line.order for line in problem.posed.model.lines if line.adaptive)
 
 
-def _of(result: Result) -> str:
+def _describe_delay_lines(result: Result) -> str:
     assert result.problem is not None
     descriptions = [f"{line.name} has {line.order} nodes" for line in result.problem.posed.model.lines if line.adaptive]
     return f"The delay line of {', that of '.join(descriptions)}"

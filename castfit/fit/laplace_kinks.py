@@ -131,7 +131,7 @@ class LaplaceKinks(RefinedFit):
             return None
         seen_signs.append(signs)
         self.smooth = _arranged(self.problem.posed, self.kinks, kink_sides)
-        return RefinementProblem(self.smooth, _moved(answer, self.smooth), near=True)
+        return RefinementProblem(self.smooth, _with_fixed_values(answer, self.smooth), near=True)
 
     def concluded(self, answer: Result) -> Result:
         """Return the answer as one of the problem with kinks."""
@@ -187,7 +187,7 @@ def _guess(problem: CompiledProblem, kink: KinkPosition) -> float:
     return float(kink.term.expression.values(natural)[0][0])
 
 
-def _moved(result: Result, problem: CompiledProblem) -> Result:
+def _with_fixed_values(result: Result, problem: CompiledProblem) -> Result:
     """Return a result as the start of a problem in which some quantities are fixed."""
     fixed_values = {q.name: q.guess for q in problem.quantities if q.lower == q.upper}
     return replace(
@@ -279,7 +279,7 @@ def _restore_kinks(
     note = ""
     if result.success:
         labels_off_kink = [k.term.what for k, sign in zip(kinks, signs, strict=False) if sign]
-        note = _said([k.term.what for k in active_kinks], labels_off_kink)
+        note = _describe_kinks([k.term.what for k in active_kinks], labels_off_kink)
     status = result.status
     if result.success and not is_converged:
         status = Status.ACCEPTABLE
@@ -298,18 +298,18 @@ def _restore_kinks(
         neg2logprior=result.neg2logprior + neg2log_change,
         aic=result.aic + neg2log_change,
         bic=result.bic + neg2log_change,
-        identifiability=_judged(result.identifiability, names),
+        identifiability=_mark_kinks(result.identifiability, names),
         problem=problem,
     )
 
 
-def _said(labels_at_kink: Sequence[str], labels_off_kink: Sequence[str]) -> str:
+def _describe_kinks(labels_at_kink: Sequence[str], labels_off_kink: Sequence[str]) -> str:
     sentences = [f"{label}: {', '.join(names)}." for label, names in (
         ("At the kink of the prior", labels_at_kink), ("Off it", labels_off_kink)) if names]  # fmt: skip
     return " ".join(sentences)
 
 
-def _judged(identifiability: Identifiability, names: Mapping[str, float]) -> Identifiability:
+def _mark_kinks(identifiability: Identifiability, names: Mapping[str, float]) -> Identifiability:
     if not names:
         return identifiability
     verdicts = tuple(

@@ -65,7 +65,7 @@ class PathBands:
         """Return a width, by how many of it a point is off, and that point; None where none is found."""
         length = 1.0
         for _ in range(_TRIES):
-            y = np.clip(_moved(self.at.y, length * column, self.log), *self.limits)
+            y = np.clip(_shift_quantities(self.at.y, length * column, self.log), *self.limits)
             evaluation = self.evaluate(y)
             if evaluation is None:
                 return length, 1.0, None
@@ -103,7 +103,7 @@ def _root(y: Array, covariance: Array, log: Mask) -> list[Array]:
     return [*columns, *independent_columns]
 
 
-def _moved(y: Array, shift: Array, log: Mask) -> Array:
+def _shift_quantities(y: Array, shift: Array, log: Mask) -> Array:
     """Return y moved along a straight line of the other quantities and the squares of positive ones."""
     with np.errstate(divide="ignore"):
         return np.where(log, y + 0.5 * np.log(np.maximum(1.0 + 2.0 * np.where(log, shift, 0.0), 0.0)), y + shift)

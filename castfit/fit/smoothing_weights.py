@@ -211,16 +211,16 @@ class LocalModel:
         if self.data is None:
             return value, value + log_det_term
         penalized_minimum = max(self.data[1] + value, np.finfo(float).tiny)
-        return penalized_minimum, 0.5 * self._rest * float(np.log(penalized_minimum)) + log_det_term
+        return penalized_minimum, 0.5 * self._n_sigma_dof * float(np.log(penalized_minimum)) + log_det_term
 
     @property
-    def _rest(self) -> int:
+    def _n_sigma_dof(self) -> int:
         """Number of data left to estimate sigma; each direction without a penalty takes one."""
         return 0 if self.data is None else max(self.data[0] - len(self.g) + sum(r.size for r, _ in self.rows), 1)
 
     def sigma(self, rho: Array) -> float:
         """Return the likeliest sigma at log weights, in units of the one of the fit; 1 where it is not chosen."""
-        return 1.0 if self.data is None else float(np.sqrt(2.0 * self._minimum(rho)[0] / self._rest))
+        return 1.0 if self.data is None else float(np.sqrt(2.0 * self._minimum(rho)[0] / self._n_sigma_dof))
 
     def criterion(self, rho: Array) -> float:
         """Return V at log weights (n,), but for a constant."""

@@ -133,7 +133,7 @@ class _WorkerCache(threading.local):  # CasADi's functions are not shared betwee
         self.of: OrderedDict[str, Any] = OrderedDict()
 
 
-_kept = _WorkerCache()
+_worker_cache = _WorkerCache()
 
 
 def _call(
@@ -142,15 +142,15 @@ def _call(
     """Do a task, wherever this is."""
     try:
         with one_blas_thread, np.errstate(all="ignore"):
-            if key not in _kept.of:
+            if key not in _worker_cache.of:
                 if constructor is None:
                     return _NotCached()
                 make, frozen = constructor
-                _kept.of[key] = make(*pickle.loads(frozen))
-            _kept.of.move_to_end(key)
-            while len(_kept.of) > _KEPT:
-                _kept.of.popitem(last=False)
-            return getattr(_kept.of[key], method)(*arguments)
+                _worker_cache.of[key] = make(*pickle.loads(frozen))
+            _worker_cache.of.move_to_end(key)
+            while len(_worker_cache.of) > _KEPT:
+                _worker_cache.of.popitem(last=False)
+            return getattr(_worker_cache.of[key], method)(*arguments)
     except InputError as error:
         return error
     except Exception as error:

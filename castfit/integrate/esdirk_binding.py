@@ -169,7 +169,7 @@ class StoredSteps(ProcessLocal):
     """
 
     def __init__(self, lanes: Lanes, settings: tuple[Any, ...], model: NativeModel, room: int = 0) -> None:
-        self._of, self._how, self._free = _what(lanes), settings, model.free
+        self._of, self._settings, self._free = _collect_lane_arrays(lanes), settings, model.free
         step_index, room = np.zeros(2 * lanes.size + 1, dtype=np.int64), int(_SPARE * room)
         self.held: tuple[Array, Integers]
         """pool and kept, at once: who reads them keeps them, others may give the steps up meanwhile."""
@@ -199,7 +199,7 @@ class StoredSteps(ProcessLocal):
         pool, (begin, count, _) = self.held[0], self.held[1].tolist()
         if count <= 0:
             return None
-        model, _, method, pair, _ = self._how
+        model, _, method, pair, _ = self._settings
         n, stages = model.n_x + model.n_z, max(method.stages, 0 if pair is None else pair.stages)
         size = _HEAD + (stages + 1) * n
         steps = pool[begin : begin + count * size].reshape(count, size)
@@ -219,7 +219,7 @@ class StoredSteps(ProcessLocal):
 
     def belongs(self, lanes: Lanes, settings: tuple[Any, ...]) -> bool:
         """Check whether the steps were taken for the very same arrays with the same settings."""
-        return all(map(is_, (*self._of, *self._how), (*_what(lanes), *settings)))
+        return all(map(is_, (*self._of, *self._settings), (*_collect_lane_arrays(lanes), *settings)))
 
     def __del__(self) -> None:
         """Return the storage to the pool for reuse."""
@@ -227,7 +227,7 @@ class StoredSteps(ProcessLocal):
             self._free.append(self.held[0])
 
 
-def _what(lanes: Lanes) -> tuple[Array | None, ...]:
+def _collect_lane_arrays(lanes: Lanes) -> tuple[Array | None, ...]:
     return lanes.start, lanes.duration, lanes.x0, lanes.p, lanes.u, lanes.unit
 
 
@@ -677,7 +677,7 @@ class PreparedTask:
         self.by, control, size = stepper, stepper.control, lanes.size
         self.how = stepper.model, grid, stepper.method, stepper.pair, control
         self.counts = np.zeros((size, 5), dtype=np.int64)
-        self._code, self._which, self._where = np.zeros(size, dtype=np.int64), np.full(size, -1), np.zeros(size)
+        self._code, self._equation_index, self._where = np.zeros(size, dtype=np.int64), np.full(size, -1), np.zeros(size)
         self._z = np.empty((size, grid.size, stepper.model.n_z))
         arrays: dict[str, NDArray[Any]] = {name: getattr(lanes, name) for name in ("start", "duration", "z0", "u")}
         arrays |= {
@@ -687,7 +687,7 @@ class PreparedTask:
             "skip": np.zeros(size, dtype=np.int8),
         }
         arrays = {name: np.ascontiguousarray(a) for name, a in arrays.items()}
-        arrays |= {"code": self._code, "which": self._which, "where": self._where, "counts": self.counts, "z": self._z}
+        arrays |= {"code": self._code, "which": self._equation_index, "where": self._where, "counts": self.counts, "z": self._z}
         self._task = _CTask(
             lanes=size, m=grid.size, max_steps=control.max_steps, relative=control.relative,
             absolute=control.absolute, newton=control.newton, watch=control.watch,
@@ -741,7 +741,7 @@ class PreparedTask:
 
     def outcome(self, x: Array, stored_steps: StoredSteps | None) -> IntegrationOutcome:
         """Return the outcome of the last call."""
-        status_arrays = self._code.copy(), self._where.copy(), self._which.copy(), self.counts.copy()
+        status_arrays = self._code.copy(), self._where.copy(), self._equation_index.copy(), self.counts.copy()
         return IntegrationOutcome(x, self._z, None, *status_arrays, np.empty(0), stored_steps)
 
 

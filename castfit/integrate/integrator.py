@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     _Grid = tuple[float, ...]
     _State = tuple[ca.Function, tuple[str, ...], tuple[str, ...], Array, "IntegratorOptions"]
 
-_Found = TypeVar("_Found", Trajectories, Sensitivities, Adjoints)
+_LaneResult = TypeVar("_LaneResult", Trajectories, Sensitivities, Adjoints)
 
 _MAX_GRIDS = 4  # different CasADi integrators that one grid is divided into; beyond it every interval stands alone ...
 _WORTH_BUILDING = 200  # ... unless each integrates so many
@@ -249,9 +249,9 @@ class Integrator:
         method: str,
         size: int,
         arguments: Callable[[slice], tuple[Any, ...]],
-        make: Callable[..., _Found],
+        make: Callable[..., _LaneResult],
         shapes: Mapping[str, tuple[int, ...]],
-    ) -> _Found:
+    ) -> _LaneResult:
         """Call a method for L lanes divided among workers, and put together what it returns, arrays (L, *shape)."""
         if not self._sent:
             # Elsewhere "auto" may be another method.
@@ -937,7 +937,7 @@ def _without_rescued(trajectories: Trajectories) -> Trajectories:
     return replace(trajectories, failures=(*trajectories.failures, *rescued)) if trajectories.rescued else trajectories
 
 
-def _merge_rescued(result: _Found, failed_lanes: list[int], rescue: Callable[[list[int]], _Found]) -> _Found:
+def _merge_rescued(result: _LaneResult, failed_lanes: list[int], rescue: Callable[[list[int]], _LaneResult]) -> _LaneResult:
     """Merge the results of a rescue of the `failed_lanes` lanes, if there are any, into the results.
 
     A failure that remains keeps its first reason: it is the better explained one.

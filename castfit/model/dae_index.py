@@ -52,12 +52,12 @@ def unmatched_parts(contains: Mask) -> PatternPartition:
     unmatched_equations = [i for i, j in enumerate(state_of) if j < 0]
     unmatched_states = [j for j in range(contains.shape[1]) if j not in equation_of]
     return PatternPartition(
-        *_reached(unmatched_equations, contains, equation_of),
-        *reversed(_reached(unmatched_states, contains.T, {i: j for i, j in enumerate(state_of) if j >= 0})),
+        *_find_reachable(unmatched_equations, contains, equation_of),
+        *reversed(_find_reachable(unmatched_states, contains.T, {i: j for i, j in enumerate(state_of) if j >= 0})),
     )
 
 
-def _reached(
+def _find_reachable(
     start_rows: Sequence[int], contains: Mask, partner: Mapping[int, int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Follow alternating paths from some rows; return the rows and columns that they reach."""

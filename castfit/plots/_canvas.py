@@ -129,7 +129,7 @@ def time_axis(
         axis_label = compiled_problem.label("time")
         in_unit = axis_label if unit is None or axis_label != "time" else f"time ({unit})"
         label = in_unit if origin is None else "date"
-        labels(axes, plain(label), **look)
+        labels(axes, escape_text(label), **look)
 
 
 def objective_symbol(measure: str) -> str:
@@ -152,7 +152,7 @@ def legend_above(
 ) -> None:
     """Add a legend above all panels, with at most `max_columns` entries per row, below a title."""
     place = {"loc": "outside upper left", "ncols": min(len(handles), max_columns), "fontsize": 8, "frameon": False}
-    legend = canvas.legend(handles.values(), map(plain, handles), **place, **look)
+    legend = canvas.legend(handles.values(), map(escape_text, handles), **place, **look)
     if title:
         legend.set_title(title, prop={"size": 9})
         legend.set_alignment("left")
@@ -176,7 +176,7 @@ def confidence_ellipse(covariance: Array) -> Array:
     return (vectors * np.sqrt(np.maximum(values, 0.0))) @ np.array([np.cos(turn), np.sin(turn)])
 
 
-def plain(text: str) -> str:
+def escape_text(text: str) -> str:
     """Return text that matplotlib shows as it is: no formula, whatever signs it holds."""
     return text.replace("$", r"\$")
 

@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib import dates
 from matplotlib.ticker import Formatter, Locator
 
-_drawn: Any = dates  # matplotlib's stubs leave much of it unknown
+_untyped_dates: Any = dates  # matplotlib's stubs leave much of it unknown
 _DAY = np.timedelta64(1, "D")
 
 
@@ -21,7 +21,7 @@ class DateAxis:
     """Conversion of times to dates: days of matplotlib = `origin` + `day` * time."""
 
     def __init__(self, origin: np.datetime64, unit: np.timedelta64) -> None:
-        self.origin = float(_drawn.date2num(origin))
+        self.origin = float(_untyped_dates.date2num(origin))
         self.day = float(unit / _DAY)
 
     def days(self, time: Any) -> Any:
@@ -34,7 +34,7 @@ class CalendarTicks(Locator):
 
     def __init__(self, calendar: DateAxis) -> None:
         self._calendar = calendar
-        self.automatic: Any = _drawn.AutoDateLocator(minticks=3, maxticks=6)
+        self.automatic: Any = _untyped_dates.AutoDateLocator(minticks=3, maxticks=6)
 
     def __call__(self) -> Any:
         axis: Any = self.axis
@@ -42,7 +42,7 @@ class CalendarTicks(Locator):
 
     def tick_values(self, vmin: float, vmax: float) -> Any:
         """Return the times of dates between two times."""
-        ends = _drawn.num2date(self._calendar.days([vmin, vmax]))
+        ends = _untyped_dates.num2date(self._calendar.days([vmin, vmax]))
         return (np.asarray(self.automatic.tick_values(*ends)) - self._calendar.origin) / self._calendar.day
 
 
@@ -51,7 +51,7 @@ class CalendarLabels(Formatter):
 
     def __init__(self, ticks: CalendarTicks, calendar: DateAxis) -> None:
         self._calendar = calendar
-        self._concise: Any = _drawn.ConciseDateFormatter(ticks.automatic)
+        self._concise: Any = _untyped_dates.ConciseDateFormatter(ticks.automatic)
 
     def __call__(self, x: float, pos: int | None = None) -> str:
         return str(self._concise(float(self._calendar.days(x)), pos))

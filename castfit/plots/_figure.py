@@ -170,7 +170,7 @@ def ticks_once(figure: Any) -> Generator[None, None, None]:
     """
     all_axes = [axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)]
     for axis in all_axes:
-        axis._update_ticks, axis._get_ticklabel_bboxes = _once(axis, axis._update_ticks, axis._get_ticklabel_bboxes)
+        axis._update_ticks, axis._get_ticklabel_bboxes = _cache_tick_layout(axis, axis._update_ticks, axis._get_ticklabel_bboxes)
         axis._get_tick, axis._copy_tick_props = _copying(axis, axis._get_tick), _no_op
     try:
         yield
@@ -205,7 +205,7 @@ def _copied(artist: Any) -> Any:
     return duplicate
 
 
-def _once(axis: Any, update: Any, boxes: Any) -> tuple[Callable[[], Any], Callable[[Any, Any], Any]]:
+def _cache_tick_layout(axis: Any, update: Any, boxes: Any) -> tuple[Callable[[], Any], Callable[[Any, Any], Any]]:
     cache: dict[str, Any] = {}
 
     def stands() -> bool:

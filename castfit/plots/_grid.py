@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from castfit.plots._canvas import Axes, Canvas, add_title, labels, plain, shade_band, tidy, time_axis
+from castfit.plots._canvas import Axes, Canvas, add_title, labels, escape_text, shade_band, tidy, time_axis
 
 if TYPE_CHECKING:
     from castfit.problem.compiled_experiments import Condition
@@ -118,7 +118,7 @@ def panels(canvas: Canvas, grid: Grid, problem: Posable, shared: set[int]) -> li
         below = canvas.add_subplot(cells[2 * panel.row + 1, panel.column], sharex=above, sharey=residual)
         has_several = len(problem.conditions) > 1
         label = f"{compiled_problem.label(output)}, {name}" if has_several else compiled_problem.label(output)
-        folded = textwrap.fill(plain(label), int(_LETTERS * grid.width / grid.columns))
+        folded = textwrap.fill(escape_text(label), int(_LETTERS * grid.width / grid.columns))
         add_title(above, folded, pad=4)
         for axes in (above, below):
             tidy(axes)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit.drive.design.interior_point import relaxed_design
-from castfit.plots._canvas import add_title, labels, new_figure, plain, save_or_show, tidy
+from castfit.plots._canvas import add_title, labels, new_figure, escape_text, save_or_show, tidy
 from castfit.plots._colours import BLUE, INK, RED, SOFT
 
 if TYPE_CHECKING:
@@ -113,8 +113,8 @@ def _steps(axes: Any, proposal: Design, k: int, name: str) -> None:
     values = np.asarray(proposal.chosen[proposal.known.labels[k]][name], dtype=float)
     start, end_time = proposal.known.condition(k).start, float(proposal.bought.values[0][k].times[-1])
     axes.stairs(values, np.linspace(start, end_time, values.size + 1), baseline=None, color=INK, linewidth=1.2)
-    add_title(axes, plain(f"{name}, as chosen"), pad=4)
-    labels(axes, plain(proposal.known.posed.label("time")), size=8, labelpad=1)
+    add_title(axes, escape_text(f"{name}, as chosen"), pad=4)
+    labels(axes, escape_text(proposal.known.posed.label("time")), size=8, labelpad=1)
 
 
 def _covariances(proposal: Design) -> list[Array]:
@@ -146,7 +146,7 @@ def _prediction(axes: Any, proposal: Design, k: int, j: int) -> None:
     axes.plot(times, middle, color=INK, linewidth=1.0)
     name = output if len(information.labels) == 1 else f"{output}, {label}"
     if information.subjects:
-        name = plain(f"{output}, {information.experiment(k).name}")
+        name = escape_text(f"{output}, {information.experiment(k).name}")
         reach = _TWO * information.values(k, times).deviation[:, j]
         axes.fill_between(times, middle - reach, middle + reach, color=INK, alpha=0.08, linewidth=0)
         _rows(axes, rows)
@@ -157,8 +157,8 @@ def _prediction(axes: Any, proposal: Design, k: int, j: int) -> None:
         axes.axvline(t, color=RED, linewidth=0.9, ymax=0.08)
         axes.plot([t], [y], "o", color=RED, markersize=3.5)
         axes.annotate(f"{count:.3g}", (t, 0.09), xycoords=("data", "axes fraction"), ha="center", fontsize=7, color=RED)
-    add_title(axes, plain(name), pad=4)
-    labels(axes, plain(information.extended.label("time")), size=8, labelpad=1)
+    add_title(axes, escape_text(name), pad=4)
+    labels(axes, escape_text(information.extended.label("time")), size=8, labelpad=1)
 
 
 def _schedules_with(proposal: Design, k: int) -> list[tuple[int, int, Array, float]]:
@@ -186,7 +186,7 @@ def _certificate(axes: Any, proposal: Design) -> None:
     bought = proposal.bought
     axes.axhline(1.0, color=RED, linewidth=0.9)
     add_title(axes, "worth over price: nothing above 1", pad=4)
-    labels(axes, plain(proposal.known.extended.label("time")), size=8, labelpad=1)
+    labels(axes, escape_text(proposal.known.extended.label("time")), size=8, labelpad=1)
     if proposal.known.subjects:
         _schedules(axes, proposal)
         return
@@ -235,7 +235,7 @@ def _ellipses(axes: Any, proposal: Design) -> None:
             axes.plot(x, y, color=colour, linewidth=1.3)
     add_title(axes, "before and after (95 %)" if len(axes.lines) > 1 else "after (95 %)", pad=4)
     labels(
-        axes, plain(f"{information.names[pair[0]]} (%)"), plain(f"{information.names[pair[1]]} (%)"), size=8, labelpad=1
+        axes, escape_text(f"{information.names[pair[0]]} (%)"), escape_text(f"{information.names[pair[1]]} (%)"), size=8, labelpad=1
     )
 
 

@@ -16,7 +16,7 @@ from castfit.plots._canvas import (
     legend_above,
     log_spaced,
     new_figure,
-    plain,
+    escape_text,
     save_or_show,
     shade_band,
     tidy_panels,
@@ -86,7 +86,7 @@ def residuals(result: Result, path: str | Path | None = None) -> Figure:
     handles: dict[str, Any] = {}
     for row, output in zip(panels, outputs, strict=True):
         output_rows = np.flatnonzero((table["output"] == output) & np.isfinite(residual))
-        labels(row[0], y=plain(f"{output}, residual / σ"), size=8)
+        labels(row[0], y=escape_text(f"{output}, residual / σ"), size=8)
         checks = diagnostics.outputs[output].checks
         rows_by_experiment = np.split(
             output_rows, np.flatnonzero(np.diff(of_experiment[output_rows])) + 1
@@ -120,7 +120,7 @@ def residuals(result: Result, path: str | Path | None = None) -> Figure:
         time_axis(axes, compiled_problem, compiled_problem.conditions, has_labels=k == len(panels), size=8, labelpad=1)
     hidden = len(diagnostics.outputs) - len(outputs)
     note = f" {len(outputs)} of {len(diagnostics.outputs)} outputs are shown." if hidden else ""
-    caption, colour = textwrap.fill(plain(diagnostics.sentence + note), 150), RED if diagnostics.suspicious else SOFT
+    caption, colour = textwrap.fill(escape_text(diagnostics.sentence + note), 150), RED if diagnostics.suspicious else SOFT
     add_note(figure, caption, colour)
     if len(handles) > 1:
         legend_above(figure, handles, max_columns=6)

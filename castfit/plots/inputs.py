@@ -47,7 +47,7 @@ def inputs(result: Result, path: str | Path | None = None) -> Figure:
 
 def panels(result: Result) -> int:
     """Return the number of panels; an input that experiments share has one panel."""
-    return 0 if result.problem is None else len(_shown(result))
+    return 0 if result.problem is None else len(_collect_inputs(result))
 
 
 def rows(result: Result) -> int:
@@ -55,7 +55,7 @@ def rows(result: Result) -> int:
     return -(-panels(result) // _COLUMNS)
 
 
-def _shown(result: Result) -> list[tuple[str, Placeholder]]:
+def _collect_inputs(result: Result) -> list[tuple[str, Placeholder]]:
     assert result.problem is not None
     inputs_by_name: dict[tuple[str, str], tuple[str, Placeholder]] = {}
     for condition in result.problem.conditions:
@@ -71,7 +71,7 @@ def draw(canvas: Canvas, result: Result) -> None:
     curves = result.estimated_inputs()
     assert result.problem is not None
     compiled_problem = result.problem.posed
-    shown_inputs, has_several = _shown(result), len(compiled_problem.conditions) > 1
+    shown_inputs, has_several = _collect_inputs(result), len(compiled_problem.conditions) > 1
     columns = min(len(shown_inputs), _COLUMNS)
     axes = tidy_panels(canvas, -(-len(shown_inputs) // columns), columns).ravel()
     for panel, (experiment, u) in zip(axes, shown_inputs, strict=False):

@@ -12,7 +12,7 @@ from castfit.plots._canvas import (
     legend,
     legend_above,
     new_figure,
-    plain,
+    escape_text,
     save_or_show,
     shade_band,
     tidy_panels,
@@ -97,15 +97,15 @@ def paths(
                 values = innovation_series.values[:, innovation_series.outputs.index(output)]
                 handles["data"] = axes.plot(innovation_series.times, values, "o", color=RED, markersize=2.5)[0]
             if column == 0:
-                labels(axes, y=plain(compiled_problem.label(output)), size=8)
+                labels(axes, y=escape_text(compiled_problem.label(output)), size=8)
             if row == 0 and len(conditions_by_name) > 1:
-                add_title(axes, plain(name), size=8, pad=3)
+                add_title(axes, escape_text(name), size=8, pad=3)
         if innovations:
             axes = panels[-1, column]
             shade_band(axes, _REACH)
             for j, output in enumerate(innovation_series.outputs):
                 axes.plot(innovation_series.times, innovation_series.standardised[:, j], MARKERS[j % len(MARKERS)], markersize=2.5, color=BLUE,
-                          label=plain(output))  # fmt: skip
+                          label=escape_text(output))  # fmt: skip
             if len(innovation_series.outputs) > 1 and column == 0:
                 legend(axes, size=7, ncols=len(innovation_series.outputs))
             if column == 0:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from castfit._support.status import raise_if_mistakes, suggest
-from castfit.plots._canvas import labels, new_figure, plain, save_or_show, tidy_panels
+from castfit.plots._canvas import labels, new_figure, escape_text, save_or_show, tidy_panels
 from castfit.plots._colours import BLUE, RED
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def plan(found: Plan, path: str | Path | None = None, *, names: Sequence[str] | 
     for unused_axes in panels[len(shown_names) :]:
         unused_axes.set_visible(False)
     for axes, name in zip(panels, shown_names, strict=False):
-        labels(axes, y=plain(name), size=8)
+        labels(axes, y=escape_text(name), size=8)
         if name in found.states:
             for values in np.atleast_2d(found.states[name]):
                 axes.plot(found.times, values, color=BLUE, linewidth=1.4)

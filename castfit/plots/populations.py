@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from castfit._support.status import raise_if_mistakes, suggest
-from castfit.plots._canvas import add_title, labels, new_figure, plain, save_or_show, tidy_panels, time_axis
+from castfit.plots._canvas import add_title, labels, new_figure, escape_text, save_or_show, tidy_panels, time_axis
 from castfit.plots._colours import BLUE, INK, RED, SOFT
 
 if TYPE_CHECKING:
@@ -89,9 +89,9 @@ def individuals(
         measured = c.points.values[:, j]
         axes.plot(c.points.times, measured, "o", color=RED, markersize=3, label="data" if place == 0 else None)
         title = name if len(outputs) == 1 else f"{output}, {name}"
-        add_title(axes, plain(title), size=8, pad=3)
+        add_title(axes, escape_text(title), size=8, pad=3)
         if i % columns == 0:
-            labels(axes, y=plain(compiled_problem.label(output)), size=8)
+            labels(axes, y=escape_text(compiled_problem.label(output)), size=8)
         time_axis(
             axes, compiled_problem, [c], has_labels=i + columns >= len(selected_names) or c.origin is not None, size=8
         )

@@ -18,7 +18,7 @@ from castfit.plots._canvas import (
     labels,
     legend_above,
     new_figure,
-    plain,
+    escape_text,
     save_or_show,
     tidy,
     tidy_panels,
@@ -67,8 +67,8 @@ def correlation(result: Result, path: str | Path | None = None) -> Figure:
     coefficients = result.correlation[1:, :-1]
     axes.imshow(np.where(below, 0.0, np.nan), cmap="Greys", vmin=-1.0, vmax=12.0)
     picture = axes.imshow(np.where(below, coefficients, np.nan), cmap="RdBu_r", vmin=-1.0, vmax=1.0)
-    axes.set_xticks(range(count - 1), list(map(plain, names[:-1])), rotation=90 if max(map(len, names)) > 5 else 0)
-    axes.set_yticks(range(count - 1), list(map(plain, names[1:])))
+    axes.set_xticks(range(count - 1), list(map(escape_text, names[:-1])), rotation=90 if max(map(len, names)) > 5 else 0)
+    axes.set_yticks(range(count - 1), list(map(escape_text, names[1:])))
     axes.tick_params(length=0, labelsize=9)
     axes.spines[:].set_visible(False)
     axes.set_xticks(np.arange(count) - 0.5, minor=True)
@@ -134,10 +134,10 @@ def directions(result: Result, path: str | Path | None = None, *, most: int = 6)
         style = {"color": "white", "edgecolor": RED, "hatch": "////"} if unbounded else {"color": BLUE}
         axes.barh(range(len(names)), weights, height=0.62, **style)
         axes.axvline(0, color=SOFT, linewidth=0.8)
-        axes.set_yticks(range(len(names)), map(plain, names), fontsize=8 if longest < 16 else 7)
+        axes.set_yticks(range(len(names)), map(escape_text, names), fontsize=8 if longest < 16 else 7)
         axes.invert_yaxis()
         axes.set_xlim(-1.05, 1.05)
-        title_text = plain(textwrap.shorten(axis.sentence, 100, placeholder=" ..."))
+        title_text = escape_text(textwrap.shorten(axis.sentence, 100, placeholder=" ..."))
         axes.set_title(title_text, loc="left", fontsize=9, color=RED if unbounded else INK, pad=3)
     labels(panels[-1], "weight in the combination, as relative change", size=8)
     return save_or_show(figure, path)
@@ -247,9 +247,9 @@ def _pairs(
         axes.yaxis.get_offset_text().set_fontsize(7)
         axes.locator_params(nbins=4)
         if i == count - 1:
-            labels(axes, plain(column if compiled_problem is None else compiled_problem.label(column)), size=8)
+            labels(axes, escape_text(column if compiled_problem is None else compiled_problem.label(column)), size=8)
         if j == 0:
-            labels(axes, y=plain(row if compiled_problem is None else compiled_problem.label(row)), size=8)
+            labels(axes, y=escape_text(row if compiled_problem is None else compiled_problem.label(row)), size=8)
     legend_above(figure, handles)
     return save_or_show(figure, path)
 
@@ -265,5 +265,5 @@ def _nothing(figure: Any, reason: str, path: str | Path | None) -> Figure:
     """Write the reason why a figure is empty in the middle of it."""
     axes = figure.subplots()
     axes.axis("off")
-    axes.text(0.5, 0.5, textwrap.fill(plain(reason), 40), ha="center", va="center", color=SOFT)
+    axes.text(0.5, 0.5, textwrap.fill(escape_text(reason), 40), ha="center", va="center", color=SOFT)
     return save_or_show(figure, path)

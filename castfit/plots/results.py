@@ -13,7 +13,7 @@ import numpy as np
 from castfit._support.arguments import flag_mistakes, is_one_of, option_mistakes, rng_mistakes, shorten_repr
 from castfit._support.renamed import accept_old_names
 from castfit._support.status import collect_mistakes, raise_if_mistakes
-from castfit.plots._canvas import Canvas, add_note, legend_above, new_figure, objective_symbol, plain, save_or_show
+from castfit.plots._canvas import Canvas, add_note, legend_above, new_figure, objective_symbol, escape_text, save_or_show
 from castfit.plots._colours import BEHIND, BLUE, INK, MARKERS, RED, SOFT
 from castfit.plots._grid import Grid, PanelAxes, outputs_on_one_scale, panels
 from castfit.plots._scales import (
@@ -258,16 +258,16 @@ def _draw(
             handles["nodes"] = _plot_nodes(pair, times)
             figure.called("nodes", handles["nodes"])
 
-    notes = [textwrap.fill(plain(note), int(15 * grid.width)) for note in [*troubles, grid.note] if note]
+    notes = [textwrap.fill(escape_text(note), int(15 * grid.width)) for note in [*troubles, grid.note] if note]
     if notes:
         add_note(canvas, "\n".join(notes), RED if troubles else SOFT)
-    legend_above(canvas, handles, title=textwrap.fill(plain(title), int(15 * grid.width)))
+    legend_above(canvas, handles, title=textwrap.fill(escape_text(title), int(15 * grid.width)))
 
 
 def _plot_data(pair: PanelAxes, result: Result) -> Any:
     """Plot measured values, and their standard deviations where they are given or were estimated."""
     points, j = pair.panel.condition.points, pair.panel.output
-    measured = points.mask[:, j] & (_beyond(pair) == 0)
+    measured = points.mask[:, j] & (_find_censoring_sides(pair) == 0)
     deviation = arrange_on_points(result, data_sigmas(result))[pair.panel.condition.name][measured, j]
     has_many = np.count_nonzero(measured) > _MANY_POINTS
     return pair.above.errorbar(
@@ -283,7 +283,7 @@ def _plot_data(pair: PanelAxes, result: Result) -> Any:
     )
 
 
-def _beyond(pair: PanelAxes) -> Array:
+def _find_censoring_sides(pair: PanelAxes) -> Array:
     """Return -1 or 1 of measured values that say no more than that the true one is lower, or higher; else 0."""
     condition, j = pair.panel.condition, pair.panel.output
     observed = condition.observed[j]
@@ -293,7 +293,7 @@ def _beyond(pair: PanelAxes) -> Array:
 
 def _plot_limits(pair: PanelAxes) -> list[tuple[str, Any]]:
     """Plot values beyond a limit of detection as arrows to where the true ones are."""
-    points, j, side = pair.panel.condition.points, pair.panel.output, _beyond(pair)
+    points, j, side = pair.panel.condition.points, pair.panel.output, _find_censoring_sides(pair)
     artists: list[tuple[str, Any]] = []
     for sign, marker, word in ((-1, "v", "below"), (1, "^", "above")):
         is_on_side = points.mask[:, j] & (side == sign)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from castfit.plots._canvas import add_title, labels, legend_above, new_figure, plain, save_or_show, tidy
+from castfit.plots._canvas import add_title, labels, legend_above, new_figure, escape_text, save_or_show, tidy
 from castfit.plots._colours import BEHIND, BLUE, INK, RED, SOFT, STYLES
 from castfit.plots._grid import Grid
 from castfit.plots._scales import dense, owner
@@ -91,8 +91,8 @@ def sensitivities(result: Result, path: str | Path | None = None) -> Figure:
             if len(compiled_problem.conditions) > 1
             else compiled_problem.label(output)
         )
-        add_title(axes, plain(title), pad=4)
-        labels(axes, plain(compiled_problem.label("time")), size=8, labelpad=1)
+        add_title(axes, escape_text(title), pad=4)
+        labels(axes, escape_text(compiled_problem.label("time")), size=8, labelpad=1)
     hidden = len(names) - len(chosen)
     selection_text = f" (the {len(chosen)} largest of {len(names)})" if hidden else ""
     legend_title = f"change of the output for a relative change of 1{selection_text}"

@@ -362,11 +362,11 @@ def read_constraints(argument: Any, mistakes: list[str], *, taken_names: Iterabl
                 n for n in (base, *(f"{base} ({k})" for k in range(2, len(names) + 3))) if n not in names
             )
             names.add(constraint_name)
-        constraints.append(_placed(replace(constraint, name=constraint_name), mistakes))
+        constraints.append(_normalise_constraint(replace(constraint, name=constraint_name), mistakes))
     return tuple(constraints)
 
 
-def _placed(constraint: Constraint, mistakes: list[str]) -> Constraint:
+def _normalise_constraint(constraint: Constraint, mistakes: list[str]) -> Constraint:
     """Return a constraint with its times and experiments as tuples, and note what these cannot be."""
     times: Any = constraint.times
     if not is_one_of(times, ALONG, QUANTITIES) and times is not None:

@@ -73,7 +73,7 @@ def _question(compiled_problem: CompiledProblem) -> dict[str, str]:
     equations = system.function("equations", system.ode, system.alg, compiled_problem.observed)
     bound = [(n, *map(float, pair)) for n, pair in sorted(compiled_problem.state_bounds.items())]
     constraints = [
-        (c.name, float(c.lower), float(c.upper), *_held(c), *_expression(c.expression))
+        (c.name, float(c.lower), float(c.upper), *_list_locations(c), *_expression(c.expression))
         for c in compiled_problem.constraints
     ]
     names = (model.states, model.algebraic_states, model.parameters, model.inputs, compiled_problem.outputs)
@@ -169,7 +169,7 @@ def _events(condition: Condition) -> list[Any]:
     return [*entries, *((x.parameter, x.on, x.off, x.height, *([True] if x.sets else [])) for x in schedule.levels)]
 
 
-def _held(constraint: Constraint) -> tuple[Any, ...]:
+def _list_locations(constraint: Constraint) -> tuple[Any, ...]:
     """List where a constraint holds; nothing where it is at every measured time, as results of format 1 have it."""
     is_default = constraint.times is None and not constraint.experiments
     return () if is_default else (constraint.times, constraint.experiments, constraint.of)

@@ -69,7 +69,7 @@ _BLOCKS: PerObjectCache[CompiledProblem, tuple[ScaleBlock, ...]] = PerObjectCach
 
 def eliminable_blocks(compiled_problem: CompiledProblem) -> tuple[ScaleBlock, ...]:
     """Return the scales and offsets that can be eliminated, in the smallest groups that have no data in common."""
-    return _BLOCKS.get(compiled_problem, _found)
+    return _BLOCKS.get(compiled_problem, _find_blocks)
 
 
 def eliminated_entries(compiled_problem: CompiledProblem) -> NDArray[np.intp]:
@@ -77,12 +77,12 @@ def eliminated_entries(compiled_problem: CompiledProblem) -> NDArray[np.intp]:
     return np.array(sorted(j for block in eliminable_blocks(compiled_problem) for j in block.entries), dtype=np.intp)
 
 
-def _found(compiled_problem: CompiledProblem) -> tuple[ScaleBlock, ...]:
+def _find_blocks(compiled_problem: CompiledProblem) -> tuple[ScaleBlock, ...]:
     if not any(output in compiled_problem.model.scalings for output in compiled_problem.outputs):
         return ()
     candidates = list(_uses(compiled_problem))
     allowed = _allowed(compiled_problem, candidates)
-    restricted_uses = [_kept(use, allowed) for use in candidates]
+    restricted_uses = [_restrict_use(use, allowed) for use in candidates]
     return tuple(_components([use for use in restricted_uses if use.entries]))
 
 
@@ -123,7 +123,7 @@ def _allowed(compiled_problem: CompiledProblem, uses: Sequence[ScaledOutputUse])
         for j, entry_uses in uses_by_entry.items()
         if _free(compiled_problem, j)
         and _linear(compiled_problem, j, entry_uses)
-        and _alone(compiled_problem, j, entry_uses)
+        and _is_pure_scaling(compiled_problem, j, entry_uses)
     )
 
 
@@ -151,7 +151,7 @@ def _group(compiled_problem: CompiledProblem, use: ScaledOutputUse) -> int:
     return observed.group
 
 
-def _alone(compiled_problem: CompiledProblem, j: int, uses: Sequence[ScaledOutputUse]) -> bool:
+def _is_pure_scaling(compiled_problem: CompiledProblem, j: int, uses: Sequence[ScaledOutputUse]) -> bool:
     """Whether a quantity moves the parameter that it is, in its own outputs only."""
     rows = {
         row for use in uses for row, entry in ((use.scale_row, use.scale), (use.offset_row, use.offset)) if entry == j
@@ -173,7 +173,7 @@ def _alone(compiled_problem: CompiledProblem, j: int, uses: Sequence[ScaledOutpu
     return name not in symbol_names and all(output_names[k] in scaled_outputs for k in output_rows)
 
 
-def _kept(use: ScaledOutputUse, allowed: frozenset[int]) -> ScaledOutputUse:
+def _restrict_use(use: ScaledOutputUse, allowed: frozenset[int]) -> ScaledOutputUse:
     scale, offset = (j if j in allowed else -1 for j in (use.scale, use.offset))
     return replace(use, scale=scale, offset=offset)
 

@@ -91,7 +91,7 @@ class SteadyStateRows:
         steady_state = self.rest.solve(natural.p, natural.a)
         name = self.rest.states[int(self.states[row])]
         why = failure or steady_state.reason
-        where = f"{_shown(self.names, natural.p)}{f' ({why})' if why else ''}"
+        where = f"{_format_values(self.names, natural.p)}{f' ({why})' if why else ''}"
         return f"the steady state of '{name}' before the experiment", where
 
     def kept(self, keep: Index, n: Array) -> SteadyStateRows:
@@ -189,7 +189,7 @@ class ConsistentInitialRows:
         """Describe the state without a consistent value, the parameters, and the equation with the largest residual."""
         P, _ = self._given(n)
         parameter_values = np.append(P[: self.inner.n_p], P[P.size - self.inner.n_e :])
-        where = _shown(self.parameter_names, parameter_values)
+        where = _format_values(self.parameter_names, parameter_values)
         subject = f"the initial value of '{self.states[row]}' that is consistent with the algebraic equations"
         w, _ = self._solve(P)
         g, by_w, _ = self._evaluate(w, P)
@@ -247,7 +247,7 @@ class ConsistentInitialRows:
         return -_solve(by_w, by_P @ dP)
 
 
-def _shown(names: Sequence[str], values: Array) -> str:
+def _format_values(names: Sequence[str], values: Array) -> str:
     """Show the first of some values, for a message."""
     value_texts = [f"{k} = {v:.6g}" for k, v in zip(names, values.tolist(), strict=True)]
     return ", ".join([*value_texts[:_SHOWN], *(["..."] if len(value_texts) > _SHOWN else [])])

@@ -82,7 +82,7 @@ class _ObservableCollector:
     parameters: dict[str, Parameter] = field(default_factory=dict[str, Parameter])
     models: dict[tuple[object, ...], Noise] = field(default_factory=dict[tuple[object, ...], Noise])
 
-    def bare(self, noise: Noise) -> Noise:
+    def without_sigma(self, noise: Noise) -> Noise:
         """Return a noise model without its spread, one for all that are alike: their functions are built once."""
         options = (getattr(noise, f.name) for f in fields(noise) if f.name != "sigma")
         key = (type(noise), *(o if callable(o) else repr(o) for o in options))
@@ -160,7 +160,7 @@ def _observed(experiment: Experiment, output: str, plan: _ObservableCollector) -
     if noise is None:
         has_sigma = experiment.sigma is not None and output in experiment.sigma
         return ObservedOutput(Gaussian(), -1 if has_sigma else plan.group(""), (output,))
-    sigma, bare_noise = noise.sigma, plan.bare(noise)
+    sigma, bare_noise = noise.sigma, plan.without_sigma(noise)
     if isinstance(sigma, UnknownSigma):
         name = label(output, sigma)
         if plan.eliminated[name]:

@@ -32,10 +32,10 @@ _POSITIVE: PerObjectCache[CompiledProblem, Mask] = PerObjectCache()
 
 def positive_states(compiled_problem: CompiledProblem) -> Mask:
     """Return the mask of the differential states that start nonnegative and stay so in all trials, (n_x,)."""
-    return _POSITIVE.get(compiled_problem, _found)
+    return _POSITIVE.get(compiled_problem, _find_positive_states)
 
 
-def _found(compiled_problem: CompiledProblem) -> Mask:
+def _find_positive_states(compiled_problem: CompiledProblem) -> Mask:
     system = compiled_problem.model.system
     n_x = system.x.numel()
     rates = system.function("rates", ca.densify(system.ode))

@@ -353,7 +353,7 @@ def _input_mistakes(statement: ProblemStatement) -> list[str]:
     for e in statement.experiments:
         for input_name, u in estimated_inputs(e).items():
             uses_by_label.setdefault(u.label(input_name), []).append((input_name, u, e))
-            mistakes += [f"{e.name}: {m}" for m in _elsewhere(input_name, e)]
+            mistakes += [f"{e.name}: {m}" for m in _input_placement_mistakes(input_name, e)]
     model_names = {*statement.model.parameters, *statement.model.states, *statement.model.algebraic_states}
     for label, uses in uses_by_label.items():
         if len({u.said for _, u, _ in uses}) > 1:
@@ -406,7 +406,7 @@ def _useless(label: str, u: EstimatedInput, experiments: list[Experiment]) -> li
     return mistakes
 
 
-def _elsewhere(input_name: str, experiment: Experiment) -> list[str]:
+def _input_placement_mistakes(input_name: str, experiment: Experiment) -> list[str]:
     """Find values, events and sigmas of an experiment in which an estimated input cannot be used."""
     mistakes = [
         f"'{n}', a value of the input '{input_name}', is given by the experiment; fix it in the problem's parameters"

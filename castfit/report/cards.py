@@ -47,7 +47,7 @@ def _content(subject: Result | SearchResult | TabularReport | Problem | Compiled
     if isinstance(subject, ComparisonResult):
         return _comparison(subject)
     if isinstance(subject, SearchResult):
-        return _found(subject)
+        return _render_search(subject)
     if isinstance(subject, TabularReport):
         return joined(sheet(part) if isinstance(part, TextTable) else tag("p", part) for part in subject.parts)
     return _model(subject) if isinstance(subject, Model) else _problem(subject)
@@ -103,7 +103,7 @@ def _comparison(result: ComparisonResult) -> Markup:
     )
 
 
-def _found(result: SearchResult) -> Markup:
+def _render_search(result: SearchResult) -> Markup:
     return joined(tag("p", repr(result)), (tag("p", text) for text in result.misfit()), _best(result))
 
 

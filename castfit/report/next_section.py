@@ -47,7 +47,7 @@ def measured_next(result: Result, figures: Figures) -> Markup:
         "The model's curve with its bands of 95 % before (light) and after; the marks are where to measure, with how "
         "often."
     )
-    return joined(tag("p", _told(result, problem, proposal)), figures.sketched(_panels(proposal), caption))
+    return joined(tag("p", _describe_proposal(result, problem, proposal)), figures.sketched(_panels(proposal), caption))
 
 
 def _proposal(result: Result, problem: Problem) -> Design:
@@ -63,7 +63,7 @@ def _proposal(result: Result, problem: Problem) -> Design:
 
 def _panels(proposal: Design) -> list[SketchPanel]:
     """Return the predictions that are measured, their bands before and after, and the times with how often."""
-    from castfit.plots._canvas import plain
+    from castfit.plots._canvas import escape_text
     from castfit.plots.designs import SHADES, predicted
     from castfit.report.sketch import SketchPanel
 
@@ -73,7 +73,7 @@ def _panels(proposal: Design) -> list[SketchPanel]:
     times = np.linspace(float(information.condition(0).start), float(values.times[-1]), _POINTS)
     measured = [o for o in values.outputs if o in table["output"]]
     mu, bands = predicted(proposal, 0, times, measured)
-    axis = plain(information.extended.label("time"))
+    axis = escape_text(information.extended.label("time"))
     for j, name in enumerate(measured[:_MOST_PANELS]):
         is_output = table["output"] == name
         marks = [(float(t), float(y), f"{n}") for t, y, n in
@@ -81,11 +81,11 @@ def _panels(proposal: Design) -> list[SketchPanel]:
         band_layers = [
             (reach[:, j], alpha) for (_, reach), alpha in zip(bands.items(), SHADES[2 - len(bands) :], strict=True)
         ]
-        panels.append(SketchPanel(plain(name), axis, times, mu[:, j], band_layers, marks))
+        panels.append(SketchPanel(escape_text(name), axis, times, mu[:, j], band_layers, marks))
     return panels
 
 
-def _told(result: Result, problem: Problem, proposal: Design) -> str:
+def _describe_proposal(result: Result, problem: Problem, proposal: Design) -> str:
     instruction = proposal.summary().splitlines()[0]
     changes = [
         f"{name} from ±{100 * error_before:.3g} % to ±{100 * proposal.after[name]:.3g} %"

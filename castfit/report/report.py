@@ -29,10 +29,10 @@ from castfit.result.result import Result
 if TYPE_CHECKING:
     from castfit.drive.run.run_result import SearchResult
 
-Told = (
+ReportedResult = (
     Result | MultistartResult | ComparisonResult | ScatterResult | IncrementalResult | PortfolioResult | SelectionResult
 )
-Reportable = Told | PathResult
+Reportable = ReportedResult | PathResult
 
 
 def report(
@@ -145,7 +145,7 @@ def _chapter(k: int, name: str, subject: Any, figures: Figures) -> Section:
     return Section(f"further-{k}", name, content)
 
 
-def _select_sections(result: Told, figures: Figures, title: str, notes: str) -> tuple[ReportHeader, list[Section]]:
+def _select_sections(result: ReportedResult, figures: Figures, title: str, notes: str) -> tuple[ReportHeader, list[Section]]:
     if isinstance(result, Result):
         return result_sections.lead(result, title or "A fit", notes), result_sections.sections(result, figures)
     if isinstance(result, IncrementalResult):

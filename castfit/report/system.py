@@ -53,7 +53,7 @@ def system(model: Model) -> SystemEquations:
         tuple(Equation(_rate(spell(n), time), summands) for n, summands in rates),
         tuple(Equation(tag("mn", "0"), summands) for _, summands in algebraic),
         tuple(Equation(spell(n), _remembered(kinds.get(n), summands, time)) for n, summands in measured),
-        tuple(Equation(tag("mrow", spell(n), _called(tag("mn", "0"))), summands) for n, summands in initial),
+        tuple(Equation(tag("mrow", spell(n), _render_arguments(tag("mn", "0"))), summands) for n, summands in initial),
         tuple(typeset.definitions),
     )
 
@@ -63,7 +63,7 @@ def _rate(state: Markup, time: str) -> Markup:
     return tag("mfrac", tag("mrow", d, state), tag("mrow", d, name(time)))
 
 
-def _called(*arguments: Markup) -> Markup:
+def _render_arguments(*arguments: Markup) -> Markup:
     return tag("mrow", tag("mo", "(", stretchy="false"), arguments, tag("mo", ")", stretchy="false"))
 
 
@@ -78,8 +78,8 @@ def _delays(delayed: Sequence[DelayedValue], time: str, spell: Spelling) -> dict
             if d.expression.is_symbolic()
             else tag("mrow", tag("mo", "["), expression_markup, tag("mo", "]"))
         )
-        delay_markup = age[0] if len(age) == 1 else _called(*age)
-        markup_by_hash[hash(d.symbol)] = tag("mrow", value, _called(name(time), tag("mo", "−"), delay_markup))
+        delay_markup = age[0] if len(age) == 1 else _render_arguments(*age)
+        markup_by_hash[hash(d.symbol)] = tag("mrow", value, _render_arguments(name(time), tag("mo", "−"), delay_markup))
     return markup_by_hash
 
 
@@ -90,13 +90,13 @@ def _remembered(kind: str | None, terms: Sequence[Markup], time: str) -> tuple[M
     if kind is None:
         return tuple(terms)
     if kind == "relative":
-        denominator = tag("msub", tag("mrow", _called(*terms)), tag("mtext", "first"))
+        denominator = tag("msub", tag("mrow", _render_arguments(*terms)), tag("mtext", "first"))
         return (tag("mfrac", tag("mrow", terms), denominator),)
     i = tag("mi", "i")
     previous_time = tag("msub", name(time), tag("mrow", i, tag("mo", "−"), tag("mn", "1")))
     current_time = tag("msub", name(time), i)
     d = tag("mrow", tag("mspace", width="0.17em"), tag("mi", "d", mathvariant="normal"), name(time))
-    integrand = terms if len(terms) == 1 else (_called(*terms),)
+    integrand = terms if len(terms) == 1 else (_render_arguments(*terms),)
     integral = tag("mrow", tag("msubsup", tag("mo", "∫"), previous_time, current_time), integrand, d)
     if kind == "per interval":
         return (integral,)

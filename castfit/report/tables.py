@@ -47,7 +47,7 @@ def sheet(text_table: TextTable) -> Markup:
 
 def facts(pairs: Iterable[tuple[str, Content]]) -> Markup:
     """Return a table with one name and its value per row; empty values are left out."""
-    rows = [tag("tr", tag("th", name, scope="row"), tag("td", _shown(value))) for name, value in pairs if value]
+    rows = [tag("tr", tag("th", name, scope="row"), tag("td", _format_cell(value))) for name, value in pairs if value]
     return tag("div", tag("table", rows, class_="facts"), class_="scroll")
 
 
@@ -58,12 +58,12 @@ def _cell(content: Content, numeric: bool) -> Markup:
         number_match = _NUMBER.match(content.strip().lstrip("[("))
         words = {"inf": "1e308", "-inf": "-1e308", "never": "1e308"}
         sort = number_match[0].replace("−", "-") if number_match else words.get(content.strip())
-    cell_markup = joined(_shown(content))
+    cell_markup = joined(_format_cell(content))
     kind = "number" if numeric else "text" if len(re.sub(r"<[^>]*>", "", cell_markup)) > _LONG else None
     return tag("td", cell_markup, class_=kind, data_sort=sort)
 
 
-def _shown(content: Content) -> Content:
+def _format_cell(content: Content) -> Content:
     return _minus(content) if isinstance(content, str) and not isinstance(content, Markup) else content
 
 

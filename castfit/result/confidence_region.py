@@ -349,7 +349,7 @@ class ConfidenceRegion:
     @property
     def combinations(self) -> TextTable:
         """The table of principal axes: the combination, how well it is known, and the axis in the joint region."""
-        rows = [(a.combination, _known(a), _number(a.length), _weights(a)) for a in self.axes]
+        rows = [(a.combination, _describe_precision(a), _number(a.length), _weights(a)) for a in self.axes]
         return TextTable(("combination", ">known to", ">half-axis", "direction (relative changes)"), tuple(rows))
 
     def __str__(self) -> str:
@@ -550,7 +550,7 @@ def half_width(half: float, *, relative: bool) -> str:
     return f"a factor of {np.exp(half):.2g}" if half < 300.0 else "no digit"
 
 
-def _known(axis: Axis) -> str:
+def _describe_precision(axis: Axis) -> str:
     if np.isinf(axis.known_to):
         return "not determined"
     return axis.sentence.partition(" is known to ")[2] or "-"

@@ -134,7 +134,7 @@ def constraint_table(
     objective_name = "chi2" if is_chi2 else "-2 log likelihood"
     return ConstraintTable(
         tuple(
-            _held(rows, objective_name) for rows in _collect_rows(compiled_problem, staged, linearization, mu, sides)
+            _build_held_constraint(rows, objective_name) for rows in _collect_rows(compiled_problem, staged, linearization, mu, sides)
         ),
         objective_name,
     )
@@ -192,7 +192,7 @@ def _collect_rows(
         )
 
 
-def _held(rows: _ConstraintRows, objective_name: str) -> HeldConstraint:
+def _build_held_constraint(rows: _ConstraintRows, objective_name: str) -> HeldConstraint:
     slack = np.minimum(rows.c - rows.lower, rows.upper - rows.c)
     worst_row = int(np.argmin(slack))
     equation, is_active = rows.lower == rows.upper, rows.sides != 0.0

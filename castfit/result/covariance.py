@@ -340,7 +340,7 @@ class _RankFinder:
             from castfit.solve.arrow import arrow
 
             lower, upper = condensed.layout.path_limits
-            near_indices = np.flatnonzero(_near(condensed)[0] | _near(condensed)[1] | (lower == upper))
+            near_indices = np.flatnonzero(_find_near_constraints(condensed)[0] | _find_near_constraints(condensed)[1] | (lower == upper))
             candidate_arrow = arrow(
                 rows, 1.0 / d, _chains_with_local_equations(condensed, bounds.positions, near_indices)
             )
@@ -592,7 +592,7 @@ def _bound_rows(condensed: Condensed, active: NDArray[np.int8], d: Array) -> _Bo
     return _BoundRows(np.concatenate(positions), np.vstack(rows))
 
 
-def _near(condensed: Condensed) -> tuple[Mask, Mask]:
+def _find_near_constraints(condensed: Condensed) -> tuple[Mask, Mask]:
     """Return masks of the path constraints near their lower and near their upper bound."""
     lower, upper = condensed.layout.path_limits
     size = condensed.layout.path_units + np.abs(condensed.c)
@@ -629,7 +629,7 @@ def _path_rows(
     """
     lower, upper = condensed.layout.path_limits
     equal = lower == upper
-    below, above = _near(condensed)
+    below, above = _find_near_constraints(condensed)
     near_indices = np.flatnonzero((below | above) & ~equal)
     if near_indices.size == 0:
         return np.flatnonzero(equal)

@@ -91,7 +91,7 @@ class Estimate(float):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Support pickling and copying, with all attributes."""
-        return _made, (float(self), vars(self))
+        return _build_estimate, (float(self), vars(self))
 
 
 def frame_of(estimates: Sequence[Estimate]) -> Any:
@@ -105,5 +105,5 @@ def frame_of(estimates: Sequence[Estimate]) -> Any:
     return pandas.DataFrame(rows, pandas.Index([e.name for e in estimates], name="name"), heads)
 
 
-def _made(value: float, attributes: dict[str, Any]) -> Estimate:
+def _build_estimate(value: float, attributes: dict[str, Any]) -> Estimate:
     return Estimate(value, **attributes)

@@ -301,7 +301,7 @@ class MovingHorizon:
             assert factor is not None  # expected curvatures are never negative
             step = factor.solve(g, gradient[-1], d, w.first)
             if self._bounds:
-                factor, step = self._within(factor, F, H, hessian[-1], g, gradient[-1], d, x, c, h[:, 0])
+                factor, step = self._enforce_bounds(factor, F, H, hessian[-1], g, gradient[-1], d, x, c, h[:, 0])
             w.x, w.c = list(x + step.x), list(c + step.u)
             w.first, w.lam = w.first + step.first, list(step.multipliers)
             if z.shape[1]:
@@ -314,7 +314,7 @@ class MovingHorizon:
         assert factor is not None
         return factor, n_steps
 
-    def _within(
+    def _enforce_bounds(
         self, factor: RiccatiFactor, F: Array, H: Array, end: Array, g: Array, g_end: Array, d: Array, x: Array,
         c: Array, h: Array,
     ) -> tuple[RiccatiFactor, Any]:  # fmt: skip

@@ -569,7 +569,7 @@ def trace(
         ]
         times = np.concatenate([*table_times, edges[-1:]])
         try:
-            stretches = _settled(replace(case, times=times))
+            stretches = _integrate_between_nodes(replace(case, times=times))
             t, x, z = (np.concatenate([getattr(s, name) for s in stretches]) for name in ("times", "x", "z"))
             if case.timetable is None:  # where two stretches meet at a node, the end of the first
                 indices = np.searchsorted(t, snap_times(times, np.unique(t)), side="left")
@@ -659,7 +659,7 @@ def _states(case: SimulationCase) -> tuple[Array, Array, Array, Array]:
 
     A time at a node belongs to the piece that ends there; so does that of an event or jump, unless it says otherwise.
     """
-    stretches = _settled(case)
+    stretches = _integrate_between_nodes(case)
     t = np.concatenate([s.times for s in stretches])
     output_times = snap_times(case.times, np.unique(t))
     indices = np.searchsorted(t, output_times, side="left")  # where two meet at a node, the end of the first
@@ -671,7 +671,7 @@ def _states(case: SimulationCase) -> tuple[Array, Array, Array, Array]:
     return x, z, p[indices], as_measured(case.inputs, case.times, u)
 
 
-def _settled(case: SimulationCase) -> list[NodeTrajectory]:
+def _integrate_between_nodes(case: SimulationCase) -> list[NodeTrajectory]:
     """Integrate from node to node up to the last output time, until the units of states are known."""
     is_reached = np.append(True, case.nodes.times[1:] <= case.times[-1])
     begins, states = case.nodes.times[is_reached], case.nodes.states[is_reached]

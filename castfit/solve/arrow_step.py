@@ -88,7 +88,7 @@ def find_singular_directions(
         n_singular += int(singular.sum())
         local_directions.append(stiffness * np.where(singular[:, :, None], Vt, 0.0))
     held_system = compressed.with_rows(local_directions, np.empty((0, arrow.n_b + 1)))
-    factors = held_system.factored(*_still(arrow, is_fixed))
+    factors = held_system.factored(*_build_fixed_bounds(arrow, is_fixed))
     free = np.eye(arrow.n_b)[:, ~is_fixed[arrow.border]]
     closure = pinned_rows @ free
     Z: Array = free @ split(closure * column_scale(closure.T)[:, None])[1] if len(closure) else free
@@ -105,7 +105,7 @@ def find_singular_directions(
     return DirectionHold(tuple(local_directions), directions, stiffness, n_singular + directions.shape[1], condition)
 
 
-def _still(arrow: ArrowMatrix, is_fixed: Mask) -> tuple[list[Signs], list[Array], list[Array]]:
+def _build_fixed_bounds(arrow: ArrowMatrix, is_fixed: Mask) -> tuple[list[Signs], list[Array], list[Array]]:
     """Return signs and bounds of own unknowns, per batch (N, o), with the fixed ones at a step of zero."""
     zeros = [np.zeros(batch.own.shape) for batch in arrow.batches]
     return [np.where(is_fixed[batch.own], -1, 0).astype(np.int8) for batch in arrow.batches], zeros, zeros
@@ -132,7 +132,7 @@ def solve(
     highs = [(upper / D)[batch.own] for batch in arrow.batches]
     held_system = compressed.with_rows(holding.own, np.empty((0, arrow.n_b + 1)))
     if holding.directions.shape[1]:
-        factors = held_system.factored(*_still(arrow, lower == upper))
+        factors = held_system.factored(*_build_fixed_bounds(arrow, lower == upper))
         held_system = replace(held_system, rest=np.concatenate([held_system.rest, holding.border_rows(factors)]))
     if damping is not None:
         local_values = [_diagonal((damping * D)[batch.own]) for batch in arrow.batches]

@@ -206,7 +206,7 @@ class SolveStates:
             if state.soft or new_state.iteration == state.iteration:
                 return new_state
             if self._circles(new_state):
-                return _begun(new_state, HELD_BACK, new_state.evaluation)
+                return _start_attempt(new_state, HELD_BACK, new_state.evaluation)
             return (self._next(new_state) if new_state.progress.lost else None) or new_state
         if new_state.status.success:
             return self._settled(new_state)
@@ -236,7 +236,7 @@ class SolveStates:
         if next_state is not None:
             return replace(next_state, iteration=state.iteration, damping=state.damping)
         if self.optimum is None and self.ledger.best is not None:
-            return _begun(state, HELD_BACK, self.ledger.evaluate(self.ledger.best))
+            return _start_attempt(state, HELD_BACK, self.ledger.evaluate(self.ledger.best))
         return None
 
     def _tries(self) -> Iterator[GaussNewtonState]:
@@ -295,7 +295,7 @@ class SolveStates:
         return replace(state, phase="exact", evaluation=exact_evaluation, progress=AttemptProgress(station=station))
 
 
-def _begun(state: GaussNewtonState, phase: str, evaluation: Evaluation) -> GaussNewtonState:
+def _start_attempt(state: GaussNewtonState, phase: str, evaluation: Evaluation) -> GaussNewtonState:
     """Begin another try, and forget what only concerned the last one."""
     return GaussNewtonState(state.iteration, phase, evaluation, state.damping)
 

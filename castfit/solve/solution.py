@@ -176,7 +176,7 @@ class CountingProblem:
         self._last: Evaluation | None = None
         self._linear: Linearization | None = None
         self._asked: Array | None = None
-        self._asked_linear: Array | None = None
+        self._requested_linear_v: Array | None = None
         self.arrived: LocalProblem | None = None
         """The local problem that said that an optimum is reached, which whoever judges it need not solve again."""
         self.began = time.perf_counter()
@@ -224,9 +224,9 @@ class CountingProblem:
 
     def linearize(self, v: Array) -> Linearization:
         """Linearize, reusing the last result at the same point."""
-        if self._linear is None or not self._same(self._linear, v, self._asked_linear):
+        if self._linear is None or not self._same(self._linear, v, self._requested_linear_v):
             check_deadline()
-            self._linear, self._asked_linear = self.staged.linearize(v), v
+            self._linear, self._requested_linear_v = self.staged.linearize(v), v
             self.evaluations["jacobians"] += 1
             self._record(self._linear)
         return self._linear

@@ -122,7 +122,7 @@ class Collocation:
         check_triggers("Collocation", compiled)
         nodes_by_experiment = self.states.nodes if isinstance(self.states, Trajectory) else ()
         edges = [
-            _first(
+            _build_initial_mesh(
                 uniform_or_given(c, "data", option_name="elements"),
                 *(nodes[(nodes > c.start) & (nodes < c.end)] for nodes in nodes_by_experiment[i : i + 1]),
             )
@@ -180,7 +180,7 @@ class Collocation:
         )  # fmt: skip
 
 
-def _first(data: Array, *nodes: Array) -> Array:
+def _build_initial_mesh(data: Array, *nodes: Array) -> Array:
     """Return the initial elements, bounded by data and nodes, and by equally spaced times that are not near these."""
     boundaries = merge(data, *nodes)
     uniform = np.linspace(float(boundaries[0]), float(boundaries[-1]), FIRST_ELEMENTS + 1)

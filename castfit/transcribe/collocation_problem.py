@@ -178,7 +178,7 @@ class CollocationProblem(TranscribedProblem):
             read_only_copy(scale),
             read_only_copy(start),
         )
-        self._bent = False  # whether Hessians are asked for, which go on from slopes at points
+        self._uses_hessians = False  # whether Hessians are asked for, which go on from slopes at points
         self._forget()
         self._start_eliminated()
 
@@ -256,7 +256,7 @@ class CollocationProblem(TranscribedProblem):
                 with np.errstate(all="ignore"):
                     derivatives.append(self._jacobians(i, v))
             all_slopes = tuple(slopes for slopes, _ in derivatives)
-            memory.slopes = all_slopes if self._bent else ()
+            memory.slopes = all_slopes if self._uses_hessians else ()
             failed = {(failure.chain, failure.stage) for failure in evaluation.failures}
             failures = [
                 failure
@@ -295,7 +295,7 @@ class CollocationProblem(TranscribedProblem):
         linearization = self.linearize(v)
         v = linearization.v
         of_group = np.ones(self.layout.n_groups + 1) if weight is None else weight
-        self._bent, memory = True, self._memory
+        self._uses_hessians, memory = True, self._memory
         with np.errstate(all="ignore"):
             if not memory.slopes:
                 triples = zip(self.elements, self.layout.chains, memory.naturals, strict=True)
@@ -462,7 +462,7 @@ def _elements(
     if relative:
         controls = np.concatenate([edges[:-1, None], cubics.reshape(h.size, -1)], axis=1)[:, None]
         times, inputs = np.broadcast_to(scheme_table.points[:, None], times.shape), controls
-        point_times, point_inputs, lengths = tau[..., None], _held(controls, point_inputs, condition), np.ones(h.size)
+        point_times, point_inputs, lengths = tau[..., None], _replace_late_inputs(controls, point_inputs, condition), np.ones(h.size)
     basis = np.zeros((*tau.shape, scheme_table.degree + 1, n_x + n_z))
     basis[..., :n_x] = scheme_table.state_basis(tau)[..., None]
     basis[:, :, 1:, n_x:] = scheme_table.algebraic_basis(tau)[..., None]
@@ -485,7 +485,7 @@ def _elements(
     )
 
 
-def _held(controls: Array, point_inputs: Array, condition: Condition) -> Array:
+def _replace_late_inputs(controls: Array, point_inputs: Array, condition: Condition) -> Array:
     """Return the inputs in relative time (K, 1 | M, 1 + 4 n_u) at measured points, which see (K, M, n_u)."""
     late = [j for j, signal in enumerate(condition.inputs) if signal.measured == "after"]
     if not late:
@@ -503,7 +503,7 @@ def _start(elements: ElementConstants, condition: Condition, theta: Array, traje
     x, z = trajectory(times.ravel())
     y = np.concatenate([x, z], axis=1).reshape(*times.shape, elements.n_e)
     if any(elements.division.crossings):
-        x, z = trajectory(times[:, 0], after=True)
+        x, z = trajectory(times[:, 0], is_after_event=True)
         y[:, 0] = np.concatenate([x, z], axis=1)
     y[0, 0, : elements.n_x] = condition.link.natural(theta[condition.theta]).a
     return y
@@ -570,9 +570,9 @@ def _interpolant(elements: ElementConstants, edges: Array, y: Array) -> Trajecto
     A time on a boundary belongs to the element that ends there, or, after events, to that which begins.
     """
 
-    def trajectory(times: Array, *, after: bool = False) -> tuple[Array, Array]:
+    def trajectory(times: Array, *, is_after_event: bool = False) -> tuple[Array, Array]:
         n_x = elements.n_x
-        k = np.clip(np.searchsorted(edges, times, side="right" if after else "left") - 1, 0, edges.size - 2)
+        k = np.clip(np.searchsorted(edges, times, side="right" if is_after_event else "left") - 1, 0, edges.size - 2)
         length = np.diff(edges)[k]
         tau = np.where(length > 0.0, (times - edges[k]) / np.where(length > 0.0, length, 1.0), 1.0)
         x = np.einsum("nj,nje->ne", elements.table.state_basis(tau), y[k, :, :n_x])

@@ -288,7 +288,7 @@ class ChainLikelihood:
 
     def moved(self, old: NoisyChain, start: PathStart) -> PathStart:
         """Return a start on this chain from one on a chain with other stages of the same experiment."""
-        times, old_times = _apart(self.chain.times), _apart(old.times)
+        times, old_times = _separate_jump_times(self.chain.times), _separate_jump_times(old.times)
 
         def interpolate(values: Array) -> Array:
             out = np.empty((times.size, values.shape[1]))
@@ -303,7 +303,7 @@ class ChainLikelihood:
         return PathStart(interpolate(start.x), c, start.first, interpolate(start.z), interpolate(start.lam))
 
 
-def _apart(times: Array) -> Array:
+def _separate_jump_times(times: Array) -> Array:
     """Return times of nodes in which those before and after a jump differ."""
     gaps = np.diff(times)
     later = np.append(False, gaps == 0.0)

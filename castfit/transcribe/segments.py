@@ -111,7 +111,7 @@ def cut_segments(
         begins = right > left and (starts or (measured.size > 0 and bool(measured[0] == left)))
         times = np.concatenate([times[:1], times[1 - int(begins) :]])  # an output at the start is an empty interval
         grid = (np.array([0.0, 1.0]) if begins else np.ones(1)) if is_empty else relative_grid(model, times)
-        cubics = input_cubics(condition.inputs, times if right > left else _beside(left, division.edges))
+        cubics = input_cubics(condition.inputs, times if right > left else _find_interval(left, division.edges))
         if starts and arriving is not None and not division.after[k] and (begins or right == left):
             cubics[0, :, 0], cubics[0, :, 1:] = arriving, 0.0  # a measurement at a jump of an input comes before it
         if right > left:
@@ -137,7 +137,7 @@ def cut_segments(
     return Segments(staging, measurement_rows(problem, i, staging), division, tuple(pieces), inputs)
 
 
-def _beside(time: float, edges: Array) -> Array:
+def _find_interval(time: float, edges: Array) -> Array:
     """Return an interval that begins at a time between boundaries, or at the end one of length zero."""
     later = edges[edges > time]
     return np.array([time, later[0] if later.size else time])

@@ -426,7 +426,7 @@ class ShootingProblem(TranscribedProblem):
             if not self._nodes:
                 starts.append(np.empty((chain.n_stages, 0)))
                 continue
-            x = trajectory.differential(i, chain.times[:-1], after=True)
+            x = trajectory.differential(i, chain.times[:-1], is_after_event=True)
             x[0] = condition.link.natural(theta[condition.theta]).a
             self.scale[chain.nodes] = self._units[i][: self._n_x]
             self.scale[chain.inner] = self._units[i][self._n_x :][: self._n_w]

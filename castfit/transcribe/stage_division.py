@@ -327,13 +327,13 @@ def stages_of(schedule: Schedule, stages: StageDivision, pieces: StageDivision) 
     count, position = pieces.edges.size - 1, -1
     begins = np.zeros(count + 1, dtype=np.intp)
     for k, edge in enumerate(stages.edges[:-1].tolist()):
-        matches = np.flatnonzero(~event & (np.arange(count + 1) > position) & _alike(pieces, stages, k, edge))
+        matches = np.flatnonzero(~event & (np.arange(count + 1) > position) & _match_boundaries(pieces, stages, k, edge))
         position = int(matches[0])
         begins[position] += 1
     return np.cumsum(begins)[:-1] - 1
 
 
-def _alike(pieces: StageDivision, stages: StageDivision, k: int, edge: float) -> Mask:
+def _match_boundaries(pieces: StageDivision, stages: StageDivision, k: int, edge: float) -> Mask:
     """Check which boundaries of pieces are the k-th boundary of stages: at the same time, or with the same motion."""
     if stages.moving[k]:
         return (pieces.weight == stages.weight[k]).all(axis=1) & (pieces.base == stages.base[k])

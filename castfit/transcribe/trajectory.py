@@ -68,19 +68,19 @@ class Trajectory:
     units: tuple[Array, ...]
     nodes: tuple[Array, ...] = ()
 
-    def at(self, i: int, times: Array, *, after: bool = False) -> tuple[Array, Array]:
+    def at(self, i: int, times: Array, *, is_after_event: bool = False) -> tuple[Array, Array]:
         """Interpolate experiment i at times (n,): states (n, n_x) and algebraic states (n, n_z)."""
-        return self.differential(i, times, after=after), self.algebraic(i, times, after=after)
+        return self.differential(i, times, is_after_event=is_after_event), self.algebraic(i, times, is_after_event=is_after_event)
 
-    def differential(self, i: int, times: Array, *, after: bool = False) -> Array:
+    def differential(self, i: int, times: Array, *, is_after_event: bool = False) -> Array:
         """Interpolate the differential states of experiment i at times (n,), (n, n_x); at events before or after."""
         t, x, _ = self.tables[i]
-        return _interpolate(t, x, np.clip(times, t[0], t[-1]), after=after)
+        return _interpolate(t, x, np.clip(times, t[0], t[-1]), is_after_event=is_after_event)
 
-    def algebraic(self, i: int, times: Array, *, after: bool = False) -> Array:
+    def algebraic(self, i: int, times: Array, *, is_after_event: bool = False) -> Array:
         """Interpolate the algebraic states of experiment i at times (n,), (n, n_z); at events before or after."""
         t, _, z = self.tables[i]
-        return _interpolate(t, z, np.clip(times, t[0], t[-1]), after=after)
+        return _interpolate(t, z, np.clip(times, t[0], t[-1]), is_after_event=is_after_event)
 
 
 States = str | Trajectory | Mapping[str, Any]
@@ -100,7 +100,7 @@ def start_trajectory(problem: CompiledProblem, theta: Array, states: States, opt
     for condition, state_data in zip(problem.conditions, known_states(problem, theta, states), strict=True):
         initial = condition.link.natural(theta[condition.theta])
         a = np.where(np.isfinite(initial.a), initial.a, 0.0)
-        initial_units = _units(problem, condition, initial.p, _still(problem, condition, a, state_data))
+        initial_units = _units(problem, condition, initial.p, _tabulate_constant_states(problem, condition, a, state_data))
         times = _table_times(condition)
         try:
             if condition.schedule.triggers:
@@ -131,7 +131,7 @@ def constant_trajectory(problem: CompiledProblem, theta: Array, units: Sequence[
     tables: list[tuple[Array, Array, Array]] = []
     for condition, state_data in zip(problem.conditions, known_states(problem, theta, "data"), strict=True):
         a = condition.link.natural(theta[condition.theta]).a
-        tables.append(_still(problem, condition, np.where(np.isfinite(a), a, 0.0), state_data))
+        tables.append(_tabulate_constant_states(problem, condition, np.where(np.isfinite(a), a, 0.0), state_data))
     return trajectory_through(problem, theta, tables) if units is None else Trajectory(tuple(tables), tuple(units))
 
 
@@ -150,7 +150,7 @@ def _units(problem: CompiledProblem, condition: Condition, p: Array, table: tupl
     return units_of(problem.model, condition.inputs, p, condition.end - condition.start, table)
 
 
-def _still(
+def _tabulate_constant_states(
     problem: CompiledProblem, condition: Condition, a: Array, state_data: Mapping[str, tuple[Array, Array]]
 ) -> tuple[Array, Array, Array]:
     """Tabulate the initial state at the start, and at the end the mean magnitude of known states."""
@@ -175,7 +175,7 @@ def known_states(
             _measured_states(problem, c, c.link.natural(theta[c.theta]).p, smooth=states == "smoothed")
             for c in problem.conditions
         ]
-    return _given(problem, {} if isinstance(states, str) else states)
+    return _read_user_states(problem, {} if isinstance(states, str) else states)
 
 
 def _table_times(condition: Condition) -> Array:
@@ -185,7 +185,7 @@ def _table_times(condition: Condition) -> Array:
     return np.concatenate([fine_times.ravel(), boundaries[-1:]])
 
 
-def _given(problem: CompiledProblem, states: Mapping[str, Any]) -> list[dict[str, tuple[Array, Array]]]:
+def _read_user_states(problem: CompiledProblem, states: Mapping[str, Any]) -> list[dict[str, tuple[Array, Array]]]:
     names = [c.name for c in problem.conditions]
     mistakes: list[str] = []
     user_states = read_mapping("states", states, mistakes)
@@ -412,13 +412,13 @@ def _fill(
     return times, x, z
 
 
-def _interpolate(t: Array, y: Array, query_times: Array, *, after: bool = False) -> Array:
+def _interpolate(t: Array, y: Array, query_times: Array, *, is_after_event: bool = False) -> Array:
     """Interpolate between events: where a time stands twice in t (n,), y (n, m) jumps."""
     if y.shape[1] == 0:
         return np.zeros((query_times.size, 0))
     jumps = np.flatnonzero(np.diff(t) <= 0.0) + 1
     out = np.empty((query_times.size, y.shape[1]))
-    piece = np.searchsorted(t[jumps], query_times, side="right" if after else "left")
+    piece = np.searchsorted(t[jumps], query_times, side="right" if is_after_event else "left")
     for j in np.unique(piece).tolist():
         segment = slice(jumps[j - 1] if j else 0, jumps[j] if j < jumps.size else None)
         mask = piece == j

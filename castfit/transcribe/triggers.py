@@ -643,7 +643,7 @@ def _search(
             return None
     low = 0.0
     if not sign * g0 > 0:  # it has just passed zero
-        low = _away(value, right, sign)
+        low = _find_signed_time(value, right, sign)
         if low == right:
             return 0.0, -sign
     if g1 == 0.0:
@@ -680,7 +680,7 @@ def _turn(evaluate: Callable[[float], tuple[float, Callable[[], float]]], right:
     return high
 
 
-def _away(value: Callable[[float], float], right: float, sign: float) -> float:
+def _find_signed_time(value: Callable[[float], float], right: float, sign: float) -> float:
     """Return a place within (0, right) where a difference that begins at zero has its sign; right if nowhere."""
     s = right
     for _ in range(_HALVINGS):

@@ -10,7 +10,7 @@ from scipy import special
 
 import castfit as cf
 from castfit import plots
-from castfit.plots._canvas import log_spaced, plain
+from castfit.plots._canvas import log_spaced, escape_text
 
 HOSTILE = "a$b$_<i>"
 
@@ -181,7 +181,7 @@ def test_names_are_shown_as_they_are(tmp_path):
     result = decay(np.linspace(0.5, 4, 8), names=(HOSTILE, "m$"), several=(1.0, 2.0))
     for draw in (plots.fit, plots.residuals, plots.ellipses, plots.directions, plots.sensitivities, plots.correlation):
         draw(result, tmp_path / "picture.svg")
-    assert plain(HOSTILE) in words(plots.correlation(result))
+    assert escape_text(HOSTILE) in words(plots.correlation(result))
 
 
 def test_the_tests_of_residuals_stand_beside_them(result):

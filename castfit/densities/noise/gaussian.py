@@ -138,10 +138,10 @@ class _NormalNoise(Noise):
                 is_inside &= sign * value > sign * self._axis_of(np.array(float(limit)))
         mask = is_inside if np.count_nonzero(is_inside) > _FEW * is_inside.size else np.ones_like(is_inside)
         mean_square = float(np.mean((prediction - value)[mask] ** 2)) if mask.any() else np.nan
-        return floor_spread(float(np.sqrt(mean_square)), value, self._otherwise)
+        return floor_spread(float(np.sqrt(mean_square)), value, self._default_scatter)
 
     @property
-    def _otherwise(self) -> float | None:
+    def _default_scatter(self) -> float | None:
         return None
 
     def sample(self, rng: np.random.Generator, mu: Array, s: Array | float) -> Array:
@@ -241,7 +241,7 @@ class LogNormal(_NormalNoise):
         return float(np.log(10.0)) if self.base == 10 else 1.0
 
     @property
-    def _otherwise(self) -> float | None:
+    def _default_scatter(self) -> float | None:
         return 1.0
 
     def deviation(self, mu: Array, s: Array) -> Array:

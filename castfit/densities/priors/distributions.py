@@ -104,21 +104,21 @@ class PriorDistribution(ABC):
 
     def to_plain(self) -> dict[str, Any]:
         """Return the plain data for JSON and fingerprints."""
-        return {"prior": self.kind, **{f.name: _plain(getattr(self, f.name)) for f in fields(self)}}
+        return {"prior": self.kind, **{f.name: _to_plain_value(getattr(self, f.name)) for f in fields(self)}}
 
     def __repr__(self) -> str:
         """Show the arguments that are not the default."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        arguments = [f"{name}={_shown(value)}" for name, value in values.items() if not is_one_of(value, "value")]
+        arguments = [f"{name}={_format_number(value)}" for name, value in values.items() if not is_one_of(value, "value")]
         return f"{self.kind}({', '.join(arguments)})"
 
 
-def _shown(value: Any) -> str:
+def _format_number(value: Any) -> str:
     number = read_real(value)
     return f"{number:g}" if number is not None else repr(value)
 
 
-def _plain(value: Any) -> Any:
+def _to_plain_value(value: Any) -> Any:
     if isinstance(value, PriorDistribution):
         return value.to_plain()
     number = read_real(value)

@@ -144,15 +144,15 @@ class PopulationDesignInformation(DesignInformation):
 
     def experiment(self, k: int) -> Experiment:
         """Return the group's experiment as it was said."""
-        return self._said.experiments[self._place(k)]
+        return self._source_problem.experiments[self._place(k)]
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:
         """Parameters as they were said."""
-        return self._said.parameters
+        return self._source_problem.parameters
 
     @property
-    def _said(self) -> Problem:
+    def _source_problem(self) -> Problem:
         assert self.question.said is not None
         return self.question.said[0]
 
@@ -536,7 +536,7 @@ def _as_candidates(
     information, keys, inverse_order = catalog.known, list(catalog.pool), np.argsort(order)
     column_by_group = {int(g): i for i, g in enumerate(selection.candidate)}
     values, simple = (
-        tuple(_at(catalog.values[g], list(s)) for g, s in keys),
+        tuple(_select_times(catalog.values[g], list(s)) for g, s in keys),
         {g: catalog.simple(g) for g in column_by_group},
     )
     candidates = tuple(
@@ -672,7 +672,7 @@ def _letters(i: int) -> str:
     return chr(ord("a") + i) if i < 26 else _letters(i // 26 - 1) + _letters(i % 26)
 
 
-def _at(values: PredictedValues, places: Sequence[int]) -> PredictedValues:
+def _select_times(values: PredictedValues, places: Sequence[int]) -> PredictedValues:
     indices = np.array(places, dtype=np.intp)
     arrays = {name: getattr(values, name)[indices] for name in ("times", "mu", "s", "rows", "between")}
     return replace(values, **arrays)

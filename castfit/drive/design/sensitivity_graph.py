@@ -77,7 +77,7 @@ class SensitivityGraph:
     def obstacles(self) -> list[str]:
         """Messages about features of the candidate that the graph does not support."""
         model, experiment = self.known.extended.model, self._experiment
-        events = [(o, t.is_constant() and self._until(o).is_constant(), a) for o, t, a in self._happens]
+        events = [(o, t.is_constant() and self._build_end_time(o).is_constant(), a) for o, t, a in self._happens]
         state_doses = [
             o
             for o, is_fixed_time, a in events
@@ -160,7 +160,7 @@ class SensitivityGraph:
         events = self._experiment.events if self.said.events is None else self.said.events
         return [(o, self._told(o.time), self._told(o.amount)) for o in occurrences(events, float(self.times[-1]))]
 
-    def _until(self, o: ScheduledEvent) -> Any:
+    def _build_end_time(self, o: ScheduledEvent) -> Any:
         return self._told(0.0 if o.until is None else o.until)
 
     @cached_property
@@ -172,7 +172,7 @@ class SensitivityGraph:
     def _nodes(self) -> Array:
         """Times between steps, (N + 1,)."""
         start, end = self._experiment.start, float(self.times[-1])
-        event_times = [t for o, time, _ in self._happens for t in (time, self._until(o)) if t.is_constant()]
+        event_times = [t for o, time, _ in self._happens for t in (time, self._build_end_time(o)) if t.is_constant()]
         constraint_times = [t for c in self.constraints if isinstance(c.times, tuple) for t in c.times]
         kinks = [u.breakpoints for n, u in self._experiment.inputs.items() if n not in self._signals]
         kinks += [piece_edges(self.said, v, start) for v in self._signals.values()]

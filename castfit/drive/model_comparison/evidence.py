@@ -153,7 +153,7 @@ def laplace(result: Result) -> Evidence:
     """Return the evidence by Laplace's formula; of an optimum at a bound or constraint NaN: it is no peak there."""
     if undefined_evidence := _evidence_undefined(result):
         return undefined_evidence
-    compiled_problem = _posed(result)
+    compiled_problem = _compile_problem(result)
     active_names = [n for n in result.names if n in result.active]
     reasons = [f"{', '.join(active_names)} at a bound"] if active_names else []
     reasons += [f"'{row.name}' holds" for row in result.constraints.active]
@@ -179,7 +179,7 @@ def _evidence_undefined(result: Result) -> Evidence | None:
     return Evidence(np.nan, remark=f"no evidence: {statement}, {explanation}")
 
 
-def _posed(result: Result) -> CompiledProblem:
+def _compile_problem(result: Result) -> CompiledProblem:
     assert result.problem is not None
     return result.problem.posed.assuming(absolute_sigma=result.absolute_sigma)
 
@@ -195,7 +195,7 @@ def bridge(result: Result, draws: int, rng: np.random.Generator, workers: Any = 
     """Return the evidence by bridge sampling from draws of the posterior."""
     if undefined_evidence := _evidence_undefined(result):
         return undefined_evidence
-    compiled_problem = _posed(result)
+    compiled_problem = _compile_problem(result)
     if not result.names:
         return Evidence(-0.5 * result.neg2loglik + _constant(compiled_problem))
     sampling_result = sample(result, draws=draws, rng=int(rng.integers(2**31)), workers=workers, verbose=0)
@@ -259,7 +259,7 @@ def evidences(results: Mapping[str, Result], *, sampling: bool, draws: int, rng:
 
     Raises InputError: naming every quantity with neither prior nor finite bounds.
     """
-    improper_by_model = {n: quantities_without_prior(_posed(r)) for n, r in results.items()}
+    improper_by_model = {n: quantities_without_prior(_compile_problem(r)) for n, r in results.items()}
     improper_names = list(dict.fromkeys(q for names in improper_by_model.values() for q in names))
     raise_if_mistakes("evidence", [f"'{q}' has neither a prior nor two finite bounds, so the evidence is undefined; set one of them" for q in improper_names])  # fmt: skip
     generator = np.random.default_rng(rng)

@@ -207,10 +207,10 @@ def find_nested_point(smaller: Result, larger: Result) -> dict[str, float] | Non
     if not staged.evaluate(theta).ok:
         return None
     predictions = np.concatenate([part[0] for part in staged.standardised(theta)])
-    return values if _alike(predictions, smaller) else None
+    return values if _has_same_predictions(predictions, smaller) else None
 
 
-def _alike(predictions: Array, result: Result) -> bool:
+def _has_same_predictions(predictions: Array, result: Result) -> bool:
     deviations = np.where(result.deviations > 0.0, result.deviations, np.nan)
     differences = (predictions - result.predictions) / deviations
     return bool(np.isfinite(differences).all() and np.sqrt(np.mean(differences**2)) < _SAME)
@@ -224,7 +224,7 @@ def _fitted(smaller: Result, larger: Result) -> dict[str, float] | None:
     named_experiments = [e.called(c.name) for e, c in zip(problem.experiments, problem.conditions, strict=True)]
     experiments = [e.with_values(_predicted(table, e.name, e.data)) for e in named_experiments]
     result = fit(problem.replace(experiments=experiments), start=larger, verify=False)
-    return result.values if result.success and _alike(result.predictions, smaller) else None
+    return result.values if result.success and _has_same_predictions(result.predictions, smaller) else None
 
 
 def _predicted(table: Mapping[str, NDArray[Any]], experiment: str, data: Mapping[str, Any]) -> dict[str, Array]:

@@ -196,4 +196,4 @@ def run_selection(
         stop_status = run.stopped(interrupted or log.stopped, not is_complete)
         trouble = file.trouble if file is not None else ""
     message = " ".join(part for part in (STOPS[stop_status] if stop_status else "", *log.sentences, trouble) if part)
-    return SelectionResult.of(log, method=method, ended=is_complete, message=message, time=run.seconds)
+    return SelectionResult.of(log, method=method, is_complete=is_complete, message=message, time=run.seconds)

@@ -102,7 +102,7 @@ class SelectionResult(SearchResult):
 
     @classmethod
     def of(
-        cls, log: SelectionLog, *, method: str, ended: bool, message: str, time: float, remarks: tuple[str, ...] = ()
+        cls, log: SelectionLog, *, method: str, is_complete: bool, message: str, time: float, remarks: tuple[str, ...] = ()
     ) -> SelectionResult:
         """Build the result from a log."""
         values = {n: log.value(n) for n, row in log.rows.items() if row.success}
@@ -110,7 +110,7 @@ class SelectionResult(SearchResult):
         best = log.result(names[0]) if names else None
         criteria = {n: values[n] for n in names}
         return cls(
-            best, names, log.criterion, method, criteria, dict(log.rows), tuple(log.path), ended, message, time,
+            best, names, log.criterion, method, criteria, dict(log.rows), tuple(log.path), is_complete, message, time,
             remarks, _log=log,
         )  # fmt: skip
 

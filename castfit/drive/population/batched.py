@@ -86,7 +86,7 @@ class _IdenticalIndividuals:
     flow: which parameters move states, by default all
     """
 
-    who: Index
+    individuals: Index
     grid: Array
     at: Index
     start: Array
@@ -144,7 +144,7 @@ class BatchedCohort:
         self._group = np.empty(question.n, dtype=np.intp)
         self._lane = np.empty(question.n, dtype=np.intp)
         for k, group in enumerate(self._alike):
-            self._group[group.who], self._lane[group.who] = k, np.arange(group.who.size)
+            self._group[group.individuals], self._lane[group.individuals] = k, np.arange(group.individuals.size)
         with suppress(StopRequested):  # no time to simulate: whoever asks for costs will notice
             self._settle()
 
@@ -176,7 +176,7 @@ class BatchedCohort:
             for p in member_pieces
         ]
         return _IdenticalIndividuals(
-            who=np.array(members, dtype=np.intp),
+            individuals=np.array(members, dtype=np.intp),
             grid=grid,
             at=np.array([_filled(a, n_points) for a in grid_rows]),
             start=start,
@@ -202,7 +202,7 @@ class BatchedCohort:
         s = question.problem.guess[question.shared]
         for _ in range(_SETTLING):
             for group in self._alike:
-                for lanes in _blocks(np.arange(group.who.size)):
+                for lanes in _blocks(np.arange(group.individuals.size)):
                     trajectories, _ = self._simulated(group, lanes, phi, s)
                     states = np.concatenate([trajectories.x, trajectories.z], axis=2)
                     magnitudes = np.array([mean_magnitude(table) for table in states])
@@ -221,7 +221,7 @@ class BatchedCohort:
         """Return predictions, spreads and normalised residuals of everybody's values."""
         parts: dict[int, Array] = {}
         for group in self._alike:
-            for lanes in _blocks(np.arange(group.who.size)):
+            for lanes in _blocks(np.arange(group.individuals.size)):
                 trajectories, batch = self._simulated(group, lanes, phi, s)
                 measured = group.measured.of_stages(lanes)
                 p, point_index = np.repeat(batch.p[:, None], group.at.shape[1], axis=1), group.points(lanes)
@@ -234,7 +234,7 @@ class BatchedCohort:
                     group.inputs[lanes],
                 )
                 value_columns = measured.standardised(observation.g)
-                for k, i in enumerate(group.who[lanes].tolist()):
+                for k, i in enumerate(group.individuals[lanes].tolist()):
                     mask = measured.values_mask[k]
                     parts[i] = np.array([column[k][mask] for column in value_columns])
         columns = np.concatenate([parts[i] for i in range(self._question.n)], axis=1)
@@ -244,7 +244,7 @@ class BatchedCohort:
         self, group: _IdenticalIndividuals, lanes: Index, phi: Array, s: Array
     ) -> tuple[Trajectories, Lanes]:
         """Return the states of some at everybody's phi (n, m)."""
-        y, _ = self._linked(group, lanes, self._natural(phi[group.who[lanes]], s))
+        y, _ = self._linked(group, lanes, self._natural(phi[group.individuals[lanes]], s))
         batch = self._lanes(group, lanes, y)
         with capture_output():
             return integrator_of(self._model, group.grid, self._options).values(batch), batch

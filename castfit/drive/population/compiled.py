@@ -228,7 +228,7 @@ def compile_population(problem: Any, population: Any) -> CompiledPopulation:
     covariates = {n: population.covariate(n, experiment_names, covariate_mistakes) for n in population.covariates}
     raise_if_mistakes(_WHERE, covariate_mistakes)
     local_names = tuple(population.individual)
-    compiled_problem = _posed(problem, population)
+    compiled_problem = _compile_problem(problem, population)
     places, unused = _places(compiled_problem, local_names)
     raise_if_mistakes(_WHERE, unused)
     log = np.array([population.individual[n].distribution == "lognormal" for n in local_names], dtype=np.bool_)
@@ -273,7 +273,7 @@ def _problem_mistakes(problem: Problem, population: Population) -> list[str]:
         f"local parameter '{n}' has bounds, which its distribution does not support; remove them"
         for n, individual in population.individual.items()
         if n in problem.parameters
-        and (problem.parameters[n].lower > _least(individual) or problem.parameters[n].upper < np.inf)
+        and (problem.parameters[n].lower > _find_lower_bound(individual) or problem.parameters[n].upper < np.inf)
     ]
     free = {
         f"'{n}' of '{e.name}'"
@@ -344,7 +344,7 @@ def _guess(problem: Problem, name: str, individual: Individual) -> float:
 def _upper(problem: Problem, population: Population) -> list[Quantity]:
     """List the parameters of typical values that are estimated."""
     typical_parameters = {
-        n: Parameter(_guess(problem, n, individual), lower=_least(individual), scale=_scale(individual))
+        n: Parameter(_guess(problem, n, individual), lower=_find_lower_bound(individual), scale=_scale(individual))
         for n, individual in population.individual.items()
         if not isinstance(individual.typical, ca.SX)
     }
@@ -359,11 +359,11 @@ def _scale(individual: Individual) -> str:
     return "log" if individual.distribution == "lognormal" else "linear"
 
 
-def _least(individual: Individual) -> float:
+def _find_lower_bound(individual: Individual) -> float:
     return 0.0 if individual.distribution == "lognormal" else -np.inf
 
 
-def _posed(problem: Problem, population: Population) -> CompiledProblem:
+def _compile_problem(problem: Problem, population: Population) -> CompiledProblem:
     """Pose the problem with own parameters in the scale of their distributions, and sigmas as parameters."""
     parameters = dict(problem.parameters)
     for name, individual in population.individual.items():

@@ -196,7 +196,7 @@ def differences(saved_header: Header, header: Header) -> list[str]:
         elif isinstance(saved_header[key], str) and saved_header[key].startswith("sha256:"):
             messages.append(f"belongs to another {key}")
         else:
-            messages.append(f"has {key} = {_shown(saved_header[key])}; this run has {_shown(header[key])}")
+            messages.append(f"has {key} = {_format_value(saved_header[key])}; this run has {_format_value(header[key])}")
     return messages
 
 
@@ -232,7 +232,7 @@ def _line(record: Mapping[str, Any]) -> bytes:
     return text[:-1] + f', "{_SUM}": "{_sum(text)}"}}\n'.encode()
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return value if isinstance(value, str) else shorten_repr(json.loads(json.dumps(value), object_hook=decode_object))
 
 

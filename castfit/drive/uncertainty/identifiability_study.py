@@ -249,15 +249,15 @@ def identifiability(
         remarks={name: remark for name, (_, remark) in kinds.items()},
         structure=structural_rank,
         sensitivity={names[j]: float(effect[j]) for j in order},
-        collinear=tuple((_at(names, indices), index) for indices, index in pairs),
-        subset=_at(names, largest_subset(information, np.abs(sizes))),
+        collinear=tuple((_select_names(names, indices), index) for indices, index in pairs),
+        subset=_select_names(names, largest_subset(information, np.abs(sizes))),
         region=region,
         suggestions=advice,
         information=information,
     )
 
 
-def _at(names: Sequence[str], indices: NDArray[np.intp]) -> tuple[str, ...]:
+def _select_names(names: Sequence[str], indices: NDArray[np.intp]) -> tuple[str, ...]:
     return tuple(names[int(j)] for j in indices)
 
 

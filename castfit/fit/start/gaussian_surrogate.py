@@ -57,7 +57,7 @@ def gaussian_surrogate(problem: CompiledProblem) -> CompiledProblem:
                 continue
             noise = LogNormal(base=observable.noise.base) if isinstance(observable.noise, LogNormal) else Gaussian()
             known_sigma = (
-                _known(problem, condition, observable.predicted[1])
+                _evaluate_constant_sigma(problem, condition, observable.predicted[1])
                 if observable.computed and observable.noise.plain
                 else None
             )
@@ -109,7 +109,7 @@ def _sizes(problem: CompiledProblem) -> Mapping[str, tuple[str, tuple[float, flo
     }
 
 
-def _known(problem: CompiledProblem, condition: Condition, spread: str) -> float | None:
+def _evaluate_constant_sigma(problem: CompiledProblem, condition: Condition, spread: str) -> float | None:
     """Return a spread that is a number in an experiment, since all its parameters are fixed; None if it is none."""
     model, graph = problem.model, problem.model.outputs[spread]
     symbol_names = {s.name() for s in ca.symvar(graph)}

@@ -45,7 +45,7 @@ def match_gradients(problem: CompiledProblem, theta: Array, states: States, inte
     """
     staged = Collocation(elements="data", states=states, integrator=integrator).transcribe(problem, theta)
     scale = staged.scale.copy()
-    for chain, is_known in zip(staged.layout.chains, _known(problem, theta, states), strict=True):
+    for chain, is_known in zip(staged.layout.chains, _mark_given_states(problem, theta, states), strict=True):
         inner = chain.inner.reshape(chain.n_stages, staged.table.degree, is_known.size)
         scale[inner[:, :, ~is_known]] = np.inf
     # Only theta may move: the trajectories are given.
@@ -151,7 +151,7 @@ class _ThetaNormalEquations:
         return step
 
 
-def _known(problem: CompiledProblem, theta: Array, states: States) -> list[Mask]:
+def _mark_given_states(problem: CompiledProblem, theta: Array, states: States) -> list[Mask]:
     """Return, per experiment, a mask of the given states, as opposed to simulated ones, algebraic states included."""
     model = problem.model
     if isinstance(states, Trajectory):

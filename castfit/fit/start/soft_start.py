@@ -148,7 +148,7 @@ def soft_start(
         problem,
         [_edges(condition) for condition in problem.conditions],
         theta=theta,
-        trajectories=[_held(values, n_x) for values in constant_states],
+        trajectories=[_build_constant_trajectory(values, n_x) for values in constant_states],
         unit=magnitude,
         degree=_DEGREE,
     ).explicit()
@@ -206,8 +206,8 @@ def _constant(simulated: Trajectory, i: int, positive: Mask, magnitude: Array) -
     return coordinates.natural(np.clip(mean, searched[0] - _MAX_INITIAL_DISTANCE, searched[0] + _MAX_INITIAL_DISTANCE))
 
 
-def _held(values: Array, n_x: int) -> Callable[..., tuple[Array, Array]]:
-    def constant_states(times: Array, *, after: bool = False) -> tuple[Array, Array]:
+def _build_constant_trajectory(values: Array, n_x: int) -> Callable[..., tuple[Array, Array]]:
+    def constant_states(times: Array, *, is_after_event: bool = False) -> tuple[Array, Array]:
         states = np.repeat(values[None], len(times), axis=0)
         return states[:, :n_x], states[:, n_x:]
 

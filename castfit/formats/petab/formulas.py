@@ -53,7 +53,7 @@ def expression(text: str, graphs: Mapping[str, Graph]) -> Graph:
     if value is not None:
         return value
     if is_name(text):
-        return _known(text, graphs)
+        return _look_up_symbol(text, graphs)
     operands: list[Graph] = []
     for part in _parsed(text):
         if isinstance(part, tuple):
@@ -61,7 +61,7 @@ def expression(text: str, graphs: Mapping[str, Graph]) -> Graph:
             del operands[-part[1] :]
             operands.append(_result(text, part, arguments))
         else:
-            operands.append(_known(part, graphs) if isinstance(part, str) else part)
+            operands.append(_look_up_symbol(part, graphs) if isinstance(part, str) else part)
     return operands[0]
 
 
@@ -70,7 +70,7 @@ def _parsed(text: str) -> tuple[float | str | Operation, ...]:
     return parsed(text, frozenset((*_FUNCTIONS, PIECEWISE)))
 
 
-def _known(name: str, graphs: Mapping[str, Graph]) -> Graph:
+def _look_up_symbol(name: str, graphs: Mapping[str, Graph]) -> Graph:
     if name not in graphs:
         raise FormulaError(f"'{name}' is unknown")
     return graphs[name]

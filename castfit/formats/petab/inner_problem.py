@@ -224,11 +224,11 @@ class LinearQuantities:
         theta = np.asarray(compiled_problem.to_search(np.array([q.guess for q in compiled_problem.quantities])))
         return InnerProjection(
             (), np.asarray(compiled_problem.log), theta, np.zeros(theta.size), inner=inner, lower=lower, upper=upper, known=guess,
-            columns=tuple(columns), parts=tuple(_together(self.uses)), sigma=sigma,
+            columns=tuple(columns), parts=tuple(_group_uses(self.uses)), sigma=sigma,
         )  # fmt: skip
 
 
-def _together(uses: Sequence[LinearOutputUse]) -> Iterator[tuple[LinearOutputUse, ...]]:
+def _group_uses(uses: Sequence[LinearOutputUse]) -> Iterator[tuple[LinearOutputUse, ...]]:
     """Collect uses with common entries, and, where their sigmas differ, with common unknown ones."""
     remaining = list(uses)
     while any(use.members for use in remaining):
@@ -254,7 +254,7 @@ def linear_quantities(compiled_problem: CompiledProblem, names: Iterable[str] | 
     candidates: list[int] = []
     for name in requested_names:
         j = compiled_problem.names.index(name)
-        reason = _apart(compiled_problem, j)
+        reason = _describe_other_use(compiled_problem, j)
         if reason:
             obstacles[name] = reason
         else:
@@ -276,7 +276,7 @@ def linear_quantities(compiled_problem: CompiledProblem, names: Iterable[str] | 
     return LinearQuantities(tuple(chosen), uses, obstacles)
 
 
-def _apart(compiled_problem: CompiledProblem, j: int) -> str:
+def _describe_other_use(compiled_problem: CompiledProblem, j: int) -> str:
     """Return the reason why a quantity enters more than the measured outputs; empty if it does not."""
     if compiled_problem.quantities[j].kind != "parameter":
         return "it is an initial state"

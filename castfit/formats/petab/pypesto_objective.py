@@ -453,9 +453,9 @@ def _eliminated(problem: Problem, request: bool | tuple[str, ...]) -> tuple[Prob
     unknown_names = [n for n in requested_names if n not in problem.names]
     messages = [f"'{n}' is not estimated: {suggest(n, problem.names)}" for n in unknown_names]
     raise_if_mistakes("petab.to_pypesto", messages)
-    sigma_names = {_bare(noise) for e in problem.experiments for noise in e.noise.values()}
+    sigma_names = {_find_sigma_name(noise) for e in problem.experiments for noise in e.noise.values()}
     informed = {n for n, prior in zip(problem.names, problem.posed.informed.tolist(), strict=True) if prior}
-    free = ({n for n in sigma_names if n in problem.names} - _elsewhere(problem) - informed) & {*requested_names}
+    free = ({n for n in sigma_names if n in problem.names} - _collect_used_names(problem) - informed) & {*requested_names}
     reduced = _without_spreads(problem, free)
     linear = linear_quantities(reduced.posed, [n for n in requested_names if n not in free])
     if request is not True:
@@ -473,16 +473,16 @@ def _without_spreads(problem: Problem, free: set[str]) -> Problem:
     ]
     model_names = {*problem.own_model.parameters}
     parameters = {
-        n: _held(p) if n in free else p for n, p in problem.parameters.items() if n not in free or n in model_names
+        n: _fix_parameter(p) if n in free else p for n, p in problem.parameters.items() if n not in free or n in model_names
     }
     return problem.replace(experiments=experiments, parameters=parameters) if free else problem
 
 
-def _held(parameter: Any) -> Any:
+def _fix_parameter(parameter: Any) -> Any:
     return Parameter(parameter.value, fixed=True)
 
 
-def _bare(noise: Any) -> str:
+def _find_sigma_name(noise: Any) -> str:
     """Return the name of a standard deviation that is a parameter, empty where it is anything else."""
     sigma = noise.sigma
     normal = isinstance(noise, (Gaussian, LogNormal)) and noise.plain
@@ -490,10 +490,10 @@ def _bare(noise: Any) -> str:
 
 
 def _opened(noise: Any, names: set[str]) -> Any:
-    return replace(noise, sigma=unknown(_bare(noise))) if _bare(noise) in names else noise
+    return replace(noise, sigma=unknown(_find_sigma_name(noise))) if _find_sigma_name(noise) in names else noise
 
 
-def _elsewhere(problem: Problem) -> set[str]:
+def _collect_used_names(problem: Problem) -> set[str]:
     """Return the names in equations, outputs, experiments, and in standard deviations that are more than a name."""
     model = problem.own_model
     graphs: list[Any] = [model.system.ode, model.system.alg, *model.outputs.values(), *model.initial.values()]
@@ -503,7 +503,7 @@ def _elsewhere(problem: Problem) -> set[str]:
         while preequilibration.steady is not None:
             preequilibration = preequilibration.before
             graphs += [*preequilibration.parameters.values(), *preequilibration.initial.values()]
-        graphs += [noise.sigma for noise in e.noise.values() if not _bare(noise)]
+        graphs += [noise.sigma for noise in e.noise.values() if not _find_sigma_name(noise)]
     names = {s.name() for g in graphs if isinstance(g, ca.SX) for s in ca.symvar(g)}
     return names.union(*(event_symbols(e.events) for e in problem.experiments))
 

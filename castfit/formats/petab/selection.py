@@ -64,7 +64,7 @@ class SelectionProblem:
             "petab.select", [] if path.is_file() else [f"there is no file '{path}'; give a PEtab Select problem"]
         )
         try:
-            with _quiet():
+            with _suppress_warnings():
                 select_problem = select.Problem.from_yaml(path)
         except Exception as error:  # the library checks with pydantic, pandas and petab
             raise InputError("petab.select", [f"'{path}': {' '.join(str(error).split())[:300]}"]) from error
@@ -108,7 +108,7 @@ class SelectionProblem:
     @property
     def files(self) -> list[Path]:
         """The YAML files of the problems that models are made of."""
-        with _quiet():
+        with _suppress_warnings():
             spaces = self._stated.model_space.model_subspaces.values()
         return list(dict.fromkeys(Path(space.petab_yaml).resolve() for space in spaces))
 
@@ -127,7 +127,7 @@ class SelectionProblem:
 
     def proposed(self) -> list[ProposedModel]:
         """Begin an iteration; return its models, which may be none."""
-        with _quiet():
+        with _suppress_warnings():
             iteration = self._select.ui.start_iteration(problem=self._stated, candidate_space=self._space)
         self._space = iteration["candidate_space"]
         self._models = {str(m.hash): m for m in iteration["uncalibrated_models"]}
@@ -147,7 +147,7 @@ class SelectionProblem:
         Models that could not be calibrated are not in what was found: the library gets infinity for them.
         """
         values: dict[str, float] = {}
-        with _quiet():
+        with _suppress_warnings():
             for name, model in self._models.items():
                 calibration = calibrations.get(name)
                 nllh = float("inf") if calibration is None else calibration.nllh
@@ -168,14 +168,14 @@ class SelectionProblem:
     @property
     def best(self) -> str:
         """The hash of the library's best model."""
-        with _quiet():
+        with _suppress_warnings():
             return str(self._select.ui.get_best(problem=self._stated, models=self._stated.state.models).hash)
 
     def write(self, folder: Path) -> None:
         """Write the library's files: all calibrated models, and the best one."""
         folder.mkdir(parents=True, exist_ok=True)
         models = self._stated.state.models
-        with _quiet():
+        with _suppress_warnings():
             models.to_yaml(folder / "models.yaml")
             self._select.ui.get_best(problem=self._stated, models=models).to_yaml(folder / "best.yaml")
 
@@ -189,7 +189,7 @@ def problem_of(file: Path, varied: frozenset[str]) -> Problem:
 
 
 @contextmanager
-def _quiet() -> Generator[None, None, None]:
+def _suppress_warnings() -> Generator[None, None, None]:
     """Keep to oneself what the library and pandas warn of: none of it is the user's to act on."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

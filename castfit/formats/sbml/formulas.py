@@ -95,7 +95,7 @@ def expression(tree: Any, scope: Scope) -> ca.SX:
     if kind == "rate of":
         return scope.rate(children[0].getName())
     if kind == "call":
-        return _called(tree.getName(), [expression(child, scope) for child in children], scope)
+        return _call_function(tree.getName(), [expression(child, scope) for child in children], scope)
     if kind == "delay":
         return scope.delayed(children[0], children[1], scope)
     if kind == "piecewise" and children:
@@ -105,7 +105,7 @@ def expression(tree: Any, scope: Scope) -> ca.SX:
     return _OPERATIONS[kind]([expression(child, scope) for child in children])
 
 
-def _called(name: str, arguments: Sequence[ca.SX], scope: Scope) -> ca.SX:
+def _call_function(name: str, arguments: Sequence[ca.SX], scope: Scope) -> ca.SX:
     if name not in scope.functions:
         raise UnsupportedSbmlFormula(f"the function '{name}', which is not defined")
     definition = scope.functions[name]

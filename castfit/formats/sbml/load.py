@@ -123,7 +123,7 @@ def _built(
     mistakes = list(mistakes)
     contents = parse_document(sbml_document)
     quantities = contents.quantities
-    parameter_names = _kept(parameters, quantities, mistakes)
+    parameter_names = _select_parameters(parameters, quantities, mistakes)
     values = SbmlValues(contents, frozenset(quantities if is_one_of(parameters, "all") else parameter_names), mistakes)
     mistakes += [
         f"parameters names '{n}', which changes, by {values.roles[n].value}; only constants are parameters"
@@ -186,7 +186,7 @@ def _built(
         model,
         {n: values.numbers[n] for n in values.parameters if n in values.numbers},
         {
-            n: _plain(start.said(n)) if _follows(values, n) else values.numbers[n]
+            n: _to_number(start.said(n)) if _follows(values, n) else values.numbers[n]
             for n in values.parameters
             if n in values.numbers or _follows(values, n)
         },
@@ -200,7 +200,7 @@ def _built(
     )
 
 
-def _kept(parameters: Any, identifiers: Iterable[str], mistakes: list[str]) -> list[str]:
+def _select_parameters(parameters: Any, identifiers: Iterable[str], mistakes: list[str]) -> list[str]:
     """Return the listed identifiers that are to remain parameters."""
     requested_names = read_sequence(parameters)
     if requested_names is None:
@@ -306,13 +306,13 @@ def _started(values: SbmlValues, user_values: Mapping[str, Any]) -> ImportedStar
     raise_if_mistakes("Loaded.start", mistakes)
     n_mistakes = len(values.mistakes)
     start = values.start(state_values)
-    initial = {values.states[n].name(): _plain(start.state(n)) for n in values.states if start.is_given(n)}
+    initial = {values.states[n].name(): _to_number(start.state(n)) for n in values.states if start.is_given(n)}
     initial |= dict.fromkeys((s.name() for s in values.memories.values()), 0.0)
-    initial |= {n: _plain(start.at_start(f.value.symbol)) for n, f in values.followed.items()}
+    initial |= {n: _to_number(start.at_start(f.value.symbol)) for n, f in values.followed.items()}
     initial |= {n: v for n in values.algebraic if (v := quantities[n].value) is not None and np.isfinite(v)}
-    parameter_values = {n: _plain(v) for n, v in read_values.items() if n in values.parameters}
+    parameter_values = {n: _to_number(v) for n, v in read_values.items() if n in values.parameters}
     parameter_values |= {
-        n: _plain(start.said(n)) for n in values.parameters if n not in parameter_values and _follows(values, n)
+        n: _to_number(start.said(n)) for n in values.parameters if n not in parameter_values and _follows(values, n)
     }
     raise_if_mistakes("Loaded.start", values.mistakes[n_mistakes:])
     return ImportedStart(initial, parameter_values)
@@ -323,5 +323,5 @@ def _follows(values: SbmlValues, name: str) -> bool:
     return name in values.parameters and name in values.kept and not values.is_plain(name)
 
 
-def _plain(value: ca.SX) -> Any:
+def _to_number(value: ca.SX) -> Any:
     return float(value) if value.is_constant() else value

@@ -147,7 +147,7 @@ class _TriggerState:
             changes = self.event.changes(self.event.new)
             ordering = {"persistent": sbml_event.persistent, **self._order} if self._ordered else {}
             return [self._watched(self._trigger, changes, at_start=True, **ordering)]
-        count = self.limits.waiting if is_delayed or self._again else 1
+        count = self.limits.waiting if is_delayed or self._can_retrigger else 1
         name = f"event {sbml_event.name}"
         slots = places(
             self.values, name, count, (*(["is due"] if is_delayed else []), *(f"sets {n}" for n in stored_names))
@@ -241,6 +241,6 @@ class _TriggerState:
         return self._ordered and ca.depends_on(value, self._changed)
 
     @property
-    def _again(self) -> bool:
+    def _can_retrigger(self) -> bool:
         """Whether events can make its trigger true again while it waits for its turn."""
         return self.event.said.persistent and ca.depends_on(self.event.trigger, self._changed)

@@ -175,7 +175,7 @@ def _method(
     also: Mapping[str, Method],
 ) -> Method | None:
     if isinstance(entry, str):
-        return also[entry] if entry in also else _named(name, entry, mistakes, settings, also)
+        return also[entry] if entry in also else _parse_method(name, entry, mistakes, settings, also)
     if callable(entry) and not isinstance(entry, type):
         return cast("Method", entry) if hasattr(entry, "description") else CustomMethod(entry)
     pair: tuple[Any, ...] = cast("tuple[Any, ...]", entry) if isinstance(entry, tuple) else (entry, None)
@@ -183,7 +183,7 @@ def _method(
     if len(pair) == 2 and pair[0] is not None:
         parts = given_parts(*pair, pair_mistakes)
         if not pair_mistakes:
-            return _made(FitMethod, parts)
+            return _build_method(FitMethod, parts)
         if None not in parts:  # both are what they should be, but do not go together
             mistakes += [f"the method '{name}': {mistake}" for mistake in pair_mistakes]
             return None
@@ -192,7 +192,7 @@ def _method(
     return None
 
 
-def _named(
+def _parse_method(
     name: str, spec: str, mistakes: list[str], settings: Mapping[str, Mapping[str, Any]], also: Iterable[str]
 ) -> Method | None:
     """Make a method from what it is made of, in words."""
@@ -204,8 +204,8 @@ def _named(
     else:
         parts = given_parts(parts_text if separator else None, None, part_mistakes, settings=settings)
     mistakes += [f"the method '{name}': {mistake}" for mistake in part_mistakes]
-    return None if part_mistakes else _made(driver or FitMethod, parts)
+    return None if part_mistakes else _build_method(driver or FitMethod, parts)
 
 
-def _made(driver: Callable[..., Method], parts: Iterable[Any]) -> Method:
+def _build_method(driver: Callable[..., Method], parts: Iterable[Any]) -> Method:
     return driver(*(part for part in parts if part is not None))

@@ -213,7 +213,7 @@ def multistart(
             log.best,
             log.rows.values(),
             merit=ObjectiveMeasure.of(problem),
-            drawn=draws.first,
+            drawn_starts=draws.first,
             message=log.message(run, stop_status, file.trouble if file else ""),
             time=run.seconds,
             header=header,

@@ -173,7 +173,7 @@ class MultistartResult(SearchResult, SavedResult):
 
     @classmethod
     def of(
-        cls, best: Result | None, starts: Iterable[StartRow], *, merit: ObjectiveMeasure, **rest: Any
+        cls, best: Result | None, starts: Iterable[StartRow], *, merit: ObjectiveMeasure, **other_fields: Any
     ) -> MultistartResult:
         """Gather the rows into optima, and judge."""
         rows = tuple(sorted(starts, key=lambda row: row.index))
@@ -185,7 +185,7 @@ class MultistartResult(SearchResult, SavedResult):
             optima=found_optima,
             outlook=StoppingEstimate.of(found_optima, n_finished),
             merit=merit,
-            **rest,
+            **other_fields,
         )
 
     def plot(self, path: str | Path | None = None) -> Figure:
@@ -269,7 +269,7 @@ class MultistartResult(SearchResult, SavedResult):
         labels = {"transcription": plan.transcription, "solver": plan.solver}
         merit = plan.merit or ObjectiveMeasure(objective_measure(rows.values()), floor=plan.floor)
         return cls.of(
-            checkpoint_state.best, rows.values(), merit=merit, drawn=initial_starts, header=header, **end, **labels
+            checkpoint_state.best, rows.values(), merit=merit, drawn_starts=initial_starts, header=header, **end, **labels
         )
 
     def summary(self) -> str:
@@ -310,11 +310,11 @@ class StartPlan:
 
     @classmethod
     def of(
-        cls, drawn: Sequence[Mapping[str, float]], merit: ObjectiveMeasure, transcription: str, solver: str
+        cls, drawn_starts: Sequence[Mapping[str, float]], merit: ObjectiveMeasure, transcription: str, solver: str
     ) -> StartPlan:
         """Take the names of the first start for those of all."""
-        names = tuple(drawn[0])
-        starts = tuple(tuple(start[name] for name in names) for start in drawn)
+        names = tuple(drawn_starts[0])
+        starts = tuple(tuple(start[name] for name in names) for start in drawn_starts)
         return cls(names, starts, transcription, solver, merit)
 
     @property

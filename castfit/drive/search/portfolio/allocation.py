@@ -216,9 +216,9 @@ class PortfolioState:
     def _lowest(self) -> int | None:
         """The best that holds at full accuracy: a solution, unless a point on the floor of a long valley is lower."""
         T = self.table
-        solution = _least(T["solution"], T["success"])
+        solution = _find_lowest(T["solution"], T["success"])
         cost_limit = np.inf if solution is None else T["cost"][solution] - SAME
-        floor = _least(T["cost"], T["fitted"] & T["settled"] & (T["cost"] < cost_limit))
+        floor = _find_lowest(T["cost"], T["fitted"] & T["settled"] & (T["cost"] < cost_limit))
         return solution if floor is None else floor
 
     @property
@@ -265,7 +265,7 @@ class PortfolioState:
 
     def _promising(self, candidates: Mask) -> int | None:
         T = self.table
-        return _least(T["cost"], candidates & ~T["fitted"] & (T["cost"] < self.lowest - SAME))
+        return _find_lowest(T["cost"], candidates & ~T["fitted"] & (T["cost"] < self.lowest - SAME))
 
     def valley(self, *, is_last: bool = False) -> int | None:
         """Return the lowest candidate that is lower than all that are settled, and was not dropped.
@@ -292,7 +292,7 @@ class PortfolioState:
         is_open = (
             (T["size"] > 0) & ~(T["settled"] | T["dropped"] | T["fitted"] | self._refuted) & (T["cost"] < cost_limit)
         )
-        return _least(T["cost"], is_open)
+        return _find_lowest(T["cost"], is_open)
 
     @property
     def _may_check(self) -> bool:
@@ -414,7 +414,7 @@ class PortfolioState:
         return state
 
 
-def _least(costs: Array, candidates: Mask) -> int | None:
+def _find_lowest(costs: Array, candidates: Mask) -> int | None:
     """Return the first of the lowest of some candidates; None if there are none."""
     return int(np.argmin(np.where(candidates, costs, np.inf))) if candidates.any() else None
 

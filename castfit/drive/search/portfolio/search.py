@@ -177,7 +177,7 @@ class _PortfolioSearch:
         """Enter the finished candidates in the planned order, up to the first unfinished one."""
         while self._planned and self._planned[0][0] in self._ends and not self.reason:
             self._take(*self._planned.popleft())
-            reason = self._done()
+            reason = self._find_stop_reason()
             self._closing = bool(reason) and self.state.unfinished
             if self._closing:
                 if self.state.closable:
@@ -217,7 +217,7 @@ class _PortfolioSearch:
     def _enough(self) -> bool:
         return self.state.found().size >= self.finds
 
-    def _done(self) -> str:
+    def _find_stop_reason(self) -> str:
         """Return the reason for the end of the search, or an empty string if it goes on."""
         if not self._enough or self._best is None:
             return ""

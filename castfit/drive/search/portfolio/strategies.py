@@ -234,7 +234,7 @@ def _fitted(
     """Fit from a draw theta (n,), or the guess, at full accuracy; without retries, for other ways come anyway."""
     if order.guess:
         return fit(problem, None, None, retry=False, max_time=seconds_left)
-    start, solver = _named(problem, search_problem, theta), GaussNewton(max_iter=_LONGEST)
+    start, solver = _collect_natural_values(problem, search_problem, theta), GaussNewton(max_iter=_LONGEST)
     if order.way == "incremental":
         return incremental(problem, start=start, max_time=seconds_left).result
     if order.way == "decomposed":
@@ -410,7 +410,7 @@ def _confirm(
     """
     theta = np.array(order.theta)
     solver = GaussNewton(_BOX, max_iter=_POLISHING if order.accurate else _CONFIRMING, tolerance=_CONFIRMED)
-    start, seconds_left = _named(problem, search_problem, theta), end_time - time.time()
+    start, seconds_left = _collect_natural_values(problem, search_problem, theta), end_time - time.time()
     end = _end_of(
         fit(problem, search_problem.exactly, solver, start=start, retry=False, max_time=seconds_left),
         search_problem,
@@ -442,7 +442,7 @@ def _end_of(result: Result, search_problem: SearchProblem, end_time: float) -> C
     return CandidateOutcome(tuple(theta.tolist()), cost, work=work, result=result, settled=result.success)
 
 
-def _named(problem: Posable, search_problem: SearchProblem, theta: Array) -> dict[str, float]:
+def _collect_natural_values(problem: Posable, search_problem: SearchProblem, theta: Array) -> dict[str, float]:
     """Return natural values by name, of all quantities, for theta of the searched ones."""
     full_theta = restore_noise_parameters(
         search_problem.asked, search_problem.searched, theta, search_problem.asked.guess

@@ -96,7 +96,7 @@ def with_log_scales(problem: Posable, log_vars: Any, mistakes: list[str]) -> Com
         ]
         log_names = [name for name in log_names if 0.0 < free_parameters[name].upper < np.inf]
     else:
-        log_names = _named(log_vars, free_parameters, mistakes)
+        log_names = _read_log_names(log_vars, free_parameters, mistakes)
     changed = {name for name in log_names if free_parameters[name].scale == "linear"}
     if mistakes or not changed:
         return compiled
@@ -107,7 +107,7 @@ def _is_one(quantity: Quantity, parameters: set[str]) -> bool:
     return quantity.kind == "parameter" and quantity.of in parameters
 
 
-def _named(log_vars: Any, free_parameters: Mapping[str, Quantity], mistakes: list[str]) -> list[str]:
+def _read_log_names(log_vars: Any, free_parameters: Mapping[str, Quantity], mistakes: list[str]) -> list[str]:
     """Read names of parameters that can be searched in their logarithm."""
     entries: Iterable[Any] | None = () if log_vars is None else read_sequence(log_vars)
     if entries is None:

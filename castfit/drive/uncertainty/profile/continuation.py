@@ -328,7 +328,7 @@ def extrapolate(spots: Sequence[ProfilePoint], c: float, *, log: bool) -> Array:
     """Return v (n_v,) at c from spots of one layout, the nearest last; `log`: c is a logarithm already."""
     spot = spots[-1]
     previous_spot = spots[-2] if len(spots) > 1 and spots[-2].c != spot.c else None
-    straight = _along(
+    straight = _extrapolate(
         spot.c, spot.v, spot.tangent, c, None if previous_spot is None else (previous_spot.c, previous_spot.tangent)
     )
     if previous_spot is None or not (log or min(spot.c * previous_spot.c, spot.c * c) > 0.0):
@@ -338,7 +338,7 @@ def extrapolate(spots: Sequence[ProfilePoint], c: float, *, log: bool) -> Array:
         slope = spot.tangent * (1.0 if log else spot.c)
         y, dy = np.log(np.abs(spot.v)), slope / spot.v
         dy_before = previous_spot.tangent * (1.0 if log else previous_spot.c) / previous_spot.v
-        change = _along(x, y, dy, x_new, (x_before, dy_before)) - y
+        change = _extrapolate(x, y, dy, x_new, (x_before, dy_before)) - y
         power = spot.v * np.exp(change)
         backward_step = previous_spot.c - spot.c
         tangent_error = np.abs(spot.v + backward_step * spot.tangent - previous_spot.v)
@@ -347,7 +347,7 @@ def extrapolate(spots: Sequence[ProfilePoint], c: float, *, log: bool) -> Array:
     return np.where(use_power, power, straight)
 
 
-def _along(c: float, v: Array, slope: Array, new_c: float, previous: tuple[float, Array] | None) -> Array:
+def _extrapolate(c: float, v: Array, slope: Array, new_c: float, previous: tuple[float, Array] | None) -> Array:
     h = new_c - c
     values = v + h * slope
     if previous is not None and abs(h) <= _MAX_EXTRAPOLATION_RATIO * abs(c - previous[0]):

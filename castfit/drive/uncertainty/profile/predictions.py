@@ -15,7 +15,7 @@ import numpy as np
 from castfit._support.arrays import Array
 from castfit._support.public_names import public
 from castfit.densities.noise.gaussian import Gaussian
-from castfit.drive.uncertainty.profile.targets import Dressed, E, RowTarget, scaled_rows
+from castfit.drive.uncertainty.profile.targets import ModifiedStagedProblem, E, RowTarget, scaled_rows
 from castfit.experiment.experiment import MeasurementPoints
 from castfit.problem.compiled_problem import CompiledProblem
 from castfit.problem.observables import ObservedOutput
@@ -126,7 +126,7 @@ class PredictionRows:
         return float(evaluation.values[chain].r[stage, row] * self.units[n] + self.values[n])
 
 
-def release_predictions(staged: StagedProblem, predicted_outputs: Sequence[PredictedOutput]) -> Dressed:
+def release_predictions(staged: StagedProblem, predicted_outputs: Sequence[PredictedOutput]) -> ModifiedStagedProblem:
     """Return a staged problem of `augment_problem` with none of the predictions counting."""
     row_positions: dict[int, tuple[int, int, int]] = {}
     spreads = staged.standardised(staged.start)
@@ -140,7 +140,7 @@ def release_predictions(staged: StagedProblem, predicted_outputs: Sequence[Predi
             # A datum may have the same spread by chance; the added row is the last one of its time.
             row_positions[n] = (i, int(data_positions[matching_rows[-1], 0]), int(data_positions[matching_rows[-1], 1]))
     rows = tuple(row_positions[n] for n in range(len(predicted_outputs)))
-    return Dressed(
+    return ModifiedStagedProblem(
         staged, PredictionRows(staged.layout, rows, np.array(units), np.array([a.value for a in predicted_outputs]))
     )
 
@@ -155,7 +155,7 @@ class OfPrediction(RowTarget):
     def held(self, staged: StagedProblem, c: float) -> StagedProblem:
         """Return the staged problem with the row counting."""
         inner, rows = _taken_apart(staged)
-        return Dressed(inner, replace(rows, held=self.n, z=c, w=self.weight))
+        return ModifiedStagedProblem(inner, replace(rows, held=self.n, z=c, w=self.weight))
 
     def coordinate(self, evaluation: Evaluation, fixed_problem: StagedProblem) -> float:
         """Return the prediction."""
@@ -180,7 +180,7 @@ class OfPrediction(RowTarget):
 
 def _taken_apart(staged: StagedProblem) -> tuple[StagedProblem, PredictionRows]:
     """Return the problem inside one of `release_predictions` or of `OfPrediction.held`, and its rows."""
-    assert isinstance(staged, Dressed)
+    assert isinstance(staged, ModifiedStagedProblem)
     assert isinstance(staged.change, PredictionRows)
     return staged.inner, staged.change
 

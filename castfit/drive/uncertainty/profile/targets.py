@@ -33,7 +33,7 @@ E = TypeVar("E", bound=Evaluation)
 _CONSTRAINT_ROW_WEIGHT = 1e3  # of the row that holds an expression, relative to the expression's own curvature
 
 
-class Dressed(StagedProblem):
+class ModifiedStagedProblem(StagedProblem):
     """A staged problem whose evaluations and linearizations are changed; all else it shares with the one inside.
 
     It has no exact Hessian, as what is held has a curvature of its own.
@@ -85,7 +85,7 @@ class Dressed(StagedProblem):
 
 def undecorated(staged: StagedProblem) -> StagedProblem:
     """Return the innermost staged problem, without wrappers."""
-    return undecorated(staged.inner) if isinstance(staged, Dressed) else staged
+    return undecorated(staged.inner) if isinstance(staged, ModifiedStagedProblem) else staged
 
 
 def with_start(staged: StagedProblem, v: Array) -> StagedProblem:
@@ -207,7 +207,7 @@ class OfSigma(Target):
 
     def held(self, staged: StagedProblem, c: float) -> StagedProblem:
         """Return the staged problem with the sigma known."""
-        return Dressed(staged, partial(self._fixed, staged.layout, float(np.exp(c))))
+        return ModifiedStagedProblem(staged, partial(self._fixed, staged.layout, float(np.exp(c))))
 
     def _fixed(self, layout: Layout, sigma: float, evaluation: E) -> E:
         """Divide the rows of the group by sigma; the cost is  n log sigma + SSE / (2 sigma^2) - n / 2."""
@@ -270,7 +270,7 @@ class ExpressionTarget(RowTarget):
 
     def held(self, staged: StagedProblem, c: float) -> StagedProblem:
         """Return the staged problem with the row."""
-        return Dressed(staged, partial(self._tied, staged.layout, c))
+        return ModifiedStagedProblem(staged, partial(self._tied, staged.layout, c))
 
     def _tied(self, layout: Layout, c: float, evaluation: E) -> E:
         """Add the row to the priors, as the last."""

@@ -84,7 +84,7 @@ class SampleResult(DrawsResult):
         ensembles: Sequence[Any],
         chains: int,
         tune: int,
-        stopped: Status | None,
+        stop_status: Status | None,
         trouble: Sequence[str],
         seconds: float,
     ) -> SampleResult:
@@ -106,7 +106,7 @@ class SampleResult(DrawsResult):
         walkers = parts[0].shape[0] if parts else 0
         chain_text = f"{chains} chains of {walkers} walkers, {n_steps - tune} steps each after {tune} warm-up steps."
         missing_text = f" Only {len(ensembles)} of them reached this length." if len(ensembles) < chains else ""
-        messages = [STOPS[stopped]] if stopped else []
+        messages = [STOPS[stop_status]] if stop_status else []
         accepted = float(np.mean([e.moved[step_range].mean() for e in ensembles])) if n_steps > tune else np.nan
         evaluations = sum(e.evaluations for e in ensembles)
         message = " ".join([*messages, chain_text + missing_text, *trouble])
